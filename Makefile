@@ -1,0 +1,100 @@
+# Everything that is run by hand, on a machine with python3 and make alone. `make` lists the targets.
+#
+#   make PYTHON=python3.12 test            another Python for the virtual environment
+#   make test PYTEST_ARGS="-k plan -x"     other arguments for pytest
+
+PYTHON ?= python3
+PYTEST_ARGS ?= -n auto --dist worksteal
+DEMO_ARGS ?=
+BENCH_ARGS ?=
+
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --quiet --disable-pip-version-check
+# One stamp for the pinned packages, one for graphrl itself: each step runs again only when its file changes.
+LOCKED := $(VENV)/.locked
+INSTALLED := $(VENV)/.installed
+ROOT := $(CURDIR)
+WHEEL := $(ROOT)/.cache/wheel
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test quick lint types format bench notebooks wheel lock clean
+
+help: ## list the targets
+	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+
+venv: $(INSTALLED) ## set up .venv from requirements.lock (every other target does it first)
+
+$(LOCKED): requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "graphrl needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) --version 2>&1): name another with make PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "==> $(PYTHON) has no venv: installing Debian's python3-venv"; \
+	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq python3-venv >/dev/null; \
+	  else \
+	    echo "$(PYTHON) has no venv: install it first (Debian, Ubuntu: sudo apt-get install python3-venv)" >&2; exit 1; \
+	  fi; }
+	@echo "==> setting up $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV)
+	@echo "==> installing the packages of requirements.lock (1 GB on disk; a few minutes the first time)"
+	@$(PIP) install -r requirements.lock
+	@touch $@
+
+$(INSTALLED): $(LOCKED) pyproject.toml
+	@echo "==> installing graphrl itself (editable)"
+	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: venv ## optimise ResNet-50 (ONNX and traced JAX) and print the tables
+	@$(PY) scripts/demo.py $(DEMO_ARGS)
+
+# The whole suite runs once, on the built wheel, from an empty folder: what is tested is what a user installs.
+test: lint types wheel ## lint, types, and the whole suite on the built wheel
+	@echo "==> tests"
+	@cd "$(WHEEL)/empty" && PYTHONPATH="$(WHEEL)/site" "$(ROOT)/$(PY)" -P -m pytest \
+	  --config-file="$(ROOT)/pyproject.toml" --rootdir="$(ROOT)" "$(ROOT)/tests" $(PYTEST_ARGS)
+
+quick: venv ## the tests that are not slow, on the working tree
+	@$(PY) -m pytest -m "not slow" $(PYTEST_ARGS)
+
+lint: venv ## ruff: rules and format
+	@echo "==> ruff"
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+
+types: venv ## mypy
+	@echo "==> mypy"
+	@$(PY) -m mypy
+
+format: venv ## let ruff put things right
+	@$(PY) -m ruff check --fix .
+	@$(PY) -m ruff format .
+
+bench: venv ## throughput table, JSONL and plot
+	@$(VENV)/bin/graphrl bench $(BENCH_ARGS)
+
+notebooks: venv ## run the notebooks and store their outputs
+	@$(VENV)/bin/jupyter-execute --inplace notebooks/*.ipynb
+
+# build/ is removed first: setuptools puts whatever an earlier build left there into the wheel.
+wheel: venv ## build the wheel and install it in .cache/wheel/site
+	@echo "==> wheel"
+	@rm -rf build "$(WHEEL)" && mkdir -p "$(WHEEL)/empty"
+	@$(PIP) wheel --no-deps --no-build-isolation --wheel-dir "$(WHEEL)/dist" .
+	@$(PIP) install --no-deps --no-index --target "$(WHEEL)/site" "$(WHEEL)"/dist/*.whl
+	@rm -rf build
+
+lock: ## resolve requirements.lock anew, in a fresh environment
+	@rm -rf .cache/lock && mkdir -p .cache
+	@$(PYTHON) -m venv .cache/lock
+	@.cache/lock/bin/python -m pip --quiet --disable-pip-version-check install --upgrade ".[dev]"
+	@{ echo "# Pinned versions that the tests ran with, made by 'make lock' with $$($(PYTHON) --version). No addresses."; \
+	   .cache/lock/bin/python -m pip --disable-pip-version-check freeze --all --exclude graphrl --exclude pip; } > .cache/requirements.lock
+	@if grep -n '@\|://' .cache/requirements.lock; then echo "the lock would hold addresses: not written" >&2; exit 1; fi
+	@mv .cache/requirements.lock requirements.lock && rm -rf .cache/lock build
+	@echo "requirements.lock: $$(grep -c == requirements.lock) packages"
+
+clean: ## remove the environment, the caches and the builds
+	rm -rf $(VENV) .cache build dist *.egg-info .hypothesis .ruff_cache .mypy_cache .pytest_cache
+	find graphrl scripts tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,67 @@
+"""graphrl: better plans for computation graphs. This is the public API; what is not here may change.
+
+import graphrl
+plan = graphrl.optimize("model.onnx", objective="makespan", devices=2, transfer="link", seconds=30)
+plan.save("plan.json"); plan.trace("trace.json"); plan.plot("plan.png")
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from graphrl.costs.exact import Costs
+from graphrl.costs.problem import Problem
+from graphrl.errors import GraphError, GraphrlError, PlanError, ProblemError
+from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+from graphrl.graphs.readers import read_graph
+from graphrl.graphs.readers.json import write_json
+from graphrl.graphs.roofline import Chip
+
+# Not lazily: were the module `graphrl.optimize` imported first, it would stand where the function should.
+from graphrl.optimize import optimize
+from graphrl.plan import OpStep, Plan, TransferStep
+from graphrl.solvers.base import Budget, Interrupted, Progress
+
+if TYPE_CHECKING:
+    from graphrl.graphs.readers.jaxpr import from_jax
+
+__all__ = [
+    "Budget",
+    "Chip",
+    "ComputationGraph",
+    "Costs",
+    "GraphError",
+    "GraphrlError",
+    "Interrupted",
+    "Op",
+    "OpStep",
+    "Plan",
+    "PlanError",
+    "Problem",
+    "ProblemError",
+    "Progress",
+    "Tensor",
+    "TransferStep",
+    "from_jax",
+    "optimize",
+    "read_graph",
+    "write_json",
+]
+
+_LAZY = {"from_jax": "graphrl.graphs.readers.jaxpr"}  # imports jax, which takes a second
+
+
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("graphrl")
+    if name in _LAZY:
+        value = getattr(importlib.import_module(_LAZY[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'graphrl' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_LAZY, "__version__"])

@@ -1,0 +1,7 @@
+"""`python -m graphrl` is the `graphrl` command."""
+
+import sys
+
+from graphrl.cli import main
+
+sys.exit(main())

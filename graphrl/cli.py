@@ -1,0 +1,107 @@
+"""The `graphrl` command: finds the subcommand, runs it, and turns every failure into one line and an exit code.
+
+Exit codes: 0 done, 1 failed (a bad file, no plan within the memory limit, interrupted with nothing to show), 2 usage.
+"""
+
+import argparse
+import contextlib
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from graphrl.errors import GraphrlError, ProblemError
+
+# name -> help; each is a module of graphrl.commands with `add_parser(subparsers)` and `run(args) -> exit code`,
+# imported only when it is the one that was asked for
+COMMANDS = {
+    "optimize": "find a better plan for a model: which device runs each op, in which order",
+    "convert": "turn any readable model into graph JSON",
+    "bench": "measure the throughput of the search on this machine",
+}
+
+_EXAMPLES = """examples:
+  graphrl optimize model.onnx --output plan.json --plot plan.png
+  graphrl optimize model.onnx --objective makespan --devices 4 --transfer link --latency 10us --bandwidth 50GB/s
+  graphrl convert model.onnx graph.json
+
+`graphrl COMMAND --help` tells all options of a command."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """An ArgumentParser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {' '.join(message.split())} ({self.prog} --help tells more)\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line `argv` (by default the process's) and returns the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        args = _parser(arguments).parse_args(arguments)
+        return int(args.run(args))
+    except SystemExit as stop:  # argparse: 0 after --help, 2 after an error
+        return stop.code if isinstance(stop.code, int) else 2
+    except BrokenPipeError:  # the reader of our output has gone, as `| head` does
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it exits
+        return 1
+    except ProblemError as error:
+        return _fail(str(error), 2)
+    except GraphrlError as error:
+        return _fail(str(error), 1)
+    except MemoryError:
+        return _fail("out of memory: the model or the number of devices is too large for this machine", 1)
+    except KeyboardInterrupt:
+        return _fail("interrupted before there was a plan: nothing was written", 1)
+    except OSError as error:
+        return _fail(str(error), 1)
+    except RuntimeError as error:
+        if not _is_device_error(error):
+            raise
+        return _fail(f"the device failed: {str(error).strip().splitlines()[0]}", 1)
+
+
+def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="graphrl",
+        description="Optimise computation graphs: device placement and order, for peak memory or makespan.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    asked = next((argument for argument in arguments if not argument.startswith("-")), None)
+    for name, text in COMMANDS.items():
+        if name == asked:
+            importlib.import_module(f"graphrl.commands.{name}").add_parser(subparsers)
+        else:
+            subparsers.add_parser(name, help=text)
+    return parser
+
+
+class _Version(argparse.Action):
+    """--version; the number is looked up only when it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *unused: Any) -> None:
+        import graphrl
+
+        print(f"graphrl {graphrl.__version__}")
+        parser.exit()
+
+
+def _fail(message: str, code: int) -> int:
+    """Prints one line to standard error."""
+    line = " ".join(message.split())
+    with contextlib.suppress(OSError):
+        print(f"graphrl: error: {line}", file=sys.stderr)
+    return code
+
+
+def _is_device_error(error: RuntimeError) -> bool:
+    """Whether it is jax that failed (out of device memory, no such device), not a mistake of ours."""
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(error, jax.errors.JaxRuntimeError)

@@ -1,0 +1,64 @@
+"""`graphrl convert IN OUT`: any readable model as graph JSON."""
+
+import argparse
+from typing import Any
+
+from graphrl.commands.common import add_common, add_model, check_outputs, print_json
+from graphrl.files import shown
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.readers import read_graph
+from graphrl.graphs.readers.json import write_json
+from graphrl.units import format_bytes, format_seconds
+
+_EXAMPLES = """examples:
+  graphrl convert model.onnx graph.json
+  graphrl convert model.onnx graph.json.gz --chip h100-sxm --dim batch=32"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Adds the command to the parser of `graphrl`."""
+    parser = subparsers.add_parser(
+        "convert",
+        help="turn any readable model into graph JSON",
+        description="Read a model and write it as graph JSON (format graphrl-graph, version 1). OUT is replaced whole "
+        "or not at all.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("input", metavar="IN", help="graph JSON or ONNX, told apart by content; may be gzipped")
+    parser.add_argument("output", metavar="OUT", help="graph JSON file to write; gzipped if it ends in .gz")
+    add_model(parser)
+    add_common(parser, seed="accepted as by every command; nothing here is random")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Converts; returns the exit code."""
+    check_outputs({"OUT": args.output}, args.input)
+    graph = read_graph(args.input, chip=args.chip, dims=dict(args.dim))
+    write_json(graph, args.output)
+    summary = _summary(graph)
+    if args.json:
+        print_json({**summary, "output": args.output})
+        return 0
+    weights, tensors = format_bytes(summary["weight_bytes"]), format_bytes(summary["tensor_bytes"])
+    print(
+        f"{shown(args.output)}: graph {graph.name!r}, {summary['ops']:,} ops in {format_seconds(summary['runtime'])}, "
+        f"{summary['tensors']:,} tensors of {tensors}, weights of {weights}"
+    )
+    return 0
+
+
+def _summary(graph: ComputationGraph) -> dict[str, Any]:
+    a = graph.arrays
+    return {
+        "graph": graph.name,
+        "ops": a.num_ops,
+        "tensors": a.num_tensors,
+        "uses": len(a.use_op),
+        "tensor_bytes": int(a.tensor_bytes.sum()),
+        "weight_bytes": int(a.weight_bytes.sum()),
+        "flops": int(sum(op.flops for op in graph.ops)),
+        "runtime": float(a.runtime.sum()),
+    }

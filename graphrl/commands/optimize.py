@@ -1,0 +1,202 @@
+"""`graphrl optimize MODEL`: finds a plan, writes it, and says what it costs."""
+
+import argparse
+import contextlib
+import math
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from graphrl.commands.common import (
+    add_common,
+    add_model,
+    check_outputs,
+    option,
+    print_json,
+    whole_number,
+)
+from graphrl.commands.progress import progress_bar
+from graphrl.commands.report import plan_table, summary
+from graphrl.costs.problem import Problem
+from graphrl.errors import GraphrlError
+from graphrl.graphs.readers import read_graph
+from graphrl.optimize import DEFAULT_SECONDS, check_seed, make_budget, optimize
+from graphrl.plan import Plan
+from graphrl.solvers import SOLVERS
+from graphrl.solvers.base import Interrupted
+from graphrl.units import format_bytes, parse_bytes, parse_rate, parse_seconds
+
+_DESCRIPTION = """Find a plan for a model: which device runs each op, and in which order.
+
+MODEL is graph JSON (see `graphrl convert`) or ONNX, told apart by content; it may be gzipped."""
+
+_EXAMPLES = """units:
+  bytes    4096, 512MiB, 16GiB (powers of 1024) or 16GB (powers of 1000)
+  rates    1e9, 1.5GB/s, inf
+  times    0.5, 10us, 3ms, 2min
+
+examples:
+  graphrl optimize model.onnx
+      the order with the least peak memory on one device, from 10 seconds of search
+  graphrl optimize model.onnx --seconds 2min --output plan.json --plot plan.png
+      search longer; write the plan and a picture of it
+  graphrl optimize model.onnx --objective makespan --devices 4 --transfer link --latency 10us --bandwidth 50GB/s \\
+      --memory-limit 16GiB --trace trace.json
+      the fastest schedule on four devices that fits into them; open trace.json in ui.perfetto.dev
+  graphrl optimize graph.json --evaluations 5000 --seed 1 --json
+      the same result every time, for a script
+
+Ctrl-C ends the search; the best plan so far is written. Exit codes: 0 done, 1 failed (also: no plan within
+the memory limit was found; the nearest one is written), 2 usage."""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Adds the command to the parser of `graphrl`."""
+    parser = subparsers.add_parser(
+        "optimize",
+        help="find a better plan for a model: which device runs each op, in which order",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("model", metavar="MODEL", help="file to read")
+    _add_problem(parser.add_argument_group("problem"))
+    search = parser.add_argument_group("search")
+    search.add_argument(
+        "--method", choices=tuple(SOLVERS), default="auto", help="auto: list scheduling, then BRKGA (default)"
+    )
+    search.add_argument(
+        "--evaluations", type=option(whole_number), metavar="N", help="decode and cost at most so many solutions"
+    )
+    search.add_argument(
+        "--seconds",
+        type=option(parse_seconds),
+        metavar="S",
+        help=f"search for at most so long, compilation included (default, without --evaluations: {DEFAULT_SECONDS:g})",
+    )
+    files = parser.add_argument_group("files to write")
+    files.add_argument("--output", metavar="FILE", help="the plan, as JSON")
+    files.add_argument("--trace", metavar="FILE", help="trace events, as JSON, for ui.perfetto.dev")
+    files.add_argument("--plot", metavar="FILE", help="a picture: .png, .svg or .pdf")
+    add_model(parser)
+    add_common(parser)
+    parser.set_defaults(run=run)
+
+
+def _add_problem(group: Any) -> None:
+    group.add_argument("--objective", choices=("peak_memory", "makespan"), default="peak_memory")
+    group.add_argument(
+        "--devices", type=option(whole_number), default=1, metavar="N", help="identical ones (default: 1)"
+    )
+    group.add_argument(
+        "--transfer",
+        choices=("rendezvous", "free", "link"),
+        default="rendezvous",
+        help="whom a transfer occupies: both devices (default), nobody, or the sender's link",
+    )
+    group.add_argument(
+        "--latency", type=option(parse_seconds), default=0.0, metavar="S", help="of a transfer, for example 10us"
+    )
+    group.add_argument(
+        "--bandwidth",
+        type=option(parse_rate),
+        default=math.inf,
+        metavar="B/s",
+        help="of a transfer, for example 50GB/s",
+    )
+    group.add_argument(
+        "--memory-limit",
+        type=option(parse_bytes),
+        metavar="BYTES",
+        help="of each device, for example 16GiB; with --objective makespan",
+    )
+    group.add_argument("--resident-weights", action="store_true", help="count the weights on the devices of their ops")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Optimises; returns the exit code."""
+    problem = Problem(
+        args.objective,
+        args.devices,
+        args.transfer,
+        args.latency,
+        args.bandwidth,
+        args.memory_limit,
+        args.resident_weights,
+    )
+    budget = make_budget(args.evaluations, args.seconds)
+    check_seed(args.seed)
+    outputs = {"--output": args.output, "--trace": args.trace, "--plot": args.plot}
+    check_outputs(outputs, args.model)
+    if args.plot is not None:
+        from graphrl.plan_plot import image_format
+
+        image_format(args.plot)
+    graph = read_graph(args.model, chip=args.chip, dims=dict(args.dim))
+    interrupted = False
+    try:
+        with progress_bar(graph.name, problem, budget) as progress:
+            plan = optimize(
+                graph,
+                objective=problem.objective,
+                devices=problem.devices,
+                transfer=problem.transfer,
+                latency=problem.latency,
+                bandwidth=problem.bandwidth,
+                memory_limit=problem.memory_limit,
+                resident_weights=problem.resident_weights,
+                method=args.method,
+                evaluations=budget.evaluations,
+                seconds=budget.seconds,
+                seed=args.seed,
+                progress=progress,
+            )
+    except Interrupted as stop:
+        plan, interrupted = stop.plan, True
+    written = _write(plan, args)
+    if args.json:
+        print_json({**summary(plan), "interrupted": interrupted, "written": written})
+    else:
+        plan_table(plan, graph, interrupted=interrupted, written=written)
+    return _verdict(plan)
+
+
+def _write(plan: Plan, args: argparse.Namespace) -> list[str]:
+    """Writes the files that were asked for, the plan first; returns their names."""
+    written = []
+    for path, write in ((args.output, plan.save), (args.trace, plan.trace), (args.plot, plan.plot)):
+        if path is not None:
+            try:
+                write(path)
+            except GraphrlError as error:
+                raise type(error)(f"{error}{_rescue(plan, args)}") from None
+            written.append(path)
+    return written
+
+
+def _rescue(plan: Plan, args: argparse.Namespace) -> str:
+    """Where the plan is, after a file could not be written: a long search must not be lost to a disk that filled up."""
+    if args.output is not None and os.path.exists(args.output):
+        with contextlib.suppress(GraphrlError):
+            if Plan.load(args.output) == Plan.from_dict(plan.to_dict()):
+                return f"; the plan is in {args.output}"
+    with contextlib.suppress(GraphrlError, OSError):
+        path = Path(tempfile.mkdtemp(prefix="graphrl-")) / "plan.json"
+        plan.save(path)
+        return f"; the plan is in {path}"
+    return ""
+
+
+def _verdict(plan: Plan) -> int:
+    if plan.excess == 0:
+        return 0
+    limit = plan.problem.memory_limit or 0
+    print(
+        f"graphrl: error: no plan within the memory limit of {format_bytes(limit)} was found: "
+        f"the nearest needs {format_bytes(plan.excess)} more",
+        file=sys.stderr,
+    )
+    return 1

@@ -1,0 +1,56 @@
+"""What is decided, for a population of candidate solutions of every graph of a batch.
+
+Chromosomes are laid out genes first, lanes last (`[k, g, p]`): XLA:CPU vectorises across the minor axis, and the
+decoder's state has one lane for each chromosome (facts/perf.md 2, points 2 and 4).
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from graphrl.graphs.padding import Sizes
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Decisions:
+    """Placement and keys of p candidate solutions of each of g graphs on d devices."""
+
+    placement: jax.Array  # [n, g, p] int32, device of each op
+    op_keys: jax.Array  # [n, g, p] float32 in [0, 1): the ready node with the largest key runs first
+    transfer_keys: jax.Array  # [d, t, g, p] float32 in [0, 1), keys of the transfers of each tensor to each device
+
+
+def num_genes(sizes: Sizes, devices: int) -> int:
+    """Genes of a chromosome: d affinities and a key an op, and a key for each (device, tensor) (REGAL, BACKGROUND)."""
+    return (devices + 1) * sizes.ops + devices * sizes.tensors
+
+
+def from_genes(genes: jax.Array, sizes: Sizes, devices: int) -> Decisions:
+    """Chromosomes as decisions: an op goes to the device of its largest affinity, ties to the lower device.
+
+    Args:
+      genes: `[k, g, p]` float32 in [0, 1): affinities by device, then op keys, then transfer keys by device.
+      sizes: of the padded graphs.
+      devices: d.
+
+    Returns:
+      Decisions of shapes `[n, g, p]`, `[n, g, p]` and `[d, t, g, p]`.
+    """
+    n, lanes = sizes.ops, genes.shape[1:]
+    affinities = genes[: devices * n].reshape(devices, n, *lanes)
+    if devices == 2:  # one comparison is cheaper than an argmax, and the same
+        placement = (affinities[1] > affinities[0]).astype(jnp.int32)
+    else:
+        placement = jnp.argmax(affinities, axis=0).astype(jnp.int32)
+    op_keys = genes[devices * n : (devices + 1) * n]
+    return Decisions(placement, op_keys, genes[(devices + 1) * n :].reshape(devices, sizes.tensors, *lanes))
+
+
+def to_genes(decisions: Decisions, devices: int) -> jax.Array:
+    """The inverse of `from_genes`: affinity 0.75 for the chosen device and 0.25 for the others. `[k, g, p]` float32."""
+    chosen = decisions.placement[None] == jnp.arange(devices, dtype=jnp.int32)[:, None, None, None]
+    affinities = jnp.where(chosen, jnp.float32(0.75), jnp.float32(0.25))
+    parts = (affinities, decisions.op_keys, decisions.transfer_keys)
+    return jnp.concatenate([part.reshape(-1, *decisions.op_keys.shape[1:]) for part in parts])

@@ -1,0 +1,53 @@
+"""Costs of a population of candidate solutions on the device: decode, time, memory, fitness."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from graphrl.costs.decisions import Decisions
+from graphrl.costs.decode import Schedule, schedule
+from graphrl.costs.lanes import implied
+from graphrl.costs.memory import peak_memory
+from graphrl.costs.problem import Problem
+from graphrl.graphs.padding import PaddedGraph
+
+
+class Costs(NamedTuple):
+    """Costs of p candidate solutions of each of g graphs, in the graph's units (see `PaddedGraph`)."""
+
+    makespan: jax.Array  # [g, p] float32, second units; 0 if not asked for
+    peak_memory: jax.Array  # [d, g, p] float32, byte units; 0 if not asked for
+    events: jax.Array  # [c, g, p] int32, see `decode.Schedule`
+
+
+def node_seconds(graph: PaddedGraph, problem: Problem) -> jax.Array:
+    """Duration of every node of a batch of graphs: `[g, N + 1]` float32, second units; 0 for no node."""
+    bytes_per_second = problem.bandwidth  # 1 / inf is 0
+    transfer = problem.latency + graph.tensor_bytes * (graph.byte_unit[:, None] / bytes_per_second)
+    copies = jnp.repeat(transfer / graph.second_unit[:, None], problem.devices - 1, axis=1)
+    none = jnp.zeros((graph.runtime.shape[0], 1), jnp.float32)
+    return jnp.concatenate([graph.runtime, copies.astype(jnp.float32), none], 1)
+
+
+def evaluate(
+    graph: PaddedGraph, decisions: Decisions, problem: Problem, *, makespan: bool = True, memory: bool = True
+) -> Costs:
+    """Decodes and costs a population on a batch of graphs.
+
+    Args:
+      graph: a batch of graphs (leading axis g).
+      decisions: p candidate solutions of each graph, lanes last.
+      problem: static.
+      makespan, memory: what to compute.
+    """
+    _, g, p = decisions.placement.shape
+    lanes = implied(graph, decisions, problem.devices)
+    durations = node_seconds(graph, problem) if makespan else None
+    decoded: Schedule = schedule(graph, lanes, problem.devices, problem.transfer, durations)
+    peak = jnp.zeros((problem.devices, g, p), jnp.float32)
+    if memory:
+        peak = peak_memory(
+            graph, lanes, decoded.events, problem.devices, resident_weights=problem.resident_weights
+        )
+    return Costs(decoded.makespan.reshape(g, p), peak, decoded.events.reshape(-1, g, p))

@@ -1,0 +1,133 @@
+"""Peak memory of every device along an order (DESIGN.md 3), from births and deaths of buffers: no loop over ops.
+
+Memory is counted by place in the order, not by time: a buffer is born where its op or transfer stands and dies after
+the last node that needs it, and what is live is a running sum over the order.
+
+A tensor has up to d **copies**: the one where its producer runs (copy 0) and one on each foreign device that reads it
+(copy 1 + s, see lanes.py).
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from graphrl.costs.decode import node_count
+from graphrl.costs.lanes import Lanes, by_device, entry_devices, rows, scatter_max
+from graphrl.graphs.padding import PaddedGraph
+
+
+class Copies(NamedTuple):
+    """Every copy of every tensor in every lane."""
+
+    device: jax.Array  # [d, t, g, p] int32
+    end: jax.Array  # [d, t, g, p] int32, place of the last node that needs it; c for never freed, or no such copy
+    freed: jax.Array  # [d, t, g, p or 1] float32, byte units that its end frees
+
+
+def peak_memory(
+    graph: PaddedGraph, lanes: Lanes, events: jax.Array, devices: int, *, resident_weights: bool = False
+) -> jax.Array:
+    """The peak of every device, in byte units: `[d, g, p]` float32.
+
+    Args:
+      graph: a batch of graphs (leading axis g).
+      lanes: what the placements imply.
+      events: `[c, L]` int32 orders, as `decode.Schedule.events`.
+      devices: d.
+      resident_weights: count the weights of the ops placed on a device from the start.
+    """
+    _, g, p = lanes.placement.shape
+    node, device = events // devices, events % devices
+    place = _places(node, node_count(graph.sizes, devices)).reshape(-1, g, p)
+    copies = _copies(graph, lanes, place, devices, never=events.shape[0])
+    per_node = _bytes_of_nodes(graph, devices)
+    index = node + lanes.graph * per_node.shape[-1]
+    allocated, workspace = (table.at[index].get(mode="promise_in_bounds") for table in per_node.reshape(2, -1))
+    freed = _freed(copies, events.shape[0], devices)
+    resident = jnp.zeros((devices, g, p), jnp.float32)
+    if resident_weights:
+        on = lanes.placement == jnp.arange(devices, dtype=jnp.int32)[:, None, None, None]
+        resident = jnp.where(on, graph.weight.T[:, :, None], 0.0).sum(1)
+    return _walk(resident.reshape(devices, -1), device, allocated, workspace, freed).reshape(devices, g, p)
+
+
+def _walk(
+    live: jax.Array, device: jax.Array, allocated: jax.Array, workspace: jax.Array, freed: jax.Array
+) -> jax.Array:
+    """The largest live bytes `[d, L]` along the order, from `[c, L]` allocations and `[d, c, L]` frees.
+
+    A scan over rows of lanes: XLA:CPU runs a cumulative sum nine times slower (facts/perf.md 7.2).
+    """
+    devices = jnp.arange(live.shape[0], dtype=jnp.int32)[:, None]
+
+    def step(carry: tuple[jax.Array, jax.Array], here: tuple) -> tuple[tuple[jax.Array, jax.Array], None]:
+        live, peak = carry
+        device, allocated, workspace, freed = here
+        live = live + jnp.where(device == devices, allocated, 0.0)
+        peak = jnp.maximum(peak, live + jnp.where(device == devices, workspace, 0.0))
+        return (live - freed, peak), None
+
+    inputs = (device, allocated, workspace, jnp.moveaxis(freed, 1, 0))
+    return lax.scan(step, (live, live), inputs)[0][1]
+
+
+def _places(node: jax.Array, nodes: int) -> jax.Array:
+    """The place of every node in the order: `[N + 1, L]` int32 from `[c, L]`; any place for nodes that never run."""
+    steps, count = node.shape
+    lane = jnp.arange(count, dtype=jnp.int32)
+    step = jnp.broadcast_to(jnp.arange(steps, dtype=jnp.int32)[:, None], node.shape)
+    place = jnp.zeros((nodes + 1) * count, jnp.int32)
+    return place.at[node * count + lane].set(step, mode="promise_in_bounds").reshape(nodes + 1, count)
+
+
+def _copies(graph: PaddedGraph, lanes: Lanes, place: jax.Array, devices: int, never: int) -> Copies:
+    n, g, p = lanes.placement.shape
+    t = lanes.source.shape[0]
+    last_read = _last_reads(graph, lanes.placement, place[:n], devices)
+    # transfers that do not exist stand at -1, so that they keep nothing alive
+    sent = jnp.where(lanes.needed, jnp.moveaxis(place[n:-1].reshape(t, devices - 1, g, p), 1, 0), -1)
+    home = jnp.maximum(rows(place[:n], graph.producer), by_device(last_read, lanes.source))
+    home = jnp.where(graph.kept.T[:, :, None], never, jnp.maximum(home, sent.max(0, initial=-1)))
+    foreign = jnp.where(lanes.needed, by_device(last_read, lanes.target), never)
+    sizes = (graph.owned_bytes, *([graph.tensor_bytes] * (devices - 1)))
+    return Copies(
+        device=jnp.concatenate([lanes.source[None], lanes.target]),
+        end=jnp.concatenate([home[None], foreign]),
+        freed=jnp.stack(sizes).transpose(0, 2, 1)[..., None],
+    )
+
+
+def _last_reads(graph: PaddedGraph, placement: jax.Array, place: jax.Array, devices: int) -> jax.Array:
+    """The last place at which an op on each device reads each tensor: `[d, t, g, p]` int32, -1 if none does."""
+    t = graph.producer.shape[-1]
+    reads = entry_devices(graph, placement)
+    last_op = placement.shape[0] - 1
+    at = jnp.stack([rows(place, jnp.minimum(graph.row_entry[..., j], last_op)) for j in range(reads.shape[0])])
+    last = [
+        scatter_max(graph.row_tensor, jnp.where(reads == b, at, -1).max(0), t + 1, -1)[:t] for b in range(devices)
+    ]
+    return jnp.stack(last)
+
+
+def _bytes_of_nodes(graph: PaddedGraph, devices: int) -> jax.Array:
+    """What every node allocates to stay, and while it runs: `[2, g, N + 1]` float32, byte units."""
+    g, n = graph.runtime.shape
+    graph_index = jnp.arange(g)[:, None]
+    outputs = jnp.zeros((g, n), jnp.float32).at[graph_index, graph.producer].add(graph.owned_bytes)
+    copies = jnp.repeat(graph.tensor_bytes, devices - 1, axis=1)
+    none = jnp.zeros((g, 1), jnp.float32)
+    allocated = jnp.concatenate([outputs, copies, none], 1)
+    return jnp.stack([allocated, jnp.concatenate([graph.workspace, jnp.zeros_like(copies), none], 1)])
+
+
+def _freed(copies: Copies, steps: int, devices: int) -> jax.Array:
+    """What is freed after each place: `[d, c, L]` float32, byte units."""
+    _, t, g, p = copies.device.shape
+    lane = jnp.arange(g * p, dtype=jnp.int32).reshape(g, p)
+    freed = jnp.zeros(devices * (steps + 1) * g * p, jnp.float32)
+    for device, end, size in zip(*copies, strict=True):
+        index = (device * (steps + 1) + end) * (g * p) + lane
+        freed = freed.at[index].add(jnp.broadcast_to(size, (t, g, p)), mode="promise_in_bounds")
+    return freed.reshape(devices, steps + 1, g * p)[:, :steps]

@@ -1,0 +1,120 @@
+"""Reading and writing files so that nothing half-written is ever left and every failure is one line."""
+
+import contextlib
+import gzip
+import mmap
+import os
+import secrets
+import stat
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from graphrl.errors import GraphrlError
+
+GZIP_MAGIC = b"\x1f\x8b"
+
+Content = bytes | mmap.mmap  # both give ints by index, bytes by slice, and len
+
+
+def shown(path: str | os.PathLike[str]) -> str:
+    """The path as one printable line: quoted if it holds line breaks or bytes that are no text."""
+    name = str(path)
+    return name if name.isprintable() else repr(name)
+
+
+@contextlib.contextmanager
+def content(path: str | os.PathLike[str]) -> Iterator[Content]:
+    """What a file holds, gzip undone, for the length of a `with`: mapped (not read) where it is a plain file.
+
+    Raises:
+      GraphrlError: on entry, one line, if the file is missing, a directory, a device, unreadable or broken gzip.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            data = _contents(path, stack)
+            if data[:2] == GZIP_MAGIC:
+                data = gzip.decompress(data)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise GraphrlError(f"{shown(path)}: broken or truncated gzip: {error}") from None
+        except (OSError, ValueError) as error:
+            raise GraphrlError(f"cannot read {shown(path)}: {_reason(error)}") from None
+        yield data
+
+
+def _contents(path: str | os.PathLike[str], stack: contextlib.ExitStack) -> Content:
+    # The kind is asked before opening: opening a tape or a terminal can act, and /dev/zero never ends.
+    kind = os.stat(path).st_mode
+    if stat.S_ISDIR(kind):
+        raise IsADirectoryError(None, "it is a directory")
+    if stat.S_ISCHR(kind) or stat.S_ISBLK(kind):
+        raise OSError(None, "it is a device, not a file")
+    file = stack.enter_context(open(path, "rb"))  # noqa: SIM115 (the caller's stack closes it)
+    if not stat.S_ISREG(kind) or os.fstat(file.fileno()).st_size == 0:  # pipes, and /proc, which says 0 bytes
+        return file.read()
+    return stack.enter_context(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+def write_atomically(path: str | os.PathLike[str], write: Callable[[IO[Any]], object], *, binary: bool = False) -> None:
+    """Writes a file whole or not at all: `write` gets a temporary file in the same folder, which then takes its place.
+
+    A symbolic link is followed, an existing file keeps its permission bits (a new one gets those of the umask), and a
+    file that the user may not write is refused although its folder would allow the exchange. What is no plain file
+    (a pipe, /dev/stdout) is written directly, as there is nothing to exchange.
+
+    Args:
+      path: of the file.
+      write: called once with a file open for writing: UTF-8 text, or bytes if `binary`. Whatever it raises passes
+        through (an OSError as GraphrlError) after the temporary file is gone.
+      binary: whether `write` writes bytes.
+
+    Raises:
+      GraphrlError: one line, if the file cannot be written; the old file, if any, is untouched.
+    """
+    try:
+        _write(path, write, binary)
+    except (OSError, ValueError) as error:
+        if isinstance(error, GraphrlError) or not (isinstance(error, OSError) or "null byte" in str(error)):
+            raise
+        raise GraphrlError(f"cannot write {shown(path)}: {_reason(error, path)}") from None
+
+
+def _write(path: str | os.PathLike[str], write: Callable[[IO[Any]], object], binary: bool) -> None:
+    target = Path(os.path.realpath(path))
+    mode = None
+    with contextlib.suppress(FileNotFoundError):
+        mode = os.stat(path).st_mode
+    if mode is not None and stat.S_ISDIR(mode):
+        raise IsADirectoryError(None, "it is a directory")
+    if mode is not None and not stat.S_ISREG(mode):
+        with _text_or_binary(os.open(path, os.O_WRONLY), binary) as file:
+            write(file)
+        return
+    if mode is not None and not os.access(target, os.W_OK):
+        raise PermissionError(None, "the file is write-protected")
+    temporary = target.parent / f".graphrl-{secrets.token_hex(8)}.tmp"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        with _text_or_binary(descriptor, binary) as file:
+            if mode is not None:
+                os.fchmod(file.fileno(), stat.S_IMODE(mode))
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except BaseException:  # Ctrl-C too
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def _text_or_binary(descriptor: int, binary: bool) -> IO[Any]:
+    return os.fdopen(descriptor, "wb") if binary else os.fdopen(descriptor, "w", encoding="utf-8", newline="\n")
+
+
+def _reason(error: Exception, written: str | os.PathLike[str] | None = None) -> str:
+    """Why it failed, in words: without the number, and without the path that the caller names already."""
+    if written is not None and isinstance(error, FileNotFoundError):
+        return f"there is no folder {shown(Path(written).parent)}"
+    return getattr(error, "strerror", None) or str(error)

@@ -1,0 +1,345 @@
+"""What a computation graph is, on the host: ops, the tensors between them, and the rules that they obey.
+
+A graph is a directed acyclic multigraph of any size. `ComputationGraph` holds it as people write it (names), and
+`ComputationGraph.arrays` as algorithms read it (indices). Both are immutable.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from graphrl.errors import GraphError
+
+MAX_COUNT = 2**31 - 1  # ops, tensors, uses: indices are int32 on the device
+MAX_BYTES = 2**62  # one tensor; sums stay inside int64 for any graph that fits in memory
+MAX_TOTAL_BYTES = 2**63 - 1
+MAX_WORK = 10**30  # seconds or FLOPs of one op: sums stay finite
+NONE, EXTERNAL = -1, -2  # in place of a tensor index
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tensor:
+    """A value that ops read.
+
+    Attributes:
+      name: unique among all tensors of the graph.
+      bytes: size in memory, >= 0.
+      alias: name of an input of the producing op whose buffer this tensor always is: no bytes of its own, and the
+        buffer lives until the last use of either.
+      reuses: name of an input of the producing op whose buffer this tensor takes over where that op is the
+        input's last use.
+    """
+
+    name: str
+    bytes: int = 0
+    alias: str | None = None
+    reuses: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Op:
+    """One operation.
+
+    Attributes:
+      name: unique among all ops of the graph.
+      type: what it computes, e.g. "MatMul"; any text.
+      runtime: seconds on any device, >= 0.
+      inputs: names of the tensors that it reads.
+      outputs: the tensors that it writes.
+      after: names of ops that must have ended before it starts (control predecessors).
+      workspace_bytes: memory that it holds only while it runs.
+      weight_bytes: memory resident on its device for the whole run.
+      flops: floating-point operations.
+    """
+
+    name: str
+    type: str = ""
+    runtime: float = 0.0
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[Tensor, ...] = ()
+    after: tuple[str, ...] = ()
+    workspace_bytes: int = 0
+    weight_bytes: int = 0
+    flops: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class GraphArrays:
+    """A graph as indices: n ops in the graph's order, t tensors that some op produces (in the order of their
+    producers and outputs), e uses, f control edges. External inputs cost nothing and do not appear.
+    """
+
+    runtime: np.ndarray  # [n] float64, seconds
+    workspace_bytes: np.ndarray  # [n] int64
+    weight_bytes: np.ndarray  # [n] int64
+    flops: np.ndarray  # [n] float64
+    producer: np.ndarray  # [t] int32, op
+    tensor_bytes: np.ndarray  # [t] int64
+    kept: np.ndarray  # [t] bool, named in the graph's outputs
+    alias: np.ndarray  # [t] int32, tensor whose buffer this one is; NONE, or EXTERNAL for an external input's
+    reuses: np.ndarray  # [t] int32, tensor whose buffer this one may take over; NONE, or EXTERNAL: no effect
+    use_tensor: np.ndarray  # [e] int32, distinct (tensor, op) pairs, sorted
+    use_op: np.ndarray  # [e] int32
+    control_source: np.ndarray  # [f] int32, distinct pairs, sorted
+    control_target: np.ndarray  # [f] int32
+    topological: np.ndarray  # [n] int32, ops in a topological order (the lowest ready index first)
+
+    @property
+    def num_ops(self) -> int:
+        return len(self.runtime)
+
+    @property
+    def num_tensors(self) -> int:
+        return len(self.producer)
+
+    def dependencies(self) -> tuple[np.ndarray, np.ndarray]:
+        """All distinct (source op, target op) pairs, data and control, sorted: two `[m] int32` arrays."""
+        source = np.concatenate([self.producer[self.use_tensor], self.control_source]).astype(np.int64)
+        target = np.concatenate([self.use_op, self.control_target]).astype(np.int64)
+        pairs = np.unique(source * max(1, self.num_ops) + target)
+        return (pairs // max(1, self.num_ops)).astype(np.int32), (pairs % max(1, self.num_ops)).astype(np.int32)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ComputationGraph:
+    """A checked directed acyclic graph of ops (DESIGN.md 2).
+
+    Attributes:
+      name: of the graph.
+      ops: in any order; an op's index is its place.
+      inputs: external tensors: always there, free of cost.
+      outputs: names of the tensors that stay in memory to the end.
+
+    Raises:
+      GraphError: on construction, one line that names the fault, if a rule of DESIGN.md 2 is broken.
+    """
+
+    name: str
+    ops: tuple[Op, ...]
+    inputs: tuple[Tensor, ...] = ()
+    outputs: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_counts(self)
+        for op in self.ops:
+            _check_numbers(op)
+        for tensor in self.inputs:
+            _check_name("an input tensor", tensor.name)
+            _check_bytes(f"input {tensor.name!r}", "bytes", tensor.bytes)
+            if tensor.alias is not None or tensor.reuses is not None:
+                raise GraphError(f"input {tensor.name!r}: an external input can have neither alias nor reuses")
+        _check_total(self)
+        object.__setattr__(self, "_arrays", _index(self))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ComputationGraph):
+            return NotImplemented
+        return (self.name, self.ops, self.inputs, self.outputs) == (other.name, other.ops, other.inputs, other.outputs)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.ops, self.inputs, self.outputs))
+
+    def __repr__(self) -> str:
+        a = self.arrays
+        return f"ComputationGraph({self.name!r}, {a.num_ops} ops, {a.num_tensors} tensors, {len(a.use_op)} uses)"
+
+    @property
+    def arrays(self) -> GraphArrays:
+        """The graph as index arrays."""
+        return self._arrays  # type: ignore[attr-defined]
+
+    @functools.cached_property
+    def tensor_names(self) -> tuple[str, ...]:
+        """Names of the produced tensors, by tensor index."""
+        return tuple(tensor.name for op in self.ops for tensor in op.outputs)
+
+
+def _check_counts(graph: ComputationGraph) -> None:
+    if not graph.ops:
+        raise GraphError(f"graph {graph.name!r} has no ops: there is nothing to plan")
+    uses = sum(len(op.inputs) + len(op.after) for op in graph.ops)
+    if len(graph.ops) > MAX_COUNT or uses > MAX_COUNT:
+        raise GraphError(f"graph {graph.name!r} has {len(graph.ops)} ops and {uses} edges: at most 2^31 - 1 of each")
+
+
+def _check_bytes(owner: str, field: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise GraphError(f"{owner}: {field} is {_shown(value)}: must be an integral number of bytes")
+    if value < 0 or value > MAX_BYTES:
+        raise GraphError(f"{owner}: {field} is {_shown(value)}: must be from 0 to 2^62")
+
+
+def _check_name(owner: str, name: object) -> None:
+    if not isinstance(name, str):
+        raise GraphError(f"{owner} has the name {_shown(name)}: must be text")
+    if not name:
+        raise GraphError(f"{owner} has an empty name: every op and tensor needs a unique one")
+
+
+def _shown(value: object) -> str:
+    """The value in at most some forty characters; a huge integer by its size, as Python refuses to print some."""
+    if isinstance(value, int) and abs(value) >= 2**100:
+        return f"{'-' * (value < 0)}2^{value.bit_length() - 1} or more"
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _check_numbers(op: Op) -> None:
+    _check_name("an op", op.name)
+    runtime = op.runtime
+    numeric = isinstance(runtime, int | float | np.integer | np.floating) and not isinstance(runtime, bool)
+    if not numeric or runtime != runtime:  # only NaN differs from itself
+        raise GraphError(f"op {op.name!r}: runtime is {_shown(runtime)}: must be a finite number of seconds")
+    if runtime < 0:
+        raise GraphError(f"op {op.name!r}: runtime is {_shown(runtime)}: must be at least 0 seconds")
+    if runtime > MAX_WORK:
+        raise GraphError(f"op {op.name!r}: runtime is {_shown(runtime)}: must be a finite number up to 10^30 seconds")
+    _check_bytes(f"op {op.name!r}", "workspace_bytes", op.workspace_bytes)
+    _check_bytes(f"op {op.name!r}", "weight_bytes", op.weight_bytes)
+    if isinstance(op.flops, bool) or not isinstance(op.flops, int | np.integer) or not 0 <= op.flops <= MAX_WORK:
+        raise GraphError(f"op {op.name!r}: flops is {_shown(op.flops)}: must be an integer from 0 to 10^30")
+    for tensor in op.outputs:
+        _check_name(f"op {op.name!r}: an output", tensor.name)
+        _check_bytes(f"op {op.name!r}, output {tensor.name!r}", "bytes", tensor.bytes)
+
+
+def _check_total(graph: ComputationGraph) -> None:
+    total = sum(
+        int(op.workspace_bytes) + int(op.weight_bytes) + sum(int(tensor.bytes) for tensor in op.outputs)
+        for op in graph.ops
+    )
+    if total > MAX_TOTAL_BYTES:
+        raise GraphError(f"graph {graph.name!r} needs {total} bytes in all: sums must stay below 2^63")
+
+
+def _index(graph: ComputationGraph) -> GraphArrays:
+    """Resolves names to indices; raises on duplicates, dangling names and cycles."""
+    ops = graph.ops
+    op_index = _unique({}, ((op.name, i) for i, op in enumerate(ops)), "op")
+    external = _unique({}, ((tensor.name, EXTERNAL) for tensor in graph.inputs), "input tensor")
+    tensors = [(i, tensor) for i, op in enumerate(ops) for tensor in op.outputs]
+    tensor_index: dict[str, int] = dict(external)
+    for index, (op, tensor) in enumerate(tensors):
+        if tensor.name in tensor_index:
+            first = tensor_index[tensor.name]
+            owner = "an external input" if first < 0 else f"an output of op {ops[tensors[first][0]].name!r}"
+            raise GraphError(f"op {ops[op].name!r}: output {tensor.name!r} is already {owner}")
+        tensor_index[tensor.name] = index
+    uses, control = _edges(ops, op_index, tensor_index)
+    producer = np.array([i for i, _ in tensors], np.int32)
+    sources = np.concatenate([producer[uses[:, 0]], control[:, 0]])
+    targets = np.concatenate([uses[:, 1], control[:, 1]])
+    kept = np.zeros(len(tensors), bool)
+    for name in graph.outputs:
+        if name not in tensor_index:
+            raise GraphError(f"graph output {name!r} is no tensor of the graph")
+        if tensor_index[name] >= 0:
+            kept[tensor_index[name]] = True
+    return GraphArrays(
+        runtime=np.array([op.runtime for op in ops], np.float64),
+        workspace_bytes=np.array([op.workspace_bytes for op in ops], np.int64),
+        weight_bytes=np.array([op.weight_bytes for op in ops], np.int64),
+        flops=np.array([op.flops for op in ops], np.float64),
+        producer=producer,
+        tensor_bytes=np.array([tensor.bytes for _, tensor in tensors], np.int64),
+        kept=kept,
+        alias=_shared(ops, tensors, tensor_index, "alias"),
+        reuses=_shared(ops, tensors, tensor_index, "reuses"),
+        use_tensor=uses[:, 0],
+        use_op=uses[:, 1],
+        control_source=control[:, 0],
+        control_target=control[:, 1],
+        topological=_topological(ops, sources, targets),
+    )
+
+
+def _unique(index: dict[str, int], items: Iterable[tuple[str, int]], what: str) -> dict[str, int]:
+    for name, i in items:
+        if name in index:
+            raise GraphError(f"{what} {name!r} appears twice: names must be unique")
+        index[name] = i
+    return index
+
+
+def _edges(ops: Sequence[Op], op_index: dict[str, int], tensor_index: dict[str, int]) -> tuple[np.ndarray, np.ndarray]:
+    uses, control = set(), set()
+    for i, op in enumerate(ops):
+        for name in op.inputs:
+            if name not in tensor_index:
+                raise GraphError(f"op {op.name!r}: input {name!r} is no tensor: no op writes it and it is no input")
+            if tensor_index[name] >= 0:
+                uses.add((tensor_index[name], i))
+        for name in op.after:
+            if name not in op_index:
+                raise GraphError(f"op {op.name!r}: control predecessor {name!r} is no op of the graph")
+            control.add((op_index[name], i))
+    return tuple(np.array(sorted(pairs), np.int32).reshape(-1, 2) for pairs in (uses, control))  # type: ignore[return-value]
+
+
+def _shared(
+    ops: Sequence[Op], tensors: Sequence[tuple[int, Tensor]], tensor_index: dict[str, int], field: str
+) -> np.ndarray:
+    """The tensor whose buffer each tensor shares through `field` ("alias" or "reuses"): `[t] int32`."""
+    shared = np.full(len(tensors), NONE, np.int32)
+    taken: set[tuple[int, str]] = set()
+    for index, (producer, tensor) in enumerate(tensors):
+        name = getattr(tensor, field)
+        if name is None:
+            continue
+        where = f"op {ops[producer].name!r}, output {tensor.name!r}"
+        if tensor.alias is not None and tensor.reuses is not None:
+            raise GraphError(f"{where}: has both alias and reuses: at most one can hold")
+        if name not in ops[producer].inputs:
+            raise GraphError(f"{where}: {field} names {name!r}, which is no input of this op")
+        source = tensor_index[name]
+        if field == "reuses":
+            if (producer, name) in taken:
+                raise GraphError(f"{where}: reuses names {name!r}, whose buffer another output of this op takes")
+            taken.add((producer, name))
+            if source >= 0 and tensors[source][1].bytes < tensor.bytes:
+                have = tensors[source][1].bytes
+                raise GraphError(f"{where}: {tensor.bytes} bytes cannot reuse {name!r} of {have} bytes: must fit")
+        shared[index] = source
+    return shared
+
+
+def _topological(ops: Sequence[Op], sources: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Kahn's algorithm, lowest index first among the ready; raises with one cycle printed."""
+    import heapq
+
+    n = len(ops)
+    indegree = np.bincount(targets, minlength=n)
+    by_source = np.argsort(sources, kind="stable")
+    successors = targets[by_source].tolist()
+    start = np.searchsorted(sources[by_source], np.arange(n + 1)).tolist()
+    left = indegree.tolist()
+    ready = [i for i in range(n) if left[i] == 0]
+    order = []
+    while ready:
+        op = heapq.heappop(ready)
+        order.append(op)
+        for target in successors[start[op] : start[op + 1]]:
+            left[target] -= 1
+            if left[target] == 0:
+                heapq.heappush(ready, target)
+    if len(order) < n:
+        raise GraphError("cycle: " + " -> ".join(_cycle(ops, sources, targets, left)))
+    return np.array(order, np.int32)
+
+
+def _cycle(ops: Sequence[Op], sources: np.ndarray, targets: np.ndarray, left: Sequence[int]) -> list[str]:
+    """Names along one cycle, the first repeated at the end; at most ten are shown."""
+    pairs = zip(sources.tolist(), targets.tolist(), strict=True)
+    predecessor = {target: source for source, target in pairs if left[source] > 0 and left[target] > 0}
+    node = next(i for i in range(len(ops)) if left[i] > 0)
+    seen: dict[int, int] = {}
+    path: list[int] = []
+    while node not in seen:
+        seen[node] = len(path)
+        path.append(node)
+        node = predecessor[node]
+    names = [repr(ops[i].name) for i in reversed(path[seen[node] :])]
+    names = [*names, names[0]]
+    return names if len(names) <= 10 else [*names[:5], f"... ({len(names) - 6} more)", *names[-1:]]

@@ -1,0 +1,285 @@
+"""Graphs as fixed-size arrays: what jitted code reads.
+
+Letters used in shapes, here and in `costs`: n ops, t tensors, e uses, f control edges, r rows, u slots and s shared
+buffers, all padded; g graphs in a batch; d devices; p chromosomes of a population.
+
+A **row** is a piece of the list of what an op releases when it ends: at most `ROW_WIDTH` ops that read one of its
+tensors, or that wait for it (control successors). Every tensor has at least one row, and an op's rows are
+consecutive, so that decoding walks them one row a step whatever the largest out-degree is (facts/perf.md 2.1).
+
+A **slot** is a place in the ready queue. Op v has slot v; when it has run, the transfers of its first tensor take
+that slot over. Only the second and later tensors of an op need slots of their own.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from graphrl.errors import GraphError
+from graphrl.graphs.graph import EXTERNAL, NONE, ComputationGraph, GraphArrays
+
+ROW_WIDTH = 4  # a power of two keeps index arithmetic to shifts; measured against 2, 3 and 8
+READS, WAITS = 1, 2  # what an entry of a row is: an op that reads the row's tensor, or a control successor
+NEVER = 1 << 20  # in-degree of what must not become ready by itself
+_STEPS_PER_OCTAVE = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """Array sizes of a padded graph: graphs of equal sizes share one compiled program."""
+
+    ops: int
+    tensors: int
+    slots: int
+    rows: int
+    uses: int
+    controls: int
+    shares: int
+
+    def covers(self, other: "Sizes") -> bool:
+        """Whether a graph of sizes `other` fits."""
+        return all(a >= b for a, b in zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class PaddedGraph:
+    """One graph or, with a leading axis g on every field, a batch of graphs, as arrays.
+
+    Bytes and seconds are float32 in units of the graph (`byte_unit`, `second_unit`). Padding ops never become ready.
+    """
+
+    num_ops: jax.Array  # [] int32, real ops
+    num_tensors: jax.Array  # [] int32, real tensors
+    byte_unit: jax.Array  # [] float32, bytes
+    second_unit: jax.Array  # [] float32, seconds
+    runtime: jax.Array  # [n] float32, second units
+    workspace: jax.Array  # [n] float32, byte units
+    weight: jax.Array  # [n] float32, byte units
+    flops: jax.Array  # [n] float32
+    producer: jax.Array  # [t] int32, op; 0 for padding
+    tensor_bytes: jax.Array  # [t] float32, byte units that a copy on another device holds
+    owned_bytes: jax.Array  # [t] float32, byte units that its producer allocates (0 for an alias)
+    kept: jax.Array  # [t] bool
+    use_tensor: jax.Array  # [e] int32; t for padding
+    use_op: jax.Array  # [e] int32; n for padding
+    control_source: jax.Array  # [f] int32; n for padding
+    control_target: jax.Array  # [f] int32; n for padding
+    indegree: jax.Array  # [u] int32, tensors read and control predecessors of an op; NEVER for other slots and padding
+    row_entry: jax.Array  # [r, ROW_WIDTH] int32, ops; u for padding
+    row_kind: jax.Array  # [r, ROW_WIDTH] int8, READS, WAITS or 0
+    row_owner: jax.Array  # [r] int32, op; 0 for padding
+    row_tensor: jax.Array  # [r] int32; t where there is none
+    row_slot: jax.Array  # [r] int32, slot of the row's tensor or, where there is none, of its op; u for padding
+    row_ends_op: jax.Array  # [r] bool
+    row_ends_tensor: jax.Array  # [r] bool
+    op_row: jax.Array  # [n] int32, first row; r for padding
+    op_rows: jax.Array  # [n] int32, number of rows; 0 for padding
+    tensor_row: jax.Array  # [t] int32, first row; r for padding
+    tensor_rows: jax.Array  # [t] int32, number of rows; 0 for padding
+    share_tensor: jax.Array  # [s] int32, tensors that share a buffer, producers in topological order; t for padding
+    share_of: jax.Array  # [s] int32, the tensor whose buffer it is; t for padding
+    share_reuses: jax.Array  # [s] bool, by `reuses` (else by `alias`)
+
+    @property
+    def sizes(self) -> Sizes:
+        """The padded sizes, the same for every graph of a batch."""
+        arrays = (
+            self.runtime,
+            self.producer,
+            self.indegree,
+            self.row_owner,
+            self.use_tensor,
+            self.control_source,
+            self.share_tensor,
+        )
+        return Sizes(*(array.shape[-1] for array in arrays))
+
+
+def bucket(count: int) -> int:
+    """The padded size for `count` elements: 0, or the next of four sizes an octave (at most 25% more), at least 8."""
+    if count == 0:
+        return 0
+    if count <= 8:
+        return 8
+    step = 1 << max(0, (count - 1).bit_length() - 1 - _STEPS_PER_OCTAVE.bit_length() + 1)
+    return -(-count // step) * step
+
+
+def sizes(graph: ComputationGraph) -> Sizes:
+    """The real sizes of a graph."""
+    a = graph.arrays
+    rows = _Rows(a)
+    return Sizes(
+        ops=a.num_ops,
+        tensors=a.num_tensors,
+        slots=a.num_ops + rows.extra_slots,
+        rows=len(rows.owner),
+        uses=len(a.use_tensor),
+        controls=len(a.control_source),
+        shares=int(((a.alias >= 0) | (a.reuses >= 0)).sum()),
+    )
+
+
+def common_sizes(graphs: Sequence[ComputationGraph]) -> Sizes:
+    """The bucketed sizes that hold every one of `graphs`."""
+    each = [dataclasses.astuple(sizes(graph)) for graph in graphs]
+    ops, tensors, _, rows, uses, controls, shares = (bucket(max(column)) for column in zip(*each, strict=True))
+    extra_slots = bucket(max(row[2] - row[0] for row in each))
+    return Sizes(ops, max(8, tensors), ops + extra_slots, rows, max(8, uses), controls, shares)
+
+
+def pad(graph: ComputationGraph, to: Sizes | None = None) -> PaddedGraph:
+    """The graph as fixed-size NumPy arrays (jax moves them to the device at first use).
+
+    Args:
+      graph: any graph.
+      to: sizes to pad to; by default the graph's own bucket.
+
+    Raises:
+      GraphError: `to` is too small for the graph.
+    """
+    to = common_sizes([graph]) if to is None else to
+    real = sizes(graph)
+    needed = dataclasses.replace(real, slots=to.ops + real.slots - real.ops)
+    if not to.covers(needed):
+        raise GraphError(f"graph {graph.name!r} has sizes {real}, more than the {to} it is padded to")
+    a = graph.arrays
+    rows = _Rows(a)
+    byte_unit, second_unit = _unit(a.tensor_bytes, a.workspace_bytes, a.weight_bytes), _unit(a.runtime)
+    owned = np.where(a.alias == NONE, a.tensor_bytes, 0) / byte_unit
+    indegree = np.full(to.slots, NEVER)
+    indegree[: a.num_ops] = np.bincount(a.use_op, minlength=a.num_ops) + np.bincount(
+        a.control_target, minlength=a.num_ops
+    )
+    share_tensor, share_of, share_reuses = _shares(a)
+
+    def fill(values: np.ndarray, size: int, padding: float, dtype: type) -> np.ndarray:
+        out = np.full((size, *np.shape(values)[1:]), padding, dtype)
+        out[: len(values)] = values
+        return out
+
+    def slot(values: np.ndarray) -> np.ndarray:
+        return np.where(values < a.num_ops, values, values - a.num_ops + to.ops)
+
+    return PaddedGraph(
+        num_ops=np.int32(a.num_ops),
+        num_tensors=np.int32(a.num_tensors),
+        byte_unit=np.float32(byte_unit),
+        second_unit=np.float32(second_unit),
+        runtime=fill(a.runtime / second_unit, to.ops, 0, np.float32),
+        workspace=fill(a.workspace_bytes / byte_unit, to.ops, 0, np.float32),
+        weight=fill(a.weight_bytes / byte_unit, to.ops, 0, np.float32),
+        flops=fill(a.flops, to.ops, 0, np.float32),
+        producer=fill(a.producer, to.tensors, 0, np.int32),
+        tensor_bytes=fill(a.tensor_bytes / byte_unit, to.tensors, 0, np.float32),
+        owned_bytes=fill(owned, to.tensors, 0, np.float32),
+        kept=fill(a.kept, to.tensors, False, np.bool_),
+        use_tensor=fill(a.use_tensor, to.uses, to.tensors, np.int32),
+        use_op=fill(a.use_op, to.uses, to.ops, np.int32),
+        control_source=fill(a.control_source, to.controls, to.ops, np.int32),
+        control_target=fill(a.control_target, to.controls, to.ops, np.int32),
+        indegree=indegree.astype(np.int32),
+        row_entry=fill(np.where(rows.kind > 0, rows.entry, to.slots), to.rows, to.slots, np.int32),
+        row_kind=fill(rows.kind, to.rows, 0, np.int8),
+        row_owner=fill(rows.owner, to.rows, 0, np.int32),
+        row_tensor=fill(np.where(rows.tensor == NONE, to.tensors, rows.tensor), to.rows, to.tensors, np.int32),
+        row_slot=fill(slot(rows.slot), to.rows, to.slots, np.int32),
+        row_ends_op=fill(rows.ends_op, to.rows, True, np.bool_),
+        row_ends_tensor=fill(rows.ends_tensor, to.rows, True, np.bool_),
+        op_row=fill(rows.op_row, to.ops, to.rows, np.int32),
+        op_rows=fill(rows.op_rows, to.ops, 0, np.int32),
+        tensor_row=fill(rows.tensor_row, to.tensors, to.rows, np.int32),
+        tensor_rows=fill(rows.tensor_rows, to.tensors, 0, np.int32),
+        share_tensor=fill(share_tensor, to.shares, to.tensors, np.int32),
+        share_of=fill(share_of, to.shares, to.tensors, np.int32),
+        share_reuses=fill(share_reuses, to.shares, False, np.bool_),
+    )
+
+
+def pad_batch(graphs: Sequence[ComputationGraph], to: Sizes | None = None) -> PaddedGraph:
+    """A batch of graphs, padded to common sizes and stacked along a new leading axis g."""
+    to = common_sizes(graphs) if to is None else to
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *(pad(graph, to) for graph in graphs))
+
+
+def _unit(*values: np.ndarray) -> float:
+    """A power of two, so that dividing by it is exact: whole byte counts below 2^24 units keep all their digits."""
+    largest = max((float(v.max()) for v in values if v.size), default=0.0)
+    return 1.0 if largest == 0 else float(2.0 ** max(-60, np.floor(np.log2(largest)) - 10))
+
+
+def _shares(a: GraphArrays) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The outputs that share a buffer of an op's, ordered so that a buffer's owner comes before who takes it over."""
+    place = np.empty(a.num_ops, np.int64)
+    place[a.topological] = np.arange(a.num_ops)
+    assert EXTERNAL < 0, "a buffer of an external input costs nothing, whoever shares it"
+    tensors = np.flatnonzero((a.alias >= 0) | (a.reuses >= 0))
+    tensors = tensors[np.argsort(place[a.producer[tensors]], kind="stable")]
+    return tensors, np.maximum(a.alias, a.reuses)[tensors], a.reuses[tensors] >= 0
+
+
+class _Rows:
+    """The rows of a graph, as NumPy arrays (see `PaddedGraph` for their meaning; entry and tensor are NONE-padded)."""
+
+    def __init__(self, a: GraphArrays):
+        readers = np.split(a.use_op, np.searchsorted(a.use_tensor, np.arange(1, a.num_tensors)))
+        waiters = np.split(a.control_target, np.searchsorted(a.control_source, np.arange(1, a.num_ops)))
+        first_tensor = np.searchsorted(a.producer, np.arange(a.num_ops + 1))
+        self._entry: list[list[int]] = []
+        self._kind: list[list[int]] = []
+        owner, tensor, slot, ends_tensor = [], [], [], []
+        self.op_row, self.tensor_row = np.zeros(a.num_ops, np.int32), np.zeros(a.num_tensors, np.int32)
+        self.extra_slots = 0
+        for op in range(a.num_ops):
+            self.op_row[op] = len(self._entry)
+            row_slot, row_tensor = op, NONE
+            for row_tensor in range(first_tensor[op], first_tensor[op + 1]):
+                if row_tensor > first_tensor[op]:
+                    row_slot = a.num_ops + self.extra_slots
+                    self.extra_slots += 1
+                self.tensor_row[row_tensor] = len(self._entry)
+                self._append(readers[row_tensor].tolist(), READS)
+                ends_tensor += [False] * (len(self._entry) - len(ends_tensor) - 1) + [True]
+                _extend_all((owner, tensor, slot), (op, row_tensor, row_slot), len(self._entry))
+            self._append_waiting(int(self.op_row[op]), waiters[op].tolist())
+            ends_tensor += [True] * (len(self._entry) - len(ends_tensor))
+            _extend_all((owner, tensor, slot), (op, row_tensor, row_slot), len(self._entry))
+        self.owner, self.tensor, self.slot = (np.array(x, np.int32) for x in (owner, tensor, slot))
+        self.entry = np.array(self._entry, np.int32).reshape(-1, ROW_WIDTH)
+        self.kind = np.array(self._kind, np.int8).reshape(-1, ROW_WIDTH)
+        self.ends_tensor = np.array(ends_tensor, bool)
+        self.ends_op = np.append(self.owner[1:] != self.owner[:-1], True)
+        self.op_rows = np.bincount(self.owner, minlength=a.num_ops)
+        last = np.flatnonzero(self.ends_tensor & (self.tensor != NONE))
+        first_last = last[np.searchsorted(last, self.tensor_row)] if a.num_tensors else self.tensor_row
+        self.tensor_rows = first_last - self.tensor_row + 1
+
+    def _append(self, ops: list[int], kind: int) -> None:
+        """Rows of `ops`; at least one row, maybe empty."""
+        for start in range(0, max(1, len(ops)), ROW_WIDTH):
+            piece = ops[start : start + ROW_WIDTH]
+            free = ROW_WIDTH - len(piece)
+            self._entry.append(piece + [NONE] * free)
+            self._kind.append([kind] * len(piece) + [0] * free)
+
+    def _append_waiting(self, first_row: int, ops: list[int]) -> None:
+        """Control successors go to free entries of the op's rows; the rest, and every op without a row, to new rows."""
+        left = ops
+        for row in range(first_row, len(self._entry)):
+            # an op stands once in a row: a step writes its entries in no particular order
+            free = self._kind[row].count(0)
+            taken = [op for op in left if op not in self._entry[row]][:free]
+            for place, op in zip(range(ROW_WIDTH - free, ROW_WIDTH), taken, strict=False):
+                self._entry[row][place], self._kind[row][place] = op, WAITS
+            left = [op for op in left if op not in taken] if taken else left
+        if left or len(self._entry) == first_row:
+            self._append(left, WAITS)
+
+
+def _extend_all(lists: Sequence[list[int]], values: Sequence[int], length: int) -> None:
+    """Extends each list with its value up to `length`."""
+    for items, value in zip(lists, values, strict=True):
+        items.extend([value] * (length - len(items)))

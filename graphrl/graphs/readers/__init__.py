@@ -1,0 +1,79 @@
+"""Graphs from files: `read_graph` recognises the format by what the file holds."""
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+
+from graphrl import files
+from graphrl.errors import GraphError
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.readers.json import parse_json
+from graphrl.graphs.roofline import DEFAULT_CHIP, Chip
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What a reader may need beside the file: see `read_graph`."""
+
+    chip: str | Chip
+    dims: Mapping[str, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+    """A format that graphs come in.
+
+    Attributes:
+      name: as messages call it.
+      recognises: whether a file that starts with these bytes (white space and byte-order mark removed) may be one.
+      suffix: of file names that say so whatever the bytes are, so that errors speak of the intended format.
+      parse: content, name of the file for messages, options -> graph.
+    """
+
+    name: str
+    recognises: Callable[[bytes], bool]
+    suffix: str
+    parse: Callable[[files.Content, str, Options], ComputationGraph]
+
+
+def _json(data: files.Content, source: str, options: Options) -> ComputationGraph:
+    return parse_json(bytes(data), source)
+
+
+def _onnx(data: files.Content, source: str, options: Options) -> ComputationGraph:
+    from graphrl.graphs.readers.onnx import parse_onnx  # slow to import
+
+    return parse_onnx(data, source, chip=options.chip, dims=options.dims)
+
+
+# ONNX starts with field 1, the integer ir_version: protobuf's tag 0x08, which begins no text.
+FORMATS = (
+    Format("JSON (graphrl-graph)", lambda head: head[:1] in (b"{", b"["), ".json", _json),
+    Format("ONNX", lambda head: head[:1] == b"\x08", ".onnx", _onnx),
+)
+_HEAD = 4096  # bytes that recognition looks at
+
+
+def read_graph(
+    path: str | os.PathLike[str], *, chip: str | Chip | None = None, dims: Mapping[str, int] | None = None
+) -> ComputationGraph:
+    """Reads a computation graph from a file of any format in `FORMATS`, gzipped or not.
+
+    Args:
+      path: of the file.
+      chip: whose run times the ops get in formats without run times (ONNX); by default `roofline.DEFAULT_CHIP`.
+      dims: sizes of dimensions that an ONNX model leaves open, as in `read_onnx`; other formats have none.
+
+    Raises:
+      GraphrlError: one line, if the file is missing, a directory, a device or unreadable, or the chip is unknown.
+      GraphError: one line that names the file and, where there is one, the op, if the content is no graph.
+    """
+    source, options = files.shown(path), Options(DEFAULT_CHIP if chip is None else chip, dims or {})
+    with files.content(path) as data:
+        if not len(data):
+            raise GraphError(f"{source}: the file is empty: a graph has at least one op")
+        head = data[:_HEAD].removeprefix(b"\xef\xbb\xbf").lstrip(b" \t\r\n")
+        named = os.fspath(path).removesuffix(".gz")
+        for found in (*(f for f in FORMATS if f.recognises(head)), *(f for f in FORMATS if named.endswith(f.suffix))):
+            return found.parse(data, source, options)
+    raise GraphError(f"{source}: no graph that graphrl can read: {', '.join(f.name for f in FORMATS)}")

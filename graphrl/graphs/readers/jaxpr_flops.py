@@ -1,0 +1,250 @@
+"""Sizes, FLOPs and memory traffic of single jaxpr equations.
+
+Conventions: a multiply-add is two operations; everything element-wise, transcendental or integer, is one per output
+element; moving data is none. A convolution counts its padding (as kernels compute it) but not the holes of dilation, so
+that forward and backward convolutions of one layer count the same. Dense factorisations take the leading terms of
+Golub and Van Loan, "Matrix Computations". Primitives that nobody knows count one per output element.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from graphrl.errors import GraphError
+
+RANDOM_FLOPS = 50  # per 32-bit word: 20 rounds of add, rotate and xor over a pair of words, plus the key schedule
+
+DATA_MOVEMENT = frozenset(
+    str.split(
+        """
+        after_all all_gather all_to_all bitcast_convert_type broadcast broadcast_in_dim concatenate copy copy_p
+        convert_element_type create_token device_put dynamic_slice dynamic_update_slice empty empty2 expand_dims freeze
+        gather get iota mutable_array name new_ref optimization_barrier pad ppermute pvary ragged_all_to_all
+        random_unwrap random_wrap reshape rev scatter select_n sharding_constraint slice split squeeze stop_gradient
+        swap tile transpose
+        """
+    )
+)
+INPUT_SIZED = frozenset(
+    str.split(
+        """
+        argmax argmin cumlogsumexp cummax cummin cumprod cumsum pmax pmin psum psum_invariant reduce_and reduce_max
+        reduce_min reduce_or reduce_precision reduce_prod reduce_scatter reduce_sum reduce_xor
+        """
+    )
+)
+# Ops that touch no more of their first operand than they write.
+PARTIAL_READS = frozenset({"dynamic_slice", "gather", "slice"})
+
+
+@functools.cache
+def element_bits(dtype: Any) -> int:
+    """Bits of one element: sub-byte integers and floats are packed, a random key is its key data."""
+    if jnp.issubdtype(dtype, jax.dtypes.extended):
+        if not jnp.issubdtype(dtype, jax.dtypes.prng_key):
+            return 8 * int(getattr(dtype, "itemsize", 0))
+        data = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct((), dtype))
+        return 8 * data.size * data.dtype.itemsize
+    if dtype == jax.dtypes.float0:
+        return 0
+    if jnp.issubdtype(dtype, jnp.integer):
+        return int(jnp.iinfo(dtype).bits)
+    if jnp.issubdtype(dtype, jnp.floating):
+        return int(jnp.finfo(dtype).bits)
+    return 8 * np.dtype(dtype).itemsize
+
+
+def array_size(aval: Any) -> int:
+    """Number of elements of an abstract value; 0 for tokens and other things without a shape.
+
+    Raises:
+      GraphError: a dimension is symbolic.
+    """
+    shape = getattr(aval, "shape", None)
+    if shape is None:
+        return 0
+    if not all(isinstance(size, int | np.integer) for size in shape):
+        raise GraphError(f"array of shape {shape} has a symbolic dimension: trace the function with concrete sizes")
+    return math.prod(int(size) for size in shape)
+
+
+def array_bytes(aval: Any) -> int:
+    """Bytes of an abstract value in memory; 0 for tokens."""
+    dtype = getattr(aval, "dtype", None)
+    return 0 if dtype is None else (array_size(aval) * element_bits(dtype) + 7) // 8
+
+
+def bytes_moved(equation: Any, input_bytes: list[int], output_bytes: int) -> int:
+    """Bytes between memory and chip: every input once and every output, a slice or gather only what it takes."""
+    if equation.primitive.name in PARTIAL_READS and input_bytes:
+        input_bytes = [min(input_bytes[0], output_bytes), *input_bytes[1:]]
+    return sum(input_bytes) + output_bytes
+
+
+def equation_flops(equation: Any) -> int:
+    """Operations of one equation of a primitive without inner jaxprs that matter (those are costed by their reader)."""
+    name = equation.primitive.name
+    if name in DATA_MOVEMENT:
+        return 0
+    if name in INPUT_SIZED:
+        return _inputs(equation)
+    rule = _RULES.get(name)
+    return _outputs(equation) if rule is None else int(rule(equation))
+
+
+def _inputs(equation: Any) -> int:
+    return sum(array_size(atom.aval) for atom in equation.invars)
+
+
+def _outputs(equation: Any) -> int:
+    return sum(array_size(var.aval) for var in equation.outvars)
+
+
+def _first(equation: Any) -> int:
+    return array_size(equation.invars[0].aval)
+
+
+@functools.cache
+def _taps(outputs: int, kernel: int, stride: int, pad_low: int, base_dilation: int, kernel_dilation: int) -> int:
+    """Pairs of output position and kernel element along one dimension that do not fall into a hole of the input."""
+    if base_dilation == 1:
+        return outputs * kernel
+    position = np.arange(outputs)[:, None] * stride + np.arange(kernel)[None, :] * kernel_dilation - pad_low
+    return int(np.count_nonzero(position % base_dilation == 0))
+
+
+def _convolution(equation: Any) -> int:
+    params = equation.params
+    kernel, output = equation.invars[1].aval, equation.outvars[0].aval
+    numbers = params["dimension_numbers"]
+    taps = 1
+    for i, (k, o) in enumerate(zip(numbers.rhs_spec[2:], numbers.out_spec[2:], strict=True)):
+        taps *= _taps(
+            output.shape[o],
+            kernel.shape[k],
+            params["window_strides"][i],
+            params["padding"][i][0],
+            params["lhs_dilation"][i],
+            params["rhs_dilation"][i],
+        )
+    batch, features = output.shape[numbers.out_spec[0]], output.shape[numbers.out_spec[1]]
+    return 2 * taps * kernel.shape[numbers.rhs_spec[1]] * batch * features
+
+
+def _dot(equation: Any) -> int:
+    (contracted, _), _ = equation.params["dimension_numbers"]
+    shape = equation.invars[0].aval.shape
+    return 2 * _outputs(equation) * math.prod(shape[i] for i in contracted)
+
+
+def _ragged_dot(equation: Any) -> int:
+    """Every row meets the matrix of its own group only."""
+    (contracted, _), _ = equation.params["ragged_dot_dimension_numbers"].dot_dimension_numbers
+    shape = equation.invars[0].aval.shape
+    ragged = equation.params["ragged_dot_dimension_numbers"].lhs_ragged_dimensions
+    groups = equation.invars[2].aval.shape[-1] if any(i in contracted for i in ragged) else 1
+    return 2 * _outputs(equation) * math.prod(shape[i] for i in contracted) // max(1, groups)
+
+
+def _windows(equation: Any) -> int:
+    return _outputs(equation) * math.prod(equation.params["window_dimensions"])
+
+
+def _select_and_scatter(equation: Any) -> int:
+    return _first(equation) * math.prod(equation.params["window_dimensions"])
+
+
+def _reduce(equation: Any) -> int:
+    """The combining function once per element, whatever it holds."""
+    return _first(equation) * max(1, len(equation.params["jaxpr"].eqns))
+
+
+def _scatter_updates(equation: Any) -> int:
+    return array_size(equation.invars[2].aval)
+
+
+def _sort(equation: Any) -> int:
+    length = equation.invars[0].aval.shape[equation.params["dimension"]]
+    return _first(equation) * max(1, math.ceil(math.log2(max(2, length))))
+
+
+def _top_k(equation: Any) -> int:
+    return _first(equation) * max(1, math.ceil(math.log2(equation.params["k"] + 1)))
+
+
+def _random(equation: Any) -> int:
+    words = sum(-(-array_size(v.aval) * element_bits(v.aval.dtype) // 32) for v in equation.outvars)
+    return RANDOM_FLOPS * words
+
+
+def _integer_power(equation: Any) -> int:
+    exponent = abs(int(equation.params["y"]))
+    multiplications = max(1, exponent.bit_length() + exponent.bit_count() - 2)
+    return _outputs(equation) * (multiplications + (equation.params["y"] < 0))
+
+
+def _fft(equation: Any) -> int:
+    points = math.prod(equation.params["fft_lengths"])
+    return 5 * max(_first(equation), _outputs(equation)) * math.ceil(math.log2(max(2, points)))
+
+
+def _matrix(formula: Callable[[int, int], float]) -> Callable[[Any], int]:
+    """A rule for matrices in the last two dimensions: `formula(long side, short side)` of each."""
+
+    def rule(equation: Any) -> int:
+        *batch, rows, columns = equation.invars[0].aval.shape
+        return round(math.prod(batch) * formula(max(rows, columns), min(rows, columns)))
+
+    return rule
+
+
+def _triangular_solve(equation: Any) -> int:
+    return array_size(equation.invars[1].aval) * equation.invars[0].aval.shape[-1]
+
+
+def _tridiagonal_solve(equation: Any) -> int:
+    return 8 * _outputs(equation)
+
+
+_RULES: dict[str, Callable[[Any], int]] = {
+    "conv_general_dilated": _convolution,
+    "dot_general": _dot,
+    "ragged_dot_general": _ragged_dot,
+    "integer_pow": _integer_power,
+    "sort": _sort,
+    "top_k": _top_k,
+    "approx_top_k": _first,
+    "fft": _fft,
+    "reduce": _reduce,
+    "triangular_solve": _triangular_solve,
+    "tridiagonal_solve": _tridiagonal_solve,
+    "cholesky": _matrix(lambda m, n: n**3 / 3),
+    "lu": _matrix(lambda m, n: m * n**2 - n**3 / 3),
+    "geqrf": _matrix(lambda m, n: 2 * m * n**2 - 2 * n**3 / 3),
+    "householder_product": _matrix(lambda m, n: 2 * m * n**2 - 2 * n**3 / 3),
+    "qr": _matrix(lambda m, n: 4 * m * n**2 - 4 * n**3 / 3),
+    "eigh": _matrix(lambda m, n: 9 * n**3),
+    "eig": _matrix(lambda m, n: 25 * n**3),
+    "schur": _matrix(lambda m, n: 25 * n**3),
+    "hessenberg": _matrix(lambda m, n: 10 * n**3 / 3),
+    "tridiagonal": _matrix(lambda m, n: 4 * n**3 / 3),
+    "svd": _matrix(lambda m, n: 4 * m**2 * n + 8 * m * n**2 + 9 * n**3),
+    **dict.fromkeys(
+        ["reduce_window", "reduce_window_sum", "reduce_window_max", "reduce_window_min", "select_and_gather_add"],
+        _windows,
+    ),
+    **dict.fromkeys(["select_and_scatter", "select_and_scatter_add"], _select_and_scatter),
+    **dict.fromkeys(
+        [f"scatter{separator}{kind}" for kind in ("add", "sub", "mul", "min", "max") for separator in "-_"],
+        _scatter_updates,
+    ),
+    **dict.fromkeys(
+        str.split("random_bits random_split random_fold_in random_seed threefry2x32 rng_bit_generator rng_uniform"),
+        _random,
+    ),
+}

@@ -1,0 +1,234 @@
+"""The format `graphrl-graph`, version 1 (DESIGN.md 2): graphs as JSON that people can write and compare.
+
+Everything but an op's and a tensor's `name` may be left out and is then empty or 0. What is there is checked: an
+unknown or repeated key is more likely a spelling mistake than a wish.
+"""
+
+import gzip
+import json
+import os
+from typing import IO, Any
+
+from graphrl import files
+from graphrl.errors import GraphError
+from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+
+FORMAT = "graphrl-graph"
+VERSION = 1
+
+_GRAPH_KEYS = frozenset(("format", "version", "name", "inputs", "ops", "outputs"))
+_OP_KEYS = frozenset(Op.__dataclass_fields__)
+_TENSOR_KEYS = frozenset(Tensor.__dataclass_fields__)
+
+
+def read_json(path: str | os.PathLike[str]) -> ComputationGraph:
+    """Reads a graph file; gzip is recognised by content.
+
+    Raises:
+      GraphrlError: one line, if the file cannot be read (see `files.content`).
+      GraphError: one line that names the file and, where there is one, the op, if it breaks a rule of the format.
+    """
+    with files.content(path) as data:
+        return parse_json(bytes(data), files.shown(path))
+
+
+def parse_json(data: bytes, source: str) -> ComputationGraph:
+    """The graph that `data` holds; `source` names it in errors, which are as in `read_json`."""
+    try:
+        value = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_object)
+    except UnicodeDecodeError as error:
+        raise GraphError(f"{source}: not UTF-8 text: byte {error.start} is 0x{data[error.start]:02x}") from None
+    except json.JSONDecodeError as error:
+        raise GraphError(f"{source}: broken or truncated JSON: {error}") from None
+    except RecursionError:
+        raise GraphError(f"{source}: JSON nested too deeply: a {FORMAT} has five levels") from None
+    except GraphError as error:
+        raise GraphError(f"{source}: {error}") from None
+    except ValueError:  # Python refuses to convert integers of more than 4300 digits
+        raise GraphError(f"{source}: an integer has thousands of digits: no size or count needs them") from None
+    return graph_from_dict(value, source=source)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        owner = f" of {_show(value['name'])}" if twice != "name" and "name" in value else ""
+        raise GraphError(f"key {_show(twice)}{owner} appears twice")
+    return value
+
+
+def graph_from_dict(value: object, *, source: str = "graph") -> ComputationGraph:
+    """The graph that a `graphrl-graph` object (as `json.load` gives it) describes.
+
+    Args:
+      value: the object.
+      source: what errors name, usually the file.
+
+    Raises:
+      GraphError: one line that names `source` and, where there is one, the op.
+    """
+    try:
+        top = _checked(value, "the top level", _GRAPH_KEYS)
+        _check_header(top)
+        return ComputationGraph(
+            name=_text(top, "name", "the graph", ""),
+            ops=tuple([_op(entry, i) for i, entry in enumerate(_list(top, "ops", "the graph", "op objects"))]),
+            inputs=_tensors(top, "inputs", "the graph", "input"),
+            outputs=_names(top, "outputs", "the graph", "tensor names"),
+        )
+    except GraphError as error:
+        raise GraphError(f"{source}: {error}") from None
+
+
+def _check_header(top: dict[str, Any]) -> None:
+    found = top.get("format")
+    if found != FORMAT:
+        what = f"format is {_show(found)}" if "format" in top else 'has no "format"'
+        raise GraphError(f'{what}: a graph says "format": "{FORMAT}"')
+    version = top.get("version")
+    if type(version) is not int or version != VERSION:
+        what = f"version is {_show(version)}" if "version" in top else 'has no "version"'
+        raise GraphError(f'{what}: this graphrl reads "version": {VERSION}')
+
+
+def _op(entry: object, index: int) -> Op:
+    op = _checked(entry, f"op number {index}", _OP_KEYS)
+    name = op.get("name")
+    if type(name) is not str:
+        what = f"its name is {_show(name)}" if "name" in op else "it has no name"
+        raise GraphError(f"op number {index}: {what}: must be text")
+    where = f"op {name!r}"
+    return Op(
+        name=name,
+        type=_text(op, "type", where, ""),
+        runtime=op.get("runtime", 0.0),  # numbers are checked by ComputationGraph
+        inputs=_names(op, "inputs", where, "tensor names"),
+        outputs=_tensors(op, "outputs", where, "output"),
+        after=_names(op, "after", where, "op names"),
+        workspace_bytes=op.get("workspace_bytes", 0),
+        weight_bytes=op.get("weight_bytes", 0),
+        flops=op.get("flops", 0),
+    )
+
+
+def _tensors(owner: dict[str, Any], key: str, where: str, what: str) -> tuple[Tensor, ...]:
+    return tuple([_tensor(entry, where, what, i) for i, entry in enumerate(_list(owner, key, where, "tensor objects"))])
+
+
+def _tensor(entry: object, where: str, what: str, index: int) -> Tensor:
+    place = f"{where}, {what} number {index}"
+    tensor = _checked(entry, place, _TENSOR_KEYS)
+    name = tensor.get("name")
+    if type(name) is not str:
+        found = f"its name is {_show(name)}" if "name" in tensor else "it has no name"
+        raise GraphError(f"{place}: {found}: must be text")
+    alias, reuses = (_text(tensor, key, place, "") if key in tensor else None for key in ("alias", "reuses"))
+    return Tensor(name, tensor.get("bytes", 0), alias, reuses)
+
+
+def _checked(entry: object, where: str, keys: frozenset[str]) -> dict[str, Any]:
+    """`entry` if it is an object with no key but `keys`."""
+    if type(entry) is not dict:
+        raise GraphError(f"{where} is {_show(entry)}: must be an object")
+    if not entry.keys() <= keys:
+        unknown = next(key for key in entry if key not in keys)
+        owner = f"op {entry['name']!r}" if keys is _OP_KEYS and type(entry.get("name")) is str else where
+        raise GraphError(f"{owner}: unknown key {_show(unknown)}: known are {', '.join(sorted(keys))}")
+    return entry
+
+
+def _list(owner: dict[str, Any], key: str, where: str, what: str) -> list[Any]:
+    value = owner.get(key, [])
+    if type(value) is not list:
+        raise GraphError(f"{where}: {key} is {_show(value)}: must be a list of {what}")
+    return value
+
+
+def _names(owner: dict[str, Any], key: str, where: str, what: str) -> tuple[str, ...]:
+    names = _list(owner, key, where, what)
+    for name in names:
+        if type(name) is not str:
+            raise GraphError(f"{where}: {key} holds {_show(name)}: must be a list of {what}")
+    return tuple(names)
+
+
+def _text(owner: dict[str, Any], key: str, where: str, default: str) -> str:
+    value = owner.get(key, default)
+    if type(value) is not str:
+        raise GraphError(f"{where}: {key} is {_show(value)}: must be text")
+    return value
+
+
+def _show(value: object) -> str:
+    """The value in a few words: containers by their kind, long text by its beginning."""
+    if isinstance(value, list | dict):
+        return "an object" if isinstance(value, dict) else "a list"
+    if isinstance(value, int) and value.bit_length() > 100:  # Python refuses to print some of them
+        return "a huge integer"
+    text = json.dumps(value, default=repr)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def graph_to_dict(graph: ComputationGraph) -> dict[str, Any]:
+    """The `graphrl-graph` object of a graph, without what is empty or 0; `graph_from_dict` gives the graph back."""
+    value: dict[str, Any] = {"format": FORMAT, "version": VERSION, "name": graph.name}
+    if graph.inputs:
+        value["inputs"] = [_tensor_to_dict(tensor) for tensor in graph.inputs]
+    value["ops"] = [_op_to_dict(op) for op in graph.ops]
+    if graph.outputs:
+        value["outputs"] = list(graph.outputs)
+    return value
+
+
+def _op_to_dict(op: Op) -> dict[str, Any]:
+    value: dict[str, Any] = {
+        "name": op.name,
+        "type": op.type,
+        "runtime": float(op.runtime),
+        "inputs": list(op.inputs),
+        "after": list(op.after),
+        "outputs": [_tensor_to_dict(tensor) for tensor in op.outputs],
+        "workspace_bytes": int(op.workspace_bytes),
+        "weight_bytes": int(op.weight_bytes),
+        "flops": int(op.flops),
+    }
+    return {key: item for key, item in value.items() if item or key == "name"}
+
+
+def _tensor_to_dict(tensor: Tensor) -> dict[str, Any]:
+    value: dict[str, Any] = {"name": tensor.name}
+    if tensor.bytes:
+        value["bytes"] = int(tensor.bytes)
+    if tensor.alias is not None:
+        value["alias"] = tensor.alias
+    if tensor.reuses is not None:
+        value["reuses"] = tensor.reuses
+    return value
+
+
+def write_json(graph: ComputationGraph, path: str | os.PathLike[str]) -> None:
+    """Writes the graph file atomically, one op a line; gzipped if the name ends in .gz. Equal graphs give equal bytes.
+
+    Raises:
+      GraphrlError: one line, if the file cannot be written; nothing is left behind.
+    """
+    text = _lines(graph_to_dict(graph)).encode()
+    if os.fspath(path).endswith(".gz"):
+        text = gzip.compress(text, mtime=0)  # no time stamp, for equal bytes
+
+    def write(file: IO[bytes]) -> None:
+        file.write(text)
+
+    files.write_atomically(path, write, binary=True)
+
+
+def _lines(value: dict[str, Any]) -> str:
+    fields = []
+    for key, item in value.items():
+        if key in ("inputs", "ops"):
+            fields.append(f'"{key}": [\n  ' + ",\n  ".join(map(json.dumps, item)) + "\n ]")
+        else:
+            fields.append(f'"{key}": {json.dumps(item)}')
+    return "{" + ",\n ".join(fields) + "}\n"

@@ -1,0 +1,268 @@
+"""Computation graphs from ONNX models: their structure and shapes; the weights' values are never loaded.
+
+One op per node, with these exceptions, which are what runtimes do before the first inference:
+
+- what depends on weights and constants only is computed once and is a weight itself (`Constant`, a reshaped weight; not
+  random numbers, nor `DequantizeLinear`, which would undo the compression), as are the `Shape` and `Size` of tensors of
+  known shape;
+- what no output of the model depends on is dropped;
+- an output that a node may leave out and nobody reads is left out (the mask of `Dropout`).
+
+`If`, `Loop` and `Scan` are single ops that also read what their bodies take from around them: a branch costs the most
+expensive body, a loop its body times the trip count (1 if it is not known), and their workspace is what the body holds
+at most. Views such as `Reshape` are ops whose outputs have bytes of their own. Functions of the model are inlined.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+
+import onnx
+import onnx.defs
+import onnx.inliner
+from onnx import GraphProto, ModelProto, NodeProto
+
+from graphrl import files
+from graphrl.errors import GraphError
+from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+from graphrl.graphs.readers.onnx_shapes import inferred
+from graphrl.graphs.readers.onnx_values import Scope, Value, reads_of, scope_of, subgraphs, weight_names
+from graphrl.graphs.readers.onnx_wire import without_weights
+from graphrl.graphs.readers.onnx_work import node_work
+from graphrl.graphs.roofline import DEFAULT_CHIP, Chip
+from graphrl.graphs.roofline import chip as find_chip
+
+_UNKNOWN = Value("unknown")
+_STANDARD = ("", "ai.onnx", "ai.onnx.ml")
+_NEVER_CONSTANT = frozenset(
+    str.split("Bernoulli DequantizeLinear Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike")
+)
+
+
+def read_onnx(
+    path: str | os.PathLike[str], *, chip: str | Chip = DEFAULT_CHIP, dims: Mapping[str, int] | None = None
+) -> ComputationGraph:
+    """Reads the graph of an ONNX model, named after the file.
+
+    Args:
+      path: the model, gzipped or not; weights in separate files need not be there.
+      chip: whose run times the ops get, by `roofline.runtime`: a name in `roofline.CHIPS` or a `Chip`.
+      dims: sizes of dimensions that the model leaves open, by their name in the model (`{"batch": 8}`), or by tensor
+        and axis (`{"input_ids:1": 128}`) if they have none or depend on data. A model whose sizes do not all follow
+        from these is refused: a guess would give a plan for another model.
+
+    Returns:
+      The graph. Weights are external inputs, and their bytes the `weight_bytes` of the first op that reads each, so
+      that the sum over the ops is the model's.
+
+    Raises:
+      GraphrlError: one line, if the file cannot be read or the chip is unknown.
+      GraphError: one line that names the file and the op, if the file is broken or truncated, needs a newer `onnx`, is
+        no directed acyclic graph, or has values of unknown size (sequences, maps, text).
+    """
+    with files.content(path) as data:
+        return parse_onnx(data, files.shown(path), chip=chip, dims=dims)
+
+
+def parse_onnx(
+    data: files.Content, source: str, *, chip: str | Chip = DEFAULT_CHIP, dims: Mapping[str, int] | None = None
+) -> ComputationGraph:
+    """The graph of the model `data`; `source` is the file's name. The rest as in `read_onnx`."""
+    figures = find_chip(chip)
+    try:
+        model = _model(data)
+        _check_and_sort(model.graph)
+        return _graph(inferred(model, dims or {}), _stem(source), figures)
+    except GraphError as error:
+        raise GraphError(f"{source}: {error}") from None
+    except UnicodeDecodeError:
+        raise GraphError(f"{source}: broken ONNX: a name is not UTF-8 text") from None
+
+
+def _stem(source: str) -> str:
+    return os.path.basename(source).removesuffix(".gz").removesuffix(".onnx")
+
+
+def _model(data: files.Content) -> ModelProto:
+    """The model without weights, its functions inlined; raises if this `onnx` cannot know what it means."""
+    model = ModelProto()
+    try:
+        model.ParseFromString(without_weights(data))
+    except Exception:  # protobuf has its own, in a module without types
+        raise GraphError("broken ONNX: a message inside does not parse") from None
+    if not model.HasField("graph") or not model.ir_version:
+        raise GraphError("no ONNX model: it has no graph or no ir_version")
+    if model.ir_version > onnx.IR_VERSION:
+        raise GraphError(f"ONNX IR version {model.ir_version}: onnx {onnx.__version__} knows up to {onnx.IR_VERSION}")
+    newest, opset = onnx.defs.onnx_opset_version(), _opset(model, "")
+    if not 1 <= opset <= newest:
+        raise GraphError(f"ONNX opset version {opset}: onnx {onnx.__version__} knows 1 to {newest}")
+    if not model.functions:
+        return model
+    try:
+        return onnx.inliner.inline_local_functions(model)
+    except Exception as error:  # the C++ code raises what it likes
+        raise GraphError(f"the model's functions cannot be inlined: {' '.join(str(error).split())[:300]}") from None
+
+
+def _opset(model: ModelProto, domain: str) -> int:
+    """Version of an operator set; the standard one is "" and "ai.onnx"."""
+    same = ("", "ai.onnx") if domain in ("", "ai.onnx") else (domain,)
+    return max((entry.version for entry in model.opset_import if entry.domain in same), default=1)
+
+
+def _check_and_sort(graph: GraphProto) -> None:
+    """Raises GraphError if the nodes are no acyclic graph of known tensors; else puts them into a topological order.
+
+    It stands before shape inference, which takes anything and then knows less.
+    """
+    if not graph.node:
+        raise GraphError("the model has no nodes: there is nothing to plan")
+    ops = [
+        Op(name, inputs=tuple(reads_of(node)), outputs=tuple(Tensor(output) for output in node.output if output))
+        for name, node in zip(_names(graph.node), graph.node, strict=True)
+    ]
+    inputs = dict.fromkeys([*(info.name for info in graph.input), *weight_names(graph)])
+    outputs = tuple(info.name for info in graph.output)
+    checked = ComputationGraph(graph.name, tuple(ops), tuple(map(Tensor, inputs)), outputs)
+    order = checked.arrays.topological.tolist()
+    if order != sorted(order):
+        copy = GraphProto(node=[graph.node[i] for i in order])
+        graph.ClearField("node")
+        graph.node.extend(copy.node)
+
+
+def _names(nodes: Sequence[NodeProto]) -> list[str]:
+    """Unique names: the nodes' own where they have one, else after their type and place."""
+    given, taken, names = {node.name for node in nodes}, set(), []
+    for index, node in enumerate(nodes):
+        name = node.name
+        if not name or name in taken:
+            name = f"{name or node.op_type}.{index}"
+            while name in given or name in taken:
+                name += "'"
+        taken.add(name)
+        names.append(name)
+    return names
+
+
+def _graph(model: ModelProto, name: str, chip: Chip) -> ComputationGraph:
+    """The graph of a model whose nodes are sorted and whose shapes are inferred."""
+    graph, scope = model.graph, scope_of(model.graph)
+    reads = [reads_of(node) for node in graph.node]
+    constants, computed = _constants(graph, reads, scope)
+    outputs = dict.fromkeys(info.name for info in graph.output)
+    live = _live(graph, reads, computed, outputs)
+    read = {name for i in live for name in reads[i]} | outputs.keys()
+    inputs = [info.name for info in graph.input if info.name not in constants]
+    _check_inputs(inputs, scope)
+    names = _names(graph.node)
+    charged: set[str] = set()
+    ops = []
+    for i in live:
+        node, where = graph.node[i], f"op {names[i]!r}"
+        fresh = [key for key in reads[i] if key in constants and key not in charged]
+        charged.update(fresh)
+        work = node_work(node, graph, scope, chip)
+        ops.append(
+            Op(
+                name=names[i],
+                type=node.op_type,
+                runtime=work.runtime,
+                inputs=tuple(reads[i]),
+                outputs=tuple(Tensor(key, _bytes(key, scope, where)) for key in _written(node, model, scope, read)),
+                workspace_bytes=work.workspace_bytes,
+                weight_bytes=work.weight_bytes + sum(_bytes(key, scope, where) for key in fresh),
+                flops=work.flops,
+            )
+        )
+    weights = dict.fromkeys(key for i in live for key in reads[i] if key in constants)
+    weights |= dict.fromkeys(key for key in outputs if key in constants)
+    external = tuple(Tensor(key, _bytes(key, scope, "the model")) for key in (*inputs, *weights))
+    return ComputationGraph(name, tuple(ops), external, tuple(outputs))
+
+
+def _constants(graph: GraphProto, reads: Sequence[list[str]], scope: Scope) -> tuple[set[str], list[int]]:
+    """Names of all tensors that are known before the model runs, and the other nodes' places."""
+    constants, computed = set(weight_names(graph)), []
+    for i, node in enumerate(graph.node):
+        if _is_constant(node, reads[i], constants, scope):
+            constants.update(node.output)
+        else:
+            computed.append(i)
+    if not computed:  # a model without inputs: its ops are what there is to plan
+        computed = [i for i, node in enumerate(graph.node) if node.op_type != "Constant"]
+        constants -= {name for i in computed for name in graph.node[i].output}
+    return constants, computed
+
+
+def _is_constant(node: NodeProto, reads: Sequence[str], constants: set[str], scope: Scope) -> bool:
+    if node.op_type in ("Shape", "Size") and node.domain in _STANDARD:
+        return all(scope.get(name, _UNKNOWN).bytes is not None for name in reads)
+    return constants.issuperset(reads) and _is_function(node)
+
+
+def _is_function(node: NodeProto) -> bool:
+    """Whether the node gives the same for the same inputs, in every run and at no cost in memory."""
+    if node.domain not in _STANDARD or node.op_type in _NEVER_CONSTANT:
+        return False
+    return all(_is_function(inner) for body in subgraphs(node).values() for inner in body.node)
+
+
+def _live(
+    graph: GraphProto, reads: Sequence[list[str]], computed: Sequence[int], outputs: Mapping[str, None]
+) -> list[int]:
+    """Places of the nodes that the outputs depend on; all if no output does."""
+    needed, live = set(outputs), []
+    for i in reversed(computed):
+        if needed.intersection(graph.node[i].output):
+            live.append(i)
+            needed.update(reads[i])
+    return live[::-1] or list(computed)
+
+
+def _written(node: NodeProto, model: ModelProto, scope: Scope, read: set[str]) -> list[str]:
+    """Outputs that the node really gives."""
+    outputs = [name for name in node.output if name]
+    if all(name in read for name in outputs[1:]):
+        return outputs
+    try:
+        schema = onnx.defs.get_schema(node.op_type, _opset(model, node.domain), node.domain)
+        optional = [formal.option == formal.option.Optional for formal in schema.outputs]
+    except onnx.defs.SchemaError:
+        optional = []
+    written = []
+    for index, name in enumerate(node.output):
+        unread = bool(name) and index > 0 and name not in read
+        droppable = (index < len(optional) and optional[index]) or scope.get(name, _UNKNOWN).bytes is None
+        if name and not (unread and droppable):
+            written.append(name)
+    return written
+
+
+def _check_inputs(inputs: Sequence[str], scope: Scope) -> None:
+    """Raises for all open dimensions of the inputs at once: they are what the user must say."""
+    keys = dict.fromkeys(key for name in inputs for key in _open(name, scope.get(name, _UNKNOWN)))
+    if keys:
+        sizes = ", ".join(f"{key}=1" for key in keys)
+        raise GraphError(f"its inputs have dimensions of unknown size: give dims, such as {sizes}")
+
+
+def _open(name: str, value: Value) -> list[str]:
+    """What `dims` calls the unknown sizes of a tensor."""
+    sizes = value.shape or () if value.kind == "tensor" else ()
+    return [size or f"{name}:{axis}" for axis, size in enumerate(sizes) if isinstance(size, str)]
+
+
+def _bytes(name: str, scope: Scope, where: str) -> int:
+    """Bytes of a tensor; raises GraphError that says what is missing if they are not known."""
+    value = scope.get(name, _UNKNOWN)
+    if value.bytes is not None:
+        return value.bytes
+    if value.kind == "unknown":
+        raise GraphError(f"{where}: the type of {name!r} is unknown: put it into the model's value_info")
+    if value.kind != "tensor":
+        raise GraphError(f"{where}: {name!r} is of kind {value.kind}: only tensors of numbers have a size to plan with")
+    if value.shape is None:
+        raise GraphError(f"{where}: the shape of {name!r} is unknown: put it into the model's value_info")
+    sizes = ", ".join(f"{key}=1" for key in dict.fromkeys(_open(name, value)))
+    raise GraphError(f"{where}: {name!r} has dimensions of unknown size: give dims, such as {sizes}")

@@ -1,0 +1,130 @@
+"""Run times of ops from their work and a chip's public figures: the roofline model.
+
+`runtime = max(flops / peak, bytes / bandwidth) + launch`. It is a model, not a measurement: it knows no caches, no
+fusion and no tiling loss, and real ops are rarely faster than it says (Williams, Waterman and Patterson, "Roofline: an
+insightful visual performance model", 2009). It ranks ops well enough to plan; whoever has measured times puts them
+into the graph instead.
+
+The peak is the dense rate (no structured sparsity) of the matrix format that training commonly uses: bfloat16 with
+float32 accumulation where the chip has it, else float16 (V100, T4, P100), else float32 (CPU). One rate stands for all
+dtypes of a graph. Bandwidth is that of the main memory. `launch_seconds` is on no data sheet: it is our round figure
+for the least time between two dependent ops: 4 us for a GPU kernel, 1 us inside a TPU program or between CPU loops.
+"""
+
+import dataclasses
+import math
+
+from graphrl.errors import GraphrlError
+
+GPU_LAUNCH = 4e-6  # seconds
+PROGRAM_LAUNCH = 1e-6  # seconds
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Chip:
+    """A device's figures.
+
+    Attributes:
+      name: of the chip.
+      flops_per_second: dense peak rate, > 0; a multiply-add counts as two.
+      bytes_per_second: bandwidth of the main memory, > 0.
+      launch_seconds: fixed cost of every op, >= 0.
+      source: where the figures come from, in words.
+
+    Raises:
+      GraphrlError: if a figure is out of range.
+    """
+
+    name: str
+    flops_per_second: float
+    bytes_per_second: float
+    launch_seconds: float = 0.0
+    source: str = "given by the user"
+
+    def __post_init__(self) -> None:
+        for field in ("flops_per_second", "bytes_per_second"):
+            _check(self.name, field, getattr(self, field), minimum="above 0", ok=getattr(self, field) > 0)
+        _check(self.name, "launch_seconds", self.launch_seconds, minimum="at least 0", ok=self.launch_seconds >= 0)
+
+
+def _check(name: str, field: str, value: float, *, minimum: str, ok: bool) -> None:
+    if not ok or not math.isfinite(value):
+        raise GraphrlError(f"chip {name!r}: {field} is {value}: must be a finite number {minimum}")
+
+
+def _gpu(name: str, teraflops: float, gigabytes: float, source: str) -> Chip:
+    return Chip(name, teraflops * 1e12, gigabytes * 1e9, GPU_LAUNCH, source)
+
+
+def _program(name: str, teraflops: float, gigabytes: float, source: str) -> Chip:
+    return Chip(name, teraflops * 1e12, gigabytes * 1e9, PROGRAM_LAUNCH, source)
+
+
+CHIPS: dict[str, Chip] = {
+    entry.name: entry
+    for entry in (
+        _gpu("b200", 2250, 8000, "NVIDIA Blackwell architecture technical brief: bf16 dense, HBM3e"),
+        _gpu("h200", 989.4, 4800, "NVIDIA H200 data sheet: bf16 1,979 TFLOPS with sparsity, half of it dense; HBM3e"),
+        _gpu("h100-sxm", 989.4, 3350, "NVIDIA H100 data sheet, SXM: bf16 1,979 TFLOPS with sparsity, half dense; HBM3"),
+        _gpu(
+            "h100-pcie", 756, 2000, "NVIDIA H100 data sheet, PCIe: bf16 1,513 TFLOPS with sparsity, half dense; HBM2e"
+        ),
+        _gpu("a100-80gb", 312, 2039, "NVIDIA A100 data sheet, 80 GB SXM: bf16 dense, HBM2e"),
+        _gpu("a100-40gb", 312, 1555, "NVIDIA A100 data sheet, 40 GB SXM: bf16 dense, HBM2"),
+        _gpu("a10", 125, 600, "NVIDIA A10 data sheet: bf16 dense, GDDR6"),
+        _gpu("l40s", 362, 864, "NVIDIA L40S data sheet: bf16 dense, GDDR6"),
+        _gpu("l4", 121, 300, "NVIDIA L4 data sheet: bf16 242 TFLOPS with sparsity, half of it dense; GDDR6"),
+        _gpu("t4", 65, 320, "NVIDIA T4 data sheet: fp16, GDDR6"),
+        _gpu("v100", 125, 900, "NVIDIA V100 data sheet, SXM2: fp16 tensor cores, HBM2"),
+        _gpu("p100", 21.2, 732, "NVIDIA P100 data sheet, SXM2: fp16, HBM2"),
+        _gpu("rtx-4090", 165.2, 1008, "NVIDIA Ada GPU architecture paper: bf16 dense with fp32 accumulation, GDDR6X"),
+        _gpu("rtx-3090", 71, 936, "NVIDIA Ampere GA102 architecture paper: bf16 dense with fp32 accumulation, GDDR6X"),
+        _gpu("mi300x", 1307.4, 5300, "AMD Instinct MI300X data sheet: bf16 dense, HBM3"),
+        _program("tpu-v2", 46, 700, "Google Cloud TPU system architecture pages, v2, one chip: bf16, HBM"),
+        _program("tpu-v3", 123, 900, "Google Cloud TPU system architecture pages, v3, one chip: bf16, HBM"),
+        _program("tpu-v4", 275, 1228, "Google Cloud TPU system architecture pages, v4, one chip: bf16, HBM"),
+        _program("tpu-v5e", 197, 819, "Google Cloud TPU system architecture pages, v5e, one chip: bf16, HBM"),
+        _program("tpu-v5p", 459, 2765, "Google Cloud TPU system architecture pages, v5p, one chip: bf16, HBM"),
+        _program("tpu-v6e", 918, 1640, "Google Cloud TPU system architecture pages, v6e, one chip: bf16, HBM"),
+        _program(
+            "cpu",
+            5.12,
+            204.8,
+            "a generic server: 32 cores x 2.5 GHz x 64 fp32 operations a cycle (AVX-512); 8 x DDR4-3200",
+        ),
+    )
+}
+
+DEFAULT_CHIP = "a100-80gb"
+
+
+def chip(name_or_chip: str | Chip) -> Chip:
+    """The chip of that name (case, spaces and underscores do not matter), or the caller's own `Chip` as it is.
+
+    Raises:
+      GraphrlError: unknown name; the message lists the known ones.
+    """
+    return _find(name_or_chip)
+
+
+def runtime(flops: float, bytes_moved: float, chip: str | Chip = DEFAULT_CHIP) -> float:
+    """Seconds of an op that computes `flops` and moves `bytes_moved` (inputs + outputs) between memory and chip.
+
+    Raises:
+      GraphrlError: unknown chip, or work that is negative or not finite.
+    """
+    figures = _find(chip)
+    if not (math.isfinite(flops) and math.isfinite(bytes_moved)) or min(flops, bytes_moved) < 0:
+        raise GraphrlError(f"roofline: {flops} FLOPs and {bytes_moved} bytes: both must be finite and at least 0")
+    return max(flops / figures.flops_per_second, bytes_moved / figures.bytes_per_second) + figures.launch_seconds
+
+
+def _find(name_or_chip: str | Chip) -> Chip:
+    if isinstance(name_or_chip, Chip):
+        return name_or_chip
+    if not isinstance(name_or_chip, str):
+        raise GraphrlError(f"chip is {name_or_chip!r}: must be a Chip or one of {', '.join(CHIPS)}")
+    found = CHIPS.get(name_or_chip.strip().lower().replace("_", "-").replace(" ", "-"))
+    if found is None:
+        raise GraphrlError(f"unknown chip {name_or_chip!r}: known are {', '.join(CHIPS)}")
+    return found

@@ -1,0 +1,123 @@
+"""One call from a model to a plan."""
+
+import dataclasses
+import math
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from graphrl.costs.bounds import lower_bound
+from graphrl.costs.problem import Objective, Problem, Transfer
+from graphrl.errors import ProblemError
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.readers import read_graph
+from graphrl.graphs.roofline import DEFAULT_CHIP, Chip
+from graphrl.plan import Plan
+from graphrl.solvers import find_solver
+from graphrl.solvers.base import Budget, Interrupted, Progress
+
+DEFAULT_SECONDS = 10.0
+MAX_SEED = 2**32 - 1  # what a jax key holds without x64
+
+Model = ComputationGraph | str | os.PathLike[str] | Callable[..., Any]
+
+
+def optimize(
+    model: Model,
+    *args: Any,
+    objective: Objective = "peak_memory",
+    devices: int = 1,
+    transfer: Transfer = "rendezvous",
+    latency: float = 0.0,
+    bandwidth: float = math.inf,
+    memory_limit: int | None = None,
+    resident_weights: bool = False,
+    method: str = "auto",
+    evaluations: int | None = None,
+    seconds: float | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+    chip: str | Chip = DEFAULT_CHIP,
+    dims: Mapping[str, int] | None = None,
+) -> Plan:
+    """The best plan that a method finds for a model within a budget.
+
+    Args:
+      model: a graph, the path of a file that `read_graph` knows (graph JSON, ONNX), or a JAX function.
+      *args: for a function only: its arguments, arrays or `jax.ShapeDtypeStruct`s; it is traced, not run.
+      objective: "peak_memory" (bytes of the fullest device) or "makespan" (seconds).
+      devices: number of identical devices.
+      transfer: "rendezvous" (a transfer occupies both devices), "link" (the sender's link) or "free" (nobody).
+      latency: seconds that a transfer takes beside its bytes.
+      bandwidth: of a transfer, bytes per second.
+      memory_limit: bytes a device may hold, or None; only with "makespan". If no plan within it is found, the result
+        is the one that exceeds it least: see `Plan.excess`.
+      resident_weights: whether weights count on the devices of their ops for the whole run.
+      method: "auto" (list scheduling, then BRKGA from there), "brkga", "list", "random" or "given".
+      evaluations: solutions to decode and cost at most. With neither limit the budget is 10 seconds; with both,
+        whichever comes first. Results repeat exactly only under `evaluations`.
+      seconds: of wall clock at most, compilation included, as far as the method's chunks of work allow.
+      seed: 0 to 2^32 - 1.
+      progress: called now and then with what was found so far (`solvers/base.py`).
+      chip: for run times of ONNX files and functions: a name in `roofline.CHIPS` or a `Chip`.
+      dims: sizes of dimensions that an ONNX file leaves open: see `read_graph`.
+
+    Returns:
+      The plan, with exact costs and a lower bound.
+
+    Raises:
+      GraphrlError: the model or an option is at fault; one line says which.
+      Interrupted: Ctrl-C; it is a KeyboardInterrupt whose `plan` is the best until then.
+    """
+    problem = Problem(objective, devices, transfer, latency, bandwidth, memory_limit, resident_weights)
+    budget = make_budget(evaluations, seconds)
+    check_seed(seed)
+    solve = find_solver(method)
+    graph = model_graph(model, *args, chip=chip, dims=dims)
+    try:
+        return _with_bound(solve(graph, problem, budget, seed, progress), graph)
+    except Interrupted as stop:
+        raise Interrupted(_with_bound(stop.plan, graph)) from None
+
+
+def model_graph(
+    model: Model, *args: Any, chip: str | Chip = DEFAULT_CHIP, dims: Mapping[str, int] | None = None
+) -> ComputationGraph:
+    """The graph of a model (see `optimize`).
+
+    Raises:
+      GraphrlError: it is none, cannot be read, or is given arguments although it is no function.
+    """
+    is_function = callable(model)
+    if args and not is_function:
+        raise ProblemError(
+            f"{len(args)} arguments for a model that is no function: only a function is traced with them"
+        )
+    if isinstance(model, ComputationGraph):
+        return model
+    if isinstance(model, str | os.PathLike):
+        return read_graph(model, chip=chip, dims=dims)
+    if not is_function:
+        raise ProblemError(f"model is of type {type(model).__name__}: must be a graph, a path or a JAX function")
+    from graphrl.graphs.readers.jaxpr import from_jax
+
+    return from_jax(model, *args, chip=chip)
+
+
+def make_budget(evaluations: int | None, seconds: float | None) -> Budget:
+    """The budget of the two limits; 10 seconds if neither is given.
+
+    Raises:
+      ProblemError: a limit is out of range.
+    """
+    return Budget(evaluations, DEFAULT_SECONDS if evaluations is None and seconds is None else seconds)
+
+
+def check_seed(seed: int) -> None:
+    """Raises ProblemError if the seed is not an integer from 0 to 2^32 - 1."""
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= MAX_SEED:
+        raise ProblemError(f"seed is {seed!r}: must be an integer from 0 to 2^32 - 1")
+
+
+def _with_bound(plan: Plan, graph: ComputationGraph) -> Plan:
+    return plan if plan.bound is not None else dataclasses.replace(plan, bound=lower_bound(graph, plan.problem))

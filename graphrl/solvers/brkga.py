@@ -1,0 +1,169 @@
+"""BRKGA, the biased random-key genetic algorithm, in pure JAX (Goncalves & Resende 2011; REGAL, BACKGROUND).
+
+One generation: sort by fitness; keep the elites; make children, each gene from an elite parent with probability
+`elite_bias` and else from a non-elite one; sample the rest, the mutants, from the proposal distribution.
+
+Deviations from the text, all for speed and none in distribution after the first generation:
+
+- the first population has `population - elites` chromosomes, as many as every later generation evaluates, so that the
+  program holds one copy of the decoder; elites keep their fitness and are never evaluated again;
+- random words come from a seeded hash (random_bits.py).
+
+So a run of G generations makes exactly G * (population - elites) evaluations. Every graph of a batch draws from its
+own key: its result does not depend on what else is in the batch.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from graphrl.costs.decisions import from_genes, num_genes
+from graphrl.costs.fitness import fitness
+from graphrl.costs.problem import Problem
+from graphrl.errors import ProblemError
+from graphrl.graphs.padding import PaddedGraph
+from graphrl.solvers.beta import BetaTable, beta_quantile
+from graphrl.solvers.random_bits import random_words, unit_interval
+
+
+@dataclasses.dataclass(frozen=True)
+class Parameters:
+    """Sizes and bias of the algorithm. Static: each combination compiles a program.
+
+    Raises:
+      ProblemError: a value is out of range.
+    """
+
+    population: int = 100
+    elites: int = 20
+    mutants: int = 20
+    elite_bias: float = 0.7
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.elites < self.population:
+            raise ProblemError(f"elites is {self.elites}: must be from 1 to population - 1 = {self.population - 1}")
+        if not 0 <= self.mutants <= self.population - self.elites:
+            raise ProblemError(
+                f"mutants is {self.mutants}: must be from 0 to population - elites = {self.population - self.elites}"
+            )
+        if not 0.5 <= self.elite_bias <= 1:
+            raise ProblemError(f"elite_bias is {self.elite_bias}: must be from 0.5 to 1")
+
+    @property
+    def offspring(self) -> int:
+        """Chromosomes that a generation makes and evaluates: children and mutants."""
+        return self.population - self.elites
+
+    def generations(self, evaluations: int) -> int:
+        """Generations that fit into a budget of evaluations; at least one."""
+        return max(1, evaluations // self.offspring)
+
+
+class State(NamedTuple):
+    """A population of every graph of a batch: k genes, g graphs, E elites, O offspring."""
+
+    elites: jax.Array  # [k, g, E] float32
+    elite_fitness: jax.Array  # [g, E] float32, ascending; inf before the first generation
+    offspring: jax.Array  # [k, g, O] float32, not evaluated yet
+    keys: jax.Array  # [g] typed keys
+    generation: jax.Array  # [] int32
+
+
+def init(
+    keys: jax.Array,
+    graph: PaddedGraph,
+    problem: Problem,
+    parameters: Parameters,
+    proposals: BetaTable | None = None,
+    initial: jax.Array | None = None,
+) -> State:
+    """The first population.
+
+    Args:
+      keys: `[g]` typed keys, one a graph.
+      graph: a batch of graphs (leading axis g).
+      problem, parameters: static.
+      proposals: the Beta distribution of each gene, of shape `[k, g]`; None is uniform.
+      initial: `[k, g, m]` chromosomes to start from (warm start), m at most the offspring of a generation.
+    """
+    k, g = num_genes(graph.sizes, problem.devices), keys.shape[0]
+    seeds = _seeds(keys, -1)
+    words = random_words(seeds, k, parameters.population)
+    sampled = _sample(words, proposals)
+    elites, offspring = sampled[..., : parameters.elites], sampled[..., parameters.elites :]
+    if initial is not None:
+        offspring = jnp.concatenate([initial, offspring[..., initial.shape[-1] :]], -1)
+    unknown = jnp.full((g, parameters.elites), jnp.inf, jnp.float32)
+    return State(elites, unknown, offspring, keys, jnp.int32(0))
+
+
+def evolve(
+    state: State,
+    graph: PaddedGraph,
+    problem: Problem,
+    parameters: Parameters,
+    generations: int,
+    proposals: BetaTable | None = None,
+) -> tuple[State, jax.Array]:
+    """Runs `generations` more generations.
+
+    Returns:
+      The state, and the best fitness after each generation `[generations, g]`. The best chromosome so far is
+      `state.elites[:, :, 0]`.
+    """
+
+    def generation(state: State, _: None) -> tuple[State, jax.Array]:
+        decisions = from_genes(state.offspring, graph.sizes, problem.devices)
+        state = _next(state, fitness(graph, decisions, problem), parameters, proposals)
+        return state, state.elite_fitness[:, 0]
+
+    return lax.scan(generation, state, None, length=generations)
+
+
+def _next(state: State, values: jax.Array, parameters: Parameters, proposals: BetaTable | None) -> State:
+    """Selection, crossover and mutation, given the fitness `[g, O]` of the offspring."""
+    k, g, _ = state.offspring.shape
+    p, e, m = parameters.population, parameters.elites, parameters.mutants
+    genes = jnp.concatenate([state.elites, state.offspring], -1)
+    known = jnp.concatenate([state.elite_fitness, values], -1)
+    place = jnp.broadcast_to(jnp.arange(p, dtype=jnp.int32), (g, p))
+    known, place = lax.sort_key_val(known, place, dimension=-1)
+    column = place + jnp.arange(g, dtype=jnp.int32)[:, None] * p
+    flat = genes.reshape(k, g * p)
+
+    seeds = _seeds(state.keys, state.generation)
+    first, second = _parents(seeds, parameters, column)
+    coins = random_words(seeds, k, parameters.offspring)
+    from_elite = coins[..., m:] < jnp.uint32(min(parameters.elite_bias, 1 - 2.0**-32) * 2.0**32)
+    parent = jnp.where(from_elite, first[None], second[None])
+    rows = jnp.arange(k, dtype=jnp.int32)[:, None, None] * (g * p)
+    children = flat.reshape(-1).at[rows + parent].get(mode="promise_in_bounds")
+    mutants = _sample(coins[..., :m], proposals)
+    elites = flat.at[:, column[:, :e].reshape(-1)].get(mode="promise_in_bounds").reshape(k, g, e)
+    return State(
+        elites, known[:, :e], jnp.concatenate([mutants, children], -1), state.keys, state.generation + jnp.int32(1)
+    )
+
+
+def _seeds(keys: jax.Array, generation: jax.Array | int) -> jax.Array:
+    """Two words for each graph and generation: `[g, 2]` uint32."""
+    return jax.vmap(lambda key: jax.random.bits(jax.random.fold_in(key, generation + 1), (2,)))(keys)
+
+
+def _parents(seeds: jax.Array, parameters: Parameters, column: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Columns of an elite and a non-elite parent of each child, each uniform: two `[g, children]` int32."""
+    p, e = parameters.population, parameters.elites
+    children = parameters.offspring - parameters.mutants
+    words = unit_interval(random_words(~seeds, 2, children))
+    elite = (words[0] * e).astype(jnp.int32)
+    other = e + (words[1] * (p - e)).astype(jnp.int32)
+    return tuple(jnp.take_along_axis(column, rank, axis=1) for rank in (elite, other))  # type: ignore[return-value]
+
+
+def _sample(words: jax.Array, proposals: BetaTable | None) -> jax.Array:
+    """Genes from random words `[k, g, m]`: uniform, or each from its own Beta distribution."""
+    uniform = unit_interval(words)
+    return uniform if proposals is None else beta_quantile(proposals, uniform)

@@ -1,0 +1,122 @@
+"""Bytes, seconds and rates as people write and read them. Knows nobody but the errors."""
+
+import math
+import re
+
+from graphrl.errors import ProblemError
+
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+_SI = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "p": 10**15}
+_BYTE_SCALE = {prefix + "b": scale for prefix, scale in _SI.items()} | {
+    prefix + "ib": 2 ** (10 * power) for power, prefix in enumerate(_SI) if prefix
+}
+_SECOND_SCALE = {
+    "s": 1.0,
+    "ms": 1e-3,
+    "us": 1e-6,
+    "µs": 1e-6,
+    "μs": 1e-6,
+    "ns": 1e-9,
+    "min": 60.0,
+    "m": 60.0,
+    "h": 3600.0,
+}
+_NUMBER = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]{1,3})?|[0-9]+\.)\s*(\S*)\s*", re.IGNORECASE)
+_MAX_BYTES = 2**62
+
+
+def format_bytes(value: float) -> str:
+    """`value` bytes in binary units with three digits or more, e.g. "12 B", "1.50 MiB"."""
+    if not math.isfinite(value):
+        return "inf" if value > 0 else str(value)
+    power = 0
+    while abs(value) >= 1024 and power < len(_BINARY) - 1:
+        value, power = value / 1024, power + 1
+    if power == 0:
+        return f"{value:.0f} B"
+    return f"{_three_digits(value)} {_BINARY[power]}"
+
+
+def format_seconds(value: float) -> str:
+    """`value` seconds with three digits or more, e.g. "0 s", "7.00 s", "1.25 ms"."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:.0f} s"
+    scale, unit = time_unit(value)
+    return f"{_three_digits(value / scale)} {unit}"
+
+
+def time_unit(value: float) -> tuple[float, str]:
+    """The scale (seconds) and name of the unit in which `value` seconds reads best."""
+    return next((pair for pair in _TIMES if abs(value) >= pair[0]), _TIMES[-1])
+
+
+def byte_unit(value: float) -> tuple[float, str]:
+    """The scale (bytes) and name of the binary unit in which `value` bytes reads best."""
+    power = 0 if value < 1024 else min(int(math.log2(value) / 10), len(_BINARY) - 1)
+    return 1024.0**power, _BINARY[power]
+
+
+def format_objective(objective: str, value: float) -> str:
+    """An objective's value in its unit: bytes for "peak_memory", seconds for "makespan"."""
+    return format_bytes(value) if objective == "peak_memory" else format_seconds(value)
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes from text such as "4096", "16GiB" (2^30 each) or "1.5GB" (10^9 each).
+
+    Raises:
+      ProblemError: it is no such text, or outside 0 to 2^62.
+    """
+    number, unit = _split(text, "bytes: write for example 4096, 512MiB or 16GiB")
+    scale = _BYTE_SCALE.get(unit.lower() or "b")
+    if scale is None:
+        raise ProblemError(f"{text!r} has an unknown unit {unit!r}: use B, kB, MB, GB, TB, KiB, MiB, GiB or TiB")
+    value = number * scale
+    if not 0 <= value <= _MAX_BYTES:
+        raise ProblemError(f"{text!r} is outside 0 to 2^62 bytes")
+    return round(value)
+
+
+def parse_rate(text: str) -> float:
+    """Bytes per second from text such as "1e9", "1.5GB/s" or "inf".
+
+    Raises:
+      ProblemError: it is no such text.
+    """
+    if text.strip().lower() in ("inf", "infinite", "infinity"):
+        return math.inf
+    number, unit = _split(text, "bytes per second: write for example 1e9, 1.5GB/s or inf")
+    scale = _BYTE_SCALE.get(unit.lower().removesuffix("/s") or "b")
+    if scale is None:
+        raise ProblemError(f"{text!r} has an unknown unit {unit!r}: use B/s, MB/s, GB/s, MiB/s, GiB/s or none")
+    return number * scale
+
+
+def parse_seconds(text: str) -> float:
+    """Seconds from text such as "0.5", "10us", "3ms" or "2min".
+
+    Raises:
+      ProblemError: it is no such text.
+    """
+    number, unit = _split(text, "a time: write for example 0.5, 10us, 3ms or 2min")
+    scale = _SECOND_SCALE.get(unit.lower() or "s")
+    if scale is None:
+        raise ProblemError(f"{text!r} has an unknown unit {unit!r}: use ns, us, ms, s, min or h")
+    return number * scale
+
+
+def _split(text: str, what: str) -> tuple[float, str]:
+    match = _NUMBER.fullmatch(text)
+    if match is None:
+        raise ProblemError(f"{text!r} is not {what}")
+    number = float(match[1])
+    if not math.isfinite(number):
+        raise ProblemError(f"{text!r} is too large")
+    return number, match[2]
+
+
+def _three_digits(value: float) -> str:
+    """At least three digits, and no exponent: 9.99, 12.3, 123, 2048."""
+    size = abs(value)
+    return f"{value:.2f}" if size < 9.995 else f"{value:.1f}" if size < 99.95 else f"{value:.0f}"

@@ -1,0 +1,31 @@
+"""Settings of every test run: strict numerics, two CPU devices, headless pictures, a shared compilation cache.
+
+They are set here, before the first JAX call, so that pytest run by hand and `make test` see the same library.
+"""
+
+import os
+from pathlib import Path
+
+os.environ.setdefault("MPLBACKEND", "Agg")  # also for the processes that tests start
+
+import hypothesis
+import jax
+
+CACHE = Path(__file__).resolve().parents[1] / ".cache"
+
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_num_cpu_devices", 2)
+# The workers of one run, and the next run, do not compile what one has compiled already.
+jax.config.update("jax_compilation_cache_dir", str(CACHE / "jax"))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+# Compilation makes first examples slow: no deadline. CI draws the same examples every time; by hand they differ.
+hypothesis.settings.register_profile(
+    "graphrl",
+    deadline=None,
+    derandomize="CI" in os.environ,
+    database=hypothesis.database.DirectoryBasedExampleDatabase(CACHE / "hypothesis"),
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("graphrl")

@@ -1,0 +1,157 @@
+"""Lower bounds: never above a plan, tight where they should be."""
+
+import dataclasses
+import itertools
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from random_graphs import graphs, plans, problems
+
+from graphrl.costs import bounds, exact
+from graphrl.costs.bounds import lower_bound
+from graphrl.costs.problem import Problem
+from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+
+
+@given(st.data())
+def test_no_plan_is_below_the_bound(data: st.DataObject) -> None:
+    graph, problem = data.draw(graphs(max_ops=10)), data.draw(problems())
+    placement, order = data.draw(plans(graph, problem))
+    costs = exact.evaluate(graph, problem, placement, order)
+    for objective in ("peak_memory", "makespan"):
+        asked = dataclasses.replace(problem, objective=objective)
+        assert lower_bound(graph, asked) <= costs.objective(asked)
+
+
+def all_plans(graph: ComputationGraph, devices: int) -> Iterator[tuple[tuple[int, ...], list[int]]]:
+    """Every placement, and every order of ops whose transfers run right before their first consumer."""
+    a = graph.arrays
+    sources, targets = a.dependencies()
+    for placement in itertools.product(range(devices), repeat=a.num_ops):
+        if placement[0] > 0:
+            continue  # the same with devices renamed
+        for ops in itertools.permutations(range(a.num_ops)):
+            if any(ops.index(i) > ops.index(j) for i, j in zip(sources, targets, strict=True)):
+                continue
+            order: list[int] = []
+            for op in ops:
+                for tensor in a.use_tensor[a.use_op == op].tolist():
+                    node = a.num_ops + tensor * devices + placement[op]
+                    if placement[a.producer[tensor]] != placement[op] and node not in order:
+                        order.append(node)
+                order.append(op)
+            yield placement, order
+
+
+@given(graphs(max_ops=4), st.integers(1, 2), st.booleans())
+def test_bounds_against_all_plans_of_tiny_graphs(graph: ComputationGraph, devices: int, resident: bool) -> None:
+    problem = Problem(devices=devices, transfer="free", resident_weights=resident)
+    costs = [exact.evaluate(graph, problem, placement, order) for placement, order in all_plans(graph, devices)]
+    assert lower_bound(graph, problem) <= min(max(cost.peak_memory) for cost in costs)
+    makespan = lower_bound(graph, dataclasses.replace(problem, objective="makespan"))
+    assert makespan <= min(cost.makespan for cost in costs)
+
+
+@given(graphs(max_ops=10), problems())
+def test_a_sample_of_the_ops_gives_no_more_than_all(graph: ComputationGraph, problem: Problem) -> None:
+    full = lower_bound(graph, problem)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bounds, "PAIRS", 4 * len(graph.ops))
+        assert lower_bound(graph, problem) <= full
+
+
+def op(name: str, inputs: str = "", outputs: tuple[Tensor, ...] = (), runtime: float = 1.0, **fields: int) -> Op:
+    return Op(name, "", runtime, tuple(inputs.split()), outputs, **fields)  # type: ignore[arg-type]
+
+
+TINY = ComputationGraph(
+    "tiny",
+    (
+        op("a", outputs=(Tensor("a0", 4),)),
+        op("b", "a0", (Tensor("b0", 3),), 2.0),
+        op("c", "a0", (Tensor("c0", 5),), 3.0, workspace_bytes=2),
+        op("d", "b0 c0", (Tensor("d0", 1),)),
+    ),
+)
+
+
+def test_worked_example() -> None:
+    assert lower_bound(TINY, Problem()) == 11  # c: a0, c0 and its workspace; the optimum is 12
+    assert lower_bound(TINY, Problem(devices=2)) == 11
+    assert lower_bound(TINY, Problem("makespan")) == 7
+    assert lower_bound(TINY, Problem("makespan", devices=2)) == 5  # a, c, d, and the optimum
+    assert lower_bound(TINY, Problem("makespan", devices=2, memory_limit=1)) == 5
+
+
+def test_a_tensor_that_waits_for_a_descendant_counts() -> None:
+    # skip (10 bytes) is read by the last op of a chain whose middle op needs 3 + 4 bytes and 2 of workspace
+    ops = (
+        op("a", outputs=(Tensor("skip", 10), Tensor("x", 3))),
+        op("b", "x", (Tensor("y", 4),), workspace_bytes=2),
+        op("c", "y skip"),
+    )
+    graph = ComputationGraph("skip", ops)
+    assert lower_bound(graph, Problem()) == 19
+    assert exact.evaluate(graph, Problem(), [0, 0, 0], [0, 1, 2]).peak_memory == (19,)
+    # on two devices c needs 14 together at least; on three, too
+    assert lower_bound(graph, Problem(devices=3)) == 14
+
+
+def test_kept_tensors_and_resident_weights() -> None:
+    ops = tuple(op(f"op{i}", outputs=(Tensor(f"t{i}", 5),), weight_bytes=10) for i in range(4))
+    graph = ComputationGraph("kept", ops, (), ("t0", "t1", "t2", "t3"))
+    assert lower_bound(graph, Problem()) == 20
+    assert lower_bound(graph, Problem(devices=3)) == 7  # 20 / 3, rounded up
+    assert lower_bound(graph, Problem(resident_weights=True)) == 60
+    assert lower_bound(graph, Problem(devices=4, resident_weights=True)) == 15
+
+
+def test_shared_buffers_count_once() -> None:
+    ops = (
+        op("a", outputs=(Tensor("t", 8),)),
+        op("view", "t", (Tensor("w", 8, alias="t"),)),
+        op("b", "t w", (Tensor("u", 8, reuses="w"),)),
+        op("c", "u"),
+    )
+    graph = ComputationGraph("shared", ops)
+    assert lower_bound(graph, Problem()) == 8
+    assert exact.evaluate(graph, Problem(), [0] * 4, [0, 1, 2, 3]).peak_memory == (8,)
+
+
+def test_makespan_bound_sees_heads_and_tails() -> None:
+    # 1 s before and 1 s after six ops of 1 s on two devices: 1 + 3 + 1, above the path (3) and work / 2 (4)
+    middle = [op(f"m{i}", "s", (Tensor(f"t{i}"),)) for i in range(6)]
+    last = op("last", " ".join(f"t{i}" for i in range(6)))
+    graph = ComputationGraph("bow", (op("first", outputs=(Tensor("s"),)), *middle, last))
+    assert lower_bound(graph, Problem("makespan", devices=2)) == 5
+    assert lower_bound(graph, Problem("makespan", devices=64)) == 3
+
+
+def test_sums_that_do_not_come_out_even_stay_below_every_order() -> None:
+    runtimes = np.random.default_rng(0).random(200)
+    graph = ComputationGraph("uneven", tuple(Op(f"op{i}", runtime=float(time)) for i, time in enumerate(runtimes)))
+    problem = Problem("makespan")
+    bound = lower_bound(graph, problem)
+    assert bound == pytest.approx(runtimes.sum(), rel=1e-10)
+    for seed in range(20):
+        order = np.random.default_rng(seed).permutation(200)
+        assert bound <= exact.evaluate(graph, problem, [0] * 200, order).makespan
+
+
+@pytest.mark.parametrize("n", [2_000, 25_000])
+def test_large_graphs_are_quick(n: int) -> None:
+    rng = np.random.default_rng(0)
+    ops = []
+    for i in range(n):
+        inputs = {f"t{int(j)}" for j in rng.integers(max(0, i - 50), i, 2)} if i else set()
+        ops.append(Op(f"op{i}", inputs=tuple(sorted(inputs)), outputs=(Tensor(f"t{i}", int(rng.integers(1, 99))),)))
+    graph = ComputationGraph("large", tuple(ops))
+    start = time.perf_counter()
+    bound = lower_bound(graph, Problem())
+    assert time.perf_counter() - start < 20  # 0.1 s and 1.5 s on one idle core
+    peak = exact.evaluate(graph, Problem(), np.zeros(n, int), graph.arrays.topological).peak_memory[0]
+    assert 0.1 * peak < bound <= peak

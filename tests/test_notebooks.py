@@ -1,0 +1,29 @@
+"""Every notebook runs from top to bottom in a fresh kernel: a notebook that no job runs is wrong within a month."""
+
+from pathlib import Path
+
+import nbclient
+import nbformat
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
+NOTEBOOKS = sorted(path.name for path in FOLDER.glob("*.ipynb"))
+
+
+def test_there_is_a_quickstart() -> None:
+    assert "quickstart.ipynb" in NOTEBOOKS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NOTEBOOKS)
+@pytest.mark.filterwarnings("ignore")  # of the notebook machinery in this process; the kernel is another one
+def test_notebook_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
+    notebook = nbformat.read(FOLDER / name, as_version=4)
+    (tmp_path / "work").mkdir()
+    client = nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path / "work")}})
+    client.execute()  # raises CellExecutionError, which prints the cell, where one fails
+    ran = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert ran
+    assert all(cell.execution_count for cell in ran)

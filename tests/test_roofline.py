@@ -1,0 +1,68 @@
+"""The roofline model and the table of chips."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphrl.errors import GraphrlError
+from graphrl.graphs.roofline import CHIPS, DEFAULT_CHIP, Chip, chip, runtime
+
+TOY = Chip("toy", flops_per_second=10.0, bytes_per_second=2.0, launch_seconds=0.5)
+
+
+def test_the_slower_of_compute_and_memory_counts_and_the_launch_is_added() -> None:
+    assert runtime(20, 1, TOY) == 2.5
+    assert runtime(20, 10, TOY) == 5.5
+    assert runtime(0, 0, TOY) == 0.5
+
+
+@given(flops=st.floats(0, 1e18), moved=st.floats(0, 1e15), name=st.sampled_from(sorted(CHIPS)))
+def test_no_op_beats_either_roof_or_the_launch(flops: float, moved: float, name: str) -> None:
+    figures = CHIPS[name]
+    seconds = runtime(flops, moved, name)
+    assert seconds >= max(flops / figures.flops_per_second, moved / figures.bytes_per_second, figures.launch_seconds)
+    assert seconds <= runtime(2 * flops, 2 * moved, figures)
+
+
+def test_every_chip_has_its_name_a_source_and_plausible_figures() -> None:
+    assert DEFAULT_CHIP in CHIPS
+    for name, figures in CHIPS.items():
+        assert figures.name == name
+        assert len(figures.source) > 10
+        assert 1e12 < figures.flops_per_second < 1e16
+        assert 1e11 < figures.bytes_per_second < 1e13
+        # Every machine of the last decade needs 10 to 1000 operations a byte to reach its peak.
+        assert 10 < figures.flops_per_second / figures.bytes_per_second < 1000
+
+
+def test_chips_are_found_by_name_whatever_the_case_and_given_ones_pass() -> None:
+    assert chip("H100 SXM") is CHIPS["h100-sxm"]
+    assert chip("tpu_v5e") is CHIPS["tpu-v5e"]
+    assert chip(TOY) is TOY
+    assert runtime(1, 1) == runtime(1, 1, DEFAULT_CHIP)
+
+
+@pytest.mark.parametrize("name", ["", "h1000", "gpu"])
+def test_unknown_chips_are_refused_with_the_known_ones(name: str) -> None:
+    with pytest.raises(GraphrlError, match="known are") as refusal:
+        chip(name)
+    assert all(known in str(refusal.value) for known in CHIPS)
+
+
+def test_a_chip_that_is_neither_name_nor_chip_is_refused() -> None:
+    with pytest.raises(GraphrlError, match="must be a Chip"):
+        chip(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("figures", [(0, 1, 0), (1, -1, 0), (1, 1, -1), (math.inf, 1, 0), (1, math.nan, 0)])
+def test_chips_with_impossible_figures_are_refused(figures: tuple[float, float, float]) -> None:
+    with pytest.raises(GraphrlError, match="chip 'bad'"):
+        Chip("bad", *figures)
+
+
+@pytest.mark.parametrize(("flops", "moved"), [(-1, 0), (0, -1), (math.nan, 0), (0, math.inf)])
+def test_impossible_work_is_refused(flops: float, moved: float) -> None:
+    with pytest.raises(GraphrlError, match="finite and at least 0"):
+        runtime(flops, moved, TOY)
