@@ -53,9 +53,12 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     if name == "__version__":
-        from importlib.metadata import version
+        from importlib.metadata import PackageNotFoundError, version
 
-        return version("graphrl")
+        try:
+            return version("graphrl")
+        except PackageNotFoundError:
+            return "unknown (not installed)"
     if name in _LAZY:
         value = getattr(importlib.import_module(_LAZY[name]), name)
         globals()[name] = value

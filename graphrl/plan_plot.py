@@ -84,7 +84,7 @@ def plan_figure(plan: Plan, timeline: Timeline) -> Figure:
     draw_lanes(lanes, timeline, scale)
     _draw_memory(memory, plan, timeline, scale, right)
     if plan.problem.objective == "makespan" and plan.bound and not timeline.by_position:
-        _draw_time_bound(lanes, memory, plan.bound, scale)
+        _draw_time_bound(lanes, memory, plan.bound, scale, right)
     memory.set_xlim(0, right)
     memory.set_xlabel(unit if timeline.by_position else f"time [{unit}]", color=TEXT_COLOUR)
     _draw_title(lanes, plan, by_position=timeline.by_position)
@@ -96,7 +96,7 @@ def _draw_title(lanes: Axes, plan: Plan, *, by_position: bool) -> None:
     objective = problem.objective.replace("_", " ")
     facts = [f"{objective} {format_objective(problem.objective, plan.value)}"]
     if plan.bound is not None:
-        gap = "" if plan.gap is None else f" (gap {100 * plan.gap:.1f}%)"
+        gap = "" if plan.gap is None else " (optimal)" if plan.gap <= 0 else f" (gap {100 * plan.gap:.1f}%)"
         facts.append(f"bound {format_objective(problem.objective, plan.bound)}{gap}")
     if problem.objective == "peak_memory" and not by_position:
         facts.append(f"makespan {format_seconds(plan.makespan)}")
@@ -172,8 +172,8 @@ def _mark_peak(axes: Axes, timeline: Timeline, device: int, scale: float, right:
     if timeline.by_position and curve.peak_entry >= 0:
         x += 0.5  # the middle of its place
     where = f" on device {device}" if timeline.problem.devices > 1 else ""
-    at = "from the start (weights)" if curve.peak_entry < 0 else f"at {clean(timeline.name(curve.peak_entry))}"
-    on_left = x > 0.6 * right
+    at = "from the start (weights)" if curve.peak_entry < 0 else f"at {clean(timeline.name(curve.peak_entry), 60)}"
+    on_left = x > 0.5 * right
     axes.plot([x], [y], "o", color=_PEAK_COLOUR, markersize=7, markeredgecolor="white", zorder=6, clip_on=False)
     axes.annotate(
         f"peak {format_bytes(curve.peak)}{where}, {at}", (x, y), xytext=(-8 if on_left else 8, 7),
@@ -182,13 +182,14 @@ def _mark_peak(axes: Axes, timeline: Timeline, device: int, scale: float, right:
     )  # fmt: skip
 
 
-def _draw_time_bound(lanes: Axes, memory: Axes, bound: float, scale: float) -> None:
+def _draw_time_bound(lanes: Axes, memory: Axes, bound: float, scale: float, right: float) -> None:
     """A line through both axes where no makespan can be; its label stands in the head room of the memory axes."""
     for axes in (lanes, memory):
         axes.axvline(bound / scale, color=_BOUND_COLOUR, linestyle="--", linewidth=1.2, zorder=4)
+    to_left = bound / scale > 0.2 * right
     memory.annotate(
-        f"bound {format_seconds(bound)}", (bound / scale, 1), xycoords=("data", "axes fraction"), xytext=(-4, -2),
-        textcoords="offset points", ha="right", va="top", fontsize=8.5, color=_BOUND_COLOUR, zorder=7,
+        f"bound {format_seconds(bound)}", (bound / scale, 1), xycoords=("data", "axes fraction"),
+        xytext=(-4 if to_left else 4, -2), textcoords="offset points", ha="right" if to_left else "left", va="top", fontsize=8.5, color=_BOUND_COLOUR, zorder=7,
         bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 1.0},
     )  # fmt: skip
 

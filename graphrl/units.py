@@ -2,6 +2,7 @@
 
 import math
 import re
+from fractions import Fraction
 
 from graphrl.errors import ProblemError
 
@@ -12,15 +13,14 @@ _BYTE_SCALE = {prefix + "b": scale for prefix, scale in _SI.items()} | {
     prefix + "ib": 2 ** (10 * power) for power, prefix in enumerate(_SI) if prefix
 }
 _SECOND_SCALE = {
-    "s": 1.0,
-    "ms": 1e-3,
-    "us": 1e-6,
-    "µs": 1e-6,
-    "μs": 1e-6,
-    "ns": 1e-9,
-    "min": 60.0,
-    "m": 60.0,
-    "h": 3600.0,
+    "s": Fraction(1),
+    "ms": Fraction(1, 10**3),
+    "us": Fraction(1, 10**6),
+    "µs": Fraction(1, 10**6),  # the micro sign
+    "μs": Fraction(1, 10**6),  # the Greek letter
+    "ns": Fraction(1, 10**9),
+    "min": Fraction(60),
+    "h": Fraction(3600),
 }
 _NUMBER = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]{1,3})?|[0-9]+\.)\s*(\S*)\s*", re.IGNORECASE)
 _MAX_BYTES = 2**62
@@ -90,7 +90,7 @@ def parse_rate(text: str) -> float:
     scale = _BYTE_SCALE.get(unit.lower().removesuffix("/s") or "b")
     if scale is None:
         raise ProblemError(f"{text!r} has an unknown unit {unit!r}: use B/s, MB/s, GB/s, MiB/s, GiB/s or none")
-    return number * scale
+    return _float(number * scale, text)
 
 
 def parse_seconds(text: str) -> float:
@@ -103,17 +103,22 @@ def parse_seconds(text: str) -> float:
     scale = _SECOND_SCALE.get(unit.lower() or "s")
     if scale is None:
         raise ProblemError(f"{text!r} has an unknown unit {unit!r}: use ns, us, ms, s, min or h")
-    return number * scale
+    return _float(number * scale, text)
 
 
-def _split(text: str, what: str) -> tuple[float, str]:
+def _split(text: str, what: str) -> tuple[Fraction, str]:
     match = _NUMBER.fullmatch(text)
     if match is None:
         raise ProblemError(f"{text!r} is not {what}")
-    number = float(match[1])
-    if not math.isfinite(number):
-        raise ProblemError(f"{text!r} is too large")
-    return number, match[2]
+    return Fraction(match[1]), match[2]
+
+
+def _float(number: Fraction, text: str) -> float:
+    """The nearest float: 10us is 1e-05, which 10 * 1e-6 is not."""
+    try:
+        return float(number)
+    except OverflowError:
+        raise ProblemError(f"{text!r} is too large") from None
 
 
 def _three_digits(value: float) -> str:

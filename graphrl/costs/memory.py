@@ -70,7 +70,7 @@ def _walk(
         return (live - freed, peak), None
 
     inputs = (device, allocated, workspace, jnp.moveaxis(freed, 1, 0))
-    return lax.scan(step, (live, live), inputs)[0][1]
+    return lax.scan(step, (live, live), inputs, unroll=8)[0][1]
 
 
 def _places(node: jax.Array, nodes: int) -> jax.Array:

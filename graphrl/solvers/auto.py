@@ -58,9 +58,9 @@ def solve(
     if left is None or _optimal(finished([]), bound):
         return finished([])
     try:
-        from graphrl.solvers import brkga_solver  # imports jax: not needed before
+        from graphrl.solvers.brkga_solver import solve as brkga  # imports jax: not needed before
 
-        return finished([brkga_solver.solve(graph, problem, left, seed, watch, warm_starts=starts)])
+        return finished([brkga(graph, problem, left, seed, watch, warm_starts=starts)])
     except _Optimal as stop:
         return finished([stop.plan])
     except Interrupted as stop:

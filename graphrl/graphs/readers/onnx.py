@@ -223,7 +223,7 @@ def _live(
 def _written(node: NodeProto, model: ModelProto, scope: Scope, read: set[str]) -> list[str]:
     """Outputs that the node really gives."""
     outputs = [name for name in node.output if name]
-    if all(name in read for name in outputs[1:]):
+    if all(name in read for name in outputs):
         return outputs
     try:
         schema = onnx.defs.get_schema(node.op_type, _opset(model, node.domain), node.domain)
@@ -232,7 +232,7 @@ def _written(node: NodeProto, model: ModelProto, scope: Scope, read: set[str]) -
         optional = []
     written = []
     for index, name in enumerate(node.output):
-        unread = bool(name) and index > 0 and name not in read
+        unread = bool(name) and name not in read
         droppable = (index < len(optional) and optional[index]) or scope.get(name, _UNKNOWN).bytes is None
         if name and not (unread and droppable):
             written.append(name)
@@ -248,9 +248,10 @@ def _check_inputs(inputs: Sequence[str], scope: Scope) -> None:
 
 
 def _open(name: str, value: Value) -> list[str]:
-    """What `dims` calls the unknown sizes of a tensor."""
+    """What `dims` calls the unknown sizes of a tensor; inference's own names for them change between versions."""
     sizes = value.shape or () if value.kind == "tensor" else ()
-    return [size or f"{name}:{axis}" for axis, size in enumerate(sizes) if isinstance(size, str)]
+    named = {axis: size for axis, size in enumerate(sizes) if isinstance(size, str)}
+    return [f"{name}:{axis}" if not size or size.startswith("unk__") else size for axis, size in named.items()]
 
 
 def _bytes(name: str, scope: Scope, where: str) -> int:

@@ -39,17 +39,23 @@ def fold(graph: GraphProto) -> bool:
     found = 0 < len(nodes) < len(graph.node)
     if found:
         graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in folded.items())
-        copy = GraphProto(node=nodes)
-        graph.ClearField("node")
-        graph.node.extend(copy.node)
+        # What inference noted about them may have open dimensions, and would outweigh the initializers.
+        infos = [info for info in graph.value_info if info.name not in folded]
+        copy = GraphProto(node=nodes, value_info=infos)
+        for field in ("node", "value_info"):
+            graph.ClearField(field)
+            getattr(graph, field).extend(getattr(copy, field))
     return found
 
 
 def _initial(graph: GraphProto) -> dict[str, np.ndarray]:
     tensors = {tensor.name: tensor for tensor in graph.initializer}
-    for node in graph.node:
-        if node.op_type == "Constant" and not node.domain:
-            tensors |= {node.output[0]: attribute.t for attribute in node.attribute if attribute.name == "value"}
+    tensors |= {
+        node.output[0]: attribute.t
+        for node in graph.node
+        for attribute in node.attribute
+        if node.op_type == "Constant" and attribute.name == "value" and node.output
+    }
     return {name: array for name, tensor in tensors.items() if (array := _array(tensor)) is not None}
 
 
@@ -152,6 +158,12 @@ def _reduce(function: Callable[..., np.ndarray]) -> Callable[[Attributes, Arrays
     return rule
 
 
+def _constant(attributes: Attributes, inputs: Arrays) -> np.ndarray:
+    if "value_int" in attributes or "value_ints" in attributes:
+        return np.asarray(attributes.get("value_int", attributes.get("value_ints")), np.int64)
+    raise ValueError("its tensor is known already, or is no shape")
+
+
 def _constant_of_shape(attributes: Attributes, inputs: Arrays) -> np.ndarray:
     fill = onnx.numpy_helper.to_array(attributes["value"]) if "value" in attributes else np.zeros(1, np.float32)
     return np.full(_bounded(inputs[0].tolist()), fill.item(), fill.dtype)
@@ -184,7 +196,9 @@ _RULES: dict[str, Callable[[Attributes, Arrays], np.ndarray]] = {
     "Add": _call(np.add),
     "And": _call(np.logical_and),
     "Cast": _cast,
+    "CastLike": lambda attributes, inputs: inputs[0].astype(inputs[1].dtype),
     "Ceil": _call(np.ceil),
+    "Constant": _constant,
     "Concat": lambda attributes, inputs: np.concatenate(inputs, attributes["axis"]),
     "ConstantOfShape": _constant_of_shape,
     "Div": _divide,
@@ -199,6 +213,7 @@ _RULES: dict[str, Callable[[Attributes, Arrays], np.ndarray]] = {
     "LessOrEqual": _call(np.less_equal),
     "Max": _fold_left(np.maximum),
     "Min": _fold_left(np.minimum),
+    "Mod": lambda attributes, inputs: (np.fmod if attributes.get("fmod") else np.mod)(*inputs),
     "Mul": _call(np.multiply),
     "Neg": _call(np.negative),
     "Not": _call(np.logical_not),
@@ -210,7 +225,7 @@ _RULES: dict[str, Callable[[Attributes, Arrays], np.ndarray]] = {
     "ReduceSum": _reduce(np.sum),
     "Reshape": _reshape,
     "Shape": _shape,
-    "Size": lambda attributes, inputs: np.prod(inputs[0], dtype=np.int64),
+    "Size": lambda attributes, inputs: np.asarray(np.prod(inputs[0], dtype=np.int64)),
     "Slice": _slice,
     "Sqrt": _call(np.sqrt),
     "Squeeze": _squeeze,
