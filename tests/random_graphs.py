@@ -23,7 +23,7 @@ def graphs(draw: st.DrawFn, max_ops: int = 8, sharing: bool = True) -> Computati
     ops: list[Op] = []
     for i in range(draw(st.integers(1, max_ops))):
         inputs = draw(st.lists(st.sampled_from(known), max_size=3))
-        outputs = []
+        outputs: list[Tensor] = []
         for k in range(draw(st.sampled_from([0, 1, 1, 1, 2, 3]))):
             num_bytes, share = draw(BYTES), draw(st.sampled_from(["", "", "alias", "reuses"] if sharing else [""]))
             source = draw(st.sampled_from(inputs)) if inputs and share else None

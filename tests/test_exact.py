@@ -298,7 +298,7 @@ def test_rendezvous_at_zero_cost_still_holds_both_devices() -> None:
     # a and c on 0; long and b on 1. The transfer waits for `long`, and c on the sender waits for the transfer.
     placement, order = [0, 1, 1, 0], [0, 1, 5, 2, 3]
     ends = {
-        name: exact.evaluate(graph, Problem("makespan", 2, name), placement, order).end.tolist()  # type: ignore[arg-type]
+        name: exact.evaluate(graph, Problem("makespan", 2, name), placement, order).end.tolist()
         for name in ("rendezvous", "free", "link")
     }
     assert ends["rendezvous"] == [1, 10, 10, 11, 11]

@@ -230,7 +230,8 @@ def _step(
     real = tables.index_mask - (best & tables.index_mask)
     node = jnp.where(best >= 0, real + jnp.where(real < tables.real_ops, 0, tables.padding_ops), no_node)
     place = jnp.where(popping, _get(tables.start, node * count + lane), state.place + devices)
-    row = tables.row_offset + place // devices
+    local_row = lax.div(place, jnp.int32(devices))
+    row = tables.row_offset + local_row
     relax = _get(tables.entry_flags, place * count + lane)  # [L, W]
     flags = relax[:, 0]
     is_op = (flags & _OP) != 0
@@ -256,7 +257,8 @@ def _step(
     # a value >= 0 that is not new stands in its block already
     blocks = blocks.at[_get(tables.entry_blocks, row) + lane[:, None]].max(values, mode="promise_in_bounds")
 
-    event = jnp.where(popping, node, no_node) * devices + place % devices
+    target = lax.rem(place, jnp.int32(devices))
+    event = jnp.where(popping, node, no_node) * devices + target
     events = lax.dynamic_update_index_in_dim(state.events, event, index, 0)
     state = state._replace(slots=slots, blocks=blocks, place=place, flags=flags, limit=limit, events=events)
     if durations is None:
@@ -265,8 +267,8 @@ def _step(
     timed = Node(
         is_op=running & is_op,
         is_transfer=running & ~is_op,
-        source=_get(tables.source, (place // devices) * count + lane),
-        target=place % devices,
+        source=_get(tables.source, local_row * count + lane),
+        target=target,
         ready=_get(state.ready, slot),
         seconds=_get(durations.reshape(-1), tables.node_offset + node),
     )

@@ -23,7 +23,7 @@ from graphrl.graphs.graph import EXTERNAL, NONE, ComputationGraph, GraphArrays
 ROW_WIDTH = 4  # a power of two keeps index arithmetic to shifts; measured against 2, 3 and 8
 READS, WAITS = 1, 2  # what an entry of a row is: an op that reads the row's tensor, or a control successor
 NEVER = 1 << 20  # in-degree of what must not become ready by itself
-_STEPS_PER_OCTAVE = 4
+_STEPS_PER_OCTAVE = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,12 +99,12 @@ class PaddedGraph:
 
 
 def bucket(count: int) -> int:
-    """The padded size for `count` elements: 0, or the next of four sizes an octave (at most 25% more), at least 8."""
+    """The padded size for `count` elements: 0, or the next of eight sizes an octave (at most 12.5% more), at least 8."""
     if count == 0:
         return 0
     if count <= 8:
         return 8
-    step = 1 << max(0, (count - 1).bit_length() - 1 - _STEPS_PER_OCTAVE.bit_length() + 1)
+    step = max(1, (1 << (count - 1).bit_length() - 1) // _STEPS_PER_OCTAVE)
     return -(-count // step) * step
 
 

@@ -16,17 +16,15 @@ at most. Views such as `Reshape` are ops whose outputs have bytes of their own. 
 import os
 from collections.abc import Mapping, Sequence
 
-import onnx
 import onnx.defs
-import onnx.inliner
 from onnx import GraphProto, ModelProto, NodeProto
 
 from graphrl import files
 from graphrl.errors import GraphError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+from graphrl.graphs.readers.onnx_model import check_and_sort, load, op_names, opset_of
 from graphrl.graphs.readers.onnx_shapes import inferred
 from graphrl.graphs.readers.onnx_values import Scope, Value, reads_of, scope_of, subgraphs, weight_names
-from graphrl.graphs.readers.onnx_wire import without_weights
 from graphrl.graphs.readers.onnx_work import node_work
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip
 from graphrl.graphs.roofline import chip as find_chip
@@ -69,8 +67,8 @@ def parse_onnx(
     """The graph of the model `data`; `source` is the file's name. The rest as in `read_onnx`."""
     figures = find_chip(chip)
     try:
-        model = _model(data)
-        _check_and_sort(model.graph)
+        model = load(data)
+        check_and_sort(model.graph)
         return _graph(inferred(model, dims or {}), _stem(source), figures)
     except GraphError as error:
         raise GraphError(f"{source}: {error}") from None
@@ -80,69 +78,6 @@ def parse_onnx(
 
 def _stem(source: str) -> str:
     return os.path.basename(source).removesuffix(".gz").removesuffix(".onnx")
-
-
-def _model(data: files.Content) -> ModelProto:
-    """The model without weights, its functions inlined; raises if this `onnx` cannot know what it means."""
-    model = ModelProto()
-    try:
-        model.ParseFromString(without_weights(data))
-    except Exception:  # protobuf has its own, in a module without types
-        raise GraphError("broken ONNX: a message inside does not parse") from None
-    if not model.HasField("graph") or not model.ir_version:
-        raise GraphError("no ONNX model: it has no graph or no ir_version")
-    if model.ir_version > onnx.IR_VERSION:
-        raise GraphError(f"ONNX IR version {model.ir_version}: onnx {onnx.__version__} knows up to {onnx.IR_VERSION}")
-    newest, opset = onnx.defs.onnx_opset_version(), _opset(model, "")
-    if not 1 <= opset <= newest:
-        raise GraphError(f"ONNX opset version {opset}: onnx {onnx.__version__} knows 1 to {newest}")
-    if not model.functions:
-        return model
-    try:
-        return onnx.inliner.inline_local_functions(model)
-    except Exception as error:  # the C++ code raises what it likes
-        raise GraphError(f"the model's functions cannot be inlined: {' '.join(str(error).split())[:300]}") from None
-
-
-def _opset(model: ModelProto, domain: str) -> int:
-    """Version of an operator set; the standard one is "" and "ai.onnx"."""
-    same = ("", "ai.onnx") if domain in ("", "ai.onnx") else (domain,)
-    return max((entry.version for entry in model.opset_import if entry.domain in same), default=1)
-
-
-def _check_and_sort(graph: GraphProto) -> None:
-    """Raises GraphError if the nodes are no acyclic graph of known tensors; else puts them into a topological order.
-
-    It stands before shape inference, which takes anything and then knows less.
-    """
-    if not graph.node:
-        raise GraphError("the model has no nodes: there is nothing to plan")
-    ops = [
-        Op(name, inputs=tuple(reads_of(node)), outputs=tuple(Tensor(output) for output in node.output if output))
-        for name, node in zip(_names(graph.node), graph.node, strict=True)
-    ]
-    inputs = dict.fromkeys([*(info.name for info in graph.input), *weight_names(graph)])
-    outputs = tuple(info.name for info in graph.output)
-    checked = ComputationGraph(graph.name, tuple(ops), tuple(map(Tensor, inputs)), outputs)
-    order = checked.arrays.topological.tolist()
-    if order != sorted(order):
-        copy = GraphProto(node=[graph.node[i] for i in order])
-        graph.ClearField("node")
-        graph.node.extend(copy.node)
-
-
-def _names(nodes: Sequence[NodeProto]) -> list[str]:
-    """Unique names: the nodes' own where they have one, else after their type and place."""
-    given, taken, names = {node.name for node in nodes}, set(), []
-    for index, node in enumerate(nodes):
-        name = node.name
-        if not name or name in taken:
-            name = f"{name or node.op_type}.{index}"
-            while name in given or name in taken:
-                name += "'"
-        taken.add(name)
-        names.append(name)
-    return names
 
 
 def _graph(model: ModelProto, name: str, chip: Chip) -> ComputationGraph:
@@ -155,7 +90,7 @@ def _graph(model: ModelProto, name: str, chip: Chip) -> ComputationGraph:
     read = {name for i in live for name in reads[i]} | outputs.keys()
     inputs = [info.name for info in graph.input if info.name not in constants]
     _check_inputs(inputs, scope)
-    names = _names(graph.node)
+    names = op_names(graph.node)
     charged: set[str] = set()
     ops = []
     for i in live:
@@ -226,7 +161,7 @@ def _written(node: NodeProto, model: ModelProto, scope: Scope, read: set[str]) -
     if all(name in read for name in outputs):
         return outputs
     try:
-        schema = onnx.defs.get_schema(node.op_type, _opset(model, node.domain), node.domain)
+        schema = onnx.defs.get_schema(node.op_type, opset_of(model, node.domain), node.domain)
         optional = [formal.option == formal.option.Optional for formal in schema.outputs]
     except onnx.defs.SchemaError:
         optional = []

@@ -1,0 +1,113 @@
+"""Optimises ResNet-50 three times over and prints what came of it: `make demo`.
+
+Models: ONNX inference (the `onnx` package's light model, batch 1), and a plain-JAX ResNet-50 traced as inference and
+as a training step. Problems: least peak memory on one device, shortest makespan on 2 and 4. Each row compares the best
+plan with list scheduling (the classical one-pass method) and with a lower bound that no plan can beat. Plans, pictures
+and traces (for ui.perfetto.dev) are written to out/demo.
+"""
+
+import argparse
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import onnx
+from rich.console import Console
+from rich.table import Table
+
+import graphrl
+from graphrl.commands.progress import progress_bar
+from graphrl.graphs.datasets.resnet import resnet50
+from graphrl.units import format_bytes, format_objective, format_seconds
+
+LIGHT_RESNET50 = Path(onnx.__file__).parent / "backend/test/data/light/light_resnet50.onnx"
+# A transfer as between GPUs of one machine: NVLink 3 gives an A100 300 GB/s in each direction.
+LINK: dict[str, Any] = {"latency": 5e-6, "bandwidth": 300e9}
+PROBLEMS: tuple[dict[str, Any], ...] = (
+    {"objective": "peak_memory", "devices": 1},
+    {"objective": "makespan", "devices": 2, **LINK},
+    {"objective": "makespan", "devices": 4, **LINK},
+)
+
+
+def models(batch: int) -> Iterator[graphrl.ComputationGraph]:
+    """The three graphs."""
+    yield graphrl.read_graph(LIGHT_RESNET50)
+    for training in (False, True):
+        yield resnet50(training=training, batch=batch)
+
+
+def main() -> None:
+    """Optimises, prints and writes."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=9.0, help="search time of each of the nine plans (default: 9)")
+    parser.add_argument("--evaluations", type=int, help="limit by evaluations instead: results then repeat exactly")
+    parser.add_argument("--batch", type=int, default=8, help="images of the traced models (default: 8)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--transfer", choices=("rendezvous", "free", "link"), default="rendezvous")
+    parser.add_argument("--out", type=Path, default=Path("out/demo"), help="folder to write to (default: out/demo)")
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    console = Console(highlight=False)
+    started = time.perf_counter()
+    table = _table(args.transfer)
+    for graph in models(args.batch):
+        console.print(f"[bold]{graph.name}[/]: {_size(graph)}")
+        for options in PROBLEMS:
+            table.add_row(*_row(graph, options, args, console), end_section=options is PROBLEMS[-1])
+    console.print(table)
+    seconds = time.perf_counter() - started
+    console.print(f"{seconds:.0f} s in all. Plans, pictures and traces (for ui.perfetto.dev) are in {args.out}/")
+
+
+def _row(
+    graph: graphrl.ComputationGraph, options: dict[str, Any], args: argparse.Namespace, console: Console
+) -> list[str]:
+    """Solves one problem twice, writes the better plan and returns its row of the table."""
+    problem = graphrl.Problem(transfer=args.transfer, **options)
+    budget = graphrl.Budget(args.evaluations, None if args.evaluations else args.seconds)
+    by_list = graphrl.optimize(graph, method="list", transfer=args.transfer, seed=args.seed, **options)
+    with progress_bar(f"{problem.objective} on {problem.devices}", problem, budget) as progress:
+        best = graphrl.optimize(
+            graph,
+            transfer=args.transfer,
+            seed=args.seed,
+            evaluations=budget.evaluations,
+            seconds=budget.seconds,
+            progress=progress,
+            **options,
+        )
+    best.check(graph)
+    stem = args.out / re.sub(r"\W+", "-", f"{graph.name}-{problem.objective}-{problem.devices}")
+    best.save(f"{stem}.plan.json")
+    best.plot(f"{stem}.png")
+    best.trace(f"{stem}.trace.json")
+    console.print(f"  {problem.objective} on {problem.devices}: {stem}.png")
+    shown = [format_objective(problem.objective, value) for value in (by_list.value, best.value, best.bound or 0)]
+    where = f"{problem.objective.replace('_', ' ')}, {problem.devices} device{'s' * (problem.devices > 1)}"
+    to_list = f"{100 * (best.value / by_list.value - 1):+.1f}%"
+    to_bound = "" if best.gap is None else f"{100 * best.gap:+.1f}%"
+    return [graph.name, where, *shown, to_list, to_bound, f"{best.evaluations:,}", f"{best.seconds:.1f}"]
+
+
+def _table(transfer: str) -> Table:
+    link = f"{format_seconds(LINK['latency'])} + bytes / ({LINK['bandwidth'] / 1e9:.0f} GB/s)"
+    table = Table(title=f"ResNet-50, exact costs; transfers: {transfer}, {link}", title_justify="left")
+    table.add_column("model", no_wrap=True)
+    table.add_column("problem", no_wrap=True)
+    for name in ("list", "graphrl", "bound", "to list", "to bound", "evaluations", "s"):
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def _size(graph: graphrl.ComputationGraph) -> str:
+    a = graph.arrays
+    work, tensors = format_seconds(float(a.runtime.sum())), format_bytes(float(a.tensor_bytes.sum()))
+    weights = format_bytes(float(a.weight_bytes.sum()))
+    return f"{a.num_ops:,} ops, {work} of work, {tensors} of tensors, {weights} of weights"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+"""List scheduling: valid, never below the bound, optimal where it is known to be, and within its limits."""
+
+import dataclasses
+import math
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from random_graphs import graphs, problems
+
+from graphrl.costs import exact
+from graphrl.costs.bounds import lower_bound
+from graphrl.costs.problem import Problem
+from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+from graphrl.solvers.list_scheduling import best_schedule, schedule
+from graphrl.solvers.memory_orders import Flow, memory_orders
+from graphrl.solvers.plan_builder import Builder, Trial
+
+
+def cost(graph: ComputationGraph, problem: Problem) -> float:
+    return exact.evaluate(graph, problem, *schedule(graph, problem)).objective(problem)
+
+
+def layered(n: int, seed: int) -> ComputationGraph:
+    """Random ops that read one to four of the some 2 sqrt(n) ops before them."""
+    rng = np.random.default_rng(seed)
+    ops = []
+    for i in range(n):
+        inputs = {int(j) for j in rng.integers(max(0, i - int(2 * n**0.5)), i, rng.integers(1, 4))} if i > 3 else set()
+        ops.append(
+            Op(
+                f"op{i}",
+                runtime=float(rng.integers(1, 20)),
+                inputs=tuple(f"t{j}" for j in sorted(inputs)),
+                outputs=(Tensor(f"t{i}", int(rng.integers(1, 100))),),
+            )
+        )
+    return ComputationGraph("layered", tuple(ops))
+
+
+@given(graphs(max_ops=10), problems())
+def test_schedules_are_valid_and_between_the_bound_and_one_device(graph: ComputationGraph, problem: Problem) -> None:
+    value = cost(graph, problem)
+    assert lower_bound(graph, problem) <= value
+    one_device = exact.evaluate(graph, problem, np.zeros(len(graph.ops), int), graph.arrays.topological)
+    assert value <= one_device.objective(problem)
+
+
+@given(st.data())
+def test_the_builder_means_what_the_exact_costs_say(data: st.DataObject) -> None:
+    graph, problem = data.draw(graphs(max_ops=10)), data.draw(problems())
+    builder = Builder(Flow(graph), problem)
+    chosen = -1
+
+    def choose(trial: Trial) -> tuple[bool]:
+        return (trial.device != chosen,)
+
+    for op in graph.arrays.topological.tolist():
+        chosen = data.draw(st.integers(0, problem.devices - 1))
+        builder.append(op, choose)
+    placement, order = builder.plan()
+    costs = exact.evaluate(graph, problem, placement, order)
+    ends = dict(zip(order.tolist(), costs.end.tolist(), strict=True))
+    assert builder.end == [ends[op] for op in range(len(graph.ops))]
+    assert all(peak <= estimate for peak, estimate in zip(costs.peak_memory, builder.peaks(), strict=True))
+
+
+@given(graphs(max_ops=10))
+def test_memory_orders_are_topological_and_best_first(graph: ComputationGraph) -> None:
+    n = len(graph.ops)
+    zeros = np.zeros(n, int)
+    peaks = [exact.evaluate(graph, Problem(), zeros, order).peak_memory[0] for order in memory_orders(Flow(graph))]
+    assert peaks == sorted(peaks)
+    assert peaks[0] <= exact.evaluate(graph, Problem(), zeros, graph.arrays.topological).peak_memory[0]
+
+
+@given(st.data())
+def test_unit_time_in_trees_are_optimal(data: st.DataObject) -> None:
+    """Hu 1961: highest level first is optimal for in-trees of unit ops, at the greatest k + ceil(|level > k| / d)."""
+    n, devices = data.draw(st.integers(1, 14)), data.draw(st.integers(1, 4))
+    consumer = [data.draw(st.integers(0, i - 1)) if i else None for i in range(n)]  # op 0 is the root
+    ops = tuple(
+        Op(f"op{i}", "", 1.0, tuple(f"t{j}" for j in range(n) if consumer[j] == i), (Tensor(f"t{i}", 1),))
+        for i in range(n)
+    )
+    level = [1] * n
+    for i in range(1, n):
+        level[i] = level[consumer[i]] + 1  # type: ignore[index]
+    optimum = max(k + math.ceil(sum(other > k for other in level) / devices) for k in range(max(level)))
+    assert cost(ComputationGraph("tree", ops), Problem("makespan", devices, "free")) == optimum
+
+
+TINY = ComputationGraph(
+    "tiny",
+    (
+        Op("a", runtime=1, outputs=(Tensor("a0", 4),)),
+        Op("b", runtime=2, inputs=("a0",), outputs=(Tensor("b0", 3),)),
+        Op("c", runtime=3, inputs=("a0",), outputs=(Tensor("c0", 5),), workspace_bytes=2),
+        Op("d", runtime=1, inputs=("b0", "c0"), outputs=(Tensor("d0", 1),)),
+    ),
+)
+
+
+def test_worked_example() -> None:
+    assert cost(TINY, Problem()) == 12  # the optimum
+    assert cost(TINY, Problem("makespan")) == 7
+    assert cost(TINY, Problem("makespan", 2, "free")) == 5  # a, c, d: the longest path
+    assert cost(TINY, Problem("makespan", 2, "rendezvous")) == 5  # send a0 before c starts, b0 when it is done
+    assert cost(TINY, Problem("makespan", 2, "free", latency=9.0)) == 7  # not worth a transfer
+    assert cost(TINY, Problem(devices=2)) == 11  # c's a0, c0 and workspace
+
+
+def test_known_optima_of_p_prec_cmax() -> None:
+    free = Problem("makespan", 2, "free")
+    # 1 s, then six ops of 1 s on two devices, then 1 s
+    middle = [Op(f"m{i}", "", 1.0, ("s",), (Tensor(f"t{i}"),)) for i in range(6)]
+    last = Op("last", "", 1.0, tuple(f"t{i}" for i in range(6)))
+    assert cost(ComputationGraph("bow", (Op("s", "", 1.0, (), (Tensor("s"),)), *middle, last)), free) == 5
+    # independent ops of 3 2 2 2: 5 and 4
+    jobs = tuple(Op(f"j{i}", runtime=runtime) for i, runtime in enumerate([2.0, 2.0, 3.0, 2.0]))
+    assert cost(ComputationGraph("jobs", jobs), free) == 5
+    # two chains that never meet: one device each, also where transfers would cost much
+    chains = [
+        Op(f"{c}{i}", "", 2.0, (f"{c}{i - 1}",) if i else (), (Tensor(f"{c}{i}", 8),)) for c in "xy" for i in range(5)
+    ]
+    for transfer in ("free", "rendezvous", "link"):
+        problem = Problem("makespan", 2, transfer, latency=3.0, bandwidth=1.0)
+        assert cost(ComputationGraph("chains", tuple(chains)), problem) == 10
+
+
+def test_makespan_on_one_device_is_the_plain_topological_order() -> None:
+    graph = layered(30, 0)
+    placement, order = schedule(graph, Problem("makespan"))
+    assert placement.tolist() == [0] * 30
+    assert order.tolist() == graph.arrays.topological.tolist()
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        Problem(),
+        Problem(devices=2),
+        Problem(devices=4),
+        Problem("makespan", 2, "free"),
+        Problem("makespan", 2, "rendezvous"),
+        Problem("makespan", 4, "rendezvous", latency=5.0, bandwidth=50.0),
+        Problem("makespan", 4, "link", latency=5.0, bandwidth=50.0),
+    ],
+    ids=str,
+)
+def test_better_than_the_best_of_random_plans(problem: Problem) -> None:
+    ratios = []
+    for seed in range(5):
+        graph, rng = layered(60, seed), np.random.default_rng(seed)
+        found = []
+        for _ in range(20):
+            keys = rng.random(60, np.float32), rng.random((60, problem.devices), np.float32)
+            placement = rng.integers(0, problem.devices, 60)
+            order = exact.decode(graph, problem, placement, *keys)
+            found.append(exact.evaluate(graph, problem, placement, order).objective(problem))
+        ratios.append(cost(graph, problem) / min(found))
+    assert np.mean(ratios) < 0.95
+
+
+def test_free_transfers_are_near_the_bound() -> None:
+    problem = Problem("makespan", 2, "free")
+    gaps = [cost(graph, problem) / lower_bound(graph, problem) for graph in (layered(200, seed) for seed in range(5))]
+    assert np.mean(gaps) < 1.02
+
+
+def test_a_memory_limit_is_respected_where_it_can_be() -> None:
+    for seed in range(3):
+        graph = layered(60, seed)
+        for transfer in ("free", "rendezvous"):
+            unlimited = Problem("makespan", 2, transfer)
+            free_peak = max(exact.evaluate(graph, unlimited, *schedule(graph, unlimited)).peak_memory)
+            least = cost(graph, Problem(devices=2, transfer=unlimited.transfer))
+            for limit in (int(least), (int(least) + free_peak) // 2, free_peak):
+                limited = dataclasses.replace(unlimited, memory_limit=limit)
+                costs = exact.evaluate(graph, limited, *schedule(graph, limited))
+                assert costs.feasible(limited)
+                assert costs.makespan <= graph.arrays.runtime.sum()
+
+
+def test_an_impossible_memory_limit_gives_the_least_excess_found() -> None:
+    limited = Problem("makespan", 1, memory_limit=1)
+    assert exact.evaluate(TINY, limited, *schedule(TINY, limited)).excess(limited) == 11
+
+
+def test_evaluations_are_counted() -> None:
+    assert best_schedule(TINY, Problem("makespan")).evaluations == 1
+    assert best_schedule(TINY, Problem()).evaluations > 5
+
+
+@pytest.mark.parametrize("problem", [Problem(devices=4), Problem("makespan", 4)], ids=str)
+def test_ten_thousand_ops_in_seconds(problem: Problem) -> None:
+    graph = layered(10_000, 0)
+    started = time.perf_counter()
+    schedule(graph, problem)
+    assert time.perf_counter() - started < 60  # 4 s and 8 s on one idle core

@@ -1,0 +1,259 @@
+"""`graphrl.optimize`, the registry of solvers, budgets, and stopping early."""
+
+import dataclasses
+import math
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from hypothesis import given, settings
+from random_graphs import graphs, problems
+
+import graphrl
+from graphrl.costs.bounds import lower_bound
+from graphrl.costs.problem import Problem
+from graphrl.errors import GraphError, GraphrlError, ProblemError
+from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+from graphrl.plan import Plan
+from graphrl.solvers import SOLVERS, find_solver
+from graphrl.solvers.base import Budget, Interrupted
+from graphrl.solvers.plain import given_order
+
+TINY = ComputationGraph(
+    "tiny",
+    (
+        Op("a", runtime=1, outputs=(Tensor("a0", 4),)),
+        Op("b", runtime=2, inputs=("a0",), outputs=(Tensor("b0", 3),)),
+        Op("c", runtime=3, inputs=("a0",), outputs=(Tensor("c0", 5),), workspace_bytes=2),
+        Op("d", runtime=1, inputs=("b0", "c0"), outputs=(Tensor("d0", 1),)),
+    ),
+)
+
+
+def ladder(rungs: int) -> ComputationGraph:
+    """Two chains that cross: enough choices to search through."""
+    ops = [Op("left0", runtime=1, outputs=(Tensor("l0", 5),)), Op("right0", runtime=1, outputs=(Tensor("r0", 3),))]
+    for i in range(1, rungs):
+        ops.append(Op(f"left{i}", "L", 1 + i % 3, (f"l{i - 1}", f"r{i - 1}"), (Tensor(f"l{i}", 1 + 7 * i % 11),)))
+        ops.append(Op(f"right{i}", "R", 1 + i % 2, (f"r{i - 1}",), (Tensor(f"r{i}", 1 + 5 * i % 7),)))
+    return ComputationGraph("ladder", tuple(ops))
+
+
+# Budgets and the registry
+
+
+@pytest.mark.parametrize("evaluations", [0, -1, 1.5, True, 2**31, "5"])
+def test_bad_evaluations(evaluations: Any) -> None:
+    with pytest.raises(ProblemError, match="evaluations"):
+        Budget(evaluations)
+
+
+@pytest.mark.parametrize("seconds", [0, -1.0, math.inf, math.nan, True, "1"])
+def test_bad_seconds(seconds: Any) -> None:
+    with pytest.raises(ProblemError, match="seconds"):
+        Budget(100, seconds)
+
+
+def test_a_budget_needs_a_limit() -> None:
+    with pytest.raises(ProblemError, match="neither"):
+        Budget()
+
+
+def test_what_is_left_of_a_budget() -> None:
+    assert Budget(10, 5.0).less(4, 2.0) == Budget(6, 3.0)
+    assert Budget(10).less(10, 2.0) is None
+    assert Budget(None, 5.0).less(10**6, 5.0) is None
+    assert Budget(None, 5.0).less(10**6, 1.0) == Budget(None, 4.0)
+
+
+def test_every_registered_solver_is_there() -> None:
+    assert all(callable(find_solver(name)) for name in SOLVERS)
+    with pytest.raises(ProblemError, match=r"unknown method 'magic': known are auto, brkga"):
+        find_solver("magic")
+
+
+# What optimize takes
+
+
+@pytest.mark.parametrize("method", SOLVERS)
+def test_every_method_gives_a_plan_that_checks(method: str) -> None:
+    for objective in ("peak_memory", "makespan"):
+        plan = graphrl.optimize(ladder(5), objective=objective, devices=2, method=method, evaluations=200, seed=1)
+        plan.check(ladder(5))
+        assert plan.method == method
+        assert plan.bound is not None
+        assert 0 < plan.bound <= plan.value
+        assert 1 <= plan.evaluations <= 200
+        assert plan.seed == 1
+
+
+def test_a_graph_a_path_and_a_function(tmp_path: Path) -> None:
+    graphrl.write_json(TINY, tmp_path / "tiny.json")
+    assert graphrl.optimize(TINY, evaluations=50).value == 12
+    assert graphrl.optimize(tmp_path / "tiny.json", evaluations=50).value == 12
+    assert graphrl.optimize(str(tmp_path / "tiny.json"), evaluations=50).value == 12
+
+    def double(x: jax.Array) -> jax.Array:
+        return jnp.sin(x) * jnp.float32(2)
+
+    plan = graphrl.optimize(double, jax.ShapeDtypeStruct((1000,), jnp.float32), evaluations=50, chip="cpu")
+    assert plan.value == 8000
+    assert plan.makespan > 0
+
+
+@pytest.mark.parametrize(
+    ("model", "arguments", "options", "fault"),
+    [
+        (TINY, (1,), {}, "no function"),
+        (3, (), {}, "must be a graph, a path or a JAX function"),
+        ("no/such/file", (), {}, "no/such/file"),
+        (TINY, (), {"objective": "speed"}, "objective"),
+        (TINY, (), {"devices": 0}, "devices"),
+        (TINY, (), {"devices": 1000}, "devices"),
+        (TINY, (), {"transfer": "magic"}, "transfer"),
+        (TINY, (), {"latency": math.nan}, "latency"),
+        (TINY, (), {"bandwidth": 0.0}, "bandwidth"),
+        (TINY, (), {"memory_limit": 10}, "memory_limit"),
+        (TINY, (), {"method": "magic"}, "unknown method"),
+        (TINY, (), {"evaluations": 0}, "evaluations"),
+        (TINY, (), {"seconds": -1.0}, "seconds"),
+        (TINY, (), {"seed": -1}, "seed"),
+        (TINY, (), {"seed": 2**32}, "seed"),
+        (TINY, (), {"seed": 0.5}, "seed"),
+    ],
+)
+def test_bad_options_are_one_line(model: Any, arguments: tuple, options: dict[str, Any], fault: str) -> None:
+    with pytest.raises(GraphrlError, match=fault) as caught:
+        graphrl.optimize(model, *arguments, **options)
+    assert "\n" not in str(caught.value)
+
+
+# auto
+
+
+@given(graphs(max_ops=10), problems())
+@settings(max_examples=30)
+def test_given_order_is_a_plan_of_one_device(graph: ComputationGraph, problem: Problem) -> None:
+    placement, order = given_order(graph, problem)
+    plan = Plan.from_order(graph, problem, placement, order, method="given", seconds=0, evaluations=1, seed=0)
+    assert len(plan.order) == len(graph.ops)
+    assert max(plan.placement.values()) == 0
+
+
+@pytest.mark.parametrize("objective", ["peak_memory", "makespan"])
+@pytest.mark.parametrize("evaluations", [1, 2, 500])
+def test_auto_is_never_worse_than_list(objective: Any, evaluations: int) -> None:
+    options: dict[str, Any] = {"objective": objective, "devices": 2, "latency": 0.5, "evaluations": evaluations}
+    auto, plain = (graphrl.optimize(ladder(8), method=method, **options) for method in ("auto", "list"))
+    assert auto.value <= plain.value
+    assert auto.evaluations <= evaluations
+
+
+def test_auto_stops_at_the_bound() -> None:
+    chain = ComputationGraph("chain", tuple(Op(f"op{i}", runtime=1.0) for i in range(4)))
+    plan = graphrl.optimize(chain, objective="makespan", devices=2, transfer="free", seconds=60)
+    assert plan.value == plan.bound == 2
+    assert plan.seconds < 30
+
+
+def test_results_repeat_by_seed() -> None:
+    first, second = (graphrl.optimize(ladder(8), devices=2, evaluations=500, seed=7) for _ in range(2))
+    assert (first.placement, first.order) == (second.placement, second.order)
+
+
+def test_a_plan_over_the_limit_says_so() -> None:
+    plan = graphrl.optimize(TINY, objective="makespan", memory_limit=11, evaluations=100)
+    assert plan.excess == 1  # 12 bytes are the least
+    assert graphrl.optimize(TINY, objective="makespan", memory_limit=12, evaluations=100).excess == 0
+
+
+def test_progress_tells_what_was_found() -> None:
+    seen: list[tuple[int, float, float]] = []
+
+    def progress(evaluations: int, seconds: float, plan: Callable[[], Plan], value: float) -> None:
+        found = plan()
+        found.check(ladder(8))
+        assert found.value == pytest.approx(value, rel=1e-5)
+        seen.append((evaluations, seconds, found.value))
+
+    plan = graphrl.optimize(ladder(8), objective="makespan", devices=2, evaluations=1000, progress=progress)
+    assert len(seen) >= 2
+    assert sorted(seen, key=lambda entry: entry[0]) == seen
+    assert seen[-1][2] >= plan.value
+
+
+# Stopping early
+
+
+def interrupting(monkeypatch: pytest.MonkeyPatch, solve: Callable[..., Plan]) -> None:
+    """Puts `solve` in BRKGA's place."""
+    monkeypatch.setitem(sys.modules, "graphrl.solvers.brkga_solver", types.SimpleNamespace(solve=solve))
+
+
+def test_ctrl_c_in_the_search_gives_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    def solve(graph: ComputationGraph, problem: Problem, budget: Budget, seed: int, *_: Any, **__: Any) -> Plan:
+        good = Plan.from_order(graph, problem, [0] * 4, [0, 2, 1, 3], method="b", seconds=1, evaluations=9, seed=seed)
+        raise Interrupted(good)
+
+    interrupting(monkeypatch, solve)
+    monkeypatch.setattr("graphrl.solvers.auto.lower_bound", lambda *_: 0.0)
+    with pytest.raises(Interrupted) as caught:
+        graphrl.optimize(TINY)
+    plan = caught.value.plan
+    assert (plan.value, plan.method, plan.evaluations) == (12, "auto", 11)
+    assert plan.bound is not None
+
+
+def test_ctrl_c_before_the_search_has_a_plan_gives_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def solve(*_: Any, **__: Any) -> Plan:
+        raise KeyboardInterrupt
+
+    interrupting(monkeypatch, solve)
+    monkeypatch.setattr("graphrl.solvers.auto.lower_bound", lambda *_: 0.0)
+    with pytest.raises(Interrupted) as caught:
+        graphrl.optimize(TINY)
+    caught.value.plan.check(TINY)
+
+
+def test_the_search_is_ended_by_its_progress_at_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    best = Plan.from_order(TINY, Problem(), [0] * 4, [0, 2, 1, 3], method="b", seconds=1, evaluations=9, seed=0)
+
+    def solve(graph: Any, problem: Any, budget: Any, seed: Any, progress: Any, **_: Any) -> Plan:
+        progress(9, 0.1, lambda: best, 12.0)
+        raise AssertionError("the search went on")
+
+    bad = Plan.from_order(TINY, Problem(), [0] * 4, [0, 1, 2, 3], method="auto", seconds=0, evaluations=1, seed=0)
+    interrupting(monkeypatch, solve)
+    monkeypatch.setattr("graphrl.solvers.auto.lower_bound", lambda *_: 12.0)
+    monkeypatch.setattr("graphrl.solvers.auto._plain", lambda *_: ([bad], [bad.decisions(TINY)]))
+    plan = graphrl.optimize(TINY)
+    assert (plan.value, plan.evaluations) == (12, 10)
+
+
+# The public names
+
+
+def test_bound_is_of_the_problem() -> None:
+    plan = graphrl.optimize(TINY, objective="makespan", devices=2, method="list")
+    assert plan.bound == lower_bound(TINY, Problem("makespan", 2))
+
+
+def test_optimize_stays_a_function_however_it_is_imported() -> None:
+    import importlib
+
+    importlib.import_module("graphrl.optimize")
+    assert callable(graphrl.optimize)
+    assert not isinstance(graphrl.optimize, types.ModuleType)
+
+
+def test_unknown_public_name() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'magic'"):
+        graphrl.magic  # noqa: B018
+    assert set(graphrl.__all__) <= set(dir(graphrl))
+    assert issubclass(GraphError, graphrl.GraphrlError)
+    assert dataclasses.is_dataclass(graphrl.Plan)
