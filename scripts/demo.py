@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -54,12 +55,15 @@ def main() -> None:
     started = time.perf_counter()
     table = _table(args.transfer)
     for graph in models(args.batch):
-        console.print(f"[bold]{graph.name}[/]: {_size(graph)}")
+        console.print(f"[bold]{graph.name}[/]: {_size(graph)}", soft_wrap=True)
+        table.add_row(f"[bold]{graph.name}[/]")
         for options in PROBLEMS:
             table.add_row(*_row(graph, options, args, console), end_section=options is PROBLEMS[-1])
     console.print(table)
     seconds = time.perf_counter() - started
-    console.print(f"{seconds:.0f} s in all. Plans, pictures and traces (for ui.perfetto.dev) are in {args.out}/")
+    console.print(
+        f"{seconds:.0f} s in all. Plans, pictures and traces (for ui.perfetto.dev) are in {args.out}/", soft_wrap=True
+    )
 
 
 def _row(
@@ -84,20 +88,20 @@ def _row(
     best.save(f"{stem}.plan.json")
     best.plot(f"{stem}.png")
     best.trace(f"{stem}.trace.json")
-    console.print(f"  {problem.objective} on {problem.devices}: {stem}.png")
+    console.print(f"  {stem}.png", soft_wrap=True)
     shown = [format_objective(problem.objective, value) for value in (by_list.value, best.value, best.bound or 0)]
-    where = f"{problem.objective.replace('_', ' ')}, {problem.devices} device{'s' * (problem.devices > 1)}"
     to_list = f"{100 * (best.value / by_list.value - 1):+.1f}%"
-    to_bound = "" if best.gap is None else f"{100 * best.gap:+.1f}%"
-    return [graph.name, where, *shown, to_list, to_bound, f"{best.evaluations:,}", f"{best.seconds:.1f}"]
+    gap = "" if best.gap is None else f"{100 * best.gap:.1f}%"
+    where = f"  {problem.objective.replace('_', ' ')} on {problem.devices}"
+    return [where, *shown, to_list, gap, f"{best.evaluations:,}", f"{best.seconds:.1f}"]
 
 
 def _table(transfer: str) -> Table:
     link = f"{format_seconds(LINK['latency'])} + bytes / ({LINK['bandwidth'] / 1e9:.0f} GB/s)"
-    table = Table(title=f"ResNet-50, exact costs; transfers: {transfer}, {link}", title_justify="left")
-    table.add_column("model", no_wrap=True)
-    table.add_column("problem", no_wrap=True)
-    for name in ("list", "graphrl", "bound", "to list", "to bound", "evaluations", "s"):
+    title = f"ResNet-50, exact costs; transfers: {transfer}, {link}"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("devices", no_wrap=True)
+    for name in ("list", "graphrl", "bound", "to list", "gap", "evals", "s"):
         table.add_column(name, justify="right", no_wrap=True)
     return table
 

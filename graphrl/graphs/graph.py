@@ -340,6 +340,7 @@ def _cycle(ops: Sequence[Op], sources: np.ndarray, targets: np.ndarray, left: Se
         seen[node] = len(path)
         path.append(node)
         node = predecessor[node]
-    names = [repr(ops[i].name) for i in reversed(path[seen[node] :])]
-    names = [*names, names[0]]
+    cycle = path[: seen[node] - 1 : -1] if seen[node] else path[::-1]
+    first = cycle.index(min(cycle))
+    names = [repr(ops[i].name) for i in (*cycle[first:], *cycle[:first], cycle[first])]
     return names if len(names) <= 10 else [*names[:5], f"... ({len(names) - 6} more)", *names[-1:]]

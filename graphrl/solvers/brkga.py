@@ -57,6 +57,10 @@ class Parameters:
         """Chromosomes that a generation makes and evaluates: children and mutants."""
         return self.population - self.elites
 
+    def shrunk(self, offspring: int) -> "Parameters":
+        """The same with fewer offspring a generation."""
+        return dataclasses.replace(self, population=self.elites + offspring, mutants=min(self.mutants, offspring))
+
     def generations(self, evaluations: int) -> int:
         """Generations that fit into a budget of evaluations; at least one."""
         return max(1, evaluations // self.offspring)
@@ -116,22 +120,29 @@ def evolve(
     graph: PaddedGraph,
     problem: Problem,
     parameters: Parameters,
-    generations: int,
+    generations: int | jax.Array,
     proposals: BetaTable | None = None,
-) -> tuple[State, jax.Array]:
-    """Runs `generations` more generations.
+) -> State:
+    """Runs `generations` more generations. How a run is cut into calls does not change its result.
 
-    Returns:
-      The state, and the best fitness after each generation `[generations, g]`. The best chromosome so far is
-      `state.elites[:, :, 0]`.
+    Args:
+      state: of `init` or of this function; donate it, it is as large as the population.
+      graph: the batch of graphs that `init` got.
+      problem, parameters: static.
+      generations: static or traced; static where a trip count known only at run time is slow (GPUs).
+      proposals: what `init` got.
     """
 
-    def generation(state: State, _: None) -> tuple[State, jax.Array]:
+    def generation(_: jax.Array, state: State) -> State:
         decisions = from_genes(state.offspring, graph.sizes, problem.devices)
-        state = _next(state, fitness(graph, decisions, problem), parameters, proposals)
-        return state, state.elite_fitness[:, 0]
+        return _next(state, fitness(graph, decisions, problem), parameters, proposals)
 
-    return lax.scan(generation, state, None, length=generations)
+    return lax.fori_loop(0, generations, generation, state)
+
+
+def best(state: State) -> tuple[jax.Array, jax.Array]:
+    """The best chromosome of each graph so far, and its fitness: `[k, g]` float32 and `[g]` float32."""
+    return state.elites[..., 0], state.elite_fitness[:, 0]
 
 
 def _next(state: State, values: jax.Array, parameters: Parameters, proposals: BetaTable | None) -> State:

@@ -70,8 +70,8 @@ def graph_from_dict(value: object, *, source: str = "graph") -> ComputationGraph
       GraphError: one line that names `source` and, where there is one, the op.
     """
     try:
+        _check_header(value)
         top = _checked(value, "the top level", _GRAPH_KEYS)
-        _check_header(top)
         return ComputationGraph(
             name=_text(top, "name", "the graph", ""),
             ops=tuple([_op(entry, i) for i, entry in enumerate(_list(top, "ops", "the graph", "op objects"))]),
@@ -82,7 +82,9 @@ def graph_from_dict(value: object, *, source: str = "graph") -> ComputationGraph
         raise GraphError(f"{source}: {error}") from None
 
 
-def _check_header(top: dict[str, Any]) -> None:
+def _check_header(top: object) -> None:
+    if type(top) is not dict:
+        return  # refused next, like any other value of the wrong kind
     found = top.get("format")
     if found != FORMAT:
         what = f"format is {_show(found)}" if "format" in top else 'has no "format"'

@@ -22,7 +22,7 @@ from onnx import GraphProto, ModelProto, NodeProto
 from graphrl import files
 from graphrl.errors import GraphError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
-from graphrl.graphs.readers.onnx_model import check_and_sort, load, op_names, opset_of
+from graphrl.graphs.readers.onnx_model import check_and_sort, load, opset_of
 from graphrl.graphs.readers.onnx_shapes import inferred
 from graphrl.graphs.readers.onnx_values import Scope, Value, reads_of, scope_of, subgraphs, weight_names
 from graphrl.graphs.readers.onnx_work import node_work
@@ -81,38 +81,37 @@ def _stem(source: str) -> str:
 
 
 def _graph(model: ModelProto, name: str, chip: Chip) -> ComputationGraph:
-    """The graph of a model whose nodes are sorted and whose shapes are inferred."""
+    """The graph of a model whose nodes are sorted and named and whose shapes are inferred."""
     graph, scope = model.graph, scope_of(model.graph)
     reads = [reads_of(node) for node in graph.node]
     constants, computed = _constants(graph, reads, scope)
     outputs = dict.fromkeys(info.name for info in graph.output)
     live = _live(graph, reads, computed, outputs)
-    read = {name for i in live for name in reads[i]} | outputs.keys()
+    read = {key for i in live for key in reads[i]} | outputs.keys()
     inputs = [info.name for info in graph.input if info.name not in constants]
     _check_inputs(inputs, scope)
-    names = op_names(graph.node)
-    charged: set[str] = set()
+    weights: dict[str, None] = {}
     ops = []
     for i in live:
-        node, where = graph.node[i], f"op {names[i]!r}"
-        fresh = [key for key in reads[i] if key in constants and key not in charged]
-        charged.update(fresh)
+        node, where = graph.node[i], f"op {graph.node[i].name!r}"
+        fresh = [key for key in reads[i] if key in constants and key not in weights]
+        weights |= dict.fromkeys(fresh)
         work = node_work(node, graph, scope, chip)
+        written = _written(node, opset_of(model, node.domain), scope, read)
         ops.append(
             Op(
-                name=names[i],
+                name=node.name,
                 type=node.op_type,
                 runtime=work.runtime,
                 inputs=tuple(reads[i]),
-                outputs=tuple(Tensor(key, _bytes(key, scope, where)) for key in _written(node, model, scope, read)),
+                outputs=tuple(Tensor(key, _bytes(key, scope, where)) for key in written),
                 workspace_bytes=work.workspace_bytes,
                 weight_bytes=work.weight_bytes + sum(_bytes(key, scope, where) for key in fresh),
                 flops=work.flops,
             )
         )
-    weights = dict.fromkeys(key for i in live for key in reads[i] if key in constants)
     weights |= dict.fromkeys(key for key in outputs if key in constants)
-    external = tuple(Tensor(key, _bytes(key, scope, "the model")) for key in (*inputs, *weights))
+    external = tuple(Tensor(key, _bytes(key, scope, f"input {key!r}")) for key in (*inputs, *weights))
     return ComputationGraph(name, tuple(ops), external, tuple(outputs))
 
 
@@ -155,13 +154,13 @@ def _live(
     return live[::-1] or list(computed)
 
 
-def _written(node: NodeProto, model: ModelProto, scope: Scope, read: set[str]) -> list[str]:
-    """Outputs that the node really gives."""
+def _written(node: NodeProto, opset: int, scope: Scope, read: set[str]) -> list[str]:
+    """Outputs that the node really gives: those that someone reads, and others that it cannot leave out."""
     outputs = [name for name in node.output if name]
     if all(name in read for name in outputs):
         return outputs
     try:
-        schema = onnx.defs.get_schema(node.op_type, opset_of(model, node.domain), node.domain)
+        schema = onnx.defs.get_schema(node.op_type, opset, node.domain)
         optional = [formal.option == formal.option.Optional for formal in schema.outputs]
     except onnx.defs.SchemaError:
         optional = []
@@ -175,11 +174,13 @@ def _written(node: NodeProto, model: ModelProto, scope: Scope, read: set[str]) -
 
 
 def _check_inputs(inputs: Sequence[str], scope: Scope) -> None:
-    """Raises for all open dimensions of the inputs at once: they are what the user must say."""
+    """Raises for all open dimensions of the inputs at once, as they are what the user must say, and for other faults."""
     keys = dict.fromkeys(key for name in inputs for key in _open(name, scope.get(name, _UNKNOWN)))
     if keys:
         sizes = ", ".join(f"{key}=1" for key in keys)
         raise GraphError(f"its inputs have dimensions of unknown size: give dims, such as {sizes}")
+    for name in inputs:
+        _bytes(name, scope, f"input {name!r}")
 
 
 def _open(name: str, value: Value) -> list[str]:

@@ -19,9 +19,9 @@ _EQUATION = re.compile(rb"[A-Za-z., ]*(->[A-Za-z. ]*)?")
 
 def load(data: Content) -> ModelProto:
     """The model without weights, its functions inlined; raises if this `onnx` cannot know what it means."""
-    model = ModelProto()
+    model, message = ModelProto(), without_weights(data)
     try:
-        model.ParseFromString(without_weights(data))
+        model.ParseFromString(message)
     except Exception:  # protobuf has its own, in a module without types
         raise GraphError("broken ONNX: a message inside does not parse") from None
     if not model.HasField("graph") or not model.ir_version:
@@ -46,16 +46,18 @@ def opset_of(model: ModelProto, domain: str) -> int:
 
 
 def check_and_sort(graph: GraphProto) -> None:
-    """Raises GraphError if the nodes are no acyclic graph of known tensors; else puts them into a topological order.
+    """Raises GraphError if the nodes are no acyclic graph of known tensors; else names and sorts them topologically.
 
     It stands before shape inference, which takes anything and then knows less.
     """
     if not graph.node:
         raise GraphError("the model has no nodes: there is nothing to plan")
     _check_text(graph)
+    for node, name in zip(graph.node, _names(graph.node), strict=True):
+        node.name = name
     ops = [
-        Op(name, inputs=tuple(reads_of(node)), outputs=tuple(Tensor(output) for output in node.output if output))
-        for name, node in zip(op_names(graph.node), graph.node, strict=True)
+        Op(node.name, inputs=tuple(reads_of(node)), outputs=tuple(Tensor(output) for output in node.output if output))
+        for node in graph.node
     ]
     inputs = dict.fromkeys([*(info.name for info in graph.input), *weight_names(graph)])
     outputs = tuple(info.name for info in graph.output)
@@ -67,7 +69,7 @@ def check_and_sort(graph: GraphProto) -> None:
         graph.node.extend(copy.node)
 
 
-def op_names(nodes: Sequence[NodeProto]) -> list[str]:
+def _names(nodes: Sequence[NodeProto]) -> list[str]:
     """Unique names: the nodes' own where they have one, else after their type and place."""
     given, taken, names = {node.name for node in nodes}, set(), []
     for index, node in enumerate(nodes):
@@ -88,9 +90,9 @@ def _check_text(graph: GraphProto) -> None:
         if not all(isinstance(name, str) for name in names):  # protobuf gives bytes for what it cannot decode
             raise GraphError("broken ONNX: a name is not UTF-8 text")
         for attribute in node.attribute:
-            if node.op_type == "Einsum" and not _EQUATION.fullmatch(attribute.s):
+            if attribute.name == "equation" and not _EQUATION.fullmatch(attribute.s):
                 raise GraphError(
-                    f"op {node.name!r}: Einsum equation {attribute.s!r}: must be letters, commas, '...' and '->'"
+                    f"op {node.name!r}: equation {attribute.s!r}: must be of letters, commas, '.' and '->'"
                 )
         for body in subgraphs(node).values():
             _check_text(body)

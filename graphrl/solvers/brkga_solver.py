@@ -1,0 +1,75 @@
+"""BRKGA as a `Solver`: one graph, a budget, a plan."""
+
+import functools
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from graphrl.costs.problem import Problem
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.padding import PaddedGraph, pad_batch
+from graphrl.plan import Plan
+from graphrl.solvers import brkga
+from graphrl.solvers.base import Budget, Progress
+from graphrl.solvers.search import PopulationSearch
+from graphrl.solvers.warm_start import chromosomes
+
+
+def solve(
+    graph: ComputationGraph,
+    problem: Problem,
+    budget: Budget,
+    seed: int,
+    progress: Progress | None = None,
+    *,
+    parameters: brkga.Parameters = brkga.Parameters(),
+    warm_starts: Sequence[tuple[np.ndarray, np.ndarray]] = (),
+) -> Plan:
+    """The `Solver` "brkga": whole generations within the budget; one smaller one if it is less than a generation.
+
+    Args:
+      graph, problem, budget, seed, progress: see `Solver`.
+      parameters: of the algorithm.
+      warm_starts: (placement, order) of known plans, part of the first population; the first `offspring` of them.
+
+    Raises:
+      Interrupted: on Ctrl-C, with the best plan so far.
+    """
+    if budget.evaluations is not None and budget.evaluations < parameters.offspring:
+        parameters = parameters.shrunk(budget.evaluations)
+    padded = jax.tree.map(jnp.asarray, pad_batch([graph]))
+    starts = warm_starts[: parameters.offspring]
+    initial = jnp.asarray(chromosomes(graph, problem, padded.sizes, starts)) if starts else None
+    keys = jax.random.key(seed)[None]
+
+    def best(state: brkga.State) -> tuple[jax.Array, jax.Array]:
+        genes, value = brkga.best(state)
+        return genes[:, 0], value[0]
+
+    search: PopulationSearch[brkga.State] = PopulationSearch(
+        graph,
+        problem,
+        "brkga",
+        seed,
+        padded,
+        advance=lambda state, steps: _advance(state, padded, problem, parameters, steps),
+        best=best,
+        evaluations=parameters.offspring,
+    )
+    return search.run(_init(keys, padded, problem, parameters, initial), budget, progress)
+
+
+@functools.partial(jax.jit, static_argnames=("problem", "parameters"))
+def _init(
+    keys: jax.Array, graph: PaddedGraph, problem: Problem, parameters: brkga.Parameters, initial: jax.Array | None
+) -> brkga.State:
+    return brkga.init(keys, graph, problem, parameters, initial=initial)
+
+
+@functools.partial(jax.jit, static_argnames=("problem", "parameters"), donate_argnames=("state",))
+def _advance(
+    state: brkga.State, graph: PaddedGraph, problem: Problem, parameters: brkga.Parameters, generations: int
+) -> brkga.State:
+    return brkga.evolve(state, graph, problem, parameters, generations)

@@ -1,0 +1,306 @@
+"""Files that no reader may accept: `BROKEN` maps a name to what makes the file, and to words that its one-line error says.
+
+Every error also names the file. `make(folder)` returns the path, which need not be inside the folder.
+"""
+
+import copy
+import gzip
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import onnx
+from onnx import TensorProto, helper
+
+
+class Broken(NamedTuple):
+    make: Callable[[Path], Path]
+    says: str
+
+
+BROKEN: dict[str, Broken] = {}
+
+TINY: dict[str, Any] = {
+    "format": "graphrl-graph",
+    "version": 1,
+    "name": "tiny",
+    "inputs": [{"name": "x", "bytes": 4}],
+    "ops": [
+        {"name": "a", "runtime": 1.0, "inputs": ["x"], "outputs": [{"name": "a0", "bytes": 4}]},
+        {"name": "b", "runtime": 2.0, "inputs": ["a0"], "outputs": [{"name": "b0", "bytes": 3}], "flops": 7},
+    ],
+    "outputs": ["b0"],
+}
+
+
+def _file(name: str, says: str, content: bytes, suffix: str) -> None:
+    def make(folder: Path) -> Path:
+        path = folder / f"broken{suffix}"
+        path.write_bytes(content)
+        return path
+
+    assert name not in BROKEN, name
+    BROKEN[name] = Broken(make, says)
+
+
+def _text(name: str, says: str, text: str) -> None:
+    _file(name, says, text.encode(), ".json")
+
+
+def _changed(name: str, says: str, change: Callable[[dict[str, Any]], object]) -> None:
+    """`TINY` after `change`."""
+    graph = copy.deepcopy(TINY)
+    change(graph)
+    _text(name, says, json.dumps(graph))
+
+
+def _top(name: str, says: str, /, **fields: Any) -> None:
+    _changed(name, says, lambda graph: graph.update(fields))
+
+
+def _op(name: str, says: str, /, **fields: Any) -> None:
+    """`TINY` with fields of op b replaced."""
+    _changed(name, says, lambda graph: graph["ops"][1].update(fields))
+
+
+def _output(name: str, says: str, /, **fields: Any) -> None:
+    """`TINY` with fields of tensor b0 replaced."""
+    _changed(name, says, lambda graph: graph["ops"][1]["outputs"][0].update(fields))
+
+
+# The file itself.
+def _unreadable(folder: Path) -> Path:
+    if os.geteuid() == 0:  # root may read any file, but not the start of its own address space
+        return Path("/proc/self/mem")
+    path = folder / "secret.json"
+    path.write_text(json.dumps(TINY))
+    path.chmod(0)
+    return path
+
+
+def _directory(folder: Path) -> Path:
+    path = folder / "graph.json"
+    path.mkdir()
+    return path
+
+
+BROKEN["missing file"] = Broken(lambda folder: folder / "missing.json", "No such file")
+BROKEN["missing folder"] = Broken(lambda folder: folder / "missing" / "graph.json", "No such file")
+BROKEN["file as folder"] = Broken(lambda folder: Path(__file__) / "graph.json", "Not a directory")
+BROKEN["directory"] = Broken(_directory, "it is a directory")
+BROKEN["no permission"] = Broken(_unreadable, "cannot read")
+BROKEN["device"] = Broken(lambda folder: Path("/dev/zero"), "it is a device")
+BROKEN["name too long"] = Broken(lambda folder: folder / ("n" * 300), "File name too long")
+_file("empty file", "the file is empty", b"", ".json")
+_file("only white space", "no graph that graphrl can read: JSON (graphrl-graph), ONNX", b" \n\n", ".graph")
+_file("text", "no graph that graphrl can read", b"once upon a time\n", ".graph")
+_file("binary garbage", "no graph that graphrl can read", bytes(range(255, 0, -1)) * 9, ".graph")
+_file("picture", "no graph that graphrl can read", b"\x89PNG\r\n\x1a\n" + bytes(64), ".graph")
+_file("UTF-16", "not UTF-8 text", json.dumps(TINY).encode("utf-16"), ".json")
+_file("invalid UTF-8", "not UTF-8 text: byte 3 is 0xff", b'{"a\xff": 1}', ".json")
+_file("truncated gzip", "broken or truncated gzip", gzip.compress(json.dumps(TINY).encode())[:-20], ".json.gz")
+_file("garbage after gzip magic", "broken or truncated gzip", b"\x1f\x8b\x07garbage", ".json.gz")
+_file("empty gzip", "the file is empty", gzip.compress(b""), ".json.gz")
+
+# JSON that does not parse.
+_text("truncated JSON", "broken or truncated JSON", json.dumps(TINY)[:-30])
+_text("one bracket", "broken or truncated JSON", "{")
+_text("trailing comma", "broken or truncated JSON", '{"format": "graphrl-graph",}')
+_text("text after the graph", "broken or truncated JSON: Extra data", json.dumps(TINY) + "{}")
+_text("no JSON", "broken or truncated JSON", "ops: a, b")
+_text("deeply nested JSON", "nested too deeply", '{"a":' * 100_000)
+_text("deeply nested list", "nested too deeply", "[" * 100_000)
+_text("integer of 5000 digits", "thousands of digits", json.dumps(TINY).replace("7", "7" * 5000))
+_text("key twice", 'key "runtime" of "b" appears twice', json.dumps(TINY).replace('"flops": 7', '"runtime": 3'))
+_text("key twice at the top", 'key "version" appears twice', json.dumps(TINY).replace('"name": "tiny"', '"version": 1'))
+
+# JSON that is no graph.
+_text("a list", "the top level is a list: must be an object", "[]")
+_text("an empty object", 'has no "format"', "{}")
+_text("another format", 'has no "format"', '{"nodes": [], "edges": []}')
+_top("wrong format", 'format is "graphrl-plan"', format="graphrl-plan")
+_top("format of another type", "format is 1", format=1)
+_changed("missing version", 'has no "version"', lambda graph: graph.pop("version"))
+_top("wrong version", 'version is 2: this graphrl reads "version": 1', version=2)
+_top("version as text", 'version is "1"', version="1")
+_top("version as float", "version is 1.0", version=1.0)
+_top("version as bool", "version is true", version=True)
+_top("unknown key at the top", 'the top level: unknown key "nodes"', nodes=[])
+_top("name of another type", "the graph: name is null: must be text", name=None)
+_top("ops as object", "the graph: ops is an object: must be a list", ops={"a": {}})
+_top("ops as number", "the graph: ops is 2: must be a list", ops=2)
+_changed("no ops", "has no ops", lambda graph: graph.pop("ops"))
+_top("empty graph", "has no ops", ops=[], inputs=[], outputs=[])
+_top("inputs as text", 'the graph: inputs is "x": must be a list', inputs="x")
+_top("inputs of names", 'the graph, input number 0 is "x": must be an object', inputs=["x"])
+_top("input without name", "the graph, input number 0: it has no name", inputs=[{"bytes": 4}])
+_top("input with alias", "neither alias nor reuses", inputs=[{"name": "x", "alias": "a0"}])
+_top("input with an empty name", "an input tensor has an empty name", inputs=[{"name": "x"}, {"name": ""}])
+_top("input twice", "input tensor 'x' appears twice", inputs=[{"name": "x"}, {"name": "x"}])
+_top("input of negative bytes", "input 'x': bytes is -4: must be from 0 to 2^62", inputs=[{"name": "x", "bytes": -4}])
+_top("outputs of objects", "the graph: outputs holds an object", outputs=[{"name": "b0"}])
+_top("dangling output", "graph output 'z' is no tensor", outputs=["b0", "z"])
+_top("op as text", 'op number 0 is "a": must be an object', ops=["a"])
+_top("op as null", "op number 0 is null: must be an object", ops=[None])
+
+# Ops.
+_changed("op without name", "op number 1: it has no name", lambda graph: graph["ops"][1].pop("name"))
+_op("op name of another type", "op number 1: its name is 5: must be text", name=5)
+_op("op with an empty name", "an op has an empty name", name="")
+_op("duplicate op", "op 'a' appears twice", name="a")
+_op("unknown key in op", "op 'b': unknown key \"run_time\": known are after", run_time=1)
+_op("type of another type", "op 'b': type is 1: must be text", type=1)
+_op("inputs of op as text", "op 'b': inputs is \"a0\": must be a list of tensor names", inputs="a0")
+_op("inputs of op of numbers", "op 'b': inputs holds 0: must be a list of tensor names", inputs=[0])
+_op("after as object", "op 'b': after is an object", after={})
+_op("outputs of names", "op 'b', output number 0 is \"b0\": must be an object", outputs=["b0"])
+_op("dangling input", "op 'b': input 'z' is no tensor", inputs=["z"])
+_op("dangling control edge", "op 'b': control predecessor 'z' is no op", after=["z"])
+_op("tensor as control edge", "op 'b': control predecessor 'a0' is no op", after=["a0"])
+_op("reads its own output", "cycle: 'b' -> 'b'", inputs=["b0"])
+_op("after itself", "cycle: 'b' -> 'b'", after=["b"])
+_changed("cycle", "cycle: 'a' -> 'b' -> 'a'", lambda graph: graph["ops"][0].update(inputs=["b0"]))
+_changed("control cycle", "cycle: 'a' -> 'b' -> 'a'", lambda graph: graph["ops"][0].update(after=["b"]))
+_op("runtime NaN", "op 'b': runtime is nan: must be a finite number", runtime=float("nan"))
+_op("runtime Infinity", "op 'b': runtime is inf: must be a finite number", runtime=float("inf"))
+_op("runtime -Infinity", "op 'b': runtime is -inf: must be at least 0", runtime=float("-inf"))
+_op("negative runtime", "op 'b': runtime is -0.5: must be at least 0", runtime=-0.5)
+_op("runtime as text", "op 'b': runtime is '1': must be a finite number", runtime="1")
+_op("runtime as bool", "op 'b': runtime is True: must be a finite number", runtime=True)
+_op("runtime null", "op 'b': runtime is None: must be a finite number", runtime=None)
+_op("runtime of 400 digits", "op 'b': runtime is 2^1328 or more", runtime=10**400)
+_text("runtime 1e400", "op 'b': runtime is inf: must be a finite number", json.dumps(TINY).replace("2.0", "1e400"))
+_op("workspace NaN", "op 'b': workspace_bytes is nan: must be an integral number", workspace_bytes=float("nan"))
+_op("workspace float", "op 'b': workspace_bytes is 1.5: must be an integral number", workspace_bytes=1.5)
+_op("weights huge", "op 'b': weight_bytes is 4611686018427387905: must be from 0 to 2^62", weight_bytes=2**62 + 1)
+_op("negative flops", "op 'b': flops is -1: must be an integer from 0", flops=-1)
+_op("fractional flops", "op 'b': flops is 0.5: must be an integer", flops=0.5)
+_op("huge flops", "op 'b': flops is 2^1328 or more", flops=10**400)
+
+# Tensors.
+_op("tensor without name", "op 'b', output number 0: it has no name", outputs=[{"bytes": 1}])
+_output("tensor name of another type", "op 'b', output number 0: its name is null: must be text", name=None)
+_output("tensor with an empty name", "op 'b': an output has an empty name", name="")
+_output("unknown key in tensor", "op 'b', output number 0: unknown key \"shape\"", shape=[1])
+_output("tensor with two producers", "op 'b': output 'a0' is already an output of op 'a'", name="a0")
+_output("tensor produced and external", "op 'b': output 'x' is already an external input", name="x")
+_output("bytes NaN", "op 'b', output 'b0': bytes is nan: must be an integral number", bytes=float("nan"))
+_output("bytes Infinity", "op 'b', output 'b0': bytes is inf: must be an integral number", bytes=float("inf"))
+_output("bytes float", "op 'b', output 'b0': bytes is 4.0: must be an integral number", bytes=4.0)
+_output("bytes bool", "op 'b', output 'b0': bytes is True: must be an integral number", bytes=True)
+_output("bytes text", "op 'b', output 'b0': bytes is '4': must be an integral number", bytes="4")
+_output("bytes list", "op 'b', output 'b0': bytes is [4]: must be an integral number", bytes=[4])
+_output("bytes negative", "op 'b', output 'b0': bytes is -1: must be from 0 to 2^62", bytes=-1)
+_output("bytes huge", "op 'b', output 'b0': bytes is 4611686018427387905: must be from 0", bytes=2**62 + 1)
+_output("bytes of 400 digits", "op 'b', output 'b0': bytes is 2^1328 or more: must be from 0 to 2^62", bytes=10**400)
+_output("alias null", "op 'b', output number 0: alias is null: must be text", alias=None)
+_output("alias to no input", "op 'b', output 'b0': alias names 'x', which is no input of this op", alias="x")
+_output("alias and reuses", "has both alias and reuses", alias="a0", reuses="a0")
+_output("reuses too small a buffer", "5 bytes cannot reuse 'a0' of 4 bytes", reuses="a0", bytes=5)
+_op(
+    "buffer reused twice",
+    "op 'b', output 'b1': reuses names 'a0', whose buffer another output of this op takes",
+    outputs=[{"name": "b0", "reuses": "a0"}, {"name": "b1", "reuses": "a0"}],
+)
+_op("sum of bytes huge", "sums must stay below 2^63", outputs=[{"name": f"b{i}", "bytes": 2**62} for i in range(3)])
+
+
+# ONNX.
+def _model(
+    *nodes: onnx.NodeProto,
+    shape: tuple[int | str | None, ...] | None = (2, 3),
+    output: str = "y",
+    inputs: tuple[onnx.ValueInfoProto, ...] | None = None,
+    opset: int = 20,
+    ir_version: int = 9,
+) -> bytes:
+    """A model with input x [2, 3] and one output of unknown shape."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
+    y = onnx.ValueInfoProto(name=output)
+    graph = helper.make_graph(list(nodes), "broken", [x] if inputs is None else list(inputs), [y])
+    versions = [helper.make_opsetid("", opset), helper.make_opsetid("custom", 1)]
+    model = helper.make_model(graph, opset_imports=versions, ir_version=ir_version)
+    return model.SerializeToString()
+
+
+def _onnx(name: str, says: str, content: bytes) -> None:
+    _file(name, says, content, ".onnx")
+
+
+_relu = helper.make_node("Relu", ["x"], ["y"], name="relu")
+_good = _model(_relu)
+_weight = helper.make_model(
+    helper.make_graph([_relu], "g", [], [], [TensorProto(name="x", data_type=1, dims=[5000], raw_data=bytes(20000))])
+).SerializeToString()
+_onnx("truncated ONNX", "truncated or broken ONNX", _good[:-9])
+_onnx("ONNX truncated in a weight", "truncated or broken ONNX", _weight[:-3000])
+_onnx("ONNX of one byte", "truncated or broken ONNX", b"\x08")
+_onnx("ONNX garbage", "broken ONNX", bytes(range(8, 256)))
+_onnx("text named ONNX", "broken ONNX", b"graph { node { relu } }\n")
+_file("ONNX without its suffix", "truncated or broken ONNX", _good[:-9], ".graph")
+_file("truncated gzipped ONNX", "broken or truncated gzip", gzip.compress(_good)[:-12], ".onnx.gz")
+_onnx("ONNX without graph", "no graph or no ir_version", onnx.ModelProto(ir_version=9).SerializeToString())
+_onnx("ONNX without nodes", "has no nodes", _model())
+_onnx("ONNX without ir_version", "no graph or no ir_version", _model(_relu, ir_version=0))
+_onnx("ONNX of newer IR version", "ONNX IR version 999: onnx", _model(_relu, ir_version=999))
+_onnx("ONNX of newer opset", "ONNX opset version 999: onnx", _model(_relu, opset=999))
+_onnx("ONNX of opset 0", "ONNX opset version 0: onnx", _model(_relu, opset=0))
+_onnx(
+    "ONNX cycle",
+    "cycle: 'p' -> 'q' -> 'p'",
+    _model(helper.make_node("Add", ["x", "y"], ["z"], name="p"), helper.make_node("Relu", ["z"], ["y"], name="q")),
+)
+_onnx("ONNX node reads itself", "cycle: 'Add.0' -> 'Add.0'", _model(helper.make_node("Add", ["x", "y"], ["y"])))
+_onnx("ONNX dangling input", "op 'Relu.0': input 'z' is no tensor", _model(helper.make_node("Relu", ["z"], ["y"])))
+_onnx("ONNX dangling output", "graph output 'z' is no tensor", _model(_relu, output="z"))
+_onnx("ONNX two producers", "op 'Exp.1': output 'y' is already", _model(_relu, helper.make_node("Exp", ["x"], ["y"])))
+_onnx(
+    "ONNX output is an input", "output 'x' is already an external input", _model(helper.make_node("Exp", ["x"], ["x"]))
+)
+_onnx("ONNX name is no UTF-8", "a name is not UTF-8 text", _good.replace(b"relu", b"re\xff\xff"))
+_onnx("ONNX unknown op", "op 'Foo.0': the type of 'y' is unknown", _model(helper.make_node("Foo", ["x"], ["y"])))
+_onnx(
+    "ONNX op of a domain without version",
+    "No opset import for domain other",
+    _model(helper.make_node("Foo", ["x"], ["y"], domain="other")),
+)
+_onnx(
+    "ONNX op of a custom domain",
+    "op 'Foo.0': the type of 'y' is unknown",
+    _model(helper.make_node("Foo", ["x"], ["y"], domain="custom")),
+)
+_onnx("ONNX named dimension", "unknown size: give dims, such as batch=1", _model(_relu, shape=("batch", 3)))
+_onnx("ONNX nameless dimension", "unknown size: give dims, such as x:0=1", _model(_relu, shape=(None, 3)))
+_onnx("ONNX negative dimension", "unknown size: give dims, such as x:0=1", _model(_relu, shape=(-1, 3)))
+_onnx("ONNX input of unknown rank", "input 'x': the shape of 'x' is unknown", _model(_relu, shape=None))
+_onnx(
+    "ONNX dimension that depends on data",
+    "op 'NonZero.0': 'y' has dimensions of unknown size: give dims, such as y:1=1",
+    _model(helper.make_node("NonZero", ["x"], ["y"])),
+)
+_onnx(
+    "ONNX huge dimensions",
+    "op 'relu', output 'y': bytes is 2^",
+    _model(_relu, shape=(2**62, 2**62)),
+)
+_onnx(
+    "ONNX sequence",
+    "op 'SequenceConstruct.0': 'y' is of kind sequence",
+    _model(helper.make_node("SequenceConstruct", ["x"], ["y"])),
+)
+_onnx(
+    "ONNX text tensor",
+    "input 'x': 'x' is of kind text",
+    _model(
+        helper.make_node("Identity", ["x"], ["y"]),
+        inputs=(helper.make_tensor_value_info("x", TensorProto.STRING, [2]),),
+    ),
+)
+_onnx(
+    "ONNX equation with other characters",
+    "must be of letters",
+    _model(helper.make_node("Einsum", ["x"], ["y"], equation="ij\u00b3->i")),
+)
+_onnx("ONNX only constants", "has no ops", _model(helper.make_node("Constant", [], ["y"], value_int=3)))
