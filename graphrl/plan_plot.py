@@ -25,6 +25,7 @@ WIDTH, DPI = 12.0, 150  # inches; dots per inch
 _PEAK_COLOUR, _BOUND_COLOUR, _LIMIT_COLOUR = "#C1121F", "#555555", "#D55E00"
 # Paul Tol's "muted" scheme, its faint ones darker.
 _DEVICE_COLOURS = ("#332288", "#CC6677", "#117733", "#DDAA33", "#33A5D4", "#882255", "#44AA99", "#999933")
+_BACKGROUND = {"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 1.0}  # of labels over curves
 _OTHERS_COLOUR = "#B5B5B5"  # beyond that many devices only the fullest has a colour
 
 
@@ -178,7 +179,7 @@ def _mark_peak(axes: Axes, timeline: Timeline, device: int, scale: float, right:
     axes.annotate(
         f"peak {format_bytes(curve.peak)}{where}, {at}", (x, y), xytext=(-8 if on_left else 8, 7),
         textcoords="offset points", ha="right" if on_left else "left", va="bottom", fontsize=9, weight="bold",
-        color=_PEAK_COLOUR, zorder=7, parse_math=False,
+        color=_PEAK_COLOUR, zorder=7, parse_math=False, bbox=_BACKGROUND,
     )  # fmt: skip
 
 
@@ -189,8 +190,8 @@ def _draw_time_bound(lanes: Axes, memory: Axes, bound: float, scale: float, righ
     to_left = bound / scale > 0.2 * right
     memory.annotate(
         f"bound {format_seconds(bound)}", (bound / scale, 1), xycoords=("data", "axes fraction"),
-        xytext=(-4 if to_left else 4, -2), textcoords="offset points", ha="right" if to_left else "left", va="top", fontsize=8.5, color=_BOUND_COLOUR, zorder=7,
-        bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 1.0},
+        xytext=(-4 if to_left else 4, -2), textcoords="offset points", ha="right" if to_left else "left",
+        va="top", fontsize=8.5, color=_BOUND_COLOUR, zorder=7, bbox=_BACKGROUND,
     )  # fmt: skip
 
 
@@ -200,7 +201,7 @@ def _level(axes: Axes, y: float, text: str, colour: str, style: str) -> None:
     axes.annotate(
         text, (1, y), xycoords=("axes fraction", "data"), xytext=(-3, -2), textcoords="offset points", ha="right",
         va="top", fontsize=8.5, color=colour, zorder=7,
-        bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 1.0},
+        bbox=_BACKGROUND,
     )  # fmt: skip
 
 

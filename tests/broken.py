@@ -1,4 +1,4 @@
-"""Files that no reader may accept: `BROKEN` maps a name to what makes the file, and to words that its one-line error says.
+"""Files that no reader may accept: `BROKEN` maps a name to what makes the file, and to words of its one-line error.
 
 Every error also names the file. `make(folder)` returns the path, which need not be inside the folder.
 """

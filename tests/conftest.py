@@ -20,12 +20,14 @@ jax.config.update("jax_num_cpu_devices", 2)
 jax.config.update("jax_compilation_cache_dir", str(CACHE / "jax"))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
-# Compilation makes first examples slow: no deadline. CI draws the same examples every time; by hand they differ.
+# Compilation makes first examples slow: no deadline. CI draws the same examples every time; by hand they differ, and a
+# failing one is kept for the next run.
+IN_CI = "CI" in os.environ
 hypothesis.settings.register_profile(
     "graphrl",
     deadline=None,
-    derandomize="CI" in os.environ,
-    database=hypothesis.database.DirectoryBasedExampleDatabase(CACHE / "hypothesis"),
+    derandomize=IN_CI,
+    database=None if IN_CI else hypothesis.database.DirectoryBasedExampleDatabase(CACHE / "hypothesis"),
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("graphrl")

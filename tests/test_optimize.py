@@ -167,6 +167,14 @@ def test_auto_is_never_worse_than_list(objective: Any, evaluations: int) -> None
     assert auto.evaluations <= evaluations
 
 
+def test_auto_is_never_worse_than_list_on_fewer_devices() -> None:
+    options: dict[str, Any] = {"objective": "makespan", "latency": 2.0, "transfer": "link"}
+    auto = graphrl.optimize(tangle(30), devices=4, evaluations=4, **options)
+    assert auto.evaluations <= 4
+    for devices in (1, 2, 4):
+        assert auto.value <= graphrl.optimize(tangle(30), devices=devices, method="list", **options).value
+
+
 def test_auto_stops_at_the_bound() -> None:
     chain = ComputationGraph("chain", tuple(Op(f"op{i}", runtime=1.0) for i in range(4)))
     plan = graphrl.optimize(chain, objective="makespan", devices=2, transfer="free", seconds=60)
@@ -248,7 +256,7 @@ def test_the_search_is_ended_by_its_progress_at_the_bound(monkeypatch: pytest.Mo
     bad = Plan.from_order(TINY, Problem(), [0] * 4, [0, 1, 2, 3], method="auto", seconds=0, evaluations=1, seed=0)
     interrupting(monkeypatch, solve)
     monkeypatch.setattr("graphrl.solvers.auto.lower_bound", lambda *_: 12.0)
-    monkeypatch.setattr("graphrl.solvers.auto._plain", lambda *_: ([bad], [bad.decisions(TINY)]))
+    monkeypatch.setattr("graphrl.solvers.auto._candidates", lambda *_: [bad.decisions(TINY)])
     plan = graphrl.optimize(TINY)
     assert (plan.value, plan.evaluations) == (12, 10)
 

@@ -55,12 +55,9 @@ class _Tables(NamedTuple):
     entry_flags: jax.Array  # [(r + 1) * d * L, W] int8, whether to relax the entry, and flags beside the first
     source: jax.Array  # [(r + 1) * L] int32, device of the row's op
     op_keys: jax.Array  # [slots * L] int32
-    transfer_keys: jax.Array  # [(t + 1) * (d - 1) * L] int32
-    entries: jax.Array  # [g * (r + 1), W] int32, slot * L
-    entry_blocks: jax.Array  # [g * (r + 1), W] int32, block * L
-    slot: jax.Array  # [g * (r + 1)] int32, slot * L
-    slot_block: jax.Array  # [g * (r + 1)] int32, block * L
-    tensor: jax.Array  # [g * (r + 1)] int32, tensor * (d - 1) * L
+    transfer_keys: jax.Array  # [(d - 1) * slots * L] int32, of the tensor of each slot
+    entries: jax.Array  # [g * (r + 1), W] int32, slots
+    slot: jax.Array  # [g * (r + 1)] int32
     row_offset: jax.Array  # [L] int32, where the lane's graph starts in the tables of graphs
     node_offset: jax.Array  # [L] int32, the same for durations
     index_mask: jax.Array  # [L] int32
@@ -133,28 +130,27 @@ def _tables(graph: PaddedGraph, lanes: Lanes, devices: int) -> _Tables:
     r = sizes.rows
     slots, _ = _slot_layout(sizes)
 
-    def of_graphs(values: jax.Array, idle: int, unit: int) -> jax.Array:
+    def of_graphs(values: jax.Array, idle: int) -> jax.Array:
         """`[g, r, ...]` to `[g * (r + 1), ...]`: one idle row ends each graph's."""
         padding = jnp.full((g, 1, *values.shape[2:]), idle, jnp.int32)
-        return (jnp.concatenate([values, padding], 1) * unit).reshape(g * (r + 1), *values.shape[2:])
+        return jnp.concatenate([values, padding], 1).reshape(g * (r + 1), *values.shape[2:])
 
     op_start = graph.op_row.T[:, :, None] * devices + lanes.placement
     transfer_start = graph.tensor_row.T[:, None, :, None] * devices + jnp.moveaxis(lanes.target, 0, 1)
     idle = jnp.full((1, g, p), r * devices, jnp.int32)
     source = jnp.concatenate([rows(lanes.placement, graph.row_owner), jnp.zeros((1, g, p), jnp.int32)])
     no_key = jnp.full((slots - sizes.ops, g, p), IDLE)
-    no_tensor = jnp.full((1, devices - 1, g, p), IDLE)
+    by_tensor = jnp.concatenate([lanes.transfer_keys, jnp.full((1, devices - 1, g, p), IDLE)])
+    no_slot = jnp.full((slots - sizes.slots, g, p), IDLE)
+    by_slot = [jnp.concatenate([rows(by_tensor[:, s], graph.slot_tensor), no_slot]) for s in range(devices - 1)]
     return _Tables(
         start=jnp.concatenate([op_start, transfer_start.reshape(-1, g, p), idle]).reshape(-1),
         entry_flags=_entry_flags(graph, lanes, devices),
         source=source.reshape(-1),
         op_keys=jnp.concatenate([lanes.op_keys, no_key]).reshape(-1),
-        transfer_keys=jnp.concatenate([lanes.transfer_keys, no_tensor]).reshape(-1),
-        entries=of_graphs(graph.row_entry, sizes.slots, count),
-        entry_blocks=of_graphs(graph.row_entry // _BLOCK, sizes.slots // _BLOCK, count),
-        slot=of_graphs(graph.row_slot, sizes.slots, count),
-        slot_block=of_graphs(graph.row_slot // _BLOCK, sizes.slots // _BLOCK, count),
-        tensor=of_graphs(graph.row_tensor, sizes.tensors, (devices - 1) * count),
+        transfer_keys=jnp.concatenate([*by_slot, no_slot]).reshape(-1),
+        entries=of_graphs(graph.row_entry, sizes.slots),
+        slot=of_graphs(graph.row_slot, sizes.slots),
         row_offset=lanes.graph * (r + 1),
         node_offset=lanes.graph * (node_count(sizes, devices) + 1),
         index_mask=lanes.index_mask[lanes.graph],
@@ -209,7 +205,7 @@ def _start(graph: PaddedGraph, lanes: Lanes, devices: int, steps: int, *, timed:
 
 
 def _get(array: jax.Array, index: jax.Array) -> jax.Array:
-    return array.at[index].get(mode="promise_in_bounds")
+    return array.at[index].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
 
 def _step(
@@ -238,24 +234,27 @@ def _step(
     limit = jnp.where(popping, jnp.where(is_op, _UNLIMITED, best), state.limit)
 
     # the slot that the node leaves: its tensor's next transfer takes it
-    slot, block = _get(tables.slot, row) + lane, _get(tables.slot_block, row)
-    following = _following(tables, row, lane, limit, devices)
+    left = _get(tables.slot, row)
+    slot, block = left * count + lane, lax.div(left, jnp.int32(_BLOCK)) * count
+    following = _following(tables, slot, limit, devices)
     in_block = (jnp.arange(_BLOCK, dtype=jnp.int32) * count)[:, None] + (block * _BLOCK + lane)
     rest = jnp.where(in_block == slot, IDLE, jnp.maximum(_get(state.slots, in_block), IDLE)).max(0)
-    blocks = state.blocks.at[block + lane].set(jnp.maximum(rest, following), mode="promise_in_bounds")
+    blocks = state.blocks.at[block + lane].set(jnp.maximum(rest, following), mode="promise_in_bounds", wrap_negative_indices=False)
     # min(rest, -1) is always -1: it makes the write depend on the reads of the block
     written = following + (jnp.minimum(rest, -1) + 1)
-    slots = state.slots.at[slot].set(written, mode="promise_in_bounds")
+    slots = state.slots.at[slot].set(written, mode="promise_in_bounds", wrap_negative_indices=False)
 
     # the row's entries: one input less to wait for, and into the queue with those that waited for no other
-    entries = _get(tables.entries, row) + lane[:, None]
+    listed = _get(tables.entries, row)
+    entries = listed * count + lane[:, None]
     relaxed = (relax & 1).astype(jnp.int32)
     waiting = _get(slots, entries) + relaxed
     now_ready = (waiting == -1) & (relaxed > 0)
     values = jnp.where(now_ready, _get(tables.op_keys, entries), waiting)
-    slots = slots.at[entries].set(values, mode="promise_in_bounds")
+    slots = slots.at[entries].set(values, mode="promise_in_bounds", wrap_negative_indices=False)
     # a value >= 0 that is not new stands in its block already
-    blocks = blocks.at[_get(tables.entry_blocks, row) + lane[:, None]].max(values, mode="promise_in_bounds")
+    entry_blocks = lax.div(listed, jnp.int32(_BLOCK)) * count + lane[:, None]
+    blocks = blocks.at[entry_blocks].max(values, mode="promise_in_bounds", wrap_negative_indices=False)
 
     target = lax.rem(place, jnp.int32(devices))
     event = jnp.where(popping, node, no_node) * devices + target
@@ -275,15 +274,12 @@ def _step(
     return _time(state, timed, popping, is_op, relaxed > 0, slot, entries, transfer)
 
 
-def _following(
-    tables: _Tables, row: jax.Array, lane: jax.Array, limit: jax.Array, devices: int
-) -> jax.Array:
-    """The largest key below `limit` among the transfers of the row's tensor, IDLE if there is none: `[L]` int32."""
-    count = lane.shape[0]
-    best = jnp.full(count, IDLE)
-    first = _get(tables.tensor, row) + lane
+def _following(tables: _Tables, slot: jax.Array, limit: jax.Array, devices: int) -> jax.Array:
+    """The largest key below `limit` among the transfers of the slot's tensor, IDLE if there is none: `[L]` int32."""
+    best = jnp.full_like(slot, IDLE)
+    slots = tables.op_keys.shape[0]
     for s in range(devices - 1):
-        key = _get(tables.transfer_keys, first + s * count)
+        key = _get(tables.transfer_keys, slot + s * slots)
         best = jnp.maximum(best, jnp.where(key < limit, key, IDLE))
     return best
 
@@ -303,7 +299,7 @@ def _time(
     end = jnp.where(popping, end, state.end)
     # an op's slot now holds its end, which its transfers start from; max makes the write depend on the read
     ready = state.ready.at[slot].set(
-        jnp.where(is_op, jnp.maximum(end, node.ready), node.ready), mode="promise_in_bounds"
+        jnp.where(is_op, jnp.maximum(end, node.ready), node.ready), mode="promise_in_bounds", wrap_negative_indices=False
     )
-    ready = ready.at[entries].max(jnp.where(relaxed, end[:, None], 0.0), mode="promise_in_bounds")
+    ready = ready.at[entries].max(jnp.where(relaxed, end[:, None], 0.0), mode="promise_in_bounds", wrap_negative_indices=False)
     return state._replace(clocks=clocks, end=end, ready=ready)

@@ -1,16 +1,20 @@
-"""Costs of a population of candidate solutions on the device: decode, time, memory, fitness."""
+"""Costs of a population of candidate solutions on the device: decode, time, memory."""
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from graphrl.costs.decisions import Decisions
 from graphrl.costs.decode import Schedule, schedule
-from graphrl.costs.lanes import implied
+from graphrl.costs.decode_dense import schedule_dense
+from graphrl.costs.lanes import Lanes, implied
 from graphrl.costs.memory import peak_memory
 from graphrl.costs.problem import Problem
 from graphrl.graphs.padding import PaddedGraph
+
+Form = Literal["auto", "rows", "dense"]
+DENSE_OPS = 1024  # up to here a GPU's dense steps are faster than the few more kernels of a step by rows
 
 
 class Costs(NamedTuple):
@@ -31,7 +35,13 @@ def node_seconds(graph: PaddedGraph, problem: Problem) -> jax.Array:
 
 
 def evaluate(
-    graph: PaddedGraph, decisions: Decisions, problem: Problem, *, makespan: bool = True, memory: bool = True
+    graph: PaddedGraph,
+    decisions: Decisions,
+    problem: Problem,
+    *,
+    makespan: bool = True,
+    memory: bool = True,
+    form: Form = "auto",
 ) -> Costs:
     """Decodes and costs a population on a batch of graphs.
 
@@ -40,14 +50,27 @@ def evaluate(
       decisions: p candidate solutions of each graph, lanes last.
       problem: static.
       makespan, memory: what to compute.
+      form: of the decoder: rows or dense (both give the same orders), or auto, the one that suits the default
+        backend when this is traced: rows on CPUs, dense on TPUs and, up to `DENSE_OPS` ops, on GPUs. Static.
     """
     _, g, p = decisions.placement.shape
     lanes = implied(graph, decisions, problem.devices)
     durations = node_seconds(graph, problem) if makespan else None
-    decoded: Schedule = schedule(graph, lanes, problem.devices, problem.transfer, durations)
+    decoded = _decode(graph, lanes, problem, durations, form)
     peak = jnp.zeros((problem.devices, g, p), jnp.float32)
     if memory:
         peak = peak_memory(
             graph, lanes, decoded.events, problem.devices, resident_weights=problem.resident_weights
         )
     return Costs(decoded.makespan.reshape(g, p), peak, decoded.events.reshape(-1, g, p))
+
+
+def _decode(graph: PaddedGraph, lanes: Lanes, problem: Problem, durations: jax.Array | None, form: Form) -> Schedule:
+    backend = jax.default_backend()
+    if form == "auto":
+        rows = backend == "cpu" or (backend == "gpu" and graph.sizes.ops > DENSE_OPS)
+        form = "rows" if rows else "dense"
+    if form == "dense":
+        return schedule_dense(graph, lanes, problem.devices, problem.transfer, durations)
+    # an accelerator whose host looks after each step whether it was the last is slower than one that idles at the end
+    return schedule(graph, lanes, problem.devices, problem.transfer, durations, fixed_trips=backend != "cpu")

@@ -36,7 +36,7 @@ def rows(array: jax.Array, index: jax.Array) -> jax.Array:
     """`array[index]`, row by row and graph by graph: `[x, g, p]` by `[g, y]` gives `[y, g, p]`."""
     x, g, p = array.shape
     flat = index.T * g + jnp.arange(g, dtype=index.dtype)
-    return array.reshape(x * g, p).at[flat].get(mode="promise_in_bounds")
+    return array.reshape(x * g, p).at[flat].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
 
 def by_device(values: jax.Array, device: jax.Array) -> jax.Array:
@@ -52,7 +52,7 @@ def scatter_max(index: jax.Array, values: jax.Array, size: int, start: jax.Array
     _, g, p = values.shape
     flat = index.T * g + jnp.arange(g, dtype=index.dtype)
     out = jnp.full((size * g, p), start, values.dtype)
-    return out.at[flat].max(values, mode="promise_in_bounds").reshape(size, g, p)
+    return out.at[flat].max(values, mode="promise_in_bounds", wrap_negative_indices=False).reshape(size, g, p)
 
 
 def implied(graph: PaddedGraph, decisions: Decisions, devices: int) -> Lanes:

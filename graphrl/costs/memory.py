@@ -47,7 +47,7 @@ def peak_memory(
     copies = _copies(graph, lanes, place, devices, never=events.shape[0])
     per_node = _bytes_of_nodes(graph, devices)
     index = node + lanes.graph * per_node.shape[-1]
-    allocated, workspace = (table.at[index].get(mode="promise_in_bounds") for table in per_node.reshape(2, -1))
+    allocated, workspace = (table.at[index].get(mode="promise_in_bounds", wrap_negative_indices=False) for table in per_node.reshape(2, -1))
     freed = _freed(copies, events.shape[0], devices)
     resident = jnp.zeros((devices, g, p), jnp.float32)
     if resident_weights:
@@ -96,7 +96,7 @@ def _places(node: jax.Array, nodes: int) -> jax.Array:
     lane = jnp.arange(count, dtype=jnp.int32)
     step = jnp.broadcast_to(jnp.arange(steps, dtype=jnp.int32)[:, None], node.shape)
     place = jnp.zeros((nodes + 1) * count, jnp.int32)
-    return place.at[node * count + lane].set(step, mode="promise_in_bounds").reshape(nodes + 1, count)
+    return place.at[node * count + lane].set(step, mode="promise_in_bounds", wrap_negative_indices=False).reshape(nodes + 1, count)
 
 
 def _copies(graph: PaddedGraph, lanes: Lanes, place: jax.Array, devices: int, never: int) -> Copies:
@@ -146,5 +146,5 @@ def _freed(copies: Copies, steps: int, devices: int) -> jax.Array:
     freed = jnp.zeros(devices * (steps + 1) * g * p, jnp.float32)
     for device, end, size in zip(*copies, strict=True):
         index = (device * (steps + 1) + end) * (g * p) + lane
-        freed = freed.at[index].add(jnp.broadcast_to(size, (t, g, p)), mode="promise_in_bounds")
+        freed = freed.at[index].add(jnp.broadcast_to(size, (t, g, p)), mode="promise_in_bounds", wrap_negative_indices=False)
     return freed.reshape(devices, steps + 1, g * p)[:, :steps]

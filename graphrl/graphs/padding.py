@@ -68,6 +68,7 @@ class PaddedGraph:
     control_source: jax.Array  # [f] int32; n for padding
     control_target: jax.Array  # [f] int32; n for padding
     indegree: jax.Array  # [u] int32, tensors read and control predecessors of an op; NEVER for other slots and padding
+    slot_tensor: jax.Array  # [u] int32, the tensor whose transfers use the slot; t where there is none
     row_entry: jax.Array  # [r, ROW_WIDTH] int32, ops; u for padding
     row_kind: jax.Array  # [r, ROW_WIDTH] int8, READS, WAITS or 0
     row_owner: jax.Array  # [r] int32, op; 0 for padding
@@ -154,15 +155,15 @@ def pad(graph: ComputationGraph, to: Sizes | None = None) -> PaddedGraph:
     indegree[: a.num_ops] = np.bincount(a.use_op, minlength=a.num_ops) + np.bincount(
         a.control_target, minlength=a.num_ops
     )
+    slot_tensor = np.full(to.slots, to.tensors, np.int32)
+    has_tensor = rows.tensor != NONE
+    slot_tensor[_padded_slot(rows.slot[has_tensor], a, to)] = rows.tensor[has_tensor]
     share_tensor, share_of, share_reuses = _shares(a)
 
     def fill(values: np.ndarray, size: int, padding: float, dtype: type) -> np.ndarray:
         out = np.full((size, *np.shape(values)[1:]), padding, dtype)
         out[: len(values)] = values
         return out
-
-    def slot(values: np.ndarray) -> np.ndarray:
-        return np.where(values < a.num_ops, values, values - a.num_ops + to.ops)
 
     return PaddedGraph(
         num_ops=np.int32(a.num_ops),
@@ -182,11 +183,12 @@ def pad(graph: ComputationGraph, to: Sizes | None = None) -> PaddedGraph:
         control_source=fill(a.control_source, to.controls, to.ops, np.int32),
         control_target=fill(a.control_target, to.controls, to.ops, np.int32),
         indegree=indegree.astype(np.int32),
+        slot_tensor=slot_tensor,
         row_entry=fill(np.where(rows.kind > 0, rows.entry, to.slots), to.rows, to.slots, np.int32),
         row_kind=fill(rows.kind, to.rows, 0, np.int8),
         row_owner=fill(rows.owner, to.rows, 0, np.int32),
         row_tensor=fill(np.where(rows.tensor == NONE, to.tensors, rows.tensor), to.rows, to.tensors, np.int32),
-        row_slot=fill(slot(rows.slot), to.rows, to.slots, np.int32),
+        row_slot=fill(_padded_slot(rows.slot, a, to), to.rows, to.slots, np.int32),
         row_ends_op=fill(rows.ends_op, to.rows, True, np.bool_),
         row_ends_tensor=fill(rows.ends_tensor, to.rows, True, np.bool_),
         op_row=fill(rows.op_row, to.ops, to.rows, np.int32),
@@ -203,6 +205,11 @@ def pad_batch(graphs: Sequence[ComputationGraph], to: Sizes | None = None) -> Pa
     """A batch of graphs, padded to common sizes and stacked along a new leading axis g."""
     to = common_sizes(graphs) if to is None else to
     return jax.tree.map(lambda *leaves: np.stack(leaves), *(pad(graph, to) for graph in graphs))
+
+
+def _padded_slot(slot: np.ndarray, a: GraphArrays, to: Sizes) -> np.ndarray:
+    """Slots of a graph where padding ops stand before the slots that no op has."""
+    return np.where(slot < a.num_ops, slot, slot - a.num_ops + to.ops)
 
 
 def _unit(*values: np.ndarray) -> float:

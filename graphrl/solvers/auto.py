@@ -1,11 +1,13 @@
 """The default method: the plain schedules first, then BRKGA that starts from them for the rest of the budget.
 
-Never worse than list scheduling, and done as soon as the lower bound is reached.
+Never worse than list scheduling (on fewer devices too), and done as soon as the lower bound is reached.
 """
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+
+import numpy as np
 
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem
@@ -16,6 +18,7 @@ from graphrl.solvers.list_scheduling import schedule
 from graphrl.solvers.plain import given_order
 
 ROUNDING = 1e-6  # relative: the device knows values as float32
+Decisions = tuple[np.ndarray, np.ndarray]  # placement [n] and order [m]
 
 
 class _Optimal(Exception):
@@ -36,13 +39,14 @@ def solve(
     """
     started = time.perf_counter()
     bound = lower_bound(graph, problem)
-    plain, starts = _plain(graph, problem, budget, seed)
-    spent = len(plain)
+    plain: list[Plan] = []
+    starts: list[Decisions] = []
+    rest = budget
 
-    def finished(found: list[Plan]) -> Plan:
+    def finished(*found: Plan) -> Plan:
         """The best of the plain plans and what was found, with what all of them took."""
         best = min([*plain, *found], key=lambda plan: plan.rank)
-        evaluations = spent + sum(plan.evaluations for plan in found)
+        evaluations = len(plain) + sum(plan.evaluations for plan in found)
         seconds = time.perf_counter() - started
         return dataclasses.replace(best, method="auto", evaluations=evaluations, seconds=seconds, bound=bound)
 
@@ -50,35 +54,42 @@ def solve(
         if value <= bound * (1 + ROUNDING) and _optimal(found := plan(), bound):
             raise _Optimal(found)
         if progress is not None:
-            progress(spent + evaluations, time.perf_counter() - started, lambda: finished([plan()]), value)
+            progress(len(plain) + evaluations, time.perf_counter() - started, lambda: finished(plan()), value)
 
-    if progress is not None:
-        progress(spent, time.perf_counter() - started, lambda: finished([]), finished([]).value)
-    left = budget.less(spent, time.perf_counter() - started)
-    if left is None or _optimal(finished([]), bound):
-        return finished([])
     try:
+        for start in _candidates(graph, problem):
+            plain.append(Plan.from_order(graph, problem, *start, method="auto", seconds=0, evaluations=1, seed=seed))
+            starts.append(start)
+            left = budget.less(len(plain), time.perf_counter() - started)
+            if left is None or _optimal(plain[-1], bound):
+                return finished()
+            rest = left
+        if progress is not None:
+            progress(len(plain), time.perf_counter() - started, finished, finished().value)
         from graphrl.solvers.brkga_solver import solve as brkga  # imports jax: not needed before
 
-        return finished([brkga(graph, problem, left, seed, watch, warm_starts=starts)])
+        return finished(brkga(graph, problem, rest, seed, watch, warm_starts=starts))
     except _Optimal as stop:
-        return finished([stop.plan])
+        return finished(stop.plan)
     except Interrupted as stop:
-        raise Interrupted(finished([stop.plan])) from None
+        raise Interrupted(finished(stop.plan)) from None
     except KeyboardInterrupt:
-        raise Interrupted(finished([])) from None
+        if not plain:
+            raise
+        raise Interrupted(finished()) from None
 
 
-def _plain(graph: ComputationGraph, problem: Problem, budget: Budget, seed: int) -> tuple[list[Plan], list]:
-    """List scheduling and, if the budget has a second evaluation, the graph's own order: plans and decisions."""
-    decisions = [schedule(graph, problem)]
-    if budget.evaluations is None or budget.evaluations > 1:
-        decisions.append(given_order(graph, problem))
-    plans = [
-        Plan.from_order(graph, problem, placement, order, method="auto", seconds=0, evaluations=1, seed=seed)
-        for placement, order in decisions
-    ]
-    return plans, decisions
+def _candidates(graph: ComputationGraph, problem: Problem) -> Iterator[Decisions]:
+    """List scheduling, the given order, and list scheduling on fewer devices, which is sometimes better."""
+    yield schedule(graph, problem)
+    yield given_order(graph, problem)
+    devices = problem.devices // 2
+    while devices > 1:
+        placement, order = schedule(graph, dataclasses.replace(problem, devices=devices))
+        tensor, to = np.divmod(order - len(graph.ops), devices)
+        moved = len(graph.ops) + tensor * problem.devices + to  # a transfer's id depends on the number of devices
+        yield placement, np.where(order < len(graph.ops), order, moved)
+        devices //= 2
 
 
 def _optimal(plan: Plan, bound: float) -> bool:

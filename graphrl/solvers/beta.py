@@ -61,8 +61,8 @@ def beta_quantile(table: BetaTable, uniform: jax.Array) -> jax.Array:
     part = scaled - cell.astype(jnp.float32)
     row = jnp.arange(k * g, dtype=jnp.int32).reshape(k, g, 1) * (_CELLS + 1)
     flat = table.logit.reshape(-1)
-    low = flat.at[row + cell].get(mode="promise_in_bounds")
-    high = flat.at[row + cell + 1].get(mode="promise_in_bounds")
+    low = flat.at[row + cell].get(mode="promise_in_bounds", wrap_negative_indices=False)
+    high = flat.at[row + cell + 1].get(mode="promise_in_bounds", wrap_negative_indices=False)
     # beyond the outermost quantiles the distribution function is exponential in the logit
     first, last = cell == 0, cell == _CELLS - 1
     tail = jnp.log(jnp.where(first, part, 1 - part))

@@ -154,8 +154,8 @@ def _next(state: State, values: jax.Array, parameters: Parameters, proposals: Be
     known, place = lax.sort((known, place), dimension=-1, num_keys=2)
     column = (place + jnp.arange(g, dtype=jnp.int32)[:, None] * p).reshape(-1)
     genes = jnp.concatenate([state.elites, state.offspring], -1).reshape(k, g * p)
-    ranked = genes.at[:, column].get(mode="promise_in_bounds")
-    children = ranked.reshape(-1).at[state.draw.parents.reshape(-1)].get(mode="promise_in_bounds")
+    ranked = genes.at[:, column].get(mode="promise_in_bounds", wrap_negative_indices=False)
+    children = ranked.reshape(-1).at[state.draw.parents.reshape(-1)].get(mode="promise_in_bounds", wrap_negative_indices=False)
     offspring = jnp.concatenate([state.draw.mutants, children.reshape(k, g, -1)], -1)
     following = state.generation + jnp.int32(1)
     return State(

@@ -174,7 +174,7 @@ def _written(node: NodeProto, opset: int, scope: Scope, read: set[str]) -> list[
 
 
 def _check_inputs(inputs: Sequence[str], scope: Scope) -> None:
-    """Raises for all open dimensions of the inputs at once, as they are what the user must say, and for other faults."""
+    """Raises for faults of the inputs; for all open dimensions at once, as they are what the user must say."""
     keys = dict.fromkeys(key for name in inputs for key in _open(name, scope.get(name, _UNKNOWN)))
     if keys:
         sizes = ", ".join(f"{key}=1" for key in keys)
