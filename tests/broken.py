@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import onnx
 from onnx import TensorProto, helper
 
+from graphrl.errors import GraphError
+
 
 class Broken(NamedTuple):
     make: Callable[[Path], Path]
@@ -21,6 +23,16 @@ class Broken(NamedTuple):
 
 
 BROKEN: dict[str, Broken] = {}
+
+
+def refusal(call: Callable[[], object]) -> str:
+    """What the GraphError says that `call` raises; empty if it raises none."""
+    try:
+        call()
+    except GraphError as error:
+        return str(error)
+    return ""
+
 
 TINY: dict[str, Any] = {
     "format": "graphrl-graph",

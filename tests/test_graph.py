@@ -1,5 +1,6 @@
 """ComputationGraph: its rules, its index arrays on known graphs, and properties of all graphs."""
 
+import itertools
 import pickle
 import re
 
@@ -218,4 +219,4 @@ def test_an_edge_back_is_found_and_the_cycle_is_real(graph: ComputationGraph, da
     edges = {(int(s), int(t)) for s, t in zip(source, target, strict=True)} | {(last, first)}
     assert names[0] == names[-1]
     if "more" not in str(caught.value):
-        assert {(index[a], index[b]) for a, b in zip(names, names[1:], strict=False)} <= edges
+        assert {(index[a], index[b]) for a, b in itertools.pairwise(names)} <= edges

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from broken import BROKEN
+from broken import BROKEN, refusal
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
@@ -235,7 +235,7 @@ def test_bytes_of_element_types(dtype: int, size: int) -> None:
 
 # Shapes.
 def test_sizes_that_are_computed_from_shapes() -> None:
-    """Two ways in which exporters write x.reshape(x.shape[0], -1).expand(3, ...), which inference alone cannot follow."""
+    """How exporters write reshape(x.shape[0] // 2, -1) and expand(-1, ...), which inference alone cannot follow."""
     nodes = [
         node("Shape", ["x"], ["shape"]),
         node("Gather", ["shape", "zero"], ["batch"]),
@@ -305,7 +305,7 @@ def test_a_branch_costs_its_most_expensive_body() -> None:
     assert op.inputs == ("condition", "x", "w")
     assert op.flops == 2 * 64 + 16 + 16
     assert op.weight_bytes == 64 + 64  # w, and c of the branch not taken
-    assert op.runtime == (128 + 128 + 64) + 128 + 128 - 128 + 0 * 64 or op.runtime == 192 + 128 + 128
+    assert op.runtime == (64 + 64 + 64) + (64 + 64) + (64 + 64)
     assert op.workspace_bytes == 64 + 64  # t and u; v is the op's own output
     assert op.outputs == (Tensor("y", 64),)
 
@@ -492,10 +492,7 @@ SQUEEZENET = (LIGHT / "light_squeezenet.onnx").read_bytes()
 
 @given(st.integers(0, len(SQUEEZENET) - 1))
 def test_any_truncation_is_refused_or_a_shorter_model(length: int) -> None:
-    try:
-        read(SQUEEZENET[:length])
-    except GraphError as error:
-        assert str(error).isprintable()
+    assert refusal(lambda: read(SQUEEZENET[:length])).isprintable()
 
 
 @given(st.integers(0, 2**32), st.integers(1, 20))
@@ -504,11 +501,9 @@ def test_any_damage_is_refused_in_one_line_or_read(seed: int, count: int) -> Non
     data = bytearray(SQUEEZENET)
     for _ in range(count):
         data[generator.randrange(len(data))] = generator.randrange(256)
-    try:
-        read(bytes(data))
-    except GraphError as error:
-        assert str(error).isprintable()
-        assert len(str(error)) < 1000
+    message = refusal(lambda: read(bytes(data)))
+    assert message.isprintable()
+    assert len(message) < 1000
 
 
 @pytest.mark.parametrize("name", [name for name in BROKEN if "ONNX" in name])

@@ -51,7 +51,8 @@ def node_count(sizes: Sizes, devices: int) -> int:
 class _Tables(NamedTuple):
     """Read-only arrays of the loop. Flat tables of lanes have index x * L + lane; those of graphs are stacked."""
 
-    start: jax.Array  # [(N + 1) * L] int32, row * d + device where a node's walk starts
+    start: jax.Array  # [g * (N + 1)] int32, row * d where a node's walk starts
+    target: jax.Array  # [(N + 1) * L] int8, device of an op, or that a transfer goes to
     entry_flags: jax.Array  # [(r + 1) * d * L, W] int8, whether to relax the entry, and flags beside the first
     source: jax.Array  # [(r + 1) * L] int32, device of the row's op
     op_keys: jax.Array  # [slots * L] int32
@@ -114,7 +115,7 @@ def schedule(
 def _trips(graph: PaddedGraph, lanes: Lanes) -> jax.Array:
     """Steps that the longest lane needs: rows of all ops, and of all transfers that exist."""
     op_rows = graph.op_rows.sum(-1)[:, None]
-    transfer_rows = (lanes.needed * graph.tensor_rows.T[None, :, :, None]).sum((0, 1))
+    transfer_rows = jnp.where(lanes.needed, graph.tensor_rows.T[None, :, :, None], 0).sum((0, 1))
     return (op_rows + transfer_rows).max()
 
 
@@ -135,16 +136,17 @@ def _tables(graph: PaddedGraph, lanes: Lanes, devices: int) -> _Tables:
         padding = jnp.full((g, 1, *values.shape[2:]), idle, jnp.int32)
         return jnp.concatenate([values, padding], 1).reshape(g * (r + 1), *values.shape[2:])
 
-    op_start = graph.op_row.T[:, :, None] * devices + lanes.placement
-    transfer_start = graph.tensor_row.T[:, None, :, None] * devices + jnp.moveaxis(lanes.target, 0, 1)
-    idle = jnp.full((1, g, p), r * devices, jnp.int32)
+    transfer_row = jnp.repeat(graph.tensor_row, devices - 1, axis=1)
+    start = jnp.concatenate([graph.op_row, transfer_row, jnp.full((g, 1), r, jnp.int32)], 1)
+    targets = (lanes.placement, jnp.moveaxis(lanes.target, 0, 1).reshape(-1, g, p), jnp.zeros((1, g, p), jnp.int32))
     source = jnp.concatenate([rows(lanes.placement, graph.row_owner), jnp.zeros((1, g, p), jnp.int32)])
     no_key = jnp.full((slots - sizes.ops, g, p), IDLE)
     by_tensor = jnp.concatenate([lanes.transfer_keys, jnp.full((1, devices - 1, g, p), IDLE)])
     no_slot = jnp.full((slots - sizes.slots, g, p), IDLE)
     by_slot = [jnp.concatenate([rows(by_tensor[:, s], graph.slot_tensor), no_slot]) for s in range(devices - 1)]
     return _Tables(
-        start=jnp.concatenate([op_start, transfer_start.reshape(-1, g, p), idle]).reshape(-1),
+        start=(start * devices).reshape(-1),
+        target=jnp.concatenate(targets).astype(jnp.int8).reshape(-1),
         entry_flags=_entry_flags(graph, lanes, devices),
         source=source.reshape(-1),
         op_keys=jnp.concatenate([lanes.op_keys, no_key]).reshape(-1),
@@ -173,7 +175,7 @@ def _entry_flags(graph: PaddedGraph, lanes: Lanes, devices: int) -> jax.Array:
     by_target = []
     for b in range(devices):
         own = owner == b
-        relax = ((reads == b) | (waits & own)).astype(jnp.int8)
+        relax = ((reads == b) | (waits & own[None])).astype(jnp.int8)
         last = jnp.where(own, ends_op, ends_tensor)
         flags = jnp.where(own, _OP, 0) + jnp.where(last, _LAST, 0)
         by_target.append(jnp.stack([relax[0] + flags.astype(jnp.int8), *relax[1:]], -1))
@@ -218,14 +220,15 @@ def _step(
 ) -> _State:
     count = state.place.shape[0]
     lane = jnp.arange(count, dtype=jnp.int32)
-    no_node = tables.start.shape[0] // count - 1
+    no_node = tables.target.shape[0] // count - 1
 
     # which row is relaxed now: the next of the walk, or the first of the best ready node's
     popping = (state.flags & _LAST) != 0
     best = state.blocks.reshape(-1, count).max(0)
     real = tables.index_mask - (best & tables.index_mask)
     node = jnp.where(best >= 0, real + jnp.where(real < tables.real_ops, 0, tables.padding_ops), no_node)
-    place = jnp.where(popping, _get(tables.start, node * count + lane), state.place + devices)
+    start = _get(tables.start, tables.node_offset + node) + _get(tables.target, node * count + lane).astype(jnp.int32)
+    place = jnp.where(popping, start, state.place + devices)
     local_row = lax.div(place, jnp.int32(devices))
     row = tables.row_offset + local_row
     relax = _get(tables.entry_flags, place * count + lane)  # [L, W]
@@ -237,8 +240,8 @@ def _step(
     left = _get(tables.slot, row)
     slot, block = left * count + lane, lax.div(left, jnp.int32(_BLOCK)) * count
     following = _following(tables, slot, limit, devices)
-    in_block = (jnp.arange(_BLOCK, dtype=jnp.int32) * count)[:, None] + (block * _BLOCK + lane)
-    rest = jnp.where(in_block == slot, IDLE, jnp.maximum(_get(state.slots, in_block), IDLE)).max(0)
+    in_block = (jnp.arange(_BLOCK, dtype=jnp.int32) * count)[:, None] + (block * _BLOCK + lane)[None]
+    rest = jnp.where(in_block == slot[None], IDLE, jnp.maximum(_get(state.slots, in_block), IDLE)).max(0)
     blocks = state.blocks.at[block + lane].set(jnp.maximum(rest, following), mode="promise_in_bounds", wrap_negative_indices=False)
     # min(rest, -1) is always -1: it makes the write depend on the reads of the block
     written = following + (jnp.minimum(rest, -1) + 1)

@@ -198,4 +198,4 @@ def _timed(popped: _Popped, ready: jax.Array, tables: _Tables) -> Node:
 
 
 def _get(array: jax.Array, index: jax.Array) -> jax.Array:
-    return array.at[index].get(mode="promise_in_bounds")
+    return array.at[index].get(mode="promise_in_bounds", wrap_negative_indices=False)

@@ -35,22 +35,23 @@ class Lanes:
 def rows(array: jax.Array, index: jax.Array) -> jax.Array:
     """`array[index]`, row by row and graph by graph: `[x, g, p]` by `[g, y]` gives `[y, g, p]`."""
     x, g, p = array.shape
-    flat = index.T * g + jnp.arange(g, dtype=index.dtype)
+    flat = index.T * g + jnp.arange(g, dtype=index.dtype)[None, :]
     return array.reshape(x * g, p).at[flat].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
 
 def by_device(values: jax.Array, device: jax.Array) -> jax.Array:
     """`values[device[...], ...]`, element by element: `[d, ...]` by `[..., ...]`; compares are cheaper than a gather."""
-    picked = jnp.broadcast_to(values[0], jnp.broadcast_shapes(values[0].shape, device.shape))
+    shape = jnp.broadcast_shapes(values[0].shape, device.shape)
+    picked = jnp.broadcast_to(values[0], shape)
     for b in range(1, values.shape[0]):
-        picked = jnp.where(device == b, values[b], picked)
+        picked = jnp.where(device == b, jnp.broadcast_to(values[b], shape), picked)
     return picked
 
 
 def scatter_max(index: jax.Array, values: jax.Array, size: int, start: jax.Array | float) -> jax.Array:
     """The largest of `values` `[y, g, p]` by `index` `[g, y]` (sorted in each graph): `[size, g, p]`, at least `start`."""
     _, g, p = values.shape
-    flat = index.T * g + jnp.arange(g, dtype=index.dtype)
+    flat = index.T * g + jnp.arange(g, dtype=index.dtype)[None, :]
     out = jnp.full((size * g, p), start, values.dtype)
     return out.at[flat].max(values, mode="promise_in_bounds", wrap_negative_indices=False).reshape(size, g, p)
 
@@ -61,14 +62,13 @@ def implied(graph: PaddedGraph, decisions: Decisions, devices: int) -> Lanes:
     n, g, p = placement.shape
     source = rows(placement, graph.producer)
     foreign = jnp.arange(devices - 1, dtype=jnp.int32)[:, None, None, None]
-    target = foreign + (source <= foreign).astype(jnp.int32)
+    target = foreign + (source[None] <= foreign).astype(jnp.int32)
     needed = by_device(readers_on(graph, placement, devices), target)
     index_bits, index_mask = _index_bits(graph, devices)
     op_index = jnp.arange(n, dtype=jnp.int32)[:, None, None]
     t = source.shape[0]
-    transfer_index = graph.num_ops[:, None] + (
-        jnp.arange(t, dtype=jnp.int32)[:, None, None, None] * (devices - 1) + jnp.moveaxis(foreign, 0, 1)
-    )
+    of_tensor = jnp.arange(t, dtype=jnp.int32)[:, None, None, None] * (devices - 1) + jnp.moveaxis(foreign, 0, 1)
+    transfer_index = graph.num_ops[None, None, :, None] + of_tensor
     chosen_keys = by_device(decisions.transfer_keys, target)
     transfer_keys = _pack(jnp.moveaxis(chosen_keys, 0, 1), transfer_index, index_bits)
     return Lanes(
@@ -126,7 +126,7 @@ def _pack(keys: jax.Array, index: jax.Array, index_bits: jax.Array) -> jax.Array
       index: int32, broadcastable to `keys`.
       index_bits: `[g]` int32.
     """
-    bits = index_bits[:, None]
+    bits = jnp.expand_dims(index_bits, (*range(keys.ndim - 2), -1))  # [1, ..., g, 1]
     levels = jnp.left_shift(jnp.int32(1), 31 - bits)
     quantised = jnp.minimum((keys * levels.astype(jnp.float32)).astype(jnp.int32), levels - 1)
     return jnp.left_shift(quantised, bits) | (jnp.left_shift(jnp.int32(1), bits) - 1 - index)

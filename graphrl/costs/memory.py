@@ -46,13 +46,13 @@ def peak_memory(
     place = _places(node, node_count(graph.sizes, devices)).reshape(-1, g, p)
     copies = _copies(graph, lanes, place, devices, never=events.shape[0])
     per_node = _bytes_of_nodes(graph, devices)
-    index = node + lanes.graph * per_node.shape[-1]
+    index = node + lanes.graph[None] * per_node.shape[-1]
     allocated, workspace = (table.at[index].get(mode="promise_in_bounds", wrap_negative_indices=False) for table in per_node.reshape(2, -1))
     freed = _freed(copies, events.shape[0], devices)
     resident = jnp.zeros((devices, g, p), jnp.float32)
     if resident_weights:
-        on = lanes.placement == jnp.arange(devices, dtype=jnp.int32)[:, None, None, None]
-        resident = jnp.where(on, graph.weight.T[:, :, None], 0.0).sum(1)
+        on = lanes.placement[None] == jnp.arange(devices, dtype=jnp.int32)[:, None, None, None]
+        resident = jnp.where(on, graph.weight.T[None, :, :, None], 0.0).sum(1)
     return _walk(resident.reshape(devices, -1), device, allocated, workspace, freed).reshape(devices, g, p)
 
 
@@ -96,7 +96,7 @@ def _places(node: jax.Array, nodes: int) -> jax.Array:
     lane = jnp.arange(count, dtype=jnp.int32)
     step = jnp.broadcast_to(jnp.arange(steps, dtype=jnp.int32)[:, None], node.shape)
     place = jnp.zeros((nodes + 1) * count, jnp.int32)
-    return place.at[node * count + lane].set(step, mode="promise_in_bounds", wrap_negative_indices=False).reshape(nodes + 1, count)
+    return place.at[node * count + lane[None]].set(step, mode="promise_in_bounds", wrap_negative_indices=False).reshape(nodes + 1, count)
 
 
 def _copies(graph: PaddedGraph, lanes: Lanes, place: jax.Array, devices: int, never: int) -> Copies:
@@ -142,7 +142,7 @@ def _bytes_of_nodes(graph: PaddedGraph, devices: int) -> jax.Array:
 def _freed(copies: Copies, steps: int, devices: int) -> jax.Array:
     """What is freed after each place: `[d, c, L]` float32, byte units."""
     _, t, g, p = copies.device.shape
-    lane = jnp.arange(g * p, dtype=jnp.int32).reshape(g, p)
+    lane = jnp.arange(g * p, dtype=jnp.int32).reshape(1, g, p)
     freed = jnp.zeros(devices * (steps + 1) * g * p, jnp.float32)
     for device, end, size in zip(*copies, strict=True):
         index = (device * (steps + 1) + end) * (g * p) + lane

@@ -40,18 +40,19 @@ def advance(transfer: Transfer, clocks: Clocks, node: Node) -> tuple[Clocks, jax
       The clocks after it, and its end `[L]`.
     """
     device = jnp.arange(clocks.device.shape[0], dtype=jnp.int32)[:, None]
+    at_source, is_op, is_transfer = device == node.source[None], node.is_op[None], node.is_transfer[None]
     free = by_device(clocks.device, node.source)
     if transfer == "free":
         begin = jnp.where(node.is_op, jnp.maximum(node.ready, free), node.ready)
-        holds, sends = node.is_op & (device == node.source), None
+        holds, sends = is_op & at_source, None
     elif transfer == "rendezvous":
         # an op's source is its target, so one rule serves both
         begin = jnp.maximum(jnp.maximum(node.ready, free), by_device(clocks.device, node.target))
-        holds = (node.is_op | node.is_transfer) & ((device == node.source) | (device == node.target))
+        holds = (is_op | is_transfer) & (at_source | (device == node.target[None]))
         sends = None
     else:
         begin = jnp.maximum(node.ready, jnp.where(node.is_op, free, by_device(clocks.link, node.source)))
-        holds, sends = node.is_op & (device == node.source), node.is_transfer & (device == node.source)
+        holds, sends = is_op & at_source, is_transfer & at_source
     end = begin + node.seconds
-    link = clocks.link if sends is None else jnp.where(sends, end, clocks.link)
-    return Clocks(jnp.where(holds, end, clocks.device), link), end
+    link = clocks.link if sends is None else jnp.where(sends, end[None], clocks.link)
+    return Clocks(jnp.where(holds, end[None], clocks.device), link), end

@@ -24,7 +24,7 @@ from graphrl.errors import GraphError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.readers.onnx_model import check_and_sort, load, opset_of
 from graphrl.graphs.readers.onnx_shapes import inferred
-from graphrl.graphs.readers.onnx_values import Scope, Value, reads_of, scope_of, subgraphs, weight_names
+from graphrl.graphs.readers.onnx_values import Scope, Value, dimension, reads_of, scope_of, subgraphs, weight_names
 from graphrl.graphs.readers.onnx_work import node_work
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip
 from graphrl.graphs.roofline import chip as find_chip
@@ -184,10 +184,8 @@ def _check_inputs(inputs: Sequence[str], scope: Scope) -> None:
 
 
 def _open(name: str, value: Value) -> list[str]:
-    """What `dims` calls the unknown sizes of a tensor; inference's own names for them change between versions."""
-    sizes = value.shape or () if value.kind == "tensor" else ()
-    named = {axis: size for axis, size in enumerate(sizes) if isinstance(size, str)}
-    return [f"{name}:{axis}" if not size or size.startswith("unk__") else size for axis, size in named.items()]
+    """What `dims` calls the unknown sizes of a tensor."""
+    return [dimension(name, axis, size) for axis, size in enumerate(value.shape or ()) if isinstance(size, str)]
 
 
 def _bytes(name: str, scope: Scope, where: str) -> int:

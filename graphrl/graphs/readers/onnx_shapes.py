@@ -9,7 +9,7 @@ from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 
 from graphrl.errors import GraphError
 from graphrl.graphs.readers.onnx_fold import fold
-from graphrl.graphs.readers.onnx_values import is_unknown, scope_of, subgraphs
+from graphrl.graphs.readers.onnx_values import dimension, is_unknown, scope_of, subgraphs
 
 _MAX_ROUNDS = 1000  # of inference: each layer whose shapes are computed from those of the last can need one more
 _MAX_TRIPS = 2**31  # exporters write "until the condition fails" as the largest integer
@@ -71,9 +71,8 @@ def _fill(graph: GraphProto, dims: Mapping[str, int], used: set[str], unknown: d
         for axis, dim in enumerate(info.type.tensor_type.shape.dim):
             if not is_unknown(dim):
                 continue
-            keys = (dim.dim_param, f"{info.name}:{axis}") if dim.dim_param else (f"{info.name}:{axis}",)
-            unknown[keys[0]] = None
-            for key in keys:
+            unknown[dimension(info.name, axis, dim.dim_param)] = None
+            for key in (dim.dim_param, f"{info.name}:{axis}"):
                 if key in dims:
                     dim.dim_value = dims[key]
                     used.add(key)

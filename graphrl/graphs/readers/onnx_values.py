@@ -50,9 +50,12 @@ Scope = Mapping[str, Value]
 
 def scope_of(graph: GraphProto, outer: Scope | None = None) -> dict[str, Value]:
     """All values of a graph by name, those of the graphs around it (`outer`) included."""
-    scope = dict(outer or {})
+    own: dict[str, Value] = {}
     for info in (*graph.input, *graph.output, *graph.value_info):
-        scope[info.name] = _value(info.type)
+        # A result can stand in both lists, and inference completes only one of them.
+        if info.name not in own or own[info.name].bytes is None:
+            own[info.name] = _value(info.type)
+    scope = {**(outer or {}), **own}
     for tensor in graph.initializer:
         scope[tensor.name] = _tensor(tensor.data_type, tuple(tensor.dims))
     for sparse in graph.sparse_initializer:
@@ -83,6 +86,11 @@ def _tensor(element_type: int, shape: tuple[int | str, ...] | None) -> Value:
 def is_unknown(dim: Any) -> bool:
     """Whether a dimension of a protobuf shape has no size."""
     return not dim.HasField("dim_value") or dim.dim_value < 0
+
+
+def dimension(tensor: str, axis: int, name: str) -> str:
+    """What users call an unknown dimension: its name in the model if it has one that inference did not make up."""
+    return f"{tensor}:{axis}" if not name or name.startswith("unk__") else name
 
 
 def subgraphs(node: NodeProto) -> dict[str, GraphProto]:
