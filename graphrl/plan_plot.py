@@ -97,7 +97,9 @@ def _draw_title(lanes: Axes, plan: Plan, *, by_position: bool) -> None:
     objective = problem.objective.replace("_", " ")
     facts = [f"{objective} {format_objective(problem.objective, plan.value)}"]
     if plan.bound is not None:
-        gap = "" if plan.gap is None else " (optimal)" if plan.gap <= 0 else f" (gap {100 * plan.gap:.1f}%)"
+        gap = (
+            "" if plan.gap is None or plan.excess else f" (gap {100 * plan.gap:.1f}%)" if plan.gap > 0 else " (optimal)"
+        )
         facts.append(f"bound {format_objective(problem.objective, plan.bound)}{gap}")
     if problem.objective == "peak_memory" and not by_position:
         facts.append(f"makespan {format_seconds(plan.makespan)}")

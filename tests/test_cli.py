@@ -1,6 +1,7 @@
 """The command line: results, exit codes, and faults in one line with nothing written."""
 
 import gzip
+import io
 import json
 import os
 import signal
@@ -14,7 +15,8 @@ from typing import Any
 import pytest
 
 from graphrl.cli import COMMANDS, main
-from graphrl.commands.progress import share_spent
+from graphrl.commands.progress import progress_bar, share_spent
+from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.readers import read_graph
 from graphrl.graphs.readers.json import write_json
@@ -167,7 +169,7 @@ OPTION_FAULTS = [
     (["--bandwidth", "0"], "bandwidth is 0"),
     (["--bandwidth", "fast"], "fast"),
     (["--bandwidth", "5GHz"], "unknown unit"),
-    (["--memory-limit", "16GiB"], "only goes with the makespan"),
+    (["--memory-limit", "16GiB"], "memory_limit"),
     (["--memory-limit", "0", "--objective", "makespan"], "memory_limit is 0"),
     (["--memory-limit", "16 apples", "--objective", "makespan"], "apples"),
     (["--memory-limit", "99999999TiB", "--objective", "makespan"], "outside"),
@@ -453,14 +455,25 @@ def test_share_of_the_budget() -> None:
     assert share_spent(Budget(None, 1.0), 10, 2.0) == 1.0
 
 
-def test_progress_bar_on_a_terminal(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from graphrl.commands.progress import progress_bar
-    from graphrl.costs.problem import Problem
-
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    with progress_bar("[bold]tiny", Problem(), Budget(100)) as progress:
+@pytest.mark.parametrize("limit", [None, 11, 12])
+def test_progress_bar_on_a_terminal(limit: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.StringIO()
+    monkeypatch.setattr(shown, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", shown)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    problem = Problem("makespan", memory_limit=limit)
+    plan = Plan.from_order(TINY, problem, [0] * 4, [0, 2, 1, 3], method="m", seconds=0, evaluations=1, seed=0)
+    with progress_bar("[bold]tiny", problem, Budget(100)) as progress:
         assert progress is not None
-        progress(50, 1.0, lambda: Plan.load("unused"), 12.0)
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: False, raising=False)
+        progress(50, 1.0, lambda: plan, 7.0)
+        time.sleep(0.3)  # the bar is drawn ten times a second
+    assert "[bold]tiny" in shown.getvalue()
+    assert "50 evaluations" in shown.getvalue()
+    assert ("1 B above the limit" if limit == 11 else "best 7.00 s") in shown.getvalue()
+
+
+def test_no_progress_bar_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
     with progress_bar("tiny", Problem(), Budget(100)) as progress:
         assert progress is None

@@ -408,7 +408,7 @@ def big_graph(ops: int) -> ComputationGraph:
                 kinds[i % 12],
                 float(random.exponential(1e-5)),
                 (f"t{i - 1}",) if i else (),
-                (Tensor(f"t{i}", int(random.integers(1e6))),),
+                (Tensor(f"t{i}", int(random.integers(10**6))),),
             )
             for i in range(ops)
         ),

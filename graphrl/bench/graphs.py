@@ -1,4 +1,4 @@
-"""Random graphs to measure on: three families of 2 to 3 edges an op, as functions of a seed.
+"""Random graphs to measure on: three families of 2 to 3 edges an op (from 64 ops on), as functions of a seed.
 
 Sizes, in bytes and seconds, are whole numbers that float32 sums keep exactly, so that all methods must agree to the
 digit. Every op writes one tensor. Ops stand in a topological order.

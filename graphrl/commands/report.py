@@ -19,7 +19,7 @@ def summary(plan: Plan) -> dict[str, Any]:
         "method": plan.method,
         "objective": problem.objective,
         "value": _finite(plan.value),
-        "bound": _finite(plan.bound),
+        "bound": _bound(plan),
         "gap": _finite(plan.gap),
         "feasible": plan.excess == 0,
         "makespan": _finite(plan.makespan),
@@ -63,7 +63,7 @@ def _rows(plan: Plan) -> list[tuple[str, str]]:
     exact = f" ({plan.value:,} bytes)" if problem.objective == "peak_memory" and plan.value >= 1024 else ""
     rows = [(name, format_objective(problem.objective, plan.value) + exact)]
     if plan.bound is not None:
-        gap = "" if plan.gap is None else ": optimal" if plan.gap <= 0 else f": gap {100 * plan.gap:.1f}%"
+        gap = "" if plan.gap is None or plan.excess else f": gap {100 * plan.gap:.1f}%" if plan.gap > 0 else ": optimal"
         rows.append(("lower bound", format_objective(problem.objective, plan.bound) + gap))
     if problem.objective == "peak_memory":
         rows.append(("makespan", format_seconds(plan.makespan)))
@@ -90,3 +90,10 @@ def _peaks(peaks: tuple[int, ...]) -> str:
 
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
+
+
+def _bound(plan: Plan) -> float | None:
+    """The bound; bytes as an integer, like the value."""
+    if plan.bound is not None and plan.problem.objective == "peak_memory":
+        return int(plan.bound)
+    return _finite(plan.bound)

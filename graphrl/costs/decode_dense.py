@@ -18,8 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from graphrl.costs.decode import Schedule, node_count
-from graphrl.costs.lanes import IDLE, Lanes
+from graphrl.costs.decode import Schedule
+from graphrl.costs.lanes import IDLE, Lanes, node_count
 from graphrl.costs.problem import Transfer
 from graphrl.costs.timing import Clocks, Node, advance, start_clocks
 from graphrl.graphs.padding import PaddedGraph, Sizes
@@ -138,9 +138,7 @@ def _start(graph: PaddedGraph, tables: _Tables, devices: int, *, timed: bool) ->
     )
 
 
-def _step(
-    state: _State, tables: _Tables, sizes: Sizes, devices: int, transfer: Transfer
-) -> tuple[_State, jax.Array]:
+def _step(state: _State, tables: _Tables, sizes: Sizes, devices: int, transfer: Transfer) -> tuple[_State, jax.Array]:
     popped = _popped(state.best, tables, sizes, devices)
     row = _get(tables.matrix, popped.row)
     there = tables.device == popped.target.astype(jnp.int8)[:, None]

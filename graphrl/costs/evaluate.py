@@ -59,9 +59,7 @@ def evaluate(
     decoded = _decode(graph, lanes, problem, durations, form)
     peak = jnp.zeros((problem.devices, g, p), jnp.float32)
     if memory:
-        peak = peak_memory(
-            graph, lanes, decoded.events, problem.devices, resident_weights=problem.resident_weights
-        )
+        peak = peak_memory(graph, lanes, decoded.events, problem.devices, resident_weights=problem.resident_weights)
     return Costs(decoded.makespan.reshape(g, p), peak, decoded.events.reshape(-1, g, p))
 
 

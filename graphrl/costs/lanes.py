@@ -10,11 +10,14 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from graphrl.costs.decisions import Decisions
-from graphrl.graphs.padding import READS, PaddedGraph
+from graphrl.costs.indexing import put_max, take
+from graphrl.graphs.padding import PaddedGraph, Sizes
+from graphrl.graphs.rows import READS
 
-IDLE = jnp.int32(-1)  # in place of a packed key: not in the ready queue
+IDLE = np.int32(-1)  # in place of a packed key: not in the ready queue
 
 
 @jax.tree_util.register_dataclass
@@ -32,15 +35,20 @@ class Lanes:
     graph: jax.Array  # [L] int32, the graph of each lane
 
 
+def node_count(sizes: Sizes, devices: int) -> int:
+    """N: ops and possible transfers of a padded graph."""
+    return sizes.ops + sizes.tensors * (devices - 1)
+
+
 def rows(array: jax.Array, index: jax.Array) -> jax.Array:
     """`array[index]`, row by row and graph by graph: `[x, g, p]` by `[g, y]` gives `[y, g, p]`."""
     x, g, p = array.shape
     flat = index.T * g + jnp.arange(g, dtype=index.dtype)[None, :]
-    return array.reshape(x * g, p).at[flat].get(mode="promise_in_bounds", wrap_negative_indices=False)
+    return take(array.reshape(x * g, p), flat)
 
 
 def by_device(values: jax.Array, device: jax.Array) -> jax.Array:
-    """`values[device[...], ...]`, element by element: `[d, ...]` by `[..., ...]`; compares are cheaper than a gather."""
+    """`values[device[...], ...]`, element by element: compares are cheaper than a gather of so few."""
     shape = jnp.broadcast_shapes(values[0].shape, device.shape)
     picked = jnp.broadcast_to(values[0], shape)
     for b in range(1, values.shape[0]):
@@ -49,11 +57,11 @@ def by_device(values: jax.Array, device: jax.Array) -> jax.Array:
 
 
 def scatter_max(index: jax.Array, values: jax.Array, size: int, start: jax.Array | float) -> jax.Array:
-    """The largest of `values` `[y, g, p]` by `index` `[g, y]` (sorted in each graph): `[size, g, p]`, at least `start`."""
+    """The largest of `values` `[y, g, p]` by `index` `[g, y]`: `[size, g, p]`, at least `start`."""
     _, g, p = values.shape
     flat = index.T * g + jnp.arange(g, dtype=index.dtype)[None, :]
     out = jnp.full((size * g, p), start, values.dtype)
-    return out.at[flat].max(values, mode="promise_in_bounds", wrap_negative_indices=False).reshape(size, g, p)
+    return put_max(out, flat, values).reshape(size, g, p)
 
 
 def implied(graph: PaddedGraph, decisions: Decisions, devices: int) -> Lanes:

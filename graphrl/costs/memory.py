@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from graphrl.costs.decode import node_count
-from graphrl.costs.lanes import Lanes, by_device, entry_devices, rows, scatter_max
+from graphrl.costs.indexing import add, put, take
+from graphrl.costs.lanes import Lanes, by_device, entry_devices, node_count, rows, scatter_max
+from graphrl.costs.sharing import share_buffers
 from graphrl.graphs.padding import PaddedGraph
-
 
 _BLOCK = 16
 
@@ -47,7 +47,10 @@ def peak_memory(
     copies = _copies(graph, lanes, place, devices, never=events.shape[0])
     per_node = _bytes_of_nodes(graph, devices)
     index = node + lanes.graph[None] * per_node.shape[-1]
-    allocated, workspace = (table.at[index].get(mode="promise_in_bounds", wrap_negative_indices=False) for table in per_node.reshape(2, -1))
+    allocated, workspace = (take(table, index) for table in per_node.reshape(2, -1))
+    if graph.sizes.shares:
+        shared = share_buffers(graph, lanes, place, copies.end, copies.freed, allocated)
+        copies, allocated = copies._replace(end=shared.end, freed=shared.freed), shared.allocated
     freed = _freed(copies, events.shape[0], devices)
     resident = jnp.zeros((devices, g, p), jnp.float32)
     if resident_weights:
@@ -96,7 +99,7 @@ def _places(node: jax.Array, nodes: int) -> jax.Array:
     lane = jnp.arange(count, dtype=jnp.int32)
     step = jnp.broadcast_to(jnp.arange(steps, dtype=jnp.int32)[:, None], node.shape)
     place = jnp.zeros((nodes + 1) * count, jnp.int32)
-    return place.at[node * count + lane[None]].set(step, mode="promise_in_bounds", wrap_negative_indices=False).reshape(nodes + 1, count)
+    return put(place, node * count + lane[None], step).reshape(nodes + 1, count)
 
 
 def _copies(graph: PaddedGraph, lanes: Lanes, place: jax.Array, devices: int, never: int) -> Copies:
@@ -122,9 +125,7 @@ def _last_reads(graph: PaddedGraph, placement: jax.Array, place: jax.Array, devi
     reads = entry_devices(graph, placement)
     last_op = placement.shape[0] - 1
     at = jnp.stack([rows(place, jnp.minimum(graph.row_entry[..., j], last_op)) for j in range(reads.shape[0])])
-    last = [
-        scatter_max(graph.row_tensor, jnp.where(reads == b, at, -1).max(0), t + 1, -1)[:t] for b in range(devices)
-    ]
+    last = [scatter_max(graph.row_tensor, jnp.where(reads == b, at, -1).max(0), t + 1, -1)[:t] for b in range(devices)]
     return jnp.stack(last)
 
 
@@ -146,5 +147,5 @@ def _freed(copies: Copies, steps: int, devices: int) -> jax.Array:
     freed = jnp.zeros(devices * (steps + 1) * g * p, jnp.float32)
     for device, end, size in zip(*copies, strict=True):
         index = (device * (steps + 1) + end) * (g * p) + lane
-        freed = freed.at[index].add(jnp.broadcast_to(size, (t, g, p)), mode="promise_in_bounds", wrap_negative_indices=False)
+        freed = add(freed, index, jnp.broadcast_to(size, (t, g, p)))
     return freed.reshape(devices, steps + 1, g * p)[:, :steps]

@@ -52,7 +52,7 @@ class Problem:
             if isinstance(self.memory_limit, bool) or not isinstance(self.memory_limit, int) or self.memory_limit <= 0:
                 raise ProblemError(f"memory_limit is {self.memory_limit!r}: must be a positive integer of bytes")
             if self.objective != "makespan":
-                raise ProblemError("memory_limit only goes with the makespan objective: peak_memory minimises memory itself")
+                raise ProblemError("memory_limit goes with the makespan objective: peak_memory minimises memory itself")
 
     def transfer_seconds(self, num_bytes: float) -> float:
         """Seconds that moving `num_bytes` takes."""

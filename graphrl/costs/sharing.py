@@ -1,18 +1,17 @@
 """Buffers that tensors share (`alias` and `reuses`), on the device; the rules stand in `exact_memory.py`.
 
-Used only for graphs padded for shares: others compile to the same program as without it.
+Used only for graphs that are padded for shares: others compile to the same program as without it.
 
-An **instance** is a copy of a tensor on a device: copy c of tensor t is number c * t_size + t, and copy 0 is the one
-where its producer runs (see memory.py). A **share** is an output x that uses the buffer of an input y of its op. The
-buffer is that of y's instance on the op's device: of y's transferred copy, or of y itself, or, if y is an alias made
-on this device, of what y shares with.
+An **instance** is a copy of a tensor on a device: copy c of tensor i is instance c * t + i, and copy 0 is the one where
+its producer runs (see memory.py). A **share** is an output x that uses the buffer of an input y of its op. That buffer
+belongs to the transferred copy of y on the op's device or, if y was made there, to y itself or, if y is an alias, to
+what y shares with.
 
-- An alias only makes its buffer live longer: until its own end.
-- An output that reuses takes the buffer over if the buffer would end at the op itself: then its own allocation is
-  spared, its own end frees nothing, and the buffer ends where the output does, or who takes it from that in turn.
+- An alias only makes the buffer live until its own end.
+- An output that reuses takes the buffer over if that would end at the op itself. Then its own allocation is spared, its
+  own end frees nothing, and the buffer ends where the output does, or where the one does that takes it from that.
 
-Both are chains of shares, followed by pointer doubling: log2(s) rounds of gathers over all shares, and no loop over
-them.
+Both are chains of shares. Pointer doubling follows them in log2(s) rounds of gathers, with no loop over shares.
 """
 
 from typing import NamedTuple
@@ -26,26 +25,28 @@ from graphrl.graphs.padding import PaddedGraph
 
 
 class Shared(NamedTuple):
-    """What sharing changes. `end` and `freed` as in `memory.Copies`."""
+    """What sharing makes of ends, frees and allocations."""
 
-    end: jax.Array  # [d, t, g, p] int32
-    freed: jax.Array  # [d, t, g, p] float32, byte units
+    end: jax.Array  # [d, t, g, p] int32, see `memory.Copies`
+    freed: jax.Array  # [d, t, g, p] float32, byte units, see `memory.Copies`
     allocated: jax.Array  # [c, L] float32, byte units
 
 
 class _Shares(NamedTuple):
-    """The shares in every lane. Padding shares are of tensor t and of instance d * t, which both are none."""
+    """The shares of every graph; those of padding are of tensor t, and of instance d * t, which is none."""
 
     tensor: jax.Array  # [g, s] int32, x
-    place: jax.Array  # [s, g, p] int32, place of x's producer
-    instance: jax.Array  # [s, g, p] int32, of y
+    reuses: jax.Array  # [s, g, 1] bool
+    place: jax.Array  # [s, g, p] int32, of x's producer
+    instance: jax.Array  # [s, g, p] int32, of y on x's device
     parent: jax.Array  # [s, g, p] int32, the share that made y an alias on this device; s where there is none
+    external: jax.Array  # [t, g, 1] bool, tensors that are aliases of external inputs
 
 
 def share_buffers(
     graph: PaddedGraph, lanes: Lanes, place: jax.Array, end: jax.Array, freed: jax.Array, allocated: jax.Array
 ) -> Shared:
-    """Ends, frees and allocations when buffers are shared, from those when every tensor has its own.
+    """Ends, frees and allocations under sharing, from those where every tensor has a buffer of its own.
 
     Args:
       graph: a batch of graphs (leading axis g) with `sizes.shares` > 0.
@@ -57,31 +58,83 @@ def share_buffers(
     """
     d, t, g, p = end.shape
     never, none = allocated.shape[0], d * t
-    shares = _shares(graph, lanes, place, none)
-    index = jnp.arange(graph.sizes.shares, dtype=jnp.int32)[:, None, None]
-    reuses = graph.share_reuses.T[..., None]
-    ends = _with_row(end.reshape(none, g, p), -1)
-    ends = ends.at[:t].set(jnp.where(_external(graph).T[..., None], never, ends[:t]))  # nobody takes those over
-
-    buffer = _pick(shares.instance, _last_of_chain(shares.parent))
-    of_aliases = jnp.where(reuses, -1, rows(ends, shares.tensor))
-    ends = _at(ends, buffer, of_aliases, "max")
-
-    # the first of an op's outputs has a buffer that several want
-    wanted = reuses & (_pick(ends, buffer) == shares.place)
-    taker = _at(jnp.full_like(ends, index.shape[0]), buffer, jnp.where(wanted, index, index.shape[0]), "min")
-    takes = wanted & (_pick(taker, buffer) == index)
-
-    last = _last_of_chain(rows(taker, shares.tensor))
-    final = _pick(rows(ends, shares.tensor), last)
-    ends = _at(ends, jnp.where(takes, buffer, none), final, "set")
-    graph_index = jnp.arange(g, dtype=jnp.int32)[:, None]
-    owner = _with_row(jnp.zeros((t, g, p), jnp.bool_), False)
-    owner = owner.at[shares.tensor.T, graph_index.T].max(takes)[:t]
-    spared = jnp.where(takes, graph.owned_bytes.at[graph_index, shares.tensor].get(mode="clip").T[..., None], 0.0)
-    place_of = jnp.where(takes, shares.place, 0)
+    shares = _shares(graph, lanes, place)
+    home = jnp.where(shares.external, never, end[0])  # so that nobody takes an external buffer over
+    ends = _with_none(jnp.concatenate([home, end[1:].reshape(none - t, g, p)]))
+    buffer = _gather(shares.instance, _chain_ends(shares.parent))
+    ends = _flat(ends).at[_index(buffer)].max(jnp.where(shares.reuses, -1, rows(ends, shares.tensor)))
+    ends = ends.reshape(none + 1, g, p)
+    takes, taker = _takers(shares, buffer, ends)
+    final = _gather(rows(ends, shares.tensor), _chain_ends(rows(taker, shares.tensor)))
+    ends = _flat(ends).at[_index(jnp.where(takes, buffer, none))].set(final).reshape(none + 1, g, p)
+    frees = _with_none(jnp.broadcast_to(freed, end.shape).reshape(none, g, p))
+    owner = jnp.where(takes, shares.tensor.T[..., None], none)
+    owned = jnp.take_along_axis(graph.owned_bytes, jnp.minimum(shares.tensor, t - 1), 1).T[..., None]
     return Shared(
         end=ends[:none].reshape(d, t, g, p),
-        freed=jnp.broadcast_to(freed, end.shape).at[0].set(jnp.where(owner, 0.0, freed[0])),
-        allocated=_at(allocated.reshape(never, g, p), place_of, -spared, "add").reshape(never, g * p),
+        freed=_flat(frees).at[_index(owner)].set(0.0).reshape(none + 1, g, p)[:none].reshape(d, t, g, p),
+        allocated=_flat(allocated).at[_index(shares.place)].add(jnp.where(takes, -owned, 0.0)).reshape(allocated.shape),
     )
+
+
+def _shares(graph: PaddedGraph, lanes: Lanes, place: jax.Array) -> _Shares:
+    t, g, p = lanes.source.shape
+    none = (lanes.target.shape[0] + 1) * t
+    count = graph.sizes.shares
+    of_graph = jnp.arange(g, dtype=jnp.int32)[:, None]
+    index = jnp.arange(count, dtype=jnp.int32)[None, :]
+    # [g, t + 1] the share by which a tensor is an alias
+    alias = jnp.full((g, t + 1), count, jnp.int32).at[of_graph, graph.share_tensor]
+    alias = alias.set(jnp.where(graph.share_reuses, count, index)).at[:, t].set(count)
+    real_tensor, real_of = (jnp.minimum(tensor, t - 1) for tensor in (graph.share_tensor, graph.share_of))
+    here, there = rows(lanes.source, real_tensor), rows(lanes.source, real_of)
+    copy = jnp.where(here == there, 0, 1 + here - (here > there).astype(jnp.int32))
+    of = graph.share_of.T[..., None]
+    return _Shares(
+        tensor=graph.share_tensor,
+        reuses=graph.share_reuses.T[..., None],
+        place=rows(place, graph.producer[of_graph, real_tensor]),
+        instance=jnp.where(of < t, copy * t + of, none),
+        parent=jnp.where(copy == 0, alias[of_graph, graph.share_of].T[..., None], count),
+        external=((graph.owned_bytes == 0) & (graph.tensor_bytes > 0) & (alias[:, :t] == count)).T[..., None],
+    )
+
+
+def _takers(shares: _Shares, buffer: jax.Array, ends: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Which shares take their buffer over: `[s, g, p]` bool, and the share that takes each: `[d * t + 1, g, p]`, s for
+    none. If several outputs of an op want one buffer, the first has it.
+    """
+    count = buffer.shape[0]
+    index = jnp.arange(count, dtype=jnp.int32)[:, None, None]
+    wants = shares.reuses & (_gather(ends, buffer) == shares.place)
+    nobody = jnp.full_like(ends, count)
+    taker = _flat(nobody).at[_index(buffer)].min(jnp.where(wants, index, count)).reshape(ends.shape)
+    return wants & (_gather(taker, buffer) == index), taker
+
+
+def _chain_ends(following: jax.Array) -> jax.Array:
+    """The last share of the chain from each one, `[s, g, p]`, given the next of each (s for none)."""
+    count = following.shape[0]
+    index = jnp.arange(count, dtype=jnp.int32)[:, None, None]
+    following = jnp.where(following < count, following, index)
+    return lax.fori_loop(0, (count - 1).bit_length(), lambda _, chain: _gather(chain, chain), following)
+
+
+def _with_none(array: jax.Array) -> jax.Array:
+    """One more row, for what is none."""
+    return jnp.concatenate([array, jnp.zeros((1, *array.shape[1:]), array.dtype)])
+
+
+def _flat(array: jax.Array) -> jax.Array:
+    return array.reshape(-1)
+
+
+def _index(index: jax.Array) -> jax.Array:
+    """Indices `[s, g, p]` along the first axis of an `[x, g, p]` array, as those of the flat array."""
+    _, g, p = index.shape
+    return index * (g * p) + jnp.arange(g * p, dtype=jnp.int32).reshape(1, g, p)
+
+
+def _gather(array: jax.Array, index: jax.Array) -> jax.Array:
+    """`array[index]`, lane by lane: `[x, g, p]` by `[s, g, p]` gives `[s, g, p]`."""
+    return _flat(array).at[_index(index)].get(mode="promise_in_bounds", wrap_negative_indices=False)

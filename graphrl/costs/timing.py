@@ -1,4 +1,4 @@
-"""When nodes run, as the order is walked: one clock per device and, under `link`, one per outgoing link (DESIGN.md 3)."""
+"""When nodes run, as the order is walked: one clock per device and, under `link`, one per outgoing link (DESIGN 3)."""
 
 from typing import NamedTuple
 

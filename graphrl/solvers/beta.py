@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.special import digamma
 
+from graphrl.costs.indexing import take
+
 _CELLS = 64
 _POINTS = 128  # of the numerical integral, over 10 standard deviations
 _LARGEST = 1 - 2.0**-24
@@ -61,8 +63,8 @@ def beta_quantile(table: BetaTable, uniform: jax.Array) -> jax.Array:
     part = scaled - cell.astype(jnp.float32)
     row = jnp.arange(k * g, dtype=jnp.int32).reshape(k, g, 1) * (_CELLS + 1)
     flat = table.logit.reshape(-1)
-    low = flat.at[row + cell].get(mode="promise_in_bounds", wrap_negative_indices=False)
-    high = flat.at[row + cell + 1].get(mode="promise_in_bounds", wrap_negative_indices=False)
+    low = take(flat, row + cell)
+    high = take(flat, row + cell + 1)
     # beyond the outermost quantiles the distribution function is exponential in the logit
     first, last = cell == 0, cell == _CELLS - 1
     tail = jnp.log(jnp.where(first, part, 1 - part))

@@ -22,6 +22,7 @@ from jax import lax
 
 from graphrl.costs.decisions import from_genes, num_genes
 from graphrl.costs.fitness import fitness
+from graphrl.costs.indexing import take
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.padding import PaddedGraph
@@ -155,7 +156,7 @@ def _next(state: State, values: jax.Array, parameters: Parameters, proposals: Be
     column = (place + jnp.arange(g, dtype=jnp.int32)[:, None] * p).reshape(-1)
     genes = jnp.concatenate([state.elites, state.offspring], -1).reshape(k, g * p)
     ranked = genes.at[:, column].get(mode="promise_in_bounds", wrap_negative_indices=False)
-    children = ranked.reshape(-1).at[state.draw.parents.reshape(-1)].get(mode="promise_in_bounds", wrap_negative_indices=False)
+    children = take(ranked.reshape(-1), state.draw.parents.reshape(-1))
     offspring = jnp.concatenate([state.draw.mutants, children.reshape(k, g, -1)], -1)
     following = state.generation + jnp.int32(1)
     return State(
@@ -168,9 +169,7 @@ def _next(state: State, values: jax.Array, parameters: Parameters, proposals: Be
     )
 
 
-def _draw(
-    keys: jax.Array, generation: jax.Array, k: int, parameters: Parameters, proposals: BetaTable | None
-) -> Draw:
+def _draw(keys: jax.Array, generation: jax.Array, k: int, parameters: Parameters, proposals: BetaTable | None) -> Draw:
     """Parents, coins and mutants of the generation after `generation`."""
     g, p, e, m = keys.shape[0], parameters.population, parameters.elites, parameters.mutants
     seeds = _seeds(keys, generation)

@@ -40,9 +40,7 @@ def solve(
     samples = _SAMPLES if budget.evaluations is None else min(_SAMPLES, budget.evaluations)
     k = num_genes(padded.sizes, problem.devices)
     key, step = jax.random.key(seed), jnp.int32(0)
-    start = _State(
-        jnp.zeros(k, jnp.float32), jnp.float32(jnp.inf), _sample(key, step, k, samples), step, key
-    )
+    start = _State(jnp.zeros(k, jnp.float32), jnp.float32(jnp.inf), _sample(key, step, k, samples), step, key)
     search: PopulationSearch[_State] = PopulationSearch(
         graph,
         problem,

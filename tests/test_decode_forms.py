@@ -1,0 +1,123 @@
+"""The two forms of the decoder, rows (for CPUs) and dense (for GPUs and TPUs), give the same orders and times."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from device_graphs import PROBLEMS, SIZES, compiled, host_order, problem_name, random_decisions, random_graphs
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphrl.costs import decode, decode_dense, evaluate
+from graphrl.costs.decisions import Decisions
+from graphrl.costs.lanes import implied
+from graphrl.costs.problem import Problem
+from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+from graphrl.graphs.padding import PaddedGraph, Sizes, pad_batch
+
+GRAPHS, LANES = 12, 10
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=problem_name)
+def test_both_forms_give_the_same(problem: Problem) -> None:
+    rng = np.random.default_rng(200 * problem.devices + len(problem.transfer))
+    graphs = random_graphs(rng, GRAPHS)
+    padded = pad_batch(graphs, SIZES)
+    decisions = random_decisions(rng, GRAPHS, LANES, problem.devices)
+    rows = jax.device_get(compiled(problem, "rows")(padded, decisions))
+    dense = jax.device_get(compiled(problem, "dense")(padded, decisions))
+    np.testing.assert_array_equal(rows.makespan, dense.makespan)
+    np.testing.assert_array_equal(rows.peak_memory, dense.peak_memory)
+    for (i, graph), lane in itertools.product(enumerate(graphs), range(LANES)):
+        orders = [
+            host_order(costs.events[:, i, lane], graph, problem.devices, SIZES.ops, SIZES.tensors)
+            for costs in (rows, dense)
+        ]
+        np.testing.assert_array_equal(*orders)
+
+
+def test_dense_steps_come_without_gaps() -> None:
+    """An idle step says so with the same event whatever came before, and only after all others."""
+    problem = PROBLEMS[3]
+    rng = np.random.default_rng(1)
+    padded = pad_batch(random_graphs(rng, GRAPHS), SIZES)
+    costs = compiled(problem, "dense")(padded, random_decisions(rng, GRAPHS, LANES, problem.devices))
+    idle = decode.node_count(SIZES, problem.devices) * problem.devices
+    events = np.asarray(costs.events)
+    assert events.shape[0] == decode_dense.num_events(SIZES, problem.devices)
+    assert events.max() == idle
+    assert (np.diff((events == idle).astype(int), axis=0) >= 0).all()
+
+
+def test_rows_with_fixed_trips_give_the_same() -> None:
+    """What a GPU runs for large graphs: every step that could be needed, whether or not it is."""
+    problem = PROBLEMS[6]
+    rng = np.random.default_rng(2)
+    padded = pad_batch(random_graphs(rng, GRAPHS), SIZES)
+    decisions = random_decisions(rng, GRAPHS, LANES, problem.devices)
+
+    @functools.partial(jax.jit, static_argnames="fixed_trips")
+    def schedule(graph: PaddedGraph, decisions: Decisions, fixed_trips: bool) -> decode.Schedule:
+        lanes = implied(graph, decisions, problem.devices)
+        durations = evaluate.node_seconds(graph, problem)
+        return decode.schedule(graph, lanes, problem.devices, problem.transfer, durations, fixed_trips=fixed_trips)
+
+    few, all_steps = schedule(padded, decisions, False), schedule(padded, decisions, True)
+    idle = decode.node_count(SIZES, problem.devices)
+    np.testing.assert_array_equal(
+        np.minimum(few.events // problem.devices, idle), np.minimum(all_steps.events // problem.devices, idle)
+    )
+    np.testing.assert_array_equal(few.makespan, all_steps.makespan)
+
+
+def test_an_op_may_read_several_tensors_of_one_producer_and_wait_for_it() -> None:
+    """Their counts add in one entry of the dense matrix; the transfers of each tensor are separate nodes."""
+    outputs = tuple(Tensor(f"t{k}", 1) for k in range(5))
+    graph = ComputationGraph(
+        "many",
+        (
+            Op("reads", runtime=1, inputs=tuple(tensor.name for tensor in outputs), after=("makes",)),
+            Op("makes", runtime=2, outputs=outputs),
+        ),
+    )
+    padded = pad_batch([graph], SIZES)
+    decisions = random_decisions(np.random.default_rng(0), 1, 2, 2)
+    np.asarray(decisions.placement)[:2, 0, 0] = 0, 0
+    np.asarray(decisions.placement)[:2, 0, 1] = 1, 0
+    problem = PROBLEMS[3]
+    for form in ("rows", "dense"):
+        costs = compiled(problem, form)(padded, decisions)
+        assert (costs.makespan[0] * padded.second_unit[0]).tolist() == [3.0, 3 + 5 * (0.5 + 1 / 4)]
+
+
+# Form and device kind
+
+
+@pytest.mark.parametrize(
+    ("backend", "ops", "form"),
+    [
+        ("cpu", 512, "rows"),
+        ("gpu", 512, "dense"),
+        ("gpu", evaluate.DENSE_OPS, "dense"),
+        ("gpu", 2 * evaluate.DENSE_OPS, "rows, all steps"),
+        ("tpu", 4096, "dense"),
+    ],
+)
+def test_the_device_kind_chooses_the_form(backend: str, ops: int, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def rows(*_: object, fixed_trips: bool) -> str:
+        return "rows, all steps" if fixed_trips else "rows"
+
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    monkeypatch.setattr(evaluate, "schedule", rows)
+    monkeypatch.setattr(evaluate, "schedule_dense", lambda *_: "dense")
+    graph = pad_batch([ComputationGraph("one", (Op("a"),))], Sizes(ops, 8, ops, 8, 8, 0, 0))
+    assert evaluate._decode(graph, None, Problem(), None, "auto") == form  # type: ignore[arg-type, comparison-overlap]
+
+
+@given(st.integers(0, 2**14))
+def test_counts_of_the_dense_form_fit_their_type(uses: int) -> None:
+    sizes = Sizes(8, 8, 8, 8, uses, 40, 0)
+    assert 2 * uses + 40 < jnp.iinfo(decode_dense._count_type(sizes)).max

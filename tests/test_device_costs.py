@@ -1,0 +1,232 @@
+"""The device code against its host twin: orders, makespans and peaks, to the last digit."""
+
+import dataclasses
+import itertools
+import math
+
+import chex
+import jax
+import numpy as np
+import pytest
+from device_graphs import (
+    PROBLEMS,
+    SIZES,
+    compiled,
+    fits,
+    host_order,
+    of_graph,
+    problem_name,
+    random_decisions,
+    random_graphs,
+    resized,
+)
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from random_graphs import decisions as drawn_decisions
+from random_graphs import graphs as drawn_graphs
+
+from graphrl.costs import exact
+from graphrl.costs.bounds import lower_bound
+from graphrl.costs.decisions import Decisions, from_genes, num_genes, to_genes
+from graphrl.costs.evaluate import Costs, evaluate
+from graphrl.costs.fitness import fitness
+from graphrl.costs.problem import Problem
+from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+from graphrl.graphs.padding import PaddedGraph, bucket, pad_batch
+
+GRAPHS, LANES = 12, 10  # of each problem: 12 * 12 * 10 triples in all
+
+
+def check(graph: ComputationGraph, costs: Costs, padded: PaddedGraph, at: tuple[int, int], want: tuple) -> exact.Costs:
+    """Holds one lane of device costs against the host's; `want` is problem, placement, op keys and transfer keys."""
+    problem, placement, op_keys, transfer_keys = want
+    order = exact.decode(graph, problem, placement, op_keys, transfer_keys)
+    events = np.asarray(costs.events)[:, *at]
+    sizes = padded.sizes
+    np.testing.assert_array_equal(host_order(events, graph, problem.devices, sizes.ops, sizes.tensors), order)
+    expected = exact.evaluate(graph, problem, placement, order)  # raises if the order is not topological
+    assert float(costs.makespan[at]) * float(padded.second_unit[at[0]]) == expected.makespan
+    peaks = np.asarray(costs.peak_memory)[:, *at] * np.asarray(padded.byte_unit)[at[0]]
+    assert tuple(peaks.tolist()) == expected.peak_memory
+    return expected
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=problem_name)
+def test_equals_the_host_twin(problem: Problem) -> None:
+    rng = np.random.default_rng(100 * problem.devices + len(problem.transfer))
+    graphs = random_graphs(rng, GRAPHS)
+    padded = pad_batch(graphs, SIZES)
+    decisions = random_decisions(rng, GRAPHS, LANES, problem.devices)
+    costs = jax.device_get(compiled(problem)(padded, decisions))
+    for (i, graph), lane in itertools.product(enumerate(graphs), range(LANES)):
+        check(graph, costs, padded, (i, lane), (problem, *of_graph(decisions, graph, i, lane)))
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=problem_name)
+def test_never_below_the_bounds(problem: Problem) -> None:
+    rng = np.random.default_rng(7)
+    graphs = random_graphs(rng, GRAPHS)
+    padded = pad_batch(graphs, SIZES)
+    costs = compiled(problem)(padded, random_decisions(rng, GRAPHS, LANES, problem.devices))
+    for i, graph in enumerate(graphs):
+        peak = costs.peak_memory[:, i].max(0) * padded.byte_unit[i]
+        assert peak.min() >= lower_bound(graph, dataclasses.replace(problem, objective="peak_memory"))
+        assert costs.makespan[i].min() * padded.second_unit[i] >= lower_bound(graph, problem)
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_equals_the_host_twin_on_small_graphs(data: st.DataObject) -> None:
+    problem = PROBLEMS[6]  # rendezvous on 3 devices
+    graph = data.draw(drawn_graphs())
+    assume(fits(graph))
+    placement, op_keys, transfer_keys = data.draw(drawn_decisions(graph, problem))
+    n, t = graph.arrays.num_ops, graph.arrays.num_tensors
+    decisions = random_decisions(np.random.default_rng(0), 1, 1, problem.devices)
+    np.asarray(decisions.placement)[:n, 0, 0] = placement
+    np.asarray(decisions.op_keys)[:n, 0, 0] = op_keys
+    np.asarray(decisions.transfer_keys)[:, :t, 0, 0] = transfer_keys.T
+    padded = pad_batch([graph], SIZES)
+    costs = jax.device_get(compiled(problem)(padded, decisions))
+    check(graph, costs, padded, (0, 0), (problem, placement, op_keys, transfer_keys))
+
+
+def test_the_random_graphs_try_every_rule() -> None:
+    graphs = random_graphs(np.random.default_rng(0), 60)
+    arrays = [graph.arrays for graph in graphs]
+    assert any((a.tensor_bytes == 0).any() for a in arrays)
+    assert any(len(set(a.producer.tolist())) < a.num_tensors for a in arrays)  # several outputs
+    assert any(a.kept.any() for a in arrays)
+    assert any(np.bincount(a.use_tensor).max(initial=0) > 8 for a in arrays)  # rows of one tensor
+    assert any(np.bincount(a.control_source).max(initial=0) > 8 for a in arrays)
+    data = [set(zip(a.producer[a.use_tensor].tolist(), a.use_op.tolist(), strict=True)) for a in arrays]
+    control = [set(zip(a.control_source.tolist(), a.control_target.tolist(), strict=True)) for a in arrays]
+    assert any(x & y for x, y in zip(data, control, strict=True))  # side by side
+    assert sum((a.alias >= 0).sum() for a in arrays) > 60
+    assert sum((a.reuses >= 0).sum() for a in arrays) > 60
+    assert any((a.alias == -2).any() for a in arrays)  # of an external input
+
+
+def test_takeovers_and_aliases_change_peaks() -> None:
+    """What the twin test compares must be there: buffers are taken over, and kept alive, in the graphs that it draws."""
+    rng = np.random.default_rng(3)
+    graphs = random_graphs(rng, GRAPHS)
+    decisions = random_decisions(rng, GRAPHS, LANES, 2)
+
+    def peaks(field: str) -> np.ndarray:
+        def plain(op: Op) -> Op:
+            return dataclasses.replace(op, outputs=tuple(dataclasses.replace(t, **{field: None}) for t in op.outputs))
+
+        changed = [dataclasses.replace(graph, ops=tuple(map(plain, graph.ops))) for graph in graphs] if field else graphs
+        padded = pad_batch(changed, SIZES)
+        costs = compiled(PROBLEMS[3])(padded, decisions)
+        return np.asarray(costs.peak_memory) * np.asarray(padded.byte_unit)[None, :, None]
+
+    with_shares = peaks("")
+    assert (with_shares < peaks("reuses")).any()
+    assert (with_shares < peaks("alias")).any()
+
+
+# The worked example of DESIGN.md 3.
+
+TINY = ComputationGraph(
+    "tiny",
+    (
+        Op("a", runtime=1, outputs=(Tensor("a0", 4),)),
+        Op("b", runtime=2, inputs=("a0",), outputs=(Tensor("b0", 3),)),
+        Op("c", runtime=3, inputs=("a0",), outputs=(Tensor("c0", 5),), workspace_bytes=2),
+        Op("d", runtime=1, inputs=("b0", "c0"), outputs=(Tensor("d0", 1),)),
+    ),
+)
+
+
+def tiny_costs(problem: Problem, placement: list[int], op_keys: list[float]) -> tuple[list[int], float, list[float]]:
+    padded = pad_batch([TINY])
+    n, t = padded.sizes.ops, padded.sizes.tensors
+    decisions = Decisions(
+        np.pad(np.array(placement, np.int32), (0, n - 4))[:, None, None],  # type: ignore[arg-type]
+        np.pad(np.array(op_keys, np.float32), (0, n - 4))[:, None, None],  # type: ignore[arg-type]
+        np.full((problem.devices, t, 1, 1), 0.5, np.float32),  # type: ignore[arg-type]
+    )
+    costs = compiled(problem)(padded, decisions)
+    order = host_order(np.asarray(costs.events)[:, 0, 0], TINY, problem.devices, n, t)
+    peaks = costs.peak_memory[:, 0, 0] * padded.byte_unit[0]
+    return order.tolist(), float(costs.makespan[0, 0] * padded.second_unit[0]), peaks.tolist()
+
+
+@pytest.mark.parametrize(
+    ("op_keys", "order", "peak"), [([0.5] * 4, [0, 1, 2, 3], 14.0), ([0.5, 0.1, 0.9, 0.5], [0, 2, 1, 3], 12.0)]
+)
+def test_worked_example_on_one_device(op_keys: list[float], order: list[int], peak: float) -> None:
+    assert tiny_costs(Problem(), [0, 0, 0, 0], op_keys) == (order, 7.0, [peak])
+
+
+@pytest.mark.parametrize(
+    ("transfer", "latency", "bandwidth", "makespan"),
+    [
+        ("rendezvous", 0.0, math.inf, 7.0),
+        ("rendezvous", 0.5, 4.0, 10.25),
+        ("free", 0.0, math.inf, 5.0),
+        ("free", 0.5, 4.0, 8.25),
+        ("link", 0.0, math.inf, 5.0),
+        ("link", 0.5, 4.0, 8.25),
+    ],
+)
+def test_worked_example_on_two_devices(transfer: str, latency: float, bandwidth: float, makespan: float) -> None:
+    problem = Problem("makespan", 2, transfer, latency, bandwidth)  # type: ignore[arg-type]
+    a0_to_1, c0_to_0 = 4 + 0 * 2 + 1, 4 + 2 * 2 + 0
+    order = [0, 1, a0_to_1, 2, c0_to_0, 3]
+    assert tiny_costs(problem, [0, 0, 1, 0], [0.5] * 4) == (order, makespan, [9.0, 11.0])
+
+
+# Batches, padding, compiles.
+
+
+@pytest.mark.parametrize("problem", [PROBLEMS[4], PROBLEMS[6]], ids=problem_name)
+def test_larger_padding_changes_nothing(problem: Problem) -> None:
+    rng = np.random.default_rng(11)
+    graphs = random_graphs(rng, GRAPHS)
+    larger = dataclasses.replace(SIZES, ops=40, tensors=72, slots=40 + 32, rows=128, uses=96, controls=56, shares=40)
+    decisions = random_decisions(rng, GRAPHS, LANES, problem.devices)
+    small = compiled(problem)(pad_batch(graphs, SIZES), decisions)
+    large = compiled(problem)(pad_batch(graphs, larger), resized(decisions, larger, rng))
+    np.testing.assert_array_equal(small.makespan, large.makespan)
+    np.testing.assert_array_equal(small.peak_memory, large.peak_memory)
+    events, more_events = np.asarray(small.events), np.asarray(large.events)
+    for (i, graph), lane in itertools.product(enumerate(graphs), range(LANES)):
+        order = host_order(events[:, i, lane], graph, problem.devices, SIZES.ops, SIZES.tensors)
+        same = host_order(more_events[:, i, lane], graph, problem.devices, larger.ops, larger.tensors)
+        np.testing.assert_array_equal(order, same)
+
+
+def test_a_batch_equals_a_loop_and_a_vmap() -> None:
+    problem = PROBLEMS[5]  # link on 2 devices
+    rng = np.random.default_rng(12)
+    graphs = random_graphs(rng, GRAPHS)
+    padded = pad_batch(graphs, SIZES)
+    decisions = random_decisions(rng, GRAPHS, LANES, problem.devices)
+    batch = compiled(problem)(padded, decisions)
+
+    def one(graph: PaddedGraph, decisions: Decisions) -> Costs:
+        # the number of steps depends on what else is in a batch, the steps that run a node do not
+        return evaluate(graph, decisions, problem)._replace(events=jax.numpy.int32(0))
+
+    split = [jax.tree.map(lambda x, i=i: x[i : i + 1], padded) for i in range(GRAPHS)]
+    lanes = [jax.tree.map(lambda x, i=i: x[..., i : i + 1, :], decisions) for i in range(GRAPHS)]
+    jitted = jax.jit(one)
+    loop = [jitted(graph, part) for graph, part in zip(split, lanes, strict=True)]
+    stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *split)
+    vmapped = jax.jit(jax.vmap(one))(stacked, jax.tree.map(lambda *leaves: np.stack(leaves), *lanes))
+    for i in range(GRAPHS):
+        np.testing.assert_array_equal(batch.makespan[i], loop[i].makespan[0])
+        np.testing.assert_array_equal(batch.peak_memory[:, i], loop[i].peak_memory[:, 0])
+        np.testing.assert_array_equal(batch.makespan[i], vmapped.makespan[i, 0])
+        np.testing.assert_array_equal(batch.peak_memory[:, i], vmapped.peak_memory[i, :, 0])
+
+
+def test_a_mixed_set_of_graphs_compiles_once() -> None:
+    problem = PROBLEMS[1]
+    rng = np.random.default_rng(13)
+    traced = jax.jit(chex.assert_max_traces(lambda graph, decisions: evaluate(graph, decisions, problem), n=1))
+    for graph in random_graphs(rng, 5):
+        traced(pad_batch([graph], SIZES), random_decisions(rng, 1, 3, problem.devices))
