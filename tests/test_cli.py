@@ -7,8 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -250,14 +251,36 @@ def test_a_directory_as_the_model(tmp_path: Path, capsys: pytest.CaptureFixture[
     check_failure(["optimize", str(tmp_path)], 1, "directory", capsys)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read and write everything")
-def test_no_permission(model: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Path(model).chmod(0)
-    check_failure(["optimize", model], 1, "ermission", capsys)
-    Path(model).chmod(0o600)
-    folder.chmod(0o500)
-    check_failure(["convert", model, str(folder / "x.json")], 1, "ermission", capsys)
-    check_failure(["optimize", model, "--output", str(folder / "x.json")], 1, "ermission", capsys)
+@pytest.fixture
+def protected() -> Iterator[Path]:
+    """A folder with files that may not be read or written, even if the tests run as root (who may all)."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        write_json(TINY, folder / "secret.json")
+        write_json(TINY, folder / "model.json")
+        (folder / "old.json").write_text("old")
+        (folder / "secret.json").chmod(0)
+        (folder / "old.json").chmod(0o444)
+        (folder / "closed").mkdir(mode=0o555)
+        root = os.geteuid() == 0
+        if root:
+            os.setresuid(65534, 65534, 0)  # nobody; the saved id lets us come back
+        try:
+            yield folder
+        finally:
+            if root:
+                os.setresuid(0, 0, 0)
+
+
+def test_no_permission(protected: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, closed, old = str(protected / "model.json"), protected / "closed", protected / "old.json"
+    check_failure(["optimize", str(protected / "secret.json")], 1, "ermission", capsys)
+    check_failure(["convert", model, str(closed / "x.json")], 1, "ermission", capsys)
+    check_failure(["optimize", model, "--output", str(closed / "x.json")], 1, "ermission", capsys)
+    check_failure(["optimize", model, "--trace", str(old)], 1, "write-protected", capsys)
+    assert old.read_text() == "old"
+    assert list(closed.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from graphrl.costs import decode, decode_dense, evaluate
 from graphrl.costs.decisions import Decisions
-from graphrl.costs.lanes import implied
+from graphrl.costs.lanes import implied, node_count
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.padding import PaddedGraph, Sizes, pad_batch
@@ -45,7 +45,7 @@ def test_dense_steps_come_without_gaps() -> None:
     rng = np.random.default_rng(1)
     padded = pad_batch(random_graphs(rng, GRAPHS), SIZES)
     costs = compiled(problem, "dense")(padded, random_decisions(rng, GRAPHS, LANES, problem.devices))
-    idle = decode.node_count(SIZES, problem.devices) * problem.devices
+    idle = node_count(SIZES, problem.devices) * problem.devices
     events = np.asarray(costs.events)
     assert events.shape[0] == decode_dense.num_events(SIZES, problem.devices)
     assert events.max() == idle
@@ -66,7 +66,7 @@ def test_rows_with_fixed_trips_give_the_same() -> None:
         return decode.schedule(graph, lanes, problem.devices, problem.transfer, durations, fixed_trips=fixed_trips)
 
     few, all_steps = schedule(padded, decisions, False), schedule(padded, decisions, True)
-    idle = decode.node_count(SIZES, problem.devices)
+    idle = node_count(SIZES, problem.devices)
     np.testing.assert_array_equal(
         np.minimum(few.events // problem.devices, idle), np.minimum(all_steps.events // problem.devices, idle)
     )

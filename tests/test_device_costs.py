@@ -1,6 +1,7 @@
 """The device code against its host twin: orders, makespans and peaks, to the last digit."""
 
 import dataclasses
+import functools
 import itertools
 import math
 
@@ -32,7 +33,7 @@ from graphrl.costs.evaluate import Costs, evaluate
 from graphrl.costs.fitness import fitness
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
-from graphrl.graphs.padding import PaddedGraph, bucket, pad_batch
+from graphrl.graphs.padding import PaddedGraph, pad_batch
 
 GRAPHS, LANES = 12, 10  # of each problem: 12 * 12 * 10 triples in all
 
@@ -127,7 +128,70 @@ def test_takeovers_and_aliases_change_peaks() -> None:
     assert (with_shares < peaks("alias")).any()
 
 
-# The worked example of DESIGN.md 3.
+def op(name: str, inputs: str, *outputs: Tensor) -> Op:
+    return Op(name, inputs=tuple(inputs.split()), outputs=outputs)
+
+
+CHAINS = [
+    ComputationGraph(
+        "each output takes over the buffer of the one before",
+        (
+            op("a", "", Tensor("a0", 13)),
+            op("b", "a0", Tensor("b0", 12, reuses="a0")),
+            op("c", "b0", Tensor("c0", 11, reuses="b0")),
+            op("d", "c0", Tensor("d0", 11, reuses="c0"), Tensor("d1", 1)),
+            op("e", "d0 d1", Tensor("e0", 10, reuses="d0")),
+            op("f", "e0", Tensor("f0", 8)),
+        ),
+    ),
+    ComputationGraph(
+        "aliases of aliases, and two outputs that want their buffer",
+        (
+            op("a", "", Tensor("a0", 9)),
+            op("b", "a0", Tensor("b0", 9, alias="a0")),
+            op("c", "b0", Tensor("c0", 8, alias="b0"), Tensor("c1", 2)),
+            op("d", "c0 a0", Tensor("d0", 5, reuses="c0"), Tensor("d1", 4, reuses="a0")),
+            op("e", "d0 c1", Tensor("e0", 6)),
+            op("f", "d1 e0", Tensor("f0", 1, reuses="d1")),
+        ),
+    ),
+    ComputationGraph(
+        "an alias of an external input has no buffer to give",
+        (
+            op("a", "x", Tensor("a0", 9, alias="x")),
+            op("b", "a0", Tensor("b0", 8, reuses="a0")),
+            op("c", "a0 b0", Tensor("c0", 7, reuses="a0")),
+            op("d", "c0", Tensor("d0", 7, reuses="c0")),
+        ),
+        inputs=(Tensor("x", 9),),
+    ),
+    ComputationGraph(
+        "a kept alias keeps the buffer, but not its copies elsewhere",
+        (
+            op("a", "", Tensor("a0", 9)),
+            op("b", "a0", Tensor("b0", 9, alias="a0")),
+            op("c", "a0", Tensor("c0", 8, reuses="a0")),
+            op("d", "b0", Tensor("d0", 7, reuses="b0")),
+            op("e", "c0 d0", Tensor("e0", 6)),
+        ),
+        outputs=("b0",),
+    ),
+]
+
+
+@pytest.mark.parametrize("problem", [PROBLEMS[3], PROBLEMS[6]], ids=problem_name)
+def test_chains_of_shared_buffers_under_every_placement(problem: Problem) -> None:
+    padded = pad_batch(CHAINS, SIZES)
+    lanes = 2**6
+    decisions = random_decisions(np.random.default_rng(0), len(CHAINS), lanes, problem.devices)
+    for i in range(6):
+        np.asarray(decisions.placement)[i] = (np.arange(lanes) >> i) % 2 + problem.devices - 2
+    costs = jax.device_get(compiled(problem)(padded, decisions))
+    for (i, graph), lane in itertools.product(enumerate(CHAINS), range(lanes)):
+        check(graph, costs, padded, (i, lane), (problem, *of_graph(decisions, graph, i, lane)))
+
+
+# The worked example of DESIGN.md 3
 
 TINY = ComputationGraph(
     "tiny",
@@ -179,7 +243,45 @@ def test_worked_example_on_two_devices(transfer: str, latency: float, bandwidth:
     assert tiny_costs(problem, [0, 0, 1, 0], [0.5] * 4) == (order, makespan, [9.0, 11.0])
 
 
-# Batches, padding, compiles.
+# Fitness and genes
+
+
+def test_fitness_ranks_as_the_host_does() -> None:
+    """Feasible solutions before infeasible ones, whatever their makespans, and those by their excess."""
+    rng = np.random.default_rng(21)
+    problem = dataclasses.replace(PROBLEMS[3], memory_limit=40)
+    graphs = [graph for graph in random_graphs(rng, 60) if graph.arrays.num_ops > 12][:GRAPHS]
+    padded = pad_batch(graphs, SIZES)
+    decisions = random_decisions(rng, GRAPHS, LANES, problem.devices)
+    values = np.asarray(jax.jit(functools.partial(fitness, problem=problem))(padded, decisions))
+    seen = set()
+    for i, graph in enumerate(graphs):
+        costs = []
+        for lane in range(LANES):
+            placement, *keys = of_graph(decisions, graph, i, lane)
+            order = exact.decode(graph, problem, placement, *keys)
+            costs.append(exact.evaluate(graph, problem, placement, order))
+        # of equal excess the host also says which is faster; a search need not
+        ranks = [(cost.excess(problem), cost.feasible(problem) and cost.makespan) for cost in costs]
+        assert np.argsort(values[i], kind="stable").tolist() == sorted(range(LANES), key=ranks.__getitem__)
+        seen |= {tuple(sorted({cost.feasible(problem) for cost in costs}))}
+    assert (False, True) in seen  # some graph has both kinds
+
+
+def test_genes_and_back() -> None:
+    decisions = random_decisions(np.random.default_rng(4), 2, 3, 3)
+    genes = to_genes(decisions, 3)
+    assert genes.shape == (num_genes(SIZES, 3), 2, 3)
+    jax.tree.map(np.testing.assert_array_equal, from_genes(genes, SIZES, 3), decisions)
+
+
+@pytest.mark.parametrize("devices", [1, 2, 3])
+def test_equal_affinities_go_to_the_lower_device(devices: int) -> None:
+    genes = np.full((num_genes(SIZES, devices), 1, 1), 0.5, np.float32)
+    assert (from_genes(jax.numpy.asarray(genes), SIZES, devices).placement == 0).all()
+
+
+# Batches, padding, compiles
 
 
 @pytest.mark.parametrize("problem", [PROBLEMS[4], PROBLEMS[6]], ids=problem_name)

@@ -5,8 +5,9 @@
 // memory is counted by place in the order. Not supported: aliases, reuses and resident weights.
 //
 // What makes it fast: one 32-bit word a heap entry; the first node that a popped one releases takes its place at the
-// top of the heap (one sift instead of two); the clocks run along with the heap; a buffer's end is the last store to
-// its place, without a comparison; children are made and evaluated while they are in the cache.
+// top of the heap (one sift instead of two); the clocks run along with the heap; memory is a pass without branches;
+// children are made and evaluated while they are in the cache. Tried and slower: bottom-up sifting, one branch-free
+// path for ops and transfers.
 //
 // Built at run time (compiled.py) with -DDEVICES=d. Threads: one graph each.
 
@@ -56,6 +57,7 @@ struct Graph {
   explicit Graph(const GraphArrays& a)
       : ops(a.ops),
         tensors(a.tensors),
+        uses(a.uses),
         genes((D + 1) * a.ops + D * a.tensors),
         runtime(a.runtime, a.runtime + a.ops),
         transfer_seconds(a.transfer_seconds, a.transfer_seconds + a.tensors),
@@ -66,8 +68,9 @@ struct Graph {
         producer(a.producer, a.producer + a.tensors),
         waits(a.ops),
         first_tensor(a.ops + 1),
+        use_tensor(a.use_tensor, a.use_tensor + a.uses),
+        use_op(a.use_op, a.use_op + a.uses),
         readers(a.tensors, a.uses, a.use_tensor, a.use_op),
-        inputs(a.ops, a.uses, a.use_op, a.use_tensor),
         waiters(a.ops, a.controls, a.control_source, a.control_target) {
     has_workspace = std::any_of(workspace.begin(), workspace.end(), [](int64_t b) { return b > 0; });
     for (int t = 0; t < tensors; t++) {
@@ -78,27 +81,29 @@ struct Graph {
     std::partial_sum(first_tensor.begin(), first_tensor.end(), first_tensor.begin());
     for (int i = 0; i < a.uses; i++) waits[a.use_op[i]]++;
     for (int i = 0; i < a.controls; i++) waits[a.control_target[i]]++;
-    const uint32_t last_index = uint32_t(ops + tensors * (D - 1) - 1);
-    index_bits = last_index > 0 ? 32 - __builtin_clz(last_index) : 1;
+    index_bits = nodes() > 1 ? 32 - __builtin_clz(uint32_t(nodes() - 1)) : 1;
   }
 
-  int ops, tensors, genes, index_bits;
+  int nodes() const { return ops + tensors * (D - 1); }
+
+  int ops, tensors, uses, genes, index_bits;
   bool has_workspace;
   std::vector<float> runtime, transfer_seconds;
   std::vector<int64_t> workspace, bytes, freed_at_home, output_bytes;
-  std::vector<int32_t> producer, waits, first_tensor;
-  Lists readers, inputs, waiters;  // ops by tensor, tensors by op, ops by op
+  std::vector<int32_t> producer, waits, first_tensor, use_tensor, use_op;
+  Lists readers, waiters;  // ops by tensor, control successors by op
 };
 
+// Everything in the decoding loop is inlined, so that the heap, the clocks and the place stay in registers.
+#define INLINE __attribute__((always_inline)) inline
+
 // The ready nodes as a binary heap of packed keys, largest first. `pop` leaves the top open, so that the first push
-// after it replaces the top instead of moving a leaf there and sifting twice.
+// after it replaces the top, instead of a leaf that moves there and is sifted down before the new key is sifted up.
 class Heap {
  public:
-  explicit Heap(int capacity) : entries_(capacity + 2) {}
+  explicit Heap(uint32_t* entries) : entries_(entries) {}
 
-  void clear() { size_ = 0, open_ = false; }
-
-  bool pop(uint32_t& key) {
+  INLINE bool pop(uint32_t& key) {
     if (open_) close();
     if (size_ == 0) return false;
     key = entries_[0];
@@ -106,43 +111,41 @@ class Heap {
     return true;
   }
 
-  void push(uint32_t key) {
+  INLINE void push(uint32_t key) {
     if (open_) {
       open_ = false;
       sift_down(key);
       return;
     }
-    uint32_t* h = entries_.data();
     int i = size_++;
     while (i > 0) {
       const int parent = (i - 1) >> 1;
-      if (h[parent] >= key) break;
-      h[i] = h[parent];
+      if (entries_[parent] >= key) break;
+      entries_[i] = entries_[parent];
       i = parent;
     }
-    h[i] = key;
+    entries_[i] = key;
   }
 
  private:
-  void close() {
+  INLINE void close() {
     open_ = false;
     const uint32_t last = entries_[--size_];
     if (size_ > 0) sift_down(last);
   }
 
-  void sift_down(uint32_t key) {
-    uint32_t* h = entries_.data();
-    h[size_] = 0;  // a sentinel beside the last entry, which may have no sibling
+  INLINE void sift_down(uint32_t key) {
+    entries_[size_] = 0;  // a sentinel beside the last entry, which may have no sibling
     int i = 0;
     for (int child; (child = 2 * i + 1) < size_; i = child) {
-      child += h[child + 1] > h[child];
-      if (h[child] <= key) break;
-      h[i] = h[child];
+      child += entries_[child + 1] > entries_[child];
+      if (entries_[child] <= key) break;
+      entries_[i] = entries_[child];
     }
-    h[i] = key;
+    entries_[i] = key;
   }
 
-  std::vector<uint32_t> entries_;
+  uint32_t* entries_;
   int size_ = 0;
   bool open_ = false;
 };
@@ -155,139 +158,148 @@ class Decoder {
       : g_(graph),
         mask_((uint32_t(1) << graph.index_bits) - 1),
         scale_(float(uint32_t(1) << (31 - graph.index_bits))),
-        heap_(graph.ops + graph.tensors * (D - 1)),
-        device_(graph.ops),
-        waits_(graph.ops),
-        keys_(graph.ops),
-        ready_(graph.ops),
+        heap_(graph.nodes() + 2),
+        ops_(graph.ops),
         last_(size_t(graph.tensors) * D),
-        change_(size_t(graph.ops + graph.tensors * (D - 1) + 2) * D),
+        change_(size_t(graph.nodes() + 2) * D),
         workspace_(graph.has_workspace ? change_.size() : 0) {}
 
   Costs evaluate(const float* genes) {
     start(genes);
-    for (uint32_t top; heap_.pop(top);) {
+    Loop loop(heap_.data());
+    for (int v = 0; v < g_.ops; v++) {
+      if (ops_[v].waits == 0) loop.heap.push(ops_[v].key);
+    }
+    for (uint32_t top; loop.heap.pop(top);) {
       const int index = int(mask_ - (top & mask_));
-      place_++;
+      loop.place++;
       if (index < g_.ops) {
-        run_op(index);
+        run_op(loop, index);
       } else {
-        run_transfer(index - g_.ops);
+        run_transfer(loop, index - g_.ops);
       }
     }
     Costs costs;
-    if (timed) costs.makespan = *std::max_element(free_.begin(), free_.end());  // no transfer ends after its readers
-    if (memory) find_peaks(costs.peak);
+    // no transfer ends after its readers
+    if (timed) costs.makespan = *std::max_element(loop.free.begin(), loop.free.end());
+    if (memory) find_peaks(loop.place, costs.peak);
     return costs;
   }
 
  private:
+  struct OpState {
+    float ready;     // latest arrival; end, once it ran
+    int32_t waits;   // for so many inputs and control predecessors
+    uint32_t key;    // packed
+    int32_t device;
+    int32_t place;   // in the order, from 1
+  };
+
+  struct Loop {
+    explicit Loop(uint32_t* entries) : heap(entries) {}
+    Heap heap;
+    std::array<float, D> free{}, link{};
+    int place = 0;
+  };
+
   void start(const float* genes) {
     const int n = g_.ops;
+    const float* op_keys = genes + D * n;
+    transfer_keys_ = op_keys + n;
     for (int v = 0; v < n; v++) {
       int best = 0;
       for (int d = 1; d < D; d++) best = genes[d * n + v] > genes[best * n + v] ? d : best;
-      device_[v] = uint8_t(best);
+      ops_[v] = {0.f, g_.waits[v], pack(op_keys[v], v), best, 0};
     }
-    const float* op_keys = genes + D * n;
-    transfer_keys_ = op_keys + n;
-    for (int v = 0; v < n; v++) keys_[v] = pack(op_keys[v], v);
-    std::copy(g_.waits.begin(), g_.waits.end(), waits_.begin());
-    if (timed) std::fill(ready_.begin(), ready_.end(), 0.f);
     if (memory) std::fill(last_.begin(), last_.end(), -1);
-    free_.fill(0), link_.fill(0);
-    place_ = 0;  // of a node in the order, from 1
-    heap_.clear();
-    for (int v = 0; v < n; v++) {
-      if (waits_[v] == 0) heap_.push(keys_[v]);
-    }
   }
 
   // Larger keys first, ties to the lower index. The product is exact and below 2^31: a power of two scales [0, 1).
-  uint32_t pack(float key, int index) const {
+  INLINE uint32_t pack(float key, int index) const {
     return uint32_t(int32_t(key * scale_)) << g_.index_bits | (mask_ - uint32_t(index));
   }
 
-  void run_op(int v) {
-    const int here = device_[v];
+  INLINE void run_op(Loop& loop, int v) {
+    OpState& op = ops_[v];
+    const int here = op.device;
     float end = 0;
-    if (timed) ready_[v] = free_[here] = end = std::max(free_[here], ready_[v]) + g_.runtime[v];
+    if (timed) op.ready = loop.free[here] = end = std::max(loop.free[here], op.ready) + g_.runtime[v];
     if (memory) {
-      allocate(here, g_.output_bytes[v]);
-      if (g_.has_workspace) need(here, g_.workspace[v]);
-      for (int i = g_.inputs.begin[v]; i < g_.inputs.begin[v + 1]; i++) last_[g_.inputs.item[i] * D + here] = place_;
+      op.place = loop.place;
+      allocate(loop, here, g_.output_bytes[v], g_.workspace[v]);
     }
     for (int t = g_.first_tensor[v]; t < g_.first_tensor[v + 1]; t++) {
-      if (memory) last_[t * D + here] = place_;
-      const uint32_t readers = release_readers(t, here, end);
-      push_transfers(t, here, readers);
+      if (memory) last_[t * D + here] = loop.place;
+      const uint32_t readers = release_readers(loop, t, here, end);
+      for (uint32_t left = readers & ~(uint32_t(1) << here); left != 0; left &= left - 1) {
+        const int to = __builtin_ctz(left), index = g_.ops + t * (D - 1) + to - (to > here);
+        loop.heap.push(pack(transfer_keys_[to * g_.tensors + t], index));
+      }
     }
-    for (int i = g_.waiters.begin[v]; i < g_.waiters.begin[v + 1]; i++) release(g_.waiters.item[i], true, end);
+    for (int i = g_.waiters.begin[v]; i < g_.waiters.begin[v + 1]; i++) release(loop, ops_[g_.waiters.item[i]], true, end);
   }
 
-  void run_transfer(int index) {
-    const int t = index / (D > 1 ? D - 1 : 1), foreign = index % (D > 1 ? D - 1 : 1);
-    const int v = g_.producer[t], from = device_[v], to = foreign + (from <= foreign);
+  INLINE void run_transfer(Loop& loop, int index) {
+    constexpr int foreign_devices = D > 1 ? D - 1 : 1;
+    const int t = index / foreign_devices, foreign = index % foreign_devices;
+    const OpState& producer = ops_[g_.producer[t]];
+    const int from = producer.device, to = foreign + (from <= foreign);
     float end = 0;
     if (timed) {
-      float begin = ready_[v];  // an op that has run: its end
-      if (transfer == kRendezvous) begin = std::max({begin, free_[from], free_[to]});
-      if (transfer == kLink) begin = std::max(begin, link_[from]);
+      float begin = producer.ready;
+      if (transfer == kRendezvous) begin = std::max({begin, loop.free[from], loop.free[to]});
+      if (transfer == kLink) begin = std::max(begin, loop.link[from]);
       end = begin + g_.transfer_seconds[t];
-      if (transfer == kRendezvous) free_[from] = free_[to] = end;
-      if (transfer == kLink) link_[from] = end;
+      if (transfer == kRendezvous) loop.free[from] = loop.free[to] = end;
+      if (transfer == kLink) loop.link[from] = end;
     }
     if (memory) {
-      allocate(to, g_.bytes[t]);
-      if (g_.has_workspace) need(to, 0);
-      last_[t * D + from] = place_;
+      last_[t * D + from] = loop.place;
+      allocate(loop, to, g_.bytes[t], 0);
     }
-    release_readers(t, to, end);
+    release_readers(loop, t, to, end);
   }
 
-  // Returns the devices of the tensor's readers, a bit each.
-  uint32_t release_readers(int t, int here, float end) {
+  // Tells the tensor's readers on a device that it came. Returns the devices of all its readers, a bit each.
+  INLINE uint32_t release_readers(Loop& loop, int t, int here, float end) {
     uint32_t devices = 0;
     for (int i = g_.readers.begin[t]; i < g_.readers.begin[t + 1]; i++) {
-      const int v = g_.readers.item[i], there = device_[v];
-      devices |= uint32_t(1) << there;
-      release(v, there == here, end);
+      OpState& op = ops_[g_.readers.item[i]];
+      devices |= uint32_t(1) << op.device;
+      release(loop, op, op.device == here, end);
     }
     return devices;
   }
 
-  void release(int v, bool now, float end) {
-    if (timed) ready_[v] = std::max(ready_[v], now ? end : 0.f);
-    waits_[v] -= now;
-    if (now & (waits_[v] == 0)) heap_.push(keys_[v]);
+  INLINE void release(Loop& loop, OpState& op, bool came, float end) {
+    if (timed) op.ready = std::max(op.ready, came ? end : 0.f);
+    op.waits -= came;
+    if (came & (op.waits == 0)) loop.heap.push(op.key);
   }
 
-  void push_transfers(int t, int here, uint32_t readers) {
-    for (uint32_t left = readers & ~(uint32_t(1) << here); left != 0; left &= left - 1) {
-      const int to = __builtin_ctz(left);
-      heap_.push(pack(transfer_keys_[to * g_.tensors + t], g_.ops + t * (D - 1) + to - (to > here)));
+  INLINE void allocate(const Loop& loop, int here, int64_t bytes, int64_t workspace) {
+    for (int d = 0; d < D; d++) change_[loop.place * D + d] = d == here ? bytes : 0;
+    if (!g_.has_workspace) return;
+    for (int d = 0; d < D; d++) workspace_[loop.place * D + d] = d == here ? workspace : 0;
+  }
+
+  // A copy is freed after the place of the last node that needs it. Copies that never were end at -1: row 0 takes them.
+  void find_peaks(int places, std::array<int64_t, D>& peak) {
+    // one flat loop: loops over each op's inputs inside the decoding loop cost a branch miss each
+    for (int i = 0; i < g_.uses; i++) {
+      const OpState& op = ops_[g_.use_op[i]];
+      int32_t& last = last_[g_.use_tensor[i] * D + op.device];
+      last = std::max(last, op.place);
     }
-  }
-
-  void allocate(int here, int64_t bytes) {
-    for (int d = 0; d < D; d++) change_[place_ * D + d] = d == here ? bytes : 0;
-  }
-
-  void need(int here, int64_t bytes) {
-    for (int d = 0; d < D; d++) workspace_[place_ * D + d] = d == here ? bytes : 0;
-  }
-
-  // What ends at a place is freed after it; copies that never were end at -1, and row 0 takes them.
-  void find_peaks(std::array<int64_t, D>& peak) {
-    for (int d = 0; d < D; d++) change_[(place_ + 1) * D + d] = 0;
+    for (int d = 0; d < D; d++) change_[(places + 1) * D + d] = 0;
     for (int t = 0; t < g_.tensors; t++) {
-      const int home = device_[g_.producer[t]];
+      const int home = ops_[g_.producer[t]].device;
       for (int d = 0; d < D; d++) {
         change_[(last_[t * D + d] + 1) * D + d] -= d == home ? g_.freed_at_home[t] : g_.bytes[t];
       }
     }
     std::array<int64_t, D> live{};
-    for (int i = 1; i <= place_; i++) {
+    for (int i = 1; i <= places; i++) {
       for (int d = 0; d < D; d++) {
         live[d] += change_[i * D + d];
         peak[d] = std::max(peak[d], live[d] + (g_.has_workspace ? workspace_[i * D + d] : 0));
@@ -298,17 +310,12 @@ class Decoder {
   const Graph& g_;
   const uint32_t mask_;
   const float scale_;
-  Heap heap_;
-  std::vector<uint8_t> device_;    // [ops]
-  std::vector<int32_t> waits_;     // [ops] inputs and control predecessors that have not come
-  std::vector<uint32_t> keys_;     // [ops] packed
-  std::vector<float> ready_;       // [ops] latest arrival; end, once it ran
-  std::vector<int32_t> last_;      // [tensors][D] place of the last node that needs a copy
-  std::vector<int64_t> change_;    // [places][D] bytes
-  std::vector<int64_t> workspace_; // [places][D] bytes
-  std::array<float, D> free_{}, link_{};
+  std::vector<uint32_t> heap_;
+  std::vector<OpState> ops_;
+  std::vector<int32_t> last_;       // [tensors][D] place of the last node that needs a copy
+  std::vector<int64_t> change_;     // [places][D] bytes
+  std::vector<int64_t> workspace_;  // [places][D] bytes
   const float* transfer_keys_ = nullptr;
-  int place_ = 0;
 };
 
 // One integer hash (lowbias32) makes all random words: it vectorises.

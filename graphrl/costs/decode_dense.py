@@ -19,6 +19,7 @@ import numpy as np
 from jax import lax
 
 from graphrl.costs.decode import Schedule
+from graphrl.costs.indexing import take
 from graphrl.costs.lanes import IDLE, Lanes, node_count
 from graphrl.costs.problem import Transfer
 from graphrl.costs.timing import Clocks, Node, advance, start_clocks
@@ -140,7 +141,7 @@ def _start(graph: PaddedGraph, tables: _Tables, devices: int, *, timed: bool) ->
 
 def _step(state: _State, tables: _Tables, sizes: Sizes, devices: int, transfer: Transfer) -> tuple[_State, jax.Array]:
     popped = _popped(state.best, tables, sizes, devices)
-    row = _get(tables.matrix, popped.row)
+    row = take(tables.matrix, popped.row)
     there = tables.device == popped.target.astype(jnp.int8)[:, None]
     released = jnp.where(there, row >> 1, 0) + (row & 1)
     itself = jnp.arange(row.shape[1], dtype=jnp.int32)[None, :] == popped.node[:, None]
@@ -165,8 +166,8 @@ def _popped(best: jax.Array, tables: _Tables, sizes: Sizes, devices: int) -> _Po
     is_op = index < tables.real_ops
     transfer = jnp.where(is_op, 0, index - tables.real_ops)
     tensor = lax.div(transfer, jnp.int32(foreign))
-    op = jnp.where(is_op, index, _get(tables.producer, tables.graph * t + tensor))
-    source = _get(tables.placement, jnp.arange(best.shape[0], dtype=jnp.int32) * n + op)
+    op = jnp.where(is_op, index, take(tables.producer, tables.graph * t + tensor))
+    source = take(tables.placement, jnp.arange(best.shape[0], dtype=jnp.int32) * n + op)
     there = transfer - tensor * foreign
     target = jnp.where(is_op, source, there + (source <= there).astype(jnp.int32))
     row = jnp.where(running, jnp.where(is_op, index, n + tensor), n + t)
@@ -190,10 +191,6 @@ def _timed(popped: _Popped, ready: jax.Array, tables: _Tables) -> Node:
         is_transfer=popped.is_transfer,
         source=popped.source,
         target=popped.target,
-        ready=_get(ready.reshape(-1), index),
-        seconds=_get(tables.durations, tables.graph * (nodes + 1) + popped.node),
+        ready=take(ready.reshape(-1), index),
+        seconds=take(tables.durations, tables.graph * (nodes + 1) + popped.node),
     )
-
-
-def _get(array: jax.Array, index: jax.Array) -> jax.Array:
-    return array.at[index].get(mode="promise_in_bounds", wrap_negative_indices=False)

@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from graphrl.costs.indexing import add, put, put_max, take
 from graphrl.costs.lanes import Lanes, rows
 from graphrl.graphs.padding import PaddedGraph
 
@@ -62,18 +63,20 @@ def share_buffers(
     home = jnp.where(shares.external, never, end[0])  # so that nobody takes an external buffer over
     ends = _with_none(jnp.concatenate([home, end[1:].reshape(none - t, g, p)]))
     buffer = _gather(shares.instance, _chain_ends(shares.parent))
-    ends = _flat(ends).at[_index(buffer)].max(jnp.where(shares.reuses, -1, rows(ends, shares.tensor)))
-    ends = ends.reshape(none + 1, g, p)
+    of_aliases = jnp.where(shares.reuses, -1, rows(ends, shares.tensor))
+    ends = put_max(_flat(ends), _index(buffer), of_aliases).reshape(none + 1, g, p)
     takes, taker = _takers(shares, buffer, ends)
     final = _gather(rows(ends, shares.tensor), _chain_ends(rows(taker, shares.tensor)))
-    ends = _flat(ends).at[_index(jnp.where(takes, buffer, none))].set(final).reshape(none + 1, g, p)
+    # at most one share takes a buffer; of what the others write to none, nothing is read
+    ends = put(_flat(ends), _index(jnp.where(takes, buffer, none)), final)
     frees = _with_none(jnp.broadcast_to(freed, end.shape).reshape(none, g, p))
     owner = jnp.where(takes, shares.tensor.T[..., None], none)
     owned = jnp.take_along_axis(graph.owned_bytes, jnp.minimum(shares.tensor, t - 1), 1).T[..., None]
+    nothing, spared = jnp.zeros_like(takes, jnp.float32), jnp.where(takes, -owned, 0.0)
     return Shared(
-        end=ends[:none].reshape(d, t, g, p),
-        freed=_flat(frees).at[_index(owner)].set(0.0).reshape(none + 1, g, p)[:none].reshape(d, t, g, p),
-        allocated=_flat(allocated).at[_index(shares.place)].add(jnp.where(takes, -owned, 0.0)).reshape(allocated.shape),
+        end=ends.reshape(none + 1, g, p)[:none].reshape(d, t, g, p),
+        freed=put(_flat(frees), _index(owner), nothing).reshape(none + 1, g, p)[:none].reshape(d, t, g, p),
+        allocated=add(_flat(allocated), _index(shares.place), spared).reshape(allocated.shape),
     )
 
 
@@ -137,4 +140,4 @@ def _index(index: jax.Array) -> jax.Array:
 
 def _gather(array: jax.Array, index: jax.Array) -> jax.Array:
     """`array[index]`, lane by lane: `[x, g, p]` by `[s, g, p]` gives `[s, g, p]`."""
-    return _flat(array).at[_index(index)].get(mode="promise_in_bounds", wrap_negative_indices=False)
+    return take(_flat(array), _index(index))

@@ -1,0 +1,186 @@
+"""What XLA makes of the decoding loops: state is updated in place, and trip counts are static where that matters.
+
+XLA copies an array that a step reads after it wrote it, which costs more than all the work of the step (facts/perf.md 2,
+point 3); and a loop whose trip count is known only at run time makes a GPU's host wait for every step.
+"""
+
+import functools
+import math
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from device_graphs import random_decisions, random_graphs
+from jax import lax
+
+from graphrl.costs.decisions import Decisions
+from graphrl.costs.evaluate import evaluate, node_seconds
+from graphrl.costs.lanes import implied
+from graphrl.costs.problem import Problem
+from graphrl.costs.tables import slot_layout
+from graphrl.costs.decode import schedule
+from graphrl.graphs.padding import PaddedGraph, Sizes, pad_batch
+from graphrl.solvers import brkga
+
+GRAPHS, LANES = 2, 20
+L = GRAPHS * LANES
+# Larger than the graphs are, so that every state array is larger than anything else that a step makes.
+SIZES = Sizes(ops=160, tensors=168, slots=160 + 80, rows=240, uses=320, controls=40, shares=0)
+SLOTS, BLOCKS = slot_layout(SIZES)
+IN_PLACE = ("scatter", "dynamic-update-slice")
+NO_WORK = ("get-tuple-element", "tuple", "parameter", "bitcast", "constant")
+
+
+class Instruction(NamedTuple):
+    name: str
+    elements: int  # of the largest array in its result
+    opcode: str
+    calls: tuple[str, ...]  # computations
+    text: str
+
+
+_COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) \(.*\{$")
+_INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\(")
+_CALLS = re.compile(r"(?:calls|to_apply|body|condition|\w+_computations?)=(?:\{([^}]*)\}|%?([\w.\-]+))")
+
+
+class Module:
+    """The text of a compiled HLO module."""
+
+    def __init__(self, text: str) -> None:
+        self.computations: dict[str, list[Instruction]] = {}
+        instructions: list[Instruction] = []
+        for line in text.splitlines():
+            if head := _COMPUTATION.match(line):
+                instructions = self.computations.setdefault(head[1], [])
+            elif match := _INSTRUCTION.match(line):
+                shapes = [shape.split(",") for shape in re.findall(r"\w+\[([\d,]*)\]", match[2])]
+                elements = max((math.prod(int(size) for size in shape if size) for shape in shapes), default=0)
+                calls = [name.strip("% ") for found in _CALLS.findall(line) for name in "".join(found).split(",")]
+                instructions.append(Instruction(match[1], elements, match[3], tuple(calls), line.strip()))
+
+    def loops(self, carries: str) -> list[Instruction]:
+        """The whiles that carry an array of this type and shape."""
+        everything = [instruction for body in self.computations.values() for instruction in body]
+        whiles = [instruction for instruction in everything if instruction.opcode == "while"]
+        return [loop for loop in whiles if carries in loop.text.split(" while(")[0]]
+
+    def body(self, loop: Instruction) -> list[Instruction]:
+        """The body of a while, loops and calls inside it included, but not what is fused."""
+        names = [name.strip("% ") for name in re.findall(r"body=(%?[\w.\-]+)", loop.text)]
+        found: list[Instruction] = []
+        while names:
+            own = self.computations[names.pop()]
+            found += own
+            names += [call for each in own if each.opcode in ("while", "call", "conditional") for call in each.calls]
+        return found
+
+    def made_anew(self, loop: Instruction, elements: int) -> list[str]:
+        """What in a loop writes a whole array of at least `elements` elements: all but updates in place."""
+        return [
+            instruction.text
+            for instruction in self.body(loop)
+            if instruction.elements >= elements and not self._is_in_place(instruction)
+        ]
+
+    def _is_in_place(self, instruction: Instruction) -> bool:
+        if instruction.opcode == "fusion":
+            fused = [inner for call in instruction.calls for inner in self.computations[call]]
+            copied = any(inner.opcode == "copy" and inner.elements >= instruction.elements for inner in fused)
+            return fused[-1].opcode in IN_PLACE and not copied
+        return instruction.opcode in IN_PLACE + NO_WORK
+
+
+def padded(graphs: int = GRAPHS) -> PaddedGraph:
+    return pad_batch(random_graphs(np.random.default_rng(0), graphs, SIZES), SIZES)
+
+
+def compile_evaluate(problem: Problem, form: str, **options: bool) -> Module:
+    decisions = random_decisions(np.random.default_rng(0), GRAPHS, LANES, problem.devices, SIZES)
+    jitted = jax.jit(functools.partial(evaluate, problem=problem, form=form, **options))  # type: ignore[arg-type]
+    return Module(jitted.lower(padded(), decisions).compile().as_text())
+
+
+def the_decoding_loop(module: Module) -> Instruction:
+    """The only loop that carries the slots of all lanes."""
+    (loop,) = module.loops(f"s32[{SLOTS * L}]")
+    return loop
+
+
+@pytest.mark.parametrize(
+    ("transfer", "devices", "makespan"),
+    [("rendezvous", 1, True), ("free", 2, True), ("rendezvous", 2, True), ("rendezvous", 2, False), ("link", 3, True)],
+)
+def test_a_step_writes_its_state_in_place(transfer: str, devices: int, makespan: bool) -> None:
+    module = compile_evaluate(Problem(devices=devices, transfer=transfer), "rows", makespan=makespan)  # type: ignore[arg-type]
+    assert module.made_anew(the_decoding_loop(module), BLOCKS * L) == []
+
+
+@pytest.mark.parametrize("objective", ["peak_memory", "makespan"])
+def test_a_step_writes_its_state_in_place_inside_brkga(objective: str) -> None:
+    problem = Problem(objective, devices=2, transfer="free")  # type: ignore[arg-type]
+    parameters = brkga.Parameters(population=LANES + 5, elites=5, mutants=5)
+    graph = padded()
+    state = brkga.init(jax.random.split(jax.random.key(0), GRAPHS), graph, problem, parameters)
+    evolve = jax.jit(brkga.evolve, static_argnames=("problem", "parameters", "generations"))
+    module = Module(evolve.lower(state, graph, problem, parameters, 4).compile().as_text())
+    assert module.made_anew(the_decoding_loop(module), BLOCKS * L) == []
+
+
+# The check itself must be able to fail.
+
+
+def read_after_write(state: jax.Array, where: jax.Array) -> jax.Array:
+    """Reads the old state at an index that only the new one tells."""
+    written = state.at[where].set(1)
+    return written.at[where].add(state[written[where + 1]])
+
+
+def rewritten(state: jax.Array, where: jax.Array) -> jax.Array:
+    return jnp.where(jnp.arange(state.shape[0]) == where[0], 1, state)
+
+
+def in_place(state: jax.Array, where: jax.Array) -> jax.Array:
+    return state.at[where].add(state[where] + 1)
+
+
+@pytest.mark.parametrize(("step", "bad"), [(read_after_write, True), (rewritten, True), (in_place, False)])
+def test_the_check_finds_bad_steps(step: Callable[[jax.Array, jax.Array], jax.Array], bad: bool) -> None:
+    @jax.jit
+    def run(state: jax.Array, trips: int) -> jax.Array:
+        return lax.fori_loop(0, trips, lambda i, state: step(state, jnp.arange(4) * 8 + i), state)
+
+    module = Module(run.lower(jnp.zeros(4096, jnp.int32), 9).compile().as_text())
+    (loop,) = module.loops("s32[4096]")
+    assert bool(module.made_anew(loop, 4096)) == bad
+
+
+# Trip counts
+
+
+def test_the_dense_form_has_static_trip_counts() -> None:
+    problem = Problem(devices=2, transfer="rendezvous")
+    module = compile_evaluate(problem, "dense")
+    nodes = SIZES.ops + SIZES.tensors
+    (loop,) = module.loops(f"s16[{L},{nodes}]")
+    assert '"known_trip_count":{"n":"41"}' in loop.text  # 8 steps each: 160 ops and 168 transfers
+    assert all("known_trip_count" in every.text for every in module.loops(""))
+
+
+@pytest.mark.parametrize("fixed_trips", [True, False])
+def test_rows_with_fixed_trips_have_a_static_trip_count(fixed_trips: bool) -> None:
+    problem = Problem(devices=2)
+
+    @jax.jit
+    def decoded(graph: PaddedGraph, decisions: Decisions) -> jax.Array:
+        lanes = implied(graph, decisions, 2)
+        durations = node_seconds(graph, problem)
+        return schedule(graph, lanes, 2, "free", durations, fixed_trips=fixed_trips).makespan
+
+    decisions = random_decisions(np.random.default_rng(0), GRAPHS, LANES, 2, SIZES)
+    module = Module(decoded.lower(padded(), decisions).compile().as_text())
+    assert ("known_trip_count" in the_decoding_loop(module).text) == fixed_trips
