@@ -6,11 +6,12 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
+from graphrl.costs import exact
 from graphrl.costs.decisions import Decisions
 from graphrl.costs.evaluate import Costs, evaluate
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
-from graphrl.graphs.padding import Sizes, sizes
+from graphrl.graphs.padding import PaddedGraph, Sizes, sizes
 
 SIZES = Sizes(ops=24, tensors=40, slots=24 + 24, rows=72, uses=72, controls=40, shares=24)
 
@@ -62,7 +63,7 @@ def random_graph(rng: np.random.Generator, max_ops: int = 20) -> ComputationGrap
         ops.append(op)
         known += outputs
     kept = [tensor.name for tensor in known if rng.random() < 0.05]
-    rng.shuffle(ops)  # type: ignore[arg-type]
+    rng.shuffle(ops)
     return ComputationGraph("random", tuple(ops), (Tensor("x", 4), Tensor("y", 9)), tuple(kept))
 
 
@@ -144,3 +145,16 @@ def host_order(events: np.ndarray, graph: ComputationGraph, devices: int, ops: i
     node, device = node[ran], device[ran]
     tensor = (node - ops) // max(1, devices - 1)
     return np.where(node < ops, node, graph.arrays.num_ops + tensor * devices + device)
+
+
+def check(graph: ComputationGraph, costs: Costs, padded: PaddedGraph, at: tuple[int, int], want: tuple) -> None:
+    """Holds one lane of device costs against the host's; `want` is problem, placement, op keys and transfer keys."""
+    problem, placement, op_keys, transfer_keys = want
+    order = exact.decode(graph, problem, placement, op_keys, transfer_keys)
+    events = np.asarray(costs.events)[:, *at]
+    ops, tensors = padded.sizes.ops, padded.sizes.tensors
+    np.testing.assert_array_equal(host_order(events, graph, problem.devices, ops, tensors), order)
+    expected = exact.evaluate(graph, problem, placement, order)  # raises if the order is not topological
+    assert float(costs.makespan[at]) * float(padded.second_unit[at[0]]) == expected.makespan
+    peaks = np.asarray(costs.peak_memory)[:, *at] * np.asarray(padded.byte_unit)[at[0]]
+    assert tuple(peaks.tolist()) == expected.peak_memory

@@ -1,7 +1,7 @@
 """What XLA makes of the decoding loops: state is updated in place, and trip counts are static where that matters.
 
-XLA copies an array that a step reads after it wrote it, which costs more than all the work of the step (facts/perf.md 2,
-point 3); and a loop whose trip count is known only at run time makes a GPU's host wait for every step.
+XLA copies an array that a step reads after it wrote it, which costs more than all the work of the step (facts/perf.md
+2, point 3); and a loop whose trip count is known only at run time makes a GPU's host wait for every step.
 """
 
 import functools
@@ -18,11 +18,11 @@ from device_graphs import random_decisions, random_graphs
 from jax import lax
 
 from graphrl.costs.decisions import Decisions
+from graphrl.costs.decode import schedule
 from graphrl.costs.evaluate import evaluate, node_seconds
 from graphrl.costs.lanes import implied
 from graphrl.costs.problem import Problem
 from graphrl.costs.tables import slot_layout
-from graphrl.costs.decode import schedule
 from graphrl.graphs.padding import PaddedGraph, Sizes, pad_batch
 from graphrl.solvers import brkga
 
@@ -51,7 +51,9 @@ _CALLS = re.compile(r"(?:calls|to_apply|body|condition|\w+_computations?)=(?:\{(
 class Module:
     """The text of a compiled HLO module."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, compiled: jax.stages.Compiled) -> None:
+        text = compiled.as_text()
+        assert text is not None
         self.computations: dict[str, list[Instruction]] = {}
         instructions: list[Instruction] = []
         for line in text.splitlines():
@@ -102,7 +104,7 @@ def padded(graphs: int = GRAPHS) -> PaddedGraph:
 def compile_evaluate(problem: Problem, form: str, **options: bool) -> Module:
     decisions = random_decisions(np.random.default_rng(0), GRAPHS, LANES, problem.devices, SIZES)
     jitted = jax.jit(functools.partial(evaluate, problem=problem, form=form, **options))  # type: ignore[arg-type]
-    return Module(jitted.lower(padded(), decisions).compile().as_text())
+    return Module(jitted.lower(padded(), decisions).compile())
 
 
 def the_decoding_loop(module: Module) -> Instruction:
@@ -127,7 +129,7 @@ def test_a_step_writes_its_state_in_place_inside_brkga(objective: str) -> None:
     graph = padded()
     state = brkga.init(jax.random.split(jax.random.key(0), GRAPHS), graph, problem, parameters)
     evolve = jax.jit(brkga.evolve, static_argnames=("problem", "parameters", "generations"))
-    module = Module(evolve.lower(state, graph, problem, parameters, 4).compile().as_text())
+    module = Module(evolve.lower(state, graph, problem, parameters, 4).compile())
     assert module.made_anew(the_decoding_loop(module), BLOCKS * L) == []
 
 
@@ -154,7 +156,7 @@ def test_the_check_finds_bad_steps(step: Callable[[jax.Array, jax.Array], jax.Ar
     def run(state: jax.Array, trips: int) -> jax.Array:
         return lax.fori_loop(0, trips, lambda i, state: step(state, jnp.arange(4) * 8 + i), state)
 
-    module = Module(run.lower(jnp.zeros(4096, jnp.int32), 9).compile().as_text())
+    module = Module(run.lower(jnp.zeros(4096, jnp.int32), 9).compile())
     (loop,) = module.loops("s32[4096]")
     assert bool(module.made_anew(loop, 4096)) == bad
 
@@ -165,8 +167,7 @@ def test_the_check_finds_bad_steps(step: Callable[[jax.Array, jax.Array], jax.Ar
 def test_the_dense_form_has_static_trip_counts() -> None:
     problem = Problem(devices=2, transfer="rendezvous")
     module = compile_evaluate(problem, "dense")
-    nodes = SIZES.ops + SIZES.tensors
-    (loop,) = module.loops(f"s16[{L},{nodes}]")
+    (loop,) = module.loops(f"s16[{L},{SIZES.slots}]")
     assert '"known_trip_count":{"n":"41"}' in loop.text  # 8 steps each: 160 ops and 168 transfers
     assert all("known_trip_count" in every.text for every in module.loops(""))
 
@@ -182,5 +183,5 @@ def test_rows_with_fixed_trips_have_a_static_trip_count(fixed_trips: bool) -> No
         return schedule(graph, lanes, 2, "free", durations, fixed_trips=fixed_trips).makespan
 
     decisions = random_decisions(np.random.default_rng(0), GRAPHS, LANES, 2, SIZES)
-    module = Module(decoded.lower(padded(), decisions).compile().as_text())
+    module = Module(decoded.lower(padded(), decisions).compile())
     assert ("known_trip_count" in the_decoding_loop(module).text) == fixed_trips

@@ -160,6 +160,7 @@ class Decoder {
         scale_(float(uint32_t(1) << (31 - graph.index_bits))),
         heap_(graph.nodes() + 2),
         ops_(graph.ops),
+        place_(graph.ops),
         last_(size_t(graph.tensors) * D),
         change_(size_t(graph.nodes() + 2) * D),
         workspace_(graph.has_workspace ? change_.size() : 0) {}
@@ -192,7 +193,6 @@ class Decoder {
     int32_t waits;   // for so many inputs and control predecessors
     uint32_t key;    // packed
     int32_t device;
-    int32_t place;   // in the order, from 1
   };
 
   struct Loop {
@@ -209,7 +209,7 @@ class Decoder {
     for (int v = 0; v < n; v++) {
       int best = 0;
       for (int d = 1; d < D; d++) best = genes[d * n + v] > genes[best * n + v] ? d : best;
-      ops_[v] = {0.f, g_.waits[v], pack(op_keys[v], v), best, 0};
+      ops_[v] = {0.f, g_.waits[v], pack(op_keys[v], v), best};
     }
     if (memory) std::fill(last_.begin(), last_.end(), -1);
   }
@@ -225,7 +225,7 @@ class Decoder {
     float end = 0;
     if (timed) op.ready = loop.free[here] = end = std::max(loop.free[here], op.ready) + g_.runtime[v];
     if (memory) {
-      op.place = loop.place;
+      place_[v] = loop.place;
       allocate(loop, here, g_.output_bytes[v], g_.workspace[v]);
     }
     for (int t = g_.first_tensor[v]; t < g_.first_tensor[v + 1]; t++) {
@@ -287,9 +287,9 @@ class Decoder {
   void find_peaks(int places, std::array<int64_t, D>& peak) {
     // one flat loop: loops over each op's inputs inside the decoding loop cost a branch miss each
     for (int i = 0; i < g_.uses; i++) {
-      const OpState& op = ops_[g_.use_op[i]];
-      int32_t& last = last_[g_.use_tensor[i] * D + op.device];
-      last = std::max(last, op.place);
+      const int v = g_.use_op[i];
+      int32_t& last = last_[g_.use_tensor[i] * D + ops_[v].device];
+      last = std::max(last, place_[v]);
     }
     for (int d = 0; d < D; d++) change_[(places + 1) * D + d] = 0;
     for (int t = 0; t < g_.tensors; t++) {
@@ -312,6 +312,7 @@ class Decoder {
   const float scale_;
   std::vector<uint32_t> heap_;
   std::vector<OpState> ops_;
+  std::vector<int32_t> place_;      // [ops] in the order, from 1
   std::vector<int32_t> last_;       // [tensors][D] place of the last node that needs a copy
   std::vector<int64_t> change_;     // [places][D] bytes
   std::vector<int64_t> workspace_;  // [places][D] bytes

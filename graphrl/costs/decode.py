@@ -4,7 +4,8 @@ The form for CPUs. A step pops the best ready node of every lane, or goes on wit
 before; it relaxes one row. All lanes advance together, so that every operation is a vector operation across lanes:
 
 - the ready queue is one packed key a slot, under one level of block maxima (`BLOCK` slots a block);
-- a slot holds -1 minus the number of inputs that its op waits for or, once ready, its packed key; empty, `IDLE`;
+- a slot whose op waits for k inputs holds its device minus (k + 1) * `UNIT`; one that is ready, its packed key; an
+  empty one, `IDLE`;
 - state arrays are flat, `[slots * L]` with index slot * L + lane, and each is written in place. XLA copies an array
   that is read after it was written, or written by operands that do not depend on what was read before, so each write
   below depends on every earlier read (tests/test_compiled.py looks for copies in the compiled loop).
@@ -22,7 +23,7 @@ from jax import lax
 from graphrl.costs.indexing import put, put_max, take
 from graphrl.costs.lanes import IDLE, Lanes, node_count
 from graphrl.costs.problem import Transfer
-from graphrl.costs.tables import BLOCK, LAST_ROW, OP_WALK, Tables, make_tables, num_events, slot_layout
+from graphrl.costs.tables import ANY, BLOCK, UNIT, Tables, make_tables, num_events, slot_layout
 from graphrl.costs.timing import Clocks, Node, advance, start_clocks
 from graphrl.graphs.padding import PaddedGraph
 
@@ -46,7 +47,8 @@ class _State(NamedTuple):
     slots: jax.Array  # [slots * L] int32
     blocks: jax.Array  # [blocks * L] int32, the largest key of each block
     place: jax.Array  # [L] int32, row * d + device of the row relaxed last
-    flags: jax.Array  # [L] int8, of that row
+    is_op: jax.Array  # [L] bool, whether an op's rows are walked (or a transfer's)
+    last: jax.Array  # [L] bool, whether that row was the walk's last
     limit: jax.Array  # [L] int32, transfers of the row's tensor with larger keys have run
     events: jax.Array  # [c, L] int32
     timing: _Timing | None  # None where no makespan is computed
@@ -79,7 +81,7 @@ def schedule(
     trips = steps if fixed_trips else _trips(graph, lanes)
 
     def step(index: jax.Array, state: _State) -> _State:
-        return _step(index, state, tables, devices, transfer, durations)
+        return _step(index, state, tables, sizes.ops, devices, transfer, durations)
 
     state = lax.fori_loop(0, trips, step, state)
     makespan = jnp.zeros(count, jnp.float32) if state.timing is None else state.timing.clocks.device.max(0)
@@ -97,17 +99,19 @@ def _start(graph: PaddedGraph, lanes: Lanes, devices: int, steps: int, *, timed:
     sizes, count = graph.sizes, lanes.graph.shape[0]
     _, g, p = lanes.placement.shape
     slots, blocks = slot_layout(sizes)
-    waits = graph.indegree.T[..., None]
     keys = jnp.concatenate([lanes.op_keys, jnp.full((sizes.slots - sizes.ops, g, p), IDLE)])
-    state = jnp.where(waits == 0, keys, -1 - waits)
-    state = jnp.concatenate([state, jnp.full((slots - sizes.slots, g, p), -(2**30), jnp.int32)])
+    device = jnp.concatenate([lanes.placement, jnp.zeros((sizes.slots - sizes.ops, g, p), jnp.int32)])
+    waits = graph.indegree.T[..., None]
+    state = jnp.where(waits == 0, keys, device - (waits + 1) * UNIT)
+    state = jnp.concatenate([state, jnp.full((slots - sizes.slots, g, p), IDLE)])
     idle = node_count(sizes, devices) * devices
     zero = jnp.zeros(count, jnp.float32)
     return _State(
         slots=state.reshape(-1),
         blocks=jnp.maximum(state, IDLE).reshape(blocks, BLOCK, count).max(1).reshape(-1),
         place=jnp.full(count, sizes.rows * devices, jnp.int32),
-        flags=jnp.full(count, LAST_ROW, jnp.int8),
+        is_op=jnp.zeros(count, jnp.bool_),
+        last=jnp.ones(count, jnp.bool_),
         limit=jnp.full(count, _UNLIMITED),
         events=jnp.full((steps, count), idle, jnp.int32),
         timing=_Timing(start_clocks(devices, count), zero, jnp.zeros(slots * count, jnp.float32)) if timed else None,
@@ -115,22 +119,28 @@ def _start(graph: PaddedGraph, lanes: Lanes, devices: int, steps: int, *, timed:
 
 
 def _step(
-    index: jax.Array, state: _State, tables: Tables, devices: int, transfer: Transfer, durations: jax.Array | None
+    index: jax.Array,
+    state: _State,
+    tables: Tables,
+    num_ops: int,
+    devices: int,
+    transfer: Transfer,
+    durations: jax.Array | None,
 ) -> _State:
     count = state.place.shape[0]
     lane = jnp.arange(count, dtype=jnp.int32)
     no_node = tables.target.shape[0] // count - 1
 
     # which row is relaxed now: the next of the walk, or the first of the best ready node's
-    popping = (state.flags & LAST_ROW) != 0
+    popping = state.last
     best = state.blocks.reshape(-1, count).max(0)
     node = _node_of(best, tables, no_node)
     first = take(tables.start, tables.node_offset + node) + take(tables.target, node * count + lane).astype(jnp.int32)
     place = jnp.where(popping, first, state.place + devices)
     row, device = lax.div(place, jnp.int32(devices)), lax.rem(place, jnp.int32(devices))
-    relax = take(tables.entry_flags, place * count + lane)  # [L, ROW_WIDTH]
-    flags = relax[:, 0]
-    is_op = (flags & OP_WALK) != 0
+    is_op = jnp.where(popping, node < num_ops, state.is_op)
+    walk = is_op.astype(jnp.int32)
+    last = take(tables.last, (tables.row_offset + row) * 2 + walk)
     limit = jnp.where(popping, jnp.where(is_op, _UNLIMITED, best), state.limit)
 
     # the slot that the node leaves: its tensor's next transfer takes it
@@ -144,12 +154,14 @@ def _step(
     slots = put(state.slots, slot, following + (jnp.minimum(rest, -1) + 1))
 
     # the row's entries: one input less to wait for, and into the queue with those that waited for no other
-    listed = take(tables.entries, tables.row_offset + row)
+    listed = take(tables.entries, tables.row_offset + row)  # [L, ROW_WIDTH]
+    wanted = take(tables.wanted, (tables.row_offset * devices + place) * 2 + walk)
     entries = listed * count + lane[:, None]
-    relaxed = (relax & 1).astype(jnp.int32)
-    waiting = take(slots, entries) + relaxed
-    now_ready = (waiting == -1) & (relaxed > 0)
-    values = jnp.where(now_ready, take(tables.op_keys, entries), waiting)
+    waiting = take(slots, entries)
+    relaxed = (waiting < -UNIT) & ((wanted == (waiting & (UNIT - 1))) | (wanted == ANY))
+    counted = jnp.where(relaxed, waiting + UNIT, waiting)
+    now_ready = relaxed & (counted >= -UNIT)
+    values = jnp.where(now_ready, take(tables.op_keys, entries), counted)
     slots = put(slots, entries, values)
     # a value >= 0 that is not new stands in its block already
     blocks = put_max(blocks, lax.div(listed, jnp.int32(BLOCK)) * count + lane[:, None], values)
@@ -162,13 +174,13 @@ def _step(
         now = Node(
             is_op=running & is_op,
             is_transfer=running & ~is_op,
-            source=take(tables.source, row * count + lane),
+            source=take(tables.target, take(tables.owner, tables.row_offset + row) * count + lane).astype(jnp.int32),
             target=device,
             ready=take(timing.ready, slot),
             seconds=take(durations.reshape(-1), tables.node_offset + node),
         )
-        timing = _time(timing, now, popping, is_op, relaxed > 0, slot, entries, transfer)
-    return _State(slots, blocks, place, flags, limit, events, timing)
+        timing = _time(timing, now, popping, is_op, relaxed, slot, entries, transfer)
+    return _State(slots, blocks, place, is_op, last, limit, events, timing)
 
 
 def _node_of(key: jax.Array, tables: Tables, no_node: int) -> jax.Array:

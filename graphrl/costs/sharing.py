@@ -81,14 +81,15 @@ def share_buffers(
 
 
 def _shares(graph: PaddedGraph, lanes: Lanes, place: jax.Array) -> _Shares:
-    t, g, p = lanes.source.shape
+    t, g, _ = lanes.source.shape
     none = (lanes.target.shape[0] + 1) * t
     count = graph.sizes.shares
     of_graph = jnp.arange(g, dtype=jnp.int32)[:, None]
     index = jnp.arange(count, dtype=jnp.int32)[None, :]
     # [g, t + 1] the share by which a tensor is an alias
-    alias = jnp.full((g, t + 1), count, jnp.int32).at[of_graph, graph.share_tensor]
-    alias = alias.set(jnp.where(graph.share_reuses, count, index)).at[:, t].set(count)
+    alias = jnp.full((g, t + 1), count, jnp.int32)
+    alias = alias.at[of_graph, graph.share_tensor].set(jnp.where(graph.share_reuses, count, index))
+    alias = alias.at[:, t].set(count)
     real_tensor, real_of = (jnp.minimum(tensor, t - 1) for tensor in (graph.share_tensor, graph.share_of))
     here, there = rows(lanes.source, real_tensor), rows(lanes.source, real_of)
     copy = jnp.where(here == there, 0, 1 + here - (here > there).astype(jnp.int32))

@@ -50,7 +50,9 @@ def run_batch(
     graphs = keys.shape[0]
     mesh = _default_mesh(graphs) if mesh is None else mesh
     if len(mesh.axis_names) != 1 or graphs % mesh.size:
-        raise ProblemError(f"a mesh of shape {dict(mesh.shape)} cannot share {graphs} graphs: needs one axis that divides")
+        raise ProblemError(
+            f"a mesh of shape {dict(mesh.shape)} cannot share {graphs} graphs: needs one axis that divides"
+        )
     return _sharded(keys, graph, proposals, problem, parameters, parameters.generations(evaluations), mesh)
 
 
@@ -100,7 +102,9 @@ def _grouped(
     if size == keys.shape[0]:
         return run((keys, graph, proposals))
     by_graph = jax.tree.map(lambda x: x.reshape(x.shape[0] // size, size, *x.shape[1:]), (keys, graph))
-    by_gene = jax.tree.map(lambda x: jnp.moveaxis(x.reshape(x.shape[0], x.shape[1] // size, size, *x.shape[2:]), 1, 0), proposals)
+    by_gene = jax.tree.map(
+        lambda x: jnp.moveaxis(x.reshape(x.shape[0], x.shape[1] // size, size, *x.shape[2:]), 1, 0), proposals
+    )
     genes, value = lax.map(run, (*by_graph, by_gene))
     return jnp.moveaxis(genes, 0, 1).reshape(genes.shape[1], -1), value.reshape(-1)
 

@@ -1,0 +1,186 @@
+"""Graphs as fixed-size arrays: rows and slots say all that the graph says, and buckets keep padding small."""
+
+import collections
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from device_graphs import SIZES, fits, random_graph, random_graphs
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from graphrl.errors import GraphError
+from graphrl.graphs.graph import NONE, ComputationGraph, Op, Tensor
+from graphrl.graphs.padding import PaddedGraph, Sizes, bucket, common_sizes, pad, pad_batch, sizes
+from graphrl.graphs.rows import NEVER, READS, ROW_WIDTH, WAITS
+
+EMPTIEST = ComputationGraph("one", (Op("a"),))
+
+
+@st.composite
+def random(draw: st.DrawFn) -> ComputationGraph:
+    graph = random_graph(np.random.default_rng(draw(st.integers(0, 2**32 - 1))))
+    assume(fits(graph))
+    return graph
+
+
+def entries(padded: PaddedGraph, kind: int) -> list[tuple[int, int, int]]:
+    """Every row entry of a kind as (row's tensor, row's op, entry)."""
+    row, column = np.nonzero(np.asarray(padded.row_kind) == kind)
+    table = np.stack([padded.row_tensor[row], padded.row_owner[row], padded.row_entry[row, column]], 1)
+    return [tuple(each) for each in table.tolist()]
+
+
+@given(random())
+def test_every_use_and_every_control_edge_stands_once_in_the_rows(graph: ComputationGraph) -> None:
+    a, padded = graph.arrays, pad(graph, SIZES)
+    reads = collections.Counter((tensor, op) for tensor, _, op in entries(padded, READS))
+    assert reads == collections.Counter(zip(a.use_tensor.tolist(), a.use_op.tolist(), strict=True))
+    assert all(a.producer[tensor] == owner for tensor, owner, _ in entries(padded, READS))
+    waits = collections.Counter((owner, op) for _, owner, op in entries(padded, WAITS))
+    assert waits == collections.Counter(zip(a.control_source.tolist(), a.control_target.tolist(), strict=True))
+    kind, entry = np.asarray(padded.row_kind), np.asarray(padded.row_entry)
+    assert set(np.unique(kind)) <= {0, READS, WAITS}
+    assert (entry[kind == 0] == SIZES.slots).all()
+
+
+@given(random())
+def test_an_op_stands_at_most_once_in_a_row(graph: ComputationGraph) -> None:
+    padded = pad(graph, SIZES)
+    for kind, entry in zip(np.asarray(padded.row_kind), np.asarray(padded.row_entry), strict=True):
+        listed = entry[kind > 0].tolist()
+        assert len(set(listed)) == len(listed)
+
+
+@given(random())
+def test_rows_of_ops_and_tensors_are_consecutive_and_flagged(graph: ComputationGraph) -> None:
+    a, padded = graph.arrays, pad(graph, SIZES)
+    n, t, real = a.num_ops, a.num_tensors, sizes(graph)
+    owner, tensor = np.asarray(padded.row_owner)[: real.rows], np.asarray(padded.row_tensor)[: real.rows]
+    for op in range(n):
+        rows = np.flatnonzero(owner == op)
+        assert (rows == padded.op_row[op] + np.arange(int(padded.op_rows[op]))).all()
+        assert padded.row_ends_op[rows].tolist() == [False] * (len(rows) - 1) + [True]
+    for i in range(t):
+        rows = int(padded.tensor_row[i]) + np.arange(int(padded.tensor_rows[i]))
+        assert (tensor[rows] == i).all()
+        assert padded.row_ends_tensor[rows].tolist() == [False] * (len(rows) - 1) + [True]
+        read = np.flatnonzero((np.asarray(padded.row_kind) == READS).any(1) & (np.asarray(padded.row_tensor) == i))
+        assert set(read.tolist()) <= set(rows.tolist())  # a transfer's walk meets all who read the tensor
+    assert padded.op_rows[:n].sum() == real.rows
+    assert real.rows <= n + t + (len(a.use_op) + len(a.control_target)) // ROW_WIDTH
+
+
+@given(random())
+def test_slots_are_ops_and_then_further_tensors(graph: ComputationGraph) -> None:
+    a, padded = graph.arrays, pad(graph, SIZES)
+    slot_tensor = np.asarray(padded.slot_tensor)
+    owned = slot_tensor[slot_tensor < SIZES.tensors]
+    assert sorted(owned.tolist()) == list(range(a.num_tensors))  # a slot each
+    for op in range(a.num_ops):
+        first = np.flatnonzero(a.producer == op)[:1]
+        assert slot_tensor[op] == (first[0] if len(first) else SIZES.tensors)
+    for row in range(sizes(graph).rows):
+        tensor = padded.row_tensor[row]
+        slot = np.flatnonzero(slot_tensor == tensor)[0] if tensor < SIZES.tensors else padded.row_owner[row]
+        assert padded.row_slot[row] == slot
+
+
+@given(random())
+def test_indegrees_count_what_rows_release(graph: ComputationGraph) -> None:
+    padded = pad(graph, SIZES)
+    released = np.zeros(SIZES.slots + 1, int)
+    np.add.at(released, np.asarray(padded.row_entry)[np.asarray(padded.row_kind) > 0], 1)
+    n = graph.arrays.num_ops
+    np.testing.assert_array_equal(padded.indegree[:n], released[:n])
+    assert (np.asarray(padded.indegree)[n:] == NEVER).all()
+
+
+@given(random())
+def test_units_lose_no_digit(graph: ComputationGraph) -> None:
+    a, padded = graph.arrays, pad(graph, SIZES)
+    n, t = a.num_ops, a.num_tensors
+    np.testing.assert_array_equal(padded.tensor_bytes[:t] * padded.byte_unit, a.tensor_bytes)
+    np.testing.assert_array_equal(padded.workspace[:n] * padded.byte_unit, a.workspace_bytes)
+    np.testing.assert_array_equal(padded.runtime[:n] * padded.second_unit, a.runtime)
+    np.testing.assert_array_equal(padded.owned_bytes[:t] > 0, (a.alias == NONE) & (a.tensor_bytes > 0))
+
+
+def test_units_of_huge_and_of_no_values() -> None:
+    huge = ComputationGraph("huge", (Op("a", outputs=(Tensor("t", 2**62),), runtime=1e29),))
+    padded = pad(huge)
+    assert padded.tensor_bytes[0] * padded.byte_unit == 2.0**62
+    assert 1 <= padded.runtime[0] < 2**11
+    assert pad(EMPTIEST).byte_unit == pad(EMPTIEST).second_unit == 1
+
+
+@settings(max_examples=300)
+@given(st.integers(0, 2**31 - 1), st.integers(0, 2**31 - 1))
+def test_buckets_are_monotone_and_waste_little(a: int, b: int) -> None:
+    small, large = sorted((a, b))
+    assert bucket(small) <= bucket(large)
+    assert bucket(small) >= small
+    assert bucket(bucket(small)) == bucket(small)
+    if small > 8:
+        assert bucket(small) <= 1.125 * small
+
+
+def test_buckets_are_few() -> None:
+    assert bucket(0) == 0
+    assert {bucket(count) for count in range(1, 9)} == {8}
+    for octave in range(3, 16):
+        assert len({bucket(count) for count in range(2**octave + 1, 2 ** (octave + 1) + 1)}) == 8
+
+
+@given(st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=4))
+def test_common_sizes_hold_every_graph(seeds: list[int]) -> None:
+    graphs = [random_graph(np.random.default_rng(seed)) for seed in seeds]
+    common = common_sizes(graphs)
+    for graph in graphs:
+        assert pad(graph, common).sizes == common
+    assert pad_batch(graphs).sizes == common
+
+
+@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Sizes)])
+def test_too_small_sizes_are_an_error(field: str) -> None:
+    graph = max(random_graphs(np.random.default_rng(0), 20), key=lambda graph: graph.arrays.num_ops)
+    real = sizes(graph)
+    assert pad(graph, real).sizes == real
+    with pytest.raises(GraphError, match=r"graph 'random' has sizes .*, more than the .* it is padded to"):
+        pad(graph, dataclasses.replace(real, **{field: getattr(real, field) - 1}))
+
+
+def test_slots_of_further_tensors_are_not_used_up_by_more_ops() -> None:
+    """Padding ops take slots of their own: those of further tensors stand behind them."""
+    graph = ComputationGraph("two", (Op("a", outputs=(Tensor("t", 1), Tensor("u", 1))),))
+    real = sizes(graph)
+    assert (real.ops, real.slots) == (1, 2)
+    larger = dataclasses.replace(common_sizes([graph]), ops=16, slots=16)
+    with pytest.raises(GraphError):
+        pad(graph, larger)
+    padded = pad(graph, dataclasses.replace(larger, slots=17))
+    assert padded.slot_tensor[[0, 16]].tolist() == [0, 1]
+
+
+def test_batches_have_a_leading_axis() -> None:
+    graphs = random_graphs(np.random.default_rng(1), 3)
+    batch = pad_batch(graphs, SIZES)
+    assert all(leaf.shape[0] == 3 for leaf in jax.tree.leaves(batch))
+    jax.tree.map(np.testing.assert_array_equal, jax.tree.map(lambda leaf: leaf[1], batch), pad(graphs[1], SIZES))
+
+
+@given(random())
+def test_sharers_come_after_the_owners_of_their_buffers(graph: ComputationGraph) -> None:
+    a, padded = graph.arrays, pad(graph, SIZES)
+    count = sizes(graph).shares
+    tensor, of = np.asarray(padded.share_tensor), np.asarray(padded.share_of)
+    assert (tensor[count:] == SIZES.tensors).all()
+    place = {shared: index for index, shared in enumerate(tensor[:count].tolist())}
+    for index in range(count):
+        assert of[index] == (a.reuses if padded.share_reuses[index] else a.alias)[tensor[index]]
+        assert place.get(int(of[index]), -1) < index
+    rank = np.argsort(a.topological)[a.producer[tensor[:count]]]
+    assert (np.diff(rank) >= 0).all()
+    same_op = np.diff(rank) == 0
+    assert (np.diff(tensor[:count])[same_op] > 0).all()  # the first output has the buffer that two want
