@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 import graphrl
+from graphrl.commands.cache import keep_compiled
 from graphrl.commands.progress import progress_bar
 from graphrl.graphs.datasets.resnet import resnet50
 from graphrl.units import format_bytes, format_objective, format_seconds
@@ -51,6 +52,7 @@ def main() -> None:
     parser.add_argument("--transfer", choices=("rendezvous", "free", "link"), default="link")
     parser.add_argument("--out", type=Path, default=Path("out/demo"), help="folder to write to (default: out/demo)")
     args = parser.parse_args()
+    keep_compiled()
     args.out.mkdir(parents=True, exist_ok=True)
     console = Console(highlight=False)
     started = time.perf_counter()

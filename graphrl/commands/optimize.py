@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from graphrl.commands.cache import keep_compiled
 from graphrl.commands.common import (
     add_common,
     add_model,
@@ -136,6 +137,7 @@ def run(args: argparse.Namespace) -> int:
 
         image_format(args.plot)
     graph = read_graph(args.model, chip=args.chip, dims=dict(args.dim))
+    keep_compiled()
     interrupted = False
     try:
         with progress_bar(graph.name, problem, budget) as progress:

@@ -80,8 +80,8 @@ def _per_problem(problem: Problem) -> Any:
         graph_batched = any(jax.tree.leaves(batched[0]))
         if graph_batched:
             return of_batch(*_spread(size, batched, arguments)), _ALL
-        graph, *solutions = arguments
-        solutions = _spread(size, batched[1:], tuple(solutions))
+        graph, *rest = arguments
+        solutions = _spread(size, batched[1:], tuple(rest))
         costs = of_population(graph, *(_merge(x) for x in solutions))
         return jax.tree.map(lambda x: x.reshape(size, -1, *x.shape[1:]), costs), _ALL
 

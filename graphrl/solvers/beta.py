@@ -16,7 +16,7 @@ from jax.scipy.special import digamma
 
 from graphrl.costs.indexing import take
 
-_CELLS = 64
+_CELLS = 128
 _POINTS = 128  # of the numerical integral, over 10 standard deviations
 _LARGEST = 1 - 2.0**-24
 

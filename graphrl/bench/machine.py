@@ -1,0 +1,79 @@
+"""The machine that is measured: its name, and how much of it takes part."""
+
+import contextlib
+import os
+import platform
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+from jax.sharding import Mesh
+
+from graphrl.errors import GraphrlError, ProblemError
+
+
+def cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def pinned(threads: int) -> Iterator[bool]:
+    """With one thread, keeps this process on one core (the last one) while the `with` lasts; says whether it does.
+
+    Threads that start meanwhile stay there: XLA makes as many as it finds cores, and they cost more than they bring.
+    """
+    if threads > 1 or not hasattr(os, "sched_setaffinity"):
+        yield False
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(before)})
+    try:
+        yield True
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def configure(threads: int) -> None:
+    """As many CPU devices as threads, and no compilation cache; before jax first looks for devices.
+
+    Raises:
+      ProblemError: it has found fewer already.
+    """
+    with contextlib.suppress(RuntimeError):  # too late: the check below decides
+        jax.config.update("jax_num_cpu_devices", threads)
+    jax.config.update("jax_enable_compilation_cache", False)
+    if jax.default_backend() == "cpu" and len(jax.local_devices()) < threads:
+        raise ProblemError(f"{threads} threads need as many CPU devices of jax, which has {len(jax.local_devices())}")
+
+
+def make_mesh(threads: int, graphs: int) -> Mesh:
+    """The devices that share the graphs: one CPU device a thread, or the accelerators, as many as divide the graphs."""
+    devices = jax.local_devices()
+    most = threads if jax.default_backend() == "cpu" else len(devices)
+    count = max(n for n in range(1, most + 1) if graphs % n == 0)
+    return jax.make_mesh((count,), ("graphs",), (jax.sharding.AxisType.Auto,), devices=devices[:count])
+
+
+def cpu_name() -> str:
+    """The processor's name."""
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        return next(line for line in lines if line.startswith("model name")).partition(":")[2].strip()
+    return platform.processor() or platform.machine() or "cpu"
+
+
+def device_name() -> str:
+    """The name of the device that jax computes on."""
+    device = jax.local_devices()[0]
+    return cpu_name() if device.platform == "cpu" else device.device_kind
+
+
+def check_equal(what: str, ours: object, theirs: object) -> None:
+    """Refuses to time programs that do not compute the same.
+
+    Raises:
+      GraphrlError: two figures differ.
+    """
+    if ours != theirs:
+        raise GraphrlError(f"{what}: graphrl says {ours} and the yardstick {theirs}: a mistake in one of them")

@@ -1,0 +1,127 @@
+"""Whole BRKGA runs to be timed: graphrl's, its parts, and the plain yardstick's."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh, NamedSharding
+
+from graphrl.bench import plain
+from graphrl.bench.plain_graph import PlainGraph, plain_batch
+from graphrl.bench.programs import BY_GRAPH, EVERYWHERE, Program, by_group, compile_program
+from graphrl.bench.timing import timed
+from graphrl.costs.decisions import num_genes
+from graphrl.costs.problem import Problem
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.padding import PaddedGraph, common_sizes, pad_batch
+from graphrl.solvers import brkga
+from graphrl.solvers.batch import run_batch
+from graphrl.solvers.beta import BetaTable, beta_table
+
+Run = Callable[[PaddedGraph, jax.Array], Any]
+
+
+def graphrl_search(
+    graphs: Sequence[ComputationGraph],
+    problem: Problem,
+    parameters: brkga.Parameters,
+    evaluations: int,
+    mesh: Mesh,
+    seed: int,
+    *,
+    proposals: bool = False,
+) -> Program:
+    """BRKGA on every graph with graphrl.
+
+    Args:
+      proposals: draw every mutant gene from its own Beta distribution instead of the uniform one.
+    """
+    genes = num_genes(common_sizes(graphs), problem.devices)
+    shapes = np.random.default_rng(seed).uniform(0.5, 5.0, (2, genes, len(graphs))).astype(np.float32)
+
+    def run(graph: PaddedGraph, keys: jax.Array) -> tuple[jax.Array, jax.Array]:
+        table: BetaTable | None = beta_table(*jnp.asarray(shapes)) if proposals else None
+        return run_batch(keys, graph, problem, parameters, evaluations, table, mesh=mesh)
+
+    made = parameters.generations(evaluations) * parameters.offspring
+    return _program("graphrl", run, pad_batch(graphs), made, parameters, mesh, seed)
+
+
+def own_work(
+    graphs: Sequence[ComputationGraph],
+    problem: Problem,
+    parameters: brkga.Parameters,
+    evaluations: int,
+    mesh: Mesh,
+    seed: int,
+) -> Program:
+    """BRKGA's own work in such a run: the fitness is the sum of the genes."""
+    generations = parameters.generations(evaluations)
+
+    def evolve(graph: PaddedGraph, keys: jax.Array, _: jax.Array) -> jax.Array:
+        def generation(_: jax.Array, state: brkga.State) -> brkga.State:
+            return brkga.next_generation(state, state.offspring.sum(0), parameters)
+
+        state = lax.fori_loop(0, generations, generation, brkga.init(keys, graph, problem, parameters))
+        return brkga.best(state)[0].T
+
+    return _by_graph("graphrl", evolve, pad_batch(graphs), generations * parameters.offspring, parameters, mesh, seed)
+
+
+def plain_search(
+    graphs: Sequence[ComputationGraph],
+    problem: Problem,
+    parameters: brkga.Parameters,
+    evaluations: int,
+    mesh: Mesh,
+    seed: int,
+) -> Program:
+    """BRKGA on every graph with the plain yardstick; it makes two generations at least."""
+    generations = max(2, 1 + (evaluations - parameters.population) // parameters.offspring)
+
+    def search(group: PlainGraph, keys: jax.Array, _: jax.Array) -> jax.Array:
+        return jax.vmap(lambda graph, key: plain.search(graph, key, problem, parameters, generations)[0])(group, keys)
+
+    made = parameters.population + (generations - 1) * parameters.offspring
+    return _by_graph("plain", search, plain_batch(graphs, problem), made, parameters, mesh, seed)
+
+
+def _by_graph(
+    method: str,
+    function: Callable[..., Any],
+    batch: Any,
+    evaluations: int,
+    parameters: brkga.Parameters,
+    mesh: Mesh,
+    seed: int,
+) -> Program:
+    """A program of a function that knows nothing of the mesh."""
+    specs = (BY_GRAPH, BY_GRAPH, EVERYWHERE)
+    shared = jax.shard_map(by_group(function), mesh=mesh, in_specs=specs, out_specs=BY_GRAPH, check_vma=False)
+    return _program(method, lambda graph, keys: shared(graph, keys, 0), batch, evaluations, parameters, mesh, seed)
+
+
+def _program(
+    method: str,
+    run: Callable[[Any, jax.Array], Any],
+    batch: Any,
+    evaluations: int,
+    parameters: brkga.Parameters,
+    mesh: Mesh,
+    seed: int,
+) -> Program:
+    """A program that searches from the same keys over and over; `evaluations` are those of one graph."""
+    graphs = len(jax.tree.leaves(batch)[0])
+    keys = jax.random.split(jax.random.key(seed), graphs)
+    batch, keys = jax.device_put((batch, keys), NamedSharding(mesh, BY_GRAPH))
+    compiled, compile_s = compile_program(run, batch, keys)
+
+    def work(runs: int) -> int:
+        for _ in range(runs):
+            jax.block_until_ready(compiled(batch, keys))
+        return runs * graphs * evaluations
+
+    return Program(method, timed(work), graphs, parameters.population, compile_s)

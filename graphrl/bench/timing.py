@@ -1,0 +1,75 @@
+"""Clocks and repeats: programs take turns, so that ratios come from the same minutes of the machine."""
+
+import dataclasses
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+_MAX_RUNS = 100_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """One timing."""
+
+    evaluations: int
+    wall_s: float | None  # seconds; None: not known
+    cpu_s: float | None  # seconds of all threads of this process; None: not known
+
+
+@dataclasses.dataclass(frozen=True)
+class Samples:
+    """All timings of one program, each of the same number of evaluations."""
+
+    samples: tuple[Sample, ...]
+
+    @property
+    def evaluations(self) -> int:
+        """Of one sample."""
+        return self.samples[0].evaluations
+
+    def seconds(self, clock: str) -> list[float]:
+        """By clock "wall" or "cpu"; by the other one where a program knows only that."""
+        values = [(s.wall_s, s.cpu_s) if clock == "wall" else (s.cpu_s, s.wall_s) for s in self.samples]
+        return [first if first is not None else second or 0.0 for first, second in values]
+
+    def median(self, clock: str) -> float:
+        """Median seconds of a sample."""
+        return statistics.median(self.seconds(clock))
+
+    def per_second(self, clock: str) -> float:
+        """Evaluations a second, by the median."""
+        return self.evaluations / max(self.median(clock), 1e-12)
+
+
+def timed(work: Callable[[int], int]) -> Callable[[int], Sample]:
+    """`work(runs)`, which blocks and returns its evaluations, with both clocks around it."""
+
+    def run(runs: int) -> Sample:
+        wall, cpu = time.perf_counter(), time.process_time()
+        evaluations = work(runs)
+        return Sample(evaluations, time.perf_counter() - wall, time.process_time() - cpu)
+
+    return run
+
+
+def interleaved(programs: Sequence[Callable[[int], Sample]], repeats: int, seconds: float) -> list[Samples]:
+    """Times every program `repeats` times, in turns.
+
+    Args:
+      programs: each takes a number of runs. The first, untimed call warms up and tells how many runs a sample needs.
+      repeats: samples of each.
+      seconds: a sample's least length, about: runs are repeated in it until it lasts so long.
+    """
+    runs = []
+    for program in programs:
+        once = program(1)
+        runs.append(max(1, min(_MAX_RUNS, math.ceil(seconds / max(once.wall_s or once.cpu_s or 0.0, 1e-6)))))
+        if runs[-1] > 1:  # what ran once only was slow to warm up: look again
+            program(max(1, runs[-1] // 10))
+    taken: list[list[Sample]] = [[] for _ in programs]
+    for _ in range(repeats):
+        for program, count, samples in zip(programs, runs, taken, strict=True):
+            samples.append(program(count))
+    return [Samples(tuple(samples)) for samples in taken]
