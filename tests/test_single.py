@@ -49,9 +49,9 @@ def test_a_mixed_set_of_graphs_in_one_bucket_compiles_once() -> None:
     traces = []
 
     @jax.jit
-    def costs(graph: PaddedGraph, *solution: jax.Array) -> SolutionCosts:
+    def costs(graph: PaddedGraph, placement: jax.Array, op_keys: jax.Array, transfer_keys: jax.Array) -> SolutionCosts:
         traces.append(1)
-        return solution_costs(graph, *solution, PROBLEM)
+        return solution_costs(graph, placement, op_keys, transfer_keys, PROBLEM)
 
     zeros = (np.zeros(SIZES.ops, np.int32), np.zeros(SIZES.ops, np.float32), np.zeros((SIZES.tensors, 2), np.float32))
     for ops in (1, 7, 30):

@@ -21,8 +21,6 @@ from graphrl.solvers import brkga
 from graphrl.solvers.batch import run_batch
 from graphrl.solvers.beta import BetaTable, beta_table
 
-Run = Callable[[PaddedGraph, jax.Array], Any]
-
 
 def graphrl_search(
     graphs: Sequence[ComputationGraph],
@@ -63,7 +61,7 @@ def own_work(
 
     def evolve(graph: PaddedGraph, keys: jax.Array, _: jax.Array) -> jax.Array:
         def generation(_: jax.Array, state: brkga.State) -> brkga.State:
-            return brkga.next_generation(state, state.offspring.sum(0), parameters)
+            return brkga._next(state, state.offspring.sum(0), parameters, None)
 
         state = lax.fori_loop(0, generations, generation, brkga.init(keys, graph, problem, parameters))
         return brkga.best(state)[0].T
