@@ -194,7 +194,7 @@ def _check_numbers(op: Op) -> None:
         raise GraphError(f"op {op.name!r}: runtime is {_shown(runtime)}: must be a finite number of seconds")
     if runtime < 0:
         raise GraphError(f"op {op.name!r}: runtime is {_shown(runtime)}: must be at least 0 seconds")
-    if runtime > MAX_WORK:
+    if runtime > float(MAX_WORK):
         raise GraphError(f"op {op.name!r}: runtime is {_shown(runtime)}: must be a finite number up to 10^30 seconds")
     _check_bytes(f"op {op.name!r}", "workspace_bytes", op.workspace_bytes)
     _check_bytes(f"op {op.name!r}", "weight_bytes", op.weight_bytes)

@@ -1,0 +1,158 @@
+"""What is measured: the cases, the settings of a run, and the rows that it gives."""
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from graphrl.bench.graphs import MIN_OPS
+from graphrl.costs.problem import Objective, Problem, Transfer
+from graphrl.errors import ProblemError
+from graphrl.solvers.brkga import Parameters
+
+DEVICES = 2
+PARAMETERS = Parameters(population=100, elites=20, mutants=20, elite_bias=0.7)
+METHODS = ("graphrl", "plain", "compiled", "reference")
+TRANSFERS: tuple[Transfer, ...] = ("free", "rendezvous", "link")
+# seconds and bytes a second, on the scale of the graphs' run times: 1 to 99 s and 16 to 2,048 bytes
+LATENCY, BANDWIDTH = 5.0, 16.0
+MAX_OPS = 1 << 16
+
+
+def problem(objective: Objective, transfer: Transfer) -> Problem:
+    """The problem on which everything is measured."""
+    return Problem(objective, DEVICES, transfer, LATENCY, BANDWIDTH)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One line of the table: something to measure, with every method."""
+
+    num_ops: int
+    transfer: Transfer
+    makespan: bool
+    memory: bool
+    search: bool = False  # a BRKGA run, for the one objective; else decoding and costing a population
+
+    @property
+    def objective(self) -> Objective:
+        return "makespan" if self.makespan else "peak_memory"
+
+    @property
+    def what(self) -> str:
+        parts = [name for name, asked in (("makespan", self.makespan), ("memory", self.memory)) if asked]
+        return "brkga" if self.search else " + ".join(["decode", *parts])
+
+    @property
+    def title(self) -> str:
+        """In words, without the size."""
+        if self.search:
+            return f"BRKGA, {self.objective.replace('_', ' ')}"
+        return f"{self.what}, {self.transfer}" if self.makespan else self.what
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What to measure, and how.
+
+    Attributes:
+      sizes: ops of the graphs.
+      threads: CPU threads; 1 keeps the process on one core.
+      repeats: samples of each program.
+      seconds: the least length of a sample, about.
+      graphs: at each size; 0 for three a thread.
+      evaluations: of a BRKGA run on each graph.
+      methods: of METHODS; without "reference" if none is given.
+      transfers: transfer models.
+      reference: path of a reference of the user's (external.py).
+      quick: few cases, for a look whether everything works.
+      seed: of the graphs and of everything random.
+
+    Raises:
+      ProblemError: a value is out of range.
+    """
+
+    sizes: tuple[int, ...] = (64, 128, 512, 2048)
+    threads: int = 1
+    repeats: int = 5
+    seconds: float = 0.2
+    graphs: int = 0
+    evaluations: int = 5000
+    methods: tuple[str, ...] = METHODS[:3]
+    transfers: tuple[Transfer, ...] = TRANSFERS
+    reference: str | None = None
+    quick: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for size in self.sizes:
+            if not MIN_OPS <= size <= MAX_OPS:
+                raise ProblemError(f"sizes has {size}: must be from {MIN_OPS} to {MAX_OPS} ops")
+        for name, values in (("sizes", self.sizes), ("methods", self.methods), ("transfers", self.transfers)):
+            if not values or len(set(values)) < len(values):
+                raise ProblemError(f"{name} is {', '.join(map(str, values)) or 'empty'}: must name each once")
+        for name, choices in (("methods", METHODS), ("transfers", TRANSFERS)):
+            for value in getattr(self, name):
+                if value not in choices:
+                    raise ProblemError(f"{name} has {value!r}: known are {', '.join(choices)}")
+        for name, value in (("threads", self.threads), ("repeats", self.repeats)):
+            if not 1 <= value <= 1000:
+                raise ProblemError(f"{name} is {value}: must be from 1 to 1,000")
+        if self.graphs < 0 or self.graphs % self.threads:
+            raise ProblemError(f"graphs is {self.graphs}: must be a multiple of the {self.threads} threads")
+
+    @property
+    def num_graphs(self) -> int:
+        """Graphs of each size: by default every thread gets all three families."""
+        return self.graphs or 3 * self.threads
+
+    def cases(self) -> Iterator[Case]:
+        """All cases, by size."""
+        for size in self.sizes:
+            if self.quick:
+                yield Case(size, self.transfers[0], makespan=True, memory=True)
+                yield Case(size, "free", makespan=False, memory=True, search=True)
+                continue
+            yield Case(size, "free", makespan=False, memory=True)  # without clocks all models are one
+            for transfer, memory in itertools.product(self.transfers, (False, True)):
+                yield Case(size, transfer, makespan=True, memory=memory)
+            yield Case(size, "free", makespan=False, memory=True, search=True)
+            yield Case(size, "free", makespan=True, memory=False, search=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """What one method took in one case. None: not measured, or there is no such figure."""
+
+    what: str  # "decode + ...", or "brkga"
+    method: str  # "graphrl", "plain", "compiled" or "reference"
+    n: int  # ops of each graph
+    graphs: int
+    population: int
+    devices: int
+    transfer: str
+    objective: str | None  # of BRKGA
+    evaluations: int | None  # of one sample, on all graphs
+    threads: int
+    pinned: bool  # to one core
+    device_kind: str
+    jax: str
+    compile_s: float | None  # of tracing and compiling, without a cache
+    cached_compile_s: float | None  # the same in a second process, with a cache
+    repeats: int
+    clock: str  # which one median_s, min_s and the rates are by: "cpu" if pinned, else "wall"
+    median_s: float | None
+    min_s: float | None
+    wall_s: float | None  # median
+    cpu_s: float | None  # median, all threads
+    evaluations_per_s: float | None  # by median_s
+    ratio_to_plain: float | None  # of evaluations_per_s
+    ratio_to_compiled: float | None
+    ratio_to_reference: float | None
+    own_share: float | None  # of a BRKGA run's seconds: random numbers, crossover, selection
+    beta_share: float | None  # of a BRKGA run's seconds with Beta proposals: sampling them
+    note: str | None  # why there are no figures
+
+    def to_dict(self) -> dict[str, Any]:
+        """The row as a JSON object."""
+        return dataclasses.asdict(self)

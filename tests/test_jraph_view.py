@@ -1,0 +1,38 @@
+"""The jraph view: the same edges, padding apart, and a network that padding does not change."""
+
+import jax
+import jax.numpy as jnp
+import jraph
+import numpy as np
+from search_graphs import SIZES, random_dag
+
+from graphrl.graphs.features import node_features
+from graphrl.graphs.jraph_view import graphs_tuple
+from graphrl.graphs.padding import Sizes
+
+
+def test_edges_are_uses_and_padding_is_a_graph_of_its_own() -> None:
+    graph = random_dag(0, 20)
+    a, view = graph.arrays, graphs_tuple(graph, SIZES)
+    e = len(a.use_op)
+    np.testing.assert_array_equal(view.n_node, [20, SIZES.ops + 1 - 20])
+    np.testing.assert_array_equal(view.n_edge, [e, SIZES.uses - e])
+    np.testing.assert_array_equal(view.senders[:e], a.producer[a.use_tensor])
+    np.testing.assert_array_equal(view.receivers[:e], a.use_op)
+    assert np.all(np.asarray(view.senders[e:]) >= 20)
+    assert np.all(np.asarray(view.receivers[e:]) >= 20)
+    np.testing.assert_array_equal(view.nodes[:20], node_features(graph))
+    assert not np.any(np.asarray(view.nodes[20:]))
+
+
+def test_a_network_sees_no_padding_not_even_in_a_full_bucket() -> None:
+    network = jraph.GraphNetwork(
+        update_edge_fn=lambda edges, senders, receivers, globals_: jnp.concatenate([edges, senders - receivers], -1),
+        update_node_fn=lambda nodes, sent, received, globals_: jnp.concatenate([nodes, sent, received], -1),
+    )
+    for ops in (17, SIZES.ops):
+        graph = random_dag(ops, ops)
+        wide = Sizes(ops=48, tensors=48, slots=48, rows=64, uses=80, controls=0, shares=0)
+        small, large = (jax.jit(network)(graphs_tuple(graph, sizes)) for sizes in (SIZES, wide))
+        np.testing.assert_allclose(small.nodes[:ops], large.nodes[:ops], rtol=1e-5, atol=1e-5)
+        assert np.all(np.isfinite(np.asarray(small.nodes)))
