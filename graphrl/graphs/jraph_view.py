@@ -23,7 +23,7 @@ def to_graphs_tuple(graph: PaddedGraph, nodes: jax.Array, edges: jax.Array) -> j
       edges: `[e, H]` features of uses.
 
     Returns:
-      nodes `[n + 1, F]`, edges `[e, H]`, senders and receivers `[e] int32`, n_node and n_edge `[2] int32`, globals None.
+      nodes `[n + 1, F]`, edges `[e, H]`, senders and receivers `[e]` int32, n_node and n_edge `[2]` int32, no globals.
     """
     n, e = graph.runtime.shape[0], graph.use_op.shape[0]
     real = jnp.asarray(graph.use_op) < n
