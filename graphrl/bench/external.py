@@ -99,7 +99,9 @@ class Reference:
 
     def _call(self, *arguments: object) -> str:
         command = [str(self._binary), *map(str, arguments)]
-        environment = {k: v for k, v in os.environ.items() if k != "WALL"} | ({"WALL": "1"} if self._threads > 1 else {})
+        environment = {k: v for k, v in os.environ.items() if k != "WALL"} | (
+            {"WALL": "1"} if self._threads > 1 else {}
+        )
         environment.pop("OMP_WAIT_POLICY", None)  # nothing runs beside it
         try:
             done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

@@ -37,11 +37,15 @@ def measure(settings: Settings, say: Say = lambda text: None) -> Iterator[list[R
         if settings.reference is not None:
             reference = stack.enter_context(Reference(settings.reference, settings.threads))
         for case in settings.cases():
-            yield _rows(settings, case, reference, pinned, lambda text, case=case: say(f"n = {case.num_ops}, {case.title}: {text}"))  # type: ignore[misc]
+            yield _rows(settings, case, reference, pinned, say)
 
 
-def _rows(settings: Settings, case: Case, reference: Reference | None, pinned: bool, say: Say) -> list[Row]:
+def _rows(settings: Settings, case: Case, reference: Reference | None, pinned: bool, tell: Say) -> list[Row]:
     """Makes the programs of a case ready, compares their results, and times them in turns."""
+
+    def say(text: str) -> None:
+        tell(f"n = {case.num_ops}, {case.title}: {text}")
+
     prepared = Prepared(settings, case, reference)
     programs: dict[str, Program] = {}
     notes: dict[str, str] = {}
@@ -137,8 +141,8 @@ def _row(
         clock=clock,
         median_s=found.median(clock) if found else None,
         min_s=min(found.seconds(clock)) if found else None,
-        wall_s=found.median("wall") if found else None,
-        cpu_s=found.median("cpu") if found else None,
+        wall_s=found.known_median("wall") if found else None,
+        cpu_s=found.known_median("cpu") if found else None,
         evaluations_per_s=figures.rate(method),
         ratio_to_plain=figures.ratio(method, "plain"),
         ratio_to_compiled=figures.ratio(method, "compiled"),

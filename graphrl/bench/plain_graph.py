@@ -1,7 +1,7 @@
 """The arrays of `plain.py`: lists of successors and inputs, padded to the largest of any op."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -85,9 +85,10 @@ def _pad(
     n, t = sizes.ops, sizes.tensors
     seconds = [problem.transfer_seconds(size) for size in a.tensor_bytes.tolist()]
     waits = np.bincount(a.use_op, minlength=a.num_ops) + np.bincount(a.control_target, minlength=a.num_ops)
+    bits = key_bits(a.num_ops, a.num_tensors, problem.devices)
     successors = _table(lists["successors"], widths["successors"], len(lists["successors"]) - 1)
     return PlainGraph(
-        levels=np.float32(2.0 ** key_bits(a.num_ops, a.num_tensors, problem.devices)),
+        levels=_scalar(2.0**bits),
         runtime=_column(a.runtime, n, 0, np.float32),
         transfer_seconds=_column(np.array(seconds), t, 0, np.float32),
         workspace=_column(a.workspace_bytes, n, 0, np.float32),
@@ -105,11 +106,15 @@ def _pad(
     )
 
 
-def _column(values: np.ndarray, size: int, padding: float, dtype: type) -> np.ndarray:
-    out = np.full(size, padding, dtype)
+def _scalar(value: float) -> Any:
+    return np.array(value, np.float32)
+
+
+def _column(values: np.ndarray, size: int, padding: float, dtype: type) -> Any:
+    out: np.ndarray = np.full(size, padding, dtype)
     out[: len(values)] = values
     return out
 
 
-def _table(lists: list[list[int]], width: int, padding: int) -> np.ndarray:
+def _table(lists: list[list[int]], width: int, padding: int) -> Any:
     return np.array([row + [padding] * (width - len(row)) for row in lists], np.int32).reshape(len(lists), width)

@@ -111,4 +111,4 @@ class Prepared:
             return self.reference.search(self.graphs, case.objective, PARAMETERS, generations, settings.seed)
         if case.makespan and case.memory and case.transfer == "free":
             return self.reference.evaluation(self.graphs)
-        raise Unavailable("a reference costs makespan and memory together, under free transfers")
+        raise Unavailable("costs makespan and memory together only, under free transfers")

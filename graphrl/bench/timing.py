@@ -29,13 +29,19 @@ class Samples:
         """Of one sample."""
         return self.samples[0].evaluations
 
+    def known_median(self, clock: str) -> float | None:
+        """Median seconds of a sample by clock "wall" or "cpu"; None if that is not known."""
+        values = [sample.wall_s if clock == "wall" else sample.cpu_s for sample in self.samples]
+        known = [value for value in values if value is not None]
+        return statistics.median(known) if known else None
+
     def seconds(self, clock: str) -> list[float]:
-        """By clock "wall" or "cpu"; by the other one where a program knows only that."""
-        values = [(s.wall_s, s.cpu_s) if clock == "wall" else (s.cpu_s, s.wall_s) for s in self.samples]
-        return [first if first is not None else second or 0.0 for first, second in values]
+        """Of each sample, by a clock; by the other one where a program knows only that."""
+        pairs = [(s.wall_s, s.cpu_s) if clock == "wall" else (s.cpu_s, s.wall_s) for s in self.samples]
+        return [first if first is not None else second or 0.0 for first, second in pairs]
 
     def median(self, clock: str) -> float:
-        """Median seconds of a sample."""
+        """Median seconds of a sample, as `seconds`."""
         return statistics.median(self.seconds(clock))
 
     def per_second(self, clock: str) -> float:
@@ -58,18 +64,23 @@ def interleaved(programs: Sequence[Callable[[int], Sample]], repeats: int, secon
     """Times every program `repeats` times, in turns.
 
     Args:
-      programs: each takes a number of runs. The first, untimed call warms up and tells how many runs a sample needs.
+      programs: each takes a number of runs.
       repeats: samples of each.
       seconds: a sample's least length, about: runs are repeated in it until it lasts so long.
     """
-    runs = []
-    for program in programs:
-        once = program(1)
-        runs.append(max(1, min(_MAX_RUNS, math.ceil(seconds / max(once.wall_s or once.cpu_s or 0.0, 1e-6)))))
-        if runs[-1] > 1:  # what ran once only was slow to warm up: look again
-            program(max(1, runs[-1] // 10))
+    runs = [_runs_needed(program, seconds) for program in programs]
     taken: list[list[Sample]] = [[] for _ in programs]
     for _ in range(repeats):
         for program, count, samples in zip(programs, runs, taken, strict=True):
             samples.append(program(count))
     return [Samples(tuple(samples)) for samples in taken]
+
+
+def _runs_needed(program: Callable[[int], Sample], seconds: float) -> int:
+    """Runs that make a sample of that length. Looks again after the first ones, which are slow: they warm up."""
+    runs, taken = 1, 0.0
+    while taken < seconds / 2 and runs < _MAX_RUNS:
+        sample = program(runs)
+        taken = sample.wall_s or sample.cpu_s or 0.0
+        runs = max(runs, min(_MAX_RUNS, math.ceil(runs * seconds / max(taken, 1e-6))))
+    return runs

@@ -1,0 +1,178 @@
+"""`graphrl bench`: evaluations a second on this machine, against a plain JAX version and a compiled one."""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from graphrl.commands.common import check_outputs, option, whole_number
+from graphrl.errors import GraphrlError
+from graphrl.files import shown, write_atomically
+
+if TYPE_CHECKING:
+    from graphrl.bench.cases import Row
+
+_DESCRIPTION = """Measure the throughput of the search on this machine: decoding and costing populations of 100
+chromosomes, and whole BRKGA runs of about 5,000 evaluations a graph, on random graphs of three families
+and 2 to 3 edges an op, on two devices. Every method evaluates the same graphs and chromosomes, and their
+results are compared before they are timed.
+
+methods:
+  graphrl     this library
+  plain       the same in JAX as one would write it first: vmapped scans with a masked argmax over all nodes
+  compiled    the same in C++ as an expert would write it: a binary heap on packed keys, OpenMP threads a graph each.
+              Needs a C++ compiler ($CXX, c++, g++ or clang++)
+  reference   a compiled reference of yours (--reference). It decodes ops only, without transfer nodes: less work"""
+
+_EXAMPLES = """how it is measured: methods take turns, samples last about 0.2 s or more, rates are by the median sample.
+With one thread the process is pinned to one core and CPU time counts, else wall time. With more threads,
+each has a host device of its own and its share of the graphs. Compile seconds are without a cache;
+"cached" are those of a second process with one. Everything takes some 15 minutes on one core, most of
+them for the plain version at 2,048 ops, which gets fewer graphs there and shorter BRKGA runs.
+
+examples:
+  graphrl bench
+  graphrl bench --threads 1 --sizes 512 --transfers free --methods graphrl,compiled
+  graphrl bench --output results --reference ../shared/prototypes/brkga_reference.cpp"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Adds the command to the parser of `graphrl`."""
+    parser = subparsers.add_parser(
+        "bench",
+        help="measure the throughput of the search on this machine",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    number = option(whole_number)
+    parser.add_argument(
+        "--sizes", type=option(_numbers), metavar="N,...", help="ops of the graphs (default: 64,128,512,2048)"
+    )
+    parser.add_argument("--threads", type=number, metavar="N", help="CPU threads (default: all cores)")
+    parser.add_argument("--repeats", type=number, metavar="N", help="samples of each method (default: 5; --quick: 2)")
+    parser.add_argument("--graphs", type=number, default=0, metavar="N", help="of each size (default: 3 a thread)")
+    parser.add_argument("--methods", type=_names, metavar="M,...", help="default: graphrl,plain,compiled")
+    parser.add_argument("--transfers", type=_names, metavar="T,...", help="default: free,rendezvous,link")
+    parser.add_argument("--reference", metavar="FILE", help="a compiled reference, or its .cpp, to measure as well")
+    parser.add_argument(
+        "--quick", action="store_true", help="two cases a size and short samples: does everything work?"
+    )
+    parser.add_argument("--output", metavar="DIR", help="write bench.jsonl and bench.png there")
+    parser.add_argument("--seed", type=number, default=0, metavar="N", help="of everything random (default: 0)")
+    parser.add_argument("--json", action="store_true", help="print JSON lines, for machines, in place of a table")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measures; returns the exit code."""
+    # jax is imported here at the earliest, and looks for devices only once `measure` has said how many there are
+    from graphrl.bench import machine
+    from graphrl.bench.cases import METHODS, TRANSFERS, Settings
+    from graphrl.bench.measure import measure
+    from graphrl.bench.report import json_lines, print_table
+
+    methods = args.methods or METHODS[:3]
+    if args.reference is not None and "reference" not in methods:
+        methods = (*methods, "reference")
+    quick = {"repeats": 2, "seconds": 0.02, "evaluations": 400} if args.quick else {}
+    given = {"sizes": args.sizes, "repeats": args.repeats}
+    settings = Settings(
+        threads=machine.cores() if args.threads is None else args.threads,
+        graphs=args.graphs,
+        methods=methods,
+        transfers=args.transfers or TRANSFERS,
+        reference=args.reference,
+        quick=args.quick,
+        seed=args.seed,
+        **{**quick, **{name: value for name, value in given.items() if value is not None}},
+    )
+    folder = None if args.output is None else _folder(args.output)
+    rows: list[Row] = []
+    interrupted = False
+    try:
+        with _progress(len(list(settings.cases()))) as say:
+            for found in measure(settings, say):
+                rows += found
+                if args.json:
+                    print(json_lines(found), end="", flush=True)
+    except KeyboardInterrupt:
+        if not rows:
+            raise
+        interrupted = True
+    if not args.json:
+        print_table(rows)
+    if folder is not None:
+        _write(rows, folder)
+    if interrupted:
+        print("graphrl: interrupted: these are the cases until then", file=sys.stderr)
+    return int(interrupted)
+
+
+def _folder(path: str) -> Path:
+    """The folder of the output files, made if there is none.
+
+    Raises:
+      GraphrlError: it is a file, or nothing can be written there.
+    """
+    try:
+        os.makedirs(path, exist_ok=True)
+    except FileExistsError:
+        raise GraphrlError(f"cannot write into {shown(path)}: it is a file, and must be a folder") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise GraphrlError(f"cannot make the folder {shown(path)}: {reason}") from None
+    folder = Path(path)
+    files = {name: str(folder / name) for name in ("bench.jsonl", "bench.png")}
+    check_outputs(files, os.devnull)
+    return folder
+
+
+def _write(rows: list["Row"], folder: Path) -> None:
+    from graphrl.bench.plot import write_plot
+    from graphrl.bench.report import json_lines
+
+    write_atomically(folder / "bench.jsonl", lambda file: file.write(json_lines(rows)))
+    write_atomically(folder / "bench.png", lambda file: write_plot(rows, file), binary=True)
+
+
+@contextmanager
+def _progress(cases: int) -> Iterator[Callable[[str], None]]:
+    """Shows on standard error what is being measured: a bar on a terminal, else a line a case."""
+    seen: list[str] = []
+
+    def count(text: str) -> int:
+        case = text.rpartition(": ")[0]
+        if case not in seen:
+            seen.append(case)
+        return len(seen)
+
+    if not sys.stderr.isatty():
+        yield lambda text: _line(text, cases, count, seen)
+        return
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = SpinnerColumn(), BarColumn(bar_width=20), TextColumn("{task.description}"), TimeElapsedColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("starting", total=cases)
+        yield lambda text: bar.update(task, completed=count(text) - 1, description=escape(text))
+
+
+def _line(text: str, cases: int, count: Callable[[str], int], seen: list[str]) -> None:
+    before = len(seen)
+    if count(text) > before:
+        print(f"{before + 1}/{cases} {seen[-1]}", file=sys.stderr, flush=True)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(whole_number(part) for part in _names(text))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
