@@ -63,7 +63,13 @@ def _rows(plan: Plan) -> list[tuple[str, str]]:
     exact = f" ({plan.value:,} bytes)" if problem.objective == "peak_memory" and plan.value >= 1024 else ""
     rows = [(name, format_objective(problem.objective, plan.value) + exact)]
     if plan.bound is not None:
-        gap = "" if plan.gap is None or plan.excess else f": gap {100 * plan.gap:.1f}%" if plan.gap > 0 else ": optimal"
+        gap = (
+            ""
+            if plan.gap is None or plan.excess
+            else f": gap {100 * plan.gap:.1f}%"
+            if plan.gap > 1e-9
+            else ": optimal"
+        )
         rows.append(("lower bound", format_objective(problem.objective, plan.bound) + gap))
     if problem.objective == "peak_memory":
         rows.append(("makespan", format_seconds(plan.makespan)))

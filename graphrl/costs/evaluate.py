@@ -11,6 +11,8 @@ from graphrl.costs.decode_dense import schedule_dense
 from graphrl.costs.lanes import Lanes, implied
 from graphrl.costs.memory import peak_memory
 from graphrl.costs.problem import Problem
+from graphrl.costs.tables import num_events
+from graphrl.errors import ProblemError
 from graphrl.graphs.padding import PaddedGraph
 
 Form = Literal["auto", "rows", "dense"]
@@ -54,6 +56,7 @@ def evaluate(
         backend when this is traced: rows on CPUs, dense on TPUs and, up to `DENSE_OPS` ops, on GPUs. Static.
     """
     _, g, p = decisions.placement.shape
+    _check_size(graph, problem.devices, g * p)
     lanes = implied(graph, decisions, problem.devices)
     durations = node_seconds(graph, problem) if makespan else None
     decoded = _decode(graph, lanes, problem, durations, form)
@@ -61,6 +64,16 @@ def evaluate(
     if memory:
         peak = peak_memory(graph, lanes, decoded.events, problem.devices, resident_weights=problem.resident_weights)
     return Costs(decoded.makespan.reshape(g, p), peak, decoded.events.reshape(-1, g, p))
+
+
+def _check_size(graph: PaddedGraph, devices: int, lanes: int) -> None:
+    """Indices are int32: the largest flat array, of what is freed, must stay below 2^31 elements."""
+    sizes = graph.sizes
+    if devices * (num_events(sizes, devices) + 1) * lanes >= 2**31:
+        raise ProblemError(
+            f"{sizes.ops} ops on {devices} devices, {lanes} solutions at once, need arrays of over 2^31 elements: "
+            "take fewer devices or a smaller population"
+        )
 
 
 def _decode(graph: PaddedGraph, lanes: Lanes, problem: Problem, durations: jax.Array | None, form: Form) -> Schedule:

@@ -1,20 +1,24 @@
 """One number to minimise for every candidate solution."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 
 from graphrl.costs.decisions import Decisions
-from graphrl.costs.evaluate import evaluate, node_seconds
+from graphrl.costs.evaluate import evaluate
 from graphrl.costs.problem import Problem
 from graphrl.graphs.padding import PaddedGraph
 
+_SHORTEST = 2.0**-100  # second units: stands in for a makespan of 0
+
 
 def fitness(graph: PaddedGraph, decisions: Decisions, problem: Problem) -> jax.Array:
-    """The objective of every candidate solution, in the graph's units: `[g, p]` float32, smaller is better.
+    """What is minimised, in the graph's units: `[g, p]` float32.
 
-    Under a memory limit every feasible schedule ranks above every infeasible one, and those by their excess
-    (DESIGN.md 3): an infeasible one counts the time of running everything one after the other, which no schedule
-    exceeds, plus the bytes by which its largest peak exceeds the limit.
+    The objective itself or, under a memory limit, -1 / makespan where the solution fits, and else the bytes by which
+    the largest peak exceeds it: so every feasible schedule ranks above every infeasible one, those rank by their
+    excess (DESIGN.md 3), and neither loses digits to the other.
     """
     if problem.objective == "peak_memory":
         return evaluate(graph, decisions, problem, makespan=False).peak_memory.max(0)
@@ -23,6 +27,12 @@ def fitness(graph: PaddedGraph, decisions: Decisions, problem: Problem) -> jax.A
     if problem.memory_limit is None:
         return costs.makespan
     limit = jnp.float32(problem.memory_limit) / graph.byte_unit
-    excess = jnp.maximum(costs.peak_memory.max(0) - limit[:, None], 0.0)
-    serial = node_seconds(graph, problem).sum(-1)[:, None]
-    return jnp.where(excess > 0, serial + excess, costs.makespan)
+    excess = costs.peak_memory.max(0) - limit[:, None]
+    return jnp.where(excess > 0, excess, -1 / jnp.maximum(costs.makespan, _SHORTEST))
+
+
+def objective(value: float, problem: Problem) -> float:
+    """The objective that a fitness stands for, in the graph's units; inf if it exceeds the memory limit."""
+    if problem.memory_limit is None:
+        return value
+    return -1 / value if value < 0 else math.inf

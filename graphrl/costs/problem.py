@@ -10,6 +10,7 @@ Transfer = Literal["rendezvous", "free", "link"]
 Objective = Literal["peak_memory", "makespan"]
 
 MAX_DEVICES = 64
+MIN_BANDWIDTH = 1e-9  # bytes per second: a billionth, so that seconds stay far inside float32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,16 +45,26 @@ class Problem:
             raise ProblemError(f"transfer is {self.transfer!r}: must be one of {', '.join(get_args(Transfer))}")
         if isinstance(self.devices, bool) or not isinstance(self.devices, int) or not 1 <= self.devices <= MAX_DEVICES:
             raise ProblemError(f"devices is {self.devices!r}: must be an integer from 1 to {MAX_DEVICES}")
-        if not (math.isfinite(self.latency) and self.latency >= 0):
+        if not (_is_number(self.latency) and math.isfinite(self.latency) and self.latency >= 0):
             raise ProblemError(f"latency is {self.latency!r}: must be a finite number of seconds of at least 0")
-        if not self.bandwidth > 0:
-            raise ProblemError(f"bandwidth is {self.bandwidth!r}: must be above 0 bytes per second (inf is allowed)")
+        if not (_is_number(self.bandwidth) and self.bandwidth >= MIN_BANDWIDTH):
+            raise ProblemError(
+                f"bandwidth is {self.bandwidth!r}: must be at least {MIN_BANDWIDTH} bytes per second, or inf"
+            )
         if self.memory_limit is not None:
-            if isinstance(self.memory_limit, bool) or not isinstance(self.memory_limit, int) or self.memory_limit <= 0:
-                raise ProblemError(f"memory_limit is {self.memory_limit!r}: must be a positive integer of bytes")
+            if (
+                isinstance(self.memory_limit, bool)
+                or not isinstance(self.memory_limit, int)
+                or not 0 < self.memory_limit <= 2**62
+            ):
+                raise ProblemError(f"memory_limit is {self.memory_limit!r}: must be an integer of bytes from 1 to 2^62")
             if self.objective != "makespan":
                 raise ProblemError("memory_limit goes with the makespan objective: peak_memory minimises memory itself")
 
     def transfer_seconds(self, num_bytes: float) -> float:
         """Seconds that moving `num_bytes` takes."""
         return self.latency + num_bytes / self.bandwidth
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -104,8 +104,10 @@ def bucket(count: int) -> int:
 
 def sizes(graph: ComputationGraph) -> Sizes:
     """The real sizes of a graph."""
-    a = graph.arrays
-    rows = Rows(a)
+    return _sizes(graph.arrays, Rows(graph.arrays))
+
+
+def _sizes(a: GraphArrays, rows: Rows) -> Sizes:
     return Sizes(
         ops=a.num_ops,
         tensors=a.num_tensors,
@@ -119,7 +121,11 @@ def sizes(graph: ComputationGraph) -> Sizes:
 
 def common_sizes(graphs: Sequence[ComputationGraph]) -> Sizes:
     """The bucketed sizes that hold every one of `graphs`."""
-    each = [dataclasses.astuple(sizes(graph)) for graph in graphs]
+    return _bucketed([sizes(graph) for graph in graphs])
+
+
+def _bucketed(real: Sequence[Sizes]) -> Sizes:
+    each = [dataclasses.astuple(one) for one in real]
     ops, tensors, _, rows, uses, controls, shares = (bucket(max(column)) for column in zip(*each, strict=True))
     extra_slots = bucket(max(row[2] - row[0] for row in each))
     return Sizes(ops, max(8, tensors), ops + extra_slots, rows, max(8, uses), controls, shares)
@@ -135,13 +141,13 @@ def pad(graph: ComputationGraph, to: Sizes | None = None) -> PaddedGraph:
     Raises:
       GraphError: `to` is too small for the graph.
     """
-    to = common_sizes([graph]) if to is None else to
-    real = sizes(graph)
+    a = graph.arrays
+    rows = Rows(a)
+    real = _sizes(a, rows)
+    to = _bucketed([real]) if to is None else to
     needed = dataclasses.replace(real, slots=to.ops + real.slots - real.ops)
     if not to.covers(needed):
         raise GraphError(f"graph {graph.name!r} has sizes {real}, more than the {to} it is padded to")
-    a = graph.arrays
-    rows = Rows(a)
     byte_unit, second_unit = _unit(a.tensor_bytes, a.workspace_bytes, a.weight_bytes), _unit(a.runtime)
     owned = np.where(a.alias == NONE, a.tensor_bytes, 0) / byte_unit
     indegree = np.full(to.slots, NEVER)

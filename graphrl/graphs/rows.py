@@ -72,6 +72,8 @@ class Rows:
         for row in range(first_row, len(self._entry)):
             # an op stands once in a row: a step writes its entries in no particular order
             free = self._kind[row].count(0)
+            if not free:
+                continue
             taken = [op for op in left if op not in self._entry[row]][:free]
             for place, op in zip(range(ROW_WIDTH - free, ROW_WIDTH), taken, strict=False):
                 self._entry[row][place], self._kind[row][place] = op, WAITS

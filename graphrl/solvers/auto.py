@@ -5,19 +5,22 @@ Never worse than list scheduling (on fewer devices too), and done as soon as the
 
 import dataclasses
 import time
+import warnings
 from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem
+from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Interrupted, Progress
 from graphrl.solvers.list_scheduling import schedule
 from graphrl.solvers.plain import given_order
 
-ROUNDING = 1e-6  # relative: the device knows values as float32
+ROUNDING = 1e-5  # relative: the device knows values as float32; an exact look follows
+SECONDS_ROUNDING = 1e-9  # relative: the makespan bound is shaved by rounding (costs/bounds.py)
 Decisions = tuple[np.ndarray, np.ndarray]  # placement [n] and order [m]
 
 
@@ -69,6 +72,12 @@ def solve(
         from graphrl.solvers.brkga_solver import solve as brkga  # imports jax: not needed before
 
         return finished(brkga(graph, problem, rest, seed, watch, warm_starts=starts))
+    except (MemoryError, ProblemError, RuntimeError) as error:  # RuntimeError: how jax says that memory ran out
+        if not plain:
+            raise
+        fault = " ".join(str(error).split())[:200]
+        warnings.warn(f"BRKGA could not run ({fault}): the best plain plan stands", stacklevel=2)
+        return finished()
     except _Optimal as stop:
         return finished(stop.plan)
     except Interrupted as stop:
@@ -93,4 +102,5 @@ def _candidates(graph: ComputationGraph, problem: Problem) -> Iterator[Decisions
 
 
 def _optimal(plan: Plan, bound: float) -> bool:
-    return plan.excess == 0 and plan.value <= bound
+    rounding = SECONDS_ROUNDING if plan.problem.objective == "makespan" else 0.0
+    return plan.excess == 0 and plan.value <= bound * (1 + rounding)

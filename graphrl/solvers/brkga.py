@@ -110,6 +110,8 @@ def init(
     sampled = _sample(random_words(_seeds(keys, jnp.int32(-1)), k, parameters.population), proposals)
     elites, offspring = sampled[..., : parameters.elites], sampled[..., parameters.elites :]
     if initial is not None:
+        if initial.shape[-1] > parameters.offspring:
+            raise ProblemError(f"{initial.shape[-1]} initial chromosomes: at most {parameters.offspring} offspring fit")
         offspring = jnp.concatenate([initial, offspring[..., initial.shape[-1] :]], -1)
     unknown = jnp.full((g, parameters.elites), jnp.inf, jnp.float32)
     first = jnp.int32(0)

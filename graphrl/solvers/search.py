@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 import jax
 import numpy as np
 
+from graphrl.costs.fitness import objective
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import PaddedGraph, Sizes
@@ -62,7 +63,7 @@ class PopulationSearch(Generic[State]):
                 began = time.perf_counter()
                 state = self._advance(state, steps)
                 genes, value = self._best(state)
-                known = np.asarray(genes), float(value) * self._unit
+                known = np.asarray(genes), objective(float(value), self._problem) * self._unit
                 done += steps
                 if progress is not None:
                     self._report(progress, known, done)

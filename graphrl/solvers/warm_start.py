@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 
+import jax.numpy as jnp
 import numpy as np
 
+from graphrl.costs.decisions import Decisions, to_genes
 from graphrl.costs.exact import decode
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
@@ -26,15 +28,16 @@ def chromosome(
     """
     n, d = graph.arrays.num_ops, problem.devices
     key = (len(order) - np.arange(len(order), dtype=np.float64) - 0.5) / len(order)
-    affinities = np.full((d, sizes.ops), 0.25, np.float32)
-    affinities[placement, np.arange(n)] = 0.75
+    devices = np.zeros(sizes.ops, np.int32)
+    devices[:n] = placement
     op_keys = np.zeros(sizes.ops, np.float32)
     transfer_keys = np.zeros((d, sizes.tensors), np.float32)
     is_op = order < n
     op_keys[order[is_op]] = key[is_op]
     tensor, device = np.divmod(order[~is_op] - n, d)
     transfer_keys[device, tensor] = key[~is_op]
-    return np.concatenate([affinities.ravel(), op_keys, transfer_keys.ravel()])
+    one = (jnp.asarray(x)[..., None, None] for x in (devices, op_keys, transfer_keys))
+    return np.asarray(to_genes(Decisions(*one), d))[:, 0, 0]
 
 
 def chromosomes(
