@@ -17,6 +17,7 @@ from graphrl.errors import GraphrlError, ProblemError
 # imported only when it is the one that was asked for
 COMMANDS = {
     "optimize": "find a better plan for a model: which device runs each op, in which order",
+    "compare": "compare methods on many graphs at equal budget",
     "convert": "turn any readable model into graph JSON",
     "bench": "measure the throughput of the search on this machine",
 }
@@ -24,6 +25,7 @@ COMMANDS = {
 _EXAMPLES = """examples:
   graphrl optimize model.onnx --output plan.json --plot plan.png
   graphrl optimize model.onnx --objective makespan --devices 4 --transfer link --latency 10us --bandwidth 50GB/s
+  graphrl compare model.onnx layered:500x20 --methods auto,list,brkga --seconds 10
   graphrl convert model.onnx graph.json
 
 `graphrl COMMAND --help` tells all options of a command."""

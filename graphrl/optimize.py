@@ -43,7 +43,8 @@ def optimize(
     """The best plan that a method finds for a model within a budget.
 
     Args:
-      model: a graph, the path of a file that `read_graph` knows (graph JSON, ONNX), or a JAX function.
+      model: a graph, the path of a file that `read_graph` knows (graph JSON, ONNX, CostGraphDef, STG), or a JAX
+        function.
       *args: for a function only: its arguments, arrays or `jax.ShapeDtypeStruct`s; it is traced, not run.
       objective: "peak_memory" (bytes of the fullest device) or "makespan" (seconds).
       devices: number of identical devices.

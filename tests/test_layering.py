@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "graphrl"
 # From the top floor down. A module may import from its own room and from the floors below; rooms on one floor do not
 # know one another, but for the top floor, which is one program in several files.
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("", "__main__", "cli", "commands", "bench"),  # "" is graphrl itself: the public names
+    ("", "__main__", "cli", "commands", "bench", "compare"),  # "" is graphrl itself: the public names
     ("xla",),
     ("optimize",),
     ("agents",),

@@ -14,8 +14,9 @@ from graphrl.costs import exact
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+from graphrl.solvers.flow import Flow
 from graphrl.solvers.list_scheduling import best_schedule, schedule
-from graphrl.solvers.memory_orders import Flow, memory_orders
+from graphrl.solvers.memory_orders import memory_orders
 from graphrl.solvers.plan_builder import Builder, Trial
 
 

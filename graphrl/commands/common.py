@@ -2,16 +2,19 @@
 
 import argparse
 import json
+import math
 import os
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import shown
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip, chip
-from graphrl.units import parse_rate, parse_seconds
+from graphrl.optimize import DEFAULT_SECONDS
+from graphrl.units import parse_bytes, parse_rate, parse_seconds
 
 T = TypeVar("T")
 
@@ -39,6 +42,72 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="NAME=SIZE",
         help="size of a dimension that an ONNX model leaves open, for example batch=8; may be given again",
+    )
+
+
+def add_problem(group: Any) -> None:
+    """Adds what says what a plan must be good at; `problem_of` reads it."""
+    group.add_argument("--objective", choices=("peak_memory", "makespan"), default="peak_memory")
+    group.add_argument(
+        "--devices", type=option(whole_number), default=1, metavar="N", help="identical ones (default: 1)"
+    )
+    group.add_argument(
+        "--transfer",
+        choices=("rendezvous", "free", "link"),
+        default="rendezvous",
+        help="whom a transfer occupies: both devices (default), nobody, or the sender's link",
+    )
+    group.add_argument(
+        "--latency", type=option(parse_seconds), default=0.0, metavar="S", help="of a transfer, for example 10us"
+    )
+    group.add_argument(
+        "--bandwidth",
+        type=option(parse_rate),
+        default=math.inf,
+        metavar="B/s",
+        help="of a transfer, for example 50GB/s",
+    )
+    group.add_argument(
+        "--memory-limit",
+        type=option(parse_bytes),
+        metavar="BYTES",
+        help="of each device, for example 16GiB; with --objective makespan",
+    )
+    group.add_argument("--resident-weights", action="store_true", help="count the weights on the devices of their ops")
+
+
+def problem_of(args: argparse.Namespace) -> Problem:
+    """The problem that the options of `add_problem` say.
+
+    Raises:
+      ProblemError: a value is out of range.
+    """
+    return Problem(
+        args.objective,
+        args.devices,
+        args.transfer,
+        args.latency,
+        args.bandwidth,
+        args.memory_limit,
+        args.resident_weights,
+    )
+
+
+def add_budget(group: Any, *, of: str = "", clock: str = "compilation included") -> None:
+    """Adds --evaluations and --seconds; `make_budget` takes them.
+
+    Args:
+      of: whose budget it is, at the end of a clause (" in each run").
+      clock: what the seconds count.
+    """
+    group.add_argument(
+        "--evaluations", type=option(whole_number), metavar="N", help=f"decode and cost at most so many solutions{of}"
+    )
+    group.add_argument(
+        "--seconds",
+        type=option(parse_seconds),
+        metavar="S",
+        help=f"search for at most so long{of}, {clock} (default, without --evaluations: {DEFAULT_SECONDS:g})",
     )
 
 
@@ -96,18 +165,18 @@ def _dimension(text: str) -> tuple[str, int]:
     return name, whole_number(size)
 
 
-def check_outputs(outputs: Mapping[str, str | None], model: str) -> None:
+def check_outputs(outputs: Mapping[str, str | None], *models: str) -> None:
     """Finds out before the work whether the output files can be written; touches none.
 
     Args:
       outputs: path, or None, by what the command line calls it.
-      model: the input file, which no output may replace.
+      *models: the input files, which no output may replace.
 
     Raises:
       ProblemError: two outputs are one file, or one is the model.
       GraphrlError: a path is a directory, or its folder is missing or write-protected.
     """
-    taken: dict[str, str] = {os.path.realpath(model): "the model itself"}
+    taken: dict[str, str] = {os.path.realpath(model): "the model itself" for model in models}
     for name, path in outputs.items():
         if path is None:
             continue

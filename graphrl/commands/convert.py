@@ -26,7 +26,11 @@ def add_parser(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("input", metavar="IN", help="graph JSON or ONNX, told apart by content; may be gzipped")
+    parser.add_argument(
+        "input",
+        metavar="IN",
+        help="graph JSON, ONNX, CostGraphDef text or a standard task graph, told apart by content; may be gzipped",
+    )
     parser.add_argument("output", metavar="OUT", help="graph JSON file to write; gzipped if it ends in .gz")
     add_model(parser)
     add_common(parser, seed="accepted as by every command; nothing here is random")

@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import math
 import os
 import sys
 import tempfile
@@ -11,27 +10,28 @@ from typing import Any
 
 from graphrl.commands.cache import keep_compiled
 from graphrl.commands.common import (
+    add_budget,
     add_common,
     add_model,
+    add_problem,
     check_outputs,
-    option,
     print_json,
-    whole_number,
+    problem_of,
 )
 from graphrl.commands.progress import progress_bar
 from graphrl.commands.report import plan_table, summary
-from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError
 from graphrl.graphs.readers import read_graph
-from graphrl.optimize import DEFAULT_SECONDS, check_seed, make_budget, optimize
+from graphrl.optimize import check_seed, make_budget, optimize
 from graphrl.plan import Plan
 from graphrl.solvers import SOLVERS
 from graphrl.solvers.base import Interrupted
-from graphrl.units import format_bytes, parse_bytes, parse_rate, parse_seconds
+from graphrl.units import format_bytes
 
 _DESCRIPTION = """Find a plan for a model: which device runs each op, and in which order.
 
-MODEL is graph JSON (see `graphrl convert`) or ONNX, told apart by content; it may be gzipped."""
+MODEL is graph JSON (see `graphrl convert`), ONNX, CostGraphDef text or a standard task graph (.stg), told apart by
+content; it may be gzipped."""
 
 _EXAMPLES = """units:
   bytes    4096, 512MiB, 16GiB (powers of 1024) or 16GB (powers of 1000)
@@ -64,20 +64,12 @@ def add_parser(subparsers: Any) -> None:
         allow_abbrev=False,
     )
     parser.add_argument("model", metavar="MODEL", help="file to read")
-    _add_problem(parser.add_argument_group("problem"))
+    add_problem(parser.add_argument_group("problem"))
     search = parser.add_argument_group("search")
     search.add_argument(
         "--method", choices=tuple(SOLVERS), default="auto", help="auto: list scheduling, then BRKGA (default)"
     )
-    search.add_argument(
-        "--evaluations", type=option(whole_number), metavar="N", help="decode and cost at most so many solutions"
-    )
-    search.add_argument(
-        "--seconds",
-        type=option(parse_seconds),
-        metavar="S",
-        help=f"search for at most so long, compilation included (default, without --evaluations: {DEFAULT_SECONDS:g})",
-    )
+    add_budget(search)
     files = parser.add_argument_group("files to write")
     files.add_argument("--output", metavar="FILE", help="the plan, as JSON")
     files.add_argument("--trace", metavar="FILE", help="trace events, as JSON, for ui.perfetto.dev")
@@ -87,47 +79,9 @@ def add_parser(subparsers: Any) -> None:
     parser.set_defaults(run=run)
 
 
-def _add_problem(group: Any) -> None:
-    group.add_argument("--objective", choices=("peak_memory", "makespan"), default="peak_memory")
-    group.add_argument(
-        "--devices", type=option(whole_number), default=1, metavar="N", help="identical ones (default: 1)"
-    )
-    group.add_argument(
-        "--transfer",
-        choices=("rendezvous", "free", "link"),
-        default="rendezvous",
-        help="whom a transfer occupies: both devices (default), nobody, or the sender's link",
-    )
-    group.add_argument(
-        "--latency", type=option(parse_seconds), default=0.0, metavar="S", help="of a transfer, for example 10us"
-    )
-    group.add_argument(
-        "--bandwidth",
-        type=option(parse_rate),
-        default=math.inf,
-        metavar="B/s",
-        help="of a transfer, for example 50GB/s",
-    )
-    group.add_argument(
-        "--memory-limit",
-        type=option(parse_bytes),
-        metavar="BYTES",
-        help="of each device, for example 16GiB; with --objective makespan",
-    )
-    group.add_argument("--resident-weights", action="store_true", help="count the weights on the devices of their ops")
-
-
 def run(args: argparse.Namespace) -> int:
     """Optimises; returns the exit code."""
-    problem = Problem(
-        args.objective,
-        args.devices,
-        args.transfer,
-        args.latency,
-        args.bandwidth,
-        args.memory_limit,
-        args.resident_weights,
-    )
+    problem = problem_of(args)
     budget = make_budget(args.evaluations, args.seconds)
     check_seed(args.seed)
     outputs = {"--output": args.output, "--trace": args.trace, "--plot": args.plot}

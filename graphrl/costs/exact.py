@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from graphrl.costs.exact_memory import memory_changes
 from graphrl.costs.exact_routes import Routes, grouped
-from graphrl.costs.problem import Problem
+from graphrl.costs.problem import Problem, Transfer
 from graphrl.errors import PlanError
 from graphrl.graphs.graph import ComputationGraph
 
@@ -149,7 +149,9 @@ def evaluate(graph: ComputationGraph, problem: Problem, placement: ArrayLike, or
     """
     routes = Routes(graph, problem, placement)
     slots = _checked_slots(graph, problem, routes, order)
-    start, end = _times(graph, problem, routes, slots)
+    copies = graph.arrays.tensor_bytes[routes.transfer_tensor].tolist()
+    seconds = graph.arrays.runtime.tolist() + [problem.transfer_seconds(num_bytes) for num_bytes in copies]
+    start, end = run_times(routes, slots, seconds, problem.transfer, problem.devices)
     changes = memory_changes(graph, problem, routes, slots)
     return Costs(
         makespan=float(end[slots < routes.num_ops].max()),
@@ -216,28 +218,30 @@ def _checked_slots(graph: ComputationGraph, problem: Problem, routes: Routes, or
     return slots
 
 
-def _times(
-    graph: ComputationGraph, problem: Problem, routes: Routes, slots: np.ndarray
+def run_times(
+    routes: Routes, slots: np.ndarray, lengths: Sequence[float], transfer: Transfer, devices: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Start and end of every order entry, seconds: two `[m] float64`."""
-    a = graph.arrays
+    """Start and end of every order entry, in the unit of `lengths`: two `[m] float64`.
+
+    Args:
+      slots: `[m]` a topological order of all slots.
+      lengths: `[slots]`, how long each op and each transfer takes.
+    """
     n, size = routes.num_ops, len(slots)
     sources = grouped(routes.after, routes.before, size)
-    copies = a.tensor_bytes[routes.transfer_tensor].tolist()
-    seconds = a.runtime.tolist() + [problem.transfer_seconds(num_bytes) for num_bytes in copies]
     device = routes.placement.tolist() + routes.home[routes.transfer_tensor].tolist()  # where it starts from
     to = routes.transfer_to.tolist()
-    free, link = [0.0] * problem.devices, [0.0] * problem.devices
+    free, link = [0.0] * devices, [0.0] * devices
     start, end = [0.0] * size, [0.0] * size
     for slot in slots.tolist():
         begin = max((end[source] for source in sources[slot]), default=0.0)
         here = device[slot]
-        if slot < n or problem.transfer == "rendezvous":
+        if slot < n or transfer == "rendezvous":
             there = here if slot < n else to[slot - n]
             begin = max(begin, free[here], free[there])
-            free[here] = free[there] = begin + seconds[slot]
-        elif problem.transfer == "link":
+            free[here] = free[there] = begin + lengths[slot]
+        elif transfer == "link":
             begin = max(begin, link[here])
-            link[here] = begin + seconds[slot]
-        start[slot], end[slot] = begin, begin + seconds[slot]
+            link[here] = begin + lengths[slot]
+        start[slot], end[slot] = begin, begin + lengths[slot]
     return np.array(start)[slots], np.array(end)[slots]

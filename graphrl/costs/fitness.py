@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from graphrl.costs.decisions import Decisions
-from graphrl.costs.evaluate import evaluate
+from graphrl.costs.evaluate import Costs, evaluate
 from graphrl.costs.problem import Problem
 from graphrl.graphs.padding import PaddedGraph
 
@@ -14,16 +14,27 @@ _SHORTEST = 2.0**-100  # second units: stands in for a makespan of 0
 
 
 def fitness(graph: PaddedGraph, decisions: Decisions, problem: Problem) -> jax.Array:
-    """What is minimised, in the graph's units: `[g, p]` float32.
+    """What is minimised, in the graph's units: `[g, p]` float32; `ranked` says what it is under a memory limit."""
+    return ranked(graph, measured(graph, decisions, problem), problem)
+
+
+def measured(graph: PaddedGraph, decisions: Decisions, problem: Problem) -> Costs:
+    """The costs that matter to the objective; the others are 0."""
+    makespan = problem.objective == "makespan"
+    return evaluate(
+        graph, decisions, problem, makespan=makespan, memory=not makespan or problem.memory_limit is not None
+    )
+
+
+def ranked(graph: PaddedGraph, costs: Costs, problem: Problem) -> jax.Array:
+    """One number for costs, `[g, p]` float32, in the graph's units.
 
     The objective itself or, under a memory limit, -1 / makespan where the solution fits, and else the bytes by which
     the largest peak exceeds it: so every feasible schedule ranks above every infeasible one, those rank by their
     excess (DESIGN.md 3), and neither loses digits to the other.
     """
     if problem.objective == "peak_memory":
-        return evaluate(graph, decisions, problem, makespan=False).peak_memory.max(0)
-    limited = problem.memory_limit is not None
-    costs = evaluate(graph, decisions, problem, memory=limited)
+        return costs.peak_memory.max(0)
     if problem.memory_limit is None:
         return costs.makespan
     limit = jnp.float32(problem.memory_limit) / graph.byte_unit

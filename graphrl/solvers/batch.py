@@ -29,6 +29,7 @@ def run_batch(
     evaluations: int,
     proposals: BetaTable | None = None,
     *,
+    elite_bias: jax.Array | None = None,
     mesh: Mesh | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """The best solutions of a batch of graphs after a number of evaluations each.
@@ -39,6 +40,7 @@ def run_batch(
       problem, parameters: static.
       evaluations: of each graph; as many whole generations as fit are made, at least one.
       proposals: the Beta distribution of each gene, of shape `[k, g]`; None is uniform.
+      elite_bias: `[g]` float32, in place of that of `parameters`.
       mesh: one axis of devices to spread the graphs over; by default all local devices whose number divides g.
 
     Returns:
@@ -53,7 +55,7 @@ def run_batch(
         raise ProblemError(
             f"a mesh of shape {dict(mesh.shape)} cannot share {graphs} graphs: needs one axis that divides"
         )
-    return _sharded(keys, graph, proposals, problem, parameters, parameters.generations(evaluations), mesh)
+    return _sharded(keys, graph, proposals, elite_bias, problem, parameters, parameters.generations(evaluations), mesh)
 
 
 def _default_mesh(graphs: int) -> Mesh:
@@ -67,6 +69,7 @@ def _sharded(
     keys: jax.Array,
     graph: PaddedGraph,
     proposals: BetaTable | None,
+    elite_bias: jax.Array | None,
     problem: Problem,
     parameters: brkga.Parameters,
     generations: int,
@@ -75,37 +78,46 @@ def _sharded(
     axis = mesh.axis_names[0]
     by_graph, by_gene = PartitionSpec(axis), PartitionSpec(None, axis)
 
-    def local(keys: jax.Array, graph: PaddedGraph, proposals: BetaTable | None) -> tuple[jax.Array, jax.Array]:
-        return _grouped(keys, graph, proposals, problem, parameters, generations)
+    def local(
+        keys: jax.Array, graph: PaddedGraph, proposals: BetaTable | None, elite_bias: jax.Array | None
+    ) -> tuple[jax.Array, jax.Array]:
+        return _grouped(keys, graph, proposals, elite_bias, problem, parameters, generations)
 
     return jax.shard_map(
-        local, mesh=mesh, in_specs=(by_graph, by_graph, by_gene), out_specs=(by_gene, by_graph), check_vma=False
-    )(keys, graph, proposals)
+        local,
+        mesh=mesh,
+        in_specs=(by_graph, by_graph, by_gene, by_graph),
+        out_specs=(by_gene, by_graph),
+        check_vma=False,
+    )(keys, graph, proposals, elite_bias)
 
 
 def _grouped(
     keys: jax.Array,
     graph: PaddedGraph,
     proposals: BetaTable | None,
+    elite_bias: jax.Array | None,
     problem: Problem,
     parameters: brkga.Parameters,
     generations: int,
 ) -> tuple[jax.Array, jax.Array]:
     """Runs one device's graphs, some at a time on a CPU."""
 
-    def run(group: tuple[jax.Array, PaddedGraph, BetaTable | None]) -> tuple[jax.Array, jax.Array]:
-        keys, graph, proposals = group
-        state = brkga.init(keys, graph, problem, parameters, proposals)
+    def run(group: tuple[jax.Array, PaddedGraph, BetaTable | None, jax.Array | None]) -> tuple[jax.Array, jax.Array]:
+        keys, graph, proposals, elite_bias = group
+        state = brkga.init(keys, graph, problem, parameters, proposals, elite_bias=elite_bias)
         return brkga.best(brkga.evolve(state, graph, problem, parameters, generations, proposals))
 
     size = _group_size(keys.shape[0], graph.sizes, parameters)
     if size == keys.shape[0]:
-        return run((keys, graph, proposals))
-    by_graph = jax.tree.map(lambda x: x.reshape(x.shape[0] // size, size, *x.shape[1:]), (keys, graph))
+        return run((keys, graph, proposals, elite_bias))
+    keys, graph, elite_bias = jax.tree.map(
+        lambda x: x.reshape(x.shape[0] // size, size, *x.shape[1:]), (keys, graph, elite_bias)
+    )
     by_gene = jax.tree.map(
         lambda x: jnp.moveaxis(x.reshape(x.shape[0], x.shape[1] // size, size, *x.shape[2:]), 1, 0), proposals
     )
-    genes, value = lax.map(run, (*by_graph, by_gene))
+    genes, value = lax.map(run, (keys, graph, by_gene, elite_bias))
     return jnp.moveaxis(genes, 0, 1).reshape(genes.shape[1], -1), value.reshape(-1)
 
 

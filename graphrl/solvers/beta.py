@@ -55,6 +55,12 @@ def beta_table(alpha: jax.Array, beta: jax.Array) -> BetaTable:
     return BetaTable(jnp.concatenate([logit[..., :1], logit, logit[..., -1:]], -1), rate[..., 0], rate[..., 1])
 
 
+def one_beta(alpha: float, beta: float, genes: int, uniform: int, graphs: int) -> BetaTable:
+    """Tabulates one Beta(alpha, beta) for the first `genes` genes of all graphs; the `uniform` after them are that."""
+    pair = beta_table(*(jnp.asarray([[value], [1.0]], jnp.float32) for value in (alpha, beta)))
+    return BetaTable(*(jnp.repeat(jnp.repeat(x, jnp.array([genes, uniform]), 0), graphs, 1) for x in pair))
+
+
 def beta_quantile(table: BetaTable, uniform: jax.Array) -> jax.Array:
     """The quantiles at `uniform` `[k, g, m]` in [0, 1) of each gene's distribution: `[k, g, m]` float32 in [0, 1)."""
     k, g, _ = uniform.shape

@@ -25,9 +25,11 @@ from graphrl.costs.fitness import fitness
 from graphrl.costs.indexing import take
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
-from graphrl.graphs.padding import PaddedGraph
-from graphrl.solvers.beta import BetaTable, beta_quantile
+from graphrl.graphs.padding import PaddedGraph, Sizes
+from graphrl.solvers.beta import BetaTable, beta_quantile, one_beta
 from graphrl.solvers.random_bits import random_words, unit_interval
+
+_LARGEST = 1 - 2.0**-24  # the largest float32 below 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +88,17 @@ class State(NamedTuple):
     offspring: jax.Array  # [k, g, O] float32, not evaluated yet
     draw: "Draw"
     keys: jax.Array  # [g] typed keys
+    bias: jax.Array  # [g] uint32, a gene comes from the elite parent if its random word is below
     generation: jax.Array  # [] int32
+
+
+def op_proposals(alpha: float, beta: float, sizes: Sizes, devices: int, graphs: int) -> BetaTable:
+    """Proposals with one Beta(alpha, beta) for all affinities and op keys, and uniform transfer keys.
+
+    Chromosomes mean the same if one increasing function maps all their genes, so that one distribution for all genes
+    would be as good as the uniform one. This one says how early transfers run among the ops.
+    """
+    return one_beta(alpha, beta, (devices + 1) * sizes.ops, devices * sizes.tensors, graphs)
 
 
 def init(
@@ -96,6 +108,7 @@ def init(
     parameters: Parameters,
     proposals: BetaTable | None = None,
     initial: jax.Array | None = None,
+    elite_bias: jax.Array | None = None,
 ) -> State:
     """The first population.
 
@@ -105,6 +118,7 @@ def init(
       problem, parameters: static.
       proposals: the Beta distribution of each gene, of shape `[k, g]`; None is uniform.
       initial: `[k, g, m]` chromosomes to start from (warm start), m at most the offspring of a generation.
+      elite_bias: `[g]` float32, in place of that of `parameters`: so that graphs differ and no value compiles anew.
     """
     k, g = num_genes(graph.sizes, problem.devices), keys.shape[0]
     sampled = _sample(random_words(_seeds(keys, jnp.int32(-1)), k, parameters.population), proposals)
@@ -114,8 +128,11 @@ def init(
             raise ProblemError(f"{initial.shape[-1]} initial chromosomes: at most {parameters.offspring} offspring fit")
         offspring = jnp.concatenate([initial, offspring[..., initial.shape[-1] :]], -1)
     unknown = jnp.full((g, parameters.elites), jnp.inf, jnp.float32)
+    share = jnp.full(g, parameters.elite_bias, jnp.float32) if elite_bias is None else elite_bias
+    bias = (jnp.minimum(share, jnp.float32(_LARGEST)) * jnp.float32(2.0**32)).astype(jnp.uint32)
     first = jnp.int32(0)
-    return State(elites, unknown, offspring, _draw(keys, first, k, parameters, proposals), keys, first)
+    draw = _draw(keys, bias, first, k, parameters, proposals)
+    return State(elites, unknown, offspring, draw, keys, bias, first)
 
 
 def evolve(
@@ -165,13 +182,21 @@ def _next(state: State, values: jax.Array, parameters: Parameters, proposals: Be
         elites=ranked.reshape(k, g, p)[..., :e],
         elite_fitness=known[:, :e],
         offspring=offspring,
-        draw=_draw(state.keys, following, k, parameters, proposals),
+        draw=_draw(state.keys, state.bias, following, k, parameters, proposals),
         keys=state.keys,
+        bias=state.bias,
         generation=following,
     )
 
 
-def _draw(keys: jax.Array, generation: jax.Array, k: int, parameters: Parameters, proposals: BetaTable | None) -> Draw:
+def _draw(
+    keys: jax.Array,
+    bias: jax.Array,
+    generation: jax.Array,
+    k: int,
+    parameters: Parameters,
+    proposals: BetaTable | None,
+) -> Draw:
     """Parents, coins and mutants of the generation after `generation`."""
     g, p, e, m = keys.shape[0], parameters.population, parameters.elites, parameters.mutants
     seeds = _seeds(keys, generation)
@@ -179,7 +204,7 @@ def _draw(keys: jax.Array, generation: jax.Array, k: int, parameters: Parameters
     pair = unit_interval(random_words(~seeds, 2, parameters.offspring - m))
     elite = (pair[0] * e).astype(jnp.int32)
     other = e + (pair[1] * (p - e)).astype(jnp.int32)
-    from_elite = words[..., m:] < jnp.uint32(min(int(parameters.elite_bias * 2.0**32), 2**32 - 1))
+    from_elite = words[..., m:] < bias[None, :, None]
     row = jnp.arange(k, dtype=jnp.int32)[:, None, None] * (g * p)
     graph = jnp.arange(g, dtype=jnp.int32)[None, :, None] * p
     return Draw(jnp.where(from_elite, elite[None], other[None]) + (row + graph), _sample(words[..., :m], proposals))

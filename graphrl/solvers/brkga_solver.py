@@ -1,6 +1,7 @@
 """BRKGA as a `Solver`: one graph, a budget, a plan."""
 
 import functools
+import time
 from collections.abc import Sequence
 
 import jax
@@ -13,6 +14,7 @@ from graphrl.graphs.padding import PaddedGraph, pad_batch
 from graphrl.plan import Plan
 from graphrl.solvers import brkga
 from graphrl.solvers.base import Budget, Progress
+from graphrl.solvers.beta import BetaTable
 from graphrl.solvers.search import PopulationSearch
 from graphrl.solvers.warm_start import chromosomes
 
@@ -26,23 +28,32 @@ def solve(
     *,
     parameters: brkga.Parameters = brkga.Parameters(),
     warm_starts: Sequence[tuple[np.ndarray, np.ndarray]] = (),
+    beta: tuple[float, float] = (1.0, 1.0),
+    method: str = "brkga",
+    started: float | None = None,
 ) -> Plan:
-    """The `Solver` "brkga": whole generations within the budget; one smaller one if it is less than a generation.
+    """BRKGA: whole generations within the budget; one smaller one if it is less than a generation.
 
     Args:
       graph, problem, budget, seed, progress: see `Solver`.
       parameters: of the algorithm.
       warm_starts: (placement, order) of known plans, part of the first population; the first `offspring` of them.
+      beta: parameters of the Beta distribution of affinities and op keys (`brkga.op_proposals`), in the first
+        population and in mutants.
+      method: what the plan is said to be found by.
+      started: when that began, by `time.perf_counter`; None is now.
 
     Raises:
       Interrupted: on Ctrl-C, with the best plan so far.
     """
+    started = time.perf_counter() if started is None else started
     if budget.evaluations is not None and budget.evaluations < parameters.offspring:
         parameters = parameters.shrunk(budget.evaluations)
     padded = jax.tree.map(jnp.asarray, pad_batch([graph]))
     starts = warm_starts[: parameters.offspring]
     initial = jnp.asarray(chromosomes(graph, problem, padded.sizes, starts)) if starts else None
     keys = jax.random.key(seed)[None]
+    proposals = None if beta == (1.0, 1.0) else brkga.op_proposals(*beta, padded.sizes, problem.devices, 1)
 
     def best(state: brkga.State) -> tuple[jax.Array, jax.Array]:
         genes, value = brkga.best(state)
@@ -51,25 +62,36 @@ def solve(
     search: PopulationSearch[brkga.State] = PopulationSearch(
         graph,
         problem,
-        "brkga",
+        method,
         seed,
         padded,
-        advance=lambda state, steps: _advance(state, padded, problem, parameters, steps),
+        advance=lambda state, steps: _advance(state, padded, problem, parameters, steps, proposals),
         best=best,
         evaluations=parameters.offspring,
+        started=started,
     )
-    return search.run(_init(keys, padded, problem, parameters, initial), budget, progress)
+    return search.run(_init(keys, padded, problem, parameters, proposals, initial), budget, progress)
 
 
 @functools.partial(jax.jit, static_argnames=("problem", "parameters"))
 def _init(
-    keys: jax.Array, graph: PaddedGraph, problem: Problem, parameters: brkga.Parameters, initial: jax.Array | None
+    keys: jax.Array,
+    graph: PaddedGraph,
+    problem: Problem,
+    parameters: brkga.Parameters,
+    proposals: BetaTable | None,
+    initial: jax.Array | None,
 ) -> brkga.State:
-    return brkga.init(keys, graph, problem, parameters, initial=initial)
+    return brkga.init(keys, graph, problem, parameters, proposals, initial)
 
 
 @functools.partial(jax.jit, static_argnames=("problem", "parameters"), donate_argnames=("state",))
 def _advance(
-    state: brkga.State, graph: PaddedGraph, problem: Problem, parameters: brkga.Parameters, generations: int
+    state: brkga.State,
+    graph: PaddedGraph,
+    problem: Problem,
+    parameters: brkga.Parameters,
+    generations: int,
+    proposals: BetaTable | None,
 ) -> brkga.State:
-    return brkga.evolve(state, graph, problem, parameters, generations)
+    return brkga.evolve(state, graph, problem, parameters, generations, proposals)

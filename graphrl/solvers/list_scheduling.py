@@ -29,7 +29,8 @@ from graphrl.costs import exact
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.solvers.memory_orders import Flow, memory_orders
+from graphrl.solvers.flow import Flow
+from graphrl.solvers.memory_orders import memory_orders
 from graphrl.solvers.plan_builder import Builder, Trial
 
 Decisions = tuple[np.ndarray, np.ndarray]  # placement [n], order [m]
@@ -110,7 +111,7 @@ def _earliest(problem: Problem, busy: float, lost: float) -> Choice:
 
 def _highest_level_first(flow: Flow, problem: Problem, local_first: bool, choose: Choice) -> Decisions:
     builder = Builder(flow, problem)
-    level = _levels(flow)
+    level = levels(flow)
     left = [len(before) for before in flow.predecessors]
     pending = [(0.0, op) for op in range(flow.num_ops) if left[op] == 0]  # (when its predecessors have ended, op)
     available: list[tuple[float, int]] = []  # (-level, op)
@@ -134,7 +135,7 @@ def _highest_level_first(flow: Flow, problem: Problem, local_first: bool, choose
     return builder.plan()
 
 
-def _levels(flow: Flow) -> list[float]:
+def levels(flow: Flow) -> list[float]:
     """Longest path of run times from the start of each op to the end, seconds."""
     level = flow.graph.arrays.runtime.tolist()
     for op in reversed(flow.topological):

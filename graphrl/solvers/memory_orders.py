@@ -2,7 +2,7 @@
 
 The rules:
 - topological: the graph's own order, lowest ready index first;
-- newest: the ready op that became ready last (depth first);
+- newest: the ready op that became ready last (depth first, of equals the one of highest index);
 - greedy: the ready op that frees most and allocates least, ties to the newest (XLA's list scheduler is like it);
 - postorder: depth first from the sinks backwards, the operand with most bytes above it first (XLA's DFS is like it);
 - reverse greedy: greedy from the end of the order to its start;
@@ -15,90 +15,25 @@ import heapq
 
 import numpy as np
 
-from graphrl.costs.exact_memory import Buffers, memory_changes
-from graphrl.costs.exact_routes import Routes, grouped
-from graphrl.costs.problem import Problem
-from graphrl.graphs.graph import ComputationGraph
+from graphrl.solvers.flow import Flow
+from graphrl.solvers.orders.simple import depth_first
+from graphrl.solvers.orders.traversal import post_order
+
+__all__ = ["Flow", "memory_orders"]
 
 MAX_BYTES_ABOVE = 2**62  # sums over paths grow exponentially
 
 
-def memory_orders(flow: "Flow") -> list[np.ndarray]:
+def memory_orders(flow: Flow) -> list[np.ndarray]:
     """Different topological orders of the ops `[n] int64`, the one of least peak on one device first."""
-    rules = [_greedy(flow), _reverse_greedy(flow), _postorder(flow), _newest(flow), flow.topological]
-    return [order for _, order in sorted((flow.improved(order) for order in rules), key=lambda found: found[0])]
-
-
-class Flow:
-    """A graph as lists, for passes over its ops. Buffers are those of one device, named by the tensor that allocates
-    them.
-
-    Attributes:
-      topological: ops.
-      predecessors, successors, after: by op, ops: all dependencies, and those by control alone.
-      inputs: by op, tensors.
-      reads, writes: by op, buffers.
-      of: by tensor, its buffer.
-      users: by buffer, ops.
-      size: by buffer, bytes.
-      pinned: by buffer, whether it is never freed.
-      reuses: by buffer (if any), the buffer that it may take over.
-      evaluations: orders whose peak was computed.
-    """
-
-    def __init__(self, graph: ComputationGraph) -> None:
-        a = graph.arrays
-        n = a.num_ops
-        self.graph, self.num_ops = graph, n
-        self.routes = Routes(graph, Problem(), np.zeros(n, np.int64))
-        buffers = Buffers(graph, Problem(), self.routes)
-        self.topological = a.topological.tolist()
-        source, target = a.dependencies()
-        self.predecessors, self.successors = grouped(target, source, n), grouped(source, target, n)
-        self.after = grouped(a.control_target, a.control_source, n)
-        self.inputs = grouped(a.use_op, a.use_tensor, n)
-        users = np.unique(np.stack([buffers.of[a.use_tensor], a.use_op.astype(np.int64)], 1), axis=0)
-        self.users = grouped(users[:, 0], users[:, 1], a.num_tensors)
-        self.reads = grouped(users[:, 1], users[:, 0], n)
-        own = np.flatnonzero(buffers.of == np.arange(a.num_tensors))
-        self.writes = grouped(a.producer[own], own, n)
-        self.of, self.size, self.pinned = buffers.of.tolist(), buffers.bytes.tolist(), buffers.pinned.tolist()
-        self.reuses = {t: self.of[a.reuses[t]] for t in np.flatnonzero(a.reuses >= 0).tolist()}
-        self.evaluations = 0
-
-    def held(self, op: int) -> int:
-        """Bytes that an op allocates and leaves behind."""
-        return sum(self.size[b] for b in self.writes[op] if self.users[b] or self.pinned[b])
-
-    def peak(self, order: list[int]) -> int:
-        """Exact peak of one device, bytes, without resident weights."""
-        self.evaluations += 1
-        return int(memory_changes(self.graph, Problem(), self.routes, np.array(order, np.int64))[0][:, 1].max())
-
-    def improved(self, order: list[int], passes: int = 2) -> tuple[int, np.ndarray]:
-        """Peak and order, after moving ops later as long as it helps."""
-        best = self.peak(order)
-        for _ in range(passes):
-            later = _late(self, order)
-            peak = self.peak(later)
-            if peak >= best:
-                break
-            best, order = peak, later
-        return best, np.array(order, np.int64)
-
-
-def _newest(flow: Flow) -> list[int]:
-    left = [len(before) for before in flow.predecessors]
-    ready = [op for op in reversed(range(flow.num_ops)) if left[op] == 0]
-    order = []
-    while ready:
-        op = ready.pop()
-        order.append(op)
-        for after in flow.successors[op]:
-            left[after] -= 1
-            if left[after] == 0:
-                ready.append(after)
-    return order
+    rules = [
+        _greedy(flow),
+        _reverse_greedy(flow),
+        _postorder(flow),
+        depth_first(flow, lowest_first=False),
+        flow.topological,
+    ]
+    return [order for _, order in sorted((_improved(flow, order) for order in rules), key=lambda found: found[0])]
 
 
 def _greedy(flow: Flow) -> list[int]:
@@ -172,24 +107,26 @@ def _reverse_greedy(flow: Flow) -> list[int]:
 
 def _postorder(flow: Flow) -> list[int]:
     above = [0] * flow.num_ops
-    for op in flow.graph.arrays.topological.tolist():
+    for op in flow.topological:
         above[op] = min(MAX_BYTES_ABOVE, flow.held(op) + sum(above[before] for before in flow.predecessors[op]))
 
-    def by_weight(ops: list[int]) -> list[int]:
-        return sorted(ops, key=lambda op: above[op])  # the heaviest is popped first
+    def heaviest_first(ops: list[int]) -> list[int]:
+        return sorted(ops, key=lambda op: -above[op])
 
-    order: list[int] = []
-    entered = [False] * flow.num_ops
-    stack = by_weight([op for op in range(flow.num_ops) if not flow.successors[op]])
-    while stack:
-        op = stack.pop()
-        if op < 0:
-            order.append(-1 - op)
-        elif not entered[op]:
-            entered[op] = True
-            stack.append(-1 - op)  # to be written once all that it waits for is
-            stack += [before for before in by_weight(flow.predecessors[op]) if not entered[before]]
-    return order
+    sinks = [op for op in range(flow.num_ops) if not flow.successors[op]]
+    return post_order(flow.num_ops, heaviest_first(sinks), lambda op: heaviest_first(flow.predecessors[op]))
+
+
+def _improved(flow: Flow, order: list[int], passes: int = 2) -> tuple[int, np.ndarray]:
+    """Peak and order, after moving ops later as long as it helps."""
+    best = flow.peak(order)
+    for _ in range(passes):
+        later = _late(flow, order)
+        peak = flow.peak(later)
+        if peak >= best:
+            break
+        best, order = peak, later
+    return best, np.array(order, np.int64)
 
 
 def _late(flow: Flow, order: list[int]) -> list[int]:

@@ -6,12 +6,13 @@ from typing import NamedTuple
 import numpy as np
 
 from graphrl.costs.problem import Problem
-from graphrl.solvers.memory_orders import Flow
+from graphrl.solvers.flow import Flow
 
 
 class Trial(NamedTuple):
     """What appending an op on a device would mean."""
 
+    start: float  # seconds
     finish: float  # seconds
     lost: float  # seconds by which the clocks of other devices advance (rendezvous: they send)
     busy: float  # seconds for which the device is still busy when the first device is free
@@ -52,9 +53,8 @@ class Builder:
 
     def append(self, op: int, choose: Callable[[Trial], tuple]) -> None:
         """Appends `op` where its trial is least by `choose`."""
-        now = min(self.free)
-        best = min((self._trial(op, device, now) for device in range(self.problem.devices)), key=choose)
-        self._commit(op, best.device)
+        best = min((self.trial(op, device) for device in range(self.problem.devices)), key=choose)
+        self.place(op, best.device)
 
     def plan(self) -> tuple[np.ndarray, np.ndarray]:
         """Placement `[n] int64` and order `[m] int64` of node ids."""
@@ -71,7 +71,8 @@ class Builder:
             for tensor in self.flow.inputs[op]
         )
 
-    def _trial(self, op: int, device: int, now: float) -> Trial:
+    def trial(self, op: int, device: int) -> Trial:
+        """What appending `op`, whose predecessors must be placed, would mean on a device."""
         start, arrivals, clocks = self._times(op, device)
         lost = 0.0
         if self.problem.transfer == "rendezvous":
@@ -80,7 +81,8 @@ class Builder:
         added = sum(self.tensor_bytes[t] for t in arrivals) + sum(size for _, size, source in written if source < 0)
         peak = max(self._peak[device], self._live[device] + added + self.workspace[op])
         peak += self._weights[device] + self.weight[op]
-        return Trial(start + self.runtime[op], lost, self.free[device] - now, peak, added, device)
+        busy = self.free[device] - min(self.free)
+        return Trial(start, start + self.runtime[op], lost, busy, peak, added, device)
 
     def _times(self, op: int, device: int) -> tuple[float, dict[int, float], dict[int, float]]:
         """When `op` would start on a device; the end of each transfer that it still needs, in the order in which they
@@ -128,7 +130,8 @@ class Builder:
             written.append((buffer, size, source if takes else -1))
         return written
 
-    def _commit(self, op: int, device: int) -> None:
+    def place(self, op: int, device: int) -> None:
+        """Appends `op`, whose predecessors must be placed, on a device."""
         start, arrivals, clocks = self._times(op, device)
         for clock_of, clock in clocks.items():
             self._clocks[clock_of] = clock

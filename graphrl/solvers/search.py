@@ -1,5 +1,6 @@
 """What the population searches share: work in chunks that show progress, stop in time, and survive Ctrl-C."""
 
+import math
 import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -29,6 +30,7 @@ class PopulationSearch(Generic[State]):
       advance: (state, steps) -> state; may donate its argument.
       best: state -> (genes `[k]`, fitness `[]`), on the device.
       evaluations: of one step.
+      started: when the search began, by `time.perf_counter`; None is now.
     """
 
     def __init__(
@@ -41,13 +43,14 @@ class PopulationSearch(Generic[State]):
         advance: Callable[[State, int], State],
         best: Callable[[State], tuple[jax.Array, jax.Array]],
         evaluations: int,
+        started: float | None = None,
     ):
         self._graph, self._problem, self._method, self._seed = graph, problem, method, seed
         self._sizes: Sizes = padded.sizes
         unit = padded.byte_unit if problem.objective == "peak_memory" else padded.second_unit
         self._unit = float(np.asarray(unit)[0])
         self._advance, self._best, self._evaluations = advance, best, evaluations
-        self._started = time.perf_counter()
+        self._started = time.perf_counter() if started is None else started
 
     def run(self, state: State, budget: Budget, progress: Progress | None) -> Plan:
         """Steps until the budget is spent; at least one.
@@ -71,7 +74,8 @@ class PopulationSearch(Generic[State]):
                 if done == total or (budget.seconds is not None and now - self._started >= budget.seconds):
                     return self._plan(known[0], done)
                 # the first call compiles: its time says nothing about a step's
-                fitting = 1 if done == 1 else max(1, int(_CHUNK_SECONDS * steps / (now - began)))
+                left = math.inf if budget.seconds is None else self._started + budget.seconds - now
+                fitting = 1 if done == 1 else max(1, int(min(_CHUNK_SECONDS, left) * steps / (now - began)))
                 steps = fitting if total is None else min(fitting, total - done)
         except KeyboardInterrupt as stop:
             if known is None or isinstance(stop, Interrupted):

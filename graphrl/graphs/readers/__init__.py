@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 from graphrl import files
 from graphrl.errors import GraphError
 from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.readers.costgraph import is_costgraph, parse_costgraph
 from graphrl.graphs.readers.json import parse_json
+from graphrl.graphs.readers.stg import is_stg, parse_stg
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip
 
 
@@ -46,10 +48,20 @@ def _onnx(data: files.Content, source: str, options: Options) -> ComputationGrap
     return parse_onnx(data, source, chip=options.chip, dims=options.dims)
 
 
+def _stg(data: files.Content, source: str, options: Options) -> ComputationGraph:
+    return parse_stg(bytes(data), source)
+
+
+def _costgraph(data: files.Content, source: str, options: Options) -> ComputationGraph:
+    return parse_costgraph(bytes(data), source)
+
+
 # ONNX starts with field 1, the integer ir_version: protobuf's tag 0x08, which begins no text.
 FORMATS = (
     Format("JSON (graphrl-graph)", lambda head: head[:1] in (b"{", b"["), ".json", _json),
     Format("ONNX", lambda head: head[:1] == b"\x08", ".onnx", _onnx),
+    Format("standard task graph", is_stg, ".stg", _stg),
+    Format("CostGraphDef text", is_costgraph, ".pbtxt", _costgraph),
 )
 _HEAD = 4096  # bytes that recognition looks at
 

@@ -1,0 +1,215 @@
+"""`graphrl compare MODEL... --methods a,b,c`: a table of how methods do on the same graphs at equal budget."""
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+from graphrl.commands.cache import keep_compiled
+from graphrl.commands.common import (
+    add_budget,
+    add_common,
+    add_model,
+    add_problem,
+    check_outputs,
+    option,
+    print_json,
+    problem_of,
+    whole_number,
+)
+from graphrl.commands.runs_bar import runs_bar
+from graphrl.errors import ProblemError
+from graphrl.optimize import check_seed, make_budget
+from graphrl.solvers import SOLVERS, find_solver
+
+if TYPE_CHECKING:
+    from graphrl.compare.comparison import Comparison
+    from graphrl.compare.runs import Run
+
+_DESCRIPTION = f"""Compare methods on many graphs: every method on every graph with every seed, at equal budget.
+
+MODEL is a file (as for `graphrl optimize`), a folder of such files, or a generated set:
+  layered:500x20        20 layered graphs of 500 ops, seeds 0 to 19; layered:500x20@100 has seeds 100 to 119
+  regal-like:x20        20 random graphs as REGAL describes them; likewise in-tree, out-tree, series-parallel, planted
+
+methods: {", ".join(SOLVERS)}; some take options, as in name:option=value"""
+
+_EXAMPLES = """how it is compared:
+  Values are exact, and every plan is checked. "best known" is the lowest value of a graph over all methods, seeds
+  and rows of the --output file, whatever their budgets; "to bound" is to the highest lower bound known, "optimal"
+  the share of runs that reach it. A method's figure on a graph is the mean over seeds; a graph is won or tied by
+  the methods with the lowest. Methods that ignore the budget (list, given, ...) take what they take.
+
+  Under --seconds, each method first runs for a second at most on each size of graph, so that the clock sees searching,
+  not compiling; the table says where it saw compiling all the same. --no-warm-up leaves that out.
+
+  With --output, a comparison that was stopped goes on where it was: runs with the same graph content, problem, method,
+  seed and budget (under --seconds: also cores and warm-up) are not made again. More methods, seeds or graphs
+  are added by asking for them.
+
+examples:
+  graphrl compare model.onnx --methods auto,list,brkga --seconds 30
+  graphrl compare regal-like:x20 --objective makespan --devices 2 --methods auto,list,brkga,random --seeds 3 \\
+      --evaluations 5000 --output runs.jsonl --plot quality.png --histogram hist.png --baseline brkga
+  graphrl compare graphs/ layered:500x20 --methods list,auto --processes 4 --json
+
+Ctrl-C ends it; what is done stays and is shown. Exit codes: 0 done, 1 failed (also: interrupted, or no run gave a
+plan), 2 usage."""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Adds the command to the parser of `graphrl`."""
+    parser = subparsers.add_parser(
+        "compare",
+        help="compare methods on many graphs at equal budget",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("models", metavar="MODEL", nargs="+", help="files, folders or sets of graphs")
+    add_problem(parser.add_argument_group("problem"))
+    search = parser.add_argument_group("search")
+    search.add_argument("--methods", type=option(_methods), required=True, metavar="M,...", help="what to compare")
+    search.add_argument(
+        "--seeds",
+        type=option(_seeds),
+        default=1,
+        metavar="K|S,...",
+        help="how many, counted from --seed, or which, as in 0,1,5 (default: 1)",
+    )
+    add_budget(search, of=" in each run", clock="after the warm-up")
+    search.add_argument(
+        "--warm-up",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="under --seconds, compile before the clock starts (default: yes)",
+    )
+    search.add_argument(
+        "--processes",
+        type=option(whole_number),
+        default=1,
+        metavar="N",
+        help="make so many runs at once, each with its share of the cores (default: 1)",
+    )
+    files = parser.add_argument_group("files to write")
+    files.add_argument("--output", metavar="FILE", help="a row a run, as JSON lines; what it has is not run again")
+    files.add_argument("--retry", action="store_true", help="run again what failed, according to --output")
+    files.add_argument("--plot", metavar="FILE", help="quality against time, on a log axis: .png, .svg or .pdf")
+    files.add_argument("--histogram", metavar="FILE", help="of improvements over --baseline: .png, .svg or .pdf")
+    files.add_argument("--baseline", metavar="M", help="one of the methods (default: the first)")
+    add_model(parser)
+    add_common(parser, seed="the first of --seeds (default: 0)")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compares; returns the exit code."""
+    runs = _runs(args)
+    from graphrl.compare.comparison import compare
+
+    found = compare(
+        runs,
+        args.output,
+        processes=args.processes,
+        retry=args.retry,
+        watch=lambda missing: runs_bar(missing, args.processes),
+        prepare=keep_compiled,
+    )
+    if found.interrupted and not found.rows:
+        raise KeyboardInterrupt
+    written = _write(found, args)
+    if args.json:
+        _print_json(found, len(runs), written)
+    else:
+        from graphrl.compare.report import print_tables
+
+        print_tables(found.rows, found.known)
+        for path in written:
+            print(f"written: {path}")
+    return _verdict(found, len(runs))
+
+
+def _runs(args: argparse.Namespace) -> list["Run"]:
+    """Everything that the options ask for, after all that can be wrong with them has been looked at."""
+    from graphrl.compare.pool import share
+    from graphrl.compare.runs import make_runs
+    from graphrl.compare.sets import load_graphs, model_files
+
+    problem, budget = problem_of(args), make_budget(args.evaluations, args.seconds)
+    seeds = range(args.seed, args.seed + args.seeds) if isinstance(args.seeds, int) else args.seeds
+    for seed in (args.seed, *seeds[:1], *seeds[-1:], *seeds):
+        check_seed(seed)
+    for method in args.methods:
+        find_solver(method)
+    if args.baseline is not None and args.baseline not in args.methods:
+        raise ProblemError(f"baseline is {args.baseline!r}: must be one of {', '.join(args.methods)}")
+    cores = share(args.processes)
+    outputs = {"--output": args.output, "--plot": args.plot, "--histogram": args.histogram}
+    check_outputs(outputs, *(file for model in args.models for file in model_files(model)))
+    for picture in (args.plot, args.histogram):
+        if picture is not None:
+            from graphrl.plan_plot import image_format
+
+            image_format(picture)
+    graphs = load_graphs(args.models, chip=args.chip, dims=dict(args.dim))
+    return make_runs(graphs, problem, args.methods, seeds, budget, cores=cores, warm_up=args.warm_up)
+
+
+def _write(found: "Comparison", args: argparse.Namespace) -> list[str]:
+    """Draws the pictures that were asked for; returns the names of all files that were written."""
+    written = [] if args.output is None else [args.output]
+    if args.plot is not None or args.histogram is not None:
+        from graphrl.compare.pictures import histogram_figure, quality_figure
+        from graphrl.plan_plot import write_figure
+
+        if args.plot is not None:
+            write_figure(quality_figure(found.rows, found.known), args.plot)
+            written.append(args.plot)
+        if args.histogram is not None:
+            write_figure(histogram_figure(found.rows, args.baseline or args.methods[0]), args.histogram)
+            written.append(args.histogram)
+    return written
+
+
+def _print_json(found: "Comparison", asked: int, written: list[str]) -> None:
+    from graphrl.compare.report import as_dict
+
+    first = found.rows[0].to_dict()
+    settings = {key: first[key] for key in ("objective", "model", "budget", "cores", "machine")}
+    counts = {"runs": asked, "done": len(found.rows), "made": found.made, "interrupted": found.interrupted}
+    print_json({**settings, **counts, **as_dict(found.rows, found.known), "written": written})
+
+
+def _verdict(found: "Comparison", asked: int) -> int:
+    if found.interrupted:
+        print(f"graphrl: interrupted: {len(found.rows)} of {asked} runs are done", file=sys.stderr)
+        return 1
+    if not any(row.feasible for row in found.rows):
+        reason = next((row.error for row in found.rows if row.error), "no plan is within the memory limit")
+        print(f"graphrl: error: no run gave a plan: {reason}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _methods(text: str) -> tuple[str, ...]:
+    """Methods by name; `name:a=1,b=2` is one, with two options."""
+    found: list[str] = []
+    for part in filter(None, map(str.strip, text.split(","))):
+        if found and "=" in part and ":" not in part and ":" in found[-1]:
+            found[-1] += f",{part}"
+        else:
+            found.append(part)
+    twice = [name for name in found if found.count(name) > 1]
+    if not found or twice:
+        raise ProblemError(f"{text!r} names " + (f"{twice[0]} twice" if twice else "no method"))
+    return tuple(found)
+
+
+def _seeds(text: str) -> int | tuple[int, ...]:
+    """How many, or (with a comma) which."""
+    if "," not in text:
+        count = whole_number(text)
+        if not 1 <= count <= 10_000:
+            raise ProblemError(f"{count} seeds: must be from 1 to 10000; a single seed is --seed {count}")
+        return count
+    return tuple(dict.fromkeys(whole_number(part) for part in text.split(",") if part.strip()))

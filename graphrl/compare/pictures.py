@@ -1,0 +1,149 @@
+"""The papers' pictures of a comparison: quality against time, and histograms of improvements over a baseline."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from graphrl.compare.report import budget_line, heading
+from graphrl.compare.runs import Row
+from graphrl.compare.table import best_known, by_method_and_case, gap, improvements
+from graphrl.plan_plot import DPI
+
+# Paul Tol's "muted" scheme, its faint ones darker; with more methods the markers change.
+_COLOURS = (
+    "#332288",
+    "#CC6677",
+    "#117733",
+    "#DDAA33",
+    "#33A5D4",
+    "#882255",
+    "#44AA99",
+    "#999933",
+    "#AA4499",
+    "#555555",
+)
+_MARKERS = "osD^vP*X<>"
+_BETTER, _WORSE = "#2E8B57", "#C1121F"
+_TICKS = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # percent
+_POINTS = 200  # of a curve
+_MAX_COLUMNS, _BINS = 3, 24
+
+
+def quality_figure(rows: Sequence[Row], known: Sequence[Row] = ()) -> Figure:
+    """Mean gap to the best known (percent, linear up to 1 and logarithmic above) against seconds on a log axis.
+
+    A method is a line from when it has a plan of every graph, over the means at each time, to a marker at its end;
+    one that does not improve a first plan is a marker. Rows may be of several budgets: a line and a marker each.
+
+    Args:
+      rows: of one problem.
+      known: further rows that the best known values may come from.
+    """
+    best = best_known([*rows, *known])
+    figure = Figure(figsize=(10, 5.6), dpi=DPI, layout="constrained")
+    axes = figure.subplots()
+    for number, (method, cases) in enumerate(by_method_and_case(rows).items()):
+        good = [row for some in cases.values() for row in some if row.feasible and row.curve]
+        colour = _COLOURS[number % len(_COLOURS)]
+        marker = _MARKERS[(number + number // len(_COLOURS)) % len(_MARKERS)]
+        for last, budget in enumerate(reversed(dict.fromkeys(row.budget for row in good))):
+            at_budget = [row for row in good if row.budget == budget]
+            seconds, gaps = _mean_curve(at_budget, [best[row.case].value for row in at_budget])
+            axes.plot(seconds, gaps, linewidth=1.3, drawstyle="steps-post", color=colour)
+            label = None if last else method
+            axes.plot(
+                seconds[-1:], gaps[-1:], marker, label=label, markersize=6, linestyle="", color=colour, clip_on=False
+            )
+    axes.set_xscale("log")
+    axes.set_yscale("symlog", linthresh=1, linscale=0.5)
+    axes.set_ylim(bottom=0)
+    top = axes.get_ylim()[1]
+    axes.set_yticks([0, *(tick for tick in _TICKS if tick <= top)])
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}%"))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.set_xlabel("seconds")
+    axes.set_ylabel("mean gap to the best known")
+    axes.set_title("\n".join(_plain(line) for line in _title(rows)), fontsize=10, loc="left")
+    axes.grid(True, which="major", color="#DDDDDD", linewidth=0.6)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8)
+    return figure
+
+
+def _title(rows: Sequence[Row]) -> list[str]:
+    budgets = dict.fromkeys(row.budget for row in rows)
+    problem, counts = heading(rows).split("\n")
+    return [problem, f"{counts.rpartition(', ')[0]}, {'; '.join(map(budget_line, budgets))}"]
+
+
+def _mean_curve(rows: Sequence[Row], references: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+    """Seconds and mean gaps in percent, both `[k]`, from when all rows have a value to the mean of their ends."""
+    end = float(np.mean([row.curve[-1][0] for row in rows]))
+    begin = min(max(row.curve[0][0] for row in rows), end)
+    single = all(len(row.curve) == 1 for row in rows)
+    seconds = np.array([end]) if single else np.geomspace(max(begin, 1e-6), max(end, 1e-6), _POINTS)
+    gaps = np.zeros(len(seconds))
+    for row, reference in zip(rows, references, strict=True):
+        times, values = np.array([point[0] for point in row.curve]), [point[2] for point in row.curve]
+        place = np.searchsorted(times, seconds, side="right") - 1
+        place[-1] = len(times) - 1  # its last value, also if it ended after the mean of the ends
+        gaps += [gap(values[max(0, i)], reference) for i in place]
+    return seconds, 100 * gaps / len(rows)
+
+
+def histogram_figure(rows: Sequence[Row], baseline: str) -> Figure:
+    """A panel a method: graphs by percent improvement over the baseline, better in green, worse in red.
+
+    As in REGAL (arXiv 1905.02494), figure 2: ties are not drawn, but are counted in the percentage of the title.
+
+    Args:
+      rows: of one problem and budget.
+      baseline: one of their methods.
+    """
+    methods = [method for method in by_method_and_case(rows) if method != baseline]
+    columns = min(_MAX_COLUMNS, max(1, len(methods)))
+    lines = math.ceil(max(1, len(methods)) / columns)
+    figure = Figure(figsize=(1 + 3.6 * columns, 1.2 + 2.5 * lines), dpi=DPI, layout="constrained")
+    panels = figure.subplots(lines, columns, squeeze=False, sharex=True).ravel()
+    percents = {method: 100 * np.array(improvements(rows, method, baseline)) for method in methods}
+    drawn = np.concatenate([*percents.values(), [0.0]])
+    drawn = drawn[np.isfinite(drawn)]
+    edges = _edges(float(drawn.min()), float(drawn.max()))
+    for axes, method in zip(panels, methods, strict=False):
+        _draw_histogram(axes, method, baseline, percents[method], edges)
+    for axes in panels[len(methods) :]:
+        axes.set_visible(False)
+    figure.suptitle(_plain(f"Improvement over {baseline}\n{heading(rows)}"), fontsize=10)
+    return figure
+
+
+def _edges(low: float, high: float) -> np.ndarray:
+    """The edges of the bins, percent: equal ones, 0 among them, over all values."""
+    width = max((high - low) / _BINS, 0.01)
+    first, last = math.floor(low / width), math.ceil(high / width)
+    return width * np.arange(min(first, -1), max(last, 1) + 1)
+
+
+def _draw_histogram(axes: Any, method: str, baseline: str, percents: np.ndarray, edges: np.ndarray) -> None:
+    tied = np.abs(percents) <= 1e-7
+    for some, colour in ((percents[(percents > 0) & ~tied], _BETTER), (percents[(percents < 0) & ~tied], _WORSE)):
+        axes.hist(some[np.isfinite(some)], bins=edges, color=colour, edgecolor="white", linewidth=0.4)
+    axes.axvline(0, color="#555555", linewidth=0.8)
+    axes.set_xlabel("improvement [%]", fontsize=9)
+    axes.set_ylabel("graphs", fontsize=9)
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.tick_params(labelsize=8)
+    title = method
+    if len(percents):
+        share = 100 * np.mean((percents > 0) | tied)
+        title += f"\nas good or better on {share:.1f}%, {percents.min():+.1f}% to {percents.max():+.1f}%"
+    axes.set_title(_plain(title), fontsize=9)
+
+
+def _plain(text: str) -> str:
+    """Text that matplotlib does not read as a formula."""
+    return text.replace("$", r"\$")

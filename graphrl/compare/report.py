@@ -1,0 +1,187 @@
+"""The table of a comparison for people, for README files (Markdown) and for machines (a dict)."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from graphrl.compare.runs import Row
+from graphrl.compare.table import (
+    Summary,
+    best_known,
+    by_method_and_case,
+    contradictions,
+    mean_value,
+    summarise,
+)
+from graphrl.costs.problem import Problem
+from graphrl.solvers.base import Budget
+from graphrl.units import format_objective, format_seconds
+
+HEADINGS = ("method", "mean gap", "worst gap", "to bound", "optimal", "won", "won or tied", "seconds", "failed")
+_MAX_GRAPHS, _MAX_METHODS = 12, 8  # up to which the values stand in a table of their own
+_COMPILED = 0.05  # share of the time from which it is worth a note
+
+
+def cells(summary: Summary) -> list[str]:
+    """A method's line, under `HEADINGS`."""
+    gaps = (percent(gap) for gap in (summary.mean_gap, summary.worst_gap, summary.bound_gap))
+    shares = (f"{100 * share:.0f}%" for share in (summary.optimal, summary.won, summary.won_or_tied))
+    seconds = "-" if summary.seconds is None else f"{summary.seconds:.3g}"
+    failed = f"{summary.failed} of {summary.runs}" if summary.failed else ""
+    return [summary.method, *gaps, *shares, seconds, failed]
+
+
+def percent(gap: float | None) -> str:
+    """A gap as people read it: two digits after the point below 10%."""
+    if gap is None or not math.isfinite(gap):
+        return "-" if gap is None else "inf"
+    return f"{100 * gap:.2f}%" if abs(gap) < 0.0995 else f"{100 * gap:.1f}%"
+
+
+def problem_line(problem: Problem) -> str:
+    """The problem in words."""
+    parts = [f"{problem.objective.replace('_', ' ')} on {problem.devices} device{'s' * (problem.devices > 1)}"]
+    if problem.devices > 1:
+        bandwidth = "infinite bandwidth" if math.isinf(problem.bandwidth) else f"{problem.bandwidth:g} B/s"
+        parts.append(f"{problem.transfer} transfers, {format_seconds(problem.latency)} and {bandwidth}")
+    if problem.memory_limit is not None:
+        parts.append(f"at most {problem.memory_limit:,} bytes a device")
+    if problem.resident_weights:
+        parts.append("weights resident")
+    return ", ".join(parts)
+
+
+def budget_line(budget: Budget) -> str:
+    """The budget in words."""
+    limits = [] if budget.evaluations is None else [f"{budget.evaluations:,} evaluations"]
+    limits += [] if budget.seconds is None else [f"{budget.seconds:g} s"]
+    return " or ".join(limits) + " a run"
+
+
+def notes(rows: Sequence[Row], summaries: Sequence[Summary], known: Sequence[Row] = ()) -> list[str]:
+    """What a reader of the table must know beside it, a line each."""
+    found = []
+    for case in contradictions([*rows, *known]):
+        names = {row.graph for row in rows if row.case == case}
+        found.append(f"a value of {', '.join(names) or case[0]} is below its lower bound: one of them is wrong")
+    for method, cases in by_method_and_case(rows).items():
+        told = [row for some in cases.values() for row in some if row.error or row.note]
+        for text, count in _counted([row.error or row.note or "" for row in told]).items():
+            found.append(f"{method}: {text}" + (f" ({count} runs)" if count > 1 else ""))
+        over = sum(row.error is None and not row.feasible for some in cases.values() for row in some)
+        if over:
+            found.append(f"{method}: {over} plan{'s' * (over > 1)} above the memory limit")
+    compiled = [one for one in summaries if one.compile_share > _COMPILED]
+    found += [f"{one.method}: {one.compile_share:.0%} of its seconds went into compiling" for one in compiled]
+    machines = {(row.machine, row.cores) for row in rows}
+    if len(machines) > 1:
+        found.append("the rows are of different machines: " + "; ".join(f"{m}, {c} cores" for m, c in sorted(machines)))
+    return found
+
+
+def heading(rows: Sequence[Row]) -> str:
+    """What was compared, in two lines; the rows are of one problem and budget."""
+    counts = (len({row.fingerprint for row in rows}), "graph"), (len({row.seed for row in rows}), "seed")
+    parts = [f"{count} {name}{'s' * (count > 1)}" for count, name in counts]
+    return f"{problem_line(rows[0].problem)}\n{', '.join(parts)}, {budget_line(rows[0].budget)}"
+
+
+def values_by_graph(rows: Sequence[Row], known: Sequence[Row] = ()) -> tuple[list[str], list[list[str]]]:
+    """The headings and lines of a table of values, means over seeds: a line a graph, a column a method."""
+    by_method, best = by_method_and_case(rows), best_known([*rows, *known])
+    lines = []
+    for row in {row.case: row for row in rows}.values():
+        values = [mean_value(cases.get(row.case, [])) for cases in by_method.values()]
+        shown = [*values, best[row.case].value, best[row.case].bound]
+        words = ["-" if v is None or math.isinf(v) else format_objective(row.problem.objective, v) for v in shown]
+        lines.append([row.graph, f"{row.ops:,}", *words])
+    return ["graph", "ops", *by_method, "best known", "bound"], lines
+
+
+def times_table(times: Sequence[str], by_time: Sequence[Sequence[Summary]]) -> tuple[list[str], list[list[str]]]:
+    """The headings and lines of a table of the same methods at several budgets: mean gaps at each, the rest at the
+    last.
+
+    Args:
+      times: the budgets in words.
+      by_time: what `summarise` gives at each.
+    """
+    headings = ["method", *times, "worst", "to bound", "optimal", "won or tied", "seconds", "failed"]
+    lines = []
+    for found in zip(*by_time, strict=True):
+        name, _, *rest = cells(found[-1])
+        del rest[HEADINGS.index("won") - 2]
+        lines.append([name, *(percent(one.mean_gap) for one in found), *rest])
+    return headings, lines
+
+
+def print_tables(rows: Sequence[Row], known: Sequence[Row] = ()) -> None:
+    """Prints the table, before it the values by graph if they are few, and after it the notes.
+
+    Args:
+      rows: of one problem and budget.
+      known: further rows that the best known values and bounds may come from.
+    """
+    summaries = summarise(rows, known)
+    if len({row.case for row in rows}) <= _MAX_GRAPHS and len(summaries) <= _MAX_METHODS:
+        _print("Values, means over seeds", *values_by_graph(rows, known))
+    _print(heading(rows), HEADINGS, [cells(summary) for summary in summaries])
+    for note in notes(rows, summaries, known):
+        print(note)
+
+
+def _print(title: str, headings: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    console = console if console.is_terminal else Console(highlight=False, width=160)
+    table = Table(title=escape(title), title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    for i, text in enumerate(headings):
+        table.add_column(escape(text), justify="right" if i else "left", no_wrap=i == 0)
+    for line in lines:
+        table.add_row(*map(escape, line))
+    console.print(table)
+
+
+def markdown(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A table for a README."""
+
+    def row(texts: Sequence[str]) -> str:
+        return "| " + " | ".join(text.replace("|", "\\|") for text in texts) + " |\n"
+
+    return row(headings) + row(["---", *["---:"] * (len(headings) - 1)]) + "".join(map(row, lines))
+
+
+def provenance(rows: Sequence[Row], command: str) -> str:
+    """Where the figures of a Markdown table come from: command, seeds, machine, version and date, in a line."""
+    seeds = ", ".join(map(str, sorted({row.seed for row in rows})))
+    machines = "; ".join(f"{name}, {cores} cores a run" for name, cores in sorted({(r.machine, r.cores) for r in rows}))
+    versions = ", ".join(sorted({row.graphrl for row in rows}))
+    dates = sorted({row.date[:10] for row in rows})
+    when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+    return f"`{command}`; seeds {seeds}; {machines}; graphrl {versions}; {when}\n"
+
+
+def as_dict(rows: Sequence[Row], known: Sequence[Row] = ()) -> dict[str, Any]:
+    """The tables for machines: bytes, seconds and fractions, null where there is none."""
+    best = best_known([*rows, *known])
+    summaries = summarise(rows, known)
+    graphs = [
+        {"graph": row.graph, "fingerprint": row.fingerprint, "ops": row.ops}
+        | {"best": _finite(best[row.case].value), "bound": _finite(best[row.case].bound)}
+        for row in {row.case: row for row in rows}.values()
+    ]
+    methods = [{key: _finite(item) for key, item in dataclasses.asdict(summary).items()} for summary in summaries]
+    return {"methods": methods, "graphs": graphs, "notes": notes(rows, summaries, known)}
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _counted(texts: Sequence[str]) -> dict[str, int]:
+    return {text: texts.count(text) for text in dict.fromkeys(texts)}

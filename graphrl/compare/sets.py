@@ -1,0 +1,72 @@
+"""The graphs of a comparison: files, folders of files, and generated sets by a name such as `layered:500x20`."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from graphrl.errors import GraphrlError, ProblemError
+from graphrl.files import shown
+from graphrl.graphs.datasets.families import FAMILIES, sample
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.readers import FORMATS, read_graph
+from graphrl.graphs.roofline import DEFAULT_CHIP, Chip
+
+_SET = re.compile(r"([a-z-]+):(\d+)?(?:x(\d+))?(?:@(\d+))?")
+_MANIFEST = "manifest.json"  # beside the graphs of a folder that scripts/make_graphs.py wrote
+
+
+def model_files(model: str) -> list[str]:
+    """The files that a model's name stands for: itself, what is in the folder, or none for a generated set.
+
+    Raises:
+      GraphrlError: it is a folder that cannot be read, or without graphs.
+    """
+    if not os.path.isdir(model):
+        return [] if not os.path.exists(model) and _SET.fullmatch(model) else [model]
+    endings = tuple(ending for known in FORMATS for ending in (known.suffix, known.suffix + ".gz"))
+    try:
+        names = sorted(name for name in os.listdir(model) if name.endswith(endings) and name != _MANIFEST)
+    except OSError as error:
+        raise GraphrlError(f"cannot read {shown(model)}: {error.strerror or error}") from None
+    files = [str(Path(model) / name) for name in names if not name.startswith(".")]
+    if not files:
+        raise GraphrlError(f"{shown(model)}: the folder has no graphs: their names end in {', '.join(endings)}")
+    return files
+
+
+def load_graphs(
+    models: Sequence[str], *, chip: str | Chip = DEFAULT_CHIP, dims: Mapping[str, int] | None = None
+) -> list[ComputationGraph]:
+    """The graphs of files, folders (their files by name; folders inside are left out) and generated sets.
+
+    Args:
+      models: paths, or names of sets: `layered:500x20` is 20 layered graphs of 500 ops with seeds 0 to 19,
+        `layered:500x20@100` those with seeds 100 to 119; without `x20` it is one.
+      chip, dims: see `read_graph`.
+
+    Raises:
+      GraphrlError: a file cannot be read or is no graph.
+      ProblemError: a set's name is wrong.
+    """
+    graphs: list[ComputationGraph] = []
+    for model in models:
+        files = model_files(model)
+        graphs += [read_graph(file, chip=chip, dims=dims) for file in files] if files else generated(model)
+    return graphs
+
+
+def generated(name: str) -> Iterator[ComputationGraph]:
+    """The graphs of a set by its name (see `load_graphs`).
+
+    Raises:
+      ProblemError: the name is wrong, or the generator cannot make such graphs.
+    """
+    match = _SET.fullmatch(name)
+    family, ops, count, first = match.groups() if match else (name, None, None, None)
+    if family not in FAMILIES or (ops is None and not FAMILIES[family].any_size):
+        examples = ", ".join(f"{known}:{'' if FAMILIES[known].any_size else 100}x20" for known in FAMILIES)
+        raise ProblemError(f"{shown(name)} is no file, no folder and no set of graphs; sets are {examples}")
+    begin = int(first or 0)
+    for seed in range(begin, begin + int(count or 1)):
+        yield sample(family, None if ops is None else int(ops), seed)[0]

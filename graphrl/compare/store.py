@@ -1,0 +1,116 @@
+"""Rows in a file, one JSON object a line, so that a comparison that was killed goes on where it was.
+
+A row is one write of one line to the end of the file, and is on the disk when `append` returns: a kill at any moment
+loses at most the row that is being written. A last line that was cut short is dropped when the file is opened again.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import stat
+from collections.abc import Iterator
+from io import FileIO
+
+from graphrl.compare.runs import FORMAT, Row
+from graphrl.errors import GraphrlError
+from graphrl.files import shown
+
+_BEGINNING = f'{{"format": "{FORMAT}"'.encode()  # of every line
+
+
+class Store:
+    """The rows of a file, and what is appended.
+
+    Attributes:
+      rows: by key; of rows with equal keys the last counts.
+    """
+
+    def __init__(self, file: FileIO, rows: dict[str, Row]) -> None:
+        self._file = file
+        self.rows = rows
+
+    def append(self, row: Row) -> None:
+        """Writes a row.
+
+        Raises:
+          OSError: the disk is full, or the like.
+        """
+        line = memoryview(_line(row))
+        while line:
+            line = line[self._file.write(line) :]
+        self.rows[row.key] = row  # before the slow part, in which Ctrl-C is likely to come
+        os.fsync(self._file.fileno())
+
+
+@contextlib.contextmanager
+def open_store(path: str | os.PathLike[str]) -> Iterator[Store]:
+    """The store of a file, made if there is none, for the length of a `with`; one process at a time.
+
+    Raises:
+      GraphrlError: one line, if the file cannot be read or written, holds anything but runs, or is open elsewhere.
+    """
+    try:
+        file = _opened(path)
+    except (OSError, ValueError) as error:
+        raise GraphrlError(f"cannot write {shown(path)}: {getattr(error, 'strerror', None) or error}") from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise GraphrlError(f"{shown(path)}: another comparison writes to it now: name another file") from None
+        file.seek(0)
+        data = file.read()
+        rows, whole = _parse(data, shown(path))
+        if whole < len(data):
+            file.truncate(whole)
+        elif data and not data.endswith(b"\n"):
+            file.write(b"\n")
+        yield Store(file, rows)
+
+
+def read_rows(path: str | os.PathLike[str]) -> list[Row]:
+    """The rows of a file, without touching it.
+
+    Raises:
+      GraphrlError: one line, if the file cannot be read or holds anything but runs.
+    """
+    from graphrl.files import content
+
+    with content(path) as data:
+        return list(_parse(bytes(data), shown(path))[0].values())
+
+
+def json_lines(rows: list[Row]) -> str:
+    """The rows as the file holds them."""
+    return b"".join(map(_line, rows)).decode()
+
+
+def _opened(path: str | os.PathLike[str]) -> FileIO:
+    if os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode):
+        raise OSError(None, "it is no plain file, and runs are read from it as well as written")
+    return open(path, "a+b", buffering=0)
+
+
+def _line(row: Row) -> bytes:
+    return json.dumps(row.to_dict(), allow_nan=False).encode() + b"\n"
+
+
+def _parse(data: bytes, source: str) -> tuple[dict[str, Row], int]:
+    """The rows by key, and the length up to the end of the last whole one."""
+    rows: dict[str, Row] = {}
+    lines = data.split(b"\n")
+    whole = 0
+    for number, line in enumerate(lines, start=1):
+        last = number == len(lines)
+        if line.strip():
+            try:
+                row = Row.from_dict(json.loads(line))
+            except ValueError as error:
+                if last and _BEGINNING.startswith(line[: len(_BEGINNING)]):
+                    break
+                fault = str(error) if isinstance(error, GraphrlError) else "it is no JSON"
+                raise GraphrlError(f"{source}, line {number}: {fault}") from None
+            rows[row.key] = row
+        whole += len(line) + (not last)
+    return rows, whole

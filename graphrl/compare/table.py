@@ -1,0 +1,173 @@
+"""The arithmetic of the tables: what each method's rows come to, graph by graph and over all.
+
+Everything is relative to the best known: the lowest feasible value of a case (a graph under a problem) over all
+methods, seeds and budgets whose rows are at hand, and the highest lower bound. Under a memory limit a plan above it
+counts as a failure. A method's figure on a graph is the mean over its seeds, and its figure in the table the mean over
+graphs, so that graphs weigh the same; the worst gap is over all runs. A graph is won or tied by the methods with the
+lowest mean value over seeds; a method that failed on it with any seed cannot win it.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from graphrl.compare.execute import below
+from graphrl.compare.runs import Case, Row
+
+TIE = 1e-9  # relative: makespans this close are equal; bytes are compared exactly
+
+
+class Best(NamedTuple):
+    """The best known of a case."""
+
+    value: float  # bytes or seconds; infinite if there is no feasible plan
+    bound: float  # bytes or seconds
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """A method's line of the table. Gaps are fractions (0.05 is 5%), None where no run counts.
+
+    Attributes:
+      method: its name with options.
+      graphs, runs, failed: how many; failed are those without a plan and those above the memory limit.
+      mean_gap, worst_gap: to the best known value.
+      bound_gap: mean, to the best known bound.
+      optimal: share of runs whose value is the best known bound.
+      won: share of graphs on which no other method of the table is better or as good.
+      won_or_tied: share of graphs on which no other method of the table is better.
+      value: geometric mean over graphs, bytes or seconds; None if it failed on a graph, or a value is 0.
+      seconds: mean over graphs, of runs that did not fail.
+      compile_share: of these seconds.
+    """
+
+    method: str
+    graphs: int
+    runs: int
+    failed: int
+    mean_gap: float | None
+    worst_gap: float | None
+    bound_gap: float | None
+    optimal: float
+    won: float
+    won_or_tied: float
+    value: float | None
+    seconds: float | None
+    compile_share: float
+
+
+def best_known(rows: Iterable[Row]) -> dict[Case, Best]:
+    """The best value and bound of every case of the rows."""
+    found: dict[Case, Best] = {}
+    for row in rows:
+        value, bound = found.get(row.case, Best(math.inf, 0.0))
+        if row.feasible and row.value is not None:
+            value = min(value, row.value)
+        found[row.case] = Best(value, max(bound, row.bound or 0.0))
+    return found
+
+
+def contradictions(rows: Iterable[Row]) -> list[Case]:
+    """The cases with a value below a bound: a fault somewhere, in a method or in a bound."""
+    found = best_known(rows)
+    return [case for case, best in found.items() if below(best.value, best.bound, case[1])]
+
+
+def gap(value: float, reference: float) -> float:
+    """How far a value is above a reference, as a fraction of it; infinite above a reference of 0."""
+    return value / reference - 1 if reference > 0 else 0.0 if value <= 0 else math.inf
+
+
+def summarise(rows: Sequence[Row], known: Iterable[Row] = ()) -> list[Summary]:
+    """A summary of each method of the rows, in their order.
+
+    Args:
+      rows: of one comparison: every method at one budget, ideally on the same graphs and with the same seeds.
+      known: further rows that the best known values and bounds may come from.
+    """
+    best = best_known([*rows, *known])
+    cells = by_method_and_case(rows)
+    means = {method: {case: _mean_value(found) for case, found in cases.items()} for method, cases in cells.items()}
+    return [_summary(method, cells[method], means, best) for method in cells]
+
+
+def by_method_and_case(rows: Iterable[Row]) -> dict[str, dict[Case, list[Row]]]:
+    """The rows of the seeds, by method and case, each in the order of the rows."""
+    cells: dict[str, dict[Case, list[Row]]] = {}
+    for row in rows:
+        cells.setdefault(row.method, {}).setdefault(row.case, []).append(row)
+    return cells
+
+
+def improvements(rows: Sequence[Row], method: str, baseline: str) -> list[float]:
+    """By what fraction of the baseline's value a method is lower (negative: higher), by graph, means over seeds.
+
+    Graphs on which either has failed are left out.
+    """
+    cells = by_method_and_case(rows)
+    ours, theirs = cells.get(method, {}), cells.get(baseline, {})
+    pairs = [(_mean_value(found), _mean_value(theirs.get(case, []))) for case, found in ours.items()]
+    return [-gap(value, base) for value, base in pairs if math.isfinite(value) and math.isfinite(base)]
+
+
+def mean_value(rows: Sequence[Row]) -> float | None:
+    """The mean value of the rows of one method and graph; None if there are none or any failed."""
+    value = _mean_value(rows)
+    return value if math.isfinite(value) else None
+
+
+def _mean_value(rows: Sequence[Row]) -> float:
+    values = [row.value for row in rows if row.feasible and row.value is not None]
+    return _mean(values) if values and len(values) == len(rows) else math.inf
+
+
+def _summary(
+    method: str, cases: dict[Case, list[Row]], means: dict[str, dict[Case, float]], best: dict[Case, Best]
+) -> Summary:
+    good = {case: found for case, rows in cases.items() if (found := [row for row in rows if row.feasible])}
+    rows = [row for found in good.values() for row in found]
+    to_best = [[gap(row.value or 0, best[case].value) for row in found] for case, found in good.items()]
+    to_bound = [_mean([gap(row.value or 0, best[case].bound) for row in found]) for case, found in good.items()]
+    others = [found for name, found in means.items() if name != method]
+    wins = [_rank(value, [found.get(case, math.inf) for found in others]) for case, value in means[method].items()]
+    runs = sum(map(len, cases.values()))
+    seconds = [_mean([row.seconds for row in found]) for found in good.values()]
+    total = sum(row.seconds for row in rows)
+    return Summary(
+        method=method,
+        graphs=len(cases),
+        runs=runs,
+        failed=runs - len(rows),
+        mean_gap=_mean([_mean(gaps) for gaps in to_best]) if rows else None,
+        worst_gap=max(max(gaps) for gaps in to_best) if rows else None,
+        bound_gap=_mean(to_bound) if rows else None,
+        optimal=sum(_tied(row.value or 0, best[row.case].bound) for row in rows) / runs,
+        won=wins.count("won") / len(cases),
+        won_or_tied=(len(wins) - wins.count("lost")) / len(cases),
+        value=_geometric(list(means[method].values())),
+        seconds=_mean(seconds) if rows else None,
+        compile_share=sum(row.compile_seconds for row in rows) / total if total > 0 else 0.0,
+    )
+
+
+def _rank(value: float, others: Sequence[float]) -> str:
+    """Whether a value is "won" (the lowest alone), "tied" (with another) or "lost"."""
+    lowest = min(others, default=math.inf)
+    if math.isinf(value) or (value > lowest and not _tied(value, lowest)):
+        return "lost"
+    return "tied" if _tied(value, lowest) else "won"
+
+
+def _tied(a: float, b: float) -> bool:
+    return math.isclose(a, b, rel_tol=TIE)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def _geometric(values: Sequence[float]) -> float | None:
+    if not all(0 < value < math.inf for value in values):
+        return None
+    return math.exp(_mean([math.log(value) for value in values]))

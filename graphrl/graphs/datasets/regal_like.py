@@ -1,0 +1,118 @@
+"""Random graphs in the manner of REGAL's synthetic data (papers/regal_iclr2020.txt, A.1.4): ours, not REGAL's.
+
+The paper says "topologies from several classical random graph models; op running times and tensor sizes from Gaussian
+distributions". Everything else is `RegalLike`, whose defaults are what facts/regal.md 1.2 recalls of an appendix that
+we do not have. The released set is moreover selected to leave BRKGA room to improve: `solvers/room_filter.py`.
+"""
+
+import dataclasses
+from typing import Literal, get_args
+
+import numpy as np
+
+from graphrl.errors import ProblemError
+from graphrl.graphs.datasets import random_models
+from graphrl.graphs.datasets.seeds import check_count, generator
+from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+
+Model = Literal["er", "ba", "ws", "sbm"]
+MODELS: tuple[Model, ...] = get_args(Model)
+
+
+@dataclasses.dataclass(frozen=True)
+class RegalLike:
+    """What the graphs are drawn from.
+
+    Attributes:
+      least_ops, most_ops: where the number of ops is drawn from, uniformly, source and sink not counted.
+      er_probability: Erdos-Renyi: of each edge.
+      ba_edges: Barabasi-Albert: edges of each new node.
+      ws_neighbours, ws_rewired: Watts-Strogatz: degree of the ring, probability that an edge is rewired.
+      sbm_blocks, sbm_within, sbm_across: stochastic block model: blocks, probabilities of edges.
+      most_tensors: an op makes 0 to this many tensors, uniformly.
+      control: probability that an edge is a control edge although its source makes tensors.
+      mean, deviation: of the normal distribution of bytes and of seconds, rounded to whole numbers of at least 1.
+    """
+
+    least_ops: int = 50
+    most_ops: int = 200
+    er_probability: float = 0.05
+    ba_edges: int = 2
+    ws_neighbours: int = 4
+    ws_rewired: float = 0.3
+    sbm_blocks: int = 4
+    sbm_within: float = 0.3
+    sbm_across: float = 0.01
+    most_tensors: int = 2
+    control: float = 0.1
+    mean: float = 50.0
+    deviation: float = 10.0
+
+
+def regal_like(
+    seed: int, model: Model | None = None, num_ops: int | None = None, parameters: RegalLike = RegalLike()
+) -> ComputationGraph:
+    """A random graph of `num_ops` ops, a source and a sink.
+
+    An undirected random graph gets its directions from a random order of the ops, which is also the order in which
+    they stand. The source (0 s, no tensors) comes before all ops without predecessors, the sink (0 s, no tensors)
+    after all without successors; the sink's edges are drawn like any others. A data edge reads one tensor of its
+    source, drawn uniformly. Tensors that nobody reads are freed at once.
+
+    Args:
+      seed: of everything, at least 0. Giving the model or the number that the seed draws changes nothing.
+      model: "er", "ba", "ws" or "sbm"; None draws one.
+      num_ops: source and sink not counted; None draws from `parameters`.
+      parameters: see `RegalLike`.
+
+    Raises:
+      ProblemError: unknown model, too few ops for the models, or a bad seed.
+    """
+    if model is not None and model not in MODELS:
+        raise ProblemError(f"unknown random graph model {model!r}: known are {', '.join(MODELS)}")
+    rng = generator("regal-like", seed)
+    drawn_ops, drawn_model = int(rng.integers(parameters.least_ops, parameters.most_ops + 1)), int(rng.integers(4))
+    n = drawn_ops if num_ops is None else num_ops
+    check_count("num_ops", n, max(parameters.ws_neighbours, parameters.ba_edges) + 1)
+    model = MODELS[drawn_model] if model is None else model
+    pairs = _undirected(model, n, parameters, rng)
+    pairs = np.sort(rng.permutation(n)[pairs], axis=1)  # an op's place in a random order is its number
+    edges = pairs[np.lexsort(pairs.T)]
+    return ComputationGraph(f"regal-like-{model}-{n}-{seed}", _ops(n, edges, parameters, rng))
+
+
+def _undirected(model: Model, n: int, p: RegalLike, rng: np.random.Generator) -> np.ndarray:
+    if model == "er":
+        return random_models.erdos_renyi(n, p.er_probability, rng)
+    if model == "ba":
+        return random_models.barabasi_albert(n, p.ba_edges, rng)
+    if model == "ws":
+        return random_models.watts_strogatz(n, p.ws_neighbours, p.ws_rewired, rng)
+    return random_models.stochastic_block(n, p.sbm_blocks, p.sbm_within, p.sbm_across, rng)
+
+
+def _ops(n: int, edges: np.ndarray, p: RegalLike, rng: np.random.Generator) -> tuple[Op, ...]:
+    """The source, the n ops and the sink, joined by `edges` (`[m, 2]`, numbers of ops) and at both ends."""
+    names = [f"op{i}" for i in range(n)]
+    made = rng.integers(p.most_tensors + 1, size=n)
+    num_bytes = _whole_normal(p, (n, p.most_tensors), rng)
+    seconds = _whole_normal(p, (n,), rng)
+    tails = np.flatnonzero(np.bincount(edges[:, 0], minlength=n) == 0)
+    edges = np.concatenate([edges, np.stack([tails, np.full(len(tails), n)], 1)])
+    port = rng.integers(np.maximum(1, made[edges[:, 0]]))
+    is_control = (made[edges[:, 0]] == 0) | (rng.random(len(edges)) < p.control)
+    inputs: list[list[str]] = [[] for _ in range(n + 1)]
+    after: list[list[str]] = [[] for _ in range(n + 1)]
+    for (source, target), k, control in zip(edges.tolist(), port.tolist(), is_control.tolist(), strict=True):
+        (after if control else inputs)[target].append(names[source] if control else f"op{source}.{k}")
+    ops = [Op("source", "source")]
+    for i, name in enumerate(names):
+        outputs = tuple(Tensor(f"{name}.{k}", int(num_bytes[i, k])) for k in range(int(made[i])))
+        before = tuple(after[i]) if inputs[i] or after[i] else ("source",)
+        ops.append(Op(name, "op", float(seconds[i]), tuple(inputs[i]), outputs, before))
+    ops.append(Op("sink", "sink", inputs=tuple(inputs[n]), after=tuple(after[n])))
+    return tuple(ops)
+
+
+def _whole_normal(p: RegalLike, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    return np.maximum(1, np.rint(rng.normal(p.mean, p.deviation, shape))).astype(np.int64)

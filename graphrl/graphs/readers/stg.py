@@ -1,0 +1,87 @@
+"""The standard task graphs of Kasahara's laboratory (`.stg`): P|prec|Cmax instances.
+
+A file holds the number of tasks, then a line a task, "id time predecessors id id ..." with the number of predecessors
+before their ids, the first and the last line being a dummy entry and a dummy exit task that the number does not count;
+`#` starts a comment.
+
+Tasks become ops "task0", "task1" and so on in the order of the file, dummies included; a unit of time is a second.
+Edges become control edges, not tensors: the format has no sizes, and a tensor, even of 0 bytes, would make a transfer
+that occupies both devices under `rendezvous`. So all transfer models agree, and the makespan problem is P|prec|Cmax.
+"""
+
+import os
+import re
+
+from graphrl import files
+from graphrl.errors import GraphError
+from graphrl.graphs.graph import ComputationGraph, Op
+
+# The number of tasks and the entry task's line; comments may stand before.
+_HEAD = re.compile(rb"(?:#[^\n]*\n|\s)*\d+[ \t\r]*(?:#[^\n]*)?\n\s*\d+[ \t]+\d+[ \t]+\d+[ \t\r]*(?:#[^\n]*)?(?:\n|$)")
+
+
+def read_stg(path: str | os.PathLike[str]) -> ComputationGraph:
+    """Reads a standard task graph; gzip is recognised by content.
+
+    Raises:
+      GraphrlError: one line, if the file cannot be read (see `files.content`).
+      GraphError: one line that names the file and the line, if it breaks the format.
+    """
+    with files.content(path) as data:
+        return parse_stg(bytes(data), files.shown(path))
+
+
+def is_stg(head: bytes) -> bool:
+    """Whether a file that starts with `head` may be a standard task graph."""
+    return _HEAD.match(head) is not None
+
+
+def parse_stg(data: bytes, source: str) -> ComputationGraph:
+    """The graph that `data` holds; `source` names it in errors, which are as in `read_stg`."""
+    rows = _rows(data, source)
+    if not rows:
+        raise GraphError(f"{source}: only comments: a standard task graph begins with its number of tasks")
+    (number, first), *tasks = rows
+    if len(first) != 1:
+        raise GraphError(f"{source}, line {number}: {len(first)} numbers: must be one, the number of tasks")
+    if len(tasks) != first[0] + 2:
+        raise GraphError(
+            f"{source}, line {number}: says {first[0]} tasks, but {len(tasks)} lines follow: must be "
+            f"{first[0] + 2}, a dummy entry and a dummy exit task among them"
+        )
+    known: dict[int, int] = {}
+    for number, row in tasks:
+        if len(row) < 3 or len(row) != 3 + row[2]:
+            raise GraphError(
+                f"{source}, line {number}: {len(row)} numbers: must be a task's id, its time, its number of "
+                "predecessors and as many ids"
+            )
+        if row[0] in known:
+            raise GraphError(f"{source}, line {number}: task {row[0]} stands in line {known[row[0]]} already")
+        known[row[0]] = number
+    for number, row in tasks:
+        for before in row[3:]:
+            if before not in known:
+                raise GraphError(f"{source}, line {number}: predecessor {before} is no task of the file")
+    ops = tuple(
+        Op(f"task{row[0]}", runtime=float(row[1]), after=tuple(f"task{before}" for before in row[3:]))
+        for _, row in tasks
+    )
+    try:
+        return ComputationGraph(os.path.basename(source).removesuffix(".gz").removesuffix(".stg"), ops)
+    except GraphError as error:
+        raise GraphError(f"{source}: {error}") from None
+
+
+def _rows(data: bytes, source: str) -> list[tuple[int, list[int]]]:
+    """Line number and numbers of every line that holds more than a comment."""
+    rows = []
+    for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
+        words = line.split(b"#", 1)[0].split()
+        for word in words:
+            if not word.isdigit() or len(word) > 18:
+                shown = ascii(word[:20].decode("latin-1"))
+                raise GraphError(f"{source}, line {number}: {shown}: must be a whole number of up to 18 digits")
+        if words:
+            rows.append((number, [int(word) for word in words]))
+    return rows

@@ -1,0 +1,153 @@
+"""The one door to OR-Tools: a CP-SAT model that carries a full hint, and a search that can be watched and stopped."""
+
+import importlib
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from graphrl.errors import ProblemError
+
+TICK = 0.2  # seconds between two looks at a running search
+
+# A variable, a literal or a linear expression of OR-Tools, which is loaded only when the method is used.
+Expression = Any
+Literal = Any
+
+
+def _cp_model() -> Any:
+    try:
+        return importlib.import_module("ortools.sat.python.cp_model")
+    except ImportError as error:  # also where highspy was imported before: their symbols clash
+        fault = " ".join(str(error).split())[:120]
+        raise ProblemError(f"method 'cp-sat' needs ortools: pip install ortools ({fault})") from None
+
+
+class Model:
+    """A CP-SAT model. Every variable is created with its value in a known plan: together they are the hint.
+
+    Attributes:
+      cp: the `CpModel`.
+      true: the literal that always holds.
+    """
+
+    def __init__(self) -> None:
+        self.cp = _cp_model().CpModel()
+        self.true = self.cp.new_constant(1)
+        self._value: dict[int, int] = {self.true.index: 1}
+        self._both: dict[tuple[int, int], Literal] = {}
+
+    def integer(self, low: int, high: int, value: int) -> Expression:
+        """A variable from `low` to `high`, which is `value` in the known plan."""
+        return self._hinted(self.cp.new_int_var(low, high, ""), value)
+
+    def boolean(self, value: bool) -> Literal:
+        """A variable that is true or false, `value` in the known plan."""
+        return self._hinted(self.cp.new_bool_var(""), int(value))
+
+    def holds(self, literal: Literal) -> bool:
+        """Whether a literal is true in the known plan."""
+        index = literal.index
+        return bool(self._value[index]) if index >= 0 else not self._value[-index - 1]
+
+    def both(self, first: Literal, second: Literal) -> Literal:
+        """The literal that both hold."""
+        a, b = sorted((first.index, second.index))
+        if self.true.index in (a, b):
+            return second if first.index == self.true.index else first
+        if (a, b) not in self._both:
+            made = self.boolean(self.holds(first) and self.holds(second))
+            self.cp.add_bool_or([made, ~first, ~second])
+            self.cp.add_implication(made, first)
+            self.cp.add_implication(made, second)
+            self._both[a, b] = made
+        return self._both[a, b]
+
+    def ordered(self, before: Expression, after: Expression, *only_if: Literal) -> None:
+        """`before <= after`, if all the literals hold."""
+        constraint = self.cp.add(before <= after)
+        if only_if:
+            constraint.only_enforce_if(*only_if)
+
+    def _hinted(self, variable: Expression, value: int) -> Expression:
+        self._value[variable.index] = value
+        self.cp.add_hint(variable, value)
+        return variable
+
+
+class Limits(NamedTuple):
+    """What a search may spend, and how it goes."""
+
+    seconds: float
+    solutions: int  # improving ones, after which it stops
+    seed: int
+    workers: int
+    gap: float  # relative: how near to its bound a solution ends the search
+
+
+class Outcome(NamedTuple):
+    """How a search ended."""
+
+    bound: int | None  # of the objective, None if there is none yet
+    done: bool  # the best solution is within the gap of the bound
+
+
+def minimise(
+    model: Model,
+    objective: Expression,
+    variables: Sequence[Expression],
+    limits: Limits,
+    found: Callable[[list[int]], None],
+    tick: Callable[[], bool],
+) -> Outcome:
+    """Searches for the least objective, in threads of its own.
+
+    Args:
+      variables: whose values make a solution.
+      found: takes the values of each better solution, in the caller's thread.
+      tick: called a few times a second; True ends the search. What it raises ends the search too and is passed on, as
+        is a KeyboardInterrupt.
+    """
+    cp_model = _cp_model()
+    solver = cp_model.CpSolver()
+    solver.parameters.max_time_in_seconds = limits.seconds
+    solver.parameters.random_seed = limits.seed % 2**31
+    solver.parameters.num_workers = limits.workers
+    solver.parameters.relative_gap_limit = limits.gap
+    solver.parameters.catch_sigint_signal = False  # Ctrl-C is Python's
+    waiting: list[list[int]] = []
+    left = limits.solutions
+
+    class Collect(cp_model.CpSolverSolutionCallback):  # type: ignore[name-defined]
+        def on_solution_callback(self) -> None:
+            nonlocal left
+            left -= 1
+            if left >= 0:
+                waiting.append([self.value(variable) for variable in variables])
+            if left <= 0:
+                self.stop_search()
+
+    model.cp.minimize(objective)
+    status: list[Any] = []
+    thread = threading.Thread(target=lambda: status.append(solver.solve(model.cp, Collect())), daemon=True)
+    thread.start()
+    try:
+        running = True
+        while running:
+            thread.join(TICK)
+            running = thread.is_alive()
+            while waiting:
+                found(waiting.pop(0))
+            if tick():
+                break
+    finally:
+        while thread.is_alive():
+            solver.stop_search()  # does nothing before the search has begun
+            thread.join(0.05)
+    if not status or status[0] in (cp_model.INFEASIBLE, cp_model.MODEL_INVALID):
+        raise RuntimeError("cp-sat: the model refuses a plan that is known: a fault of graphrl")
+    while waiting:
+        found(waiting.pop(0))
+    known = status[0] in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+    # An integer objective: its bound is the next integer. Below 2^50 a float holds them all.
+    bound = round(solver.best_objective_bound) if known else None
+    return Outcome(bound, status[0] == cp_model.OPTIMAL)

@@ -1,0 +1,203 @@
+"""Depth-first dynamic programming over orders, with a time limit (Topoformer, appendix C.3).
+
+Orders are extended op by op, depth first with backtracking. A branch ends where
+1. its set of ops has been reached before at no higher a peak: what can follow depends on the set alone;
+2. its peak is not below that of the best complete order.
+
+Run to the end, the search proves its best order optimal, and the plan's bound is its value; else it answers with the
+best order so far, the first one being complete after n steps whatever the time limit.
+
+With `paper` the next op is picked at random among the ready ones, as the paper has it. Without, the same search goes
+faster, and stays exact:
+- the ready op that keeps the peak least goes first, then the one that leaves least live, ties at random;
+- once all orders from a set have been tried, no better one goes through it, however low its peak is when it is reached
+  again: what was tried failed behind the set. So a set is never searched twice, unless it was left half-way;
+- an op that can run within the peak so far and leaves no more live than before goes next alone: it would never do worse
+  now than later, since what it frees only grows. (Not if outputs reuse inputs: then live bytes depend on the order.)
+- the search ends at the lower bound.
+
+Deviations from the paper: rule 2 also ends branches that only equal the best (the paper: "higher"); where outputs reuse
+inputs a state is the set and the sizes of the reused buffers; the table of states is bounded, beyond which new states
+are searched without being remembered.
+"""
+
+import dataclasses
+import math
+import random
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from graphrl.costs.bounds import lower_bound
+from graphrl.costs.problem import Problem
+from graphrl.errors import ProblemError
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.plan import Plan
+from graphrl.solvers.base import Budget, Interrupted, Progress
+from graphrl.solvers.flow import Flow
+from graphrl.solvers.memory_walk import MemoryWalk
+from graphrl.solvers.one_pass import one_device_value, require_one_device
+from graphrl.solvers.watch import Watch
+
+STATES = 2_000_000  # some 0.5 GB at 500 ops
+LOOK = 64  # turns of the search between two looks at the clock
+
+State = int | tuple[int, tuple[tuple[int, int], ...]]  # the set of ops that have run, as bits; and sizes
+
+
+def solve(
+    graph: ComputationGraph,
+    problem: Problem,
+    budget: Budget,
+    seed: int,
+    progress: Progress | None = None,
+    *,
+    paper: bool = False,
+    states: int = STATES,
+) -> Plan:
+    """The `Solver` "dfs-dp" (see the module). n steps of the search count as an evaluation.
+
+    Args:
+      paper: the search as the paper describes it, without what makes it faster.
+      states: how many of them to remember.
+
+    Raises:
+      ProblemError: there are several devices, or `states` is negative.
+      Interrupted: on Ctrl-C, with the best order so far.
+    """
+    require_one_device("dfs-dp", problem)
+    if states < 0:
+        raise ProblemError(f"states is {states}: must be at least 0, the number of states to remember")
+    n, watch = len(graph.ops), Watch(budget, progress)
+    search = DepthFirst(graph, seed, paper=paper, states=states)
+
+    def evaluations() -> int:
+        return -(-search.steps // n)
+
+    def plan() -> Plan:
+        placement, order, seconds = np.zeros(n, np.int64), np.array(search.best, np.int64), watch.seconds
+        found = Plan.from_order(
+            graph, problem, placement, order, method="dfs-dp", seconds=seconds, evaluations=evaluations(), seed=seed
+        )
+        proven = search.finished and problem.objective == "peak_memory"
+        return dataclasses.replace(found, bound=found.value) if proven else found
+
+    def ended() -> bool:
+        if search.best:
+            watch.report(evaluations(), plan, one_device_value(graph, problem, search.best_peak))
+        return watch.over(search.steps // n)
+
+    try:
+        search.run(ended)
+        return plan()
+    except KeyboardInterrupt as stop:
+        if not search.best or isinstance(stop, Interrupted):
+            raise
+        raise Interrupted(plan()) from None
+
+
+class _Frame(NamedTuple):
+    """A set of ops that the present branch has reached."""
+
+    op: int  # the last of them, -1 if it is empty
+    ran: int  # the set, as bits
+    state: State
+    peak: float  # bytes, on the way there
+    children: list[int]  # the ops to try next, from the end
+
+
+class DepthFirst:
+    """The search.
+
+    Attributes:
+      best, best_peak: the best complete order so far, empty at first, and its peak, without resident weights.
+      finished: whether it is proven to be the best.
+      steps: ops that were run, also for trial.
+    """
+
+    def __init__(self, graph: ComputationGraph, seed: int, *, paper: bool, states: int) -> None:
+        flow = Flow(graph)
+        self._walk = MemoryWalk(graph, Problem(), flow.routes)
+        self._n, self._successors = flow.num_ops, flow.successors
+        self._left = [len(before) for before in flow.predecessors]
+        self._ready = [op for op in range(self._n) if self._left[op] == 0]
+        self._random, self._paper, self._states = random.Random(seed), paper, states
+        self._floor = 0.0 if paper else lower_bound(graph, Problem())
+        self._seen: dict[State, float] = {}
+        self._stack: list[_Frame] = []
+        self._cut = False  # whether ops were left out untried
+        self.best: list[int] = []
+        self.best_peak = math.inf
+        self.finished = False
+        self.steps = 0
+
+    def run(self, ended: Callable[[], bool]) -> None:
+        """Searches until it is finished, or has an order and `ended` says that it is time."""
+        self._ended = ended
+        self._stack.append(_Frame(-1, 0, 0, 0, self._children(0)))
+        turns = 0
+        while self._stack:
+            turns += 1
+            if turns % LOOK == 0 and self.best and ended():
+                return
+            frame = self._stack[-1]
+            if frame.peak >= self.best_peak or not frame.children:
+                self._leave(frame)
+            else:
+                self._enter(frame, frame.children.pop())
+        self.finished = not self._cut or self.best_peak <= self._floor
+
+    def _enter(self, frame: _Frame, op: int) -> None:
+        walk, ran = self._walk, frame.ran | 1 << op
+        peak = max(frame.peak, walk.step(op))
+        self.steps += 1
+        state: State = (ran, walk.sizes()) if walk.reuses else ran
+        seen = self._seen.get(state)
+        if peak >= self.best_peak or (seen is not None and (peak >= seen or not self._paper)):
+            walk.back(op)
+        elif len(self._stack) == self._n:
+            self.best, self.best_peak = [*(before.op for before in self._stack[1:]), op], peak
+            walk.back(op)
+            if peak <= self._floor:
+                self._stack.clear()
+        else:
+            if seen is not None or len(self._seen) < self._states:
+                self._seen[state] = peak
+            self._ready.remove(op)
+            for after in self._successors[op]:
+                self._left[after] -= 1
+                if self._left[after] == 0:
+                    self._ready.append(after)
+            self._stack.append(_Frame(op, ran, state, peak, self._children(peak)))
+
+    def _leave(self, frame: _Frame) -> None:
+        self._stack.pop()
+        if frame.op < 0:
+            return
+        for after in self._successors[frame.op]:
+            if self._left[after] == 0:
+                self._ready.remove(after)
+            self._left[after] += 1
+        self._ready.append(frame.op)
+        self._walk.back(frame.op)
+        if frame.peak >= self.best_peak and not self._paper:
+            self._seen.pop(frame.state, None)  # it was left half-way: reached at a lower peak, it may yet be better
+
+    def _children(self, peak: float) -> list[int]:
+        if not self.best and self._ended():
+            self._cut = True
+            return self._ready[-1:]  # out of time: the quickest way to an order
+        if self._paper:
+            return self._random.sample(self._ready, len(self._ready))
+        walk, live, found = self._walk, self._walk.live[0], []
+        for op in self._ready:
+            compared = walk.step(op)
+            behind = walk.live[0]
+            walk.back(op)
+            self.steps += 1
+            if compared <= peak and behind <= live and not walk.reuses:
+                return [op]
+            if compared < self.best_peak:
+                found.append((max(peak, compared), behind, self._random.random(), op))
+        return [op for *_, op in sorted(found, reverse=True)]

@@ -1,0 +1,72 @@
+"""Every method on the same graphs at the same times: makespan of random DAGs, peak memory of layered graphs."""
+
+import itertools
+import sys
+from collections.abc import Iterator, Sequence
+
+from graphrl.compare.pictures import histogram_figure, quality_figure
+from graphrl.compare.report import markdown, notes, problem_line, times_table
+from graphrl.compare.table import summarise
+from graphrl.costs.problem import Problem
+from graphrl.graphs.datasets.families import sample
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.plan_plot import write_figure
+from opponents.settings import Settings, dag, origin
+
+# A transfer that nobody waits for costs nothing under "free" and, as in REGAL, under "rendezvous", where it still makes
+# two devices wait for one another. Under "link" only its time counts: 1 s + bytes / (5 B/s) is 11 s for a tensor of 50
+# bytes, where an op takes 50 s.
+TRANSFERS: dict[str, dict[str, float]] = {"free": {}, "rendezvous": {}, "link": {"latency": 1.0, "bandwidth": 5.0}}
+PLACERS = (
+    "auto", "list", "hlfet", "etf", "metis", "local-search", "anneal-keys", "brkga", "brkga-tuned", "brkga+", "random",
+    "cp-sat",
+)  # fmt: skip
+ORDERERS = (
+    "auto", "list", "xla-list", "xla-dfs", "xla-postorder", "xla", "inductor-lpmf", "inductor-bfs", "inductor-dfs",
+    "inductor", "alap", "depth-first", "breadth-first", "random-ready", "random-priorities", "dfs-dp",
+    "beam:width=1000", "beam:width=10000", "beam:width=100000", "anneal", "brkga", "brkga-tuned", "brkga+", "cp-sat",
+)  # fmt: skip
+BASELINE = "brkga"
+
+
+def dags(settings: Settings) -> Iterator[str]:
+    """A table for each transfer model and number of devices."""
+    graphs = [dag(seed, 20 if settings.quick else None) for seed in range(settings.graphs)]
+    for transfer, devices in itertools.product(TRANSFERS, (2, 4)):
+        problem = Problem("makespan", devices, transfer, **TRANSFERS[transfer])  # type: ignore[arg-type]
+        title = f"Random DAGs: {problem_line(problem)}"
+        yield _table(settings, title, f"dags-{transfer}-{devices}", graphs, problem, settings.among(PLACERS))
+
+
+def layered(settings: Settings) -> Iterator[str]:
+    """A table for each size."""
+    for ops in (30, 40) if settings.quick else (500, 1000, 2000):
+        graphs = [sample("layered", ops, seed)[0] for seed in range(settings.graphs)]
+        title = f"Layered graphs of {ops:,} ops: peak memory on 1 device"
+        yield _table(settings, title, f"layered-{ops}", graphs, Problem(), settings.among(ORDERERS))
+
+
+def _table(
+    settings: Settings,
+    title: str,
+    name: str,
+    graphs: Sequence[ComputationGraph],
+    problem: Problem,
+    methods: Sequence[str],
+) -> str:
+    """One table with a column a time; its pictures are written."""
+    print(title, file=sys.stderr)
+    parts = [settings.compared(graphs, problem, methods, seconds) for seconds in settings.times]
+    rows, known = [row for part in parts for row in part.rows], parts[-1].known
+    by_time = [summarise(part.rows, [*rows, *known]) for part in parts]
+    write_figure(quality_figure(rows, known), settings.out / f"{name}.png")
+    if BASELINE in methods:
+        write_figure(histogram_figure(parts[-1].rows, BASELINE), settings.out / f"{name}-improvements.png")
+    told = [note for part, found in zip(parts, by_time, strict=True) for note in notes(part.rows, found)]
+    times = [f"{seconds:g} s" for seconds in settings.times]
+    return (
+        f"## {title}\n\n{len(graphs)} graphs. Under the times: mean gaps to the best known; the other columns are of "
+        f"the longest time.\n\n{markdown(*times_table(times, by_time))}\n"
+        + "".join(f"- {note}\n" for note in dict.fromkeys(told))
+        + f"\n{origin(rows)}"
+    )

@@ -1,0 +1,101 @@
+"""Every classical method on the same graphs at the same times: the tables of the README, with their pictures.
+
+sections:
+  dags      makespan of random DAGs (REGAL's generator as we document it, four models in turn) under each transfer
+            model on 2 and 4 devices
+  layered   peak memory of layered graphs (Topoformer's generator) of 500, 1,000 and 2,000 ops
+  optima    known optima: the share of 50-op graphs that CP-SAT closes, auto's gap to proven optima, trees and
+            series-parallel graphs, small graphs against exact dynamic programming
+  scale     graphs of 10,000 and 100,000 ops read, planned and written
+
+Writes to --out: runs.jsonl with a row a run (a stopped run goes on where it was), a Markdown file a section, and
+pictures of quality against time and of improvements over BRKGA. Everything takes days on two cores: --sections,
+--graphs, --times and --methods make it shorter, and --quick only looks whether everything works.
+
+  python scripts/reproduce_opponents.py --sections layered --graphs 4 --times 1,10
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+from opponents import optima, scale, tables
+from opponents.settings import Interrupted, Settings
+
+from graphrl.commands.cache import keep_compiled
+from graphrl.errors import GraphrlError
+from graphrl.files import write_atomically
+from graphrl.solvers import find_solver
+
+# what a section makes, and the methods that it needs
+SECTIONS: dict[str, tuple[Callable[[Settings], Iterator[str]], tuple[str, ...]]] = {
+    "dags": (tables.dags, tables.PLACERS),
+    "layered": (tables.layered, tables.ORDERERS),
+    "optima": (optima.optima, optima.METHODS),
+    "scale": (scale.scale, scale.METHODS),
+}
+
+
+def main() -> None:
+    """Makes the sections; bad input is one line on standard error and exit code 1."""
+    args = _arguments()
+    try:
+        settings = _settings(args)
+        sections = args.sections.split(",")
+        for section in sections:
+            for method in settings.among(SECTIONS[section][1]):
+                find_solver(method)
+        keep_compiled()
+        settings.out.mkdir(parents=True, exist_ok=True)
+        for section in sections:
+            text = "\n".join(SECTIONS[section][0](settings))
+            _write(settings.out / f"{section}.md", text)
+            print(text)
+    except Interrupted:
+        sys.exit("reproduce_opponents: interrupted: the same command goes on from here")
+    except (GraphrlError, OSError) as error:
+        sys.exit(f"reproduce_opponents: {error}")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("--sections", default=",".join(SECTIONS), help="(default: all)")
+    parser.add_argument("--graphs", type=int, default=20, metavar="N", help="in each table (default: 20)")
+    parser.add_argument("--times", default="1,10,60", metavar="S,...", help="seconds of a run (default: 1,10,60)")
+    parser.add_argument("--methods", metavar="M,...", help="leave out all others")
+    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="of each method on each graph (default: 1)")
+    parser.add_argument("--processes", type=int, default=1, metavar="N", help="runs at once (default: 1)")
+    parser.add_argument("--out", type=Path, default=Path("out/opponents"), help="(default: out/opponents)")
+    parser.add_argument("--quick", action="store_true", help="2 small graphs, 0.2 and 0.5 s: does everything work?")
+    parser.add_argument("--retry", action="store_true", help="make runs that failed before again")
+    args = parser.parse_args()
+    for name in args.sections.split(","):
+        if name not in SECTIONS:
+            parser.error(f"unknown section {name!r}: known are {', '.join(SECTIONS)}")
+    return args
+
+
+def _settings(args: argparse.Namespace) -> Settings:
+    try:
+        times = (0.2, 0.5) if args.quick else tuple(sorted(float(text) for text in args.times.split(",")))
+    except ValueError:
+        raise GraphrlError(f"--times {args.times}: must be numbers of seconds, as in 1,10,60") from None
+    methods = None if args.methods is None else tuple(args.methods.split(","))
+    graphs = 2 if args.quick else args.graphs
+    return Settings(graphs, times, methods, args.seeds, args.processes, args.out, args.quick, args.retry)
+
+
+def _write(path: Path, text: str) -> None:
+    def write(file: IO[str]) -> None:
+        file.write(text)
+
+    write_atomically(path, write)
+    print(f"written: {path}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

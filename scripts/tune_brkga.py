@@ -1,0 +1,60 @@
+"""Tunes BRKGA on training graphs and stores the best setting of each objective where "brkga-tuned" reads it.
+
+python scripts/tune_brkga.py --graphs 4 --evaluations 5000
+"""
+
+import argparse
+import dataclasses
+import datetime
+import json
+import sys
+from pathlib import Path
+
+from graphrl.costs.problem import Problem
+from graphrl.graphs.datasets.regal_like import MODELS, RegalLike, regal_like
+from graphrl.solvers import brkga_tuned
+from graphrl.solvers.brkga_tuned import STORED, Grid, Setting, tune
+
+FIRST_SEED = 10**6  # of the training graphs: far from those that methods are compared on
+DEFAULT = Setting(100, 20, 20, 0.7, 1.0, 1.0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--graphs", type=int, default=4, help="training graphs, the random models in turn")
+    parser.add_argument("--ops", type=int, default=80, help="at most, and at least half as many")
+    parser.add_argument("--evaluations", type=int, default=5000, help="of each run")
+    parser.add_argument("--devices", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path(brkga_tuned.__file__).parent / STORED)
+    options = parser.parse_args()
+
+    drawn = RegalLike(least_ops=options.ops // 2, most_ops=options.ops)
+    graphs = [regal_like(FIRST_SEED + i, MODELS[i % len(MODELS)], parameters=drawn) for i in range(options.graphs)]
+    settings, report = {}, {}
+    for problem in (Problem("makespan", options.devices), Problem("peak_memory", options.devices)):
+        scores = tune(graphs, problem, options.evaluations, Grid(), options.seed)
+        best = min(scores, key=lambda setting: scores[setting])
+        settings[problem.objective] = dataclasses.asdict(best)
+        report[problem.objective] = {
+            "settings_tried": len(scores),
+            "default_over_best": round(scores[DEFAULT] / scores[best], 4),
+            "worst_over_best": round(max(scores.values()) / scores[best], 4),
+        }
+        print(problem.objective, best, report[problem.objective])
+    found = {
+        "command": " ".join(["python", *sys.argv]),
+        "date": datetime.date.today().isoformat(),
+        "seed": options.seed,
+        "problem": f"{options.devices} devices, rendezvous, transfers of 0 s",
+        "graphs": [graph.name for graph in graphs],
+        "evaluations": options.evaluations,
+        "grid": dataclasses.asdict(Grid()),
+        "results": report,
+        "settings": settings,
+    }
+    options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""P|prec|Cmax instances: the planted plan is as long as it says, and no plan is shorter."""
+
+import numpy as np
+import pytest
+from test_known_optima import optimum
+
+from graphrl.costs.bounds import lower_bound
+from graphrl.costs.exact import evaluate
+from graphrl.costs.problem import Problem
+from graphrl.errors import ProblemError
+from graphrl.graphs.datasets.planted import planted
+from graphrl.plan import Plan
+from graphrl.solvers.base import Budget
+from graphrl.solvers.plain import solve_list
+
+
+@pytest.mark.parametrize("devices", [1, 2, 3, 8])
+@pytest.mark.parametrize("num_ops", [8, 50, 300])
+def test_the_planted_plan_meets_the_bound(num_ops: int, devices: int) -> None:
+    for seed in range(10):
+        found = planted(num_ops, devices, seed)
+        for bandwidth in (float("inf"), 1.0):  # tensors are small enough to arrive in time at a byte per second
+            problem = Problem("makespan", devices, "free", bandwidth=bandwidth)
+            assert evaluate(found.graph, problem, found.placement, found.order).makespan == found.makespan
+        assert lower_bound(found.graph, problem) == found.makespan == found.graph.arrays.runtime.sum() / devices
+        plan = Plan.from_order(
+            found.graph,
+            problem,
+            found.placement,
+            found.order,
+            method="planted",
+            seconds=0.0,
+            evaluations=0,
+            seed=seed,
+        )
+        plan.check(found.graph)
+        assert found.graph.arrays.topological.tolist() == list(range(num_ops))
+        assert (found.graph.arrays.runtime >= 1).all()
+
+
+def test_the_optimum_is_that_of_an_independent_solver() -> None:
+    for seed in range(6):
+        found = planted(9, 2, seed)
+        assert optimum(found.graph, 2) == found.makespan
+
+
+def test_list_scheduling_often_misses_the_optimum() -> None:
+    """That is what the instances are for."""
+    missed = 0
+    for seed in range(20):
+        found = planted(60, 4, seed)
+        value = solve_list(found.graph, Problem("makespan", 4, "free"), Budget(evaluations=1), 0).value
+        assert value >= found.makespan
+        missed += value > found.makespan
+    assert missed >= 10
+
+
+def test_same_seed_same_instance() -> None:
+    assert planted(40, 3, 5).graph == planted(40, 3, 5).graph
+    assert planted(40, 3, 5).graph != planted(40, 3, 6).graph
+    assert planted(40, 3, 5).graph != planted(40, 2, 5).graph
+
+
+def test_inputs_and_window_shape_the_graph() -> None:
+    few, many = (planted(200, 2, 0, inputs=inputs).graph.arrays for inputs in (0.5, 4.0))
+    assert 60 < len(few.use_op) < 130
+    assert 400 < len(many.use_op) < 800
+    near = planted(200, 2, 0, window=1).graph.arrays
+    assert np.abs(near.use_op - near.producer[near.use_tensor]).max() < 40
+
+
+def test_errors() -> None:
+    with pytest.raises(ProblemError, match="num_ops is 3: must be an integer of at least 4"):
+        planted(3, 4, 0)
+    with pytest.raises(ProblemError, match="devices is 0"):
+        planted(3, 0, 0)

@@ -1,0 +1,50 @@
+"""The script of the tables: what it writes, that it goes on where it was, and its faults."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import graphrl
+from graphrl.compare.store import read_rows
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = Path(graphrl.__file__).parents[1]
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "scripts" / "reproduce_opponents.py"), "--out", "out", *arguments]
+    environment = os.environ | {"PYTHONPATH": str(PACKAGE)}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_tables_and_pictures(tmp_path: Path) -> None:
+    options = ("--quick", "--sections", "dags,layered", "--methods", "list")
+    done = run(tmp_path, *options)
+    assert done.returncode == 0, done.stderr
+    out = tmp_path / "out"
+    names = {f"dags-{transfer}-{devices}" for transfer in ("free", "rendezvous", "link") for devices in (2, 4)}
+    pictures = {f"{name}.png" for name in (*names, "layered-30", "layered-40")}
+    assert {path.name for path in out.iterdir()} == {"runs.jsonl", "dags.md", "layered.md", *pictures}
+    assert all((out / name).read_bytes().startswith(b"\x89PNG") for name in pictures)
+    dags = (out / "dags.md").read_text()
+    assert dags.count("\n## Random DAGs: makespan on ") + dags.startswith("## ") == 6
+    assert "| method | 0.2 s | 0.5 s | worst | to bound | optimal | won or tied | seconds | failed |" in dags
+    assert "| list | 0.00% | 0.00% | 0.00% |" in dags  # the best known, as there is no other
+    command = "`python scripts/reproduce_opponents.py --out out " + " ".join(options) + "`; seeds 0; "
+    assert dags.count(command) == 6
+    rows = read_rows(out / "runs.jsonl")
+    assert len(rows) == 2 * 2 * (6 + 2)  # graphs, times, tables
+    assert run(tmp_path, *options).returncode == 0
+    assert read_rows(out / "runs.jsonl") == rows
+
+
+def test_faults_are_one_line(tmp_path: Path) -> None:
+    for arguments, fault in (
+        (("--sections", "dogs"), "unknown section 'dogs'"),
+        (("--sections", "dags", "--times", "soon"), "--times soon: must be numbers of seconds"),
+    ):
+        done = run(tmp_path, *arguments)
+        assert done.returncode != 0
+        assert fault in done.stderr.splitlines()[-1]
+        assert "Traceback" not in done.stderr
