@@ -6,6 +6,8 @@ sections:
   layered   peak memory of layered graphs (Topoformer's generator) of 500, 1,000 and 2,000 ops
   optima    known optima: the share of 50-op graphs that CP-SAT closes, auto's gap to proven optima, trees and
             series-parallel graphs, small graphs against exact dynamic programming
+  annealing annealing against a compiled yardstick (--yardstick), auto against approximate dynamic programming, on
+            layered graphs of 500 and 1,000 ops
   scale     graphs of 10,000 and 100,000 ops read, planned and written
 
 Writes to --out: runs.jsonl with a row a run (a stopped run goes on where it was), a Markdown file a section, and
@@ -21,7 +23,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
-from opponents import optima, scale, tables
+from opponents import annealing, optima, scale, tables
 from opponents.settings import Interrupted, Settings
 
 from graphrl.commands.cache import keep_compiled
@@ -34,6 +36,7 @@ SECTIONS: dict[str, tuple[Callable[[Settings], Iterator[str]], tuple[str, ...]]]
     "dags": (tables.dags, tables.PLACERS),
     "layered": (tables.layered, tables.ORDERERS),
     "optima": (optima.optima, optima.METHODS),
+    "annealing": (annealing.annealing, annealing.METHODS),
     "scale": (scale.scale, scale.METHODS),
 }
 
@@ -71,6 +74,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--processes", type=int, default=1, metavar="N", help="runs at once (default: 1)")
     parser.add_argument("--out", type=Path, default=Path("out/opponents"), help="(default: out/opponents)")
     parser.add_argument("--quick", action="store_true", help="2 small graphs, 0.2 and 0.5 s: does everything work?")
+    parser.add_argument("--yardstick", type=Path, metavar="CPP", help="compiled annealing to compare with")
     parser.add_argument("--retry", action="store_true", help="make runs that failed before again")
     args = parser.parse_args()
     for name in args.sections.split(","):
@@ -86,7 +90,9 @@ def _settings(args: argparse.Namespace) -> Settings:
         raise GraphrlError(f"--times {args.times}: must be numbers of seconds, as in 1,10,60") from None
     methods = None if args.methods is None else tuple(args.methods.split(","))
     graphs = 2 if args.quick else args.graphs
-    return Settings(graphs, times, methods, args.seeds, args.processes, args.out, args.quick, args.retry)
+    return Settings(
+        graphs, times, methods, args.seeds, args.processes, args.out, args.quick, args.retry, args.yardstick
+    )
 
 
 def _write(path: Path, text: str) -> None:

@@ -1,5 +1,7 @@
 """What the tests of the searches on keys share: problems of every kind, a tiny graph and its optima, Ctrl-C."""
 
+from collections.abc import Callable
+
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.plan import Plan
@@ -34,7 +36,7 @@ def interrupted_plan(solve: Solver, graph: ComputationGraph, problem: Problem) -
     """The plan of an `Interrupted` that comes with the second progress report."""
     reports = 0
 
-    def stop(*_: object) -> None:
+    def stop(evaluations: int, seconds: float, plan: Callable[[], Plan], value: float) -> None:
         nonlocal reports
         reports += 1
         if reports == 2:

@@ -27,6 +27,8 @@ from graphrl.solvers.neighbourhood import WORDS, Mix, from_order, mutate, random
 from graphrl.solvers.random_bits import random_words
 from graphrl.solvers.warm_start import decisions
 
+_mutate = jax.jit(mutate, static_argnames=("mix", "devices"))
+_decisions = jax.jit(to_decisions, static_argnames=("devices",))
 LARGE = Sizes(ops=8, tensors=24, slots=32, rows=48, uses=48, controls=8, shares=24)
 
 
@@ -37,7 +39,7 @@ def test_a_plan_as_a_solution_decodes_to_itself(data: st.DataObject) -> None:
     placement, order = data.draw(plans(graph, problem))
     padded = jax.tree.map(jnp.asarray, pad_batch([graph], LARGE))
     solution = jax.tree.map(jnp.asarray, from_order(graph, problem, LARGE, placement, order))
-    genes = to_genes(to_decisions(padded, solution, problem.devices), problem.devices)
+    genes = to_genes(_decisions(padded, solution, problem.devices), problem.devices)
     again = decisions(graph, problem, LARGE, np.asarray(genes)[:, 0, 0])
     np.testing.assert_array_equal(again[0], placement)
     wanted, found = (exact.evaluate(graph, problem, placement, o) for o in (order, again[1]))
@@ -55,7 +57,7 @@ def test_a_move_changes_what_it_says_and_no_more(kind: int, devices: int) -> Non
     before = random_solution(jnp.asarray([[1, 2]], jnp.uint32), SIZES, devices, lanes)
     mix = Mix(*(float(i == kind) for i in range(5)))
     words = random_words(jnp.asarray([[3, 4]], jnp.uint32), WORDS, lanes)
-    after = mutate(padded, before, words, mix, devices)
+    after = _mutate(padded, before, words, mix, devices)
     changed = [np.asarray(a != b).reshape(-1, lanes).sum(0) for a, b in zip(before, after, strict=True)]
     most = [(1, 0, 0), (2, 0, 0), (0, 1, 0), (0, 2, 0), (0, 0, 1)][kind]
     assert all(count.max() <= limit for count, limit in zip(changed, most, strict=True))
@@ -85,15 +87,14 @@ def test_mix_is_a_distribution_on_any_number_of_devices() -> None:
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
 def test_plans_are_valid_repeatable_and_not_worse_than_list_scheduling(problem: Problem) -> None:
-    for seed in range(2):
-        graph = random_dag(seed)
-        plan = solve(graph, problem, Budget(evaluations=2000), seed)
-        plan.check(graph)
-        start = exact.evaluate(graph, problem, *schedule(graph, problem)).objective(problem)
-        assert lower_bound(graph, problem) <= plan.value <= start
-        again = solve(graph, problem, Budget(evaluations=2000), seed)
-        assert (again.order, again.placement) == (plan.order, plan.placement)
-        assert plan.evaluations <= 2000
+    graph, budget = random_dag(0), Budget(evaluations=2000)
+    plan = solve(graph, problem, budget, 3)
+    plan.check(graph)
+    start = exact.evaluate(graph, problem, *schedule(graph, problem)).objective(problem)
+    assert lower_bound(graph, problem) <= plan.value <= start
+    again = solve(graph, problem, budget, 3)
+    assert (again.order, again.placement) == (plan.order, plan.placement)
+    assert plan.evaluations <= 2000
 
 
 @pytest.mark.parametrize("start", ["list", "random"])
@@ -106,9 +107,9 @@ def test_tiny_optima_are_found(problem: Problem, start: str) -> None:
 
 
 def test_better_than_brkga_from_the_same_start() -> None:
-    problem, budget = Problem("makespan", 2, "rendezvous"), Budget(evaluations=8000)
+    problem, budget = Problem("makespan", 2, "rendezvous"), Budget(evaluations=6000)
     ratios = []
-    for seed in range(4):
+    for seed in range(3):
         graph = random_dag(seed)
         other = brkga(graph, problem, budget, 0, warm_starts=[schedule(graph, problem)])
         ratios.append(solve(graph, problem, budget, 0).value / other.value)
@@ -116,17 +117,18 @@ def test_better_than_brkga_from_the_same_start() -> None:
 
 
 def test_a_memory_limit_is_kept_where_it_can_be() -> None:
-    graph = random_dag(1)
-    free = Problem("makespan", 2, "rendezvous")
-    peak = max(solve(graph, free, Budget(evaluations=2000), 0).peak_memory)
-    least = int(solve(graph, Problem("peak_memory", 2), Budget(evaluations=2000), 0).value)
+    graph, free = random_dag(1), Problem("makespan", 2, "rendezvous")
+    peak = max(exact.evaluate(graph, free, *schedule(graph, free)).peak_memory)
+    memory = Problem("peak_memory", 2)
+    least = int(exact.evaluate(graph, memory, *schedule(graph, memory)).objective(memory))
     for limit in (least, (least + peak) // 2):
         limited = dataclasses.replace(free, memory_limit=limit)
-        plan = solve(graph, limited, Budget(evaluations=4000), 0)
+        plan = solve(graph, limited, Budget(evaluations=3000), 0)
         plan.check(graph)
         assert plan.excess == 0
         assert plan.rank <= exact.evaluate(graph, limited, *schedule(graph, limited)).rank(limited)
-    assert solve(graph, dataclasses.replace(free, memory_limit=1), Budget(evaluations=400), 0).excess > 0
+    impossible = solve(graph, dataclasses.replace(free, memory_limit=1), Budget(evaluations=400), 0)
+    assert 0 < impossible.excess < least + 1
 
 
 def test_a_budget_below_one_step_is_kept() -> None:

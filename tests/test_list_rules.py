@@ -10,7 +10,7 @@ from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.solvers.base import Budget, Solver
-from graphrl.solvers.list_rules import solve_etf, solve_hlfet
+from graphrl.solvers.list_rules import etf, hlfet, solve_etf, solve_hlfet
 
 BUDGET = Budget(evaluations=1)
 RULES = pytest.mark.parametrize("solve", [solve_hlfet, solve_etf], ids=["hlfet", "etf"])
@@ -43,23 +43,17 @@ def test_known_optima(solve: Solver) -> None:
 
 
 def test_hlfet_goes_by_level_and_etf_by_start() -> None:
-    # x blocks device 0; a transfer of its tensor takes 4 s. y has the higher level, z can start at once on device 1.
+    # x goes to device 0 and its tensor takes 4 s to device 1. y has the higher level; z can start at once on device 1.
     ops = (
         Op("x", runtime=1.0, outputs=(Tensor("x0", 4),)),
         Op("y", runtime=5.0, inputs=("x0",)),
         Op("z", runtime=2.0),
     )
-    problem = Problem("makespan", 1, "free")
-    order = {
-        name: [step.op for step in solve(ComputationGraph("g", ops), problem, BUDGET, 0).order]
-        for name, solve in (("hlfet", solve_hlfet), ("etf", solve_etf))
-    }
-    assert order["hlfet"] == ["x", "y", "z"]
-    assert order["etf"] == ["x", "y", "z"]
-    two = Problem("makespan", 2, "free", latency=4.0)
-    plan = solve_etf(ComputationGraph("g", ops), two, BUDGET, 0)
-    assert [step.op for step in plan.order] == ["x", "z", "y"]  # z starts at 0 on device 1, y at 1
-    assert [step.op for step in solve_hlfet(ComputationGraph("g", ops), two, BUDGET, 0).order] == ["x", "y", "z"]
+    graph, problem = ComputationGraph("g", ops), Problem("makespan", 2, "free", latency=4.0)
+    for rule, names in ((hlfet, ["x", "y", "z"]), (etf, ["x", "z", "y"])):
+        placement, order, _ = rule(graph, problem)
+        assert [ops[op].name for op in order] == names
+        assert placement.tolist() == [0, 0, 1]
 
 
 @RULES

@@ -1,7 +1,10 @@
 """Search without learning. `SOLVERS` names every method; a method's module is imported when it is asked for."""
 
+import functools
 import importlib
-from typing import TYPE_CHECKING
+import inspect
+import typing
+from typing import TYPE_CHECKING, Any
 
 from graphrl.errors import ProblemError
 
@@ -10,21 +13,82 @@ if TYPE_CHECKING:
 
 # name -> module:function; a `Solver` each (solvers/base.py)
 SOLVERS: dict[str, str] = {
-    "auto": "graphrl.solvers.auto:solve",  # list scheduling, then BRKGA from there
-    "brkga": "graphrl.solvers.brkga_solver:solve",
+    "auto": "graphrl.solvers.auto:solve",  # the portfolio: which methods, and for how long, stands in its module
+    # one pass, any number of devices
     "given": "graphrl.solvers.plain:solve_given",  # the graph's own order, on one device
-    "list": "graphrl.solvers.plain:solve_list",
+    "list": "graphrl.solvers.plain:solve_list",  # the best of several list schedules
+    "hlfet": "graphrl.solvers.list_rules:solve_hlfet",
+    "etf": "graphrl.solvers.list_rules:solve_etf",
+    "metis": "graphrl.solvers.metis:solve",  # partition, then depth first
+    # one pass, orders of one device
+    "xla": "graphrl.solvers.orders.xla:solve",  # the best of the next three
+    "xla-list": "graphrl.solvers.orders.xla:solve_list",
+    "xla-dfs": "graphrl.solvers.orders.xla:solve_dfs",
+    "xla-postorder": "graphrl.solvers.orders.xla:solve_postorder",
+    "inductor": "graphrl.solvers.orders.inductor:solve",  # the best of the given order and the next three
+    "inductor-lpmf": "graphrl.solvers.orders.inductor:solve_lpmf",
+    "inductor-bfs": "graphrl.solvers.orders.inductor:solve_bfs",
+    "inductor-dfs": "graphrl.solvers.orders.inductor:solve_dfs",
+    "depth-first": "graphrl.solvers.orders.simple:solve_depth_first",
+    "breadth-first": "graphrl.solvers.orders.simple:solve_breadth_first",
+    "alap": "graphrl.solvers.orders.simple:solve_alap",
+    "random-ready": "graphrl.solvers.orders.random_orders:solve_ready",
+    "random-priorities": "graphrl.solvers.orders.random_orders:solve_priorities",
+    # search, orders of one device
+    "dfs-dp": "graphrl.solvers.orders.dfs_dp:solve",
+    "beam": "graphrl.solvers.beam.solver:solve",  # approximate dynamic programming
+    "anneal": "graphrl.solvers.anneal.solver:solve",
+    # search, any number of devices
     "random": "graphrl.solvers.random_search:solve",
+    "local-search": "graphrl.solvers.local_search:solve",
+    "anneal-keys": "graphrl.solvers.anneal_keys:solve",
+    "brkga": "graphrl.solvers.brkga_methods:solve_options",
+    "brkga-tuned": "graphrl.solvers.brkga_tuned:solve",
+    "brkga+": "graphrl.solvers.brkga_methods:solve_warm",  # from the best plain plans
+    # exact
+    "cp-sat": "graphrl.solvers.cp_sat.solver:solve",
+    "brute-force": "graphrl.solvers.brute_force:solve",
 }
 
 
-def find_solver(name: str) -> "Solver":
-    """The solver of that name.
+def find_solver(method: str) -> "Solver":
+    """The solver of a method: a name, or a name with options as in "beam:width=1000,ties=live".
+
+    Options are the keyword-only parameters of the solver's function that are numbers, strings or booleans.
 
     Raises:
-      ProblemError: there is none; the message lists the known ones.
+      ProblemError: there is no such method or option, or a value is not of its type; the message lists the known.
     """
+    name, _, options = method.partition(":")
     if name not in SOLVERS:
         raise ProblemError(f"unknown method {name!r}: known are {', '.join(SOLVERS)}")
     module, function = SOLVERS[name].split(":")
-    return getattr(importlib.import_module(module), function)
+    solver = getattr(importlib.import_module(module), function)
+    return functools.partial(solver, **_parsed(name, solver, options)) if options else solver
+
+
+def _parsed(name: str, solver: "Solver", options: str) -> dict[str, Any]:
+    types = typing.get_type_hints(solver)
+    known = {
+        parameter.name: types[parameter.name]
+        for parameter in inspect.signature(solver).parameters.values()
+        if parameter.kind is parameter.KEYWORD_ONLY and types.get(parameter.name) in (int, float, str, bool)
+    }
+    parsed = {}
+    for option in options.split(","):
+        key, equals, value = option.partition("=")
+        if key not in known:
+            options_of = f"its options are {', '.join(known)}" if known else "it has none"
+            raise ProblemError(f"method {name!r} has no option {key!r}: {options_of}")
+        parsed[key] = _value(name, key, value if equals else "", known[key])
+    return parsed
+
+
+def _value(name: str, key: str, text: str, kind: type) -> int | float | str | bool:
+    try:
+        if kind is bool:
+            return {"true": True, "false": False}[text.lower()]
+        return kind(text)
+    except (KeyError, ValueError):
+        what = {bool: "true or false", int: "an integer", float: "a number"}[kind]
+        raise ProblemError(f"option {key!r} of method {name!r} is {text!r}: must be {what}") from None

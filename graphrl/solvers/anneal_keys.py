@@ -36,10 +36,10 @@ def solve(
     progress: Progress | None = None,
     *,
     start: str = "list",
-    chains: int = 16,
-    tries: int = 8,
-    hot: float = 0.02,
-    cold: float = 0.0005,
+    chains: int = 8,
+    tries: int = 16,
+    hot: float = 0.01,
+    cold: float = 0.0002,
 ) -> Plan:
     """The `Solver` "anneal-keys": whole steps of `chains * tries` evaluations within the budget; at least one.
 

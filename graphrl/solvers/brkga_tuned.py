@@ -101,8 +101,10 @@ def tune(
     """
     padded = pad_batch(graphs)
     count = len(graphs) * len(grid.biases)
-    pairs = itertools.product(grid.shapes, repeat=2)
-    tables = {pair: op_proposals(*pair, padded.sizes, problem.devices, count) for pair in pairs}
+    tables = {
+        (alpha, beta): op_proposals(alpha, beta, padded.sizes, problem.devices, count)
+        for alpha, beta in itertools.product(grid.shapes, grid.shapes)
+    }
     batch: PaddedGraph = jax.tree.map(lambda x: jnp.tile(x, (len(grid.biases), *[1] * (x.ndim - 1))), padded)
     keys = jnp.tile(jax.random.split(jax.random.key(seed), len(graphs)), len(grid.biases))
     biases = jnp.repeat(jnp.asarray(grid.biases, jnp.float32), len(graphs))

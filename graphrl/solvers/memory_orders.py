@@ -12,6 +12,7 @@ Shared buffers (alias) count once; that an output may reuse an input's buffer is
 """
 
 import heapq
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -27,7 +28,7 @@ MAX_BYTES_ABOVE = 2**62  # sums over paths grow exponentially
 def memory_orders(flow: Flow) -> list[np.ndarray]:
     """Different topological orders of the ops `[n] int64`, the one of least peak on one device first."""
     rules = [
-        _greedy(flow),
+        greedy(flow),
         _reverse_greedy(flow),
         _postorder(flow),
         depth_first(flow, lowest_first=False),
@@ -36,31 +37,23 @@ def memory_orders(flow: Flow) -> list[np.ndarray]:
     return [order for _, order in sorted((_improved(flow, order) for order in rules), key=lambda found: found[0])]
 
 
-def _greedy(flow: Flow) -> list[int]:
+def greedy(flow: Flow, first: Sequence[int] = ()) -> list[int]:
+    """The rule "greedy", from where the ops `first` have run in this order."""
     left = [len(before) for before in flow.predecessors]
     users_left = [len(users) for users in flow.users]
     last_user = [sum(users) for users in flow.users]  # sum of the users that are left: the user, once it is one
     change = [flow.held(op) for op in range(flow.num_ops)]  # of live bytes, if run next
     queue: list[tuple[int, int, int]] = []
-    age = 0
+    order, done = [], [False] * flow.num_ops
 
     def frees_alone(buffer: int) -> None:
         if users_left[buffer] == 1 and not flow.pinned[buffer]:
             change[last_user[buffer]] -= flow.size[buffer]
 
-    for buffer in range(len(users_left)):
-        frees_alone(buffer)
-    for op in range(flow.num_ops):
-        if left[op] == 0:
-            heapq.heappush(queue, (change[op], 0, op))
-    order, done = [], [False] * flow.num_ops
-    while queue:
-        value, _, op = heapq.heappop(queue)
-        if done[op] or value != change[op]:
-            continue  # an entry from before its change fell
+    def run(op: int) -> None:
         done[op] = True
         order.append(op)
-        age -= 1
+        age = -len(order)
         for buffer in flow.reads[op]:
             users_left[buffer] -= 1
             last_user[buffer] -= op
@@ -71,6 +64,18 @@ def _greedy(flow: Flow) -> list[int]:
             left[after] -= 1
             if left[after] == 0:
                 heapq.heappush(queue, (change[after], age, after))
+
+    for buffer in range(len(users_left)):
+        frees_alone(buffer)
+    for op in range(flow.num_ops):
+        if left[op] == 0:
+            heapq.heappush(queue, (change[op], 0, op))
+    for op in first:
+        run(op)
+    while queue:
+        value, _, op = heapq.heappop(queue)
+        if not done[op] and value == change[op]:  # else an entry from before it ran, or before its change fell
+            run(op)
     return order
 
 

@@ -36,6 +36,7 @@ class Settings(NamedTuple):
       out: folder of runs.jsonl, tables and pictures.
       quick: whether small graphs and short times do.
       retry: whether runs that failed before are made again.
+      yardstick: C++ source of an annealing to compare with, if there is one.
     """
 
     graphs: int
@@ -46,6 +47,7 @@ class Settings(NamedTuple):
     out: Path
     quick: bool
     retry: bool
+    yardstick: Path | None
 
     def among(self, methods: Sequence[str]) -> tuple[str, ...]:
         """Those of the methods that take part."""

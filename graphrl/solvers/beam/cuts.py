@@ -1,4 +1,4 @@
-"""Which candidates come first: key thresholds by counting, and their extraction from bit sets (letters in tables.py)."""
+"""Which candidates come first: thresholds of keys, by counting, and members of sets of bits (letters: tables.py)."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -61,20 +61,21 @@ def _bisect(holds: Callable[[jax.Array], jax.Array], low: jax.Array, high: jax.A
 
 
 def sample(step: Step, rule: Rule) -> tuple[Keys, jax.Array]:
-    """Keys of the candidates of some states, spread evenly: `[_SAMPLE]`; and how many there are, whatever the cap.
+    """Keys of the candidates of some states, spread evenly: `[l]`; and how many there are, whatever the cap.
 
     All candidates, if that many fit.
     """
     width = step.ready.shape[1]
-    states = step.states.count.astype(jnp.float32)
+    room = min(_SAMPLE, 8 * width)
+    states = step.states.size.astype(jnp.float32)
     total = jnp.sum(lax.population_count(step.ready), dtype=jnp.uint32).astype(jnp.float32)
-    size = jnp.clip(states * _SAMPLE / total, 1, states)
-    index = jnp.arange(min(width, _SAMPLE), dtype=jnp.int32)
+    size = jnp.clip(states * room / total, 1, states)
+    index = jnp.arange(min(width, room), dtype=jnp.int32)
     chosen = jnp.minimum((index.astype(jnp.float32) * (states / size)).astype(jnp.int32), width - 1)
-    sets = jnp.where(index.astype(jnp.float32) < size, step.ready[:, chosen], jnp.uint32(0))
-    state, op, count = members(sets, _SAMPLE)
-    count = jnp.minimum(count, _SAMPLE)
-    return keys_of(step, take(chosen, state), op, jnp.arange(_SAMPLE) < count, rule), count
+    sets = jnp.where((index.astype(jnp.float32) < size)[None], step.ready[:, chosen], jnp.uint32(0))
+    state, op, count = members(sets, room)
+    count = jnp.minimum(count, room)
+    return keys_of(step, take(chosen, state), op, jnp.arange(room) < count, rule), count
 
 
 def between(step: Step, after: Cut, until: Cut, rule: Rule) -> jax.Array:
@@ -90,9 +91,7 @@ def between(step: Step, after: Cut, until: Cut, rule: Rule) -> jax.Array:
     used = jnp.any(step.ready > 0, axis=1)
     place = jnp.cumsum(used.astype(jnp.int32))
     order = jnp.searchsorted(place, jnp.arange(1, len(used) + 1, dtype=jnp.int32)).astype(jnp.int32)
-    return lax.fori_loop(
-        0, place[-1], lambda i, sets: of_word(order[i], sets), jnp.zeros_like(step.ready)
-    )
+    return lax.fori_loop(0, place[-1], lambda i, sets: of_word(order[i], sets), jnp.zeros_like(step.ready))
 
 
 def members(sets: jax.Array, size: int) -> tuple[jax.Array, jax.Array, jax.Array]:

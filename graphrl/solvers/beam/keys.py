@@ -6,6 +6,7 @@ sets have equal keys wherever they come from; or (rule "live", with rank "peak")
 then at random.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -13,12 +14,13 @@ import jax.numpy as jnp
 from jax import lax
 
 from graphrl.costs.indexing import take
+from graphrl.solvers.beam.model import LIVE_BITS
 from graphrl.solvers.beam.states import States, rows_of_alone, sum_of_alone
 from graphrl.solvers.beam.tables import WORD, Tables
 
 LAST = 2**31 - 1  # primary key of no candidate
 LAST_TIE = 2**32 - 1
-_TIE_BITS = 12  # of the secondary key that stay random with the rule "live"
+_TIE_BITS = WORD - LIVE_BITS  # of the secondary key that stay random with the rule "live"
 
 
 class Rule(NamedTuple):
@@ -61,16 +63,15 @@ def keys_of_word(step: Step, word: jax.Array, rule: Rule) -> Keys:
     tables, states = step.tables, step.states
 
     def part(table: jax.Array) -> jax.Array:
-        return lax.dynamic_slice_in_dim(jnp.asarray(table), word * WORD, WORD, axis=-1)
+        return lax.dynamic_slice_in_dim(table, word * WORD, WORD, axis=-1)
 
     def sums(buffer: jax.Array, size: jax.Array, count: jax.Array) -> jax.Array:
         return rows_of_alone(step.alone, part(buffer), part(size), jnp.max(part(count)))
 
-    taken = sums(tables.taken_buffer, tables.taken_bytes, tables.taken_count) if len(tables.taken_buffer) else None
-    freed = sums(tables.freed_buffer, tables.freed_bytes, tables.freed_count) if rule.needs_live else None
-    bits = take(step.ready, word) >> jnp.arange(WORD, dtype=jnp.uint32)[:, None]
-    columns = [part(column)[:, None] for column in (tables.allocated, tables.held, tables.hashes[0])]
-    return _keys(step, rule, (bits & jnp.uint32(1)) > 0, states.live, states.peak, states.hashes[0], columns, taken, freed)
+    bits = take(step.ready, word)[None] >> jnp.arange(WORD, dtype=jnp.uint32)[:, None]
+    of_ops = _OfOp(*(part(column)[:, None] for column in (tables.allocated, tables.held, tables.hashes[0])))
+    of_states = _OfState(states.live[None], states.peak[None], states.hashes[:1])
+    return _keys(step, rule, (bits & jnp.uint32(1)) > 0, of_states, of_ops, sums)
 
 
 def keys_of(step: Step, state: jax.Array, op: jax.Array, real: jax.Array, rule: Rule) -> Keys:
@@ -78,39 +79,47 @@ def keys_of(step: Step, state: jax.Array, op: jax.Array, real: jax.Array, rule: 
     tables, states = step.tables, step.states
 
     def sums(buffer: jax.Array, size: jax.Array, count: jax.Array) -> jax.Array:
-        lists = [jnp.asarray(table).at[:, op].get(mode="promise_in_bounds") for table in (buffer, size)]
-        return sum_of_alone(step.alone, state, *lists, jnp.max(take(jnp.asarray(count), op)))
+        return sum_of_alone(step.alone, state, op, buffer, size, count)
 
-    taken = sums(tables.taken_buffer, tables.taken_bytes, tables.taken_count) if len(tables.taken_buffer) else None
-    freed = sums(tables.freed_buffer, tables.freed_bytes, tables.freed_count) if rule.needs_live else None
-    columns = [take(jnp.asarray(column), op) for column in (tables.allocated, tables.held, tables.hashes[0])]
-    of_states = [take(values, state) for values in (states.live, states.peak, states.hashes[0])]
-    return _keys(step, rule, real, *of_states, columns, taken, freed)
+    of_ops = _OfOp(*(take(column, op) for column in (tables.allocated, tables.held, tables.hashes[0])))
+    of_states = _OfState(*(take(values, state) for values in (states.live, states.peak, states.hashes[0])))
+    return _keys(step, rule, real, of_states, of_ops, sums)
+
+
+class _OfOp(NamedTuple):
+    allocated: jax.Array
+    held: jax.Array
+    hash: jax.Array
+
+
+class _OfState(NamedTuple):
+    live: jax.Array
+    peak: jax.Array
+    hash: jax.Array
 
 
 def _keys(
     step: Step,
     rule: Rule,
     real: jax.Array,
-    live: jax.Array,
-    peak: jax.Array,
-    state_hash: jax.Array,
-    columns: list[jax.Array],
-    taken: jax.Array | None,
-    freed: jax.Array | None,
+    state: _OfState,
+    op: _OfOp,
+    sums: Callable[[jax.Array, jax.Array, jax.Array], jax.Array],
 ) -> Keys:
-    allocated, held, op_hash = columns
-    compared = live + allocated if taken is None else live + allocated - taken
-    peak = jnp.maximum(peak, compared)
+    tables = step.tables
+    compared = state.live + op.allocated
+    if len(tables.taken_buffer):
+        compared = compared - sums(tables.taken_buffer, tables.taken_bytes, tables.taken_count)
+    peak = jnp.maximum(state.peak, compared)
     first = peak
-    second = _mixed(state_hash ^ op_hash, step.salt)
-    if freed is not None:
-        after = live + held - freed
+    second = _mixed(state.hash ^ op.hash, step.salt)
+    if rule.needs_live:
+        after = state.live + op.held - sums(tables.freed_buffer, tables.freed_bytes, tables.freed_count)
         if rule.rank == "live":
             first = after
         else:
-            coarse = after.astype(jnp.uint32) >> jnp.asarray(step.tables.live_shift)
-            second = (coarse << _TIE_BITS) | (second >> jnp.uint32(WORD - _TIE_BITS))
+            coarse = after.astype(jnp.uint32) >> tables.live_shift
+            second = (coarse << _TIE_BITS) | (second >> (WORD - _TIE_BITS))
     return Keys(jnp.where(real & (peak <= step.cap), first, LAST), second, peak)
 
 

@@ -1,10 +1,10 @@
 """The beam as a jitted program: steps from all sets of t ops to the best sets of t + 1 (letters in tables.py).
 
-A step must find the k best of all candidates with equal sets counted once, and may not look at each of them often: there
+A step must find the k best of all candidates, equal sets counted once, and may not look at each candidate often: there
 are k times the ready ops. So it works in rounds. A round takes the candidates that come next in the order of the keys,
-about `_ROUND` * k of them (the threshold comes from a sample and need not be precise), joins them with those that are
-known, collapses equal sets and keeps the k best. It ends when k different sets are known (what comes later is not
-better) or no candidates are left. Usually one round is enough.
+at most `_ROUND` * k of them (the threshold comes from a sample and need not be precise), joins them with those that are
+known, collapses equal sets and keeps the k best. The last round is the one after which k different sets are known (what
+comes later is not better) or no candidates are left. Usually it is the first.
 """
 
 import functools
@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from graphrl.costs.indexing import take
 from graphrl.solvers.beam import cuts
 from graphrl.solvers.beam.collapse import least_of_equals
 from graphrl.solvers.beam.cuts import Cut
@@ -75,7 +74,7 @@ def advance(beam: Beam, tables: Tables, cap: jax.Array, seed: jax.Array, steps: 
 
     def more(state: tuple[Beam, jax.Array]) -> jax.Array:
         beam, left = state
-        return (left > 0) & (beam.step < tables.num_ops) & (beam.states.count > 0)
+        return (left > 0) & (beam.step < tables.num_ops) & (beam.states.size > 0)
 
     def step(state: tuple[Beam, jax.Array]) -> tuple[Beam, jax.Array]:
         beam, left = state
@@ -86,12 +85,12 @@ def advance(beam: Beam, tables: Tables, cap: jax.Array, seed: jax.Array, steps: 
 
 @jax.jit
 def best_order(beam: Beam) -> tuple[jax.Array, jax.Array]:
-    """The ops of the best state in the order they ran, `[n]` int32 (`beam.step` of them real), and its peak.
+    """The ops of the best state in the order they ran, `[n]` int32 (`beam.step` of them real), and its peak, units.
 
     The best has the least peak and, of equal ones, the least live memory.
     """
     states = beam.states
-    real = jnp.arange(len(states.peak)) < states.count
+    real = jnp.arange(len(states.peak)) < states.size
     peak = jnp.min(jnp.where(real, states.peak, LAST))
     best = jnp.argmin(jnp.where(real & (states.peak == peak), states.live, LAST)).astype(jnp.int32)
 
@@ -134,7 +133,7 @@ def _choose(step: Step, total: jax.Array, rule: Rule) -> tuple[Choice, jax.Array
 
     def more(rounds: _Rounds) -> _Rounds:
         goal = rounds.taken + rounds.stride
-        goal_in_sample = jnp.where(goal >= total, 2.0**31 - 128, jnp.ceil(goal / total * in_sample))
+        goal_in_sample = jnp.where(goal >= total, 2.0**31 - 128, jnp.ceil(goal / total * in_sample.astype(jnp.float32)))
         until = cuts.cut_after(sample, goal_in_sample.astype(jnp.int32))
         return _round(step, rounds, until, goal, rule)
 
@@ -154,7 +153,7 @@ def _round(step: Step, rounds: _Rounds, until: Cut, goal: jax.Array, rule: Rule)
     # a stride this small cannot become smaller: what has no place is cut
     fits = (count <= room) | (rounds.stride < room / 64)
     keys = keys_of(step, state, op, fits & (jnp.arange(room) < count), rule)
-    hashes = step.states.hashes[:, state] ^ jnp.asarray(step.tables.hashes)[:, op]
+    hashes = step.states.hashes[:, state] ^ step.tables.hashes[:, op]
     new = _Known(keys, hashes, state, op, keys.first < LAST)
     both = jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=-1), rounds.known, new)
     known, cut = _best(both, width, rule)
@@ -175,6 +174,7 @@ def _best(found: _Known, width: int, rule: Rule) -> tuple[_Known, jax.Array]:
     cut = cuts.cut_after(keys, jnp.int32(width))
     kept = different & at_most(keys, *cut)
     index = cuts.first_true(kept, width)
+    index = jnp.where(jnp.arange(width) < jnp.sum(kept, dtype=jnp.int32), index, index[0])
     known = jax.tree.map(lambda values: values.at[..., index].get(mode="promise_in_bounds"), found)
     real = jnp.arange(width) < jnp.sum(kept, dtype=jnp.int32)
     known = known._replace(real=real, keys=known.keys._replace(first=jnp.where(real, known.keys.first, LAST)))

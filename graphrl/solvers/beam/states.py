@@ -1,4 +1,4 @@
-"""The states of a beam: sets of ops that have run, held as counters of what is left to wait for (letters: tables.py)."""
+"""The states of a beam: sets of ops that have run, as counters of what they leave to wait for (letters: tables.py)."""
 
 from typing import NamedTuple
 
@@ -11,23 +11,23 @@ from graphrl.solvers.beam.tables import WORD, Tables
 
 
 class States(NamedTuple):
-    """The k states of a beam, the first `count` of them real; of the others no op is ready."""
+    """The k states of a beam; those beyond the first `size` are copies, which go no further."""
 
     waits: jax.Array  # [w, p, k] uint32, planes: predecessors that have not run; 1 in plane 0 for an op that has
     users: jax.Array  # [x, q, k] uint32, planes: users of each buffer that have not run
     live: jax.Array  # [k] int32, units after the last op
     peak: jax.Array  # [k] int32, units, the least of all orders of the set that were kept
     hashes: jax.Array  # [2, k] uint32, of the set
-    count: jax.Array  # [] int32
+    size: jax.Array  # [] int32
 
 
 class Choice(NamedTuple):
-    """States to go to: op `op[i]` runs in state `parent[i]`."""
+    """States to go to: op `op[i]` runs in state `parent[i]`. Those beyond the first `size` repeat the first."""
 
     parent: jax.Array  # [k] int32
     op: jax.Array  # [k] int32
     peak: jax.Array  # [k] int32
-    count: jax.Array  # [] int32, how many of them are real
+    size: jax.Array  # [] int32, how many of them are real
 
 
 def initial(tables: Tables, width: int) -> States:
@@ -37,14 +37,14 @@ def initial(tables: Tables, width: int) -> States:
         return jnp.broadcast_to(planes[..., None], (*planes.shape, width))
 
     zero = jnp.zeros(width, jnp.int32)
-    waits, users = spread(jnp.asarray(tables.waits)), spread(jnp.asarray(tables.users))
+    waits, users = spread(tables.waits), spread(tables.users)
     return States(waits, users, zero, zero, jnp.zeros((2, width), jnp.uint32), jnp.int32(1))
 
 
 def ready(states: States) -> jax.Array:
     """The ops that can run next: sets `[w, k]` uint32."""
-    real = jnp.arange(len(states.live)) < states.count
-    return jnp.where(real, ~_or(states.waits), jnp.uint32(0))
+    real = jnp.arange(len(states.live)) < states.size
+    return jnp.where(real[None], ~_or(states.waits), jnp.uint32(0))
 
 
 def alone(states: States) -> jax.Array:
@@ -52,22 +52,23 @@ def alone(states: States) -> jax.Array:
     return states.users[:, 0] & ~_or(states.users[:, 1:])
 
 
-def sum_of_alone(alone: jax.Array, state: jax.Array, buffer: jax.Array, size: jax.Array, slots: jax.Array) -> jax.Array:
-    """Of each candidate op, the bytes of its listed buffers that have one user left: `[m]` int32.
+def sum_of_alone(
+    alone: jax.Array, state: jax.Array, op: jax.Array, buffer: jax.Array, size: jax.Array, count: jax.Array
+) -> jax.Array:
+    """Of each candidate, the bytes of its op's listed buffers that have one user left: `[m]` int32.
 
     Args:
       alone: `[x, k]` uint32.
-      state: `[m]` int32.
-      buffer, size: `[r, m]` int32, the lists of the candidates' ops.
-      slots: [] int32, length of the longest list.
+      state, op: `[m]` int32, the candidates.
+      buffer, size, count: `[r, n]`, `[r, n]` and `[n]` int32, the lists of all ops, and their lengths.
     """
 
     def add(slot: jax.Array, total: jax.Array) -> jax.Array:
-        index = buffer[slot]
+        index = take(take(buffer, slot), op)
         bits = take(alone.reshape(-1), (index // WORD) * alone.shape[1] + state)
-        return total + _bit(bits, index) * size[slot]
+        return total + _bit(bits, index) * take(take(size, slot), op)
 
-    return lax.fori_loop(0, slots, add, jnp.zeros_like(state))
+    return lax.fori_loop(0, jnp.max(take(count, op)), add, jnp.zeros_like(state))
 
 
 def rows_of_alone(alone: jax.Array, buffer: jax.Array, size: jax.Array, slots: jax.Array) -> jax.Array:
@@ -81,25 +82,23 @@ def rows_of_alone(alone: jax.Array, buffer: jax.Array, size: jax.Array, slots: j
 
 
 def expand(tables: Tables, states: States, alone: jax.Array, choice: Choice, step: jax.Array) -> States:
-    """The chosen states, in the order of the choice; `step` ops have run in those before."""
+    """The chosen states, in the order of the choice; `step` ops have run in those before.
+
+    What is beyond the size of the choice must be chosen like the rest: rows that `_less_one` leaves out stay where they
+    are, and must be the same in all states.
+    """
     parent, op = choice.parent, choice.op
-    freed = sum_of_alone(
-        alone,
-        parent,
-        _columns(jnp.asarray(tables.freed_buffer), op),
-        _columns(jnp.asarray(tables.freed_bytes), op),
-        jnp.max(take(jnp.asarray(tables.freed_count), op)),
-    )
-    waits = _less_one(states.waits, parent, tables.successors, op, take(jnp.asarray(tables.op_words), step))
+    lists = tables.freed_buffer, tables.freed_bytes, tables.freed_count
+    waits = _less_one(states.waits, parent, tables.successors, op, take(tables.op_words, step))
     # what runs here waited for nothing: its counter is 0, and becomes 1 for good
     waits = waits.at[op // WORD, 0, jnp.arange(len(op))].add(jnp.uint32(1) << (op % WORD).astype(jnp.uint32))
     return States(
         waits=waits,
-        users=_less_one(states.users, parent, tables.reads, op, take(jnp.asarray(tables.buffer_words), step)),
-        live=take(states.live, parent) + take(jnp.asarray(tables.held), op) - freed,
+        users=_less_one(states.users, parent, tables.reads, op, take(tables.buffer_words, step)),
+        live=take(states.live, parent) + take(tables.held, op) - sum_of_alone(alone, parent, op, *lists),
         peak=choice.peak,
-        hashes=jnp.stack([take(a, parent) ^ take(b, op) for a, b in zip(states.hashes, jnp.asarray(tables.hashes), strict=True)]),
-        count=choice.count,
+        hashes=jnp.stack([take(a, parent) ^ take(b, op) for a, b in zip(states.hashes, tables.hashes, strict=True)]),
+        size=choice.size,
     )
 
 
@@ -118,15 +117,11 @@ def _less_one(planes: jax.Array, parent: jax.Array, sets: jax.Array, op: jax.Arr
     def row(i: jax.Array, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         rows, borrow = state
         word = take(words, 1 + i // count)
-        borrow = jnp.where(i % count == 0, take(take(jnp.asarray(sets), word), op), borrow)
+        borrow = jnp.where(i % count == 0, take(take(sets, word), op), borrow)
         old = take(take(rows, word * count + i % count), parent)
         return lax.dynamic_update_index_in_dim(rows, old ^ borrow, word * count + i % count, 0), borrow & ~old
 
     return lax.fori_loop(0, words[0] * count, row, (rows, jnp.zeros_like(planes[0, 0])))[0].reshape(planes.shape)
-
-
-def _columns(array: jax.Array, index: jax.Array) -> jax.Array:
-    return array.at[..., index].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
 
 def _or(planes: jax.Array) -> jax.Array:

@@ -84,13 +84,6 @@ class Limits(NamedTuple):
     gap: float  # relative: how near to its bound a solution ends the search
 
 
-class Outcome(NamedTuple):
-    """How a search ended."""
-
-    bound: int | None  # of the objective, None if there is none yet
-    done: bool  # the best solution is within the gap of the bound
-
-
 def minimise(
     model: Model,
     objective: Expression,
@@ -98,7 +91,7 @@ def minimise(
     limits: Limits,
     found: Callable[[list[int]], None],
     tick: Callable[[], bool],
-) -> Outcome:
+) -> int | None:
     """Searches for the least objective, in threads of its own.
 
     Args:
@@ -106,6 +99,9 @@ def minimise(
       found: takes the values of each better solution, in the caller's thread.
       tick: called a few times a second; True ends the search. What it raises ends the search too and is passed on, as
         is a KeyboardInterrupt.
+
+    Returns:
+      A bound of the objective, None if there is none yet.
     """
     cp_model = _cp_model()
     solver = cp_model.CpSolver()
@@ -128,7 +124,14 @@ def minimise(
 
     model.cp.minimize(objective)
     status: list[Any] = []
-    thread = threading.Thread(target=lambda: status.append(solver.solve(model.cp, Collect())), daemon=True)
+
+    def run() -> None:
+        try:
+            status.append(solver.solve(model.cp, Collect()))
+        except Exception as error:  # of OR-Tools: passed to the caller's thread
+            status.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
     thread.start()
     try:
         running = True
@@ -143,11 +146,12 @@ def minimise(
         while thread.is_alive():
             solver.stop_search()  # does nothing before the search has begun
             thread.join(0.05)
-    if not status or status[0] in (cp_model.INFEASIBLE, cp_model.MODEL_INVALID):
+    if isinstance(status[0], Exception):
+        raise status[0]
+    if status[0] in (cp_model.INFEASIBLE, cp_model.MODEL_INVALID):
         raise RuntimeError("cp-sat: the model refuses a plan that is known: a fault of graphrl")
     while waiting:
         found(waiting.pop(0))
-    known = status[0] in (cp_model.OPTIMAL, cp_model.FEASIBLE)
-    # An integer objective: its bound is the next integer. Below 2^50 a float holds them all.
-    bound = round(solver.best_objective_bound) if known else None
-    return Outcome(bound, status[0] == cp_model.OPTIMAL)
+    if status[0] == cp_model.UNKNOWN:
+        return None
+    return round(solver.best_objective_bound)  # an integer, and below 2^50 a float is one

@@ -5,17 +5,15 @@
 - Otherwise an op is an optional interval on each device. Under `rendezvous` a transfer is one on both devices that it
   joins, under `link` on its sender's link, and under `free` a delay.
 
-A memory limit goes by the order, not by the clock.
-- Under `rendezvous` the order on a device is that of its clock, up to nodes of no length at one moment. Every length is
-  stretched to L * m + 1, m above the number of nodes: then no two nodes of a device start together, and the floor of
-  any path over m is what it was.
-- Under `free` and `link` transfers stand in the order wherever they may, while their clocks do not wait for devices:
-  the order has an axis of its own, on which two ops of a device (or transfers of a link) stand as on their clocks.
-  Every pair of ops is a variable: for small graphs.
+A memory limit goes by the order, not by the clock: transfers under `free` and `link` stand in the order wherever they
+may, while their clocks do not wait for devices. So the order has an axis of its own, on which what shares a device (or
+a link) stands as on the clock. Every such pair of nodes is a variable: for small graphs. (Under `rendezvous` one axis
+could be both, with lengths stretched so that none is 0; but then CP-SAT's bounds creep along the clock. There pairs
+help without a limit too: in 10 s on two cores, half the gap at 50 ops.)
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -28,6 +26,9 @@ from graphrl.solvers.cp_sat.memory import add_memory
 from graphrl.solvers.cp_sat.model import Built, built, most_nodes, unit_lengths
 from graphrl.solvers.cp_sat.placement import Placement
 from graphrl.solvers.cp_sat.reference import Decisions, Lengths, Reference, in_order
+
+MAX_PAIRS = 40_000  # of nodes that are variables under a memory limit: to make as many takes seconds
+MAX_HELPFUL_PAIRS = 10_000  # where they only help
 
 
 def makespan_model(
@@ -53,25 +54,28 @@ def makespan_model(
     known = max(starts[op] + length for op, length in enumerate(lengths.op))
     if limit is None and transfer == "free" and not any(lengths.tensor):
         return _pure(graph, problem, starts, lengths, low, known)
-    stretch = 1
-    if limit is not None and transfer == "rendezvous":
-        stretch = most_nodes(graph, problem.devices) + 1
-        lengths = Lengths(*([length * stretch + 1 for length in of] for of in lengths))
-        starts = reference.starts(lengths, transfer)
     model = Model()
     where = Placement(model, graph, problem.devices, reference.placement)
-    clock = Clock(model, graph, where, transfer, lengths, known * stretch + stretch - 1, starts)
+    clock = Clock(model, graph, where, transfer, lengths, known, starts)
     makespan = model.integer(low, known, known)
-    _ends(clock, makespan * stretch + (stretch - 1))
+    _ends(clock, makespan)
     axis = clock
-    if limit is not None and transfer != "rendezvous":
+    if limit is None and transfer == "rendezvous" and num_pairs(graph, problem) <= MAX_HELPFUL_PAIRS:
+        _couple(graph, clock, clock)
+    if limit is not None:
         units = unit_lengths(graph)
         places = reference.starts(units, "rendezvous")
         axis = Clock(model, graph, where, "rendezvous", units, most_nodes(graph, problem.devices), places)
         _couple(graph, clock, axis)
-    if limit is not None:
         add_memory(axis, graph, problem, limit[1], limit[0])
     return built(model, makespan, axis, graph, problem)
+
+
+def num_pairs(graph: ComputationGraph, problem: Problem) -> int:
+    """How many pairs of nodes are variables at most, where pairs are."""
+    ops, copies = graph.arrays.num_ops, len(np.unique(graph.arrays.use_tensor)) * problem.devices
+    nodes = {"free": (ops, 0), "link": (ops, copies), "rendezvous": (ops + copies, 0)}[problem.transfer]
+    return sum(count * (count - 1) // 2 for count in nodes)
 
 
 def _ends(clock: Clock, makespan: Expression) -> None:
@@ -84,23 +88,45 @@ def _ends(clock: Clock, makespan: Expression) -> None:
 
 def _couple(graph: ComputationGraph, clock: Clock, axis: Clock) -> None:
     """What shares a device's clock, or a link, stands along the axis as it does on the clock."""
-    model, where = clock.model, clock.where
-
-    def agree(first: int, second: int, *sharing: Literal) -> None:
+    model, axes = clock.model, [clock] if axis is clock else [axis, clock]
+    for first, second in _pairs(graph, clock):
         before = model.boolean(axis.known_start[first] < axis.known_start[second])
-        for one in (axis, clock):
-            model.ordered(one.end[first], one.start[second], before, *sharing)
-            model.ordered(one.end[second], one.start[first], ~before, *sharing)
+        for sharing in _sharing(clock, first, second):
+            for one in axes:
+                model.ordered(one.end[first], one.start[second], before, *sharing)
+                model.ordered(one.end[second], one.start[first], ~before, *sharing)
 
-    above = ancestors(graph)
-    for first, second in itertools.combinations(range(where.num_ops), 2):
+
+def _pairs(graph: ComputationGraph, clock: Clock) -> Iterator[tuple[int, int]]:
+    """Pairs of nodes that may have to wait for each other, in either order."""
+    above, n = ancestors(graph), clock.where.num_ops
+    copies = [clock.where.node(*copy) for copy in clock.where.copies] if clock.transfer != "free" else []
+    for first, second in itertools.combinations(range(n), 2):
         if not above[first, second] and not above[second, first]:
-            agree(first, second, where.same(first, second))
+            yield first, second
+    if clock.transfer == "rendezvous":
+        yield from itertools.product(range(n), copies)
+    yield from itertools.combinations(copies, 2)
+
+
+def _sharing(clock: Clock, first: int, second: int) -> list[list[Literal]]:
+    """When two nodes share something: any of these lists of literals."""
+    where, n = clock.where, clock.where.num_ops
+    if second < n:
+        return [[where.same(first, second)]]
+    tensor, to = divmod(second - n, where.devices)
+    producer, needed = where.producer[tensor], where.copies[tensor, to]
+    if first < n:
+        on_either = [[needed, where.on[first][to]], [needed, where.same(first, producer)]]
+        return [[needed]] if where.devices == 2 else on_either
+    other_tensor, other_to = divmod(first - n, where.devices)
+    other_producer, both = where.producer[other_tensor], [needed, where.copies[other_tensor, other_to]]
+    from_one = where.same(producer, other_producer)
     if clock.transfer == "link":
-        for first_copy, second_copy in itertools.combinations(where.copies, 2):
-            producers = (where.producer[tensor] for tensor, _ in (first_copy, second_copy))
-            needed = where.copies[first_copy], where.copies[second_copy]
-            agree(where.node(*first_copy), where.node(*second_copy), where.same(*producers), *needed)
+        return [[*both, from_one]]
+    if where.devices == 2 or to == other_to:
+        return [both]
+    return [[*both, shared] for shared in (from_one, where.on[producer][other_to], where.on[other_producer][to])]
 
 
 def _pure(

@@ -28,9 +28,9 @@ class Quanta:
 
     @classmethod
     def of(cls, seconds: Sequence[float], coarse: bool = False) -> "Quanta":
-        """The coarsest exact quanta if the seconds add up to at most 2^32 of them, or else 2^20 or more on their average.
+        """The coarsest exact quanta if the seconds add up to at most 2^32 of them, else 2^20 or more on their average.
 
-        `coarse` ones are exact up to 2^8 on the average of the seconds above 0, or else 2^6 or more.
+        `coarse` ones are exact up to 2^8 on the average of the seconds above 0, else 2^6 or more.
         """
         total = math.fsum(seconds)
         if total == 0:

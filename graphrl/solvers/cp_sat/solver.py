@@ -15,7 +15,7 @@ from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
 from graphrl.solvers.base import MAX_EVALUATIONS, Budget, Interrupted, Progress
 from graphrl.solvers.cp_sat.engine import Limits, minimise
-from graphrl.solvers.cp_sat.makespan import makespan_model
+from graphrl.solvers.cp_sat.makespan import MAX_PAIRS, makespan_model, num_pairs
 from graphrl.solvers.cp_sat.memory import check_memory
 from graphrl.solvers.cp_sat.model import Built
 from graphrl.solvers.cp_sat.peak import peak_model
@@ -25,7 +25,6 @@ from graphrl.solvers.list_scheduling import schedule
 
 DEFAULT_SECONDS = 60.0  # where the budget says evaluations alone
 MAX_OPS = 5000  # whose n^2 reachability is still quick
-MAX_PAIRS = 50_000  # of nodes, each a variable where order and clock are two axes
 ROUGH_SHARE = 0.6  # of the time for a model whose seconds are rounded to few quanta, before the one with many
 LEAST_PEAK: dict[str, Any] = {"objective": "peak_memory", "memory_limit": None}
 
@@ -64,7 +63,7 @@ def solve(
     Raises:
       Interrupted: on Ctrl-C, with the best plan so far.
       ProblemError: ortools is missing, an option is out of range, the graph has more than 5,000 ops (under a memory
-        limit and `free` or `link` some 300), or, where memory counts, outputs reuse buffers on several devices.
+        limit on several devices some 80 to 280), or, where memory counts, outputs reuse buffers on several devices.
       PlanError: the hint is no plan for this graph.
     """
     started = time.perf_counter()
@@ -96,11 +95,8 @@ def _check(graph: ComputationGraph, problem: Problem, workers: int, gap: float) 
         raise ProblemError(f"gap is {gap!r}: must be from 0 to below 1")
     if len(graph.ops) > MAX_OPS:
         raise ProblemError(f"method 'cp-sat' takes graphs of up to {MAX_OPS} ops: {graph.name!r} has {len(graph.ops)}")
-    if problem.memory_limit is not None and problem.devices > 1 and problem.transfer != "rendezvous":
-        nodes = [len(graph.ops)]
-        if problem.transfer == "link":
-            nodes.append(len(np.unique(graph.arrays.use_tensor)) * problem.devices)
-        pairs = sum(count * (count - 1) // 2 for count in nodes)
+    if problem.memory_limit is not None and problem.devices > 1:
+        pairs = num_pairs(graph, problem)
         if pairs > MAX_PAIRS:
             raise ProblemError(
                 f"method 'cp-sat' takes up to {MAX_PAIRS} pairs of nodes under a memory limit and transfer "
@@ -214,8 +210,7 @@ class _Search:
         def found(values: list[int]) -> None:
             self.consider(model.decode(values))
 
-        outcome = minimise(model.model, model.objective, model.variables, limits, found, self._tick)
-        return outcome.bound
+        return minimise(model.model, model.objective, model.variables, limits, found, self._tick)
 
     def _tick(self) -> bool:
         if self.progress is not None:

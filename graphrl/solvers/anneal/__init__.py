@@ -1,0 +1,1 @@
+"""Simulated annealing over the topological orders of one device (method "anneal")."""
