@@ -123,7 +123,7 @@ def test_sizes_that_do_not_fit_in_32_bits() -> None:
 @pytest.mark.parametrize("family", [in_tree, out_tree, series_parallel])
 def test_known_optima(family: Callable[[int, int], KnownPeak]) -> None:
     for seed in range(6):
-        known = family(25, seed)
+        known = family(16, seed)
         plan = solve(known.graph, ONE, ANY, seed, width=256)
         assert plan.value == known.peak
         assert plan.bound in (None, known.peak)

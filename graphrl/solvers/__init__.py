@@ -34,6 +34,7 @@ SOLVERS: dict[str, str] = {
     "alap": "graphrl.solvers.orders.simple:solve_alap",
     "random-ready": "graphrl.solvers.orders.random_orders:solve_ready",
     "random-priorities": "graphrl.solvers.orders.random_orders:solve_priorities",
+    "series-parallel": "graphrl.solvers.orders.series_parallel:solve",  # exact, for trees and series-parallel graphs
     # search, orders of one device
     "dfs-dp": "graphrl.solvers.orders.dfs_dp:solve",
     "beam": "graphrl.solvers.beam.solver:solve",  # approximate dynamic programming

@@ -19,7 +19,7 @@ from graphrl.plan import Plan
 from graphrl.solvers import chains as walks
 from graphrl.solvers.base import Budget, Progress
 from graphrl.solvers.cooling import Clock
-from graphrl.solvers.list_scheduling import schedule
+from graphrl.solvers.list_scheduling import Decisions, schedule
 from graphrl.solvers.neighbourhood import Mix, random_solution
 from graphrl.solvers.search import PopulationSearch
 
@@ -40,6 +40,7 @@ def solve(
     tries: int = 16,
     hot: float = 0.01,
     cold: float = 0.0002,
+    hint: Decisions | None = None,
 ) -> Plan:
     """The `Solver` "anneal-keys": whole steps of `chains * tries` evaluations within the budget; at least one.
 
@@ -49,6 +50,7 @@ def solve(
       chains: how many walk.
       tries: neighbours that each of them looks at in a step.
       hot, cold: first and last temperature: a rise of the objective by that share is accepted with chance 1/e.
+      hint: placement `[n]` and order `[m]` of a known plan, to start from in place of list scheduling.
 
     Raises:
       ProblemError: an option is out of range.
@@ -74,17 +76,18 @@ def solve(
         best=lambda state: (state.genes, state.value),
         evaluations=chains * tries,
     )
-    return search.run(_start(graph, problem, padded, seed, chains, start), budget, progress)
+    known = schedule(graph, problem) if hint is None and start == "list" else hint
+    return search.run(_start(graph, problem, padded, seed, chains, known), budget, progress)
 
 
 def _start(
-    graph: ComputationGraph, problem: Problem, padded: PaddedGraph, seed: int, chains: int, start: str
+    graph: ComputationGraph, problem: Problem, padded: PaddedGraph, seed: int, chains: int, known: Decisions | None
 ) -> walks.Chains:
     key = jax.random.key(seed)
-    if start == "random":
+    if known is None:
         solution = random_solution(jax.random.bits(key, (1, 2)), padded.sizes, problem.devices, chains)
         return walks.start(padded, solution, problem.devices, key)
-    return walks.start_at(graph, problem, padded, schedule(graph, problem), chains, key)
+    return walks.start_at(graph, problem, padded, known, chains, key)
 
 
 @functools.partial(jax.jit, static_argnames=("problem", "tries"), donate_argnames=("state",))

@@ -1,91 +1,49 @@
-"""The default method: the plain schedules first, then BRKGA that starts from them for the rest of the budget.
+"""The default method: the portfolio that was best for the time (README, "Opponents", has the figures).
 
-Never worse than list scheduling (on fewer devices too), and done as soon as the lower bound is reached.
+First plans without search: list scheduling, the given order, list scheduling on fewer devices. Then, as long as no plan
+reaches the bound and the budget lasts:
+
+peak memory of one device
+  1. `series-parallel`, which is exact, where the graph is of that kind
+  2. `dfs-dp` for a fifth of the budget, on up to 300 ops: often a proof within a second
+  3. `anneal` from the best orders so far (`brkga` where the evaluations are too few for it)
+
+everything else
+  1. `cp-sat` from the best plan, for half of the budget, on up to 300 ops, if the budget is in seconds
+  2. `anneal-keys` from the best plan
 """
 
 import dataclasses
-import time
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem
-from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
-from graphrl.solvers.base import Budget, Interrupted, Progress
+from graphrl.solvers.base import Budget, Progress
 from graphrl.solvers.list_scheduling import schedule
 from graphrl.solvers.plain import given_order
+from graphrl.solvers.portfolio import Decisions, Portfolio, Stage
 
-ROUNDING = 1e-5  # relative: the device knows values as float32; an exact look follows
-SECONDS_ROUNDING = 1e-9  # relative: the makespan bound is shaved by rounding (costs/bounds.py)
-Decisions = tuple[np.ndarray, np.ndarray]  # placement [n] and order [m]
-
-
-class _Optimal(Exception):
-    """Thrown through the search by its progress callback: its best plan reaches the bound."""
-
-    def __init__(self, plan: Plan) -> None:
-        super().__init__()
-        self.plan = plan
+DP_OPS, DP_SHARE = 300, 0.2
+CP_SAT_OPS, CP_SAT_SHARE = 300, 0.5
+ANNEAL_EVALUATIONS = 8 * 256  # a window of all chains: fewer are not worth a program
 
 
 def solve(
     graph: ComputationGraph, problem: Problem, budget: Budget, seed: int, progress: Progress | None = None
 ) -> Plan:
-    """The `Solver` "auto" (see the module).
+    """The `Solver` "auto" (see the module). Its bound is the best that any of its methods proved.
 
     Raises:
       Interrupted: on Ctrl-C, once there is a plan; it has the best of all so far.
     """
-    started = time.perf_counter()
-    bound = lower_bound(graph, problem)
-    plain: list[Plan] = []
-    starts: list[Decisions] = []
-    rest = budget
-
-    def finished(*found: Plan) -> Plan:
-        """The best of the plain plans and what was found, with what all of them took."""
-        best = min([*plain, *found], key=lambda plan: plan.rank)
-        evaluations = len(plain) + sum(plan.evaluations for plan in found)
-        seconds = time.perf_counter() - started
-        return dataclasses.replace(best, method="auto", evaluations=evaluations, seconds=seconds, bound=bound)
-
-    def watch(evaluations: int, seconds: float, plan: Callable[[], Plan], value: float) -> None:
-        if value <= bound * (1 + ROUNDING) and _optimal(found := plan(), bound):
-            raise _Optimal(found)
-        if progress is not None:
-            progress(len(plain) + evaluations, time.perf_counter() - started, lambda: finished(plan()), value)
-
-    try:
-        for start in _candidates(graph, problem):
-            plain.append(Plan.from_order(graph, problem, *start, method="auto", seconds=0, evaluations=1, seed=seed))
-            starts.append(start)
-            left = budget.less(len(plain), time.perf_counter() - started)
-            if left is None or _optimal(plain[-1], bound):
-                return finished()
-            rest = left
-        if progress is not None:
-            progress(len(plain), time.perf_counter() - started, finished, finished().value)
-        from graphrl.solvers.brkga_solver import solve as brkga  # imports jax: not needed before
-
-        return finished(brkga(graph, problem, rest, seed, watch, warm_starts=starts))
-    except (MemoryError, ProblemError, RuntimeError) as error:  # RuntimeError: how jax says that memory ran out
-        if not plain:
-            raise
-        fault = " ".join(str(error).split())[:200]
-        warnings.warn(f"BRKGA could not run ({fault}): the best plain plan stands", stacklevel=2)
-        return finished()
-    except _Optimal as stop:
-        return finished(stop.plan)
-    except Interrupted as stop:
-        raise Interrupted(finished(stop.plan)) from None
-    except KeyboardInterrupt:
-        if not plain:
-            raise
-        raise Interrupted(finished()) from None
+    portfolio = Portfolio("auto", graph, problem, budget, seed, progress, lower_bound(graph, problem))
+    portfolio.add(_candidates(graph, problem))
+    return portfolio.run(_stages(graph, problem, budget))
 
 
 def _candidates(graph: ComputationGraph, problem: Problem) -> Iterator[Decisions]:
@@ -101,6 +59,22 @@ def _candidates(graph: ComputationGraph, problem: Problem) -> Iterator[Decisions
         devices //= 2
 
 
-def _optimal(plan: Plan, bound: float) -> bool:
-    rounding = SECONDS_ROUNDING if plan.problem.objective == "makespan" else 0.0
-    return plan.excess == 0 and plan.value <= bound * (1 + rounding)
+def _stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterator[Stage]:
+    ops, few = len(graph.ops), budget.evaluations is not None and budget.evaluations < ANNEAL_EVALUATIONS
+    if problem.devices == 1 and problem.objective == "peak_memory":
+        yield Stage("series-parallel")
+        if ops <= DP_OPS:
+            yield Stage("dfs-dp", DP_SHARE)
+        yield Stage("brkga+") if few else Stage("anneal", options=_orders)
+    else:
+        if ops <= CP_SAT_OPS and budget.seconds is not None:
+            yield Stage("cp-sat", CP_SAT_SHARE, _hint)
+        yield Stage("anneal-keys", options=_hint)
+
+
+def _orders(found: list[Decisions]) -> dict[str, Any]:
+    return {"starts": tuple(order for _, order in found)}
+
+
+def _hint(found: list[Decisions]) -> dict[str, Any]:
+    return {"hint": found[0]}

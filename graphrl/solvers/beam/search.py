@@ -29,7 +29,6 @@ class Outcome(NamedTuple):
     """What a beam came to."""
 
     proven: bool  # no order is better than the best one known or, with a cap, no order is within the cap
-    finished: bool  # it ran to the last op
     compiled: float  # seconds of its first chunk, which compiles
     seconds: float  # of the others
 
@@ -105,7 +104,7 @@ class BeamSearch:
         proven = (finished or count == 0) and int(beam.least_cut) >= reached
         if proven:
             self.bound = max(self.bound or 0, reached * unit)
-        return Outcome(proven, finished, compiled, time.perf_counter() - started - compiled)
+        return Outcome(proven, compiled, time.perf_counter() - started - compiled)
 
     def _look(self, beam: Beam) -> tuple[int, int, list[int], int]:
         """Ops that have run, states, the ops of the best state, and its peak in units."""
@@ -115,7 +114,7 @@ class BeamSearch:
         return done, int(beam.states.size), ops.tolist(), int(peak)
 
     def _value(self) -> float:
-        """The objective of the best order so far; before there is one, of what the greedy rule makes of the best state."""
+        """The objective of the best order so far; before one, of what the greedy rule makes of a state."""
         begun = self._begun if not self.best else None
         peak = self.best_peak if begun is None else self.flow.peak(greedy(self.flow, begun))
         return one_device_value(self._graph, self._problem, peak)

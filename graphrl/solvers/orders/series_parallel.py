@@ -1,0 +1,107 @@
+"""The best order of one device where it can be had in polynomial time: series-parallel graphs and trees.
+
+It needs every buffer to have at most one user, and the dependencies to reduce to one edge by merging parallel edges and
+by removing ops with one predecessor and one successor (Valdes, Tarjan and Lawler 1982); all sources are joined to one
+source and all sinks to one sink before, so that trees are such graphs too. graphs/datasets/hill_valley.py then solves
+it from the inside out (Liu 1987; Kayaaslan, Lambert, Marchal and Ucar, TCS 707, 2018).
+"""
+
+import dataclasses
+import time
+
+import numpy as np
+
+from graphrl.costs.problem import Problem
+from graphrl.errors import ProblemError
+from graphrl.graphs.datasets import hill_valley
+from graphrl.graphs.datasets.hill_valley import Segment
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.plan import Plan
+from graphrl.solvers.base import Budget, Progress
+from graphrl.solvers.flow import Flow
+from graphrl.solvers.one_pass import require_one_device
+
+
+def solve(
+    graph: ComputationGraph, problem: Problem, budget: Budget, seed: int, progress: Progress | None = None
+) -> Plan:
+    """The `Solver` "series-parallel": the least peak memory, with itself as the bound. Budget and seed do not matter.
+
+    Raises:
+      ProblemError: the problem has several devices or another objective, or the graph is not of this kind.
+    """
+    require_one_device("series-parallel", problem)
+    if problem.objective != "peak_memory":
+        raise ProblemError("method 'series-parallel' minimises peak_memory: one device has no other makespan")
+    started = time.perf_counter()
+    order = best_order(Flow(graph))
+    if order is None:
+        raise ProblemError(
+            "method 'series-parallel' needs a series-parallel graph or a tree whose tensors have one reader each: "
+            "use another method, such as anneal"
+        )
+    seconds = time.perf_counter() - started
+    plan = Plan.from_order(
+        graph,
+        problem,
+        np.zeros(len(order), np.int64),
+        np.array(order, np.int64),
+        method="series-parallel",
+        seconds=seconds,
+        evaluations=1,
+        seed=seed,
+    )
+    plan = dataclasses.replace(plan, bound=plan.value)
+    if progress is not None:
+        progress(1, seconds, lambda: plan, plan.value)
+    return plan
+
+
+def best_order(flow: Flow) -> list[int] | None:
+    """An order of least peak memory, or None if the graph is not series-parallel with one reader a tensor."""
+    if flow.reuses or any(len(users) > 1 for users in flow.users):
+        return None
+    segments = _reduced(flow, _segments(flow))
+    return None if segments is None else hill_valley.order(segments)
+
+
+def _segments(flow: Flow) -> list[Segment]:
+    """The segment of each op."""
+    freed = [sum(flow.size[b] for b in reads if not flow.pinned[b]) for reads in flow.reads]
+    workspace = flow.graph.arrays.workspace_bytes.tolist()
+    segments = []
+    for op in range(flow.num_ops):
+        lasting = flow.held(op)
+        passing = sum(flow.size[b] for b in flow.writes[op]) - lasting  # outputs that nobody reads go at once
+        segments.append(hill_valley.op_segment(op, freed[op], lasting, workspace[op] + passing))
+    return segments
+
+
+def _reduced(flow: Flow, own: list[Segment]) -> list[Segment] | None:
+    """The segments of the whole graph, or None if it does not reduce to one edge."""
+    n = flow.num_ops
+    source, sink = n, n + 1
+    # parts[u][v]: what runs between u and v, branches in parallel; an edge has one branch without ops
+    parts: list[dict[int, list[list[Segment]]]] = [{} for _ in range(n + 2)]
+    before: list[set[int]] = [set(flow.predecessors[op]) or {source} for op in range(n)] + [set(), set()]
+    for op in range(n):
+        for other in before[op]:
+            parts[other][op] = [[]]
+        if not flow.successors[op]:
+            parts[op][sink] = [[]]
+            before[sink].add(op)
+    left = n
+    ready = [op for op in range(n) if len(before[op]) == 1 == len(parts[op])]
+    while ready:
+        op = ready.pop()
+        if len(before[op]) != 1 or len(parts[op]) != 1:
+            continue  # removed already
+        left -= 1
+        (u,), ((v, after),) = before[op], parts[op].items()
+        between = hill_valley.series(hill_valley.parallel(parts[u].pop(op)), [own[op]], hill_valley.parallel(after))
+        before[op], parts[op] = set(), {}
+        before[v].discard(op)
+        before[v].add(u)
+        parts[u].setdefault(v, []).append(between)
+        ready += [end for end in (u, v) if end < n and len(before[end]) == 1 == len(parts[end])]
+    return hill_valley.parallel(parts[source][sink]) if left == 0 else None

@@ -1,0 +1,177 @@
+"""The default method: never worse than its parts, within its budget, and stopped without losing what it has."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from test_optimize import TINY, tangle
+
+import graphrl
+from graphrl.costs.problem import Problem
+from graphrl.errors import ProblemError
+from graphrl.graphs.datasets.families import sample
+from graphrl.graphs.datasets.layered import layered
+from graphrl.graphs.graph import ComputationGraph, Op
+from graphrl.plan import Plan
+from graphrl.solvers import SOLVERS, auto, brute_force
+from graphrl.solvers.base import Budget, Interrupted
+from graphrl.solvers.portfolio import Portfolio, Stage
+
+GOOD = Plan.from_order(TINY, Problem(), [0] * 4, [0, 2, 1, 3], method="b", seconds=1, evaluations=9, seed=0)
+BAD = Plan.from_order(TINY, Problem(), [0] * 4, [0, 1, 2, 3], method="b", seconds=0, evaluations=1, seed=0)
+
+
+@pytest.mark.parametrize("objective", ["peak_memory", "makespan"])
+@pytest.mark.parametrize("evaluations", [1, 2, 500])
+def test_auto_is_never_worse_than_list(objective: Any, evaluations: int) -> None:
+    options: dict[str, Any] = {"objective": objective, "devices": 2, "latency": 0.5, "evaluations": evaluations}
+    auto, plain = (graphrl.optimize(tangle(30), method=method, **options) for method in ("auto", "list"))
+    assert auto.value <= plain.value
+    assert auto.evaluations <= evaluations
+
+
+def test_auto_is_never_worse_than_list_on_fewer_devices() -> None:
+    options: dict[str, Any] = {"objective": "makespan", "latency": 2.0, "transfer": "link"}
+    auto = graphrl.optimize(tangle(30), devices=4, evaluations=4, **options)
+    assert auto.evaluations <= 4
+    for devices in (1, 2, 4):
+        assert auto.value <= graphrl.optimize(tangle(30), devices=devices, method="list", **options).value
+
+
+def test_auto_stops_at_the_bound() -> None:
+    chain = ComputationGraph("chain", tuple(Op(f"op{i}", runtime=1.0) for i in range(4)))
+    plan = graphrl.optimize(chain, objective="makespan", devices=2, transfer="free", seconds=60)
+    assert plan.value == plan.bound == 2
+    assert plan.seconds < 30
+
+
+@pytest.mark.parametrize("family", ["in-tree", "out-tree", "series-parallel"])
+def test_known_peaks_are_found_and_proved(family: str) -> None:
+    graph, known = sample(family, 200, 0)
+    plan = graphrl.optimize(graph, seconds=60)
+    assert plan.value == plan.bound == known["optimal_peak_memory"]
+    assert plan.seconds < 30
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_small_graphs_are_solved_exactly(seed: int) -> None:
+    graph = layered(10 + seed % 16, seed)
+    plan = graphrl.optimize(graph, seconds=30)
+    assert plan.value == plan.bound  # proved
+    if len(graph.ops) <= 12:
+        assert plan.value == brute_force.solve(graph, Problem(), Budget(seconds=60), 0).value
+
+
+@pytest.mark.parametrize("transfer", ["free", "rendezvous", "link"])
+def test_a_budget_in_seconds_finds_optimal_makespans(transfer: Any) -> None:
+    problem: dict[str, Any] = {"objective": "makespan", "devices": 2, "transfer": transfer, "latency": 0.5}
+    plan = graphrl.optimize(TINY, seconds=20, **problem)
+    assert plan.value == brute_force.solve(TINY, Problem(**problem), Budget(seconds=60), 0).value
+    assert plan.bound == plan.value  # CP-SAT proves it
+    assert plan.seconds < 15
+
+
+# Stages
+
+
+def staged(monkeypatch: pytest.MonkeyPatch, solve: Callable[..., Plan], *more: Callable[..., Plan]) -> Portfolio:
+    """A portfolio of TINY with a bad plan, and its stages' solvers in the registry as "stage0", ..."""
+    import sys
+    import types
+
+    solvers = {f"stage{i}": found for i, found in enumerate((solve, *more))}
+    monkeypatch.setitem(sys.modules, "staged_solvers", types.SimpleNamespace(**solvers))
+    for name in solvers:
+        monkeypatch.setitem(SOLVERS, name, f"staged_solvers:{name}")
+    portfolio = Portfolio("auto", TINY, Problem(), Budget(100), 0, None, 0.0)
+    portfolio.add([BAD.decisions(TINY)])
+    return portfolio
+
+
+def good(graph: ComputationGraph, problem: Problem, budget: Budget, seed: int, *_: Any, **__: Any) -> Plan:
+    return GOOD
+
+
+def test_stages_share_the_budget_and_start_from_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+
+    def look(graph: Any, problem: Any, budget: Budget, seed: int, progress: Any, starts: Any = ()) -> Plan:
+        seen.append((budget.evaluations, [order.tolist() for _, order in starts]))
+        return GOOD
+
+    portfolio = staged(monkeypatch, look, look)
+    stages = [Stage("stage0", 0.5), Stage("stage1", options=lambda found: {"starts": found})]
+    plan = portfolio.run(stages)
+    assert seen == [(49, []), (90, [[0, 2, 1, 3], [0, 1, 2, 3]])]
+    assert (plan.value, plan.method, plan.evaluations) == (12, "auto", 19)
+
+
+def test_ctrl_c_in_a_stage_gives_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: Any, **__: Any) -> Plan:
+        raise Interrupted(GOOD)
+
+    with pytest.raises(Interrupted) as caught:
+        staged(monkeypatch, stopped).run([Stage("stage0")])
+    plan = caught.value.plan
+    assert (plan.value, plan.method, plan.evaluations) == (12, "auto", 10)
+    assert plan.bound is not None
+
+
+def test_ctrl_c_before_a_stage_has_a_plan_gives_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: Any, **__: Any) -> Plan:
+        raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted) as caught:
+        staged(monkeypatch, stopped).run([Stage("stage0")])
+    assert caught.value.plan.value == BAD.value
+
+
+def test_a_stage_is_ended_by_its_progress_at_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    def solve(graph: Any, problem: Any, budget: Any, seed: Any, progress: Any, **_: Any) -> Plan:
+        progress(9, 0.1, lambda: GOOD, 12.0)
+        raise AssertionError("the search went on")
+
+    portfolio = staged(monkeypatch, solve)
+    portfolio.bound = 12.0
+    plan = portfolio.run([Stage("stage0")])
+    assert (plan.value, plan.evaluations) == (12, 10)
+
+
+def test_a_stage_that_cannot_take_the_problem_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> Plan:
+        raise ProblemError("no")
+
+    assert staged(monkeypatch, refuse, good).run([Stage("stage0"), Stage("stage1")]).value == 12
+
+
+def test_a_stage_that_fails_is_told_and_the_best_plan_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> Plan:
+        raise RuntimeError("out of\nmemory")
+
+    portfolio = staged(monkeypatch, fail)
+    with pytest.warns(UserWarning, match=r"stage0 could not run \(out of memory\): the best plan so far stands"):
+        assert portfolio.run([Stage("stage0")]).value == BAD.value
+
+
+def test_a_proof_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    import dataclasses
+
+    def prove(*_: Any, **__: Any) -> Plan:
+        return dataclasses.replace(GOOD, bound=12.0)
+
+    def never(*_: Any, **__: Any) -> Plan:
+        raise AssertionError("not needed any more")
+
+    plan = staged(monkeypatch, prove, never).run([Stage("stage0"), Stage("stage1")])
+    assert plan.value == plan.bound == 12
+
+
+def test_the_rule() -> None:
+    def methods(graph: ComputationGraph, problem: Problem, budget: Budget) -> list[str]:
+        found: Iterator[Stage] = auto._stages(graph, problem, budget)
+        return [stage.method for stage in found]
+
+    long = Budget(seconds=10)
+    assert methods(TINY, Problem(), long) == ["series-parallel", "dfs-dp", "anneal"]
+    assert methods(TINY, Problem("makespan", 2), long) == ["cp-sat", "anneal-keys"]
+    assert methods(TINY, Problem("makespan", 2), Budget(500)) == ["anneal-keys"]
