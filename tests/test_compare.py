@@ -331,7 +331,7 @@ def _die_of_diamonds() -> None:
 
         return solve if name == "list" else find(name)
 
-    execute_module.find_solver = find_solver  # type: ignore[attr-defined]
+    execute_module.find_solver = find_solver  # type: ignore[attr-defined, assignment]
 
 
 def test_processes_are_at_most_the_cores() -> None:
