@@ -12,6 +12,7 @@ import argparse
 import ast
 import dataclasses
 import json
+import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,7 +84,7 @@ def _make(args: argparse.Namespace) -> None:
             entries.append({"file": f"{graph.name}.json", **facts})
             bar.advance(task)
     manifest = {"family": args.family, "ops": args.ops, "options": options, **_filter(args), "graphs": entries}
-    write_atomically(path, lambda file: file.write(json.dumps(manifest, indent=1) + "\n"))
+    write_atomically(path, lambda file: file.write(json.dumps(manifest, indent=1, allow_nan=False) + "\n"))
     print(f"{args.out}: {len(entries)} graphs and manifest.json")
 
 
@@ -105,8 +106,8 @@ def _with_room(args: argparse.Namespace, options: dict[str, Any]) -> Iterator[Sa
     keep_compiled()
     problem = graphrl.Problem("makespan", args.devices, args.transfer, memory_limit=args.memory_limit)
     low, high = args.room_filter
-    sizes, kept = None, 0
-    for first in range(args.seed, args.seed + _TRIES * max(_BATCH, args.count), _BATCH):
+    sizes, kept, tries = None, 0, _TRIES * max(_BATCH, args.count)
+    for first in range(args.seed, args.seed + tries, _BATCH):
         seeds = range(first, first + _BATCH)
         graphs, facts = zip(*(sample(args.family, args.ops, seed, options) for seed in seeds), strict=True)
         if sizes is None or not sizes.covers(common_sizes(graphs)):  # else the program of the last batch serves
@@ -114,11 +115,12 @@ def _with_room(args: argparse.Namespace, options: dict[str, Any]) -> Iterator[Sa
         room = room_to_improve(graphs, seeds, problem, low, high, args.shorter, sizes=sizes)
         for i in room.kept.nonzero()[0].tolist():
             if kept < args.count:
-                yield graphs[i], {"seed": seeds[i], **facts[i], "low": float(room.low[i]), "high": float(room.high[i])}
+                low_found = float(room.low[i]) if math.isfinite(room.low[i]) else None  # above the memory limit
+                yield graphs[i], {"seed": seeds[i], **facts[i], "low": low_found, "high": float(room.high[i])}
                 kept += 1
         if kept >= args.count:
             return
-    raise graphrl.ProblemError(f"the filter kept {kept} of {_TRIES * max(_BATCH, args.count)}: choose other limits")
+    raise graphrl.ProblemError(f"the filter kept {kept} of {tries}: choose other limits")
 
 
 def _filter(args: argparse.Namespace) -> dict[str, Any]:

@@ -8,9 +8,11 @@ peak memory of one device
   2. `dfs-dp` for a fifth of the budget, on up to 300 ops: often a proof within a second
   3. `anneal` from the best orders so far (`brkga` where the evaluations are too few for it)
 
-everything else
-  1. `cp-sat` from the best plan, for half of the budget, on up to 300 ops, if the budget is in seconds
-  2. `anneal-keys` from the best plan
+makespan, and peak memory of several devices (`cp-sat` only if the budget is in seconds)
+  rendezvous, up to 120 ops: `anneal-keys` for 3 tenths, `cp-sat` for half, `anneal-keys` for the rest
+  free and link, up to 300 ops: `cp-sat` for most of the budget, `anneal-keys` for the rest
+  peak memory, up to 60 ops: `cp-sat` for half, `anneal-keys` for the rest
+  otherwise `anneal-keys`; each from the best plan so far
 """
 
 import dataclasses
@@ -29,7 +31,7 @@ from graphrl.solvers.plain import given_order
 from graphrl.solvers.portfolio import Decisions, Portfolio, Stage
 
 DP_OPS, DP_SHARE = 300, 0.2
-CP_SAT_OPS, CP_SAT_SHARE = 300, 0.5
+RENDEZVOUS_OPS, OVERLAPPING_OPS, PEAK_OPS = 120, 300, 60  # up to which CP-SAT is worth its time
 ANNEAL_EVALUATIONS = 8 * 256  # a window of all chains: fewer are not worth a program
 
 
@@ -66,10 +68,18 @@ def _stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterat
         if ops <= DP_OPS:
             yield Stage("dfs-dp", DP_SHARE)
         yield Stage("brkga+") if few else Stage("anneal", options=_orders)
-    else:
-        if ops <= CP_SAT_OPS and budget.seconds is not None:
-            yield Stage("cp-sat", CP_SAT_SHARE, _hint)
-        yield Stage("anneal-keys", options=_hint)
+        return
+    if budget.seconds is not None:
+        if problem.objective == "peak_memory":
+            if ops <= PEAK_OPS:
+                yield Stage("cp-sat", 0.5, _hint)
+        elif problem.transfer == "rendezvous":
+            if ops <= RENDEZVOUS_OPS:
+                yield Stage("anneal-keys", 0.3, _hint)
+                yield Stage("cp-sat", 0.7, _hint)
+        elif ops <= OVERLAPPING_OPS:
+            yield Stage("cp-sat", 0.85, _hint)
+    yield Stage("anneal-keys", options=_hint)
 
 
 def _orders(found: list[Decisions]) -> dict[str, Any]:
