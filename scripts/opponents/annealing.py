@@ -38,8 +38,8 @@ def annealing(settings: Settings) -> Iterator[str]:
     sets = {ops: [sample("layered", ops, seed)[0] for seed in range(settings.graphs)] for ops in sizes}
     if settings.yardstick is not None:
         lines, rows = _against_yardstick(settings, sets, settings.yardstick)
-        yield f"## Annealing against compiled code\n\n{__doc__.split('auto against')[0].strip().rstrip(',')}.\n"
-        yield f"{markdown(HEADINGS, lines)}\nMean ratios of peaks: below 100% graphrl is better.\n\n{origin(rows)}"
+        told = "Mean ratios of peaks: below 100% graphrl is better. Layered graphs, one core each."
+        yield f"## Annealing against compiled code\n\n{told}\n\n{markdown(HEADINGS, lines)}\n{origin(rows)}"
     lines, rows = _against_dp(settings, sets)
     yield f"## auto against approximate dynamic programming\n\n{markdown(DP_HEADINGS, lines)}\n{origin(rows)}"
 
