@@ -7,8 +7,10 @@ import argparse
 import contextlib
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
+from types import FrameType
 from typing import Any, NoReturn
 
 from graphrl.errors import GraphrlError, ProblemError
@@ -39,8 +41,31 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line `argv` (by default the process's) and returns the exit code."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    """Runs the command line `argv` and returns the exit code.
+
+    Without `argv` it runs the process's, and does not return after a Ctrl-C: where that came while JAX was tracing or
+    compiling, Python would crash when it takes JAX down, and the exit code would be that of the crash.
+    """
+    if argv is not None:
+        return _run(argv)
+    interrupts: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        interrupts.append(number)
+        signal.default_int_handler(number, frame)
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, interrupt)
+    code = _run(sys.argv[1:])
+    if interrupts:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
+    return code
+
+
+def _run(arguments: Sequence[str]) -> int:
     try:
         args = _parser(arguments).parse_args(arguments)
         return int(args.run(args))

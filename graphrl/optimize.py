@@ -54,7 +54,8 @@ def optimize(
       memory_limit: bytes a device may hold, or None; only with "makespan". If no plan within it is found, the result
         is the one that exceeds it least: see `Plan.excess`.
       resident_weights: whether weights count on the devices of their ops for the whole run.
-      method: "auto" (list scheduling, then BRKGA from there), "brkga", "list", "random" or "given".
+      method: one of `solvers.SOLVERS`, perhaps with options as in "beam:width=1000"; "auto" is the portfolio that was
+        best for the time.
       evaluations: solutions to decode and cost at most. With neither limit the budget is 10 seconds; with both,
         whichever comes first. Results repeat exactly only under `evaluations`.
       seconds: of wall clock at most, compilation included, as far as the method's chunks of work allow.

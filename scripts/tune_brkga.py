@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from graphrl.costs.problem import Problem
+from graphrl.files import write_atomically
 from graphrl.graphs.datasets.regal_like import MODELS, RegalLike, regal_like
 from graphrl.solvers import brkga_tuned
 from graphrl.solvers.brkga_tuned import STORED, Grid, Setting, tune
@@ -53,7 +54,7 @@ def main() -> None:
         "results": report,
         "settings": settings,
     }
-    options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    write_atomically(options.out, lambda file: file.write(json.dumps(found, indent=1) + "\n"))
 
 
 if __name__ == "__main__":

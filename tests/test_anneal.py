@@ -212,3 +212,9 @@ def test_interrupted_search_has_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_several_devices_are_refused() -> None:
     with pytest.raises(ProblemError, match="method 'anneal' orders the ops of one device: devices must be 1, and is 2"):
         solve(layered(30, 0), Problem(devices=2), QUICK, 0)
+
+
+@pytest.mark.parametrize("chains", [-1, 0, 10**6])
+def test_chains_out_of_range_are_refused(chains: int) -> None:
+    with pytest.raises(ProblemError, match=f"chains is {chains}: must be from 1 to 1,024"):
+        solve(layered(30, 0), Problem(), QUICK, 0, chains=chains)

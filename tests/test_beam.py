@@ -177,6 +177,13 @@ def test_evaluations_limit_the_width() -> None:
     assert plan.order == solve(graph, ONE, ANY, 0, width=64).order
 
 
+@pytest.mark.parametrize("rank", ["peak", "live"])
+def test_evaluations_limit_all_beams_together(rank: str) -> None:
+    graph = layered(100, 0)  # small: a beam of 256 comes first
+    plan = solve(graph, ONE, Budget(evaluations=600), 0, rank=rank)
+    assert 256 < plan.evaluations <= 600
+
+
 @pytest.fixture
 def talkative(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports after every step."""

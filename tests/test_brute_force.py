@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from keyed_searches import interrupted_plan
 from random_graphs import graphs, plans, problems
 from search_graphs import random_dag
 
@@ -150,3 +151,9 @@ def test_a_budget_ends_it_without_a_bound() -> None:
     assert plan.bound is None
     assert plan.evaluations >= 1
     plan.check(random_dag(1, 14))
+
+
+def test_interrupted_it_has_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graphrl.solvers.watch.REPORT_SECONDS", 0.0)
+    graph = random_dag(0)
+    interrupted_plan(solve, graph, Problem("makespan", 2)).check(graph)

@@ -106,6 +106,11 @@ def test_options_reach_the_problem(model: str, capsys: pytest.CaptureFixture[str
     }
 
 
+def test_options_reach_the_method(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["optimize", model, "--method", "random-ready:samples=7", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["evaluations"] == 7
+
+
 def test_over_the_memory_limit_fails_but_is_written(
     model: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -175,6 +180,9 @@ OPTION_FAULTS = [
     (["--memory-limit", "16 apples", "--objective", "makespan"], "apples"),
     (["--memory-limit", "99999999TiB", "--objective", "makespan"], "outside"),
     (["--method", "magic"], "magic"),
+    (["--method", "beam:length=9"], "its options are width"),
+    (["--method", "beam:width=0"], "width is 0"),
+    (["--method", "anneal:chains=0"], "chains is 0"),
     (["--evaluations", "0"], "evaluations is 0"),
     (["--evaluations", "-5"], "evaluations is -5"),
     (["--evaluations", "many"], "not an integer"),
@@ -417,6 +425,25 @@ def test_ctrl_c_in_a_real_search(tmp_path: Path) -> None:
     assert (process.returncode, err) == (0, "")
     assert json.loads(out)["interrupted"] is True
     Plan.load(tmp_path / "plan.json").check(graph)
+
+
+def test_after_ctrl_c_the_exit_code_is_ours() -> None:
+    """Whatever happens while Python takes down what was interrupted: JAX crashes if it was compiling."""
+    code = """
+import atexit, os, signal, sys
+from graphrl import cli
+def run(arguments):
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt:
+        print("shown")
+    return 1
+atexit.register(os.abort)
+cli._run = run
+sys.exit(cli.main())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "shown\n", "")
 
 
 def test_a_reader_that_leaves_is_no_traceback(model: str) -> None:

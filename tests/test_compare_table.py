@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from graphrl.bench.machine import cores
 from graphrl.cli import main
@@ -141,7 +143,7 @@ def test_failures_and_plans_above_the_limit_count_as_neither_good_nor_won() -> N
 
 
 def test_ties() -> None:
-    exact = summarise([row("g", "a", 10**9), row("g", "b", 10**9 + 3), row("g", "c", 10**9)])
+    exact = summarise([row("g", "a", 2**40), row("g", "b", 2**40 + 1), row("g", "c", 2**40)])
     assert [(one.won, one.won_or_tied) for one in exact] == [(0, 1), (0, 0), (0, 1)]
     seconds = summarise(
         [row("g", "a", 0.1 + 0.2, objective="makespan"), row("g", "b", 0.3, objective="makespan", bound=0.3)]
@@ -235,6 +237,32 @@ def test_pictures_of_anything(rows: list[Row], tmp_path: Path) -> None:
         assert (tmp_path / f"{number}.png").read_bytes().startswith(b"\x89PNG")
 
 
+@given(st.floats(-1e4, 0), st.floats(0, 1e4))
+def test_bins_hold_both_ends(low: float, high: float) -> None:
+    edges = _edges(low, high)
+    assert edges[0] <= low
+    assert high <= edges[-1]
+    assert len(edges) <= 29
+
+
+def test_every_method_looks_different() -> None:
+    rows = [row("g", f"m{i}", 4 + i) for i in range(30)]
+    lines = quality_figure(rows).axes[0].get_lines()
+    curves, markers = lines[::2], lines[1::2]
+    assert len({(line.get_color(), line.get_linestyle()) for line in curves}) == 30
+    assert len({(line.get_color(), line.get_marker()) for line in markers}) == 30
+
+
+def test_every_panel_of_the_histogram_has_its_ticks() -> None:
+    """A panel with nothing below it in its column is not the last of the grid."""
+    rows = [row("g", method, 4) for method in "abcdefgh"]
+    figure = histogram_figure(rows, "a")
+    figure.draw_without_rendering()
+    for axes in (axes for axes in figure.axes if axes.get_visible()):
+        assert any(label.get_text() and label.get_visible() for label in axes.get_xticklabels())
+        assert axes.get_title().endswith("100.0%, +0.0% to +0.0%")
+
+
 # The command
 
 
@@ -313,6 +341,8 @@ def test_failures_are_told(model: str, capsys: pytest.CaptureFixture[str]) -> No
         (["{model}", "--methods", "magic"], 2, "unknown method 'magic'"),
         (["{model}", "--methods", "list", "--seeds", "0"], 2, "0 seeds: must be from 1"),
         (["{model}", "--methods", "list", "--seeds", "few"], 2, "not an integer"),
+        (["{model}", "--methods", "list", "--seeds", ","], 2, "names no seed"),
+        (["layered:20x0", "--methods", "list"], 2, "a set of no graphs"),
         (["{model}", "--methods", "list", "--seeds", "1,-2"], 2, "seed is -2"),
         (["{model}", "--methods", "list", "--seed", "4294967295", "--seeds", "2"], 2, "seed is 4294967296"),
         (["{model}", "--methods", "list", "--evaluations", "0"], 2, "evaluations is 0"),

@@ -50,6 +50,16 @@ def test_options() -> None:
         ("planted", 9, {"devices": "2"}, "option devices is '2': must be of the kind of its default, 2"),
         ("planted", 9, {"devices": True}, "option devices is True: must be"),
         ("layered", 9, {"parameter_cost": 1}, "option parameter_cost is 1: must be of the kind of its default, True"),
+        ("layered", 9, {"weights": (0.5, 0.6, 0.0, 0.0)}, "must be from 0, add up to 1, and as many as the means"),
+        ("layered", 9, {"weights": (0.5, 0.5)}, "must be from 0, add up to 1, and as many as the means"),
+        ("layered", 9, {"means": (1.0, 1.0, 1.0, -1.0)}, "means are .*: must be above 0"),
+        ("layered", 9, {"bytes_per_cost": 0}, "bytes_per_cost is 0: must be at least 1"),
+        ("regal-like", 9, {"er_probability": 1.5}, "er_probability is 1.5: must be a probability"),
+        ("regal-like", None, {"least_ops": 300}, "most_ops is 200: must be an integer of at least 300"),
+        ("regal-like", 9, {"sbm_blocks": 0}, "sbm_blocks is 0: must be an integer of at least 1"),
+        ("regal-like", 9, {"deviation": -1.0}, "deviation is -1.0: must be finite, the latter from 0"),
+        ("planted", 9, {"inputs": -1.0}, "inputs is -1.0: must be from 0 to 1000"),
+        ("series-parallel", 9, {"branching": 2.0}, "branching is 2.0: must be a probability"),
     ],
 )
 def test_errors(family: str, num_ops: int, options: dict[str, Any], says: str) -> None:

@@ -11,6 +11,7 @@ from search_graphs import random_dag
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
+from graphrl.graphs.datasets.trees import in_tree
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.solvers.base import Budget
 from graphrl.solvers.metis import partition, solve
@@ -57,6 +58,16 @@ def test_parts_are_balanced_by_what_the_objective_counts() -> None:
 def test_equal_seeds_give_equal_plans() -> None:
     graph, problem = random_dag(0), Problem("makespan", 4)
     assert solve(graph, problem, BUDGET, 3).order == solve(graph, problem, BUDGET, 3).order
+
+
+@pytest.mark.parametrize("devices", [2, 3, 8])
+def test_few_ops_are_shared_out_in_silence(devices: int, capfd: pytest.CaptureFixture[str]) -> None:
+    for num_ops in range(1, 3 * devices):
+        placement = partition(in_tree(num_ops, 0).graph, Problem("makespan", devices), 0)
+        assert placement.max() < devices
+        if num_ops < 2 * devices:
+            assert np.bincount(placement, minlength=devices).min() == num_ops // devices
+    assert capfd.readouterr().out == ""  # METIS itself writes there
 
 
 def test_without_pymetis_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,8 @@ _DESCRIPTION = f"""Compare methods on many graphs: every method on every graph w
 
 MODEL is a file (as for `graphrl optimize`), a folder of such files, or a generated set:
   layered:500x20        20 layered graphs of 500 ops, seeds 0 to 19; layered:500x20@100 has seeds 100 to 119
-  regal-like:x20        20 random graphs as REGAL describes them; likewise in-tree, out-tree, series-parallel, planted
+  regal-like:x20        20 random graphs as REGAL describes them, of 50 to 200 ops; regal-like:100x20 of 100
+  in-tree:100x20        20 trees of 100 ops; likewise out-tree, series-parallel and planted
 
 methods: {", ".join(SOLVERS)}; some take options, as in name:option=value"""
 
@@ -137,6 +138,8 @@ def _runs(args: argparse.Namespace) -> list["Run"]:
 
     problem, budget = problem_of(args), make_budget(args.evaluations, args.seconds)
     seeds = range(args.seed, args.seed + args.seeds) if isinstance(args.seeds, int) else args.seeds
+    if not seeds:
+        raise ProblemError("--seeds names no seed: give how many, or which, as in 0,1,5")
     for seed in (args.seed, *seeds[:1], *seeds[-1:], *seeds):
         check_seed(seed)
     for method in args.methods:

@@ -24,14 +24,16 @@ from graphrl.errors import GraphrlError
 from graphrl.graphs.readers import read_graph
 from graphrl.optimize import check_seed, make_budget, optimize
 from graphrl.plan import Plan
-from graphrl.solvers import SOLVERS
+from graphrl.solvers import SOLVERS, find_solver
 from graphrl.solvers.base import Interrupted
 from graphrl.units import format_bytes
 
-_DESCRIPTION = """Find a plan for a model: which device runs each op, and in which order.
+_DESCRIPTION = f"""Find a plan for a model: which device runs each op, and in which order.
 
 MODEL is graph JSON (see `graphrl convert`), ONNX, CostGraphDef text or a standard task graph (.stg), told apart by
-content; it may be gzipped."""
+content; it may be gzipped.
+
+methods: {", ".join(SOLVERS)}; some take options, as in name:option=value"""
 
 _EXAMPLES = """units:
   bytes    4096, 512MiB, 16GiB (powers of 1024) or 16GB (powers of 1000)
@@ -67,7 +69,10 @@ def add_parser(subparsers: Any) -> None:
     add_problem(parser.add_argument_group("problem"))
     search = parser.add_argument_group("search")
     search.add_argument(
-        "--method", choices=tuple(SOLVERS), default="auto", help="auto: list scheduling, then BRKGA (default)"
+        "--method",
+        default="auto",
+        metavar="M",
+        help="one of those above, perhaps with options (default: auto, the portfolio that was best for the time)",
     )
     add_budget(search)
     files = parser.add_argument_group("files to write")
@@ -84,6 +89,7 @@ def run(args: argparse.Namespace) -> int:
     problem = problem_of(args)
     budget = make_budget(args.evaluations, args.seconds)
     check_seed(args.seed)
+    find_solver(args.method)
     outputs = {"--output": args.output, "--trace": args.trace, "--plot": args.plot}
     check_outputs(outputs, args.model)
     if args.plot is not None:

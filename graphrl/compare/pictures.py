@@ -13,7 +13,7 @@ from graphrl.compare.runs import Row
 from graphrl.compare.table import best_known, by_method_and_case, gap, improvements
 from graphrl.plan_plot import DPI
 
-# Paul Tol's "muted" scheme, its faint ones darker; with more methods the markers change.
+# Paul Tol's "muted" scheme, its faint ones darker; with more methods the markers and the dashes change.
 _COLOURS = (
     "#332288",
     "#CC6677",
@@ -27,6 +27,7 @@ _COLOURS = (
     "#555555",
 )
 _MARKERS = "osD^vP*X<>"
+_DASHES = ("-", "--", ":")
 _BETTER, _WORSE = "#2E8B57", "#C1121F"
 _TICKS = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # percent
 _POINTS = 200  # of a curve
@@ -50,10 +51,11 @@ def quality_figure(rows: Sequence[Row], known: Sequence[Row] = ()) -> Figure:
         good = [row for some in cases.values() for row in some if row.feasible and row.curve]
         colour = _COLOURS[number % len(_COLOURS)]
         marker = _MARKERS[(number + number // len(_COLOURS)) % len(_MARKERS)]
+        dashes = _DASHES[number // len(_COLOURS) % len(_DASHES)]
         for last, budget in enumerate(reversed(dict.fromkeys(row.budget for row in good))):
             at_budget = [row for row in good if row.budget == budget]
             seconds, gaps = _mean_curve(at_budget, [best[row.case].value for row in at_budget])
-            axes.plot(seconds, gaps, linewidth=1.3, drawstyle="steps-post", color=colour)
+            axes.plot(seconds, gaps, dashes, linewidth=1.3, drawstyle="steps-post", color=colour)
             label = None if last else method
             axes.plot(
                 seconds[-1:], gaps[-1:], marker, label=label, markersize=6, linestyle="", color=colour, clip_on=False
@@ -124,7 +126,8 @@ def histogram_figure(rows: Sequence[Row], baseline: str) -> Figure:
 def _edges(low: float, high: float) -> np.ndarray:
     """The edges of the bins, percent: equal ones, 0 among them, over all values."""
     width = max((high - low) / _BINS, 0.01)
-    first, last = math.floor(low / width), math.ceil(high / width)
+    # a little more than the values: rounding must not put the ends outside
+    first, last = math.floor(low / width - 1e-9), math.ceil(high / width + 1e-9)
     return width * np.arange(min(first, -1), max(last, 1) + 1)
 
 
@@ -135,12 +138,14 @@ def _draw_histogram(axes: Any, method: str, baseline: str, percents: np.ndarray,
     axes.axvline(0, color="#555555", linewidth=0.8)
     axes.set_xlabel("improvement [%]", fontsize=9)
     axes.set_ylabel("graphs", fontsize=9)
+    axes.set_ylim(0, max(1.05, axes.get_ylim()[1]))
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.tick_params(labelsize=8)
+    axes.tick_params(labelsize=8, labelbottom=True)  # also where the panel below is empty
     title = method
     if len(percents):
         share = 100 * np.mean((percents > 0) | tied)
-        title += f"\nas good or better on {share:.1f}%, {percents.min():+.1f}% to {percents.max():+.1f}%"
+        least, most = percents.min() + 0.0, percents.max() + 0.0  # + 0.0: no -0.0
+        title += f"\nas good or better on {share:.1f}%, {least:+.1f}% to {most:+.1f}%"
     axes.set_title(_plain(title), fontsize=9)
 
 

@@ -60,13 +60,15 @@ def generated(name: str) -> Iterator[ComputationGraph]:
     """The graphs of a set by its name (see `load_graphs`).
 
     Raises:
-      ProblemError: the name is wrong, or the generator cannot make such graphs.
+      ProblemError: the name is wrong, the set is empty, or the generator cannot make such graphs.
     """
     match = _SET.fullmatch(name)
     family, ops, count, first = match.groups() if match else (name, None, None, None)
     if family not in FAMILIES or (ops is None and not FAMILIES[family].any_size):
         examples = ", ".join(f"{known}:{'' if FAMILIES[known].any_size else 100}x20" for known in FAMILIES)
         raise ProblemError(f"{shown(name)} is no file, no folder and no set of graphs; sets are {examples}")
+    if count is not None and int(count) == 0:
+        raise ProblemError(f"{shown(name)} is a set of no graphs: the number after x must be at least 1")
     begin = int(first or 0)
     for seed in range(begin, begin + int(count or 1)):
         yield sample(family, None if ops is None else int(ops), seed)[0]

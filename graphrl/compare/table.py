@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from graphrl.compare.execute import below
 from graphrl.compare.runs import Case, Row
+from graphrl.costs.problem import Problem
 
 TIE = 1e-9  # relative: makespans this close are equal; bytes are compared exactly
 
@@ -130,7 +131,9 @@ def _summary(
     to_best = [[gap(row.value or 0, best[case].value) for row in found] for case, found in good.items()]
     to_bound = [_mean([gap(row.value or 0, best[case].bound) for row in found]) for case, found in good.items()]
     others = [found for name, found in means.items() if name != method]
-    wins = [_rank(value, [found.get(case, math.inf) for found in others]) for case, value in means[method].items()]
+    wins = [
+        _rank(value, [found.get(case, math.inf) for found in others], case[1]) for case, value in means[method].items()
+    ]
     runs = sum(map(len, cases.values()))
     seconds = [_mean([row.seconds for row in found]) for found in good.values()]
     total = sum(row.seconds for row in rows)
@@ -142,7 +145,7 @@ def _summary(
         mean_gap=_mean([_mean(gaps) for gaps in to_best]) if rows else None,
         worst_gap=max(max(gaps) for gaps in to_best) if rows else None,
         bound_gap=_mean(to_bound) if rows else None,
-        optimal=sum(_tied(row.value or 0, best[row.case].bound) for row in rows) / runs,
+        optimal=sum(_tied(row.value or 0, best[row.case].bound, row.problem) for row in rows) / runs,
         won=wins.count("won") / len(cases),
         won_or_tied=(len(wins) - wins.count("lost")) / len(cases),
         value=_geometric(list(means[method].values())),
@@ -151,16 +154,16 @@ def _summary(
     )
 
 
-def _rank(value: float, others: Sequence[float]) -> str:
+def _rank(value: float, others: Sequence[float], problem: Problem) -> str:
     """Whether a value is "won" (the lowest alone), "tied" (with another) or "lost"."""
     lowest = min(others, default=math.inf)
-    if math.isinf(value) or (value > lowest and not _tied(value, lowest)):
+    if math.isinf(value) or (value > lowest and not _tied(value, lowest, problem)):
         return "lost"
-    return "tied" if _tied(value, lowest) else "won"
+    return "tied" if _tied(value, lowest, problem) else "won"
 
 
-def _tied(a: float, b: float) -> bool:
-    return math.isclose(a, b, rel_tol=TIE)
+def _tied(a: float, b: float, problem: Problem) -> bool:
+    return math.isclose(a, b, rel_tol=TIE if problem.objective == "makespan" else 0.0)
 
 
 def _mean(values: Sequence[float]) -> float:

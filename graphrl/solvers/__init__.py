@@ -53,7 +53,7 @@ SOLVERS: dict[str, str] = {
 
 
 def find_solver(method: str) -> "Solver":
-    """The solver of a method: a name, or a name with options as in "beam:width=1000,ties=live".
+    """The solver of a method: a name, or a name with options as in "beam:width=1000,tie=live".
 
     Options are the keyword-only parameters of the solver's function that are numbers, strings or booleans.
 

@@ -6,7 +6,7 @@ reaches the bound and the budget lasts:
 peak memory of one device
   1. `series-parallel`, which is exact, where the graph is of that kind
   2. `dfs-dp` for a fifth of the budget, on up to 300 ops: often a proof within a second
-  3. `anneal` from the best orders so far (`brkga` where the evaluations are too few for it)
+  3. `anneal` from the best orders so far (`brkga+` where the evaluations are too few for it)
 
 makespan, and peak memory of several devices (`cp-sat` only if the budget is in seconds)
   rendezvous, up to 120 ops: `anneal-keys` for 3 tenths, `cp-sat` for half, `anneal-keys` for the rest

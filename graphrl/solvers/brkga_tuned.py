@@ -96,25 +96,22 @@ def tune(
 ) -> dict[Setting, float]:
     """Scores every setting of the grid: the geometric mean over the graphs of the objective, in the graphs' units.
 
-    Biases and Beta distributions are traced: each triple of sizes compiles one program, which runs them all on all
-    graphs. All settings use the same random keys.
+    Sizes of a population are shapes, so each triple of them is a program of its own; all biases, Beta distributions and
+    graphs are one batch of it. All settings use the same random keys.
     """
-    padded = pad_batch(graphs)
-    count = len(graphs) * len(grid.biases)
-    tables = {
-        (alpha, beta): op_proposals(alpha, beta, padded.sizes, problem.devices, count)
-        for alpha, beta in itertools.product(grid.shapes, grid.shapes)
-    }
-    batch: PaddedGraph = jax.tree.map(lambda x: jnp.tile(x, (len(grid.biases), *[1] * (x.ndim - 1))), padded)
-    keys = jnp.tile(jax.random.split(jax.random.key(seed), len(graphs)), len(grid.biases))
-    biases = jnp.repeat(jnp.asarray(grid.biases, jnp.float32), len(graphs))
-    scores = {}
-    for population, elites, mutants in grid.sizes():
-        parameters = Parameters(population, elites, mutants)
-        for (alpha, beta), table in tables.items():
-            values = run_batch(keys, batch, problem, parameters, evaluations, table, elite_bias=biases)[1]
-            found = [objective(value, problem) for value in np.asarray(values, np.float64).tolist()]
-            means = np.log(found).reshape(len(grid.biases), len(graphs)).mean(1)
-            for bias, mean in zip(grid.biases, means.tolist(), strict=True):
-                scores[Setting(population, elites, mutants, bias, alpha, beta)] = float(np.exp(mean))
+    padded, pairs = pad_batch(graphs), list(itertools.product(grid.shapes, grid.shapes))
+    each = len(grid.biases) * len(graphs)  # runs of a pair
+    tables = [op_proposals(*pair, padded.sizes, problem.devices, each) for pair in pairs]
+    table = jax.tree.map(lambda *parts: jnp.concatenate(parts, 1), *tables)
+    repeats = len(pairs) * len(grid.biases)
+    batch: PaddedGraph = jax.tree.map(lambda x: jnp.tile(x, (repeats, *[1] * (x.ndim - 1))), padded)
+    keys = jnp.tile(jax.random.split(jax.random.key(seed), len(graphs)), repeats)
+    biases = jnp.tile(jnp.repeat(jnp.asarray(grid.biases, jnp.float32), len(graphs)), len(pairs))
+    scores: dict[Setting, float] = {}
+    for sizes in grid.sizes():
+        values = run_batch(keys, batch, problem, Parameters(*sizes), evaluations, table, elite_bias=biases)[1]
+        found = [objective(value, problem) for value in np.asarray(values, np.float64).tolist()]
+        means = np.exp(np.log(found).reshape(repeats, len(graphs)).mean(1)).tolist()
+        settings = itertools.product(pairs, grid.biases)
+        scores |= {Setting(*sizes, bias, *pair): mean for (pair, bias), mean in zip(settings, means, strict=True)}
     return scores

@@ -21,7 +21,6 @@ import dataclasses
 import heapq
 import math
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 import numpy as np
 
@@ -31,6 +30,7 @@ from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.memory_orders import memory_orders
+from graphrl.solvers.one_pass import Decided
 from graphrl.solvers.plan_builder import Builder, Trial
 
 Decisions = tuple[np.ndarray, np.ndarray]  # placement [n], order [m]
@@ -41,21 +41,13 @@ LOST = (0.0, 0.5)  # what a second that others lose counts as
 BISECTIONS = 6  # the first aims at the least peak of every device
 
 
-class Schedule(NamedTuple):
-    """The plan that list scheduling chose."""
-
-    placement: np.ndarray  # [n] int64, device of each op
-    order: np.ndarray  # [m] int64, node ids
-    evaluations: int  # plans and orders that were costed to choose it
-
-
 def schedule(graph: ComputationGraph, problem: Problem) -> Decisions:
     """The best list schedule: placement `[n] int64` and order `[m] int64` of node ids."""
     best = best_schedule(graph, problem)
     return best.placement, best.order
 
 
-def best_schedule(graph: ComputationGraph, problem: Problem) -> Schedule:
+def best_schedule(graph: ComputationGraph, problem: Problem) -> Decided:
     """The best list schedule, and how many plans were costed to find it."""
     flow = Flow(graph)
     best: tuple[tuple[int, float], Decisions] | None = None
@@ -69,7 +61,7 @@ def best_schedule(graph: ComputationGraph, problem: Problem) -> Schedule:
         if best is not None and best[0][0] == 0:
             break
     assert best is not None  # the first stage has a plan
-    return Schedule(*best[1], evaluations + flow.evaluations)
+    return Decided(*best[1], evaluations + flow.evaluations)
 
 
 def _stages(flow: Flow, problem: Problem) -> Iterator[Iterator[Decisions]]:

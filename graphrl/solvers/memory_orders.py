@@ -20,8 +20,6 @@ from graphrl.solvers.flow import Flow
 from graphrl.solvers.orders.simple import depth_first
 from graphrl.solvers.orders.traversal import post_order
 
-__all__ = ["Flow", "memory_orders"]
-
 MAX_BYTES_ABOVE = 2**62  # sums over paths grow exponentially
 
 

@@ -7,7 +7,7 @@ goes with its ops when they move, and one that a move makes necessary has a sens
 Moves, one or two ops at a time (REGAL's local search: "moving an op across devices or changing an op's order"):
 
 - device: an op goes to another device;
-- edge: an op and one of its readers go to the same other device, or to the reader's;
+- edge: an op and one of its readers go to one device: another than the op's, or, if they are apart, the op's;
 - place: an op's key moves up or down by a distance that is log-uniform from one place to half the order;
 - swap: two ops exchange their keys;
 - transfer: a transfer's lateness becomes 0, 1 or anything between.

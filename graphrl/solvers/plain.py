@@ -1,10 +1,10 @@
-"""Methods that build one plan and search no further: list scheduling and the graph's own order. One evaluation each."""
+"""Methods that search no further than a few rules: list scheduling and the graph's own order."""
 
 import numpy as np
 
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.solvers.list_scheduling import schedule
+from graphrl.solvers.list_scheduling import best_schedule
 from graphrl.solvers.one_pass import Decided, one_pass
 
 
@@ -20,4 +20,4 @@ def given_order(graph: ComputationGraph, problem: Problem) -> tuple[np.ndarray, 
 
 
 solve_given = one_pass("given", lambda graph, problem: Decided(*given_order(graph, problem)))
-solve_list = one_pass("list", lambda graph, problem: Decided(*schedule(graph, problem)))
+solve_list = one_pass("list", best_schedule)

@@ -45,7 +45,7 @@ def room_to_improve(
 
     Args:
       graphs: to be judged.
-      seeds: of BRKGA, one a graph: a graph's result does not depend on the others.
+      seeds: of BRKGA, one a graph: given `sizes`, a graph's result does not depend on the others.
       problem: REGAL's is the makespan on 2 devices; its memory limit is the hardware's.
       low, high: evaluations of the two runs; whole generations of them are made, at least one.
       shorter: kept if high's objective is at most (1 - shorter) times low's.

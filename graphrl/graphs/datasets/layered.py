@@ -61,6 +61,15 @@ class Layered:
             raise ProblemError("size_variability, edge_density and skip_density must be from 0 to 1 (skips: below 1)")
         if self.cost_per not in ("layer", "node"):
             raise ProblemError(f"cost_per is {self.cost_per!r}: must be layer or node")
+        parts = len(self.weights), len(self.means), len(self.deviations)
+        if len(set(parts)) > 1 or min(self.weights, default=-1) < 0 or abs(sum(self.weights) - 1) > 1e-9:
+            raise ProblemError(f"weights are {self.weights}: must be from 0, add up to 1, and as many as the means")
+        if min(self.means) <= 0 or min(self.deviations) < 0:
+            raise ProblemError(
+                f"means are {self.means}: must be above 0, and the deviations, {self.deviations}, from 0"
+            )
+        if self.bytes_per_cost < 1:
+            raise ProblemError(f"bytes_per_cost is {self.bytes_per_cost}: must be at least 1")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -9,11 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.seeds import check_count, generator
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 
 _MEAN_SECONDS = 50
 _MOST_BYTES = 100
+_MOST_INPUTS = 1000
 
 
 class Planted(NamedTuple):
@@ -33,7 +35,7 @@ def planted(num_ops: int, devices: int, seed: int, inputs: float = 2.0, window: 
 
     Args:
       num_ops: at least `devices`.
-      devices: 1 to 64.
+      devices: at least 1.
       seed: at least 0; instances of different sizes and seeds are independent.
       inputs: mean number of tensors drawn to be read by an op (Poisson; equal ones are merged).
       window: they are drawn uniformly from the window * devices ops that ended last before the reader starts: the
@@ -45,6 +47,8 @@ def planted(num_ops: int, devices: int, seed: int, inputs: float = 2.0, window: 
     check_count("devices", devices, 1)
     check_count("num_ops", num_ops, devices)
     check_count("window", window, 1)
+    if not 0 <= inputs <= _MOST_INPUTS:
+        raise ProblemError(f"inputs is {inputs}: must be from 0 to {_MOST_INPUTS}")
     rng = generator("planted", seed, num_ops, devices)
     start, end, placement = _schedule(num_ops, devices, rng)
     sources, targets = _edges(start, end, inputs, window * devices, rng)

@@ -6,6 +6,7 @@ we do not have. The released set is moreover selected to leave BRKGA room to imp
 """
 
 import dataclasses
+import math
 from typing import Literal, get_args
 
 import numpy as np
@@ -32,6 +33,9 @@ class RegalLike:
       most_tensors: an op makes 0 to this many tensors, uniformly.
       control: probability that an edge is a control edge although its source makes tensors.
       mean, deviation: of the normal distribution of bytes and of seconds, rounded to whole numbers of at least 1.
+
+    Raises:
+      ProblemError: a value is out of range.
     """
 
     least_ops: int = 50
@@ -47,6 +51,20 @@ class RegalLike:
     control: float = 0.1
     mean: float = 50.0
     deviation: float = 10.0
+
+    def __post_init__(self) -> None:
+        for name in ("least_ops", "ba_edges", "sbm_blocks"):
+            check_count(name, getattr(self, name), 1)
+        check_count("most_ops", self.most_ops, self.least_ops)
+        for name in ("ws_neighbours", "most_tensors"):
+            check_count(name, getattr(self, name), 0)
+        for name in ("er_probability", "ws_rewired", "sbm_within", "sbm_across", "control"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ProblemError(f"{name} is {getattr(self, name)}: must be a probability")
+        if not (abs(self.mean) < math.inf and 0 <= self.deviation < math.inf):
+            raise ProblemError(
+                f"mean is {self.mean} and deviation is {self.deviation}: must be finite, the latter from 0"
+            )
 
 
 def regal_like(

@@ -7,6 +7,7 @@ what runs after it does not, and each side is merged by Liu's rule.
 
 import numpy as np
 
+from graphrl.errors import ProblemError
 from graphrl.graphs.datasets import hill_valley
 from graphrl.graphs.datasets.known_peak import LOG_UNIFORM, Bytes, Edges, KnownPeak, Weights, known_peak
 from graphrl.graphs.datasets.seeds import check_count, generator
@@ -27,13 +28,15 @@ def series_parallel(num_ops: int, seed: int, branching: float = 0.5, sizes: Byte
     Args:
       num_ops: source and sink included, at least 2.
       seed: at least 0; graphs of different sizes and seeds are independent.
-      branching: see above; below 1.
+      branching: see above.
       sizes: of tensors and workspaces.
 
     Raises:
-      ProblemError: too few ops, or a bad seed.
+      ProblemError: too few ops, no probability, or a bad seed.
     """
     check_count("num_ops", num_ops, 2)
+    if not 0 <= branching <= 1:
+        raise ProblemError(f"branching is {branching}: must be a probability")
     rng = generator("series-parallel", seed, num_ops)
     inner = _draw(range(1, num_ops - 1), branching, rng)
     edges: Edges = []

@@ -11,6 +11,7 @@ import numpy as np
 from jax import lax
 
 from graphrl.costs.problem import Problem
+from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import bucket
 from graphrl.plan import Plan
@@ -26,6 +27,7 @@ from graphrl.solvers.orders.random_orders import Drawing
 from graphrl.solvers.watch import Watch
 
 WIDTH = 128  # places of a window
+MAX_CHAINS = 1024
 CHUNK_SECONDS = 0.25  # of device work between two looks at the clock
 CHUNK = 16  # windows, where the budget is in evaluations
 RANDOM_STARTS = 64
@@ -56,10 +58,12 @@ def solve(
       starts: orders `[n]` of ops to start from beside the quick rules'.
 
     Raises:
-      ProblemError: the problem has several devices.
+      ProblemError: the problem has several devices, or chains is out of range.
       Interrupted: on Ctrl-C, with the best plan so far.
     """
     require_one_device("anneal", problem)
+    if not 1 <= chains <= MAX_CHAINS:
+        raise ProblemError(f"chains is {chains}: must be from 1 to {MAX_CHAINS:,}")
     watch = Watch(budget, progress)
     search = _Search(graph, problem, seed, chains, starts, watch)
     try:

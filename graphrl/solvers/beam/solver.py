@@ -47,9 +47,9 @@ def solve(
 ) -> Plan:
     """The `Solver` "beam" (see the module).
 
-    An evaluation is a state's worth of steps: a beam of k states spends k. The width is at most the budget's
-    evaluations. Graphs of up to 128 ops start with 256 states, and go on with more only if some were cut off. Under a
-    limit of seconds a beam of 1,024 comes first, and the next is as wide as there seems to be time for.
+    An evaluation is a state's worth of steps: a beam of k states spends k. A beam is at most as wide as there are
+    evaluations left. Graphs of up to 128 ops start with 256 states, and go on with more only if some were cut off.
+    Under a limit of seconds a beam of 1,024 comes first, and the next is as wide as there seems to be time for.
 
     Args:
       width: states kept at each step.
@@ -67,10 +67,9 @@ def solve(
         if value not in known:
             raise ProblemError(f"{name} is {value!r}: must be {' or '.join(known)}")
     search = BeamSearch(graph, problem, budget, seed, progress, Rule(rank, "random" if rank == "live" else tie))
-    widest = width if budget.evaluations is None else min(width, budget.evaluations)
-    search.require_memory(widest)
+    search.require_memory(_affordable(search, budget, width))
     try:
-        (_widen if rank == "peak" else _lower_caps)(search, budget, widest)
+        (_widen if rank == "peak" else _lower_caps)(search, budget, width)
     except KeyboardInterrupt:
         if not search.has_plan:
             raise
@@ -83,7 +82,7 @@ def _widen(search: BeamSearch, budget: Budget, widest: int) -> None:
     width = _first_width(search, budget, widest)
     while width:
         outcome = search.run(width)
-        width = 0 if outcome.proven else _next_width(search, outcome, width, widest)
+        width = 0 if outcome.proven else _next_width(search, outcome, width, _affordable(search, budget, widest))
 
 
 def _lower_caps(search: BeamSearch, budget: Budget, widest: int) -> None:
@@ -92,12 +91,14 @@ def _lower_caps(search: BeamSearch, budget: Budget, widest: int) -> None:
     width, gap = _first_width(search, budget, widest), _FIRST_GAP
     while width and search.best_peak > 0 and not search.watch.over(search.evaluations):
         best = int(search.best_peak)
+        if _affordable(search, budget, width) < width:
+            return
         outcome = search.run(width, cap=best - max(1, best // gap))
         if search.bound is not None and search.bound >= search.best_peak:
             return
         if search.best_peak < best:
             continue
-        wider = 0 if outcome.proven else _next_width(search, outcome, width, widest)
+        wider = 0 if outcome.proven else _next_width(search, outcome, width, _affordable(search, budget, widest))
         if wider:
             width = wider
         elif gap > _LAST_GAP or best // gap <= 1:
@@ -106,7 +107,13 @@ def _lower_caps(search: BeamSearch, budget: Budget, widest: int) -> None:
             gap *= _SHRINK
 
 
+def _affordable(search: BeamSearch, budget: Budget, width: int) -> int:
+    """The width, or as many states as there are evaluations left."""
+    return width if budget.evaluations is None else min(width, budget.evaluations - search.evaluations)
+
+
 def _first_width(search: BeamSearch, budget: Budget, widest: int) -> int:
+    widest = _affordable(search, budget, widest)
     if search.flow.num_ops <= _SMALL:
         return min(widest, _FIRST_SMALL)
     return widest if budget.seconds is None else min(widest, _FIRST)

@@ -103,31 +103,15 @@ def minimise(
     Returns:
       A bound of the objective, None if there is none yet.
     """
-    cp_model = _cp_model()
-    solver = cp_model.CpSolver()
-    solver.parameters.max_time_in_seconds = limits.seconds
-    solver.parameters.random_seed = limits.seed % 2**31
-    solver.parameters.num_workers = limits.workers
-    solver.parameters.relative_gap_limit = limits.gap
-    solver.parameters.catch_sigint_signal = False  # Ctrl-C is Python's
+    solver = _solver(limits)
     waiting: list[list[int]] = []
-    left = limits.solutions
-
-    class Collect(cp_model.CpSolverSolutionCallback):  # type: ignore[name-defined]
-        def on_solution_callback(self) -> None:
-            nonlocal left
-            left -= 1
-            if left >= 0:
-                waiting.append([self.value(variable) for variable in variables])
-            if left <= 0:
-                self.stop_search()
-
+    collect = _collector(variables, limits.solutions, waiting)
     model.cp.minimize(objective)
     status: list[Any] = []
 
     def run() -> None:
         try:
-            status.append(solver.solve(model.cp, Collect()))
+            status.append(solver.solve(model.cp, collect))
         except Exception as error:  # of OR-Tools: passed to the caller's thread
             status.append(error)
 
@@ -148,6 +132,7 @@ def minimise(
             thread.join(0.05)
     if isinstance(status[0], Exception):
         raise status[0]
+    cp_model = _cp_model()
     if status[0] in (cp_model.INFEASIBLE, cp_model.MODEL_INVALID):
         raise RuntimeError("cp-sat: the model refuses a plan that is known: a fault of graphrl")
     while waiting:
@@ -155,3 +140,29 @@ def minimise(
     if status[0] == cp_model.UNKNOWN:
         return None
     return round(solver.best_objective_bound)  # an integer, and below 2^50 a float is one
+
+
+def _solver(limits: Limits) -> Any:
+    solver = _cp_model().CpSolver()
+    solver.parameters.max_time_in_seconds = limits.seconds
+    solver.parameters.random_seed = limits.seed % 2**31
+    solver.parameters.num_workers = limits.workers
+    solver.parameters.relative_gap_limit = limits.gap
+    solver.parameters.catch_sigint_signal = False  # Ctrl-C is Python's
+    return solver
+
+
+def _collector(variables: Sequence[Expression], solutions: int, waiting: list[list[int]]) -> Any:
+    """A callback that adds the values of each solution to `waiting`, and ends the search after so many."""
+    cp_model, left = _cp_model(), solutions
+
+    class Collector(cp_model.CpSolverSolutionCallback):  # type: ignore[name-defined]
+        def on_solution_callback(self) -> None:
+            nonlocal left
+            left -= 1
+            if left >= 0:
+                waiting.append([self.value(variable) for variable in variables])
+            if left <= 0:
+                self.stop_search()
+
+    return Collector()

@@ -40,6 +40,7 @@ from graphrl.solvers.memory_walk import MemoryWalk
 from graphrl.solvers.one_pass import one_device_value, require_one_device
 from graphrl.solvers.watch import Watch
 
+MAX_BYTES = 2**30  # of the table of states
 STATES = 2_000_000  # some 0.5 GB at 500 ops
 LOOK = 64  # turns of the search between two looks at the clock
 
@@ -60,7 +61,7 @@ def solve(
 
     Args:
       paper: the search as the paper describes it, without what makes it faster.
-      states: how many of them to remember.
+      states: how many of them to remember, as far as they fit in 1 GiB.
 
     Raises:
       ProblemError: there are several devices, or `states` is negative.
@@ -89,7 +90,7 @@ def solve(
         return watch.over(search.steps // n)
 
     try:
-        search.run(ended)
+        search.run(ended, math.inf if budget.evaluations is None else n * budget.evaluations)
         return plan()
     except KeyboardInterrupt as stop:
         if not search.best or isinstance(stop, Interrupted):
@@ -122,7 +123,9 @@ class DepthFirst:
         self._n, self._successors = flow.num_ops, flow.successors
         self._left = [len(before) for before in flow.predecessors]
         self._ready = [op for op in range(self._n) if self._left[op] == 0]
-        self._random, self._paper, self._states = random.Random(seed), paper, states
+        self._random, self._paper = random.Random(seed), paper
+        state = len(graph.ops) // 8 + 100  # bytes, roughly: a set is an integer of as many bits as ops
+        self._states = min(states, MAX_BYTES // state)
         self._floor = 0.0 if paper else lower_bound(graph, Problem())
         self._seen: dict[State, float] = {}
         self._stack: list[_Frame] = []
@@ -132,14 +135,14 @@ class DepthFirst:
         self.finished = False
         self.steps = 0
 
-    def run(self, ended: Callable[[], bool]) -> None:
-        """Searches until it is finished, or has an order and `ended` says that it is time."""
+    def run(self, ended: Callable[[], bool], most_steps: float = math.inf) -> None:
+        """Searches until it is finished, or has an order and `ended` or the number of steps says that it is time."""
         self._ended = ended
         self._stack.append(_Frame(-1, 0, 0, 0, self._children(0)))
         turns = 0
         while self._stack:
             turns += 1
-            if turns % LOOK == 0 and self.best and ended():
+            if self.best and (self.steps >= most_steps or (turns % LOOK == 0 and ended())):
                 return
             frame = self._stack[-1]
             if frame.peak >= self.best_peak or not frame.children:
