@@ -60,12 +60,12 @@ def find_solver(method: str) -> "Solver":
     Raises:
       ProblemError: there is no such method or option, or a value is not of its type; the message lists the known.
     """
-    name, _, options = method.partition(":")
+    name, colon, options = method.partition(":")
     if name not in SOLVERS:
         raise ProblemError(f"unknown method {name!r}: known are {', '.join(SOLVERS)}")
     module, function = SOLVERS[name].split(":")
     solver = getattr(importlib.import_module(module), function)
-    return functools.partial(solver, **_parsed(name, solver, options)) if options else solver
+    return functools.partial(solver, **_parsed(name, solver, options)) if colon else solver
 
 
 def _parsed(name: str, solver: "Solver", options: str) -> dict[str, Any]:
@@ -75,12 +75,14 @@ def _parsed(name: str, solver: "Solver", options: str) -> dict[str, Any]:
         for parameter in inspect.signature(solver).parameters.values()
         if parameter.kind is parameter.KEYWORD_ONLY and types.get(parameter.name) in (int, float, str, bool)
     }
-    parsed = {}
+    parsed: dict[str, Any] = {}
     for option in options.split(","):
         key, equals, value = option.partition("=")
         if key not in known:
             options_of = f"its options are {', '.join(known)}" if known else "it has none"
             raise ProblemError(f"method {name!r} has no option {key!r}: {options_of}")
+        if key in parsed:
+            raise ProblemError(f"method {name!r} has option {key!r} twice")
         parsed[key] = _value(name, key, value if equals else "", known[key])
     return parsed
 

@@ -5,7 +5,7 @@ reaches the bound and the budget lasts:
 
 peak memory of one device
   1. `series-parallel`, which is exact, where the graph is of that kind
-  2. `dfs-dp` for a fifth of the budget, on up to 300 ops: often a proof within a second
+  2. `dfs-dp` for a fifth of the budget, at most 2 s, on up to 300 ops: often a proof within a second
   3. `anneal` from the best orders so far (`brkga+` where the evaluations are too few for it)
 
 makespan, and peak memory of several devices (`cp-sat` only if the budget is in seconds)
@@ -30,7 +30,7 @@ from graphrl.solvers.list_scheduling import schedule
 from graphrl.solvers.plain import given_order
 from graphrl.solvers.portfolio import Decisions, Portfolio, Stage
 
-DP_OPS, DP_SHARE = 300, 0.2
+DP_OPS, DP_SHARE, DP_SECONDS = 300, 0.2, 2.0
 RENDEZVOUS_OPS, OVERLAPPING_OPS, PEAK_OPS = 120, 300, 60  # up to which CP-SAT is worth its time
 ANNEAL_EVALUATIONS = 8 * 256  # a window of all chains: fewer are not worth a program
 
@@ -66,19 +66,19 @@ def _stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterat
     if problem.devices == 1 and problem.objective == "peak_memory":
         yield Stage("series-parallel")
         if ops <= DP_OPS:
-            yield Stage("dfs-dp", DP_SHARE)
+            yield Stage("dfs-dp", DP_SHARE, DP_SECONDS)
         yield Stage("brkga+") if few else Stage("anneal", options=_orders)
         return
     if budget.seconds is not None:
         if problem.objective == "peak_memory":
             if ops <= PEAK_OPS:
-                yield Stage("cp-sat", 0.5, _hint)
+                yield Stage("cp-sat", 0.5, options=_hint)
         elif problem.transfer == "rendezvous":
             if ops <= RENDEZVOUS_OPS:
-                yield Stage("anneal-keys", 0.3, _hint)
-                yield Stage("cp-sat", 0.7, _hint)
+                yield Stage("anneal-keys", 0.3, options=_hint)
+                yield Stage("cp-sat", 0.7, options=_hint)
         elif ops <= OVERLAPPING_OPS:
-            yield Stage("cp-sat", 0.85, _hint)
+            yield Stage("cp-sat", 0.85, options=_hint)
     yield Stage("anneal-keys", options=_hint)
 
 

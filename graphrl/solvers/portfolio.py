@@ -1,6 +1,7 @@
 """Several methods one after the other, as one: each may start from what those before it found."""
 
 import dataclasses
+import math
 import time
 import warnings
 from collections.abc import Callable, Iterable
@@ -26,6 +27,7 @@ class Stage(NamedTuple):
 
     method: str
     share: float = 1.0  # of what is left of the budget
+    seconds: float = math.inf  # at most
     options: Callable[[list[Decisions]], dict[str, Any]] = lambda found: {}  # from the plans so far, the best first
 
 
@@ -118,7 +120,7 @@ class Portfolio:
     def _run(self, stage: Stage, left: Budget) -> None:
         part = Budget(
             None if left.evaluations is None else max(1, int(stage.share * left.evaluations)),
-            None if left.seconds is None else stage.share * left.seconds,
+            None if left.seconds is None else min(stage.share * left.seconds, stage.seconds),
         )
         ranked = [plan.decisions(self._graph) for plan in sorted(self._plans, key=_rank)]
         try:

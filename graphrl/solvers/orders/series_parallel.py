@@ -32,7 +32,9 @@ def solve(
     """
     require_one_device("series-parallel", problem)
     if problem.objective != "peak_memory":
-        raise ProblemError("method 'series-parallel' minimises peak_memory: one device has no other makespan")
+        raise ProblemError(
+            "method 'series-parallel' minimises peak_memory: on one device every order has the same makespan"
+        )
     started = time.perf_counter()
     order = best_order(Flow(graph))
     if order is None:
