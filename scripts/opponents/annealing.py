@@ -38,7 +38,10 @@ def annealing(settings: Settings) -> Iterator[str]:
     sets = {ops: [sample("layered", ops, seed)[0] for seed in range(settings.graphs)] for ops in sizes}
     if settings.yardstick is not None:
         lines, rows = _against_yardstick(settings, sets, settings.yardstick)
-        told = "Mean ratios of peaks: below 100% graphrl is better. The yardstick has one core, and so has annealing with --processes 2 or more on two cores."
+        told = (
+            "Mean ratios of peaks: below 100% graphrl is better. The yardstick has one core, and so has annealing with "
+            "--processes 2 or more on two cores."
+        )
         yield f"## Annealing against compiled code\n\n{told}\n\n{markdown(HEADINGS, lines)}\n{origin(rows)}"
     lines, rows = _against_dp(settings, sets)
     yield f"## auto against approximate dynamic programming\n\n{markdown(DP_HEADINGS, lines)}\n{origin(rows)}"
