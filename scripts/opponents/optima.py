@@ -59,7 +59,8 @@ def _known_peaks(settings: Settings, family: str) -> list[str]:
     graphs = [graph for graph, _ in samples]
     rows = settings.compared(graphs, Problem(), ("auto",), _seconds(settings)).rows
     found = [row.value == peaks[row.graph] for row in rows]
-    return [f"auto finds the least peak: {family}, {sizes} ops", *_share(found), _time(settings)]
+    of = ", ".join(map(str, sizes))
+    return [f"auto finds the least peak: {family}, {of} ops", *_share(found), _time(settings)]
 
 
 def _against_exact(settings: Settings) -> list[str]:
