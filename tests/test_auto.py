@@ -175,6 +175,8 @@ def test_the_rule() -> None:
     assert methods(TINY, Problem(), long) == ["series-parallel", "dfs-dp", "anneal"]
     assert methods(TINY, Problem("makespan", 2), long) == ["anneal-keys", "cp-sat", "anneal-keys"]
     assert methods(TINY, Problem("makespan", 2, "link"), long) == ["cp-sat", "anneal-keys"]
+    assert methods(TINY, Problem("makespan", 2, "free"), long) == ["brkga+", "cp-sat"]
+    assert methods(TINY, Problem("makespan", 2, "free"), Budget(500)) == ["brkga+"]
     assert methods(TINY, Problem(devices=2), long) == ["cp-sat", "anneal-keys"]
     assert methods(layered(130, 0), Problem("makespan", 2), long) == ["anneal-keys"]
     assert methods(TINY, Problem("makespan", 2), Budget(500)) == ["anneal-keys"]

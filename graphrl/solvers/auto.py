@@ -10,7 +10,8 @@ peak memory of one device
 
 makespan, and peak memory of several devices (`cp-sat` only if the budget is in seconds)
   rendezvous, up to 120 ops: `anneal-keys` for 3 tenths, `cp-sat` for half, `anneal-keys` for the rest
-  free and link, up to 300 ops: `cp-sat` for most of the budget, `anneal-keys` for the rest
+  free: `brkga+`, for 4 tenths up to 300 ops, and then `cp-sat`
+  link, up to 300 ops: `cp-sat` for most of the budget, `anneal-keys` for the rest
   peak memory, up to 60 ops: `cp-sat` for half, `anneal-keys` for the rest
   otherwise `anneal-keys`; each from the best plan so far
 """
@@ -62,24 +63,32 @@ def _candidates(graph: ComputationGraph, problem: Problem) -> Iterator[Decisions
 
 
 def _stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterator[Stage]:
-    ops, few = len(graph.ops), budget.evaluations is not None and budget.evaluations < ANNEAL_EVALUATIONS
+    ops, timed = len(graph.ops), budget.seconds is not None
+    few = budget.evaluations is not None and budget.evaluations < ANNEAL_EVALUATIONS
     if problem.devices == 1 and problem.objective == "peak_memory":
         yield Stage("series-parallel")
         if ops <= DP_OPS:
             yield Stage("dfs-dp", DP_SHARE, DP_SECONDS)
         yield Stage("brkga+") if few else Stage("anneal", options=_orders)
         return
-    if budget.seconds is not None:
-        if problem.objective == "peak_memory":
-            if ops <= PEAK_OPS:
-                yield Stage("cp-sat", 0.5, options=_hint)
-        elif problem.transfer == "rendezvous":
-            if ops <= RENDEZVOUS_OPS:
-                yield Stage("anneal-keys", 0.3, options=_hint)
-                yield Stage("cp-sat", 0.7, options=_hint)
-        elif ops <= OVERLAPPING_OPS:
+    if problem.objective == "peak_memory":
+        if timed and ops <= PEAK_OPS:
+            yield Stage("cp-sat", 0.5, options=_hint)
+        yield Stage("anneal-keys", options=_hint)
+    elif problem.transfer == "rendezvous":
+        if timed and ops <= RENDEZVOUS_OPS:
+            yield Stage("anneal-keys", 0.3, options=_hint)
+            yield Stage("cp-sat", 0.7, options=_hint)
+        yield Stage("anneal-keys", options=_hint)
+    elif problem.transfer == "free":
+        proves = timed and ops <= OVERLAPPING_OPS
+        yield Stage("brkga+", 0.4 if proves else 1.0)
+        if proves:
+            yield Stage("cp-sat", options=_hint)
+    else:
+        if timed and ops <= OVERLAPPING_OPS:
             yield Stage("cp-sat", 0.85, options=_hint)
-    yield Stage("anneal-keys", options=_hint)
+        yield Stage("anneal-keys", options=_hint)
 
 
 def _orders(found: list[Decisions]) -> dict[str, Any]:
