@@ -179,4 +179,5 @@ def test_the_rule() -> None:
     assert methods(TINY, Problem("makespan", 2, "free"), Budget(500)) == ["brkga+"]
     assert methods(TINY, Problem(devices=2), long) == ["cp-sat", "anneal-keys"]
     assert methods(layered(130, 0), Problem("makespan", 2), long) == ["anneal-keys"]
+    assert methods(layered(130, 0), Problem("makespan", 2, "link"), long) == ["anneal-keys", "cp-sat"]
     assert methods(TINY, Problem("makespan", 2), Budget(500)) == ["anneal-keys"]

@@ -8,12 +8,12 @@ peak memory of one device
   2. `dfs-dp` for a fifth of the budget, at most 2 s, on up to 300 ops: often a proof within a second
   3. `anneal` from the best orders so far (`brkga+` where the evaluations are too few for it)
 
-makespan, and peak memory of several devices (`cp-sat` only if the budget is in seconds)
+makespan, and peak memory of several devices (`cp-sat` only if the budget is in seconds), each from the best plan so far
+  free: `brkga+`, up to 300 ops for 4 tenths of the budget, and then `cp-sat`
+  link, up to 120 ops: `cp-sat` for 85%, then `anneal-keys`; up to 300: `anneal-keys` for 6 tenths, then `cp-sat`
   rendezvous, up to 120 ops: `anneal-keys` for 3 tenths, `cp-sat` for half, `anneal-keys` for the rest
-  free: `brkga+`, for 4 tenths up to 300 ops, and then `cp-sat`
-  link, up to 300 ops: `cp-sat` for most of the budget, `anneal-keys` for the rest
   peak memory, up to 60 ops: `cp-sat` for half, `anneal-keys` for the rest
-  otherwise `anneal-keys`; each from the best plan so far
+  otherwise `anneal-keys`
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ from graphrl.solvers.plain import given_order
 from graphrl.solvers.portfolio import Decisions, Portfolio, Stage
 
 DP_OPS, DP_SHARE, DP_SECONDS = 300, 0.2, 2.0
-RENDEZVOUS_OPS, OVERLAPPING_OPS, PEAK_OPS = 120, 300, 60  # up to which CP-SAT is worth its time
+PEAK_OPS, SMALL_OPS, MEDIUM_OPS = 60, 120, 300  # up to which CP-SAT is worth its time
 ANNEAL_EVALUATIONS = 8 * 256  # a window of all chains: fewer are not worth a program
 
 
@@ -75,20 +75,21 @@ def _stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterat
         if timed and ops <= PEAK_OPS:
             yield Stage("cp-sat", 0.5, options=_hint)
         yield Stage("anneal-keys", options=_hint)
-    elif problem.transfer == "rendezvous":
-        if timed and ops <= RENDEZVOUS_OPS:
-            yield Stage("anneal-keys", 0.3, options=_hint)
-            yield Stage("cp-sat", 0.7, options=_hint)
-        yield Stage("anneal-keys", options=_hint)
     elif problem.transfer == "free":
-        proves = timed and ops <= OVERLAPPING_OPS
+        proves = timed and ops <= MEDIUM_OPS
         yield Stage("brkga+", 0.4 if proves else 1.0)
         if proves:
             yield Stage("cp-sat", options=_hint)
-    else:
-        if timed and ops <= OVERLAPPING_OPS:
-            yield Stage("cp-sat", 0.85, options=_hint)
+    elif timed and ops <= SMALL_OPS:
+        if problem.transfer == "rendezvous":
+            yield Stage("anneal-keys", 0.3, options=_hint)
+        yield Stage("cp-sat", 0.7 if problem.transfer == "rendezvous" else 0.85, options=_hint)
         yield Stage("anneal-keys", options=_hint)
+    else:
+        proves = timed and problem.transfer == "link" and ops <= MEDIUM_OPS
+        yield Stage("anneal-keys", 0.6 if proves else 1.0, options=_hint)
+        if proves:
+            yield Stage("cp-sat", options=_hint)
 
 
 def _orders(found: list[Decisions]) -> dict[str, Any]:
