@@ -174,10 +174,10 @@ def test_the_rule() -> None:
     long = Budget(seconds=10)
     assert methods(TINY, Problem(), long) == ["series-parallel", "dfs-dp", "anneal"]
     assert methods(TINY, Problem("makespan", 2), long) == ["anneal-keys", "cp-sat", "anneal-keys"]
-    assert methods(TINY, Problem("makespan", 2, "link"), long) == ["cp-sat", "anneal-keys"]
-    assert methods(TINY, Problem("makespan", 2, "free"), long) == ["brkga+", "cp-sat"]
-    assert methods(TINY, Problem("makespan", 2, "free"), Budget(500)) == ["brkga+"]
+    for transfer in ("free", "link"):
+        problem = Problem("makespan", 2, transfer)  # type: ignore[arg-type]
+        assert methods(TINY, problem, long) == ["brkga+", "anneal-keys", "cp-sat"]
+        assert methods(TINY, problem, Budget(500)) == ["brkga+", "anneal-keys"]
     assert methods(TINY, Problem(devices=2), long) == ["cp-sat", "anneal-keys"]
     assert methods(layered(130, 0), Problem("makespan", 2), long) == ["anneal-keys"]
-    assert methods(layered(130, 0), Problem("makespan", 2, "link"), long) == ["anneal-keys", "cp-sat"]
     assert methods(TINY, Problem("makespan", 2), Budget(500)) == ["anneal-keys"]

@@ -9,8 +9,7 @@ peak memory of one device
   3. `anneal` from the best orders so far (`brkga+` where the evaluations are too few for it)
 
 makespan, and peak memory of several devices (`cp-sat` only if the budget is in seconds), each from the best plan so far
-  free: `brkga+`, up to 300 ops for 4 tenths of the budget, and then `cp-sat`
-  link, up to 120 ops: `cp-sat` for 85%, then `anneal-keys`; up to 300: `anneal-keys` for 6 tenths, then `cp-sat`
+  free and link: `brkga+` for 3 tenths, then `anneal-keys`; up to 300 ops for 3 tenths too, and then `cp-sat`
   rendezvous, up to 120 ops: `anneal-keys` for 3 tenths, `cp-sat` for half, `anneal-keys` for the rest
   peak memory, up to 60 ops: `cp-sat` for half, `anneal-keys` for the rest
   otherwise `anneal-keys`
@@ -75,19 +74,15 @@ def _stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterat
         if timed and ops <= PEAK_OPS:
             yield Stage("cp-sat", 0.5, options=_hint)
         yield Stage("anneal-keys", options=_hint)
-    elif problem.transfer == "free":
-        proves = timed and ops <= MEDIUM_OPS
-        yield Stage("brkga+", 0.4 if proves else 1.0)
-        if proves:
-            yield Stage("cp-sat", options=_hint)
-    elif timed and ops <= SMALL_OPS:
-        if problem.transfer == "rendezvous":
+    elif problem.transfer == "rendezvous":
+        if timed and ops <= SMALL_OPS:
             yield Stage("anneal-keys", 0.3, options=_hint)
-        yield Stage("cp-sat", 0.7 if problem.transfer == "rendezvous" else 0.85, options=_hint)
+            yield Stage("cp-sat", 0.7, options=_hint)
         yield Stage("anneal-keys", options=_hint)
     else:
-        proves = timed and problem.transfer == "link" and ops <= MEDIUM_OPS
-        yield Stage("anneal-keys", 0.6 if proves else 1.0, options=_hint)
+        proves = timed and ops <= MEDIUM_OPS
+        yield Stage("brkga+", 0.3)
+        yield Stage("anneal-keys", 0.45 if proves else 1.0, options=_hint)
         if proves:
             yield Stage("cp-sat", options=_hint)
 
