@@ -9,7 +9,7 @@ peak memory of one device
   3. `anneal` from the best orders so far (`brkga+` where the evaluations are too few for it)
 
 makespan, and peak memory of several devices (`cp-sat` only if the budget is in seconds), each from the best plan so far
-  free and link: up to 300 ops `cp-sat` for a third of the budget; then `brkga+` and `anneal-keys`, half of the rest each
+  free and link: up to 300 ops `cp-sat` for a third of the budget, then `brkga+` and `anneal-keys`, half each
   rendezvous, up to 120 ops: `anneal-keys` for 3 tenths, `cp-sat` for half, `anneal-keys` for the rest
   peak memory, up to 60 ops: `cp-sat` for half, `anneal-keys` for the rest
   otherwise `anneal-keys`
