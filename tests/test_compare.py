@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from dying_workers import die_of_diamonds
 from hypothesis import given, settings
 from random_graphs import graphs as any_graphs
 
@@ -307,7 +308,7 @@ def test_a_killed_comparison_goes_on(tmp_path: Path) -> None:
 def test_processes_give_the_same_rows() -> None:
     environment = dict(os.environ)
     runs = runs_of("given", "list", "no-such-method", seeds=2)
-    found = compare(runs, processes=2, prepare=_die_of_diamonds)
+    found = compare(runs, processes=2, prepare=die_of_diamonds)
     assert found.made == 12
     expected = compare(runs).rows
     for row, other in zip(found.rows, expected, strict=True):
@@ -317,21 +318,6 @@ def test_processes_give_the_same_rows() -> None:
             assert (row.key, row.value, row.error) == (other.key, other.value, other.error)
     assert "unknown method" in (found.rows[-1].error or "")
     assert dict(os.environ) == environment
-
-
-def _die_of_diamonds() -> None:
-    """In a worker: list scheduling of a diamond kills it, as running out of memory would."""
-    from graphrl.solvers import find_solver as find
-
-    def find_solver(name: str):  # type: ignore[no-untyped-def]
-        def solve(graph: ComputationGraph, *arguments: object) -> Plan:
-            if graph.name == "diamond":
-                os.kill(os.getpid(), signal.SIGKILL)
-            return find(name)(graph, *arguments)  # type: ignore[arg-type]
-
-        return solve if name == "list" else find(name)
-
-    execute_module.find_solver = find_solver  # type: ignore[attr-defined, assignment]
 
 
 def test_processes_are_at_most_the_cores() -> None:

@@ -49,7 +49,8 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_package_is_in_the_wheel(wheel: Path) -> None:
     shipped = {name for name in zipfile.ZipFile(wheel).namelist() if not name.split("/")[0].endswith(".dist-info")}
     modules = {str(path.relative_to(ROOT)) for path in (ROOT / "graphrl").rglob("*.py")}
-    assert shipped == modules | {"graphrl/py.typed", "graphrl/bench/reference.cpp"}
+    data = {"graphrl/py.typed", "graphrl/bench/reference.cpp", "graphrl/solvers/brkga_tuned.json"}
+    assert shipped == modules | data
     folders = {path.parent for path in (ROOT / "graphrl").rglob("*.py")}
     assert [folder for folder in folders if not (folder / "__init__.py").is_file()] == []
 
