@@ -176,7 +176,7 @@ def test_the_rule() -> None:
     assert methods(TINY, Problem("makespan", 2), long) == ["anneal-keys", "cp-sat", "anneal-keys"]
     for transfer in ("free", "link"):
         problem = Problem("makespan", 2, transfer)
-        assert methods(TINY, problem, long) == ["cp-sat", "brkga+", "anneal-keys"]
+        assert methods(TINY, problem, long) == ["brkga+", "anneal-keys", "cp-sat"]
         assert methods(TINY, problem, Budget(500)) == ["brkga+", "anneal-keys"]
     assert methods(TINY, Problem(devices=2), long) == ["cp-sat", "anneal-keys"]
     assert methods(layered(130, 0), Problem("makespan", 2), long) == ["anneal-keys"]

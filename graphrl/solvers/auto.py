@@ -9,7 +9,7 @@ peak memory of one device
   3. `anneal` from the best orders so far (`brkga+` where the evaluations are too few for it)
 
 makespan, and peak memory of several devices (`cp-sat` only if the budget is in seconds), each from the best plan so far
-  free and link: up to 300 ops `cp-sat` for a third of the budget, then `brkga+` and `anneal-keys`, half each
+  free and link: `brkga+` for 3 tenths, then `anneal-keys`; up to 300 ops for 3 tenths too, and then `cp-sat`
   rendezvous, up to 120 ops: `anneal-keys` for 3 tenths, `cp-sat` for half, `anneal-keys` for the rest
   peak memory, up to 60 ops: `cp-sat` for half, `anneal-keys` for the rest
   otherwise `anneal-keys`
@@ -80,10 +80,11 @@ def _stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterat
             yield Stage("cp-sat", 0.7, options=_hint)
         yield Stage("anneal-keys", options=_hint)
     else:
-        if timed and ops <= MEDIUM_OPS:
-            yield Stage("cp-sat", 0.35, options=_hint)  # first, for it compiles nothing and may prove its plan
-        yield Stage("brkga+", 0.45)
-        yield Stage("anneal-keys", options=_hint)
+        proves = timed and ops <= MEDIUM_OPS
+        yield Stage("brkga+", 0.3)
+        yield Stage("anneal-keys", 0.45 if proves else 1.0, options=_hint)
+        if proves:
+            yield Stage("cp-sat", options=_hint)
 
 
 def _orders(found: list[Decisions]) -> dict[str, Any]:
