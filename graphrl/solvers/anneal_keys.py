@@ -17,9 +17,9 @@ from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import PaddedGraph, pad_batch
 from graphrl.plan import Plan
 from graphrl.solvers import chains as walks
-from graphrl.solvers.base import Budget, Progress
+from graphrl.solvers.base import Budget, Decisions, Progress
 from graphrl.solvers.cooling import Clock
-from graphrl.solvers.list_scheduling import Decisions, schedule
+from graphrl.solvers.list_scheduling import schedule
 from graphrl.solvers.neighbourhood import Mix, random_solution
 from graphrl.solvers.search import PopulationSearch
 

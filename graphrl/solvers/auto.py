@@ -25,10 +25,10 @@ from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
-from graphrl.solvers.base import Budget, Progress
+from graphrl.solvers.base import Budget, Decisions, Progress
 from graphrl.solvers.list_scheduling import schedule
 from graphrl.solvers.plain import given_order
-from graphrl.solvers.portfolio import Decisions, Portfolio, Stage
+from graphrl.solvers.portfolio import Portfolio, Stage
 
 DP_OPS, DP_SHARE, DP_SECONDS = 300, 0.2, 2.0
 PEAK_OPS, SMALL_OPS, MEDIUM_OPS = 60, 120, 300  # up to which CP-SAT is worth its time

@@ -9,10 +9,14 @@ import math
 from collections.abc import Callable
 from typing import Protocol
 
+import numpy as np
+
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
+
+Decisions = tuple[np.ndarray, np.ndarray]  # placement [n] of ops, order [m] of node ids as in costs/exact.py
 
 MAX_EVALUATIONS = 2**31 - 1  # counters are int32 on the device
 

@@ -28,12 +28,12 @@ from graphrl.costs import exact
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
+from graphrl.solvers.base import Decisions
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.memory_orders import memory_orders
 from graphrl.solvers.one_pass import Decided
 from graphrl.solvers.plan_builder import Builder, Trial
 
-Decisions = tuple[np.ndarray, np.ndarray]  # placement [n], order [m]
 Choice = Callable[[Trial], tuple]
 
 BUSY = (0.0, 0.25, 0.5)  # what a second of being busy counts as, in seconds of finish

@@ -7,19 +7,15 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
 from graphrl.solvers import find_solver
-from graphrl.solvers.base import Budget, Interrupted, Progress
+from graphrl.solvers.base import Budget, Decisions, Interrupted, Progress
 
 ROUNDING = 1e-5  # relative: the device knows values as float32; an exact look follows
 SECONDS_ROUNDING = 1e-9  # relative: the makespan bound is shaved by rounding (costs/bounds.py)
-
-Decisions = tuple[np.ndarray, np.ndarray]  # placement [n] and order [m]
 
 
 class Stage(NamedTuple):

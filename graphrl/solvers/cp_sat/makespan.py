@@ -20,12 +20,13 @@ import numpy as np
 from graphrl.costs.exact_routes import grouped
 from graphrl.costs.problem import Problem, Transfer
 from graphrl.graphs.graph import ComputationGraph
+from graphrl.solvers.base import Decisions
 from graphrl.solvers.cp_sat.clock import Clock, ancestors, windows
 from graphrl.solvers.cp_sat.engine import Expression, Literal, Model
 from graphrl.solvers.cp_sat.memory import add_memory
 from graphrl.solvers.cp_sat.model import Built, built, most_nodes, unit_lengths
 from graphrl.solvers.cp_sat.placement import Placement
-from graphrl.solvers.cp_sat.reference import Decisions, Lengths, Reference, in_order
+from graphrl.solvers.cp_sat.reference import Lengths, Reference, in_order
 
 MAX_PAIRS = 40_000  # of nodes that are variables under a memory limit: to make as many takes seconds
 MAX_HELPFUL_PAIRS = 10_000  # where they only help

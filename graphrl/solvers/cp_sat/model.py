@@ -7,9 +7,10 @@ import numpy as np
 
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
+from graphrl.solvers.base import Decisions
 from graphrl.solvers.cp_sat.clock import Clock
 from graphrl.solvers.cp_sat.engine import Expression, Model
-from graphrl.solvers.cp_sat.reference import Decisions, Lengths, in_order
+from graphrl.solvers.cp_sat.reference import Lengths, in_order
 
 
 class Built(NamedTuple):

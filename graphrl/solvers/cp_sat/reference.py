@@ -9,8 +9,7 @@ from graphrl.costs.exact import run_times
 from graphrl.costs.exact_routes import Routes
 from graphrl.costs.problem import Problem, Transfer
 from graphrl.graphs.graph import ComputationGraph
-
-Decisions = tuple[np.ndarray, np.ndarray]  # placement [n], order [m] of node ids as in costs/exact.py
+from graphrl.solvers.base import Decisions
 
 
 class Lengths(NamedTuple):

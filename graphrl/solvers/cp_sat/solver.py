@@ -13,14 +13,14 @@ from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
-from graphrl.solvers.base import MAX_EVALUATIONS, Budget, Interrupted, Progress
+from graphrl.solvers.base import MAX_EVALUATIONS, Budget, Decisions, Interrupted, Progress
 from graphrl.solvers.cp_sat.engine import Limits, minimise
 from graphrl.solvers.cp_sat.makespan import MAX_PAIRS, makespan_model, num_pairs
 from graphrl.solvers.cp_sat.memory import check_memory
 from graphrl.solvers.cp_sat.model import Built
 from graphrl.solvers.cp_sat.peak import peak_model
 from graphrl.solvers.cp_sat.quanta import Quanta
-from graphrl.solvers.cp_sat.reference import Decisions, Lengths, Reference
+from graphrl.solvers.cp_sat.reference import Lengths, Reference
 from graphrl.solvers.list_scheduling import schedule
 
 DEFAULT_SECONDS = 60.0  # where the budget says evaluations alone
