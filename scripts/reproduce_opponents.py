@@ -68,6 +68,9 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--sections", default=",".join(SECTIONS), help="(default: all)")
     parser.add_argument("--graphs", type=int, default=20, metavar="N", help="in each table (default: 20)")
+    parser.add_argument(
+        "--first", type=int, default=0, metavar="SEED", help="of the first graph; 0-3 chose auto's rule (default: 0)"
+    )
     parser.add_argument("--times", default="1,10,60", metavar="S,...", help="seconds of a run (default: 1,10,60)")
     parser.add_argument("--methods", metavar="M,...", help="leave out all others")
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="of each method on each graph (default: 1)")
@@ -91,7 +94,7 @@ def _settings(args: argparse.Namespace) -> Settings:
     methods = None if args.methods is None else tuple(args.methods.split(","))
     graphs = 2 if args.quick else args.graphs
     return Settings(
-        graphs, times, methods, args.seeds, args.processes, args.out, args.quick, args.retry, args.yardstick
+        graphs, args.first, times, methods, args.seeds, args.processes, args.out, args.quick, args.retry, args.yardstick
     )
 
 

@@ -35,7 +35,7 @@ DP_HEADINGS = ("ops", "graphs", "auto, mean gap to DP", "at or below DP", "auto"
 def annealing(settings: Settings) -> Iterator[str]:
     """Two tables: at every time against the yardstick (if there is one), and at 10 s against approximate DP."""
     sizes = (30, 40) if settings.quick else (500, 1000)
-    sets = {ops: [sample("layered", ops, seed)[0] for seed in range(settings.graphs)] for ops in sizes}
+    sets = {ops: [sample("layered", ops, seed)[0] for seed in settings.graph_seeds] for ops in sizes}
     if settings.yardstick is not None:
         lines, rows = _against_yardstick(settings, sets, settings.yardstick)
         told = (

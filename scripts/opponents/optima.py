@@ -40,7 +40,7 @@ def _gap_to_proven(settings: Settings) -> list[str]:
     proof = _seconds(settings) if settings.quick else _PROOF_SECONDS
     gaps: list[float] = []
     for ops, devices in itertools.product((48, 73, 98), (2, 3, 4)):
-        graphs, problem = [dag(seed, ops) for seed in range(settings.graphs)], Problem("makespan", devices, "free")
+        graphs, problem = [dag(seed, ops) for seed in settings.graph_seeds], Problem("makespan", devices, "free")
         proofs = {row.case: row for row in settings.compared(graphs, problem, ("cp-sat",), proof).rows}
         rows = settings.compared(graphs, problem, ("auto",), _seconds(settings)).rows
         gaps += [_gap(row, proofs[row.case]) for row in rows if _proved(proofs[row.case])]

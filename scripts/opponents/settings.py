@@ -29,6 +29,7 @@ class Settings(NamedTuple):
 
     Attributes:
       graphs: in each table.
+      first: seed of the first graph; the others follow.
       times: seconds of a run, ascending.
       methods: those that take part, or None for all.
       seeds: of each method on each graph.
@@ -40,6 +41,7 @@ class Settings(NamedTuple):
     """
 
     graphs: int
+    first: int
     times: tuple[float, ...]
     methods: tuple[str, ...] | None
     seeds: int
@@ -48,6 +50,11 @@ class Settings(NamedTuple):
     quick: bool
     retry: bool
     yardstick: Path | None
+
+    @property
+    def graph_seeds(self) -> range:
+        """Of the graphs in a table."""
+        return range(self.first, self.first + self.graphs)
 
     def among(self, methods: Sequence[str]) -> tuple[str, ...]:
         """Those of the methods that take part."""

@@ -31,7 +31,7 @@ BASELINE = "brkga"
 
 def dags(settings: Settings) -> Iterator[str]:
     """A table for each transfer model and number of devices."""
-    graphs = [dag(seed, 20 if settings.quick else None) for seed in range(settings.graphs)]
+    graphs = [dag(seed, 20 if settings.quick else None) for seed in settings.graph_seeds]
     for transfer, devices in itertools.product(TRANSFERS, (2, 4)):
         problem = Problem("makespan", devices, transfer, **TRANSFERS[transfer])  # type: ignore[arg-type]
         title = f"Random DAGs: {problem_line(problem)}"
@@ -41,7 +41,7 @@ def dags(settings: Settings) -> Iterator[str]:
 def layered(settings: Settings) -> Iterator[str]:
     """A table for each size."""
     for ops in (30, 40) if settings.quick else (500, 1000, 2000):
-        graphs = [sample("layered", ops, seed)[0] for seed in range(settings.graphs)]
+        graphs = [sample("layered", ops, seed)[0] for seed in settings.graph_seeds]
         title = f"Layered graphs of {ops:,} ops: peak memory on 1 device"
         yield _table(settings, title, f"layered-{ops}", graphs, Problem(), settings.among(ORDERERS))
 
@@ -65,8 +65,8 @@ def _table(
     told = [note for part, found in zip(parts, by_time, strict=True) for note in notes(part.rows, found)]
     times = [f"{seconds:g} s" for seconds in settings.times]
     return (
-        f"## {title}\n\n{len(graphs)} graphs. Under the times: mean gaps to the best known; the other columns are of "
-        f"the longest time.\n\n{markdown(*times_table(times, by_time))}\n"
+        f"## {title}\n\n{len(graphs)} graphs (seeds from {settings.first}). Under the times: mean gaps to the best "
+        f"known; the other columns are of the longest time.\n\n{markdown(*times_table(times, by_time))}\n"
         + "".join(f"- {note}\n" for note in dict.fromkeys(told))
         + f"\n{origin(rows)}"
     )
