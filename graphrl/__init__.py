@@ -3,6 +3,8 @@
 import graphrl
 plan = graphrl.optimize("model.onnx", objective="makespan", devices=2, transfer="link", seconds=30)
 plan.save("plan.json"); plan.trace("trace.json"); plan.plot("plan.png")
+
+train_step = graphrl.jit(train_step, donate_argnums=0)  # jax.jit, in the order that needs the least memory
 """
 
 from typing import TYPE_CHECKING, Any
@@ -22,12 +24,16 @@ from graphrl.solvers.base import Budget, Interrupted, Progress
 
 if TYPE_CHECKING:
     from graphrl.graphs.readers.jaxpr import from_jax
+    from graphrl.xla.compile import Executable, compile
+    from graphrl.xla.jit import PlannedFunction, jit
+    from graphrl.xla.report import Report
 
 __all__ = [
     "Budget",
     "Chip",
     "ComputationGraph",
     "Costs",
+    "Executable",
     "GraphError",
     "GraphrlError",
     "Interrupted",
@@ -35,18 +41,29 @@ __all__ = [
     "OpStep",
     "Plan",
     "PlanError",
+    "PlannedFunction",
     "Problem",
     "ProblemError",
     "Progress",
+    "Report",
     "Tensor",
     "TransferStep",
+    "compile",
     "from_jax",
+    "jit",
     "optimize",
     "read_graph",
     "write_json",
 ]
 
-_LAZY = {"from_jax": "graphrl.graphs.readers.jaxpr"}  # imports jax, which takes a second
+_LAZY = {  # these import jax, which takes a second
+    "Executable": "graphrl.xla.compile",
+    "PlannedFunction": "graphrl.xla.jit",
+    "Report": "graphrl.xla.report",
+    "compile": "graphrl.xla.compile",
+    "from_jax": "graphrl.graphs.readers.jaxpr",
+    "jit": "graphrl.xla.jit",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -56,6 +56,11 @@ def _contents(path: str | os.PathLike[str], stack: contextlib.ExitStack) -> Cont
     return stack.enter_context(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
+def cache_folder(name: str) -> Path:
+    """Where this user's caches of a kind lie: `$XDG_CACHE_HOME/graphrl/name`, by default ~/.cache/graphrl/name."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "graphrl" / name
+
+
 def write_atomically(path: str | os.PathLike[str], write: Callable[[IO[Any]], object], *, binary: bool = False) -> None:
     """Writes a file whole or not at all: `write` gets a temporary file in the same folder, which then takes its place.
 

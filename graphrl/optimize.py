@@ -9,6 +9,7 @@ from typing import Any
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Objective, Problem, Transfer
 from graphrl.errors import ProblemError
+from graphrl.graphs.datasets import zoo
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.readers import read_graph
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip
@@ -43,8 +44,8 @@ def optimize(
     """The best plan that a method finds for a model within a budget.
 
     Args:
-      model: a graph, the path of a file that `read_graph` knows (graph JSON, ONNX, CostGraphDef, STG), or a JAX
-        function.
+      model: a graph, the path of a file that `read_graph` knows (graph JSON, ONNX, CostGraphDef, STG), a JAX function,
+        or a program of the model zoo by name, as in "zoo:efficientnetb0/training/b8/hlo".
       *args: for a function only: its arguments, arrays or `jax.ShapeDtypeStruct`s; it is traced, not run.
       objective: "peak_memory" (bytes of the fullest device) or "makespan" (seconds).
       devices: number of identical devices.
@@ -97,6 +98,8 @@ def model_graph(
         )
     if isinstance(model, ComputationGraph):
         return model
+    if is_zoo(model):
+        return zoo.load(str(model).removeprefix(zoo.PREFIX)).graph
     if isinstance(model, str | os.PathLike):
         return read_graph(model, chip=chip, dims=dims)
     if not is_function:
@@ -104,6 +107,11 @@ def model_graph(
     from graphrl.graphs.readers.jaxpr import from_jax
 
     return from_jax(model, *args, chip=chip)
+
+
+def is_zoo(model: object) -> bool:
+    """Whether it names programs of the model zoo ("zoo:...") and no file."""
+    return isinstance(model, str) and model.startswith(zoo.PREFIX) and not os.path.lexists(model)
 
 
 def make_budget(evaluations: int | None, seconds: float | None) -> Budget:
@@ -122,4 +130,6 @@ def check_seed(seed: int) -> None:
 
 
 def _with_bound(plan: Plan, graph: ComputationGraph) -> Plan:
-    return plan if plan.bound is not None else dataclasses.replace(plan, bound=lower_bound(graph, plan.problem))
+    if plan.bound is not None:
+        return plan
+    return dataclasses.replace(plan, bound=lower_bound(graph, plan.problem, plan.decisions(graph)[1]))

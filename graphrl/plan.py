@@ -157,7 +157,8 @@ class Plan:
         from graphrl.costs.bounds import lower_bound
 
         self.check(graph)
-        bound = lower_bound(graph, self.problem) if self.bound is None else self.bound
+        order = order_array(self.order, graph, self.problem)
+        bound = lower_bound(graph, self.problem, order) if self.bound is None else self.bound
         return dataclasses.replace(self, bound=bound, _graph=graph)
 
     def to_dict(self) -> dict[str, Any]:

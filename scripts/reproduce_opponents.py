@@ -21,14 +21,12 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
 
 from opponents import annealing, optima, scale, tables
-from opponents.settings import Interrupted, Settings
+from opponents.settings import Interrupted, Settings, parse_times, write_section
 
 from graphrl.commands.cache import keep_compiled
 from graphrl.errors import GraphrlError
-from graphrl.files import write_atomically
 from graphrl.solvers import find_solver
 
 # what a section makes, and the methods that it needs
@@ -53,9 +51,7 @@ def main() -> None:
         keep_compiled()
         settings.out.mkdir(parents=True, exist_ok=True)
         for section in sections:
-            text = "\n".join(SECTIONS[section][0](settings))
-            _write(settings.out / f"{section}.md", text)
-            print(text)
+            write_section(settings.out / f"{section}.md", "\n".join(SECTIONS[section][0](settings)))
     except Interrupted:
         sys.exit("reproduce_opponents: interrupted: the same command goes on from here")
     except (GraphrlError, OSError) as error:
@@ -87,23 +83,12 @@ def _arguments() -> argparse.Namespace:
 
 
 def _settings(args: argparse.Namespace) -> Settings:
-    try:
-        times = (0.2, 0.5) if args.quick else tuple(sorted(float(text) for text in args.times.split(",")))
-    except ValueError:
-        raise GraphrlError(f"--times {args.times}: must be numbers of seconds, as in 1,10,60") from None
+    times = (0.2, 0.5) if args.quick else parse_times(args.times)
     methods = None if args.methods is None else tuple(args.methods.split(","))
     graphs = 2 if args.quick else args.graphs
     return Settings(
         graphs, args.first, times, methods, args.seeds, args.processes, args.out, args.quick, args.retry, args.yardstick
     )
-
-
-def _write(path: Path, text: str) -> None:
-    def write(file: IO[str]) -> None:
-        file.write(text)
-
-    write_atomically(path, write)
-    print(f"written: {path}", file=sys.stderr)
 
 
 if __name__ == "__main__":

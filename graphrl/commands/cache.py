@@ -1,7 +1,6 @@
 """A compilation cache on disk, so that the second process does not compile what the first one did."""
 
-import os
-from pathlib import Path
+from graphrl.files import cache_folder
 
 
 def keep_compiled() -> None:
@@ -14,6 +13,5 @@ def keep_compiled() -> None:
 
     if jax.config.values["jax_compilation_cache_dir"] is not None:
         return
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    jax.config.update("jax_compilation_cache_dir", str(Path(base) / "graphrl" / "jax"))
+    jax.config.update("jax_compilation_cache_dir", str(cache_folder("jax")))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)

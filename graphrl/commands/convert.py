@@ -6,8 +6,8 @@ from typing import Any
 from graphrl.commands.common import add_common, add_model, check_outputs, print_json
 from graphrl.files import shown
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.readers import read_graph
 from graphrl.graphs.readers.json import write_json
+from graphrl.optimize import model_graph
 from graphrl.units import format_bytes, format_seconds
 
 _EXAMPLES = """examples:
@@ -29,7 +29,8 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "input",
         metavar="IN",
-        help="graph JSON, ONNX, CostGraphDef text or a standard task graph, told apart by content; may be gzipped",
+        help="graph JSON, ONNX, CostGraphDef text or a standard task graph, told apart by content; may be gzipped; or "
+        "zoo:NAME",
     )
     parser.add_argument("output", metavar="OUT", help="graph JSON file to write; gzipped if it ends in .gz")
     add_model(parser)
@@ -40,7 +41,7 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Converts; returns the exit code."""
     check_outputs({"OUT": args.output}, args.input)
-    graph = read_graph(args.input, chip=args.chip, dims=dict(args.dim))
+    graph = model_graph(args.input, chip=args.chip, dims=dict(args.dim))
     write_json(graph, args.output)
     summary = _summary(graph)
     if args.json:

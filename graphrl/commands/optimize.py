@@ -21,8 +21,7 @@ from graphrl.commands.common import (
 from graphrl.commands.progress import progress_bar
 from graphrl.commands.report import plan_table, summary
 from graphrl.errors import GraphrlError
-from graphrl.graphs.readers import read_graph
-from graphrl.optimize import check_seed, make_budget, optimize
+from graphrl.optimize import check_seed, make_budget, model_graph, optimize
 from graphrl.plan import Plan
 from graphrl.solvers import SOLVERS, find_solver
 from graphrl.solvers.base import Interrupted
@@ -31,7 +30,7 @@ from graphrl.units import format_bytes
 _DESCRIPTION = f"""Find a plan for a model: which device runs each op, and in which order.
 
 MODEL is graph JSON (see `graphrl convert`), ONNX, CostGraphDef text or a standard task graph (.stg), told apart by
-content; it may be gzipped.
+content; it may be gzipped. Or it is a program of the model zoo: zoo:ARCHITECTURE/KIND/bBATCH/LEVEL.
 
 methods: {", ".join(SOLVERS)}; some take options, as in name:option=value"""
 
@@ -48,6 +47,8 @@ examples:
   graphrl optimize model.onnx --objective makespan --devices 4 --transfer link --latency 10us --bandwidth 50GB/s \\
       --memory-limit 16GiB --trace trace.json
       the fastest schedule on four devices that fits into them; open trace.json in ui.perfetto.dev
+  graphrl optimize zoo:efficientnetb0/training/b8/hlo
+      a training step as XLA compiles it, from the model zoo
   graphrl optimize graph.json --evaluations 5000 --seed 1 --json
       the same result every time, for a script
 
@@ -65,7 +66,7 @@ def add_parser(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("model", metavar="MODEL", help="file to read")
+    parser.add_argument("model", metavar="MODEL", help="file to read, or zoo:NAME")
     add_problem(parser.add_argument_group("problem"))
     search = parser.add_argument_group("search")
     search.add_argument(
@@ -96,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
         from graphrl.plan_plot import image_format
 
         image_format(args.plot)
-    graph = read_graph(args.model, chip=args.chip, dims=dict(args.dim))
+    graph = model_graph(args.model, chip=args.chip, dims=dict(args.dim))
     keep_compiled()
     interrupted = False
     try:

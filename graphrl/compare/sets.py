@@ -1,4 +1,4 @@
-"""The graphs of a comparison: files, folders of files, and generated sets by a name such as `layered:500x20`."""
+"""The graphs of a comparison: files, folders of files, and sets by a name: `layered:500x20`, `zoo:training/hlo`."""
 
 import os
 import re
@@ -7,24 +7,28 @@ from pathlib import Path
 
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import shown
+from graphrl.graphs.datasets import zoo
 from graphrl.graphs.datasets.families import FAMILIES, sample
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.readers import FORMATS, read_graph
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip
+from graphrl.optimize import is_zoo
 
 _SET = re.compile(r"([a-z-]+):(\d+)?(?:x(\d+))?(?:@(\d+))?")
 _MANIFEST = "manifest.json"  # beside the graphs of a folder that scripts/make_graphs.py wrote
 
 
 def model_files(model: str) -> list[str]:
-    """The files that a model's name stands for: itself, what is in the folder, or none for a generated set.
+    """The files that a model's name stands for: itself, what is in the folder, or none for a set by name.
 
     Raises:
       GraphrlError: it is a folder that cannot be read, or without graphs.
     """
+    if is_zoo(model):
+        return []
     if not os.path.isdir(model):
         return [] if not os.path.exists(model) and _SET.fullmatch(model) else [model]
-    endings = tuple(ending for known in FORMATS for ending in (known.suffix, known.suffix + ".gz"))
+    endings = tuple(ending for known in FORMATS for suffix in known.suffixes for ending in (suffix, suffix + ".gz"))
     try:
         names = sorted(name for name in os.listdir(model) if name.endswith(endings) and name != _MANIFEST)
     except OSError as error:
@@ -38,11 +42,12 @@ def model_files(model: str) -> list[str]:
 def load_graphs(
     models: Sequence[str], *, chip: str | Chip = DEFAULT_CHIP, dims: Mapping[str, int] | None = None
 ) -> list[ComputationGraph]:
-    """The graphs of files, folders (their files by name; folders inside are left out) and generated sets.
+    """The graphs of files, folders (their files by name; folders inside are left out) and sets.
 
     Args:
       models: paths, or names of sets: `layered:500x20` is 20 layered graphs of 500 ops with seeds 0 to 19,
-        `layered:500x20@100` those with seeds 100 to 119; without `x20` it is one.
+        `layered:500x20@100` those with seeds 100 to 119; without `x20` it is one. `zoo:training/hlo` is all programs
+        of the model zoo that both words are true of (see `zoo.select`).
       chip, dims: see `read_graph`.
 
     Raises:
@@ -52,8 +57,15 @@ def load_graphs(
     graphs: list[ComputationGraph] = []
     for model in models:
         files = model_files(model)
-        graphs += [read_graph(file, chip=chip, dims=dims) for file in files] if files else generated(model)
+        graphs += [read_graph(file, chip=chip, dims=dims) for file in files] if files else _named(model)
     return graphs
+
+
+def _named(name: str) -> Iterator[ComputationGraph]:
+    if not is_zoo(name):
+        return generated(name)
+    chosen = zoo.select(name.removeprefix(zoo.PREFIX))
+    return (zoo.load(entry.name).graph for entry in chosen)
 
 
 def generated(name: str) -> Iterator[ComputationGraph]:
@@ -66,7 +78,7 @@ def generated(name: str) -> Iterator[ComputationGraph]:
     family, ops, count, first = match.groups() if match else (name, None, None, None)
     if family not in FAMILIES or (ops is None and not FAMILIES[family].any_size):
         examples = ", ".join(f"{known}:{'' if FAMILIES[known].any_size else 100}x20" for known in FAMILIES)
-        raise ProblemError(f"{shown(name)} is no file, no folder and no set of graphs; sets are {examples}")
+        raise ProblemError(f"{shown(name)} is no file, no folder and no set of graphs; sets are {examples}, zoo:hlo")
     if count is not None and int(count) == 0:
         raise ProblemError(f"{shown(name)} is a set of no graphs: the number after x must be at least 1")
     begin = int(first or 0)

@@ -6,43 +6,53 @@ Makespan, for all transfer models (transfers only ever add waiting), d devices:
   tail the least time from the end of any op of J to the end of the last op. The sets tried are
   {head >= h and tail >= q} for all q and up to 256 values h; with h = q = 0 it is work / d.
 
-Peak memory: at the comparison of op v, whatever the order, a buffer is live on some device if its producer is an
-ancestor of v and one of its users is v or a descendant of v, or if it is kept; so are v's outputs and its workspace.
-Call the sum of all that total(v).
-- On one device the peak is at least total(v), plus all weights if they are resident.
+Peak memory: what op v needs on one device is at least the memory of a minimum cut (costs/cuts.py). Call it need(v). It
+is at least total(v), which needs no cut: a buffer is live at v whatever the order if its producer is an ancestor of v
+and one of its users is v or a descendant of v, or if it is kept; so are v's outputs and its workspace.
+- On one device the peak is at least need(v), plus all weights if they are resident. Cuts are made for the ops that
+  need most in some order (the caller's, best a good plan's), until that order says that the rest need less, or the
+  ops to be tried are used up.
 - On d devices it is at least a d-th of that, rounded up. All devices share one order, and at v's place in it every
   such buffer is live somewhere: if its next user u (at v's place or later) is on the producer's device, there; if u
   is elsewhere, in the copy that u will read if that transfer has run, else on the producer's device, where the
   transfer is still to be counted as a use. Releases come after the comparison, and what a device holds between two
-  of its entries it also held when one of them was compared. So the devices' peaks sum to total(v) or more.
+  of its entries it also held when one of them was compared. So the devices' peaks sum to need(v) or more.
 - On d devices one op's inputs, outputs, workspace and own weights must still be together on its device.
 - When everything has run, all kept tensors are live.
 
-Buffers that are shared are counted once, and with the least size they can have: an alias and its source are one buffer
-(on several devices it may also be a copy, with the declared bytes of any of them); an output that may take over an
-input's buffer is not counted beside it at its own op, and afterwards counts as the smaller of the two. Afterwards the
-two cannot be the same memory while both are live, since a buffer changes hands only after its last use.
+Shared buffers are counted once, with the least size they can have (costs/needs.py).
 """
 
 import numpy as np
 
-from graphrl.costs.exact_memory import Buffers
-from graphrl.costs.exact_routes import Routes, grouped
+from graphrl.costs.cuts import Cuts, arcs
+from graphrl.costs.exact_routes import grouped
+from graphrl.costs.needs import Needs
 from graphrl.costs.problem import Problem
-from graphrl.graphs.graph import EXTERNAL, NONE, ComputationGraph
+from graphrl.graphs.graph import ComputationGraph
 
 HEADS = 256  # thresholds of the makespan bound
 PAIRS = 20_000**2  # (op, op) pairs of the memory bound: above 20,000 ops, only a sample of them is tried as v
+CUTS, CUTS_UNGUIDED = 256, 16  # minimum cuts at most, with a plan's order and without
+CUT_ARCS = 2_000_000  # in all cuts together at most: some 2 seconds
 
 
-def lower_bound(graph: ComputationGraph, problem: Problem) -> float:
+def lower_bound(graph: ComputationGraph, problem: Problem, order: np.ndarray | None = None) -> float:
     """A value that no plan's objective is below: bytes of the largest device peak, or seconds of makespan.
 
     A memory limit is not considered: the bound holds for infeasible plans too.
+
+    Args:
+      graph, problem: what is planned.
+      order: `[m]` node ids of a plan (its transfers are left out here): the bound of peak memory is the tighter, the
+        better this order is. By default the graph's own, and then fewer cuts are made.
     """
     if problem.objective == "makespan":
         return _makespan_bound(graph, problem.devices)
-    bound = _memory_bound(graph, problem)
+    if order is None:
+        bound = _memory_bound(graph, problem, graph.arrays.topological, CUTS_UNGUIDED)
+    else:
+        bound = _memory_bound(graph, problem, order[order < graph.arrays.num_ops], CUTS)
     return float(bound) if float(bound) <= bound else float(np.nextafter(float(bound), 0))  # never rounded up
 
 
@@ -77,38 +87,48 @@ def _heads_and_tails(graph: ComputationGraph) -> tuple[np.ndarray, np.ndarray]:
     return np.array(heads), np.array(tails)
 
 
-def _memory_bound(graph: ComputationGraph, problem: Problem) -> int:
-    a = graph.arrays
-    devices = problem.devices
-    buffers = Buffers(graph, Problem(), Routes(graph, Problem(), np.zeros(a.num_ops, int)))
-    least = _least_bytes(graph, buffers, devices)
+def _memory_bound(graph: ComputationGraph, problem: Problem, order: np.ndarray, cuts: int) -> int:
+    a, devices = graph.arrays, problem.devices
+    needs = Needs(graph, devices)
     weights = a.weight_bytes if problem.resident_weights else np.zeros(a.num_ops, np.int64)
-    own = a.workspace_bytes.copy()
-    np.add.at(own, a.producer, np.where((a.alias == NONE) & (a.reuses < 0), a.tensor_bytes, 0))
-    users = np.unique(np.stack([buffers.of[a.use_tensor], a.use_op.astype(np.int64)], 1), axis=0)  # [u, 2] buffer, op
-    single = own + weights
-    np.add.at(single, users[:, 1], least[users[:, 0]])
+    single = needs.own + weights
+    np.add.at(single, needs.users[:, 1], needs.least[needs.users[:, 0]])
     ops = _sample(graph, single)
-    total = own[ops] + _live_bytes(graph, buffers, least, users, ops)
-    shared = max(int(total.max()), int(least[buffers.pinned].sum())) + int(weights.sum())
+    total = needs.own[ops] + _live_bytes(graph, needs, ops)
+    shared = max(int(total.max()), int(needs.least[needs.pinned].sum()))
+    shared = _cut_bound(graph, needs, order, cuts, shared) + int(weights.sum())
     return max(int(single.max()), -(-shared // devices))
 
 
-def _least_bytes(graph: ComputationGraph, buffers: Buffers, devices: int) -> np.ndarray:
-    """The least bytes that the buffer of each tensor can have, with all its aliases: `[t] int64`, 0 for aliases."""
-    a = graph.arrays
-    least = np.where(a.alias == EXTERNAL, 0, a.tensor_bytes)
-    rank = np.empty(a.num_ops, np.int64)
-    rank[a.topological] = np.arange(a.num_ops)
-    sharing = np.flatnonzero((a.alias >= 0) | (a.reuses >= 0))
-    for tensor in sharing[np.argsort(rank[a.producer[sharing]], kind="stable")].tolist():
-        if a.alias[tensor] >= 0 and devices == 1:  # no copies
-            least[tensor] = least[a.alias[tensor]]
-        else:
-            least[tensor] = min(least[tensor], least[max(a.alias[tensor], a.reuses[tensor])])
-    smallest = least.copy()
-    np.minimum.at(smallest, buffers.of, least)
-    return np.where(buffers.of == np.arange(a.num_tensors), smallest, 0)
+def _cut_bound(graph: ComputationGraph, needs: Needs, order: np.ndarray, most: int, known: int) -> int:
+    """The largest need of an op, at least `known`, by at most so many cuts for those that need most in an order."""
+    usage = _usage(graph, needs, order)
+    candidates = np.argsort(-usage, kind="stable")
+    most = min(most, CUT_ARCS // arcs(graph, needs))
+    if most == 0 or usage[candidates[0]] <= known:
+        return known
+    cuts = Cuts(graph, needs)
+    for op in candidates[:most].tolist():
+        if usage[op] <= known:
+            break
+        known = max(known, cuts.least(op).need)
+    return known
+
+
+def _usage(graph: ComputationGraph, needs: Needs, order: np.ndarray) -> np.ndarray:
+    """Bytes `[n]` at each op in an order, all buffers counted with their least bytes: no cut is above it."""
+    n = graph.arrays.num_ops
+    place = np.empty(n, np.int64)
+    place[order] = np.arange(n)
+    buffers = np.flatnonzero(needs.least > 0)
+    first = place[graph.arrays.producer]
+    last = first.copy()
+    np.maximum.at(last, needs.users[:, 0], place[needs.users[:, 1]])
+    last[needs.pinned] = n
+    change = np.zeros(n + 2, np.int64)
+    np.add.at(change, first[buffers] + 1, needs.least[buffers])  # an op's own outputs are in `own`
+    np.add.at(change, last[buffers] + 1, -needs.least[buffers])
+    return np.cumsum(change)[place] + needs.own
 
 
 def _sample(graph: ComputationGraph, single: np.ndarray) -> np.ndarray:
@@ -122,20 +142,19 @@ def _sample(graph: ComputationGraph, single: np.ndarray) -> np.ndarray:
     return np.unique(np.concatenate([neediest, spread]))
 
 
-def _live_bytes(
-    graph: ComputationGraph, buffers: Buffers, least: np.ndarray, users: np.ndarray, ops: np.ndarray
-) -> np.ndarray:
+def _live_bytes(graph: ComputationGraph, needs: Needs, ops: np.ndarray) -> np.ndarray:
     """Bytes of the ancestors' buffers that are live at each of `ops` in any order: `[len(ops)] int64`."""
+    least, users = needs.least, needs.users
     producer = graph.arrays.producer
     after, upto = _reachability(graph, ops)
     live_bytes = np.zeros(len(ops), np.int64)
     block = max(1, 2**22 // len(ops))
 
-    kept = np.flatnonzero(buffers.pinned & (least > 0))  # live at all that comes after their producer
+    kept = np.flatnonzero(needs.pinned & (least > 0))  # live at all that comes after their producer
     for some in np.split(kept, range(block, len(kept), block)):
         live_bytes += _weighted_sum(least[some], after[producer[some]], len(ops))
 
-    users = users[(least[users[:, 0]] > 0) & ~buffers.pinned[users[:, 0]]]
+    users = users[(least[users[:, 0]] > 0) & ~needs.pinned[users[:, 0]]]
     used, first = np.unique(users[:, 0], return_index=True)
     ends = np.append(first, len(users))
     for begin in range(0, len(used), block):

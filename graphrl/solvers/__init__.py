@@ -38,6 +38,7 @@ SOLVERS: dict[str, str] = {
     # search, orders of one device
     "dfs-dp": "graphrl.solvers.orders.dfs_dp:solve",
     "beam": "graphrl.solvers.beam.solver:solve",  # approximate dynamic programming
+    "min-cut": "graphrl.solvers.min_cut.solver:solve",
     "anneal": "graphrl.solvers.anneal.solver:solve",
     # search, any number of devices
     "random": "graphrl.solvers.random_search:solve",

@@ -16,6 +16,7 @@ makespan, and peak memory of several devices (`cp-sat` only if the budget is in 
 """
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,6 +32,7 @@ from graphrl.solvers.plain import given_order
 from graphrl.solvers.portfolio import Portfolio, Stage
 
 DP_OPS, DP_SHARE, DP_SECONDS = 300, 0.2, 2.0
+CUT_SHARE = 0.3
 PEAK_OPS, SMALL_OPS, MEDIUM_OPS = 60, 120, 300  # up to which CP-SAT is worth its time
 ANNEAL_EVALUATIONS = 8 * 256  # a window of all chains: fewer are not worth a program
 
@@ -43,8 +45,11 @@ def solve(
     Raises:
       Interrupted: on Ctrl-C, once there is a plan; it has the best of all so far.
     """
-    portfolio = Portfolio("auto", graph, problem, budget, seed, progress, lower_bound(graph, problem))
-    portfolio.add(_candidates(graph, problem))
+    candidates = iter(_candidates(graph, problem))
+    first = next(candidates)
+    bound = lower_bound(graph, problem, first[1])
+    portfolio = Portfolio("auto", graph, problem, budget, seed, progress, bound)
+    portfolio.add(itertools.chain([first], candidates))
     return portfolio.run(_stages(graph, problem, budget))
 
 
@@ -68,7 +73,9 @@ def _stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterat
         yield Stage("series-parallel")
         if ops <= DP_OPS:
             yield Stage("dfs-dp", DP_SHARE, DP_SECONDS)
-        yield Stage("brkga+") if few else Stage("anneal", options=_orders)
+        yield Stage("min-cut", CUT_SHARE)
+        yield Stage("brkga+") if few else Stage("anneal", 1 - CUT_SHARE, options=_orders)
+        yield Stage("min-cut", options=_orders)
         return
     if problem.objective == "peak_memory":
         if timed and ops <= PEAK_OPS:

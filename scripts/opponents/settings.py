@@ -4,7 +4,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from graphrl.commands.cache import keep_compiled
 from graphrl.commands.runs_bar import runs_bar
@@ -13,6 +13,8 @@ from graphrl.compare.pool import share
 from graphrl.compare.report import provenance
 from graphrl.compare.runs import Row, make_runs
 from graphrl.costs.problem import Problem
+from graphrl.errors import GraphrlError
+from graphrl.files import write_atomically
 from graphrl.graphs.datasets.families import sample
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.solvers.base import Budget
@@ -97,4 +99,31 @@ def origin(rows: Sequence[Row]) -> str:
 
 def command() -> str:
     """The command line that is running."""
-    return shlex.join(["python", "scripts/reproduce_opponents.py", *sys.argv[1:]])
+    return shlex.join(["python", f"scripts/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+
+
+def parse_times(text: str) -> tuple[float, ...]:
+    """The seconds of --times, ascending.
+
+    Raises:
+      GraphrlError: they are no numbers.
+    """
+    try:
+        return tuple(sorted(float(part) for part in text.split(",")))
+    except ValueError:
+        raise GraphrlError(f"--times {text}: must be numbers of seconds, as in 1,10,60") from None
+
+
+def write_section(path: Path, text: str) -> None:
+    """Writes a section's Markdown, whole or not at all, and prints it.
+
+    Raises:
+      GraphrlError: the file cannot be written.
+    """
+
+    def write(file: IO[str]) -> None:
+        file.write(text)
+
+    write_atomically(path, write)
+    print(f"written: {path}", file=sys.stderr)
+    print(text)

@@ -8,6 +8,7 @@ from graphrl import files
 from graphrl.errors import GraphError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.readers.costgraph import is_costgraph, parse_costgraph
+from graphrl.graphs.readers.hlo_head import is_hlo
 from graphrl.graphs.readers.json import parse_json
 from graphrl.graphs.readers.stg import is_stg, parse_stg
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip
@@ -27,14 +28,14 @@ class Format:
 
     Attributes:
       name: as messages call it.
-      recognises: whether a file that starts with these bytes (white space and byte-order mark removed) may be one.
-      suffix: of file names that say so whatever the bytes are, so that errors speak of the intended format.
+      recognises: whether a file that starts with these bytes may be one.
+      suffixes: of file names that say so whatever the bytes are, so that errors speak of the intended format.
       parse: content, name of the file for messages, options -> graph.
     """
 
     name: str
     recognises: Callable[[bytes], bool]
-    suffix: str
+    suffixes: tuple[str, ...]
     parse: Callable[[files.Content, str, Options], ComputationGraph]
 
 
@@ -56,12 +57,24 @@ def _costgraph(data: files.Content, source: str, options: Options) -> Computatio
     return parse_costgraph(bytes(data), source)
 
 
+def _hlo(data: files.Content, source: str, options: Options) -> ComputationGraph:
+    from graphrl.graphs.readers.hlo import read_hlo  # needs protobuf
+
+    return read_hlo(data[:], chip=options.chip, source=source).graph
+
+
+def _text(head: bytes) -> bytes:
+    """Without byte-order mark and white space."""
+    return head.removeprefix(b"\xef\xbb\xbf").lstrip(b" \t\r\n")
+
+
 # ONNX starts with field 1, the integer ir_version: protobuf's tag 0x08, which begins no text.
 FORMATS = (
-    Format("JSON (graphrl-graph)", lambda head: head[:1] in (b"{", b"["), ".json", _json),
-    Format("ONNX", lambda head: head[:1] == b"\x08", ".onnx", _onnx),
-    Format("standard task graph", is_stg, ".stg", _stg),
-    Format("CostGraphDef text", is_costgraph, ".pbtxt", _costgraph),
+    Format("XLA's HLO (text or proto)", is_hlo, (".hlo", ".hlo.txt", ".pb"), _hlo),
+    Format("JSON (graphrl-graph)", lambda head: _text(head)[:1] in (b"{", b"["), (".json",), _json),
+    Format("ONNX", lambda head: head[:1] == b"\x08", (".onnx",), _onnx),
+    Format("standard task graph", lambda head: is_stg(_text(head)), (".stg",), _stg),
+    Format("CostGraphDef text", lambda head: is_costgraph(_text(head)), (".pbtxt",), _costgraph),
 )
 _HEAD = 4096  # bytes that recognition looks at
 
@@ -73,7 +86,7 @@ def read_graph(
 
     Args:
       path: of the file.
-      chip: whose run times the ops get in formats without run times (ONNX); by default `roofline.DEFAULT_CHIP`.
+      chip: whose run times the ops get in formats without run times (ONNX, HLO); by default `roofline.DEFAULT_CHIP`.
       dims: sizes of dimensions that an ONNX model leaves open, as in `read_onnx`; other formats have none.
 
     Raises:
@@ -84,8 +97,8 @@ def read_graph(
     with files.content(path) as data:
         if not len(data):
             raise GraphError(f"{source}: the file is empty: a graph has at least one op")
-        head = data[:_HEAD].removeprefix(b"\xef\xbb\xbf").lstrip(b" \t\r\n")
+        head = data[:_HEAD]
         named = os.fspath(path).removesuffix(".gz")
-        for found in (*(f for f in FORMATS if f.recognises(head)), *(f for f in FORMATS if named.endswith(f.suffix))):
+        for found in (*(f for f in FORMATS if f.recognises(head)), *(f for f in FORMATS if named.endswith(f.suffixes))):
             return found.parse(data, source, options)
     raise GraphError(f"{source}: no graph that graphrl can read: {', '.join(f.name for f in FORMATS)}")

@@ -1,5 +1,7 @@
 """Computation graphs from JAX functions: `from_jax` traces a function on abstract arguments and reads its jaxpr.
 
+`trace` keeps what evaluating the function op by op needs beside its graph (`xla/eager.py`).
+
 One op per equation of the jaxpr, calls (jit, custom derivatives, remat, ...) inlined, loops and branches single ops
 (`jaxpr_flatten.py`), dead code dropped. Tensors are what evaluating the jaxpr op by op allocates: views such as
 `reshape` are ops with outputs of real bytes, and nothing is fused. Run times are the roofline's of each op's FLOPs
@@ -8,7 +10,7 @@ One op per equation of the jaxpr, calls (jit, custom derivatives, remat, ...) in
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -18,6 +20,26 @@ from graphrl.graphs.readers.jaxpr_flatten import External, Flat, Outside, Result
 from graphrl.graphs.readers.jaxpr_flops import array_bytes
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip
 from graphrl.graphs.roofline import chip as find_chip
+
+
+class Traced(NamedTuple):
+    """A traced function.
+
+    Attributes:
+      graph: of n ops.
+      nodes: `[n]`, the place of each op in `flat.nodes`.
+      flat: the flattened jaxpr; its externals begin with the arguments, in the jaxpr's order.
+      closed: the jaxpr, with the shapes and types of arguments and results.
+      static: numbers of the positional arguments that are no arrays.
+      result: the structure of what the function returns.
+    """
+
+    graph: ComputationGraph
+    nodes: list[int]
+    flat: Flat
+    closed: Any
+    static: tuple[int, ...]
+    result: Any
 
 
 def from_jax(
@@ -52,15 +74,32 @@ def from_jax(
       GraphrlError: `fn` is no function, an argument number is out of range, or the chip is unknown.
       GraphError: the function computes nothing, or shapes are symbolic. What `fn` itself raises passes through.
     """
+    options: Any = {"chip": chip, "name": name, "static_argnums": static_argnums, "weights_argnums": weights_argnums}
+    return trace(fn, *abstract_args, **options, **abstract_kwargs).graph
+
+
+def trace(
+    fn: Callable[..., Any],
+    *abstract_args: Any,
+    chip: str | Chip = DEFAULT_CHIP,
+    name: str | None = None,
+    static_argnums: int | Sequence[int] = (),
+    weights_argnums: int | Sequence[int] = (),
+    **abstract_kwargs: Any,
+) -> Traced:
+    """The graph of `from_jax`, with what evaluating it needs: arguments and errors are the same."""
     if not callable(fn):
         raise GraphrlError(f"from_jax: {fn!r} is no function: must be a callable that JAX can trace")
     static = _argnums("static_argnums", static_argnums, len(abstract_args))
     weights = _argnums("weights_argnums", weights_argnums, len(abstract_args))
     figures = find_chip(chip)
-    closed = jax.make_jaxpr(fn, static_argnums=static)(*abstract_args, **abstract_kwargs)
+    make = jax.make_jaxpr(fn, static_argnums=static, return_shape=True)
+    closed, results = make(*abstract_args, **abstract_kwargs)
     arguments = _externals(fn, abstract_args, abstract_kwargs, static, weights, closed.in_avals)
     flat = flatten(closed, arguments, figures)
-    return _graph(flat, name or _name(fn), len(arguments))
+    nodes = [index for index, alive in enumerate(flat.live) if alive]
+    graph = _graph(flat, nodes, name or _name(fn), len(arguments))
+    return Traced(graph, nodes, flat, closed, static, jax.tree_util.tree_structure(results))
 
 
 def _argnums(option: str, numbers: int | Sequence[int], count: int) -> tuple[int, ...]:
@@ -113,9 +152,8 @@ def _path(root: str, path: Any) -> str:
     return "/".join([root, jax.tree_util.keystr(path, simple=True, separator="/")]) if path else root
 
 
-def _graph(flat: Flat, name: str, num_arguments: int) -> ComputationGraph:
+def _graph(flat: Flat, live: Sequence[int], name: str, num_arguments: int) -> ComputationGraph:
     """Names the live nodes and writes them as ops."""
-    live = [index for index, alive in enumerate(flat.live) if alive]
     op_names = {index: _op_name(flat.nodes[index].scope, flat.nodes[index].type, i) for i, index in enumerate(live)}
     tensors = {
         Result(index, k): Tensor(f"{op_names[index]}:{k}", size)

@@ -55,16 +55,20 @@ Value = Result | Outside | Known
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class External:
-    """An argument or constant: bytes, and whether it stays resident as a weight."""
+    """An argument or constant: bytes, whether it stays resident as a weight, and the value of a constant."""
 
     name: str
     bytes: int
     weight: bool
+    array: Any = None
 
 
 @dataclasses.dataclass(slots=True)
 class Node:
-    """One op: what it reads (distinct, in order), bytes of each output, its figures, the nodes that it comes after."""
+    """One op: what it reads (distinct, in order), bytes of each output, its figures, the nodes that it comes after.
+
+    `equation` is what it computes, and `operands` what stands for each of the equation's operands.
+    """
 
     type: str
     scope: str
@@ -75,6 +79,8 @@ class Node:
     workspace_bytes: int
     after: list[int]
     effectful: bool
+    equation: Any
+    operands: list[Value]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -144,7 +150,8 @@ class _Flattener:
     def _constant(self, constant: Any, aval: Any) -> Outside:
         if id(constant) not in self.constants:
             self.constants[id(constant)] = _Constant(constant, aval, Outside(len(self.externals)))
-            self.externals.append(External(f"constant.{len(self.constants) - 1}", array_bytes(aval), weight=True))
+            name = f"constant.{len(self.constants) - 1}"
+            self.externals.append(External(name, array_bytes(aval), weight=True, array=constant))
         return self.constants[id(constant)].value
 
     def _add(self, equation: Any, values: Sequence[Value], scope: str) -> list[Value]:
@@ -170,6 +177,8 @@ class _Flattener:
             workspace_bytes=work.workspace_bytes,
             after=self._predecessors(equation, values, index),
             effectful=any(type(effect).__name__ not in LOCAL_EFFECTS for effect in equation.effects),
+            equation=equation,
+            operands=list(values),
         )
         self.nodes.append(node)
         return [Result(index, k) for k in range(len(output_bytes))]
@@ -244,14 +253,6 @@ def _signature(atoms: Sequence[Any]) -> list[tuple[Any, Any]]:
 
 def _join(scope: str, inner: str) -> str:
     return f"{scope}/{inner}" if scope and inner else scope or inner
-
-
-def _times(bodies: Sequence[Work], counts: Sequence[int]) -> Work:
-    return Work(
-        sum(body.flops * count for body, count in zip(bodies, counts, strict=True)),
-        sum(body.runtime * count for body, count in zip(bodies, counts, strict=True)),
-        max(body.workspace_bytes for body in bodies),
-    )
 
 
 def _live(nodes: Sequence[Node], outputs: Sequence[Value]) -> list[bool]:

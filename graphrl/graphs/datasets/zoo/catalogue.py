@@ -1,0 +1,145 @@
+"""What there is in the zoo: its index, and sets of programs by words such as `training/hlo`."""
+
+import difflib
+import functools
+import json
+import os
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from graphrl import files
+from graphrl.errors import GraphError, GraphrlError, ProblemError
+from graphrl.graphs.datasets.zoo.program import program_name
+from graphrl.graphs.datasets.zoo.splits import SPLITS, Split
+from graphrl.graphs.datasets.zoo.storage import SUFFIX, contents
+
+DATA = Path(__file__).parent / "data"
+INDEX = "index.json"
+FORMAT, VERSION = "graphrl-zoo-index", 1
+PREFIX = "zoo:"
+
+
+class Entry(NamedTuple):
+    """A program that can be loaded: see `ZooProgram`; `ops` is the size of its graph."""
+
+    architecture: str
+    family: str
+    kind: str
+    batch: int
+    level: str
+    ops: int
+
+    @property
+    def name(self) -> str:
+        return program_name(self.architecture, self.kind, self.batch, self.level)
+
+    @property
+    def split(self) -> Split:
+        return SPLITS[self.family]
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What `select` finds it by."""
+        return (
+            self.architecture,
+            self.kind,
+            f"b{self.batch}",
+            self.level,
+            f"{self.split}-split",
+            f"{self.family}-family",
+        )
+
+
+def home() -> Path:
+    """Where the zoo is: what the environment variable GRAPHRL_ZOO names, or what is shipped."""
+    return Path(os.environ.get("GRAPHRL_ZOO") or DATA)
+
+
+def write_index(folder: str | os.PathLike[str]) -> tuple[Entry, ...]:
+    """Writes the index of a folder's files; returns what it says.
+
+    Raises:
+      GraphrlError: a file cannot be read, or the index cannot be written.
+    """
+    found = sorted(Entry(*row) for path in Path(folder).glob(f"*{SUFFIX}") for row in contents(path))
+    rows = ",\n ".join(json.dumps(entry) for entry in found)
+    text = f'{{"format": "{FORMAT}", "version": {VERSION}, "programs": [\n {rows}\n]}}\n'
+
+    def write(file: IO[str]) -> None:
+        file.write(text)
+
+    files.write_atomically(Path(folder) / INDEX, write)
+    _entries.cache_clear()
+    return tuple(found)
+
+
+def entries(folder: str | os.PathLike[str] | None = None) -> tuple[Entry, ...]:
+    """All programs of a folder (by default of `home()`), by name.
+
+    Raises:
+      GraphrlError: there is no index, or it cannot be read.
+      GraphError: its content is none.
+    """
+    return _entries(os.fspath(home() if folder is None else folder))
+
+
+@functools.lru_cache(maxsize=4)
+def _entries(folder: str) -> tuple[Entry, ...]:
+    path = Path(folder) / INDEX
+    if not path.exists():
+        raise GraphrlError(f"{files.shown(folder)} holds no model zoo: scripts/build_zoo.py makes it")
+    with files.content(path) as data:
+        try:
+            value = json.loads(bytes(data))
+            if (value["format"], value["version"]) == (FORMAT, VERSION):
+                return tuple(Entry(*row) for row in value["programs"])
+        except (ValueError, KeyError, TypeError):
+            pass
+    raise GraphError(f"{files.shown(path)}: no index of the zoo: must be {FORMAT!r}, version {VERSION}")
+
+
+def select(text: str, folder: str | os.PathLike[str] | None = None) -> tuple[Entry, ...]:
+    """The programs that every word of `text` is true of.
+
+    Args:
+      text: words between slashes, in any order: an architecture, "inference" or "training", a batch size as in "b8",
+        "jaxpr" or "hlo", "train-split", "valid-split" or "test-split", a family as in "resnet-family"; with `*` and `?`
+        as in file names. A program's name is such a text.
+      folder: of the files, by default `home()`.
+
+    Raises:
+      ProblemError: a word is true of no program (near ones are listed), or there is no program that all are true of.
+    """
+    everything = entries(folder)
+    found: Sequence[Entry] = everything
+    for word in text.split("/"):
+        if not any(fnmatchcase(known, word) for entry in everything for known in entry.words):
+            raise ProblemError(f"zoo:{text}: no program has {word!r}: near are {_near(word, everything)}")
+        left = [entry for entry in found if any(fnmatchcase(known, word) for known in entry.words)]
+        if not left:
+            there = ", ".join(entry.name for entry in found[:4]) + (", ..." if len(found) > 4 else "")
+            raise ProblemError(f"zoo:{text}: no program is that; without {word!r} there are {there}")
+        found = left
+    return tuple(found)
+
+
+def select_one(text: str, folder: str | os.PathLike[str] | None = None) -> Entry:
+    """The one program that every word of `text` is true of.
+
+    Raises:
+      ProblemError: there is none, or more than one.
+    """
+    found = select(text, folder)
+    if len(found) > 1:
+        raise ProblemError(
+            f"zoo:{text} stands for {len(found)} programs, where one is needed: for example zoo:{found[0].name}"
+        )
+    return found[0]
+
+
+def _near(word: str, everything: Sequence[Entry]) -> str:
+    words = sorted({known for entry in everything for known in entry.words})
+    near = difflib.get_close_matches(word, words, n=5, cutoff=0.4) or words[:5]
+    return ", ".join(near)

@@ -1,0 +1,83 @@
+"""XLA's buffer assignment on the CPU, followed closely enough to know its temporary memory without compiling.
+
+What XLA reports as `temp_size_in_bytes` is not the peak of the live bytes: results of the program lie in buffers of
+their own, into which earlier temporaries go that fit; some instructions write over an operand; the rest lies in a heap
+whose packing leaves holes. One module per step: `dataflow` (what values there are), `buffers` (which of them share a
+buffer), `live_ranges` (when they are needed), `outputs` (buffers of their own), `heap` and `packing`.
+"""
+
+from collections.abc import Collection, Sequence
+
+from graphrl.graphs.readers.hlo_module import HloModule
+from graphrl.xla.assignment.buffers import Buffers
+from graphrl.xla.assignment.heap import heap_blocks
+from graphrl.xla.assignment.live_ranges import live_ranges
+from graphrl.xla.assignment.outputs import assign_outputs
+from graphrl.xla.assignment.packing import heap_size
+from graphrl.xla.callback import check_sequence
+
+ALIGNMENT = 64  # bytes, of every buffer
+
+
+class TempPredictor:
+    """Predicts a module's temporary memory for many schedules: what does not depend on the schedule is found once.
+
+    Args:
+      module: optimised for the CPU.
+      donation: whether outputs may overwrite donated parameters, as the module says. XLA forgets that when jax's hook
+        gives it a module with another schedule: False predicts what that one will need.
+    """
+
+    def __init__(self, module: HloModule, donation: bool = True) -> None:
+        self.module = module
+        self._buffers = Buffers(module, donation)
+        self._local = _local_values(module, self._buffers.flow.place)
+
+    def __call__(self, sequence: Sequence[str]) -> int:
+        """Bytes that `memory_analysis().temp_size_in_bytes` will say.
+
+        Args:
+          sequence: names of all instructions of the entry computation in the order in which they run; operands and
+            control predecessors before what needs them. Other computations run as the module says.
+
+        Raises:
+          PlanError: `sequence` does not hold every instruction of the entry once, or one before what it needs; or the
+            module is not scheduled.
+        """
+        check_sequence(self.module, sequence)
+        ranges = live_ranges(self._buffers, sequence)
+        allocations, in_heap = assign_outputs(self._buffers, ranges)
+        heap = heap_size(heap_blocks(self._buffers, ranges, in_heap), ALIGNMENT)
+        sizes = [a.bytes if a.is_temporary else None for a in allocations] + [heap] + [None] * self._local
+        total = 0
+        for size in _temporary(sizes):
+            total = -(-total // ALIGNMENT) * ALIGNMENT + size
+        return total
+
+
+def _temporary(sizes: list[int | None]) -> list[int]:
+    """The temporary blocks in the order in which XLA joins them to one: that in which `std::partition` leaves them
+    behind the others (None). It matters because only the last one is not rounded up.
+    """
+    first, last = 0, len(sizes)
+    while True:
+        while first < last and sizes[first] is None:
+            first += 1
+        last -= 1
+        while first < last and sizes[last] is not None:
+            last -= 1
+        if first >= last:
+            return [size for size in sizes[first:] if size is not None]
+        sizes[first], sizes[last] = sizes[last], sizes[first]
+        first += 1
+
+
+def _local_values(module: HloModule, sequential: Collection[str]) -> int:
+    """Number of values in computations that work on single elements, fusions aside: for XLA a block each."""
+    local = [c for c in module.computations.values() if not c.is_fusion and c.name not in sequential]
+    return sum(i.opcode != "get-tuple-element" for c in local for i in c.instructions)
+
+
+def predict_temp(module: HloModule, sequence: Sequence[str], donation: bool = True) -> int:
+    """Bytes of temporary memory that XLA will allocate for a schedule: one call of `TempPredictor`."""
+    return TempPredictor(module, donation)(sequence)

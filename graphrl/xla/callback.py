@@ -1,0 +1,130 @@
+"""What XLA asks while it compiles: the one callback of this process, and who answers for which module.
+
+XLA calls back on a thread of its own, with nothing but the scheduled module. So whoever wants to have a say in a
+compilation puts a mark into the module's name, and a rule for that mark into the table here. Modules without a mark,
+everybody else's, pass untouched.
+"""
+
+import dataclasses
+import re
+import secrets
+import threading
+from collections.abc import Callable, Sequence
+
+from graphrl.errors import PlanError
+from graphrl.graphs.readers.hlo_module import HloModule, parse_module
+
+# What a module (its name without the mark) shall run as: names of all instructions of its entry computation, or None
+# for XLA's own schedule. What it raises ends the compilation before XLA generates code, and comes out of `reason`.
+Rule = Callable[[HloModule], Sequence[str] | None]
+
+_NAME = "graphrl"
+_SEPARATOR = "_graphrl_"
+_MARK = re.compile(_SEPARATOR.encode() + rb"([0-9a-f]{16})")
+_TICKET = re.compile(r"graphrl stopped this compilation: ([0-9a-f]{16})")
+_HEAD = 4096  # bytes: the module's name is the first field of its proto
+
+_rules: dict[str, Rule] = {}
+_reasons: dict[str, Exception] = {}
+_registering = threading.Lock()
+_registered = False
+
+
+class Unplanned(Exception):
+    """Raised by a rule that has no schedule for a module yet.
+
+    Attributes:
+      module: as XLA scheduled it.
+    """
+
+    def __init__(self, module: HloModule) -> None:
+        super().__init__(module.name)
+        self.module = module
+
+
+class _Stopped(Exception):
+    """Ends a compilation; the reason waits in `_reasons` under the ticket of its message."""
+
+
+def register() -> None:
+    """Registers the callback, once in a process.
+
+    Raises:
+      ImportError, AttributeError, NotImplementedError: this jax or jaxlib has no such hook.
+    """
+    global _registered
+    from jax.extend import xla
+
+    with _registering:
+        if not _registered:
+            xla.register_hlo_module_transformation(
+                _on_module, name=_NAME, stage=xla.PipelineStage.POST_SCHEDULER, platforms="cpu"
+            )
+            _registered = True
+
+
+def marked(name: str, mark: str) -> str:
+    """The name with a mark (16 lower-case hexadecimal digits) in place of the one that it may have."""
+    return f"{name.partition(_SEPARATOR)[0]}{_SEPARATOR}{mark}"
+
+
+def set_rule(mark: str, rule: Rule) -> None:
+    """From now on `rule` answers for all modules of that mark."""
+    _rules[mark] = rule
+
+
+def drop_rule(mark: str) -> None:
+    """Modules of that mark are XLA's own affair again."""
+    _rules.pop(mark, None)
+
+
+def reason(error: BaseException) -> Exception | None:
+    """What a rule raised, if `error` is how jax reports that a compilation was ended by it; to be asked once."""
+    ticket = _TICKET.search(str(error))
+    return _reasons.pop(ticket[1], None) if ticket else None
+
+
+def _on_module(data: bytes) -> bytes | None:
+    mark = _MARK.search(data[:_HEAD])
+    rule = _rules.get(mark[1].decode()) if mark else None
+    if rule is None:
+        return None
+    try:
+        module = parse_module(data, "XLA's module")
+        module = dataclasses.replace(module, name=module.name.partition(_SEPARATOR)[0])
+        sequence = rule(module)
+        return None if sequence is None else rescheduled(module, sequence)
+    except Exception as error:  # XLA keeps only the text of what passes through it
+        ticket = secrets.token_hex(8)
+        _reasons[ticket] = error
+        raise _Stopped(f"graphrl stopped this compilation: {ticket}") from None
+
+
+def rescheduled(module: HloModule, sequence: Sequence[str]) -> bytes:
+    """The serialized module with another order of its entry computation; `module.message` is changed too.
+
+    Raises:
+      PlanError: the sequence is no order of the entry's instructions.
+    """
+    check_sequence(module, sequence)
+    scheduled = {s.key: s.value for s in module.message.schedule.sequences}
+    entry = scheduled[module.message.entry_computation_id]
+    ids = dict(zip(module.order(module.entry), entry.instruction_ids, strict=True))
+    entry.instruction_ids[:] = [ids[name] for name in sequence]
+    return module.message.SerializeToString()
+
+
+def check_sequence(module: HloModule, sequence: Sequence[str]) -> None:
+    """Raises PlanError unless `sequence` names every instruction of the entry once, after what it waits for."""
+    if module.entry.name not in module.schedule:
+        raise PlanError(f"{module.name}: the module must be scheduled")
+    place = {name: k for k, name in enumerate(sequence)}
+    if len(place) != len(sequence) or place.keys() != module.entry.by_name.keys():
+        raise PlanError(
+            f"{module.name}: {len(sequence)} instructions in the schedule: must be each of the "
+            f"{len(module.entry.by_name)} of computation {module.entry.name!r} once"
+        )
+    for instruction in module.entry.instructions:
+        for before in (*instruction.operands, *instruction.control_predecessors):
+            if place[before] > place[instruction.name]:
+                raise PlanError(f"{module.name}: the schedule has {instruction.name!r} before {before!r}, its input")

@@ -1,0 +1,155 @@
+"""`graphrl.compile`: XLA's executable of one program, in the order that needs the least memory."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from graphrl.errors import GraphError, ProblemError
+from graphrl.graphs.readers.hlo_module import HloModule
+from graphrl.optimize import DEFAULT_SECONDS
+from graphrl.plan import Plan
+from graphrl.solvers.base import Progress
+from graphrl.xla import hook
+from graphrl.xla.callback import Unplanned
+from graphrl.xla.planner import Planner
+from graphrl.xla.report import Report
+from graphrl.xla.search import memory_of, plan_of
+from graphrl.xla.settings import Settings
+from graphrl.xla.step_time import step_seconds
+from graphrl.xla.warn import warn_once
+
+
+class Executable:
+    """A compiled program. It is called like the function, and has whatever `jax.stages.Compiled` has:
+    `memory_analysis()`, `cost_analysis()`, `as_text()`, `input_shardings`, ...
+
+    Attributes:
+      compiled: what jax made.
+    """
+
+    def __init__(self, compiled: jax.stages.Compiled, lowered: jax.stages.Lowered, report: Report):
+        self.compiled = compiled
+        self._lowered, self._report = lowered, report
+        self._plan: Callable[[], Plan | None] = lambda: None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.compiled(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.compiled, name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *dir(self.compiled)})
+
+    @functools.cached_property
+    def plan(self) -> Plan | None:
+        """The plan that the program runs, of the module's graph; None where XLA's schedule stays."""
+        return self._plan()
+
+    def report(self, *args: Any, **kwargs: Any) -> Report:
+        """What planning gained.
+
+        Args:
+          *args, **kwargs: arrays to call the program with: then the time of a step before and after is measured too,
+            which compiles XLA's own schedule and takes some calls of both. Donated ones are copied before.
+        """
+        if self._report.xla_bytes is not None and not self._report.memory_measured:
+            memory = hook.compile_in_order(self._lowered, scheduler="memory", quick=True)
+            self._report = dataclasses.replace(self._report, memory_bytes=memory_of(memory)[0], memory_measured=True)
+        if args or kwargs:
+            before = self._lowered.compile()
+            seconds = step_seconds((before, self.compiled), args, kwargs)
+            self._report = dataclasses.replace(
+                self._report, xla_step_seconds=seconds[0], graphrl_step_seconds=seconds[1]
+            )
+        return self._report
+
+
+def compile(
+    fn: Any,
+    *args: Any,
+    objective: str = "peak_memory",
+    seconds: float = DEFAULT_SECONDS,
+    method: str = "auto",
+    seed: int = 0,
+    progress: Progress | None = None,
+    cache: bool = True,
+    kwargs: Mapping[str, Any] | None = None,
+) -> Executable:
+    """Compiles a function for given arguments and has XLA run it in the order that needs the least memory.
+
+    Never worse than XLA: where no order is found that lowers the temporaries that XLA reports, its own schedule stays.
+    The results are the same to the bit: the instructions are XLA's, only their order changes. Where jax has no hook
+    for schedules, or the program is for another platform than the CPU, a warning says so and XLA's schedule stays.
+
+    Args:
+      fn: a function; or what `jax.jit` or `graphrl.jit` gave, with static and donated arguments, shardings, ...; or
+        what `lower` of these gave, without arguments here.
+      *args: its arguments, arrays or `jax.ShapeDtypeStruct`s: it is traced, not run. Static ones as they are.
+      objective: "peak_memory", the only one that one program's schedule has.
+      seconds: of search, of wall clock; the compilations that compare orders come on top.
+      method: as in `graphrl.optimize`.
+      seed: 0 to 2^32 - 1.
+      progress: as in `graphrl.optimize`.
+      cache: whether plans are looked for, and kept, on disk: `$XDG_CACHE_HOME/graphrl/plans`.
+      kwargs: keyword arguments of `fn`.
+
+    Returns:
+      The executable, with `.plan` and `.report()`.
+
+    Raises:
+      GraphrlError: an option is at fault; one line says which.
+      Interrupted: Ctrl-C in the search.
+    """
+    settings = Settings(objective, seconds, method, seed, progress, cache)
+    lowered = _lowered(fn, args, kwargs or {})
+    missing = hook.available(hook.platform_of(lowered))
+    if missing is None:
+        try:
+            return _planned(lowered, Planner(settings))
+        except GraphError as error:  # a module that graphrl cannot read is no reason to run nothing
+            missing = str(error)
+    warn_once(f"graphrl.compile: {missing}; XLA's schedule stays")
+    return Executable(lowered.compile(), lowered, Report(getattr(fn, "__name__", "program"), False, missing))
+
+
+def _lowered(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> jax.stages.Lowered:
+    if isinstance(fn, jax.stages.Lowered):
+        if args or kwargs:
+            raise ProblemError("a lowered program has its arguments already: give it alone")
+        return fn
+    if not callable(fn):
+        raise ProblemError(f"fn is of type {type(fn).__name__}: must be a function, or what jit or lower gives")
+    lowered = (fn if hasattr(fn, "lower") else jax.jit(fn)).lower(*args, **kwargs)
+    if not isinstance(lowered, jax.stages.Lowered):
+        raise ProblemError(f"{type(fn).__name__}.lower gives no jax.stages.Lowered: give a function that jax.jit takes")
+    return lowered
+
+
+def _planned(lowered: jax.stages.Lowered, planner: Planner) -> Executable:
+    seen: list[HloModule] = []
+
+    def rule(module: HloModule) -> tuple[str, ...] | None:
+        seen[:] = [module]
+        return planner.rule(module)
+
+    try:
+        compiled = hook.compile_by(lowered, rule)
+    except Unplanned as unplanned:
+        planner.plan(lowered, unplanned.module)
+        compiled = hook.compile_by(lowered, rule)
+    (module,) = seen
+    decision = planner.decision(module)
+    used = memory_of(compiled)[0]
+    if decision is not None and decision.order is not None and used + decision.undonated_bytes >= decision.xla_bytes:
+        planner.withdraw(module, decision, used)  # read from disk, and no longer true
+        compiled, decision = hook.compile_by(lowered, rule), None
+    executable = Executable(compiled, lowered, planner.reports[module.fingerprint])
+    if decision is not None:
+        executable._plan = lambda: plan_of(decision, module)
+    return executable

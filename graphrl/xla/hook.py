@@ -1,0 +1,166 @@
+"""XLA's compiler with a say in its schedule: capture what it would run, and have it run another order.
+
+Where jax has no name of its own for what is needed (jax 0.10), the private ones are here; `available` says whether
+they are there.
+"""
+
+import contextlib
+import copy
+import io
+import secrets
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import jax
+
+from graphrl.errors import GraphrlError
+from graphrl.graphs.readers.hlo_module import HloModule
+from graphrl.xla import callback
+from graphrl.xla.callback import Rule, Unplanned
+
+Scheduler = Literal["default", "memory"]
+
+PLATFORM = "cpu"
+
+# What XLA is told for each of its schedulers.
+SCHEDULERS: dict[Scheduler, dict[str, Any]] = {
+    "default": {},
+    "memory": {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"},
+}
+# Buffers are assigned before code is generated, so that a figure needs no good code.
+_QUICK: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+
+
+def available(platform: str = PLATFORM) -> str | None:
+    """None where XLA takes schedules back on this platform, else one line that says why it does not."""
+    if platform != PLATFORM:
+        return f"XLA's hook for schedules works on {PLATFORM} only, not on {platform}"
+    if jax.process_count() > 1:
+        return "XLA's hook for schedules is for one process: several would have to agree on one order of collectives"
+    try:
+        callback.register()
+        _check_private_names()
+    except (ImportError, AttributeError, NotImplementedError) as error:
+        return f"jax {jax.__version__} has no hook for schedules (jax and jaxlib from 0.10.2 have it): {error}"
+    return None
+
+
+def scheduled_module(lowered: jax.stages.Lowered, scheduler: Scheduler = "default") -> bytes:
+    """The optimised module of a lowered program as XLA schedules it, without generating code: seconds, no weights.
+
+    Args:
+      lowered: what `jax.jit(fn).lower(...)` gives.
+      scheduler: XLA's "default" one or the one that it offers for "memory".
+
+    Returns:
+      A serialized `HloModuleProto`.
+
+    Raises:
+      GraphrlError: this jax has no hook.
+    """
+    return captured(lowered, scheduler).message.SerializeToString()
+
+
+def captured(lowered: jax.stages.Lowered, scheduler: Scheduler = "default") -> HloModule:
+    """`scheduled_module`, parsed."""
+
+    def stop(module: HloModule) -> None:
+        raise Unplanned(module)
+
+    try:
+        compile_by(lowered, stop, scheduler=scheduler)
+    except Unplanned as stopped:
+        return stopped.module
+    raise GraphrlError("XLA did not show its module: the program must be compiled for the CPU of this process")
+
+
+def compile_in_order(
+    lowered: jax.stages.Lowered,
+    sequence: Sequence[str] | None = None,
+    *,
+    scheduler: Scheduler = "default",
+    quick: bool = False,
+) -> jax.stages.Compiled:
+    """Compiles with the entry computation in a given order.
+
+    Args:
+      lowered: what `jax.jit(fn).lower(...)` gives.
+      sequence: names of all instructions of the entry computation, or None for the scheduler's own order.
+      scheduler: which of XLA's schedulers, for `sequence=None` and for called computations.
+      quick: for `memory_analysis()` only: the same buffers, slow code.
+
+    Raises:
+      PlanError: the sequence is no order of the entry's instructions.
+      GraphrlError: this jax has no hook.
+    """
+    return compile_by(lowered, lambda _: sequence, scheduler=scheduler, quick=quick)
+
+
+def compile_by(
+    lowered: jax.stages.Lowered, rule: Rule, *, scheduler: Scheduler = "default", quick: bool = False
+) -> jax.stages.Compiled:
+    """Compiles with the schedule that a rule gives to the module; what the rule raises comes out.
+
+    Neither jax's caches in memory nor the one on disk know of this compilation: the next one runs the rule again.
+
+    Raises:
+      GraphrlError: this jax has no hook.
+    """
+    missing = available()
+    if missing is not None:
+        raise GraphrlError(missing)
+    mark = secrets.token_hex(8)
+    callback.set_rule(mark, rule)
+    try:
+        with unkept():  # the mark is never met again
+            twin = _renamed(lowered, mark)
+            return twin.compile(compiler_options={**SCHEDULERS[scheduler], **(_QUICK if quick else {})})
+    except Exception as error:
+        reason = callback.reason(error)
+        if reason is None:
+            raise
+        raise reason from None
+    finally:
+        callback.drop_rule(mark)
+
+
+def unkept() -> contextlib.AbstractContextManager[None]:
+    """While it lasts, this thread's compilations leave nothing in jax's cache on disk."""
+    from jax._src import config
+
+    return config.persistent_cache_min_compile_time_secs(float("inf"))
+
+
+def _check_private_names() -> None:
+    from jax._src import config, core
+    from jax._src.interpreters.pxla import MeshComputation
+    from jaxlib.mlir import ir
+
+    _ = config.persistent_cache_min_compile_time_secs, core.trace_state_clean, ir.Module.parse
+    if not {"_hlo", "_executable"} <= MeshComputation.__annotations__.keys():
+        raise AttributeError("MeshComputation has no _hlo, _executable")
+
+
+def platform_of(lowered: jax.stages.Lowered) -> str:
+    """The platform that a program was lowered for: "cpu", "cuda", ..."""
+    try:
+        return str(lowered._lowering.compile_args["backend"].platform)
+    except (AttributeError, KeyError):
+        return jax.default_backend()
+
+
+def _renamed(lowered: jax.stages.Lowered, mark: str) -> jax.stages.Lowered:
+    """A copy whose module's name bears the mark, and which has no executable yet."""
+    from jaxlib.mlir import ir
+
+    module = lowered.compiler_ir("stablehlo")
+    assert module is not None
+    content = io.BytesIO()
+    module.operation.write_bytecode(file=content)
+    with module.context:
+        clone = ir.Module.parse(content.getvalue())
+        name = ir.StringAttr(clone.operation.attributes["sym_name"]).value
+        clone.operation.attributes["sym_name"] = ir.StringAttr.get(callback.marked(name, mark))
+    twin, twin._lowering = copy.copy(lowered), copy.copy(lowered._lowering)
+    twin._lowering._hlo, twin._lowering._executable = clone, None  # type: ignore[attr-defined]
+    return twin

@@ -1,0 +1,199 @@
+"""`graphrl.jit`: `jax.jit` whose programs run in the order that needs the least memory.
+
+A program that has no decision yet is never run: its compilation ends, before XLA generates code, in an exception; then
+it is planned from the module that was captured; then it is called again, and this compilation gets its schedule. So
+donated arguments are intact until the planned program takes them, and a program that only fits with its plan fits.
+Calls of compiled programs go through jax's own dispatch.
+"""
+
+import collections
+import contextlib
+import functools
+import hashlib
+import secrets
+import threading
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any, overload
+
+import jax
+
+from graphrl.errors import GraphError, ProblemError
+from graphrl.optimize import DEFAULT_SECONDS
+from graphrl.solvers.base import Progress
+from graphrl.xla import callback, hook
+from graphrl.xla.callback import Unplanned
+from graphrl.xla.planner import Planner
+from graphrl.xla.report import Report
+from graphrl.xla.settings import Settings
+from graphrl.xla.warn import warn_once
+
+try:
+    from jax._src.core import trace_state_clean as _no_transformation
+except ImportError:  # then the hook is missing too
+
+    def _no_transformation() -> bool:
+        return True
+
+
+_ATTEMPTS = 3
+
+_made: collections.Counter[str] = collections.Counter()  # functions of one name and settings
+
+
+class PlannedFunction:
+    """A function that `graphrl.jit` made. It has what a function of `jax.jit` has: `lower`, `trace`, `eval_shape`,
+    `clear_cache`; those, and calls under a transformation, are jax's own: only top-level calls are planned.
+    """
+
+    def __init__(self, fn: Callable[..., Any], settings: Settings, jit_kwargs: dict[str, Any]) -> None:
+        functools.update_wrapper(self, fn, updated=())
+        self._fn, self._kwargs = fn, jit_kwargs
+        self._plain: Any = jax.jit(fn, **jit_kwargs)
+        self._planner = Planner(settings)
+        self._starting = threading.Lock()
+        self._call: Any = self._start  # until the first call shows that there is a hook
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not _no_transformation():
+            return self._plain(*args, **kwargs)
+        try:
+            return self._call(*args, **kwargs)
+        except Exception as error:
+            reason = callback.reason(error)
+            if reason is None:
+                raise
+        return self._plan_and_call(reason, args, kwargs)
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "_plain" not in self.__dict__:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self._plain, name)
+
+    def __repr__(self) -> str:
+        return f"<graphrl.jit of {self._fn!r}>"
+
+    @property
+    def reports(self) -> tuple[Report, ...]:
+        """What planning gained for each program (one for each set of shapes, types and static arguments) that XLA
+        compiled in this process, in that order. What JAX's cache on disk had compiled already is not among them.
+        """
+        return tuple(self._planner.reports.values())
+
+    def clear_cache(self) -> None:
+        """Forgets the compiled programs, as jax's does; the plans are kept."""
+        for jitted in (self._plain, self._call):
+            if jitted != self._start:
+                jitted.clear_cache()
+
+    def _start(self, *args: Any, **kwargs: Any) -> Any:
+        with self._starting:
+            if self._call == self._start:
+                missing = hook.available(_platform(self._kwargs))
+                if missing is None:
+                    self._call = self._marked()
+                else:
+                    self._fall_back(missing)
+        return self._call(*args, **kwargs)
+
+    def _marked(self) -> Callable[..., Any]:
+        """The jitted function under a name that the callback knows: jax's caches, in memory and on disk, then tell
+        its programs from those of the function itself, and from those of other settings.
+        """
+        fn, settings = self._fn, self._planner.settings
+        name = str(getattr(fn, "__name__", None) or getattr(getattr(fn, "func", None), "__name__", "function"))
+        same = f"{settings.mark} {getattr(fn, '__module__', '')} {getattr(fn, '__qualname__', name)}"
+        _made[same] += 1
+        unique = f"{same} {_made[same]}" if settings.cache else secrets.token_hex(16)
+        mark = hashlib.sha256(unique.encode()).hexdigest()[:16]
+        callback.set_rule(mark, self._planner.rule)
+        weakref.finalize(self, callback.drop_rule, mark)
+
+        @functools.wraps(fn, updated=())
+        def planned(*args: Any, **kwargs: Any) -> Any:
+            return fn(*args, **kwargs)
+
+        planned.__name__ = callback.marked(name, mark)
+        return jax.jit(planned, **self._kwargs)
+
+    def _plan_and_call(self, reason: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        for _ in range(_ATTEMPTS):
+            if isinstance(reason, Unplanned):
+                try:
+                    lowered = self._call.lower(*args, **kwargs)
+                    self._planner.plan(lowered, reason.module)
+                except GraphError as error:
+                    self._fall_back(str(error))
+            else:
+                self._fall_back(f"{type(reason).__name__}: {reason}")
+            try:
+                with contextlib.nullcontext() if self._planner.settings.cache else hook.unkept():
+                    return self._call(*args, **kwargs)
+            except Exception as error:
+                again = callback.reason(error)
+                if again is None:
+                    raise
+                reason = again
+        self._fall_back("XLA makes another module of it each time")
+        return self._call(*args, **kwargs)
+
+    def _fall_back(self, why: str) -> None:
+        warn_once(f"graphrl.jit: {why}; {getattr(self, '__name__', self._fn)} runs under plain jax.jit")
+        self._call = self._plain
+
+
+def _platform(jit_kwargs: dict[str, Any]) -> str:
+    device = jit_kwargs.get("device")
+    return str(jit_kwargs.get("backend") or getattr(device, "platform", None) or jax.default_backend())
+
+
+@overload
+def jit(fn: Callable[..., Any], **options: Any) -> PlannedFunction: ...
+
+
+@overload
+def jit(fn: None = None, **options: Any) -> Callable[[Callable[..., Any]], PlannedFunction]: ...
+
+
+def jit(
+    fn: Callable[..., Any] | None = None,
+    *,
+    objective: str = "peak_memory",
+    seconds: float = DEFAULT_SECONDS,
+    method: str = "auto",
+    seed: int = 0,
+    progress: Progress | None = None,
+    cache: bool = True,
+    **jit_kwargs: Any,
+) -> Any:
+    """`jax.jit`, and XLA runs each program in the order that needs the least memory.
+
+    The first call with new shapes searches for `seconds` beside compiling; what it finds is kept on disk, so that the
+    next process only compiles. Programs with less than a mebibyte of intermediate results are left alone. Never worse
+    than XLA: see `graphrl.compile`, which does the same for given arguments. Under another transformation (`jax.grad`,
+    `jax.vmap`, an outer `jax.jit`, ...) it is `jax.jit`: put `graphrl.jit` outermost.
+
+    Unlike `jax.jit`, two `graphrl.jit` of one function share no compiled programs: call it once, not in a loop.
+
+    Args:
+      fn: the function; without it, a decorator is returned.
+      objective, seconds, method, seed, progress, cache: as in `graphrl.compile`.
+      **jit_kwargs: all that `jax.jit` takes: static_argnums, donate_argnums, in_shardings, ...
+
+    Returns:
+      A function like that of `jax.jit`; its `reports` say what was gained.
+
+    Raises:
+      GraphrlError: an option is at fault; one line says which. From the first call: the method cannot take the program.
+      Interrupted: from a call: Ctrl-C in the search.
+    """
+    settings = Settings(objective, seconds, method, seed, progress, cache)
+    if fn is None:
+        return lambda fn: PlannedFunction(fn, settings, jit_kwargs)
+    if not callable(fn):
+        raise ProblemError(f"fn is of type {type(fn).__name__}: must be a function")
+    return PlannedFunction(fn, settings, jit_kwargs)

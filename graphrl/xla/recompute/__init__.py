@@ -1,0 +1,1 @@
+"""Recomputation: programs that compute cheap values again instead of keeping them."""

@@ -1,0 +1,107 @@
+"""Which instructions may be computed again, and which may read a clone in place of the original."""
+
+from graphrl.graphs.readers.hlo import HloProgram
+from graphrl.graphs.readers.hlo_module import HloModule, Instruction
+from graphrl.graphs.readers.hlo_values import CONTRACTED
+
+# Element by element, or moving elements; the same input gives the same bits. What is missing here may be deterministic
+# too, but is slow or rare.
+_CHEAP = frozenset(
+    str.split(
+        """
+        abs add and bitcast-convert broadcast ceil clamp compare complex concatenate convert copy cosine divide
+        dynamic-slice erf exponential exponential-minus-one floor imag iota is-finite log log-plus-one logistic maximum
+        minimum multiply negate not or pad popcnt power real remainder reshape reverse round-nearest-afz
+        round-nearest-even rsqrt select shift-left shift-right-arithmetic shift-right-logical sign sine slice sqrt
+        subtract tan tanh transpose xor
+        """
+    )
+)
+_INSIDE = _CHEAP | CONTRACTED | {"gather", "map", "reduce", "reduce-precision", "reduce-window", "fusion"}
+# A reader must be told in place of what it reads; these carry buffers through and write into them.
+_FIXED_READERS = frozenset(("async-start", "conditional", "while"))
+_SINGLE_VIEWS = frozenset(("bitcast", "get-tuple-element"))
+
+
+def repeatable(program: HloProgram) -> list[bool]:
+    """For every op of the program's graph, whether XLA may compute it twice: cheap, deterministic, of one array."""
+    shared = _shared_buffers(program)
+    by_name = program.module.entry.by_name
+    kept = set(program.graph.outputs)
+    waited = {name for op in program.graph.ops for name in op.after}
+    return [
+        len(op.outputs) == 1
+        and op.outputs[0].bytes > 0
+        and op.outputs[0].name not in kept
+        and not op.after
+        and op.name not in waited
+        and not shared & {op.outputs[0].name, *op.inputs}
+        and _is_cheap(program.module, by_name[op.name])
+        for op in program.graph.ops
+    ]
+
+
+def _shared_buffers(program: HloProgram) -> set[str]:
+    """Tensors in buffers that something writes into later: what is read there late may be something else."""
+    sharing = [tensor for op in program.graph.ops for tensor in op.outputs if tensor.alias is not None]
+    return {tensor.name for tensor in sharing} | {str(tensor.alias) for tensor in sharing}
+
+
+def _is_cheap(module: HloModule, i: Instruction) -> bool:
+    if i.control_predecessors:
+        return False
+    if i.opcode == "fusion":
+        body = module.computations[i.called[0]]
+        opcodes = {inner.opcode for inner in body.instructions}
+        return i.attributes.fusion_kind == "kLoop" and opcodes <= _INSIDE and not i.attributes.output_operand_aliasing
+    return i.opcode in _CHEAP
+
+
+class Routes:
+    """How instructions come to the tensors that they read: directly, or through views."""
+
+    def __init__(self, program: HloProgram) -> None:
+        self._entry = program.module.entry
+
+    def views(self, reader: str, origin: str) -> list[tuple[str, ...]] | None:
+        """The ways from a reader to an instruction whose only result it reads.
+
+        Args:
+          reader, origin: names of instructions.
+
+        Returns:
+          For each operand that shows the origin, the views in between, the one next to the origin first; () where it is
+          the origin itself. None if a view shows other things too, or the reader cannot be rewired.
+        """
+        instruction = self._entry.by_name[reader]
+        if instruction.opcode in _FIXED_READERS:
+            return None
+        found = []
+        for operand in dict.fromkeys(instruction.operands):
+            way: list[str] = []
+            name = operand
+            while name != origin:
+                view = self._entry.by_name[name]
+                if view.opcode not in CONTRACTED or not view.operands:
+                    break
+                if view.opcode not in _SINGLE_VIEWS or view.control_predecessors:
+                    if self._shows(name, origin):
+                        return None
+                    break
+                way.append(name)
+                name = view.operands[0]
+            if name == origin:
+                found.append(tuple(reversed(way)))
+        return found or None
+
+    def _shows(self, name: str, origin: str) -> bool:
+        """Whether a view shows an instruction, among others."""
+        todo, seen = [name], {name}
+        while todo:
+            view = self._entry.by_name[todo.pop()]
+            if view.name == origin:
+                return True
+            if view.opcode in CONTRACTED:
+                todo += [o for o in view.operands if o not in seen]
+                seen.update(view.operands)
+        return False

@@ -1,0 +1,177 @@
+"""Which values to compute again so that a schedule needs no more than a target: greedily, best first.
+
+A **gap** is the time between two uses of a value. Dropping the value there, and computing it again right before the
+later use, relieves the memory in between; what it reads must be there then: it is alive anyway, or is small and kept
+for that, or is computed again too. The gap that takes away most bytes over the target (summed over the time) for each
+second of computation comes first. What a gap gains seldom grows when others are taken, so that a queue with old gains
+finds the best one after a few evaluations (Minoux 1978, "lazy greedy").
+"""
+
+import heapq
+from typing import NamedTuple
+
+import numpy as np
+
+from graphrl.xla.recompute.state import State
+
+SMALL = 0.05  # of the bytes that are dropped may be kept alive instead of computed again
+MAX_CHAIN = 8  # clones for one gap
+
+
+class _Closure:
+    """What computing an op again at some time takes."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room  # bytes that a value may have to be kept for it
+        self.made: dict[int, int] = {}  # op -> order in which it is computed; operands first
+        self.reads: dict[int, dict[int, int | None]] = {}  # op -> buffer -> value; None: made here
+        self.kept: dict[int, None] = {}  # values that live longer for it
+
+
+class _Gain(NamedTuple):
+    score: float  # bytes x time over the target, less, for each second
+    seconds: float
+    time: int
+    readers: list[int]  # nodes that read the clone
+    closure: _Closure
+
+
+class Greedy:
+    """Relieves a state, in place.
+
+    Args:
+      state: to change.
+      target: bytes.
+    """
+
+    def __init__(self, state: State, target: int) -> None:
+        self._state, self._target = state, target
+        self._queue: list[tuple[float, int, int]] = []  # (-score, value, time of the later use)
+        self.evaluations = 0
+
+    def run(self, limit: float) -> bool:
+        """Takes gaps until nothing is over the target, or the limit (seconds of all clones) is reached.
+
+        Returns:
+          Whether nothing is over the target.
+        """
+        state = self._state
+        for value in list(state.values):
+            self._offer(value)
+        while self._queue and state.profile.max() > self._target:
+            _, value, time = heapq.heappop(self._queue)
+            gain = self._gain(value, time)
+            if gain is None or state.spent + gain.seconds > limit:
+                continue
+            if self._queue and -gain.score > self._queue[0][0]:
+                heapq.heappush(self._queue, (-gain.score, value, time))
+                continue
+            self._take(value, gain)
+        return bool(state.profile.max() <= self._target)
+
+    def _offer(self, value: int) -> None:
+        """Puts all gaps of a value into the queue."""
+        state = self._state
+        v = state.values[value]
+        if not state.facts.repeatable[state.op[v.writer]]:
+            return
+        for time in sorted({state.time[node] for node in v.readers})[1:]:
+            gain = self._gain(value, time)
+            if gain is not None:
+                heapq.heappush(self._queue, (-gain.score, value, time))
+
+    def _gain(self, value: int, time: int) -> _Gain | None:
+        """What dropping a value before its use at a time gains; None if that is nothing, or cannot be."""
+        self.evaluations += 1
+        state = self._state
+        v = state.values[value]
+        late = [node for node in v.readers if state.time[node] >= time]
+        earlier = [state.time[node] for node in v.readers if state.time[node] < time]
+        if not earlier or min((state.time[node] for node in late), default=0) != time:
+            return None
+        begin, at = max(earlier), time & ~1
+        if begin >= at or any((state.op[node], v.buffer) in state.facts.fixed for node in late):
+            return None
+        over = state.profile[begin + 1 : at] - self._target
+        size = state.size(value)
+        if len(over) == 0 or over.max() <= 0:
+            return None
+        closure = _Closure(int(SMALL * size))
+        if not self._close(state.op[v.writer], at, value, closure):
+            return None
+        seconds = sum(state.facts.seconds[op] for op in closure.made)
+        relief = self._relief(size, begin, at, closure)
+        return _Gain(relief / seconds, seconds, at, late, closure) if relief > 0 else None
+
+    def _relief(self, size: int, begin: int, at: int, closure: _Closure) -> float:
+        """Bytes over the target, summed over the time, that dropping `size` bytes from `begin` to `at` takes away."""
+        state = self._state
+        first = begin + 1
+        ends = {value: state.death(value) + (value not in state.taken) for value in closure.kept}
+        first = min([first, *ends.values()])
+        change = np.zeros(at + 1 - first, np.int64)
+        change[begin + 1 - first : -1] -= size
+        for value, end in ends.items():
+            change[end - first :] += state.size(value)
+        made = [state.facts.flow.writes[op][0] for op in closure.made]
+        change[-1] += sum(state.facts.flow.size[buffer] for buffer in made) - size
+        over = state.profile[first : at + 1] - self._target
+        return float(np.maximum(over, 0).sum() - np.maximum(over + change, 0).sum())
+
+    def _close(self, op: int, at: int, dropped: int, closure: _Closure) -> bool:
+        """Adds an op and all that it needs; whether it can be computed at that time."""
+        state, flow = self._state, self._state.facts.flow
+        if len(closure.made) + 1 > MAX_CHAIN:
+            return False
+        reads: dict[int, int | None] = {}
+        for buffer in flow.reads[op]:
+            writer = state.facts.writer[buffer]
+            if writer in closure.made:
+                reads[buffer] = None
+                continue
+            value = self._last_before(buffer, at, dropped)
+            if value is None:
+                return False
+            if not flow.pinned[buffer] and flow.size[buffer] and state.death(value) < at:
+                made = state.facts.repeatable[writer] and (op, buffer) not in state.facts.fixed
+                if flow.size[buffer] > closure.room:
+                    if not made or not self._close(writer, at, dropped, closure):
+                        return False
+                    reads[buffer] = None
+                    continue
+                closure.room -= flow.size[buffer] if value not in closure.kept else 0
+                closure.kept[value] = None
+            reads[buffer] = value
+        closure.made[op] = len(closure.made)
+        closure.reads[op] = reads
+        return len(closure.made) <= MAX_CHAIN
+
+    def _last_before(self, buffer: int, at: int, dropped: int) -> int | None:
+        """The youngest value of a buffer that is there at a time."""
+        state = self._state
+        found = [(state.birth(value), value) for value in state.versions[buffer] if state.birth(value) <= at]
+        return max(found)[1] if found else None
+
+    def _take(self, value: int, gain: _Gain) -> None:
+        state, closure = self._state, gain.closure
+        begin = max(state.time[node] for node in state.values[value].readers if state.time[node] < gain.time)
+        end = state.death(value)
+        for kept in closure.kept:
+            state.profile[state.death(kept) + (kept not in state.taken) : gain.time + 1] += state.size(kept)
+            state.taken.discard(kept)
+        new: dict[int, int] = {}
+        for op in closure.made:
+            reads = {b: new[state.facts.writer[b]] if v is None else v for b, v in closure.reads[op].items()}
+            new[op] = state.add(op, gain.time, reads)
+            state.profile[gain.time] += state.size(new[op])
+        again = new[state.op[state.values[value].writer]]
+        for node in gain.readers:
+            state.move(node, again)
+        state.profile[begin + 1 : gain.time + 1] -= state.size(value)
+        if value in state.taken:
+            state.taken.discard(value)
+            state.taken.add(again)
+        assert end == state.death(again)
+        read = {v for reads in closure.reads.values() for v in reads.values() if v is not None}
+        for offered in (*new.values(), *sorted(read)):  # uses are new, or later
+            self._offer(offered)

@@ -1,0 +1,138 @@
+"""Modules in which instructions are computed again: the edited `HloModuleProto`.
+
+A clone stands right behind its original, so that operands stay before their users, and calls its own copy of the
+original's fused computation, since XLA wants one caller for each. Nothing else is touched.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from graphrl.errors import PlanError
+from graphrl.graphs.readers.hlo_module import HloModule, parse_module
+from graphrl.xla.recompute.clones import Clone
+
+_LOCAL_BITS = 32  # an instruction's id is that of its computation, and its own in these bits
+_LOCAL = (1 << _LOCAL_BITS) - 1
+
+
+def rewritten(module: HloModule, clones: Sequence[Clone], sequence: Sequence[str] | None = None) -> HloModule:
+    """The module with the clones in it, each scheduled right before the first instruction that reads it.
+
+    Args:
+      module: scheduled.
+      clones: of its entry computation.
+      sequence: names of all instructions of its entry computation, in the order in which they shall run; by default
+        the module's own schedule.
+
+    Returns:
+      Another module; `module` stays as it is.
+
+    Raises:
+      PlanError: a clone's original or one of its users is missing, or a user does not read the original.
+    """
+    editor = _Editor(module, clones)
+    order = _scheduled(module, clones, sequence or module.order(module.entry))
+    editor.add(order)
+    return parse_module(editor.message.SerializeToString(), module.name)
+
+
+class _Editor:
+    """A copy of a module's message that clones are put into."""
+
+    def __init__(self, module: HloModule, clones: Sequence[Clone]) -> None:
+        self.name = module.name
+        self.clones = clones
+        self.message = type(module.message)()
+        self.message.CopyFrom(module.message)
+        self.computations = {c.id: c for c in self.message.computations}
+        self.entry = self.computations[self.message.entry_computation_id]
+        self.next_computation = max(self.computations) + 1
+        self.copies: dict[int, list[Any]] = {}  # copied computations by the id of their original
+
+    def add(self, order: Sequence[str]) -> None:
+        """Adds the clones, and the schedule of the entry computation."""
+        instructions = {i.name: i for i in self.entry.instructions}
+        base, used = self._entry_base(), max(i.id & _LOCAL for i in self.entry.instructions)
+        clones: dict[str, list[Any]] = {}
+        for k, clone in enumerate(self.clones):
+            original = instructions.get(clone.original)
+            if original is None or clone.name in instructions:
+                raise PlanError(f"{self.name}: clone {clone.name!r} of {clone.original!r}: no such instruction")
+            again = type(original)()
+            again.CopyFrom(original)
+            again.name, again.id = clone.name, base | (used + 1 + k)
+            again.called_computation_ids[:] = [self._copied(c, clone.name) for c in original.called_computation_ids]
+            clones.setdefault(clone.original, []).append(again)
+        by_name = instructions | {i.name: i for group in clones.values() for i in group}
+        self._rewire(by_name)
+        ids = {name: i.id for name, i in by_name.items()}
+        _replace(self.entry.instructions, _behind(self.entry.instructions, clones, lambda i: i.name))
+        _replace(self.message.computations, _behind(self.message.computations, self.copies, lambda c: c.id))
+        for scheduled in self.message.schedule.sequences:
+            if scheduled.key == self.message.entry_computation_id:
+                scheduled.value.instruction_ids[:] = [ids[name] for name in order]
+
+    def _rewire(self, by_name: Mapping[str, Any]) -> None:
+        for clone in self.clones:
+            old, new = by_name[clone.original].id, by_name[clone.name].id
+            for name in clone.users:
+                user = by_name.get(name)
+                if user is None or old not in user.operand_ids:
+                    raise PlanError(f"{self.name}: clone {clone.name!r}: {name!r} does not read {clone.original!r}")
+                user.operand_ids[:] = [new if k == old else k for k in user.operand_ids]
+
+    def _entry_base(self) -> int:
+        return (self.entry.instructions[0].id >> _LOCAL_BITS) << _LOCAL_BITS
+
+    def _copied(self, number: int, suffix: str) -> int:
+        """The id of a copy of a fused computation, with those that it fuses in turn; of any other one, its own id:
+        several may apply one function.
+        """
+        original = self.computations[number]
+        if not original.is_fusion_computation:
+            return number
+        copy = type(original)()
+        copy.CopyFrom(original)
+        base = self.next_computation << _LOCAL_BITS if original.root_id >> _LOCAL_BITS else 0
+        copy.id, self.next_computation = self.next_computation, self.next_computation + 1
+        copy.name, copy.root_id = f"{original.name}.{suffix}", base | (original.root_id & _LOCAL)
+        for i in copy.instructions:
+            i.name, i.id = f"{i.name}.{suffix}", base | (i.id & _LOCAL)
+            i.operand_ids[:] = [base | (k & _LOCAL) for k in i.operand_ids]
+            i.control_predecessor_ids[:] = [base | (k & _LOCAL) for k in i.control_predecessor_ids]
+            i.called_computation_ids[:] = [self._copied(c, suffix) for c in i.called_computation_ids]
+        self.copies.setdefault(number, []).append(copy)
+        return copy.id
+
+
+def _behind(items: Sequence[Any], additions: Mapping[Any, list[Any]], key: Any) -> list[Any]:
+    """All items, each followed by the additions of its key."""
+    return [found for item in items for found in (item, *additions.get(key(item), ()))]
+
+
+def _replace(field: Any, items: list[Any]) -> None:
+    kept = []
+    for item in items:  # what a field holds is gone once it is emptied
+        copy = type(item)()
+        copy.CopyFrom(item)
+        kept.append(copy)
+    del field[:]
+    field.extend(kept)
+
+
+def _scheduled(module: HloModule, clones: Sequence[Clone], sequence: Sequence[str]) -> tuple[str, ...]:
+    """The sequence with every clone right before the first instruction that reads it."""
+    read: dict[str, list[Clone]] = {}
+    for clone in clones:
+        for user in clone.users:
+            read.setdefault(user, []).append(clone)
+    placed: set[str] = set()
+
+    def before(name: str) -> Iterator[str]:
+        for clone in read.get(name, ()):
+            if clone.name not in placed:
+                placed.add(clone.name)
+                yield from before(clone.name)
+                yield clone.name
+
+    return tuple(found for name in sequence for found in (*before(name), name))

@@ -1,0 +1,113 @@
+"""What planning a compiled program gained, for people and for machines."""
+
+import dataclasses
+from typing import Any
+
+from graphrl.units import format_bytes, format_seconds
+from graphrl.xla.plan_cache import Decision
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """Figures of one compiled program. `str()` of it is a small table.
+
+    Attributes:
+      program: the module's name, as XLA has it.
+      planned: whether the program runs in graphrl's order; else XLA's schedule stays.
+      reason: one line why XLA's schedule stays; "" where it does not.
+      method: that the search was asked for.
+      found_by: the method behind the best order; "" where XLA's schedule stays.
+      xla_bytes: temporaries under XLA's default schedule; None if the program was too small to look.
+      memory_bytes: under the schedule that XLA's memory scheduler makes.
+      memory_measured: whether that is XLA's own figure, not a prediction of it.
+      graphrl_bytes: under the best order found, whether it is used or not.
+      undonated_bytes: of results that XLA's own schedule writes into donated arguments. XLA forgets donation where it
+        takes a schedule, so these count against the order found.
+      bound: bytes that the live buffers of no order are below. XLA's figure can be lower: it lends temporaries the
+        buffers of results.
+      search_seconds: that planning took, whenever it was.
+      from_cache: whether the order was read from disk.
+      xla_step_seconds, graphrl_step_seconds: of one call, under XLA's default schedule and as the program runs now;
+        None if not measured.
+    """
+
+    program: str
+    planned: bool
+    reason: str
+    method: str = ""
+    found_by: str = ""
+    xla_bytes: int | None = None
+    memory_bytes: int | None = None
+    memory_measured: bool = False
+    graphrl_bytes: int | None = None
+    undonated_bytes: int = 0
+    bound: float | None = None
+    search_seconds: float = 0.0
+    from_cache: bool = False
+    xla_step_seconds: float | None = None
+    graphrl_step_seconds: float | None = None
+
+    @classmethod
+    def of(cls, program: str, decision: Decision, *, from_cache: bool) -> "Report":
+        """The report of a decision, without step times."""
+        return cls(
+            program=program,
+            planned=decision.order is not None,
+            reason=decision.reason,
+            method=decision.method,
+            found_by=decision.found_by,
+            xla_bytes=decision.xla_bytes,
+            memory_bytes=decision.memory_bytes,
+            memory_measured=decision.memory_measured,
+            graphrl_bytes=decision.graphrl_bytes,
+            undonated_bytes=decision.undonated_bytes,
+            bound=decision.bound,
+            search_seconds=decision.search_seconds,
+            from_cache=from_cache,
+        )
+
+    @property
+    def temp_bytes(self) -> int | None:
+        """Temporaries of the program as it runs; None if the program was too small to look."""
+        return self.graphrl_bytes if self.planned else self.xla_bytes
+
+    def to_dict(self) -> dict[str, Any]:
+        """All figures under the names of the attributes, for `json.dump`."""
+        return {**dataclasses.asdict(self), "temp_bytes": self.temp_bytes}
+
+    def __str__(self) -> str:
+        if self.xla_bytes is None:
+            return f"{self.program}: {self.reason}"
+        memory = _bytes(self.memory_bytes, "" if self.memory_measured else "~")
+        found = f"graphrl ({self.found_by})" if self.found_by else "graphrl"
+        rows = [
+            (self.program, "temporaries", "step"),
+            ("XLA, default scheduler", _bytes(self.xla_bytes), _seconds(self.xla_step_seconds)),
+            ("XLA, memory scheduler", memory, "-"),
+            (found, _bytes(self.graphrl_bytes) + self._saved(), _seconds(self.graphrl_step_seconds)),
+            ("lower bound, live bytes", "-" if self.bound is None else format_bytes(self.bound), ""),
+        ]
+        widths = [max(len(row[k]) for row in rows) for k in range(3)]
+        lines = [f"{a:<{widths[0]}}  {b:>{widths[1]}}  {c:>{widths[2]}}".rstrip() for a, b, c in rows]
+        where = "read from the plan cache" if self.from_cache else "found now"
+        if self.undonated_bytes:
+            lines.append(
+                f"{format_bytes(self.undonated_bytes)} of results cannot go into donated arguments in this order"
+            )
+        lines.append(f"planned in {format_seconds(self.search_seconds)} by method {self.method!r}, {where}")
+        if not self.planned:
+            lines.append(f"XLA's schedule stays: {self.reason}")
+        return "\n".join(lines)
+
+    def _saved(self) -> str:
+        if not self.planned or not self.xla_bytes or self.graphrl_bytes is None:
+            return ""
+        return f" ({100 * (self.graphrl_bytes / self.xla_bytes - 1):+.0f}%)"
+
+
+def _bytes(value: int | None, prefix: str = "") -> str:
+    return "-" if value is None else prefix + format_bytes(value)
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else format_seconds(value)

@@ -1,0 +1,202 @@
+"""How much the resident size of a process rises while an executable runs, by the schedule that it was compiled with.
+
+XLA's own figure says what it plans to hold; this is what the operating system sees. Each measurement is a process of
+its own, which builds the program, compiles it, makes its arguments, and then samples its resident size every
+`INTERVAL` seconds from before the first call until its results are there. So the rise holds the temporaries, the
+results, and what XLA's threads and kernels allocate beside them, which is the same for every schedule.
+
+A program is named by a `Recipe`, since a function cannot travel to another process. Linux only (`/proc`).
+"""
+
+import dataclasses
+import hashlib
+import importlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from graphrl.errors import GraphrlError
+
+INTERVAL = 0.002  # seconds between two samples, as facts/realgraphs.md 5 measured
+_STATUS = Path("/proc/self/status")
+
+Schedule = Literal["default", "memory"] | Sequence[int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """Where a new process finds a program.
+
+    Attributes:
+      function: "package.module:name" of a function that can be imported; it returns a tuple that begins with a JAX
+        function and the tuple of its arguments (arrays or `jax.ShapeDtypeStruct`s), such as `programs.Program`.
+      options: its keyword arguments, as JSON can hold them.
+    """
+
+    function: str
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def build(self) -> tuple[Any, tuple[Any, ...]]:
+        """The function and its arguments.
+
+        Raises:
+          GraphrlError: there is no such function. What it raises itself passes through.
+        """
+        module, _, name = self.function.partition(":")
+        try:
+            function = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise GraphrlError(f"recipe {self.function!r}: {error}: must be package.module:function") from None
+        return tuple(function(**self.options)[:2])
+
+
+@dataclasses.dataclass(frozen=True)
+class Resident:
+    """What a run of one process showed.
+
+    Attributes:
+      before: resident bytes before the first call, with program and arguments in place.
+      peak: most resident bytes until its results were there.
+      temp: bytes of temporaries by XLA's own figure (`memory_analysis().temp_size_in_bytes`).
+      seconds: of the call.
+      samples: how often the size was read.
+      digest: of the results' bits, hexadecimal: equal digests are equal results.
+    """
+
+    before: int
+    peak: int
+    temp: int
+    seconds: float
+    samples: int
+    digest: str
+
+    @property
+    def rise(self) -> int:
+        """Bytes by which the process grew."""
+        return self.peak - self.before
+
+
+def measure_resident(recipe: Recipe, schedule: Schedule = "default", *, seed: int = 0) -> Resident:
+    """Runs a program once in a new process.
+
+    Args:
+      recipe: of the program. The new process imports from this one's `sys.path`.
+      schedule: XLA's "default" or "memory" scheduler, or the places of all instructions in
+        `HloModule.entry.instructions` as they shall run (`plan_cache.places` finds them for names).
+      seed: of the arguments that the recipe leaves abstract (`xla.arguments`).
+
+    Raises:
+      GraphrlError: no Linux, or the process fails: its last words.
+    """
+    if not _STATUS.exists():
+        raise GraphrlError(f"the resident size is read from {_STATUS}, which only Linux has")
+    asked = schedule if isinstance(schedule, str) else [int(place) for place in schedule]
+    task = {"recipe": [recipe.function, dict(recipe.options)], "schedule": asked, "seed": seed}
+    paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
+    done = subprocess.run(
+        [sys.executable, "-m", __name__],
+        input=json.dumps(task),
+        env=os.environ | {"PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise GraphrlError(f"running {recipe.function} {dict(recipe.options)} failed: {last}")
+    return Resident(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def _main() -> None:
+    """The new process: the task comes as JSON on standard input, the measurement goes as a line of JSON."""
+    task = json.load(sys.stdin)
+    fn, args = Recipe(*task["recipe"]).build()
+    print(json.dumps(dataclasses.asdict(_run(_compile(fn, args, task["schedule"]), args, task["seed"]))))
+
+
+def _compile(fn: Any, args: tuple[Any, ...], schedule: Schedule) -> Any:
+    import jax
+
+    from graphrl.xla.hook import compile_by, compile_in_order
+
+    lowered = jax.jit(fn).lower(*args)
+    if isinstance(schedule, str):
+        return compile_in_order(lowered, scheduler=schedule)
+    return compile_by(lowered, lambda module: [module.entry.instructions[place].name for place in schedule])
+
+
+def _run(compiled: Any, args: tuple[Any, ...], seed: int) -> Resident:
+    """One call under the sampler's eyes."""
+    import jax
+
+    from graphrl.xla.arguments import random_arguments
+
+    given = jax.block_until_ready(random_arguments(args, seed))
+    sampler = _Sampler()
+    started = time.perf_counter()
+    with sampler:
+        results = jax.block_until_ready(compiled(*given))
+        seconds = time.perf_counter() - started
+    temp = compiled.memory_analysis().temp_size_in_bytes
+    return Resident(sampler.before, sampler.peak, temp, seconds, sampler.samples, digest(results))
+
+
+class _Sampler:
+    """A thread that reads the resident size of this process for the length of a `with`.
+
+    Attributes:
+      before, peak: bytes, when it was made and at most.
+      samples: how often it has read.
+    """
+
+    def __init__(self) -> None:
+        self.before = self.peak = _resident()
+        self.samples = 1
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _sample(self) -> None:
+        while True:
+            self.peak = max(self.peak, _resident())
+            self.samples += 1
+            if self._stop.wait(INTERVAL):
+                self.peak = max(self.peak, _resident())
+                return
+
+
+def _resident() -> int:
+    """Resident bytes of this process."""
+    line = next(line for line in _STATUS.read_text().splitlines() if line.startswith("VmRSS"))
+    return 1024 * int(line.split()[1])
+
+
+def digest(results: Any) -> str:
+    """SHA-256 of the bits of all arrays of a pytree, with their shapes and types, hexadecimal."""
+    import jax
+    import numpy as np
+
+    found = hashlib.sha256()
+    for leaf in jax.tree_util.tree_leaves(results):
+        if jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            leaf = jax.random.key_data(leaf)
+        array = np.ascontiguousarray(leaf)
+        found.update(f"{array.dtype}{array.shape}".encode())
+        found.update(array.tobytes())
+    return found.hexdigest()
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,187 @@
+"""From a captured module to a decision: search on its graph, predict, compile the best for its true figure."""
+
+import dataclasses
+import time
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from graphrl.costs.bounds import lower_bound
+from graphrl.graphs.readers.hlo import HloProgram, read_hlo
+from graphrl.graphs.readers.hlo_module import HloModule
+from graphrl.graphs.roofline import DEFAULT_CHIP
+from graphrl.plan import Plan
+from graphrl.solvers import find_solver
+from graphrl.units import format_bytes
+from graphrl.xla import hook
+from graphrl.xla.assignment import TempPredictor
+from graphrl.xla.plan_cache import Decision, jaxlib_version, places
+from graphrl.xla.settings import PROBLEM, Settings
+
+# Below either, a module is left alone: nothing that anybody would miss could be saved.
+MIN_OPS = 5
+MIN_BYTES = 2**20
+
+MEMORY_SCHEDULER = "XLA's memory scheduler"
+
+_NO_BUFFER = frozenset({"parameter", "constant", "bitcast", "tuple", "get-tuple-element", "after-all"})
+
+
+class Candidate(NamedTuple):
+    """An order that may be taken.
+
+    Attributes:
+      found_by: who made it.
+      sequence: names of all instructions of the entry computation.
+      predicted: bytes of temporaries that XLA will need.
+      evaluations: that finding it took.
+    """
+
+    found_by: str
+    sequence: tuple[str, ...]
+    predicted: int
+    evaluations: int
+
+
+def is_small(module: HloModule) -> bool:
+    """Whether a module has too few instructions, or too few bytes between them, to be worth a search."""
+    inner = [i for i in module.entry.instructions if i.opcode not in _NO_BUFFER and not i.is_root]
+    return len(inner) < MIN_OPS or sum(i.shape.bytes for i in inner) < MIN_BYTES
+
+
+def decide(lowered: jax.stages.Lowered, module: HloModule, settings: Settings, known: Decision | None) -> Decision:
+    """Plans a program.
+
+    Args:
+      lowered: the program.
+      module: as XLA's default scheduler left it.
+      settings: of the search.
+      known: an earlier decision about it; its order is a candidate.
+
+    Returns:
+      A decision whose order, if it has one, needs fewer bytes than XLA's own: both were compiled.
+
+    Raises:
+      Interrupted: Ctrl-C.
+      GraphrlError: the method cannot take this program.
+    """
+    started = time.perf_counter()
+    rescheduled = undonated(module)
+    program, predict = read_hlo(rescheduled, chip=DEFAULT_CHIP), TempPredictor(rescheduled)
+    memory = hook.captured(lowered, "memory")
+    bound = lower_bound(program.graph, PROBLEM)
+    found = [
+        Candidate(by, sequence, predict(sequence), evaluations)
+        for by, sequence, evaluations in _orders(program, memory, settings, known)
+    ]
+    best = min(found, key=lambda candidate: candidate.predicted)
+    figures = _measured(lowered, module, best)
+    return Decision(
+        fingerprint=module.fingerprint,
+        jaxlib=jaxlib_version(),
+        method=settings.method,
+        seed=settings.seed,
+        seconds=float(settings.seconds),
+        order=None if figures.reason else places(module, best.sequence),
+        found_by="" if figures.reason else best.found_by,
+        reason=figures.reason,
+        xla_bytes=figures.xla,
+        memory_bytes=TempPredictor(memory)(memory.order(memory.entry)),
+        memory_measured=False,
+        graphrl_bytes=figures.graphrl,
+        undonated_bytes=figures.undonated,
+        bound=bound,
+        search_seconds=time.perf_counter() - started,
+        evaluations=best.evaluations,
+    )
+
+
+def undonated(module: HloModule) -> HloModule:
+    """The module as XLA has it once it has taken a schedule: with that it forgets which results may be written into
+    donated arguments (XLA of jaxlib 0.10.2: `HloModule::ReplaceEntryComputation`).
+    """
+    return dataclasses.replace(module, input_output_aliases=())
+
+
+def plan_of(decision: Decision, module: HloModule) -> Plan | None:
+    """The plan behind a decision, of the module's graph; None where XLA's schedule stays."""
+    sequence = decision.sequence(module)
+    if sequence is None:
+        return None
+    program = read_hlo(undonated(module), chip=DEFAULT_CHIP)
+    place = {op.name: k for k, op in enumerate(program.graph.ops)}
+    return Plan.from_order(
+        program.graph,
+        PROBLEM,
+        np.zeros(len(place), np.int64),
+        np.array([place[name] for name in sequence if name in place], np.int64),
+        method=decision.found_by,
+        seconds=decision.search_seconds,
+        evaluations=decision.evaluations,
+        seed=decision.seed,
+        bound=decision.bound,
+    )
+
+
+def _orders(
+    program: HloProgram, memory: HloModule, settings: Settings, known: Decision | None
+) -> Iterator[tuple[str, tuple[str, ...], int]]:
+    """Who made it, the sequence, and the evaluations that it took."""
+    if memory.fingerprint == program.module.fingerprint:
+        order = places(memory, memory.order(memory.entry))
+        instructions = program.module.entry.instructions
+        yield MEMORY_SCHEDULER, tuple(instructions[place].name for place in order), 0
+    if known is not None and known.order is not None:
+        sequence = known.sequence(program.module)
+        assert sequence is not None
+        yield known.found_by, sequence, known.evaluations
+    plan = find_solver(settings.method)(program.graph, PROBLEM, settings.budget, settings.seed, settings.progress)
+    yield plan.method, program.sequence(plan.decisions(program.graph)[1]), plan.evaluations
+
+
+class _Figures(NamedTuple):
+    xla: int
+    graphrl: int
+    undonated: int
+    reason: str
+
+
+def _measured(lowered: jax.stages.Lowered, module: HloModule, best: Candidate) -> _Figures:
+    """Bytes under XLA's schedule and under the best order, and why XLA's stays, if it does."""
+    xla, donated = memory_of(_quick(lowered, module, None))
+    if best.predicted + donated >= xla:
+        return _Figures(xla, best.predicted, donated, _too_much(best.predicted, donated, xla, " by prediction"))
+    planned, left = memory_of(_quick(lowered, module, best.sequence))
+    reason = "" if planned + donated - left < xla else _too_much(planned, donated - left, xla, "")
+    return _Figures(xla, planned, donated - left, reason)
+
+
+def _too_much(planned: int, undonated: int, xla: int, how: str) -> str:
+    donation = f", and {format_bytes(undonated)} for donated arguments that it cannot write to" if undonated else ""
+    return f"the best order found needs {format_bytes(planned)}{how}{donation}; XLA's own {format_bytes(xla)}"
+
+
+class _Other(Exception):
+    """The quick compilation is of another module."""
+
+
+def _quick(lowered: jax.stages.Lowered, module: HloModule, sequence: Sequence[str] | None) -> jax.stages.Compiled:
+    """An executable with the buffers of an order; see `hook.compile_in_order`."""
+
+    def rule(compiled: HloModule) -> Sequence[str] | None:
+        if compiled.fingerprint != module.fingerprint:
+            raise _Other
+        return sequence
+
+    try:
+        return hook.compile_by(lowered, rule, quick=True)
+    except _Other:  # not seen so far, but nothing promises that optimisation leaves the module alone
+        return hook.compile_in_order(lowered, sequence)
+
+
+def memory_of(executable: jax.stages.Compiled) -> tuple[int, int]:
+    """Bytes of temporaries, and of results that are written into donated arguments, as XLA reports them."""
+    analysis = executable.memory_analysis()
+    return int(analysis.temp_size_in_bytes), int(analysis.alias_size_in_bytes)  # type: ignore[union-attr]

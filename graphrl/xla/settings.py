@@ -1,0 +1,57 @@
+"""What a user asks of a planned program, checked before anything is traced."""
+
+import dataclasses
+import hashlib
+
+from graphrl.costs.problem import Problem
+from graphrl.errors import ProblemError
+from graphrl.optimize import DEFAULT_SECONDS, check_seed
+from graphrl.solvers import find_solver
+from graphrl.solvers.base import Budget, Progress
+
+PROBLEM = Problem("peak_memory")
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """How a program is planned; the arguments of `graphrl.jit` and `graphrl.compile`.
+
+    Attributes:
+      objective: "peak_memory", the only one that a schedule of one compiled program has.
+      seconds: of search for each program, of wall clock.
+      method: as in `graphrl.optimize`.
+      seed: as in `graphrl.optimize`.
+      progress: as in `graphrl.optimize`.
+      cache: whether plans are looked for, and kept, on disk.
+
+    Raises:
+      ProblemError: one is out of range; one line says what would be right.
+    """
+
+    objective: str = "peak_memory"
+    seconds: float = DEFAULT_SECONDS
+    method: str = "auto"
+    seed: int = 0
+    progress: Progress | None = dataclasses.field(default=None, compare=False)
+    cache: bool = True
+
+    def __post_init__(self) -> None:
+        if self.objective != "peak_memory":
+            raise ProblemError(
+                f"objective is {self.objective!r}: must be 'peak_memory', as XLA takes an order of one device's "
+                "instructions and no placement; graphrl.optimize plans a graph for 'makespan'"
+            )
+        check_seed(self.seed)
+        _ = self.budget
+        find_solver(self.method)
+
+    @property
+    def budget(self) -> Budget:
+        """What the search for one program may spend."""
+        return Budget(None, self.seconds)
+
+    @property
+    def mark(self) -> str:
+        """16 hexadecimal digits of all that decides which executable a program gets."""
+        asked = (self.objective, float(self.seconds), self.method, self.seed, self.cache)
+        return hashlib.sha256(repr(asked).encode()).hexdigest()[:16]

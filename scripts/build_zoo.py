@@ -1,0 +1,121 @@
+"""Traces the model zoo and writes its files: `graphrl.graphs.datasets.zoo` ships what this makes.
+
+Every architecture is traced in a process of its own, with abstract values: no weights, little memory, and what fails
+costs only itself. Files that are there with the right batch sizes are not made again. Takes about half an hour on one
+core. Beside graphrl it needs Keras, keras_hub (without its dependencies, as it asks for TensorFlow) and Flax:
+
+  pip install keras flax regex tokenizers sentencepiece && pip install --no-deps keras-hub
+
+  python scripts/build_zoo.py --only 'resnet*,bert_base' --out zoo
+"""
+
+import argparse
+import contextlib
+import importlib.util
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+os.environ["KERAS_BACKEND"] = "jax"
+os.environ["JAX_PLATFORMS"] = "cpu"  # the schedules are those of XLA's CPU compiler
+
+from zoo.registry import ARCHITECTURES
+from zoo.trace import missing_files, trace
+
+from graphrl.errors import GraphrlError
+from graphrl.graphs.datasets.zoo.catalogue import DATA, INDEX, write_index
+
+INSTALL = "pip install keras flax regex tokenizers sentencepiece && pip install --no-deps keras-hub"
+Step = Callable[[str], None]
+
+
+def main() -> None:
+    """Builds; exit code 1 if an architecture failed."""
+    args = _arguments()
+    absent = [name for name in ("keras", "keras_hub", "flax") if importlib.util.find_spec(name) is None]
+    if absent:
+        sys.exit(f"build_zoo: {absent[0]} is not installed: {INSTALL}")
+    try:
+        args.out.mkdir(parents=True, exist_ok=True)
+        if args.here is not None:
+            trace(ARCHITECTURES[args.here], args.out)
+            return
+        failed = _build(_chosen(args.only), args.out, args.limit)
+        entries = write_index(args.out)
+    except (GraphrlError, OSError) as error:
+        sys.exit(f"build_zoo: {error}")
+    except KeyboardInterrupt:
+        sys.exit("build_zoo: interrupted: the same command goes on from here")
+    size = sum(path.stat().st_size for path in args.out.iterdir())
+    architectures = len({entry.architecture for entry in entries})
+    print(f"{args.out / INDEX}: {len(entries)} programs of {architectures} architectures, {size / 1e6:.1f} MB")
+    if failed:
+        sys.exit(f"build_zoo: {len(failed)} architectures failed: {', '.join(failed)}")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=DATA, metavar="FOLDER", help="default: the package's own data")
+    parser.add_argument("--only", default="*", metavar="NAME,...", help="architectures; with * and ? as in file names")
+    parser.add_argument("--limit", type=float, default=900, metavar="S", help="seconds for each (default: 900)")
+    parser.add_argument("--here", choices=sorted(ARCHITECTURES), help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def _chosen(only: str) -> list[str]:
+    chosen: dict[str, None] = {}
+    for pattern in only.split(","):
+        found = [name for name in ARCHITECTURES if fnmatchcase(name, pattern)]
+        if not found:
+            raise GraphrlError(f"--only: no architecture is {pattern!r}: there are {', '.join(ARCHITECTURES)}")
+        chosen.update(dict.fromkeys(found))
+    return list(chosen)
+
+
+def _build(names: list[str], out: Path, limit: float) -> list[str]:
+    """Traces what is missing; returns what failed."""
+    missing = [name for name in names if missing_files(ARCHITECTURES[name], out)]
+    failed = []
+    with _bar(len(missing)) as step:
+        for name in missing:
+            began = time.monotonic()
+            reason = _trace(name, out, limit)
+            print(f"{name}: {reason or 'done'}, {time.monotonic() - began:.0f} s", flush=True)
+            if reason:
+                failed.append(name)
+            step(name)
+    return failed
+
+
+def _trace(name: str, out: Path, limit: float) -> str:
+    """Traces one architecture in a new process; returns why it failed, or nothing."""
+    command = [sys.executable, __file__, "--here", name, "--out", str(out)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
+    except subprocess.TimeoutExpired:
+        return f"failed: not done after {limit:g} s"
+    last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    return f"failed: {last}" if done.returncode else ""
+
+
+@contextlib.contextmanager
+def _bar(count: int) -> Iterator[Step]:
+    """A progress bar on standard error where that is a terminal; it is told of every architecture done."""
+    if not sys.stderr.isatty():
+        yield lambda name: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("zoo", total=count)
+        yield lambda name: progress.update(task, advance=1, description=name)
+
+
+if __name__ == "__main__":
+    main()

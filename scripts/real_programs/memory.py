@@ -1,0 +1,95 @@
+"""Temporary memory of training steps and inference programs, and the targets."""
+
+import statistics
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from graphrl.compare.report import markdown
+from real_programs.programs import INFERENCE, TRAINING, parts
+from real_programs.settings import MB, Settings, megabytes, ratio
+from real_programs.subject import Subject
+from real_programs.temporaries import bytes_of, of_heuristics, of_plan, of_xla
+
+# program: MB of temporaries, and whether as much is enough or it must be less
+TARGETS = {
+    "efficientnetb0/training/b8": (560, True),
+    "mobilenetv2/training/b8": (220, True),
+    "nasnetmobile/inference/b16": (50, True),
+    "inceptionv3/training/b8": (505, False),
+}
+_MEAN_TARGET = 0.9  # of XLA's memory scheduler, over the training steps
+
+
+def memory(settings: Settings) -> Iterator[str]:
+    """A table of training steps, one of inference programs, and the targets."""
+    plans: dict[str, int | None] = {}
+    for training in (True, False):
+        names = [name for name in settings.names((*TRAINING, *INFERENCE)) if (parts(name)[1] == "training") == training]
+        if names:
+            rows = [_row(settings, Subject(name, settings.out)) for name in names]
+            plans |= {name: row.plan for name, row in zip(names, rows, strict=True)}
+            yield _table(settings, training, rows)
+    found = {name: plans[name] for name in TARGETS if name in plans}
+    if found:
+        yield "## Targets\n\n" + "".join(_target(name, plan) for name, plan in found.items())
+
+
+class _Row(NamedTuple):
+    """A program's line, and bytes of temporaries where they are known."""
+
+    cells: list[str]
+    default: int | None
+    memory: int | None
+    plan: int | None
+
+
+def _table(settings: Settings, training: bool, rows: Sequence[_Row]) -> str:
+    times = [f"graphrl {seconds:g} s" for seconds in settings.times]
+    plain = ["XLA default", "XLA memory", "best heuristic"]
+    headings = ["program", "ops", *plain, *times, "bound", "/ memory", "/ default"]
+    title = "Training steps" if training else "Inference"
+    figures = "Predicted, not compiled." if settings.cheap else "XLA's own figures."
+    return (
+        f"## {title}: MB (2^20) of temporaries\n\n{figures} The bound is one of live bytes, to which XLA's heap adds "
+        f"what it cannot pack.\n\n{markdown(headings, [row.cells for row in rows])}\n{_means(rows, training)}\n"
+        f"{settings.origin()}"
+    )
+
+
+def _row(settings: Settings, subject: Subject) -> _Row:
+    xla = [of_xla(settings, subject, scheduler) for scheduler in ("default", "memory")]
+    heuristic = of_heuristics(settings, subject)
+    plans = [of_plan(settings, subject, seconds) for seconds in settings.times]
+    default, less, best = (bytes_of(figures) for figures in (*xla, plans[-1]))
+    cells = [
+        subject.name,
+        f"{xla[0]['ops']:,}" if xla[0] else "-",
+        megabytes(default),
+        megabytes(less),
+        megabytes(bytes_of(heuristic)) + (f" ({heuristic['found_by']})" if heuristic else ""),
+        *(megabytes(bytes_of(plan)) for plan in plans),
+        megabytes(plans[-1]["bound"] if plans[-1] else None),
+        *(ratio(best / whole if best is not None and whole else None) for whole in (less, default)),
+    ]
+    return _Row(cells, default, less, best)
+
+
+def _means(rows: Sequence[_Row], training: bool) -> str:
+    to_memory = [row.plan / row.memory for row in rows if row.plan and row.memory]
+    to_default = [row.plan / row.default for row in rows if row.plan and row.default]
+    if not to_memory or not to_default:
+        return ""
+    mean, above = statistics.geometric_mean(to_memory), sum(quotient > 1 for quotient in to_memory)
+    verdict = "met" if mean <= _MEAN_TARGET and not above else "**not met**"
+    target = f" (target: at most {ratio(_MEAN_TARGET)}, never above: {verdict})" if training else ""
+    return (
+        f"Geometric means: {ratio(mean)} of XLA's memory scheduler, {ratio(statistics.geometric_mean(to_default))} of "
+        f"its default; above the memory scheduler on {above} of {len(to_memory)}{target}.\n"
+    )
+
+
+def _target(name: str, found: int | None) -> str:
+    limit, equal = TARGETS[name]
+    met = found is not None and (found <= limit * MB if equal else found < limit * MB)
+    words = "at most" if equal else "below"
+    return f"- {name}: {megabytes(found)} MB, target {words} {limit}: {'met' if met else '**not met**'}\n"

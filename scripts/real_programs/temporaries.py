@@ -1,0 +1,124 @@
+"""Bytes of temporaries of a program under every schedule that the tables show.
+
+Figures are XLA's own, from compilations that differ from users' only in the effort for fast code (`hook`'s `quick`;
+`identical` holds them against full ones), beside what `xla.assignment` predicts; with --cheap they are predictions.
+"""
+
+from collections.abc import Sequence
+
+from graphrl.costs.bounds import lower_bound
+from graphrl.errors import GraphrlError
+from graphrl.optimize import optimize
+from graphrl.xla.hook import Scheduler
+from graphrl.xla.plan_cache import places
+from graphrl.xla.search import decide, memory_of
+from graphrl.xla.settings import PROBLEM
+from graphrl.xla.settings import Settings as Asked
+from real_programs.measurements import Figures
+from real_programs.settings import Settings
+from real_programs.subject import Subject
+
+HEURISTICS = (
+    "list", "xla-list", "xla-dfs", "xla-postorder", "inductor-lpmf", "inductor-bfs", "inductor-dfs", "depth-first",
+    "breadth-first", "alap",
+)  # fmt: skip
+
+
+def of_xla(settings: Settings, subject: Subject, scheduler: Scheduler) -> Figures | None:
+    """Under one of XLA's schedulers: `ops`, `instructions`, `predicted`, `temp`."""
+
+    def measure() -> Figures:
+        sequence = subject.sequence(subject.order(scheduler))
+        found = _figures(settings, subject, scheduler, sequence)
+        return found | {"ops": len(subject.hlo.graph.ops), "instructions": len(sequence)}
+
+    return settings.measurements.get(_key(settings, subject, scheduler), measure)
+
+
+def of_heuristics(settings: Settings, subject: Subject) -> Figures | None:
+    """Under the best of `HEURISTICS` by prediction: `found_by`, `predicted`, `temp`, `all` (predictions by method)."""
+
+    def measure() -> Figures:
+        found = {}
+        for method in HEURISTICS:
+            _, order = optimize(subject.hlo.graph, method=method).decisions(subject.hlo.graph)
+            sequence = subject.hlo.sequence(order)
+            found[method] = (subject.predict(sequence), sequence)
+        best = min(found, key=lambda method: found[method][0])
+        sequence = found[best][1]
+        schedule = places(subject.module("default"), sequence)
+        predictions = {method: predicted for method, (predicted, _) in found.items()}
+        return {"found_by": best, "all": predictions, **_figures(settings, subject, schedule, sequence)}
+
+    return settings.measurements.get(_key(settings, subject, "heuristic"), measure)
+
+
+def of_plan(settings: Settings, subject: Subject, seconds: float) -> Figures | None:
+    """Under graphrl's plan: `found_by`, `predicted`, `temp`, `bound`, `seconds` in all; its order is kept
+    (`planned_order`). What a user of `graphrl.compile(seconds=...)` gets, without what earlier plans found.
+    """
+
+    def measure() -> Figures:
+        return (_predicted_plan if settings.cheap else _compiled_plan)(subject, seconds)
+
+    return settings.measurements.get(_key(settings, subject, _plan_name(seconds)), measure)
+
+
+def planned_order(subject: Subject, seconds: float) -> tuple[int, ...]:
+    """The order of a plan that `of_plan` made."""
+    return subject.kept_order(_plan_name(seconds))
+
+
+def _plan_name(seconds: float) -> str:
+    return f"graphrl-{seconds:g}s"
+
+
+def _key(settings: Settings, subject: Subject, schedule: str) -> dict[str, object]:
+    return {"what": "predicted" if settings.cheap else "temporaries", "program": subject.name, "schedule": schedule}
+
+
+def _figures(
+    settings: Settings, subject: Subject, schedule: Scheduler | Sequence[int], sequence: Sequence[str]
+) -> Figures:
+    temp = None if settings.cheap else memory_of(subject.compiled(schedule, quick=True))[0]
+    return {"predicted": subject.predict(sequence), "temp": temp}
+
+
+def _compiled_plan(subject: Subject, seconds: float) -> Figures:
+    module = subject.module("default")
+    decision = decide(subject.lowered, module, Asked(seconds=seconds, cache=False), None)
+    order = subject.order("default") if decision.order is None else decision.order
+    subject.keep_order(_plan_name(seconds), order)
+    return {
+        "found_by": decision.found_by or "XLA",
+        "predicted": subject.predict(subject.sequence(order)),
+        "temp": decision.xla_bytes if decision.order is None else decision.graphrl_bytes,
+        "bound": decision.bound,
+        "seconds": decision.search_seconds,
+    }
+
+
+def _predicted_plan(subject: Subject, seconds: float) -> Figures:
+    """The same without compiling: the best, by prediction, of the method's order and XLA's two."""
+    plan = optimize(subject.hlo.graph, seconds=seconds)
+    module = subject.module("default")
+    orders = {
+        "auto": places(module, subject.hlo.sequence(plan.decisions(subject.hlo.graph)[1])),
+        "XLA": subject.order("default"),
+        "XLA's memory scheduler": subject.order("memory"),
+    }
+    predicted = {by: subject.predict(subject.sequence(order)) for by, order in orders.items()}
+    best = min(predicted, key=predicted.__getitem__)
+    subject.keep_order(_plan_name(seconds), orders[best])
+    bound = lower_bound(subject.hlo.graph, PROBLEM)
+    return {"found_by": best, "predicted": predicted[best], "temp": None, "bound": bound, "seconds": plan.seconds}
+
+
+def bytes_of(figures: Figures | None) -> int | None:
+    """XLA's figure, or the prediction that stands for it."""
+    if figures is None:
+        return None
+    found = figures["predicted"] if figures["temp"] is None else figures["temp"]
+    if not isinstance(found, int):
+        raise GraphrlError(f"temporaries of {found!r} bytes: the file of measurements is broken")
+    return found

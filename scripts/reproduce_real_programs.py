@@ -1,0 +1,91 @@
+"""What plans save on real programs, by XLA's own figures and on this machine: the tables of the README.
+
+sections:
+  memory      temporaries of training steps and inference programs: XLA's default and memory schedulers, the best plain
+              heuristic, graphrl at each of --times, the lower bound; the targets, met or not
+  prediction  temporaries as predicted without compiling against XLA's figure
+  identical   results against those of XLA's own schedule, bit by bit, and the time of a step
+  resident    how much the process grows while the program runs
+  planning    seconds to read, plan, predict and write schedules of large programs
+  placement   makespan on 2, 4 and 8 devices; traces for ui.perfetto.dev
+
+Writes to --out: measured.jsonl and runs.jsonl with a line a measurement (a stopped run goes on where it was), captured
+modules, plans and traces, and a Markdown file a section. Everything takes many hours on two cores: --sections,
+--programs and --times make it shorter, --cheap predicts temporaries instead of compiling, and --quick only looks
+whether everything works (it needs neither Keras nor keras_hub, of which the zoo's programs are).
+
+  python scripts/reproduce_real_programs.py --sections memory,prediction --programs mobilenetv2/training/b8 --times 10
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from opponents.settings import Interrupted, parse_times, write_section
+from opponents.settings import Settings as Comparisons
+from real_programs import identical, memory, placement, planning, prediction, resident
+from real_programs.measurements import Measurements
+from real_programs.programs import parts
+from real_programs.settings import Settings
+
+from graphrl.commands.cache import keep_compiled
+from graphrl.errors import GraphrlError
+
+SECTIONS: dict[str, Callable[[Settings], Iterator[str]]] = {
+    "memory": memory.memory,
+    "prediction": prediction.prediction,
+    "identical": identical.identical,
+    "resident": resident.resident,
+    "planning": planning.planning,
+    "placement": placement.placement,
+}
+
+
+def main() -> None:
+    """Makes the sections; bad input is one line on standard error and exit code 1."""
+    args = _arguments()
+    try:
+        settings = _settings(args)
+        keep_compiled()
+        for section in args.sections.split(","):
+            write_section(settings.out / f"{section}.md", "\n".join(SECTIONS[section](settings)))
+    except (Interrupted, KeyboardInterrupt):
+        sys.exit("reproduce_real_programs: interrupted: the same command goes on from here")
+    except (GraphrlError, OSError) as error:
+        sys.exit(f"reproduce_real_programs: {error}")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("--sections", default=",".join(SECTIONS), help="(default: all)")
+    parser.add_argument("--programs", metavar="P,...", help="as in resnet50/training/b8,resnet50/inference/b1")
+    parser.add_argument("--times", default="10,60", metavar="S,...", help="seconds of a plan (default: 10,60)")
+    parser.add_argument("--methods", metavar="M,...", help="of placement: leave out all others")
+    parser.add_argument("--out", type=Path, default=Path("out/real_programs"), help="(default: out/real_programs)")
+    parser.add_argument("--cheap", action="store_true", help="predict temporaries instead of compiling (memory)")
+    parser.add_argument("--quick", action="store_true", help="small programs, 0.2 and 0.5 s: does everything work?")
+    parser.add_argument("--retry", action="store_true", help="measure again what failed before")
+    args = parser.parse_args()
+    for name in args.sections.split(","):
+        if name not in SECTIONS:
+            parser.error(f"unknown section {name!r}: known are {', '.join(SECTIONS)}")
+    return args
+
+
+def _settings(args: argparse.Namespace) -> Settings:
+    times = (0.2, 0.5) if args.quick else parse_times(args.times)
+    methods = None if args.methods is None else tuple(args.methods.split(","))
+    programs = None if args.programs is None else tuple(args.programs.split(","))
+    for name in programs or ():
+        parts(name)
+    args.out.mkdir(parents=True, exist_ok=True)
+    comparisons = Comparisons(0, 0, times, methods, 1, 1, args.out, args.quick, args.retry, None)
+    measurements = Measurements(args.out / "measured.jsonl", retry=args.retry)
+    return Settings(programs, times, methods, args.out, args.quick, args.cheap, measurements, comparisons)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The programs of the zoo: which architectures, and how each becomes graphs."""

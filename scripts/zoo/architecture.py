@@ -1,0 +1,56 @@
+"""What an architecture of the zoo is."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+
+@dataclasses.dataclass(frozen=True)
+class Function:
+    """A plain JAX model: `fn(weights, *inputs)` and its abstract weights."""
+
+    fn: Callable[..., Any]
+    weights: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Architecture:
+    """A model at one size.
+
+    Attributes:
+      name: in names of programs.
+      family: a key of `graphrl.graphs.datasets.zoo.splits.SPLITS`.
+      build: gives the model (Keras model, Flax module or `Function`); called in a process of its own.
+      inputs: of one example: a pytree of `jax.ShapeDtypeStruct`s.
+      inference, training: batch sizes.
+      levels: which graphs are made of it.
+      training_call: keyword arguments of a Flax module's call in training.
+      keras: whether `build` makes Keras variables, which then get no values.
+    """
+
+    name: str
+    family: str
+    build: Callable[[], Any]
+    inputs: Any
+    inference: tuple[int, ...] = (1, 16)
+    training: tuple[int, ...] = (8, 32)
+    levels: tuple[str, ...] = ("jaxpr", "hlo")
+    training_call: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    keras: bool = True
+
+
+def floats(*shape: int) -> jax.ShapeDtypeStruct:
+    """One float32 array of this shape."""
+    return jax.ShapeDtypeStruct(shape, "float32")
+
+
+def image(size: int, channels: int = 3) -> jax.ShapeDtypeStruct:
+    """A square image."""
+    return floats(size, size, channels)
+
+
+def tokens(length: int, *names: str) -> dict[str, jax.ShapeDtypeStruct]:
+    """Integer sequences by name."""
+    return {name: jax.ShapeDtypeStruct((length,), "int32") for name in names}

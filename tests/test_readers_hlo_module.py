@@ -1,0 +1,236 @@
+"""XLA modules as objects: text, protos and live modules; shapes; fingerprints; what is refused, in one line."""
+
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+from broken import refusal
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.readers import read_graph
+from graphrl.graphs.readers.hlo import read_hlo
+from graphrl.graphs.readers.hlo_head import is_hlo
+from graphrl.graphs.readers.hlo_module import HloModule, OutputAlias, parse_module
+
+TEXT = """\
+HloModule tiny, is_scheduled=true, input_output_alias={ {0}: (0, {}, must-alias) }
+
+%add (x: f32[], y: f32[]) -> f32[] {
+  %x = f32[] parameter(0)
+  %y = f32[] parameter(1)
+  ROOT %sum = f32[] add(%x, %y)
+}
+
+ENTRY %main (p: bf16[8,4], q: (pred[3], s32[])) -> (bf16[8,4], f32[8]) {
+  %p = bf16[8,4]{0,1} parameter(0)
+  %q = (pred[3]{0}, s32[]) parameter(1)
+  %zero = f32[] constant(0)
+  %negative = bf16[8,4]{0,1} negate(%p), metadata={op_name="jit(f)/neg" source_file="a.py" source_line=7}
+  %wide = f32[8,4]{0,1} convert(%p), control-predecessors={%negative}
+  %sums = f32[8]{0} reduce(%wide, %zero), dimensions={1}, to_apply=%add
+  ROOT %both = (bf16[8,4]{0,1}, f32[8]{0}) tuple(%negative, %sums)
+}
+"""
+
+CONFIGS = ('{"a":1,"b":{"c":[2],"d":3}}', '{"b":{"d":3,"c":[2]},"a":1}')
+
+
+def proto(text: str = TEXT) -> bytes:
+    """The serialized module of a text."""
+    from jaxlib._hlo import hlo_module_from_text  # type: ignore[import-not-found]
+
+    return hlo_module_from_text(text).as_serialized_hlo_module_proto()
+
+
+def test_a_module_is_read_as_it_is_written() -> None:
+    module = parse_module(TEXT)
+    assert (module.name, module.entry.name, list(module.computations)) == ("tiny", "main", ["add", "main"])
+    assert module.order(module.entry) == ("p", "q", "zero", "negative", "wide", "sums", "both")
+    assert module.input_output_aliases == (OutputAlias((0,), 0, (), must=True),)
+    assert [p.name for p in module.entry.parameters] == ["p", "q"]
+    wide, sums = module.entry.by_name["wide"], module.entry.by_name["sums"]
+    assert (wide.opcode, wide.operands, wide.control_predecessors) == ("convert", ("p",), ("negative",))
+    assert (sums.called, list(sums.attributes.dimensions)) == (("add",), [1])
+    assert module.entry.root.name == "both"
+    assert [i.name for i in module.entry.users["p"]] == ["negative", "wide"]
+
+
+def test_shapes() -> None:
+    entry = parse_module(TEXT).entry
+    p, q, both = (entry.by_name[name].shape for name in ("p", "q", "both"))
+    assert (p.dtype, p.dims, p.bytes, p.size, p.layout) == ("bf16", (8, 4), 64, 32, (0, 1))
+    assert p.leaves == (((), p),)
+    assert (q.is_tuple, q.bytes, q.leaf_bytes) == (True, 16, 3 + 4)
+    assert [(index, leaf.dtype) for index, leaf in q.leaves] == [((0,), "pred"), ((1,), "s32")]
+    assert both.at((1,)).bytes == 32
+    nested = parse_module("HloModule n\nENTRY e {\n  ROOT p = ((f64[2], c64[]), token[], u4[3]) parameter(0)\n}").entry
+    leaves = nested.root.shape.leaves
+    assert [(i, leaf.dtype, leaf.bytes) for i, leaf in leaves] == [
+        ((0, 0), "f64", 16),
+        ((0, 1), "c64", 8),
+        ((1,), "token", 0),
+        ((2,), "u4", 3),
+    ]
+
+
+def test_all_forms_give_one_module() -> None:
+    compiled = jax.jit(lambda x: (x @ x).sum()).lower(jax.ShapeDtypeStruct((8, 8), "float32")).compile()
+    loaded = compiled.runtime_executable()
+    assert loaded is not None
+    live = loaded.hlo_modules()[0]
+    data = live.as_serialized_hlo_module_proto()
+    wrapped = b"\n" + bytes((len(data) & 127 | 128, len(data) >> 7 & 127 | 128, len(data) >> 14)) + data  # HloProto
+    text = compiled.as_text()
+    assert text is not None
+    modules = [parse_module(form) for form in (compiled, live, data, memoryview(data), wrapped, text, text.encode())]
+    assert len({module.fingerprint for module in modules}) == 1
+    assert len({module.order(module.entry) for module in modules}) == 1
+
+
+def test_a_fingerprint_is_of_the_program_only() -> None:
+    original = parse_module(TEXT)
+    assert len(original.fingerprint) == 64
+    swapped = TEXT.split("\n")
+    place = swapped.index("  %p = bf16[8,4]{0,1} parameter(0)")
+    swapped[place : place + 2] = swapped[place + 1], swapped[place]  # another schedule
+    renamed = TEXT.replace("negative", "minus").replace("tiny", "other").replace("%main", "%start")
+    moved = TEXT.replace("a.py", "b.py").replace("constant(0)", "constant(1)")
+    for text in ("\n".join(swapped), renamed, moved):
+        assert parse_module(text).fingerprint == original.fingerprint
+    changes = {
+        "negate(": "abs(",
+        "{0,1}": "{1,0}",
+        "add(%x, %y)": "add(%x, %x)",
+        "control-predecessors={%negative}": "control-predecessors={%zero}",
+        "must-alias": "may-alias",
+        "dimensions={1}, to": 'dimensions={1}, backend_config={"a":1}, to',
+    }
+    for old, new in changes.items():
+        assert parse_module(TEXT.replace(old, new)).fingerprint != original.fingerprint, new
+
+
+def test_a_fingerprint_does_not_depend_on_the_order_of_keys() -> None:
+    texts = [TEXT.replace("dimensions={1}, to", f"dimensions={{1}}, backend_config={c}, to") for c in CONFIGS]
+    assert parse_module(texts[0]).fingerprint == parse_module(texts[1]).fingerprint
+
+
+def test_the_schedule_is_no_part_of_a_fingerprint() -> None:
+    assert parse_module(TEXT.replace(", is_scheduled=true", "")).fingerprint == parse_module(TEXT).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"", "m: broken or truncated HLO: must be a whole HloModuleProto or HloProto"),
+        (b"\x89PNG\r\n\x1a\n", "m: broken or truncated HLO"),
+        (proto()[:-20], "m: broken or truncated HLO"),
+        (proto()[: len(proto()) // 2], "m: broken or truncated HLO"),
+        ("once upon a time", "m: broken HLO text: "),
+        (TEXT[:400], "m: broken HLO text: "),
+        (TEXT.replace("%wide, %zero", "%wade, %zero"), "m: broken HLO text: "),
+        (b"HloModule \xff\xfe", "m: broken HLO text: it is not UTF-8"),
+        (7.5, "m: float: must be HLO text, a serialized HloModuleProto or a module"),
+    ],
+)
+def test_what_is_no_module_is_refused_in_one_line(data: object, says: str) -> None:
+    message = refusal(lambda: parse_module(data, "m"))
+    assert message.startswith(says)
+    assert "\n" not in message
+
+
+def _changed(change: str) -> bytes:
+    """The tiny module as a proto with one fault."""
+    message = parse_module(TEXT).message
+    main = message.computations[1]
+    named = {i.name: i for i in main.instructions}
+    if change == "no entry":
+        message.entry_computation_id = 99
+        message.entry_computation_name = "nowhere"
+    elif change == "operand":
+        named["wide"].operand_ids[0] = 77
+    elif change == "operand after user":
+        named["wide"].operand_ids[0] = named["sums"].id
+    elif change == "called":
+        named["sums"].called_computation_ids[0] = message.computations[1].id
+    elif change == "root":
+        main.root_id = 1234
+    elif change == "twice":
+        named["wide"].name = "p"
+    elif change == "schedule":
+        del message.schedule.sequences[0].value.instruction_ids[:]
+    elif change == "schedule order":
+        ids = next(s.value.instruction_ids for s in message.schedule.sequences if s.key == main.id)
+        ids[:] = list(ids)[::-1]
+    elif change == "type":
+        named["wide"].shape = b"\x10\x63"
+    elif change == "operands":
+        del named["both"].operand_ids[:]
+        named["both"].opcode = "bitcast"
+    return message.SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("no entry", "broken HLO: the entry computation 'nowhere' is missing"),
+        ("operand", "broken HLO: computation 'main': 'wide' refers to the id 77, which does not stand before it"),
+        ("operand after user", "broken HLO: computation 'main': 'wide' refers to the id "),
+        ("called", "broken HLO: computation 'main': 'sums' calls a computation that does not stand before it"),
+        ("root", "broken HLO: computation 'main': its root is missing"),
+        ("twice", "broken HLO: computation 'main': two of its instructions have one name or id"),
+        ("schedule", "is no order of its instructions"),
+        ("schedule order", "broken HLO: the schedule of 'main' has "),
+        ("type", "broken HLO: a shape has the unknown element type 99"),
+        ("operands", "broken HLO: an instruction that cannot be of its kind"),
+    ],
+)
+def test_broken_modules_are_refused_in_one_line(change: str, says: str) -> None:
+    message = refusal(lambda: read_hlo(_changed(change), source="m"))
+    assert message.startswith("m: ")
+    assert says in message
+    assert "\n" not in message
+
+
+DATA = proto()
+
+
+@given(st.integers(0, len(DATA) - 1), st.integers(0, 255), st.booleans())
+def test_bytes_that_are_changed_or_cut_raise_nothing_else(place: int, byte: int, cut: bool) -> None:
+    data = DATA[:place] if cut else DATA[:place] + bytes((byte,)) + DATA[place + 1 :]
+    message = refusal(lambda: read_hlo(data))
+    assert "\n" not in message
+
+
+def test_text_needs_the_parser_of_jaxlib(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jaxlib._hlo", None)
+    assert refusal(lambda: parse_module(TEXT, "m")).startswith("m: this jaxlib has no parser for HLO text")
+
+
+def test_files_are_recognised(tmp_path: Path) -> None:
+    assert is_hlo(DATA[:200])
+    assert is_hlo(TEXT.encode())
+    for other in (
+        b"",
+        b"\n",
+        b" \n\n",
+        b'\n{"format": 1}',
+        b"\x08\x07\x12\x04",
+        b"\n\xff\xff\xff\xff\xff\xff\xff\xff\xff",
+    ):
+        assert not is_hlo(other)
+    graphs = []
+    for name, content in (("a.hlo", TEXT.encode()), ("b", b"\n" + TEXT.encode()), ("c.pb", DATA), ("d", DATA)):
+        (tmp_path / name).write_bytes(content)
+        graphs.append(read_graph(tmp_path / name))
+    assert all(isinstance(graph, ComputationGraph) and graph == graphs[0] for graph in graphs)
+    (tmp_path / "e.pb").write_bytes(b"nothing")
+    assert refusal(lambda: read_graph(tmp_path / "e.pb")).endswith("must be a whole HloModuleProto or HloProto")
+
+
+def test_a_read_module_is_read_again() -> None:
+    module = parse_module(TEXT)
+    assert isinstance(module, HloModule)
+    assert read_hlo(module).module is module

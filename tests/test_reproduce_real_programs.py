@@ -1,0 +1,90 @@
+"""The script of the tables on real programs: what it writes, that it goes on where it was, and its faults."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import graphrl
+from graphrl.xla.hook import available
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = Path(graphrl.__file__).parents[1]
+
+pytestmark = pytest.mark.skipif(available() is not None, reason=str(available()))
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "scripts" / "reproduce_real_programs.py"), "--out", "out", *arguments]
+    environment = os.environ | {"PYTHONPATH": str(PACKAGE)}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def cells(text: str, first: str) -> list[str]:
+    """The cells of the one line of a table that begins so."""
+    (line,) = [line for line in text.splitlines() if line.startswith(f"| {first} |")]
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_every_section_is_written_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    program = "cell/training/b2"
+    options = ("--quick", "--programs", program, "--methods", "list")
+    done = run(tmp_path, *options)
+    assert done.returncode == 0, done.stderr
+    out = tmp_path / "out"
+    sections = ("memory", "prediction", "identical", "resident", "planning", "placement")
+    texts = {name: (out / f"{name}.md").read_text() for name in sections}
+    for text in texts.values():
+        assert "failed:" not in text
+        assert "| - |" not in text
+        assert "`python scripts/reproduce_real_programs.py --out out " + " ".join(options) + "`; seed" in text
+
+    _, ops, default, memory, heuristic, _, plan, bound, *_ = cells(texts["memory"], program)
+    assert int(ops) > 100
+    assert float(bound) <= float(plan) <= min(float(default), float(memory), float(heuristic.split()[0]))
+    assert "all: 3 of 3 (100%) within 2%" in texts["prediction"]
+    assert cells(texts["identical"], program)[3:5] == ["yes", "100%"]
+    resident = [line for line in texts["resident"].splitlines() if line.startswith(f"| {program} |")]
+    assert len(resident) == 3
+    assert all(line.endswith("| identical |") for line in resident)
+    assert texts["planning"].count(f"| {program} |") == 2
+    assert texts["placement"].count(f"| {program} |") == 2  # two links
+    trace = json.loads((out / "traces" / "cell-training-b2.trace.json").read_text())
+    assert trace["traceEvents"]
+
+    measured = (out / "measured.jsonl").read_bytes()
+    (out / "measured.jsonl").write_bytes(measured + b'{"key": {"wh')  # a kill
+    assert run(tmp_path, *options, "--sections", "memory,prediction,identical").returncode == 0
+    assert (out / "measured.jsonl").read_bytes() == measured
+
+
+def test_predictions_stand_in_for_compilations(tmp_path: Path) -> None:
+    key = {"what": "predicted", "program": "cell/inference/b3", "schedule": "memory"}
+    failed = {"key": key, "value": None, "error": "OSError: gone", "machine": "m", "graphrl": "0", "jax": "0"}
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "measured.jsonl").write_text(json.dumps(failed | {"date": "2026-01-01T00:00:00"}) + "\n")
+    options = ("--quick", "--programs", "cell/inference/b3", "--cheap", "--sections", "memory")
+    done = run(tmp_path, *options)
+    assert done.returncode == 0, done.stderr
+    assert "Predicted, not compiled." in done.stdout
+    assert cells(done.stdout, "cell/inference/b3")[3] == "-"
+    assert "- failed: predicted cell/inference/b3 memory: OSError: gone\n" in done.stdout
+    done = run(tmp_path, *options, "--retry")
+    assert float(cells(done.stdout, "cell/inference/b3")[-2].rstrip("%")) <= 100
+    assert "failed:" not in done.stdout
+
+
+def test_faults_are_one_line(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "measured.jsonl").write_text("[1]\n")
+    for arguments, fault in (
+        (("--sections", "memory", "--programs", "cell/other/b3"), "program 'cell/other/b3': must be as in "),
+        (("--sections", "memory"), "out/measured.jsonl: it holds no measurements"),
+    ):
+        done = run(tmp_path, *arguments)
+        assert done.returncode != 0
+        assert fault in done.stderr.splitlines()[-1]
+        assert "Traceback" not in done.stderr

@@ -1,0 +1,66 @@
+"""Resident size of processes: it rises by what XLA says, for its own schedules and for one that it is given."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import wide_program
+
+from graphrl.errors import GraphrlError
+from graphrl.xla import resident
+from graphrl.xla.arguments import random_arguments
+from graphrl.xla.hook import available, captured
+from graphrl.xla.plan_cache import places
+from graphrl.xla.resident import Recipe, digest, measure_resident
+
+pytestmark = pytest.mark.skipif(available() is not None, reason=str(available()))
+
+WIDE = Recipe("wide_program:wide")
+NOISE = 12 * 2**20  # bytes: threads, kernels' scratch, and what malloc had to spare
+
+
+def test_the_rise_falls_as_predicted() -> None:
+    fn, args = WIDE.build()
+    module = captured(jax.jit(fn).lower(*args), "memory")
+    order = places(module, module.order(module.entry))
+    default, memory, planned = (measure_resident(WIDE, schedule) for schedule in ("default", "memory", order))
+    assert default.temp > wide_program.BRANCHES * wide_program.BYTES
+    assert memory.temp < 2 * wide_program.BYTES
+    assert planned.temp == memory.temp
+    assert default.digest == memory.digest == planned.digest
+    for less in (memory, planned):
+        assert default.rise - less.rise == pytest.approx(default.temp - less.temp, abs=NOISE)
+        assert less.samples > 2
+        assert less.seconds > 0
+
+
+def test_faults_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(GraphrlError, match=r"'wide_program:deep': .*must be package.module:function"):
+        Recipe("wide_program:deep").build()
+    with pytest.raises(GraphrlError, match=r"running wide_program:broken \{\} failed: ValueError: no such luck"):
+        measure_resident(Recipe("wide_program:broken"))
+    monkeypatch.setattr(resident, "_STATUS", resident._STATUS / "nowhere")
+    with pytest.raises(GraphrlError, match="which only Linux has"):
+        measure_resident(WIDE)
+
+
+def test_random_arguments_fill_what_is_abstract() -> None:
+    shape, held = jax.ShapeDtypeStruct, np.zeros(3)
+    args: dict[str, Any] = {
+        "kernel": shape((3, 3, 64, 8), "float32"),
+        "variance": shape((5000,), "bfloat16"),
+        "tokens": shape((2, 7), "int32"),
+        "mask": shape((5,), "bool"),
+        "keys": shape((2,), jax.random.key(0).dtype),
+        "held": held,
+    }
+    found = random_arguments(args, seed=1)
+    for name, arg in args.items():
+        assert (found[name].shape, found[name].dtype) == (arg.shape, arg.dtype)
+    assert found["held"] is held
+    assert float(found["kernel"].std()) == pytest.approx((2 / (9 * 64)) ** 0.5, rel=0.05)
+    assert bool((found["variance"] > 0).all())
+    assert set(np.asarray(found["tokens"]).ravel().tolist()) == {0, 1}
+    assert digest(found) == digest(random_arguments(args, seed=1))
+    assert digest(found) != digest(random_arguments(args, seed=2))

@@ -1,0 +1,214 @@
+"""`graphrl.compile`: less memory, the same results, never worse, and a report that says so."""
+
+import functools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from xla_programs import N, branches, chain, plans, temporaries, vector
+
+import graphrl
+from graphrl.errors import GraphError, ProblemError
+from graphrl.xla import planner, warn
+
+pytestmark = pytest.mark.usefixtures("plans")
+
+__all__ = ["plans"]
+
+compiled = functools.partial(graphrl.compile, seconds=0.3)
+
+
+def xla(fn: Callable[..., Any], *args: Any) -> jax.stages.Compiled:
+    return jax.jit(fn).lower(*args).compile()
+
+
+@pytest.fixture
+def no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner, "decide", lambda *_: pytest.fail("searched"))
+
+
+def test_less_memory_and_the_same_bits() -> None:
+    x = vector()
+    ours, theirs = compiled(branches, x), xla(branches, x)
+    assert temporaries(ours) < 0.3 * temporaries(theirs)
+    assert np.array_equal(ours(x), theirs(x))
+
+
+def test_report_for_people_and_machines() -> None:
+    ours, theirs = compiled(branches, jax.ShapeDtypeStruct((N,), jnp.float32)), xla(branches, vector())
+    report = ours.report()
+    assert report.planned
+    assert not report.reason
+    assert (report.graphrl_bytes, report.xla_bytes) == (temporaries(ours), temporaries(theirs))
+    options: dict[str, str | bool] = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
+    memory = jax.jit(branches).lower(vector()).compile(compiler_options=options)
+    assert report.memory_bytes == temporaries(memory)
+    assert report.memory_measured
+    assert report.bound is not None
+    assert 0 < report.bound <= temporaries(ours)
+    assert json.loads(json.dumps(report.to_dict()))["temp_bytes"] == temporaries(ours)
+    first, default, memory_row, planned, bound, seconds = str(report).splitlines()
+    assert first.split() == ["jit_branches", "temporaries", "step"]
+    assert "1.00 MiB" in default
+    assert memory_row.startswith("XLA, memory scheduler")
+    assert "(-75%)" in planned
+    assert bound.startswith("lower bound")
+    assert seconds.endswith("by method 'auto', found now")
+
+
+def test_step_times_with_given_arguments_which_stay_intact() -> None:
+    x = vector()
+    executable = compiled(jax.jit(branches, donate_argnums=0), x)
+    report = executable.report(x)
+    assert report.xla_step_seconds is not None
+    assert report.graphrl_step_seconds is not None
+    assert 0 < report.graphrl_step_seconds < 5 * report.xla_step_seconds
+    assert not x.is_deleted()
+
+
+def test_donated_arguments_count() -> None:
+    def update(state: jax.Array, x: jax.Array) -> jax.Array:
+        return state + branches(x).sum()
+
+    def temporaries_and_donated(executable: jax.stages.Compiled | graphrl.Executable) -> tuple[int, int]:
+        analysis = executable.memory_analysis()
+        assert analysis is not None
+        return analysis.temp_size_in_bytes, analysis.alias_size_in_bytes
+
+    step = jax.jit(update, donate_argnums=0)
+    small, large = jnp.ones(1000), jnp.ones(1_000_000)
+    planned = compiled(step, small, vector())  # saves 1.2 MiB and loses 4 kB
+    assert (
+        temporaries_and_donated(planned)[0] + 4000 < temporaries_and_donated(step.lower(small, vector()).compile())[0]
+    )
+    assert planned.report().undonated_bytes == 4000
+    assert "3.91 KiB of results cannot go into donated arguments" in str(planned.report())
+    kept = compiled(step, large, vector())  # would save 1.2 MiB and lose 4 MB
+    assert temporaries_and_donated(kept) == temporaries_and_donated(step.lower(large, vector()).compile())
+    assert kept.plan is None
+    assert "3.81 MiB for donated arguments" in kept.report().reason
+
+
+def test_plan_is_the_graph_s_and_checks(tmp_path: Path) -> None:
+    executable = compiled(branches, vector())
+    plan = executable.plan
+    assert plan is not None
+    assert plan.value == pytest.approx(temporaries(executable), rel=0.02)
+    assert plan.graph == "jit_branches"
+    plan.save(tmp_path / "plan.json")
+    plan.trace(tmp_path / "trace.json")
+    assert graphrl.Plan.load(tmp_path / "plan.json").value == plan.value
+    assert executable.plan is plan
+
+
+def test_executable_has_what_jax_s_has() -> None:
+    executable, theirs = compiled(branches, vector()), xla(branches, vector())
+    assert executable.cost_analysis() == theirs.cost_analysis()
+    assert "is_scheduled=true" in executable.as_text()
+    assert executable.input_shardings == theirs.input_shardings
+    assert "memory_analysis" in dir(executable)
+    with pytest.raises(AttributeError, match="no_such_thing"):
+        _ = executable.no_such_thing
+
+
+def test_never_worse_where_there_is_one_order() -> None:
+    x = vector()
+    executable, theirs = compiled(chain, x), xla(chain, x)
+    assert temporaries(executable) == temporaries(theirs)
+    assert executable.plan is None
+    report = executable.report()
+    assert not report.planned
+    assert report.temp_bytes == temporaries(theirs)
+    assert "XLA's schedule stays: the best order found needs" in str(report)
+    assert np.array_equal(executable(x), theirs(x))
+
+
+def test_never_worse_where_a_prediction_was_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Wrong:
+        def __init__(self, module: Any) -> None:
+            self.default = module.order(module.entry)
+
+        def __call__(self, sequence: Any) -> int:
+            return 10 if tuple(sequence) == self.default else 1
+
+    monkeypatch.setattr("graphrl.xla.search.TempPredictor", Wrong)
+    executable, theirs = compiled(chain, vector()), xla(chain, vector())
+    assert temporaries(executable) == temporaries(theirs)
+    assert executable.plan is None
+
+
+@pytest.mark.usefixtures("no_search")
+def test_small_programs_are_left_alone() -> None:
+    def small(x: jax.Array) -> jax.Array:
+        return branches(x[:8])
+
+    executable = compiled(small, vector())
+    assert executable.plan is None
+    assert str(executable.report()) == "jit_small: left alone: too small to gain anything"
+
+
+def test_static_arguments_keywords_and_pytrees() -> None:
+    @functools.partial(jax.jit, static_argnames="axis")
+    def program(tree: dict[str, jax.Array], *, scale: jax.Array, axis: int) -> dict[str, Any]:
+        return {"out": [branches(tree["x"]) * scale, tree["y"].sum(axis)]}
+
+    tree = {"x": vector(), "y": jnp.ones((2, 3))}
+    executable = compiled(program, tree, kwargs={"scale": jnp.float32(2), "axis": 1})
+    assert executable.plan is not None
+    assert np.array_equal(
+        executable(tree, scale=jnp.float32(2))["out"][0], program(tree, scale=jnp.float32(2), axis=1)["out"][0]
+    )
+
+
+def test_lowered_jitted_and_planned_functions_are_one_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled(branches, vector())
+    monkeypatch.setattr(planner, "decide", lambda *_: pytest.fail("searched"))
+    for program in (jax.jit(branches), graphrl.jit(branches, seconds=0.3)):
+        assert compiled(program, vector()).plan is not None
+    assert compiled(jax.jit(branches).lower(vector())).plan is not None
+
+
+def test_module_that_cannot_be_read_runs_as_xla_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def decide(*_: Any) -> None:
+        raise GraphError("an instruction from the future")
+
+    monkeypatch.setattr(planner, "decide", decide)
+    monkeypatch.setattr(warn, "_said", set())
+    with pytest.warns(UserWarning, match="graphrl.compile: an instruction from the future; XLA's schedule stays"):
+        executable = compiled(branches, vector())
+    assert temporaries(executable) == temporaries(xla(branches, vector()))
+    assert executable.plan is None
+    assert "future" in str(executable.report())
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"objective": "makespan"}, "objective is 'makespan': must be 'peak_memory'.*graphrl.optimize"),
+        ({"seconds": 0}, "seconds is 0: must be a finite number above 0"),
+        ({"seed": -1}, "seed is -1: must be an integer"),
+        ({"method": "magic"}, "unknown method 'magic': known are"),
+    ],
+)
+def test_options_are_checked_before_tracing(options: dict[str, Any], text: str) -> None:
+    def never(x: jax.Array) -> jax.Array:
+        pytest.fail("traced")
+
+    with pytest.raises(ProblemError, match=text):
+        graphrl.compile(never, vector(), **options)
+    with pytest.raises(ProblemError, match=text):
+        graphrl.jit(never, **options)
+
+
+def test_what_is_no_function_is_refused() -> None:
+    with pytest.raises(ProblemError, match="fn is of type int: must be a function"):
+        compiled(3)
+    with pytest.raises(ProblemError, match="fn is of type int: must be a function"):
+        graphrl.jit(3)  # type: ignore[call-overload]
+    with pytest.raises(ProblemError, match="a lowered program has its arguments already"):
+        compiled(jax.jit(branches).lower(vector()), vector())

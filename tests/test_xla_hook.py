@@ -1,0 +1,118 @@
+"""The hook into XLA: what it shows, what it takes back, and that it leaves everybody else alone."""
+
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from xla_programs import branches, plans, temporaries, vector
+
+from graphrl.errors import GraphrlError, PlanError
+from graphrl.graphs.readers.hlo_module import HloModule, parse_module
+from graphrl.xla import callback, hook
+
+pytestmark = pytest.mark.usefixtures("plans")
+
+__all__ = ["plans"]
+
+
+def lowered() -> jax.stages.Lowered:
+    return jax.jit(branches).lower(vector())
+
+
+def test_the_module_comes_scheduled_by_either_scheduler() -> None:
+    program = lowered()
+    default, memory = (parse_module(hook.scheduled_module(program, which)) for which in hook.SCHEDULERS)
+    assert default.fingerprint == memory.fingerprint
+    assert default.order(default.entry) != memory.order(memory.entry)
+
+
+def test_xla_runs_the_order_that_it_is_given() -> None:
+    program, x = lowered(), vector()
+    memory = hook.captured(program, "memory")
+    wide, narrow = hook.compile_in_order(program), hook.compile_in_order(program, memory.order(memory.entry))
+    assert temporaries(narrow) < 0.5 * temporaries(wide)
+    assert temporaries(narrow) == temporaries(hook.compile_in_order(program, scheduler="memory"))
+    assert np.array_equal(narrow(x), wide(x))
+    final = parse_module(narrow)
+    names = [name for name in final.order(final.entry) if name in memory.entry.by_name]
+    assert names == [name for name in memory.order(memory.entry) if name in final.entry.by_name]
+
+
+def test_quick_compilation_has_the_same_buffers() -> None:
+    program = lowered()
+    assert temporaries(hook.compile_in_order(program, quick=True)) == temporaries(program.compile())
+
+
+def test_other_compilations_are_left_alone() -> None:
+    program = lowered()
+    before = temporaries(jax.jit(branches).lower(vector()).compile())
+    memory = hook.captured(program, "memory")
+    hook.compile_in_order(program, memory.order(memory.entry))
+    assert temporaries(jax.jit(lambda x: branches(x)).lower(vector()).compile()) == before
+
+
+def without_last(names: list[str]) -> list[str]:
+    return names[:-1]
+
+
+def one_twice(names: list[str]) -> list[str]:
+    return [*names[:-1], names[0]]
+
+
+def backwards(names: list[str]) -> list[str]:
+    return names[::-1]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "text"),
+    [
+        (without_last, "must be each of the [0-9]+ of computation 'main.* once"),
+        (one_twice, "must be each of the"),
+        (backwards, "jit_branches: the schedule has '.*' before '.*', its input"),
+    ],
+)
+def test_what_is_no_order_of_the_module_is_refused(spoil, text: str) -> None:  # type: ignore[no-untyped-def]
+    program = lowered()
+    module = hook.captured(program)
+    with pytest.raises(PlanError, match=text):
+        hook.compile_in_order(program, spoil(list(module.order(module.entry))))
+
+
+def test_what_a_rule_raises_comes_out_and_the_next_compilation_is_none_the_worse() -> None:
+    def rule(module: HloModule) -> None:
+        raise KeyError(module.name)
+
+    program = lowered()
+    with pytest.raises(KeyError, match="jit_branches"):
+        hook.compile_by(program, rule)
+    assert temporaries(hook.compile_in_order(program)) > 0
+    assert not callback._reasons
+
+
+def test_another_platform_has_no_hook() -> None:
+    assert hook.available("cpu") is None
+    assert hook.available("cuda") == "XLA's hook for schedules works on cpu only, not on cuda"
+
+
+def test_another_jaxlib_has_no_hook(monkeypatch: pytest.MonkeyPatch) -> None:
+    def register() -> None:
+        raise NotImplementedError("register_hlo_module_transformation requires jaxlib version >= 0.10.2")
+
+    program = lowered()
+    monkeypatch.setattr(callback, "register", register)
+    with pytest.raises(GraphrlError, match=r"has no hook for schedules .*from 0.10.2.* requires jaxlib"):
+        hook.compile_in_order(program)
+
+
+def test_several_processes_have_no_hook(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    assert "for one process" in str(hook.available("cpu"))
+
+
+def test_jax_s_cache_on_disk_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from jax._src import compilation_cache
+
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    monkeypatch.setattr(compilation_cache, "put_executable_and_time", lambda *_: pytest.fail("was written"))
+    hook.compile_in_order(lowered())

@@ -1,0 +1,205 @@
+"""Plans outlive their process; broken ones do no harm; and jax's own cache on disk mixes nothing up."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+from xla_programs import branches, plans, temporaries, vector
+
+import graphrl
+from graphrl.graphs.readers.hlo_module import HloModule
+from graphrl.xla import hook, planner, search
+from graphrl.xla.plan_cache import Decision, Decisions, jaxlib_version, places
+
+__all__ = ["plans"]
+
+# Prints what one process sees of the program of `xla_programs.py`.
+SCRIPT = """
+import json, sys
+sys.path.insert(0, {tests!r})
+import jax
+jax.config.update("jax_compilation_cache_dir", {cache!r})
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+compiled = []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda name, _, **more: compiled.append(more["fun_name"]) if "backend_compile" in name else None)
+import graphrl
+from graphrl.xla import planner
+from xla_programs import branches, temporaries, vector
+searches, search = [], planner.decide
+planner.decide = lambda *args: searches.append(args) or search(*args)
+fn, x = graphrl.jit(branches, seconds=0.2), vector()
+compiled.clear()
+fn(x)
+ours = temporaries(fn._call.lower(x).compile())
+print(json.dumps([len(searches), len(compiled), ours, temporaries(jax.jit(branches).lower(x).compile()),
+                  [report.from_cache for report in fn.reports]]))
+"""
+
+
+def process(folder: Path, cache: str | None) -> list[Any]:
+    """Searches, compilations, bytes of graphrl's and of jax's executable, and whether each report was from disk."""
+    script = SCRIPT.format(tests=str(Path(__file__).parent), cache=cache)
+    environment = os.environ | {"XDG_CACHE_HOME": str(folder), "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    return list(json.loads(done.stdout))
+
+
+def test_the_next_process_finds_the_plan_and_jax_s_cache_mixes_nothing_up(tmp_path: Path) -> None:
+    cache = str(tmp_path / "jax")
+    searches, _, ours, theirs, cached = process(tmp_path, cache)
+    assert (searches, cached) == (1, [False])
+    assert ours < 0.3 * theirs
+    # With jax's cache XLA is not even asked; without it, one compilation, in the order on disk.
+    assert process(tmp_path, cache) == [0, 1, ours, theirs, []]
+    assert process(tmp_path, None) == [0, 1, ours, theirs, [True]]
+
+
+def search_count(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    known: list[Any] = []
+
+    def decide(lowered: Any, module: Any, settings: Any, decision: Any) -> Any:
+        known.append(decision)
+        return search.decide(lowered, module, settings, decision)
+
+    monkeypatch.setattr(planner, "decide", decide)
+    monkeypatch.setattr(planner, "_SHARED", Decisions(on_disk=True))
+    return known
+
+
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a new process has it."""
+    monkeypatch.setattr(planner, "_SHARED", Decisions(on_disk=True))
+
+
+@pytest.fixture(scope="module")
+def program() -> HloModule:
+    return hook.captured(jax.jit(branches).lower(vector()))
+
+
+def decision(program: HloModule) -> Decision:
+    """XLA's own order, as a decision."""
+    return Decision(
+        fingerprint=program.fingerprint,
+        jaxlib=jaxlib_version(),
+        method="auto",
+        seed=0,
+        seconds=10.0,
+        order=places(program, program.order(program.entry)),
+        found_by="given",
+        reason="",
+        xla_bytes=20,
+        memory_bytes=15,
+        memory_measured=False,
+        graphrl_bytes=10,
+        undonated_bytes=0,
+        bound=5.0,
+        search_seconds=1.5,
+        evaluations=3,
+    )
+
+
+def test_decision_is_found_as_it_was_kept(program: HloModule, plans: Path) -> None:
+    kept = decision(program)
+    Decisions(on_disk=True).keep(kept)
+    assert [file.name for file in plans.iterdir()] == [f"{program.fingerprint}.json"]
+    decisions = Decisions(on_disk=True)
+    assert decisions.find(program) == (kept, True)
+    assert decisions.find(program) == (kept, False)
+    assert kept.sequence(program) == program.order(program.entry)
+    own = dataclasses.replace(kept, order=None, found_by="", reason="no better one was found")
+    Decisions(on_disk=True).keep(own)
+    assert Decisions(on_disk=True).find(program) == (own, True)
+    assert own.sequence(program) is None
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda text: "",
+        lambda text: text[: len(text) // 2],
+        lambda text: "[]",
+        lambda text: "[" * 100_000,
+        lambda text: text.replace('"version": 1', '"version": 2'),
+        lambda text: text.replace('"order": [', '"order": [0, '),
+        lambda text: text.replace('"order": [', '"order": [true, '),
+        lambda text: text.replace('"order": [', '"order": [-1, '),
+        lambda text: text.replace('"seed": 0', '"seed": "0"'),
+        lambda text: text.replace('"seed": 0', '"seed": true'),
+        lambda text: text.replace('"bound": 5.0', '"bound": null'),
+        lambda text: text.replace('"method"', '"way"'),
+        lambda text: text.replace('"fingerprint": "', '"fingerprint": "0'),
+    ],
+)
+def test_broken_files_count_as_none(spoil: Any, program: HloModule, plans: Path) -> None:
+    Decisions(on_disk=True).keep(decision(program))
+    (file,) = plans.iterdir()
+    text = file.read_text()
+    assert spoil(text) != text
+    file.write_text(spoil(text))
+    assert Decisions(on_disk=True).find(program) is None
+
+
+def test_broken_file_is_rewritten(plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    searches = search_count(monkeypatch)
+    for _ in range(2):
+        forget(monkeypatch)
+        graphrl.compile(branches, vector(), seconds=0.2)
+        (file,) = plans.iterdir()
+        text = file.read_text()
+        file.write_text(text[:100])
+    assert searches == [None, None]
+    file.write_text(text)
+    forget(monkeypatch)
+    assert graphrl.compile(branches, vector(), seconds=0.2).report().from_cache
+
+
+def test_more_seconds_another_seed_or_method_search_again_from_what_is_known(
+    plans: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searches = search_count(monkeypatch)
+    asked: tuple[dict[str, Any], ...] = ({}, {"seconds": 0.1}, {"seconds": 0.3}, {"seed": 1}, {"method": "given"})
+    for options in asked:
+        forget(monkeypatch)
+        executable = graphrl.compile(branches, vector(), **({"seconds": 0.2} | options))
+        assert temporaries(executable) < 300_000  # "given" alone finds nothing, but the file never gets worse
+    assert [decision is None for decision in searches] == [True, False, False, False]
+
+
+def test_without_the_cache_nothing_is_read_or_written(plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    searches = search_count(monkeypatch)
+    for _ in range(2):
+        assert graphrl.compile(branches, vector(), seconds=0.2, cache=False).plan is not None
+    assert len(searches) == 2
+    assert not plans.exists()
+    fn = graphrl.jit(branches, seconds=0.2, cache=False)
+    fn(vector())
+    assert fn.reports[0].planned
+
+
+def test_folder_that_cannot_be_written_is_a_warning(plans: Path) -> None:
+    plans.parent.parent.mkdir(exist_ok=True)
+    plans.parent.write_text("a file in the way")
+    with pytest.warns(UserWarning, match="graphrl: the plan is not kept for the next process: "):
+        executable = graphrl.compile(branches, vector(), seconds=0.2)
+    assert executable.plan is not None
+
+
+def test_order_that_needs_more_than_it_says_is_withdrawn(plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    forget(monkeypatch)
+    graphrl.compile(branches, vector(), seconds=0.2)
+    (file,) = plans.iterdir()
+    data = json.loads(file.read_text())
+    file.write_text(json.dumps(data | {"xla_bytes": 1000}))
+    forget(monkeypatch)
+    executable = graphrl.compile(branches, vector(), seconds=0.2)
+    assert executable.plan is None
+    assert temporaries(executable) == temporaries(jax.jit(branches).lower(vector()).compile())
+    assert "the order on disk needs" in executable.report().reason

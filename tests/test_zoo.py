@@ -1,0 +1,295 @@
+"""The model zoo: the format, sets of programs by words, noise, and what is shipped."""
+
+import dataclasses
+import importlib
+import json
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from random_graphs import graphs
+
+from graphrl import optimize
+from graphrl.cli import main
+from graphrl.compare.sets import load_graphs
+from graphrl.errors import GraphError, GraphrlError, ProblemError
+from graphrl.graphs.datasets import zoo
+from graphrl.graphs.datasets.zoo import catalogue, columns, storage
+from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+from graphrl.optimize import model_graph
+
+
+def program(graph: ComputationGraph, batch: int = 8, architecture: str = "vgg16", level: str = "hlo") -> zoo.ZooProgram:
+    """A program of the zoo with this graph under the name that it gets from a file."""
+    order = graph.arrays.topological
+    schedules = {"default": order, "memory": order[::-1] if graph.arrays.dependencies()[0].size == 0 else order}
+    found = zoo.ZooProgram(
+        architecture,
+        "vgg",
+        "training",
+        batch,
+        level,
+        graph,
+        schedules if level == "hlo" else {},
+        {"default": 12, "memory": 7} if level == "hlo" else {},
+        {"jax": "0.10.2"},
+        "2026-11-21",
+    )
+    return dataclasses.replace(found, graph=dataclasses.replace(graph, name=found.name))
+
+
+def times(graph: ComputationGraph, factor: int) -> ComputationGraph:
+    """The same ops with other bytes."""
+    ops = [
+        dataclasses.replace(op, outputs=tuple(dataclasses.replace(t, bytes=factor * t.bytes) for t in op.outputs))
+        for op in graph.ops
+    ]
+    return dataclasses.replace(graph, ops=tuple(ops))
+
+
+def same(a: zoo.ZooProgram, b: zoo.ZooProgram) -> bool:
+    """Whether two programs are equal in everything."""
+    schedules = [{key: order.tolist() for key, order in p.schedules.items()} for p in (a, b)]
+    rest = [dataclasses.replace(p, schedules={}) for p in (a, b)]
+    return schedules[0] == schedules[1] and rest[0] == rest[1]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A zoo of two architectures."""
+    path = tmp_path_factory.mktemp("zoo")
+    chain = tuple(
+        Op(f"conv.{i}", "Conv", 0.5, (f"conv.{i - 1}",) if i else ("x",), (Tensor(f"conv.{i}", 4 + i),))
+        for i in range(4)
+    )
+    graph = ComputationGraph("chain", chain, (Tensor("x", 4),), ("conv.3",))
+    for times_bytes, architecture in enumerate(("vgg16", "vgg19"), 1):
+        for level in zoo.LEVELS:
+            programs = [program(times(graph, times_bytes * batch), batch, architecture, level) for batch in (1, 8)]
+            storage.write_programs(programs, path)
+    catalogue.write_index(path)
+    return path
+
+
+@given(graphs(), st.integers(2, 9))
+def test_a_file_gives_its_programs_back(
+    tmp_path_factory: pytest.TempPathFactory, graph: ComputationGraph, k: int
+) -> None:
+    programs = [program(graph, 1), program(times(graph, k), 8)]
+    path = storage.write_programs(programs, tmp_path_factory.mktemp("zoo"))
+    for wanted in programs:
+        assert same(storage.read_program(path, wanted.batch), wanted)
+
+
+def test_batches_of_one_structure_share_it_whatever_their_schedules(tmp_path: Path) -> None:
+    ops = [Op(f"op.{i}", outputs=(Tensor(f"op.{i}", 5),)) for i in range(6)]
+    programs = [
+        program(ComputationGraph("a", tuple(ops)), 1),
+        program(times(ComputationGraph("b", tuple(ops[::-1])), 8), 8),
+        program(ComputationGraph("c", (*ops, Op("op.6"))), 16),
+    ]
+    path = storage.write_programs(programs, tmp_path)
+    assert [len(group["programs"]) for group in storage._content(str(path))["groups"]] == [2, 1]
+    for wanted in programs:
+        assert same(storage.read_program(path, wanted.batch), wanted)
+
+
+def test_run_times_keep_four_digits(tmp_path: Path) -> None:
+    path = storage.write_programs(
+        [program(ComputationGraph("a", (Op("a", runtime=1.23456e-5, flops=123456789),)))], tmp_path
+    )
+    op = storage.read_program(path, 8).graph.ops[0]
+    assert (op.runtime, op.flops) == (1.235e-5, 123456789)
+
+
+@given(st.lists(st.text("ab/.0179", max_size=6)))
+def test_names_come_back(names: list[str]) -> None:
+    assert columns.names(json.loads(json.dumps(columns.texts(names)))) == names
+
+
+@given(st.permutations(range(7)), st.permutations(range(7)))
+def test_orders_come_back(order: list[int], reference: list[int]) -> None:
+    assert columns.unrank(columns.ranks(order, reference), reference) == order
+
+
+def test_broken_files_are_refused(tmp_path: Path) -> None:
+    path = storage.write_programs([program(ComputationGraph("a", (Op("a"),)))], tmp_path)
+    with pytest.raises(GraphrlError, match="no program with a batch of 3: there are 8"):
+        storage.read_program(path, 3)
+    cut = tmp_path / "cut.json.xz"
+    cut.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(GraphError, match=r"cut\.json\.xz: broken or truncated"):
+        storage.read_program(cut, 8)
+    (tmp_path / catalogue.INDEX).write_text("[]")
+    with pytest.raises(GraphError, match="no index of the zoo"):
+        zoo.names(folder=tmp_path)
+    with pytest.raises(GraphrlError, match=r"holds no model zoo: scripts/build_zoo\.py makes it"):
+        zoo.names(folder=tmp_path / "nowhere")
+
+
+def test_names_and_loading(folder: Path) -> None:
+    assert len(zoo.names(folder=folder)) == 8
+    assert zoo.names(architecture="vgg19", batch=8, folder=folder) == (
+        "vgg19/training/b8/hlo",
+        "vgg19/training/b8/jaxpr",
+    )
+    assert zoo.names(split="test", folder=folder) == zoo.names(kind="inference", folder=folder) == ()
+    found = zoo.load("vgg19/training/b8/hlo", folder=folder)
+    assert found.name == found.graph.name == "vgg19/training/b8/hlo"
+    assert found.graph.arrays.tensor_bytes.tolist() == [64, 80, 96, 112]
+    assert zoo.split(found.name, folder=folder) == found.split == "train"
+
+
+def test_sets_by_words(folder: Path) -> None:
+    def names(text: str) -> list[str]:
+        return [entry.name for entry in zoo.select(text, folder)]
+
+    assert names("vgg16/b1") == ["vgg16/training/b1/hlo", "vgg16/training/b1/jaxpr"]
+    assert names("hlo/vgg*/b8") == ["vgg16/training/b8/hlo", "vgg19/training/b8/hlo"]
+    assert (
+        names("*") == names("train-split") == names("vgg-family") == names("training") == list(zoo.names(folder=folder))
+    )
+    assert zoo.select_one("vgg16/b1/hlo", folder).name == "vgg16/training/b1/hlo"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("vgg61/training", "no program has 'vgg61': near are vgg19, vgg16, vgg-family"),
+        ("train", "no program has 'train': near are training, train-split"),
+        ("", "no program has ''"),
+        ("vgg16/b1/vgg19", r"without 'vgg19' there are vgg16/training/b1/hlo, vgg16/training/b1/jaxpr$"),
+        ("vgg16", "stands for 4 programs, where one is needed: for example zoo:vgg16/training/b1/hlo"),
+    ],
+)
+def test_wrong_names_say_what_there_is(folder: Path, text: str, reason: str) -> None:
+    with pytest.raises(ProblemError, match=reason):
+        zoo.load(text, folder=folder)
+
+
+@given(graphs(), st.integers(0, 5))
+def test_noise_keeps_the_topology_and_what_shares_a_buffer(graph: ComputationGraph, seed: int) -> None:
+    noisy = zoo.augmented(graph, seed, 1.0)  # a reuse that no longer fits would be refused
+    assert noisy == zoo.augmented(graph, seed, 1.0)
+    assert [op.inputs for op in noisy.ops] == [op.inputs for op in graph.ops]
+    a, b = graph.arrays, noisy.arrays
+    for field in ("reuses", "alias", "flops"):
+        assert (getattr(a, field) == getattr(b, field)).all()
+    for before, after in ((a.tensor_bytes, b.tensor_bytes), (a.weight_bytes, b.weight_bytes), (a.runtime, b.runtime)):
+        assert ((before == 0) == (after == 0)).all()
+
+
+def test_noise_is_multiplicative_and_differs_by_seed() -> None:
+    ops = tuple(Op(f"op{i}", runtime=2.0, outputs=(Tensor(f"t{i}", 10**9),)) for i in range(4000))
+    graph = ComputationGraph("wide", ops)
+    noisy = zoo.augmented(graph, 0, 0.3)
+    for factors in (noisy.arrays.runtime / 2.0, noisy.arrays.tensor_bytes / 1e9):
+        assert abs(np.log(factors).mean()) < 0.02
+        assert abs(np.log(factors).std() - 0.3) < 0.02
+    assert noisy != zoo.augmented(graph, 1, 0.3)
+    assert zoo.augmented(graph, 0, 0.0).ops == graph.ops
+    with pytest.raises(ProblemError, match=r"sigma is -1: must be from 0 to 3"):
+        zoo.augmented(graph, 0, -1)
+
+
+def test_zoo_names_are_models(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("GRAPHRL_ZOO", str(folder))
+    loaded = zoo.load("vgg16/b1/hlo").graph
+    assert model_graph("zoo:vgg16/b1/hlo") == loaded
+    assert optimize("zoo:vgg16/b1/hlo", method="given", evaluations=1).graph == loaded.name
+    assert [graph.name for graph in load_graphs(["zoo:b1/hlo"])] == ["vgg16/training/b1/hlo", "vgg19/training/b1/hlo"]
+    assert main(["convert", "zoo:vgg16/b1/hlo", str(tmp_path / "graph.json")]) == 0
+    assert model_graph(tmp_path / "graph.json") == loaded
+    assert main(["optimize", "zoo:vgg61/b1/hlo"]) == 2
+    assert "near are vgg19" in capsys.readouterr().err
+    assert main(["compare", "zoo:vgg*/b1/hlo", "--methods", "given", "--evaluations", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["runs"] == 2
+
+
+@pytest.fixture
+def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the modules of scripts/ importable."""
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[1] / "scripts"))
+
+
+@pytest.mark.usefixtures("scripts")
+def test_the_script_traces_an_architecture(tmp_path: Path) -> None:
+    architecture, trace = (importlib.import_module(f"zoo.{name}") for name in ("architecture", "trace"))
+
+    def fn(weights: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+        return jnp.tanh(jnp.tanh(x @ weights["a"]) @ weights["b"])
+
+    weights = {key: architecture.floats(64, 64) for key in "ab"}
+    tiny = architecture.Architecture(
+        "tiny",
+        "mixer",
+        lambda: architecture.Function(fn, weights),
+        architecture.floats(64),
+        (1, 4),
+        (2, 8),
+        keras=False,
+    )
+    assert len(trace.missing_files(tiny, tmp_path)) == 4
+    trace.trace(tiny, tmp_path)
+    assert trace.missing_files(tiny, tmp_path) == []
+    assert len(catalogue.write_index(tmp_path)) == 8
+    inference = zoo.load("tiny/inference/b4/jaxpr", folder=tmp_path)
+    assert [op.type for op in inference.graph.ops] == ["dot_general", "tanh"] * 2
+    assert inference.graph.arrays.weight_bytes.sum() == 2 * 64 * 64 * 4
+    assert inference.split == "test"
+    step = zoo.load("tiny/training/b8/hlo", folder=tmp_path)
+    assert step.schedules.keys() == step.temp_bytes.keys() == {"default", "memory"}
+    assert step.versions.keys() == {"jax", "jaxlib"}
+    assert min(step.temp_bytes.values()) >= 8 * 64 * 4
+
+
+@pytest.mark.usefixtures("scripts")
+def test_every_architecture_is_in_one_split() -> None:
+    architectures = importlib.import_module("zoo.registry").ARCHITECTURES
+    assert len(architectures) >= 50
+    assert {architecture.family for architecture in architectures.values()} == zoo.SPLITS.keys()
+    assert all(name == architecture.name for name, architecture in architectures.items())
+
+
+def test_the_zoo_is_shipped() -> None:
+    """At least 50 architectures, inference and training step at two batch sizes each, in less than 10 MB."""
+    found = zoo.entries()
+    architectures = {entry.architecture for entry in found}
+    assert len(architectures) >= 50
+    assert {entry.family for entry in found} <= zoo.SPLITS.keys()
+    for architecture in architectures:
+        for kind in zoo.KINDS:
+            assert len(zoo.names(architecture=architecture, kind=kind, level="jaxpr")) >= 2
+    assert sum(len(zoo.names(kind=kind, level="hlo")) >= 80 for kind in zoo.KINDS) == 2
+    assert sum(path.stat().st_size for path in zoo.DATA.iterdir()) < 10e6
+    sizes = {name: len([e for e in found if e.split == name]) / len(found) for name in ("train", "valid", "test")}
+    assert sizes["train"] > 0.4
+    assert min(sizes.values()) > 0.1
+
+
+@pytest.mark.parametrize("name", ["efficientnetb0/training/b8/hlo", "nasnetmobile/inference/b16/hlo"])
+def test_shipped_programs_have_both_schedules_of_xla(name: str) -> None:
+    found = zoo.load(name)
+    n, (source, target) = len(found.graph.ops), found.graph.arrays.dependencies()
+    assert found.schedules["default"].tolist() == list(range(n))
+    for order in found.schedules.values():
+        place = np.empty(n, int)
+        place[order] = np.arange(n)
+        assert sorted(order.tolist()) == list(range(n))
+        assert (place[source] < place[target]).all()
+    assert found.temp_bytes["memory"] < found.temp_bytes["default"]
+
+
+def test_the_largest_shipped_graph_loads_in_a_second() -> None:
+    largest = max(zoo.entries(), key=lambda entry: entry.ops)
+    storage._content.cache_clear()
+    start = time.process_time()
+    assert len(zoo.load(largest.name).graph.ops) == largest.ops
+    assert time.process_time() - start < 1
