@@ -172,7 +172,7 @@ def test_the_rule() -> None:
         return [stage.method for stage in found]
 
     long = Budget(seconds=10)
-    assert methods(TINY, Problem(), long) == ["series-parallel", "dfs-dp", "anneal"]
+    assert methods(TINY, Problem(), long) == ["series-parallel", "dfs-dp", "min-cut", "anneal", "min-cut"]
     assert methods(TINY, Problem("makespan", 2), long) == ["anneal-keys", "cp-sat", "anneal-keys"]
     for transfer in ("free", "link"):
         problem = Problem("makespan", 2, transfer)

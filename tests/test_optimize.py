@@ -94,7 +94,7 @@ def test_every_registered_solver_is_there() -> None:
 # What optimize takes
 
 
-ONE_DEVICE = "xla|inductor|depth-first|breadth-first|alap|random-|series-parallel|dfs-dp|beam|anneal$"
+ONE_DEVICE = "xla|inductor|depth-first|breadth-first|alap|random-|series-parallel|dfs-dp|beam|min-cut|anneal$"
 
 
 @pytest.mark.parametrize("method", SOLVERS)

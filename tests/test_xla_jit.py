@@ -24,7 +24,7 @@ jit = functools.partial(graphrl.jit, seconds=0.2)
 
 
 def same(a: Any, b: Any) -> bool:
-    return bool(jax.tree.structure(a) == jax.tree.structure(b)) and all(
+    return str(jax.tree.structure(a)) == str(jax.tree.structure(b)) and all(
         np.array_equal(x, y) and x.dtype == y.dtype for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
     )
 

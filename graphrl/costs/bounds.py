@@ -104,7 +104,7 @@ def _cut_bound(graph: ComputationGraph, needs: Needs, order: np.ndarray, most: i
     """The largest need of an op, at least `known`, by at most so many cuts for those that need most in an order."""
     usage = _usage(graph, needs, order)
     candidates = np.argsort(-usage, kind="stable")
-    most = min(most, CUT_ARCS // arcs(graph, needs))
+    most = min(most, CUT_ARCS // max(1, arcs(graph, needs)))
     if most == 0 or usage[candidates[0]] <= known:
         return known
     cuts = Cuts(graph, needs)

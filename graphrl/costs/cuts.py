@@ -81,12 +81,12 @@ class Cuts:
         live = np.flatnonzero(counted)
         after = self._successors[op]
         tails = [node[self._writer[live]], at + self._of[use], node[self._after[order]], [source]]
-        tails.append(node[after[phases[after] == OPEN]])
+        tails += [node[after[phases[after] == OPEN]], [source]]
         heads = [at + live, node[self._user[use]], node[self._before[order]], [node[op]]]
-        heads.append(np.full(len(tails[-1]), sink))
+        heads += [np.full(len(tails[-2]), sink), [sink]]  # the last so that the network has a sink; it lets nothing by
         limited = (self._least if weight is None else weight)[live]
         tail, head = np.concatenate(tails), np.concatenate(heads)
-        capacity = np.concatenate([limited, np.full(len(tail) - len(live), self._no_limit)])
+        capacity = np.concatenate([limited, np.full(len(tail) - len(live) - 1, self._no_limit), [0]])
         flow = max_flow.SimpleMaxFlow()
         flow.add_arcs_with_capacity(tail.astype(np.int32), head.astype(np.int32), capacity)
         flow.solve(source, sink)

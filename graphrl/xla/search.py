@@ -19,6 +19,7 @@ from graphrl.xla import hook
 from graphrl.xla.assignment import TempPredictor
 from graphrl.xla.plan_cache import Decision, jaxlib_version, places
 from graphrl.xla.settings import PROBLEM, Settings
+from graphrl.xla.temp_search import METHOD, counted, least_temp
 
 # Below either, a module is left alone: nothing that anybody would miss could be saved.
 MIN_OPS = 5
@@ -71,10 +72,9 @@ def decide(lowered: jax.stages.Lowered, module: HloModule, settings: Settings, k
     rescheduled = undonated(module)
     program, predict = read_hlo(rescheduled, chip=DEFAULT_CHIP), TempPredictor(rescheduled)
     memory = hook.captured(lowered, "memory")
-    bound = lower_bound(program.graph, PROBLEM)
     found = [
         Candidate(by, sequence, predict(sequence), evaluations)
-        for by, sequence, evaluations in _orders(program, memory, settings, known)
+        for by, sequence, evaluations in _orders(program, predict, memory, settings, known)
     ]
     best = min(found, key=lambda candidate: candidate.predicted)
     figures = _measured(lowered, module, best)
@@ -92,7 +92,7 @@ def decide(lowered: jax.stages.Lowered, module: HloModule, settings: Settings, k
         memory_measured=False,
         graphrl_bytes=figures.graphrl,
         undonated_bytes=figures.undonated,
-        bound=bound,
+        bound=_bound(program, best.sequence),
         search_seconds=time.perf_counter() - started,
         evaluations=best.evaluations,
     )
@@ -111,33 +111,52 @@ def plan_of(decision: Decision, module: HloModule) -> Plan | None:
     if sequence is None:
         return None
     program = read_hlo(undonated(module), chip=DEFAULT_CHIP)
-    place = {op.name: k for k, op in enumerate(program.graph.ops)}
+    order = order_of(program, sequence)
     return Plan.from_order(
         program.graph,
         PROBLEM,
-        np.zeros(len(place), np.int64),
-        np.array([place[name] for name in sequence if name in place], np.int64),
+        np.zeros(len(order), np.int64),
+        order,
         method=decision.found_by,
         seconds=decision.search_seconds,
         evaluations=decision.evaluations,
         seed=decision.seed,
-        bound=decision.bound,
+        bound=lower_bound(program.graph, PROBLEM, order),
     )
 
 
+def order_of(program: HloProgram, sequence: Sequence[str]) -> np.ndarray:
+    """The order `[n]` of the graph's ops in a sequence of all instructions."""
+    place = {op.name: k for k, op in enumerate(program.graph.ops)}
+    return np.array([place[name] for name in sequence if name in place], np.int64)
+
+
+def _bound(program: HloProgram, sequence: Sequence[str]) -> float:
+    """Bytes that XLA's temporaries need in any order, beside the results; a good order makes the bound tight."""
+    everything, results = counted(program)
+    return max(0.0, lower_bound(everything.graph, PROBLEM, order_of(program, sequence)) - results)
+
+
 def _orders(
-    program: HloProgram, memory: HloModule, settings: Settings, known: Decision | None
+    program: HloProgram, predict: TempPredictor, memory: HloModule, settings: Settings, known: Decision | None
 ) -> Iterator[tuple[str, tuple[str, ...], int]]:
     """Who made it, the sequence, and the evaluations that it took."""
+    starts = []
     if memory.fingerprint == program.module.fingerprint:
         order = places(memory, memory.order(memory.entry))
         instructions = program.module.entry.instructions
-        yield MEMORY_SCHEDULER, tuple(instructions[place].name for place in order), 0
+        sequence = tuple(instructions[place].name for place in order)
+        starts.append(order_of(program, sequence))
+        yield MEMORY_SCHEDULER, sequence, 0
     if known is not None and known.order is not None:
-        sequence = known.sequence(program.module)
-        assert sequence is not None
-        yield known.found_by, sequence, known.evaluations
-    plan = find_solver(settings.method)(program.graph, PROBLEM, settings.budget, settings.seed, settings.progress)
+        earlier = known.sequence(program.module)
+        assert earlier is not None
+        starts.append(order_of(program, earlier))
+        yield known.found_by, earlier, known.evaluations
+    if settings.method == METHOD:
+        plan = least_temp(program, predict, starts, settings.budget, settings.seed, settings.progress)
+    else:
+        plan = find_solver(settings.method)(program.graph, PROBLEM, settings.budget, settings.seed, settings.progress)
     yield plan.method, program.sequence(plan.decisions(program.graph)[1]), plan.evaluations
 
 

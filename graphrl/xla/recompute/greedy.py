@@ -5,6 +5,10 @@ later use, relieves the memory in between; what it reads must be there then: it 
 for that, or is computed again too. The gap that takes away most bytes over the target (summed over the time) for each
 second of computation comes first. What a gap gains seldom grows when others are taken, so that a queue with old gains
 finds the best one after a few evaluations (Minoux 1978, "lazy greedy").
+
+Where many values are computed of the same few, as the growing concatenations of a dense network of its layers, keeping
+those few pays only once several values are dropped. With `shared`, what is kept is charged in equal parts to all values
+that could be dropped for it.
 """
 
 import heapq
@@ -15,17 +19,19 @@ import numpy as np
 from graphrl.xla.recompute.state import State
 
 SMALL = 0.05  # of the bytes that are dropped may be kept alive instead of computed again
+SMALL_SHARED = 0.8  # the same with shared charges
 MAX_CHAIN = 8  # clones for one gap
 
 
 class _Closure:
     """What computing an op again at some time takes."""
 
-    def __init__(self, room: int) -> None:
-        self.room = room  # bytes that a value may have to be kept for it
+    def __init__(self, room: float, span: tuple[int, int]) -> None:
+        self.room = room  # bytes that may be kept for it
+        self.span = span  # between the uses
         self.made: dict[int, int] = {}  # op -> order in which it is computed; operands first
         self.reads: dict[int, dict[int, int | None]] = {}  # op -> buffer -> value; None: made here
-        self.kept: dict[int, None] = {}  # values that live longer for it
+        self.kept: dict[int, float] = {}  # values that live longer for it -> bytes charged
 
 
 class _Gain(NamedTuple):
@@ -42,10 +48,11 @@ class Greedy:
     Args:
       state: to change.
       target: bytes.
+      shared: whether to charge what is kept to several values.
     """
 
-    def __init__(self, state: State, target: int) -> None:
-        self._state, self._target = state, target
+    def __init__(self, state: State, target: int, shared: bool = False) -> None:
+        self._state, self._target, self._shared = state, target, shared
         self._queue: list[tuple[float, int, int]] = []  # (-score, value, time of the later use)
         self.evaluations = 0
 
@@ -96,7 +103,7 @@ class Greedy:
         size = state.size(value)
         if len(over) == 0 or over.max() <= 0:
             return None
-        closure = _Closure(int(SMALL * size))
+        closure = _Closure((SMALL_SHARED if self._shared else SMALL) * size, (begin, at))
         if not self._close(state.op[v.writer], at, value, closure):
             return None
         seconds = sum(state.facts.seconds[op] for op in closure.made)
@@ -109,10 +116,10 @@ class Greedy:
         first = begin + 1
         ends = {value: state.death(value) + (value not in state.taken) for value in closure.kept}
         first = min([first, *ends.values()])
-        change = np.zeros(at + 1 - first, np.int64)
+        change = np.zeros(at + 1 - first)
         change[begin + 1 - first : -1] -= size
         for value, end in ends.items():
-            change[end - first :] += state.size(value)
+            change[end - first :] += closure.kept[value]
         made = [state.facts.flow.writes[op][0] for op in closure.made]
         change[-1] += sum(state.facts.flow.size[buffer] for buffer in made) - size
         over = state.profile[first : at + 1] - self._target
@@ -133,18 +140,35 @@ class Greedy:
             if value is None:
                 return False
             if not flow.pinned[buffer] and flow.size[buffer] and state.death(value) < at:
-                made = state.facts.repeatable[writer] and (op, buffer) not in state.facts.fixed
-                if flow.size[buffer] > closure.room:
-                    if not made or not self._close(writer, at, dropped, closure):
+                charge = self._charge(buffer, closure.span)
+                again = state.facts.repeatable[writer] and (op, buffer) not in state.facts.fixed
+                if not (again and self._shared) and charge <= closure.room:
+                    again = False
+                elif not again:
+                    return False
+                if again:
+                    if not self._close(writer, at, dropped, closure):
                         return False
                     reads[buffer] = None
                     continue
-                closure.room -= flow.size[buffer] if value not in closure.kept else 0
-                closure.kept[value] = None
+                closure.room -= charge if value not in closure.kept else 0
+                closure.kept[value] = charge
             reads[buffer] = value
         closure.made[op] = len(closure.made)
         closure.reads[op] = reads
         return len(closure.made) <= MAX_CHAIN
+
+    def _charge(self, buffer: int, span: tuple[int, int]) -> float:
+        """Bytes that keeping a buffer over a span costs one of those who need it."""
+        state, flow = self._state, self._state.facts.flow
+        if not self._shared:
+            return flow.size[buffer]
+        sharing = 0
+        for user in flow.users[buffer]:
+            if state.facts.repeatable[user]:
+                (value,) = flow.writes[user]
+                sharing += state.birth(value) <= span[0] + 1 and state.death(value) > span[0]
+        return flow.size[buffer] / max(1, sharing)
 
     def _last_before(self, buffer: int, at: int, dropped: int) -> int | None:
         """The youngest value of a buffer that is there at a time."""

@@ -20,19 +20,27 @@ def relieved(state: State, limit: float, over: Callable[[], bool]) -> State:
       limit: seconds of all clones, those that are there included.
       over: whether to stop with what there is.
     """
-    best = state
-    low, high = 0, int(state.profile.max())
-    target = low
+    apart, shared = _tried(state, 0, limit, False), _tried(state, 0, limit, True)
+    share = int(shared.profile.max()) < int(apart.profile.max())
+    best = min(state, apart, shared, key=_rank)
+    low, high = 0, int(best.profile.max())
     for _ in range(MAX_RUNS):
-        tried = state.copy()
-        reached = Greedy(tried, target).run(limit)
-        peak = int(tried.profile.max())
-        if (peak, tried.spent) < (int(best.profile.max()), best.spent):
-            best = tried
-        if not reached:
-            low = target
-        high = min(high, peak)
         if high - low <= PRECISE * high or over():
             break
         target = (low + high) // 2
+        tried = _tried(state, target, limit, share)
+        best = min(best, tried, key=_rank)
+        high = min(high, int(tried.profile.max()))
+        if high > target:
+            low = target
     return best
+
+
+def _tried(state: State, target: int, limit: float, shared: bool) -> State:
+    tried = state.copy()
+    Greedy(tried, target, shared).run(limit)
+    return tried
+
+
+def _rank(state: State) -> tuple[int, float]:
+    return int(state.profile.max()), state.spent

@@ -1,0 +1,130 @@
+"""Orders through minimum cuts: exact memory along them, optimal where that can be proven, reproducible."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_graphs import graphs
+from search_graphs import random_dag
+
+import graphrl
+from graphrl.costs import exact
+from graphrl.costs.problem import Problem
+from graphrl.errors import ProblemError
+from graphrl.graphs.datasets.layered import layered
+from graphrl.graphs.datasets.trees import in_tree
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.plan import Plan
+from graphrl.solvers.base import Budget, Interrupted
+from graphrl.solvers.flow import Flow
+from graphrl.solvers.min_cut.passes import Passes
+from graphrl.solvers.min_cut.solver import solve
+from graphrl.solvers.min_cut.usage import Usage
+from graphrl.solvers.orders.dfs_dp import solve as exact_solve
+from graphrl.solvers.orders.nearby import Nearby
+from graphrl.solvers.orders.random_orders import Drawing
+
+
+@settings(max_examples=200)
+@given(graphs(max_ops=10), st.integers(0, 99))
+def test_usage_is_the_exact_memory(graph: ComputationGraph, seed: int) -> None:
+    flow = Flow(graph)
+    drawn = Drawing(flow).draw(np.random.default_rng(seed), 1, by_priority=True)
+    assert drawn is not None
+    usage = Usage(flow)(drawn[0])
+    costs = exact.evaluate(graph, Problem(), np.zeros(len(graph.ops), np.int64), drawn[0])
+    assert int(usage.max()) == costs.peak_memory[0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(graphs(max_ops=9), st.integers(0, 99))
+def test_small_graphs_are_ordered_within_the_bound(graph: ComputationGraph, seed: int) -> None:
+    plan = solve(graph, Problem(), Budget(300), seed)
+    best = exact_solve(graph, Problem(), Budget(seconds=20), 0)
+    plan.check(graph)
+    assert plan.bound is not None
+    assert plan.bound <= best.value <= plan.value
+
+
+def test_most_graphs_are_solved_exactly() -> None:
+    solved = 0
+    for seed in range(20):
+        graph = layered(18, seed)
+        best = exact_solve(graph, Problem(), Budget(seconds=20), 0)
+        solved += solve(graph, Problem(), Budget(400), seed).value == best.value
+    assert solved >= 16
+
+
+def test_trees_are_proven_optimal() -> None:
+    known = in_tree(300, 0)
+    plan = solve(known.graph, Problem(), Budget(5_000), 0)
+    assert plan.value == known.peak
+
+
+def test_better_than_the_rules_and_the_same_again() -> None:
+    graph = layered(300, 1)
+    plain = graphrl.optimize(graph, method="list")
+    plans = [graphrl.optimize(graph, method="min-cut", evaluations=1_500, seed=3) for _ in range(2)]
+    assert plans[0].order == plans[1].order
+    assert plans[0].value < 0.97 * plain.value
+    assert plans[0].evaluations <= 1_600
+
+
+def test_resident_weights_and_starts() -> None:
+    graph = random_dag(1, 40)
+    problem = Problem(resident_weights=True)
+    plan = solve(graph, problem, Budget(200), 0)
+    assert plan.bound is not None
+    assert plan.bound <= plan.value
+    good = plan.decisions(graph)[1]
+    again = solve(graph, problem, Budget(1), 1, starts=(good,))
+    assert again.value <= plan.value
+
+
+def test_passes_keep_the_best_and_give_orders() -> None:
+    graph = layered(120, 2)
+    passes = Passes(graph, 0)
+    before = passes.peak
+    for _ in range(5):
+        order = passes.next(lambda: False)
+        assert sorted(order.tolist()) == list(range(120))
+        exact.evaluate(graph, Problem(), np.zeros(120, np.int64), order)  # raises if it is not topological
+        assert passes.bound <= passes.peak <= min(before, int(passes.usage(order).max()))
+
+
+def test_an_interrupt_keeps_the_best_order() -> None:
+    def stop(evaluations: int, seconds: float, plan: Any, value: float) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("graphrl.solvers.watch.REPORT_SECONDS", 0.0)
+        with pytest.raises(Interrupted) as stopped:
+            solve(layered(100, 0), Problem(), Budget(10_000), 0, stop)
+    stopped.value.plan.check(layered(100, 0))
+
+
+def test_one_device_only() -> None:
+    with pytest.raises(ProblemError, match="'min-cut' orders the ops of one device: devices must be 1, and is 2"):
+        solve(random_dag(0, 5), Problem(devices=2), Budget(10), 0)
+
+
+@given(graphs(max_ops=10), st.integers(0, 99))
+def test_nearby_orders_are_topological(graph: ComputationGraph, seed: int) -> None:
+    flow = Flow(graph)
+    order = np.array(flow.topological, np.int64)
+    near = Nearby(flow)(order, np.random.default_rng(seed))
+    plan = Plan.from_order(
+        graph, Problem(), np.zeros(len(order), np.int64), near, method="x", seconds=0, evaluations=1, seed=0
+    )
+    plan.check(graph)
+
+
+def test_nearby_orders_are_near_but_different() -> None:
+    graph = layered(200, 0)
+    flow = Flow(graph)
+    order = np.array(flow.topological, np.int64)
+    rng = np.random.default_rng(0)
+    moved = [float(np.mean(Nearby(flow)(order, rng) != order)) for _ in range(20)]
+    assert 0 < np.median(moved) < 1
