@@ -6,7 +6,9 @@ reaches the bound and the budget lasts:
 peak memory of one device
   1. `series-parallel`, which is exact, where the graph is of that kind
   2. `dfs-dp` for a fifth of the budget, at most 2 s, on up to 300 ops: often a proof within a second
-  3. `anneal` from the best orders so far (`brkga+` where the evaluations are too few for it)
+  3. `min-cut` for 3 tenths of what is left: on compiled programs mostly a proof within a second
+  4. `anneal` for 7 tenths of the rest, from the best orders so far (`brkga+` where the evaluations are too few for it)
+  5. `min-cut` again, from those
 
 makespan, and peak memory of several devices (`cp-sat` only if the budget is in seconds), each from the best plan so far
   free and link: `brkga+` for 3 tenths, then `anneal-keys`; up to 300 ops for 3 tenths too, and then `cp-sat`

@@ -14,9 +14,10 @@ from collections.abc import Callable, Sequence
 from graphrl.errors import PlanError
 from graphrl.graphs.readers.hlo_module import HloModule, parse_module
 
-# What a module (its name without the mark) shall run as: names of all instructions of its entry computation, or None
-# for XLA's own schedule. What it raises ends the compilation before XLA generates code, and comes out of `reason`.
-Rule = Callable[[HloModule], Sequence[str] | None]
+# What a module (its name without the mark) shall run as: names of all instructions of its entry computation, or another
+# module, serialized and scheduled, or None for XLA's own schedule. What it raises ends the compilation before XLA
+# generates code, and comes out of `reason`.
+Rule = Callable[[HloModule], Sequence[str] | bytes | None]
 
 _NAME = "graphrl"
 _SEPARATOR = "_graphrl_"
@@ -92,8 +93,8 @@ def _on_module(data: bytes) -> bytes | None:
     try:
         module = parse_module(data, "XLA's module")
         module = dataclasses.replace(module, name=module.name.partition(_SEPARATOR)[0])
-        sequence = rule(module)
-        return None if sequence is None else rescheduled(module, sequence)
+        answer = rule(module)
+        return answer if answer is None or isinstance(answer, bytes) else rescheduled(module, answer)
     except Exception as error:  # XLA keeps only the text of what passes through it
         ticket = secrets.token_hex(8)
         _reasons[ticket] = error

@@ -168,6 +168,7 @@ def jit(
     seed: int = 0,
     progress: Progress | None = None,
     cache: bool = True,
+    recompute: float = 0.0,
     **jit_kwargs: Any,
 ) -> Any:
     """`jax.jit`, and XLA runs each program in the order that needs the least memory.
@@ -181,7 +182,7 @@ def jit(
 
     Args:
       fn: the function; without it, a decorator is returned.
-      objective, seconds, method, seed, progress, cache: as in `graphrl.compile`.
+      objective, seconds, method, seed, progress, cache, recompute: as in `graphrl.compile`.
       **jit_kwargs: all that `jax.jit` takes: static_argnums, donate_argnums, in_shardings, ...
 
     Returns:
@@ -191,7 +192,7 @@ def jit(
       GraphrlError: an option is at fault; one line says which. From the first call: the method cannot take the program.
       Interrupted: from a call: Ctrl-C in the search.
     """
-    settings = Settings(objective, seconds, method, seed, progress, cache)
+    settings = Settings(objective, seconds, method, seed, progress, cache, recompute)
     if fn is None:
         return lambda fn: PlannedFunction(fn, settings, jit_kwargs)
     if not callable(fn):

@@ -80,7 +80,9 @@ def _variable_class() -> Any:
             raise GraphrlError(f"Keras runs on {keras.backend.backend()}: set KERAS_BACKEND=jax before importing it")
         variable = importlib.import_module("keras.src.backend.jax.core").JaxVariable
     except ImportError as error:
-        raise GraphrlError(f"abstract Keras models need keras >= 3.8 with its JAX backend: {error}") from None
+        raise GraphrlError(
+            f"Keras models need keras >= 3.8 and KERAS_BACKEND=jax in the environment: {error}"
+        ) from None
     except AttributeError:
         variable = None
     missing = [name for name in _METHODS if not hasattr(variable, name)]

@@ -2,7 +2,8 @@
 
 They lie in `$XDG_CACHE_HOME/graphrl/plans` (by default ~/.cache/graphrl/plans) and may be deleted at any time.
 A decision serves every request for the same method and seed and for no more seconds of search, with the same jaxlib.
-Any other request searches again, starting from it, so that a program's file never gets worse.
+Any other request searches again, starting from it, so that a program's file never gets worse. Decisions for different
+limits of recomputation are kept apart.
 """
 
 import dataclasses
@@ -17,7 +18,9 @@ from typing import Any
 from graphrl.errors import GraphrlError, PlanError
 from graphrl.files import cache_folder, content, write_atomically
 from graphrl.graphs.readers.hlo_module import HloModule
-from graphrl.xla.callback import check_sequence
+from graphrl.xla.callback import check_sequence, rescheduled
+from graphrl.xla.recompute.clones import Clone, Numbered, named, numbers
+from graphrl.xla.recompute.rewrite import rewritten
 from graphrl.xla.settings import Settings
 
 FORMAT, VERSION = "graphrl-schedule", 1
@@ -38,9 +41,12 @@ class Decision:
         scheduler, and under the best order found, also if that is not used.
       memory_measured: whether `memory_bytes` is XLA's figure, and not a prediction.
       undonated_bytes: of results that XLA writes into donated arguments, but not under an order that it is given.
-      bound: bytes that no order of the program's graph is below.
+      bound: bytes that the temporaries of no order are below (`search.temp_bound`).
       search_seconds: what planning took in all.
       evaluations: of the search, see `Plan`.
+      recompute: what was asked for.
+      clones: instructions that are computed again; `order` has their numbers too (recompute/clones.py).
+      recomputed: part of the program's estimated run time that they take.
     """
 
     fingerprint: str
@@ -59,26 +65,51 @@ class Decision:
     bound: float
     search_seconds: float
     evaluations: int
+    recompute: float = 0.0
+    clones: Numbered = ()
+    recomputed: float = 0.0
 
     def serves(self, settings: Settings) -> bool:
         """Whether it is what a search with these settings, or a longer one, gave with this jaxlib."""
-        asked = (settings.method, settings.seed, jaxlib_version())
-        return (self.method, self.seed, self.jaxlib) == asked and self.seconds >= settings.seconds
+        asked = (settings.method, settings.seed, settings.recompute, jaxlib_version())
+        return (self.method, self.seed, self.recompute, self.jaxlib) == asked and self.seconds >= settings.seconds
+
+    def program(self, module: HloModule) -> HloModule:
+        """A module with what is computed again.
+
+        Raises:
+          PlanError: the clones do not fit this module.
+        """
+        return rewritten(module, named(module, self.clones)) if self.clones else module
+
+    def answer(self, module: HloModule) -> Sequence[str] | bytes | None:
+        """What `callback.Rule` wants for a module.
+
+        Raises:
+          PlanError: the decision does not fit this module.
+        """
+        if self.order is None:
+            return None
+        program = self.program(module)
+        sequence = self._names(module, program)
+        return rescheduled(program, sequence) if self.clones else sequence
 
     def sequence(self, module: HloModule) -> tuple[str, ...] | None:
-        """The order as names of a module's instructions; None for XLA's own.
+        """The order as names of the instructions of `program(module)`; None for XLA's own.
 
         Raises:
           PlanError: it is no order of this module.
         """
-        if self.order is None:
-            return None
-        instructions = module.entry.instructions
-        if any(not 0 <= place < len(instructions) for place in self.order):
-            raise PlanError(f"{module.name}: places of instructions must be from 0 to {len(instructions) - 1}")
-        names = tuple(instructions[place].name for place in self.order)
-        check_sequence(module, names)
-        return names
+        return None if self.order is None else self._names(module, self.program(module))
+
+    def _names(self, module: HloModule, program: HloModule) -> tuple[str, ...]:
+        names = list(numbers(module, named(module, self.clones)))
+        order = self.order or ()
+        if any(not 0 <= place < len(names) for place in order):
+            raise PlanError(f"{module.name}: places of instructions must be from 0 to {len(names) - 1}")
+        sequence = tuple(names[place] for place in order)
+        check_sequence(program, sequence)
+        return sequence
 
 
 def jaxlib_version() -> str:
@@ -88,9 +119,9 @@ def jaxlib_version() -> str:
     return __version__
 
 
-def places(module: HloModule, sequence: Sequence[str]) -> tuple[int, ...]:
+def places(module: HloModule, sequence: Sequence[str], clones: Sequence[Clone] = ()) -> tuple[int, ...]:
     """What `Decision.sequence` turns into names."""
-    place = {instruction.name: k for k, instruction in enumerate(module.entry.instructions)}
+    place = numbers(module, clones)
     return tuple(place[name] for name in sequence)
 
 
@@ -103,23 +134,23 @@ class Decisions:
 
     def __init__(self, *, on_disk: bool) -> None:
         self._on_disk = on_disk
-        self._known: dict[tuple[Path, str], Decision] = {}
+        self._known: dict[tuple[Path, str, float], Decision] = {}
         self._lock = threading.Lock()
 
-    def find(self, module: HloModule) -> tuple[Decision, bool] | None:
+    def find(self, module: HloModule, recompute: float = 0.0) -> tuple[Decision, bool] | None:
         """The decision for a program and whether it was read from disk just now; None if there is none that fits.
 
         A file that is broken, or that does not fit the module, counts as none.
         """
-        key = (_folder(), module.fingerprint)
+        key = (_folder(), module.fingerprint, recompute)
         with self._lock:
             if key in self._known:
                 return self._known[key], False
         if not self._on_disk:
             return None
-        decision = _read(_path(module.fingerprint))
+        decision = _read(_path(module.fingerprint, recompute))
         try:
-            if decision is None or decision.fingerprint != module.fingerprint:
+            if decision is None or (decision.fingerprint, decision.recompute) != (module.fingerprint, recompute):
                 return None
             decision.sequence(module)
         except GraphrlError:
@@ -131,13 +162,13 @@ class Decisions:
     def keep(self, decision: Decision) -> None:
         """Remembers a decision; a folder that cannot be written costs a warning and the next process a search."""
         with self._lock:
-            self._known[_folder(), decision.fingerprint] = decision
+            self._known[_folder(), decision.fingerprint, decision.recompute] = decision
         if not self._on_disk:
             return
         data = {"format": FORMAT, "version": VERSION, **dataclasses.asdict(decision)}
         try:
             _folder().mkdir(parents=True, exist_ok=True)
-            write_atomically(_path(decision.fingerprint), lambda file: json.dump(data, file))
+            write_atomically(_path(decision.fingerprint, decision.recompute), lambda file: json.dump(data, file))
         except (OSError, GraphrlError) as error:
             warnings.warn(f"graphrl: the plan is not kept for the next process: {error}", stacklevel=2)
 
@@ -146,8 +177,9 @@ def _folder() -> Path:
     return cache_folder("plans")
 
 
-def _path(fingerprint: str) -> Path:
-    return _folder() / f"{fingerprint}.json"
+def _path(fingerprint: str, recompute: float) -> Path:
+    asked = f"-recompute-{float(recompute)!r}" if recompute else ""
+    return _folder() / f"{fingerprint}{asked}.json"
 
 
 def _read(path: Path) -> Decision | None:
@@ -163,12 +195,22 @@ def _read(path: Path) -> Decision | None:
     if fields.keys() != types.keys() or not all(_is(fields[name], types[name]) for name in types):
         return None
     order = fields.pop("order")
-    return Decision(**fields, order=None if order is None else tuple(order))
+    clones = tuple((original, tuple(users)) for original, users in fields.pop("clones"))
+    return Decision(**fields, order=None if order is None else tuple(order), clones=clones)
 
 
 def _is(value: Any, kind: Any) -> bool:
     if kind == tuple[int, ...] | None:
-        return value is None or (isinstance(value, list) and all(type(place) is int for place in value))
+        return value is None or _are_places(value)
+    if kind == Numbered:
+        return isinstance(value, list) and all(
+            isinstance(clone, list) and len(clone) == 2 and type(clone[0]) is int and _are_places(clone[1])
+            for clone in value
+        )
     if kind is float:
         return type(value) in (int, float)
     return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+
+
+def _are_places(value: Any) -> bool:
+    return isinstance(value, list) and all(type(place) is int for place in value)

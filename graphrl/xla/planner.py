@@ -2,6 +2,7 @@
 
 import dataclasses
 import threading
+from collections.abc import Sequence
 
 import jax
 
@@ -32,8 +33,8 @@ class Planner:
         self.reports: dict[str, Report] = {}
         self._decisions = _SHARED if settings.cache else Decisions(on_disk=False)
 
-    def rule(self, module: HloModule) -> tuple[str, ...] | None:
-        """The schedule of a module, for `callback.set_rule`.
+    def rule(self, module: HloModule) -> Sequence[str] | bytes | None:
+        """What a module runs as, for `callback.set_rule`.
 
         Raises:
           Unplanned: it needs a search.
@@ -41,11 +42,11 @@ class Planner:
         if is_small(module):
             self.reports[module.fingerprint] = Report(module.name, False, "left alone: too small to gain anything")
             return None
-        found = self._decisions.find(module)
+        found = self._find(module)
         if found is None or not found[0].serves(self.settings):
             raise Unplanned(module)
         self._report(module, found[0], from_cache=found[1])
-        return found[0].sequence(module)
+        return found[0].answer(module)
 
     def plan(self, lowered: jax.stages.Lowered, module: HloModule) -> Decision:
         """The decision for a program that `rule` did not know: a search, unless another thread was faster.
@@ -59,7 +60,7 @@ class Planner:
           GraphrlError: the method cannot take this program.
         """
         with _searching:
-            found = self._decisions.find(module)
+            found = self._find(module)
             known = found[0] if found else None
             if known is None or not known.serves(self.settings):
                 known = decide(lowered, module, self.settings, known)
@@ -69,7 +70,7 @@ class Planner:
 
     def decision(self, module: HloModule) -> Decision | None:
         """What `rule` goes by for a module; None if it was too small."""
-        found = self._decisions.find(module)
+        found = self._find(module)
         return found[0] if found else None
 
     def withdraw(self, module: HloModule, decision: Decision, measured: int) -> None:
@@ -78,6 +79,9 @@ class Planner:
         decision = dataclasses.replace(decision, order=None, found_by="", reason=found, graphrl_bytes=measured)
         self._decisions.keep(decision)
         self.reports.pop(module.fingerprint, None)
+
+    def _find(self, module: HloModule) -> tuple[Decision, bool] | None:
+        return self._decisions.find(module, self.settings.recompute)
 
     def _report(self, module: HloModule, decision: Decision, *, from_cache: bool) -> None:
         if module.fingerprint not in self.reports:

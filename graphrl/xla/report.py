@@ -23,8 +23,9 @@ class Report:
       graphrl_bytes: under the best order found, whether it is used or not.
       undonated_bytes: of results that XLA's own schedule writes into donated arguments. XLA forgets donation where it
         takes a schedule, so these count against the order found.
-      bound: bytes that the live buffers of no order are below. XLA's figure can be lower: it lends temporaries the
-        buffers of results.
+      bound: bytes that the temporaries of no order are below: live bytes at the least, less all that the buffers of
+        results could hold. It is for programs that compute each value once.
+      recomputed: part of its estimated run time that the program spends on computing values again.
       search_seconds: that planning took, whenever it was.
       from_cache: whether the order was read from disk.
       xla_step_seconds, graphrl_step_seconds: of one call, under XLA's default schedule and as the program runs now;
@@ -42,6 +43,7 @@ class Report:
     graphrl_bytes: int | None = None
     undonated_bytes: int = 0
     bound: float | None = None
+    recomputed: float = 0.0
     search_seconds: float = 0.0
     from_cache: bool = False
     xla_step_seconds: float | None = None
@@ -62,6 +64,7 @@ class Report:
             graphrl_bytes=decision.graphrl_bytes,
             undonated_bytes=decision.undonated_bytes,
             bound=decision.bound,
+            recomputed=decision.recomputed,
             search_seconds=decision.search_seconds,
             from_cache=from_cache,
         )
@@ -85,7 +88,11 @@ class Report:
             ("XLA, default scheduler", _bytes(self.xla_bytes), _seconds(self.xla_step_seconds)),
             ("XLA, memory scheduler", memory, "-"),
             (found, _bytes(self.graphrl_bytes) + self._saved(), _seconds(self.graphrl_step_seconds)),
-            ("lower bound, live bytes", "-" if self.bound is None else format_bytes(self.bound), ""),
+            (
+                "lower bound, each value computed once" if self.recomputed else "lower bound",
+                "-" if self.bound is None else format_bytes(self.bound),
+                "",
+            ),
         ]
         widths = [max(len(row[k]) for row in rows) for k in range(3)]
         lines = [f"{a:<{widths[0]}}  {b:>{widths[1]}}  {c:>{widths[2]}}".rstrip() for a, b, c in rows]
@@ -94,6 +101,8 @@ class Report:
             lines.append(
                 f"{format_bytes(self.undonated_bytes)} of results cannot go into donated arguments in this order"
             )
+        if self.recomputed:
+            lines.append(f"values computed again take an estimated {self.recomputed:.1%} of the run time")
         lines.append(f"planned in {format_seconds(self.search_seconds)} by method {self.method!r}, {where}")
         if not self.planned:
             lines.append(f"XLA's schedule stays: {self.reason}")

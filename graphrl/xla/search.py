@@ -14,16 +14,22 @@ from graphrl.graphs.readers.hlo_module import HloModule
 from graphrl.graphs.roofline import DEFAULT_CHIP
 from graphrl.plan import Plan
 from graphrl.solvers import find_solver
+from graphrl.solvers.base import Budget
 from graphrl.units import format_bytes
-from graphrl.xla import hook
+from graphrl.xla import callback, hook
 from graphrl.xla.assignment import TempPredictor
 from graphrl.xla.plan_cache import Decision, jaxlib_version, places
+from graphrl.xla.recompute.clones import Clone, named, numbered
+from graphrl.xla.recompute.plan import recompute
+from graphrl.xla.recompute.rewrite import rewritten
 from graphrl.xla.settings import PROBLEM, Settings
 from graphrl.xla.temp_search import METHOD, counted, least_temp
 
 # Below either, a module is left alone: nothing that anybody would miss could be saved.
 MIN_OPS = 5
 MIN_BYTES = 2**20
+
+RECOMPUTING = 0.5  # of the seconds go to finding what to compute again, if anything may be
 
 MEMORY_SCHEDULER = "XLA's memory scheduler"
 
@@ -38,12 +44,16 @@ class Candidate(NamedTuple):
       sequence: names of all instructions of the entry computation.
       predicted: bytes of temporaries that XLA will need.
       evaluations: that finding it took.
+      clones: instructions that are computed again; they are in `sequence` too.
+      recomputed: part of the program's estimated run time that they take.
     """
 
     found_by: str
     sequence: tuple[str, ...]
     predicted: int
     evaluations: int
+    clones: tuple[Clone, ...] = ()
+    recomputed: float = 0.0
 
 
 def is_small(module: HloModule) -> bool:
@@ -76,7 +86,9 @@ def decide(lowered: jax.stages.Lowered, module: HloModule, settings: Settings, k
         Candidate(by, sequence, predict(sequence), evaluations)
         for by, sequence, evaluations in _orders(program, predict, memory, settings, known)
     ]
-    best = min(found, key=lambda candidate: candidate.predicted)
+    best = ordered = min(found, key=lambda candidate: candidate.predicted)
+    if settings.recompute:
+        best = min([best, *_recomputed(program, settings, known, best)], key=lambda candidate: candidate.predicted)
     figures = _measured(lowered, module, best)
     return Decision(
         fingerprint=module.fingerprint,
@@ -84,7 +96,7 @@ def decide(lowered: jax.stages.Lowered, module: HloModule, settings: Settings, k
         method=settings.method,
         seed=settings.seed,
         seconds=float(settings.seconds),
-        order=None if figures.reason else places(module, best.sequence),
+        order=None if figures.reason else places(module, best.sequence, best.clones),
         found_by="" if figures.reason else best.found_by,
         reason=figures.reason,
         xla_bytes=figures.xla,
@@ -92,9 +104,12 @@ def decide(lowered: jax.stages.Lowered, module: HloModule, settings: Settings, k
         memory_measured=False,
         graphrl_bytes=figures.graphrl,
         undonated_bytes=figures.undonated,
-        bound=_bound(program, best.sequence),
+        bound=temp_bound(program, ordered.sequence),
         search_seconds=time.perf_counter() - started,
         evaluations=best.evaluations,
+        recompute=float(settings.recompute),
+        clones=() if figures.reason else numbered(module, best.clones),
+        recomputed=0.0 if figures.reason else best.recomputed,
     )
 
 
@@ -110,7 +125,7 @@ def plan_of(decision: Decision, module: HloModule) -> Plan | None:
     sequence = decision.sequence(module)
     if sequence is None:
         return None
-    program = read_hlo(undonated(module), chip=DEFAULT_CHIP)
+    program = read_hlo(undonated(decision.program(module)), chip=DEFAULT_CHIP)
     order = order_of(program, sequence)
     return Plan.from_order(
         program.graph,
@@ -131,7 +146,12 @@ def order_of(program: HloProgram, sequence: Sequence[str]) -> np.ndarray:
     return np.array([place[name] for name in sequence if name in place], np.int64)
 
 
-def _bound(program: HloProgram, sequence: Sequence[str]) -> float:
+def _budget(settings: Settings) -> Budget:
+    """For orders of the program as it is."""
+    return Budget(None, settings.seconds * (1 - RECOMPUTING)) if settings.recompute else settings.budget
+
+
+def temp_bound(program: HloProgram, sequence: Sequence[str]) -> float:
     """Bytes that XLA's temporaries need in any order, beside the results; a good order makes the bound tight."""
     everything, results = counted(program)
     return max(0.0, lower_bound(everything.graph, PROBLEM, order_of(program, sequence)) - results)
@@ -148,16 +168,39 @@ def _orders(
         sequence = tuple(instructions[place].name for place in order)
         starts.append(order_of(program, sequence))
         yield MEMORY_SCHEDULER, sequence, 0
-    if known is not None and known.order is not None:
+    if known is not None and known.order is not None and not known.clones:
         earlier = known.sequence(program.module)
         assert earlier is not None
         starts.append(order_of(program, earlier))
         yield known.found_by, earlier, known.evaluations
     if settings.method == METHOD:
-        plan = least_temp(program, predict, starts, settings.budget, settings.seed, settings.progress)
+        plan = least_temp(program, predict, starts, _budget(settings), settings.seed, settings.progress)
     else:
-        plan = find_solver(settings.method)(program.graph, PROBLEM, settings.budget, settings.seed, settings.progress)
+        plan = find_solver(settings.method)(program.graph, PROBLEM, _budget(settings), settings.seed, settings.progress)
     yield plan.method, program.sequence(plan.decisions(program.graph)[1]), plan.evaluations
+
+
+def _recomputed(
+    program: HloProgram, settings: Settings, known: Decision | None, best: Candidate
+) -> Iterator[Candidate]:
+    """The best order with values computed again, as known and as found now."""
+    module = program.module
+    if known is not None and known.clones:
+        sequence = known.sequence(module)
+        assert sequence is not None
+        predicted = TempPredictor(undonated(known.program(module)))(sequence)
+        clones = named(module, known.clones)
+        yield Candidate(known.found_by, sequence, predicted, known.evaluations, clones, known.recomputed)
+    found = recompute(
+        program,
+        order_of(program, best.sequence),
+        limit=settings.recompute,
+        seconds=RECOMPUTING * settings.seconds,
+        seed=settings.seed,
+    )
+    if found is not None:
+        by = f"{best.found_by}, recomputation"
+        yield Candidate(by, found.sequence, found.predicted, best.evaluations, found.clones, found.cost)
 
 
 class _Figures(NamedTuple):
@@ -172,7 +215,7 @@ def _measured(lowered: jax.stages.Lowered, module: HloModule, best: Candidate) -
     xla, donated = memory_of(_quick(lowered, module, None))
     if best.predicted + donated >= xla:
         return _Figures(xla, best.predicted, donated, _too_much(best.predicted, donated, xla, " by prediction"))
-    planned, left = memory_of(_quick(lowered, module, best.sequence))
+    planned, left = memory_of(_quick(lowered, module, best))
     reason = "" if planned + donated - left < xla else _too_much(planned, donated - left, xla, "")
     return _Figures(xla, planned, donated - left, reason)
 
@@ -186,18 +229,23 @@ class _Other(Exception):
     """The quick compilation is of another module."""
 
 
-def _quick(lowered: jax.stages.Lowered, module: HloModule, sequence: Sequence[str] | None) -> jax.stages.Compiled:
-    """An executable with the buffers of an order; see `hook.compile_in_order`."""
+def _quick(lowered: jax.stages.Lowered, module: HloModule, best: Candidate | None) -> jax.stages.Compiled:
+    """An executable with the buffers of a candidate, or of XLA's own schedule; see `hook.compile_in_order`."""
 
-    def rule(compiled: HloModule) -> Sequence[str] | None:
+    def answer(compiled: HloModule) -> Sequence[str] | bytes | None:
+        if best is None or not best.clones:
+            return best and best.sequence
+        return callback.rescheduled(rewritten(compiled, best.clones), best.sequence)
+
+    def rule(compiled: HloModule) -> Sequence[str] | bytes | None:
         if compiled.fingerprint != module.fingerprint:
             raise _Other
-        return sequence
+        return answer(compiled)
 
     try:
         return hook.compile_by(lowered, rule, quick=True)
     except _Other:  # not seen so far, but nothing promises that optimisation leaves the module alone
-        return hook.compile_in_order(lowered, sequence)
+        return hook.compile_by(lowered, answer)
 
 
 def memory_of(executable: jax.stages.Compiled) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from graphrl.errors import ProblemError
 from graphrl.optimize import DEFAULT_SECONDS, check_seed
 from graphrl.solvers import find_solver
 from graphrl.solvers.base import Budget, Progress
+from graphrl.xla.recompute.limit import check_limit
 
 PROBLEM = Problem("peak_memory")
 
@@ -23,6 +24,7 @@ class Settings:
       seed: as in `graphrl.optimize`.
       progress: as in `graphrl.optimize`.
       cache: whether plans are looked for, and kept, on disk.
+      recompute: part of the program's estimated run time that it may spend on computing values again, 0 to 1.
 
     Raises:
       ProblemError: one is out of range; one line says what would be right.
@@ -34,6 +36,7 @@ class Settings:
     seed: int = 0
     progress: Progress | None = dataclasses.field(default=None, compare=False)
     cache: bool = True
+    recompute: float = 0.0
 
     def __post_init__(self) -> None:
         if self.objective != "peak_memory":
@@ -42,6 +45,7 @@ class Settings:
                 "instructions and no placement; graphrl.optimize plans a graph for 'makespan'"
             )
         check_seed(self.seed)
+        check_limit(self.recompute)
         _ = self.budget
         find_solver(self.method)
 
@@ -53,5 +57,5 @@ class Settings:
     @property
     def mark(self) -> str:
         """16 hexadecimal digits of all that decides which executable a program gets."""
-        asked = (self.objective, float(self.seconds), self.method, self.seed, self.cache)
+        asked = (self.objective, float(self.seconds), self.method, self.seed, self.cache, float(self.recompute))
         return hashlib.sha256(repr(asked).encode()).hexdigest()[:16]

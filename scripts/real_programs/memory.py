@@ -8,7 +8,7 @@ from graphrl.compare.report import markdown
 from real_programs.programs import INFERENCE, TRAINING, parts
 from real_programs.settings import MB, Settings, megabytes, ratio
 from real_programs.subject import Subject
-from real_programs.temporaries import bytes_of, of_heuristics, of_plan, of_xla
+from real_programs.temporaries import RECOMPUTE, bytes_of, of_heuristics, of_plan, of_recomputation, of_xla
 
 # program: MB of temporaries, and whether as much is enough or it must be less
 TARGETS = {
@@ -23,15 +23,17 @@ _MEAN_TARGET = 0.9  # of XLA's memory scheduler, over the training steps
 def memory(settings: Settings) -> Iterator[str]:
     """A table of training steps, one of inference programs, and the targets."""
     plans: dict[str, int | None] = {}
+    again: dict[str, int | None] = {}
     for training in (True, False):
         names = [name for name in settings.names((*TRAINING, *INFERENCE)) if (parts(name)[1] == "training") == training]
         if names:
             rows = [_row(settings, Subject(name, settings.out)) for name in names]
             plans |= {name: row.plan for name, row in zip(names, rows, strict=True)}
+            again |= {name: row.recomputed for name, row in zip(names, rows, strict=True)}
             yield _table(settings, training, rows)
     found = {name: plans[name] for name in TARGETS if name in plans}
     if found:
-        yield "## Targets\n\n" + "".join(_target(name, plan) for name, plan in found.items())
+        yield "## Targets\n\n" + "".join(_target(name, plan, again[name]) for name, plan in found.items())
 
 
 class _Row(NamedTuple):
@@ -41,17 +43,20 @@ class _Row(NamedTuple):
     default: int | None
     memory: int | None
     plan: int | None
+    recomputed: int | None
 
 
 def _table(settings: Settings, training: bool, rows: Sequence[_Row]) -> str:
     times = [f"graphrl {seconds:g} s" for seconds in settings.times]
     plain = ["XLA default", "XLA memory", "best heuristic"]
-    headings = ["program", "ops", *plain, *times, "bound", "/ memory", "/ default"]
+    again = [f"+ {RECOMPUTE:.0%} recomputed", "/ memory"]
+    headings = ["program", "ops", *plain, *times, "bound", "/ memory", "/ default", *again]
     title = "Training steps" if training else "Inference"
     figures = "Predicted, not compiled." if settings.cheap else "XLA's own figures."
     return (
-        f"## {title}: MB (2^20) of temporaries\n\n{figures} The bound is one of live bytes, to which XLA's heap adds "
-        f"what it cannot pack.\n\n{markdown(headings, [row.cells for row in rows])}\n{_means(rows, training)}\n"
+        f"## {title}: MB (2^20) of temporaries\n\n{figures} No order needs less than the bound: live bytes, less all "
+        "that the buffers of results could hold.\n\n"
+        f"{markdown(headings, [row.cells for row in rows])}\n{_means(rows, training)}\n"
         f"{settings.origin()}"
     )
 
@@ -60,6 +65,7 @@ def _row(settings: Settings, subject: Subject) -> _Row:
     xla = [of_xla(settings, subject, scheduler) for scheduler in ("default", "memory")]
     heuristic = of_heuristics(settings, subject)
     plans = [of_plan(settings, subject, seconds) for seconds in settings.times]
+    again = of_recomputation(settings, subject, settings.times[0])
     default, less, best = (bytes_of(figures) for figures in (*xla, plans[-1]))
     cells = [
         subject.name,
@@ -69,9 +75,15 @@ def _row(settings: Settings, subject: Subject) -> _Row:
         megabytes(bytes_of(heuristic)) + (f" ({heuristic['found_by']})" if heuristic else ""),
         *(megabytes(bytes_of(plan)) for plan in plans),
         megabytes(plans[-1]["bound"] if plans[-1] else None),
-        *(ratio(best / whole if best is not None and whole else None) for whole in (less, default)),
+        *(_ratio(best, whole) for whole in (less, default)),
+        megabytes(bytes_of(again)),
+        _ratio(bytes_of(again), less),
     ]
-    return _Row(cells, default, less, best)
+    return _Row(cells, default, less, best, bytes_of(again))
+
+
+def _ratio(found: int | None, whole: int | None) -> str:
+    return ratio(found / whole if found is not None and whole else None)
 
 
 def _means(rows: Sequence[_Row], training: bool) -> str:
@@ -82,14 +94,19 @@ def _means(rows: Sequence[_Row], training: bool) -> str:
     mean, above = statistics.geometric_mean(to_memory), sum(quotient > 1 for quotient in to_memory)
     verdict = "met" if mean <= _MEAN_TARGET and not above else "**not met**"
     target = f" (target: at most {ratio(_MEAN_TARGET)}, never above: {verdict})" if training else ""
+    again = [row.recomputed / row.memory for row in rows if row.recomputed and row.memory]
+    recomputed = f"; with recomputation {ratio(statistics.geometric_mean(again))}" if again else ""
     return (
         f"Geometric means: {ratio(mean)} of XLA's memory scheduler, {ratio(statistics.geometric_mean(to_default))} of "
-        f"its default; above the memory scheduler on {above} of {len(to_memory)}{target}.\n"
+        f"its default; above the memory scheduler on {above} of {len(to_memory)}{target}{recomputed}.\n"
     )
 
 
-def _target(name: str, found: int | None) -> str:
+def _target(name: str, found: int | None, recomputed: int | None) -> str:
     limit, equal = TARGETS[name]
     met = found is not None and (found <= limit * MB if equal else found < limit * MB)
-    words = "at most" if equal else "below"
-    return f"- {name}: {megabytes(found)} MB, target {words} {limit}: {'met' if met else '**not met**'}\n"
+    words, more = (
+        "at most" if equal else "below",
+        "" if recomputed is None else f" ({megabytes(recomputed)} recomputed)",
+    )
+    return f"- {name}: {megabytes(found)} MB{more}, target {words} {limit}: {'met' if met else '**not met**'}\n"

@@ -69,8 +69,7 @@ def build(name: str) -> Program:
         make = training_step if kind == "training" else inference
         return make(_cell, jax.ShapeDtypeStruct((16, 16, _CHANNELS), "float32"), batch=batch, weights=_weights())
     os.environ.setdefault("KERAS_BACKEND", "jax")
-    from zoo.trace import _build as build_model
-    from zoo.trace import _program as make_program
+    from zoo.trace import build_model, make_program
 
     return make_program(ARCHITECTURES[architecture], build_model(ARCHITECTURES[architecture]), kind, batch)
 

@@ -6,18 +6,19 @@ Figures are XLA's own, from compilations that differ from users' only in the eff
 
 from collections.abc import Sequence
 
-from graphrl.costs.bounds import lower_bound
 from graphrl.errors import GraphrlError
 from graphrl.optimize import optimize
+from graphrl.solvers.base import Budget
 from graphrl.xla.hook import Scheduler
 from graphrl.xla.plan_cache import places
-from graphrl.xla.search import decide, memory_of
-from graphrl.xla.settings import PROBLEM
+from graphrl.xla.search import decide, memory_of, order_of, temp_bound
 from graphrl.xla.settings import Settings as Asked
+from graphrl.xla.temp_search import least_temp
 from real_programs.measurements import Figures
 from real_programs.settings import Settings
 from real_programs.subject import Subject
 
+RECOMPUTE = 0.05  # part of the estimated run time
 HEURISTICS = (
     "list", "xla-list", "xla-dfs", "xla-postorder", "inductor-lpmf", "inductor-bfs", "inductor-dfs", "depth-first",
     "breadth-first", "alap",
@@ -51,6 +52,25 @@ def of_heuristics(settings: Settings, subject: Subject) -> Figures | None:
         return {"found_by": best, "all": predictions, **_figures(settings, subject, schedule, sequence)}
 
     return settings.measurements.get(_key(settings, subject, "heuristic"), measure)
+
+
+def of_recomputation(settings: Settings, subject: Subject, seconds: float) -> Figures | None:
+    """Under graphrl's plan that may spend `RECOMPUTE` of the run time on values that are computed again: `temp`,
+    `recomputed` (part of the estimated run time), `clones`, `seconds` in all. Only compiled.
+    """
+
+    def measure() -> Figures:
+        asked = Asked(seconds=seconds, cache=False, recompute=RECOMPUTE)
+        decision = decide(subject.lowered, subject.module("default"), asked, None)
+        return {
+            "temp": decision.xla_bytes if decision.order is None else decision.graphrl_bytes,
+            "recomputed": decision.recomputed,
+            "clones": len(decision.clones),
+            "seconds": decision.search_seconds,
+        }
+
+    name = f"{_plan_name(seconds)}-recompute-{RECOMPUTE:g}"
+    return None if settings.cheap else settings.measurements.get(_key(settings, subject, name), measure)
 
 
 def of_plan(settings: Settings, subject: Subject, seconds: float) -> Figures | None:
@@ -99,19 +119,19 @@ def _compiled_plan(subject: Subject, seconds: float) -> Figures:
 
 
 def _predicted_plan(subject: Subject, seconds: float) -> Figures:
-    """The same without compiling: the best, by prediction, of the method's order and XLA's two."""
-    plan = optimize(subject.hlo.graph, seconds=seconds)
-    module = subject.module("default")
-    orders = {
-        "auto": places(module, subject.hlo.sequence(plan.decisions(subject.hlo.graph)[1])),
-        "XLA": subject.order("default"),
-        "XLA's memory scheduler": subject.order("memory"),
+    """The same without compiling: the best by prediction."""
+    hlo, module = subject.hlo, subject.module("default")
+    starts = [order_of(hlo, subject.sequence(subject.order("memory")))]
+    plan = least_temp(hlo, subject.predict, starts, Budget(None, seconds), 0)
+    sequence = hlo.sequence(plan.decisions(hlo.graph)[1])
+    subject.keep_order(_plan_name(seconds), places(module, sequence))
+    return {
+        "found_by": plan.method,
+        "predicted": subject.predict(sequence),
+        "temp": None,
+        "bound": temp_bound(hlo, sequence),
+        "seconds": plan.seconds,
     }
-    predicted = {by: subject.predict(subject.sequence(order)) for by, order in orders.items()}
-    best = min(predicted, key=predicted.__getitem__)
-    subject.keep_order(_plan_name(seconds), orders[best])
-    bound = lower_bound(subject.hlo.graph, PROBLEM)
-    return {"found_by": best, "predicted": predicted[best], "temp": None, "bound": bound, "seconds": plan.seconds}
 
 
 def bytes_of(figures: Figures | None) -> int | None:

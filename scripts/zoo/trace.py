@@ -39,10 +39,10 @@ def missing_files(architecture: Architecture, folder: Path) -> list[tuple[str, s
 def trace(architecture: Architecture, folder: Path) -> None:
     """Writes the missing files of an architecture, each as soon as it is made."""
     missing = missing_files(architecture, folder)
-    model = _build(architecture) if missing else None
+    model = build_model(architecture) if missing else None
     for kind in KINDS:
         programs = {
-            batch: _program(architecture, model, kind, batch)
+            batch: make_program(architecture, model, kind, batch)
             for batch in getattr(architecture, kind)
             if any(kind == other for other, _ in missing)
         }
@@ -54,12 +54,12 @@ def trace(architecture: Architecture, folder: Path) -> None:
             write_programs(entries, folder)
 
 
-def _build(architecture: Architecture) -> Any:
+def build_model(architecture: Architecture) -> Any:
     with abstract_variables() if architecture.keras else contextlib.nullcontext():
         return architecture.build()
 
 
-def _program(architecture: Architecture, model: Any, kind: str, batch: int) -> Program:
+def make_program(architecture: Architecture, model: Any, kind: str, batch: int) -> Program:
     options: dict[str, Any] = {"batch": batch}
     if isinstance(model, Function):
         model, options["weights"] = model.fn, model.weights

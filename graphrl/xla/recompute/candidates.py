@@ -2,7 +2,8 @@
 
 from graphrl.graphs.readers.hlo import HloProgram
 from graphrl.graphs.readers.hlo_module import HloModule, Instruction
-from graphrl.graphs.readers.hlo_values import CONTRACTED
+from graphrl.graphs.readers.hlo_sharing import in_place_pairs
+from graphrl.graphs.readers.hlo_values import CONTRACTED, ValueReader
 
 # Element by element, or moving elements; the same input gives the same bits. What is missing here may be deterministic
 # too, but is slow or rare.
@@ -42,9 +43,21 @@ def repeatable(program: HloProgram) -> list[bool]:
 
 
 def _shared_buffers(program: HloProgram) -> set[str]:
-    """Tensors in buffers that something writes into later: what is read there late may be something else."""
-    sharing = [tensor for op in program.graph.ops for tensor in op.outputs if tensor.alias is not None]
-    return {tensor.name for tensor in sharing} | {str(tensor.alias) for tensor in sharing}
+    """Tensors in buffers that something may write into later: what is read there late may be something else. Some are
+    no aliases in the graph, where XLA would copy first; but it has made its copies before there were clones.
+    """
+    module, shared = program.module, set()
+    leaves = ValueReader(module).of(module.entry).leaves
+    for i in module.entry.instructions:
+        if i.opcode == "while":
+            shared |= {root for roots in leaves[i.operands[0]].values() for root in roots}
+        elif i.opcode not in CONTRACTED:
+            for pair in in_place_pairs(module, i):
+                shared.update(leaves[i.operands[pair.operand]].get(pair.operand_index, ()))
+    for op in program.graph.ops:
+        for tensor in op.outputs:
+            shared |= {tensor.name, tensor.alias} if tensor.alias is not None else set()
+    return shared
 
 
 def _is_cheap(module: HloModule, i: Instruction) -> bool:
@@ -62,6 +75,10 @@ class Routes:
 
     def __init__(self, program: HloProgram) -> None:
         self._entry = program.module.entry
+
+    def may_read_clone(self, reader: str, origin: str) -> bool:
+        """Whether an instruction can be told to read a clone of the origin."""
+        return self.views(reader, origin) is not None
 
     def views(self, reader: str, origin: str) -> list[tuple[str, ...]] | None:
         """The ways from a reader to an instruction whose only result it reads.

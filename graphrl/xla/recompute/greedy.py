@@ -12,6 +12,7 @@ that could be dropped for it.
 """
 
 import heapq
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -26,9 +27,8 @@ MAX_CHAIN = 8  # clones for one gap
 class _Closure:
     """What computing an op again at some time takes."""
 
-    def __init__(self, room: float, span: tuple[int, int]) -> None:
+    def __init__(self, room: float) -> None:
         self.room = room  # bytes that may be kept for it
-        self.span = span  # between the uses
         self.made: dict[int, int] = {}  # op -> order in which it is computed; operands first
         self.reads: dict[int, dict[int, int | None]] = {}  # op -> buffer -> value; None: made here
         self.kept: dict[int, float] = {}  # values that live longer for it -> bytes charged
@@ -54,10 +54,10 @@ class Greedy:
     def __init__(self, state: State, target: int, shared: bool = False) -> None:
         self._state, self._target, self._shared = state, target, shared
         self._queue: list[tuple[float, int, int]] = []  # (-score, value, time of the later use)
-        self.evaluations = 0
+        self._charged = self._charges() if shared else {}
 
-    def run(self, limit: float) -> bool:
-        """Takes gaps until nothing is over the target, or the limit (seconds of all clones) is reached.
+    def run(self, limit: float, over: Callable[[], bool]) -> bool:
+        """Takes gaps until nothing is over the target, or the limit (seconds of all clones) is reached, or `over`.
 
         Returns:
           Whether nothing is over the target.
@@ -65,7 +65,7 @@ class Greedy:
         state = self._state
         for value in list(state.values):
             self._offer(value)
-        while self._queue and state.profile.max() > self._target:
+        while self._queue and state.profile.max() > self._target and not over():
             _, value, time = heapq.heappop(self._queue)
             gain = self._gain(value, time)
             if gain is None or state.spent + gain.seconds > limit:
@@ -89,7 +89,6 @@ class Greedy:
 
     def _gain(self, value: int, time: int) -> _Gain | None:
         """What dropping a value before its use at a time gains; None if that is nothing, or cannot be."""
-        self.evaluations += 1
         state = self._state
         v = state.values[value]
         late = [node for node in v.readers if state.time[node] >= time]
@@ -103,7 +102,7 @@ class Greedy:
         size = state.size(value)
         if len(over) == 0 or over.max() <= 0:
             return None
-        closure = _Closure((SMALL_SHARED if self._shared else SMALL) * size, (begin, at))
+        closure = _Closure((SMALL_SHARED if self._shared else SMALL) * size)
         if not self._close(state.op[v.writer], at, value, closure):
             return None
         seconds = sum(state.facts.seconds[op] for op in closure.made)
@@ -140,7 +139,7 @@ class Greedy:
             if value is None:
                 return False
             if not flow.pinned[buffer] and flow.size[buffer] and state.death(value) < at:
-                charge = self._charge(buffer, closure.span)
+                charge = self._charged[buffer] if self._shared else flow.size[buffer]
                 again = state.facts.repeatable[writer] and (op, buffer) not in state.facts.fixed
                 if not (again and self._shared) and charge <= closure.room:
                     again = False
@@ -158,17 +157,16 @@ class Greedy:
         closure.reads[op] = reads
         return len(closure.made) <= MAX_CHAIN
 
-    def _charge(self, buffer: int, span: tuple[int, int]) -> float:
-        """Bytes that keeping a buffer over a span costs one of those who need it."""
+    def _charges(self) -> dict[int, float]:
+        """Bytes that keeping each buffer costs one of those who need it."""
         state, flow = self._state, self._state.facts.flow
-        if not self._shared:
-            return flow.size[buffer]
-        sharing = 0
-        for user in flow.users[buffer]:
-            if state.facts.repeatable[user]:
-                (value,) = flow.writes[user]
-                sharing += state.birth(value) <= span[0] + 1 and state.death(value) > span[0]
-        return flow.size[buffer] / max(1, sharing)
+        top = int(state.profile.argmax())
+        charges = {}
+        for buffer in state.facts.writer:
+            again = [flow.writes[user][0] for user in flow.users[buffer] if state.facts.repeatable[user]]
+            sharing = sum(state.birth(value) <= top < state.death(value) for value in again)
+            charges[buffer] = flow.size[buffer] / max(1, sharing)
+        return charges
 
     def _last_before(self, buffer: int, at: int, dropped: int) -> int | None:
         """The youngest value of a buffer that is there at a time."""

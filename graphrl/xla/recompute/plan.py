@@ -2,14 +2,12 @@
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from graphrl.costs.problem import Problem
-from graphrl.errors import ProblemError
 from graphrl.graphs.readers.hlo import HloProgram, read_hlo
 from graphrl.graphs.readers.hlo_module import HloModule
 from graphrl.solvers.base import Budget
@@ -18,15 +16,20 @@ from graphrl.xla.assignment import TempPredictor
 from graphrl.xla.recompute.candidates import Routes, repeatable
 from graphrl.xla.recompute.clones import Clone
 from graphrl.xla.recompute.cost import Costs
+from graphrl.xla.recompute.limit import check_limit
 from graphrl.xla.recompute.prune import Clones, pruned, without
 from graphrl.xla.recompute.rewrite import rewritten
 from graphrl.xla.recompute.state import Facts, State
 from graphrl.xla.recompute.target import relieved
 from graphrl.xla.recompute.wiring import wired
+from graphrl.xla.settings import PROBLEM
+from graphrl.xla.temp_search import least_temp
 
 MAX_ROUNDS = 6
 WORTH = 0.002  # of the memory: a round that saves less is the last one
-ORDERING = 0.4  # of the time that is left a search for an order may take
+AGAIN = 0.4  # of the time must be left for another round
+CHOOSING, ORDERING = 0.4, 0.3  # of the time that is left, in a round
+LEAST_SECONDS = 0.2  # for one, also where no time is left
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -51,9 +54,14 @@ class Recomputation:
 
 
 class _Found(NamedTuple):
+    """A program with clones and an order of it."""
+
     order: list[int]  # nodes
     clones: Clones
-    spent: float
+    program: HloProgram  # of the module with the clones
+    names: tuple[Clone, ...]
+    places: np.ndarray  # [ops of that program], the order
+    predicted: int  # bytes
 
 
 def recompute(
@@ -63,7 +71,7 @@ def recompute(
 
     Candidates are element-wise and moving instructions and loop fusions of them. In rounds: `relieved` chooses what to
     compute again in the present order, then method "min-cut" orders the program anew, then what turned out useless is
-    given up.
+    given up. At the end `least_temp` orders the best program by what XLA will say.
 
     Args:
       program: scheduled, as XLA left it.
@@ -77,10 +85,10 @@ def recompute(
 
     Raises:
       ProblemError: the limit is out of range.
+      Interrupted: Ctrl-C in the search for an order.
     """
-    if not 0 <= limit <= 1:
-        raise ProblemError(f"recompute is {limit}: must be a part of the run time from 0 to 1")
-    return _Search(program, limit, seconds, seed).run([int(op) for op in np.asarray(order)])
+    check_limit(limit)
+    return _Search(program, limit, seconds, seed).run(np.asarray(order))
 
 
 class _Search:
@@ -90,69 +98,65 @@ class _Search:
         costs, by_name = Costs(program.module), program.module.entry.by_name
         spent = [costs.of(by_name[op.name]) for op in program.graph.ops]
         self.total = sum(spent)
-        self.facts = Facts(program.graph, spent, repeatable(program), set())
         self.routes = Routes(program)
-        self.facts.fixed |= self._fixed()
+        self.facts = Facts(program.graph, spent, repeatable(program), self.routes.may_read_clone)
 
-    def run(self, order: list[int]) -> Recomputation | None:
-        best: Recomputation | None = None
-        base = predicted = TempPredictor(self.program.module, donation=False)(self.program.sequence(order))
-        found = _Found(order, [], 0.0)
+    def run(self, order: np.ndarray) -> Recomputation | None:
+        nodes = [int(op) for op in order]
+        predicted = TempPredictor(self.program.module)(self.program.sequence(order))
+        best = found = _Found(nodes, [], self.program, (), order, predicted)
         for _ in range(MAX_ROUNDS):
             state = State(self.facts, found.order, found.clones)
-            better = relieved(state, self.limit * self.total, self._over)
+            better = relieved(state, self.limit * self.total, self._choosing_over())
             if better is state:
                 break
-            found, made = self._settled(better)
-            if made.predicted < predicted:
-                best = made
-            if made.predicted > (1 - WORTH) * predicted or self._over():
+            found, before = self._settled(better), found.predicted
+            best = min(best, found, key=lambda one: one.predicted)
+            if found.predicted > (1 - WORTH) * before or self._left() < AGAIN * self.seconds:
                 break
-            predicted = made.predicted
-        return best if best is not None and best.predicted < base else None
+        return self._polished(best) if best.clones else None
 
-    def _fixed(self) -> set[tuple[int, int]]:
-        """Pairs of an op and a buffer of which it must read the original."""
-        facts, ops = self.facts, self.program.graph.ops
-        return {
-            (user, buffer)
-            for buffer, writer in facts.writer.items()
-            if facts.repeatable[writer]
-            for user in facts.flow.users[buffer]
-            if self.routes.views(ops[user].name, ops[writer].name) is None
-        }
+    def _left(self) -> float:
+        return self.seconds - (time.perf_counter() - self.began)
 
-    def _over(self) -> bool:
-        return time.perf_counter() - self.began > self.seconds
+    def _choosing_over(self) -> Callable[[], bool]:
+        end = time.perf_counter() + CHOOSING * max(0.0, self._left())
+        return lambda: time.perf_counter() > end
 
-    def _settled(self, state: State) -> tuple[_Found, Recomputation]:
+    def _settled(self, state: State) -> _Found:
         """The order made anew, without what it does not need."""
         order, clones = without(state, [])
-        module, program, places, names = self._program(order, clones)
-        left = max(0.5, ORDERING * (self.seconds - (time.perf_counter() - self.began)))
-        plan = solve(program.graph, Problem(), Budget(None, left), self.seed, starts=(places,))
+        program, places, names = self._program(order, clones)
+        budget = Budget(None, max(LEAST_SECONDS, ORDERING * self._left()))
+        plan = solve(program.graph, PROBLEM, budget, self.seed, starts=(places,))
         new = plan.decisions(program.graph)[1]
         back = np.empty(len(places), np.int64)  # node of each op of the new graph
         back[places] = order
         state = State(self.facts, back[new].tolist(), clones)
         gone = pruned(state)
         order, clones = without(state, gone)
+        places = new
         if gone:
-            module, program, places, names = self._program(order, clones)
-        else:
-            places = new
-        sequence = program.sequence(places)
-        predicted = TempPredictor(module, donation=False)(sequence)
-        spent = sum(self.facts.seconds[op] for op, _ in clones)
-        cost, seconds = spent / self.total, time.perf_counter() - self.began
-        return _Found(order, clones, spent), Recomputation(names, module, sequence, predicted, cost, seconds)
+            program, places, names = self._program(order, clones)
+        predicted = TempPredictor(program.module)(program.sequence(places))
+        return _Found(order, clones, program, names, places, predicted)
 
-    def _program(
-        self, order: Sequence[int], clones: Clones
-    ) -> tuple[HloModule, HloProgram, np.ndarray, tuple[Clone, ...]]:
-        """The module with the clones, its graph, and the order as ops of that."""
-        names, all_clones = wired(self.program, self.routes, clones)
-        module = rewritten(self.program.module, all_clones)
-        program = read_hlo(module)
+    def _program(self, order: Sequence[int], clones: Clones) -> tuple[HloProgram, np.ndarray, tuple[Clone, ...]]:
+        """The program with the clones, the order as ops of its graph, and what the clones are called."""
+        names, made = wired(self.program, self.routes, clones)
+        program = read_hlo(rewritten(self.program.module, made))
         place = {op.name: k for k, op in enumerate(program.graph.ops)}
-        return module, program, np.array([place[names[node]] for node in order], np.int64), all_clones
+        return program, np.array([place[names[node]] for node in order], np.int64), made
+
+    def _polished(self, found: _Found) -> Recomputation:
+        program = found.program
+        predict = TempPredictor(program.module)
+        budget = Budget(None, max(LEAST_SECONDS, self._left()))
+        plan = least_temp(program, predict, (found.places,), budget, self.seed)
+        sequence = program.sequence(plan.decisions(program.graph)[1])
+        predicted = predict(sequence)
+        if predicted > found.predicted:  # there was no time to look at it
+            sequence, predicted = program.sequence(found.places), found.predicted
+        spent = sum(self.facts.seconds[op] for op, _ in found.clones)
+        seconds = time.perf_counter() - self.began
+        return Recomputation(found.names, program.module, sequence, predicted, spent / self.total, seconds)

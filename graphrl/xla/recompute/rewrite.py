@@ -4,6 +4,7 @@ A clone stands right behind its original, so that operands stay before their use
 original's fused computation, since XLA wants one caller for each. Nothing else is touched.
 """
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -25,7 +26,7 @@ def rewritten(module: HloModule, clones: Sequence[Clone], sequence: Sequence[str
         the module's own schedule.
 
     Returns:
-      Another module; `module` stays as it is.
+      Another module, whose donated parameters are those of `module`; this stays as it is.
 
     Raises:
       PlanError: a clone's original or one of its users is missing, or a user does not read the original.
@@ -33,7 +34,8 @@ def rewritten(module: HloModule, clones: Sequence[Clone], sequence: Sequence[str
     editor = _Editor(module, clones)
     order = _scheduled(module, clones, sequence or module.order(module.entry))
     editor.add(order)
-    return parse_module(editor.message.SerializeToString(), module.name)
+    made = parse_module(editor.message.SerializeToString(), module.name)
+    return dataclasses.replace(made, name=module.name, input_output_aliases=module.input_output_aliases)
 
 
 class _Editor:
@@ -93,7 +95,7 @@ class _Editor:
             return number
         copy = type(original)()
         copy.CopyFrom(original)
-        base = self.next_computation << _LOCAL_BITS if original.root_id >> _LOCAL_BITS else 0
+        base = self.next_computation << _LOCAL_BITS
         copy.id, self.next_computation = self.next_computation, self.next_computation + 1
         copy.name, copy.root_id = f"{original.name}.{suffix}", base | (original.root_id & _LOCAL)
         for i in copy.instructions:

@@ -6,7 +6,7 @@ values have the numbers of their buffers, those of clones further numbers.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -40,13 +40,25 @@ class Facts:
     """
 
     def __init__(
-        self, graph: ComputationGraph, seconds: Sequence[float], repeatable: Sequence[bool], fixed: set[tuple[int, int]]
+        self,
+        graph: ComputationGraph,
+        seconds: Sequence[float],
+        repeatable: Sequence[bool],
+        may_read_clone: Callable[[str, str], bool],
     ) -> None:
+        """Args: `may_read_clone(reader, origin)` of the names of ops."""
         self.flow = Flow(graph)
-        self.seconds, self.repeatable, self.fixed = seconds, repeatable, fixed
+        self.seconds, self.repeatable = seconds, repeatable
         self.n = graph.arrays.num_ops
         self.workspace = graph.arrays.workspace_bytes
         self.writer = {b: op for op, buffers in enumerate(self.flow.writes) for b in buffers}
+        self.fixed = {
+            (user, buffer)
+            for buffer, writer in self.writer.items()
+            if repeatable[writer]
+            for user in self.flow.users[buffer]
+            if not may_read_clone(graph.ops[user].name, graph.ops[writer].name)
+        }
         self.reuses: dict[int, list[tuple[int, int]]] = {}  # by op: (buffer written, buffer that it may take over)
         for buffer, source in sorted(self.flow.reuses.items()):
             taken = self.reuses.setdefault(self.writer[buffer], [])

@@ -20,7 +20,7 @@ def relieved(state: State, limit: float, over: Callable[[], bool]) -> State:
       limit: seconds of all clones, those that are there included.
       over: whether to stop with what there is.
     """
-    apart, shared = _tried(state, 0, limit, False), _tried(state, 0, limit, True)
+    apart, shared = _tried(state, 0, limit, False, over), _tried(state, 0, limit, True, over)
     share = int(shared.profile.max()) < int(apart.profile.max())
     best = min(state, apart, shared, key=_rank)
     low, high = 0, int(best.profile.max())
@@ -28,7 +28,7 @@ def relieved(state: State, limit: float, over: Callable[[], bool]) -> State:
         if high - low <= PRECISE * high or over():
             break
         target = (low + high) // 2
-        tried = _tried(state, target, limit, share)
+        tried = _tried(state, target, limit, share, over)
         best = min(best, tried, key=_rank)
         high = min(high, int(tried.profile.max()))
         if high > target:
@@ -36,9 +36,9 @@ def relieved(state: State, limit: float, over: Callable[[], bool]) -> State:
     return best
 
 
-def _tried(state: State, target: int, limit: float, shared: bool) -> State:
+def _tried(state: State, target: int, limit: float, shared: bool, over: Callable[[], bool]) -> State:
     tried = state.copy()
-    Greedy(tried, target, shared).run(limit)
+    Greedy(tried, target, shared).run(limit, over)
     return tried
 
 

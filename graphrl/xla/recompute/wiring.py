@@ -44,7 +44,5 @@ def wired(
             reads = view_users[number]
         reads[node_names[node]] = None
     made = [Clone(names[k], ops[op], tuple(users[k])) for k, (op, _) in enumerate(clones)]
-    made += [
-        Clone(view_names[number], view, tuple(view_users[number])) for (_, view), number in views.items()
-    ]
+    made += [Clone(view_names[number], view, tuple(view_users[number])) for (_, view), number in views.items()]
     return node_names, tuple(made)
