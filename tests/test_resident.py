@@ -1,5 +1,6 @@
 """Resident size of processes: it rises by what XLA says, for its own schedules and for one that it is given."""
 
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -33,6 +34,15 @@ def test_the_rise_falls_as_predicted() -> None:
         assert default.rise - less.rise == pytest.approx(default.temp - less.temp, abs=NOISE)
         assert less.samples > 2
         assert less.seconds > 0
+
+
+def test_a_plan_of_graphrl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    default, planned = (measure_resident(WIDE, schedule) for schedule in ("default", {"seconds": 0.2}))
+    assert list((tmp_path / "graphrl" / "plans").glob("*.json"))
+    assert planned.digest == default.digest
+    assert default.rise - planned.rise == pytest.approx(default.temp - planned.temp, abs=NOISE)
+    assert planned.temp < 2 * wide_program.BYTES
 
 
 def test_faults_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from graphrl.errors import GraphrlError
 INTERVAL = 0.002  # seconds between two samples, as facts/realgraphs.md 5 measured
 _STATUS = Path("/proc/self/status")
 
-Schedule = Literal["default", "memory"] | Sequence[int]
+Schedule = Literal["default", "memory"] | Sequence[int] | Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +87,8 @@ def measure_resident(recipe: Recipe, schedule: Schedule = "default", *, seed: in
 
     Args:
       recipe: of the program. The new process imports from this one's `sys.path`.
-      schedule: XLA's "default" or "memory" scheduler, or the places of all instructions in
+      schedule: XLA's "default" or "memory" scheduler; or keyword arguments of `graphrl.compile`, whose plan the new
+        process reads from the disk or, before it measures, searches for; or the places of all instructions in
         `HloModule.entry.instructions` as they shall run (`plan_cache.places` finds them for names).
       seed: of the arguments that the recipe leaves abstract (`xla.arguments`).
 
@@ -96,7 +97,10 @@ def measure_resident(recipe: Recipe, schedule: Schedule = "default", *, seed: in
     """
     if not _STATUS.exists():
         raise GraphrlError(f"the resident size is read from {_STATUS}, which only Linux has")
-    asked = schedule if isinstance(schedule, str) else [int(place) for place in schedule]
+    if isinstance(schedule, Mapping):
+        asked: Any = dict(schedule)
+    else:
+        asked = schedule if isinstance(schedule, str) else [int(place) for place in schedule]
     task = {"recipe": [recipe.function, dict(recipe.options)], "schedule": asked, "seed": seed}
     paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
     done = subprocess.run(
@@ -123,8 +127,11 @@ def _main() -> None:
 def _compile(fn: Any, args: tuple[Any, ...], schedule: Schedule) -> Any:
     import jax
 
+    from graphrl.xla.compile import compile as compile_planned
     from graphrl.xla.hook import compile_by, compile_in_order
 
+    if isinstance(schedule, Mapping):
+        return compile_planned(fn, *args, **schedule)
     lowered = jax.jit(fn).lower(*args)
     if isinstance(schedule, str):
         return compile_in_order(lowered, scheduler=schedule)

@@ -27,7 +27,7 @@ TRAINING = _names(
     "training",
     {
         8: "efficientnetb0 mobilenetv2 inceptionv3 resnet50 densenet121 nasnetmobile xception mobilenetv3large "
-        "mobilenet efficientnetv2b0 convnexttiny retinanet_fpn distilbert t5_small unet",
+        "mobilenet efficientnetv2b0 convnexttiny retinanet_resnet50 distilbert t5_small unet",
         2: "cspdarknet53 segformer_b0 swin_tiny vit_base bert_base gpt2 whisper_tiny sd3_vae lstm2_unrolled",
     },
 )
