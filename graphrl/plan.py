@@ -18,6 +18,7 @@ from graphrl.costs.problem import Problem
 from graphrl.errors import PlanError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan_steps import OpStep, Step, TransferStep, order_array, placement_array, steps
+from graphrl.units import format_objective
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -62,6 +63,12 @@ class Plan:
     bound: float | None = None
     # What trace and plot draw; a loaded plan has none until `attach`.
     _graph: ComputationGraph | None = dataclasses.field(default=None, repr=False, compare=False)
+
+    def __repr__(self) -> str:  # one line: the decisions would fill pages
+        objective = self.problem.objective
+        bound = "none" if self.bound is None else format_objective(objective, self.bound)
+        found = f"{objective} {format_objective(objective, self.value)}, bound {bound}"
+        return f"Plan({self.graph!r}, {len(self.placement)} ops, {found}, method {self.method!r}, seed {self.seed})"
 
     @classmethod
     def from_order(

@@ -14,7 +14,7 @@ from graphrl.costs.cuts import DONE, LATER, OPEN, Cuts
 from graphrl.costs.needs import Needs
 from graphrl.costs.problem import Problem
 from graphrl.graphs.datasets.layered import layered
-from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.optimize import optimize
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.min_cut.usage import Usage
@@ -99,6 +99,20 @@ def test_the_bound_is_tight_on_layered_graphs() -> None:
     plan = optimize(graph, method="min-cut", evaluations=2_000)
     assert plan.bound is not None
     assert plan.bound <= plan.value <= 1.3 * plan.bound  # without cuts it would be 1.84 times the bound
+
+
+def test_sizes_whose_sum_just_fits_into_64_bits() -> None:
+    ops = (
+        Op("a", outputs=(Tensor("t", 2**62),)),
+        Op("b", outputs=(Tensor("u", 2**62 - 1),)),
+        Op("c", inputs=("t", "u")),
+        Op("d", after=("c",)),
+        Op("e", after=("a",)),
+    )
+    graph = ComputationGraph("huge", ops)
+    cuts = Cuts(graph, Needs(graph))
+    assert [cuts.least(op).need for op in range(5)] == [2**62, 2**62 - 1, 2**63 - 1, 0, 0]
+    assert 0.999 * 2**63 <= lower_bound(graph, Problem()) <= 2**63 - 1
 
 
 @pytest.mark.parametrize("devices", [1, 2])

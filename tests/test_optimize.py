@@ -89,6 +89,8 @@ def test_every_registered_solver_is_there() -> None:
     assert all(callable(find_solver(name)) for name in SOLVERS)
     with pytest.raises(ProblemError, match=r"unknown method 'magic': known are auto, given"):
         find_solver("magic")
+    with pytest.raises(ProblemError, match="method is of type int: must be a name"):
+        find_solver(3)  # type: ignore[arg-type]
 
 
 # What optimize takes

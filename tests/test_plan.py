@@ -62,6 +62,11 @@ def test_worked_example() -> None:
     assert tiny_plan(latency=0.5, bandwidth=4.0, transfer="free").makespan == 8.25
 
 
+def test_a_plan_is_shown_in_a_line() -> None:
+    shown = "Plan('tiny', 4 ops, peak_memory 11 B, bound none, method 'list', seed 3)"
+    assert repr(tiny_plan()) == shown
+
+
 @given(st.data())
 def test_decisions_come_back(data: st.DataObject) -> None:
     graph, problem = data.draw(graphs()), data.draw(problems())

@@ -171,3 +171,8 @@ def test_an_unbuilt_keras_model_is_refused(keras: Any) -> None:
 def test_what_is_no_model_is_refused(model: Any, options: dict[str, Any], reason: str) -> None:
     with pytest.raises(GraphrlError, match=reason):
         inference(model, IMAGE, **options)
+
+
+def test_a_shape_alone_is_no_input() -> None:
+    with pytest.raises(GraphrlError, match=r"inputs must be arrays or jax\.ShapeDtypeStruct"):
+        inference(linear, (8, 8, 3), weights=WEIGHTS)

@@ -300,6 +300,49 @@ def test_branches_and_calls() -> None:
     assert (called.workspace_bytes, called.flops) == (0, 256)
 
 
+CALLED_LOOP = """
+HloModule called, is_scheduled=true
+
+%more (s: (s32[], f32[256])) -> pred[] {
+  %s = (s32[], f32[256]{0}) parameter(0)
+  %n = s32[] get-tuple-element(%s), index=0
+  %end = s32[] constant(9)
+  ROOT %less = pred[] compare(%n, %end), direction=LT
+}
+
+%step (t: (s32[], f32[256])) -> (s32[], f32[256]) {
+  %t = (s32[], f32[256]{0}) parameter(0)
+  %m = s32[] get-tuple-element(%t), index=0
+  %v = f32[256]{0} get-tuple-element(%t), index=1
+  %sine = f32[256]{0} sine(%v)
+  %next = s32[] negate(%m)
+  ROOT %both = (s32[], f32[256]{0}) tuple(%next, %sine)
+}
+
+%loop (u: (s32[], f32[256])) -> (s32[], f32[256]) {
+  %u = (s32[], f32[256]{0}) parameter(0)
+  ROOT %while = (s32[], f32[256]{0}) while(%u), condition=%more, body=%step
+}
+
+ENTRY %main (p: f32[256], i: s32[]) -> f32[256] {
+  %p = f32[256]{0} parameter(0)
+  %i = s32[] parameter(1)
+  %j = s32[] negate(%i)
+  %a = f32[256]{0} cosine(%p)
+  %state = (s32[], f32[256]{0}) tuple(%j, %a)
+  %called = (s32[], f32[256]{0}) call(%state), to_apply=%loop
+  %b = f32[256]{0} get-tuple-element(%called), index=1
+  ROOT %c = f32[256]{0} tan(%b)
+}
+"""
+
+
+def test_a_called_loop_works_in_the_buffers_of_its_operands() -> None:
+    program = read_hlo(CALLED_LOOP, chip=CHIP)
+    called = of(program, "called")
+    assert [(tensor.bytes, tensor.alias) for tensor in called.outputs] == [(4, "j"), (KIB, "a")]
+
+
 PAIR = """
 HloModule pair, is_scheduled=true
 

@@ -1,5 +1,6 @@
 """XLA modules as objects: text, protos and live modules; shapes; fingerprints; what is refused, in one line."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -88,6 +89,15 @@ def test_all_forms_give_one_module() -> None:
     modules = [parse_module(form) for form in (compiled, live, data, memoryview(data), wrapped, text, text.encode())]
     assert len({module.fingerprint for module in modules}) == 1
     assert len({module.order(module.entry) for module in modules}) == 1
+
+
+def test_reading_text_writes_no_log(tmp_path: Path) -> None:
+    (tmp_path / "tiny.hlo").write_text(TEXT)
+    code = "import graphrl, sys; graphrl.read_graph(sys.argv[1])"
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "tiny.hlo"], capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
 
 
 def test_a_fingerprint_is_of_the_program_only() -> None:

@@ -152,6 +152,33 @@ def test_small_programs_are_left_alone() -> None:
     assert str(executable.report()) == "jit_small: left alone: too small to gain anything"
 
 
+@pytest.mark.usefixtures("no_search")
+def test_programs_that_need_little_are_left_alone_however_much_they_make() -> None:
+    def deep(x: jax.Array) -> jax.Array:
+        for _ in range(60):
+            x = jnp.sin(x.sum() + x[::-1])
+        return x
+
+    assert compiled(deep, jnp.ones(10_000)).report().reason == "left alone: too small to gain anything"
+
+
+@pytest.mark.usefixtures("no_search")
+def test_loops_are_said_to_keep_their_order() -> None:
+    def looped(x: jax.Array) -> jax.Array:
+        return jax.lax.fori_loop(0, 3, lambda _, x: branches(x) * 0.1, x)
+
+    reason = "left alone: too small outside of its while bodies, where XLA's order stays"
+    assert compiled(looped, vector()).report().reason == reason
+
+
+def test_very_long_names() -> None:
+    def program(x: jax.Array) -> jax.Array:
+        return branches(x)
+
+    program.__name__ = "long" * 2000
+    assert compiled(program, vector()).report().planned
+
+
 def test_static_arguments_keywords_and_pytrees() -> None:
     @functools.partial(jax.jit, static_argnames="axis")
     def program(tree: dict[str, jax.Array], *, scale: jax.Array, axis: int) -> dict[str, Any]:
@@ -193,6 +220,9 @@ def test_module_that_cannot_be_read_runs_as_xla_has_it(monkeypatch: pytest.Monke
         ({"seconds": 0}, "seconds is 0: must be a finite number above 0"),
         ({"seed": -1}, "seed is -1: must be an integer"),
         ({"method": "magic"}, "unknown method 'magic': known are"),
+        ({"seconds": None}, "seconds is None: must be a finite number above 0"),
+        ({"cache": "no"}, "cache is 'no': must be True or False"),
+        ({"progress": 3}, "progress is of type int: must be a function"),
     ],
 )
 def test_options_are_checked_before_tracing(options: dict[str, Any], text: str) -> None:

@@ -1,5 +1,6 @@
 """`graphrl.jit` is `jax.jit` with less memory: all that jax.jit takes, under transformations, threads and Ctrl-C."""
 
+import copy
 import functools
 import threading
 from collections.abc import Callable
@@ -250,6 +251,12 @@ def test_module_that_cannot_be_read_runs_under_plain_jit(monkeypatch: pytest.Mon
     with pytest.warns(UserWarning, match="an instruction from the future; branches runs under plain jax.jit"):
         assert same(fn(vector()), jax.jit(branches)(vector()))
     fn(vector(1))
+
+
+def test_copies_are_the_function_itself() -> None:
+    fn = jit(branches)
+    assert copy.copy(fn) is fn
+    assert copy.deepcopy({"apply": fn})["apply"] is fn
 
 
 def test_rules_go_with_their_functions() -> None:

@@ -155,12 +155,14 @@ def test_sets_by_words(folder: Path) -> None:
         names("*") == names("train-split") == names("vgg-family") == names("training") == list(zoo.names(folder=folder))
     )
     assert zoo.select_one("vgg16/b1/hlo", folder).name == "vgg16/training/b1/hlo"
+    assert zoo.load("zoo:vgg16/b1/hlo", folder=folder).name == "vgg16/training/b1/hlo"
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
         ("vgg61/training", "no program has 'vgg61': near are vgg19, vgg16, vgg-family"),
+        ("VGG16/b1", "no program has 'VGG16': near are vgg16"),
         ("train", "no program has 'train': near are training, train-split"),
         ("", "no program has ''"),
         ("vgg16/b1/vgg19", r"without 'vgg19' there are vgg16/training/b1/hlo, vgg16/training/b1/jaxpr$"),
@@ -170,6 +172,13 @@ def test_sets_by_words(folder: Path) -> None:
 def test_wrong_names_say_what_there_is(folder: Path, text: str, reason: str) -> None:
     with pytest.raises(ProblemError, match=reason):
         zoo.load(text, folder=folder)
+
+
+@pytest.mark.parametrize("wrong", [{"kind": "trainin"}, {"level": "HLO"}, {"split": "tset"}])
+def test_wrong_properties_are_refused(folder: Path, wrong: dict[str, str]) -> None:
+    (what,) = wrong
+    with pytest.raises(ProblemError, match=f"{what} is '{wrong[what]}': must be one of "):
+        zoo.names(**wrong, folder=folder)  # type: ignore[arg-type]
 
 
 @given(graphs(), st.integers(0, 5))

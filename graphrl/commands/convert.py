@@ -29,8 +29,8 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "input",
         metavar="IN",
-        help="graph JSON, ONNX, CostGraphDef text or a standard task graph, told apart by content; may be gzipped; or "
-        "zoo:NAME",
+        help="graph JSON, ONNX, a compiled XLA module (HLO text or proto), CostGraphDef text or a standard task graph, "
+        "told apart by content; may be gzipped; or zoo:NAME",
     )
     parser.add_argument("output", metavar="OUT", help="graph JSON file to write; gzipped if it ends in .gz")
     add_model(parser)

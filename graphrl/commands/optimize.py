@@ -29,8 +29,9 @@ from graphrl.units import format_bytes
 
 _DESCRIPTION = f"""Find a plan for a model: which device runs each op, and in which order.
 
-MODEL is graph JSON (see `graphrl convert`), ONNX, CostGraphDef text or a standard task graph (.stg), told apart by
-content; it may be gzipped. Or it is a program of the model zoo: zoo:ARCHITECTURE/KIND/bBATCH/LEVEL.
+MODEL is graph JSON (see `graphrl convert`), ONNX, a compiled XLA module (HLO text or proto), CostGraphDef text or a
+standard task graph (.stg), told apart by content; it may be gzipped. Or it is a program of the model zoo:
+zoo:ARCHITECTURE/KIND/bBATCH/LEVEL.
 
 methods: {", ".join(SOLVERS)}; some take options, as in name:option=value"""
 

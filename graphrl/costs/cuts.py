@@ -18,13 +18,15 @@ from ortools.graph.python import max_flow
 from graphrl.costs.needs import Needs
 from graphrl.graphs.graph import ComputationGraph
 
+MAX_BITS = 60  # of the sum of all sizes: the flow is in int64; of more, the lowest bits are left out, so that cuts may
+# then be said to need less than they do, and be not quite least
 DONE, OPEN, LATER = 0, 1, 2  # phases of ops: they have run, they may have run, they run later
 
 
 class Cut(NamedTuple):
     """A state of least memory in which an op can run."""
 
-    need: int  # bytes, while the op runs
+    need: int  # bytes, while the op runs, or fewer (see `MAX_BITS`)
     done: np.ndarray  # [n] bool, the ops that have run then, itself included
 
 
@@ -52,7 +54,6 @@ class Cuts:
         self._of, self._user = np.concatenate([of, pinned]), np.concatenate([user, np.full(len(pinned), self._n)])
         self._before, self._after = (side.astype(np.int64) for side in a.dependencies())
         self._successors = _groups(self._before, self._after, self._n)
-        self._no_limit = int(self._least.sum()) + 1
 
     def least(
         self, op: int, phase: np.ndarray | None = None, *, late: bool = False, weight: np.ndarray | None = None
@@ -85,8 +86,10 @@ class Cuts:
         heads = [at + live, node[self._user[use]], node[self._before[order]], [node[op]]]
         heads += [np.full(len(tails[-2]), sink), [sink]]  # the last so that the network has a sink; it lets nothing by
         limited = (self._least if weight is None else weight)[live]
+        coarse = max(0, int(limited.sum(dtype=float)).bit_length() - MAX_BITS)
+        limited = limited >> coarse
         tail, head = np.concatenate(tails), np.concatenate(heads)
-        capacity = np.concatenate([limited, np.full(len(tail) - len(live) - 1, self._no_limit), [0]])
+        capacity = np.concatenate([limited, np.full(len(tail) - len(live) - 1, int(limited.sum()) + 1), [0]])
         flow = max_flow.SimpleMaxFlow()
         flow.add_arcs_with_capacity(tail.astype(np.int32), head.astype(np.int32), capacity)
         flow.solve(source, sink)
@@ -94,7 +97,7 @@ class Cuts:
         side = flow.get_sink_side_min_cut() if late else flow.get_source_side_min_cut()
         done[[place for place in side if place <= sink]] = not late
         done[source], done[sink] = True, False
-        return Cut(need + int(flow.optimal_flow()), done[node[:-1]])
+        return Cut(need + (int(flow.optimal_flow()) << coarse), done[node[:-1]])
 
 
 def _groups(key: np.ndarray, value: np.ndarray, count: int) -> list[np.ndarray]:

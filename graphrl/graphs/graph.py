@@ -65,7 +65,7 @@ class Op:
     flops: int = 0
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False)
 class GraphArrays:
     """A graph as indices: n ops in the graph's order, t tensors that some op produces (in the order of their
     producers and outputs), e uses, f control edges. External inputs cost nothing and do not appear.
@@ -96,6 +96,10 @@ class GraphArrays:
 
     def dependencies(self) -> tuple[np.ndarray, np.ndarray]:
         """All distinct (source op, target op) pairs, data and control, sorted: two `[m] int32` arrays."""
+        return self._dependencies
+
+    @functools.cached_property
+    def _dependencies(self) -> tuple[np.ndarray, np.ndarray]:
         source = np.concatenate([self.producer[self.use_tensor], self.control_source]).astype(np.int64)
         target = np.concatenate([self.use_op, self.control_target]).astype(np.int64)
         pairs = np.unique(source * max(1, self.num_ops) + target)

@@ -61,6 +61,8 @@ def find_solver(method: str) -> "Solver":
     Raises:
       ProblemError: there is no such method or option, or a value is not of its type; the message lists the known.
     """
+    if not isinstance(method, str):
+        raise ProblemError(f"method is of type {type(method).__name__}: must be a name, as in 'auto'")
     name, colon, options = method.partition(":")
     if name not in SOLVERS:
         raise ProblemError(f"unknown method {name!r}: known are {', '.join(SOLVERS)}")

@@ -24,6 +24,7 @@ _SEPARATOR = "_graphrl_"
 _MARK = re.compile(_SEPARATOR.encode() + rb"([0-9a-f]{16})")
 _TICKET = re.compile(r"graphrl stopped this compilation: ([0-9a-f]{16})")
 _HEAD = 4096  # bytes: the module's name is the first field of its proto
+_LONGEST = 200  # characters of a name that come before a mark, which must be in the head
 
 _rules: dict[str, Rule] = {}
 _reasons: dict[str, Exception] = {}
@@ -66,7 +67,7 @@ def register() -> None:
 
 def marked(name: str, mark: str) -> str:
     """The name with a mark (16 lower-case hexadecimal digits) in place of the one that it may have."""
-    return f"{name.partition(_SEPARATOR)[0]}{_SEPARATOR}{mark}"
+    return f"{name.partition(_SEPARATOR)[0][:_LONGEST]}{_SEPARATOR}{mark}"
 
 
 def set_rule(mark: str, rule: Rule) -> None:

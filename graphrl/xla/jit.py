@@ -74,6 +74,12 @@ class PlannedFunction:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self._plain, name)
 
+    def __copy__(self) -> "PlannedFunction":
+        return self  # as functions do: a second one would lose its plans together with this one
+
+    def __deepcopy__(self, memo: object) -> "PlannedFunction":
+        return self
+
     def __repr__(self) -> str:
         return f"<graphrl.jit of {self._fn!r}>"
 
@@ -174,9 +180,11 @@ def jit(
     """`jax.jit`, and XLA runs each program in the order that needs the least memory.
 
     The first call with new shapes searches for `seconds` beside compiling; what it finds is kept on disk, so that the
-    next process only compiles. Programs with less than a mebibyte of intermediate results are left alone. Never worse
-    than XLA: see `graphrl.compile`, which does the same for given arguments. Under another transformation (`jax.grad`,
-    `jax.vmap`, an outer `jax.jit`, ...) it is `jax.jit`: put `graphrl.jit` outermost.
+    next process only compiles. Programs with less than a mebibyte of temporaries are left alone, and so are the bodies
+    of loops (`jax.lax.scan`, ...). Never worse than XLA: see `graphrl.compile`, which does the same for given
+    arguments. Under another transformation (`jax.grad`, `jax.vmap`, an outer `jax.jit`, ...) it is `jax.jit`: put
+    `graphrl.jit` outermost. Donated arguments stay valid in a planned program, which cannot write into them; what that
+    costs counts against its order.
 
     Unlike `jax.jit`, two `graphrl.jit` of one function share no compiled programs: call it once, not in a loop.
 

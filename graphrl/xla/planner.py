@@ -8,16 +8,19 @@ import jax
 
 from graphrl.graphs.readers.hlo_module import HloModule
 from graphrl.units import format_bytes
+from graphrl.xla.assignment import TempPredictor
 from graphrl.xla.callback import Unplanned
 from graphrl.xla.plan_cache import Decision, Decisions
 from graphrl.xla.report import Report
-from graphrl.xla.search import decide, is_small
+from graphrl.xla.search import MIN_BYTES, decide, is_small
 from graphrl.xla.settings import Settings
 
 _SHARED = Decisions(on_disk=True)
 
 # A search uses all cores, and a second thread with the same program shall find what the first one found.
 _searching = threading.RLock()
+
+_BODIES = frozenset(("while", "conditional", "call"))  # instructions with computations of their own
 
 
 class Planner:
@@ -39,10 +42,10 @@ class Planner:
         Raises:
           Unplanned: it needs a search.
         """
-        if is_small(module):
-            self.reports[module.fingerprint] = Report(module.name, False, "left alone: too small to gain anything")
+        found = None if is_small(module) else self._find(module)
+        if found is None and _needs_little(module):
+            self.reports[module.fingerprint] = Report(module.name, False, _left_alone(module))
             return None
-        found = self._find(module)
         if found is None or not found[0].serves(self.settings):
             raise Unplanned(module)
         self._report(module, found[0], from_cache=found[1])
@@ -86,3 +89,16 @@ class Planner:
     def _report(self, module: HloModule, decision: Decision, *, from_cache: bool) -> None:
         if module.fingerprint not in self.reports:
             self.reports[module.fingerprint] = Report.of(module.name, decision, from_cache=from_cache)
+
+
+def _needs_little(module: HloModule) -> bool:
+    """Whether it is not worth a search: XLA's own schedule needs next to nothing, however much the program makes."""
+    return is_small(module) or TempPredictor(module)(module.order(module.entry)) < MIN_BYTES
+
+
+def _left_alone(module: HloModule) -> str:
+    """One line why; a program may be large only in what it repeats."""
+    inside = sorted({i.opcode for i in module.entry.instructions} & _BODIES)
+    if inside:
+        return f"left alone: too small outside of its {' and '.join(inside)} bodies, where XLA's order stays"
+    return "left alone: too small to gain anything"

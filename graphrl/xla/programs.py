@@ -121,6 +121,8 @@ def training_step(
 def _open(model: Any, inputs: Any, batch: int | None, weights: Any, call: dict[str, Any]) -> tuple[Parts, Any]:
     if batch is not None and (isinstance(batch, bool) or not isinstance(batch, int) or batch < 1):
         raise GraphrlError(f"batch is {batch!r}: must be an integer of at least 1")
+    if not all(hasattr(leaf, "shape") and hasattr(leaf, "dtype") for leaf in jax.tree_util.tree_leaves(inputs)):
+        raise GraphrlError("inputs must be arrays or jax.ShapeDtypeStruct(shape, dtype), alone or in a pytree")
     first = () if batch is None else (batch,)
     inputs = jax.tree_util.tree_map(lambda x: jax.ShapeDtypeStruct((*first, *x.shape), x.dtype), inputs)
     return open_model(model, inputs, weights, call), inputs

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from graphrl.costs.bounds import lower_bound
+from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.graphs.readers.hlo import HloProgram, read_hlo
 from graphrl.graphs.readers.hlo_module import HloModule
 from graphrl.graphs.roofline import DEFAULT_CHIP
@@ -154,7 +155,19 @@ def _budget(settings: Settings) -> Budget:
 def temp_bound(program: HloProgram, sequence: Sequence[str]) -> float:
     """Bytes that XLA's temporaries need in any order, beside the results; a good order makes the bound tight."""
     everything, results = counted(program)
-    return max(0.0, lower_bound(everything.graph, PROBLEM, order_of(program, sequence)) - results)
+    graph = everything.graph
+    least = ComputationGraph(graph.name, tuple(map(_needed, graph.ops)), graph.inputs, graph.outputs)
+    return max(0.0, lower_bound(least, PROBLEM, order_of(program, sequence)) - results)
+
+
+def _needed(op: Op) -> Op:
+    """An op with the bytes that it needs for certain. What a loop or a branch needs inside may lie in the buffers of
+    what it is given and what it gives, while they hold nothing; the results of a call in those of its operands.
+    """
+    outputs = op.outputs
+    if op.type == "call":
+        outputs = tuple(t if t.alias else dataclasses.replace(t, bytes=0, reuses=None) for t in outputs)
+    return dataclasses.replace(op, outputs=outputs, workspace_bytes=0)
 
 
 def _orders(

@@ -46,6 +46,12 @@ class Settings:
             )
         check_seed(self.seed)
         check_limit(self.recompute)
+        if self.seconds is None:
+            raise ProblemError("seconds is None: must be a finite number above 0")
+        if not isinstance(self.cache, bool):
+            raise ProblemError(f"cache is {self.cache!r}: must be True or False")
+        if self.progress is not None and not callable(self.progress):
+            raise ProblemError(f"progress is of type {type(self.progress).__name__}: must be a function")
         _ = self.budget
         find_solver(self.method)
 

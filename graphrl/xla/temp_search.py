@@ -27,13 +27,14 @@ METHOD = "auto"
 RULES = 4  # orders of rules of each graph whose figure is predicted
 PASS_SLACK, NEAR_SLACK = 1.01, 1.003  # peaks above the best by more are not predicted
 TRIES = 20  # random orders in search of one whose peak is low enough
+IDLE = 1_000  # turns that find no new order, after which there are none, or hardly any
 
 
 def counted(program: HloProgram) -> tuple[HloProgram, int]:
-    """The program with results that count from when they are written, and the bytes of all results."""
+    """The program with results that count from when they are written, and the bytes of the buffers of all results."""
     other = read_hlo(program.module, chip=DEFAULT_CHIP, count_results=True)
-    arrays = other.graph.arrays
-    return other, int(arrays.tensor_bytes[arrays.kept & (arrays.alias < 0)].sum())
+    flow = Flow(other.graph)
+    return other, sum(size for size, pinned in zip(flow.size, flow.pinned, strict=True) if pinned)
 
 
 def least_temp(
@@ -89,7 +90,7 @@ class _Search:
         self._least = 0
 
     def run(self) -> None:
-        """Predicts orders until the budget is spent; nothing cheap proves that one is optimal."""
+        """Predicts orders until the budget is spent, or no new ones are found; nothing cheap proves one optimal."""
         graph = self._program.graph
         for order in (self._program.schedule, *self._starts):
             self._try(np.asarray(order, np.int64))
@@ -99,8 +100,11 @@ class _Search:
             for order in passes.orders[:RULES]:
                 self._try(order)
         nearby, rng = Nearby(Flow(graph)), np.random.default_rng(self._seed)
+        last, known = 0, len(self._predicted)
         for turn in itertools.count():
-            if self._over():
+            if len(self._predicted) > known:
+                last, known = turn, len(self._predicted)
+            if self._over() or turn - last > IDLE:
                 return
             passes = makers[turn % 4 % 2]
             if turn % 4 < 2 and (turn < 2 or passes.peak > passes.bound):

@@ -8,7 +8,7 @@ from graphrl.compare.report import markdown
 from real_programs.programs import INFERENCE, TRAINING, parts
 from real_programs.settings import MB, Settings, megabytes, ratio
 from real_programs.subject import Subject
-from real_programs.temporaries import RECOMPUTE, bytes_of, of_heuristics, of_plan, of_recomputation, of_xla
+from real_programs.temporaries import RECOMPUTE, bytes_of, of_bound, of_heuristics, of_plan, of_recomputation, of_xla
 
 # program: MB of temporaries, and whether as much is enough or it must be less
 TARGETS = {
@@ -65,6 +65,7 @@ def _row(settings: Settings, subject: Subject) -> _Row:
     xla = [of_xla(settings, subject, scheduler) for scheduler in ("default", "memory")]
     heuristic = of_heuristics(settings, subject)
     plans = [of_plan(settings, subject, seconds) for seconds in settings.times]
+    bound = of_bound(settings, subject, settings.times[-1]) if plans[-1] else None
     again = of_recomputation(settings, subject, settings.times[0])
     default, less, best = (bytes_of(figures) for figures in (*xla, plans[-1]))
     cells = [
@@ -74,7 +75,7 @@ def _row(settings: Settings, subject: Subject) -> _Row:
         megabytes(less),
         megabytes(bytes_of(heuristic)) + (f" ({heuristic['found_by']})" if heuristic else ""),
         *(megabytes(bytes_of(plan)) for plan in plans),
-        megabytes(plans[-1]["bound"] if plans[-1] else None),
+        megabytes(bound["bound"] if bound else None),
         *(_ratio(best, whole) for whole in (less, default)),
         megabytes(bytes_of(again)),
         _ratio(bytes_of(again), less),

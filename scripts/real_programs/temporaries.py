@@ -7,11 +7,13 @@ Figures are XLA's own, from compilations that differ from users' only in the eff
 from collections.abc import Sequence
 
 from graphrl.errors import GraphrlError
+from graphrl.graphs.readers.hlo import read_hlo
+from graphrl.graphs.roofline import DEFAULT_CHIP
 from graphrl.optimize import optimize
 from graphrl.solvers.base import Budget
 from graphrl.xla.hook import Scheduler
 from graphrl.xla.plan_cache import places
-from graphrl.xla.search import decide, memory_of, order_of, temp_bound
+from graphrl.xla.search import decide, memory_of, order_of, temp_bound, undonated
 from graphrl.xla.settings import Settings as Asked
 from graphrl.xla.temp_search import least_temp
 from real_programs.measurements import Figures
@@ -74,7 +76,7 @@ def of_recomputation(settings: Settings, subject: Subject, seconds: float) -> Fi
 
 
 def of_plan(settings: Settings, subject: Subject, seconds: float) -> Figures | None:
-    """Under graphrl's plan: `found_by`, `predicted`, `temp`, `bound`, `seconds` in all; its order is kept
+    """Under graphrl's plan: `found_by`, `predicted`, `temp`, `seconds` in all; its order is kept
     (`planned_order`). What a user of `graphrl.compile(seconds=...)` gets, without what earlier plans found.
     """
 
@@ -82,6 +84,16 @@ def of_plan(settings: Settings, subject: Subject, seconds: float) -> Figures | N
         return (_predicted_plan if settings.cheap else _compiled_plan)(subject, seconds)
 
     return settings.measurements.get(_key(settings, subject, _plan_name(seconds)), measure)
+
+
+def of_bound(settings: Settings, subject: Subject, seconds: float) -> Figures | None:
+    """What no order needs less than: `bound` (`search.temp_bound`), found with the help of a plan's order."""
+
+    def measure() -> Figures:
+        program = read_hlo(undonated(subject.module("default")), chip=DEFAULT_CHIP)
+        return {"bound": temp_bound(program, subject.sequence(planned_order(subject, seconds)))}
+
+    return settings.measurements.get(_key(settings, subject, "bound"), measure)
 
 
 def planned_order(subject: Subject, seconds: float) -> tuple[int, ...]:
@@ -113,7 +125,6 @@ def _compiled_plan(subject: Subject, seconds: float) -> Figures:
         "found_by": decision.found_by or "XLA",
         "predicted": subject.predict(subject.sequence(order)),
         "temp": decision.xla_bytes if decision.order is None else decision.graphrl_bytes,
-        "bound": decision.bound,
         "seconds": decision.search_seconds,
     }
 
@@ -129,7 +140,6 @@ def _predicted_plan(subject: Subject, seconds: float) -> Figures:
         "found_by": plan.method,
         "predicted": subject.predict(sequence),
         "temp": None,
-        "bound": temp_bound(hlo, sequence),
         "seconds": plan.seconds,
     }
 

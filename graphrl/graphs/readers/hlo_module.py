@@ -160,6 +160,7 @@ def _serialized(data: Any) -> bytes:
 
 def _from_text(text: str) -> bytes:
     try:
+        import jax  # noqa: F401  # before jaxlib: it silences the log that XLA writes to standard error
         from jaxlib._hlo import hlo_module_from_text  # type: ignore[import-not-found]
     except ImportError:
         raise GraphError("this jaxlib has no parser for HLO text: must be a serialized HloModuleProto") from None

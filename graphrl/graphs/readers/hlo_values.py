@@ -116,10 +116,10 @@ class ValueReader:
             body = self.module.computations[i.called[0]]
             passed = self._passed(body)
             for index, roots in operands[0].items():
-                yield index, roots, passed.get(index) != (0, index)
+                yield index, roots, passed.get(index) != (0, index, False)
         elif i.opcode == "call":
-            for index, (number, at) in self._passed(self.module.computations[i.called[0]]).items():
-                yield index, operands[number][at], False
+            for index, (number, at, overwritten) in self._passed(self.module.computations[i.called[0]]).items():
+                yield index, operands[number][at], overwritten
         elif i.opcode in _RESULT:
             for index, _ in i.shape.leaves:
                 at = (*_RESULT[i.opcode], *index)
@@ -129,13 +129,16 @@ class ValueReader:
             for pair in in_place_pairs(self.module, i):
                 yield pair.output_index, operands[pair.operand].get(pair.operand_index, ()), True
 
-    def _passed(self, computation: Computation) -> dict[Index, tuple[int, Index]]:
-        """Leaves of a computation's result that are parameters as they came: number and leaf of each."""
+    def _passed(self, computation: Computation) -> dict[Index, tuple[int, Index, bool]]:
+        """Leaves of a computation's result that lie in the buffers of parameters: number and leaf of each, and whether
+        something was written over it.
+        """
         values = self.of(computation)
         found = {}
         for index, roots in values.leaves[computation.root.name].items():
-            if len(roots) == 1 and values.buffer(roots[0]) == roots[0] and roots[0] in values.origin:
-                found[index] = values.origin[roots[0]]
+            buffer = values.buffer(roots[0]) if len(roots) == 1 else ""
+            if buffer in values.origin:
+                found[index] = (*values.origin[buffer], buffer != roots[0])
         return found
 
 

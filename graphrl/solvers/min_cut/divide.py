@@ -47,7 +47,7 @@ class Division:
         parts = [(0, len(order))]
         while parts and not over():
             begin, end = parts.pop()
-            peak, at = self._arrange(order, begin, end, places)
+            peak, at = self._arrange(order, begin, end, places, over)
             if peak <= target:
                 continue
             op, phase = int(order[at]), np.full(len(order), OPEN)
@@ -65,7 +65,9 @@ class Division:
             parts += [part for part in ((begin, middle), (middle + 1, end)) if part[1] - part[0] > 1]
         return order
 
-    def _arrange(self, order: np.ndarray, begin: int, end: int, places: np.ndarray) -> tuple[int, int]:
+    def _arrange(
+        self, order: np.ndarray, begin: int, end: int, places: np.ndarray, over: Callable[[], bool]
+    ) -> tuple[int, int]:
         """Puts the ops of a part, in place, as that of the orders has them in which they need least; gives the peak of
         the part and where it is.
         """
@@ -77,6 +79,8 @@ class Division:
             self.evaluations += 1
             if best is None or usage.max() < best[0]:
                 best = int(usage.max()), begin + int(usage.argmax()), tried
+            if over():
+                break
         assert best is not None
         order[begin:end] = best[2]
         return best[0], best[1]

@@ -1,6 +1,6 @@
 """Orders through minimum cuts, one pass of divide and conquer after the other, from the orders of quick rules."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -27,6 +27,7 @@ class Passes:
       graph: to be ordered on one device; resident weights count nowhere here.
       seed: of the choices that passes make.
       starts: orders `[n]` of ops beside those of the rules.
+      over: whether, after so many evaluations, no more rules are to be tried.
 
     Attributes:
       usage: gives the bytes at each op of an order.
@@ -35,13 +36,23 @@ class Passes:
       bound: bytes that no order's peak is below.
     """
 
-    def __init__(self, graph: ComputationGraph, seed: int, starts: Sequence[np.ndarray] = ()) -> None:
+    def __init__(
+        self,
+        graph: ComputationGraph,
+        seed: int,
+        starts: Sequence[np.ndarray] = (),
+        over: Callable[[int], bool] = lambda evaluations: False,
+    ) -> None:
         self._graph = graph
         flow = Flow(graph)
         self.usage = Usage(flow)
-        rules = [*starts, *memory_orders(flow), *(rule(flow) for rule in (xla_list, xla_depth_first, xla_post_order))]
-        orders = [np.array(order, np.int64) for order in rules]
-        peaks = [int(self.usage(order).max()) for order in orders]
+        orders: list[np.ndarray] = []
+        peaks: list[int] = []
+        for order in _orders(flow, starts):
+            orders.append(np.array(order, np.int64))
+            peaks.append(int(self.usage(orders[-1]).max()))
+            if over(len(orders)):
+                break
         self.orders = [orders[i] for i in np.argsort(peaks, kind="stable")]
         self.best, self.peak = self.orders[0], min(peaks)
         needs = Needs(graph)
@@ -50,6 +61,7 @@ class Passes:
         self._rng = np.random.default_rng(seed)
         self._made = 0
         self.bound = 0
+        self._tightened_by: np.ndarray | None = None
         self.tighten()
 
     @property
@@ -78,5 +90,14 @@ class Passes:
         return order
 
     def tighten(self) -> None:
-        """Improves the bound with the help of the best order."""
-        self.bound = max(self.bound, int(lower_bound(self._graph, Problem(), self.best)))
+        """Improves the bound with the help of the best order, if that may."""
+        if self.peak > self.bound and self.best is not self._tightened_by:
+            self._tightened_by = self.best
+            self.bound = max(self.bound, int(lower_bound(self._graph, Problem(), self.best)))
+
+
+def _orders(flow: Flow, starts: Sequence[np.ndarray]) -> Iterator[Sequence[int] | np.ndarray]:
+    yield from starts
+    yield from memory_orders(flow)
+    for rule in (xla_list, xla_depth_first, xla_post_order):
+        yield rule(flow)

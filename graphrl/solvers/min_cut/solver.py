@@ -35,7 +35,7 @@ def solve(
     """
     require_one_device("min-cut", problem)
     watch = Watch(budget, progress)
-    passes = Passes(graph, seed, starts)
+    passes = Passes(graph, seed, starts, watch.over)
 
     def plan() -> Plan:
         return Plan.from_order(

@@ -9,7 +9,9 @@ environment variable GRAPHRL_ZOO names a folder with another zoo.
 """
 
 import os
+from typing import get_args
 
+from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.zoo.catalogue import DATA, PREFIX, Entry, entries, home, select, select_one
 from graphrl.graphs.datasets.zoo.noise import augmented
 from graphrl.graphs.datasets.zoo.program import KINDS, LEVELS, ZooProgram, program_name
@@ -50,8 +52,12 @@ def names(
     """Names of the programs with the given properties (see `ZooProgram`); of all, without any.
 
     Raises:
+      ProblemError: there is no such kind, level or split.
       GraphrlError: the folder holds no zoo.
     """
+    for what, value, known in (("kind", kind, KINDS), ("level", level, LEVELS), ("split", split, get_args(Split))):
+        if value is not None and value not in known:
+            raise ProblemError(f"{what} is {value!r}: must be one of {', '.join(known)}")
     wanted = {"architecture": architecture, "family": family, "kind": kind, "batch": batch, "level": level}
     return tuple(
         entry.name

@@ -106,7 +106,7 @@ def select(text: str, folder: str | os.PathLike[str] | None = None) -> tuple[Ent
     Args:
       text: words between slashes, in any order: an architecture, "inference" or "training", a batch size as in "b8",
         "jaxpr" or "hlo", "train-split", "valid-split" or "test-split", a family as in "resnet-family"; with `*` and `?`
-        as in file names. A program's name is such a text.
+        as in file names. A program's name is such a text; "zoo:" before it changes nothing.
       folder: of the files, by default `home()`.
 
     Raises:
@@ -114,6 +114,7 @@ def select(text: str, folder: str | os.PathLike[str] | None = None) -> tuple[Ent
     """
     everything = entries(folder)
     found: Sequence[Entry] = everything
+    text = text.removeprefix(PREFIX)
     for word in text.split("/"):
         if not any(fnmatchcase(known, word) for entry in everything for known in entry.words):
             raise ProblemError(f"zoo:{text}: no program has {word!r}: near are {_near(word, everything)}")
@@ -134,12 +135,13 @@ def select_one(text: str, folder: str | os.PathLike[str] | None = None) -> Entry
     found = select(text, folder)
     if len(found) > 1:
         raise ProblemError(
-            f"zoo:{text} stands for {len(found)} programs, where one is needed: for example zoo:{found[0].name}"
+            f"{PREFIX}{text.removeprefix(PREFIX)} stands for {len(found)} programs, where one is needed: for example "
+            f"{PREFIX}{found[0].name}"
         )
     return found[0]
 
 
 def _near(word: str, everything: Sequence[Entry]) -> str:
     words = sorted({known for entry in everything for known in entry.words})
-    near = difflib.get_close_matches(word, words, n=5, cutoff=0.4) or words[:5]
+    near = difflib.get_close_matches(word.lower(), words, n=5, cutoff=0.4) or words[:5]
     return ", ".join(near)
