@@ -93,10 +93,12 @@ def measure_resident(recipe: Recipe, schedule: Schedule = "default", *, seed: in
       seed: of the arguments that the recipe leaves abstract (`xla.arguments`).
 
     Raises:
-      GraphrlError: no Linux, or the process fails: its last words.
+      GraphrlError: no such schedule, no Linux, or the process fails: its last words.
     """
     if not _STATUS.exists():
         raise GraphrlError(f"the resident size is read from {_STATUS}, which only Linux has")
+    if isinstance(schedule, str) and schedule not in ("default", "memory"):
+        raise GraphrlError(f"schedule is {schedule!r}: XLA's are 'default' and 'memory'")
     if isinstance(schedule, Mapping):
         asked: Any = dict(schedule)
     else:

@@ -91,6 +91,8 @@ def decide(lowered: jax.stages.Lowered, module: HloModule, settings: Settings, k
     if settings.recompute:
         best = min([best, *_recomputed(program, settings, known, best)], key=lambda candidate: candidate.predicted)
     figures = _measured(lowered, module, best)
+    if figures.reason and best is not ordered:
+        best, figures = ordered, _measured(lowered, module, ordered)
     return Decision(
         fingerprint=module.fingerprint,
         jaxlib=jaxlib_version(),

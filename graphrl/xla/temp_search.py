@@ -51,7 +51,8 @@ def least_temp(
       program: of the module.
       predict: bytes of temporaries for a sequence of all instructions.
       starts: orders `[n]` of the graph's ops that take part.
-      budget: an evaluation is an order whose figure is predicted.
+      budget: an evaluation is an order whose figure is predicted. XLA's own, the starts and the best of the rules are
+        predicted whatever it is.
       seed: of all random choices.
       progress: is told the predicted bytes.
 
@@ -93,12 +94,12 @@ class _Search:
         """Predicts orders until the budget is spent, or no new ones are found; nothing cheap proves one optimal."""
         graph = self._program.graph
         for order in (self._program.schedule, *self._starts):
-            self._try(np.asarray(order, np.int64))
+            self._try(np.asarray(order, np.int64), always=True)
         graphs = (graph, counted(self._program)[0].graph)
         makers = [Passes(each, seed, self._starts) for seed, each in enumerate(graphs, self._seed)]
         for passes in makers:
             for order in passes.orders[:RULES]:
-                self._try(order)
+                self._try(order, always=order is passes.orders[0])
         nearby, rng = Nearby(Flow(graph)), np.random.default_rng(self._seed)
         last, known = 0, len(self._predicted)
         for turn in itertools.count():
@@ -145,9 +146,10 @@ class _Search:
             if self._over():
                 return
 
-    def _try(self, order: np.ndarray) -> None:
+    def _try(self, order: np.ndarray, *, always: bool = False) -> None:
+        """Predicts an order that is new, if the budget lasts, or always."""
         key = order.tobytes()
-        if key in self._predicted or (self.best is not None and self._over()):
+        if key in self._predicted or (self._over() and not always):
             return
         predicted = self._predicted[key] = self._predict(self._program.sequence(order))
         if self.best is None or predicted < self._least:
