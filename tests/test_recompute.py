@@ -162,7 +162,7 @@ def test_compile_keeps_clones_for_the_next_process(plans: Any, monkeypatch: pyte
     from graphrl.xla.plan_cache import Decisions
 
     args = network()[1]
-    compiled = functools.partial(graphrl.compile, network()[0], *args, seconds=1)
+    compiled = functools.partial(graphrl.compile, network()[0], *args, seconds=4)
     once, again = compiled(), compiled(recompute=0.2)
     report = again.report()
     assert report.planned
@@ -181,7 +181,7 @@ def test_compile_keeps_clones_for_the_next_process(plans: Any, monkeypatch: pyte
 def test_jit_recomputes(plans: Any) -> None:
     fn, _ = network()
     args = arguments(1)
-    planned = graphrl.jit(fn, seconds=1, recompute=0.2)
+    planned = graphrl.jit(fn, seconds=4, recompute=0.2)
     ours, theirs = jax.tree.leaves(planned(*args)), jax.tree.leaves(jax.jit(fn)(*args))
     assert all(a.tobytes() == b.tobytes() for a, b in zip(ours, theirs, strict=True))
     (report,) = planned.reports

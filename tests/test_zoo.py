@@ -296,9 +296,9 @@ def test_shipped_programs_have_both_schedules_of_xla(name: str) -> None:
     assert found.temp_bytes["memory"] < found.temp_bytes["default"]
 
 
-def test_the_largest_shipped_graph_loads_in_a_second() -> None:
+def test_the_largest_shipped_graph_loads_soon() -> None:
     largest = max(zoo.entries(), key=lambda entry: entry.ops)
     storage._content.cache_clear()
     start = time.process_time()
     assert len(zoo.load(largest.name).graph.ops) == largest.ops
-    assert time.process_time() - start < 1
+    assert time.process_time() - start < 3  # 0.6 s on a quiet core
