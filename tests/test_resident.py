@@ -51,7 +51,7 @@ def test_faults_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(GraphrlError, match=r"running wide_program:broken \{\} failed: ValueError: no such luck"):
         measure_resident(Recipe("wide_program:broken"))
     with pytest.raises(GraphrlError, match="schedule is 'fast': XLA's are 'default' and 'memory'"):
-        measure_resident(WIDE, "fast")
+        measure_resident(WIDE, "fast")  # type: ignore[arg-type]
     monkeypatch.setattr(resident, "_STATUS", resident._STATUS / "nowhere")
     with pytest.raises(GraphrlError, match="which only Linux has"):
         measure_resident(WIDE)
