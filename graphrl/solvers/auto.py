@@ -1,7 +1,7 @@
 """The default method: the portfolio that was best for the time (README, "Opponents", has the figures).
 
-First plans without search: list scheduling, the given order, list scheduling on fewer devices. Then, as long as no plan
-reaches the bound and the budget lasts:
+First plans without search: list scheduling, the given order, list scheduling on fewer devices; for makespan `hlfet`
+and, where there is time for it, `etf`. Then, as long as no plan reaches the bound and the budget lasts:
 
 peak memory of one device
   1. `series-parallel`, which is exact, where the graph is of that kind
@@ -19,6 +19,7 @@ makespan, and peak memory of several devices (`cp-sat` only if the budget is in 
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,11 +30,13 @@ from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Decisions, Progress
+from graphrl.solvers.list_rules import etf, hlfet
 from graphrl.solvers.list_scheduling import schedule
 from graphrl.solvers.plain import given_order
 from graphrl.solvers.portfolio import Portfolio, Stage
 
 DP_OPS, DP_SHARE, DP_SECONDS = 300, 0.2, 2.0
+ETF_OPS, ETF_SECONDS = 6_000, 10.0  # up to which it is tried, fewer where there are fewer seconds
 CUT_SHARE = 0.3
 PEAK_OPS, SMALL_OPS, MEDIUM_OPS = 60, 120, 300  # up to which CP-SAT is worth its time
 ANNEAL_EVALUATIONS = 8 * 256  # a window of all chains: fewer are not worth a program
@@ -47,7 +50,7 @@ def solve(
     Raises:
       Interrupted: on Ctrl-C, once there is a plan; it has the best of all so far.
     """
-    candidates = iter(_candidates(graph, problem))
+    candidates = _candidates(graph, problem, budget)
     first = next(candidates)
     bound = lower_bound(graph, problem, first[1])
     portfolio = Portfolio("auto", graph, problem, budget, seed, progress, bound)
@@ -55,8 +58,10 @@ def solve(
     return portfolio.run(_stages(graph, problem, budget))
 
 
-def _candidates(graph: ComputationGraph, problem: Problem) -> Iterator[Decisions]:
-    """List scheduling, the given order, and list scheduling on fewer devices, which is sometimes better."""
+def _candidates(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterator[Decisions]:
+    """List scheduling, the given order, list scheduling on fewer devices, which is sometimes better, and the textbook
+    rules, which on real graphs often are.
+    """
     yield schedule(graph, problem)
     yield given_order(graph, problem)
     devices = problem.devices // 2
@@ -66,6 +71,12 @@ def _candidates(graph: ComputationGraph, problem: Problem) -> Iterator[Decisions
         moved = len(graph.ops) + tensor * problem.devices + to  # a transfer's id depends on the number of devices
         yield placement, np.where(order < len(graph.ops), order, moved)
         devices //= 2
+    if problem.devices > 1 and problem.objective == "makespan":
+        placement, order, _ = hlfet(graph, problem)
+        yield placement, order
+        if len(graph.ops) <= ETF_OPS * min(1.0, math.inf if budget.seconds is None else budget.seconds / ETF_SECONDS):
+            placement, order, _ = etf(graph, problem)
+            yield placement, order
 
 
 def _stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterator[Stage]:
