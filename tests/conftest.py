@@ -3,14 +3,18 @@
 They are set here, before the first JAX call, so that pytest run by hand and `make test` see the same library.
 """
 
+import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("MPLBACKEND", "Agg")  # also for the processes that tests start
 
 import hypothesis
 import jax
+import pytest
 
+MANY_MAPPINGS = 15_000
 CACHE = Path(__file__).resolve().parents[1] / ".cache"
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -31,3 +35,15 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("graphrl")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_mappings() -> Iterator[None]:
+    """Frees compiled programs between files once they hold many memory mappings: the kernel allows a process some
+    65,000, and XLA crashes where it gets no more.
+    """
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and len(maps.read_bytes().splitlines()) > MANY_MAPPINGS:
+        jax.clear_caches()
+        gc.collect()
