@@ -11,8 +11,10 @@ peak memory of one device
   5. `min-cut` again, from those
 
 makespan, and peak memory of several devices (`cp-sat` only if the budget is in seconds), each from the best plan so far
-  free and link: `brkga+` for 3 tenths, then `anneal-keys`; up to 300 ops for 3 tenths too, and then `cp-sat`
-  rendezvous, up to 120 ops: `anneal-keys` for 3 tenths, `cp-sat` for half, `anneal-keys` for the rest
+  free and link: `brkga+` for 3 tenths, then `anneal-keys`; up to 300 ops for 3 tenths too, at most 5 s each, and then
+    `cp-sat`, which makes more of a long time
+  rendezvous, up to 12 ops for each second and 300 ops: `anneal-keys` for 3 tenths, `cp-sat` for half, `anneal-keys`
+    for the rest
   peak memory, up to 60 ops: `cp-sat` for half, `anneal-keys` for the rest
   otherwise `anneal-keys`
 """
@@ -38,7 +40,9 @@ from graphrl.solvers.portfolio import Portfolio, Stage
 DP_OPS, DP_SHARE, DP_SECONDS = 300, 0.2, 2.0
 ETF_OPS, ETF_SECONDS = 6_000, 10.0  # up to which it is tried, fewer where there are fewer seconds
 CUT_SHARE = 0.3
-PEAK_OPS, SMALL_OPS, MEDIUM_OPS = 60, 120, 300  # up to which CP-SAT is worth its time
+PEAK_OPS, PROOF_OPS = 60, 300  # up to which CP-SAT is worth its time, for peak memory and for makespan
+RENDEZVOUS_OPS = 12.0  # for each second: under rendezvous CP-SAT needs more time
+PROOF_SECONDS = 5.0  # of each method before CP-SAT
 ANNEAL_EVALUATIONS = 8 * 256  # a window of all chains: fewer are not worth a program
 
 
@@ -95,16 +99,18 @@ def _stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterat
             yield Stage("cp-sat", 0.5, options=_hint)
         yield Stage("anneal-keys", options=_hint)
     elif problem.transfer == "rendezvous":
-        if timed and ops <= SMALL_OPS:
+        if budget.seconds is not None and ops <= min(PROOF_OPS, RENDEZVOUS_OPS * budget.seconds):
             yield Stage("anneal-keys", 0.3, options=_hint)
             yield Stage("cp-sat", 0.7, options=_hint)
         yield Stage("anneal-keys", options=_hint)
     else:
-        proves = timed and ops <= MEDIUM_OPS
-        yield Stage("brkga+", 0.3)
-        yield Stage("anneal-keys", 0.45 if proves else 1.0, options=_hint)
-        if proves:
+        if timed and ops <= PROOF_OPS:
+            yield Stage("brkga+", 0.3, PROOF_SECONDS)
+            yield Stage("anneal-keys", 0.45, PROOF_SECONDS, options=_hint)
             yield Stage("cp-sat", options=_hint)
+        else:
+            yield Stage("brkga+", 0.3)
+            yield Stage("anneal-keys", options=_hint)
 
 
 def _orders(found: list[Decisions]) -> dict[str, Any]:
