@@ -45,6 +45,12 @@ def test_a_plan_of_graphrl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert planned.temp < 2 * wide_program.BYTES
 
 
+def test_freed_memory_is_returned_on_request() -> None:
+    for returning, threshold in ((False, None), (True, 131072)):
+        with pytest.raises(GraphrlError, match=f"failed: ValueError: {threshold}$"):
+            measure_resident(Recipe("wide_program:allocator"), returning=returning)
+
+
 def test_faults_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(GraphrlError, match=r"'wide_program:deep': .*must be package.module:function"):
         Recipe("wide_program:deep").build()

@@ -1,7 +1,8 @@
 """A program whose memory depends on its order, for processes that measure it."""
 
-from typing import Any
+from typing import os
 
+import Any
 import jax
 
 BRANCHES, ROWS, WIDTH = 16, 2048, 512
@@ -26,3 +27,8 @@ def wide(branches: int = BRANCHES) -> tuple[Any, tuple[Any, ...]]:
 def broken() -> None:
     """A recipe that fails."""
     raise ValueError("no such luck")
+
+
+def allocator() -> None:
+    """Raises what the environment says of the C library's allocator."""
+    raise ValueError(os.environ.get("MALLOC_MMAP_THRESHOLD_"))

@@ -3,7 +3,10 @@
 XLA's own figure says what it plans to hold; this is what the operating system sees. Each measurement is a process of
 its own, which builds the program, compiles it, makes its arguments, and then samples its resident size every
 `INTERVAL` seconds from before the first call until its results are there. So the rise holds the temporaries, the
-results, and what XLA's threads and kernels allocate beside them, which is the same for every schedule.
+results, and what XLA's threads and kernels allocate beside them. Of that the C library keeps much when it is freed:
+glibc raises the size from which it asks the system for memory of its own, and gives it back, as blocks are freed, and
+below that size the blocks' places depend on threads and their timing. On EfficientNetB0's training step that is 400
+MB, and on others it differs by schedule, so that it hides what a schedule saves. `returning` fixes that size.
 
 A program is named by a `Recipe`, since a function cannot travel to another process. Linux only (`/proc`).
 """
@@ -24,6 +27,7 @@ from typing import Any, Literal
 from graphrl.errors import GraphrlError
 
 INTERVAL = 0.002  # seconds between two samples, as facts/realgraphs.md 5 measured
+RETURNING = {"MALLOC_MMAP_THRESHOLD_": str(2**17)}  # glibc's first value, which naming it fixes (mallopt(3))
 _STATUS = Path("/proc/self/status")
 
 Schedule = Literal["default", "memory"] | Sequence[int] | Mapping[str, Any]
@@ -82,7 +86,9 @@ class Resident:
         return self.peak - self.before
 
 
-def measure_resident(recipe: Recipe, schedule: Schedule = "default", *, seed: int = 0) -> Resident:
+def measure_resident(
+    recipe: Recipe, schedule: Schedule = "default", *, seed: int = 0, returning: bool = False
+) -> Resident:
     """Runs a program once in a new process.
 
     Args:
@@ -91,6 +97,8 @@ def measure_resident(recipe: Recipe, schedule: Schedule = "default", *, seed: in
         process reads from the disk or, before it measures, searches for; or the places of all instructions in
         `HloModule.entry.instructions` as they shall run (`plan_cache.places` finds them for names).
       seed: of the arguments that the recipe leaves abstract (`xla.arguments`).
+      returning: whether the process gives all that kernels free back to the system at once (glibc). It then runs
+        slower, and what is left is close to XLA's figure.
 
     Raises:
       GraphrlError: no such schedule, no Linux, or the process fails: its last words.
@@ -108,7 +116,7 @@ def measure_resident(recipe: Recipe, schedule: Schedule = "default", *, seed: in
     done = subprocess.run(
         [sys.executable, "-m", __name__],
         input=json.dumps(task),
-        env=os.environ | {"PYTHONPATH": paths},
+        env=os.environ | {"PYTHONPATH": paths} | (RETURNING if returning else {}),
         capture_output=True,
         text=True,
         check=False,
