@@ -1,8 +1,8 @@
 """A program whose memory depends on its order, for processes that measure it."""
 
 import os
-
 from typing import Any
+
 import jax
 
 BRANCHES, ROWS, WIDTH = 16, 2048, 512
