@@ -23,6 +23,7 @@ from graphrl.plan import OpStep, Plan, TransferStep
 from graphrl.solvers.base import Budget, Interrupted, Progress
 
 if TYPE_CHECKING:
+    from graphrl.envs.registry import make
     from graphrl.graphs.readers.jaxpr import from_jax
     from graphrl.xla.compile import Executable, compile
     from graphrl.xla.jit import PlannedFunction, jit
@@ -51,6 +52,7 @@ __all__ = [
     "compile",
     "from_jax",
     "jit",
+    "make",
     "optimize",
     "read_graph",
     "write_json",
@@ -63,6 +65,7 @@ _LAZY = {  # these import jax, which takes a second
     "compile": "graphrl.xla.compile",
     "from_jax": "graphrl.graphs.readers.jaxpr",
     "jit": "graphrl.xla.jit",
+    "make": "graphrl.envs.registry",
 }
 
 

@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 failed (a bad file, no plan within the memory limit, inter
 
 import argparse
 import contextlib
+import difflib
 import importlib
 import os
 import signal
@@ -21,6 +22,8 @@ COMMANDS = {
     "optimize": "find a better plan for a model: which device runs each op, in which order",
     "compare": "compare methods on many graphs at equal budget",
     "convert": "turn any readable model into graph JSON",
+    "train": "train an agent",
+    "evaluate": "compare a trained agent with classical methods",
     "bench": "measure the throughput of the search on this machine",
 }
 
@@ -34,7 +37,15 @@ _EXAMPLES = """examples:
 
 
 class _Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose errors are one line."""
+    """An ArgumentParser whose errors are one line, and of the command that was asked for."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown and self.get_default("run"):  # a command's own parser: the one above knows none of its options
+            options = [option for option in self._option_string_actions if option.startswith("--")]
+            near = difflib.get_close_matches(unknown[0].split("=")[0], options, n=1) if unknown[0][0] == "-" else []
+            self.error(f"unrecognized arguments: {' '.join(unknown)}" + (f": is it {near[0]}?" if near else ""))
+        return found, unknown
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {' '.join(message.split())} ({self.prog} --help tells more)\n")

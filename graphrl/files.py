@@ -4,8 +4,10 @@ import contextlib
 import gzip
 import mmap
 import os
+import re
 import secrets
 import stat
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import IO, Any
 from graphrl.errors import GraphrlError
 
 GZIP_MAGIC = b"\x1f\x8b"
+PICTURES = ("png", "svg", "pdf")  # endings of the pictures that we write
 
 Content = bytes | mmap.mmap  # both give ints by index, bytes by slice, and len
 
@@ -21,7 +24,21 @@ Content = bytes | mmap.mmap  # both give ints by index, bytes by slice, and len
 def shown(path: str | os.PathLike[str]) -> str:
     """The path as one printable line: quoted if it holds line breaks or bytes that are no text."""
     name = str(path)
-    return name if name.isprintable() else repr(name)
+    return name if name and name.isprintable() else repr(name)
+
+
+def check_path(path: object) -> None:
+    """Raises GraphrlError if it is no path: an int would be taken for an open file."""
+    if not isinstance(path, str | os.PathLike):
+        raise GraphrlError(f"a path is of type {type(path).__name__}: must be text or an os.PathLike")
+
+
+def descriptor_of(path: str | os.PathLike[str]) -> int | None:
+    """The number of the open file of this process that a path such as /dev/stdout or /dev/fd/3 means; else None."""
+    match = re.fullmatch(r"/dev/(stdout|stderr)|(?:/dev|/proc/self)/fd/(\d{1,9})", os.fspath(path))
+    if match is None:
+        return None
+    return int(match[2]) if match[2] else {"stdout": 1, "stderr": 2}[match[1]]
 
 
 @contextlib.contextmanager
@@ -31,6 +48,7 @@ def content(path: str | os.PathLike[str]) -> Iterator[Content]:
     Raises:
       GraphrlError: on entry, one line, if the file is missing, a directory, a device, unreadable or broken gzip.
     """
+    check_path(path)
     with contextlib.ExitStack() as stack:
         try:
             data = _contents(path, stack)
@@ -66,7 +84,8 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[IO[Any]], ob
 
     A symbolic link is followed, an existing file keeps its permission bits (a new one gets those of the umask), and a
     file that the user may not write is refused although its folder would allow the exchange. What is no plain file
-    (a pipe, /dev/stdout) is written directly, as there is nothing to exchange.
+    (a pipe, a device) is written directly, as there is nothing to exchange; so are /dev/stdout and its like, whatever
+    they are: they get it where they stand.
 
     Args:
       path: of the file.
@@ -77,6 +96,7 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[IO[Any]], ob
     Raises:
       GraphrlError: one line, if the file cannot be written; the old file, if any, is untouched.
     """
+    check_path(path)
     try:
         _write(path, write, binary)
     except (OSError, ValueError) as error:
@@ -86,6 +106,13 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[IO[Any]], ob
 
 
 def _write(path: str | os.PathLike[str], write: Callable[[IO[Any]], object], binary: bool) -> None:
+    opened = descriptor_of(path)
+    if opened is not None:  # may be a file that the shell opened, perhaps to append: an exchange would lose the rest
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        with _text_or_binary(os.dup(opened), binary) as file:
+            write(file)
+        return
     target = Path(os.path.realpath(path))
     mode = None
     with contextlib.suppress(FileNotFoundError):

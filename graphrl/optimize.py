@@ -6,19 +6,23 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from graphrl.agents import METHODS
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Objective, Problem, Transfer
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets import zoo
+from graphrl.graphs.datasets.sets import is_zoo
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.readers import read_graph
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip
 from graphrl.plan import Plan
-from graphrl.solvers import find_solver
+from graphrl.solvers import SOLVERS, find_solver
 from graphrl.solvers.base import Budget, Interrupted, Progress
 
 DEFAULT_SECONDS = 10.0
 MAX_SEED = 2**32 - 1  # what a jax key holds without x64
+
+SOLVERS.update(METHODS)  # trained agents are solvers too, but solvers do not know agents
 
 Model = ComputationGraph | str | os.PathLike[str] | Callable[..., Any]
 
@@ -44,8 +48,8 @@ def optimize(
     """The best plan that a method finds for a model within a budget.
 
     Args:
-      model: a graph, the path of a file that `read_graph` knows (graph JSON, ONNX, CostGraphDef, STG), a JAX function,
-        or a program of the model zoo by name, as in "zoo:efficientnetb0/training/b8/hlo".
+      model: a graph, the path of a file that `read_graph` knows (graph JSON, ONNX, compiled HLO, CostGraphDef, STG), a
+        JAX function, or a program of the model zoo by name, as in "zoo:efficientnetb0/training/b8/hlo".
       *args: for a function only: its arguments, arrays or `jax.ShapeDtypeStruct`s; it is traced, not run.
       objective: "peak_memory" (bytes of the fullest device) or "makespan" (seconds).
       devices: number of identical devices.
@@ -62,7 +66,7 @@ def optimize(
       seconds: of wall clock at most, compilation included, as far as the method's chunks of work allow.
       seed: 0 to 2^32 - 1.
       progress: called now and then with what was found so far (`solvers/base.py`).
-      chip: for run times of ONNX files and functions: a name in `roofline.CHIPS` or a `Chip`.
+      chip: for run times of ONNX and HLO files and functions: a name in `roofline.CHIPS` or a `Chip`.
       dims: sizes of dimensions that an ONNX file leaves open: see `read_graph`.
 
     Returns:
@@ -107,11 +111,6 @@ def model_graph(
     from graphrl.graphs.readers.jaxpr import from_jax
 
     return from_jax(model, *args, chip=chip)
-
-
-def is_zoo(model: object) -> bool:
-    """Whether it names programs of the model zoo ("zoo:...") and no file."""
-    return isinstance(model, str) and model.startswith(zoo.PREFIX) and not os.path.lexists(model)
 
 
 def make_budget(evaluations: int | None, seconds: float | None) -> Budget:

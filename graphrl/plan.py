@@ -134,6 +134,8 @@ class Plan:
         Raises:
           PlanError: the plan is of another graph, breaks a rule, or states a cost that is not so; the first difference.
         """
+        if not isinstance(graph, ComputationGraph):
+            raise PlanError(f"graph is of type {type(graph).__name__}: must be a ComputationGraph")
         if self.graph != graph.name:
             raise PlanError(f"the plan is of graph {self.graph!r}: it cannot be checked against {graph.name!r}")
         costs = evaluate(graph, self.problem, *self.decisions(graph))

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from graphrl.errors import GraphrlError
-from graphrl.files import shown, write_atomically
+from graphrl.files import PICTURES, check_path, shown, write_atomically
 from graphrl.plan import Plan
 from graphrl.plan_lanes import FAINT_COLOUR, TEXT_COLOUR, clean, draw_lanes
 from graphrl.plan_timeline import Timeline
@@ -50,10 +50,10 @@ def image_format(path: str | os.PathLike[str]) -> str:
     Raises:
       GraphrlError: it is none of those that we write; the message lists them.
     """
+    check_path(path)
     ending = Path(path).suffix.lower().removeprefix(".")
-    known = ("png", "svg", "pdf")
-    if ending not in known:
-        raise GraphrlError(f"cannot draw {shown(path)}: its ending must be one of .{', .'.join(known)}")
+    if ending not in PICTURES:
+        raise GraphrlError(f"cannot draw {shown(path)}: its ending must be one of .{', .'.join(PICTURES)}")
     return ending
 
 

@@ -1,5 +1,6 @@
 """Bytes, seconds and rates as people write and read them. Knows nobody but the errors."""
 
+import datetime
 import math
 import re
 from fractions import Fraction
@@ -60,6 +61,16 @@ def byte_unit(value: float) -> tuple[float, str]:
 def format_objective(objective: str, value: float) -> str:
     """An objective's value in its unit: bytes for "peak_memory", seconds for "makespan"."""
     return format_bytes(value) if objective == "peak_memory" else format_seconds(value)
+
+
+def format_end(seconds_left: float) -> str:
+    """When something ends: "42 s left", "12 min left, until 14:05", "11.5 h left"."""
+    if seconds_left < 90:
+        return f"{seconds_left:.0f} s left"
+    if seconds_left >= 36_000:
+        return f"{seconds_left / 3600:.1f} h left"
+    end = datetime.datetime.now() + datetime.timedelta(seconds=seconds_left)
+    return f"{seconds_left / 60:.0f} min left, until {end:%H:%M}"
 
 
 def parse_bytes(text: str) -> int:

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from opponents import annealing, optima, scale, tables
-from opponents.settings import Interrupted, Settings, parse_times, write_section
+from opponents.settings import Interrupted, Settings, make_parser, parse_arguments, parse_times, write_section
 
 from graphrl.commands.cache import keep_compiled
 from graphrl.errors import GraphrlError
@@ -44,13 +44,12 @@ def main() -> None:
     args = _arguments()
     try:
         settings = _settings(args)
-        sections = args.sections.split(",")
-        for section in sections:
+        for section in args.sections:
             for method in settings.among(SECTIONS[section][1]):
                 find_solver(method)
         keep_compiled()
         settings.out.mkdir(parents=True, exist_ok=True)
-        for section in sections:
+        for section in args.sections:
             write_section(settings.out / f"{section}.md", "\n".join(SECTIONS[section][0](settings)))
     except Interrupted:
         sys.exit("reproduce_opponents: interrupted: the same command goes on from here")
@@ -59,35 +58,32 @@ def main() -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
-    parser.add_argument("--sections", default=",".join(SECTIONS), help="(default: all)")
+    parser = make_parser(str(__doc__), SECTIONS, "1,10,60", "leave out all others", "out/opponents")
     parser.add_argument("--graphs", type=int, default=20, metavar="N", help="in each table (default: 20)")
     parser.add_argument(
         "--first", type=int, default=0, metavar="SEED", help="of the first graph; 0-3 chose auto's rule (default: 0)"
     )
-    parser.add_argument("--times", default="1,10,60", metavar="S,...", help="seconds of a run (default: 1,10,60)")
-    parser.add_argument("--methods", metavar="M,...", help="leave out all others")
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="of each method on each graph (default: 1)")
     parser.add_argument("--processes", type=int, default=1, metavar="N", help="runs at once (default: 1)")
-    parser.add_argument("--out", type=Path, default=Path("out/opponents"), help="(default: out/opponents)")
     parser.add_argument("--quick", action="store_true", help="2 small graphs, 0.2 and 0.5 s: does everything work?")
     parser.add_argument("--yardstick", type=Path, metavar="CPP", help="compiled annealing to compare with")
-    parser.add_argument("--retry", action="store_true", help="make runs that failed before again")
-    args = parser.parse_args()
-    for name in args.sections.split(","):
-        if name not in SECTIONS:
-            parser.error(f"unknown section {name!r}: known are {', '.join(SECTIONS)}")
-    return args
+    return parse_arguments(parser, SECTIONS)
 
 
 def _settings(args: argparse.Namespace) -> Settings:
     times = (0.2, 0.5) if args.quick else parse_times(args.times)
-    methods = None if args.methods is None else tuple(args.methods.split(","))
     graphs = 2 if args.quick else args.graphs
     return Settings(
-        graphs, args.first, times, methods, args.seeds, args.processes, args.out, args.quick, args.retry, args.yardstick
+        graphs,
+        args.first,
+        times,
+        args.methods,
+        args.seeds,
+        args.processes,
+        args.out,
+        args.quick,
+        args.retry,
+        args.yardstick,
     )
 
 

@@ -20,9 +20,8 @@ whether everything works (it needs neither Keras nor keras_hub, of which the zoo
 import argparse
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
-from opponents.settings import Interrupted, parse_times, write_section
+from opponents.settings import Interrupted, make_parser, parse_arguments, parse_times, write_section
 from opponents.settings import Settings as Comparisons
 from real_programs import identical, memory, placement, planning, prediction, resident
 from real_programs.measurements import Measurements
@@ -48,7 +47,7 @@ def main() -> None:
     try:
         settings = _settings(args)
         keep_compiled()
-        for section in args.sections.split(","):
+        for section in args.sections:
             write_section(settings.out / f"{section}.md", "\n".join(SECTIONS[section](settings)))
     except (Interrupted, KeyboardInterrupt):
         sys.exit("reproduce_real_programs: interrupted: the same command goes on from here")
@@ -57,34 +56,23 @@ def main() -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
-    parser.add_argument("--sections", default=",".join(SECTIONS), help="(default: all)")
+    methods = "of placement: leave out all others"
+    parser = make_parser(str(__doc__), SECTIONS, "10,60", methods, "out/real_programs")
     parser.add_argument("--programs", metavar="P,...", help="as in resnet50/training/b8,resnet50/inference/b1")
-    parser.add_argument("--times", default="10,60", metavar="S,...", help="seconds of a plan (default: 10,60)")
-    parser.add_argument("--methods", metavar="M,...", help="of placement: leave out all others")
-    parser.add_argument("--out", type=Path, default=Path("out/real_programs"), help="(default: out/real_programs)")
     parser.add_argument("--cheap", action="store_true", help="predict temporaries instead of compiling (memory)")
     parser.add_argument("--quick", action="store_true", help="small programs, 0.2 and 0.5 s: does everything work?")
-    parser.add_argument("--retry", action="store_true", help="measure again what failed before")
-    args = parser.parse_args()
-    for name in args.sections.split(","):
-        if name not in SECTIONS:
-            parser.error(f"unknown section {name!r}: known are {', '.join(SECTIONS)}")
-    return args
+    return parse_arguments(parser, SECTIONS)
 
 
 def _settings(args: argparse.Namespace) -> Settings:
     times = (0.2, 0.5) if args.quick else parse_times(args.times)
-    methods = None if args.methods is None else tuple(args.methods.split(","))
     programs = None if args.programs is None else tuple(args.programs.split(","))
     for name in programs or ():
         parts(name)
     args.out.mkdir(parents=True, exist_ok=True)
-    comparisons = Comparisons(0, 0, times, methods, 1, 1, args.out, args.quick, args.retry, None)
+    comparisons = Comparisons(0, 0, times, args.methods, 1, 1, args.out, args.quick, args.retry, None)
     measurements = Measurements(args.out / "measured.jsonl", retry=args.retry)
-    return Settings(programs, times, methods, args.out, args.quick, args.cheap, measurements, comparisons)
+    return Settings(programs, times, args.methods, args.out, args.quick, args.cheap, measurements, comparisons)
 
 
 if __name__ == "__main__":

@@ -42,6 +42,18 @@ ENTRY %main (x: f32[256]) -> f32[1024,1024] {
 }
 """
 
+# The same, but `wide` is an outer product of two parameters, and only computed again in the class of dear values.
+OUTER = (
+    HAND.replace("(f32[256]{0})->", "(f32[1024,1]{1,0}, f32[1,1024]{1,0})->")
+    .replace("ENTRY %main (x: f32[256])", "ENTRY %main (x: f32[1024,1], y: f32[1,1024])")
+    .replace(
+        "%x = f32[256]{0} parameter(0)", "%x = f32[1024,1]{1,0} parameter(0)\n  %y = f32[1,1024]{1,0} parameter(1)"
+    )
+    .replace(
+        "fusion(%x), kind=kLoop, calls=%wide_body", "dot(%x, %y), lhs_contracting_dims={1}, rhs_contracting_dims={0}"
+    )
+)
+
 
 def network(layers: int = 6, channels: int = 16, size: int = 32, batch: int = 8) -> tuple[Any, tuple[Any, ...]]:
     """A training step of a small convolutional network, and its abstract arguments. Every layer's output is kept for

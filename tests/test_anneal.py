@@ -28,7 +28,7 @@ from graphrl.solvers.anneal.window import STEPS, Chains, anneal_window
 from graphrl.solvers.base import Budget, Interrupted
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.orders.dfs_dp import solve as exact
-from graphrl.solvers.orders.peaks import Peaks
+from graphrl.solvers.orders.usage import Usage
 
 QUICK = Budget(evaluations=8 * STEPS * 8)
 HOT = 0.5  # temperature at which almost every move is made
@@ -90,7 +90,7 @@ def test_the_device_keeps_the_exact_memory_of_any_graph(graph: ComputationGraph)
 def test_the_profile_is_the_exact_peak(graph: ComputationGraph, seed: int) -> None:
     flow, _, profile = parts(graph)
     order = np.array([flow.topological])
-    np.testing.assert_array_equal(profile(order)[0].max(1), Peaks(flow)(order))
+    np.testing.assert_array_equal(profile(order)[0].max(1), Usage(flow).peaks(order))
 
 
 def test_an_output_in_place_of_an_input_that_nobody_else_reads_is_one_buffer() -> None:
@@ -100,7 +100,7 @@ def test_an_output_in_place_of_an_input_that_nobody_else_reads_is_one_buffer() -
     flow, _, profile = parts(ComputationGraph("chain", (a, b, c)))
     order = np.array([flow.topological])
     assert profile(order)[0].tolist() == [[8, 8, 8]]
-    assert Peaks(flow)(order).tolist() == [8]
+    assert Usage(flow).peaks(order).tolist() == [8]
 
 
 def test_at_zero_temperature_no_move_is_worse() -> None:
@@ -152,7 +152,7 @@ def test_any_graph_gives_a_plan(graph: ComputationGraph, weights: bool, objectiv
 def test_better_than_where_it_starts() -> None:
     graph = layered(300, 1)
     flow = Flow(graph)
-    rules = Peaks(flow)(solver.start_orders(flow, Peaks(flow), 8, 0, ())).min()
+    rules = Usage(flow)(solver.start_orders(flow, Usage(flow), 8, 0, ())).max(1).min()
     assert solve(graph, Problem(), Budget(evaluations=8 * STEPS * 60), 0).value < 0.99 * rules
 
 

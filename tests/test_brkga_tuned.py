@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -20,7 +21,7 @@ from graphrl.plan import Plan
 from graphrl.solvers import brkga_tuned
 from graphrl.solvers.base import Budget
 from graphrl.solvers.batch import run_batch
-from graphrl.solvers.brkga import Parameters
+from graphrl.solvers.brkga import Parameters, op_proposals
 from graphrl.solvers.brkga_methods import solve_options, solve_warm
 from graphrl.solvers.brkga_solver import solve as brkga
 from graphrl.solvers.brkga_tuned import Grid, Setting, stored, stored_setting, tune
@@ -94,7 +95,8 @@ def test_the_proposals_of_the_solver_are_the_stored_distribution(monkeypatch: py
     made: dict[str, Any] = {"settings": {"makespan": dataclasses.asdict(Setting(30, 5, 5, 0.8, 0.5, 2.0))}}
     monkeypatch.setattr(brkga_tuned, "stored", lambda: made)
     parameters = Parameters(30, 5, 5, 0.8)
-    expected = brkga(graph, PROBLEM, budget, 0, parameters=parameters, beta=(0.5, 2.0))
+    proposals = partial(op_proposals, [(0.5, 2.0)], devices=PROBLEM.devices, graphs=1)
+    expected = brkga(graph, PROBLEM, budget, 0, parameters=parameters, proposals=proposals)
     assert brkga_tuned.solve(graph, PROBLEM, budget, 0).order == expected.order
     assert expected.order != brkga(graph, PROBLEM, budget, 0, parameters=parameters).order
 

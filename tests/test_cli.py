@@ -198,9 +198,14 @@ OPTION_FAULTS = [
     (["--chip", "0,1GB/s"], "above 0"),
     (["--dim", "batch"], "NAME=SIZE"),
     (["--dim", "batch=x"], "not an integer"),
+    (["--dim", "batch=8", "--dim", "batch=9"], "'batch' is given twice"),
     (["--colour", "red"], "unrecognized"),
     (["--dev", "2"], "unrecognized"),
-    (["second.json"], "unrecognized"),
+    (["second.json"], "unrecognized arguments: second.json (graphrl optimize --help"),
+    (["--plott", "x.png"], "is it --plot?"),
+    (["--devices", "1e30"], "too large"),
+    (["--trace", "x.ONNX.gz"], "--trace x.ONNX.gz is written as JSON: must not end in .onnx, but in .json"),
+    (["--trace", "-"], "/dev/stdout"),
 ]
 
 
@@ -234,6 +239,7 @@ FILES: dict[str, tuple[bytes | None, str]] = {
     "text": (b"hello", "no graph"),
     "binary": (bytes(range(256)), "no graph"),
     "broken onnx": (b"\x08\x09" + b"\xff" * 50, "ONNX"),
+    "stablehlo": (b"#loc = loc(unknown)\nmodule @jit_f attributes {} {\n}", "compile().as_text()"),
     "broken gzip": (b"\x1f\x8b\x08\x00hello", "gzip"),
     "a plan": (b'{"format": "graphrl-plan", "version": 1}', "format"),
 }
@@ -320,6 +326,40 @@ def test_outputs_are_checked_before_the_work(
 
 def test_convert_does_not_replace_its_input(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     check_failure(["convert", model, model], 2, "the model itself", capsys)
+
+
+@pytest.mark.parametrize("name", ["graph.onnx", "graph.hlo.txt", "graph.stg.gz", "graph.png"])
+def test_json_is_not_written_under_the_name_of_another_format(
+    model: str, folder: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    (folder / name).write_bytes(b"old")
+    check_failure(["convert", model, str(folder / name)], 2, "must not end in", capsys)
+    check_failure(["optimize", model, "--output", str(folder / name)], 2, "must not end in", capsys)
+    runs = ["compare", model, "--methods", "list", "--output", str(folder / name)]
+    check_failure(runs, 2, "but in .jsonl", capsys)
+    assert (folder / name).read_bytes() == b"old"
+    for free in ("graph", "graph.v2", "graph.txt"):
+        assert main(["convert", model, str(folder / free)]) == 0
+        assert read_graph(folder / free) == TINY
+
+
+def test_standard_output_as_a_file_that_is_appended_to(model: str, folder: Path) -> None:
+    log = folder / "log"
+    log.write_text("before\n")
+    command = [sys.executable, "-m", "graphrl", "convert", model, "/dev/stdout"]
+    with log.open("a") as file:
+        subprocess.run(command, stdout=file, check=True)
+    lines = log.read_text().splitlines()
+    assert lines[0] == "before"
+    assert lines[-1].startswith("/dev/stdout: graph 'tiny'")
+    assert json.loads("".join(lines[1:-1]))["name"] == "tiny"
+
+
+def test_a_comparison_without_a_plan_shows_no_bound(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", model, "--methods", "xla", "--devices", "2"]) == 1
+    out, err = capsys.readouterr()
+    assert err.splitlines()[-1].startswith("graphrl: error: no run gave a plan: method 'xla' orders the ops of one")
+    assert next(line for line in out.splitlines() if "tiny" in line).split() == ["tiny", "4", "-", "-", "-"]
 
 
 @pytest.mark.parametrize("arguments", [[], ["dance"], ["--loud"], ["optimize", "--help=x"]])

@@ -23,11 +23,11 @@ from graphrl.compare.compiling import _covered
 from graphrl.compare.execute import Executor
 from graphrl.compare.pool import execute_all, share
 from graphrl.compare.runs import Row, Run, fingerprint, make_runs
-from graphrl.compare.sets import generated, load_graphs
 from graphrl.compare.store import json_lines, open_store, read_rows
 from graphrl.compare.table import summarise
 from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError, ProblemError
+from graphrl.graphs.datasets.sets import generated, load_graphs
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.readers.json import write_json
 from graphrl.plan import Plan
@@ -353,8 +353,11 @@ def test_graphs_come_from_files_folders_and_sets(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(GraphrlError, match="the folder has no graphs"):
         load_graphs([str(tmp_path / "empty")])
-    for wrong in ("layered", "layered:x3", "graphs:5x3", "layered:5x3x2"):
-        with pytest.raises((ProblemError, GraphrlError), match=r"no set of graphs|No such file"):
+    for wrong in ("layered", "layered:x3", "graphs:5x3", "layered:5x3x2", "layered:5x-1", "layered:1e9", "regal-like"):
+        with pytest.raises(ProblemError, match=r"no set of graphs; sets are layered:100x20"):
             load_graphs([wrong])
+    for slip, says in (("layered:10x99999999999", "graphs: must be at most"), ("in-tree:1" + "0" * 30, "ops: must be")):
+        with pytest.raises(ProblemError, match=says):
+            load_graphs([slip])
     with pytest.raises(ProblemError):
         load_graphs(["layered:1x2"])

@@ -358,7 +358,7 @@ def test_failures_are_told(model: str, capsys: pytest.CaptureFixture[str]) -> No
         (["{model}", "--methods", "list", "--plot", "{folder}/x.doc"], 1, "its ending must be one of"),
         (["{model}", "--methods", "list", "--histogram", "{folder}/x"], 1, "its ending must be one of"),
         (["{folder}/missing.json", "--methods", "list"], 1, "No such file"),
-        (["layered", "--methods", "list"], 1, "No such file"),
+        (["layered", "--methods", "list"], 2, "no set of graphs"),
         (["graphs:x2", "--methods", "list"], 2, "no file, no folder and no set of graphs"),
         (["layered:20x2", "layered:x2", "--methods", "list"], 2, "no file, no folder and no set of graphs"),
     ],

@@ -17,7 +17,7 @@ from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.optimize import optimize
 from graphrl.solvers.flow import Flow
-from graphrl.solvers.min_cut.usage import Usage
+from graphrl.solvers.orders.usage import Usage
 
 
 def states(graph: ComputationGraph, op: int) -> list[np.ndarray]:
@@ -119,6 +119,6 @@ def test_sizes_whose_sum_just_fits_into_64_bits() -> None:
 def test_cuts_raise_the_bound(devices: int) -> None:
     graph, problem = layered(100, 1), Problem(devices=devices)  # on two, one op's own needs are the bound
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bounds, "CUT_ARCS", 0)
+        patch.setattr(bounds, "CUT_WORK", 0)
         plain = lower_bound(graph, problem)
     assert lower_bound(graph, problem) >= (1.05 if devices == 1 else 1) * plain

@@ -6,7 +6,7 @@ import stat
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 
@@ -84,6 +84,27 @@ def test_a_pipe_is_written_directly_and_read(tmp_path: Path) -> None:
 def test_devices_are_written_directly_and_never_replaced() -> None:
     files.write_atomically("/dev/null", _write())
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+
+
+def test_what_is_open_is_written_at_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("old\n")
+    with path.open("a") as log:
+        files.write_atomically(f"/dev/fd/{log.fileno()}", _write())
+        files.write_atomically(f"/proc/self/fd/{log.fileno()}", _write("more\n"))
+        log.write("last\n")
+    assert path.read_text() == "old\nnew\nmore\nlast\n"
+    with pytest.raises(GraphrlError, match="cannot write /dev/fd/98765: Bad file descriptor"):
+        files.write_atomically("/dev/fd/98765", _write())
+
+
+@pytest.mark.parametrize("path", [None, 3, b"plan.json"])
+def test_paths_of_other_types_are_refused(path: Any) -> None:
+    says = f"a path is of type {type(path).__name__}: must be text"
+    with pytest.raises(GraphrlError, match=says):
+        files.write_atomically(path, _write())
+    with pytest.raises(GraphrlError, match=says), files.content(path):
+        pass
 
 
 def test_write_protected_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

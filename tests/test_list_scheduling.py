@@ -79,6 +79,15 @@ def test_memory_orders_are_topological_and_best_first(graph: ComputationGraph) -
     assert peaks[0] <= exact.evaluate(graph, Problem(), zeros, graph.arrays.topological).peak_memory[0]
 
 
+def test_memory_orders_of_a_graph_are_made_once_and_count_each_time() -> None:
+    graph = layered(50, 0)
+    first, again = Flow(graph), Flow(graph)
+    assert all(one is other for one, other in zip(memory_orders(first), memory_orders(again), strict=True))
+    assert first.evaluations == again.evaluations >= 10  # five rules, each with at least one attempt to improve it
+    with pytest.raises(ValueError, match="read-only"):
+        memory_orders(first)[0][0] = 0
+
+
 @given(st.data())
 def test_unit_time_in_trees_are_optimal(data: st.DataObject) -> None:
     """Hu 1961: highest level first is optimal for in-trees of unit ops, at the greatest k + ceil(|level > k| / d)."""

@@ -1,11 +1,10 @@
-"""Orders of one device by rule and at random: topological, true to their rules, and what the papers measured."""
+"""Orders of one device by rule: topological, true to their rules, and what the papers measured."""
 
 import dataclasses
 import itertools
 import re
 import time
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,11 +20,9 @@ from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.layered import Layered, layered
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
-from graphrl.solvers.base import Budget, Interrupted, Solver
+from graphrl.solvers.base import Budget, Solver
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.orders import inductor, random_orders, simple, xla
-from graphrl.solvers.orders.peaks import Peaks
-from graphrl.solvers.orders.random_orders import Drawing
 
 RULES: dict[str, Callable[[Flow], list[int]]] = {
     "depth-first": simple.depth_first,
@@ -295,56 +292,6 @@ def test_one_device_only(method: str) -> None:
     with pytest.raises(ProblemError) as error:
         SOLVERS[method](DIAMOND, Problem(devices=2), BUDGET, 0)
     assert str(error.value) == f"method {method!r} orders the ops of one device: devices must be 1, and is 2"
-
-
-@given(graphs(max_ops=12), st.integers(0, 99))
-def test_peaks_of_many_orders_are_exact(graph: ComputationGraph, seed: int) -> None:
-    flow = Flow(graph)
-    for by_priority in (False, True):
-        orders = Drawing(flow).draw(np.random.default_rng(seed), 7, by_priority)
-        assert orders is not None
-        assert Peaks(flow)(orders).tolist() == [flow.peak(order) for order in orders.tolist()]
-
-
-@pytest.mark.parametrize(("by_priority", "share"), [(False, 1 / 4), (True, 1 / 3)])
-def test_how_orders_are_drawn(by_priority: bool, share: float) -> None:
-    """x before both of a chain a b of three ready at first two: 1/2 of the draws if uniform among the ready, 1/3 if by
-    priority; and last with 1/4 and 1/3.
-    """
-    flow = Flow(program("a 1; b 1 a; x 1"))
-    orders = Drawing(flow).draw(np.random.default_rng(0), 40_000, by_priority)
-    assert orders is not None
-    assert set(map(tuple, orders.tolist())) == {(0, 1, 2), (0, 2, 1), (2, 0, 1)}
-    assert abs((orders[:, 2] == 2).mean() - share) < 0.01
-
-
-def test_random_orders_keep_the_budget_and_the_seed() -> None:
-    graph = layered(100, 0)
-    for solve in (random_orders.solve_ready, random_orders.solve_priorities):
-        assert solve(graph, Problem(), Budget(evaluations=7), 0).evaluations == 7
-        plan = solve(graph, Problem(), BUDGET, 0)
-        assert plan.evaluations == 100
-        assert plan.order == solve(graph, Problem(), BUDGET, 0).order
-        assert plan.order != solve(graph, Problem(), BUDGET, 1).order
-        assert solve(graph, Problem(), BUDGET, 0, samples=0).evaluations == 1000
-        assert solve(graph, Problem(), BUDGET, 0, samples=1000).value <= plan.value
-        started = time.perf_counter()
-        assert solve(graph, Problem(), Budget(seconds=0.2), 0, samples=0).evaluations > 100
-        assert time.perf_counter() - started < 1.0
-        with pytest.raises(ProblemError, match="samples is -1"):
-            solve(graph, Problem(), BUDGET, 0, samples=-1)
-
-
-def test_random_orders_can_be_interrupted() -> None:
-    values: list[float] = []
-
-    def progress(evaluations: int, seconds: float, plan: Any, value: float) -> None:
-        values.append(value)
-        raise KeyboardInterrupt
-
-    with pytest.raises(Interrupted) as stop:
-        random_orders.solve_ready(layered(100, 0), Problem(), Budget(seconds=60), 0, progress, samples=0)
-    assert stop.value.plan.value == values[0]
 
 
 def test_layered_graphs_give_the_ratios_of_the_paper() -> None:

@@ -114,6 +114,12 @@ def test_check_names_the_first_difference(changes: dict[str, Any], fault: str) -
     assert "\n" not in str(caught.value)
 
 
+def test_check_takes_nothing_but_a_graph() -> None:
+    for wrong in (None, 3, "tiny.json"):
+        with pytest.raises(PlanError, match=f"graph is of type {type(wrong).__name__}: must be a ComputationGraph"):
+            tiny_plan().check(wrong)  # type: ignore[arg-type]
+
+
 def test_seconds_may_be_rounded_but_not_wrong() -> None:
     plan = tiny_plan(latency=1 / 3)
     dataclasses.replace(plan, makespan=float(f"{plan.makespan:.12g}")).check(TINY)

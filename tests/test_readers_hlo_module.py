@@ -1,5 +1,6 @@
 """XLA modules as objects: text, protos and live modules; shapes; fingerprints; what is refused, in one line."""
 
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -142,6 +143,10 @@ def test_the_schedule_is_no_part_of_a_fingerprint() -> None:
         (TEXT[:400], "m: broken HLO text: "),
         (TEXT.replace("%wide, %zero", "%wade, %zero"), "m: broken HLO text: "),
         (b"HloModule \xff\xfe", "m: broken HLO text: it is not UTF-8"),
+        ("module @f {\n}\n", "m: it is StableHLO (MLIR)"),
+        (b"// a comment\n\nmodule attributes {} {\n}\n", "m: it is StableHLO (MLIR)"),
+        (b"ML\xefR\x03", "m: it is StableHLO (MLIR)"),
+        (3, "m: int: must be HLO text"),
         (7.5, "m: float: must be HLO text, a serialized HloModuleProto or a module"),
     ],
 )
@@ -149,6 +154,14 @@ def test_what_is_no_module_is_refused_in_one_line(data: object, says: str) -> No
     message = refusal(lambda: parse_module(data, "m"))
     assert message.startswith(says)
     assert "\n" not in message
+
+
+def test_what_is_lowered_must_be_compiled() -> None:
+    lowered = jax.jit(abs).lower(1.0)
+    assert refusal(lambda: parse_module(lowered, "m")) == "m: Lowered: must be compiled, as lowered.compile() does"
+    for module in (lowered.compiler_ir(), lowered.as_text(), lowered.as_text(debug_info=True)):
+        assert "lower(...).compile().as_text()" in refusal(functools.partial(parse_module, module))
+    assert parse_module(lowered.compiler_ir("hlo")).name == "jit_abs"
 
 
 def _changed(change: str) -> bytes:

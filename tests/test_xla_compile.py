@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -112,8 +113,11 @@ def test_executable_has_what_jax_s_has() -> None:
     assert "is_scheduled=true" in executable.as_text()
     assert executable.input_shardings == theirs.input_shardings
     assert "memory_analysis" in dir(executable)
-    with pytest.raises(AttributeError, match="no_such_thing"):
+    with pytest.raises(AttributeError, match="'Compiled' object has no attribute 'no_such_thing'"):
         _ = executable.no_such_thing
+    assert re.fullmatch(
+        r"<graphrl.compile of 'jit_branches': \d+ KiB of temporaries, in graphrl's order \(.+\)>", repr(executable)
+    )
 
 
 def test_never_worse_where_there_is_one_order() -> None:
@@ -150,6 +154,9 @@ def test_small_programs_are_left_alone() -> None:
     executable = compiled(small, vector())
     assert executable.plan is None
     assert str(executable.report()) == "jit_small: left alone: too small to gain anything"
+    assert (
+        repr(executable) == "<graphrl.compile of 'jit_small': in XLA's order: left alone: too small to gain anything>"
+    )
 
 
 @pytest.mark.usefixtures("no_search")
@@ -240,5 +247,7 @@ def test_what_is_no_function_is_refused() -> None:
         compiled(3)
     with pytest.raises(ProblemError, match="fn is of type int: must be a function"):
         graphrl.jit(3)  # type: ignore[call-overload]
+    with pytest.raises(ProblemError, match="kwargs is of type int: must be a dict"):
+        compiled(branches, vector(), kwargs=3)  # type: ignore[arg-type]
     with pytest.raises(ProblemError, match="a lowered program has its arguments already"):
         compiled(jax.jit(branches).lower(vector()), vector())

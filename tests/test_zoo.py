@@ -16,9 +16,9 @@ from random_graphs import graphs
 
 from graphrl import optimize
 from graphrl.cli import main
-from graphrl.compare.sets import load_graphs
 from graphrl.errors import GraphError, GraphrlError, ProblemError
 from graphrl.graphs.datasets import zoo
+from graphrl.graphs.datasets.sets import load_graphs
 from graphrl.graphs.datasets.zoo import catalogue, columns, storage
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.optimize import model_graph
@@ -164,7 +164,8 @@ def test_sets_by_words(folder: Path) -> None:
         ("vgg61/training", "no program has 'vgg61': near are vgg19, vgg16, vgg-family"),
         ("VGG16/b1", "no program has 'VGG16': near are vgg16"),
         ("train", "no program has 'train': near are training, train-split"),
-        ("", "no program has ''"),
+        ("vgg16/quux", "no program has 'quux': zoo:vgg16/training/b1/hlo is a program's whole name"),
+        ("", "zoo: names no program: give words as in zoo:vgg16/training/b1/hlo"),
         ("vgg16/b1/vgg19", r"without 'vgg19' there are vgg16/training/b1/hlo, vgg16/training/b1/jaxpr$"),
         ("vgg16", "stands for 4 programs, where one is needed: for example zoo:vgg16/training/b1/hlo"),
     ],

@@ -1,9 +1,38 @@
 """Agents: one folder a published system (regal, topoformer, go, egrl), and the algorithms that they share.
 
-Each folder has the same files: config, network, learner (DESIGN.md 5). A trained agent is a solver too, so that tables
-compare it with the classical ones. The code stands here; `agents` at the top of the repository is a link to this
-folder.
+Each folder has the same files: config, network, learner (DESIGN.md 5), and an `AGENT` that says what the training loop
+and the commands need of it. A trained agent is a solver too, so that tables compare it with the classical ones. The
+code stands here; `agents` at the top of the repository is a link to this folder.
 """
+
+import importlib
+from typing import TYPE_CHECKING
+
+from graphrl.errors import ProblemError
+
+if TYPE_CHECKING:
+    from graphrl.training.learner import Agent
 
 if __name__ != "graphrl.agents":  # through the link: a second copy of every class, and nothing would be equal to itself
     raise ImportError(f"this is graphrl.agents, imported as {__name__!r}: write `import graphrl.agents`")
+
+# name -> module with an `AGENT` (training/learner.py), imported when it is asked for
+AGENTS = {"regal": "graphrl.agents.regal.agent"}
+
+METHODS: dict[str, str] = {  # name -> module:function, as `solvers.SOLVERS`, which they are added to
+    "regal": "graphrl.agents.regal.solver:solve",  # BRKGA with learned proposals
+    "regal+": "graphrl.agents.regal.solver:solve_warm",  # the same from the best plain plans
+    "idrs": "graphrl.agents.regal.solver:solve_samples",  # samples from the learned proposals, without search
+}
+
+
+def find_agent(name: str) -> "Agent":
+    """The agent of that name.
+
+    Raises:
+      ProblemError: there is none; the message lists the known ones.
+    """
+    if name not in AGENTS:
+        raise ProblemError(f"unknown agent {name!r}: known are {', '.join(AGENTS)}")
+    agent: Agent = importlib.import_module(AGENTS[name]).AGENT
+    return agent

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from typing import Any, Protocol
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -10,7 +11,25 @@ from rich.table import Table
 from graphrl.bench.cases import METHODS, Row
 
 
-def json_lines(rows: Sequence[Row]) -> str:
+class Measured(Protocol):
+    """What the rows of all tables have: `cases.Row` says what each is."""
+
+    @property
+    def device_kind(self) -> str: ...
+    @property
+    def jax(self) -> str: ...
+    @property
+    def threads(self) -> int: ...
+    @property
+    def pinned(self) -> bool: ...
+    @property
+    def clock(self) -> str: ...
+    @property
+    def repeats(self) -> int: ...
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+def json_lines(rows: Sequence[Measured]) -> str:
     """One JSON object a line."""
     return "".join(json.dumps(row.to_dict(), allow_nan=False) + "\n" for row in rows)
 
@@ -23,7 +42,7 @@ def title(row: Row) -> str:
     return f"{parts}, {row.transfer}" if "makespan" in parts else parts
 
 
-def machine_line(rows: Sequence[Row]) -> str:
+def machine_line(rows: Sequence[Measured]) -> str:
     """What was measured on, and how, in one line."""
     first = rows[0]
     cores = "1 thread, pinned to one core" if first.pinned else f"{first.threads} thread" + "s" * (first.threads > 1)
@@ -33,12 +52,12 @@ def machine_line(rows: Sequence[Row]) -> str:
 
 def print_table(rows: Sequence[Row], console: Console | None = None) -> None:
     """Prints evaluations a second, their ratios and graphrl's compile seconds, then the shares of its BRKGA runs."""
-    console = console or _console()
+    console = console or make_console()
     cases = _by_case(rows)
     methods = [method for method in METHODS if any(row.method == method for row in rows)]
     others = [method for method in methods if method != "graphrl" and "graphrl" in methods]
     columns = *methods, *(f"/ {other}" for other in others), "compile s"
-    table = _table(f"Evaluations a second\n{machine_line(rows)}", *columns)
+    table = make_table(f"Evaluations a second\n{machine_line(rows)}", "ops", "case", *columns)
     for last, (ops, what), found in cases:
         ours = found.get("graphrl")
         ratios = (_ratio(getattr(ours, f"ratio_to_{other}", None)) for other in others)
@@ -47,7 +66,7 @@ def print_table(rows: Sequence[Row], console: Console | None = None) -> None:
     console.print(table)
     searches = [row for row in rows if row.method == "graphrl" and row.what == "brkga"]
     if searches:
-        table = _table("graphrl's BRKGA runs", "own work", "Beta draws", "compile s, cached")
+        table = make_table("graphrl's BRKGA runs", "ops", "case", "own work", "Beta draws", "compile s, cached")
         for row in searches:
             shares = (_shown(share, "{:.0%}") for share in (row.own_share, row.beta_share))
             table.add_row(f"{row.n:,}", title(row), *shares, _shown(row.cached_compile_s, "{:.1f}"))
@@ -58,17 +77,17 @@ def print_table(rows: Sequence[Row], console: Console | None = None) -> None:
         console.print("reference decodes ops only (no transfer nodes, no transfer keys): less work an evaluation")
 
 
-def _console() -> Console:
+def make_console() -> Console:
+    """Where tables go: the terminal, or lines wide enough for them."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=140)
 
 
-def _table(heading: str, *columns: str) -> Table:
+def make_table(heading: str, *columns: str) -> Table:
+    """An empty table; all columns but that of the case are numbers."""
     table = Table(title=heading, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 1))
-    table.add_column("ops", justify="right")
-    table.add_column("case")
     for column in columns:
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="left" if column == "case" else "right")
     return table
 
 

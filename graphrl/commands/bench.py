@@ -13,7 +13,8 @@ from graphrl.errors import GraphrlError
 from graphrl.files import shown, write_atomically
 
 if TYPE_CHECKING:
-    from graphrl.bench.cases import Row
+    from graphrl.bench.cases import Row, Settings
+    from graphrl.bench.envs import EnvRow
 
 _DESCRIPTION = """Measure the throughput of the search on this machine: decoding and costing populations of 100
 chromosomes, and whole BRKGA runs of about 5,000 evaluations a graph, on random graphs of three families
@@ -25,7 +26,10 @@ methods:
   plain       the same in JAX as one would write it first: vmapped scans with a masked argmax over all nodes
   compiled    the same in C++ as an expert would write it: a binary heap on packed keys, OpenMP threads a graph each.
               Needs a C++ compiler ($CXX, c++, g++ or clang++)
-  reference   a compiled reference of yours (--reference). It decodes ops only, without transfer nodes: less work"""
+  reference   a compiled reference of yours (--reference). It decodes ops only, without transfer nodes: less work
+
+With --envs, the throughput of an environment instead: steps of Proposal-v0 a second (the proposals of a BRKGA
+run, evaluated) for numbers of environments at once, against run_batch on the same graphs."""
 
 _EXAMPLES = """how it is measured: methods take turns, samples last about 0.2 s or more, rates are by the median sample.
 With one thread the process is pinned to one core and CPU time counts, else wall time. With more threads,
@@ -36,6 +40,7 @@ them for the plain version at 2,048 ops, which gets fewer graphs there and short
 examples:
   graphrl bench
   graphrl bench --threads 1 --sizes 512 --transfers free --methods graphrl,compiled
+  graphrl bench --envs 1,8,64 --sizes 128,512
   graphrl bench --output results --reference ../shared/prototypes/brkga_reference.cpp"""
 
 
@@ -51,14 +56,27 @@ def add_parser(subparsers: Any) -> None:
     )
     number = option(whole_number)
     parser.add_argument(
-        "--sizes", type=option(_numbers), metavar="N,...", help="ops of the graphs (default: 64,128,512,2048)"
+        "--sizes",
+        type=option(_numbers),
+        metavar="N,...",
+        help="ops of the graphs (default: 64,128,512,2048; --envs: 128)",
     )
     parser.add_argument("--threads", type=number, metavar="N", help="CPU threads (default: all cores)")
     parser.add_argument("--repeats", type=number, metavar="N", help="samples of each method (default: 5; --quick: 2)")
     parser.add_argument("--graphs", type=number, default=0, metavar="N", help="of each size (default: 3 a thread)")
     parser.add_argument("--methods", type=_names, metavar="M,...", help="default: graphrl,plain,compiled")
-    parser.add_argument("--transfers", type=_names, metavar="T,...", help="default: free,rendezvous,link")
+    parser.add_argument(
+        "--transfers", type=_names, metavar="T,...", help="default: free,rendezvous,link; --envs: rendezvous"
+    )
     parser.add_argument("--reference", metavar="FILE", help="a compiled reference, or its .cpp, to measure as well")
+    parser.add_argument(
+        "--envs",
+        type=option(_numbers),
+        nargs="?",
+        const=(1, 4, 16, 64),
+        metavar="N,...",
+        help="measure an environment, so many at once (1,4,16,64)",
+    )
     parser.add_argument(
         "--quick", action="store_true", help="two cases a size and short samples: does everything work?"
     )
@@ -71,17 +89,75 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Measures; returns the exit code."""
     # jax is imported here at the earliest, and looks for devices only once `measure` has said how many there are
+    from graphrl.bench.report import json_lines
+
+    settings = _settings(args)
+    folder = None if args.output is None else _folder(args.output)
+    rows: list[Row | EnvRow] = []
+    interrupted = False
+    try:
+        with _progress(
+            len(list(settings.cases())) if args.envs is None else len(settings.sizes) * len(args.envs)
+        ) as say:
+            for found in _measured(settings, args.envs, say):
+                rows += found
+                if args.json:
+                    print(json_lines(found), end="", flush=True)
+    except KeyboardInterrupt:
+        if not rows:
+            raise
+        interrupted = True
+    if not args.json:
+        _print(rows, args.envs)
+    if folder is not None:
+        _write(rows, args.envs, folder)
+    if interrupted:
+        print("graphrl: interrupted: these are the cases until then", file=sys.stderr)
+    return int(interrupted)
+
+
+def _measured(settings: "Settings", envs: tuple[int, ...] | None, say: Callable[[str], None]) -> Iterator[Any]:
+    """Lists of rows as they are measured: of the search or, if numbers are given, of environments."""
+    if envs is not None:
+        from graphrl.bench.envs import measure_envs
+
+        return measure_envs(settings, envs, say)
+    from graphrl.bench.measure import measure
+
+    return measure(settings, say)
+
+
+def _print(rows: Any, envs: tuple[int, ...] | None) -> None:
+    if envs is not None:
+        from graphrl.bench.envs_report import print_envs
+
+        print_envs(rows)
+        return
+    from graphrl.bench.report import print_table
+
+    print_table(rows)
+
+
+def _settings(args: argparse.Namespace) -> "Settings":
+    """
+    Raises:
+      GraphrlError: an option that does not go with --envs.
+      ProblemError: a value is out of range.
+    """
     from graphrl.bench import machine
     from graphrl.bench.cases import METHODS, TRANSFERS, Settings
-    from graphrl.bench.measure import measure
-    from graphrl.bench.report import json_lines, print_table
 
+    if args.envs is not None:
+        for name in ("methods", "reference", "graphs"):
+            if getattr(args, name):
+                raise GraphrlError(f"--{name} does not go with --envs, which measures Proposal-v0 alone")
+        args.sizes, args.transfers = args.sizes or (128,), args.transfers or ("rendezvous",)
     methods = args.methods or METHODS[:3]
     if args.reference is not None and "reference" not in methods:
         methods = (*methods, "reference")
     quick = {"repeats": 2, "seconds": 0.02, "evaluations": 400} if args.quick else {}
     given = {"sizes": args.sizes, "repeats": args.repeats}
-    settings = Settings(
+    return Settings(
         threads=machine.cores() if args.threads is None else args.threads,
         graphs=args.graphs,
         methods=methods,
@@ -91,26 +167,6 @@ def run(args: argparse.Namespace) -> int:
         seed=args.seed,
         **{**quick, **{name: value for name, value in given.items() if value is not None}},
     )
-    folder = None if args.output is None else _folder(args.output)
-    rows: list[Row] = []
-    interrupted = False
-    try:
-        with _progress(len(list(settings.cases()))) as say:
-            for found in measure(settings, say):
-                rows += found
-                if args.json:
-                    print(json_lines(found), end="", flush=True)
-    except KeyboardInterrupt:
-        if not rows:
-            raise
-        interrupted = True
-    if not args.json:
-        print_table(rows)
-    if folder is not None:
-        _write(rows, folder)
-    if interrupted:
-        print("graphrl: interrupted: these are the cases until then", file=sys.stderr)
-    return int(interrupted)
 
 
 def _folder(path: str) -> Path:
@@ -132,12 +188,14 @@ def _folder(path: str) -> Path:
     return folder
 
 
-def _write(rows: list["Row"], folder: Path) -> None:
+def _write(rows: Any, envs: tuple[int, ...] | None, folder: Path) -> None:
+    from graphrl.bench.envs_report import write_envs_plot
     from graphrl.bench.plot import write_plot
     from graphrl.bench.report import json_lines
 
+    draw = write_plot if envs is None else write_envs_plot
     write_atomically(folder / "bench.jsonl", lambda file: file.write(json_lines(rows)))
-    write_atomically(folder / "bench.png", lambda file: write_plot(rows, file), binary=True)
+    write_atomically(folder / "bench.png", lambda file: draw(rows, file), binary=True)
 
 
 @contextmanager

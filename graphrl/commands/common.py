@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError, ProblemError
-from graphrl.files import shown
+from graphrl.files import PICTURES, descriptor_of, shown
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip, chip
 from graphrl.optimize import DEFAULT_SECONDS
 from graphrl.units import parse_bytes, parse_rate, parse_seconds
@@ -32,22 +32,24 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         type=option(_chip),
         default=DEFAULT_CHIP,
         metavar="CHIP",
-        help="what gives ONNX ops their run times: a name (a wrong one lists the known) or FLOP/s,BYTES/s,LAUNCH as in "
-        f"300e12,2TB/s,4us (default: {DEFAULT_CHIP})",
+        help="what gives ops of ONNX and HLO files their run times (others have their own): a name (a wrong one lists "
+        f"the known) or FLOP/s,BYTES/s,LAUNCH as in 300e12,2TB/s,4us (default: {DEFAULT_CHIP})",
     )
     parser.add_argument(
         "--dim",
-        action="append",
+        action=_Dimensions,
         type=option(_dimension),
         default=[],
         metavar="NAME=SIZE",
-        help="size of a dimension that an ONNX model leaves open, for example batch=8; may be given again",
+        help="size of a dimension that an ONNX model leaves open, for example batch=8; may be given again, for another",
     )
 
 
 def add_problem(group: Any) -> None:
     """Adds what says what a plan must be good at; `problem_of` reads it."""
-    group.add_argument("--objective", choices=("peak_memory", "makespan"), default="peak_memory")
+    group.add_argument(
+        "--objective", choices=("peak_memory", "makespan"), default="peak_memory", help="default: peak_memory"
+    )
     group.add_argument(
         "--devices", type=option(whole_number), default=1, metavar="N", help="identical ones (default: 1)"
     )
@@ -135,8 +137,12 @@ def whole_number(text: str) -> int:
         pass
     try:
         number = float(text)
-        if number == int(number) and abs(number) < 2**53:
+        if number == int(number) and abs(number) >= 2**53:
+            raise ProblemError(f"{text[:40]!r} is too large: write such an integer with all its digits")
+        if number == int(number):
             return int(number)
+    except ProblemError:
+        raise
     except (ValueError, OverflowError):
         pass
     raise ProblemError(f"{text[:40]!r} is not an integer")
@@ -156,6 +162,18 @@ def _chip(text: str) -> Chip:
         raise (
             error if isinstance(error, GraphrlError) else ProblemError(f"{figures[0]!r} is no number of FLOP/s")
         ) from None
+
+
+class _Dimensions(argparse.Action):
+    """Collects (name, size), each name once."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, value: Any, flag: str | None = None
+    ) -> None:
+        known: list[tuple[str, int]] = getattr(namespace, self.dest)
+        if value[0] in dict(known):
+            parser.error(f"argument {flag}: {value[0]!r} is given twice: one size is needed")
+        setattr(namespace, self.dest, [*known, value])
 
 
 def _dimension(text: str) -> tuple[str, int]:
@@ -178,13 +196,37 @@ def check_outputs(outputs: Mapping[str, str | None], *models: str) -> None:
     """
     taken: dict[str, str] = {os.path.realpath(model): "the model itself" for model in models}
     for name, path in outputs.items():
-        if path is None:
+        if path is None or descriptor_of(path) is not None:
             continue
         real = os.path.realpath(path)
         if real in taken and not _is_special(real):
             raise ProblemError(f"{name} {shown(path)} is {taken[real]}: name another file")
         taken[real] = f"the file of {name} already"
+        if path == "-":
+            raise ProblemError(f"{name} is '-': name a file, or /dev/stdout")
         _check_writable(path)
+
+
+def check_json_name(name: str, path: str | None, *, ending: str = ".json") -> None:
+    """Refuses to write JSON into a file whose name says that it is of another format that graphrl knows.
+
+    Args:
+      name: what the command line calls the output.
+      path: of the file, or None.
+      ending: that would be right.
+
+    Raises:
+      ProblemError: its ending is that of a model in another format or of a picture.
+    """
+    from graphrl.graphs.readers import FORMATS
+
+    if path is None:
+        return
+    foreign = [suffix for known in FORMATS for suffix in known.suffixes if suffix != ".json"]
+    foreign += [f".{picture}" for picture in PICTURES]
+    for wrong in foreign:
+        if path.lower().removesuffix(".gz").endswith(wrong):
+            raise ProblemError(f"{name} {shown(path)} is written as JSON: must not end in {wrong}, but in {ending}")
 
 
 def _is_special(path: str) -> bool:
@@ -194,7 +236,7 @@ def _is_special(path: str) -> bool:
 
 def _check_writable(path: str) -> None:
     if not path or "\0" in path:
-        raise GraphrlError(f"cannot write {shown(path)!r}: it is no file name")
+        raise GraphrlError(f"cannot write {shown(path)}: it is no file name")
     if os.path.isdir(path):
         raise GraphrlError(f"cannot write {shown(path)}: it is a directory")
     if os.path.exists(path) and not os.access(path, os.W_OK):
@@ -205,10 +247,11 @@ def _check_writable(path: str) -> None:
     try:
         with tempfile.TemporaryFile(dir=folder):  # a file without a name: also finds read-only mounts and full disks
             pass
-    except FileNotFoundError:
-        raise GraphrlError(f"cannot write {shown(path)}: there is no folder {shown(folder)}") from None
     except OSError as error:
-        raise GraphrlError(f"cannot write {shown(path)}: {error.strerror or error} (folder {shown(folder)})") from None
+        missing = isinstance(error, FileNotFoundError) and not folder.exists()
+        said = f"{error.strerror or error} (folder {shown(folder)})"
+        reason = f"there is no folder {shown(folder)}" if missing else said
+        raise GraphrlError(f"cannot write {shown(path)}: {reason}") from None
 
 
 def print_json(data: Mapping[str, Any]) -> None:

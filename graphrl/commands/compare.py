@@ -10,6 +10,7 @@ from graphrl.commands.common import (
     add_common,
     add_model,
     add_problem,
+    check_json_name,
     check_outputs,
     option,
     print_json,
@@ -72,8 +73,16 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("models", metavar="MODEL", nargs="+", help="files, folders or sets of graphs")
     add_problem(parser.add_argument_group("problem"))
+    add_runs(parser, "what to compare", required=True)
+    add_model(parser)
+    add_common(parser, seed="the first of --seeds (default: 0)")
+    parser.set_defaults(run=run)
+
+
+def add_runs(parser: Any, methods: str, *, required: bool = False) -> None:
+    """Adds what says which methods run, how often, for how long, and which files are written; `run` reads it."""
     search = parser.add_argument_group("search")
-    search.add_argument("--methods", type=option(_methods), required=True, metavar="M,...", help="what to compare")
+    search.add_argument("--methods", type=option(_methods), required=required, metavar="M,...", help=methods)
     search.add_argument(
         "--seeds",
         type=option(_seeds),
@@ -101,9 +110,6 @@ def add_parser(subparsers: Any) -> None:
     files.add_argument("--plot", metavar="FILE", help="quality against time, on a log axis: .png, .svg or .pdf")
     files.add_argument("--histogram", metavar="FILE", help="of improvements over --baseline: .png, .svg or .pdf")
     files.add_argument("--baseline", metavar="M", help="one of the methods (default: the first)")
-    add_model(parser)
-    add_common(parser, seed="the first of --seeds (default: 0)")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -137,7 +143,7 @@ def _runs(args: argparse.Namespace) -> list["Run"]:
     """Everything that the options ask for, after all that can be wrong with them has been looked at."""
     from graphrl.compare.pool import share
     from graphrl.compare.runs import make_runs
-    from graphrl.compare.sets import load_graphs, model_files
+    from graphrl.graphs.datasets.sets import load_graphs, model_files
 
     problem, budget = problem_of(args), make_budget(args.evaluations, args.seconds)
     seeds = range(args.seed, args.seed + args.seeds) if isinstance(args.seeds, int) else args.seeds
@@ -151,6 +157,7 @@ def _runs(args: argparse.Namespace) -> list["Run"]:
         raise ProblemError(f"baseline is {args.baseline!r}: must be one of {', '.join(args.methods)}")
     cores = share(args.processes)
     outputs = {"--output": args.output, "--plot": args.plot, "--histogram": args.histogram}
+    check_json_name("--output", args.output, ending=".jsonl")
     check_outputs(outputs, *(file for model in args.models for file in model_files(model)))
     for picture in (args.plot, args.histogram):
         if picture is not None:

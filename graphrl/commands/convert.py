@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from graphrl.commands.common import add_common, add_model, check_outputs, print_json
+from graphrl.commands.common import add_common, add_model, check_json_name, check_outputs, print_json
 from graphrl.files import shown
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.readers.json import write_json
@@ -32,7 +32,7 @@ def add_parser(subparsers: Any) -> None:
         help="graph JSON, ONNX, a compiled XLA module (HLO text or proto), CostGraphDef text or a standard task graph, "
         "told apart by content; may be gzipped; or zoo:NAME",
     )
-    parser.add_argument("output", metavar="OUT", help="graph JSON file to write; gzipped if it ends in .gz")
+    parser.add_argument("output", metavar="OUT", help="graph JSON file to write, .json; gzipped if it ends in .gz")
     add_model(parser)
     add_common(parser, seed="accepted as by every command; nothing here is random")
     parser.set_defaults(run=run)
@@ -40,6 +40,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Converts; returns the exit code."""
+    check_json_name("OUT", args.output)
     check_outputs({"OUT": args.output}, args.input)
     graph = model_graph(args.input, chip=args.chip, dims=dict(args.dim))
     write_json(graph, args.output)

@@ -14,6 +14,7 @@ from graphrl.commands.common import (
     add_common,
     add_model,
     add_problem,
+    check_json_name,
     check_outputs,
     print_json,
     problem_of,
@@ -93,6 +94,8 @@ def run(args: argparse.Namespace) -> int:
     check_seed(args.seed)
     find_solver(args.method)
     outputs = {"--output": args.output, "--trace": args.trace, "--plot": args.plot}
+    for name in ("--output", "--trace"):
+        check_json_name(name, outputs[name])
     check_outputs(outputs, args.model)
     if args.plot is not None:
         from graphrl.plan_plot import image_format

@@ -45,7 +45,7 @@ def plan_table(plan: Plan, graph: ComputationGraph, *, interrupted: bool, writte
     from rich.table import Table
 
     title = f"{plan.graph} · {len(graph.ops):,} ops, {graph.arrays.num_tensors:,} tensors"
-    table = Table(title=escape(title), title_justify="left", title_style="bold", show_header=False)
+    table = Table(show_header=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in _rows(plan):
@@ -54,7 +54,9 @@ def plan_table(plan: Plan, graph: ComputationGraph, *, interrupted: bool, writte
         table.add_row("interrupted", "this is the best plan until then")
     if written:
         table.add_row("written", escape("\n".join(shown(path) for path in written)))
-    Console(highlight=False).print(table)
+    console = Console(highlight=False)
+    console.print(escape(title), style="bold", soft_wrap=True)  # a table would break its title to its own width
+    console.print(table)
 
 
 def _rows(plan: Plan) -> list[tuple[str, str]]:

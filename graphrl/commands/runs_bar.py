@@ -1,13 +1,12 @@
 """How far a comparison is: a bar with the expected end on a terminal, else a line a run; on standard error."""
 
 import contextlib
-import datetime
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from graphrl.units import format_objective, format_seconds
+from graphrl.units import format_end, format_objective, format_seconds
 
 if TYPE_CHECKING:
     from graphrl.compare.runs import Row, Run
@@ -62,11 +61,11 @@ def runs_bar(runs: Sequence["Run"], processes: int) -> Iterator[Callable[["Row"]
     )
     forecast = Forecast(runs, processes)
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(_end(forecast), total=len(runs))
+        task = bar.add_task(format_end(forecast.seconds_left()), total=len(runs))
 
         def update(row: "Row") -> None:
             forecast.add(row)
-            bar.update(task, advance=1, description=f"{_end(forecast)}; last: {_line(row)}")
+            bar.update(task, advance=1, description=f"{format_end(forecast.seconds_left())}; last: {_line(row)}")
 
         yield update
 
@@ -80,14 +79,6 @@ class _Lines:
     def __call__(self, row: "Row") -> None:
         self._done += 1
         print(f"{self._done}/{self._runs} {_line(row)}", file=sys.stderr, flush=True)
-
-
-def _end(forecast: Forecast) -> str:
-    left = forecast.seconds_left()
-    if left < 90:
-        return f"{left:.0f} s left"
-    end = datetime.datetime.now() + datetime.timedelta(seconds=left)
-    return f"{left / 60:.0f} min left, until {end:%H:%M}" if left < 36_000 else f"{left / 3600:.0f} h left"
 
 
 def _line(row: "Row") -> str:

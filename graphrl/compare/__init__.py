@@ -2,5 +2,5 @@
 
 `runs.py` says what a run and its row are, `execute.py` makes one, `pool.py` makes many, `store.py` keeps them in a
 file, `comparison.py` puts these together; `table.py` is the arithmetic of the tables, `report.py` prints them and
-`pictures.py` draws. `sets.py` finds the graphs. The command is `graphrl compare`.
+`pictures.py` draws. `graphs/datasets/sets.py` finds the graphs. The command is `graphrl compare`.
 """

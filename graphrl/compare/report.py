@@ -93,7 +93,8 @@ def values_by_graph(rows: Sequence[Row], known: Sequence[Row] = ()) -> tuple[lis
     lines = []
     for row in {row.case: row for row in rows}.values():
         values = [mean_value(cases.get(row.case, [])) for cases in by_method.values()]
-        shown = [*values, best[row.case].value, best[row.case].bound]
+        known_best = best[row.case]  # without a plan there is no bound either
+        shown = [*values, known_best.value, known_best.bound if math.isfinite(known_best.value) else None]
         words = ["-" if v is None or math.isinf(v) else format_objective(row.problem.objective, v) for v in shown]
         lines.append([row.graph, f"{row.ops:,}", *words])
     return ["graph", "ops", *by_method, "best known", "bound"], lines

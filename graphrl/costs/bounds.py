@@ -25,16 +25,18 @@ Shared buffers are counted once, with the least size they can have (costs/needs.
 
 import numpy as np
 
-from graphrl.costs.cuts import Cuts, arcs
+from graphrl.costs.cuts import Cuts, work
 from graphrl.costs.exact_routes import grouped
 from graphrl.costs.needs import Needs
+from graphrl.costs.probing import probed_bound
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 
 HEADS = 256  # thresholds of the makespan bound
 PAIRS = 20_000**2  # (op, op) pairs of the memory bound: above 20,000 ops, only a sample of them is tried as v
 CUTS, CUTS_UNGUIDED = 256, 16  # minimum cuts at most, with a plan's order and without
-CUT_ARCS = 2_000_000  # in all cuts together at most: some 2 seconds
+CUT_WORK = 2_000_000  # of all cuts together at most, in microseconds or so: none where a single one takes more
+IDLE_WORK = 700_000  # of cuts one after another that gain nothing: then the rest is not tried
 
 
 def lower_bound(graph: ComputationGraph, problem: Problem, order: np.ndarray | None = None) -> float:
@@ -50,9 +52,9 @@ def lower_bound(graph: ComputationGraph, problem: Problem, order: np.ndarray | N
     if problem.objective == "makespan":
         return _makespan_bound(graph, problem.devices)
     if order is None:
-        bound = _memory_bound(graph, problem, graph.arrays.topological, CUTS_UNGUIDED)
+        bound = _memory_bound(graph, problem, graph.arrays.topological, guided=False)
     else:
-        bound = _memory_bound(graph, problem, order[order < graph.arrays.num_ops], CUTS)
+        bound = _memory_bound(graph, problem, order[order < graph.arrays.num_ops], guided=True)
     return float(bound) if float(bound) <= bound else float(np.nextafter(float(bound), 0))  # never rounded up
 
 
@@ -87,7 +89,7 @@ def _heads_and_tails(graph: ComputationGraph) -> tuple[np.ndarray, np.ndarray]:
     return np.array(heads), np.array(tails)
 
 
-def _memory_bound(graph: ComputationGraph, problem: Problem, order: np.ndarray, cuts: int) -> int:
+def _memory_bound(graph: ComputationGraph, problem: Problem, order: np.ndarray, *, guided: bool) -> int:
     a, devices = graph.arrays, problem.devices
     needs = Needs(graph, devices)
     weights = a.weight_bytes if problem.resident_weights else np.zeros(a.num_ops, np.int64)
@@ -96,26 +98,34 @@ def _memory_bound(graph: ComputationGraph, problem: Problem, order: np.ndarray, 
     ops = _sample(graph, single)
     total = needs.own[ops] + _live_bytes(graph, needs, ops)
     shared = max(int(total.max()), int(needs.least[needs.pinned].sum()))
-    shared = _cut_bound(graph, needs, order, cuts, shared) + int(weights.sum())
+    shared = _cut_bound(graph, needs, order, shared, guided=guided) + int(weights.sum())
     return max(int(single.max()), -(-shared // devices))
 
 
-def _cut_bound(graph: ComputationGraph, needs: Needs, order: np.ndarray, most: int, known: int) -> int:
-    """The largest need of an op, at least `known`, by at most so many cuts for those that need most in an order."""
-    usage = _usage(graph, needs, order)
+def _cut_bound(graph: ComputationGraph, needs: Needs, order: np.ndarray, known: int, *, guided: bool) -> int:
+    """The largest need of an op, at least `known`, by some cuts for those that need most in an order, and if it is a
+    plan's, what probing makes of them.
+    """
+    usage = _cuts_at_most(graph, needs, order)
     candidates = np.argsort(-usage, kind="stable")
-    most = min(most, CUT_ARCS // max(1, arcs(graph, needs)))
+    each = work(graph, needs)
+    most = min(CUTS if guided else CUTS_UNGUIDED, CUT_WORK // max(1, each))
     if most == 0 or usage[candidates[0]] <= known:
         return known
-    cuts = Cuts(graph, needs)
+    cuts, found, idle = Cuts(graph, needs), {}, 0
     for op in candidates[:most].tolist():
-        if usage[op] <= known:
+        if usage[op] <= known or idle > IDLE_WORK:
             break
-        known = max(known, cuts.least(op).need)
+        found[op] = cuts.least(op).need
+        idle = 0 if found[op] > known else idle + each
+        known = max(known, found[op])
+    if guided and usage.max() > known:
+        neediest = sorted(found, key=lambda op: -found[op])
+        known = probed_bound(graph, cuts, each, neediest, known, int(usage.max()))
     return known
 
 
-def _usage(graph: ComputationGraph, needs: Needs, order: np.ndarray) -> np.ndarray:
+def _cuts_at_most(graph: ComputationGraph, needs: Needs, order: np.ndarray) -> np.ndarray:
     """Bytes `[n]` at each op in an order, all buffers counted with their least bytes: no cut is above it."""
     n = graph.arrays.num_ops
     place = np.empty(n, np.int64)

@@ -20,6 +20,7 @@ from graphrl.graphs.graph import ComputationGraph
 
 MAX_BITS = 60  # of the sum of all sizes: the flow is in int64; of more, the lowest bits are left out, so that cuts may
 # then be said to need less than they do, and be not quite least
+LARGE = 200_000  # arcs
 DONE, OPEN, LATER = 0, 1, 2  # phases of ops: they have run, they may have run, they run later
 
 
@@ -30,9 +31,12 @@ class Cut(NamedTuple):
     done: np.ndarray  # [n] bool, the ops that have run then, itself included
 
 
-def arcs(graph: ComputationGraph, needs: Needs) -> int:
-    """Arcs of the network of a whole graph: a cut takes about a microsecond for each."""
-    return len(needs.least) + len(needs.users) + len(graph.arrays.dependencies()[0])
+def work(graph: ComputationGraph, needs: Needs) -> int:
+    """What a cut of a whole graph takes at most, in microseconds or so: about one for each arc of its network, and more
+    in large ones.
+    """
+    arcs = len(needs.least) + len(needs.users) + len(graph.arrays.dependencies()[0])
+    return arcs * max(LARGE, arcs) // LARGE
 
 
 class Cuts:

@@ -10,6 +10,7 @@ tensor that is an alias counts no bytes: it has no buffer of its own.
 import numpy as np
 
 from graphrl.graphs.graph import NONE, ComputationGraph, GraphArrays
+from graphrl.graphs.padding import Sizes
 
 NODE_FEATURES = (
     "runtime",  # log1p of seconds over the mean of the ops
@@ -100,6 +101,16 @@ def edge_features(graph: ComputationGraph) -> np.ndarray:
         "only_in": (np.bincount(a.use_op, minlength=a.num_ops)[a.use_op] == 1).astype(np.float64),
     }
     return np.stack([columns[name] for name in EDGE_FEATURES], axis=1).astype(np.float32)
+
+
+def padded_features(graph: ComputationGraph, to: Sizes) -> tuple[np.ndarray, np.ndarray]:
+    """Both, padded with zeros: `[n, F]` float32 of ops and `[e, H]` float32 of uses."""
+    nodes, edges = node_features(graph), edge_features(graph)
+    return _padded(nodes, to.ops), _padded(edges, to.uses)
+
+
+def _padded(rows: np.ndarray, count: int) -> np.ndarray:
+    return np.pad(rows, ((0, count - len(rows)), (0, 0)))
 
 
 def _buffer_bytes(a: GraphArrays) -> np.ndarray:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import jraph
 
-from graphrl.graphs.features import edge_features, node_features
+from graphrl.graphs.features import padded_features
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import PaddedGraph, Sizes, common_sizes, pad
 
@@ -15,7 +15,9 @@ def to_graphs_tuple(graph: PaddedGraph, nodes: jax.Array, edges: jax.Array) -> j
     """One padded graph as a `GraphsTuple` of two graphs: the real one, and one that holds all padding.
 
     An edge goes from the op that produces a tensor to each op that reads it (REGAL, "Graph neural network policy":
-    edges to tensors are many to one). One node is added after the padding ops, for padding edges to hang on.
+    edges to tensors are many to one), then one from each control predecessor, with features of 0: a graph some of
+    whose edges are controls has its structure still. Padding edges come last and hang on one node that is added after
+    the padding ops.
 
     Args:
       graph: without a batch axis; `jax.vmap` over this function for batches.
@@ -23,19 +25,26 @@ def to_graphs_tuple(graph: PaddedGraph, nodes: jax.Array, edges: jax.Array) -> j
       edges: `[e, H]` features of uses.
 
     Returns:
-      nodes `[n + 1, F]`, edges `[e, H]`, senders and receivers `[e]` int32, n_node and n_edge `[2]` int32, no globals.
+      nodes `[n + 1, F]`, edges `[e + f, H]`, senders and receivers `[e + f]` int32, n_node and n_edge `[2]` int32, no
+      globals.
     """
-    n, e = graph.runtime.shape[0], graph.use_op.shape[0]
-    real = jnp.asarray(graph.use_op) < n
-    producer = jnp.append(jnp.asarray(graph.producer), 0)[graph.use_tensor]
-    num_edges = real.sum(dtype=jnp.int32)
+    n, e, f = graph.runtime.shape[0], graph.use_op.shape[0], graph.control_source.shape[0]
+    edges = jnp.concatenate([edges, jnp.zeros((f + 1, *edges.shape[1:]), edges.dtype)])
+    none = jnp.full(1, n, jnp.int32)
+    receivers = jnp.concatenate([jnp.asarray(graph.use_op), jnp.asarray(graph.control_target), none])
+    producer = jnp.append(jnp.asarray(graph.producer), n)[graph.use_tensor]
+    senders = jnp.concatenate([producer, jnp.asarray(graph.control_source), none])
+    uses = (receivers[:e] < n).sum(dtype=jnp.int32)
+    total = uses + (receivers[e:-1] < n).sum(dtype=jnp.int32)
+    place = jnp.arange(e + f, dtype=jnp.int32)
+    source = jnp.where(place < uses, place, jnp.where(place < total, place - uses + e, e + f))
     return jraph.GraphsTuple(
         nodes=jnp.concatenate([nodes, jnp.zeros((1, *nodes.shape[1:]), nodes.dtype)]),
-        edges=edges,
-        senders=jnp.where(real, producer, n),
-        receivers=jnp.where(real, graph.use_op, n),
+        edges=edges[source],
+        senders=senders[source],
+        receivers=receivers[source],
         n_node=jnp.stack([jnp.asarray(graph.num_ops), n + 1 - graph.num_ops]),
-        n_edge=jnp.stack([num_edges, e - num_edges]),
+        n_edge=jnp.stack([total, e + f - total]),
         globals=None,
     )
 
@@ -43,7 +52,5 @@ def to_graphs_tuple(graph: PaddedGraph, nodes: jax.Array, edges: jax.Array) -> j
 def graphs_tuple(graph: ComputationGraph, to: Sizes | None = None) -> jraph.GraphsTuple:
     """A graph with its own features (`features.py`), padded to `to` (by default its bucket)."""
     to = common_sizes([graph]) if to is None else to
-    nodes, edges = jnp.asarray(node_features(graph)), jnp.asarray(edge_features(graph))
-    nodes = jnp.pad(nodes, ((0, to.ops - nodes.shape[0]), (0, 0)))
-    edges = jnp.pad(edges, ((0, to.uses - edges.shape[0]), (0, 0)))
+    nodes, edges = map(jnp.asarray, padded_features(graph, to))
     return to_graphs_tuple(jax.tree.map(jnp.asarray, pad(graph, to)), nodes, edges)

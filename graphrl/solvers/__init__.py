@@ -1,4 +1,7 @@
-"""Search without learning. `SOLVERS` names every method; a method's module is imported when it is asked for."""
+"""Search without learning. `SOLVERS` names every method; a method's module is imported when it is asked for.
+
+`graphrl/optimize.py` adds the trained agents.
+"""
 
 import functools
 import importlib

@@ -13,8 +13,7 @@ peak memory of one device
 makespan, and peak memory of several devices (`cp-sat` only if the budget is in seconds), each from the best plan so far
   free and link: `brkga+` for 3 tenths, then `anneal-keys`; up to 300 ops for 3 tenths too, at most 5 s each, and then
     `cp-sat`, which makes more of a long time
-  rendezvous, up to 12 ops for each second and 300 ops: `anneal-keys` for 3 tenths, `cp-sat` for half, `anneal-keys`
-    for the rest
+  rendezvous, up to 120 ops: `anneal-keys` for 3 tenths, `cp-sat` for half, `anneal-keys` for the rest
   peak memory, up to 60 ops: `cp-sat` for half, `anneal-keys` for the rest
   otherwise `anneal-keys`
 """
@@ -40,8 +39,7 @@ from graphrl.solvers.portfolio import Portfolio, Stage
 DP_OPS, DP_SHARE, DP_SECONDS = 300, 0.2, 2.0
 ETF_OPS, ETF_SECONDS = 6_000, 10.0  # up to which it is tried, fewer where there are fewer seconds
 CUT_SHARE = 0.3
-PEAK_OPS, PROOF_OPS = 60, 300  # up to which CP-SAT is worth its time, for peak memory and for makespan
-RENDEZVOUS_OPS = 12.0  # for each second: under rendezvous CP-SAT needs more time
+PEAK_OPS, RENDEZVOUS_OPS, PROOF_OPS = 60, 120, 300  # up to which CP-SAT is worth its time
 PROOF_SECONDS = 5.0  # of each method before CP-SAT
 ANNEAL_EVALUATIONS = 8 * 256  # a window of all chains: fewer are not worth a program
 
@@ -54,15 +52,15 @@ def solve(
     Raises:
       Interrupted: on Ctrl-C, once there is a plan; it has the best of all so far.
     """
-    candidates = _candidates(graph, problem, budget)
-    first = next(candidates)
+    plain = candidates(graph, problem, budget)
+    first = next(plain)
     bound = lower_bound(graph, problem, first[1])
     portfolio = Portfolio("auto", graph, problem, budget, seed, progress, bound)
-    portfolio.add(itertools.chain([first], candidates))
+    portfolio.add(itertools.chain([first], plain))
     return portfolio.run(_stages(graph, problem, budget))
 
 
-def _candidates(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterator[Decisions]:
+def candidates(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterator[Decisions]:
     """List scheduling, the given order, list scheduling on fewer devices, which is sometimes better, and the textbook
     rules, which on real graphs often are.
     """
@@ -99,7 +97,7 @@ def _stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterat
             yield Stage("cp-sat", 0.5, options=_hint)
         yield Stage("anneal-keys", options=_hint)
     elif problem.transfer == "rendezvous":
-        if budget.seconds is not None and ops <= min(PROOF_OPS, RENDEZVOUS_OPS * budget.seconds):
+        if timed and ops <= RENDEZVOUS_OPS:
             yield Stage("anneal-keys", 0.3, options=_hint)
             yield Stage("cp-sat", 0.7, options=_hint)
         yield Stage("anneal-keys", options=_hint)

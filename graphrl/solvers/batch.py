@@ -6,6 +6,7 @@ they share (facts/perf.md 2 and 4). A graph's result depends on its key alone, n
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -76,23 +77,25 @@ def _sharded(
     mesh: Mesh,
 ) -> tuple[jax.Array, jax.Array]:
     axis = mesh.axis_names[0]
-    by_graph, by_gene = PartitionSpec(axis), PartitionSpec(None, axis)
+    specs: Any = PartitionSpec(axis), PartitionSpec(None, axis), PartitionSpec()
+    by_graph, by_gene, whole = specs
+    of_proposals = None if proposals is None else BetaTable(whole, whole, whole, by_gene)
 
     def local(
         keys: jax.Array, graph: PaddedGraph, proposals: BetaTable | None, elite_bias: jax.Array | None
     ) -> tuple[jax.Array, jax.Array]:
-        return _grouped(keys, graph, proposals, elite_bias, problem, parameters, generations)
+        return run_grouped(keys, graph, proposals, elite_bias, problem, parameters, generations)
 
     return jax.shard_map(
         local,
         mesh=mesh,
-        in_specs=(by_graph, by_graph, by_gene, by_graph),
+        in_specs=(by_graph, by_graph, of_proposals, by_graph),
         out_specs=(by_gene, by_graph),
         check_vma=False,
     )(keys, graph, proposals, elite_bias)
 
 
-def _grouped(
+def run_grouped(
     keys: jax.Array,
     graph: PaddedGraph,
     proposals: BetaTable | None,
@@ -101,23 +104,22 @@ def _grouped(
     parameters: brkga.Parameters,
     generations: int,
 ) -> tuple[jax.Array, jax.Array]:
-    """Runs one device's graphs, some at a time on a CPU."""
+    """`run_batch` on one device, for a traced caller: all graphs at once or, on a CPU, some at a time."""
 
-    def run(group: tuple[jax.Array, PaddedGraph, BetaTable | None, jax.Array | None]) -> tuple[jax.Array, jax.Array]:
-        keys, graph, proposals, elite_bias = group
-        state = brkga.init(keys, graph, problem, parameters, proposals, elite_bias=elite_bias)
-        return brkga.best(brkga.evolve(state, graph, problem, parameters, generations, proposals))
+    def run(group: tuple[jax.Array, PaddedGraph, jax.Array | None, jax.Array | None]) -> tuple[jax.Array, jax.Array]:
+        keys, graph, choice, elite_bias = group
+        table = None if proposals is None or choice is None else proposals._replace(choice=choice.T)
+        state = brkga.init(keys, graph, problem, parameters, table, elite_bias=elite_bias)
+        return brkga.best(brkga.evolve(state, graph, problem, parameters, generations, table))
 
+    choice = None if proposals is None else proposals.choice.T
     size = _group_size(keys.shape[0], graph.sizes, parameters)
     if size == keys.shape[0]:
-        return run((keys, graph, proposals, elite_bias))
-    keys, graph, elite_bias = jax.tree.map(
-        lambda x: x.reshape(x.shape[0] // size, size, *x.shape[1:]), (keys, graph, elite_bias)
+        return run((keys, graph, choice, elite_bias))
+    groups = jax.tree.map(
+        lambda x: x.reshape(x.shape[0] // size, size, *x.shape[1:]), (keys, graph, choice, elite_bias)
     )
-    by_gene = jax.tree.map(
-        lambda x: jnp.moveaxis(x.reshape(x.shape[0], x.shape[1] // size, size, *x.shape[2:]), 1, 0), proposals
-    )
-    genes, value = lax.map(run, (keys, graph, by_gene, elite_bias))
+    genes, value = lax.map(run, groups)
     return jnp.moveaxis(genes, 0, 1).reshape(genes.shape[1], -1), value.reshape(-1)
 
 

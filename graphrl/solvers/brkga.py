@@ -10,10 +10,12 @@ Deviations from the text, all for speed and none in distribution after the first
 - random words come from a seeded hash (random_bits.py).
 
 So a run of G generations makes exactly G * (population - elites) evaluations. Every graph of a batch draws from its
-own key: its result does not depend on what else is in the batch.
+own key, and a gene's words are those that it would have without padding: a result depends neither on what else is in
+the batch nor on the sizes that the batch is padded to.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -26,7 +28,7 @@ from graphrl.costs.indexing import take
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.padding import PaddedGraph, Sizes
-from graphrl.solvers.beta import BetaTable, beta_quantile, one_beta
+from graphrl.solvers.beta import BetaTable, beta_quantile, shared_betas
 from graphrl.solvers.random_bits import random_words, unit_interval
 
 _LARGEST = 1 - 2.0**-24  # the largest float32 below 1
@@ -89,16 +91,19 @@ class State(NamedTuple):
     draw: "Draw"
     keys: jax.Array  # [g] typed keys
     bias: jax.Array  # [g] uint32, a gene comes from the elite parent if its random word is below
+    rows: jax.Array  # [k, g] uint32, number of each gene without padding, its row of random words
     generation: jax.Array  # [] int32
 
 
-def op_proposals(alpha: float, beta: float, sizes: Sizes, devices: int, graphs: int) -> BetaTable:
+def op_proposals(shapes: Sequence[tuple[float, float]], sizes: Sizes, devices: int, graphs: int) -> BetaTable:
     """Proposals with one Beta(alpha, beta) for all affinities and op keys, and uniform transfer keys.
+
+    The first `graphs` graphs of the batch have the first pair of `shapes`, the next ones the second, and so on.
 
     Chromosomes mean the same if one increasing function maps all their genes, so that one distribution for all genes
     would be as good as the uniform one. This one says how early transfers run among the ops.
     """
-    return one_beta(alpha, beta, (devices + 1) * sizes.ops, devices * sizes.tensors, graphs)
+    return shared_betas(shapes, (devices + 1) * sizes.ops, devices * sizes.tensors, graphs)
 
 
 def init(
@@ -120,8 +125,8 @@ def init(
       initial: `[k, g, m]` chromosomes to start from (warm start), m at most the offspring of a generation.
       elite_bias: `[g]` float32, in place of that of `parameters`: so that graphs differ and no value compiles anew.
     """
-    k, g = num_genes(graph.sizes, problem.devices), keys.shape[0]
-    sampled = _sample(random_words(_seeds(keys, jnp.int32(-1)), k, parameters.population), proposals)
+    g, rows = keys.shape[0], _rows(graph, problem.devices)
+    sampled = _sample(random_words(_seeds(keys, jnp.int32(-1)), rows, parameters.population), proposals)
     elites, offspring = sampled[..., : parameters.elites], sampled[..., parameters.elites :]
     if initial is not None:
         if initial.shape[-1] > parameters.offspring:
@@ -131,8 +136,8 @@ def init(
     share = jnp.full(g, parameters.elite_bias, jnp.float32) if elite_bias is None else elite_bias
     bias = (jnp.minimum(share, jnp.float32(_LARGEST)) * jnp.float32(2.0**32)).astype(jnp.uint32)
     first = jnp.int32(0)
-    draw = _draw(keys, bias, first, k, parameters, proposals)
-    return State(elites, unknown, offspring, draw, keys, bias, first)
+    draw = _draw(keys, bias, rows, first, parameters, proposals)
+    return State(elites, unknown, offspring, draw, keys, bias, rows, first)
 
 
 def evolve(
@@ -182,9 +187,10 @@ def _next(state: State, values: jax.Array, parameters: Parameters, proposals: Be
         elites=ranked.reshape(k, g, p)[..., :e],
         elite_fitness=known[:, :e],
         offspring=offspring,
-        draw=_draw(state.keys, state.bias, following, k, parameters, proposals),
+        draw=_draw(state.keys, state.bias, state.rows, following, parameters, proposals),
         keys=state.keys,
         bias=state.bias,
+        rows=state.rows,
         generation=following,
     )
 
@@ -192,15 +198,15 @@ def _next(state: State, values: jax.Array, parameters: Parameters, proposals: Be
 def _draw(
     keys: jax.Array,
     bias: jax.Array,
+    rows: jax.Array,
     generation: jax.Array,
-    k: int,
     parameters: Parameters,
     proposals: BetaTable | None,
 ) -> Draw:
     """Parents, coins and mutants of the generation after `generation`."""
-    g, p, e, m = keys.shape[0], parameters.population, parameters.elites, parameters.mutants
+    (k, g), p, e, m = rows.shape, parameters.population, parameters.elites, parameters.mutants
     seeds = _seeds(keys, generation)
-    words = random_words(seeds, k, parameters.offspring)
+    words = random_words(seeds, rows, parameters.offspring)
     pair = unit_interval(random_words(~seeds, 2, parameters.offspring - m))
     elite = (pair[0] * e).astype(jnp.int32)
     other = e + (pair[1] * (p - e)).astype(jnp.int32)
@@ -208,6 +214,25 @@ def _draw(
     row = jnp.arange(k, dtype=jnp.int32)[:, None, None] * (g * p)
     graph = jnp.arange(g, dtype=jnp.int32)[None, :, None] * p
     return Draw(jnp.where(from_elite, elite[None], other[None]) + (row + graph), _sample(words[..., :m], proposals))
+
+
+def _rows(graph: PaddedGraph, devices: int) -> jax.Array:
+    """The number that each gene has where nothing is padded, those of padding after them: `[k, g]` uint32."""
+    k, sizes = num_genes(graph.sizes, devices), graph.sizes
+    ops, tensors = (jnp.asarray(count)[None, None] for count in (graph.num_ops, graph.num_tensors))
+
+    def blocks(count: int, size: int, real: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Of `count` blocks of `size` genes: number within the real ones, and whether it is one; `[genes, g]`."""
+        block = jnp.arange(count, dtype=jnp.int32)[:, None, None]
+        place = jnp.arange(size, dtype=jnp.int32)[None, :, None]
+        is_real = jnp.broadcast_to(place < real, (count, size, real.shape[-1]))
+        return (block * real + place).reshape(count * size, -1), is_real.reshape(count * size, -1)
+
+    by_op, real_op = blocks(devices + 1, sizes.ops, ops)
+    by_tensor, real_tensor = blocks(devices, sizes.tensors, tensors)
+    number = jnp.concatenate([by_op, by_tensor + ops[0] * (devices + 1)])
+    padding = k + jnp.arange(k, dtype=jnp.int32)[:, None]
+    return jnp.where(jnp.concatenate([real_op, real_tensor]), number, padding).astype(jnp.uint32)
 
 
 def _seeds(keys: jax.Array, generation: jax.Array) -> jax.Array:

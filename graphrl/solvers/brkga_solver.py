@@ -2,7 +2,7 @@
 
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ import numpy as np
 
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.padding import PaddedGraph, pad_batch
+from graphrl.graphs.padding import PaddedGraph, Sizes, pad_batch
 from graphrl.plan import Plan
 from graphrl.solvers import brkga
 from graphrl.solvers.base import Budget, Progress
@@ -28,7 +28,7 @@ def solve(
     *,
     parameters: brkga.Parameters = brkga.Parameters(),
     warm_starts: Sequence[tuple[np.ndarray, np.ndarray]] = (),
-    beta: tuple[float, float] = (1.0, 1.0),
+    proposals: Callable[[Sizes], BetaTable] | None = None,
     method: str = "brkga",
     started: float | None = None,
 ) -> Plan:
@@ -38,8 +38,8 @@ def solve(
       graph, problem, budget, seed, progress: see `Solver`.
       parameters: of the algorithm.
       warm_starts: (placement, order) of known plans, part of the first population; the first `offspring` of them.
-      beta: parameters of the Beta distribution of affinities and op keys (`brkga.op_proposals`), in the first
-        population and in mutants.
+      proposals: makes, for the graph padded to some sizes, the distribution of each gene in the first population and
+        in mutants (choices `[k, 1]`); None is uniform.
       method: what the plan is said to be found by.
       started: when that began, by `time.perf_counter`; None is now.
 
@@ -53,7 +53,7 @@ def solve(
     starts = warm_starts[: parameters.offspring]
     initial = jnp.asarray(chromosomes(graph, problem, padded.sizes, starts)) if starts else None
     keys = jax.random.key(seed)[None]
-    proposals = None if beta == (1.0, 1.0) else brkga.op_proposals(*beta, padded.sizes, problem.devices, 1)
+    table = None if proposals is None else proposals(padded.sizes)
 
     def best(state: brkga.State) -> tuple[jax.Array, jax.Array]:
         genes, value = brkga.best(state)
@@ -65,12 +65,12 @@ def solve(
         method,
         seed,
         padded,
-        advance=lambda state, steps: _advance(state, padded, problem, parameters, steps, proposals),
+        advance=lambda state, steps: _advance(state, padded, problem, parameters, steps, table),
         best=best,
         evaluations=parameters.offspring,
         started=started,
     )
-    return search.run(_init(keys, padded, problem, parameters, proposals, initial), budget, progress)
+    return search.run(_init(keys, padded, problem, parameters, table, initial), budget, progress)
 
 
 @functools.partial(jax.jit, static_argnames=("problem", "parameters"))

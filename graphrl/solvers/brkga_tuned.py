@@ -76,7 +76,7 @@ def solve(
         seed,
         progress,
         parameters=Parameters(best.population, best.elites, best.mutants, best.elite_bias),
-        beta=(best.alpha, best.beta),
+        proposals=lambda sizes: op_proposals([(best.alpha, best.beta)], sizes, problem.devices, 1),
         method="brkga-tuned",
     )
 
@@ -101,8 +101,7 @@ def tune(
     """
     padded, pairs = pad_batch(graphs), list(itertools.product(grid.shapes, grid.shapes))
     each = len(grid.biases) * len(graphs)  # runs of a pair
-    tables = [op_proposals(*pair, padded.sizes, problem.devices, each) for pair in pairs]
-    table = jax.tree.map(lambda *parts: jnp.concatenate(parts, 1), *tables)
+    table = op_proposals(pairs, padded.sizes, problem.devices, each)
     repeats = len(pairs) * len(grid.biases)
     batch: PaddedGraph = jax.tree.map(lambda x: jnp.tile(x, (repeats, *[1] * (x.ndim - 1))), padded)
     keys = jnp.tile(jax.random.split(jax.random.key(seed), len(graphs)), repeats)

@@ -12,19 +12,36 @@ Shared buffers (alias) count once; that an output may reuse an input's buffer is
 """
 
 import heapq
+import weakref
 from collections.abc import Sequence
 
 import numpy as np
 
+from graphrl.graphs.graph import ComputationGraph
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.orders.simple import depth_first
 from graphrl.solvers.orders.traversal import post_order
+from graphrl.solvers.orders.usage import Usage
 
 MAX_BYTES_ABOVE = 2**62  # sums over paths grow exponentially
 
+# By graph, its orders and how many were weighed: most methods start from them, and a portfolio has several methods.
+_known: weakref.WeakKeyDictionary[ComputationGraph, tuple[tuple[np.ndarray, ...], int]] = weakref.WeakKeyDictionary()
+
 
 def memory_orders(flow: Flow) -> list[np.ndarray]:
-    """Different topological orders of the ops `[n] int64`, the one of least peak on one device first."""
+    """Different topological orders of the ops `[n] int64`, the one of least peak on one device first. They are kept as
+    long as the graph is, and are not to be written to.
+    """
+    if flow.graph not in _known:
+        _known[flow.graph] = _ranked(flow)
+    orders, evaluations = _known[flow.graph]
+    flow.evaluations += evaluations
+    return list(orders)
+
+
+def _ranked(flow: Flow) -> tuple[tuple[np.ndarray, ...], int]:
+    """The orders, the one of least peak first, and how many were weighed for that."""
     rules = [
         greedy(flow),
         _reverse_greedy(flow),
@@ -32,7 +49,11 @@ def memory_orders(flow: Flow) -> list[np.ndarray]:
         depth_first(flow, lowest_first=False),
         flow.topological,
     ]
-    return [order for _, order in sorted((_improved(flow, order) for order in rules), key=lambda found: found[0])]
+    usage = Usage(flow)
+    found = sorted((_improved(flow, usage, order) for order in rules), key=lambda found: found[0])
+    for _, order, _ in found:
+        order.flags.writeable = False
+    return tuple(order for _, order, _ in found), sum(evaluations for *_, evaluations in found)
 
 
 def greedy(flow: Flow, first: Sequence[int] = ()) -> list[int]:
@@ -120,16 +141,17 @@ def _postorder(flow: Flow) -> list[int]:
     return post_order(flow.num_ops, heaviest_first(sinks), lambda op: heaviest_first(flow.predecessors[op]))
 
 
-def _improved(flow: Flow, order: list[int], passes: int = 2) -> tuple[int, np.ndarray]:
-    """Peak and order, after moving ops later as long as it helps."""
-    best = flow.peak(order)
+def _improved(flow: Flow, usage: Usage, order: list[int], passes: int = 2) -> tuple[int, np.ndarray, int]:
+    """Peak and order, after moving ops later as long as it helps, and how many orders were weighed."""
+    best, weighed = int(usage(np.array(order)).max()), 1
     for _ in range(passes):
         later = _late(flow, order)
-        peak = flow.peak(later)
+        peak = int(usage(np.array(later)).max())
+        weighed += 1
         if peak >= best:
             break
         best, order = peak, later
-    return best, np.array(order, np.int64)
+    return best, np.array(order, np.int64), weighed
 
 
 def _late(flow: Flow, order: list[int]) -> list[int]:

@@ -19,9 +19,16 @@ def _mix(word: jax.Array) -> jax.Array:
     return word ^ (word >> jnp.uint32(16))
 
 
-def random_words(seeds: jax.Array, rows: int, columns: int) -> jax.Array:
-    """`[rows, g, columns]` uint32 words, a function of `seeds` `[g, 2]` uint32 alone, graph by graph."""
-    row = jnp.arange(rows, dtype=jnp.uint32)[:, None, None] * jnp.uint32(columns)
+def random_words(seeds: jax.Array, rows: int | jax.Array, columns: int) -> jax.Array:
+    """`[rows, g, columns]` uint32 words, a function of `seeds` `[g, 2]` uint32 alone, graph by graph.
+
+    Args:
+      seeds: two words a graph.
+      rows: how many, or the number of each row, `[rows, g]` uint32: rows of equal numbers have equal words.
+      columns: how many.
+    """
+    numbers = jnp.arange(rows, dtype=jnp.uint32)[:, None] if isinstance(rows, int) else rows
+    row = numbers[..., None] * jnp.uint32(columns)
     counter = (row + jnp.arange(columns, dtype=jnp.uint32)[None, None, :]) * jnp.uint32(_GOLDEN)
     return _mix(_mix(counter + seeds[None, :, :1]) ^ seeds[None, :, 1:])
 

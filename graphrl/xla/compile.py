@@ -12,6 +12,7 @@ from graphrl.graphs.readers.hlo_module import HloModule
 from graphrl.optimize import DEFAULT_SECONDS
 from graphrl.plan import Plan
 from graphrl.solvers.base import Progress
+from graphrl.units import format_bytes
 from graphrl.xla import hook
 from graphrl.xla.callback import Unplanned
 from graphrl.xla.planner import Planner
@@ -40,8 +41,14 @@ class Executable:
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
-            raise AttributeError(name)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.compiled, name)
+
+    def __repr__(self) -> str:  # one line: the program, and what became of its order
+        report = self._report
+        temporaries = "" if report.temp_bytes is None else f"{format_bytes(report.temp_bytes)} of temporaries, "
+        found = f"in graphrl's order ({report.found_by})" if report.planned else f"in XLA's order: {report.reason}"
+        return f"<graphrl.compile of {report.program!r}: {temporaries}{found}>"
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *dir(self.compiled)})
@@ -111,6 +118,8 @@ def compile(
       Interrupted: Ctrl-C in the search.
     """
     settings = Settings(objective, seconds, method, seed, progress, cache, recompute)
+    if not (kwargs is None or isinstance(kwargs, Mapping)):
+        raise ProblemError(f"kwargs is of type {type(kwargs).__name__}: must be a dict of keyword arguments of fn")
     lowered = _lowered(fn, args, kwargs or {})
     missing = hook.available(hook.platform_of(lowered))
     if missing is None:

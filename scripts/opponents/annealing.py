@@ -21,8 +21,8 @@ from graphrl.costs.problem import Problem
 from graphrl.graphs.datasets.families import sample
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.solvers.flow import Flow
-from graphrl.solvers.orders.peaks import Peaks
 from graphrl.solvers.orders.random_orders import Drawing
+from graphrl.solvers.orders.usage import Usage
 from opponents.settings import Settings, origin
 
 METHODS = ("anneal", "auto", "beam:width=10000")
@@ -86,7 +86,7 @@ def _run(yardstick: "ctypes._NamedFuncPointer", graph: ComputationGraph, seconds
     edges = sorted(set(zip(a.producer[a.use_tensor].tolist(), a.use_op.tolist(), strict=True)))
     orders = Drawing(flow).draw(np.random.default_rng(seed), 100, by_priority=True)
     assert orders is not None
-    order = orders[Peaks(flow)(orders).argmin()].astype(np.int32)
+    order = orders[Usage(flow).peaks(orders).argmin()].astype(np.int32)
     num_bytes = np.zeros(a.num_ops, np.int64)
     np.add.at(num_bytes, a.producer, a.tensor_bytes)
     workspace, counts = a.workspace_bytes.astype(np.int64), np.zeros(2, np.int64)

@@ -1,8 +1,9 @@
 """What the sections share: the settings of the command line, comparisons in one file, where figures come from."""
 
+import argparse
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -100,6 +101,42 @@ def origin(rows: Sequence[Row]) -> str:
 def command() -> str:
     """The command line that is running."""
     return shlex.join(["python", f"scripts/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+
+
+def make_parser(
+    description: str, sections: Collection[str], times: str, methods: str, out: str
+) -> argparse.ArgumentParser:
+    """The options that every script of sections has.
+
+    Args:
+      description: for --help.
+      sections: names.
+      times, out: by default.
+      methods: what --methods is for.
+    """
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("--sections", default=",".join(sections), help="(default: all)")
+    parser.add_argument("--times", default=times, metavar="S,...", help=f"seconds of a run (default: {times})")
+    parser.add_argument("--methods", type=_names, metavar="M,...", help=methods)
+    parser.add_argument("--out", type=Path, default=Path(out), help=f"(default: {out})")
+    parser.add_argument("--retry", action="store_true", help="make again what failed before")
+    return parser
+
+
+def parse_arguments(parser: argparse.ArgumentParser, sections: Collection[str]) -> argparse.Namespace:
+    """What the command line says, `sections` as a list of some of the names."""
+    args = parser.parse_args()
+    args.sections = args.sections.split(",")
+    for name in args.sections:
+        if name not in sections:
+            parser.error(f"unknown section {name!r}: known are {', '.join(sections)}")
+    return args
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
 
 
 def parse_times(text: str) -> tuple[float, ...]:

@@ -7,10 +7,12 @@ from zoo.architecture import Architecture, tokens
 
 SMALL: dict[str, Any] = {"inference": (1, 8), "training": (2, 8)}
 LARGE: dict[str, Any] = {"inference": (1, 4), "training": (1, 4)}
-BASE: dict[str, Any] = {"num_layers": 12, "num_heads": 12, "hidden_dim": 768, "intermediate_dim": 3072}
+BASE = (12, 12, 768, 3072)  # of `_transformer`
 
 _PLAIN = ("token_ids", "padding_mask")
 _SEGMENTS = (*_PLAIN, "segment_ids")
+_SIZES = ("vocabulary_size", "num_layers", "num_heads", "hidden_dim", "intermediate_dim")
+_LLAMA_SIZES = (*_SIZES[:2], "num_query_heads", "num_key_value_heads", *_SIZES[3:])
 _TWO_SIDED = tuple(f"{side}_{name}" for side in ("encoder", "decoder") for name in _PLAIN)
 
 
@@ -24,32 +26,33 @@ def _model(name: str, family: str, cls: str, inputs: Any, batches: dict[str, Any
     return Architecture(name, family, functools.partial(_build, cls, options), inputs, **batches)
 
 
+def _transformer(
+    name: str,
+    family: str,
+    cls: str,
+    inputs: Any,
+    batches: dict[str, Any],
+    vocabulary: int,
+    shape: tuple[int, ...],
+    **more: Any,
+) -> Architecture:
+    """`shape`: layers, heads, width, width inside."""
+    sizes = dict(zip(_SIZES, (vocabulary, *shape), strict=True))
+    return _model(name, family, cls, inputs, batches, **sizes, **more)
+
+
 def _llama(
     name: str, cls: str, batches: dict[str, Any], length: int, shape: tuple[int, ...], **more: Any
 ) -> Architecture:
     """`shape`: vocabulary, layers, query heads, key and value heads, width, width inside."""
-    names = (
-        "vocabulary_size",
-        "num_layers",
-        "num_query_heads",
-        "num_key_value_heads",
-        "hidden_dim",
-        "intermediate_dim",
-    )
-    return _model(name, "llama", cls, tokens(length, *_PLAIN), batches, **dict(zip(names, shape, strict=True)), **more)
+    sizes = dict(zip(_LLAMA_SIZES, shape, strict=True))
+    return _model(name, "llama", cls, tokens(length, *_PLAIN), batches, **sizes, **more)
 
 
 ENCODERS = [
-    _model("bert_base", "bert", "Bert", tokens(128, *_SEGMENTS), SMALL, vocabulary_size=30522, **BASE),
-    _model("roberta_base", "bert", "Roberta", tokens(128, *_PLAIN), SMALL, vocabulary_size=50265, **BASE),
-    _model(
-        "distilbert",
-        "bert",
-        "DistilBert",
-        tokens(128, *_PLAIN),
-        SMALL,
-        **{**BASE, "vocabulary_size": 30522, "num_layers": 6},
-    ),
+    _transformer("bert_base", "bert", "Bert", tokens(128, *_SEGMENTS), SMALL, 30522, BASE),
+    _transformer("roberta_base", "bert", "Roberta", tokens(128, *_PLAIN), SMALL, 50265, BASE),
+    _transformer("distilbert", "bert", "DistilBert", tokens(128, *_PLAIN), SMALL, 30522, (6, *BASE[1:])),
     _model(
         "electra_small",
         "bert",
@@ -63,17 +66,8 @@ ENCODERS = [
         embedding_dim=128,
         intermediate_dim=1024,
     ),
-    _model(
-        "albert_base",
-        "bert",
-        "Albert",
-        tokens(128, *_SEGMENTS),
-        SMALL,
-        vocabulary_size=30000,
-        embedding_dim=128,
-        **BASE,
-    ),
-    _model("deberta_v3_base", "deberta", "DebertaV3", tokens(128, *_PLAIN), SMALL, vocabulary_size=128100, **BASE),
+    _transformer("albert_base", "bert", "Albert", tokens(128, *_SEGMENTS), SMALL, 30000, BASE, embedding_dim=128),
+    _transformer("deberta_v3_base", "deberta", "DebertaV3", tokens(128, *_PLAIN), SMALL, 128100, BASE),
     _model(
         "fnet_base",
         "fnet",
@@ -85,24 +79,13 @@ ENCODERS = [
         hidden_dim=768,
         intermediate_dim=3072,
     ),
-    _model("xlnet_base", "xlnet", "XLNet", tokens(128, *_SEGMENTS), SMALL, vocabulary_size=32000, **BASE),
+    _transformer("xlnet_base", "xlnet", "XLNet", tokens(128, *_SEGMENTS), SMALL, 32000, BASE),
 ]
 
 DECODERS = [
-    _model("gpt2", "gpt", "GPT2", tokens(256, *_PLAIN), SMALL, vocabulary_size=50257, **BASE),
-    _model("opt_125m", "gpt", "OPT", tokens(256, *_PLAIN), SMALL, vocabulary_size=50272, **BASE),
-    _model(
-        "bloom_560m",
-        "gpt",
-        "Bloom",
-        tokens(256, *_PLAIN),
-        SMALL,
-        vocabulary_size=250880,
-        num_layers=24,
-        num_heads=16,
-        hidden_dim=1024,
-        intermediate_dim=4096,
-    ),
+    _transformer("gpt2", "gpt", "GPT2", tokens(256, *_PLAIN), SMALL, 50257, BASE),
+    _transformer("opt_125m", "gpt", "OPT", tokens(256, *_PLAIN), SMALL, 50272, BASE),
+    _transformer("bloom_560m", "gpt", "Bloom", tokens(256, *_PLAIN), SMALL, 250880, (24, 16, 1024, 4096)),
     _model(
         "falcon_1b",
         "gpt",
@@ -115,18 +98,7 @@ DECODERS = [
         hidden_dim=2048,
         intermediate_dim=8192,
     ),
-    _model(
-        "gpt_neox_20b",
-        "gpt",
-        "GPTNeoX",
-        tokens(256, *_PLAIN),
-        LARGE,
-        vocabulary_size=50432,
-        num_layers=44,
-        num_heads=64,
-        hidden_dim=6144,
-        intermediate_dim=24576,
-    ),
+    _transformer("gpt_neox_20b", "gpt", "GPTNeoX", tokens(256, *_PLAIN), LARGE, 50432, (44, 64, 6144, 24576)),
     _llama("llama_7b", "Llama", LARGE, 512, (32000, 32, 32, 32, 4096, 11008)),
     _llama("llama3_8b", "Llama3", LARGE, 512, (128256, 32, 32, 8, 4096, 14336), rope_max_wavelength=500000),
     _llama("mistral_7b", "Mistral", LARGE, 512, (32000, 32, 32, 8, 4096, 14336), sliding_window=4096),
@@ -149,27 +121,17 @@ DECODERS = [
 ]
 
 SEQUENCE_TO_SEQUENCE = [
-    _model(
+    _transformer(
         "t5_small",
         "t5",
         "T5",
         tokens(128, *_TWO_SIDED),
         SMALL,
-        vocabulary_size=32128,
-        num_layers=6,
-        num_heads=8,
-        hidden_dim=512,
-        intermediate_dim=2048,
+        32128,
+        (6, 8, 512, 2048),
         use_gated_activation=False,
     ),
-    _model(
-        "bart_base",
-        "bart",
-        "Bart",
-        tokens(128, *_TWO_SIDED),
-        SMALL,
-        **{**BASE, "vocabulary_size": 50265, "num_layers": 6},
-    ),
+    _transformer("bart_base", "bart", "Bart", tokens(128, *_TWO_SIDED), SMALL, 50265, (6, *BASE[1:])),
 ]
 
 ARCHITECTURES = [*ENCODERS, *DECODERS, *SEQUENCE_TO_SEQUENCE]

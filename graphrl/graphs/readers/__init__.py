@@ -8,7 +8,7 @@ from graphrl import files
 from graphrl.errors import GraphError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.readers.costgraph import is_costgraph, parse_costgraph
-from graphrl.graphs.readers.hlo_head import is_hlo
+from graphrl.graphs.readers.hlo_head import FROM_MLIR, is_hlo, is_mlir
 from graphrl.graphs.readers.json import parse_json
 from graphrl.graphs.readers.stg import is_stg, parse_stg
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip
@@ -98,6 +98,8 @@ def read_graph(
         if not len(data):
             raise GraphError(f"{source}: the file is empty: a graph has at least one op")
         head = data[:_HEAD]
+        if is_mlir(head):
+            raise GraphError(f"{source}: {FROM_MLIR}")
         named = os.fspath(path).removesuffix(".gz")
         for found in (*(f for f in FORMATS if f.recognises(head)), *(f for f in FORMATS if named.endswith(f.suffixes))):
             return found.parse(data, source, options)

@@ -1,5 +1,14 @@
 """How a file of XLA's HLO begins. Not in the reader, which needs protobuf: files of every format are asked this."""
 
+import re
+
+_MLIR_BYTECODE = b"ML\xefR"
+# How HLO comes from what jax lowers to: the end of messages.
+FROM_MLIR = (
+    "it is StableHLO (MLIR), which XLA has not compiled: must be HLO, as "
+    "jax.jit(f).lower(...).compile().as_text() gives it"
+)
+
 
 def is_hlo(head: bytes) -> bool:
     """Whether a file that begins with the bytes `head` is HLO: text, a `HloModuleProto` or an `HloProto`."""
@@ -9,6 +18,15 @@ def is_hlo(head: bytes) -> bool:
 def is_text(head: bytes) -> bool:
     """Whether it is HLO text."""
     return head.removeprefix(b"\xef\xbb\xbf").lstrip(b" \t\r\n").startswith(b"HloModule")
+
+
+def is_mlir(head: bytes) -> bool:
+    """Whether it is StableHLO or another dialect of MLIR, text or bytecode: what comes before XLA's HLO."""
+    if head.startswith(_MLIR_BYTECODE):
+        return True
+    lines = (line.split(b"//")[0].strip() for line in head.removeprefix(b"\xef\xbb\xbf").splitlines())
+    first = next((line for line in lines if line and not line.startswith(b"#")), b"")
+    return re.match(rb"(module|func\.func|builtin\.module)\s*(@|\{|attributes|private|public)", first) is not None
 
 
 def _is_proto(head: bytes) -> bool:

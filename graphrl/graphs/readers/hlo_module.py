@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from graphrl.errors import GraphError
-from graphrl.graphs.readers.hlo_head import is_text
+from graphrl.graphs.readers.hlo_head import FROM_MLIR, is_mlir, is_text
 from graphrl.graphs.readers.hlo_proto import module_message
 from graphrl.graphs.readers.hlo_shape import Shape, Shapes
 
 _LOCAL = 0xFFFFFFFF  # an instruction's id inside its computation; XLA writes that of the computation above it
+_HEAD = 4096  # characters that tell what a text is
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -140,6 +141,8 @@ def parse_module(data: Any, source: str = "HLO") -> HloModule:
 def _serialized(data: Any) -> bytes:
     if isinstance(data, str):
         return _from_text(data)
+    if hasattr(data, "compiler_ir"):
+        raise GraphError(f"{type(data).__name__}: must be compiled, as lowered.compile() does")
     if hasattr(data, "runtime_executable"):
         data = data.runtime_executable()
     if hasattr(data, "hlo_modules"):
@@ -147,9 +150,13 @@ def _serialized(data: Any) -> bytes:
     if hasattr(data, "as_serialized_hlo_module_proto"):
         return data.as_serialized_hlo_module_proto()
     try:
-        content = bytes(data)
+        content = bytes(memoryview(data))
     except TypeError:
+        if is_mlir(str(data).encode()):  # what lowered.compiler_ir() gives
+            raise GraphError(FROM_MLIR) from None
         raise GraphError(f"{type(data).__name__}: must be HLO text, a serialized HloModuleProto or a module") from None
+    if is_mlir(content[:_HEAD]):
+        raise GraphError(FROM_MLIR)
     if not is_text(content):
         return content
     try:
@@ -159,6 +166,8 @@ def _serialized(data: Any) -> bytes:
 
 
 def _from_text(text: str) -> bytes:
+    if is_mlir(text[:_HEAD].encode(errors="replace")):
+        raise GraphError(FROM_MLIR)
     try:
         import jax  # noqa: F401  # before jaxlib: it silences the log that XLA writes to standard error
         from jaxlib._hlo import hlo_module_from_text  # type: ignore[import-not-found]

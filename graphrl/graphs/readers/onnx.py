@@ -178,7 +178,7 @@ def _check_inputs(inputs: Sequence[str], scope: Scope) -> None:
     keys = dict.fromkeys(key for name in inputs for key in _open(name, scope.get(name, _UNKNOWN)))
     if keys:
         sizes = ", ".join(f"{key}=1" for key in keys)
-        raise GraphError(f"its inputs have dimensions of unknown size: give dims, such as {sizes}")
+        raise GraphError(f"its inputs have dimensions of unknown size: give dims, such as {sizes} (--dim in commands)")
     for name in inputs:
         _bytes(name, scope, f"input {name!r}")
 
@@ -200,4 +200,6 @@ def _bytes(name: str, scope: Scope, where: str) -> int:
     if value.shape is None:
         raise GraphError(f"{where}: the shape of {name!r} is unknown: put it into the model's value_info")
     sizes = ", ".join(f"{key}=1" for key in dict.fromkeys(_open(name, value)))
-    raise GraphError(f"{where}: {name!r} has dimensions of unknown size: give dims, such as {sizes}")
+    raise GraphError(
+        f"{where}: {name!r} has dimensions of unknown size: give dims, such as {sizes} (--dim in commands)"
+    )

@@ -22,8 +22,8 @@ from graphrl.solvers.base import Budget, Interrupted, Progress
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.memory_orders import memory_orders
 from graphrl.solvers.one_pass import one_device_value, require_one_device
-from graphrl.solvers.orders.peaks import Peaks
 from graphrl.solvers.orders.random_orders import Drawing
+from graphrl.solvers.orders.usage import Usage
 from graphrl.solvers.watch import Watch
 
 WIDTH = 128  # places of a window
@@ -87,12 +87,12 @@ class _Search:
     ) -> None:
         self._graph, self._problem, self._seed, self._watch = graph, problem, seed, watch
         flow = Flow(graph)
-        self._peaks = Peaks(flow)
-        orders = start_orders(flow, self._peaks, chains, seed, starts)
+        self._usage = Usage(flow)
+        orders = start_orders(flow, self._usage, chains, seed, starts)
         self._best, self._peak = orders[0], math.inf
         self._keep(orders)
         buffers = Buffers(flow)
-        quantum = _quantum(buffers, float(self._peaks(orders).max()))
+        quantum = _quantum(buffers, float(self._usage.peaks(orders).max()))
         self._profile = Profile(buffers, quantum)
         self._moves = build_moves(flow, buffers, quantum)
         self._chains = load(orders, self._profile)
@@ -163,7 +163,7 @@ class _Search:
         return orders[orders < n].reshape(len(orders), n).astype(np.int64)
 
     def _keep(self, orders: np.ndarray) -> None:
-        peaks = self._peaks(orders)
+        peaks = self._usage.peaks(orders)
         if peaks.min() < self._peak:
             self._best, self._peak = orders[peaks.argmin()], float(peaks.min())
 
@@ -183,13 +183,13 @@ def load(orders: np.ndarray, profile: Profile) -> Chains:
     return Chains(*(jnp.array(x) for x in (order, place, during, before, order, best)))
 
 
-def start_orders(flow: Flow, peaks: Peaks, chains: int, seed: int, given: tuple[np.ndarray, ...]) -> np.ndarray:
+def start_orders(flow: Flow, usage: Usage, chains: int, seed: int, given: tuple[np.ndarray, ...]) -> np.ndarray:
     """Different orders `[c, n]`: the given ones, those of the rules, and random ones, the best."""
     orders = [*given, *memory_orders(flow)]
     if flow.num_ops <= MAX_RANDOM_OPS:
         orders += list(_random_orders(flow, seed))
     distinct = np.unique(np.stack(orders), axis=0)
-    ranked = distinct[np.argsort(peaks(distinct), kind="stable")]
+    ranked = distinct[np.argsort(usage.peaks(distinct), kind="stable")]
     return ranked[np.arange(chains) % len(ranked)]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from graphrl.costs.cuts import DONE, LATER, OPEN, Cuts
-from graphrl.solvers.min_cut.usage import Usage
+from graphrl.solvers.orders.usage import Usage
 
 
 class Division:

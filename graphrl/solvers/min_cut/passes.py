@@ -12,7 +12,7 @@ from graphrl.graphs.graph import ComputationGraph
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.memory_orders import memory_orders
 from graphrl.solvers.min_cut.divide import Division
-from graphrl.solvers.min_cut.usage import Usage
+from graphrl.solvers.orders.usage import Usage
 from graphrl.solvers.orders.xla import xla_depth_first, xla_list, xla_post_order
 
 FROM_BEST = 0.7  # of the passes have the best order so far among theirs

@@ -22,7 +22,7 @@ from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Interrupted, Progress
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.one_pass import one_device_value, require_one_device
-from graphrl.solvers.orders.peaks import Peaks
+from graphrl.solvers.orders.usage import Usage
 from graphrl.solvers.watch import Watch
 
 SAMPLES = 100
@@ -171,14 +171,14 @@ class _Search:
 
     def _draw(self, total: float, watch: Watch, plan: Callable[[], Plan]) -> None:
         flow = Flow(self._graph)
-        drawing, peaks, rng = Drawing(flow), Peaks(flow), np.random.default_rng(self._seed)
+        drawing, usage, rng = Drawing(flow), Usage(flow), np.random.default_rng(self._seed)
         while self._best is None or (self._done < total and not watch.over(self._done)):
             cells = FIRST_CELLS if self._best is None else CELLS
             count = int(min(max(1, cells // flow.num_ops), LANES, total - self._done))
             orders = drawing.draw(rng, count, self._by_priority, math.inf if self._best is None else watch.end)
             if orders is None:
                 break
-            values = peaks(orders)
+            values = usage.peaks(orders)
             best = int(values.argmin())
             if self._best is None or values[best] < self._peak:
                 self._best, self._peak = orders[best].copy(), int(values[best])

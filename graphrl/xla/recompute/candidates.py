@@ -19,13 +19,18 @@ _CHEAP = frozenset(
     )
 )
 _INSIDE = _CHEAP | CONTRACTED | {"gather", "map", "reduce", "reduce-precision", "reduce-window", "fusion"}
+# Not cheap at all, except where the value is large and its products are thin, as of a convolution on few channels.
+_DEAR = frozenset(("convolution", "dot", "reduce", "reduce-window"))
+_KINDS = ("kLoop", "kCustom", "kOutput")  # of fusions; on the CPU, what a library computes is kCustom
 # A reader must be told in place of what it reads; these carry buffers through and write into them.
 _FIXED_READERS = frozenset(("async-start", "conditional", "while"))
 _SINGLE_VIEWS = frozenset(("bitcast", "get-tuple-element"))
 
 
-def repeatable(program: HloProgram) -> list[bool]:
-    """For every op of the program's graph, whether XLA may compute it twice: cheap, deterministic, of one array."""
+def repeatable(program: HloProgram, *, dear: bool = False) -> list[bool]:
+    """For every op of the program's graph, whether XLA may compute it twice: deterministic, of one array, and cheap;
+    or, with `dear`, whatever it costs: products, convolutions and reductions, alone and fused.
+    """
     shared = _shared_buffers(program)
     by_name = program.module.entry.by_name
     kept = set(program.graph.outputs)
@@ -37,7 +42,7 @@ def repeatable(program: HloProgram) -> list[bool]:
         and not op.after
         and op.name not in waited
         and not shared & {op.outputs[0].name, *op.inputs}
-        and _is_cheap(program.module, by_name[op.name])
+        and _is_of_class(program.module, by_name[op.name], dear)
         for op in program.graph.ops
     ]
 
@@ -60,14 +65,15 @@ def _shared_buffers(program: HloProgram) -> set[str]:
     return shared
 
 
-def _is_cheap(module: HloModule, i: Instruction) -> bool:
-    if i.control_predecessors:
+def _is_of_class(module: HloModule, i: Instruction, dear: bool) -> bool:
+    if i.control_predecessors or i.attributes.output_operand_aliasing:
         return False
     if i.opcode == "fusion":
-        body = module.computations[i.called[0]]
-        opcodes = {inner.opcode for inner in body.instructions}
-        return i.attributes.fusion_kind == "kLoop" and opcodes <= _INSIDE and not i.attributes.output_operand_aliasing
-    return i.opcode in _CHEAP
+        opcodes = {inner.opcode for inner in module.computations[i.called[0]].instructions}
+        if dear:
+            return i.attributes.fusion_kind in _KINDS and opcodes <= _INSIDE | _DEAR
+        return i.attributes.fusion_kind == "kLoop" and opcodes <= _INSIDE
+    return i.opcode in _CHEAP or (dear and i.opcode in _DEAR)
 
 
 class Routes:

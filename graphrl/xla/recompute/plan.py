@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -27,8 +27,8 @@ from graphrl.xla.temp_search import least_temp
 
 MAX_ROUNDS = 6
 WORTH = 0.002  # of the memory: a round that saves less is the last one
-AGAIN = 0.4  # of the time must be left for another round
-CHOOSING, ORDERING = 0.4, 0.3  # of the time that is left, in a round
+AGAIN = 0.4  # of the time must be left for another round, or class
+CHOOSING, ORDERING = 0.4, 0.3  # of the time that is left, in a round, for all classes together
 LEAST_SECONDS = 0.2  # for one, also where no time is left
 
 
@@ -69,9 +69,11 @@ def recompute(
 ) -> Recomputation | None:
     """Has a program compute cheap values again instead of keeping them.
 
-    Candidates are element-wise and moving instructions and loop fusions of them. In rounds: `relieved` chooses what to
-    compute again in the present order, then method "min-cut" orders the program anew, then what turned out useless is
-    given up. At the end `least_temp` orders the best program by what XLA will say.
+    In rounds: `relieved` chooses what to compute again in the present order, then method "min-cut" orders the program
+    anew, then what turned out useless is given up. At the end `least_temp` orders the best by what XLA will say.
+    Candidates are of one of two classes: element-wise and moving instructions and loop fusions of them; or products,
+    convolutions and reductions too, without which little can be dropped where each value is one of theirs, and with
+    which the limit may go to the wrong ones. The first round tries both, and the others keep to the better.
 
     Args:
       program: scheduled, as XLA left it.
@@ -96,43 +98,57 @@ class _Search:
         self.began = time.perf_counter()
         self.program, self.limit, self.seconds, self.seed = program, limit, seconds, seed
         costs, by_name = Costs(program.module), program.module.entry.by_name
-        spent = [costs.of(by_name[op.name]) for op in program.graph.ops]
-        self.total = sum(spent)
+        self.spent = [costs.of(by_name[op.name]) for op in program.graph.ops]  # seconds, by op
+        self.total = sum(self.spent)
         self.routes = Routes(program)
-        self.facts = Facts(program.graph, spent, repeatable(program), self.routes.may_read_clone)
+        classes = list(dict.fromkeys(tuple(repeatable(program, dear=dear)) for dear in (False, True)))
+        self.classes = [Facts(program.graph, self.spent, those, self.routes.may_read_clone) for those in classes]
 
     def run(self, order: np.ndarray) -> Recomputation | None:
         nodes = [int(op) for op in order]
         predicted = TempPredictor(self.program.module)(self.program.sequence(order))
         best = found = _Found(nodes, [], self.program, (), order, predicted)
         for _ in range(MAX_ROUNDS):
-            state = State(self.facts, found.order, found.clones)
-            better = relieved(state, self.limit * self.total, self._choosing_over())
-            if better is state:
+            before = found.predicted
+            made = list(self._rounds(found))
+            if not made:
                 break
-            found, before = self._settled(better), found.predicted
+            found, facts = min(made, key=lambda one: one[0].predicted)
+            self.classes = [facts]
             best = min(best, found, key=lambda one: one.predicted)
-            if found.predicted > (1 - WORTH) * before or self._left() < AGAIN * self.seconds:
+            if found.predicted > (1 - WORTH) * before or not self._has_time():
                 break
         return self._polished(best) if best.clones else None
+
+    def _rounds(self, found: _Found) -> Iterator[tuple[_Found, Facts]]:
+        """What each class of candidates, if there is time for it, makes of what was found, unless that is nothing."""
+        for facts in self.classes:
+            state = State(facts, found.order, found.clones)
+            if facts is self.classes[0] or self._has_time():
+                better = relieved(state, self.limit * self.total, self._choosing_over())
+                if better is not state:
+                    yield self._settled(better), facts
+
+    def _has_time(self) -> bool:
+        return self._left() >= AGAIN * self.seconds
 
     def _left(self) -> float:
         return self.seconds - (time.perf_counter() - self.began)
 
     def _choosing_over(self) -> Callable[[], bool]:
-        end = time.perf_counter() + CHOOSING * max(0.0, self._left())
+        end = time.perf_counter() + CHOOSING / len(self.classes) * max(0.0, self._left())
         return lambda: time.perf_counter() > end
 
     def _settled(self, state: State) -> _Found:
         """The order made anew, without what it does not need."""
         order, clones = without(state, [])
         program, places, names = self._program(order, clones)
-        budget = Budget(None, max(LEAST_SECONDS, ORDERING * self._left()))
+        budget = Budget(None, max(LEAST_SECONDS, ORDERING / len(self.classes) * self._left()))
         plan = solve(program.graph, PROBLEM, budget, self.seed, starts=(places,))
         new = plan.decisions(program.graph)[1]
         back = np.empty(len(places), np.int64)  # node of each op of the new graph
         back[places] = order
-        state = State(self.facts, back[new].tolist(), clones)
+        state = State(state.facts, back[new].tolist(), clones)
         gone = pruned(state)
         order, clones = without(state, gone)
         places = new
@@ -157,6 +173,6 @@ class _Search:
         predicted = predict(sequence)
         if predicted > found.predicted:  # there was no time to look at it
             sequence, predicted = program.sequence(found.places), found.predicted
-        spent = sum(self.facts.seconds[op] for op, _ in found.clones)
+        spent = sum(self.spent[op] for op, _ in found.clones)
         seconds = time.perf_counter() - self.began
         return Recomputation(found.names, program.module, sequence, predicted, spent / self.total, seconds)

@@ -115,9 +115,11 @@ def select(text: str, folder: str | os.PathLike[str] | None = None) -> tuple[Ent
     everything = entries(folder)
     found: Sequence[Entry] = everything
     text = text.removeprefix(PREFIX)
+    if not text:
+        raise ProblemError(f"{PREFIX} names no program: give words as in {PREFIX}{everything[0].name}, or {PREFIX}*")
     for word in text.split("/"):
         if not any(fnmatchcase(known, word) for entry in everything for known in entry.words):
-            raise ProblemError(f"zoo:{text}: no program has {word!r}: near are {_near(word, everything)}")
+            raise ProblemError(f"zoo:{text}: no program has {word!r}: {_near(word, everything)}")
         left = [entry for entry in found if any(fnmatchcase(known, word) for known in entry.words)]
         if not left:
             there = ", ".join(entry.name for entry in found[:4]) + (", ..." if len(found) > 4 else "")
@@ -143,5 +145,5 @@ def select_one(text: str, folder: str | os.PathLike[str] | None = None) -> Entry
 
 def _near(word: str, everything: Sequence[Entry]) -> str:
     words = sorted({known for entry in everything for known in entry.words})
-    near = difflib.get_close_matches(word.lower(), words, n=5, cutoff=0.4) or words[:5]
-    return ", ".join(near)
+    near = difflib.get_close_matches(word.lower(), words, n=5, cutoff=0.4)
+    return f"near are {', '.join(near)}" if near else f"{PREFIX}{everything[0].name} is a program's whole name"

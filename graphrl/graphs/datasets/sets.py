@@ -1,4 +1,4 @@
-"""The graphs of a comparison: files, folders of files, and sets by a name: `layered:500x20`, `zoo:training/hlo`."""
+"""Graphs by name: files, folders of files, and sets such as `layered:500x20` and `zoo:training/hlo`."""
 
 import os
 import re
@@ -12,10 +12,15 @@ from graphrl.graphs.datasets.families import FAMILIES, sample
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.readers import FORMATS, read_graph
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip
-from graphrl.optimize import is_zoo
 
 _SET = re.compile(r"([a-z-]+):(\d+)?(?:x(\d+))?(?:@(\d+))?")
+MAX_GRAPHS, MAX_OPS = 1_000_000, 10_000_000  # of a set, and of each of its graphs: more is a slip of the pen
 _MANIFEST = "manifest.json"  # beside the graphs of a folder that scripts/make_graphs.py wrote
+
+
+def is_zoo(model: object) -> bool:
+    """Whether it names programs of the model zoo ("zoo:...") and no file."""
+    return isinstance(model, str) and model.startswith(zoo.PREFIX) and not os.path.lexists(model)
 
 
 def model_files(model: str) -> list[str]:
@@ -27,7 +32,8 @@ def model_files(model: str) -> list[str]:
     if is_zoo(model):
         return []
     if not os.path.isdir(model):
-        return [] if not os.path.exists(model) and _SET.fullmatch(model) else [model]
+        is_set = model.partition(":")[0] in FAMILIES or _SET.fullmatch(model)
+        return [] if is_set and not os.path.exists(model) else [model]
     endings = tuple(ending for known in FORMATS for suffix in known.suffixes for ending in (suffix, suffix + ".gz"))
     try:
         names = sorted(name for name in os.listdir(model) if name.endswith(endings) and name != _MANIFEST)
@@ -75,12 +81,15 @@ def generated(name: str) -> Iterator[ComputationGraph]:
       ProblemError: the name is wrong, the set is empty, or the generator cannot make such graphs.
     """
     match = _SET.fullmatch(name)
-    family, ops, count, first = match.groups() if match else (name, None, None, None)
+    family, ops, count, first = match.groups() if match else ("", None, None, None)
     if family not in FAMILIES or (ops is None and not FAMILIES[family].any_size):
         examples = ", ".join(f"{known}:{'' if FAMILIES[known].any_size else 100}x20" for known in FAMILIES)
         raise ProblemError(f"{shown(name)} is no file, no folder and no set of graphs; sets are {examples}, zoo:hlo")
     if count is not None and int(count) == 0:
         raise ProblemError(f"{shown(name)} is a set of no graphs: the number after x must be at least 1")
+    for what, number, most in (("graphs", count, MAX_GRAPHS), ("ops", ops, MAX_OPS)):
+        if number is not None and int(number) > most:
+            raise ProblemError(f"{shown(name)} has {number[:20]} {what}: must be at most {most:,}")
     begin = int(first or 0)
     for seed in range(begin, begin + int(count or 1)):
         yield sample(family, None if ops is None else int(ops), seed)[0]

@@ -1,0 +1,72 @@
+"""What a REGAL learner is made from."""
+
+import dataclasses
+from typing import Literal, get_args
+
+from graphrl.agents.reinforce import Baseline
+from graphrl.costs.problem import Problem
+from graphrl.envs.proposal.coding import CodingName
+from graphrl.errors import ProblemError
+from graphrl.solvers.brkga import Parameters
+
+Encoder = Literal["message-passing", "recurrent"]
+
+
+@dataclasses.dataclass(frozen=True)
+class RegalConfig:
+    """Settings of a REGAL learner. The papers give none of the numbers: they are ours.
+
+    Attributes:
+      problem: what is planned for; the policy has outputs for its devices.
+      evaluations: of BRKGA in a step of training, for the standard run and for each action.
+      parameters: of BRKGA.
+      coding: how an op's Beta distributions are chosen: "moments" (mean and variance together, ICLR) or "shapes"
+        (alpha and beta apart, workshop).
+      encoder: "message-passing" (REGAL) or "recurrent" (its baseline GAS).
+      rounds: of messages, T; 0 sees ops alone.
+      width: of all vectors and hidden layers.
+      preference: the untrained policy prefers the uniform distribution by so many nats to each other option: it starts
+        close to standard BRKGA.
+      actions: sampled for each graph and update.
+      learning_rate: of Adam.
+      gradient_norm: gradients longer than this are shortened.
+      entropy, baseline_error, clip: see `reinforce.Weights`.
+      baseline: what rewards are compared with: see `reinforce.Weights`.
+
+    Raises:
+      ProblemError: a value is out of range.
+    """
+
+    problem: Problem = Problem("makespan", 2)
+    evaluations: int = 1_000
+    parameters: Parameters = Parameters()
+    coding: CodingName = "moments"
+    encoder: Encoder = "message-passing"
+    rounds: int = 4
+    width: int = 32
+    preference: float = 2.0
+    actions: int = 8
+    learning_rate: float = 3e-3
+    gradient_norm: float = 1.0
+    entropy: float = 1e-3
+    baseline_error: float = 1.0
+    clip: float = 3.0
+    baseline: Baseline = "leave-one-out"
+
+    def __post_init__(self) -> None:
+        least = {"evaluations": 1, "rounds": 0, "width": 2, "actions": 1 if self.baseline == "learned" else 2}
+        for name, low in least.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < low:
+                raise ProblemError(f"{name} is {value!r}: must be an integer of at least {low}")
+        if self.encoder == "recurrent" and self.width % 2:
+            raise ProblemError(f"width is {self.width}: must be even for a recurrent encoder, half for each direction")
+        for name in ("learning_rate", "gradient_norm", "clip"):
+            if not getattr(self, name) > 0:
+                raise ProblemError(f"{name} is {getattr(self, name)!r}: must be above 0")
+        for name in ("preference", "entropy", "baseline_error"):
+            if not getattr(self, name) >= 0:
+                raise ProblemError(f"{name} is {getattr(self, name)!r}: must be at least 0")
+        for name, known in (("coding", CodingName), ("encoder", Encoder), ("baseline", Baseline)):
+            if getattr(self, name) not in get_args(known):
+                raise ProblemError(f"{name} is {getattr(self, name)!r}: must be one of {', '.join(get_args(known))}")

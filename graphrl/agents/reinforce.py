@@ -1,0 +1,120 @@
+"""REINFORCE for a contextual bandit with factored discrete actions (Williams 1992; REGAL, ICLR paper, section 4).
+
+An action of a graph is many independent choices, all of them made at once; one reward follows. Letters: g graphs, a
+sampled actions of each graph; `[..., options]` are the logits of a graph's choices.
+"""
+
+import dataclasses
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+Baseline = Literal["learned", "leave-one-out"]
+
+
+class Batch(NamedTuple):
+    """What was tried, and what it brought."""
+
+    log_prob: jax.Array  # [g, a] float32, of each action: the sum over its real choices; differentiable
+    entropy: jax.Array  # [g] float32, nats: the sum over a graph's real choices; differentiable
+    choices: jax.Array  # [g] float32, the number of real choices of a graph
+    value: jax.Array  # [g] float32, what the learned baseline expects; differentiable
+    reward: jax.Array  # [g, a] float32
+
+
+@dataclasses.dataclass(frozen=True)
+class Weights:
+    """What the loss is made of.
+
+    Attributes:
+      baseline: "learned", the paper's; "leave-one-out", the mean reward of the graph's other actions.
+      entropy: of the bonus, a nat's worth of normalised advantage.
+      value: of the learned baseline's squared error.
+      clip: largest normalised advantage, either way.
+    """
+
+    baseline: Baseline
+    entropy: float
+    value: float
+    clip: float
+
+
+def sample(key: jax.Array, logits: jax.Array) -> jax.Array:
+    """An option of every choice: `[..., options]` float32 to `[...]` int32."""
+    return jax.random.categorical(key, logits, -1).astype(jnp.int32)
+
+
+def greedy(logits: jax.Array) -> jax.Array:
+    """The likeliest option of every choice: `[..., options]` float32 to `[...]` int32."""
+    return jnp.argmax(logits, -1).astype(jnp.int32)
+
+
+def log_prob(logits: jax.Array, action: jax.Array, real: jax.Array | np.ndarray) -> jax.Array:
+    """Log-probability of an action: `[]` float32, the sum over its real choices.
+
+    Args:
+      logits: `[n, ..., options]` float32.
+      action: `[n, ...]` int32.
+      real: `[n]` bool; choices of the others (padding) do not count.
+    """
+    each = jnp.take_along_axis(jax.nn.log_softmax(logits, -1), action[..., None], -1)[..., 0]
+    return _sum_real(each, real)
+
+
+def entropy(logits: jax.Array, real: jax.Array | np.ndarray) -> jax.Array:
+    """Entropy of an action in nats: `[]` float32, the sum over its real choices (see `log_prob`)."""
+    each = jax.nn.log_softmax(logits, -1)
+    return _sum_real(-(jnp.exp(each) * each).sum(-1), real)
+
+
+def loss(batch: Batch, weights: Weights, axis: str | None) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """What a step of gradient descent lessens: the mean over graphs and actions of
+
+      -A log p(action) / c  -  entropy * H / c  +  value * (reward - b(G))^2,   A = (reward - baseline) / deviation
+
+    where c is the batch's mean number of choices a graph: a constant that lets one learning rate serve graphs of all
+    sizes and one entropy weight mean the same for all; the sum over choices, and with it the direction of the policy's
+    gradient, is the paper's. Deviations from the paper: advantages are divided by their root mean square over the whole
+    batch and clipped (rewards of BRKGA differ by a few percent, and by less as learning goes on); an entropy bonus; the
+    baseline may be the mean reward of the graph's other actions, which is unbiased as well.
+
+    Args:
+      batch: of this device's graphs.
+      weights: of the terms.
+      axis: of the mesh that the batch is spread over: means are over all of it; None if it is not.
+
+    Returns:
+      This device's part of the loss, `[]` float32, whose gradients add up over the axis; and means over the batch.
+    """
+
+    def mean(x: jax.Array) -> jax.Array:
+        return x.mean() if axis is None else jax.lax.pmean(x.mean(), axis)
+
+    actions = batch.reward.shape[1]
+    if weights.baseline == "learned":
+        expected = jnp.broadcast_to(jax.lax.stop_gradient(batch.value)[:, None], batch.reward.shape)
+    else:
+        expected = (batch.reward.sum(1, keepdims=True) - batch.reward) / max(1, actions - 1)
+    advantage = batch.reward - expected
+    deviation = jnp.sqrt(mean(jnp.square(advantage)))
+    scaled = jnp.clip(advantage / jnp.maximum(deviation, 1e-6), -weights.clip, weights.clip)
+    choices = mean(batch.choices)
+    terms = {
+        "policy": -(scaled * batch.log_prob).mean() / choices,
+        "entropy": -weights.entropy * batch.entropy.mean() / choices,
+        "value": weights.value * jnp.square(batch.reward - batch.value[:, None]).mean(),
+    }
+    size = jnp.float32(1.0) if axis is None else jax.lax.psum(jnp.float32(1.0), axis)
+    metrics = {
+        "reward": mean(batch.reward),
+        "advantage_deviation": deviation,
+        "entropy": mean(batch.entropy / batch.choices),
+        "value_error": jnp.sqrt(mean(jnp.square(batch.reward - batch.value[:, None]))),
+    }
+    return sum(terms.values(), start=jnp.float32(0.0)) / size, metrics
+
+
+def _sum_real(each: jax.Array, real: jax.Array | np.ndarray) -> jax.Array:
+    return jnp.where(real.reshape(-1, *[1] * (each.ndim - 1)), each, 0.0).sum()

@@ -1,0 +1,160 @@
+"""The throughput of an environment: proposals evaluated a second, against the number of environments at once.
+
+`Proposal-v0`'s step, mapped and compiled as a learner would, beside `run_batch` on the same graphs with the same
+proposals: that is what a step must not be slower than.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding
+
+from graphrl.bench import machine
+from graphrl.bench.cases import DEVICES, PARAMETERS, Settings, problem
+from graphrl.bench.graphs import random_graphs
+from graphrl.bench.programs import BY_GRAPH, compile_program
+from graphrl.bench.timing import Sample, interleaved, timed
+from graphrl.envs import specs
+from graphrl.envs.proposal.coding import chosen, gene_choices
+from graphrl.envs.proposal.env import ProposalEnv, State
+from graphrl.envs.proposal.instance import ProposalParams, instances
+from graphrl.errors import ProblemError
+from graphrl.solvers.batch import run_batch
+
+ENV = "Proposal-v0"
+
+
+@dataclasses.dataclass(frozen=True)
+class EnvRow:
+    """What so many environments at once took for a step each."""
+
+    what: str  # "env"
+    env: str  # its id
+    n: int  # ops of each graph
+    envs: int  # at once, a graph each
+    evaluations: int  # of one proposal: solutions decoded and costed
+    population: int
+    devices: int  # of the problem
+    transfer: str
+    objective: str
+    threads: int
+    pinned: bool  # to one core
+    device_kind: str
+    jax: str
+    compile_s: float
+    repeats: int
+    clock: str  # "cpu" if pinned, else "wall"
+    median_s: float  # of a sample
+    min_s: float
+    proposals_per_s: float  # steps of an environment, by the median
+    evaluations_per_s: float
+    ratio_to_batch: float  # of that and what `run_batch` makes on the same graphs
+
+    def to_dict(self) -> dict[str, Any]:
+        """The row as a JSON object."""
+        return dataclasses.asdict(self)
+
+
+def titles(settings: Settings, counts: tuple[int, ...]) -> list[str]:
+    """What is measured, in words, one a row."""
+    return [_title(n, envs) for n in settings.sizes for envs in counts]
+
+
+def measure_envs(
+    settings: Settings, counts: tuple[int, ...], say: Callable[[str], None] = lambda text: None
+) -> Iterator[list[EnvRow]]:
+    """One row for each size of graphs and number of environments. The first transfer model of `settings` counts.
+
+    Raises:
+      ProblemError: a count is below 1 or given twice, or jax has not as many devices as threads are asked for.
+    """
+    if not counts or len(set(counts)) < len(counts) or min(counts) < 1:
+        raise ProblemError(f"envs is {', '.join(map(str, counts)) or 'empty'}: must name numbers from 1, each once")
+    with machine.pinned(settings.threads) as pinned:
+        machine.configure(settings.threads)
+        for n in settings.sizes:
+            for envs in counts:
+                yield [_row(settings, n, envs, pinned, say)]
+
+
+def _row(settings: Settings, n: int, envs: int, pinned: bool, say: Callable[[str], None]) -> EnvRow:
+    asked = problem("makespan", settings.transfers[0])
+    env = ProposalEnv(asked, settings.evaluations, PARAMETERS)
+    mesh = machine.make_mesh(settings.threads, envs)
+    say(f"{_title(n, envs)}: preparing")
+    params = instances(random_graphs(n, envs, settings.seed))
+    steps, compile_s = _steps(env, params, mesh, settings.seed)
+    batches = _batches(env, params, mesh, settings.seed)
+    say(f"{_title(n, envs)}: timing")
+    ours, theirs = interleaved([steps, batches], settings.repeats, settings.seconds)
+    clock = machine.clock(pinned)
+    each = PARAMETERS.generations(settings.evaluations) * PARAMETERS.offspring
+    return EnvRow(
+        what="env",
+        env=ENV,
+        n=n,
+        envs=envs,
+        evaluations=each,
+        population=PARAMETERS.population,
+        devices=DEVICES,
+        transfer=asked.transfer,
+        objective=asked.objective,
+        threads=settings.threads,
+        pinned=pinned,
+        device_kind=machine.device_name(),
+        jax=jax.__version__,
+        compile_s=compile_s,
+        repeats=settings.repeats,
+        clock=clock,
+        median_s=ours.median(clock),
+        min_s=min(ours.seconds(clock)),
+        proposals_per_s=ours.per_second(clock),
+        evaluations_per_s=ours.per_second(clock) * each,
+        ratio_to_batch=ours.per_second(clock) / theirs.per_second(clock),
+    )
+
+
+def _title(n: int, envs: int) -> str:
+    return f"n = {n}, {envs} environment{'s' * (envs > 1)}"
+
+
+def _drawn(env: ProposalEnv, params: ProposalParams, seed: int) -> tuple[jax.Array, jax.Array]:
+    """A key and a random action of every environment: `[g]` typed and `[g, n, d + 1]` int32."""
+    keys = jax.random.split(jax.random.key(seed), params.nodes.shape[0])
+    spec = env.action_spec(jax.tree.map(lambda x: x[0], params))
+    return keys, jax.vmap(lambda key: specs.sample(spec, key))(keys)
+
+
+def _steps(env: ProposalEnv, params: ProposalParams, mesh: Mesh, seed: int) -> tuple[Callable[[int], Sample], float]:
+    """Steps of all environments from the same state and actions, over and over; and seconds to compile one."""
+    keys, actions = _drawn(env, params, seed)
+    state = State(keys, jnp.ones(len(keys), jnp.float32))
+    step = jax.shard_map(jax.vmap(env.step), mesh=mesh, in_specs=BY_GRAPH, out_specs=BY_GRAPH, check_vma=False)
+    arguments = jax.device_put((keys, state, actions, params), NamedSharding(mesh, BY_GRAPH))
+    compiled, compile_s = compile_program(lambda *given: step(*given)[1].reward, *arguments)
+
+    def work(runs: int) -> int:
+        for _ in range(runs):
+            jax.block_until_ready(compiled(*arguments))
+        return runs * len(keys)
+
+    return timed(work), compile_s
+
+
+def _batches(env: ProposalEnv, params: ProposalParams, mesh: Mesh, seed: int) -> Callable[[int], Sample]:
+    """`run_batch` with the same keys, graphs and proposals, over and over."""
+    keys, actions = _drawn(env, params, seed)
+    sizes, coding = params.graph.sizes, env.distributions
+    choice = jax.vmap(lambda action: gene_choices(action, coding, sizes, env.problem.devices))(actions)
+    table = chosen(choice.T, coding)
+
+    def work(runs: int) -> int:
+        for _ in range(runs):
+            found = run_batch(keys, params.graph, env.problem, env.parameters, env.evaluations, table, mesh=mesh)
+            jax.block_until_ready(found)
+        return runs * len(keys)
+
+    return timed(work)

@@ -1,0 +1,127 @@
+"""`graphrl train AGENT`: trains an agent, and goes on with what was interrupted."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from graphrl.agents import AGENTS
+from graphrl.commands.cache import keep_compiled
+from graphrl.commands.common import option, print_json, whole_number
+from graphrl.units import format_seconds
+
+if TYPE_CHECKING:
+    from graphrl.training.run import Result
+
+_DESCRIPTION = """Train an agent. Everything is written into one folder: run.json (all settings), metrics.jsonl and
+tensorboard/ (the record), step-*/ (checkpoints: the last ones, and the one that was best on the held-out graphs, which
+`best` links to). `graphrl evaluate FOLDER` compares the outcome with other methods."""
+
+_EXAMPLES = f"""agents: {", ".join(AGENTS)}
+
+settings: training.* (the loop), data.* (the graphs), agent.* (the agent's own) and seed; --settings lists them all with
+their values. A configuration file holds them by group, as TOML or JSON; --set comes on top of it:
+  seed = 1
+  [training]
+  steps = 500
+  [data]
+  train = ["regal-like:x400@10000"]
+  [agent]
+  evaluations = 5000
+
+Ctrl-C or SIGTERM ends a run with a checkpoint (a second one at once, without). --resume goes on from the last one,
+also after a crash or kill -9, with the same parameters at the end as if nothing had happened; only training.* may be
+set anew. Where there is nothing to resume it starts.
+
+--distributed joins other processes, each started with the same command and a folder that all see: the environment of
+Slurm, Open MPI, Kubernetes or Cloud TPU says where they are, or JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and
+JAX_PROCESS_ID. data.graphs, the graphs of a batch, are spread over all devices of all processes.
+
+examples:
+  graphrl train regal --out out/regal
+  graphrl train regal --out out/regal --resume --set training.steps=1000
+  graphrl train regal --config regal.toml --set agent.problem.objective=peak_memory --out out/memory
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Adds the command to the parser of `graphrl`."""
+    parser = subparsers.add_parser(
+        "train",
+        help="train an agent",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("agent", metavar="AGENT", help="what to train")
+    parser.add_argument("--config", metavar="FILE", help="settings, as TOML or (.json) JSON")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help="one; may be given again"
+    )
+    parser.add_argument("--settings", action="store_true", dest="list", help="list all settings and end")
+    parser.add_argument("--out", metavar="DIR", help="the folder of the run (default: out/AGENT)")
+    parser.add_argument("--resume", action="store_true", help="go on with the run of the folder, if it has one")
+    parser.add_argument("--distributed", action="store_true", help="train together with other processes")
+    parser.add_argument("--seed", type=option(whole_number), metavar="N", help="of everything random (default: 0)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object, for machines")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Trains; returns the exit code."""
+    from graphrl.agents import find_agent
+    from graphrl.training import config as configuration
+    from graphrl.training.run import has_run, run_config
+
+    agent = find_agent(args.agent)
+    values = {} if args.config is None else configuration.read_values(args.config)
+    values = configuration.merged(values, configuration.parsed(args.settings))
+    if args.seed is not None:
+        values["seed"] = args.seed
+    folder = Path("out", args.agent) if args.out is None else Path(args.out)
+    known = args.resume and has_run(folder)
+    config = run_config(agent, values, folder if known else None)
+    if args.list:
+        print_json(configuration.as_dict(config)) if args.json else _print_settings(configuration.as_dict(config))
+        return 0
+    from graphrl.training import devices
+    from graphrl.training.run import train
+
+    devices.start(distributed=args.distributed)
+    keep_compiled()
+    if args.resume and not known and devices.is_main():
+        print(f"graphrl: no run in {folder}: starting one", file=sys.stderr)
+    result = train(args.agent, agent, config, folder, resume=args.resume)
+    if devices.is_main():
+        _report(result, args, folder)
+    return int(result.outcome.interrupted)
+
+
+def _report(result: "Result", args: argparse.Namespace, folder: Path) -> None:
+    from graphrl.training.checkpoints import read_info
+
+    step, interrupted, looks = result.outcome
+    best, last = read_info(result.best), read_info(result.latest)
+    if args.json:
+        found = {"step": step, "interrupted": interrupted, "seconds": last.seconds, "validation": looks}
+        print_json({**found, "best": str(result.best), "best_score": best.score, "last": str(result.latest)})
+    elif not interrupted:
+        print(f"trained: {step} steps in {format_seconds(last.seconds)}")
+        first, chosen = looks[0], next(look for look in looks if look["step"] == best.step)
+        print(f"on the held-out graphs, before training and at step {best.step}, the best:")
+        for name in (key for key in chosen if key != "step"):
+            print(f"  {name:20} {first[name]:10.4g} {chosen[name]:10.4g}")
+        print(f"best checkpoint: {result.best} (graphrl evaluate {folder})")
+    if interrupted:
+        command = f"graphrl train {args.agent} --out {folder} --resume"
+        print(f"graphrl: stopped at step {step}, with a checkpoint: go on with {command}", file=sys.stderr)
+
+
+def _print_settings(values: dict[str, Any], prefix: str = "") -> None:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            _print_settings(value, f"{prefix}{name}.")
+        else:
+            text = ",".join(map(str, value)) if isinstance(value, list) else value
+            print(f"{prefix}{name}={str(text).lower() if value is None or isinstance(value, bool) else text}")

@@ -1,0 +1,49 @@
+"""What a search of `Proposal-v0` is worth: its best fitness (costs/fitness.py) as an objective and as a reward."""
+
+import jax
+import jax.numpy as jnp
+
+from graphrl.costs.evaluate import node_seconds
+from graphrl.costs.problem import Problem
+from graphrl.graphs.padding import PaddedGraph
+
+
+def reward(found: jax.Array, standard: jax.Array, graph: PaddedGraph, problem: Problem) -> jax.Array:
+    """-o_a / o_s: `[]` float32, of the fitness `[]` with and without proposals.
+
+    A standard of 0 (no op takes time) is reached, -1, or missed, -2.
+    """
+    cost, base = (_cost(value, graph, problem) for value in (found, standard))
+    missed = 1 + (cost > 0).astype(jnp.float32)
+    return -jnp.where(base > 0, cost / jnp.where(base > 0, base, 1), missed)
+
+
+def objective(found: jax.Array, graph: PaddedGraph, problem: Problem) -> jax.Array:
+    """Bytes or seconds of a fitness: `[]` float32; inf where it exceeds the memory limit."""
+    if problem.objective == "peak_memory":
+        return found * graph.byte_unit
+    if problem.memory_limit is None:
+        return found * graph.second_unit
+    return jnp.where(found < 0, _makespan(found) * graph.second_unit, jnp.inf)
+
+
+def _cost(found: jax.Array, graph: PaddedGraph, problem: Problem) -> jax.Array:
+    """What the reward compares, `[]` float32 in the graph's units: the objective, or what stands for none."""
+    if problem.memory_limit is None:
+        return found
+    limit = jnp.float32(problem.memory_limit) / graph.byte_unit
+    return jnp.where(found < 0, _makespan(found), _serial(graph, problem) * (1 + found / limit))
+
+
+def _makespan(found: jax.Array) -> jax.Array:
+    """Of a fitness under a memory limit, where it fits; 1 where it does not."""
+    return -1 / jnp.where(found < 0, found, -1)
+
+
+def _serial(graph: PaddedGraph, problem: Problem) -> jax.Array:
+    """Second units of all ops and of all possible transfers, one after the other: `[]` float32."""
+    batch: PaddedGraph = jax.tree.map(lambda x: jnp.asarray(x)[None], graph)
+    n, foreign = graph.sizes.ops, problem.devices - 1
+    node = jnp.arange(n + foreign * graph.sizes.tensors, dtype=jnp.int32)
+    real = (node < n) | (node - n < graph.num_tensors * foreign)
+    return jnp.where(real, node_seconds(batch, problem)[0, : len(node)], 0).sum()

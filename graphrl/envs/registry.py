@@ -1,0 +1,56 @@
+"""Environments by id: `graphrl.make("Proposal-v0", ...)`. An id's version rises when learning results can change."""
+
+import difflib
+import importlib
+import inspect
+from typing import Any
+
+from graphrl.errors import GraphrlError
+
+_ENTRY_POINTS = {"Proposal-v0": "graphrl.envs.proposal.env:ProposalEnv"}  # imported when first made
+
+
+def register(id: str, entry_point: str) -> None:
+    """Makes an environment known.
+
+    Args:
+      id: its name and version, "Name-v0".
+      entry_point: "module:Class"; the class is called with the options of `make`.
+
+    Raises:
+      GraphrlError: the id is taken, or the entry point is no such pair.
+    """
+    if id in _ENTRY_POINTS:
+        raise GraphrlError(f"environment {id!r} is registered already, as {_ENTRY_POINTS[id]}")
+    module, _, name = entry_point.partition(":")
+    if not module or not name:
+        raise GraphrlError(f"entry point {entry_point!r} of environment {id!r}: must be 'module:Class'")
+    _ENTRY_POINTS[id] = entry_point
+
+
+def registered() -> tuple[str, ...]:
+    """All known ids, sorted."""
+    return tuple(sorted(_ENTRY_POINTS))
+
+
+def make(id: str, **options: Any) -> Any:
+    """The environment of that id.
+
+    Args:
+      id: one of `registered()`.
+      options: of its class.
+
+    Raises:
+      GraphrlError: the id is not known, or the environment has no such option.
+    """
+    if id not in _ENTRY_POINTS:
+        close = difflib.get_close_matches(id, _ENTRY_POINTS, 1, 0.4)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise GraphrlError(f"no environment {id!r}: {hint}known are {', '.join(registered())}")
+    module, _, name = _ENTRY_POINTS[id].partition(":")
+    build = getattr(importlib.import_module(module), name)
+    known = inspect.signature(build).parameters
+    for option in options:
+        if option not in known:
+            raise GraphrlError(f"{id} has no option {option!r}: its options are {', '.join(known)}")
+    return build(**options)

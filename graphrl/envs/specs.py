@@ -1,0 +1,112 @@
+"""Specifications of observations and actions: the structure of the value, with an `ArraySpec` for each array.
+
+To `jax.tree` an `ArraySpec` is a leaf, so that a specification has the tree structure of its values.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from graphrl.errors import GraphrlError
+
+
+class SpecError(GraphrlError):
+    """A value that is not what its specification says."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ArraySpec:
+    """Shape, dtype and range of an array; static and hashable.
+
+    Attributes:
+      shape: of the array.
+      dtype: of the array.
+      minimum, maximum: of every element, both inclusive; None is unbounded. Integers have both or neither.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    minimum: float | None = None
+    maximum: float | None = None
+
+    @property
+    def num_values(self) -> int:
+        """Values that an element can take.
+
+        Raises:
+          SpecError: it is not a bounded integer.
+        """
+        if not np.issubdtype(self.dtype, np.integer) or self.minimum is None or self.maximum is None:
+            raise SpecError(f"{self} has no number of values: only bounded integers have one")
+        return int(self.maximum - self.minimum) + 1
+
+    def fault(self, value: Any) -> str:
+        """What is wrong with `value`, or nothing. Of a tracer only shape and dtype can be."""
+        shape, dtype = jnp.shape(value), jnp.result_type(value)
+        if shape != self.shape or dtype != self.dtype:
+            return f"has shape {shape} and dtype {dtype}: must be {self.shape} and {self.dtype}"
+        if isinstance(value, jax.core.Tracer) or not np.size(value) or self.dtype == np.bool_:
+            return ""
+        array = np.asarray(value)
+        if not np.all(np.isfinite(array)):
+            return "has an element that is not finite"
+        low, high = array.min().item(), array.max().item()
+        if (self.minimum is not None and low < self.minimum) or (self.maximum is not None and high > self.maximum):
+            return f"has elements from {low} to {high}: must be from {self.minimum} to {self.maximum}"
+        return ""
+
+
+def floats(shape: tuple[int, ...], minimum: float | None = None, maximum: float | None = None) -> ArraySpec:
+    """Of a float32 array."""
+    return ArraySpec(shape, np.dtype(np.float32), minimum, maximum)
+
+
+def integers(shape: tuple[int, ...], minimum: int, maximum: int) -> ArraySpec:
+    """Of an int32 array of values from `minimum` to `maximum`."""
+    return ArraySpec(shape, np.dtype(np.int32), minimum, maximum)
+
+
+def booleans(shape: tuple[int, ...]) -> ArraySpec:
+    """Of a bool array."""
+    return ArraySpec(shape, np.dtype(np.bool_))
+
+
+def choices(shape: tuple[int, ...], num_values: int) -> ArraySpec:
+    """Of an int32 array of indices below `num_values`."""
+    return integers(shape, 0, num_values - 1)
+
+
+def validate(spec: Any, value: Any, what: str = "value") -> None:
+    """Checks a value against its specification; inside `jax.jit`, its structure, shapes and dtypes.
+
+    Raises:
+      SpecError: the first part of `value` that is not as `spec` says.
+    """
+    structures: tuple[Any, Any] = jax.tree.structure(spec), jax.tree.structure(value)
+    expected, found = structures
+    if expected != found:
+        raise SpecError(f"{what} has the structure {found}: must be {expected}")
+    for (path, one), leaf in zip(jax.tree.leaves_with_path(spec), jax.tree.leaves(value), strict=True):
+        if fault := one.fault(leaf):
+            raise SpecError(f"{what}{jax.tree_util.keystr(path)} {fault}")
+
+
+def sample(spec: Any, key: jax.Array) -> Any:
+    """A random value of the specification: uniform in its range, standard normal where that is unbounded."""
+    leaves, structure = jax.tree.flatten(spec)
+    keys = jax.random.split(key, len(leaves))
+    return jax.tree.unflatten(structure, [_sample(one, k) for one, k in zip(leaves, keys, strict=True)])
+
+
+def _sample(spec: ArraySpec, key: jax.Array) -> jax.Array:
+    if spec.dtype == np.bool_:
+        return jax.random.bernoulli(key, 0.5, spec.shape)
+    if np.issubdtype(spec.dtype, np.integer):
+        values = spec.num_values
+        return jax.random.randint(key, spec.shape, 0, values, spec.dtype) + jnp.asarray(spec.minimum, spec.dtype)
+    if spec.minimum is None or spec.maximum is None:
+        return jax.random.normal(key, spec.shape, spec.dtype)
+    return jax.random.uniform(key, spec.shape, spec.dtype, spec.minimum, spec.maximum)

@@ -1,0 +1,188 @@
+"""What every environment must pass: `check_env`. Needs chex (`pip install graphrl[test]`)."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from graphrl.envs import specs
+from graphrl.envs.base import Environment, TimeStep
+from graphrl.envs.wrappers import FINAL, AutoReset
+from graphrl.errors import GraphrlError
+
+MASKS = ("mask", "action_mask")
+
+
+class EnvError(GraphrlError):
+    """An environment that breaks the contract."""
+
+
+def check_env(
+    env: Environment[Any, Any, Any],
+    params: Any,
+    *,
+    wider: Any = None,
+    steps: int = 3,
+    copies: int = 3,
+    seed: int = 0,
+    tolerance: float = 1e-6,
+) -> None:
+    """Checks an environment against the contract of `base.py`, with random actions.
+
+    Observations fit their specification, inside and outside of `jax.jit`; masks leave a choice; rewards and
+    observations are finite; timesteps keep their structure; reset and step compile once; `jax.vmap` of them is a loop
+    over them; the key decides all; padding changes nothing; `AutoReset` keeps the final observation.
+
+    Args:
+      env: the environment.
+      params: an instance.
+      wider: the same instance, padded to larger sizes; None leaves that check out.
+      steps: of an episode, at most.
+      copies: environments that are mapped over.
+      seed: of all keys.
+      tolerance: relative, between rewards of equal programs that are compiled differently.
+
+    Raises:
+      EnvError: the first thing that is wrong.
+      SpecError: a value that its specification does not allow.
+    """
+    chex.clear_trace_counter()
+    reset, step = (jax.jit(chex.assert_max_traces(fn, n=1)) for fn in (env.reset, env.step))
+    checker = _Checker(env, reset, step, params, jax.random.key(seed), steps, copies, tolerance)
+    checker.specifications()
+    checker.episode()
+    checker.copies_are_a_loop()
+    checker.final_observation()
+    if wider is not None:
+        checker.padding(wider)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Checker:
+    env: Environment[Any, Any, Any]
+    reset: Any  # compiled, once
+    step: Any  # compiled, once
+    params: Any
+    key: jax.Array  # [] typed key
+    steps: int
+    copies: int
+    tolerance: float
+
+    def specifications(self) -> None:
+        """Specifications are functions of shapes: under a trace they are the same."""
+        outside = self.env.observation_spec(self.params), self.env.action_spec(self.params)
+
+        def inside(params: Any) -> jax.Array:
+            found = self.env.observation_spec(params), self.env.action_spec(params)
+            _require(found == outside, "its specifications differ inside of jax.jit")
+            _, timestep = self.env.reset(self.key, params)
+            specs.validate(found[0], timestep.observation, "observation (traced)")
+            return timestep.reward
+
+        jax.eval_shape(inside, self.params)
+        specs.validate(outside[1], specs.sample(outside[1], self.key), "a sampled action")
+
+    def episode(self) -> None:
+        """One episode, twice: as specified, finite, reproducible, and compiled once."""
+        first, again = self._run(), self._run()
+        _require(_close(first, again, 0), "the same key gives two different episodes")
+        structures = {str(jax.tree.map(lambda x: (x.shape, x.dtype), one)) for one in first}
+        _require(len(structures) == 1, f"its timesteps have {len(structures)} different structures")
+        for timestep in first:
+            self._check(timestep)
+
+    def copies_are_a_loop(self) -> None:
+        """`jax.vmap` of reset and step gives what they give one by one."""
+        keys = jax.random.split(self.key, self.copies)
+        spec = self.env.action_spec(self.params)
+        actions = jax.vmap(lambda key: specs.sample(spec, key))(keys)
+
+        def run(reset: Any, step: Any, key: jax.Array, action: Any) -> tuple[TimeStep[Any], TimeStep[Any]]:
+            state, first = reset(key, self.params)
+            return first, step(key, state, action, self.params)[1]
+
+        mapped = jax.jit(jax.vmap(functools.partial(run, self.env.reset, self.env.step)))(keys, actions)
+        loop = [
+            run(self.reset, self.step, keys[i], jax.tree.map(lambda x, i=i: x[i], actions)) for i in range(self.copies)
+        ]
+        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *loop)
+        _require(_close(mapped, stacked, self.tolerance), "jax.vmap of it is not a loop over it")
+
+    def final_observation(self) -> None:
+        """Around it, `AutoReset` keeps the observation that an episode ended with."""
+        wrapped: AutoReset[Any, Any, Any] = AutoReset(_Compiled(self.env, self.reset, self.step))
+        state, _ = wrapped.reset(self.key, self.params)
+        for number in range(self.steps):
+            key = jax.random.fold_in(self.key, number)
+            action = specs.sample(self.env.action_spec(self.params), key)
+            expected = self.step(jax.random.split(key)[0], state, action, self.params)[1]
+            state, timestep = wrapped.step(key, state, action, self.params)
+            _require(_close(timestep.info[FINAL], expected.observation, 0), "AutoReset loses its final observation")
+            _require(_close(timestep.reward, expected.reward, 0), "AutoReset changes its rewards")
+
+    def padding(self, wider: Any) -> None:
+        """The same actions, and any for what padding adds, earn the same in more padding."""
+        small, large = self.env.action_spec(self.params), self.env.action_spec(wider)
+        _require(small != large, "the wider instance has no wider actions")
+        state, _ = self.reset(self.key, self.params)
+        wide_state, _ = jax.jit(self.env.reset)(self.key, wider)
+        wide_step = jax.jit(self.env.step)
+        for number in range(self.steps):
+            key = jax.random.fold_in(self.key, number)
+            action = specs.sample(small, key)
+            wide_action = jax.tree.map(_embed, action, specs.sample(large, key))
+            state, narrow = self.step(key, state, action, self.params)
+            wide_state, wide = wide_step(key, wide_state, wide_action, wider)
+            same = _close(narrow.reward, wide.reward, self.tolerance) and bool(narrow.done == wide.done)
+            _require(same, f"padding changes the reward from {narrow.reward} to {wide.reward}")
+            if narrow.done:
+                break
+
+    def _run(self) -> list[TimeStep[Any]]:
+        """The timesteps of an episode of random actions."""
+        state, timestep = self.reset(self.key, self.params)
+        found = [timestep]
+        for number in range(self.steps):
+            key = jax.random.fold_in(self.key, number)
+            action = specs.sample(self.env.action_spec(self.params), key)
+            state, timestep = self.step(key, state, action, self.params)
+            found.append(timestep)
+            if timestep.done:
+                break
+        return found
+
+    def _check(self, timestep: TimeStep[Any]) -> None:
+        specs.validate(self.env.observation_spec(self.params), timestep.observation, "observation")
+        specs.validate(specs.floats(()), timestep.reward, "reward")
+        for name in ("terminated", "truncated"):
+            specs.validate(specs.booleans(()), getattr(timestep, name), name)
+        for name in MASKS:
+            mask = getattr(timestep.observation, name, None)
+            _require(mask is None or bool(np.any(mask) | timestep.done), f"{name} leaves no choice")
+
+
+class _Compiled:
+    """An environment by its compiled functions."""
+
+    def __init__(self, env: Environment[Any, Any, Any], reset: Any, step: Any) -> None:
+        self.reset, self.step = reset, step
+        self.observation_spec, self.action_spec = env.observation_spec, env.action_spec
+
+
+def _embed(small: jax.Array, large: jax.Array) -> jax.Array:
+    """`large`, with `small` in its first corner."""
+    return large.at[tuple(slice(0, size) for size in small.shape)].set(small)
+
+
+def _close(a: Any, b: Any, tolerance: float) -> bool:
+    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    return all(np.allclose(x, y, rtol=tolerance, atol=0, equal_nan=True) for x, y in pairs)
+
+
+def _require(condition: bool, fault: str) -> None:
+    if not condition:
+        raise EnvError(f"the environment breaks the contract: {fault}")

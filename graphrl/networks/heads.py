@@ -1,0 +1,68 @@
+"""What stands on a vector per op: logits of the ops' choices, and one number for a whole graph."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from graphrl.networks.base import GraphObservation
+from graphrl.networks.mlp import MLP
+
+_SMALL = nn.initializers.variance_scaling(1e-2, "fan_in", "normal")  # the untrained policy is all but its biases
+
+
+class ChoiceLogits(nn.Module):
+    """Logits of independent choices at every op: a perceptron for each (workshop paper, eq. 1, MLP_a,i and MLP_b,i).
+
+    The ICLR paper has one perceptron for all of an op's choices; with `shared` so have we.
+
+    Attributes:
+      encoder: observation -> `[n, w]`.
+      width: of the hidden layers.
+      choices: shape of an op's choices, for example (3, 16) or (3, 2, 4); the last is the number of options.
+      preferred: of every choice along the axis before the last, the option that the untrained policy prefers.
+      preference: by so many nats more than the others.
+      shared: one perceptron for all.
+    """
+
+    encoder: nn.Module
+    width: int
+    choices: tuple[int, ...]
+    preferred: tuple[int, ...]
+    preference: float
+    shared: bool
+
+    @nn.compact
+    def __call__(self, observation: GraphObservation) -> jax.Array:
+        """`[n, *choices]` float32."""
+        nodes, options = self.encoder(observation), self.choices[-1]
+        every = jnp.zeros(self.choices, jnp.float32)
+        liked = jax.nn.one_hot(jnp.asarray(self.preferred, jnp.int32), options)
+        bias = every + self.preference * jnp.broadcast_to(liked, self.choices)
+        if self.shared:
+            logits = MLP(self.width, every.size, _SMALL, name="choices")(nodes)
+        else:
+            each = [MLP(self.width, options, _SMALL, name=f"choice_{i}") for i in range(every.size // options)]
+            logits = jnp.concatenate([head(nodes) for head in each], -1)
+        return logits.reshape(-1, *self.choices) + bias[None]
+
+
+class GraphValue(nn.Module):
+    """One number for a graph: MLP_b(mean over ops of MLP_g(h_v)) (workshop paper, A.3, the scalar baseline).
+
+    Attributes:
+      encoder: observation -> `[n, w]`.
+      width: of the hidden layers.
+      typical: what the untrained network says of every graph, about.
+    """
+
+    encoder: nn.Module
+    width: int
+    typical: float = 0.0
+
+    @nn.compact
+    def __call__(self, observation: GraphObservation) -> jax.Array:
+        """`[]` float32."""
+        each = MLP(self.width, self.width, name="of_op")(self.encoder(observation))
+        real = observation.mask[:, None].astype(jnp.float32)
+        mean = (each * real).sum(0) / jnp.maximum(real.sum(), 1.0)
+        return MLP(self.width, 1, _SMALL, name="of_graph")(mean)[0] + self.typical

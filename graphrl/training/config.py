@@ -1,0 +1,225 @@
+"""Settings: nested frozen dataclasses, filled from files (TOML or JSON) and from `key=value` texts, checked by type.
+
+Not tyro (DESIGN.md 6): it writes its own multi-line errors and wants to own the command line, which here is argparse's,
+with errors of one line.
+"""
+
+import dataclasses
+import difflib
+import json
+import math
+import tomllib
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+from graphrl.errors import GraphrlError, ProblemError
+from graphrl.files import content, shown
+from graphrl.training.data import DataConfig
+from graphrl.training.schedule import Schedule
+
+C = TypeVar("C")
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig(Generic[C]):
+    """Every setting of a training run: what a checkpoint holds and `--resume` goes on with.
+
+    Attributes:
+      agent: the agent's own settings.
+      data: the graphs.
+      training: the loop.
+      seed: of everything random.
+    """
+
+    agent: C
+    data: DataConfig = dataclasses.field(default_factory=DataConfig)
+    training: Schedule = dataclasses.field(default_factory=Schedule)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 2**32:
+            raise ProblemError(f"seed is {self.seed!r}: must be an integer from 0 to 2^32 - 1")
+
+
+class Text(str):
+    """A value as the command line gives it: read as whatever type the setting has."""
+
+
+def updated(config: C, values: Mapping[str, Any], prefix: str = "") -> C:
+    """A dataclass with some values changed, dataclasses inside it likewise.
+
+    Fields may be int, float, bool, str, Literal, X | None, tuple[X, ...] and dataclasses. A whole number does for a
+    float, the text "inf" too; a list for a tuple.
+
+    Args:
+      config: a frozen dataclass with all its values.
+      values: by name; of a dataclass inside, a mapping.
+      prefix: what stands before the names in messages.
+
+    Raises:
+      ProblemError: an unknown name (the message has the nearest known one), a wrong type, or a value that the
+        dataclass refuses.
+    """
+    known = typing.get_type_hints(type(config))
+    changes: dict[str, Any] = {}
+    for name, value in values.items():
+        if name not in known:
+            while isinstance(value, Mapping) and value:  # an unknown group: its first setting tells more
+                name, value = f"{name}.{next(iter(value))}", next(iter(value.values()))
+            raise ProblemError(_unknown(f"{prefix}{name}", config, prefix))
+        old = getattr(config, name)
+        if dataclasses.is_dataclass(old):
+            if not isinstance(value, Mapping):
+                example = next(keys_of(old, f"{prefix}{name}."))
+                raise ProblemError(f"{prefix}{name} is a group of settings: set one of them, as in {example}=...")
+            changes[name] = updated(old, value, f"{prefix}{name}.")
+        else:
+            changes[name] = _converted(f"{prefix}{name}", value, known[name])
+    return dataclasses.replace(config, **changes)  # type: ignore[type-var]
+
+
+def as_dict(config: Any) -> dict[str, Any]:
+    """The settings as JSON holds them: tuples as lists, infinity as "inf"; `updated` takes them back."""
+
+    def plain(value: Any) -> Any:
+        if dataclasses.is_dataclass(value):
+            return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        if isinstance(value, tuple):
+            return [plain(item) for item in value]
+        return str(value) if isinstance(value, float) and math.isinf(value) else value
+
+    found: dict[str, Any] = plain(config)
+    return found
+
+
+def keys_of(config: Any, prefix: str = "") -> Iterator[str]:
+    """The names of all settings, as in "agent.problem.devices"."""
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from keys_of(value, f"{prefix}{field.name}.")
+        else:
+            yield f"{prefix}{field.name}"
+
+
+def read_values(path: str) -> dict[str, Any]:
+    """The settings of a TOML file, or of a JSON file if its name ends in .json, as nested dicts.
+
+    Raises:
+      GraphrlError: the file cannot be read, or is neither.
+    """
+    with content(path) as data:
+        text = bytes(data)
+    try:
+        values = json.loads(text) if path.endswith(".json") else tomllib.loads(text.decode())
+    except ValueError as error:
+        raise GraphrlError(f"{shown(path)}: {' '.join(str(error).split())}") from None
+    if not isinstance(values, dict):
+        raise GraphrlError(f"{shown(path)}: must hold settings by name, as in {{'agent': {{...}}}}")
+    return values
+
+
+def parsed(settings: Sequence[str]) -> dict[str, Any]:
+    """The nested dict of texts such as "agent.rounds=4".
+
+    Raises:
+      ProblemError: a text is not key=value.
+    """
+    values: dict[str, Any] = {}
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        *groups, name = key.strip().split(".")
+        if not equals or not name or not all(groups):
+            raise ProblemError(f"{setting[:60]!r} is not KEY=VALUE, as in training.steps=100")
+        place = values
+        for group in groups:
+            place = place.setdefault(group, {})
+            if not isinstance(place, dict):
+                raise ProblemError(f"{group} in {setting[:60]!r} is set to a value and to a group of settings")
+        place[name] = Text(text)
+    return values
+
+
+def merged(values: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+    """Both nested dicts; where they differ, `others` counts."""
+    found = dict(values)
+    for key, value in others.items():
+        old = found.get(key)
+        found[key] = merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return found
+
+
+def differences(old: Any, new: Any, prefix: str = "") -> Iterator[str]:
+    """The names of the settings in which two dicts of `as_dict` differ."""
+    for key in sorted({*old, *new}):
+        a, b = old.get(key), new.get(key)
+        if isinstance(a, dict) and isinstance(b, dict):
+            yield from differences(a, b, f"{prefix}{key}.")
+        elif a != b:
+            yield f"{prefix}{key}"
+
+
+def _unknown(name: str, config: Any, prefix: str) -> str:
+    known = list(keys_of(config, prefix))
+    last = name.rpartition(".")[2]
+    nearest = difflib.get_close_matches(name, known, 1, 0.0)
+    nearest = [key for key in known if key.rpartition(".")[2] == last] or nearest
+    return f"there is no setting {name!r}: did you mean {nearest[0]}? (known: {', '.join(known)})"
+
+
+def _converted(name: str, value: Any, hint: Any) -> Any:
+    kinds = typing.get_args(hint) if _is_union(hint) else (hint,)
+    for kind in kinds:
+        try:
+            return _as(name, value, kind)
+        except ProblemError:  # of an item of a list
+            raise
+        except (TypeError, ValueError, KeyError):
+            continue
+    words = " or ".join(_kind_name(kind) for kind in kinds)
+    given = repr(str(value)) if isinstance(value, str) else str(value)
+    raise ProblemError(f"{name} is {given[:60]}: must be {words}")
+
+
+def _as(name: str, value: Any, kind: Any) -> Any:
+    """The value as `kind`; KeyError, TypeError or ValueError if it is none."""
+    text = isinstance(value, Text)
+    if kind is types.NoneType:
+        if value is None or (text and value.lower() in ("none", "null")):
+            return None
+        raise ValueError
+    if typing.get_origin(kind) is typing.Literal:
+        return {str(option) if text else option: option for option in typing.get_args(kind)}[value]
+    if typing.get_origin(kind) is tuple:
+        items = [Text(part.strip()) for part in value.split(",") if part.strip()] if text else value
+        if not isinstance(items, list | tuple):
+            raise TypeError
+        return tuple(_converted(name, item, typing.get_args(kind)[0]) for item in items)
+    if kind is bool:
+        return {"true": True, "false": False}[value.lower()] if text else _of(value, bool)
+    if kind is int:
+        return int(value) if text else _of(value, int)
+    if kind is float:
+        return float(value) if isinstance(value, str) else float(_of(value, (int, float)))
+    return str(_of(value, str))
+
+
+def _of(value: Any, kind: Any) -> Any:
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise TypeError
+    return value
+
+
+def _is_union(hint: Any) -> bool:
+    return typing.get_origin(hint) in (typing.Union, types.UnionType)
+
+
+def _kind_name(kind: Any) -> str:
+    if typing.get_origin(kind) is typing.Literal:
+        return f"one of {', '.join(map(str, typing.get_args(kind)))}"
+    if typing.get_origin(kind) is tuple:
+        return f"a list, each {_kind_name(typing.get_args(kind)[0])}"
+    names = {int: "an integer", float: "a number", bool: "true or false", str: "a text", types.NoneType: "none"}
+    return names[kind]

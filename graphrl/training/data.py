@@ -1,0 +1,142 @@
+"""The graphs that a learner sees: training batches by step, held-out batches, one compiled program a size bucket."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from graphrl.errors import ProblemError
+from graphrl.graphs.datasets.sets import load_graphs
+from graphrl.graphs.datasets.zoo import augmented
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.padding import Sizes, common_sizes
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig:
+    """Which graphs, and how they come. Sets are as in `graphrl compare`: files, folders, `layered:500x20`,
+    `zoo:training/hlo/train-split`, and `regal-like:x400@10000`, which is 400 graphs with seeds from 10000.
+
+    Attributes:
+      train, validation, test: sets of graphs; no graph of one may be in another. `test` is what `graphrl evaluate`
+        takes if it is given no graphs, and is not read before.
+      graphs: of a batch, g.
+      buckets: the training graphs are sorted by ops and cut into so many groups of one padded size each.
+      curriculum: steps until all groups take part: first the smallest graphs only, then group by group the larger.
+      augment: whether every training graph gets new sizes and run times each time (`zoo.augmented`).
+
+    Raises:
+      ProblemError: a value is out of range.
+    """
+
+    train: tuple[str, ...] = ("regal-like:x400@10000",)
+    validation: tuple[str, ...] = ("regal-like:x32@5000",)
+    test: tuple[str, ...] = ("regal-like:x200",)
+    graphs: int = 8
+    buckets: int = 3
+    curriculum: int = 0
+    augment: bool = False
+
+    def __post_init__(self) -> None:
+        for name, least in (("graphs", 1), ("buckets", 1), ("curriculum", 0)):
+            value = getattr(self, name)
+            if not least <= value < 2**31:
+                raise ProblemError(f"data.{name} is {value!r}: must be at least {least}")
+
+
+class Batch(NamedTuple):
+    """Some graphs of one size bucket.
+
+    Attributes:
+      names: of all g graphs.
+      sizes: that they are padded to.
+      rows: pytree of NumPy arrays with a leading axis: those graphs that this process makes.
+    """
+
+    names: tuple[str, ...]
+    sizes: Sizes
+    rows: Any
+
+
+class _Bucket(NamedTuple):
+    graphs: tuple[ComputationGraph, ...]
+    sizes: Sizes
+
+
+Build = Callable[[Sequence[ComputationGraph], Sizes], Any]
+
+
+class Data:
+    """Batches as pure functions of the settings, the seed and the step, whatever was asked for before."""
+
+    def __init__(self, config: DataConfig, seed: int, build: Build, own: range) -> None:
+        """Reads and makes the graphs.
+
+        Args:
+          config: which.
+          seed: of the choice of graphs; the graphs themselves are those of their sets.
+          build: `Agent.batch`.
+          own: rows of each batch that this process makes.
+
+        Raises:
+          GraphrlError: a set cannot be read.
+          ProblemError: too few graphs, or one in both sets.
+        """
+        train, held_out = (load_graphs(names) for names in (config.train, config.validation))
+        both = {graph.name for graph in train} & {graph.name for graph in held_out}
+        if both:
+            raise ProblemError(f"{min(both)} is in data.train and in data.validation: name sets that share no graph")
+        if len(train) < config.buckets or len(held_out) < config.graphs:
+            raise ProblemError(
+                f"{len(train)} training graphs and {len(held_out)} of validation: must be at least data.buckets "
+                f"({config.buckets}) and data.graphs ({config.graphs})"
+            )
+        self._config, self._seed, self._build, self._own = config, seed, build, own
+        self._buckets = _cut(train, config.buckets)
+        self._held_out = _cut(held_out, len(held_out) // config.graphs)
+        self.training_graphs, self.validation_graphs = len(train), config.graphs * len(self._held_out)
+
+    def batch(self, step: int) -> Batch:
+        """The training batch of a step, counted from 1.
+
+        The bucket is drawn by its number of graphs, the graphs in it without repetition while there are enough.
+        """
+        config = self._config
+        random = np.random.default_rng([self._seed, step])
+        open_buckets = self._buckets[: self._open(step)]
+        counts = np.array([len(bucket.graphs) for bucket in open_buckets])
+        bucket = open_buckets[int(random.choice(len(counts), p=counts / counts.sum()))]
+        n = len(bucket.graphs)
+        chosen = random.choice(n, config.graphs, replace=n < config.graphs)
+        noise = random.integers(2**31, size=config.graphs)
+        graphs = [bucket.graphs[i] for i in chosen]
+        names = tuple(graph.name for graph in graphs)
+        own = [augmented(graphs[i], int(noise[i])) if config.augment else graphs[i] for i in self._own]
+        return Batch(names, bucket.sizes, self._build(own, bucket.sizes))
+
+    def validation(self) -> Iterator[Batch]:
+        """All held-out graphs, smallest first, g a batch; what is left over of the largest is left out.
+
+        A batch is padded to the first training bucket that holds it, so that its programs are compiled but once.
+        """
+        for bucket in self._held_out:
+            graphs = bucket.graphs[: self._config.graphs]
+            own = [graphs[i] for i in self._own]
+            to = next((known.sizes for known in self._buckets if known.sizes.covers(bucket.sizes)), bucket.sizes)
+            yield Batch(tuple(graph.name for graph in graphs), to, self._build(own, to))
+
+    def _open(self, step: int) -> int:
+        """How many of the buckets a step draws from: 1 at first, all from the step `curriculum` on."""
+        if step >= self._config.curriculum:
+            return len(self._buckets)
+        return 1 + (step - 1) * len(self._buckets) // self._config.curriculum
+
+
+def _cut(graphs: Sequence[ComputationGraph], groups: int) -> list[_Bucket]:
+    """Groups of nearly equal numbers of graphs, smallest ops first."""
+    by_size = sorted(graphs, key=lambda graph: (len(graph.ops), graph.name))
+    ends = [len(by_size) * i // groups for i in range(groups + 1)]
+    cut = [tuple(by_size[begin:end]) for begin, end in itertools.pairwise(ends)]
+    return [_Bucket(group, common_sizes(group)) for group in cut]

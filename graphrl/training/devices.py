@@ -1,0 +1,117 @@
+"""Which devices train: all of them along one mesh axis, in one process or in several (`jax.distributed`).
+
+Every process runs the same loop on the same steps. The state is replicated; of a batch each process makes and loads
+only the graphs of its own devices. The first process alone writes files, so that the folder of the run must be one
+that every process can read when it resumes.
+"""
+
+import contextlib
+import os
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from graphrl.errors import ProblemError
+
+AXIS = "graphs"
+
+
+def start(*, distributed: bool = False) -> None:
+    """Gives JAX a CPU device a core, and with `distributed` joins the other processes; before JAX is first used.
+
+    A search on a CPU device runs on about one core, so that graphs spread over as many devices keep all busy. Where
+    the processes are: JAX asks the cluster (Slurm, Open MPI, Kubernetes, Cloud TPU); without one, the environment says
+    JAX_COORDINATOR_ADDRESS (host:port of process 0), JAX_NUM_PROCESSES and JAX_PROCESS_ID.
+
+    Raises:
+      ProblemError: the environment does not say enough, or the other processes cannot be reached.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with contextlib.suppress(RuntimeError):  # JAX is in use already, with the devices that its user wanted
+        if jax.config.values["jax_num_cpu_devices"] < 1:
+            jax.config.update("jax_num_cpu_devices", cores)
+    if not distributed or jax.distributed.is_initialized():
+        return
+    count, number = (_number(name) for name in ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID"))
+    try:
+        jax.distributed.initialize(num_processes=count, process_id=number)
+    except (ValueError, RuntimeError) as error:
+        raise ProblemError(
+            "cannot join other processes: set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID "
+            f"({' '.join(str(error).split())[:200]})"
+        ) from None
+
+
+def _number(name: str) -> int | None:
+    text = os.environ.get(name)
+    if text is None:
+        return None
+    if not text.isdigit():
+        raise ProblemError(f"{name} is {text!r}: must be a whole number")
+    return int(text)
+
+
+def make_mesh(graphs: int) -> Mesh:
+    """The mesh that shares `graphs` graphs a batch: the most devices that divide them; across processes all.
+
+    Raises:
+      ProblemError: several processes, and their devices do not divide the graphs.
+    """
+    devices = jax.devices()
+    count = max(n for n in range(1, len(devices) + 1) if graphs % n == 0)
+    if jax.process_count() > 1 and count != len(devices):
+        raise ProblemError(f"data.graphs is {graphs}: {len(devices)} devices of all processes must divide it")
+    return jax.make_mesh((count,), (AXIS,), (AxisType.Auto,), devices=devices[:count])
+
+
+def own_rows(mesh: Mesh, graphs: int) -> range:
+    """The graphs of a batch that this process makes: those of its devices, which stand together in the mesh."""
+    mine = [place for place, device in enumerate(mesh.devices.flat) if device.process_index == jax.process_index()]
+    share = graphs // mesh.size
+    return range(mine[0] * share, (mine[-1] + 1) * share)
+
+
+def shard(rows: Any, mesh: Mesh, graphs: int) -> Any:
+    """The whole batch, spread over the mesh, from this process's rows of it.
+
+    Args:
+      rows: pytree of NumPy arrays `[own, ...]`, the rows of `own_rows`.
+      mesh: of `make_mesh`.
+      graphs: g of the whole batch.
+    """
+    sharding = NamedSharding(mesh, PartitionSpec(AXIS))
+
+    def spread(leaf: Any) -> jax.Array:
+        return jax.make_array_from_process_local_data(sharding, np.asarray(leaf), (graphs, *np.shape(leaf)[1:]))
+
+    return jax.tree.map(spread, rows)
+
+
+def replicate(tree: Any, mesh: Mesh) -> Any:
+    """A pytree of arrays (typed keys too) that every process has alike, on every device of the mesh."""
+    sharding = NamedSharding(mesh, PartitionSpec())
+
+    def copy(leaf: Any) -> jax.Array:
+        if jnp.issubdtype(getattr(leaf, "dtype", np.float32), jax.dtypes.prng_key):
+            data = copy(jax.random.key_data(leaf))
+            return jax.random.wrap_key_data(data, impl=str(jax.random.key_impl(leaf)))
+        host = np.asarray(leaf)
+        return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
+
+    return jax.tree.map(copy, tree)
+
+
+def is_main() -> bool:
+    """Whether this process writes the files and shows progress."""
+    return jax.process_index() == 0
+
+
+def anywhere(flag: bool) -> bool:
+    """Whether the flag is set in any process: all must ask at the same point of the loop."""
+    if jax.process_count() == 1:
+        return flag
+    return bool(np.any(multihost_utils.process_allgather(np.asarray(flag))))

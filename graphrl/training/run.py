@@ -1,0 +1,179 @@
+"""A run: a folder with its settings, record and checkpoints, and the loop that fills it."""
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from graphrl.errors import GraphrlError, ProblemError
+from graphrl.files import content, shown, write_atomically
+from graphrl.training import devices
+from graphrl.training.checkpoints import Checkpoint, Checkpoints, Info, find, read, read_info
+from graphrl.training.config import RunConfig, as_dict, differences, updated
+from graphrl.training.data import Data
+from graphrl.training.learner import Agent
+from graphrl.training.loop import Loop, Outcome, Values
+from graphrl.training.metrics import MetricsLog, metrics_log
+from graphrl.training.progress import Tell, training_progress
+from graphrl.training.stopping import stop_signals
+
+FORMAT, VERSION = "graphrl-training", 1
+_SETTINGS, _LOCK = "run.json", ".lock"
+
+
+class Result(NamedTuple):
+    """What came of a run: what the loop says, and the checkpoints of its folder."""
+
+    outcome: Outcome
+    latest: Path
+    best: Path
+
+
+def default_config(agent: Agent) -> RunConfig[Any]:
+    """All settings of an agent, as it has them by default."""
+    return RunConfig(agent.config(), agent.data, agent.schedule)
+
+
+def run_config(agent: Agent, values: Mapping[str, Any], folder: Path | None = None) -> RunConfig[Any]:
+    """The settings of a run: the agent's defaults, over them what the folder's run was started with, then `values`.
+
+    Args:
+      agent: whose.
+      values: nested dict of those to change.
+      folder: of the run to go on with, or None. Then only `training.*` may change.
+
+    Raises:
+      ProblemError: an unknown or wrong setting, or one that the run cannot go on with.
+      GraphrlError: the folder's settings cannot be read.
+    """
+    default = default_config(agent)
+    if folder is None:
+        return updated(default, values)
+    with content(folder / _SETTINGS) as data:
+        stored = json.loads(bytes(data))
+    if (stored.get("format"), stored.get("version")) != (FORMAT, VERSION):
+        raise GraphrlError(f"{shown(folder / _SETTINGS)}: must be {FORMAT} version {VERSION}")
+    config = updated(updated(default, stored["config"]), values)
+    changed = [name for name in differences(stored["config"], as_dict(config)) if not name.startswith("training.")]
+    if changed:
+        raise ProblemError(
+            f"{shown(folder)} was started with another {changed[0]}: leave it as it was, or name another --out"
+        )
+    return config
+
+
+def has_run(folder: Path) -> bool:
+    """Whether a run was started there."""
+    return (folder / _SETTINGS).is_file()
+
+
+def train(name: str, agent: Agent, config: RunConfig[Any], folder: Path, *, resume: bool = False) -> Result:
+    """Trains in a folder, made if there is none, until the last step or a signal to stop.
+
+    Args:
+      name: of the agent.
+      agent, config: what is trained, and every setting.
+      folder: of the run.
+      resume: whether a run that is there already is gone on with, from its last checkpoint.
+
+    Raises:
+      ProblemError: the folder holds a run and `resume` is false, or the settings do not fit one another.
+      GraphrlError: the folder cannot be used, a set of graphs not be read, or training gives numbers that are none.
+    """
+    with _owned(folder, resume):
+        mesh = devices.make_mesh(config.data.graphs)
+        own = devices.own_rows(mesh, config.data.graphs)
+        data = Data(config.data, config.seed, agent.batch, own)
+        checkpoints = Checkpoints(folder, config.training.keep)
+        latest = checkpoints.latest()
+        if devices.is_main():
+            value = {"format": FORMAT, "version": VERSION, "agent": name, "config": as_dict(config)}
+            write_atomically(folder / _SETTINGS, lambda file: json.dump(value, file, indent=1))
+        info = _first_info(name, config) if latest is None else read_info(latest)
+        info = dataclasses.replace(info, config=as_dict(config))
+        learner = agent.learner(config.agent, mesh)
+        with _watch(folder, config, None if latest is None else info.step) as watch, stop_signals() as stopped:
+            loop = Loop(learner, data, mesh, config.training, checkpoints, info, watch, stopped)
+            outcome = loop.run(None if latest is None else _restored(latest, loop))
+        return Result(outcome, checkpoints.latest() or folder, find(folder))
+
+
+def _restored(path: Path, loop: Loop) -> Checkpoint:
+    return read(path, loop.template())
+
+
+def _first_info(name: str, config: RunConfig[Any]) -> Info:
+    key = jax.random.key(config.seed)
+    data, impl = jax.random.key_data(key).tolist(), str(jax.random.key_impl(key))
+    return Info(name, 0, {}, data, impl, 0.0, {}, [], None)
+
+
+@contextlib.contextmanager
+def _owned(folder: Path, resume: bool) -> Iterator[None]:
+    """The folder of a run for this process alone (of several processes, for the first)."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise GraphrlError(f"cannot make the folder {shown(folder)}: {error.strerror or error}") from None
+    if not devices.is_main():
+        yield
+        return
+    try:
+        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise GraphrlError(f"cannot write into {shown(folder)}: {error.strerror or error}") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise GraphrlError(f"{shown(folder)}: another process trains there now: name another --out") from None
+    try:
+        if has_run(folder) and not resume:
+            raise ProblemError(f"{shown(folder)} holds a run: go on with it (--resume), or name another --out")
+        yield
+    finally:
+        os.close(lock)
+
+
+class _Watch:
+    """Records, and shows the last values."""
+
+    def __init__(self, log: MetricsLog, tell: Tell) -> None:
+        self._log, self._tell = log, tell
+        self._shown: Values = {}
+
+    def update(self, step: int, seconds: float, bucket: int, values: Values) -> None:
+        """After every update."""
+        self._log.update(step, seconds, bucket, values)
+        self._tell(step, {**values, **self._shown})
+
+    def validation(self, step: int, values: Values) -> None:
+        """After every look at the held-out graphs."""
+        self._log.validation(step, values)
+        self._shown = {f"held-out {name}": value for name, value in values.items()}
+
+
+class _Silence:
+    """What the processes other than the first do with it."""
+
+    def update(self, step: int, seconds: float, bucket: int, values: Values) -> None:
+        """Nothing."""
+
+    def validation(self, step: int, values: Values) -> None:
+        """Nothing."""
+
+
+@contextlib.contextmanager
+def _watch(folder: Path, config: RunConfig[Any], after: int | None) -> Iterator["_Watch | _Silence"]:
+    if not devices.is_main():
+        yield _Silence()
+        return
+    steps = config.training.steps
+    with metrics_log(folder, after) as log, training_progress(steps, after or 0) as tell:
+        yield _Watch(log, tell)

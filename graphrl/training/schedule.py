@@ -1,0 +1,39 @@
+"""When the loop does what."""
+
+import dataclasses
+
+from graphrl.errors import ProblemError
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """Steps of training, and what happens every so many.
+
+    Attributes:
+      steps: updates of the parameters in all.
+      validate_every: steps between two looks at the held-out graphs; the first is before any training.
+      checkpoint_every: steps between two checkpoints, beside those at every validation.
+      keep: of the latest checkpoints; the best by validation stays besides.
+
+    Raises:
+      ProblemError: a value is out of range.
+    """
+
+    steps: int = 300
+    validate_every: int = 25
+    checkpoint_every: int = 10
+    keep: int = 2
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if not 1 <= value < 2**31:
+                raise ProblemError(f"{field.name} is {value!r}: must be at least 1")
+
+    def validates(self, step: int) -> bool:
+        """Whether the held-out graphs are looked at after this step."""
+        return step % self.validate_every == 0 or step >= self.steps
+
+    def saves(self, step: int) -> bool:
+        """Whether there is a checkpoint after this step."""
+        return step % self.checkpoint_every == 0 or self.validates(step)

@@ -1,0 +1,150 @@
+"""The adapters, each against the library itself: skipped where that is not installed (`make test-peers`)."""
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from search_graphs import random_dag
+from walk_env import Walk
+
+from graphrl.costs.problem import Problem
+from graphrl.envs import adapters, specs
+from graphrl.envs.proposal.env import ProposalEnv
+from graphrl.envs.proposal.instance import ProposalParams, instance
+from graphrl.errors import GraphrlError
+from graphrl.graphs.padding import Sizes
+from graphrl.solvers.brkga import Parameters
+
+LINE = jnp.asarray([0, 1, 2, 4], jnp.float32)
+KEY = jax.random.key(0)
+SIZES = Sizes(ops=12, tensors=12, slots=12, rows=20, uses=24, controls=0, shares=0)
+
+
+@pytest.fixture(autouse=True)
+def lenient() -> Iterator[None]:
+    """The libraries warn at import, and rely on jax's promotion of dtypes and ranks."""
+    with (
+        warnings.catch_warnings(),
+        jax.numpy_dtype_promotion("standard"),
+        jax.numpy_rank_promotion("allow"),
+    ):
+        warnings.simplefilter("ignore")
+        yield
+
+
+def proposal() -> tuple[ProposalEnv, ProposalParams]:
+    made = ProposalEnv(Problem("makespan", 2), 45, Parameters(12, 3, 3))
+    return made, jax.tree.map(jnp.asarray, instance(random_dag(0, 10), SIZES))
+
+
+def reward_of(env: ProposalEnv, params: ProposalParams, action: Any, key: jax.Array) -> float:
+    state, _ = jax.jit(env.reset)(key, params)
+    return float(jax.jit(env.step)(key, state, action, params)[1].reward)
+
+
+@pytest.mark.parametrize("name", ["gymnax", "jumanji", "stoa", "gymnasium"])
+def test_a_library_that_is_not_installed_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, name, None)
+    with pytest.raises(GraphrlError, match=rf"no {name}.* here: this adapter needs it \(pip install {name}"):
+        getattr(adapters, f"to_{name}")(Walk(), LINE)
+
+
+def test_gymnax_resets_itself_and_tells_ended_from_cut() -> None:
+    pytest.importorskip("gymnax")
+    env = adapters.to_gymnax(Walk(limit=3), LINE)
+    assert (env.num_actions, env.name) == (2, "Walk")
+    observation, state = env.reset(KEY)
+    assert bool(env.observation_space(LINE).contains(observation))
+    for steps in range(1, 4):
+        observation, state, reward, terminated, truncated, info = env.step(KEY, state, 0, LINE)
+        assert bool(truncated) == (steps == 3)
+        assert not bool(terminated)
+        assert float(reward) == 0
+    assert int(state.state.steps) == 0
+    np.testing.assert_array_equal(info["final_observation"].position, 0)
+
+
+def test_gymnax_runs_proposals() -> None:
+    pytest.importorskip("gymnax")
+    inner, params = proposal()
+    env = adapters.to_gymnax(inner, params)
+    observation, state = env.reset(KEY, params)
+    specs.validate(inner.observation_spec(params), observation)
+    action = env.action_space(params).sample(KEY)
+    specs.validate(inner.action_spec(params), action)
+    reward, terminated = env.step(KEY, state, action, params)[2:4]
+    assert float(reward) == pytest.approx(reward_of(inner, params, action, KEY), rel=1e-6)
+    assert bool(terminated)
+
+
+def test_jumanji_says_last_with_a_discount_of_what_follows() -> None:
+    pytest.importorskip("jumanji")
+    from jumanji.testing.env_not_smoke import check_env_does_not_smoke, check_env_specs_does_not_smoke
+
+    env = adapters.to_jumanji(Walk(limit=1), LINE)
+    check_env_specs_does_not_smoke(env)
+    check_env_does_not_smoke(env)
+    state, first = jax.jit(env.reset)(KEY)
+    assert bool(first.first())
+    _, timestep = jax.jit(env.step)(state, jnp.int32(0))
+    assert bool(timestep.last())
+    assert float(timestep.discount) == 1
+
+
+def test_jumanji_runs_proposals_and_its_wrapper_resets_them() -> None:
+    pytest.importorskip("jumanji")
+    from jumanji.wrappers import AutoResetWrapper
+
+    inner, params = proposal()
+    env = AutoResetWrapper(adapters.to_jumanji(inner, params), next_obs_in_extras=True)
+    state, timestep = jax.jit(env.reset)(jax.random.PRNGKey(0))
+    env.observation_spec.validate(timestep.observation)
+    action = specs.sample(inner.action_spec(params), KEY)
+    env.action_spec.validate(action)
+    _, timestep = jax.jit(env.step)(state, action)
+    assert float(timestep.discount) == 0
+    assert float(timestep.reward) < 0
+
+
+def test_stoa_tells_ended_from_cut() -> None:
+    pytest.importorskip("stoa")
+    from stoa.core_wrappers.auto_reset import AutoResetWrapper
+
+    env = AutoResetWrapper(adapters.to_stoa(Walk(limit=1), LINE), next_obs_in_extras=True)
+    state, first = jax.jit(env.reset)(KEY)
+    assert bool(first.first())
+    assert bool(env.observation_space().contains(first.observation))
+    _, timestep = jax.jit(env.step)(state, env.action_space().sample(KEY))
+    assert bool(timestep.truncated())
+    assert not bool(timestep.terminated())
+
+
+def test_stoa_runs_proposals() -> None:
+    pytest.importorskip("stoa")
+    inner, params = proposal()
+    env = adapters.to_stoa(inner, params)
+    env.environment_space()
+    state, timestep = jax.jit(env.reset)(KEY, params)
+    assert bool(env.observation_space().contains(timestep.observation))
+    _, timestep = jax.jit(env.step)(state, env.action_space().sample(KEY), params)
+    assert bool(timestep.terminated())
+    assert float(timestep.reward) < 0
+
+
+@pytest.mark.parametrize("name", ["walk", "proposal"])
+def test_gymnasium_passes_its_own_checker(name: str) -> None:
+    pytest.importorskip("gymnasium")
+    from gymnasium.utils.env_checker import check_env
+
+    env, params = proposal() if name == "proposal" else (Walk(), LINE)
+    made = adapters.to_gymnasium(env, params)
+    check_env(made, skip_render_check=True)
+    first, _ = made.reset(seed=3)
+    again, _ = made.reset(seed=3)
+    for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(again), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert isinstance(made.step(made.action_space.sample())[1], float)

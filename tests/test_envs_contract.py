@@ -1,0 +1,169 @@
+"""What all environments share: specifications, the registry, AutoReset, and what check_env finds."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from walk_env import State, View, Walk
+
+import graphrl
+from graphrl.envs import registry, specs
+from graphrl.envs.base import TimeStep
+from graphrl.envs.testing import EnvError, check_env
+from graphrl.envs.wrappers import AutoReset
+from graphrl.errors import GraphrlError
+
+LINE = jnp.asarray([0, 1, 2, 4], jnp.float32)
+KEY = jax.random.key(0)
+
+
+@pytest.mark.parametrize(
+    ("spec", "value", "fault"),
+    [
+        (specs.floats((2,)), np.zeros(3, np.float32), r"x has shape \(3,\)"),
+        (specs.floats((2,)), np.zeros(2, np.int32), "dtype int32: must be"),
+        (specs.floats((2,)), np.array([0, np.nan], np.float32), "not finite"),
+        (specs.choices((2,), 3), np.array([0, 3], np.int32), "from 0 to 3: must be from 0 to 2"),
+        ({"a": specs.booleans(())}, {"a": np.zeros((), np.int32)}, r"x\['a'\] has shape"),
+        ({"a": specs.booleans(())}, np.zeros((), bool), "x has the structure"),
+    ],
+)
+def test_a_value_that_is_not_as_specified_is_refused(spec: Any, value: Any, fault: str) -> None:
+    with pytest.raises(specs.SpecError, match=fault):
+        specs.validate(spec, value, "x")
+
+
+def test_samples_are_as_specified_and_take_every_value() -> None:
+    spec = {
+        "choice": specs.choices((500,), 3),
+        "range": specs.integers((500,), -2, 2),
+        "unit": specs.floats((500,), 0, 1),
+        "any": specs.floats((500,)),
+        "flag": specs.booleans((500,)),
+    }
+    found = specs.sample(spec, KEY)
+    specs.validate(spec, found)
+    assert set(np.unique(found["choice"])) == {0, 1, 2}
+    assert set(np.unique(found["range"])) == {-2, -1, 0, 1, 2}
+    assert set(np.unique(found["flag"])) == {False, True}
+    assert spec["choice"].num_values == 3
+    with pytest.raises(specs.SpecError, match="no number of values"):
+        _ = spec["unit"].num_values
+
+
+def test_make_knows_what_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_ENTRY_POINTS", dict(registry._ENTRY_POINTS))
+    registry.register("Walk-v0", "walk_env:Walk")
+    assert graphrl.make("Walk-v0", limit=3).limit == 3
+    assert "Proposal-v0" in registry.registered()
+    assert type(graphrl.make("Proposal-v0")).__name__ == "ProposalEnv"
+    with pytest.raises(GraphrlError, match=r"'Proposal-v1': did you mean Proposal-v0. known are Proposal-v0, Walk-v0"):
+        graphrl.make("Proposal-v1")
+    with pytest.raises(GraphrlError, match="Walk-v0 has no option 'limits': its options are limit"):
+        graphrl.make("Walk-v0", limits=3)
+    with pytest.raises(GraphrlError, match="registered already"):
+        registry.register("Walk-v0", "walk_env:Walk")
+    with pytest.raises(GraphrlError, match="must be 'module:Class'"):
+        registry.register("Walk-v1", "walk_env")
+
+
+def test_auto_reset_starts_the_next_episode_and_keeps_the_end_of_the_last() -> None:
+    env: AutoReset[State, View, jax.Array] = AutoReset(Walk())
+    state, first = jax.jit(env.reset)(KEY, LINE)
+    np.testing.assert_array_equal(first.info["final_observation"].seen, first.observation.seen)
+    positions, step = [int(state.position)], jax.jit(env.step)
+    while True:
+        state, timestep = step(jax.random.fold_in(KEY, len(positions)), state, jnp.int32(1), LINE)
+        positions.append(int(timestep.info["final_observation"].position))
+        if timestep.done:
+            break
+        assert int(timestep.observation.position) == positions[-1]
+    assert positions[-1] == 3
+    assert float(timestep.reward) == 4
+    assert float(timestep.discount) == 0
+    assert int(timestep.observation.position) == int(state.position) < 2
+    assert int(state.steps) == 0
+
+
+def test_auto_reset_after_a_cut_episode_does_not_say_that_no_reward_followed() -> None:
+    env: AutoReset[State, View, jax.Array] = AutoReset(Walk(limit=1))
+    state, _ = env.reset(KEY, LINE)
+    state, timestep = env.step(KEY, state, jnp.int32(0), LINE)
+    assert bool(timestep.truncated)
+    assert float(timestep.discount) == 1
+    assert int(state.steps) == 0
+
+
+def test_check_env_passes_what_keeps_the_contract() -> None:
+    check_env(Walk(), LINE)
+
+
+def _broken(change: Callable[[TimeStep[View], jax.Array], TimeStep[View]]) -> Walk:
+    """Walk, whose steps `change` spoils, given the key of the step."""
+
+    class Broken(Walk):
+        def step(
+            self, key: jax.Array, state: State, action: jax.Array, params: jax.Array
+        ) -> tuple[State, TimeStep[View]]:
+            state, timestep = super().step(key, state, action, params)
+            return state, change(timestep, key)
+
+    return Broken()
+
+
+def _nan(timestep: TimeStep[View], key: jax.Array) -> TimeStep[View]:
+    return dataclasses.replace(timestep, reward=jnp.float32(jnp.nan))
+
+
+def _count(timestep: TimeStep[View], key: jax.Array, calls: list[int]) -> TimeStep[View]:
+    calls.append(0)
+    return dataclasses.replace(timestep, reward=jnp.float32(len(calls)))
+
+
+def _more_info(timestep: TimeStep[View], key: jax.Array) -> TimeStep[View]:
+    return dataclasses.replace(timestep, info={**timestep.info, "more": timestep.reward})
+
+
+def _far(timestep: TimeStep[View], key: jax.Array) -> TimeStep[View]:
+    view = timestep.observation._replace(position=timestep.observation.position + 10)
+    return dataclasses.replace(timestep, observation=view)
+
+
+def _masked(timestep: TimeStep[View], key: jax.Array) -> TimeStep[View]:
+    view = timestep.observation._replace(action_mask=jnp.zeros(2, bool))
+    return dataclasses.replace(timestep, observation=view)
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (_nan, "reward has an element that is not finite"),
+        (functools.partial(_count, calls=[]), "vmap of it is not a loop"),
+        (_more_info, "timesteps have 2 different structures"),
+        (_far, "observation.position has elements"),
+        (_masked, "action_mask leaves no choice"),
+    ],
+)
+def test_check_env_finds_what_breaks_it(change: Any, fault: str) -> None:
+    with pytest.raises((EnvError, specs.SpecError), match=fault):
+        check_env(_broken(change), LINE)
+
+
+def test_check_env_finds_rewards_that_depend_on_padding() -> None:
+    class Padded(Walk):
+        def action_spec(self, params: jax.Array) -> specs.ArraySpec:
+            return specs.choices(params.shape, 2)
+
+        def step(
+            self, key: jax.Array, state: State, action: jax.Array, params: jax.Array
+        ) -> tuple[State, TimeStep[View]]:
+            state, timestep = super().step(key, state, action[0], params)
+            return state, dataclasses.replace(timestep, reward=action.sum().astype(jnp.float32))
+
+    with pytest.raises(EnvError, match="padding changes the reward"):
+        check_env(Padded(), LINE, wider=jnp.append(LINE, jnp.ones(8)))

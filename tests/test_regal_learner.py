@@ -1,0 +1,118 @@
+"""REGAL's learner: the untrained policy is standard BRKGA, equal seeds give equal parameters on any mesh, it learns."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from graphrl.agents.regal.config import RegalConfig
+from graphrl.agents.regal.learner import Learner, LearnerState
+from graphrl.costs.problem import Problem
+from graphrl.envs.proposal.instance import ProposalParams, instances
+from graphrl.errors import ProblemError
+from graphrl.graphs.datasets.regal_like import regal_like
+from graphrl.solvers.brkga import Parameters
+
+SMALL = RegalConfig(
+    problem=Problem("makespan", 2),
+    evaluations=16,
+    parameters=Parameters(population=10, elites=2, mutants=4),
+    rounds=1,
+    width=8,
+    actions=2,
+    learning_rate=0.1,
+)
+
+
+@functools.cache
+def graphs() -> ProposalParams:
+    return instances([regal_like(seed, num_ops=10 + seed) for seed in range(4)])
+
+
+def mesh(devices: int) -> jax.sharding.Mesh:
+    return jax.make_mesh((devices,), ("graphs",), (jax.sharding.AxisType.Auto,), devices=jax.devices()[:devices])
+
+
+@functools.cache
+def learner(config: RegalConfig, devices: int) -> Learner:
+    return Learner(config, mesh(devices))
+
+
+def updated(config: RegalConfig, devices: int, steps: int) -> tuple[LearnerState, dict[str, Any]]:
+    """The state after some updates, and the last metrics."""
+    made, metrics = learner(config, devices), dict[str, Any]()
+    state = made.init(jax.random.key(0))
+    for step in range(steps):
+        state, metrics = made.update(state, jax.random.fold_in(jax.random.key(1), step), graphs())
+    return state, metrics
+
+
+def leaves(state: LearnerState) -> list[np.ndarray]:
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
+
+
+def test_the_untrained_policy_is_standard_brkga() -> None:
+    made = learner(SMALL, 1)
+    metrics = made.evaluate(made.init(jax.random.key(3)).params, jax.random.key(0), graphs())
+    assert {name: float(value) for name, value in metrics.items() if name != "entropy"} == {
+        "improvement": 0.0,
+        "improvement_least": 0.0,
+        "improvement_most": 0.0,
+        "matched": 1.0,
+    }
+    assert 1 < float(metrics["entropy"]) < np.log(16)
+    assert made.score in metrics
+
+
+def test_one_and_two_devices_give_the_same_parameters() -> None:
+    one, two = updated(SMALL, 1, 2), updated(SMALL, 2, 2)
+    for a, b in zip(leaves(one[0]), leaves(two[0]), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+    assert {name: float(value) for name, value in one[1].items()} == pytest.approx(
+        {name: float(value) for name, value in two[1].items()}, rel=1e-3, abs=1e-4
+    )
+    assert int(one[0].step) == 2
+
+
+def test_equal_keys_give_equal_bits_and_other_keys_other_parameters() -> None:
+    again = updated(SMALL, 1, 2)[0]
+    assert all(np.array_equal(a, b) for a, b in zip(leaves(updated(SMALL, 1, 2)[0]), leaves(again), strict=True))
+    made = learner(SMALL, 1)
+    other, _ = made.update(made.init(jax.random.key(0)), jax.random.key(99), graphs())
+    once, _ = made.update(made.init(jax.random.key(0)), jax.random.key(98), graphs())
+    assert not all(np.array_equal(a, b) for a, b in zip(leaves(other), leaves(once), strict=True))
+
+
+def test_the_learned_baseline_learns_what_rewards_are_like() -> None:
+    config = dataclasses.replace(SMALL, baseline="learned", actions=1, coding="shapes", encoder="recurrent")
+    _, metrics = updated(config, 1, 1)
+    assert all(np.isfinite(float(value)) for value in metrics.values())
+    assert float(metrics["baseline"]) == pytest.approx(-1, abs=0.5)
+    assert float(metrics["improvement"]) == pytest.approx(100 * (1 + float(metrics["reward"])), abs=1e-3)
+
+
+def test_a_batch_that_the_devices_cannot_share_is_refused() -> None:
+    batch = jax.tree.map(lambda x: x[:3], graphs())
+    made = learner(SMALL, 2)
+    with pytest.raises(ProblemError, match="3 graphs a batch: must be a multiple of the 2 devices"):
+        made.update(made.init(jax.random.key(0)), jax.random.key(0), batch)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"actions": 1}, "actions is 1: must be an integer of at least 2"),
+        ({"rounds": -1}, "rounds is -1"),
+        ({"width": 7, "encoder": "recurrent"}, "width is 7: must be even"),
+        ({"learning_rate": 0.0}, "learning_rate is 0.0: must be above 0"),
+        ({"entropy": float("nan")}, "entropy is nan: must be at least 0"),
+        ({"coding": "x"}, "coding is 'x': must be one of moments, shapes"),
+        ({"baseline": "x"}, "baseline is 'x': must be one of learned, leave-one-out"),
+    ],
+)
+def test_settings_out_of_range_are_refused(changes: dict[str, Any], fault: str) -> None:
+    with pytest.raises(ProblemError, match=fault):
+        dataclasses.replace(SMALL, **changes)

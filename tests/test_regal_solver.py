@@ -1,0 +1,129 @@
+"""A policy as a method: files, refusals, and that proposals, warm starts and samples are what reaches the search."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from graphrl.agents.regal import policy
+from graphrl.agents.regal.config import RegalConfig
+from graphrl.agents.regal.network import networks
+from graphrl.agents.regal.policy import Policy
+from graphrl.costs.problem import Problem
+from graphrl.envs.proposal.coding import coding
+from graphrl.envs.proposal.env import observe
+from graphrl.envs.proposal.instance import instance
+from graphrl.errors import GraphrlError, ProblemError
+from graphrl.graphs.datasets.regal_like import regal_like
+from graphrl.graphs.padding import common_sizes
+from graphrl.optimize import optimize
+from graphrl.solvers import SOLVERS, find_solver
+from graphrl.solvers.base import Budget
+from graphrl.solvers.beta import UNIFORM
+
+CONFIG = RegalConfig(rounds=1, width=8)
+GRAPH = regal_like(1, num_ops=15)
+PROBLEM = Problem("makespan", 2)
+
+
+def untrained(config: RegalConfig = CONFIG, preferred: int = 0) -> Policy:
+    """A policy that chooses option `preferred` everywhere (0 is the uniform of "moments")."""
+    params = jax.jit(networks(config).policy.init)(jax.random.key(0), observe(policy.smallest()))
+    last = params["choices"]["Dense_1"]
+    bias = np.zeros((config.problem.devices + 1, 16), np.float32)
+    bias[:, preferred] = 10.0
+    last["bias"] = bias.reshape(-1)
+    return Policy(config, jax.tree.map(np.asarray, params), "by hand")
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> str:
+    path = tmp_path / "policy.msgpack"
+    untrained().save(path)
+    return str(path)
+
+
+def test_a_policy_comes_back_from_its_file(saved: str) -> None:
+    found, made = policy.load(saved), untrained()
+    assert found.config == made.config
+    assert found.note == "by hand"
+    assert jax.tree.all(jax.tree.map(np.array_equal, found.params, made.params))
+
+
+def test_proposals_are_the_likeliest_options_whatever_the_padding() -> None:
+    known, sizes = coding("moments"), common_sizes([GRAPH])
+    choice = np.asarray(untrained(preferred=3).propose(instance(GRAPH, sizes)).choice)
+    learned, n = (PROBLEM.devices + 1) * sizes.ops, len(GRAPH.ops)
+    assert choice.shape == (learned + PROBLEM.devices * sizes.tensors, 1)
+    assert (choice[:learned].reshape(-1, sizes.ops)[:, :n] == 3).all()
+    assert (choice[learned:] == UNIFORM).all()
+    assert (known.alpha[3], known.beta[3]) != (1.0, 1.0)
+    assert (np.asarray(untrained().propose(instance(GRAPH, sizes)).choice) == UNIFORM).all()
+
+
+def test_the_untrained_policy_finds_what_standard_brkga_finds(saved: str) -> None:
+    budget = Budget(evaluations=400)
+    plain, learned = (find_solver(name)(GRAPH, PROBLEM, budget, 3) for name in ("brkga", f"regal:checkpoint={saved}"))
+    assert (learned.order, learned.evaluations) == (plain.order, 400)
+    assert (plain.method, learned.method) == ("brkga", "regal")
+
+
+def test_other_proposals_find_something_else(tmp_path: Path) -> None:
+    untrained(preferred=5).save(tmp_path / "p")
+    budget = Budget(evaluations=400)
+    plain = find_solver("brkga")(GRAPH, PROBLEM, budget, 3)
+    learned = find_solver(f"regal:checkpoint={tmp_path / 'p'}")(GRAPH, PROBLEM, budget, 3)
+    assert learned.order != plain.order
+
+
+def test_warm_starts_are_never_worse_than_the_plans_they_start_from(saved: str) -> None:
+    best = min(find_solver(name)(GRAPH, PROBLEM, Budget(evaluations=1), 0).value for name in ("list", "hlfet", "etf"))
+    plan = find_solver(f"regal+:checkpoint={saved}")(GRAPH, PROBLEM, Budget(evaluations=80), 0)
+    assert plan.method == "regal+"
+    assert plan.value <= best
+
+
+def test_idrs_is_the_best_of_samples(saved: str) -> None:
+    solve = find_solver(f"idrs:checkpoint={saved}")
+    values = [solve(GRAPH, PROBLEM, Budget(evaluations=count), 0).value for count in (80, 160, 800)]
+    assert values == sorted(values, reverse=True)
+    searched = find_solver(f"regal:checkpoint={saved}")(GRAPH, PROBLEM, Budget(evaluations=800), 0)
+    assert searched.value <= values[-1]
+
+
+def test_methods_are_known_to_optimize(saved: str) -> None:
+    assert {"regal", "regal+", "idrs"} <= set(SOLVERS)
+    plan = optimize(GRAPH, objective="makespan", devices=2, method=f"regal:checkpoint={saved}", evaluations=80)
+    plan.check(GRAPH)
+
+
+def test_another_number_of_devices_is_refused(saved: str) -> None:
+    with pytest.raises(ProblemError, match="method 'regal' has a policy for 2 devices: must not be 3"):
+        find_solver(f"regal:checkpoint={saved}")(GRAPH, Problem("makespan", 3), Budget(evaluations=80), 0)
+
+
+def test_files_that_are_no_policy_are_refused_in_one_line(tmp_path: Path, saved: str) -> None:
+    from flax import serialization
+
+    with pytest.raises(GraphrlError, match="cannot read"):
+        policy.load(tmp_path / "none")
+    (tmp_path / "text").write_text("hello")
+    with pytest.raises(GraphrlError, match="is no policy"):
+        policy.load(tmp_path / "text")
+    with pytest.raises(GraphrlError, match="no checkpoint"):
+        policy.load(tmp_path)
+    value: dict[str, Any] = serialization.msgpack_restore(Path(saved).read_bytes())
+    other = untrained(dataclasses.replace(CONFIG, width=4)).params
+    for change, fault in (
+        ({"version": 2}, "version 2: must be graphrl-regal-policy version 1"),
+        ({"params": other}, "do not fit its settings"),
+        ({"config": '{"rouns": 1}'}, "rounds"),
+    ):
+        data = serialization.msgpack_serialize({**value, **change})
+        (tmp_path / "changed").write_bytes(data)
+        with pytest.raises(GraphrlError, match=fault) as error:
+            policy.load(tmp_path / "changed")
+        assert "\n" not in str(error.value)

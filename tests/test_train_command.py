@@ -1,0 +1,142 @@
+"""`graphrl train` and `graphrl evaluate`: what they print, write and refuse."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from graphrl.agents import AGENTS
+from graphrl.cli import main
+from graphrl.compare.store import read_rows
+from graphrl.training.checkpoints import find, read
+
+REGAL = [
+    "data.train=regal-like:12x8@10000",
+    "data.validation=regal-like:12x2@5000",
+    "data.test=regal-like:12x2",
+    "data.graphs=2",
+    "data.buckets=1",
+    "agent.evaluations=160",
+    "agent.actions=2",
+    "agent.rounds=1",
+    "agent.width=8",
+    "training.steps=3",
+    "training.validate_every=3",
+]
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the agent of tests/tiny_agent.py known."""
+    monkeypatch.setitem(AGENTS, "tiny", "tiny_agent")
+
+
+def sets(*settings: str) -> list[str]:
+    return [word for setting in settings for word in ("--set", setting)]
+
+
+def fault(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    """Exit code and the one line of standard error."""
+    code = main(arguments)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    return code, err
+
+
+@pytest.mark.usefixtures("tiny")
+def test_train_says_what_came_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "tiny", "--out", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"trained: 12 steps in .* s\n", out)
+    assert re.search(r"negative_error +-0\.\d+ +-", out)
+    assert f"best checkpoint: {find(tmp_path)}" in out
+
+
+@pytest.mark.usefixtures("tiny")
+def test_train_for_machines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    options = ["train", "tiny", "--out", str(out), "--seed", "3", "--resume", "--json", *sets("training.steps=4")]
+    assert main(options) == 0
+    printed = capsys.readouterr()
+    found = json.loads(printed.out)
+    assert (found["step"], found["interrupted"], len(found["validation"])) == (4, False, 2)
+    assert "starting one" in printed.err
+    assert read(out).info.config["seed"] == 3
+    assert main(options) == 0  # there is nothing left to do
+    assert json.loads(capsys.readouterr().out)["last"] == str(out / "step-00000004")
+
+
+@pytest.mark.usefixtures("tiny")
+def test_settings_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "settings.toml"
+    config.write_text("[agent]\nrate = 0.5\n")
+    assert main(["train", "tiny", "--config", str(config), "--settings", *sets("training.steps=4")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {"agent.rate=0.5", "training.steps=4", "agent.layers=4,4", "agent.poisoned=none", "seed=0"} <= set(lines)
+    assert main(["train", "tiny", "--settings", *sets(*lines)]) == 0
+    assert capsys.readouterr().out.splitlines() == lines  # they can be given as they are listed
+
+
+@pytest.mark.usefixtures("tiny")
+def test_faults_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fault(capsys, "train", "go") == (2, "graphrl: error: unknown agent 'go': known are regal, tiny\n")
+    code, err = fault(capsys, "train", "tiny", "--set", "agent.rat=1")
+    assert code == 2
+    assert "did you mean agent.rate?" in err
+    assert fault(capsys, "train", "tiny", "--config", str(tmp_path / "no.toml"))[0] == 1
+    (tmp_path / "file").write_text("")
+    code, err = fault(capsys, "train", "tiny", "--out", str(tmp_path / "file"))
+    assert code == 1
+    assert "cannot make the folder" in err
+    code, err = fault(capsys, "evaluate", str(tmp_path))
+    assert code == 1
+    assert "no checkpoint" in err
+    (tmp_path / "step-00000001").mkdir()
+    (tmp_path / "step-00000001" / "checkpoint.json").write_text('{"format": "graphrl-checkpoint", "version": 9}')
+    code, err = fault(capsys, "evaluate", str(tmp_path))
+    assert code == 1
+    assert "must be graphrl-checkpoint version 1" in err
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_number_that_is_none_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "tiny", "--out", str(tmp_path), *sets("agent.poisoned=3")]) == 1
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("graphrl: error: step 3: loss is not finite on layered-")
+    assert line.endswith(f"the last good checkpoint is {tmp_path}/step-00000002")
+
+
+@pytest.mark.usefixtures("tiny")
+def test_evaluate_takes_all_from_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, rows = tmp_path / "run", tmp_path / "rows.jsonl"
+    main(["train", "tiny", "--out", str(run), *sets("training.steps=1", "data.test=in-tree:9x2")])
+    capsys.readouterr()
+    assert main(["evaluate", str(run), "--methods", "list,random", "--output", str(rows), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [method["method"] for method in found["methods"]] == ["list", "random"]
+    assert (found["objective"], found["model"]["devices"], found["budget"]["evaluations"]) == ("makespan", 2, 100)
+    assert len({row.graph for row in read_rows(rows)}) == 2
+
+
+@pytest.mark.slow
+def test_regal_from_training_to_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The real agent: stopped and gone on with it is the same, bit for bit, and it plays against the others."""
+    whole, parts = str(tmp_path / "whole"), str(tmp_path / "parts")
+    assert main(["train", "regal", "--out", whole, *sets(*REGAL)]) == 0
+    assert main(["train", "regal", "--out", parts, *sets(*REGAL, "training.steps=2")]) == 0
+    assert main(["train", "regal", "--out", parts, "--resume", *sets("training.steps=3")]) == 0
+    ours, theirs = (last_state(Path(folder)) for folder in (whole, parts))
+    jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+    capsys.readouterr()
+    assert main(["evaluate", whole, "--methods", "brkga,list", "--json"]) == 0
+    names = [method["method"].partition(":")[0] for method in json.loads(capsys.readouterr().out)["methods"]]
+    assert names == ["regal", "regal+", "idrs", "brkga", "list"]
+
+
+def last_state(folder: Path) -> Any:
+    return read(sorted(folder.glob("step-*"))[-1]).state

@@ -1,0 +1,180 @@
+"""Training data: batches by step, held-out graphs, settings from files and texts, the small parts of the loop."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+from tiny_agent import TINY, TinyConfig, tiny_batch
+
+from graphrl.errors import GraphrlError, ProblemError
+from graphrl.training import devices
+from graphrl.training.config import RunConfig, as_dict, differences, keys_of, merged, parsed, read_values, updated
+from graphrl.training.data import Batch, Data, DataConfig
+from graphrl.training.progress import Clock
+from graphrl.training.run import default_config
+from graphrl.training.schedule import Schedule
+from graphrl.units import format_end
+
+CONFIG = DataConfig(("layered:20x6@100", "layered:40x6@100"), ("layered:20x4", "layered:30x5"), graphs=4, buckets=2)
+
+
+def data(own: range = range(4), seed: int = 0, **changes: Any) -> Data:
+    return Data(dataclasses.replace(CONFIG, **changes), seed, tiny_batch, own)
+
+
+# Batches
+
+
+def test_a_batch_is_a_function_of_seed_and_step() -> None:
+    one, other = data(), data()
+    other.batch(1)
+    assert one.batch(7).names == other.batch(7).names
+    np.testing.assert_array_equal(one.batch(7).rows["features"], other.batch(7).rows["features"])
+    assert {one.batch(step).names for step in range(1, 9)} != {data(seed=1).batch(step).names for step in range(1, 9)}
+
+
+def test_each_process_makes_its_rows_of_the_same_batch() -> None:
+    whole, parts = data().batch(3), [data(own).batch(3) for own in (range(2), range(2, 4))]
+    assert {part.names for part in parts} == {whole.names}
+    np.testing.assert_array_equal(np.concatenate([part.rows["target"] for part in parts]), whole.rows["target"])
+
+
+def test_small_graphs_come_first() -> None:
+    made = data(curriculum=6)
+    assert [made.batch(step).sizes.ops for step in (1, 2, 3)] == [made.batch(1).sizes.ops] * 3
+    assert len({made.batch(step).sizes for step in range(4, 30)}) == 2
+
+
+def test_batches_have_few_sizes() -> None:
+    made = data(buckets=2)
+    sizes = {made.batch(step).sizes for step in range(1, 30)} | {batch.sizes for batch in made.validation()}
+    assert len(sizes) == 2
+
+
+def test_held_out_graphs_are_the_same_each_time() -> None:
+    made = data()
+    first, second = ([batch.names for batch in made.validation()] for _ in range(2))
+    assert first == second
+    assert len({name for names in first for name in names}) == made.validation_graphs == 8
+
+
+def test_augmented_graphs_differ_each_time() -> None:
+    made = data(augment=True, train=("layered:20@100",), buckets=1)
+    assert len(set(made.batch(1).rows["target"].tolist())) == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"validation": ("layered:20x9@100",)}, "in data.train and in data.validation"),
+        ({"validation": ("layered:20x3",)}, "3 of validation"),
+        ({"train": ("layered:20@100",)}, "1 training graphs"),
+        ({"train": ("nowhere",)}, "nowhere"),
+        ({"graphs": 0}, r"data\.graphs is 0"),
+    ],
+)
+def test_wrong_data_is_one_line(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(GraphrlError, match=message) as caught:
+        data(**changes)
+    assert "\n" not in str(caught.value)
+
+
+# Settings
+
+
+def test_settings_of_every_type() -> None:
+    texts = ("agent.rate=1e-3", "agent.layers=3,2,1", "agent.kind=plain", "agent.poisoned=7", "agent.verbose=true")
+    more = ("agent.problem.bandwidth=inf", "data.train=layered:20x6,zoo:hlo", "training.steps=5", "seed=3")
+    config: RunConfig[TinyConfig] = updated(default_config(TINY), parsed([*texts, *more]))
+    assert config.agent == TinyConfig(1e-3, kind="plain", poisoned=7, layers=(3, 2, 1), verbose=True)
+    assert (config.data.train, config.training.steps, config.seed) == (("layered:20x6", "zoo:hlo"), 5, 3)
+    assert updated(config, parsed(["agent.poisoned=none"])).agent.poisoned is None
+    assert updated(default_config(TINY), as_dict(config)) == config
+    assert next(differences(as_dict(default_config(TINY)), as_dict(config))) == "agent.kind"
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("agent.rat=1", r"no setting 'agent\.rat': did you mean agent\.rate"),
+        ("steps=1", r"did you mean training\.steps"),
+        ("agnt.rate=1", r"no setting 'agnt\.rate': did you mean agent\.rate"),
+        ("agent.rate=fast", r"agent\.rate is 'fast': must be a number"),
+        ("agent.width=1.5", "must be an integer"),
+        ("agent.verbose=1", "must be true or false"),
+        ("agent.kind=loud", "must be one of plain, noisy"),
+        ("agent.poisoned=x", "must be an integer or none"),
+        ("agent.layers=1,x", "must be an integer"),
+        ("agent=1", r"a group of settings: set one of them, as in agent\.rate="),
+        ("training.steps=0", "steps is 0: must be at least 1"),
+        ("agent.problem.devices=0", "devices is 0"),
+        ("seed=-1", "seed is -1"),
+        ("steps", "is not KEY=VALUE"),
+    ],
+)
+def test_a_wrong_setting_is_one_line(setting: str, message: str) -> None:
+    with pytest.raises(ProblemError, match=message) as caught:
+        updated(default_config(TINY), parsed([setting]))
+    assert "\n" not in str(caught.value)
+
+
+def test_files_of_settings(tmp_path: Path) -> None:
+    toml, json = tmp_path / "a.toml", tmp_path / "a.json"
+    toml.write_text("seed = 2\n[agent]\nrate = 1\nlayers = [5]\n[training]\nsteps = 9\n")
+    json.write_text('{"training": {"steps": 10}}')
+    values = merged(merged(read_values(str(toml)), read_values(str(json))), parsed(["agent.width=2"]))
+    config = updated(default_config(TINY), values)
+    assert (config.seed, config.agent.rate, config.agent.layers, config.agent.width) == (2, 1.0, (5,), 2)
+    assert config.training.steps == 10
+    toml.write_text("seed = ")
+    with pytest.raises(GraphrlError, match=r"a\.toml: Invalid value"):
+        read_values(str(toml))
+    with pytest.raises(ProblemError, match=r"agent\.width is 2\.5: must be an integer"):
+        updated(default_config(TINY), {"agent": {"width": 2.5}})
+    assert "agent.problem.devices" in set(keys_of(config))
+
+
+# Small parts
+
+
+def test_when_the_loop_does_what() -> None:
+    schedule = Schedule(steps=7, validate_every=3, checkpoint_every=2)
+    assert [step for step in range(1, 8) if schedule.validates(step)] == [3, 6, 7]
+    assert [step for step in range(1, 8) if schedule.saves(step)] == [2, 3, 4, 6, 7]
+
+
+def test_the_clock_forgets_compiling() -> None:
+    times = iter([0.0, *(100.0 + step for step in range(60))])
+    clock = Clock(100, lambda: next(times))
+    left = [clock.seconds_left(step) for step in range(1, 51)]
+    assert left[0] == 99 * 100
+    assert left[-1] == pytest.approx(50)
+
+
+def test_the_end_in_words() -> None:
+    assert format_end(42) == "42 s left"
+    assert format_end(600).startswith("10 min left, until ")
+    assert format_end(100_000) == "27.8 h left"
+
+
+def test_batches_are_spread_and_states_copied() -> None:
+    mesh = devices.make_mesh(4)
+    batch: Batch = data(devices.own_rows(mesh, 4)).batch(1)
+    spread = devices.shard(batch.rows, mesh, 4)
+    assert mesh.size == 2
+    assert spread["features"].sharding.spec == PartitionSpec("graphs")
+    np.testing.assert_array_equal(np.asarray(spread["target"]), batch.rows["target"])
+    key, count = devices.replicate((jax.random.key(1), np.int32(3)), mesh)
+    assert key.is_fully_replicated
+    assert count.is_fully_replicated
+    np.testing.assert_array_equal(jax.random.key_data(key), jax.random.key_data(jax.random.key(1)))
+
+
+def test_other_processes_need_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAX_NUM_PROCESSES", "two")
+    with pytest.raises(ProblemError, match="JAX_NUM_PROCESSES is 'two'"):
+        devices.start(distributed=True)
