@@ -6,6 +6,7 @@
 PYTHON ?= python3
 PYTEST_ARGS ?= -n auto --dist worksteal
 DEMO_ARGS ?=
+TRAIN_ARGS ?=
 BENCH_ARGS ?=
 
 VENV := .venv
@@ -18,7 +19,7 @@ ROOT := $(CURDIR)
 WHEEL := $(ROOT)/.cache/wheel
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test quick lint types format bench notebooks wheel lock clean
+.PHONY: help venv train demo test quick lint types format bench notebooks wheel lock clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -45,6 +46,9 @@ $(INSTALLED): $(LOCKED) pyproject.toml
 	@echo "==> installing graphrl itself (editable)"
 	@$(PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@
+
+train: venv ## train a small REGAL on synthetic graphs and compare it on unseen ones
+	@$(PY) scripts/train.py $(TRAIN_ARGS)
 
 demo: venv ## optimise ResNet-50 (ONNX and traced JAX) and print the tables
 	@$(PY) scripts/demo.py $(DEMO_ARGS)
