@@ -1,4 +1,4 @@
-"""The adapters, each against the library itself: skipped where that is not installed (`make test-peers`)."""
+"""The adapters, each against the library itself: skipped where that is not installed."""
 
 import warnings
 from collections.abc import Iterator

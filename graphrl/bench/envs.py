@@ -58,11 +58,6 @@ class EnvRow:
         return dataclasses.asdict(self)
 
 
-def titles(settings: Settings, counts: tuple[int, ...]) -> list[str]:
-    """What is measured, in words, one a row."""
-    return [_title(n, envs) for n in settings.sizes for envs in counts]
-
-
 def measure_envs(
     settings: Settings, counts: tuple[int, ...], say: Callable[[str], None] = lambda text: None
 ) -> Iterator[list[EnvRow]]:

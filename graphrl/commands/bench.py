@@ -59,7 +59,7 @@ def add_parser(subparsers: Any) -> None:
         "--sizes",
         type=option(_numbers),
         metavar="N,...",
-        help="ops of the graphs (default: 64,128,512,2048; --envs: 128)",
+        help="ops of graphs (default: 64,128,512,2048; --envs: 128)",
     )
     parser.add_argument("--threads", type=number, metavar="N", help="CPU threads (default: all cores)")
     parser.add_argument("--repeats", type=number, metavar="N", help="samples of each method (default: 5; --quick: 2)")
@@ -114,6 +114,10 @@ def run(args: argparse.Namespace) -> int:
     if interrupted:
         print("graphrl: interrupted: these are the cases until then", file=sys.stderr)
     return int(interrupted)
+
+
+def _cases(settings: "Settings", envs: tuple[int, ...] | None) -> int:
+    return len(list(settings.cases())) if envs is None else len(settings.sizes) * len(envs)
 
 
 def _measured(settings: "Settings", envs: tuple[int, ...] | None, say: Callable[[str], None]) -> Iterator[Any]:
