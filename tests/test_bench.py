@@ -1,5 +1,6 @@
 """The benchmark: its yardsticks compute what graphrl computes, and the command gives its rows, files and errors."""
 
+import io
 import json
 import os
 import shutil
@@ -14,11 +15,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from random_graphs import graphs as any_graphs
+from rich.console import Console
 
 from graphrl.bench import plain
 from graphrl.bench.cases import PARAMETERS, TRANSFERS, Row, Settings, problem
 from graphrl.bench.chromosomes import padded, random_chromosomes, split
 from graphrl.bench.compiled import CompiledGraphs, Unavailable, find_compiler, library
+from graphrl.bench.envs import EnvRow
+from graphrl.bench.envs_report import print_envs
 from graphrl.bench.external import Reference, binary_graph
 from graphrl.bench.graphs import FAMILIES, random_graph, random_graphs
 from graphrl.bench.measure import check_agreement
@@ -296,9 +300,34 @@ def test_command_measures_and_writes(tmp_path: Path) -> None:
     assert json_lines([Row(**row) for row in rows]) == done.stdout
 
 
+def test_command_measures_environments(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "graphrl", "bench", "--envs", "1,2", "--quick", "--sizes", "16", "--threads", "1"]
+    package = Path(sys.modules["graphrl"].__file__ or "").parents[1]
+    env = os.environ | {"PYTHONPATH": str(package)}
+    done = subprocess.run(
+        [*command, "--json", "--output", "out"], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert [line.partition(" ")[0] for line in done.stderr.splitlines()] == ["1/2", "2/2"]
+    assert (tmp_path / "out" / "bench.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "out" / "bench.jsonl").read_text() == done.stdout
+    rows = [EnvRow(**json.loads(line)) for line in done.stdout.splitlines()]
+    assert [(row.env, row.n, row.envs, row.transfer) for row in rows] == [
+        ("Proposal-v0", 16, count, "rendezvous") for count in (1, 2)
+    ]
+    for row in rows:
+        assert row.evaluations_per_s == pytest.approx(row.proposals_per_s * row.evaluations)
+        assert row.ratio_to_batch > 0
+    console = Console(file=io.StringIO(), width=140)
+    print_envs(rows, console)
+    assert "proposals / s" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "fault"),
     [
+        (["--envs", "1,1"], 2, "envs is 1, 1: must name numbers from 1, each once"),
+        (["--envs", "--methods", "plain"], 1, "--methods does not go with --envs"),
         (["--sizes", "many"], 2, "'many' is not an integer"),
         (["--sizes", "8"], 2, "must be from 16"),
         (["--methods", "guess"], 2, "methods has 'guess'"),

@@ -15,11 +15,11 @@ from graphrl.costs.decisions import Decisions, from_genes, num_genes, to_genes
 from graphrl.costs.fitness import fitness
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
-from graphrl.graphs.padding import PaddedGraph, pad_batch
+from graphrl.graphs.padding import PaddedGraph, Sizes, pad_batch
 from graphrl.solvers import brkga
 from graphrl.solvers.base import Budget
 from graphrl.solvers.batch import run_batch
-from graphrl.solvers.beta import beta_table
+from graphrl.solvers.beta import beta_table, shared_betas
 from graphrl.solvers.brkga_solver import solve
 from graphrl.solvers.list_scheduling import schedule
 from graphrl.solvers.random_search import solve as solve_random
@@ -112,6 +112,20 @@ def test_a_batch_is_a_loop_over_graphs_and_over_devices() -> None:
     np.testing.assert_array_equal(run_batch(keys(4), graph, MEMORY, parameters, 160, mesh=single)[0], genes)
 
 
+def test_padding_changes_nothing() -> None:
+    wider = Sizes(ops=40, tensors=33, slots=44, rows=56, uses=80, controls=8, shares=4)
+    parameters = brkga.Parameters(population=20, elites=4, mutants=4)
+    for problem in (PROBLEM, Problem("peak_memory", 3, "free")):
+        graphs = (pad_batch([random_dag(0)], sizes) for sizes in (SIZES, wider))
+        small, large = (run_batch(keys(1), graph, problem, parameters, 160) for graph in graphs)
+        assert float(small[1][0]) == float(large[1][0])
+        rows = problem.devices + 1
+        small_genes, large_genes = (
+            np.asarray(genes[: rows * n]).reshape(rows, n)[:, :30] for genes, n in ((small[0], 32), (large[0], 40))
+        )
+        np.testing.assert_array_equal(small_genes, large_genes)
+
+
 def test_a_mesh_that_does_not_divide_the_graphs_is_refused() -> None:
     mesh = jax.make_mesh((2,), ("g",), (jax.sharding.AxisType.Auto,))
     with pytest.raises(ProblemError, match="cannot share 3 graphs"):
@@ -126,6 +140,8 @@ def test_uniform_proposals_search_as_well_as_none_and_narrow_ones_stay_where_the
     sampled = np.concatenate([state.offspring, state.draw.mutants], -1)
     assert np.all(np.abs(sampled - 0.8) < 0.1)
     assert abs(sampled.mean() - 0.8) < 0.002
+    uniform = _init(keys(1), graph, MEMORY, SMALL, shared_betas([(2.0, 3.0)], 0, k, 1))
+    np.testing.assert_array_equal(uniform.offspring, _init(keys(1), graph, MEMORY, SMALL).offspring)
     ones = jnp.ones((k, 1), jnp.float32)
     state = _init(keys(1), graph, MEMORY, SMALL, beta_table(ones, ones))
     assert abs(float(state.offspring.mean()) - 0.5) < 0.02

@@ -7,6 +7,7 @@ import numpy as np
 from search_graphs import SIZES, random_dag
 
 from graphrl.graphs.features import node_features
+from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.jraph_view import graphs_tuple
 from graphrl.graphs.padding import Sizes
 
@@ -23,6 +24,24 @@ def test_edges_are_uses_and_padding_is_a_graph_of_its_own() -> None:
     assert np.all(np.asarray(view.receivers[e:]) >= 20)
     np.testing.assert_array_equal(view.nodes[:20], node_features(graph))
     assert not np.any(np.asarray(view.nodes[20:]))
+
+
+def test_control_edges_follow_the_uses_and_have_no_features() -> None:
+    ops = (
+        Op("a", runtime=1.0, outputs=(Tensor("x", 4),)),
+        Op("b", runtime=1.0, inputs=("x",), after=("a",)),
+        Op("c", runtime=1.0, inputs=("x",), after=("b",)),
+    )
+    sizes = Sizes(ops=8, tensors=8, slots=8, rows=16, uses=8, controls=8, shares=0)
+    view = graphs_tuple(ComputationGraph("controls", ops), sizes)
+    assert view.edges.shape[0] == 16
+    np.testing.assert_array_equal(view.n_edge, [4, 12])
+    np.testing.assert_array_equal(view.senders[:4], [0, 0, 0, 1])
+    np.testing.assert_array_equal(view.receivers[:4], [1, 2, 1, 2])
+    assert np.all(np.asarray(view.senders[4:]) == 8)
+    assert np.all(np.asarray(view.receivers[4:]) == 8)
+    assert np.any(np.asarray(view.edges[:2]))
+    assert not np.any(np.asarray(view.edges[2:]))
 
 
 def test_a_network_sees_no_padding_not_even_in_a_full_bucket() -> None:

@@ -86,6 +86,17 @@ def test_equal_keys_give_equal_bits_and_other_keys_other_parameters() -> None:
     assert not all(np.array_equal(a, b) for a, b in zip(leaves(other), leaves(once), strict=True))
 
 
+def test_an_update_is_compiled_once_wherever_its_state_comes_from() -> None:
+    config, compiled = dataclasses.replace(SMALL, learning_rate=0.2), 0
+    made = learner(config, 2)
+    state = made.init(jax.random.key(0))
+    host = jax.tree.map(np.array, state)
+    with jax.log_compiles(False), jax_compilations() as compilations:
+        for start in (state, host):
+            made.update(start, jax.random.key(1), graphs())
+    assert compilations.count("_local_update") == 1
+
+
 def test_the_learned_baseline_learns_what_rewards_are_like() -> None:
     config = dataclasses.replace(SMALL, baseline="learned", actions=1, coding="shapes", encoder="recurrent")
     _, metrics = updated(config, 1, 1)

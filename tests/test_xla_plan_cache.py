@@ -127,7 +127,7 @@ def test_decision_is_found_as_it_was_kept(program: HloModule, plans: Path) -> No
         lambda text: text[: len(text) // 2],
         lambda text: "[]",
         lambda text: "[" * 100_000,
-        lambda text: text.replace('"version": 1', '"version": 2'),
+        lambda text: text.replace('"version": 2', '"version": 1'),
         lambda text: text.replace('"order": [', '"order": [0, '),
         lambda text: text.replace('"order": [', '"order": [true, '),
         lambda text: text.replace('"order": [', '"order": [-1, '),

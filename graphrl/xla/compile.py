@@ -107,7 +107,7 @@ def compile(
       progress: as in `graphrl.optimize`.
       cache: whether plans are looked for, and kept, on disk: `$XDG_CACHE_HOME/graphrl/plans`.
       recompute: part of the program's estimated run time, 0 to 1, that may be spent on computing values again instead
-        of keeping them: cheap element-wise ones, with the same bits. 0.05 often halves what a training step needs.
+        of keeping them, with the same bits. 0.05 often halves what a training step needs.
       kwargs: keyword arguments of `fn`.
 
     Returns:

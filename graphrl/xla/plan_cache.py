@@ -23,7 +23,7 @@ from graphrl.xla.recompute.clones import Clone, Numbered, named, numbers
 from graphrl.xla.recompute.rewrite import rewritten
 from graphrl.xla.settings import Settings
 
-FORMAT, VERSION = "graphrl-schedule", 1
+FORMAT, VERSION = "graphrl-schedule", 2  # rises when a search finds better plans, so that older ones are not kept
 
 
 @dataclasses.dataclass(frozen=True)

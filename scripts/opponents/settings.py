@@ -12,7 +12,7 @@ from graphrl.commands.runs_bar import runs_bar
 from graphrl.compare.comparison import Comparison, compare
 from graphrl.compare.pool import share
 from graphrl.compare.report import provenance
-from graphrl.compare.runs import Row, make_runs
+from graphrl.compare.runs import Row, Run, make_runs
 from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError
 from graphrl.files import write_atomically
@@ -72,17 +72,27 @@ class Settings(NamedTuple):
           Interrupted: Ctrl-C; what is done stays in the file.
         """
         cores = share(self.processes)
-        found = compare(
-            make_runs(graphs, problem, methods, range(self.seeds), Budget(None, seconds), cores=cores),
-            self.out / "runs.jsonl",
-            processes=self.processes,
-            retry=self.retry,
-            watch=lambda missing: runs_bar(missing, self.processes),
-            prepare=keep_compiled,
-        )
-        if found.interrupted:
-            raise Interrupted
-        return found
+        runs = make_runs(graphs, problem, methods, range(self.seeds), Budget(None, seconds), cores=cores)
+        return made(runs, self.out, self.processes, self.retry)
+
+
+def made(runs: Sequence[Run], folder: Path, processes: int, retry: bool) -> Comparison:
+    """The rows of runs; those that the folder's runs.jsonl does not have are made now.
+
+    Raises:
+      Interrupted: Ctrl-C; what is done stays in the file.
+    """
+    found = compare(
+        runs,
+        folder / "runs.jsonl",
+        processes=processes,
+        retry=retry,
+        watch=lambda missing: runs_bar(missing, processes),
+        prepare=keep_compiled,
+    )
+    if found.interrupted:
+        raise Interrupted
+    return found
 
 
 def dag(seed: int, num_ops: int | None = None) -> ComputationGraph:

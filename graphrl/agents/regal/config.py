@@ -38,15 +38,15 @@ class RegalConfig:
     """
 
     problem: Problem = Problem("makespan", 2)
-    evaluations: int = 1_000
+    evaluations: int = 400
     parameters: Parameters = Parameters()
     coding: CodingName = "moments"
     encoder: Encoder = "message-passing"
-    rounds: int = 4
+    rounds: int = 2
     width: int = 32
     preference: float = 2.0
     actions: int = 8
-    learning_rate: float = 3e-3
+    learning_rate: float = 5e-3
     gradient_norm: float = 1.0
     entropy: float = 1e-3
     baseline_error: float = 1.0

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from graphrl.agents import reinforce
 from graphrl.agents.regal.config import RegalConfig
@@ -50,17 +50,20 @@ class Learner:
         self._env = ProposalEnv(config.problem, config.evaluations, config.parameters, config.coding)
         self._optimiser = optax.chain(optax.clip_by_global_norm(config.gradient_norm), optax.adam(config.learning_rate))
         self._weights = reinforce.Weights(config.baseline, config.entropy, config.baseline_error, config.clip)
-        shared, by_graph = PartitionSpec(), PartitionSpec(self.mesh.axis_names[0])
-        spread = functools.partial(jax.shard_map, mesh=self.mesh, check_vma=False)
-        self._update = jax.jit(
-            spread(self._local_update, in_specs=(shared, shared, by_graph), out_specs=(shared, shared)),
-            donate_argnums=0,
+        everywhere, by_graph = PartitionSpec(), PartitionSpec(self.mesh.axis_names[0])
+        spread = functools.partial(
+            jax.shard_map, mesh=self.mesh, in_specs=(everywhere, everywhere, by_graph), check_vma=False
         )
-        self._evaluate = jax.jit(spread(self._local_evaluate, in_specs=(shared, shared, by_graph), out_specs=shared))
+        # said to jit too: else where its arguments happen to lie is one more thing that it compiles anew for
+        copies, share = (NamedSharding(self.mesh, spec) for spec in (everywhere, by_graph))
+        place = functools.partial(jax.jit, in_shardings=(copies, copies, share), out_shardings=copies)
+        self._update = place(spread(self._local_update, out_specs=everywhere), donate_argnums=0)
+        self._evaluate = place(spread(self._local_evaluate, out_specs=everywhere))
+        self._first = jax.jit(self._init, in_shardings=copies, out_shardings=copies)
 
     def init(self, key: jax.Array) -> LearnerState:
         """Parameters before any update. `key`: `[]` typed key."""
-        return jax.jit(self._init)(key)
+        return self._first(key)
 
     def update(
         self, state: LearnerState, key: jax.Array, batch: ProposalParams

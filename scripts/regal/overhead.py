@@ -1,0 +1,90 @@
+"""What REGAL's proposals cost: wall clock beside standard BRKGA's, and the network's part; an environment's throughput.
+
+Both methods have run on graphs of the same padded size before, and what is compiled all the same is left out.
+"""
+
+import statistics
+import time
+from collections.abc import Iterator
+
+import jax
+from opponents.settings import origin
+
+from graphrl.agents.regal.policy import Policy, load
+from graphrl.cli import main as graphrl
+from graphrl.compare.report import markdown, problem_line
+from graphrl.compare.runs import Row
+from graphrl.envs.proposal.instance import instance
+from graphrl.errors import GraphrlError
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.padding import common_sizes
+from graphrl.solvers.base import Budget
+from regal.settings import LEARNED, Settings
+from regal.tables import BASELINE
+from regal.tasks import TASKS
+
+METHODS = (BASELINE, "regal", "gas")
+GOAL = 0.15  # of BRKGA's time
+_LONG = (
+    3600.0  # seconds: with a limit, though one that is never met, `graphrl.compare` compiles before the clock starts
+)
+_REPEATS = 5
+_ENVS = ("1,4,16,64", "128")  # environments at once, ops
+
+
+def overhead(settings: Settings) -> Iterator[str]:
+    """One table: seconds of each method at equal evaluations, and its time over BRKGA's."""
+    task, budget = settings.task, Budget(settings.evaluations, _LONG)
+    labels = dict.fromkeys([BASELINE, *settings.among(METHODS)])
+    found = settings.compared(task, [settings.entrant(task, label, budget) for label in labels])
+    seconds = {label: _seconds(rows) for label, rows in found.rows.items()}
+    lines, told = [], []
+    for label, own in seconds.items():
+        both = [(own[key], base) for key, base in seconds[BASELINE].items() if key in own]
+        ratio = sum(ours for ours, _ in both) / sum(base for _, base in both) - 1
+        proposing = "-"
+        if label in LEARNED:
+            policy = load(settings.trained(task, LEARNED[label][1])[0].file)
+            proposing = f"{1000 * statistics.mean(_proposing(policy, graph) for graph in settings.unseen(task)):.1f}"
+        mean = statistics.mean(own.values())
+        lines.append([label, f"{mean:.3f}", f"{100 * ratio:+.1f}%", proposing])
+        if label == "regal":
+            verdict = "met" if ratio < GOAL else "missed"
+            told.append(f"REGAL takes {100 * ratio:.1f}% more time (goal: under {100 * GOAL:.0f}%: {verdict})")
+    headings = ["method", "mean seconds", "over BRKGA's", "ms to load and propose"]
+    rows = [row for some in found.rows.values() for row in some]
+    yield (
+        f"## Time of the proposals: {problem_line(TASKS[task].problem)}\n\n{settings.evaluations:,} evaluations. The "
+        f"ratio is of sums over graphs and seeds.\n\n{markdown(headings, lines)}\n"
+        + "".join(f"- {line}\n" for line in told)
+        + f"\n{origin(rows)}"
+    )
+
+
+def throughput(settings: Settings) -> Iterator[str]:
+    """`graphrl bench --envs`, whose table goes to standard output, rows and picture to the folder."""
+    envs, sizes = ("1,2", "32") if settings.quick else _ENVS
+    words = ["bench", "--envs", envs, "--sizes", sizes, "--output", str(settings.out / "throughput")]
+    if graphrl([*words, *(["--quick"] if settings.quick else [])]):
+        raise GraphrlError("graphrl bench --envs has failed: see above")
+    yield (
+        "## Throughput of Proposal-v0\n\n"
+        f"`graphrl {' '.join(words)}`: throughput/bench.jsonl and throughput/bench.png\n"
+    )
+
+
+def _seconds(rows: list[Row]) -> dict[tuple[str, int], float]:
+    """By graph and seed, compiling left out."""
+    return {(row.fingerprint, row.seed): row.seconds - row.compile_seconds for row in rows if row.feasible}
+
+
+def _proposing(policy: Policy, graph: ComputationGraph) -> float:
+    """Median seconds from a graph to its proposals, features and network, once it is compiled."""
+    sizes = common_sizes([graph])
+    jax.block_until_ready(policy.propose(instance(graph, sizes)))
+    taken = []
+    for _ in range(_REPEATS):
+        started = time.perf_counter()
+        jax.block_until_ready(policy.propose(instance(graph, sizes)))
+        taken.append(time.perf_counter() - started)
+    return statistics.median(taken)

@@ -1,0 +1,157 @@
+"""The policies that are measured: given as checkpoints, or trained here with one command for each seed.
+
+Rows know a method by its name, checkpoint included. So each policy is copied to a file that is named after what it
+holds: another policy in the same folder is another method, and the same one elsewhere is not measured again.
+"""
+
+import hashlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+
+from graphrl.agents.regal.config import Encoder, RegalConfig
+from graphrl.agents.regal.policy import Policy, load
+from graphrl.cli import main as graphrl
+from graphrl.costs.problem import Problem
+from graphrl.errors import GraphrlError
+from graphrl.files import shown
+from graphrl.graphs.datasets.sets import load_graphs
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.training.checkpoints import Checkpoints, find, read_info
+from graphrl.training.metrics import FILE
+from regal.tasks import TASKS, Task
+
+QUICK = (
+    "data.graphs=2", "data.buckets=1", "agent.evaluations=160", "agent.actions=2", "agent.width=4",
+    "training.steps=2", "training.validate_every=1",
+)  # fmt: skip
+
+
+class Trained(NamedTuple):
+    """A policy.
+
+    Attributes:
+      policy: itself.
+      file: its copy: what methods are given as `checkpoint`.
+      run: the folder of its training, if that is at hand.
+    """
+
+    policy: Policy
+    file: Path
+    run: Path | None
+
+
+class Policies:
+    """Finds policies by what they are for, and trains those that are missing."""
+
+    def __init__(self, folder: Path, seeds: int, given: Sequence[Path], settings: Sequence[str], quick: bool) -> None:
+        """Reads the given checkpoints.
+
+        Args:
+          folder: where copies and runs of training go.
+          seeds: of training, from 0 on.
+          given: runs or checkpoints of `graphrl train regal`, or files of `Policy.save`.
+          settings: as --set of `graphrl train`, on top of the task's own.
+          quick: whether two small steps of training do.
+
+        Raises:
+          GraphrlError: one of the given cannot be read, or is for none of the tasks.
+        """
+        self._folder, self._seeds, self._settings, self._quick = folder, seeds, settings, quick
+        self._given = [_trained(path, folder) for path in given]
+        self._checked: set[Path] = set()
+        for path, one in zip(given, self._given, strict=True):
+            if one.policy.config.problem not in [task.problem for task in TASKS.values()]:
+                raise GraphrlError(f"{shown(path)} is for another problem than {', '.join(TASKS)}: leave it out")
+
+    def of(self, name: str, encoder: Encoder, rounds: int | None = None) -> list[Trained]:
+        """The policies of a task, one a seed.
+
+        Args:
+          name: of the task.
+          encoder: of the network.
+          rounds: of messages; None takes what there is the most of among the given, else the default.
+
+        Raises:
+          GraphrlError: training fails or is interrupted, fewer are given than there are seeds, or one has been
+            trained on a graph that it is tested on.
+        """
+        task, found = TASKS[name], self._among(TASKS[name].problem, encoder, rounds)
+        if not found:
+            wanted = RegalConfig().rounds if rounds is None else rounds
+            folders = [self._folder / "training" / f"{name}-{encoder}-{wanted}-{i}" for i in range(self._seeds)]
+            found = [self._train(task, encoder, wanted, i, folder) for i, folder in enumerate(folders)]
+        if len(found) < self._seeds:
+            raise GraphrlError(
+                f"{len(found)} of --checkpoints for {name} with {encoder}: must be {self._seeds}, as many as --seeds"
+            )
+        return found[: self._seeds]
+
+    def check_unseen(self, trained: Trained, graphs: Sequence[ComputationGraph]) -> None:
+        """Looks whether a policy has been trained on one of the graphs, or on what one is a variant of, as far as its
+        run tells; once for each policy.
+
+        Raises:
+          GraphrlError: it has.
+        """
+        if trained.run is None or trained.file in self._checked:
+            return
+        seen = {graph.name for graph in load_graphs(read_info(find(trained.run)).config["data"]["train"])}
+        known = [graph.name for graph in graphs if graph.name.partition("~")[0] in seen]
+        if known:
+            raise GraphrlError(f"{shown(trained.run)} has been trained on {known[0]}, which is tested on: leave it out")
+        self._checked.add(trained.file)
+
+    def _among(self, problem: Problem, encoder: Encoder, rounds: int | None) -> list[Trained]:
+        """Those of the given that are for it."""
+        found = [
+            one for one in self._given if (one.policy.config.problem, one.policy.config.encoder) == (problem, encoder)
+        ]
+        most = max((one.policy.config.rounds for one in found), default=0)
+        return [one for one in found if one.policy.config.rounds == (most if rounds is None else rounds)]
+
+    def _train(self, task: Task, encoder: Encoder, rounds: int, seed: int, folder: Path) -> Trained:
+        if not _done(folder):
+            problem = {key: getattr(task.problem, key) for key in ("objective", "devices", "transfer", "latency")}
+            problem["bandwidth"] = task.problem.bandwidth
+            settings = [
+                *(f"agent.problem.{key}={value}" for key, value in problem.items()),
+                f"agent.encoder={encoder}",
+                f"agent.rounds={rounds}",
+                *task.data(self._quick),
+                *(QUICK if self._quick else ()),
+                *self._settings,
+            ]
+            print(f"training {folder.name}", file=sys.stderr, flush=True)
+            words = [word for setting in settings for word in ("--set", setting)]
+            if graphrl(["train", "regal", "--out", str(folder), "--resume", "--seed", str(seed), *words]):
+                raise GraphrlError(f"training in {shown(folder)} has not come to its end: see above")
+        return _trained(folder, self._folder)
+
+
+def _done(folder: Path) -> bool:
+    latest = Checkpoints(folder, 1).latest()
+    if latest is None:
+        return False
+    info = read_info(latest)
+    return info.step >= info.config["training"]["steps"]
+
+
+def _trained(path: Path, folder: Path) -> Trained:
+    """A policy, copied to where rows find it."""
+    policy = load(path)
+    digest = hashlib.sha256(repr(policy.config).encode())
+    for leaf in jax.tree.leaves(policy.params):
+        digest.update(leaf.tobytes())
+    file = folder / "policies" / f"{digest.hexdigest()[:16]}.msgpack"
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        policy.save(file)
+    if any(sign in os.fspath(file) for sign in ",="):
+        raise GraphrlError(f"{shown(file)}: the path may not hold commas or equals signs: give another --out")
+    runs = [place for place in (path, path.parent) if (place / FILE).is_file()] if path.is_dir() else []
+    return Trained(policy, file, runs[0] if runs else None)

@@ -1,0 +1,145 @@
+"""What the sections share: the settings of the command line, and the methods that take part."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from opponents.settings import made
+
+from graphrl.agents.regal.config import Encoder
+from graphrl.compare.pool import share
+from graphrl.compare.runs import Row, make_runs
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.solvers.base import Budget
+from regal.policies import Policies, Trained
+from regal.tasks import TASKS, unseen
+
+# what tables call a learned method -> the method that plays a checkpoint, and the network of that
+LEARNED: dict[str, tuple[str, Encoder]] = {
+    "regal": ("regal", "message-passing"),
+    "regal+": ("regal+", "message-passing"),
+    "idrs": ("idrs", "message-passing"),
+    "gas": ("regal", "recurrent"),
+}
+ONCE = ("cp-sat", "list", "metis")  # methods that draw no numbers, or are too slow for more than one seed
+
+
+class Entrant(NamedTuple):
+    """A line of a table.
+
+    Attributes:
+      label: what the table calls it.
+      methods: one a seed, from 0 on.
+      budget: of each run.
+    """
+
+    label: str
+    methods: Sequence[str]
+    budget: Budget
+
+
+class Found(NamedTuple):
+    """The rows of a table.
+
+    Attributes:
+      rows: by label; `method` is the label in each.
+      known: all other rows of the file.
+    """
+
+    rows: dict[str, list[Row]]
+    known: list[Row]
+
+    @property
+    def everything(self) -> list[Row]:
+        """What best known values may come from."""
+        return [*(row for rows in self.rows.values() for row in rows), *self.known]
+
+
+class Settings(NamedTuple):
+    """What the command line says.
+
+    Attributes:
+      graphs: unseen ones, of each task.
+      seeds: of search and of training.
+      evaluations: of each run of a table at equal evaluations.
+      limits: evaluations of the runs of `limits`, ascending.
+      times: seconds of a run at equal time, ascending.
+      proof: seconds of CP-SAT.
+      rounds: of messages, which `ablation` compares.
+      task: of `limits`, `ablation` and `overhead`.
+      methods: labels of those that take part, or None for all.
+      processes: runs at once.
+      out: folder of runs.jsonl, tables, pictures and training.
+      quick: whether small graphs and short runs do.
+      retry: whether runs that failed before are made again.
+      policies: those that are measured.
+    """
+
+    graphs: int
+    seeds: int
+    evaluations: int
+    limits: tuple[int, ...]
+    times: tuple[float, ...]
+    proof: float
+    rounds: tuple[int, ...]
+    task: str
+    methods: tuple[str, ...] | None
+    processes: int
+    out: Path
+    quick: bool
+    retry: bool
+    policies: Policies
+
+    def unseen(self, task: str) -> list[ComputationGraph]:
+        """The graphs that a task is tested on."""
+        return unseen(task, self.graphs, self.quick)
+
+    def trained(self, task: str, encoder: Encoder, rounds: int | None = None) -> list[Trained]:
+        """The policies of a task, one a seed, none trained on what it is tested on; see `Policies`."""
+        found = self.policies.of(task, encoder, rounds)
+        for one in found:
+            self.policies.check_unseen(one, self.unseen(task))
+        return found
+
+    def among(self, labels: Sequence[str]) -> tuple[str, ...]:
+        """Those of the methods that take part."""
+        return tuple(label for label in labels if self.methods is None or label in self.methods)
+
+    def entrant(self, task: str, label: str, budget: Budget, rounds: int | None = None) -> Entrant:
+        """A method of `LEARNED` or of the solvers, with its policies if it has any.
+
+        Raises:
+          GraphrlError: see `Policies.of`.
+        """
+        if label not in LEARNED:
+            return Entrant(label, [label] * (1 if label in ONCE else self.seeds), budget)
+        method, encoder = LEARNED[label]
+        files = [one.file for one in self.trained(task, encoder, rounds)]
+        return Entrant(label, [f"{method}:checkpoint={file}" for file in files], budget)
+
+    def compared(self, task: str, entrants: Sequence[Entrant]) -> Found:
+        """The rows of all entrants on a task's graphs.
+
+        Raises:
+          Interrupted: Ctrl-C; what is done stays in the file.
+        """
+        graphs, cores = self.unseen(task), share(self.processes)
+        runs = {
+            entrant.label: [
+                run
+                for seed, method in enumerate(entrant.methods)
+                for run in make_runs(graphs, TASKS[task].problem, [method], [seed], entrant.budget, cores=cores)
+            ]
+            for entrant in entrants
+        }
+        # by graph: programs are compiled once a size
+        asked = [run for some in runs.values() for run in some]
+        place = {run.fingerprint: i for i, run in enumerate(reversed(asked))}
+        asked.sort(key=lambda run: -place[run.fingerprint])
+        found = made(asked, self.out, self.processes, self.retry)
+        by_key = {row.key: row for row in found.rows}
+        rows = {
+            label: [dataclasses.replace(by_key[run.key], method=label) for run in some] for label, some in runs.items()
+        }
+        return Found(rows, found.known)

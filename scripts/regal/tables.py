@@ -1,0 +1,142 @@
+"""The paper's table of a task: every method at equal evaluations, then some at equal time, with pictures and goals."""
+
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+
+from opponents.settings import origin
+
+from graphrl.compare.pictures import histogram_figure, quality_figure
+from graphrl.compare.report import markdown, problem_line
+from graphrl.compare.runs import Row
+from graphrl.compare.table import best_known
+from graphrl.plan_plot import write_figure
+from graphrl.solvers.base import Budget
+from regal.arithmetic import Score, score
+from regal.settings import LEARNED, Found, Settings
+from regal.tasks import TASKS
+
+BASELINE = "brkga"
+PAPER = ("cp-sat", "metis", "local-search", BASELINE, "brkga-tuned", "gas", "idrs", "regal")
+BESIDE = ("list", "anneal-keys", "auto", "regal+")
+TIMED = (BASELINE, "brkga+", "list", "anneal-keys", "auto", "regal", "regal+")
+METHODS = tuple(dict.fromkeys((*PAPER, *BESIDE, *TIMED)))
+HEADINGS = (
+    "method", "improvement over BRKGA", "gap from best known", "matches or beats", "best", "worst", "to bound",
+    "seconds", "failed",
+)  # fmt: skip
+# share of BRKGA's gap that REGAL closes, share of graphs on which it is as good; the issue's goals
+GOALS = {"synthetic": (0.25, 0.87), "zoo-makespan": (None, None), "zoo-memory": (0.40, None)}
+
+
+def table(settings: Settings, task: str) -> Iterator[str]:
+    """Both tables of a task."""
+    yield _equal_evaluations(settings, task)
+    yield _equal_time(settings, task)
+
+
+def scores(found: Found, baseline: Sequence[Row]) -> dict[str, Score]:
+    """The figures of every method."""
+    best = best_known(found.everything)
+    return {label: score(rows, baseline, best) for label, rows in found.rows.items()}
+
+
+def _equal_evaluations(settings: Settings, task: str) -> str:
+    known, budget = TASKS[task], Budget(settings.evaluations)
+    labels = dict.fromkeys([BASELINE, *settings.among([*PAPER, *BESIDE])])
+    order = [label for label in (*PAPER, *BESIDE) if label in labels]
+    entrants = [
+        settings.entrant(task, label, Budget(None, settings.proof) if label == "cp-sat" else budget) for label in order
+    ]
+    print(f"{known.title}: {settings.evaluations:,} evaluations", file=sys.stderr)
+    found = settings.compared(task, entrants)
+    by_label = scores(found, found.rows[BASELINE])
+    drawn = [row for label in order if label in (BASELINE, *LEARNED) for row in found.rows[label]]
+    write_figure(histogram_figure(drawn, BASELINE), settings.out / f"{task}-improvements.png")
+    told = [
+        f"{len(settings.unseen(task))} unseen graphs, {settings.evaluations:,} evaluations a run; CP-SAT "
+        f"{settings.proof:g} s. Improvement: arithmetic mean over graphs; gap: geometric mean. Intervals: 95%, over "
+        f"{settings.seeds} seeds of search and training. Seconds without compiling.",
+        markdown(HEADINGS, [cells(label, one) for label, one in by_label.items()]),
+        "\n".join(f"- {line}" for line in [*_goals(task, by_label), *_faults(found)]),
+        origin([row for rows in found.rows.values() for row in rows]),
+    ]
+    return f"## {known.title}: {problem_line(known.problem)}\n\n" + "\n\n".join(text for text in told if text)
+
+
+def _equal_time(settings: Settings, task: str) -> str:
+    """Improvements over BRKGA with the evaluations of the other table, and gaps, at each time."""
+    labels = settings.among(TIMED)
+    if not labels:
+        return ""
+    reference = settings.compared(task, [settings.entrant(task, BASELINE, Budget(settings.evaluations))])
+    headings, columns, drawn = ["method"], [], []
+    lines = []
+    for seconds in settings.times:
+        print(f"{TASKS[task].title}: {seconds:g} s", file=sys.stderr)
+        found = settings.compared(task, [settings.entrant(task, label, Budget(None, seconds)) for label in labels])
+        by_label = scores(found, reference.rows[BASELINE])
+        columns.append(by_label)
+        headings += [f"{seconds:g} s: improvement", f"{seconds:g} s: gap"]
+        drawn += [row for rows in found.rows.values() for row in rows]
+        lines += [f"at {seconds:g} s {line}" for line in _ahead(by_label, "regal+")]
+    write_figure(quality_figure(drawn, found.known), settings.out / f"{task}-time.png")
+    cells = [
+        [label, *(text for one in columns for text in (one[label].improvement.percent(True), one[label].gap.percent()))]
+        for label in labels
+    ]
+    title = f"## {TASKS[task].title}, equal time\n\n"
+    told = f"Improvement is over BRKGA with {settings.evaluations:,} evaluations.\n\n"
+    goals = "".join(f"- {line}\n" for line in lines)
+    return f"{title}{told}{markdown(headings, cells)}\n{goals}\n{origin(drawn)}"
+
+
+def cells(label: str, one: Score) -> list[str]:
+    """A method's line, under `HEADINGS`."""
+    extremes = [f"{100 * value:+.1f}%" if math.isfinite(value) else "-" for value in (one.highest, one.lowest)]
+    bound = "-" if math.isnan(one.bound) else f"{100 * one.bound:.2f}%"
+    seconds = "-" if math.isnan(one.seconds) else f"{one.seconds:.3g}"
+    failed = f"{one.failed} of {one.runs}" if one.failed else ""
+    means = one.improvement.percent(True), one.gap.percent(), one.matched.percent()
+    return [label, *means, *extremes, bound, seconds, failed]
+
+
+def _goals(task: str, by_label: Mapping[str, Score]) -> Iterator[str]:
+    """What the figures say of the goals."""
+    if "regal" not in by_label:
+        return
+    ours, brkga = by_label["regal"], by_label[BASELINE]
+    closing, matching = GOALS[task]
+    if brkga.gap.mean > 0:
+        closed = 1 - ours.gap.mean / brkga.gap.mean
+        yield f"REGAL closes {100 * closed:.1f}% of BRKGA's gap{_wanted(closed, closing)}"
+    share = ours.matched.mean
+    yield f"REGAL matches or beats BRKGA on {100 * share:.1f}% of the graphs{_wanted(share, matching)}"
+    yield from _ahead(by_label, "regal", ("brkga-tuned", "gas", "idrs"))
+    if "regal+" in by_label:
+        yield from _ahead(by_label, "regal+", ("list", "anneal-keys", "auto"))
+
+
+def _ahead(
+    by_label: Mapping[str, Score], label: str, others: Sequence[str] = ("list", "anneal-keys", "auto")
+) -> Iterator[str]:
+    """Whether a method's mean gap is below those of others, and by how much."""
+    for other in others:
+        if other in by_label and label in by_label:
+            ours, theirs = by_label[label].gap.mean, by_label[other].gap.mean
+            word = "beats" if ours < theirs else "does not beat"
+            yield f"{label} {word} {other}: gaps {100 * ours:.2f}% and {100 * theirs:.2f}%"
+
+
+def _wanted(value: float, least: float | None) -> str:
+    if least is None:
+        return ""
+    return f" (goal: at least {100 * least:.0f}%: {'met' if value >= least else 'missed'})"
+
+
+def _faults(found: Found) -> Iterator[str]:
+    """A line for each kind of error of each method."""
+    for label, rows in found.rows.items():
+        errors = [row.error for row in rows if row.error]
+        for text in dict.fromkeys(errors):
+            yield f"{label}: {text} ({errors.count(text)} runs)"

@@ -1,0 +1,80 @@
+"""The three tasks of REGAL's table: what is planned for, the unseen graphs, and how a policy for them is trained."""
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+from graphrl.costs.problem import Problem
+from graphrl.graphs.datasets import zoo
+from graphrl.graphs.datasets.sets import load_graphs
+from graphrl.graphs.graph import ComputationGraph
+
+# Of the zoo's link between two A100s: what PCIe 5 gives. Ops there take microseconds to milliseconds.
+LATENCY, BANDWIDTH = 1e-5, 5e10  # seconds; bytes a second
+TEST_OPS, TRAIN_OPS = 1_000, 600  # most ops of a zoo program that is tested on, trained on
+_QUICK_PROGRAMS = 2  # the smallest
+
+
+class Task(NamedTuple):
+    """A column of the paper's table.
+
+    Attributes:
+      title: in words.
+      problem: what is planned for.
+      graphs: (how many, whether small ones do) -> unseen graphs.
+      data: (whether small ones do) -> settings of `graphrl train` that name the training graphs.
+    """
+
+    title: str
+    problem: Problem
+    graphs: Callable[[int, bool], list[ComputationGraph]]
+    data: Callable[[bool], list[str]]
+
+
+def _synthetic(count: int, quick: bool) -> list[ComputationGraph]:
+    """Seeds from 0, as `DataConfig.test`: training has 10,000 on, validation 5,000 on, tuned BRKGA 10^6 on."""
+    return load_graphs([f"regal-like:{12 if quick else ''}x{count}"])
+
+
+def _synthetic_data(quick: bool) -> list[str]:
+    return ["data.train=regal-like:12x8@10000", "data.validation=regal-like:12x4@5000"] if quick else []
+
+
+def _zoo(count: int, quick: bool) -> list[ComputationGraph]:
+    """Programs of families that no policy has seen; then variants of them with other sizes and times, as in REGAL."""
+    names = _programs("test-split", TEST_OPS, quick)[:count]
+    programs = [zoo.load(name).graph for name in names]
+    rounds = range(-(-count // len(programs)))
+    varied = (graph if not i else zoo.augmented(graph, i) for i in rounds for graph in programs)
+    return [graph for graph, _ in zip(varied, range(count), strict=False)]
+
+
+def _zoo_data(quick: bool) -> list[str]:
+    splits = {"train": "train-split", "validation": "valid-split"}
+    sets = {name: _programs(words, TRAIN_OPS, quick) for name, words in splits.items()}
+    named = [f"data.{name}={','.join(zoo.PREFIX + program for program in found)}" for name, found in sets.items()]
+    return [*named, "data.augment=true"]
+
+
+def _programs(words: str, most_ops: int, quick: bool) -> list[str]:
+    """The compiled programs (HLO) of a split that are not too large, the smallest first."""
+    found = sorted((entry.ops, entry.name) for entry in zoo.select(f"hlo/{words}") if entry.ops <= most_ops)
+    return [name for _, name in found[: _QUICK_PROGRAMS if quick else None]]
+
+
+TASKS = {
+    "synthetic": Task("Synthetic graphs, makespan", Problem("makespan", 2), _synthetic, _synthetic_data),
+    "zoo-makespan": Task(
+        "Model zoo, makespan",
+        Problem("makespan", 2, "link", latency=LATENCY, bandwidth=BANDWIDTH),
+        _zoo,
+        _zoo_data,
+    ),
+    "zoo-memory": Task("Model zoo, peak memory", Problem("peak_memory", 2), _zoo, _zoo_data),
+}
+
+
+@functools.cache
+def unseen(task: str, count: int, quick: bool) -> list[ComputationGraph]:
+    """The graphs that a task is tested on, made once."""
+    return TASKS[task].graphs(count, quick)

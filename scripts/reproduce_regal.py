@@ -1,0 +1,120 @@
+"""REGAL against classical methods on graphs that it has not seen: the tables of the paper, with their pictures.
+
+sections:
+  synthetic     makespan of random DAGs (rendezvous, 2 devices): every method at equal evaluations, some at equal time
+  zoo-makespan  the same for programs of the model zoo and variants of them (link, 2 devices)
+  zoo-memory    the same for their peak memory on 2 devices
+  limits        quality against the evaluation limit (--limits, --task)
+  ablation      rounds of messages, training curves, entropy of actions (--rounds, --task)
+  overhead      seconds of REGAL beside BRKGA's (--task)
+  throughput    proposals evaluated a second, against the number of environments
+
+Policies are --checkpoints (runs or checkpoints of `graphrl train regal`, or files of policies; as many as --seeds for
+every task, network and number of rounds that a section needs), or are trained here, into --out/training. What is
+trained, and from what, tells their settings: a policy with a recurrent encoder is GAS.
+
+Writes to --out: runs.jsonl with a row a run (a stopped run goes on where it was), a Markdown file a section, pictures
+and policies. Everything takes days on two cores: --sections, --graphs, --seeds and --methods make it shorter, and
+--quick only looks whether everything works.
+
+  python scripts/reproduce_regal.py --sections synthetic --graphs 20 --seeds 1 --methods brkga,regal,list
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from opponents.settings import Interrupted, make_parser, parse_arguments, parse_times, write_section
+from regal import limits, tables
+from regal.ablation import ablation
+from regal.overhead import overhead, throughput
+from regal.policies import Policies
+from regal.settings import Settings
+from regal.tasks import TASKS
+
+from graphrl.commands.cache import keep_compiled
+from graphrl.errors import GraphrlError
+
+SECTIONS: dict[str, Callable[[Settings], Iterator[str]]] = {
+    **{task: partial(tables.table, task=task) for task in TASKS},
+    "limits": limits.limits,
+    "ablation": ablation,
+    "overhead": overhead,
+    "throughput": throughput,
+}
+
+
+def main() -> None:
+    """Makes the sections; bad input is one line on standard error and exit code 1."""
+    args = _arguments()
+    try:
+        settings = _settings(args)
+        keep_compiled()
+        for section in args.sections:
+            write_section(settings.out / f"{section}.md", "\n".join(SECTIONS[section](settings)))
+    except Interrupted:
+        sys.exit("reproduce_regal: interrupted: the same command goes on from here")
+    except (GraphrlError, OSError) as error:
+        sys.exit(f"reproduce_regal: {error}")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = make_parser(str(__doc__), SECTIONS, "1,5", f"of {', '.join(tables.METHODS)}", "out/regal-tables")
+    parser.add_argument("--graphs", type=int, default=200, metavar="N", help="unseen ones, of a task (default: 200)")
+    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="of search and of training (default: 3)")
+    parser.add_argument("--evaluations", type=int, default=5_000, metavar="N", help="of each search (default: 5000)")
+    parser.add_argument(
+        "--limits", type=_numbers, default=(1_000, 2_000, 5_000, 10_000, 20_000, 50_000), metavar="N,...",
+        help="evaluations, of section limits (default: 1000,2000,5000,10000,20000,50000)",
+    )  # fmt: skip
+    parser.add_argument("--rounds", type=_numbers, default=(0, 1, 2, 4), metavar="T,...", help="(default: 0,1,2,4)")
+    parser.add_argument("--task", choices=list(TASKS), default="synthetic", help="of the later sections")
+    parser.add_argument("--cp-sat", type=float, default=60.0, metavar="S", help="seconds of CP-SAT (default: 60)")
+    parser.add_argument("--checkpoints", type=Path, nargs="+", default=[], metavar="PATH", help="policies to measure")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="of `graphrl train` where policies are trained"
+    )
+    parser.add_argument("--processes", type=int, default=1, metavar="N", help="runs at once (default: 1)")
+    parser.add_argument("--quick", action="store_true", help="2 small graphs, short runs: does everything work?")
+    return parse_arguments(parser, SECTIONS)
+
+
+def _settings(args: argparse.Namespace) -> Settings:
+    """
+    Raises:
+      GraphrlError: a value is out of range, an unknown method, or a checkpoint that cannot be read.
+    """
+    for name in ("graphs", "seeds", "evaluations"):
+        if getattr(args, name) < 1:
+            raise GraphrlError(f"--{name} {getattr(args, name)}: must be at least 1")
+    unknown = set(args.methods or ()) - set(tables.METHODS)
+    if unknown:
+        raise GraphrlError(f"unknown method {min(unknown)!r}: known are {', '.join(tables.METHODS)}")
+    args.out.mkdir(parents=True, exist_ok=True)
+    quick = args.quick
+    return Settings(
+        graphs=2 if quick else args.graphs,
+        seeds=args.seeds,
+        evaluations=400 if quick else args.evaluations,
+        limits=(200, 400) if quick else args.limits,
+        times=(0.2, 0.5) if quick else parse_times(args.times),
+        proof=0.5 if quick else args.cp_sat,
+        rounds=args.rounds,
+        task=args.task,
+        methods=args.methods,
+        processes=args.processes,
+        out=args.out,
+        quick=quick,
+        retry=args.retry,
+        policies=Policies(args.out, args.seeds, args.checkpoints, args.set, quick),
+    )
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(sorted({int(part) for part in text.split(",")}))
+
+
+if __name__ == "__main__":
+    main()
