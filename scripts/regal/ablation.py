@@ -70,8 +70,8 @@ def _entropies(settings: Settings, task: str, rounds: int, trained: Sequence[Tra
         for one in [estimate([float(values.mean()) for values in some])]
     ]
     return (
-        f"## Entropy of the actions, T = {rounds}\n\nNats, of the distributions that the ops of a graph are given; mean "
-        f"over graphs, 95% over seeds.\n\n{markdown(['genes', 'entropy', 'all options alike'], lines)}"
+        f"## Entropy of the actions, T = {rounds}\n\nNats, of the distributions that the ops of a graph are given; "
+        f"mean over graphs, 95% over seeds.\n\n{markdown(['genes', 'entropy', 'all options alike'], lines)}"
     )
 
 

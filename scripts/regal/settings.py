@@ -124,19 +124,20 @@ class Settings(NamedTuple):
         Raises:
           Interrupted: Ctrl-C; what is done stays in the file.
         """
-        graphs, cores = self.unseen(task), share(self.processes)
+        graphs = make_runs(
+            self.unseen(task), TASKS[task].problem, ["list"], [0], Budget(1), cores=share(self.processes)
+        )
         runs = {
             entrant.label: [
-                run
+                dataclasses.replace(run, method=method, seed=seed, budget=entrant.budget)
+                for run in graphs
                 for seed, method in enumerate(entrant.methods)
-                for run in make_runs(graphs, TASKS[task].problem, [method], [seed], entrant.budget, cores=cores)
             ]
             for entrant in entrants
         }
-        # by graph: programs are compiled once a size
-        asked = [run for some in runs.values() for run in some]
-        place = {run.fingerprint: i for i, run in enumerate(reversed(asked))}
-        asked.sort(key=lambda run: -place[run.fingerprint])
+        place = {run.fingerprint: i for i, run in enumerate(graphs)}
+        # graph by graph, so that programs are compiled once a size
+        asked = sorted((run for some in runs.values() for run in some), key=lambda run: place[run.fingerprint])
         found = made(asked, self.out, self.processes, self.retry)
         by_key = {row.key: row for row in found.rows}
         rows = {

@@ -55,9 +55,10 @@ def _equal_evaluations(settings: Settings, task: str) -> str:
     write_figure(histogram_figure(drawn, BASELINE), settings.out / f"{task}-improvements.png")
     told = [
         f"{len(settings.unseen(task))} unseen graphs, {settings.evaluations:,} evaluations a run; CP-SAT "
-        f"{settings.proof:g} s. Improvement: arithmetic mean over graphs; gap: geometric mean. Intervals: 95%, over "
-        f"{settings.seeds} seeds of search and training. Seconds without compiling.",
-        markdown(HEADINGS, [cells(label, one) for label, one in by_label.items()]),
+        f"{settings.proof:g} s. Improvement: arithmetic mean over graphs; gap: geometric mean. Means over "
+        f"{settings.seeds} seed{'s' * (settings.seeds > 1)} of search and training, with 95% intervals if there are "
+        "several. Seconds without compiling.",
+        markdown(HEADINGS, [cells(label, one) for label, one in by_label.items()]).rstrip(),
         "\n".join(f"- {line}" for line in [*_goals(task, by_label), *_faults(found)]),
         origin([row for rows in found.rows.values() for row in rows]),
     ]

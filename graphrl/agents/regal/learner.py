@@ -54,12 +54,10 @@ class Learner:
         spread = functools.partial(
             jax.shard_map, mesh=self.mesh, in_specs=(everywhere, everywhere, by_graph), check_vma=False
         )
-        # said to jit too: else where its arguments happen to lie is one more thing that it compiles anew for
-        copies, share = (NamedSharding(self.mesh, spec) for spec in (everywhere, by_graph))
-        place = functools.partial(jax.jit, in_shardings=(copies, copies, share), out_shardings=copies)
-        self._update = place(spread(self._local_update, out_specs=everywhere), donate_argnums=0)
-        self._evaluate = place(spread(self._local_evaluate, out_specs=everywhere))
-        self._first = jax.jit(self._init, in_shardings=copies, out_shardings=copies)
+        self._copies = NamedSharding(self.mesh, everywhere)
+        self._first = jax.jit(self._init, out_shardings=self._copies)
+        self._update = jax.jit(spread(self._local_update, out_specs=everywhere), donate_argnums=0)
+        self._evaluate = jax.jit(spread(self._local_evaluate, out_specs=everywhere))
 
     def init(self, key: jax.Array) -> LearnerState:
         """Parameters before any update. `key`: `[]` typed key."""
@@ -83,7 +81,8 @@ class Learner:
           ProblemError: the mesh's devices cannot share the batch.
         """
         self._check(batch)
-        return self._update(state, key, batch)
+        # where its arguments lie is part of what jit compiles for: a state from a checkpoint must lie there too
+        return self._update(jax.device_put(state, self._copies), key, batch)
 
     def evaluate(self, params: dict[str, Any], key: jax.Array, batch: ProposalParams) -> dict[str, jax.Array]:
         """How good the policy's likeliest proposals are: those that a solver uses.
@@ -93,7 +92,7 @@ class Learner:
           "improvement_most"), "matched" (the share of graphs at least as good), "entropy" in nats a choice.
         """
         self._check(batch)
-        return self._evaluate(params, key, batch)
+        return self._evaluate(jax.device_put(params, self._copies), key, batch)
 
     def _init(self, key: jax.Array) -> LearnerState:
         policy_key, baseline_key = jax.random.split(key)

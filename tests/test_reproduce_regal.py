@@ -1,0 +1,173 @@
+"""The script of REGAL's tables: its arithmetic, which policies and graphs it takes, what it writes, and its faults."""
+
+import dataclasses
+import importlib
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import graphrl
+from graphrl.agents.regal.config import RegalConfig
+from graphrl.agents.regal.network import networks
+from graphrl.agents.regal.policy import Policy, smallest
+from graphrl.compare.execute import row_of
+from graphrl.compare.runs import Row, make_runs
+from graphrl.compare.store import read_rows
+from graphrl.compare.table import best_known
+from graphrl.costs.problem import Problem
+from graphrl.envs.proposal.env import observe
+from graphrl.errors import GraphrlError
+from graphrl.graphs.datasets.sets import load_graphs
+from graphrl.graphs.datasets.zoo import split
+from graphrl.solvers.base import Budget
+from graphrl.training.data import DataConfig
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = Path(graphrl.__file__).parents[1]
+CONFIG = RegalConfig(rounds=1, width=4)
+GRAPHS = load_graphs(["regal-like:10x2"])
+
+
+def module(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    return importlib.import_module(f"regal.{name}")
+
+
+def saved(path: Path, config: RegalConfig = CONFIG, seed: int = 0) -> Path:
+    """The file of an untrained policy."""
+    params = jax.jit(networks(config).policy.init)(jax.random.key(seed), observe(smallest()))
+    Policy(config, jax.tree.map(np.asarray, params)).save(path)
+    return path
+
+
+def rows(method: str, by_seed: Sequence[Sequence[float | None]]) -> list[Row]:
+    """Rows with such values, by seed and graph; None failed."""
+    problem = Problem("makespan", 2)
+    return [
+        row_of(run, value=value, excess=None if value is None else 0, bound=1.0, seconds=2.0, compile_seconds=0.5)
+        for seed, values in enumerate(by_seed)
+        for run, value in zip(make_runs(GRAPHS, problem, [method], [seed], Budget(10), cores=1), values, strict=True)
+    ]
+
+
+def test_improvements_are_arithmetic_and_gaps_geometric_means(monkeypatch: pytest.MonkeyPatch) -> None:
+    arithmetic = module("arithmetic", monkeypatch)
+    base = rows("brkga", [[10.0, 20.0], [10.0, 40.0]])
+    ours = rows("regal", [[9.0, 20.0], [8.0, 44.0]])
+    found = arithmetic.score(ours, base, best_known([*base, *ours]))
+    assert found.improvement.mean == pytest.approx((0.05 + (0.2 - 0.1) / 2) / 2)
+    assert found.improvement.half == pytest.approx(0.0, abs=1e-9)  # both seeds are 5% better
+    gaps = [math.sqrt(9 / 8 * 20 / 20) - 1, math.sqrt(8 / 8 * 44 / 20) - 1]
+    assert found.gap.mean == pytest.approx(sum(gaps) / 2)
+    deviation = abs(gaps[1] - gaps[0]) / math.sqrt(2)
+    assert found.gap.half == pytest.approx(12.706 * deviation / math.sqrt(2))
+    assert found.matched.mean == 0.75
+    assert (found.highest, found.lowest) == (pytest.approx(0.2), pytest.approx(-0.1))
+    assert found.bound == pytest.approx((math.sqrt(9 * 20) + math.sqrt(8 * 44)) / 2 - 1)
+    assert (found.seconds, found.failed, found.runs) == (1.5, 0, 4)
+
+
+def test_one_seed_has_no_interval_and_meets_every_seed_of_the_baseline(monkeypatch: pytest.MonkeyPatch) -> None:
+    arithmetic = module("arithmetic", monkeypatch)
+    base = rows("brkga", [[10.0, 20.0], [8.0, 20.0]])
+    once = rows("list", [[9.0, None]])
+    found = arithmetic.score(once, base, best_known([*base, *once]))
+    assert found.improvement.mean == pytest.approx((1 / 10 - 1 / 8) / 2)
+    assert found.gap.half is None
+    assert (found.failed, found.runs, found.matched.mean) == (1, 2, 0.5)
+    nothing = arithmetic.score(rows("x", [[None, None]]), base, best_known(base))
+    assert nothing.improvement.percent() == nothing.gap.percent() == "-"
+
+
+def test_unseen_graphs_are_not_those_of_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = module("tasks", monkeypatch)
+    names = {graph.name for graph in tasks.unseen("synthetic", 200, False)}
+    assert len(names) == 200
+    assert not names & {graph.name for graph in load_graphs([*DataConfig().train, *DataConfig().validation])}
+    assert [graph.name for graph in load_graphs(DataConfig().test)] == list(
+        graph.name for graph in tasks.unseen("synthetic", 200, False)
+    )
+    programs = tasks._programs("test-split", tasks.TEST_OPS, False)
+    graphs = tasks.unseen("zoo-memory", len(programs) + 2, False)
+    assert len({graph.name for graph in graphs}) == len(programs) + 2
+    assert {split(name) for name in programs} == {"test"}
+    (train,) = [text for text in tasks.TASKS["zoo-memory"].data(False) if text.startswith("data.train=")]
+    assert {split(name) for name in train.removeprefix("data.train=").split(",")} == {"train"}
+
+
+def test_policies_are_found_by_problem_network_and_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Policies = module("policies", monkeypatch).Policies
+    deeper = saved(tmp_path / "deeper", dataclasses.replace(CONFIG, rounds=2))
+    gas = saved(tmp_path / "gas", dataclasses.replace(CONFIG, encoder="recurrent"))
+    given = [saved(tmp_path / "a"), gas, deeper]
+    found = Policies(tmp_path / "out", 1, given, (), False)
+    (regal,) = found.of("synthetic", "message-passing")
+    (flat,) = found.of("synthetic", "message-passing", 1)
+    (recurrent,) = found.of("synthetic", "recurrent")
+    assert (regal.policy.config.rounds, flat.policy.config.rounds) == (2, 1)
+    assert recurrent.policy.config.encoder == "recurrent"
+    again = Policies(tmp_path / "out", 1, [saved(tmp_path / "b")], (), False).of("synthetic", "message-passing")
+    assert again[0].file == flat.file  # the same policy under another name
+    other = Policies(tmp_path / "out", 1, [saved(tmp_path / "c", seed=1)], (), False)
+    assert other.of("synthetic", "message-passing")[0].file != flat.file
+    with pytest.raises(GraphrlError, match="1 of --checkpoints for synthetic with message-passing: must be 2"):
+        Policies(tmp_path / "out", 2, given, (), False).of("synthetic", "message-passing")
+    wrong = saved(tmp_path / "wrong", dataclasses.replace(CONFIG, problem=Problem("makespan", 3)))
+    with pytest.raises(GraphrlError, match="wrong is for another problem than synthetic, zoo-makespan, zoo-memory"):
+        Policies(tmp_path / "out", 1, [wrong], (), False)
+
+
+def test_entropy_of_actions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ablation = module("ablation", monkeypatch)
+    assert ablation._entropy(np.array([3, 3, 3])) == 0
+    assert ablation._entropy(np.array([0, 1, 2, 3])) == pytest.approx(math.log(4))
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "scripts" / "reproduce_regal.py"), "--out", "out", *arguments]
+    environment = os.environ | {"PYTHONPATH": str(PACKAGE)}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+def test_tables_and_pictures(tmp_path: Path) -> None:
+    saved(tmp_path / "policy")
+    options = ("--quick", "--seeds", "1", "--sections", "synthetic,limits,overhead")
+    options += ("--methods", "brkga,regal,list", "--checkpoints", "policy")
+    done = run(tmp_path, *options)
+    assert done.returncode == 0, done.stderr
+    out = tmp_path / "out"
+    pictures = {"synthetic-improvements.png", "synthetic-time.png", "synthetic-limits.png"}
+    texts = {"synthetic.md", "limits.md", "overhead.md"}
+    assert {path.name for path in out.iterdir()} == {"runs.jsonl", "policies", *texts, *pictures}
+    assert all((out / name).read_bytes().startswith(b"\x89PNG") for name in pictures)
+    table = (out / "synthetic.md").read_text()
+    # untrained, it is standard BRKGA
+    assert "| brkga | +0.00% |" in table
+    assert "| regal | +0.00% |" in table
+    assert "- REGAL matches or beats BRKGA on 100.0% of the graphs (goal: at least 87%: met)" in table
+    assert "- BRKGA with 400 evaluations (+0.00%) reaches REGAL with 400 (+0.00%)" in (out / "limits.md").read_text()
+    found = read_rows(out / "runs.jsonl")
+    assert not [row for row in found if row.error]
+    assert run(tmp_path, *options).returncode == 0
+    assert read_rows(out / "runs.jsonl") == found
+
+
+def test_faults_are_one_line(tmp_path: Path) -> None:
+    for arguments, fault in (
+        (("--sections", "dogs"), "unknown section 'dogs'"),
+        (("--methods", "regal,cats"), "unknown method 'cats': known are cp-sat, metis"),
+        (("--checkpoints", "nowhere"), "nowhere"),
+    ):
+        done = run(tmp_path, *arguments)
+        assert done.returncode != 0
+        assert fault in done.stderr.splitlines()[-1]
+        assert "Traceback" not in done.stderr
