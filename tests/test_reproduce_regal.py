@@ -1,6 +1,7 @@
 """The script of REGAL's tables: its arithmetic, which policies and graphs it takes, what it writes, and its faults."""
 
 import dataclasses
+import functools
 import importlib
 import math
 import os
@@ -41,10 +42,14 @@ def module(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module(f"regal.{name}")
 
 
-def saved(path: Path, config: RegalConfig = CONFIG, seed: int = 0) -> Path:
-    """The file of an untrained policy."""
-    params = jax.jit(networks(config).policy.init)(jax.random.key(seed), observe(smallest()))
-    Policy(config, jax.tree.map(np.asarray, params)).save(path)
+@functools.cache
+def untrained(config: RegalConfig) -> Policy:
+    params = jax.jit(networks(config).policy.init)(jax.random.key(0), observe(smallest()))
+    return Policy(config, jax.tree.map(np.asarray, params))
+
+
+def saved(path: Path, policy: Policy) -> Path:
+    policy.save(path)
     return path
 
 
@@ -92,9 +97,9 @@ def test_unseen_graphs_are_not_those_of_training(monkeypatch: pytest.MonkeyPatch
     names = {graph.name for graph in tasks.unseen("synthetic", 200, False)}
     assert len(names) == 200
     assert not names & {graph.name for graph in load_graphs([*DataConfig().train, *DataConfig().validation])}
-    assert [graph.name for graph in load_graphs(DataConfig().test)] == list(
+    assert [graph.name for graph in load_graphs(DataConfig().test)] == [
         graph.name for graph in tasks.unseen("synthetic", 200, False)
-    )
+    ]
     programs = tasks._programs("test-split", tasks.TEST_OPS, False)
     graphs = tasks.unseen("zoo-memory", len(programs) + 2, False)
     assert len({graph.name for graph in graphs}) == len(programs) + 2
@@ -105,27 +110,30 @@ def test_unseen_graphs_are_not_those_of_training(monkeypatch: pytest.MonkeyPatch
 
 def test_policies_are_found_by_problem_network_and_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Policies = module("policies", monkeypatch).Policies
-    deeper = saved(tmp_path / "deeper", dataclasses.replace(CONFIG, rounds=2))
-    gas = saved(tmp_path / "gas", dataclasses.replace(CONFIG, encoder="recurrent"))
-    given = [saved(tmp_path / "a"), gas, deeper]
+    first, config = untrained(CONFIG), dataclasses.replace(CONFIG, rounds=2)
+    deeper = saved(tmp_path / "deeper", untrained(config))
+    gas = saved(tmp_path / "gas", untrained(dataclasses.replace(CONFIG, encoder="recurrent")))
+    given = [saved(tmp_path / "a", first), gas, deeper]
     found = Policies(tmp_path / "out", 1, given, (), False)
     (regal,) = found.of("synthetic", "message-passing")
     (flat,) = found.of("synthetic", "message-passing", 1)
     (recurrent,) = found.of("synthetic", "recurrent")
     assert (regal.policy.config.rounds, flat.policy.config.rounds) == (2, 1)
     assert recurrent.policy.config.encoder == "recurrent"
-    again = Policies(tmp_path / "out", 1, [saved(tmp_path / "b")], (), False).of("synthetic", "message-passing")
+    again = Policies(tmp_path / "out", 1, [saved(tmp_path / "b", first)], (), False).of("synthetic", "message-passing")
     assert again[0].file == flat.file  # the same policy under another name
-    other = Policies(tmp_path / "out", 1, [saved(tmp_path / "c", seed=1)], (), False)
+    changed = dataclasses.replace(first, params=jax.tree.map(lambda x: 2 * x, first.params))
+    other = Policies(tmp_path / "out", 1, [saved(tmp_path / "c", changed)], (), False)
     assert other.of("synthetic", "message-passing")[0].file != flat.file
     with pytest.raises(GraphrlError, match="1 of --checkpoints for synthetic with message-passing: must be 2"):
         Policies(tmp_path / "out", 2, given, (), False).of("synthetic", "message-passing")
-    wrong = saved(tmp_path / "wrong", dataclasses.replace(CONFIG, problem=Problem("makespan", 3)))
+    config = dataclasses.replace(CONFIG, problem=Problem("makespan", 2, "free"))
+    wrong = saved(tmp_path / "wrong", dataclasses.replace(first, config=config))
     with pytest.raises(GraphrlError, match="wrong is for another problem than synthetic, zoo-makespan, zoo-memory"):
         Policies(tmp_path / "out", 1, [wrong], (), False)
 
 
-def test_entropy_of_actions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entropy_of_actions(monkeypatch: pytest.MonkeyPatch) -> None:
     ablation = module("ablation", monkeypatch)
     assert ablation._entropy(np.array([3, 3, 3])) == 0
     assert ablation._entropy(np.array([0, 1, 2, 3])) == pytest.approx(math.log(4))
@@ -139,9 +147,9 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_tables_and_pictures(tmp_path: Path) -> None:
-    saved(tmp_path / "policy")
-    options = ("--quick", "--seeds", "1", "--sections", "synthetic,limits,overhead")
-    options += ("--methods", "brkga,regal,list", "--checkpoints", "policy")
+    saved(tmp_path / "policy", untrained(CONFIG))
+    options = ["--quick", "--seeds", "1", "--sections", "synthetic,limits,overhead"]
+    options += ["--methods", "brkga,regal,list", "--checkpoints", "policy"]
     done = run(tmp_path, *options)
     assert done.returncode == 0, done.stderr
     out = tmp_path / "out"

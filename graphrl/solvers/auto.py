@@ -6,7 +6,8 @@ and, where there is time for it, `etf`. Then, as long as no plan reaches the bou
 peak memory of one device
   1. `series-parallel`, which is exact, where the graph is of that kind
   2. `dfs-dp` for a fifth of the budget, at most 2 s, on up to 300 ops: often a proof within a second
-  3. `min-cut` for 3 tenths of what is left: on compiled programs mostly a proof within a second
+  3. `min-cut` for 3 tenths of what is left, or 1 ms an op if that is more, which its first pass may take: on compiled
+     programs mostly a proof within a second
   4. `anneal` for 7 tenths of the rest, from the best orders so far (`brkga+` where the evaluations are too few for it)
   5. `min-cut` again, from those
 
@@ -38,7 +39,7 @@ from graphrl.solvers.portfolio import Portfolio, Stage
 
 DP_OPS, DP_SHARE, DP_SECONDS = 300, 0.2, 2.0
 ETF_OPS, ETF_SECONDS = 6_000, 10.0  # up to which it is tried, fewer where there are fewer seconds
-CUT_SHARE = 0.3
+CUT_SHARE, CUT_SECONDS = 0.3, 1e-3  # the seconds for each op
 PEAK_OPS, RENDEZVOUS_OPS, PROOF_OPS = 60, 120, 300  # up to which CP-SAT is worth its time
 PROOF_SECONDS = 5.0  # of each method before CP-SAT
 ANNEAL_EVALUATIONS = 8 * 256  # a window of all chains: fewer are not worth a program
@@ -54,7 +55,8 @@ def solve(
     """
     plain = candidates(graph, problem, budget)
     first = next(plain)
-    bound = lower_bound(graph, problem, first[1])
+    # on one device `min-cut` improves it soon, by the best order so far
+    bound = lower_bound(graph, problem, first[1] if problem.devices > 1 else None)
     portfolio = Portfolio("auto", graph, problem, budget, seed, progress, bound)
     portfolio.add(itertools.chain([first], plain))
     return portfolio.run(_stages(graph, problem, budget))
@@ -88,7 +90,8 @@ def _stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterat
         yield Stage("series-parallel")
         if ops <= DP_OPS:
             yield Stage("dfs-dp", DP_SHARE, DP_SECONDS)
-        yield Stage("min-cut", CUT_SHARE)
+        least = 0.0 if budget.seconds is None else CUT_SECONDS * ops / budget.seconds
+        yield Stage("min-cut", min(1.0, max(CUT_SHARE, least)))
         yield Stage("brkga+") if few else Stage("anneal", 1 - CUT_SHARE, options=_orders)
         yield Stage("min-cut", options=_orders)
         return

@@ -4,9 +4,10 @@ The two papers differ. The ICLR paper quantises mean and variance (a gene has on
 of 16 different node placement actions"); the workshop paper samples alpha and beta from a softmax each (a gene has two
 indices, eq. 1). Neither prints its values. Ours:
 
-- "moments": the uniform distribution, and five means at each of three spreads. The variance of a Beta distribution is
-  mean (1 - mean) / (alpha + beta + 1), below mean (1 - mean) always; a spread is an alpha + beta, so that every mean
-  allows each.
+- "moments": the uniform distribution, and fifteen means of one small spread, alpha + beta = 128. The variance of a Beta
+  distribution is mean (1 - mean) / (alpha + beta + 1), below mean (1 - mean) always. Many means and a small variance
+  say in which order ops should run, and whether the affinities of two devices differ for sure, in most samples or at
+  random: policies learned faster and became better than with five means at each of three spreads.
 - "shapes": alpha and beta each from powers of two from 1/2 to 16; (1, 1) is the uniform.
 
 The uniform is among the choices of both, and is exact: an action that chooses it for all genes earns -1.
@@ -26,8 +27,8 @@ from graphrl.graphs.padding import Sizes
 from graphrl.solvers.beta import UNIFORM, BetaTable, beta_table
 
 CodingName = Literal["moments", "shapes"]
-MEANS = (0.1, 0.3, 0.5, 0.7, 0.9)
-CONCENTRATIONS = (4.0, 16.0, 64.0)  # alpha + beta; the uniform's is 2
+MEANS = tuple(i / 16 for i in range(1, 16))
+CONCENTRATION = 128.0  # alpha + beta; the uniform's is 2
 SHAPES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 
 
@@ -73,7 +74,7 @@ def coding(name: CodingName) -> Coding:
 
 
 def _moments() -> Coding:
-    pairs = [(1.0, 1.0)] + [(mean * total, (1 - mean) * total) for total in CONCENTRATIONS for mean in MEANS]
+    pairs = [(1.0, 1.0)] + [(mean * CONCENTRATION, (1 - mean) * CONCENTRATION) for mean in MEANS]
     alpha, beta = zip(*pairs, strict=True)
     return Coding((len(pairs),), alpha, beta)
 
