@@ -100,6 +100,13 @@ def test_methods_are_known_to_optimize(saved: str) -> None:
     plan.check(GRAPH)
 
 
+def test_a_default_that_does_not_exist_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policy, "DEFAULTS", tmp_path)
+    policy.default.cache_clear()
+    with pytest.raises(GraphrlError, match="no policy for makespan comes with graphrl: name one"):
+        find_solver("regal")(GRAPH, PROBLEM, Budget(evaluations=80), 0)
+
+
 def test_another_number_of_devices_is_refused(saved: str) -> None:
     with pytest.raises(ProblemError, match="method 'regal' has a policy for 2 devices: must not be 3"):
         find_solver(f"regal:checkpoint={saved}")(GRAPH, Problem("makespan", 3), Budget(evaluations=80), 0)

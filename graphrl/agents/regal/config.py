@@ -46,9 +46,9 @@ class RegalConfig:
     width: int = 32
     preference: float = 2.0
     actions: int = 8
-    learning_rate: float = 5e-3
+    learning_rate: float = 3e-3
     gradient_norm: float = 1.0
-    entropy: float = 1e-3
+    entropy: float = 5e-3
     baseline_error: float = 1.0
     clip: float = 3.0
     baseline: Baseline = "leave-one-out"

@@ -92,7 +92,10 @@ def default(objective: Objective) -> Policy:
     Raises:
       GraphrlError: there is none.
     """
-    return load(DEFAULTS / f"{objective}.msgpack")
+    path = DEFAULTS / f"{objective}.msgpack"
+    if not path.exists():
+        raise GraphrlError(f"no policy for {objective} comes with graphrl: name one, as in regal:checkpoint=PATH")
+    return load(path)
 
 
 def smallest() -> ProposalParams:
