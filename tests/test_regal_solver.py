@@ -34,7 +34,7 @@ def untrained(config: RegalConfig = CONFIG, preferred: int = 0) -> Policy:
     params = jax.jit(networks(config).policy.init)(jax.random.key(0), observe(policy.smallest()))
     last = params["choices"]["Dense_1"]
     bias = np.zeros((config.problem.devices + 1, 16), np.float32)
-    bias[:, preferred] = 10.0
+    bias[:, preferred] = 100.0  # no sample is another
     last["bias"] = bias.reshape(-1)
     return Policy(config, jax.tree.map(np.asarray, params), "by hand")
 
@@ -53,15 +53,15 @@ def test_a_policy_comes_back_from_its_file(saved: str) -> None:
     assert jax.tree.all(jax.tree.map(np.array_equal, found.params, made.params))
 
 
-def test_proposals_are_the_likeliest_options_whatever_the_padding() -> None:
+def test_proposals_are_the_policys_choices() -> None:
     known, sizes = coding("moments"), common_sizes([GRAPH])
-    choice = np.asarray(untrained(preferred=3).propose(instance(GRAPH, sizes)).choice)
+    choice = np.asarray(untrained(preferred=3).propose(instance(GRAPH, sizes), 0).choice)
     learned, n = (PROBLEM.devices + 1) * sizes.ops, len(GRAPH.ops)
     assert choice.shape == (learned + PROBLEM.devices * sizes.tensors, 1)
     assert (choice[:learned].reshape(-1, sizes.ops)[:, :n] == 3).all()
     assert (choice[learned:] == UNIFORM).all()
     assert (known.alpha[3], known.beta[3]) != (1.0, 1.0)
-    assert (np.asarray(untrained().propose(instance(GRAPH, sizes)).choice) == UNIFORM).all()
+    assert (np.asarray(untrained().propose(instance(GRAPH, sizes), 0).choice) == UNIFORM).all()
 
 
 def test_the_untrained_policy_finds_what_standard_brkga_finds(saved: str) -> None:

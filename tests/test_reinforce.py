@@ -32,12 +32,11 @@ def test_log_probability_and_entropy_count_real_choices_alone() -> None:
     assert np.abs(np.asarray(slope)[:2]).min() > 0
 
 
-def test_samples_follow_the_logits_and_greedy_takes_the_likeliest() -> None:
+def test_samples_follow_the_logits() -> None:
     x = jnp.log(jnp.asarray([[0.1, 0.2, 0.7]], jnp.float32))
     drawn = jax.vmap(reinforce.sample, (0, None))(jax.random.split(jax.random.key(0), 4000), x)
     np.testing.assert_allclose(np.bincount(np.asarray(drawn)[:, 0]) / 4000, [0.1, 0.2, 0.7], atol=0.03)
-    assert reinforce.greedy(x).tolist() == [2]
-    assert drawn.dtype == reinforce.greedy(x).dtype == jnp.int32
+    assert drawn.dtype == jnp.int32
 
 
 def batch(x: jax.Array, actions: jax.Array, reward: np.ndarray, value: jax.Array) -> Batch:

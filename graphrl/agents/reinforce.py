@@ -46,11 +46,6 @@ def sample(key: jax.Array, logits: jax.Array) -> jax.Array:
     return jax.random.categorical(key, logits, -1).astype(jnp.int32)
 
 
-def greedy(logits: jax.Array) -> jax.Array:
-    """The likeliest option of every choice: `[..., options]` float32 to `[...]` int32."""
-    return jnp.argmax(logits, -1).astype(jnp.int32)
-
-
 def log_prob(logits: jax.Array, action: jax.Array, real: jax.Array | np.ndarray) -> jax.Array:
     """Log-probability of an action: `[]` float32, the sum over its real choices.
 

@@ -76,8 +76,9 @@ def _entropies(settings: Settings, task: str, rounds: int, trained: Sequence[Tra
 
 
 def action_entropies(policy: Policy, graph: ComputationGraph) -> tuple[float, float]:
-    """How varied the likeliest actions of one graph's ops are, in nats: of affinities (the mean over devices), and of
-    priorities. 0 if all ops get the same distribution."""
+    """How varied the actions that are taken for the ops of one graph are, in nats: those of affinities (the mean over
+    devices), and those of priorities. 0 if all ops get the same distribution.
+    """
     sizes, devices, n = common_sizes([graph]), policy.config.problem.devices, len(graph.ops)
     choice = np.asarray(policy.propose(instance(graph, sizes)).choice)[: (devices + 1) * sizes.ops, 0]
     each = [_entropy(row[:n]) for row in choice.reshape(devices + 1, sizes.ops)]

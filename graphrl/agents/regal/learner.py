@@ -85,7 +85,7 @@ class Learner:
         return self._update(jax.device_put(state, self._copies), key, batch)
 
     def evaluate(self, params: dict[str, Any], key: jax.Array, batch: ProposalParams) -> dict[str, jax.Array]:
-        """How good the policy's likeliest proposals are: those that a solver uses.
+        """How good proposals of the policy are: one sample for each graph, as a solver takes.
 
         Returns:
           `[]` float32 each: "improvement" over standard BRKGA in percent (the mean, and "improvement_least",
@@ -143,10 +143,10 @@ class Learner:
         """`evaluate` on one device of the mesh."""
 
         def one(key: jax.Array, graph: ProposalParams) -> tuple[jax.Array, jax.Array]:
-            reset_key, step_key = jax.random.split(key)
+            reset_key, action_key, step_key = jax.random.split(key, 3)
             state, first = self._env.reset(reset_key, graph)
             logits = self._networks.policy.apply(params["policy"], first.observation)
-            _, last = self._env.step(step_key, state, reinforce.greedy(logits), graph)
+            _, last = self._env.step(step_key, state, reinforce.sample(action_key, logits), graph)
             real = first.observation.mask
             choices = real.sum(dtype=jnp.float32) * float(np.prod(logits.shape[1:-1]))
             return last.reward, reinforce.entropy(logits, real) / choices

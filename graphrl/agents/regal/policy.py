@@ -44,9 +44,16 @@ class Policy:
     params: Any
     note: str = ""
 
-    def propose(self, params: ProposalParams) -> BetaTable:
-        """The likeliest proposals for one instance, as `brkga.init` takes them: choices `[k, 1]`."""
-        return _propose(self.params, params, self.config)
+    def propose(self, params: ProposalParams, seed: int = 0) -> BetaTable:
+        """Proposals for one instance, as `brkga.init` takes them: choices `[k, 1]`.
+
+        They are sampled, as in training and in the papers, so that ops which look alike get different proposals. The
+        likeliest ones were worse wherever we compared the two, now and then by far.
+        """
+        config = self.config
+        action = _sampled(self.params, params, jax.random.key(seed), config)
+        table = proposals(action, coding(config.coding), params.graph.sizes, config.problem.devices)
+        return jax.tree.map(jnp.asarray, table)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes it, whole or not at all.
@@ -124,12 +131,6 @@ def _checked(path: str | os.PathLike[str], config: dict[str, Any], params: Any, 
     return Policy(known, jax.tree.map(lambda x: np.asarray(x, np.float32), params), note)
 
 
-def _propose(params: Any, seen: ProposalParams, config: RegalConfig) -> BetaTable:
-    known = coding(config.coding)
-    action = _likeliest(params, seen, config)
-    return jax.tree.map(jnp.asarray, proposals(action, known, seen.graph.sizes, config.problem.devices))
-
-
 @functools.partial(jax.jit, static_argnames="config")
-def _likeliest(params: Any, seen: ProposalParams, config: RegalConfig) -> jax.Array:
-    return reinforce.greedy(networks(config).policy.apply(params, observe(seen)))
+def _sampled(params: Any, seen: ProposalParams, key: jax.Array, config: RegalConfig) -> jax.Array:
+    return reinforce.sample(key, networks(config).policy.apply(params, observe(seen)))

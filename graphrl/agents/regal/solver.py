@@ -32,7 +32,7 @@ def solve(
     *,
     checkpoint: str = "",
 ) -> Plan:
-    """The `Solver` "regal": BRKGA with the policy's likeliest proposals.
+    """The `Solver` "regal": BRKGA with proposals that the policy makes for the graph.
 
     Args:
       graph, problem, budget, seed, progress: see `Solver`.
@@ -101,7 +101,7 @@ def _solve(
         raise ProblemError(f"method {method!r} has a policy for {devices} devices: must not be {problem.devices}")
 
     def proposals(sizes: Sizes) -> BetaTable:
-        return chosen.propose(instance(graph, sizes))
+        return chosen.propose(instance(graph, sizes), seed)
 
     return brkga(
         graph,
