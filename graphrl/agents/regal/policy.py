@@ -48,7 +48,7 @@ class Policy:
         """Proposals for one instance, as `brkga.init` takes them: choices `[k, 1]`.
 
         They are sampled, as in training and in the papers, so that ops which look alike get different proposals. The
-        likeliest ones were worse wherever we compared the two, now and then by far.
+        likeliest ones were 1 to 3% worse than that on two of three policies that we compared.
         """
         config = self.config
         action = _sampled(self.params, params, jax.random.key(seed), config)
