@@ -32,6 +32,8 @@ class RegalConfig:
       gradient_norm: gradients longer than this are shortened.
       entropy, baseline_error, clip: see `reinforce.Weights`.
       baseline: what rewards are compared with: see `reinforce.Weights`.
+      start: a file of `Policy.save` or a checkpoint whose policy training begins with, of the same network; "" begins
+        anew. Few evaluations teach the coarse things cheaply, then many the rest.
 
     Raises:
       ProblemError: a value is out of range.
@@ -52,6 +54,7 @@ class RegalConfig:
     baseline_error: float = 1.0
     clip: float = 3.0
     baseline: Baseline = "leave-one-out"
+    start: str = ""
 
     def __post_init__(self) -> None:
         least = {"evaluations": 1, "rounds": 0, "width": 2, "actions": 1 if self.baseline == "learned" else 2}

@@ -12,7 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from graphrl.agents import reinforce
 from graphrl.agents.regal.config import RegalConfig
 from graphrl.agents.regal.network import networks
-from graphrl.agents.regal.policy import smallest
+from graphrl.agents.regal.policy import fits, load, smallest
 from graphrl.envs.proposal.env import ProposalEnv, observe
 from graphrl.envs.proposal.instance import ProposalParams
 from graphrl.errors import ProblemError
@@ -60,8 +60,19 @@ class Learner:
         self._evaluate = jax.jit(spread(self._local_evaluate, out_specs=everywhere))
 
     def init(self, key: jax.Array) -> LearnerState:
-        """Parameters before any update. `key`: `[]` typed key."""
-        return self._first(key)
+        """Parameters before any update. `key`: `[]` typed key.
+
+        Raises:
+          GraphrlError: `config.start` cannot be read.
+          ProblemError: it is the policy of another network.
+        """
+        state, start = self._first(key), self.config.start
+        if not start:
+            return state
+        policy = load(start).params
+        if not fits(policy, self.config):
+            raise ProblemError(f"agent.start={start} has another network: rounds, width, coding, devices must be equal")
+        return state._replace(params=state.params | {"policy": jax.device_put(policy, self._copies)})
 
     def update(
         self, state: LearnerState, key: jax.Array, batch: ProposalParams

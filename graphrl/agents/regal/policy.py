@@ -92,6 +92,13 @@ def load(path: str | os.PathLike[str]) -> Policy:
     return _checked(path, json.loads(value["config"]), value["params"], value["note"])
 
 
+def fits(params: Any, config: RegalConfig) -> bool:
+    """Whether they are parameters of the configuration's policy network."""
+    wanted = jax.eval_shape(networks(config).policy.init, jax.random.key(0), observe(smallest()))
+    shapes = [jax.tree.map(np.shape, tree) for tree in (wanted, params)]
+    return bool(shapes[0] == shapes[1])
+
+
 @functools.cache
 def default(objective: Objective) -> Policy:
     """The policy for an objective that the package ships.
@@ -124,9 +131,7 @@ def _checked(path: str | os.PathLike[str], config: dict[str, Any], params: Any, 
         known = updated(RegalConfig(), config)
     except GraphrlError as error:
         raise GraphrlError(f"{shown(path)}: {error}") from None
-    wanted = jax.eval_shape(networks(known).policy.init, jax.random.key(0), observe(smallest()))
-    shapes = [jax.tree.map(np.shape, tree) for tree in (wanted, params)]
-    if shapes[0] != shapes[1]:
+    if not fits(params, known):
         raise GraphrlError(f"{shown(path)}: its parameters do not fit its settings: it is of another graphrl")
     return Policy(known, jax.tree.map(lambda x: np.asarray(x, np.float32), params), note)
 
