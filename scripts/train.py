@@ -42,13 +42,11 @@ from graphrl.solvers.warm_start import decisions
 
 SETTINGS = (
     "data.train=regal-like:50x100@10000,regal-like:60x100@20000,regal-like:70x100@30000",
-    "data.validation=regal-like:60x16@5000",
-    "data.graphs=8",
-    "data.buckets=2",
-    "agent.evaluations=500",
-    "agent.actions=8",
-    "training.steps=120",
-    "training.validate_every=20",
+    "data.validation=regal-like:60x32@5000",
+    "data.buckets=1",
+    "training.steps=150",
+    "training.validate_every=50",
+    "training.checkpoint_every=50",
 )
 UNSEEN = ("regal-like:50x{}", "regal-like:60x{}@1000", "regal-like:70x{}@2000")
 ONLY_SAMPLES = Parameters(population=81, elites=1, mutants=80)  # of idrs: every offspring is drawn from the proposals

@@ -98,6 +98,8 @@ def test_equal_content_is_one_graph() -> None:
         ({"cores": 2}, False),
         ({"warm_up": False}, False),
         ({"cores": 2, "budget": Budget(None, 1.0)}, True),
+        ({"trained": "0123456789abcdef"}, True),
+        ({"sizes": None}, False),
     ],
 )
 def test_the_key_holds_every_setting(change: dict, differs: bool) -> None:

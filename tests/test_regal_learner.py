@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -10,6 +11,7 @@ import pytest
 
 from graphrl.agents.regal.config import RegalConfig
 from graphrl.agents.regal.learner import Learner, LearnerState
+from graphrl.agents.regal.policy import Policy
 from graphrl.compare.compiling import compile_clock
 from graphrl.costs.problem import Problem
 from graphrl.envs.proposal.instance import ProposalParams, instances
@@ -128,3 +130,14 @@ def test_a_batch_that_the_devices_cannot_share_is_refused() -> None:
 def test_settings_out_of_range_are_refused(changes: dict[str, Any], fault: str) -> None:
     with pytest.raises(ProblemError, match=fault):
         dataclasses.replace(SMALL, **changes)
+
+
+def test_training_begins_with_the_policy_of_another(tmp_path: Path) -> None:
+    before = learner(SMALL, 1).init(jax.random.key(3))
+    Policy(SMALL, before.params["policy"]).save(tmp_path / "policy")
+    config = dataclasses.replace(SMALL, evaluations=20, start=str(tmp_path / "policy"))
+    after = Learner(config, mesh(1)).init(jax.random.key(4))
+    for one, other in zip(*(jax.tree.leaves(state.params["policy"]) for state in (before, after)), strict=True):
+        np.testing.assert_array_equal(one, other)
+    with pytest.raises(ProblemError, match="another network"):
+        Learner(dataclasses.replace(config, width=10), mesh(1)).init(jax.random.key(4))

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from graphrl.agents import digest
 from graphrl.agents.regal import policy
 from graphrl.agents.regal.config import RegalConfig
 from graphrl.agents.regal.network import networks
@@ -20,11 +21,11 @@ from graphrl.errors import GraphrlError, ProblemError
 from graphrl.graphs.datasets.regal_like import regal_like
 from graphrl.graphs.padding import common_sizes
 from graphrl.optimize import optimize
-from graphrl.solvers import SOLVERS, find_solver
+from graphrl.solvers import SOLVERS, find_solver, padded_to
 from graphrl.solvers.base import Budget
 from graphrl.solvers.beta import UNIFORM
 
-CONFIG = RegalConfig(rounds=1, width=8)
+CONFIG = RegalConfig(rounds=1, width=8, coding="moments", genes="all")
 GRAPH = regal_like(1, num_ops=15)
 PROBLEM = Problem("makespan", 2)
 
@@ -71,6 +72,31 @@ def test_the_untrained_policy_finds_what_standard_brkga_finds(saved: str) -> Non
     assert (plain.method, learned.method) == ("brkga", "regal")
 
 
+def test_padding_changes_no_result(saved: str) -> None:
+    solve, budget = find_solver(f"regal:checkpoint={saved}"), Budget(evaluations=160)
+    to = common_sizes([GRAPH, regal_like(2, num_ops=30)])
+    own, padded = (solver(GRAPH, PROBLEM, budget, 3) for solver in (solve, padded_to(solve, to)))
+    assert to != common_sizes([GRAPH])
+    assert padded.order == own.order
+
+
+def test_a_policy_is_read_once_until_its_file_changes(saved: str) -> None:
+    first = policy.load(saved)
+    assert policy.load(saved) is first
+    untrained(preferred=3).save(saved)
+    assert policy.load(saved) is not first
+
+
+def test_a_digest_is_of_the_content(saved: str, tmp_path: Path) -> None:
+    method, before = f"regal:checkpoint={saved}", digest(f"regal:checkpoint={saved}", PROBLEM)
+    assert len(before) == 16
+    untrained().save(tmp_path / "copy")
+    assert digest(f"idrs:checkpoint={tmp_path / 'copy'}", PROBLEM) == before
+    untrained(preferred=3).save(saved)
+    assert digest(method, PROBLEM) != before
+    assert digest("brkga", PROBLEM) == digest(f"regal:checkpoint={tmp_path / 'none'}", PROBLEM) == ""
+
+
 def test_other_proposals_find_something_else(tmp_path: Path) -> None:
     untrained(preferred=5).save(tmp_path / "p")
     budget = Budget(evaluations=400)
@@ -102,7 +128,6 @@ def test_methods_are_known_to_optimize(saved: str) -> None:
 
 def test_a_default_that_does_not_exist_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policy, "DEFAULTS", tmp_path)
-    policy.default.cache_clear()
     with pytest.raises(GraphrlError, match="no policy for makespan comes with graphrl: name one"):
         find_solver("regal")(GRAPH, PROBLEM, Budget(evaluations=80), 0)
 

@@ -5,12 +5,14 @@ and the commands need of it. A trained agent is a solver too, so that tables com
 code stands here; `agents` at the top of the repository is a link to this folder.
 """
 
+import contextlib
 import importlib
 from typing import TYPE_CHECKING
 
-from graphrl.errors import ProblemError
+from graphrl.errors import GraphrlError, ProblemError
 
 if TYPE_CHECKING:
+    from graphrl.costs.problem import Problem
     from graphrl.training.learner import Agent
 
 if __name__ != "graphrl.agents":  # through the link: a second copy of every class, and nothing would be equal to itself
@@ -36,3 +38,24 @@ def find_agent(name: str) -> "Agent":
         raise ProblemError(f"unknown agent {name!r}: known are {', '.join(AGENTS)}")
     agent: Agent = importlib.import_module(AGENTS[name]).AGENT
     return agent
+
+
+def digest(method: str, problem: "Problem") -> str:
+    """16 hexadecimal digits of the policy that a method plays for a problem: of its content, not of its path.
+
+    Empty for a method that is no trained agent's, and where the policy cannot be read: the method itself will tell.
+
+    Raises:
+      ProblemError: the method is unknown, or has no such option.
+    """
+    name = method.partition(":")[0]
+    if name not in METHODS:
+        return ""
+    from graphrl.solvers import find_solver
+
+    solver = find_solver(method)
+    options = getattr(solver, "keywords", {})
+    with contextlib.suppress(GraphrlError):
+        found: str = importlib.import_module(METHODS[name].split(":")[0]).digest(problem, **options)
+        return found
+    return ""

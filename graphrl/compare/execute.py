@@ -14,8 +14,8 @@ from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError
 from graphrl.graphs.padding import Sizes, common_sizes
 from graphrl.plan import Plan
-from graphrl.solvers import find_solver
-from graphrl.solvers.base import Budget
+from graphrl.solvers import find_solver, padded_to
+from graphrl.solvers.base import Budget, Solver
 
 WARM_UP_SECONDS = 1.0  # at most: enough that a portfolio gets past its first stage
 COMPILE_SHARE = 0.05  # of the budget: a run that compiled for longer is made once more
@@ -50,7 +50,7 @@ class Executor:
         return row
 
     def _warm_up(self, run: Run) -> None:
-        known = (run.method, run.problem, common_sizes([run.graph]))
+        known = (run.method, run.problem, run.sizes or common_sizes([run.graph]))
         if known in self._warm:
             return
         if len(self._warm) >= _MAX_PROGRAMS:
@@ -61,7 +61,7 @@ class Executor:
         seconds = min(WARM_UP_SECONDS, run.budget.seconds or WARM_UP_SECONDS)
         with contextlib.suppress(Exception), warnings.catch_warnings():  # the run itself will tell
             warnings.simplefilter("ignore")
-            find_solver(run.method)(run.graph, run.problem, Budget(run.budget.evaluations, seconds), run.seed)
+            _solver(run)(run.graph, run.problem, Budget(run.budget.evaluations, seconds), run.seed)
         self._warm.add(known)
 
     def _measure(self, run: Run) -> Row:
@@ -71,7 +71,7 @@ class Executor:
             warnings.simplefilter("always", UserWarning)
             started = time.perf_counter()
             try:
-                plan = find_solver(run.method)(run.graph, run.problem, run.budget, run.seed, curve)
+                plan = _solver(run)(run.graph, run.problem, run.budget, run.seed, curve)
                 seconds = time.perf_counter() - started
                 plan.check(run.graph)
                 bound = self._bound(run, plan)
@@ -99,6 +99,14 @@ class Executor:
         if below(plan.value, bound, run.problem):
             raise GraphrlError(f"the value {plan.value!r} is below the lower bound {bound!r}: one of them is wrong")
         return bound
+
+
+def _solver(run: Run) -> Solver:
+    import jax
+
+    # an accelerator decodes in as many steps as padded rows may need, a CPU only in those of the real ones
+    sizes = run.sizes if jax.default_backend() == "cpu" else None
+    return padded_to(find_solver(run.method), sizes)
 
 
 def below(value: float, bound: float, problem: Problem) -> bool:

@@ -13,10 +13,13 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from graphrl.agents import digest
 from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError
 from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.padding import Sizes
 from graphrl.graphs.readers.json import graph_to_dict
+from graphrl.graphs.size_groups import shared_sizes
 from graphrl.solvers.base import Budget
 
 FORMAT, VERSION = "graphrl-run", 1
@@ -44,6 +47,8 @@ class Run:
       problem, method, seed, budget: as a solver takes them; the method may carry options ("beam:width=1000").
       cores: that the run may use.
       warm_up: whether programs are compiled before the clock starts; only under a budget in seconds.
+      trained: digest of the policy that the method plays, "" for one that is not trained (`agents.digest`).
+      sizes: to pad the graph to, for methods whose results do not depend on that; None is its own bucket.
     """
 
     graph: ComputationGraph
@@ -54,6 +59,8 @@ class Run:
     budget: Budget
     cores: int
     warm_up: bool = True
+    trained: str = ""
+    sizes: Sizes | None = None
 
     @functools.cached_property
     def key(self) -> str:
@@ -68,6 +75,8 @@ class Run:
             "seed": self.seed,
             "budget": dataclasses.asdict(self.budget),
         }
+        if self.trained:
+            settings["trained"] = self.trained
         if self.budget.seconds is not None:
             settings |= {"cores": self.cores, "warm_up": self.warm_up}
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:32]
@@ -170,13 +179,20 @@ def make_runs(
     cores: int,
     warm_up: bool = True,
 ) -> list[Run]:
-    """All runs, graph by graph and method by method; of graphs with equal content only the first takes part."""
+    """All runs, graph by graph and method by method; of graphs with equal content only the first takes part.
+
+    Where the budget is in evaluations alone, graphs of similar sizes share compiled programs. Under one in seconds
+    padding would cost a method some of its time, and programs are compiled before the clock starts.
+    """
     distinct: dict[str, ComputationGraph] = {}
     for graph in graphs:
         distinct.setdefault(fingerprint(graph), graph)
+    trained = {method: digest(method, problem) for method in methods}
+    known = list(distinct.values())
+    shared: Sequence[Sizes | None] = shared_sizes(known) if budget.seconds is None else [None] * len(known)
     return [
-        Run(graph, content, problem, method, seed, budget, cores, warm_up)
-        for content, graph in distinct.items()
+        Run(graph, content, problem, method, seed, budget, cores, warm_up, trained[method], sizes)
+        for (content, graph), sizes in zip(distinct.items(), shared, strict=True)
         for method in methods
         for seed in seeds
     ]

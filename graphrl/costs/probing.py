@@ -18,7 +18,7 @@ import numpy as np
 from graphrl.costs.cuts import DONE, LATER, OPEN, Cut, Cuts
 from graphrl.graphs.graph import ComputationGraph
 
-WORK = 120_000  # of all cuts together, in microseconds or so: most proofs that were found took less than a third
+WORK = 200_000  # of all cuts together, in microseconds or so: the proofs that were found took a quarter of it or less
 MAX_OPS = 8_000  # of a graph: bounds the memory of all pairs
 FIRST = 12  # ops that are probed first
 PRECISE = 2e-4  # of the peak: the largest provable T is known so well

@@ -121,10 +121,11 @@ def _sizes(a: GraphArrays, rows: Rows) -> Sizes:
 
 def common_sizes(graphs: Sequence[ComputationGraph]) -> Sizes:
     """The bucketed sizes that hold every one of `graphs`."""
-    return _bucketed([sizes(graph) for graph in graphs])
+    return bucketed([sizes(graph) for graph in graphs])
 
 
-def _bucketed(real: Sequence[Sizes]) -> Sizes:
+def bucketed(real: Sequence[Sizes]) -> Sizes:
+    """The bucketed sizes that hold graphs of all these real sizes."""
     each = [dataclasses.astuple(one) for one in real]
     ops, tensors, _, rows, uses, controls, shares = (bucket(max(column)) for column in zip(*each, strict=True))
     extra_slots = bucket(max(row[2] - row[0] for row in each))
@@ -144,7 +145,7 @@ def pad(graph: ComputationGraph, to: Sizes | None = None) -> PaddedGraph:
     a = graph.arrays
     rows = Rows(a)
     real = _sizes(a, rows)
-    to = _bucketed([real]) if to is None else to
+    to = bucketed([real]) if to is None else to
     needed = dataclasses.replace(real, slots=to.ops + real.slots - real.ops)
     if not to.covers(needed):
         raise GraphError(f"graph {graph.name!r} has sizes {real}, more than the {to} it is padded to")

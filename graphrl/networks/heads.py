@@ -8,6 +8,7 @@ from graphrl.networks.base import GraphObservation
 from graphrl.networks.mlp import MLP
 
 _SMALL = nn.initializers.variance_scaling(1e-2, "fan_in", "normal")  # the untrained policy is all but its biases
+_CERTAIN = 1e4  # nats: the other options have probability 0 in float32
 
 
 class ChoiceLogits(nn.Module):
@@ -22,6 +23,7 @@ class ChoiceLogits(nn.Module):
       preferred: of every choice along the axis before the last, the option that the untrained policy prefers.
       preference: by so many nats more than the others.
       shared: one perceptron for all.
+      fixed: of an op's genes (the first axis of `choices`) so many, the first ones, always have the preferred option.
     """
 
     encoder: nn.Module
@@ -30,6 +32,7 @@ class ChoiceLogits(nn.Module):
     preferred: tuple[int, ...]
     preference: float
     shared: bool
+    fixed: int = 0
 
     @nn.compact
     def __call__(self, observation: GraphObservation) -> jax.Array:
@@ -37,7 +40,8 @@ class ChoiceLogits(nn.Module):
         nodes, options = self.encoder(observation), self.choices[-1]
         every = jnp.zeros(self.choices, jnp.float32)
         liked = jax.nn.one_hot(jnp.asarray(self.preferred, jnp.int32), options)
-        bias = every + self.preference * jnp.broadcast_to(liked, self.choices)
+        nats = jnp.where(jnp.arange(self.choices[0]) < self.fixed, _CERTAIN, self.preference)
+        bias = every + nats.reshape(-1, *[1] * (every.ndim - 1)) * jnp.broadcast_to(liked, self.choices)
         if self.shared:
             logits = MLP(self.width, every.size, _SMALL, name="choices")(nodes)
         else:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from graphrl.errors import ProblemError
 
 if TYPE_CHECKING:
+    from graphrl.graphs.padding import Sizes
     from graphrl.solvers.base import Solver
 
 # name -> module:function; a `Solver` each (solvers/base.py)
@@ -72,6 +73,17 @@ def find_solver(method: str) -> "Solver":
     module, function = SOLVERS[name].split(":")
     solver = getattr(importlib.import_module(module), function)
     return functools.partial(solver, **_parsed(name, solver, options)) if colon else solver
+
+
+def padded_to(solver: "Solver", sizes: "Sizes | None") -> "Solver":
+    """The solver with graphs padded to these sizes, so that graphs of one size after the other need one program.
+
+    Only for solvers that say so by a parameter `sizes`, because their results do not depend on it; any other is given
+    back as it is.
+    """
+    if sizes is None or "sizes" not in inspect.signature(solver).parameters:
+        return solver
+    return functools.partial(solver, sizes=sizes)  # type: ignore[call-arg]
 
 
 def _parsed(name: str, solver: "Solver", options: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from jax import lax
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.padding import PaddedGraph, pad_batch
+from graphrl.graphs.padding import PaddedGraph, Sizes, pad_batch
 from graphrl.plan import Plan
 from graphrl.solvers import chains as walks
 from graphrl.solvers.base import Budget, Decisions, Progress
@@ -41,6 +41,7 @@ def solve(
     hot: float = 0.01,
     cold: float = 0.0002,
     hint: Decisions | None = None,
+    sizes: Sizes | None = None,
 ) -> Plan:
     """The `Solver` "anneal-keys": whole steps of `chains * tries` evaluations within the budget; at least one.
 
@@ -51,6 +52,8 @@ def solve(
       tries: neighbours that each of them looks at in a step.
       hot, cold: first and last temperature: a rise of the objective by that share is accepted with chance 1/e.
       hint: placement `[n]` and order `[m]` of a known plan, to start from in place of list scheduling.
+      sizes: to pad the graph to; None is its own bucket. They change no result; random starts, which depend on the
+        padding, ignore them.
 
     Raises:
       ProblemError: an option is out of range.
@@ -64,7 +67,8 @@ def solve(
         raise ProblemError(f"hot is {hot} and cold is {cold}: must be above 0, and cold at most hot")
     if budget.evaluations is not None and budget.evaluations < chains * tries:
         chains, tries = 1, budget.evaluations  # one step
-    padded = jax.tree.map(jnp.asarray, pad_batch([graph]))
+    same = hint is not None or start == "list"  # whatever the padding
+    padded = jax.device_put(pad_batch([graph], sizes if same else None))
     clock = Clock(budget, chains * tries)
     search: PopulationSearch[walks.Chains] = PopulationSearch(
         graph,

@@ -30,6 +30,7 @@ import numpy as np
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.padding import Sizes
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Decisions, Progress
 from graphrl.solvers.list_rules import etf, hlfet
@@ -46,9 +47,19 @@ ANNEAL_EVALUATIONS = 8 * 256  # a window of all chains: fewer are not worth a pr
 
 
 def solve(
-    graph: ComputationGraph, problem: Problem, budget: Budget, seed: int, progress: Progress | None = None
+    graph: ComputationGraph,
+    problem: Problem,
+    budget: Budget,
+    seed: int,
+    progress: Progress | None = None,
+    *,
+    sizes: Sizes | None = None,
 ) -> Plan:
     """The `Solver` "auto" (see the module). Its bound is the best that any of its methods proved.
+
+    Args:
+      graph, problem, budget, seed, progress: see `Solver`.
+      sizes: see `solvers.padded_to`.
 
     Raises:
       Interrupted: on Ctrl-C, once there is a plan; it has the best of all so far.
@@ -57,7 +68,7 @@ def solve(
     first = next(plain)
     # on one device `min-cut` improves it soon, by the best order so far
     bound = lower_bound(graph, problem, first[1] if problem.devices > 1 else None)
-    portfolio = Portfolio("auto", graph, problem, budget, seed, progress, bound)
+    portfolio = Portfolio("auto", graph, problem, budget, seed, progress, bound, sizes)
     portfolio.add(itertools.chain([first], plain))
     return portfolio.run(_stages(graph, problem, budget))
 

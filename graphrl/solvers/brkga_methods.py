@@ -6,6 +6,7 @@ import time
 
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.padding import Sizes
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Progress
 from graphrl.solvers.brkga import Parameters
@@ -25,19 +26,21 @@ def solve_options(
     elites: int = 20,
     mutants: int = 20,
     bias: float = 0.7,
+    sizes: Sizes | None = None,
 ) -> Plan:
     """The `Solver` "brkga", from random chromosomes. REGAL's "BRKGA XK" is it with X thousand evaluations.
 
     Args:
       graph, problem, budget, seed, progress: see `Solver`.
       population, elites, mutants, bias: of `brkga.Parameters`.
+      sizes: see `brkga_solver.solve`.
 
     Raises:
       ProblemError: an option is out of range.
       Interrupted: on Ctrl-C, with the best plan so far.
     """
     parameters = Parameters(population, elites, mutants, bias)
-    return solve(graph, problem, budget, seed, progress, parameters=parameters)
+    return solve(graph, problem, budget, seed, progress, parameters=parameters, sizes=sizes)
 
 
 def solve_warm(
@@ -51,6 +54,7 @@ def solve_warm(
     elites: int = 20,
     mutants: int = 20,
     bias: float = 0.7,
+    sizes: Sizes | None = None,
 ) -> Plan:
     """The `Solver` "brkga+": list scheduling and the given order on one device are in the first population.
 
@@ -69,4 +73,5 @@ def solve_warm(
         warm_starts=starts,
         method="brkga+",
         started=started,
+        sizes=sizes,
     )

@@ -31,6 +31,7 @@ def solve(
     proposals: Callable[[Sizes], BetaTable] | None = None,
     method: str = "brkga",
     started: float | None = None,
+    sizes: Sizes | None = None,
 ) -> Plan:
     """BRKGA: whole generations within the budget; one smaller one if it is less than a generation.
 
@@ -42,6 +43,7 @@ def solve(
         in mutants (choices `[k, 1]`); None is uniform.
       method: what the plan is said to be found by.
       started: when that began, by `time.perf_counter`; None is now.
+      sizes: to pad the graph to; None is its own bucket. They change no result.
 
     Raises:
       Interrupted: on Ctrl-C, with the best plan so far.
@@ -49,7 +51,7 @@ def solve(
     started = time.perf_counter() if started is None else started
     if budget.evaluations is not None and budget.evaluations < parameters.offspring:
         parameters = parameters.shrunk(budget.evaluations)
-    padded = jax.tree.map(jnp.asarray, pad_batch([graph]))
+    padded = jax.device_put(pad_batch([graph], sizes))
     starts = warm_starts[: parameters.offspring]
     initial = jnp.asarray(chromosomes(graph, problem, padded.sizes, starts)) if starts else None
     keys = jax.random.key(seed)[None]

@@ -22,7 +22,7 @@ import numpy as np
 from graphrl.costs.fitness import objective
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.padding import PaddedGraph, pad_batch
+from graphrl.graphs.padding import PaddedGraph, Sizes, pad_batch
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Progress
 from graphrl.solvers.batch import run_batch
@@ -61,9 +61,19 @@ class Grid:
 
 
 def solve(
-    graph: ComputationGraph, problem: Problem, budget: Budget, seed: int, progress: Progress | None = None
+    graph: ComputationGraph,
+    problem: Problem,
+    budget: Budget,
+    seed: int,
+    progress: Progress | None = None,
+    *,
+    sizes: Sizes | None = None,
 ) -> Plan:
     """The `Solver` "brkga-tuned": BRKGA with the stored setting of the problem's objective.
+
+    Args:
+      graph, problem, budget, seed, progress: see `Solver`.
+      sizes: see `brkga_solver.solve`.
 
     Raises:
       Interrupted: on Ctrl-C, with the best plan so far.
@@ -78,6 +88,7 @@ def solve(
         parameters=Parameters(best.population, best.elites, best.mutants, best.elite_bias),
         proposals=lambda sizes: op_proposals([(best.alpha, best.beta)], sizes, problem.devices, 1),
         method="brkga-tuned",
+        sizes=sizes,
     )
 
 

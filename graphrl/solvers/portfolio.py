@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.padding import Sizes
 from graphrl.plan import Plan
-from graphrl.solvers import find_solver
+from graphrl.solvers import find_solver, padded_to
 from graphrl.solvers.base import Budget, Decisions, Interrupted, Progress
 
 ROUNDING = 1e-5  # relative: the device knows values as float32; an exact look follows
@@ -51,10 +52,11 @@ class Portfolio:
         seed: int,
         progress: Progress | None,
         bound: float,
+        sizes: Sizes | None = None,
     ) -> None:
         self.bound = bound
         self._method, self._graph, self._problem, self._budget = method, graph, problem, budget
-        self._seed, self._progress = seed, progress
+        self._seed, self._progress, self._sizes = seed, progress, sizes
         self._started = time.perf_counter()
         self._plans: list[Plan] = []
 
@@ -120,7 +122,7 @@ class Portfolio:
         )
         ranked = [plan.decisions(self._graph) for plan in sorted(self._plans, key=_rank)]
         try:
-            solver = find_solver(stage.method)
+            solver = padded_to(find_solver(stage.method), self._sizes)
             found = solver(self._graph, self._problem, part, self._seed, self._watch, **stage.options(ranked))
         except ProblemError:  # the method does not take such graphs or problems
             return

@@ -9,6 +9,7 @@ from graphrl.envs.proposal.coding import CodingName
 from graphrl.errors import ProblemError
 from graphrl.solvers.brkga import Parameters
 
+Genes = Literal["all", "priorities"]
 Encoder = Literal["message-passing", "recurrent"]
 
 
@@ -22,6 +23,9 @@ class RegalConfig:
       parameters: of BRKGA.
       coding: how an op's Beta distributions are chosen: "moments" (mean and variance together, ICLR) or "shapes"
         (alpha and beta apart, workshop).
+      genes: that proposals are learned for: "all" of an op, the papers', or its "priorities" alone; its affinities to
+        devices are then uniform. Affinities learned at few evaluations cost 1 to 2 points at 5000 (makespan and peak
+        memory, every policy that we took them out of).
       encoder: "message-passing" (REGAL) or "recurrent" (its baseline GAS).
       rounds: of messages, T; 0 sees ops alone.
       width: of all vectors and hidden layers.
@@ -42,11 +46,12 @@ class RegalConfig:
     problem: Problem = Problem("makespan", 2)
     evaluations: int = 400
     parameters: Parameters = Parameters()
-    coding: CodingName = "moments"
+    coding: CodingName = "shapes"
+    genes: Genes = "priorities"
     encoder: Encoder = "message-passing"
     rounds: int = 2
     width: int = 32
-    preference: float = 2.0
+    preference: float = 3.0
     actions: int = 8
     learning_rate: float = 3e-3
     gradient_norm: float = 1.0
@@ -70,6 +75,6 @@ class RegalConfig:
         for name in ("preference", "entropy", "baseline_error"):
             if not getattr(self, name) >= 0:
                 raise ProblemError(f"{name} is {getattr(self, name)!r}: must be at least 0")
-        for name, known in (("coding", CodingName), ("encoder", Encoder), ("baseline", Baseline)):
+        for name, known in (("coding", CodingName), ("genes", Genes), ("encoder", Encoder), ("baseline", Baseline)):
             if getattr(self, name) not in get_args(known):
                 raise ProblemError(f"{name} is {getattr(self, name)!r}: must be one of {', '.join(get_args(known))}")

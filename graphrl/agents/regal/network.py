@@ -29,6 +29,7 @@ def networks(config: RegalConfig) -> Networks:
         preferred=known.uniform,
         preference=config.preference,
         shared=config.coding == "moments",
+        fixed=devices if config.genes == "priorities" else 0,
     )
     # rewards are -o_a / o_s: -1 is standard BRKGA
     baseline = GraphValue(encoder=_encoder(config), width=config.width, typical=-1.0)

@@ -2,13 +2,13 @@
 
 import dataclasses
 import functools
+import hashlib
 import json
 import os
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import serialization
 
@@ -16,7 +16,7 @@ from graphrl.agents import reinforce
 from graphrl.agents.regal.config import RegalConfig
 from graphrl.agents.regal.network import networks
 from graphrl.costs.problem import Objective
-from graphrl.envs.proposal.coding import coding, proposals
+from graphrl.envs.proposal.coding import chosen, coding, gene_choices
 from graphrl.envs.proposal.env import observe
 from graphrl.envs.proposal.instance import ProposalParams, instance
 from graphrl.errors import GraphrlError
@@ -44,16 +44,21 @@ class Policy:
     params: Any
     note: str = ""
 
+    @functools.cached_property
+    def digest(self) -> str:
+        """16 hexadecimal digits of what it is: settings and parameters."""
+        parts = [json.dumps(as_dict(self.config), sort_keys=True).encode()]
+        parts += [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(self.params)]
+        return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
+
     def propose(self, params: ProposalParams, seed: int = 0) -> BetaTable:
         """Proposals for one instance, as `brkga.init` takes them: choices `[k, 1]`.
 
         They are sampled, as in training and in the papers, so that ops which look alike get different proposals. The
         likeliest ones were 1 to 3% worse than that on two of three policies that we compared.
         """
-        config = self.config
-        action = _sampled(self.params, params, jax.random.key(seed), config)
-        table = proposals(action, coding(config.coding), params.graph.sizes, config.problem.devices)
-        return jax.tree.map(jnp.asarray, table)
+        choice = _sampled(self.params, params, jax.random.key(seed), self.config)
+        return chosen(choice[:, None], coding(self.config.coding))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes it, whole or not at all.
@@ -75,11 +80,26 @@ class Policy:
 def load(path: str | os.PathLike[str]) -> Policy:
     """The policy of a file that `Policy.save` wrote, or of a checkpoint of `graphrl train` (a folder).
 
+    What was read once is remembered until the file, or the folder's checkpoint, is another.
+
     Raises:
       GraphrlError: it cannot be read, or is no policy of REGAL; one line says why.
     """
-    if os.path.isdir(path):
-        return _of_checkpoint(path)
+    is_folder = os.path.isdir(path)
+    found = checkpoints.find(path) if is_folder else Path(path)
+    try:
+        state = os.stat(found / checkpoints.INFO if is_folder else found)
+    except (OSError, ValueError):
+        return _of_file(path)  # which says what is wrong
+    return _remembered(found.absolute(), is_folder, state.st_mtime_ns, state.st_ino, state.st_size)
+
+
+@functools.lru_cache(maxsize=16)
+def _remembered(path: Path, is_folder: bool, *_: int) -> Policy:
+    return _of_checkpoint(path) if is_folder else _of_file(path)
+
+
+def _of_file(path: str | os.PathLike[str]) -> Policy:
     with content(path) as data:
         text = bytes(data)
     try:
@@ -99,7 +119,6 @@ def fits(params: Any, config: RegalConfig) -> bool:
     return bool(shapes[0] == shapes[1])
 
 
-@functools.cache
 def default(objective: Objective) -> Policy:
     """The policy for an objective that the package ships.
 
@@ -118,7 +137,7 @@ def smallest() -> ProposalParams:
     return instance(ComputationGraph("smallest", (first, second)))
 
 
-def _of_checkpoint(path: str | os.PathLike[str]) -> Policy:
+def _of_checkpoint(path: Path) -> Policy:
     found = checkpoints.read(path)
     if found.info.agent != "regal":
         raise GraphrlError(f"{shown(path)} is a checkpoint of {found.info.agent!r}: must be one of 'regal'")
@@ -138,4 +157,5 @@ def _checked(path: str | os.PathLike[str], config: dict[str, Any], params: Any, 
 
 @functools.partial(jax.jit, static_argnames="config")
 def _sampled(params: Any, seen: ProposalParams, key: jax.Array, config: RegalConfig) -> jax.Array:
-    return reinforce.sample(key, networks(config).policy.apply(params, observe(seen)))
+    action = reinforce.sample(key, networks(config).policy.apply(params, observe(seen)))
+    return gene_choices(action, coding(config.coding), seen.graph.sizes, config.problem.devices)

@@ -31,6 +31,7 @@ def solve(
     progress: Progress | None = None,
     *,
     checkpoint: str = "",
+    sizes: Sizes | None = None,
 ) -> Plan:
     """The `Solver` "regal": BRKGA with proposals that the policy makes for the graph.
 
@@ -38,12 +39,13 @@ def solve(
       graph, problem, budget, seed, progress: see `Solver`.
       checkpoint: of `graphrl train regal`, or a file of `Policy.save`; by default the policy that the package ships
         for the objective.
+      sizes: see `brkga_solver.solve`.
 
     Raises:
       GraphrlError: the checkpoint cannot be read, or is for another number of devices.
       Interrupted: on Ctrl-C, with the best plan so far.
     """
-    return _solve("regal", graph, problem, budget, seed, progress, checkpoint)
+    return _solve("regal", graph, problem, budget, seed, progress, checkpoint, sizes)
 
 
 def solve_warm(
@@ -54,6 +56,7 @@ def solve_warm(
     progress: Progress | None = None,
     *,
     checkpoint: str = "",
+    sizes: Sizes | None = None,
 ) -> Plan:
     """The `Solver` "regal+": the plans that `auto` begins with, list scheduling among them, are in the first
     population.
@@ -62,7 +65,7 @@ def solve_warm(
     """
     started = time.perf_counter()
     starts = list(candidates(graph, problem, budget))
-    return _solve("regal+", graph, problem, budget, seed, progress, checkpoint, starts=starts, started=started)
+    return _solve("regal+", graph, problem, budget, seed, progress, checkpoint, sizes, starts=starts, started=started)
 
 
 def solve_samples(
@@ -73,12 +76,26 @@ def solve_samples(
     progress: Progress | None = None,
     *,
     checkpoint: str = "",
+    sizes: Sizes | None = None,
 ) -> Plan:
     """The `Solver` "idrs": the best of independent samples from the proposals.
 
     Args and errors: as `solve`.
     """
-    return _solve("idrs", graph, problem, budget, seed, progress, checkpoint, parameters=_ONLY_MUTANTS)
+    return _solve("idrs", graph, problem, budget, seed, progress, checkpoint, sizes, parameters=_ONLY_MUTANTS)
+
+
+def digest(problem: Problem, *, checkpoint: str = "", **_: object) -> str:
+    """Of the policy that the methods above play (`agents.digest`). Takes their options.
+
+    Raises:
+      GraphrlError: it cannot be read.
+    """
+    return _chosen(problem, checkpoint).digest
+
+
+def _chosen(problem: Problem, checkpoint: str) -> policy.Policy:
+    return policy.load(checkpoint) if checkpoint else policy.default(problem.objective)
 
 
 def _solve(
@@ -89,13 +106,14 @@ def _solve(
     seed: int,
     progress: Progress | None,
     checkpoint: str,
+    sizes: Sizes | None,
     *,
     parameters: Parameters | None = None,
     starts: Sequence[Decisions] = (),
     started: float | None = None,
 ) -> Plan:
     started = time.perf_counter() if started is None else started
-    chosen = policy.load(checkpoint) if checkpoint else policy.default(problem.objective)
+    chosen = _chosen(problem, checkpoint)
     devices = chosen.config.problem.devices
     if problem.devices != devices:
         raise ProblemError(f"method {method!r} has a policy for {devices} devices: must not be {problem.devices}")
@@ -114,4 +132,5 @@ def _solve(
         proposals=proposals,
         method=method,
         started=started,
+        sizes=sizes,
     )
