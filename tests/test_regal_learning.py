@@ -10,7 +10,7 @@ from graphrl.envs.proposal.instance import instances
 from graphrl.graphs.datasets.regal_like import regal_like
 from graphrl.graphs.padding import common_sizes
 
-UPDATES, GRAPHS = 200, 8
+UPDATES, GRAPHS = 100, 8
 
 
 @pytest.mark.slow

@@ -24,8 +24,8 @@ class RegalConfig:
       coding: how an op's Beta distributions are chosen: "moments" (mean and variance together, ICLR) or "shapes"
         (alpha and beta apart, workshop).
       genes: that proposals are learned for: "all" of an op, the papers', or its "priorities" alone; its affinities to
-        devices are then uniform. Affinities learned at few evaluations cost 1 to 2 points at 5000 (makespan and peak
-        memory, every policy that we took them out of).
+        devices are then uniform. Affinities learned at few evaluations cost 0.4 to 2.9 points at 5000 (makespan
+        and peak memory, every policy that we took them out of).
       encoder: "message-passing" (REGAL) or "recurrent" (its baseline GAS).
       rounds: of messages, T; 0 sees ops alone.
       width: of all vectors and hidden layers.

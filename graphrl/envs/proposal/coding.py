@@ -7,7 +7,7 @@ indices, eq. 1). Neither prints its values. Ours:
 - "moments": the uniform distribution, and fifteen means of one small spread, alpha + beta = 128. The variance of a Beta
   distribution is mean (1 - mean) / (alpha + beta + 1), below mean (1 - mean) always. Many means and a small variance
   say in which order ops should run, and whether the affinities of two devices differ for sure, in most samples or at
-  random: policies learned faster and became better than with five means at each of three spreads.
+  random: at few evaluations policies learned faster than with five means at each of three spreads.
 - "shapes": alpha and beta each from powers of two from 1/2 to 16; (1, 1) is the uniform.
 
 The uniform is among the choices of both, and is exact: an action that chooses it for all genes earns -1.
