@@ -50,8 +50,9 @@ def test_every_package_is_in_the_wheel(wheel: Path) -> None:
     shipped = {name for name in zipfile.ZipFile(wheel).namelist() if not name.split("/")[0].endswith(".dist-info")}
     modules = {str(path.relative_to(ROOT)) for path in (ROOT / "graphrl").rglob("*.py")}
     data = {"graphrl/py.typed", "graphrl/bench/reference.cpp", "graphrl/solvers/brkga_tuned.json"}
-    zoo = {str(path.relative_to(ROOT)) for path in (ROOT / "graphrl/graphs/datasets/zoo/data").iterdir()}
-    assert shipped == modules | data | zoo
+    for folder in ("graphs/datasets/zoo/data", "agents/regal/defaults"):
+        data |= {str(path.relative_to(ROOT)) for path in (ROOT / "graphrl" / folder).iterdir()}
+    assert shipped == modules | data
     folders = {path.parent for path in (ROOT / "graphrl").rglob("*.py")}
     assert [folder for folder in folders if not (folder / "__init__.py").is_file()] == []
 

@@ -18,6 +18,9 @@ from graphrl.envs.proposal.instance import ProposalParams
 from graphrl.errors import ProblemError
 
 AXIS = "graphs"
+# Adam's: gradients that cancel to rounding errors (below 1e-7; a gradient's elements are some 1e-4) must not become
+# steps of full length, which another order of summation, on other devices, would turn round.
+EPSILON = 1e-6
 
 
 class LearnerState(NamedTuple):
@@ -48,7 +51,9 @@ class Learner:
         self.mesh = _all_devices() if mesh is None else mesh
         self._networks = networks(config)
         self._env = ProposalEnv(config.problem, config.evaluations, config.parameters, config.coding)
-        self._optimiser = optax.chain(optax.clip_by_global_norm(config.gradient_norm), optax.adam(config.learning_rate))
+        self._optimiser = optax.chain(
+            optax.clip_by_global_norm(config.gradient_norm), optax.adam(config.learning_rate, eps=EPSILON)
+        )
         self._weights = reinforce.Weights(config.baseline, config.entropy, config.baseline_error, config.clip)
         everywhere, by_graph = PartitionSpec(), PartitionSpec(self.mesh.axis_names[0])
         spread = functools.partial(
