@@ -24,13 +24,13 @@ FIRST = 12  # ops that are probed first
 PRECISE = 2e-4  # of the peak: the largest provable T is known so well
 
 
-def probed_bound(graph: ComputationGraph, cuts: Cuts, arcs: int, ops: Sequence[int], low: int, high: int) -> int:
+def probed_bound(graph: ComputationGraph, cuts: Cuts, cost: int, ops: Sequence[int], low: int, high: int) -> int:
     """Bytes that no order's peak is below, at least `low`.
 
     Args:
       graph: of n ops.
       cuts: of the graph.
-      arcs: of the network of all its ops.
+      cost: of a cut of the whole graph, in microseconds or so (`cuts.work`).
       ops: those that need most first.
       low: a bound that is known.
       high: bytes that some order stays within.
@@ -38,7 +38,7 @@ def probed_bound(graph: ComputationGraph, cuts: Cuts, arcs: int, ops: Sequence[i
     if graph.arrays.num_ops > MAX_OPS:
         return low
     known, target = _Orders(graph), high  # every order below `high` is among those of `known`
-    probes = _Probes(cuts, arcs)
+    probes = _Probes(cuts, cost)
     while high - low > PRECISE * high and probes.work < WORK:
         tried = known.copy()
         if probes.contradiction(tried, target, ops[:FIRST]):
@@ -92,8 +92,8 @@ class _Probes:
     work: that all cuts so far have taken, in microseconds or so.
     """
 
-    def __init__(self, cuts: Cuts, arcs: int) -> None:
-        self._cuts, self._arcs = cuts, arcs
+    def __init__(self, cuts: Cuts, cost: int) -> None:
+        self._cuts, self._cost = cuts, cost
         self.work = 0
 
     def contradiction(self, orders: _Orders, target: int, ops: Sequence[int]) -> bool:
@@ -155,5 +155,5 @@ class _Probes:
         if other is not None:
             phase[orders.before[other] if early else orders.before[:, other]] = DONE if early else LATER
             phase[other] = DONE if early else LATER
-        self.work += 60 + self._arcs // 100 + int((phase == OPEN).sum()) // 8
+        self.work += 60 + self._cost // 100 + int((phase == OPEN).sum()) // 8
         return self._cuts.least(op, phase, late=late)
