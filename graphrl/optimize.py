@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from graphrl.agents import METHODS
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Objective, Problem, Transfer
 from graphrl.errors import ProblemError
@@ -16,13 +15,11 @@ from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.readers import read_graph
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip
 from graphrl.plan import Plan
-from graphrl.solvers import SOLVERS, find_solver
+from graphrl.solvers import find_solver
 from graphrl.solvers.base import Budget, Interrupted, Progress
 
 DEFAULT_SECONDS = 10.0
 MAX_SEED = 2**32 - 1  # what a jax key holds without x64
-
-SOLVERS.update(METHODS)  # trained agents are solvers too, but solvers do not know agents
 
 Model = ComputationGraph | str | os.PathLike[str] | Callable[..., Any]
 

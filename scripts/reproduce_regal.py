@@ -1,9 +1,10 @@
 """REGAL against classical methods on graphs that it has not seen: the tables of the paper, with their pictures.
 
 sections:
-  synthetic     makespan of random DAGs (rendezvous, 2 devices): every method at equal evaluations, some at equal time
+  synthetic     makespan of random DAGs (rendezvous, 2 devices): every method at equal evaluations
   zoo-makespan  the same for programs of the model zoo and variants of them (link, 2 devices)
   zoo-memory    the same for their peak memory on 2 devices
+  time          some methods at equal time (--times, --task)
   limits        quality against the evaluation limit (--limits, --task)
   ablation      rounds of messages, training curves, entropy of actions (--rounds, --task)
   overhead      seconds of REGAL beside BRKGA's (--task)
@@ -27,7 +28,7 @@ from functools import partial
 from pathlib import Path
 
 from opponents.settings import Interrupted, make_parser, parse_arguments, parse_times, write_section
-from regal import limits, tables
+from regal import limits, tables, timed
 from regal.ablation import ablation
 from regal.overhead import overhead, throughput
 from regal.policies import Policies
@@ -39,11 +40,13 @@ from graphrl.errors import GraphrlError
 
 SECTIONS: dict[str, Callable[[Settings], Iterator[str]]] = {
     **{task: partial(tables.table, task=task) for task in TASKS},
+    "time": timed.timed,
     "limits": limits.limits,
     "ablation": ablation,
     "overhead": overhead,
     "throughput": throughput,
 }
+METHODS = tuple(dict.fromkeys((*tables.PAPER, *tables.BESIDE, *timed.METHODS)))
 
 
 def main() -> None:
@@ -61,7 +64,7 @@ def main() -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = make_parser(str(__doc__), SECTIONS, "1,5", f"of {', '.join(tables.METHODS)}", "out/regal-tables")
+    parser = make_parser(str(__doc__), SECTIONS, "1,5", f"of {', '.join(METHODS)}", "out/regal-tables")
     parser.add_argument("--graphs", type=int, default=200, metavar="N", help="unseen ones, of a task (default: 200)")
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="of search and of training (default: 3)")
     parser.add_argument("--evaluations", type=int, default=5_000, metavar="N", help="of each search (default: 5000)")
@@ -89,9 +92,9 @@ def _settings(args: argparse.Namespace) -> Settings:
     for name in ("graphs", "seeds", "evaluations"):
         if getattr(args, name) < 1:
             raise GraphrlError(f"--{name} {getattr(args, name)}: must be at least 1")
-    unknown = set(args.methods or ()) - set(tables.METHODS)
+    unknown = set(args.methods or ()) - set(METHODS)
     if unknown:
-        raise GraphrlError(f"unknown method {min(unknown)!r}: known are {', '.join(tables.METHODS)}")
+        raise GraphrlError(f"unknown method {min(unknown)!r}: known are {', '.join(METHODS)}")
     args.out.mkdir(parents=True, exist_ok=True)
     quick = args.quick
     return Settings(

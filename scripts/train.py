@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from graphrl.agents.regal.policy import Policy, load
+from graphrl.agents.regal.policy import Policy
 from graphrl.bench.machine import cores
 from graphrl.cli import main as graphrl
 from graphrl.compare.compiling import compile_clock
@@ -70,7 +70,7 @@ def main() -> int:
         return code
     print(f"comparing on {args.graphs} unseen graphs", file=sys.stderr, flush=True)
     graphs = load_graphs([name.format(args.graphs // len(UNSEEN)) for name in UNSEEN])
-    rows = compare(load(run), graphs, args.evaluations, args.seed)
+    rows = compare(Policy.load(run), graphs, args.evaluations, args.seed)
     write_atomically(args.out / "rows.jsonl", lambda file: file.write(json_lines(rows)))
     write_figure(histogram_figure(rows, "brkga"), str(args.out / "improvements.png"))
     print_tables(rows)

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from graphrl.agents import digest
-from graphrl.agents.regal import policy
 from graphrl.agents.regal.config import RegalConfig
 from graphrl.agents.regal.network import networks
-from graphrl.agents.regal.policy import Policy
+from graphrl.agents.regal.policy import Policy, smallest
 from graphrl.costs.problem import Problem
 from graphrl.envs.proposal.coding import coding
 from graphrl.envs.proposal.env import observe
@@ -32,7 +31,7 @@ PROBLEM = Problem("makespan", 2)
 
 def untrained(config: RegalConfig = CONFIG, preferred: int = 0) -> Policy:
     """A policy that chooses option `preferred` everywhere (0 is the uniform of "moments")."""
-    params = jax.jit(networks(config).policy.init)(jax.random.key(0), observe(policy.smallest()))
+    params = jax.jit(networks(config).policy.init)(jax.random.key(0), observe(smallest()))
     last = params["choices"]["Dense_1"]
     bias = np.zeros((config.problem.devices + 1, 16), np.float32)
     bias[:, preferred] = 100.0  # no sample is another
@@ -48,7 +47,7 @@ def saved(tmp_path: Path) -> str:
 
 
 def test_a_policy_comes_back_from_its_file(saved: str) -> None:
-    found, made = policy.load(saved), untrained()
+    found, made = Policy.load(saved), untrained()
     assert found.config == made.config
     assert found.note == "by hand"
     assert jax.tree.all(jax.tree.map(np.array_equal, found.params, made.params))
@@ -81,10 +80,10 @@ def test_padding_changes_no_result(saved: str) -> None:
 
 
 def test_a_policy_is_read_once_until_its_file_changes(saved: str) -> None:
-    first = policy.load(saved)
-    assert policy.load(saved) is first
+    first = Policy.load(saved)
+    assert Policy.load(saved) is first
     untrained(preferred=3).save(saved)
-    assert policy.load(saved) is not first
+    assert Policy.load(saved) is not first
 
 
 def test_a_digest_is_of_the_content(saved: str, tmp_path: Path) -> None:
@@ -127,7 +126,7 @@ def test_methods_are_known_to_optimize(saved: str) -> None:
 
 
 def test_a_default_that_does_not_exist_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(policy, "DEFAULTS", tmp_path)
+    monkeypatch.setattr(Policy, "defaults", tmp_path)
     with pytest.raises(GraphrlError, match="no policy for makespan comes with graphrl: name one"):
         find_solver("regal")(GRAPH, PROBLEM, Budget(evaluations=80), 0)
 
@@ -141,12 +140,12 @@ def test_files_that_are_no_policy_are_refused_in_one_line(tmp_path: Path, saved:
     from flax import serialization
 
     with pytest.raises(GraphrlError, match="cannot read"):
-        policy.load(tmp_path / "none")
+        Policy.load(tmp_path / "none")
     (tmp_path / "text").write_text("hello")
     with pytest.raises(GraphrlError, match="is no policy"):
-        policy.load(tmp_path / "text")
+        Policy.load(tmp_path / "text")
     with pytest.raises(GraphrlError, match="no checkpoint"):
-        policy.load(tmp_path)
+        Policy.load(tmp_path)
     value: dict[str, Any] = serialization.msgpack_restore(Path(saved).read_bytes())
     other = untrained(dataclasses.replace(CONFIG, width=4)).params
     for change, fault in (
@@ -157,5 +156,5 @@ def test_files_that_are_no_policy_are_refused_in_one_line(tmp_path: Path, saved:
         data = serialization.msgpack_serialize({**value, **change})
         (tmp_path / "changed").write_bytes(data)
         with pytest.raises(GraphrlError, match=fault) as error:
-            policy.load(tmp_path / "changed")
+            Policy.load(tmp_path / "changed")
         assert "\n" not in str(error.value)

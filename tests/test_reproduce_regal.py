@@ -100,7 +100,7 @@ def test_unseen_graphs_are_not_those_of_training(monkeypatch: pytest.MonkeyPatch
     assert [graph.name for graph in load_graphs(DataConfig().test)] == [
         graph.name for graph in tasks.unseen("synthetic", 200, False)
     ]
-    programs = tasks._programs("test-split", tasks.TEST_OPS, False)
+    programs = tasks._programs("test", False)
     graphs = tasks.unseen("zoo-memory", len(programs) + 2, False)
     assert len({graph.name for graph in graphs}) == len(programs) + 2
     assert {split(name) for name in programs} == {"test"}
@@ -148,13 +148,13 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 def test_tables_and_pictures(tmp_path: Path) -> None:
     saved(tmp_path / "policy", untrained(CONFIG))
-    options = ["--quick", "--seeds", "1", "--sections", "synthetic,limits,overhead"]
+    options = ["--quick", "--seeds", "1", "--sections", "synthetic,time,limits,overhead"]
     options += ["--methods", "brkga,regal,list", "--checkpoints", "policy"]
     done = run(tmp_path, *options)
     assert done.returncode == 0, done.stderr
     out = tmp_path / "out"
     pictures = {"synthetic-improvements.png", "synthetic-time.png", "synthetic-limits.png"}
-    texts = {"synthetic.md", "limits.md", "overhead.md"}
+    texts = {"synthetic.md", "time.md", "limits.md", "overhead.md"}
     assert {path.name for path in out.iterdir()} == {"runs.jsonl", "policies", *texts, *pictures}
     assert all((out / name).read_bytes().startswith(b"\x89PNG") for name in pictures)
     table = (out / "synthetic.md").read_text()

@@ -1,39 +1,23 @@
 """The training loop: the same parameters however often it is stopped, and on however many devices."""
 
 import json
-import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 import pytest
 from tiny_agent import TINY, train_tiny
+from training_processes import assert_same, final_state, finish, start, start_together
 
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.training.checkpoints import find, read
 from graphrl.training.loop import TrainingError
 from graphrl.training.metrics import read_metrics
 
-SCRIPT = Path(__file__).with_name("tiny_agent.py")
-ENVIRONMENT = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(SCRIPT.parent), "XLA_FLAGS": ""}
-
-
-def final_state(folder: Path) -> dict[str, np.ndarray]:
-    """The leaves of the last checkpoint by their places."""
-    last = sorted(folder.glob("step-*"))[-1]
-    return {str(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(read(last).state)}
-
-
-def assert_same(one: dict[str, np.ndarray], other: dict[str, np.ndarray], tolerance: float = 0.0) -> None:
-    assert one.keys() == other.keys()
-    for name in one:
-        np.testing.assert_allclose(one[name], other[name], rtol=tolerance, atol=tolerance, err_msg=name)
+SCRIPT = str(Path(__file__).with_name("tiny_agent.py"))
 
 
 @pytest.fixture(scope="module")
@@ -118,20 +102,6 @@ def test_no_checkpoint_is_one_line(tmp_path: Path) -> None:
         find(tmp_path / "nowhere")
 
 
-def start(folder: Path, *more: str, **environment: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-P", str(SCRIPT), str(folder), *more]
-    return subprocess.Popen(
-        command, env=ENVIRONMENT | environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
-def finish(process: subprocess.Popen[str]) -> str:
-    """Waits for its end; gives the last line that it has printed (Gloo prints too)."""
-    out, err = process.communicate(timeout=180)
-    assert process.returncode == 0, err
-    return out.splitlines()[-1]
-
-
 SLOW_RUN = ("training.steps=150", "training.checkpoint_every=1", "training.validate_every=10")
 
 
@@ -139,11 +109,11 @@ SLOW_RUN = ("training.steps=150", "training.checkpoint_every=1", "training.valid
 def test_kill_at_any_moment_changes_nothing(tmp_path: Path) -> None:
     """kill -9 of the process at random moments, of which most fall into writing checkpoints, as these are frequent."""
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert finish(start(whole, *SLOW_RUN)) == "150"
+    assert finish(start([SCRIPT, str(whole), *SLOW_RUN])) == "150"
     moments = random.Random(0)
     kills = 0
     while kills < 4:
-        process = start(killed, *SLOW_RUN)
+        process = start([SCRIPT, str(killed), *SLOW_RUN])
         while process.poll() is None and _lines(killed) < 1 + 25 * kills:
             time.sleep(0.01)
         time.sleep(moments.random())
@@ -151,7 +121,7 @@ def test_kill_at_any_moment_changes_nothing(tmp_path: Path) -> None:
         _, err = process.communicate(timeout=60)
         assert process.returncode == -signal.SIGKILL, err
         kills += 1
-    assert finish(start(killed, *SLOW_RUN)) == "150"
+    assert finish(start([SCRIPT, str(killed), *SLOW_RUN])) == "150"
     assert_same(final_state(killed), final_state(whole))
     assert _losses(killed) == _losses(whole)
 
@@ -167,9 +137,8 @@ def _losses(folder: Path) -> list[Any]:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_with_a_checkpoint(tmp_path: Path, number: signal.Signals) -> None:
-    process = start(
-        tmp_path, "training.steps=100000", "training.checkpoint_every=100000", "training.validate_every=90000"
-    )
+    rarely = ("training.checkpoint_every=100000", "training.validate_every=90000")
+    process = start([SCRIPT, str(tmp_path), "training.steps=100000", *rarely])
     while process.poll() is None and _lines(tmp_path) <= 5:
         time.sleep(0.02)
     process.send_signal(number)
@@ -180,25 +149,9 @@ def test_a_signal_ends_with_a_checkpoint(tmp_path: Path, number: signal.Signals)
 @pytest.mark.slow
 def test_two_processes_and_two_devices_give_what_one_gives(whole: Path, tmp_path: Path) -> None:
     """`whole` ran on the two devices of the tests."""
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        address = f"localhost:{probe.getsockname()[1]}"
     one, two = tmp_path / "one", tmp_path / "two"
-    alone = start(one, JAX_NUM_CPU_DEVICES="1")
-    together = [
-        start(
-            two,
-            "--distributed",
-            JAX_NUM_CPU_DEVICES="1",
-            JAX_COORDINATOR_ADDRESS=address,
-            JAX_NUM_PROCESSES="2",
-            JAX_PROCESS_ID=str(number),
-        )
-        for number in range(2)
-    ]
-    for process in (alone, *together):
+    alone = start([SCRIPT, str(one)], JAX_NUM_CPU_DEVICES="1")
+    for process in (alone, *start_together([SCRIPT, str(two), "--distributed"])):
         assert finish(process) == "12"
     assert_same(final_state(one), final_state(whole), 1e-5)
     assert_same(final_state(two), final_state(whole), 1e-5)

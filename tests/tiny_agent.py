@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -18,8 +18,9 @@ from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes
 from graphrl.training.config import RunConfig, parsed
 from graphrl.training.data import DataConfig
+from graphrl.training.folder import has_run
 from graphrl.training.learner import Agent
-from graphrl.training.run import Result, has_run, run_config, train
+from graphrl.training.run import Result, run_config, train
 from graphrl.training.schedule import Schedule
 
 
@@ -73,6 +74,9 @@ class TinyLearner:
     @functools.partial(jax.jit, static_argnums=0)
     def evaluate(self, params: dict[str, jax.Array], key: jax.Array, batch: dict[str, jax.Array]) -> Any:
         return {"negative_error": -jnp.mean((batch["features"] @ params["w"] + params["b"] - batch["target"]) ** 2)}
+
+    def validated(self, state: TinyState, values: Mapping[str, float]) -> TinyState:
+        return state
 
 
 def tiny_batch(graphs: Sequence[ComputationGraph], to: Sizes) -> dict[str, np.ndarray]:

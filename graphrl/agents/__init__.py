@@ -1,8 +1,9 @@
 """Agents: one folder a published system (regal, topoformer, go, egrl), and the algorithms that they share.
 
 Each folder has the same files: config, network, learner (DESIGN.md 5), and an `AGENT` that says what the training loop
-and the commands need of it. A trained agent is a solver too, so that tables compare it with the classical ones. The
-code stands here; `agents` at the top of the repository is a link to this folder.
+and the commands need of it. A trained agent is a solver too, so that tables compare it with the classical ones: its
+methods are named in `solvers.TRAINED`. The code stands here; `agents` at the top of the repository is a link to this
+folder.
 """
 
 import contextlib
@@ -10,6 +11,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from graphrl.errors import GraphrlError, ProblemError
+from graphrl.solvers import TRAINED, find_solver
 
 if TYPE_CHECKING:
     from graphrl.costs.problem import Problem
@@ -19,13 +21,7 @@ if __name__ != "graphrl.agents":  # through the link: a second copy of every cla
     raise ImportError(f"this is graphrl.agents, imported as {__name__!r}: write `import graphrl.agents`")
 
 # name -> module with an `AGENT` (training/learner.py), imported when it is asked for
-AGENTS = {"regal": "graphrl.agents.regal.agent"}
-
-METHODS: dict[str, str] = {  # name -> module:function, as `solvers.SOLVERS`, which they are added to
-    "regal": "graphrl.agents.regal.solver:solve",  # BRKGA with learned proposals
-    "regal+": "graphrl.agents.regal.solver:solve_warm",  # the same from the best plain plans
-    "idrs": "graphrl.agents.regal.solver:solve_samples",  # samples from the learned proposals, without search
-}
+AGENTS = {"regal": "graphrl.agents.regal.agent", "topoformer": "graphrl.agents.topoformer.agent"}
 
 
 def find_agent(name: str) -> "Agent":
@@ -49,13 +45,11 @@ def digest(method: str, problem: "Problem") -> str:
       ProblemError: the method is unknown, or has no such option.
     """
     name = method.partition(":")[0]
-    if name not in METHODS:
+    if name not in TRAINED:
         return ""
-    from graphrl.solvers import find_solver
-
     solver = find_solver(method)
     options = getattr(solver, "keywords", {})
     with contextlib.suppress(GraphrlError):
-        found: str = importlib.import_module(METHODS[name].split(":")[0]).digest(problem, **options)
+        found: str = importlib.import_module(TRAINED[name].split(":")[0]).digest(problem, **options)
         return found
     return ""

@@ -1,7 +1,7 @@
-"""REINFORCE for a contextual bandit with factored discrete actions (Williams 1992; REGAL, ICLR paper, section 4).
+"""REINFORCE for a contextual bandit (Williams 1992): an action of a graph is many choices, and one reward follows.
 
-An action of a graph is many independent choices, all of them made at once; one reward follows. Letters: g graphs, a
-sampled actions of each graph; `[..., options]` are the logits of a graph's choices.
+`policy_term` is for any policy, `loss` for one whose choices are independent and made at once (REGAL, ICLR paper,
+section 4). Letters: g graphs, a sampled actions of each graph; `[..., options]` are the logits of a graph's choices.
 """
 
 import dataclasses
@@ -84,31 +84,53 @@ def loss(batch: Batch, weights: Weights, axis: str | None) -> tuple[jax.Array, d
       This device's part of the loss, `[]` float32, whose gradients add up over the axis; and means over the batch.
     """
 
-    def mean(x: jax.Array) -> jax.Array:
-        return x.mean() if axis is None else jax.lax.pmean(x.mean(), axis)
-
-    actions = batch.reward.shape[1]
     if weights.baseline == "learned":
         expected = jnp.broadcast_to(jax.lax.stop_gradient(batch.value)[:, None], batch.reward.shape)
     else:
-        expected = (batch.reward.sum(1, keepdims=True) - batch.reward) / max(1, actions - 1)
-    advantage = batch.reward - expected
-    deviation = jnp.sqrt(mean(jnp.square(advantage)))
-    scaled = jnp.clip(advantage / jnp.maximum(deviation, 1e-6), -weights.clip, weights.clip)
-    choices = mean(batch.choices)
+        expected = others_mean(batch.reward)
+    policy, metrics = policy_term(batch.log_prob, batch.reward, expected, batch.choices, weights.clip, axis)
+    choices = _mean(batch.choices, axis)
     terms = {
-        "policy": -(scaled * batch.log_prob).mean() / choices,
         "entropy": -weights.entropy * batch.entropy.mean() / choices,
         "value": weights.value * jnp.square(batch.reward - batch.value[:, None]).mean(),
     }
-    size = jnp.float32(1.0) if axis is None else jax.lax.psum(jnp.float32(1.0), axis)
-    metrics = {
-        "reward": mean(batch.reward),
-        "advantage_deviation": deviation,
-        "entropy": mean(batch.entropy / batch.choices),
-        "value_error": jnp.sqrt(mean(jnp.square(batch.reward - batch.value[:, None]))),
-    }
-    return sum(terms.values(), start=jnp.float32(0.0)) / size, metrics
+    metrics["entropy"] = _mean(batch.entropy / batch.choices, axis)
+    metrics["value_error"] = jnp.sqrt(_mean(jnp.square(batch.reward - batch.value[:, None]), axis))
+    return policy + sum(terms.values(), start=jnp.float32(0.0)) / _devices(axis), metrics
+
+
+def others_mean(reward: jax.Array) -> jax.Array:
+    """The baseline "leave-one-out": for each action `[g, a]` the mean reward of the graph's other actions."""
+    return (reward.sum(1, keepdims=True) - reward) / max(1, reward.shape[1] - 1)
+
+
+def policy_term(
+    log_prob: jax.Array, reward: jax.Array, expected: jax.Array, choices: jax.Array, clip: float, axis: str | None
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """The first term of `loss`, whose gradient is REINFORCE's.
+
+    Args:
+      log_prob, reward, choices: see `Batch`.
+      expected: `[g, a]` float32, the baseline of each action.
+      clip: see `Weights`.
+      axis: see `loss`.
+
+    Returns:
+      See `loss`.
+    """
+    advantage = reward - expected
+    deviation = jnp.sqrt(_mean(jnp.square(advantage), axis))
+    scaled = jnp.clip(advantage / jnp.maximum(deviation, 1e-6), -clip, clip)
+    term = -(scaled * log_prob).mean() / _mean(choices, axis)
+    return term / _devices(axis), {"reward": _mean(reward, axis), "advantage_deviation": deviation}
+
+
+def _mean(x: jax.Array, axis: str | None) -> jax.Array:
+    return x.mean() if axis is None else jax.lax.pmean(x.mean(), axis)
+
+
+def _devices(axis: str | None) -> jax.Array:
+    return jnp.float32(1.0) if axis is None else jax.lax.psum(jnp.float32(1.0), axis)
 
 
 def _sum_real(each: jax.Array, real: jax.Array | np.ndarray) -> jax.Array:

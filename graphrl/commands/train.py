@@ -72,7 +72,8 @@ def run(args: argparse.Namespace) -> int:
     """Trains; returns the exit code."""
     from graphrl.agents import find_agent
     from graphrl.training import config as configuration
-    from graphrl.training.run import has_run, run_config
+    from graphrl.training.folder import has_run
+    from graphrl.training.run import run_config
 
     agent = find_agent(args.agent)
     values = {} if args.config is None else configuration.read_values(args.config)

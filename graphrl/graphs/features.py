@@ -50,37 +50,37 @@ def node_features(graph: ComputationGraph) -> np.ndarray:
     """`[n, len(NODE_FEATURES)] float32`, a row per op in the graph's order."""
     a = graph.arrays
     n, t = a.num_ops, a.num_tensors
-    sizes = _buffer_bytes(a)
+    sizes = buffer_bytes(a)
     unit = _mean(sizes)
     consumers = np.bincount(a.use_tensor, minlength=t)
     uses, inputs = consumers[a.use_tensor], np.bincount(a.use_op, minlength=n)
-    input_bytes = _total(a.use_op, sizes[a.use_tensor], n)
-    output_bytes = _total(a.producer, sizes, n)
-    kept_bytes = _total(a.producer, sizes * a.kept, n)
+    input_bytes = total(a.use_op, sizes[a.use_tensor], n)
+    output_bytes = total(a.producer, sizes, n)
+    kept_bytes = total(a.producer, sizes * a.kept, n)
     need = input_bytes + output_bytes + a.workspace_bytes
-    depth, height, top, bottom = _levels(a)
+    depth, height, top, bottom = levels(a)
     hops, path = float(depth.max()), float((top + bottom).max())
     columns = {
-        "runtime": np.log1p(_ratio(a.runtime, _mean(a.runtime))),
-        "runtime_of_largest": _ratio(a.runtime, a.runtime.max()),
-        "flops": np.log1p(_ratio(a.flops, _mean(a.flops))),
-        "input_bytes": np.log1p(_ratio(input_bytes, unit)),
-        "output_bytes": np.log1p(_ratio(output_bytes, unit)),
-        "released_bytes": np.log1p(_ratio(_total(a.use_op, sizes[a.use_tensor] / uses, n), unit)),
-        "workspace_bytes": np.log1p(_ratio(a.workspace_bytes, unit or _mean(a.workspace_bytes))),
-        "weight_bytes": np.log1p(_ratio(a.weight_bytes, unit or _mean(a.weight_bytes))),
-        "need_of_largest": _ratio(need, need.max()),
-        "kept_share": _ratio(kept_bytes, output_bytes),
+        "runtime": np.log1p(ratio(a.runtime, _mean(a.runtime))),
+        "runtime_of_largest": ratio(a.runtime, a.runtime.max()),
+        "flops": np.log1p(ratio(a.flops, _mean(a.flops))),
+        "input_bytes": np.log1p(ratio(input_bytes, unit)),
+        "output_bytes": np.log1p(ratio(output_bytes, unit)),
+        "released_bytes": np.log1p(ratio(total(a.use_op, sizes[a.use_tensor] / uses, n), unit)),
+        "workspace_bytes": np.log1p(ratio(a.workspace_bytes, unit or _mean(a.workspace_bytes))),
+        "weight_bytes": np.log1p(ratio(a.weight_bytes, unit or _mean(a.weight_bytes))),
+        "need_of_largest": ratio(need, need.max()),
+        "kept_share": ratio(kept_bytes, output_bytes),
         "outputs": np.log1p(np.bincount(a.producer, minlength=n)),
         "inputs": np.log1p(inputs),
-        "uses": np.log1p(_total(a.producer, consumers, n)),
+        "uses": np.log1p(total(a.producer, consumers, n)),
         "control_in": np.log1p(np.bincount(a.control_target, minlength=n)),
         "control_out": np.log1p(np.bincount(a.control_source, minlength=n)),
-        "depth": _ratio(depth, hops),
-        "height": _ratio(height, hops),
-        "top_level": _ratio(top, path),
-        "bottom_level": _ratio(bottom, path),
-        "slack": _ratio(path - top - bottom, path),
+        "depth": ratio(depth, hops),
+        "height": ratio(height, hops),
+        "top_level": ratio(top, path),
+        "bottom_level": ratio(bottom, path),
+        "slack": ratio(path - top - bottom, path),
     }
     return np.stack([columns[name] for name in NODE_FEATURES], axis=1).astype(np.float32)
 
@@ -88,16 +88,16 @@ def node_features(graph: ComputationGraph) -> np.ndarray:
 def edge_features(graph: ComputationGraph) -> np.ndarray:
     """`[e, len(EDGE_FEATURES)] float32`, a row per use in the order of `arrays.use_tensor` and `arrays.use_op`."""
     a = graph.arrays
-    sizes = _buffer_bytes(a)
+    sizes = buffer_bytes(a)
     used = sizes[a.use_tensor]
-    depth = _levels(a)[0]
+    depth = levels(a)[0]
     columns = {
-        "bytes": np.log1p(_ratio(used, _mean(sizes))),
-        "bytes_of_largest": _ratio(used, sizes.max(initial=0.0)),
-        "share_of_inputs": _ratio(used, _total(a.use_op, used, a.num_ops)[a.use_op]),
+        "bytes": np.log1p(ratio(used, _mean(sizes))),
+        "bytes_of_largest": ratio(used, sizes.max(initial=0.0)),
+        "share_of_inputs": ratio(used, total(a.use_op, used, a.num_ops)[a.use_op]),
         "consumers": np.log1p(np.bincount(a.use_tensor, minlength=a.num_tensors)[a.use_tensor]),
         "kept": a.kept[a.use_tensor].astype(np.float64),
-        "span": _ratio(depth[a.use_op] - depth[a.producer[a.use_tensor]], float(depth.max())),
+        "span": ratio(depth[a.use_op] - depth[a.producer[a.use_tensor]], float(depth.max())),
         "only_in": (np.bincount(a.use_op, minlength=a.num_ops)[a.use_op] == 1).astype(np.float64),
     }
     return np.stack([columns[name] for name in EDGE_FEATURES], axis=1).astype(np.float32)
@@ -113,7 +113,7 @@ def _padded(rows: np.ndarray, count: int) -> np.ndarray:
     return np.pad(rows, ((0, count - len(rows)), (0, 0)))
 
 
-def _buffer_bytes(a: GraphArrays) -> np.ndarray:
+def buffer_bytes(a: GraphArrays) -> np.ndarray:
     """Bytes of every tensor's own buffer: `[t] float64`."""
     return np.where(a.alias == NONE, a.tensor_bytes, 0).astype(np.float64)
 
@@ -122,17 +122,18 @@ def _mean(amounts: np.ndarray) -> float:
     return float(amounts.sum(dtype=np.float64) / len(amounts)) if len(amounts) else 0.0
 
 
-def _total(index: np.ndarray, amounts: np.ndarray, count: int) -> np.ndarray:
+def total(index: np.ndarray, amounts: np.ndarray, count: int) -> np.ndarray:
+    """Sums of the amounts of each index below `count`: `[count] float64`."""
     return np.bincount(index, weights=amounts, minlength=count)
 
 
-def _ratio(amounts: np.ndarray, unit: float | np.ndarray) -> np.ndarray:
+def ratio(amounts: np.ndarray, unit: float | np.ndarray) -> np.ndarray:
     """`amounts / unit`, and 0 where the unit is 0."""
     unit = np.asarray(unit, np.float64)
     return np.divide(amounts, unit, out=np.zeros(len(amounts)), where=unit > 0)
 
 
-def _levels(a: GraphArrays) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def levels(a: GraphArrays) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Longest paths over data and control edges, `[n]` each: hops from sources, hops to sinks, top and bottom level."""
     source, target = a.dependencies()
     depth, top = _longest(source, target, a.topological, a.runtime)

@@ -22,6 +22,25 @@ class GraphObservation(Protocol):
         """`[n]` bool, which nodes are real ops."""
 
 
+class PairObservation(Protocol):
+    """What a network sees that looks at pairs of ops: the observations of `Ordering-v0` are such."""
+
+    @property
+    def nodes(self) -> jax.Array:
+        """`[n, F]` float32."""
+
+    @property
+    def relation(self) -> jax.Array:
+        """`[n, n]` uint8, at `[i, j]` how op j stands to op i, as `graphs.relations` has it."""
+
+    @property
+    def mask(self) -> jax.Array:
+        """`[n]` bool, which nodes are real ops."""
+
+
+Observation = GraphObservation | PairObservation
+
+
 class Network(NamedTuple):
     """A network as pure functions; a population of them is `jax.vmap` over `init`.
 
@@ -29,17 +48,17 @@ class Network(NamedTuple):
     apply: (params, observation) -> output. What stands at padding ops means nothing and reaches no real op.
     """
 
-    init: Callable[[jax.Array, GraphObservation], Params]
-    apply: Callable[[Params, GraphObservation], jax.Array]
+    init: Callable[[jax.Array, Observation], Params]
+    apply: Callable[[Params, Observation], jax.Array]
 
 
 def network(module: nn.Module) -> Network:
     """A Linen module that maps one observation to an array, as a `Network`."""
 
-    def init(key: jax.Array, observation: GraphObservation) -> Params:
+    def init(key: jax.Array, observation: Observation) -> Params:
         return module.init(key, observation)["params"]
 
-    def apply(params: Params, observation: GraphObservation) -> jax.Array:
+    def apply(params: Params, observation: Observation) -> jax.Array:
         return module.apply({"params": params}, observation)  # type: ignore[return-value]
 
     return Network(init, apply)

@@ -1,6 +1,7 @@
-"""Search without learning. `SOLVERS` names every method; a method's module is imported when it is asked for.
+"""Search without learning, and the names of every method: `SOLVERS`.
 
-`graphrl/optimize.py` adds the trained agents.
+A trained agent is a solver too, so that its methods are named here (`TRAINED`), but only named: a method's module is
+imported when it is asked for, and no solver knows an agent.
 """
 
 import functools
@@ -14,6 +15,16 @@ from graphrl.errors import ProblemError
 if TYPE_CHECKING:
     from graphrl.graphs.padding import Sizes
     from graphrl.solvers.base import Solver
+
+# The methods of the trained agents. Each module also has a function `digest(problem, **options)`, which identifies the
+# policy that its methods play (`agents.digest`).
+TRAINED: dict[str, str] = {
+    "regal": "graphrl.agents.regal.solver:solve",  # BRKGA with learned proposals
+    "regal+": "graphrl.agents.regal.solver:solve_warm",  # the same from the best plain plans
+    "idrs": "graphrl.agents.regal.solver:solve_samples",  # samples from the learned proposals, without search
+    "topoformer": "graphrl.agents.topoformer.solver:solve",  # orders of one device, from learned priorities
+    "topoformer+": "graphrl.agents.topoformer.solver:solve_warm",  # annealing from them
+}
 
 # name -> module:function; a `Solver` each (solvers/base.py)
 SOLVERS: dict[str, str] = {
@@ -54,6 +65,8 @@ SOLVERS: dict[str, str] = {
     # exact
     "cp-sat": "graphrl.solvers.cp_sat.solver:solve",
     "brute-force": "graphrl.solvers.brute_force:solve",
+    # learned
+    **TRAINED,
 }
 
 

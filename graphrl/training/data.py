@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from graphrl.errors import ProblemError
-from graphrl.graphs.datasets.sets import load_graphs
+from graphrl.graphs.datasets.families import FAMILIES
+from graphrl.graphs.datasets.sets import GeneratedSet, generated_set, load_graphs
 from graphrl.graphs.datasets.zoo import augmented
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.padding import Sizes, common_sizes
+from graphrl.graphs.padding import Sizes, bucketed, common_sizes, sizes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +27,10 @@ class DataConfig:
       buckets: the training graphs are sorted by ops and cut into so many groups of one padded size each.
       curriculum: steps until all groups take part: first the smallest graphs only, then group by group the larger.
       augment: whether every training graph gets new sizes and run times each time (`zoo.augmented`).
+      fresh: whether no training graph comes twice: the seeds of the sets of `train`, which must be generated, walk on
+        with the step, and `buckets` does not count, for each set is one. How many graphs a set has by its name says how
+        often it is drawn, and their sizes what its batches are padded to.
+      ahead: training batches that a thread makes while the device works on those before.
 
     Raises:
       ProblemError: a value is out of range.
@@ -38,9 +43,11 @@ class DataConfig:
     buckets: int = 3
     curriculum: int = 0
     augment: bool = False
+    fresh: bool = False
+    ahead: int = 2
 
     def __post_init__(self) -> None:
-        for name, least in (("graphs", 1), ("buckets", 1), ("curriculum", 0)):
+        for name, least in (("graphs", 1), ("buckets", 1), ("curriculum", 0), ("ahead", 0)):
             value = getattr(self, name)
             if not least <= value < 2**31:
                 raise ProblemError(f"data.{name} is {value!r}: must be at least {least}")
@@ -63,6 +70,7 @@ class Batch(NamedTuple):
 class _Bucket(NamedTuple):
     graphs: tuple[ComputationGraph, ...]
     sizes: Sizes
+    source: GeneratedSet | None = None  # of fresh graphs
 
 
 Build = Callable[[Sequence[ComputationGraph], Sizes], Any]
@@ -88,20 +96,23 @@ class Data:
         both = {graph.name for graph in train} & {graph.name for graph in held_out}
         if both:
             raise ProblemError(f"{min(both)} is in data.train and in data.validation: name sets that share no graph")
-        if len(train) < config.buckets or len(held_out) < config.graphs:
+        if len(train) < config.buckets * (not config.fresh) or len(held_out) < config.graphs:
             raise ProblemError(
                 f"{len(train)} training graphs and {len(held_out)} of validation: must be at least data.buckets "
                 f"({config.buckets}) and data.graphs ({config.graphs})"
             )
         self._config, self._seed, self._build, self._own = config, seed, build, own
-        self._buckets = _cut(train, config.buckets)
+        self._buckets = _walks(config) if config.fresh else _cut(train, config.buckets)
         self._held_out = _cut(held_out, len(held_out) // config.graphs)
+        self.ahead = config.ahead
         self.training_graphs, self.validation_graphs = len(train), config.graphs * len(self._held_out)
 
     def batch(self, step: int) -> Batch:
         """The training batch of a step, counted from 1.
 
-        The bucket is drawn by its number of graphs, the graphs in it without repetition while there are enough.
+        The bucket is drawn by its number of graphs, the graphs in it without repetition while there are enough; fresh
+        ones have the seeds that follow those of the step before. Where these are larger than the bucket's own, the
+        batch is padded to the next larger sizes.
         """
         config = self._config
         random = np.random.default_rng([self._seed, step])
@@ -111,10 +122,14 @@ class Data:
         n = len(bucket.graphs)
         chosen = random.choice(n, config.graphs, replace=n < config.graphs)
         noise = random.integers(2**31, size=config.graphs)
-        graphs = [bucket.graphs[i] for i in chosen]
-        names = tuple(graph.name for graph in graphs)
+        graphs, to = [bucket.graphs[i] for i in chosen], bucket.sizes
+        if bucket.source is not None:
+            first = bucket.source.first + (step - 1) * config.graphs
+            graphs = [bucket.source.graph(seed) for seed in range(first, first + config.graphs)]
+            found = common_sizes(graphs)
+            to = to if to.covers(found) else bucketed([*map(sizes, bucket.graphs), *map(sizes, graphs)])
         own = [augmented(graphs[i], int(noise[i])) if config.augment else graphs[i] for i in self._own]
-        return Batch(names, bucket.sizes, self._build(own, bucket.sizes))
+        return Batch(tuple(graph.name for graph in graphs), to, self._build(own, to))
 
     def validation(self) -> Iterator[Batch]:
         """All held-out graphs, smallest first, g a batch; what is left over of the largest is left out.
@@ -140,3 +155,24 @@ def _cut(graphs: Sequence[ComputationGraph], groups: int) -> list[_Bucket]:
     ends = [len(by_size) * i // groups for i in range(groups + 1)]
     cut = [tuple(by_size[begin:end]) for begin, end in itertools.pairwise(ends)]
     return [_Bucket(group, common_sizes(group)) for group in cut]
+
+
+def _walks(config: DataConfig) -> list[_Bucket]:
+    """A bucket for each set of fresh graphs, smallest ops first."""
+    sources = [generated_set(name) for name in config.train]
+    for name in config.validation:
+        if name.partition(":")[0] in FAMILIES:
+            _check_apart(generated_set(name), sources, name)
+    sampled = [(source, load_graphs([name])) for source, name in zip(sources, config.train, strict=True)]
+    buckets = [_Bucket(tuple(graphs), common_sizes(graphs), source) for source, graphs in sampled]
+    return sorted(buckets, key=lambda bucket: bucket.sizes.ops)
+
+
+def _check_apart(held_out: GeneratedSet, sources: Sequence[GeneratedSet], name: str) -> None:
+    for source in sources:
+        same = (held_out.family, held_out.ops) == (source.family, source.ops)
+        if same and held_out.first + held_out.count > source.first:
+            raise ProblemError(
+                f"{name} of data.validation is where the fresh graphs of data.train come to, whose seeds walk on from "
+                f"{source.first}: must have lower seeds"
+            )

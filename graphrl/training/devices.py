@@ -68,6 +68,19 @@ def make_mesh(graphs: int) -> Mesh:
     return jax.make_mesh((count,), (AXIS,), (AxisType.Auto,), devices=devices[:count])
 
 
+def meet(mesh: Mesh) -> None:
+    """Connects the processes of a mesh, while none of them has anything else to do.
+
+    Gloo, which joins CPUs, does it with the first sum, and gives up when a process is 30 seconds late: as one may be
+    that has other graphs to make, or compiles on a busier machine.
+    """
+    if jax.process_count() > 1:
+        total = jax.shard_map(
+            lambda ones: jax.lax.psum(ones, AXIS), mesh=mesh, in_specs=PartitionSpec(AXIS), out_specs=PartitionSpec()
+        )
+        jax.block_until_ready(jax.jit(total)(shard(np.ones(len(mesh.local_devices), np.float32), mesh, mesh.size)))
+
+
 def own_rows(mesh: Mesh, graphs: int) -> range:
     """The graphs of a batch that this process makes: those of its devices, which stand together in the mesh."""
     mine = [place for place, device in enumerate(mesh.devices.flat) if device.process_index == jax.process_index()]

@@ -26,7 +26,7 @@ class LearnerState(Protocol):
 
 
 class Learner(Protocol):
-    """Three functions. Every random number comes from the keys, so that equal seeds give equal parameters.
+    """Functions on states. Every random number comes from the keys, so that equal seeds give equal parameters.
 
     Attributes:
       score: the metric of `evaluate` that is to be as large as possible: it chooses the best checkpoint.
@@ -48,6 +48,15 @@ class Learner(Protocol):
 
     def evaluate(self, params: Any, key: jax.Array, batch: Batch) -> Metrics:
         """How good the parameters are on held-out graphs; arguments as of `update`."""
+
+    def validated(self, state: Any, values: Mapping[str, float]) -> Any:
+        """The state to go on with once the held-out graphs were looked at: where a learner keeps what changes only when
+        they say so, as a frozen baseline.
+
+        Args:
+          state: `LearnerState`, replicated over the mesh.
+          values: means of `evaluate` of this state, by name, alike in every process.
+        """
 
 
 class AgentConfig(Protocol):

@@ -15,6 +15,7 @@ from graphrl.training import devices
 from graphrl.training.checkpoints import Checkpoint, Checkpoints, Info
 from graphrl.training.data import Batch, Data
 from graphrl.training.learner import Learner, Metrics
+from graphrl.training.prefetch import made_ahead
 from graphrl.training.schedule import Schedule
 
 Values = dict[str, float]
@@ -85,23 +86,32 @@ class Loop:
         state = self.learner.init(self._init_key) if checkpoint is None else checkpoint.state
         state = devices.replicate(state, self.mesh)
         if checkpoint is None:
-            self._save(0, state, {}, self._validate(0, state))
+            state = self._look_and_save(0, state, {})
         interrupted = False
-        while step < self.schedule.steps and not interrupted:
-            step += 1
-            state, values = self._update(step, state)
-            interrupted = devices.anywhere(self.stopped())
-            if interrupted or self.schedule.saves(step):
-                self._save(step, state, values, self._validate(step, state) if self.schedule.validates(step) else None)
+        left = range(step + 1, self.schedule.steps + 1)
+        with made_ahead(self.data.batch, left, self.data.ahead) as batches:
+            while step < self.schedule.steps and not interrupted:
+                step += 1
+                state, values = self._update(step, state, next(batches))
+                interrupted = devices.anywhere(self.stopped())
+                if interrupted or self.schedule.saves(step):
+                    state = self._look_and_save(step, state, values)
         return Outcome(step, interrupted and step < self.schedule.steps, self._history)
 
-    def _update(self, step: int, state: Any) -> tuple[Any, Values]:
-        batch = self.data.batch(step)
+    def _update(self, step: int, state: Any, batch: Batch) -> tuple[Any, Values]:
         key = devices.replicate(jax.random.fold_in(self._update_key, step), self.mesh)
         state, metrics = self.learner.update(state, key, self._spread(batch))
         values = self._values(step, metrics, batch.names)
         self.watch.update(step, self._seconds(), batch.sizes.ops, values)
         return state, values
+
+    def _look_and_save(self, step: int, state: Any, values: Values) -> Any:
+        """Validates where it is time to, and saves: the state to go on with, which is the one in the checkpoint."""
+        found = self._validate(step, state) if step == 0 or self.schedule.validates(step) else None
+        if found is not None:
+            state = self.learner.validated(state, found)
+        self._save(step, state, values, found)
+        return state
 
     def _validate(self, step: int, state: Any) -> Values:
         """Means over the held-out graphs; every look has the same keys, so that differences are the parameters'."""

@@ -2,9 +2,7 @@
 
 import contextlib
 import dataclasses
-import fcntl
 import json
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +15,7 @@ from graphrl.training import devices
 from graphrl.training.checkpoints import Checkpoint, Checkpoints, Info, find, read, read_info
 from graphrl.training.config import RunConfig, as_dict, differences, updated
 from graphrl.training.data import Data
+from graphrl.training.folder import SETTINGS, owned
 from graphrl.training.learner import Agent
 from graphrl.training.loop import Loop, Outcome, Values
 from graphrl.training.metrics import MetricsLog, metrics_log
@@ -24,7 +23,6 @@ from graphrl.training.progress import Tell, training_progress
 from graphrl.training.stopping import stop_signals
 
 FORMAT, VERSION = "graphrl-training", 1
-_SETTINGS, _LOCK = "run.json", ".lock"
 
 
 class Result(NamedTuple):
@@ -55,10 +53,10 @@ def run_config(agent: Agent, values: Mapping[str, Any], folder: Path | None = No
     default = default_config(agent)
     if folder is None:
         return updated(default, values)
-    with content(folder / _SETTINGS) as data:
+    with content(folder / SETTINGS) as data:
         stored = json.loads(bytes(data))
     if (stored.get("format"), stored.get("version")) != (FORMAT, VERSION):
-        raise GraphrlError(f"{shown(folder / _SETTINGS)}: must be {FORMAT} version {VERSION}")
+        raise GraphrlError(f"{shown(folder / SETTINGS)}: must be {FORMAT} version {VERSION}")
     config = updated(updated(default, stored["config"]), values)
     changed = [name for name in differences(stored["config"], as_dict(config)) if not name.startswith("training.")]
     if changed:
@@ -68,13 +66,8 @@ def run_config(agent: Agent, values: Mapping[str, Any], folder: Path | None = No
     return config
 
 
-def has_run(folder: Path) -> bool:
-    """Whether a run was started there."""
-    return (folder / _SETTINGS).is_file()
-
-
 def train(name: str, agent: Agent, config: RunConfig[Any], folder: Path, *, resume: bool = False) -> Result:
-    """Trains in a folder, made if there is none, until the last step or a signal to stop.
+    """Trains in a folder, made if there is none, until the last step or a signal to stop; see `folder.owned`.
 
     Args:
       name: of the agent.
@@ -86,15 +79,16 @@ def train(name: str, agent: Agent, config: RunConfig[Any], folder: Path, *, resu
       ProblemError: the folder holds a run and `resume` is false, or the settings do not fit one another.
       GraphrlError: the folder cannot be used, a set of graphs not be read, or training gives numbers that are none.
     """
-    with _owned(folder, resume):
+    with owned(folder, resume):
         mesh = devices.make_mesh(config.data.graphs)
+        devices.meet(mesh)
         own = devices.own_rows(mesh, config.data.graphs)
         data = Data(config.data, config.seed, agent.batch, own)
         checkpoints = Checkpoints(folder, config.training.keep)
         latest = checkpoints.latest()
         if devices.is_main():
             value = {"format": FORMAT, "version": VERSION, "agent": name, "config": as_dict(config)}
-            write_atomically(folder / _SETTINGS, lambda file: json.dump(value, file, indent=1))
+            write_atomically(folder / SETTINGS, lambda file: json.dump(value, file, indent=1))
         info = _first_info(name, config) if latest is None else read_info(latest)
         info = dataclasses.replace(info, config=as_dict(config))
         learner = agent.learner(config.agent, mesh)
@@ -112,33 +106,6 @@ def _first_info(name: str, config: RunConfig[Any]) -> Info:
     key = jax.random.key(config.seed)
     data, impl = jax.random.key_data(key).tolist(), str(jax.random.key_impl(key))
     return Info(name, 0, {}, data, impl, 0.0, {}, [], None)
-
-
-@contextlib.contextmanager
-def _owned(folder: Path, resume: bool) -> Iterator[None]:
-    """The folder of a run for this process alone (of several processes, for the first)."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise GraphrlError(f"cannot make the folder {shown(folder)}: {error.strerror or error}") from None
-    if not devices.is_main():
-        yield
-        return
-    try:
-        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
-    except OSError as error:
-        raise GraphrlError(f"cannot write into {shown(folder)}: {error.strerror or error}") from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(lock)
-        raise GraphrlError(f"{shown(folder)}: another process trains there now: name another --out") from None
-    try:
-        if has_run(folder) and not resume:
-            raise ProblemError(f"{shown(folder)} holds a run: go on with it (--resume), or name another --out")
-        yield
-    finally:
-        os.close(lock)
 
 
 class _Watch:

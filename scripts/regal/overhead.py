@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import jax
 from opponents.settings import origin
 
-from graphrl.agents.regal.policy import Policy, load
+from graphrl.agents.regal.policy import Policy
 from graphrl.cli import main as graphrl
 from graphrl.compare.report import markdown, problem_line
 from graphrl.compare.runs import Row
@@ -46,9 +46,9 @@ def overhead(settings: Settings) -> Iterator[str]:
         parts = ["-", "-"]
         if label in LEARNED:
             file = settings.trained(task, LEARNED[label][1])[0].file
-            policy = load(file)
+            policy = Policy.load(file)
             proposing = statistics.mean(_proposing(policy, graph) for graph in settings.unseen(task))
-            parts = [f"{1000 * part:.1f}" for part in (_median(functools.partial(load, file)), proposing)]
+            parts = [f"{1000 * part:.1f}" for part in (_median(functools.partial(Policy.load, file)), proposing)]
         mean = statistics.mean(own.values())
         lines.append([label, f"{mean:.3f}", f"{100 * ratio:+.1f}%", *parts])
         if label == "regal":

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import jax
 
 from graphrl.agents.regal.config import Encoder, RegalConfig
-from graphrl.agents.regal.policy import Policy, load
+from graphrl.agents.regal.policy import Policy
 from graphrl.cli import main as graphrl
 from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError
@@ -143,7 +143,7 @@ def _done(folder: Path) -> bool:
 
 def _trained(path: Path, folder: Path) -> Trained:
     """A policy, copied to where rows find it."""
-    policy = load(path)
+    policy = Policy.load(path)
     digest = hashlib.sha256(repr(policy.config).encode())
     for leaf in jax.tree.leaves(policy.params):
         digest.update(leaf.tobytes())

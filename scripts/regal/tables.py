@@ -1,4 +1,4 @@
-"""The paper's table of a task: every method at equal evaluations, then some at equal time, with pictures and goals."""
+"""The paper's table of a task: every method at equal evaluations, with its picture and the goals."""
 
 import math
 import sys
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from opponents.settings import origin
 
-from graphrl.compare.pictures import histogram_figure, quality_figure
+from graphrl.compare.pictures import histogram_figure
 from graphrl.compare.report import markdown, problem_line
 from graphrl.compare.runs import Row
 from graphrl.compare.table import best_known
@@ -19,8 +19,6 @@ from regal.tasks import TASKS
 BASELINE = "brkga"
 PAPER = ("cp-sat", "metis", "local-search", BASELINE, "brkga-tuned", "gas", "idrs", "regal")
 BESIDE = ("list", "anneal-keys", "auto", "regal+")
-TIMED = (BASELINE, "brkga+", "list", "anneal-keys", "auto", "regal", "regal+")
-METHODS = tuple(dict.fromkeys((*PAPER, *BESIDE, *TIMED)))
 HEADINGS = (
     "method", "improvement over BRKGA", "gap from best known", "matches or beats", "best", "worst", "to bound",
     "seconds", "failed",
@@ -30,18 +28,7 @@ GOALS = {"synthetic": (0.25, 0.87), "zoo-makespan": (None, None), "zoo-memory": 
 
 
 def table(settings: Settings, task: str) -> Iterator[str]:
-    """Both tables of a task."""
-    yield _equal_evaluations(settings, task)
-    yield _equal_time(settings, task)
-
-
-def scores(found: Found, baseline: Sequence[Row]) -> dict[str, Score]:
-    """The figures of every method."""
-    best = best_known(found.everything)
-    return {label: score(rows, baseline, best) for label, rows in found.rows.items()}
-
-
-def _equal_evaluations(settings: Settings, task: str) -> str:
+    """One table and the histogram of improvements."""
     known, budget = TASKS[task], Budget(settings.evaluations)
     labels = dict.fromkeys([BASELINE, *settings.among([*PAPER, *BESIDE])])
     order = [label for label in (*PAPER, *BESIDE) if label in labels]
@@ -62,34 +49,13 @@ def _equal_evaluations(settings: Settings, task: str) -> str:
         "\n".join(f"- {line}" for line in [*_goals(task, by_label), *_faults(found)]),
         origin([row for rows in found.rows.values() for row in rows]),
     ]
-    return f"## {known.title}: {problem_line(known.problem)}\n\n" + "\n\n".join(text for text in told if text)
+    yield f"## {known.title}: {problem_line(known.problem)}\n\n" + "\n\n".join(text for text in told if text)
 
 
-def _equal_time(settings: Settings, task: str) -> str:
-    """Improvements over BRKGA with the evaluations of the other table, and gaps, at each time."""
-    labels = settings.among(TIMED)
-    if not labels:
-        return ""
-    reference = settings.compared(task, [settings.entrant(task, BASELINE, Budget(settings.evaluations))])
-    headings, columns, drawn = ["method"], [], []
-    lines = []
-    for seconds in settings.times:
-        print(f"{TASKS[task].title}: {seconds:g} s", file=sys.stderr)
-        found = settings.compared(task, [settings.entrant(task, label, Budget(None, seconds)) for label in labels])
-        by_label = scores(found, reference.rows[BASELINE])
-        columns.append(by_label)
-        headings += [f"{seconds:g} s: improvement", f"{seconds:g} s: gap"]
-        drawn += [row for rows in found.rows.values() for row in rows]
-        lines += [f"at {seconds:g} s {line}" for line in _ahead(by_label, "regal+")]
-    write_figure(quality_figure(drawn, found.known), settings.out / f"{task}-time.png")
-    cells = [
-        [label, *(text for one in columns for text in (one[label].improvement.percent(True), one[label].gap.percent()))]
-        for label in labels
-    ]
-    title = f"## {TASKS[task].title}, equal time\n\n"
-    told = f"Improvement is over BRKGA with {settings.evaluations:,} evaluations.\n\n"
-    goals = "".join(f"- {line}\n" for line in lines)
-    return f"{title}{told}{markdown(headings, cells)}\n{goals}\n{origin(drawn)}"
+def scores(found: Found, baseline: Sequence[Row]) -> dict[str, Score]:
+    """The figures of every method."""
+    best = best_known(found.everything)
+    return {label: score(rows, baseline, best) for label, rows in found.rows.items()}
 
 
 def cells(label: str, one: Score) -> list[str]:
@@ -113,12 +79,12 @@ def _goals(task: str, by_label: Mapping[str, Score]) -> Iterator[str]:
         yield f"REGAL closes {100 * closed:.1f}% of BRKGA's gap{_wanted(closed, closing)}"
     share = ours.matched.mean
     yield f"REGAL matches or beats BRKGA on {100 * share:.1f}% of the graphs{_wanted(share, matching)}"
-    yield from _ahead(by_label, "regal", ("brkga-tuned", "gas", "idrs"))
+    yield from ahead(by_label, "regal", ("brkga-tuned", "gas", "idrs"))
     if "regal+" in by_label:
-        yield from _ahead(by_label, "regal+", ("list", "anneal-keys", "auto"))
+        yield from ahead(by_label, "regal+", ("list", "anneal-keys", "auto"))
 
 
-def _ahead(
+def ahead(
     by_label: Mapping[str, Score], label: str, others: Sequence[str] = ("list", "anneal-keys", "auto")
 ) -> Iterator[str]:
     """Whether a method's mean gap is below those of others, and by how much."""

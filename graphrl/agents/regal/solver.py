@@ -7,7 +7,7 @@ paper's instance-dependent random search.
 import time
 from collections.abc import Sequence
 
-from graphrl.agents.regal import policy
+from graphrl.agents.regal.policy import Policy
 from graphrl.costs.problem import Problem
 from graphrl.envs.proposal.instance import instance
 from graphrl.errors import ProblemError
@@ -94,8 +94,8 @@ def digest(problem: Problem, *, checkpoint: str = "", **_: object) -> str:
     return _chosen(problem, checkpoint).digest
 
 
-def _chosen(problem: Problem, checkpoint: str) -> policy.Policy:
-    return policy.load(checkpoint) if checkpoint else policy.default(problem.objective)
+def _chosen(problem: Problem, checkpoint: str) -> Policy:
+    return Policy.load(checkpoint) if checkpoint else Policy.default(problem.objective)
 
 
 def _solve(

@@ -1,5 +1,6 @@
 """Graphs by name: files, folders of files, and sets such as `layered:500x20` and `zoo:training/hlo`."""
 
+import dataclasses
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -74,11 +75,29 @@ def _named(name: str) -> Iterator[ComputationGraph]:
     return (zoo.load(entry.name).graph for entry in chosen)
 
 
-def generated(name: str) -> Iterator[ComputationGraph]:
-    """The graphs of a set by its name (see `load_graphs`).
+@dataclasses.dataclass(frozen=True)
+class GeneratedSet:
+    """What the name of a set of generated graphs says: `layered:500x20@100`."""
+
+    family: str
+    ops: int | None  # None where the seed decides
+    count: int
+    first: int  # seed
+
+    def graph(self, seed: int) -> ComputationGraph:
+        """The graph of a seed, in the set or beyond it.
+
+        Raises:
+          ProblemError: the generator cannot make such graphs.
+        """
+        return sample(self.family, self.ops, seed)[0]
+
+
+def generated_set(name: str) -> GeneratedSet:
+    """Reads the name of a set (see `load_graphs`).
 
     Raises:
-      ProblemError: the name is wrong, the set is empty, or the generator cannot make such graphs.
+      ProblemError: it is none, or the set is empty or too large.
     """
     match = _SET.fullmatch(name)
     family, ops, count, first = match.groups() if match else ("", None, None, None)
@@ -90,6 +109,15 @@ def generated(name: str) -> Iterator[ComputationGraph]:
     for what, number, most in (("graphs", count, MAX_GRAPHS), ("ops", ops, MAX_OPS)):
         if number is not None and int(number) > most:
             raise ProblemError(f"{shown(name)} has {number[:20]} {what}: must be at most {most:,}")
-    begin = int(first or 0)
-    for seed in range(begin, begin + int(count or 1)):
-        yield sample(family, None if ops is None else int(ops), seed)[0]
+    return GeneratedSet(family, None if ops is None else int(ops), int(count or 1), int(first or 0))
+
+
+def generated(name: str) -> Iterator[ComputationGraph]:
+    """The graphs of a set by its name (see `load_graphs`).
+
+    Raises:
+      ProblemError: the name is wrong, the set is empty, or the generator cannot make such graphs.
+    """
+    known = generated_set(name)
+    for seed in range(known.first, known.first + known.count):
+        yield known.graph(seed)

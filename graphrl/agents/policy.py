@@ -1,0 +1,165 @@
+"""A trained policy as a file of its own: what the package ships, and what methods play beside training checkpoints."""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+import jax
+import numpy as np
+from flax import serialization
+
+from graphrl.costs.problem import Objective
+from graphrl.errors import GraphrlError
+from graphrl.files import content, shown, write_atomically
+from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+from graphrl.training import checkpoints
+from graphrl.training.config import as_dict, updated
+
+VERSION = 1
+
+C = TypeVar("C")
+
+
+@dataclasses.dataclass(frozen=True)
+class Policy(Generic[C]):
+    """A policy network with its parameters. An agent's own says what they are by what stands below the attributes.
+
+    Attributes:
+      config: of the learner that made it.
+      params: of the policy network, NumPy arrays.
+      note: how it was made: the command, the date.
+    """
+
+    config: C
+    params: Any
+    note: str = ""
+
+    agent: ClassVar[str]  # its name
+    defaults: ClassVar[Path]  # the folder of the policies that the package ships, one an objective
+
+    @staticmethod
+    def settings() -> Any:
+        """The default settings of the agent's learner."""
+        raise NotImplementedError
+
+    @staticmethod
+    def initial(config: Any, key: jax.Array) -> Any:
+        """Parameters of the policy network before any training."""
+        raise NotImplementedError
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """16 hexadecimal digits of what it is: settings and parameters."""
+        parts = [json.dumps(as_dict(self.config), sort_keys=True).encode()]
+        parts += [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(self.params)]
+        return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes it, whole or not at all.
+
+        Raises:
+          GraphrlError: the file cannot be written.
+        """
+        value = {
+            "format": self._format(),
+            "version": VERSION,
+            "config": json.dumps(as_dict(self.config)),
+            "note": self.note,
+            "params": jax.tree.map(np.asarray, self.params),
+        }
+        data = serialization.msgpack_serialize(value)
+        write_atomically(path, lambda file: file.write(data), binary=True)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """The policy of a file that `save` wrote, or of a checkpoint of `graphrl train` (a folder).
+
+        What was read once is remembered until the file, or the folder's checkpoint, is another.
+
+        Raises:
+          GraphrlError: it cannot be read, or is no policy of the agent; one line says why.
+        """
+        is_folder = os.path.isdir(path)
+        found = checkpoints.find(path) if is_folder else Path(path)
+        try:
+            state = os.stat(found / checkpoints.INFO if is_folder else found)
+        except (OSError, ValueError):
+            return cls._of_file(path)  # which says what is wrong
+        stamp = state.st_mtime_ns, state.st_ino, state.st_size
+        known: Self = _remembered(cls, found.absolute(), is_folder, stamp)  # type: ignore[arg-type]  # classes hash
+        return known
+
+    @classmethod
+    def default(cls, objective: Objective) -> Self:
+        """The policy for an objective that the package ships.
+
+        Raises:
+          GraphrlError: there is none.
+        """
+        path = cls.defaults / f"{objective}.msgpack"
+        if not path.exists():
+            raise GraphrlError(
+                f"no policy for {objective} comes with graphrl: name one, as in {cls.agent}:checkpoint=PATH"
+            )
+        return cls.load(path)
+
+    @classmethod
+    def fits(cls, params: Any, config: C) -> bool:
+        """Whether they are parameters of the configuration's policy network."""
+        wanted = jax.eval_shape(functools.partial(cls.initial, config), jax.random.key(0))
+        shapes = [jax.tree.map(np.shape, tree) for tree in (wanted, params)]
+        return bool(shapes[0] == shapes[1])
+
+    @classmethod
+    def _format(cls) -> str:
+        return f"graphrl-{cls.agent}-policy"
+
+    @classmethod
+    def _of_file(cls, path: str | os.PathLike[str]) -> Self:
+        with content(path) as data:
+            text = bytes(data)
+        try:
+            value = serialization.msgpack_restore(text)
+            form, version = value["format"], value["version"]
+        except Exception:  # msgpack has errors of its own, and anything can be in a file
+            raise GraphrlError(
+                f"{shown(path)}: is no policy: must be a file of `Policy.save` or a checkpoint"
+            ) from None
+        if (form, version) != (cls._format(), VERSION):
+            raise GraphrlError(
+                f"{shown(path)} is {form!r} version {version}: must be {cls._format()} version {VERSION}"
+            )
+        return cls._checked(path, json.loads(value["config"]), value["params"], value["note"])
+
+    @classmethod
+    def _of_checkpoint(cls, path: Path) -> Self:
+        found = checkpoints.read(path)
+        if found.info.agent != cls.agent:
+            raise GraphrlError(f"{shown(path)} is a checkpoint of {found.info.agent!r}: must be one of {cls.agent!r}")
+        note = f"step {found.info.step} of {shown(path)}"
+        return cls._checked(path, found.info.config["agent"], found.state["params"]["policy"], note)
+
+    @classmethod
+    def _checked(cls, path: str | os.PathLike[str], config: dict[str, Any], params: Any, note: str) -> Self:
+        try:
+            known = updated(cls.settings(), config)
+        except GraphrlError as error:
+            raise GraphrlError(f"{shown(path)}: {error}") from None
+        if not cls.fits(params, known):
+            raise GraphrlError(f"{shown(path)}: its parameters do not fit its settings: it is of another graphrl")
+        return cls(known, jax.tree.map(lambda x: np.asarray(x, np.float32), params), note)
+
+
+def smallest() -> ComputationGraph:
+    """A graph to make parameters with: they depend on the numbers of features alone."""
+    first, second = Op("a", "op", 1.0, outputs=(Tensor("a.0", 1),)), Op("b", "op", 1.0, inputs=("a.0",))
+    return ComputationGraph("smallest", (first, second))
+
+
+@functools.lru_cache(maxsize=16)
+def _remembered(kind: type[Policy[Any]], path: Path, is_folder: bool, stamp: tuple[int, ...]) -> Any:
+    return kind._of_checkpoint(path) if is_folder else kind._of_file(path)

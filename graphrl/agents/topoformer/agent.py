@@ -1,0 +1,24 @@
+"""Topoformer as the training loop and the commands see it."""
+
+from graphrl.agents.topoformer.config import TopoformerConfig
+from graphrl.agents.topoformer.learner import Learner
+from graphrl.envs.ordering.instance import instances
+from graphrl.training.data import DataConfig
+from graphrl.training.learner import Agent
+from graphrl.training.schedule import Schedule
+
+AGENT = Agent(
+    config=TopoformerConfig,
+    learner=Learner,
+    batch=instances,
+    methods=("topoformer", "topoformer+"),
+    opponents=("random-priorities", "depth-first", "breadth-first", "anneal"),
+    data=DataConfig(
+        train=("layered:100x256@10000",),
+        validation=("layered:100x32@5000",),
+        test=("layered:100x100",),
+        graphs=8,
+        fresh=True,
+    ),
+    schedule=Schedule(steps=10_000, validate_every=250, checkpoint_every=250),
+)

@@ -1,0 +1,85 @@
+"""What a Topoformer learner is made from."""
+
+import dataclasses
+from typing import Literal, get_args
+
+from graphrl.costs.problem import Problem
+from graphrl.errors import ProblemError
+
+Baseline = Literal["leave-one-out", "greedy-rollout"]
+Encoder = Literal["topoformer", "topoformer-dag", "transformer", "gat", "gat-both", "mlp"]
+Precision = Literal["float32", "bfloat16"]
+
+PROBLEM = Problem("peak_memory", 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class TopoformerConfig:
+    """Settings of a Topoformer learner. The paper's are layers=4, width=256, heads=10, head_width=64, samples=1,
+    learning_rate=1e-4, decay=0.996, epoch=125, baseline=greedy-rollout; ours are what learns fast on two cores.
+
+    Attributes:
+      encoder: "topoformer" (the seven graphs of section 4.1) or one of section 5.3's others.
+      layers: of attention.
+      width: of all vectors and hidden layers.
+      heads: of each group of heads; a group attends to one of the encoder's graphs.
+      head_width: of queries, keys and values.
+      alpha: standard deviation of a graph's priorities (eq. 17).
+      precision: of the network's matrix products; priorities and parameters are float32 always.
+      samples: orders drawn of each graph and update.
+      baseline: what an order's peak is compared with: "greedy-rollout", the paper's (the greedy order of a policy that
+        stands still until a better one is found on the held-out graphs, C.4), or "leave-one-out", the mean of the
+        graph's other samples.
+      learning_rate: of Adam.
+      decay: factor of the learning rate after every `epoch` updates.
+      epoch: updates.
+      warmup: updates in which the learning rate rises from 0.
+      gradient_norm: gradients longer than this are shortened.
+      clip: see `reinforce.Weights`.
+      start: a file of `Policy.save` or a checkpoint whose policy training begins with, of the same network; "" begins
+        anew.
+
+    Raises:
+      ProblemError: a value is out of range.
+    """
+
+    encoder: Encoder = "topoformer"
+    layers: int = 3
+    width: int = 64
+    heads: int = 2
+    head_width: int = 16
+    alpha: float = 5.0
+    precision: Precision = "float32"
+    samples: int = 16
+    baseline: Baseline = "leave-one-out"
+    learning_rate: float = 1e-3
+    decay: float = 0.996
+    epoch: int = 125
+    warmup: int = 50
+    gradient_norm: float = 1.0
+    clip: float = 3.0
+    start: str = ""
+
+    def __post_init__(self) -> None:
+        least = {"layers": 1, "width": 2, "heads": 1, "head_width": 1, "epoch": 1, "warmup": 0}
+        least["samples"] = 2 if self.baseline == "leave-one-out" else 1
+        for name, low in least.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < low:
+                raise ProblemError(f"{name} is {value!r}: must be an integer of at least {low}")
+        for name in ("alpha", "learning_rate", "decay", "gradient_norm", "clip"):
+            if not getattr(self, name) > 0:
+                raise ProblemError(f"{name} is {getattr(self, name)!r}: must be above 0")
+        for name, known in (("encoder", Encoder), ("baseline", Baseline), ("precision", Precision)):
+            if getattr(self, name) not in get_args(known):
+                raise ProblemError(f"{name} is {getattr(self, name)!r}: must be one of {', '.join(get_args(known))}")
+
+    @property
+    def problem(self) -> Problem:
+        """What orders are made for."""
+        return PROBLEM
+
+    @property
+    def evaluations(self) -> int:
+        """What `graphrl evaluate` gives every method: more than any order from priorities takes."""
+        return 100_000

@@ -1,0 +1,21 @@
+"""Environments as those of other libraries, for one problem instance: gymnax, jumanji, stoa and gymnasium.
+
+The libraries are imported when asked for; none is needed otherwise. What each has its own way of:
+
+| | instance | key of a step | end of an episode | after it |
+|---|---|---|---|---|
+| gymnax | its `params`, this one by default | an argument | terminated, truncated | resets itself |
+| jumanji | fixed | of the state, split | step type LAST, discount 0 or 1 | its wrappers reset |
+| stoa | its `env_params`, this one by default | of the state, split | TERMINATED or TRUNCATED | its wrappers reset |
+| gymnasium | fixed | of the environment, split | terminated, truncated | the caller resets |
+
+Observations stay what they are for gymnax and jumanji; stoa and gymnasium have spaces of dictionaries, so that named
+tuples become those. gymnasium's are NumPy arrays, and its environment compiles reset and step; the others are pure.
+"""
+
+from graphrl.envs.adapters.gymnasium import to_gymnasium
+from graphrl.envs.adapters.gymnax import to_gymnax
+from graphrl.envs.adapters.jumanji import to_jumanji
+from graphrl.envs.adapters.stoa import to_stoa
+
+__all__ = ["to_gymnasium", "to_gymnax", "to_jumanji", "to_stoa"]

@@ -1,0 +1,83 @@
+"""What the adapters share: trees of parts by name, bounds of values, and libraries that may not be there."""
+
+import importlib
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from graphrl.envs.specs import ArraySpec
+from graphrl.errors import GraphrlError
+
+
+def needed(module: str, package: str) -> ModuleType:
+    """A module of the library that an adapter speaks to.
+
+    Raises:
+      GraphrlError: the package is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise GraphrlError(f"no {error.name} here: this adapter needs it (pip install {package})") from None
+
+
+def as_dictionaries(value: Any) -> Any:
+    """Named tuples as dictionaries, without fields that are None; all else as it is."""
+    parts = fields(value)
+    if parts is None:
+        return value
+    return {name: as_dictionaries(part) for name, part in parts.items() if part is not None}
+
+
+def fields(value: Any) -> dict[str, Any] | None:
+    """The parts of a named tuple or a dictionary."""
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return dict(value._asdict())
+    return value if isinstance(value, dict) else None
+
+
+def tree(
+    spec: Any, leaf: Callable[[str, ArraySpec], Any], node: Callable[[dict[str, Any]], Any], name: str = ""
+) -> Any:
+    """`node` of dictionaries of `leaf(name, spec)`."""
+    parts = fields(as_dictionaries(spec))
+    if parts is None:
+        return leaf(name, spec)
+    return node({key: tree(part, leaf, node, key) for key, part in parts.items()})
+
+
+def bounds(spec: ArraySpec) -> tuple[float, float]:
+    """The least and the greatest value, infinite where there is none."""
+    if spec.dtype == np.bool_:
+        return 0, 1
+    return (-np.inf if spec.minimum is None else spec.minimum), (np.inf if spec.maximum is None else spec.maximum)
+
+
+def choices(spec: ArraySpec) -> np.ndarray | None:
+    """How many values each element of indices has, `[*shape]` int32; None for what is no array of indices."""
+    if not np.issubdtype(spec.dtype, np.integer) or spec.minimum != 0 or spec.maximum is None:
+        return None
+    return np.full(spec.shape, spec.num_values, np.int32)
+
+
+class Kinds(NamedTuple):
+    """The classes by which jumanji and stoa, with the same arguments, describe one array."""
+
+    index: Any
+    indices: Any
+    unbounded: Any
+    bounded: Any
+
+    def describe(self, name: str, spec: ArraySpec) -> Any:
+        """The array's description, of the narrowest of the classes."""
+        values = choices(spec)
+        if values is not None and spec.shape:
+            return self.indices(values, spec.dtype, name)
+        if values is not None:
+            return self.index(spec.num_values, spec.dtype, name)
+        if spec.minimum is None and spec.maximum is None and spec.dtype != np.bool_:
+            return self.unbounded(spec.shape, spec.dtype, name)
+        low, high = (bool(x) if spec.dtype == np.bool_ else x for x in bounds(spec))
+        return self.bounded(spec.shape, spec.dtype, low, high, name)

@@ -1,0 +1,67 @@
+"""Environments as jumanji has them."""
+
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from graphrl.envs.adapters.common import Kinds, fields, needed
+from graphrl.envs.base import Environment, TimeStep
+from graphrl.envs.specs import floats
+
+
+class _Keyed(NamedTuple):
+    """A state that holds the key of the steps to come: jumanji asks for that name."""
+
+    key: jax.Array
+    state: Any
+
+
+def to_jumanji(env: Environment[Any, Any, Any], params: Any) -> Any:
+    """As a jumanji environment: `reset(key)` and `step(state, action)`.
+
+    Raises:
+      GraphrlError: jumanji is not installed.
+    """
+    base, types = needed("jumanji.env", "jumanji"), needed("jumanji.types", "jumanji")
+    specs = needed("jumanji.specs", "jumanji")
+
+    def answer(timestep: TimeStep[Any], kind: Any) -> Any:
+        return types.TimeStep(
+            step_type=kind,
+            reward=timestep.reward,
+            discount=timestep.discount,
+            observation=timestep.observation,
+            extras=timestep.info,
+        )
+
+    class Jumanji(base.Environment):  # type: ignore[name-defined]
+        def reset(self, key: jax.Array) -> tuple[Any, Any]:
+            key, first = jax.random.split(key)
+            state, timestep = env.reset(first, params)
+            return _Keyed(key, state), answer(timestep, types.StepType.FIRST)
+
+        def step(self, state: Any, action: Any) -> tuple[Any, Any]:
+            key, now = jax.random.split(state.key)
+            inner, timestep = env.step(now, state.state, action, params)
+            kind = jnp.where(timestep.done, types.StepType.LAST, types.StepType.MID)
+            return _Keyed(key, inner), answer(timestep, kind)
+
+        # made here, not when asked for: jumanji's specifications cannot be made inside of jax.jit
+        observation_spec = _spec(specs, env.observation_spec(params))
+        action_spec = _spec(specs, env.action_spec(params))
+        reward_spec = _spec(specs, floats(()), "reward")
+        discount_spec = _spec(specs, floats((), 0, 1), "discount")
+
+    return Jumanji()
+
+
+def _spec(specs: ModuleType, spec: Any, name: str = "") -> Any:
+    """jumanji's, which builds named tuples again from their parts: those that are None stay."""
+    parts = fields(spec)
+    if parts is None:
+        kinds = Kinds(specs.DiscreteArray, specs.MultiDiscreteArray, specs.Array, specs.BoundedArray)
+        return kinds.describe(name, spec)
+    made = {key: part and _spec(specs, part, key) for key, part in parts.items()}
+    return specs.Spec(type(spec), name or type(spec).__name__, **made)

@@ -1,0 +1,92 @@
+"""Laplacian positional encodings of a graph (papers/topoformer.txt, C.5; Dwivedi and Bresson, 2020). NumPy and SciPy.
+
+They are eigenvectors of I - D^-1/2 A D^-1/2 of the undirected graph, those of the smallest eigenvalues above 0: smooth
+functions on it. Dwivedi and Bresson leave these open, or differ:
+
+- one vector of eigenvalue 0 for each component says nothing but what component an op is in: they are left out. The
+  others are found one component at a time, so that equal components do not mix;
+- signs, which they draw anew at every step, are fixed: a vector rises with the ops' levels, where it neither rises
+  nor falls it has the longer tail above 0, and without one its largest entry (the first such) is positive;
+- a vector is over its largest absolute entry: numbers from -1 to 1 whatever the size of the graph;
+- where there are fewer vectors than wanted, the rest is 0.
+
+Vectors of equal eigenvalues are any basis of their space: they depend on the numbering of ops. So does the last sign
+rule, in graphs that are symmetric.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+from scipy.sparse import coo_array, csr_array, diags_array, eye_array
+from scipy.sparse.csgraph import connected_components
+from scipy.sparse.linalg import ArpackNoConvergence, eigsh
+
+_DENSE = 150  # up to so many ops LAPACK's whole spectrum is faster than ARPACK's end of it
+_RESTARTS = 100  # of ARPACK, after which the shifted inverse is tried: long chains have tiny gaps
+_SHIFT = 1.01  # just above the largest eigenvalue of D^-1/2 A D^-1/2
+_TINY = 1e-6
+
+
+def laplacian_encodings(source: np.ndarray, target: np.ndarray, level: np.ndarray, dimension: int = 20) -> np.ndarray:
+    """`[n, dimension]` float64, from -1 to 1.
+
+    Args:
+      source, target: `[m]` ops, distinct pairs; the direction is not looked at.
+      level: `[n]`, which way is up.
+      dimension: how many encodings.
+    """
+    n = len(level)
+    encodings = np.zeros((n, dimension))
+    one_way = coo_array((np.ones(len(source)), (source, target)), shape=(n, n)).tocsr()
+    adjacency = one_way + one_way.T
+    found = sorted(_spectrum(adjacency, dimension), key=lambda pair: pair[0])
+    for column, (_, members, vector) in zip(encodings.T, found, strict=False):
+        column[members] = vector * (_sign(vector, level[members]) / np.abs(vector).max())
+    return encodings
+
+
+def _spectrum(adjacency: csr_array, dimension: int) -> Iterator[tuple[float, np.ndarray, np.ndarray]]:
+    """Every component's smallest eigenvalues but 0: the eigenvalue, the component's ops and the vector on them."""
+    components, label = connected_components(adjacency, directed=False)
+    by_label = np.argsort(label, kind="stable")
+    for members in np.split(by_label, np.cumsum(np.bincount(label, minlength=components))[:-1]):
+        if len(members) > 1:
+            part = adjacency if components == 1 else adjacency[members][:, members]
+            values, vectors = _largest(_normalised(part), min(dimension + 1, len(members)))
+            for value, vector in zip(values[1:].tolist(), vectors.T[1:], strict=True):
+                yield round(1 - value, 9), members, vector
+
+
+def _normalised(adjacency: csr_array) -> csr_array:
+    scale = diags_array(1 / np.sqrt(adjacency.sum(axis=1)))
+    return (scale @ adjacency @ scale).tocsr()
+
+
+def _largest(matrix: csr_array, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The largest eigenvalues, descending, `[count]`, and their vectors `[m, count]`."""
+    m = matrix.shape[0]
+    if m <= _DENSE:
+        values, vectors = np.linalg.eigh(matrix.toarray())
+    else:
+        start = np.random.default_rng(0).random(m)
+        try:
+            values, vectors = eigsh(matrix, count, which="LA", v0=start, tol=1e-9, maxiter=_RESTARTS)
+        except ArpackNoConvergence:
+            shifted = _SHIFT * eye_array(m, format="csc") - matrix.tocsc()
+            values, vectors = eigsh(shifted, count, sigma=0, which="LM", v0=start, tol=1e-9)
+            values = _SHIFT - values
+    best = np.argsort(-values, kind="stable")[:count]
+    return values[best], vectors[:, best]
+
+
+def _sign(vector: np.ndarray, level: np.ndarray) -> float:
+    centred = level - level.mean()
+    norm = np.linalg.norm(vector)
+    for criterion, scale in (
+        (vector @ centred, norm * np.linalg.norm(centred)),
+        ((vector**3).sum(), norm**3),
+    ):
+        if abs(criterion) > _TINY * scale:
+            return float(np.sign(criterion))
+    largest = np.abs(vector)
+    return float(np.sign(vector[np.argmax(largest > (1 - _TINY) * largest.max())]))

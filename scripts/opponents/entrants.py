@@ -1,0 +1,84 @@
+"""Methods as lines of a table: a label, what is run under it with each seed, and the rows of a whole table."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from graphrl.agents import digest
+from graphrl.compare.pool import share
+from graphrl.compare.runs import Row, make_runs
+from graphrl.costs.problem import Problem
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.solvers.base import Budget
+from opponents.settings import made
+
+
+class Entrant(NamedTuple):
+    """A line of a table.
+
+    Attributes:
+      label: what the table calls it.
+      methods: one a seed, from 0 on.
+      budget: of each run.
+      graphs: how many of the graphs it gets, the first ones; None is all.
+    """
+
+    label: str
+    methods: Sequence[str]
+    budget: Budget
+    graphs: int | None = None
+
+
+class Found(NamedTuple):
+    """The rows of a table.
+
+    Attributes:
+      rows: by label; `method` is the label in each.
+      known: all other rows of the file.
+    """
+
+    rows: dict[str, list[Row]]
+    known: list[Row]
+
+    @property
+    def asked(self) -> list[Row]:
+        """The rows of all labels."""
+        return [row for rows in self.rows.values() for row in rows]
+
+    @property
+    def everything(self) -> list[Row]:
+        """What best known values may come from."""
+        return [*self.asked, *self.known]
+
+
+def compared(
+    graphs: Sequence[ComputationGraph],
+    problem: Problem,
+    entrants: Sequence[Entrant],
+    folder: Path,
+    *,
+    processes: int = 1,
+    retry: bool = False,
+) -> Found:
+    """The rows of all entrants, those that the folder's runs.jsonl does not have made now.
+
+    Raises:
+      Interrupted: Ctrl-C; what is done stays in the file.
+    """
+    blank = make_runs(graphs, problem, ["list"], [0], Budget(1), cores=share(processes))
+    runs = {
+        entrant.label: [
+            dataclasses.replace(run, method=method, seed=seed, budget=entrant.budget, trained=digest(method, problem))
+            for run in blank[: entrant.graphs]
+            for seed, method in enumerate(entrant.methods)
+        ]
+        for entrant in entrants
+    }
+    place = {run.fingerprint: i for i, run in enumerate(blank)}
+    # graph by graph, so that programs are compiled once a size
+    asked = sorted((run for some in runs.values() for run in some), key=lambda run: place[run.fingerprint])
+    found = made(asked, folder, processes, retry)
+    by_key = {row.key: row for row in found.rows}
+    rows = {label: [dataclasses.replace(by_key[run.key], method=label) for run in some] for label, some in runs.items()}
+    return Found(rows, found.known)

@@ -1,0 +1,127 @@
+"""What encoder and decoder are worth (tables 3 and 4): each trained alike, with several seeds, on graphs of two sizes.
+
+Training is on graphs of one size, as `graphrl train` has it by default or --set says; the larger of the sizes that are
+measured then tells how a policy carries over. Settings are the same for all, so that an encoder with fewer heads has
+fewer parameters, as in the paper.
+"""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+from opponents.entrants import Entrant, Found
+from opponents.settings import origin
+
+from graphrl.compare.report import markdown
+from graphrl.plan_plot import DPI, write_figure
+from graphrl.training.metrics import read_metrics
+from topoformer.figures import Score, faults, scores, seconds_text, spread, verdict
+from topoformer.policies import Trained
+from topoformer.settings import DECODED, ENDS, RANDOM, Settings
+
+OURS = "topoformer"
+# line of the table -> settings of training
+ENCODERS: dict[str, tuple[str, ...]] = {
+    name: (f"agent.encoder={name}",) for name in ("mlp", "transformer", "gat", "gat-both", "topoformer-dag", OURS)
+}
+DECODERS: dict[str, tuple[str, ...]] = {
+    "gat, auto-regressive": ("agent.encoder=gat", "agent.decoder=autoregressive"),
+    "topoformer, auto-regressive": (f"agent.encoder={OURS}", "agent.decoder=autoregressive"),
+    OURS: ENCODERS[OURS],
+}
+# tables 3 and 4: gap of greedy, sample and beam from approximate DP with K = 100,000, percent, on 500 ops
+PAPER: dict[str, tuple[float, float, float]] = {
+    "mlp": (8.31, 4.41, 6.5),
+    "transformer": (8.46, 4.72, 6.52),
+    "gat": (5.94, 4.19, 4.22),
+    "gat-both": (4.84, 3.55, 3.55),
+    "topoformer-dag": (4.82, 3.67, 3.68),
+    OURS: (4.31, 3.35, 3.08),
+    "gat, auto-regressive": (6.13, 4.71, 4.87),
+    "topoformer, auto-regressive": (4.43, 3.33, 3.14),
+}
+_COLOURS = ("#555555", "#DDAA33", "#CC6677", "#33A5D4", "#332288", "#117733")
+
+
+def encoders(settings: Settings) -> Iterator[str]:
+    """Table 3 and its training curves."""
+    yield from _ablation(settings, "Encoders", ENCODERS)
+
+
+def decoders(settings: Settings) -> Iterator[str]:
+    """Table 4 and its training curves."""
+    yield from _ablation(settings, "Decoders", DECODERS)
+
+
+def folder_of(name: str) -> str:
+    """What the runs of a line of the tables are called; both tables share those of the whole Topoformer."""
+    return name.replace(", ", "-")
+
+
+def curve(trained: Trained) -> tuple[list[int], list[float]]:
+    """Steps of a training, and at each by how many percent greedy orders are below the best of 100 random ones on the
+    held-out graphs.
+    """
+    lines: Sequence[dict[str, Any]] = read_metrics(trained.run)
+    looks = {line["step"]: line["validation"] for line in lines if "validation" in line}
+    return list(looks), [float(values["greedy"]) for values in looks.values()]
+
+
+def _ablation(settings: Settings, title: str, variants: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    trained = {name: settings.policies.trained(folder_of(name), words) for name, words in variants.items()}
+    write_figure(_figure(trained), settings.out / f"{title.lower()}-training.png")
+    for ops in settings.ablation_sizes:
+        print(f"{title}: layered graphs of {ops:,} ops", file=sys.stderr, flush=True)
+        entrants = [settings.reference(), Entrant(RANDOM, ["random-priorities"], ENDS)]
+        for name, some in trained.items():
+            entrants += settings.decoded([one.file for one in some], f", {name}")
+        found = settings.compared(settings.layered(ops), entrants)
+        yield _table(settings, f"{title}: layered graphs of {ops:,} ops", list(variants), found, ops)
+
+
+def _table(settings: Settings, title: str, names: Sequence[str], found: Found, ops: int) -> str:
+    by_label = scores(found)
+    lines = [
+        _cells(name, decode, by_label[f"{decode}, {name}"], found, PAPER[name][i] if ops == 500 else None)
+        for name in names
+        for i, decode in enumerate(DECODED)
+    ]
+    headings = ("network", "decoding", "gap from approx. DP", "of the seeds", "paper", "against random 100", "seconds")
+    told = (
+        f"{settings.graphs} unseen graphs, seeds from {settings.first}; approximate DP keeps K = {settings.width:,} "
+        f"sets, on the first {settings.slow}. Means over graphs and {settings.policies.seeds} seeds of training, "
+        "with 95% intervals over graphs; then the least and the largest mean of a seed."
+    )
+    others = (name for name in names if name != OURS)
+    notes = [line for name in others for line in verdict(found, f"greedy, {name}", f"greedy, {OURS}")]
+    return (
+        f"## {title}\n\n{told}\n\n{markdown(headings, lines)}\n"
+        + "".join(f"- {line}\n" for line in [*notes, *faults(found)])
+        + f"\n{origin(found.asked)}"
+    )
+
+
+def _cells(name: str, decode: str, one: Score, found: Found, paper: float | None) -> list[str]:
+    return [
+        name,
+        decode,
+        one.gap.percent(True),
+        spread(found, f"{decode}, {name}"),
+        "" if paper is None else f"{paper:.2f}%",
+        one.random.percent(True),
+        seconds_text(one.seconds),
+    ]
+
+
+def _figure(trained: Mapping[str, Sequence[Trained]]) -> Figure:
+    """A line a training, a colour a network."""
+    figure = Figure(figsize=(7.5, 4.2), dpi=DPI, layout="constrained")
+    axes = figure.subplots()
+    for (name, some), colour in zip(trained.items(), _COLOURS, strict=False):
+        for i, one in enumerate(some):
+            axes.plot(*curve(one), color=colour, linewidth=1.1, label=None if i else name)
+    axes.set_xlabel("step")
+    axes.set_ylabel("greedy below random 100, held-out graphs [%]")
+    axes.legend(frameon=False, fontsize=8)
+    return figure

@@ -1,0 +1,197 @@
+"""Topoformer's attention and its ablations: they see what they are told to, padding and numbering change nothing."""
+
+import functools
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from pair_observations import Pairs, pairs, renumbered
+
+from graphrl.errors import ProblemError
+from graphrl.graphs.datasets.layered import layered
+from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+from graphrl.graphs.relations import RELATIONS, TO_REDUCTION, relations
+from graphrl.networks.attention import HeadGroup, MaskedAttention
+from graphrl.networks.base import Network, network
+from graphrl.networks.priorities import Priorities, normalised
+from graphrl.networks.topological_attention import GRAPHS, EncoderName, encoder
+
+GRAPH = layered(20, 3)
+
+
+@functools.cache
+def priorities(name: EncoderName, **settings: Any) -> Network:
+    net = network(Priorities(encoder(name, **({"layers": 1, "width": 8, "head_width": 4} | settings)), 8))
+    return Network(jax.jit(net.init), jax.jit(net.apply))
+
+
+@functools.cache
+def params(name: EncoderName) -> Any:
+    return priorities(name).init(jax.random.key(1), pairs(GRAPH, 27))
+
+
+def test_the_graphs_of_topoformer_cover_every_pair_once() -> None:
+    codes = [code for group in GRAPHS["topoformer"] for code in group]
+    assert sorted(codes) == list(range(1, len(RELATIONS)))
+    assert sorted(GRAPHS["transformer"][0]) == list(range(len(RELATIONS)))
+
+
+def plain(q: np.ndarray, k: np.ndarray, v: np.ndarray, seen: np.ndarray) -> np.ndarray:
+    """Softmax attention of one head over the pairs of `seen`, row by row."""
+    out = np.zeros_like(v)
+    for i, row in enumerate(seen):
+        if row.any():
+            scores = k[row] @ q[i] / np.sqrt(q.shape[1])
+            weights = np.exp(scores - scores.max())
+            out[i] = weights @ v[row] / weights.sum()
+    return out
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_heads_are_softmax_attention_over_their_graph(tied: bool) -> None:
+    groups = (HeadGroup((1, 4), 2), HeadGroup((7,), 1), HeadGroup((3,), 3))
+    module = MaskedAttention(groups, 4, tied=tied)
+    relation = relations(GRAPH)
+    nodes = np.random.default_rng(0).standard_normal((20, 6)).astype(np.float32)
+    variables = module.init(jax.random.key(0), jnp.asarray(nodes), jnp.asarray(relation))
+    got = np.asarray(module.apply(variables, jnp.asarray(nodes), jnp.asarray(relation))).reshape(20, 6, 4)
+    kernels = {name: np.asarray(part["kernel"]) for name, part in variables["params"].items()}
+    assert kernels["query"].shape == (6, 3 if tied else 6, 4)
+    own = [0, 1, 0, 0, 1, 2] if tied else range(6)
+    for head, (slot, codes) in enumerate(zip(own, [(1, 4)] * 2 + [(7,)] + [(3,)] * 3, strict=True)):
+        q, k, v = (nodes @ kernels[name][:, slot] for name in ("query", "key", "value"))
+        np.testing.assert_allclose(got[:, head], plain(q, k, v, np.isin(relation, codes)), rtol=2e-4, atol=1e-5)
+
+
+def test_additive_heads_are_those_of_the_graph_attention_network() -> None:
+    module = MaskedAttention((HeadGroup((0, 1, 2), 2),), 4, "additive")
+    relation = relations(GRAPH)
+    nodes = np.random.default_rng(0).standard_normal((20, 6)).astype(np.float32)
+    variables = module.init(jax.random.key(0), jnp.asarray(nodes), jnp.asarray(relation))
+    got = np.asarray(module.apply(variables, jnp.asarray(nodes), jnp.asarray(relation))).reshape(20, 2, 4)
+    known = jax.tree.map(np.asarray, variables["params"])
+    for head in range(2):
+        v = nodes @ known["value"]["kernel"][:, head]
+        scores = (v @ known["receiver"][head])[:, None] + (v @ known["sender"][head])
+        weights = np.exp(np.where(scores > 0, scores, 0.2 * scores)) * np.isin(relation, (0, 1, 2))
+        np.testing.assert_allclose(got[:, head], weights @ v / weights.sum(1, keepdims=True), rtol=2e-4, atol=1e-5)
+
+
+def test_an_op_without_senders_gets_nothing_and_gradients_stay_finite_at_huge_scores() -> None:
+    module = MaskedAttention((HeadGroup((1,), 1),), 4)
+    relation = jnp.asarray(relations(ComputationGraph("apart", (Op("a"), Op("b")))))
+    nodes = jnp.asarray(np.random.default_rng(0).standard_normal((2, 6)), jnp.float32)
+    variables = module.init(jax.random.key(0), nodes, relation)
+    assert not np.asarray(module.apply(variables, nodes, relation)).any()
+
+    slope_of = jax.jit(jax.grad(lambda v, seen: jnp.square(module.apply(v, nodes, seen)).sum()))
+    for size in (1e-3, 1e3, -1e3):
+        some = jax.tree.map(lambda x, size=size: jnp.full_like(x, size), variables)
+        for seen in (relation, jnp.ones_like(relation)):
+            assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(slope_of(some, seen)))
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_padding_and_numbering_change_no_priority(name: EncoderName) -> None:
+    apply = priorities(name).apply
+    plainly = np.asarray(apply(params(name), pairs(GRAPH)))
+    assert plainly.shape == (20,)
+    assert plainly.mean() == pytest.approx(0, abs=1e-4)
+    assert plainly.std() == pytest.approx(5, rel=1e-4)  # eq. 17
+    padded = np.asarray(apply(params(name), pairs(GRAPH, 27)))
+    np.testing.assert_allclose(padded[:20], plainly, rtol=1e-3, atol=1e-4)
+    assert np.isfinite(padded).all()
+    order = np.random.default_rng(0).permutation(27)  # padding ops move too
+    mixed = np.asarray(apply(params(name), renumbered(pairs(GRAPH, 27), order)))
+    np.testing.assert_allclose(mixed, padded[order], rtol=1e-3, atol=1e-4)
+
+
+CHAIN = ComputationGraph(
+    "chain", tuple(Op(f"op{i}", inputs=(f"t{i - 1}",) if i else (), outputs=(Tensor(f"t{i}", 1),)) for i in range(4))
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "senders"),
+    [
+        ("mlp", ["1000", "0100", "0010", "0001"]),
+        ("gat", ["1000", "1100", "0110", "0011"]),
+        ("gat-both", ["1100", "1110", "0111", "0011"]),
+        ("topoformer-dag", ["1100", "1110", "0111", "0011"]),
+        ("topoformer", ["1111"] * 4),
+        ("transformer", ["1111"] * 4),
+    ],
+)
+def test_one_layer_lets_ops_see_what_the_encoder_is_named_for(name: EncoderName, senders: list[str]) -> None:
+    module = encoder(name, layers=1, width=8, head_width=4)
+    seen = pairs(CHAIN)
+    variables = module.init(jax.random.key(0), seen)
+    slope = jax.jit(jax.jacobian(lambda nodes: module.apply(variables, seen._replace(nodes=nodes))))(seen.nodes)
+    influence = np.abs(np.asarray(slope)).sum((1, 3)) > 1e-7  # [receiver, sender]
+    assert ["".join(str(int(one)) for one in row) for row in influence] == senders
+
+
+def test_a_graph_without_heads_is_not_seen() -> None:
+    module = encoder("topoformer", layers=1, width=8, head_width=4, heads=(1, 0, 0, 0, 0, 0, 0))
+    seen = pairs(CHAIN)
+    variables = module.init(jax.random.key(0), seen)
+    assert variables["params"]["attention_0"]["query"]["kernel"].shape == (8, 1, 4)
+    backwards = seen._replace(relation=jnp.where(seen.relation == TO_REDUCTION, jnp.uint8(7), seen.relation))
+    np.testing.assert_array_equal(module.apply(variables, seen), module.apply(variables, backwards))
+
+
+def test_the_sizes_of_appendix_c() -> None:
+    module = encoder("topoformer", layers=4, width=256, heads=10, head_width=64)
+    shapes = jax.eval_shape(module.init, jax.random.key(0), pairs(CHAIN))["params"]
+    assert shapes["attention_3"]["query"]["kernel"].shape == (256, 70, 64)
+    assert shapes["attention_out_0"]["kernel"].shape == (70 * 64, 256)
+    assert shapes["mlp_in_0"]["kernel"].shape == shapes["mlp_out_0"]["kernel"].shape == (256, 256)
+    assert shapes["node_in"]["kernel"].shape == (28, 256)
+
+
+def test_bfloat16_is_close_and_tied_heads_share_parameters() -> None:
+    seen = pairs(GRAPH)
+    exact = np.asarray(priorities("topoformer").apply(params("topoformer"), seen))
+    rough = np.asarray(priorities("topoformer", dtype="bfloat16").apply(params("topoformer"), seen))
+    assert rough.dtype == np.float32
+    assert np.abs(rough - exact).mean() < 0.5  # of a standard deviation of 5
+    tied = priorities("topoformer", tied=True)
+    shared = tied.init(jax.random.key(0), seen)
+    assert shared["encoder"]["attention_0"]["query"]["kernel"].shape == (8, 2, 4)
+    assert np.isfinite(np.asarray(tied.apply(shared, seen))).all()
+
+
+def test_networks_are_mapped_over_graphs_and_compiled_once() -> None:
+    apply = priorities("topoformer").apply
+    graphs = [pairs(layered(ops, ops), 20) for ops in (12, 17, 20)]
+    stacked: Pairs = jax.tree.map(lambda *leaves: jnp.stack(leaves), *graphs)
+    real = np.asarray(stacked.mask)
+    every = jax.jit(chex.assert_max_traces(lambda p, seen: jax.vmap(apply, (None, 0))(p, seen), n=1))
+    together = every(params("topoformer"), stacked)
+    every(params("topoformer"), stacked)
+    alone = np.stack([np.asarray(apply(params("topoformer"), one)) for one in graphs])
+    np.testing.assert_allclose(np.asarray(together)[real], alone[real], rtol=1e-3, atol=1e-4)
+
+
+def test_normalised_priorities_of_equal_ops_are_zero_with_finite_gradients() -> None:
+    mask = jnp.asarray([True, True, False])
+    value, slope = jax.vjp(lambda y: normalised(y, mask), jnp.asarray([3.0, 3.0, 9.0]))
+    np.testing.assert_array_equal(value, [0, 0, 0])
+    assert bool(jnp.isfinite(slope(jnp.asarray([1.0, 0.0, 0.0]))[0]).all())
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: encoder("gcn"), "encoder is 'gcn': must be one of topoformer, topo"),  # type: ignore[arg-type]
+        (lambda: encoder("gat", heads=(1, 2)), r"heads are \(1, 2\): must be one number or 1, one for each graph"),
+        (lambda: HeadGroup((8,), 1), r"codes are \(8,\): must be one or more of 0 to 7"),
+        (lambda: HeadGroup((1,), -1), "heads is -1: must be at least 0"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(make: Any, message: str) -> None:
+    with pytest.raises(ProblemError, match=message):
+        make()

@@ -1,0 +1,60 @@
+"""Training in processes of its own, one or several together, and what came of it."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from graphrl.training.checkpoints import read
+
+ENVIRONMENT = os.environ | {
+    "JAX_PLATFORMS": "cpu",
+    "PYTHONPATH": str(Path(__file__).parent),
+    "XLA_FLAGS": "",
+    "JAX_COMPILATION_CACHE_DIR": str(jax.config.values["jax_compilation_cache_dir"]),
+}
+
+
+def start(command: Sequence[str], **environment: str) -> subprocess.Popen[str]:
+    """Python with these arguments."""
+    return subprocess.Popen(
+        [sys.executable, "-P", *command],
+        env=ENVIRONMENT | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def start_together(command: Sequence[str], count: int = 2) -> list[subprocess.Popen[str]]:
+    """The same in several processes of one device each, which find one another by the environment."""
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        address = f"localhost:{probe.getsockname()[1]}"
+    shared = {"JAX_NUM_CPU_DEVICES": "1", "JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": str(count)}
+    return [start(command, **shared, JAX_PROCESS_ID=str(number)) for number in range(count)]
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    """Waits for its end; gives the last line that it has printed (Gloo prints too)."""
+    out, err = process.communicate(timeout=180)
+    assert process.returncode == 0, err
+    return out.splitlines()[-1]
+
+
+def final_state(folder: Path) -> dict[str, np.ndarray]:
+    """The leaves of the last checkpoint by their places."""
+    last = sorted(folder.glob("step-*"))[-1]
+    return {str(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(read(last).state)}
+
+
+def assert_same(one: dict[str, np.ndarray], other: dict[str, np.ndarray], tolerance: float = 0.0) -> None:
+    """That two final states are equal, to a tolerance relative and absolute."""
+    assert one.keys() == other.keys()
+    for name in one:
+        np.testing.assert_allclose(one[name], other[name], rtol=tolerance, atol=tolerance, err_msg=name)
