@@ -1,14 +1,15 @@
 """REGAL against classical methods on graphs that it has not seen: the tables of the paper, with their pictures.
 
 sections:
-  synthetic     makespan of random DAGs (rendezvous, 2 devices): every method at equal evaluations
-  zoo-makespan  the same for programs of the model zoo and variants of them (link, 2 devices)
-  zoo-memory    the same for their peak memory on 2 devices
-  time          some methods at equal time (--times, --task)
-  limits        quality against the evaluation limit (--limits, --task)
-  ablation      rounds of messages, training curves, entropy of actions (--rounds, --task)
-  overhead      seconds of REGAL beside BRKGA's (--task)
-  throughput    proposals evaluated a second, against the number of environments
+  synthetic         makespan of random DAGs (rendezvous, 2 devices): every method at equal evaluations
+  synthetic-memory  the same for their peak memory on 2 devices
+  zoo-makespan      the same for programs of the model zoo and variants of them (link, 2 devices)
+  zoo-memory        the same for the peak memory of training steps of the zoo on 2 devices
+  time              some methods at equal time (--times, --task)
+  limits            quality against the evaluation limit (--limits, --task)
+  ablation          rounds of messages, training curves, entropy of actions (--rounds, --task)
+  overhead          seconds of REGAL beside BRKGA's (--task)
+  throughput        proposals evaluated a second, against the number of environments
 
 Policies are --checkpoints (runs or checkpoints of `graphrl train regal`, or files of policies; as many as --seeds for
 every task, network and number of rounds that a section needs), or are trained here, into --out/training. What is
@@ -32,7 +33,7 @@ from regal import limits, tables, timed
 from regal.ablation import ablation
 from regal.overhead import overhead, throughput
 from regal.policies import Policies
-from regal.settings import Settings
+from regal.settings import ONCE, Settings
 from regal.tasks import TASKS
 
 from graphrl.commands.cache import keep_compiled
@@ -74,6 +75,10 @@ def _arguments() -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--rounds", type=_numbers, default=(0, 1, 2, 4), metavar="T,...", help="(default: 0,1,2,4)")
     parser.add_argument("--task", choices=list(TASKS), default="synthetic", help="of the later sections")
+    parser.add_argument(
+        "--once", type=lambda text: tuple(text.split(",")), default=ONCE, metavar="M,...",
+        help=f"methods with one seed only (default: {','.join(ONCE)})",
+    )  # fmt: skip
     parser.add_argument("--cp-sat", type=float, default=60.0, metavar="S", help="seconds of CP-SAT (default: 60)")
     parser.add_argument("--checkpoints", type=Path, nargs="+", default=[], metavar="PATH", help="policies to measure")
     parser.add_argument(
@@ -92,7 +97,7 @@ def _settings(args: argparse.Namespace) -> Settings:
     for name in ("graphs", "seeds", "evaluations"):
         if getattr(args, name) < 1:
             raise GraphrlError(f"--{name} {getattr(args, name)}: must be at least 1")
-    unknown = set(args.methods or ()) - set(METHODS)
+    unknown = {*(args.methods or ()), *args.once} - set(METHODS)
     if unknown:
         raise GraphrlError(f"unknown method {min(unknown)!r}: known are {', '.join(METHODS)}")
     args.out.mkdir(parents=True, exist_ok=True)
@@ -107,6 +112,7 @@ def _settings(args: argparse.Namespace) -> Settings:
         rounds=args.rounds,
         task=args.task,
         methods=args.methods,
+        once=args.once,
         processes=args.processes,
         out=args.out,
         quick=quick,

@@ -24,7 +24,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from opponents.settings import Interrupted, make_parser, parse_arguments, parse_times, write_section
+from opponents.settings import Interrupted, make_parser, parse_arguments, parse_names, parse_times, write_section
 from topoformer import ablations, budget, inference, layered, tables
 from topoformer.policies import Policies
 from topoformer.settings import METHODS, Settings
@@ -76,6 +76,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--dfs-dp", type=float, default=60.0, metavar="S", help="seconds of dfs-dp (default: 60)")
     parser.add_argument("--most-ops", type=int, default=2_000, metavar="OPS", help="of section real (default: 2000)")
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="of training (default: 3)")
+    parser.add_argument("--networks", type=parse_names, metavar="NAME,...", help="of the ablations (default: all)")
     parser.add_argument("--checkpoint", type=Path, metavar="PATH", help="a run, a checkpoint or a policy's file")
     parser.add_argument("--run", type=Path, metavar="PATH", help="of training, for section budget")
     parser.add_argument("--train-real", action="store_true", help="section real also trains on programs")
@@ -103,6 +104,9 @@ def _settings(args: argparse.Namespace) -> Settings:
     unknown = set(args.methods or ()) - set(METHODS)
     if unknown:
         raise GraphrlError(f"unknown method {min(unknown)!r}: known are {', '.join(METHODS)}")
+    known = {*ablations.ENCODERS, *ablations.DECODERS}
+    if unknown := set(args.networks or ()) - known:
+        raise GraphrlError(f"unknown network {min(unknown)!r}: known are {', '.join(sorted(known))}")
     args.out.mkdir(parents=True, exist_ok=True)
     quick = args.quick
     return Settings(
@@ -116,6 +120,7 @@ def _settings(args: argparse.Namespace) -> Settings:
         dfs_seconds=0.2 if quick else args.dfs_dp,
         most_ops=args.most_ops,
         methods=args.methods,
+        networks=args.networks,
         processes=args.processes,
         out=args.out,
         quick=quick,

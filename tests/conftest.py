@@ -47,3 +47,22 @@ def few_mappings() -> Iterator[None]:
     if maps.exists() and len(maps.read_bytes().splitlines()) > MANY_MAPPINGS:
         jax.clear_caches()
         gc.collect()
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    """The path of the worked example's file."""
+    from worked_example import TINY
+
+    from graphrl.graphs.readers.json import write_json
+
+    path = tmp_path / "tiny.json"
+    write_json(TINY, path)
+    return str(path)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """An empty folder for outputs."""
+    (tmp_path / "out").mkdir()
+    return tmp_path / "out"

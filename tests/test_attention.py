@@ -14,6 +14,7 @@ from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.relations import RELATIONS, TO_REDUCTION, relations
+from graphrl.networks import attention
 from graphrl.networks.attention import HeadGroup, MaskedAttention
 from graphrl.networks.base import Network, network
 from graphrl.networks.priorities import Priorities, normalised
@@ -25,12 +26,15 @@ GRAPH = layered(20, 3)
 @functools.cache
 def priorities(name: EncoderName, **settings: Any) -> Network:
     net = network(Priorities(encoder(name, **({"layers": 1, "width": 8, "head_width": 4} | settings)), 8))
-    return Network(jax.jit(net.init), jax.jit(net.apply))
+    return Network(net.init, jax.jit(net.apply))
 
 
 @functools.cache
-def params(name: EncoderName) -> Any:
-    return priorities(name).init(jax.random.key(1), pairs(GRAPH, 27))
+def params(name: EncoderName, **settings: Any) -> Any:
+    """Any parameters: `init` would take seconds to compile."""
+    shapes = jax.eval_shape(priorities(name, **settings).init, jax.random.key(0), pairs(GRAPH, 27))
+    rng = np.random.default_rng(1)
+    return jax.tree.map(lambda leaf: jnp.asarray(0.5 * rng.standard_normal(leaf.shape), jnp.float32), shapes)
 
 
 def test_the_graphs_of_topoformer_cover_every_pair_once() -> None:
@@ -80,6 +84,29 @@ def test_additive_heads_are_those_of_the_graph_attention_network() -> None:
         np.testing.assert_allclose(got[:, head], weights @ v / weights.sum(1, keepdims=True), rtol=2e-4, atol=1e-5)
 
 
+def autodiff(scoring: str, relation: Any, bits: Any, left: Any, right: Any, values: Any) -> jax.Array:
+    """One head as it is defined, for JAX to differentiate."""
+    scores = left @ right.T if scoring == "dot" else jnp.where(left + right.T > 0, 1.0, 0.2) * (left + right.T)
+    allowed = jnp.asarray([[int(bits) >> int(code) & 1 for code in row] for row in relation], bool)
+    weights = jax.nn.softmax(jnp.where(allowed, scores, -1e9), axis=1)
+    return jnp.where(allowed.any(1, keepdims=True), weights @ values, 0.0)
+
+
+@pytest.mark.parametrize("scoring", ["dot", "additive"])
+def test_gradients_of_a_head_are_those_of_its_definition(scoring: Any) -> None:
+    rng = np.random.default_rng(0)
+    relation, bits, width = jnp.asarray(relations(GRAPH)), jnp.uint16(0b10), 4 if scoring == "dot" else 1
+    shapes = [(20, width), (20, width), (20, 3), (20, 3)]
+    left, right, values, cotangent = (jnp.asarray(rng.standard_normal(shape), jnp.float32) for shape in shapes)
+    results = []
+    for head in (attention._head, autodiff):
+        one = functools.partial(head, scoring, np.asarray(relation) if head is autodiff else relation, bits)
+        out, back = jax.vjp(one, left, right, values)
+        results.append((out, *back(cotangent)))
+    for ours, theirs in zip(*results, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-5)
+
+
 def test_an_op_without_senders_gets_nothing_and_gradients_stay_finite_at_huge_scores() -> None:
     module = MaskedAttention((HeadGroup((1,), 1),), 4)
     relation = jnp.asarray(relations(ComputationGraph("apart", (Op("a"), Op("b")))))
@@ -87,7 +114,7 @@ def test_an_op_without_senders_gets_nothing_and_gradients_stay_finite_at_huge_sc
     variables = module.init(jax.random.key(0), nodes, relation)
     assert not np.asarray(module.apply(variables, nodes, relation)).any()
 
-    slope_of = jax.jit(jax.grad(lambda v, seen: jnp.square(module.apply(v, nodes, seen)).sum()))
+    slope_of = jax.jit(jax.grad(lambda v, seen: jnp.square(jnp.asarray(module.apply(v, nodes, seen))).sum()))
     for size in (1e-3, 1e3, -1e3):
         some = jax.tree.map(lambda x, size=size: jnp.full_like(x, size), variables)
         for seen in (relation, jnp.ones_like(relation)):
@@ -126,11 +153,11 @@ CHAIN = ComputationGraph(
     ],
 )
 def test_one_layer_lets_ops_see_what_the_encoder_is_named_for(name: EncoderName, senders: list[str]) -> None:
-    module = encoder(name, layers=1, width=8, head_width=4)
-    seen = pairs(CHAIN)
-    variables = module.init(jax.random.key(0), seen)
-    slope = jax.jit(jax.jacobian(lambda nodes: module.apply(variables, seen._replace(nodes=nodes))))(seen.nodes)
-    influence = np.abs(np.asarray(slope)).sum((1, 3)) > 1e-7  # [receiver, sender]
+    module, seen = encoder(name, layers=1, width=8, head_width=4), pairs(CHAIN)
+    variables = {"params": params(name)["encoder"]}
+    changed = jnp.stack([seen.nodes, *(seen.nodes.at[sender].add(1.0) for sender in range(4))])
+    outputs = jax.jit(jax.vmap(lambda nodes: module.apply(variables, seen._replace(nodes=nodes))))(changed)
+    influence = np.abs(np.asarray(outputs[1:] - outputs[:1])).max(2).T > 1e-4  # [receiver, sender]
     assert ["".join(str(int(one)) for one in row) for row in influence] == senders
 
 
@@ -159,9 +186,32 @@ def test_bfloat16_is_close_and_tied_heads_share_parameters() -> None:
     assert rough.dtype == np.float32
     assert np.abs(rough - exact).mean() < 0.5  # of a standard deviation of 5
     tied = priorities("topoformer", tied=True)
-    shared = tied.init(jax.random.key(0), seen)
+    shared = params("topoformer", tied=True)
     assert shared["encoder"]["attention_0"]["query"]["kernel"].shape == (8, 2, 4)
     assert np.isfinite(np.asarray(tied.apply(shared, seen))).all()
+
+
+def test_gradients_in_bfloat16_are_close() -> None:
+    nodes, relation = pairs(GRAPH).nodes, pairs(GRAPH).relation
+
+    def slopes(dtype: str) -> np.ndarray:
+        module = MaskedAttention((HeadGroup((3,), 1), HeadGroup((7,), 1)), 4, dtype=jnp.dtype(dtype))
+        some = params("topoformer")["encoder"]["node_in"]["kernel"][:, :4]
+        known = {"params": {name: {"kernel": jnp.stack([some, -some], 1)} for name in ("query", "key", "value")}}
+        tree = jax.grad(lambda p: jnp.square(jnp.asarray(module.apply(p, nodes, relation))[:7]).sum())(known)
+        return np.concatenate([np.asarray(leaf).ravel() for leaf in jax.tree.leaves(tree)])
+
+    exact, rough = slopes("float32"), slopes("bfloat16")
+    assert np.corrcoef(exact, rough)[0, 1] > 0.99
+
+
+def test_one_head_at_a_time_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = MaskedAttention((HeadGroup((1, 4), 2), HeadGroup((7,), 1)), 4)
+    nodes, relation = pairs(GRAPH).nodes, pairs(GRAPH).relation
+    variables = module.init(jax.random.key(0), nodes, relation)
+    together = module.apply(variables, nodes, relation)
+    monkeypatch.setattr(attention, "_AT_ONCE", 0)
+    np.testing.assert_allclose(together, module.apply(variables, nodes, relation), rtol=1e-5, atol=1e-6)  # type: ignore[arg-type]
 
 
 def test_networks_are_mapped_over_graphs_and_compiled_once() -> None:

@@ -1,146 +1,26 @@
-"""The benchmark: its yardsticks compute what graphrl computes, and the command gives its rows, files and errors."""
+"""`graphrl bench`: graphs, timing, settings, and the command."""
 
 import io
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from random_graphs import graphs as any_graphs
+from compilers import HAS_COMPILER
 from rich.console import Console
 
-from graphrl.bench import plain
-from graphrl.bench.cases import PARAMETERS, TRANSFERS, Row, Settings, problem
-from graphrl.bench.chromosomes import padded, random_chromosomes, split
-from graphrl.bench.compiled import CompiledGraphs, Unavailable, find_compiler, library
+from graphrl.bench.cases import TRANSFERS, Row, Settings
 from graphrl.bench.envs import EnvRow
 from graphrl.bench.envs_report import print_envs
-from graphrl.bench.external import Reference, binary_graph
-from graphrl.bench.graphs import FAMILIES, random_graph, random_graphs
-from graphrl.bench.measure import check_agreement
-from graphrl.bench.plain_graph import plain_batch
-from graphrl.bench.programs import Costs, Program
+from graphrl.bench.graphs import FAMILIES, random_graph
 from graphrl.bench.report import json_lines
 from graphrl.bench.timing import Sample, interleaved
 from graphrl.cli import main
-from graphrl.costs import exact
-from graphrl.costs.problem import Problem, Transfer
-from graphrl.errors import GraphrlError, ProblemError
-from graphrl.graphs.graph import ComputationGraph, Op, Tensor
-from graphrl.graphs.padding import common_sizes
-from graphrl.solvers.brkga import Parameters
-
-HAS_COMPILER = any(map(shutil.which, ("c++", "g++", "clang++")))
-compiled_only = pytest.mark.skipif(not HAS_COMPILER, reason="no C++ compiler")
-
-# Few examples of many graphs each: every example compiles a program of its own shape.
-batches = st.lists(any_graphs(sharing=False), min_size=12, max_size=12)
-few = settings(max_examples=2, suppress_health_check=list(HealthCheck))
-
-
-def exact_costs(graph: ComputationGraph, task: Problem, genes: np.ndarray) -> tuple[float, tuple[int, ...]]:
-    """What the host twin says of one chromosome: makespan and peaks."""
-    placement, op_keys, transfer_keys = split(genes, graph, task.devices)
-    found = exact.evaluate(graph, task, placement, exact.decode(graph, task, placement, op_keys, transfer_keys))
-    return found.makespan, found.peak_memory
-
-
-def chromosomes(graphs: list[ComputationGraph], devices: int, count: int) -> list[np.ndarray]:
-    """Random chromosomes of each graph; the second half of them with keys that often tie."""
-    found = [random_chromosomes(graph, devices, count, seed) for seed, graph in enumerate(graphs)]
-    for genes in found:
-        genes[count // 2 :] = np.floor(genes[count // 2 :] * 4) / 4
-    return found
-
-
-# The yardsticks
-
-
-@pytest.mark.parametrize(("transfer", "devices"), [("rendezvous", 3), ("link", 2), ("free", 1)])
-@few
-@given(graphs=batches)
-def test_plain_is_exact(transfer: Transfer, devices: int, graphs: list[ComputationGraph]) -> None:
-    task = Problem("makespan", devices, transfer, 0.5, 4.0)
-    genes = chromosomes(graphs, devices, 6)
-    sizes = common_sizes(graphs)
-    stacked = np.stack([padded(x, graph, sizes, devices) for x, graph in zip(genes, graphs, strict=True)])
-    costs = jax.vmap(jax.vmap(lambda graph, x: plain.costs(graph, x, task), (None, 0)))
-    makespan, peak = jax.device_get(jax.jit(costs)(plain_batch(graphs, task), stacked))
-    for g, graph in enumerate(graphs):
-        for p in range(6):
-            assert (makespan[g, p], tuple(peak[g, p])) == exact_costs(graph, task, genes[g][p])
-
-
-@compiled_only
-@pytest.mark.parametrize("devices", [1, 3])
-@settings(max_examples=10, suppress_health_check=list(HealthCheck))
-@given(graphs=batches, transfer=st.sampled_from(TRANSFERS))
-def test_compiled_is_exact(devices: int, graphs: list[ComputationGraph], transfer: Transfer) -> None:
-    task = Problem("makespan", devices, transfer, 0.5, 4.0)
-    genes = chromosomes(graphs, devices, 4)
-    both = CompiledGraphs(graphs, task).evaluate(genes, timed=True, memory=True, threads=2)
-    one = CompiledGraphs(graphs, task).evaluate(genes, timed=True, memory=False, repeats=2)
-    other = CompiledGraphs(graphs, task).evaluate(genes, timed=False, memory=True)
-    for g, graph in enumerate(graphs):
-        for p in range(4):
-            assert (both[0][g, p], tuple(both[1][g, p])) == exact_costs(graph, task, genes[g][p])
-    assert (one[0] == both[0]).all()
-    assert (other[1] == both[1]).all()
-    assert not one[1].any()
-    assert not other[0].any()
-
-
-@compiled_only
-@pytest.mark.parametrize("objective", ["peak_memory", "makespan"])
-def test_compiled_search_is_a_search(objective: str) -> None:
-    task = problem(objective, "rendezvous")  # type: ignore[arg-type]
-    graphs = random_graphs(24, 3, 0)
-    batch = CompiledGraphs(graphs, task)
-    values, best = batch.search(PARAMETERS, 20, seed=1, threads=2)
-    again, _ = batch.search(PARAMETERS, 20, seed=1)
-    first, _ = batch.search(PARAMETERS, 1, seed=1)
-    assert (values == again).all()
-    assert (values < first).any()
-    assert (values <= first).all()
-    for graph, value, genes in zip(graphs, values, best, strict=True):
-        makespan, peak = exact_costs(graph, task, genes)
-        assert value == (makespan if objective == "makespan" else max(peak))
-
-
-def test_plain_search_is_a_search() -> None:
-    task = problem("peak_memory", "free")
-    (graph,) = random_graphs(16, 1, 0)
-    parameters = Parameters(population=10, elites=3, mutants=2)
-    single = jax.tree.map(lambda x: jnp.asarray(x[0]), plain_batch([graph], task))
-    search = jax.jit(lambda key: plain.search(single, key, task, parameters, 6))
-    genes, value = jax.device_get(search(jax.random.key(0)))
-    assert max(exact_costs(graph, task, np.asarray(genes))[1]) == value  # 16 ops need no padding
-
-
-def test_yardsticks_refuse_what_they_leave_out() -> None:
-    ops = (Op("a", outputs=(Tensor("x", 4),)), Op("b", inputs=("x",), outputs=(Tensor("y", 4, alias="x"),)))
-    with pytest.raises(GraphrlError, match="aliases"):
-        plain_batch([ComputationGraph("aliased", ops)], problem("peak_memory", "free"))
-    with pytest.raises(GraphrlError, match="memory limits"):
-        CompiledGraphs(random_graphs(16, 1, 0), Problem("makespan", memory_limit=1))
-
-
-def test_disagreement_is_told() -> None:
-    costs = Costs(np.ones((2, 3)), np.ones((2, 3, 2)))
-    wrong = Costs(np.ones((1, 3)), np.array([[[1, 1], [1, 2], [1, 1]]]))
-    ours, theirs = (Program(name, lambda runs: Sample(1, 0.1, 0.1), 2, 3, costs=costs) for name in ("graphrl", "plain"))
-    check_agreement([ours, theirs])
-    with pytest.raises(GraphrlError, match="peak memory of graph 0, chromosome 1"):
-        check_agreement([ours, theirs._replace(graphs=1, costs=wrong)])
-
+from graphrl.errors import ProblemError
 
 # Graphs and chromosomes
 
@@ -162,57 +42,6 @@ def test_graphs_refuse_wrong_arguments() -> None:
         random_graph("tree", 64, 0)
     with pytest.raises(ProblemError, match="at least 16"):
         random_graph("hubs", 3, 0)
-
-
-# The user's reference
-
-
-FAKE = """#!{python}
-import sys
-if sys.argv[1] == "bench":
-    print("g threads=1 mode=5 2000 ev/s 500 us/eval (1)")
-else:
-    print('{{"s": 0.25, "threads": ' + sys.argv[3] + "}}")
-"""
-
-
-def test_reference_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "reference"
-    path.write_text(FAKE.format(python=sys.executable))
-    path.chmod(0o755)
-    graphs = random_graphs(16, 2, 0)
-    with Reference(str(path), 1) as reference:
-        assert reference.evaluation(graphs).run(3) == Sample(600, None, 0.3)
-        assert reference.search(graphs, "makespan", PARAMETERS, 62, 0).run(1) == Sample(2 * 4980, None, 0.5)
-    with Reference(str(path), 2) as reference:
-        assert reference.evaluation(graphs).run(1) == Sample(200, 0.1, None)
-    path.write_text("#!/bin/sh\nexit 3\n")
-    with Reference(str(path), 1) as reference, pytest.raises(GraphrlError, match="bench failed with exit code 3"):
-        reference.evaluation(graphs).run(1)
-    path.write_text("#!/bin/sh\necho hello\n")
-    with Reference(str(path), 1) as reference, pytest.raises(GraphrlError, match="must say"):
-        reference.evaluation(graphs).run(1)
-    with pytest.raises(GraphrlError, match="it is no file"):
-        Reference(str(tmp_path), 1)
-
-
-def test_reference_graphs_are_binary() -> None:
-    graph = random_graph("layered", 16, 0)
-    data = binary_graph(graph)
-    ops, edges = np.frombuffer(data, np.int32, 2)
-    assert (ops, edges) == (16, len(graph.arrays.use_op))
-    assert len(data) == 8 + 8 * edges + 8 * ops
-    with pytest.raises(GraphrlError, match="one tensor each"):
-        binary_graph(ComputationGraph("none", (Op("a"),)))
-
-
-def test_missing_compiler_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(Unavailable, match="no-such-compiler not found"):
-        find_compiler()
-    library.cache_clear()
-    with pytest.raises(Unavailable):
-        CompiledGraphs(random_graphs(16, 1, 0), problem("makespan", "link"))
 
 
 # Timing and settings

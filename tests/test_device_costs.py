@@ -26,6 +26,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from random_graphs import decisions as drawn_decisions
 from random_graphs import graphs as drawn_graphs
+from worked_example import TINY
 
 from graphrl.costs import exact
 from graphrl.costs.bounds import lower_bound
@@ -33,7 +34,6 @@ from graphrl.costs.decisions import Decisions, from_genes, num_genes, to_genes
 from graphrl.costs.evaluate import Costs, evaluate
 from graphrl.costs.fitness import fitness
 from graphrl.costs.problem import Problem
-from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.padding import PaddedGraph, pad_batch
 
 GRAPHS, LANES = 12, 10  # of each problem: 12 * 12 * 10 triples in all
@@ -96,16 +96,6 @@ def test_the_random_graphs_try_every_rule() -> None:
 
 
 # The worked example of DESIGN.md 3
-
-TINY = ComputationGraph(
-    "tiny",
-    (
-        Op("a", runtime=1, outputs=(Tensor("a0", 4),)),
-        Op("b", runtime=2, inputs=("a0",), outputs=(Tensor("b0", 3),)),
-        Op("c", runtime=3, inputs=("a0",), outputs=(Tensor("c0", 5),), workspace_bytes=2),
-        Op("d", runtime=1, inputs=("b0", "c0"), outputs=(Tensor("d0", 1),)),
-    ),
-)
 
 
 def tiny_costs(problem: Problem, placement: list[int], op_keys: list[float]) -> tuple[list[int], float, list[float]]:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from random_graphs import graphs, problems
+from worked_example import TINY
 
 from graphrl.costs import exact
 from graphrl.costs.bounds import lower_bound
@@ -102,17 +103,6 @@ def test_unit_time_in_trees_are_optimal(data: st.DataObject) -> None:
         level[i] = level[consumer[i]] + 1  # type: ignore[index]
     optimum = max(k + math.ceil(sum(other > k for other in level) / devices) for k in range(max(level)))
     assert cost(ComputationGraph("tree", ops), Problem("makespan", devices, "free")) == optimum
-
-
-TINY = ComputationGraph(
-    "tiny",
-    (
-        Op("a", runtime=1, outputs=(Tensor("a0", 4),)),
-        Op("b", runtime=2, inputs=("a0",), outputs=(Tensor("b0", 3),)),
-        Op("c", runtime=3, inputs=("a0",), outputs=(Tensor("c0", 5),), workspace_bytes=2),
-        Op("d", runtime=1, inputs=("b0", "c0"), outputs=(Tensor("d0", 1),)),
-    ),
-)
 
 
 def test_worked_example() -> None:

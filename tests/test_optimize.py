@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from random_graphs import graphs, problems
+from worked_example import TINY
 
 import graphrl
 from graphrl.costs.bounds import lower_bound
@@ -22,16 +23,6 @@ from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget
 from graphrl.solvers.plain import given_order
-
-TINY = ComputationGraph(
-    "tiny",
-    (
-        Op("a", runtime=1, outputs=(Tensor("a0", 4),)),
-        Op("b", runtime=2, inputs=("a0",), outputs=(Tensor("b0", 3),)),
-        Op("c", runtime=3, inputs=("a0",), outputs=(Tensor("c0", 5),), workspace_bytes=2),
-        Op("d", runtime=1, inputs=("b0", "c0"), outputs=(Tensor("d0", 1),)),
-    ),
-)
 
 
 def tangle(ops: int) -> ComputationGraph:

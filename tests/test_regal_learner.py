@@ -8,31 +8,14 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from small_regal import SMALL, graphs, leaves, updated
+from training_processes import finish, start_together
 
 from graphrl.agents.regal.config import RegalConfig
 from graphrl.agents.regal.learner import Learner, LearnerState
 from graphrl.agents.regal.policy import Policy
 from graphrl.compare.compiling import compile_clock
-from graphrl.costs.problem import Problem
-from graphrl.envs.proposal.instance import ProposalParams, instances
 from graphrl.errors import ProblemError
-from graphrl.graphs.datasets.regal_like import regal_like
-from graphrl.solvers.brkga import Parameters
-
-SMALL = RegalConfig(
-    problem=Problem("makespan", 2),
-    evaluations=16,
-    parameters=Parameters(population=10, elites=2, mutants=4),
-    rounds=1,
-    width=8,
-    actions=2,
-    learning_rate=0.1,
-)
-
-
-@functools.cache
-def graphs() -> ProposalParams:
-    return instances([regal_like(seed, num_ops=10 + seed) for seed in range(4)])
 
 
 def mesh(devices: int) -> jax.sharding.Mesh:
@@ -44,17 +27,9 @@ def learner(config: RegalConfig, devices: int) -> Learner:
     return Learner(config, mesh(devices))
 
 
-def updated(config: RegalConfig, devices: int, steps: int) -> tuple[LearnerState, dict[str, Any]]:
-    """The state after some updates, and the last metrics."""
-    made, metrics = learner(config, devices), dict[str, Any]()
-    state = made.init(jax.random.key(0))
-    for step in range(steps):
-        state, metrics = made.update(state, jax.random.fold_in(jax.random.key(1), step), graphs())
-    return state, metrics
-
-
-def leaves(state: LearnerState) -> list[np.ndarray]:
-    return [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
+def after(config: RegalConfig, devices: int, steps: int) -> tuple[LearnerState, dict[str, Any]]:
+    """The state after some updates on some devices, and the last metrics."""
+    return updated(learner(config, devices), steps, graphs())
 
 
 def test_a_policy_that_prefers_the_uniform_is_standard_brkga() -> None:
@@ -71,7 +46,7 @@ def test_a_policy_that_prefers_the_uniform_is_standard_brkga() -> None:
 
 
 def test_one_and_two_devices_give_the_same_parameters() -> None:
-    one, two = updated(SMALL, 1, 2), updated(SMALL, 2, 2)
+    one, two = after(SMALL, 1, 2), after(SMALL, 2, 2)
     assert int(one[0].step) == 2
     for a, b in zip(leaves(one[0]), leaves(two[0]), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
@@ -80,9 +55,19 @@ def test_one_and_two_devices_give_the_same_parameters() -> None:
     )
 
 
+@pytest.mark.slow
+def test_two_processes_give_the_same_parameters(tmp_path: Path) -> None:
+    """Each loads its own graphs alone, and the gradient is a sum over both (Gloo)."""
+    script = str(Path(__file__).with_name("small_regal.py"))
+    assert finish(*start_together([script, str(tmp_path / "state.npz")])) == "2 2"
+    with np.load(tmp_path / "state.npz") as found:
+        for a, b in zip(leaves(after(SMALL, 2, 2)[0]), found.values(), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
 def test_equal_keys_give_equal_bits_and_other_keys_other_parameters() -> None:
-    again = updated(SMALL, 1, 2)[0]
-    assert all(np.array_equal(a, b) for a, b in zip(leaves(updated(SMALL, 1, 2)[0]), leaves(again), strict=True))
+    again = after(SMALL, 1, 2)[0]
+    assert all(np.array_equal(a, b) for a, b in zip(leaves(after(SMALL, 1, 2)[0]), leaves(again), strict=True))
     made = learner(SMALL, 1)
     other, _ = made.update(made.init(jax.random.key(0)), jax.random.key(99), graphs())
     once, _ = made.update(made.init(jax.random.key(0)), jax.random.key(98), graphs())
@@ -102,7 +87,7 @@ def test_an_update_is_compiled_once_wherever_its_state_comes_from() -> None:
 @pytest.mark.slow
 def test_the_learned_baseline_learns_what_rewards_are_like() -> None:
     config = dataclasses.replace(SMALL, baseline="learned", actions=1, coding="shapes", encoder="recurrent")
-    _, metrics = updated(config, 1, 1)
+    _, metrics = after(config, 1, 1)
     assert all(np.isfinite(float(value)) for value in metrics.values())
     assert float(metrics["baseline"]) == pytest.approx(-1, abs=0.5)
     assert float(metrics["improvement"]) == pytest.approx(100 * (1 + float(metrics["reward"])), abs=1e-3)

@@ -100,11 +100,13 @@ def test_unseen_graphs_are_not_those_of_training(monkeypatch: pytest.MonkeyPatch
     assert [graph.name for graph in load_graphs(DataConfig().test)] == [
         graph.name for graph in tasks.unseen("synthetic", 200, False)
     ]
-    programs = tasks._programs("test", False)
-    graphs = tasks.unseen("zoo-memory", len(programs) + 2, False)
-    assert len({graph.name for graph in graphs}) == len(programs) + 2
-    assert {split(name) for name in programs} == {"test"}
-    (train,) = [text for text in tasks.TASKS["zoo-memory"].data(False) if text.startswith("data.train=")]
+    for which in (tasks.MAKESPAN["test"], tasks.MEMORY_TEST):
+        programs = tasks._programs(which, False)
+        assert {split(name) for name in programs} == {"test"}
+        task = "zoo-makespan" if which == tasks.MAKESPAN["test"] else "zoo-memory"
+        graphs = tasks.unseen(task, len(programs) + 2, False)
+        assert len({graph.name for graph in graphs}) == len(programs) + 2
+    (train,) = [text for text in tasks.TASKS["zoo-makespan"].data(False) if text.startswith("data.train=")]
     assert {split(name) for name in train.removeprefix("data.train=").split(",")} == {"train"}
 
 

@@ -1,6 +1,7 @@
 """The script of Topoformer's tables: statistics of layered graphs, its arithmetic, what it writes, and its faults."""
 
 import dataclasses
+import functools
 import importlib
 import os
 import subprocess
@@ -9,10 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
 import graphrl
+from graphrl.agents import find_agent
+from graphrl.agents.topoformer.config import TopoformerConfig
+from graphrl.agents.topoformer.policy import Policy
 from graphrl.compare.execute import row_of
 from graphrl.compare.runs import Row, make_runs
 from graphrl.compare.store import read_rows
@@ -20,6 +25,8 @@ from graphrl.costs.problem import Problem
 from graphrl.graphs.datasets.sets import load_graphs
 from graphrl.graphs.datasets.zoo import split
 from graphrl.solvers.base import Budget
+from graphrl.training.config import parsed
+from graphrl.training.run import run_config
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = Path(graphrl.__file__).parents[1]
@@ -122,38 +129,88 @@ def test_programs_that_are_tested_are_of_other_families_than_those_of_training(m
         assert {split(program.removeprefix("zoo:")) for program in text.partition("=")[2].split(",")} == {name}
 
 
+def test_every_network_of_the_ablations_can_be_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    ablations = module("topoformer.ablations", monkeypatch)
+    policies = module("topoformer.policies", monkeypatch)
+    variants = (*ablations.ENCODERS.values(), *ablations.DECODERS.values())
+    found = [run_config(find_agent("topoformer"), parsed([*words, *policies.QUICK])).agent for words in variants]
+    assert len(set(found)) == len({*ablations.ENCODERS, *ablations.DECODERS}) == len(ablations.PAPER)
+    assert TopoformerConfig().encoder == ablations.OURS
+
+
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(ROOT / "scripts" / "reproduce_topoformer.py"), "--out", "out", *arguments]
     environment = os.environ | {"PYTHONPATH": str(PACKAGE)}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
+@functools.cache
+def untrained() -> Policy:
+    config = TopoformerConfig(layers=1, width=8, heads=1, head_width=4)
+    return Policy(config, jax.tree.map(np.asarray, jax.jit(lambda key: Policy.initial(config, key))(jax.random.key(0))))
+
+
 @pytest.mark.slow
 def test_tables_and_pictures(tmp_path: Path) -> None:
-    options = ["--quick", "--sections", "layered,table1", "--methods", "xla,depth first,anneal"]
+    untrained().save(tmp_path / "policy")
+    options = ["--quick", "--sections", "layered,table1,inference", "--checkpoint", "policy"]
+    options += ["--methods", "xla,depth first,greedy,sample,topoformer+"]
     done = run(tmp_path, *options)
     assert done.returncode == 0, done.stderr
     out = tmp_path / "out"
-    pictures = {"layered.png", "table1.png"}
-    assert {path.name for path in out.iterdir()} == {"runs.jsonl", "layered.md", "table1.md", *pictures}
+    pictures, texts = {"layered.png", "table1.png"}, {"layered.md", "table1.md", "inference.md"}
+    assert {path.name for path in out.iterdir()} == {"runs.jsonl", "policies", *texts, *pictures}
     assert all((out / name).read_bytes().startswith(b"\x89PNG") for name in pictures)
     table = (out / "table1.md").read_text()
-    assert table.count("| approximate DP | +0.00% |") == 2
-    assert table.count("| random 100 | ") == 2
+    assert table.count("| approximate DP | +0.00% |") == table.count("| random 100 | ") == 2
+    assert table.count("- greedy against ") == table.count("- sample against greedy") == 2
     found = read_rows(out / "runs.jsonl")
     assert not [row for row in found if row.error]
+    options[2] = "layered,table1"  # what is timed anew needs no second run
     assert run(tmp_path, *options).returncode == 0
     assert read_rows(out / "runs.jsonl") == found
 
 
-def test_faults_are_one_line(tmp_path: Path) -> None:
-    for arguments, fault in (
-        (("--sections", "dogs"), "unknown section 'dogs'"),
-        (("--methods", "greedy,cats"), "unknown method 'cats': known are approximate DP, dfs-dp"),
-        (("--sections", "budget"), "section budget: name a run"),
-        (("--first", "4900"), "--first 4900: with 300 graphs seeds must stay below 5000"),
-    ):
-        done = run(tmp_path, *arguments)
-        assert done.returncode != 0
-        assert fault in done.stderr.splitlines()[-1]
-        assert "Traceback" not in done.stderr
+@pytest.mark.slow
+def test_ablations_train_and_the_length_of_training_is_measured(tmp_path: Path) -> None:
+    options = ["--quick", "--seeds", "1", "--networks", "mlp", "--set", "training.keep=5"]
+    options += ["--sections", "encoders,budget", "--run", "out/training/mlp-0"]
+    done = run(tmp_path, *options)
+    assert done.returncode == 0, done.stderr
+    out = tmp_path / "out"
+    assert {"encoders.md", "encoders-training.png", "budget.md", "budget.png"} <= {path.name for path in out.iterdir()}
+    table = (out / "encoders.md").read_text()
+    assert table.count("| mlp | greedy | ") == table.count("| mlp | sample | ") == 2
+    budget = (out / "budget.md").read_text()
+    assert [f"| {step} | " in budget for step in (0, 1, 2)] == [True, True, True]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        ("--sections dogs", "unknown section 'dogs'"),
+        ("--methods greedy,cats", "unknown method 'cats': known are approximate DP, dfs-dp"),
+        ("--networks mlp,cats", "unknown network 'cats': known are gat, "),
+        ("--sections budget", "section budget: name a run"),
+        ("--first 4900", "--first 4900: with 300 graphs seeds must stay below 5000"),
+        ("--slow 0", "--slow 0: must be at least 1"),
+        ("--checkpoint nowhere", "nowhere"),
+    ],
+)
+def test_faults_are_one_line(
+    arguments: str,
+    fault: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    script = module("reproduce_topoformer", monkeypatch)
+    monkeypatch.setattr(script, "keep_compiled", lambda: None)  # it sets what the whole process has
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["reproduce_topoformer.py", *arguments.split(" ")])
+    with pytest.raises(SystemExit) as exit:
+        script.main()
+    told = str(exit.value.code) if isinstance(exit.value.code, str) else capsys.readouterr().err.splitlines()[-1]
+    assert exit.value.code != 0
+    assert fault in told
+    assert "\n" not in told

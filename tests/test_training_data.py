@@ -14,6 +14,7 @@ from graphrl.errors import GraphrlError, ProblemError
 from graphrl.training import devices
 from graphrl.training.config import RunConfig, as_dict, differences, keys_of, merged, parsed, read_values, updated
 from graphrl.training.data import Batch, Data, DataConfig
+from graphrl.training.prefetch import made_ahead
 from graphrl.training.progress import Clock
 from graphrl.training.run import default_config
 from graphrl.training.schedule import Schedule
@@ -67,9 +68,61 @@ def test_augmented_graphs_differ_each_time() -> None:
     assert len(set(made.batch(1).rows["target"].tolist())) == 4
 
 
+def fresh(seed: int = 0, **changes: Any) -> Data:
+    return data(seed=seed, fresh=True, train=("layered:20x6@100", "layered:40x2@100"), **changes)
+
+
+def test_fresh_graphs_never_come_again_and_follow_from_seed_and_step() -> None:
+    made, again = fresh(), fresh()
+    batches = [made.batch(step) for step in range(1, 13)]
+    names = [name for batch in batches for name in batch.names]
+    assert len(set(names)) == len(names) == 4 * 12
+    assert batches[2].names[0] in ("layered-20-108", "layered-40-108")
+    later = again.batch(12)
+    assert later.names == batches[-1].names
+    np.testing.assert_array_equal(later.rows["features"], batches[-1].rows["features"])
+    sizes = [batch.sizes.ops for batch in batches]
+    assert 0 < sizes.count(min(sizes)) < len(sizes)
+
+
+def test_a_fresh_graph_that_is_too_large_gets_larger_arrays() -> None:
+    made = fresh()
+    small, large = sorted(made._buckets, key=lambda bucket: bucket.sizes.ops)
+    made._buckets = [small._replace(sizes=dataclasses.replace(small.sizes, uses=8)), large]
+    assert min(made.batch(step).sizes.uses for step in range(1, 9)) > 8
+
+
+def test_fresh_graphs_stay_apart_from_those_of_validation() -> None:
+    with pytest.raises(ProblemError, match=r"layered:30x5@50 of data\.validation is where .* walk on from 3"):
+        data(fresh=True, train=("layered:30x1@3",), validation=("layered:30x5@50",))
+    with pytest.raises(ProblemError, match="zoo:hlo is no file, no folder and no set of graphs"):
+        data(fresh=True, train=("zoo:hlo",))
+
+
+def test_what_is_made_ahead_comes_in_order_and_stops_when_told() -> None:
+    made: list[int] = []
+
+    def make(number: int) -> int:
+        made.append(number)
+        if number == 7:
+            raise ProblemError("seven")
+        return 10 * number
+
+    for ahead in (0, 1, 3):
+        with made_ahead(make, range(1, 6), ahead) as found:
+            assert list(found) == [10, 20, 30, 40, 50]
+    made.clear()
+    with made_ahead(make, range(100), 2) as found:
+        assert [next(found) for _ in range(3)] == [0, 10, 20]
+    assert len(made) <= 6
+    with pytest.raises(ProblemError, match="seven"), made_ahead(make, range(6, 100), 2) as found:
+        list(found)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"ahead": -1}, r"data\.ahead is -1: must be at least 0"),
         ({"validation": ("layered:20x9@100",)}, "in data.train and in data.validation"),
         ({"validation": ("layered:20x3",)}, "3 of validation"),
         ({"train": ("layered:20@100",)}, "1 training graphs"),

@@ -151,8 +151,7 @@ def test_two_processes_and_two_devices_give_what_one_gives(whole: Path, tmp_path
     """`whole` ran on the two devices of the tests."""
     one, two = tmp_path / "one", tmp_path / "two"
     alone = start([SCRIPT, str(one)], JAX_NUM_CPU_DEVICES="1")
-    for process in (alone, *start_together([SCRIPT, str(two), "--distributed"])):
-        assert finish(process) == "12"
+    assert finish(alone, *start_together([SCRIPT, str(two), "--distributed"])) == "12"
     assert_same(final_state(one), final_state(whole), 1e-5)
     assert_same(final_state(two), final_state(whole), 1e-5)
     assert json.loads((two / "run.json").read_text())["agent"] == "tiny"

@@ -40,11 +40,20 @@ def start_together(command: Sequence[str], count: int = 2) -> list[subprocess.Po
     return [start(command, **shared, JAX_PROCESS_ID=str(number)) for number in range(count)]
 
 
-def finish(process: subprocess.Popen[str]) -> str:
-    """Waits for its end; gives the last line that it has printed (Gloo prints too)."""
-    out, err = process.communicate(timeout=180)
-    assert process.returncode == 0, err
-    return out.splitlines()[-1]
+def finish(*processes: subprocess.Popen[str]) -> str:
+    """Waits for their end; gives the last line that they have printed, the same in all (Gloo prints too)."""
+    lines = set()
+    try:
+        for process in processes:
+            out, err = process.communicate(timeout=300)
+            assert process.returncode == 0, err
+            lines.add(out.splitlines()[-1])
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+    assert len(lines) == 1
+    return lines.pop()
 
 
 def final_state(folder: Path) -> dict[str, np.ndarray]:

@@ -32,6 +32,7 @@ _BETTER, _WORSE = "#2E8B57", "#C1121F"
 _TICKS = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # percent
 _POINTS = 200  # of a curve
 _MAX_COLUMNS, _BINS = 3, 24
+_TITLE_WIDTH = 6.4  # inches
 
 
 def quality_figure(rows: Sequence[Row], known: Sequence[Row] = ()) -> Figure:
@@ -109,7 +110,8 @@ def histogram_figure(rows: Sequence[Row], baseline: str) -> Figure:
     methods = [method for method in by_method_and_case(rows) if method != baseline]
     columns = min(_MAX_COLUMNS, max(1, len(methods)))
     lines = math.ceil(max(1, len(methods)) / columns)
-    figure = Figure(figsize=(1 + 3.6 * columns, 1.2 + 2.5 * lines), dpi=DPI, layout="constrained")
+    size = max(_TITLE_WIDTH, 1 + 3.6 * columns), 1.2 + 2.5 * lines
+    figure = Figure(figsize=size, dpi=DPI, layout="constrained")
     panels = figure.subplots(lines, columns, squeeze=False, sharex=True).ravel()
     percents = {method: 100 * np.array(improvements(rows, method, baseline)) for method in methods}
     drawn = np.concatenate([*percents.values(), [0.0]])

@@ -7,7 +7,10 @@ from typing import Any
 
 from graphrl.errors import GraphrlError
 
-_ENTRY_POINTS = {"Proposal-v0": "graphrl.envs.proposal.env:ProposalEnv"}  # imported when first made
+_ENTRY_POINTS = {  # imported when first made
+    "Ordering-v0": "graphrl.envs.ordering.env:OrderingEnv",
+    "Proposal-v0": "graphrl.envs.proposal.env:ProposalEnv",
+}
 
 
 def register(id: str, entry_point: str) -> None:

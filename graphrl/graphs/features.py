@@ -58,7 +58,7 @@ def node_features(graph: ComputationGraph) -> np.ndarray:
     output_bytes = total(a.producer, sizes, n)
     kept_bytes = total(a.producer, sizes * a.kept, n)
     need = input_bytes + output_bytes + a.workspace_bytes
-    depth, height, top, bottom = levels(a)
+    depth, height, top, bottom = _levels(a)
     hops, path = float(depth.max()), float((top + bottom).max())
     columns = {
         "runtime": np.log1p(ratio(a.runtime, _mean(a.runtime))),
@@ -90,7 +90,7 @@ def edge_features(graph: ComputationGraph) -> np.ndarray:
     a = graph.arrays
     sizes = buffer_bytes(a)
     used = sizes[a.use_tensor]
-    depth = levels(a)[0]
+    depth = _levels(a)[0]
     columns = {
         "bytes": np.log1p(ratio(used, _mean(sizes))),
         "bytes_of_largest": ratio(used, sizes.max(initial=0.0)),
@@ -133,7 +133,7 @@ def ratio(amounts: np.ndarray, unit: float | np.ndarray) -> np.ndarray:
     return np.divide(amounts, unit, out=np.zeros(len(amounts)), where=unit > 0)
 
 
-def levels(a: GraphArrays) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _levels(a: GraphArrays) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Longest paths over data and control edges, `[n]` each: hops from sources, hops to sinks, top and bottom level."""
     source, target = a.dependencies()
     depth, top = _longest(source, target, a.topological, a.runtime)

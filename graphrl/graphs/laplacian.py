@@ -37,11 +37,17 @@ def laplacian_encodings(source: np.ndarray, target: np.ndarray, level: np.ndarra
     """
     n = len(level)
     encodings = np.zeros((n, dimension))
+    if n <= _DENSE:
+        adjacency = np.zeros((n, n))
+        adjacency[source, target] = adjacency[target, source] = 1.0
+        values, vectors = _largest(_normalised(adjacency), dimension + 1)
+        if n > 1 and values[1] < 1 - _TINY:  # one component, the usual case: no need to look for them
+            encodings[:, : len(values) - 1] = _canonical(vectors[:, 1:], level)
+            return encodings
     one_way = coo_array((np.ones(len(source)), (source, target)), shape=(n, n)).tocsr()
-    adjacency = one_way + one_way.T
-    found = sorted(_spectrum(adjacency, dimension), key=lambda pair: pair[0])
+    found = sorted(_spectrum(one_way + one_way.T, dimension), key=lambda pair: pair[0])
     for column, (_, members, vector) in zip(encodings.T, found, strict=False):
-        column[members] = vector * (_sign(vector, level[members]) / np.abs(vector).max())
+        column[members] = _canonical(vector[:, None], level[members])[:, 0]
     return encodings
 
 
@@ -52,41 +58,47 @@ def _spectrum(adjacency: csr_array, dimension: int) -> Iterator[tuple[float, np.
     for members in np.split(by_label, np.cumsum(np.bincount(label, minlength=components))[:-1]):
         if len(members) > 1:
             part = adjacency if components == 1 else adjacency[members][:, members]
+            part = part.toarray() if len(members) <= _DENSE else part
             values, vectors = _largest(_normalised(part), min(dimension + 1, len(members)))
             for value, vector in zip(values[1:].tolist(), vectors.T[1:], strict=True):
                 yield round(1 - value, 9), members, vector
 
 
-def _normalised(adjacency: csr_array) -> csr_array:
-    scale = diags_array(1 / np.sqrt(adjacency.sum(axis=1)))
-    return (scale @ adjacency @ scale).tocsr()
+def _normalised(adjacency: np.ndarray | csr_array) -> np.ndarray | csr_array:
+    """D^-1/2 A D^-1/2; without edges 1 on the diagonal, so that every component has the eigenvalue 1."""
+    degree = adjacency.sum(axis=1)
+    scale = 1 / np.sqrt(np.maximum(degree, 1.0))
+    if isinstance(adjacency, np.ndarray):
+        return adjacency * scale[:, None] * scale + np.diag((degree == 0).astype(float))
+    diagonal = diags_array(scale)
+    return (diagonal @ adjacency @ diagonal).tocsr()
 
 
-def _largest(matrix: csr_array, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The largest eigenvalues, descending, `[count]`, and their vectors `[m, count]`."""
-    m = matrix.shape[0]
-    if m <= _DENSE:
-        values, vectors = np.linalg.eigh(matrix.toarray())
+def _largest(matrix: np.ndarray | csr_array, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """At most `count` of the largest eigenvalues, descending, and their vectors as columns."""
+    if isinstance(matrix, np.ndarray):
+        values, vectors = np.linalg.eigh(matrix)
     else:
-        start = np.random.default_rng(0).random(m)
+        start = np.random.default_rng(0).random(matrix.shape[0])
         try:
             values, vectors = eigsh(matrix, count, which="LA", v0=start, tol=1e-9, maxiter=_RESTARTS)
         except ArpackNoConvergence:
-            shifted = _SHIFT * eye_array(m, format="csc") - matrix.tocsc()
+            shifted = _SHIFT * eye_array(matrix.shape[0], format="csc") - matrix.tocsc()
             values, vectors = eigsh(shifted, count, sigma=0, which="LM", v0=start, tol=1e-9)
             values = _SHIFT - values
     best = np.argsort(-values, kind="stable")[:count]
     return values[best], vectors[:, best]
 
 
-def _sign(vector: np.ndarray, level: np.ndarray) -> float:
+def _canonical(vectors: np.ndarray, level: np.ndarray) -> np.ndarray:
+    """The vectors `[m, k]` of norm 1 with the signs and the sizes that are said above."""
     centred = level - level.mean()
-    norm = np.linalg.norm(vector)
-    for criterion, scale in (
-        (vector @ centred, norm * np.linalg.norm(centred)),
-        ((vector**3).sum(), norm**3),
-    ):
-        if abs(criterion) > _TINY * scale:
-            return float(np.sign(criterion))
-    largest = np.abs(vector)
-    return float(np.sign(vector[np.argmax(largest > (1 - _TINY) * largest.max())]))
+    size = np.abs(vectors)
+    largest = size.max(0)
+    first = np.argmax(size > (1 - _TINY) * largest, axis=0)
+    rises = centred @ vectors / (np.linalg.norm(centred) + _TINY)
+    tail = (vectors**3).sum(0)
+    decides = np.where(
+        np.abs(rises) > _TINY, rises, np.where(np.abs(tail) > _TINY, tail, vectors[first, range(len(first))])
+    )
+    return vectors * (np.sign(decides) / largest)

@@ -14,11 +14,9 @@ Eight features, each over its largest value in the graph, so that neither units 
 """
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import dijkstra
 
 from graphrl.errors import GraphError
-from graphrl.graphs.features import buffer_bytes, levels, ratio, total
+from graphrl.graphs.features import buffer_bytes, ratio, total
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.laplacian import laplacian_encodings
 
@@ -42,15 +40,16 @@ def order_features(graph: ComputationGraph) -> np.ndarray:
     n = a.num_ops
     source, target = a.dependencies()
     in_degree, out_degree = np.bincount(target, minlength=n), np.bincount(source, minlength=n)
-    depth, height, *_ = levels(a)
+    least_from, depth = _hops(source, target, a.topological)
+    least_to, height = _hops(target, source, a.topological[::-1])
     columns = {
         "output_bytes": total(a.producer, buffer_bytes(a), n),
         "workspace_bytes": a.workspace_bytes,
         "in_degree": in_degree,
         "out_degree": out_degree,
-        "least_from_source": _nearest(source, target, in_degree == 0),
+        "least_from_source": least_from,
         "largest_from_source": depth,
-        "least_to_sink": _nearest(target, source, out_degree == 0),
+        "least_to_sink": least_to,
         "largest_to_sink": height,
     }
     features = [ratio(columns[name], columns[name].max()) for name in OP_FEATURES]
@@ -70,8 +69,16 @@ def padded_order_features(graph: ComputationGraph, ops: int) -> np.ndarray:
     return np.pad(features, ((0, ops - len(features)), (0, 0)))
 
 
-def _nearest(source: np.ndarray, target: np.ndarray, roots: np.ndarray) -> np.ndarray:
-    """`[n]` float64, hops from the nearest op of `roots` `[n]` bool; each op can be reached from one."""
-    n = len(roots)
-    edges = coo_array((np.ones(len(source)), (source, target)), shape=(n, n)).tocsr()
-    return np.asarray(dijkstra(edges, indices=np.flatnonzero(roots), unweighted=True, min_only=True))
+def _hops(source: np.ndarray, target: np.ndarray, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Edges of the shortest and of the longest path to each op from an op that is no target: two `[n]` int64."""
+    n = len(order)
+    by_target = np.argsort(target, kind="stable")
+    begin = np.searchsorted(target[by_target], np.arange(n + 1)).tolist()
+    predecessors = source[by_target].tolist()
+    least, largest = [0] * n, [0] * n
+    for op in order.tolist():
+        before = predecessors[begin[op] : begin[op + 1]]
+        if before:
+            least[op] = 1 + min([least[one] for one in before])
+            largest[op] = 1 + max([largest[one] for one in before])
+    return np.array(least), np.array(largest)

@@ -1,10 +1,8 @@
 """How every op of a graph stands to every other: the seven graphs of Topoformer (papers/topoformer.txt, section 4.1).
 
 The dependencies are all of `GraphArrays.dependencies`: data and control. Two ops with several tensors between them have
-one dependency. NumPy, on the host; 2,000 ops take some 50 ms.
+one dependency. NumPy, on the host; 2,000 ops take some 12 ms.
 """
-
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -34,8 +32,7 @@ def relations(graph: ComputationGraph) -> np.ndarray:
 
     The codes partition all pairs: each has one, and `[j, i]` has the reverse of `[i, j]`.
     """
-    n = graph.arrays.num_ops
-    after, edges, reduced = (np.unpackbits(bits, axis=1, count=n) for bits in _after(graph.arrays))
+    after, edges, reduced = _after(graph.arrays)
     before = 3 * after - edges - reduced  # [j, i]: 1 to 3 as in FROM_*, 0 where j is not before i
     codes = _CODE_OF[np.ascontiguousarray(before.T) + _BACKWARD * before]
     np.fill_diagonal(codes, SELF)
@@ -57,18 +54,27 @@ def padded_relations(graph: ComputationGraph, ops: int) -> np.ndarray:
 
 
 def _after(a: GraphArrays) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of every op the ops after it, its successors, and those of the reduction: three `[n, n / 8]` packed bits.
+    """`[j, i]` whether i is after j, whether it is a successor, and one by the reduction: three `[n, n]` uint8.
 
-    A successor is in the reduction unless another successor is before it.
+    A successor is in the reduction unless another successor is before it. Sets of ops are the bits of Python's
+    integers, whose unions are quicker than those of packed arrays (12 ms against 30 at 2,000 ops).
     """
     n = a.num_ops
     source, target = a.dependencies()
-    edges = np.zeros((n, -(-n // 8)), np.uint8)
-    np.bitwise_or.at(edges, (source, target // 8), (128 >> target % 8).astype(np.uint8))  # the order of np.unpackbits
-    after, indirect = edges.copy(), np.zeros_like(edges)
-    successors: Sequence[np.ndarray] = np.split(target, np.searchsorted(source, np.arange(1, n)))
+    begin, successors = np.searchsorted(source, np.arange(n + 1)).tolist(), target.tolist()
+    after, direct, through = [0] * n, [0] * n, [0] * n
     for op in reversed(a.topological.tolist()):
-        if len(successors[op]):
-            indirect[op] = np.bitwise_or.reduce(after[successors[op]], axis=0)
-            after[op] |= indirect[op]
-    return after, edges, edges & ~indirect
+        own = indirect = 0
+        for successor in successors[begin[op] : begin[op + 1]]:
+            own |= 1 << successor
+            indirect |= after[successor]
+        direct[op], through[op], after[op] = own, indirect, own | indirect
+    closure, edges, indirectly = (_bits(sets, n) for sets in (after, direct, through))
+    return closure, edges, edges & (1 - indirectly)
+
+
+def _bits(sets: list[int], n: int) -> np.ndarray:
+    """`[n, n]` uint8, row i the bits of the i-th number."""
+    size = -(-n // 8)
+    packed = np.frombuffer(b"".join(one.to_bytes(size, "little") for one in sets), np.uint8)
+    return np.unpackbits(packed.reshape(n, size), axis=1, count=n, bitorder="little")

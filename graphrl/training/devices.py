@@ -74,11 +74,12 @@ def meet(mesh: Mesh) -> None:
     Gloo, which joins CPUs, does it with the first sum, and gives up when a process is 30 seconds late: as one may be
     that has other graphs to make, or compiles on a busier machine.
     """
-    if jax.process_count() > 1:
-        total = jax.shard_map(
-            lambda ones: jax.lax.psum(ones, AXIS), mesh=mesh, in_specs=PartitionSpec(AXIS), out_specs=PartitionSpec()
-        )
-        jax.block_until_ready(jax.jit(total)(shard(np.ones(len(mesh.local_devices), np.float32), mesh, mesh.size)))
+    if jax.process_count() == 1:
+        return
+    everywhere, apart = PartitionSpec(), PartitionSpec(AXIS)
+    total = jax.shard_map(lambda ones: jax.lax.psum(ones, AXIS), mesh=mesh, in_specs=apart, out_specs=everywhere)
+    ones = shard(np.ones(len(mesh.local_devices), np.float32), mesh, mesh.size)
+    jax.block_until_ready(jax.jit(total)(ones))
 
 
 def own_rows(mesh: Mesh, graphs: int) -> range:

@@ -129,7 +129,7 @@ def make_parser(
     )
     parser.add_argument("--sections", default=",".join(sections), help="(default: all)")
     parser.add_argument("--times", default=times, metavar="S,...", help=f"seconds of a run (default: {times})")
-    parser.add_argument("--methods", type=_names, metavar="M,...", help=methods)
+    parser.add_argument("--methods", type=parse_names, metavar="M,...", help=methods)
     parser.add_argument("--out", type=Path, default=Path(out), help=f"(default: {out})")
     parser.add_argument("--retry", action="store_true", help="make again what failed before")
     return parser
@@ -145,7 +145,8 @@ def parse_arguments(parser: argparse.ArgumentParser, sections: Collection[str]) 
     return args
 
 
-def _names(text: str) -> tuple[str, ...]:
+def parse_names(text: str) -> tuple[str, ...]:
+    """Names with commas between them."""
     return tuple(text.split(","))
 
 

@@ -9,8 +9,9 @@ from opponents.settings import made
 
 from graphrl.agents.regal.config import Encoder
 from graphrl.compare.pool import share
-from graphrl.compare.runs import Row, make_runs
+from graphrl.compare.runs import Row, Run, make_runs
 from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.padding import Sizes
 from graphrl.solvers.base import Budget
 from regal.policies import Policies, Trained
 from regal.tasks import TASKS, unseen
@@ -22,7 +23,7 @@ LEARNED: dict[str, tuple[str, Encoder]] = {
     "idrs": ("idrs", "message-passing"),
     "gas": ("regal", "recurrent"),
 }
-ONCE = ("cp-sat", "list", "metis")  # methods that draw no numbers, or are too slow for more than one seed
+ONCE = ("cp-sat", "list", "metis")  # methods that draw no numbers, or are slow: one seed is what they get by default
 
 
 class Entrant(NamedTuple):
@@ -69,6 +70,7 @@ class Settings(NamedTuple):
       rounds: of messages, which `ablation` compares.
       task: of `limits`, `ablation` and `overhead`.
       methods: labels of those that take part, or None for all.
+      once: labels of those that run with one seed only.
       processes: runs at once.
       out: folder of runs.jsonl, tables, pictures and training.
       quick: whether small graphs and short runs do.
@@ -85,6 +87,7 @@ class Settings(NamedTuple):
     rounds: tuple[int, ...]
     task: str
     methods: tuple[str, ...] | None
+    once: tuple[str, ...]
     processes: int
     out: Path
     quick: bool
@@ -113,9 +116,9 @@ class Settings(NamedTuple):
           GraphrlError: see `Policies.of`.
         """
         if label not in LEARNED:
-            return Entrant(label, [label] * (1 if label in ONCE else self.seeds), budget)
+            return Entrant(label, [label] * (1 if label in self.once else self.seeds), budget)
         method, encoder = LEARNED[label]
-        files = [one.file for one in self.trained(task, encoder, rounds)]
+        files = [one.file for one in self.trained(task, encoder, rounds)][: 1 if label in self.once else None]
         return Entrant(label, [f"{method}:checkpoint={file}" for file in files], budget)
 
     def compared(self, task: str, entrants: Sequence[Entrant]) -> Found:
@@ -129,7 +132,7 @@ class Settings(NamedTuple):
         )
         runs = {
             entrant.label: [
-                dataclasses.replace(run, method=method, seed=seed, budget=entrant.budget)
+                dataclasses.replace(run, method=method, seed=seed, budget=entrant.budget, sizes=_sizes(run, entrant))
                 for run in graphs
                 for seed, method in enumerate(entrant.methods)
             ]
@@ -144,3 +147,8 @@ class Settings(NamedTuple):
             label: [dataclasses.replace(by_key[run.key], method=label) for run in some] for label, some in runs.items()
         }
         return Found(rows, found.known)
+
+
+def _sizes(run: Run, entrant: Entrant) -> Sizes | None:
+    """As `make_runs`: under a budget in seconds padding would cost a method some of its time."""
+    return run.sizes if entrant.budget.seconds is None else None

@@ -26,8 +26,8 @@ ENCODERS: dict[str, tuple[str, ...]] = {
     name: (f"agent.encoder={name}",) for name in ("mlp", "transformer", "gat", "gat-both", "topoformer-dag", OURS)
 }
 DECODERS: dict[str, tuple[str, ...]] = {
-    "gat, auto-regressive": ("agent.encoder=gat", "agent.decoder=autoregressive"),
-    "topoformer, auto-regressive": (f"agent.encoder={OURS}", "agent.decoder=autoregressive"),
+    "gat + autoregressive": ("agent.encoder=gat", "agent.decoder=autoregressive"),
+    "topoformer + autoregressive": (f"agent.encoder={OURS}", "agent.decoder=autoregressive"),
     OURS: ENCODERS[OURS],
 }
 # tables 3 and 4: gap of greedy, sample and beam from approximate DP with K = 100,000, percent, on 500 ops
@@ -38,8 +38,8 @@ PAPER: dict[str, tuple[float, float, float]] = {
     "gat-both": (4.84, 3.55, 3.55),
     "topoformer-dag": (4.82, 3.67, 3.68),
     OURS: (4.31, 3.35, 3.08),
-    "gat, auto-regressive": (6.13, 4.71, 4.87),
-    "topoformer, auto-regressive": (4.43, 3.33, 3.14),
+    "gat + autoregressive": (6.13, 4.71, 4.87),
+    "topoformer + autoregressive": (4.43, 3.33, 3.14),
 }
 _COLOURS = ("#555555", "#DDAA33", "#CC6677", "#33A5D4", "#332288", "#117733")
 
@@ -56,7 +56,7 @@ def decoders(settings: Settings) -> Iterator[str]:
 
 def folder_of(name: str) -> str:
     """What the runs of a line of the tables are called; both tables share those of the whole Topoformer."""
-    return name.replace(", ", "-")
+    return name.replace(" + ", "-")
 
 
 def curve(trained: Trained) -> tuple[list[int], list[float]]:
@@ -69,7 +69,8 @@ def curve(trained: Trained) -> tuple[list[int], list[float]]:
 
 
 def _ablation(settings: Settings, title: str, variants: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    trained = {name: settings.policies.trained(folder_of(name), words) for name, words in variants.items()}
+    names = [name for name in variants if settings.networks is None or name in settings.networks]
+    trained = {name: settings.policies.trained(folder_of(name), variants[name]) for name in names}
     write_figure(_figure(trained), settings.out / f"{title.lower()}-training.png")
     for ops in settings.ablation_sizes:
         print(f"{title}: layered graphs of {ops:,} ops", file=sys.stderr, flush=True)
@@ -77,7 +78,7 @@ def _ablation(settings: Settings, title: str, variants: Mapping[str, Sequence[st
         for name, some in trained.items():
             entrants += settings.decoded([one.file for one in some], f", {name}")
         found = settings.compared(settings.layered(ops), entrants)
-        yield _table(settings, f"{title}: layered graphs of {ops:,} ops", list(variants), found, ops)
+        yield _table(settings, f"{title}: layered graphs of {ops:,} ops", names, found, ops)
 
 
 def _table(settings: Settings, title: str, names: Sequence[str], found: Found, ops: int) -> str:

@@ -113,6 +113,9 @@ def picture(by_title: Mapping[str, Mapping[str, Score]]) -> Figure:
                     max(one.seconds.mean, 1e-5), 100 * one.gap.mean, half, fmt=marks[label], color=_colour(label),
                     label=label, markersize=6, capsize=2, elinewidth=0.8,
                 )  # fmt: skip
+        means = [100 * one.gap.mean for one in found.values() if one.compared]
+        room = 0.15 * (max(means, default=1.0) - min(means, default=0.0)) + 0.5
+        axes.set_ylim(min(means, default=0.0) - room, max(means, default=1.0) + room)  # intervals may leave it
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.axhline(0, color="#555555", linewidth=0.6)

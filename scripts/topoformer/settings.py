@@ -53,6 +53,7 @@ class Settings(NamedTuple):
       dfs_seconds: of dfs-dp.
       most_ops: of the programs of `real`.
       methods: labels of those that take part, or None for all.
+      networks: of the ablations that take part, or None for all.
       processes: runs at once.
       out: folder of runs.jsonl, tables, pictures and training.
       quick: whether small graphs and short runs do.
@@ -72,6 +73,7 @@ class Settings(NamedTuple):
     dfs_seconds: float
     most_ops: int
     methods: tuple[str, ...] | None
+    networks: tuple[str, ...] | None
     processes: int
     out: Path
     quick: bool

@@ -10,7 +10,8 @@ from graphrl.agents import policy
 from graphrl.agents.topoformer.config import TopoformerConfig
 from graphrl.agents.topoformer.network import observe, policy_network, priorities
 from graphrl.envs.ordering.instance import OrderingParams, instance
-from graphrl.envs.ordering.rollout import Rollout, greedy, sample
+from graphrl.envs.ordering.orders import Rollout
+from graphrl.envs.ordering.rollout import greedy, sample
 
 Decoder = Literal["greedy", "sample"]
 

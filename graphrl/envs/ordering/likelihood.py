@@ -130,7 +130,7 @@ def _sums_at_steps(amount: jax.Array, ready: _Ready) -> jax.Array:
     tree = lax.fori_loop(0, size.bit_length(), level, (_from_leaves(ready), tree))[1].reshape(2 * size, g, s)
     total = tree[1:2]
     for first in (1 << i for i in range(1, size.bit_length())):
-        total = jnp.repeat(total, 2, axis=0, total_repeat_length=first) + tree[first : 2 * first]
+        total = jnp.repeat(total, 2, axis=0) + tree[first : 2 * first]
     return total[:n]
 
 

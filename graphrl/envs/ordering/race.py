@@ -81,7 +81,7 @@ def _make_tables(graph: PaddedGraph, weight: jax.Array, keys: jax.Array, samples
         return jnp.concatenate([values, jnp.full((g, 1, *values.shape[2:]), idle, values.dtype)], 1)
 
     by_slot = jnp.pad(weight.T, ((0, slots - n), (0, 0)))
-    of_lane = jnp.repeat(jnp.arange(g, dtype=jnp.int32), samples, total_repeat_length=g * samples)
+    of_lane = jnp.arange(g * samples, dtype=jnp.int32) // samples
     return _Tables(
         weight=jnp.broadcast_to(by_slot[..., None], (slots, g, samples)).reshape(-1),
         start=with_idle(graph.op_row, sizes.rows).reshape(-1),

@@ -1,0 +1,168 @@
+"""`graphrl compare`: what it prints, writes and refuses."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from comparison_rows import MEMORY
+
+from graphrl.bench.machine import cores
+from graphrl.cli import main
+from graphrl.commands.compare import _methods, _seeds
+from graphrl.commands.runs_bar import runs_bar
+from graphrl.compare.comparison import compare
+from graphrl.compare.report import HEADINGS
+from graphrl.compare.runs import make_runs
+from graphrl.compare.store import json_lines, read_rows
+from graphrl.errors import ProblemError
+from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+from graphrl.solvers.base import Budget
+
+
+def test_json_and_files(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    files = [str(out / name) for name in ("runs.jsonl", "quality.png", "hist.svg")]
+    arguments = ["compare", model, "layered:20x2", "--methods", "list,given", "--seeds", "2", "--evaluations", "10"]
+    arguments += ["--output", files[0], "--plot", files[1], "--histogram", files[2], "--baseline", "given", "--json"]
+    assert main(arguments) == 0
+    printed = capsys.readouterr()
+    data = json.loads(printed.out)
+    assert (data["runs"], data["done"], data["made"], data["interrupted"]) == (12, 12, 12, False)
+    assert [method["method"] for method in data["methods"]] == ["list", "given"]
+    assert [graph["ops"] for graph in data["graphs"]] == [4, 20, 20]
+    assert data["graphs"][0] | {"fingerprint": ""} == {
+        "graph": "tiny", "fingerprint": "", "ops": 4, "best": 12, "bound": data["graphs"][0]["bound"]
+    }  # fmt: skip
+    assert data["written"] == files
+    assert len(printed.err.splitlines()) == 12
+    assert printed.err.startswith("1/12 tiny, list, seed 0: 12 B in ")
+    assert Path(files[1]).read_bytes().startswith(b"\x89PNG")
+    assert b"<svg" in Path(files[2]).read_bytes()
+    rows = read_rows(files[0])
+    assert len(rows) == 12
+    assert json_lines(rows) == Path(files[0]).read_text()
+    assert main(arguments) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again["made"] == 0
+    assert again["methods"] == data["methods"]
+
+
+def test_table_for_people(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--objective", "makespan", "--devices", "2", "--transfer", "free", "--seconds", "1"]
+    assert main(["compare", model, "--methods", "list, given", *options, "--seeds", "4,", "--no-warm-up"]) == 0
+    out, err = capsys.readouterr()
+    for text in (
+        "tiny",
+        "best known",
+        "makespan on 2 devices, free transfers",
+        "1 graph, 1 seed, 1 s a run",
+        *HEADINGS,
+    ):
+        assert text in out
+    assert "seed 4: 5.00 s in" in err
+
+
+def test_failures_are_told(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--objective", "makespan", "--memory-limit", "1", "--evaluations", "5"]
+    assert main(["compare", model, "--methods", "list,given", *options]) == 1
+    out, err = capsys.readouterr()
+    assert "list: 1 plan above the memory limit" in out
+    assert err.splitlines()[-1] == "graphrl: error: no run gave a plan: no plan is within the memory limit"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "fault"),
+    [
+        (["--methods", "list"], 2, "required: MODEL"),
+        (["{model}"], 2, "required: --methods"),
+        (["{model}", "--methods", ","], 2, "names no method"),
+        (["{model}", "--methods", "list,list"], 2, "list twice"),
+        (["{model}", "--methods", "magic"], 2, "unknown method 'magic'"),
+        (["{model}", "--methods", "list", "--seeds", "0"], 2, "0 seeds: must be from 1"),
+        (["{model}", "--methods", "list", "--seeds", "few"], 2, "not an integer"),
+        (["{model}", "--methods", "list", "--seeds", ","], 2, "names no seed"),
+        (["layered:20x0", "--methods", "list"], 2, "a set of no graphs"),
+        (["{model}", "--methods", "list", "--seeds", "1,-2"], 2, "seed is -2"),
+        (["{model}", "--methods", "list", "--seed", "4294967295", "--seeds", "2"], 2, "seed is 4294967296"),
+        (["{model}", "--methods", "list", "--evaluations", "0"], 2, "evaluations is 0"),
+        (["{model}", "--methods", "list", "--seconds", "0"], 2, "seconds is 0"),
+        (["{model}", "--methods", "list", "--devices", "0"], 2, "devices is 0"),
+        (["{model}", "--methods", "list", "--processes", "0"], 2, "processes is 0"),
+        (["{model}", "--methods", "list", "--processes", "99999"], 2, "processes is 99999"),
+        (["{model}", "--methods", "list", "--baseline", "given"], 2, "baseline is 'given'"),
+        (["{model}", "--methods", "list", "--output", "{model}"], 2, "is the model itself"),
+        (["{folder}", "--methods", "list", "--output", "{model}"], 2, "is the model itself"),
+        (["{model}", "--methods", "list", "--output", "{folder}"], 1, "is a directory"),
+        (["{model}", "--methods", "list", "--plot", "{folder}/no/x.png"], 1, "there is no folder"),
+        (["{model}", "--methods", "list", "--plot", "{folder}/x.doc"], 1, "its ending must be one of"),
+        (["{model}", "--methods", "list", "--histogram", "{folder}/x"], 1, "its ending must be one of"),
+        (["{folder}/missing.json", "--methods", "list"], 1, "No such file"),
+        (["layered", "--methods", "list"], 2, "no set of graphs"),
+        (["graphs:x2", "--methods", "list"], 2, "no file, no folder and no set of graphs"),
+        (["layered:20x2", "layered:x2", "--methods", "list"], 2, "no file, no folder and no set of graphs"),
+    ],
+)
+def test_faults_are_one_line(
+    arguments: list[str], code: int, fault: str, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(model).parent
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    assert main(["compare", *(text.format(model=model, folder=folder) for text in arguments)]) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert fault in err
+    assert err.count("\n") == 1
+    assert err.startswith("graphrl")
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_lists_of_methods_and_seeds() -> None:
+    assert _methods("list, beam:width=10,ties=random,auto:a=1") == ("list", "beam:width=10,ties=random", "auto:a=1")
+    assert (_seeds("3"), _seeds("0,1,5"), _seeds("7,")) == (3, (0, 1, 5), (7,))
+    with pytest.raises(ProblemError):
+        _methods("list,a=1,a=1")
+
+
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.skipif(cores() < 2, reason="one core"))])
+def test_ctrl_c_shows_what_is_done(tmp_path: Path, processes: int) -> None:
+    path = tmp_path / "runs.jsonl"
+    command = [sys.executable, "-m", "graphrl", "compare", "layered:30x2000", "--methods", "list", "--json"]
+    command += ["--processes", str(processes), "--output", str(path)]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        while not path.exists() or path.read_bytes().count(b"\n") < 3:
+            assert process.poll() is None
+            time.sleep(0.02)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of its processes
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 1
+    data = json.loads(out)
+    assert data["interrupted"] is True
+    assert 3 <= data["done"] < 2000
+    assert len(read_rows(path)) - data["done"] in (0, 1)  # one may have come between two steps
+    assert err.splitlines()[-1] == f"graphrl: interrupted: {data['done']} of 2000 runs are done"
+    assert all(line[0].isdigit() for line in err.splitlines()[:-1])  # no tracebacks
+
+
+def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.StringIO()
+    monkeypatch.setattr(shown, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", shown)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    ops = (Op("a", runtime=1, outputs=(Tensor("a0", 4),)),)
+    runs = make_runs([ComputationGraph("[b]g", ops)], MEMORY, ["list"], [0, 1], Budget(5), cores=1)
+    assert compare(runs, watch=lambda missing: runs_bar(missing, 1)).made == 2
+    for text in ("2/2", "[b]g, list, seed 1: 4 B in"):
+        assert text in shown.getvalue()

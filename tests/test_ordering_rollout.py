@@ -1,0 +1,158 @@
+"""Orders from priorities, all at once or asked at every step: what is chosen, how often, and what it costs."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from device_graphs import random_graphs
+from ordering_graphs import SHARING, SIZES, all_orders, exact_peak, padded_orders, small_graphs
+
+from graphrl.envs.ordering.likelihood import log_prob
+from graphrl.envs.ordering.orders import Rollout
+from graphrl.envs.ordering.rollout import Form, greedy, sample
+from graphrl.envs.ordering.stepwise import Context, log_prob_with, rollout_with
+from graphrl.graphs.datasets.layered import layered
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.padding import PaddedGraph, pad_batch
+
+GRAPHS = random_graphs(np.random.default_rng(0), 40, SHARING)
+BATCH = pad_batch(GRAPHS, SHARING)
+N = SHARING.ops
+PRIORITIES = np.random.default_rng(1).normal(size=(len(GRAPHS), N)).astype(np.float32)
+FORMS: tuple[Form, ...] = ("queue", "dense")
+
+
+def keys(count: int, seed: int = 0) -> jax.Array:
+    return jax.random.split(jax.random.key(seed), count)
+
+
+def plain_greedy(graph: ComputationGraph, y: np.ndarray) -> list[int]:
+    source, target = graph.arrays.dependencies()
+    order: list[int] = []
+    while len(order) < graph.arrays.num_ops:
+        waiting = set(target[~np.isin(source, order)].tolist()) | set(order)
+        order.append(max((op for op in range(graph.arrays.num_ops) if op not in waiting), key=lambda op: (y[op], -op)))
+    return order
+
+
+def check_costs(graphs: list[ComputationGraph], batch: PaddedGraph, priorities: np.ndarray, found: Rollout) -> None:
+    """Peaks are the host's, and log-probabilities those of the orders; orders `[g, s, n]`."""
+    np.testing.assert_allclose(found.log_prob, jax.jit(log_prob)(batch, priorities, found.order), rtol=1e-4, atol=1e-4)
+    for graph, orders, peaks, unit in zip(graphs, found.order, found.peak, batch.byte_unit, strict=True):
+        assert np.all(np.asarray(orders)[:, graph.arrays.num_ops :] == batch.sizes.ops)
+        for order, peak in zip(np.asarray(orders), np.asarray(peaks), strict=True):
+            assert peak * unit == exact_peak(graph, order)
+
+
+@pytest.mark.parametrize("levels", [1, 3, None])
+def test_greedy_takes_the_ready_op_of_highest_priority_and_the_lower_of_equals(levels: int | None) -> None:
+    y = PRIORITIES if levels is None else np.floor(PRIORITIES * levels)
+    found = jax.jit(greedy)(BATCH, y)
+    for graph, priorities, order in zip(GRAPHS, y, np.asarray(found.order), strict=True):
+        assert order[: graph.arrays.num_ops].tolist() == plain_greedy(graph, priorities)
+    check_costs(GRAPHS, BATCH, y, jax.tree.map(lambda x: x[:, None], found))
+
+
+def test_greedy_tells_priorities_apart_that_differ_in_their_last_bit() -> None:
+    graph = layered(100, 0)
+    batch = pad_batch([graph])
+    bits = np.random.default_rng(0).permutation(batch.sizes.ops).astype(np.int32)
+    y = (np.float32(3).view(np.int32) + bits).view(np.float32)
+    order = np.asarray(jax.jit(greedy)(batch, y[None]).order)[0]
+    assert order[:100].tolist() == plain_greedy(graph, y)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_samples_are_orders_and_cost_what_they_cost(form: Form) -> None:
+    draw = jax.jit(lambda y, keys: sample(BATCH, y, keys, 3, form=form))
+    check_costs(GRAPHS, BATCH, PRIORITIES, draw(PRIORITIES, keys(len(GRAPHS))))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("scale", [1, 4])
+def test_samples_have_the_distribution_of_eq_8(form: Form, scale: float) -> None:
+    graphs, drawn = small_graphs(4), 4000
+    batch = pad_batch(graphs, SIZES)
+    y = np.random.default_rng(2).normal(size=(4, SIZES.ops)).astype(np.float32) * np.float32(scale)
+    orders = np.asarray(jax.jit(lambda y, keys: sample(batch, y, keys, drawn, form=form).order)(y, keys(4)))
+    for i, graph in enumerate(graphs):
+        every = padded_orders(list(all_orders(graph)), SIZES.ops)
+        one: PaddedGraph = jax.tree.map(lambda x, i=i: x[i : i + 1], batch)
+        expected = drawn * np.exp(np.asarray(log_prob(one, y[i : i + 1], every[None]))[0])
+        number = {tuple(order): k for k, order in enumerate(every.tolist())}
+        counts = np.bincount([number[tuple(order)] for order in orders[i].tolist()], minlength=len(every))
+        often = expected > 5
+        chi2 = ((counts - expected) ** 2 / expected)[often].sum()
+        freedom = max(1, int(often.sum()) - 1)
+        assert chi2 < freedom + 4 * np.sqrt(2 * freedom) + 4
+        assert counts[~often].sum() < expected[~often].sum() + 5 * np.sqrt(expected[~often].sum() + 1)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_graphs_samples_are_a_function_of_its_own_key(form: Form) -> None:
+    def draw(some: slice) -> np.ndarray:
+        batch = jax.tree.map(lambda x: x[some], BATCH)
+        return np.asarray(sample(batch, PRIORITIES[some], keys(len(GRAPHS))[some], 2, form=form).order)
+
+    np.testing.assert_array_equal(draw(slice(0, 20))[7:9], draw(slice(7, 9)))
+
+
+@pytest.mark.parametrize("spread", [1, 500])
+def test_large_graphs_whatever_the_priorities(spread: float) -> None:
+    """Several levels of sums, weights from 0 to the largest, and one lane, which does not draw at every step."""
+    graph = layered(700, 1)
+    batch = pad_batch([graph])
+    y = np.random.default_rng(0).normal(size=(1, batch.sizes.ops)).astype(np.float32) * np.float32(spread)
+    found = jax.jit(lambda y, keys: sample(batch, y, keys, 1, form="queue"))(y, keys(1))
+    check_costs([graph], batch, y, found)
+    assert np.isfinite(found.log_prob).all()
+
+
+def test_decoding_compiles_once() -> None:
+    chex.clear_trace_counter()
+    run = jax.jit(chex.assert_max_traces(lambda y, keys: (greedy(BATCH, y), sample(BATCH, y, keys, 2)), n=1))
+    for seed in range(2):
+        run(PRIORITIES + seed, keys(len(GRAPHS), seed))
+
+
+def constant(y: jax.Array | np.ndarray, samples: int) -> jax.Array:
+    return jnp.broadcast_to(jnp.asarray(y)[:, None], (len(y), samples, N))
+
+
+def test_a_policy_that_is_asked_at_every_step_gives_the_same() -> None:
+    found = jax.jit(lambda y: rollout_with(BATCH, lambda _: constant(y, 1)))(PRIORITIES)
+    np.testing.assert_array_equal(found.order[:, 0], jax.jit(greedy)(BATCH, PRIORITIES).order)
+    check_costs(GRAPHS, BATCH, PRIORITIES, found)
+
+
+def test_the_gradient_through_the_steps_is_that_of_eq_8() -> None:
+    order = sample(BATCH, PRIORITIES, keys(len(GRAPHS)), 2).order
+
+    def both(y: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return log_prob_with(BATCH, lambda _: constant(y, 2), order).sum(), log_prob(BATCH, y, order).sum()
+
+    stepwise, direct = (jax.jit(jax.value_and_grad(lambda y, i=i: both(y)[i]))(PRIORITIES) for i in range(2))
+    np.testing.assert_allclose(stepwise[0], direct[0], rtol=1e-5)
+    np.testing.assert_allclose(stepwise[1], direct[1], atol=1e-4)
+
+
+def test_a_policy_is_told_what_has_run() -> None:
+    """One that wants what comes right after the last op, and starts where the first op's number says."""
+
+    def logits(context: Context) -> jax.Array:
+        n = context.ready.shape[-1]
+        index = jnp.arange(n, dtype=jnp.int32)
+        started = jnp.where(context.step == 0, (context.first == n) & (context.last == n), context.first < n)
+        distance = (index[None, None] - context.last[..., None]) % n
+        return jnp.where(started[..., None], -distance, jnp.nan).astype(jnp.float32)
+
+    found = jax.jit(lambda: rollout_with(BATCH, logits))()
+    for graph, order in zip(GRAPHS, np.asarray(found.order)[:, 0], strict=True):
+        n, source_target = graph.arrays.num_ops, graph.arrays.dependencies()
+        last, expected = N, []
+        for _ in range(n):
+            waiting = set(source_target[1][~np.isin(source_target[0], expected)].tolist()) | set(expected)
+            last = min((op for op in range(n) if op not in waiting), key=lambda op, last=last: (op - last) % N)
+            expected.append(last)
+        assert order[:n].tolist() == expected

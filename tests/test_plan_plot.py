@@ -1,0 +1,97 @@
+"""Pictures of plans."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny_plans import tiny_plan
+
+from graphrl.costs.problem import Problem
+from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+from graphrl.plan import Plan
+
+
+def big_graph(ops: int) -> ComputationGraph:
+    random = np.random.default_rng(0)
+    kinds = [f"Type{i}" for i in range(12)]
+    return ComputationGraph(
+        f"chain of {ops}",
+        tuple(
+            Op(
+                f"op{i}",
+                kinds[i % 12],
+                float(random.exponential(1e-5)),
+                (f"t{i - 1}",) if i else (),
+                (Tensor(f"t{i}", int(random.integers(10**6))),),
+            )
+            for i in range(ops)
+        ),
+    )
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
+def test_picture_formats(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"plan.{suffix}"
+    tiny_plan().plot(path)
+    assert path.read_bytes()[:4] == {"png": b"\x89PNG", "svg": b"<?xm", "pdf": b"%PDF"}[suffix]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def texts(figure: Any) -> str:
+    import matplotlib.text
+
+    return "\n".join(text.get_text() for text in figure.findobj(matplotlib.text.Text))
+
+
+def test_picture_says_what_matters() -> None:
+    shown = texts(dataclasses.replace(tiny_plan(), bound=9).plot())
+    for text in (
+        "tiny",
+        "list",
+        "peak 11 B on device 1, at c",
+        "bound 9 B",
+        "gap 22.2%",
+        "rendezvous",
+        "MatMul",
+        "57%",
+    ):
+        assert text in shown
+
+
+@pytest.mark.parametrize("ops", [1, 5000])
+@pytest.mark.parametrize("devices", [1, 20])
+def test_small_and_large_pictures(tmp_path: Path, ops: int, devices: int) -> None:
+    graph = big_graph(ops)
+    placement = np.arange(ops) * devices // ops
+    transfers = [ops + i * devices + placement[i + 1] for i in range(ops - 1) if placement[i] != placement[i + 1]]
+    order: list[int] = []
+    for i in range(ops):
+        order += [node for node in transfers if (node - ops) // devices == i - 1]
+        order.append(i)
+    problem = Problem("makespan", devices, memory_limit=10**9)
+    plan = Plan.from_order(graph, problem, placement, order, method="m", seconds=1, evaluations=1, seed=0)
+    plan = dataclasses.replace(plan, bound=0.7 * plan.value)
+    figure = plan.plot(tmp_path / "plan.png")
+    width, height = figure.get_size_inches()
+    assert width == 12
+    assert height < 13
+    assert len(figure.axes[0].texts) < 300  # names only where they fit
+
+
+def test_odd_names_and_sizes_can_be_drawn(tmp_path: Path) -> None:
+    names = ["$x_1", "日本", "a\nb", "<b>", "x" * 300, "\\alpha$"]
+    ops = tuple(Op(name, name, 0.0, (), (Tensor(f"t{i}", 0),)) for i, name in enumerate(names))
+    graph = ComputationGraph("$graph_{", ops)
+    order = list(range(len(ops)))
+    plan = Plan.from_order(graph, Problem(), [0] * len(ops), order, method="$", seconds=0, evaluations=1, seed=0)
+    plan.plot(tmp_path / "plan.png")
+    plan.plot(tmp_path / "plan.svg")
+    plan.trace(tmp_path / "trace.json")
+    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+
+
+def test_notebooks_show_the_picture() -> None:
+    assert tiny_plan().plot()._repr_png_()[:4] == b"\x89PNG"  # type: ignore[attr-defined]

@@ -1,0 +1,103 @@
+"""JAX functions as graphs: loops and branches."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax import lax
+from traced import TOY, only, shape
+
+from graphrl.graphs.readers.jaxpr import from_jax
+
+
+def test_scan_costs_its_body_times_its_length() -> None:
+    w = np.ones((4, 4), np.float32)
+
+    def f(x: jax.Array, ys: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return lax.scan(lambda c, y: (jnp.sin(c @ w) + y, 2 * c), x, ys)
+
+    graph = from_jax(f, shape(4), shape(10, 4), chip=TOY)
+    scan = only(graph, "scan")
+    assert scan.flops == 10 * (2 * 16 + 4 + 4 + 4)
+    dot, sin, add, mul = (16 + 64 + 16), 32, 48, 32
+    assert scan.runtime == 10 * (dot + sin + add + mul)
+    # The largest moment of a step: sin's result, add's (the new carry) and nothing else, or the new carry and 2 c.
+    assert scan.workspace_bytes == 32
+    assert [tensor.bytes for tensor in scan.outputs] == [16, 160]
+    assert scan.weight_bytes == 64
+    assert set(scan.inputs) == {"constant.0", "x", "ys"}
+
+
+def test_a_loop_within_a_loop_multiplies() -> None:
+    def f(x: jax.Array) -> jax.Array:
+        return lax.fori_loop(0, 5, lambda i, c: lax.fori_loop(0, 7, lambda j, d: jnp.sin(d), c), x)
+
+    graph = from_jax(f, shape(1000))
+    assert len(graph.ops) == 1
+    assert graph.ops[0].flops == pytest.approx(5 * 7 * 1000, rel=0.01)
+    assert graph.ops[0].workspace_bytes == pytest.approx(2 * 4000, rel=0.01)
+
+
+@settings(max_examples=40)
+@given(
+    start=st.integers(-5, 20),
+    stop=st.integers(-5, 20),
+    step=st.integers(1, 4),
+    down=st.booleans(),
+    closed=st.booleans(),
+)
+def test_while_loops_with_known_counters_have_their_trip_count(
+    start: int, stop: int, step: int, down: bool, closed: bool
+) -> None:
+    def ahead(i: Any) -> Any:
+        if down:
+            return i >= stop if closed else i > stop
+        return stop >= i if closed else i < stop
+
+    trips, i = 0, start
+    while ahead(i):
+        trips, i = trips + 1, i - step if down else i + step
+
+    def body(carry: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
+        return carry[0] - step if down else step + carry[0], jnp.sin(carry[1])
+
+    def f(x: jax.Array) -> jax.Array:
+        return lax.while_loop(lambda carry: ahead(carry[0]), body, (start, x))[1]
+
+    loop = only(from_jax(f, shape(100)), "while")
+    assert loop.flops == (trips + 1) + trips * 101
+
+
+def test_while_loops_with_unknown_ends_count_once() -> None:
+    def until_small(x: jax.Array) -> jax.Array:
+        return lax.while_loop(lambda c: jnp.max(c) > 1, lambda c: c / 2, x)
+
+    def given_length(x: jax.Array, n: jax.Array) -> jax.Array:
+        return lax.fori_loop(0, n, lambda i, c: jnp.sin(c), x)
+
+    assert only(from_jax(until_small, shape(100)), "while").flops == 100 + 1 + 100
+    assert only(from_jax(given_length, shape(100), shape(dtype=jnp.int32)), "while").flops == 1 + 1 + 100
+
+
+def test_a_bound_that_reaches_a_loop_through_a_jit_is_known() -> None:
+    @jax.jit
+    def repeat(x: jax.Array, n: int) -> jax.Array:
+        return lax.fori_loop(0, n, lambda i, c: jnp.sin(c), x)
+
+    graph = from_jax(lambda x: repeat(x, 6), shape(100))
+    assert only(graph, "while").flops == 7 + 6 * 101
+
+
+def test_cond_costs_its_dearest_branch_and_holds_its_temporaries() -> None:
+    def f(flag: jax.Array, x: jax.Array) -> jax.Array:
+        return lax.cond(flag, lambda: jnp.sin(jnp.cos(x)), lambda: 2 * x)
+
+    cond = only(from_jax(f, shape(dtype=jnp.bool_), shape(100), chip=TOY), "cond")
+    assert cond.flops == 200
+    assert cond.runtime == 1600
+    assert cond.workspace_bytes == 400  # cos(x); the result is the op's own output
+    assert from_jax(f, True, shape(100)).ops == from_jax(f, np.bool_(True), shape(100)).ops

@@ -1,0 +1,130 @@
+"""Topoformer's learner: the gradient is REINFORCE's, equal seeds give equal parameters on any mesh, its baseline."""
+
+import dataclasses
+import functools
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from graphrl.agents.topoformer.config import TopoformerConfig
+from graphrl.agents.topoformer.learner import LOWEST, Learner, LearnerState
+from graphrl.agents.topoformer.network import priorities
+from graphrl.agents.topoformer.policy import Policy
+from graphrl.envs.ordering.instance import OrderingParams, instances
+from graphrl.errors import ProblemError
+from graphrl.graphs.datasets.layered import layered
+
+SMALL = TopoformerConfig(layers=1, width=8, heads=1, head_width=4, samples=4, learning_rate=0.01, warmup=0)
+ROLLOUT = dataclasses.replace(SMALL, baseline="greedy-rollout")
+
+
+@functools.cache
+def graphs() -> OrderingParams:
+    return instances([layered(10 + seed, seed) for seed in range(4)])
+
+
+@functools.cache
+def learner(config: TopoformerConfig, devices: int = 1) -> Learner:
+    mesh = jax.make_mesh((devices,), ("graphs",), (jax.sharding.AxisType.Auto,), devices=jax.devices()[:devices])
+    return Learner(config, mesh)
+
+
+def updated(config: TopoformerConfig, devices: int, steps: int) -> tuple[LearnerState, dict[str, Any]]:
+    """The state after some updates, and the last metrics."""
+    made, metrics = learner(config, devices), dict[str, Any]()
+    state = made.init(jax.random.key(0))
+    for step in range(steps):
+        state, metrics = made.update(state, jax.random.fold_in(jax.random.key(1), step), graphs())
+    return state, metrics
+
+
+def leaves(state: LearnerState) -> list[np.ndarray]:
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
+
+
+def test_one_and_two_devices_give_the_same_parameters() -> None:
+    one, two = updated(SMALL, 1, 2), updated(SMALL, 2, 2)
+    assert int(one[0].step) == 2
+    for a, b in zip(leaves(one[0]), leaves(two[0]), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    assert {name: float(value) for name, value in one[1].items()} == pytest.approx(
+        {name: float(value) for name, value in two[1].items()}, rel=1e-3, abs=1e-4
+    )
+
+
+def test_equal_keys_give_equal_bits_and_other_keys_other_parameters() -> None:
+    first, again = leaves(updated(SMALL, 1, 2)[0]), leaves(updated(SMALL, 1, 2)[0])
+    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+    made = learner(SMALL)
+    one, other = (made.update(made.init(jax.random.key(0)), jax.random.key(n), graphs())[0] for n in (98, 99))
+    assert not all(np.array_equal(a, b) for a, b in zip(leaves(one), leaves(other), strict=True))
+
+
+def test_what_was_cheap_becomes_likelier() -> None:
+    """On two ops that may go in either order, the expected peak falls along the update: REINFORCE's sign is right."""
+    made, state = learner(SMALL), learner(SMALL).init(jax.random.key(3))
+    before = float(made.evaluate(state.params, jax.random.key(0), graphs())["greedy"])
+    for step in range(60):
+        state, _ = made.update(state, jax.random.key(step), graphs())
+    assert float(made.evaluate(state.params, jax.random.key(0), graphs())["greedy"]) > before + 1
+
+
+def test_the_baseline_stands_still_until_a_better_policy_is_found() -> None:
+    made = learner(ROLLOUT)
+    start = made.init(jax.random.key(0))
+    first = jax.tree.map(np.array, start.baseline)
+    state = made.validated(start, {"greedy": -20.0})
+    state, metrics = made.update(state, jax.random.key(1), graphs())
+    assert np.isfinite(float(metrics["gradient_norm"]))
+    assert jax.tree.all(jax.tree.map(np.array_equal, state.baseline, first))
+    assert not jax.tree.all(jax.tree.map(np.array_equal, state.params["policy"], first))
+    worse = made.validated(state, {"greedy": -20.5})
+    assert jax.tree.all(jax.tree.map(np.array_equal, worse.baseline, first))
+    better = made.validated(worse, {"greedy": -19.5})
+    assert jax.tree.all(jax.tree.map(np.array_equal, better.baseline, state.params["policy"]))
+    assert float(better.score) == -19.5
+    made.update(better, jax.random.key(2), graphs())  # and gives away no memory that the baseline needs
+
+
+def test_leave_one_out_keeps_no_baseline() -> None:
+    state = learner(SMALL).init(jax.random.key(0))
+    assert state.baseline is None
+    assert float(learner(SMALL).validated(state, {"greedy": 3.0}).score) == LOWEST
+
+
+def test_batches_and_maps_of_graphs_are_alike() -> None:
+    """Large graphs go through the network one after the other on a CPU: their priorities are the batch's."""
+    batch = instances([layered(300, seed) for seed in range(2)])
+    params = jax.jit(functools.partial(Policy.initial, SMALL))(jax.random.key(0))
+    each = [priorities(SMALL, params, jax.tree.map(lambda x, i=i: x[i : i + 1], batch)) for i in range(2)]
+    together = jax.jit(functools.partial(priorities, SMALL))(params, batch)
+    np.testing.assert_allclose(together, jnp.concatenate(each), rtol=1e-4, atol=1e-4)
+
+
+def test_training_goes_on_from_a_policy(tmp_path: Path) -> None:
+    params = jax.jit(functools.partial(Policy.initial, SMALL))(jax.random.key(5))
+    Policy(SMALL, jax.tree.map(np.asarray, params)).save(tmp_path / "p")
+    state = Learner(dataclasses.replace(SMALL, start=str(tmp_path / "p"))).init(jax.random.key(0))
+    assert jax.tree.all(jax.tree.map(np.array_equal, state.params["policy"], params))
+    with pytest.raises(ProblemError, match="has another network: encoder and sizes must be equal"):
+        Learner(dataclasses.replace(SMALL, start=str(tmp_path / "p"), width=16)).init(jax.random.key(0))
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"layers": 0}, "layers is 0: must be an integer of at least 1"),
+        ({"samples": 1}, "samples is 1: must be an integer of at least 2"),
+        ({"alpha": 0.0}, "alpha is 0.0: must be above 0"),
+        ({"baseline": "mean"}, "baseline is 'mean': must be one of leave-one-out, greedy-rollout"),
+        ({"encoder": "rnn"}, "encoder is 'rnn': must be one of topoformer, "),
+    ],
+)
+def test_settings_out_of_range_are_refused(changes: dict[str, Any], fault: str) -> None:
+    with pytest.raises(ProblemError, match=fault):
+        dataclasses.replace(SMALL, **changes)
+    assert dataclasses.replace(ROLLOUT, samples=1).samples == 1

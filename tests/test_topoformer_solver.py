@@ -1,0 +1,106 @@
+"""A policy of Topoformer as a method: its orders are orders, decoders and starts are what they say, refusals."""
+
+import dataclasses
+import functools
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from graphrl.agents import digest
+from graphrl.agents.regal.policy import Policy as RegalPolicy
+from graphrl.agents.topoformer.config import PROBLEM, TopoformerConfig
+from graphrl.agents.topoformer.policy import Policy
+from graphrl.costs.problem import Problem
+from graphrl.envs.ordering.instance import instances
+from graphrl.errors import GraphrlError, ProblemError
+from graphrl.graphs.datasets.layered import layered
+from graphrl.graphs.padding import common_sizes
+from graphrl.solvers import find_solver, padded_to
+from graphrl.solvers.base import Budget
+
+CONFIG = TopoformerConfig(layers=1, width=8, heads=1, head_width=4)
+GRAPH = layered(30, 1)
+BUDGET = Budget(evaluations=100)
+
+
+def untrained(seed: int = 0) -> Policy:
+    params = jax.jit(functools.partial(Policy.initial, CONFIG))(jax.random.key(seed))
+    return Policy(CONFIG, jax.tree.map(np.asarray, params), "by hand")
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> str:
+    path = tmp_path / "policy.msgpack"
+    untrained().save(path)
+    return str(path)
+
+
+def test_a_policy_comes_back_from_its_file(saved: str) -> None:
+    found, made = Policy.load(saved), untrained()
+    assert (found.config, found.note, found.digest) == (made.config, "by hand", made.digest)
+    assert digest(f"topoformer+:checkpoint={saved}", PROBLEM) == made.digest
+
+
+def test_more_samples_are_never_worse_and_each_is_counted(saved: str) -> None:
+    plans = [
+        find_solver(f"topoformer:decode=sample,samples={count},checkpoint={saved}")(GRAPH, PROBLEM, BUDGET, 3)
+        for count in (1, 16)
+    ]
+    for plan, count in zip(plans, (1, 16), strict=True):
+        plan.check(GRAPH)
+        assert (plan.method, plan.evaluations, plan.seed) == ("topoformer", count, 3)
+    assert plans[1].value <= plans[0].value
+    few = find_solver(f"topoformer:decode=sample,checkpoint={saved}")(GRAPH, PROBLEM, Budget(evaluations=5), 3)
+    assert few.evaluations == 5
+
+
+def test_padding_changes_no_greedy_order(saved: str) -> None:
+    solve, to = find_solver(f"topoformer:checkpoint={saved}"), common_sizes([GRAPH, layered(50, 2)])
+    own, padded = (solver(GRAPH, PROBLEM, BUDGET, 0) for solver in (solve, padded_to(solve, to)))
+    assert to != common_sizes([GRAPH])
+    assert padded.order == own.order
+
+
+def test_graphs_of_a_batch_get_the_orders_that_they_get_alone() -> None:
+    graphs = [GRAPH, layered(40, 2)]
+    policy = untrained()
+    together = policy.rollout(instances(graphs), "greedy")
+    for row, graph in enumerate(graphs):
+        alone = policy.rollout(instances([graph]), "greedy")
+        n = len(graph.ops)
+        np.testing.assert_array_equal(together.order[row, 0, :n], alone.order[0, 0, :n])
+
+
+def test_annealing_from_learned_orders_is_no_worse_than_them(saved: str) -> None:
+    learned = find_solver(f"topoformer:decode=sample,checkpoint={saved}")(GRAPH, PROBLEM, BUDGET, 0)
+    plan = find_solver(f"topoformer+:checkpoint={saved}")(GRAPH, PROBLEM, Budget(evaluations=3000), 0)
+    plan.check(GRAPH)
+    assert plan.method == "topoformer+"
+    assert plan.evaluations > 2000
+    assert plan.value <= learned.value
+    few = find_solver(f"topoformer+:checkpoint={saved}")(GRAPH, PROBLEM, Budget(evaluations=16), 0)
+    assert (few.method, few.evaluations, few.order) == ("topoformer+", 16, learned.order)
+
+
+def test_wrong_options_and_problems_are_one_line(saved: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for option, fault in (
+        ("decode=best", "decode is 'best': must be one of greedy, sample"),
+        ("samples=0", "samples is 0: must be from 1 to 4,096"),
+    ):
+        with pytest.raises(ProblemError, match=fault):
+            find_solver(f"topoformer:{option},checkpoint={saved}")(GRAPH, PROBLEM, BUDGET, 0)
+    for method in ("topoformer", "topoformer+"):
+        with pytest.raises(ProblemError, match="orders the ops of one device: devices must be 1, and is 2"):
+            find_solver(method)(GRAPH, Problem("peak_memory", 2), BUDGET, 0)
+    with pytest.raises(GraphrlError, match="is 'graphrl-regal-policy' version 1: must be graphrl-topoformer-policy"):
+        Policy.load(RegalPolicy.defaults / "makespan.msgpack")
+    monkeypatch.setattr(Policy, "defaults", tmp_path)
+    with pytest.raises(GraphrlError, match="no policy for peak_memory comes with graphrl: name one, as in topoformer:"):
+        find_solver("topoformer")(GRAPH, PROBLEM, BUDGET, 0)
+
+
+def test_other_parameters_are_another_policy(saved: str) -> None:
+    other = dataclasses.replace(untrained(1), note="")
+    assert other.digest != untrained().digest
