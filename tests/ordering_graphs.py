@@ -18,7 +18,8 @@ SHARING = Sizes(ops=24, tensors=40, slots=24 + 24, rows=72, uses=72, controls=40
 
 def small_graphs(count: int, seed: int = 0) -> list[ComputationGraph]:
     """Graphs of at least 3 and at most 7 ops that fit `SIZES`, without shared buffers."""
-    rng, found = np.random.default_rng(seed), []
+    rng = np.random.default_rng(seed)
+    found: list[ComputationGraph] = []
     while len(found) < count:
         for graph in random_graphs(rng, 20, SHARING):
             real = sizes(graph)
@@ -46,10 +47,11 @@ def padded_orders(orders: list[tuple[int, ...]], ops: int) -> np.ndarray:
 
 def plain_log_prob(graph: ComputationGraph, priorities: np.ndarray, order: tuple[int, ...]) -> float:
     """Eq. 8 step by step, in float64."""
-    waits = {op: set() for op in range(graph.arrays.num_ops)}
+    waits: dict[int, set[int]] = {op: set() for op in range(graph.arrays.num_ops)}
     for source, target in zip(*graph.arrays.dependencies(), strict=True):
         waits[int(target)].add(int(source))
-    y, total, done = priorities.astype(np.float64), 0.0, set()
+    y, total = priorities.astype(np.float64), 0.0
+    done: set[int] = set()
     for op in order:
         ready = [j for j in waits if j not in done and waits[j] <= done]
         total += y[op] - np.logaddexp.reduce(y[ready])

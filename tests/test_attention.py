@@ -205,15 +205,6 @@ def test_gradients_in_bfloat16_are_close() -> None:
     assert np.corrcoef(exact, rough)[0, 1] > 0.99
 
 
-def test_one_head_at_a_time_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = MaskedAttention((HeadGroup((1, 4), 2), HeadGroup((7,), 1)), 4)
-    nodes, relation = pairs(GRAPH).nodes, pairs(GRAPH).relation
-    variables = module.init(jax.random.key(0), nodes, relation)
-    together = module.apply(variables, nodes, relation)
-    monkeypatch.setattr(attention, "_AT_ONCE", 0)
-    np.testing.assert_allclose(together, module.apply(variables, nodes, relation), rtol=1e-5, atol=1e-6)  # type: ignore[arg-type]
-
-
 def test_networks_are_mapped_over_graphs_and_compiled_once() -> None:
     apply = priorities("topoformer").apply
     graphs = [pairs(layered(ops, ops), 20) for ops in (12, 17, 20)]

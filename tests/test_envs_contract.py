@@ -62,7 +62,8 @@ def test_make_knows_what_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:
     assert graphrl.make("Walk-v0", limit=3).limit == 3
     assert "Proposal-v0" in registry.registered()
     assert type(graphrl.make("Proposal-v0")).__name__ == "ProposalEnv"
-    with pytest.raises(GraphrlError, match=r"'Proposal-v1': did you mean Proposal-v0. known are Proposal-v0, Walk-v0"):
+    known = "known are Ordering-v0, Proposal-v0, Walk-v0"
+    with pytest.raises(GraphrlError, match=rf"'Proposal-v1': did you mean Proposal-v0. {known}"):
         graphrl.make("Proposal-v1")
     with pytest.raises(GraphrlError, match="Walk-v0 has no option 'limits': its options are limit"):
         graphrl.make("Walk-v0", limits=3)

@@ -38,7 +38,9 @@ def test_trained_methods_are_those_of_the_agents() -> None:
     assert all(callable(import_module(place.partition(":")[0]).digest) for place in TRAINED.values())
 
 
-ONE_DEVICE = "xla|inductor|depth-first|breadth-first|alap|random-|series-parallel|dfs-dp|beam|min-cut|anneal$"
+ONE_DEVICE = (
+    "xla|inductor|depth-first|breadth-first|alap|random-|series-parallel|dfs-dp|beam|min-cut|anneal$|topoformer"
+)
 
 
 @pytest.mark.parametrize("method", SOLVERS)

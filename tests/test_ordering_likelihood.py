@@ -57,7 +57,7 @@ def test_it_is_the_product_of_the_probabilities_of_the_steps(scale: float) -> No
 
 
 def test_the_gradient_is_that_of_the_plain_definition() -> None:
-    some, weight = six_orders(), np.random.default_rng(1).normal(size=(len(GRAPHS), 6)).astype(np.float32)
+    some, weight = jnp.asarray(six_orders()), np.random.default_rng(1).normal(size=(len(GRAPHS), 6)).astype(np.float32)
     priorities = drawn(3)
     found = jax.jit(jax.grad(lambda y: (log_prob(BATCH, y, some) * weight).sum()))(jnp.asarray(priorities))
     for g, graph in enumerate(GRAPHS):
@@ -67,7 +67,7 @@ def test_the_gradient_is_that_of_the_plain_definition() -> None:
             step[op] = 1e-4
             change = [
                 w * (plain_log_prob(graph, priorities[g] + step, o) - plain_log_prob(graph, priorities[g] - step, o))
-                for w, o in zip(weight[g], some[g, :, :n].tolist(), strict=True)
+                for w, o in zip(weight[g], np.asarray(some)[g, :, :n].tolist(), strict=True)
             ]
             assert found[g, op] == pytest.approx(sum(change) / 2e-4, abs=2e-4)
         assert np.all(found[g, n:] == 0)
@@ -82,7 +82,9 @@ def test_priorities_far_apart_lose_no_digits() -> None:
     y = np.zeros((1, size), np.float32)
     y[0, :n] = rng.uniform(-60, 60, n)
     order = tuple(graph.arrays.topological.tolist())
-    value, gradient = jax.jit(jax.value_and_grad(lambda y: log_prob(batch, y, padded_orders([order], size)).sum()))(y)
+    value, gradient = jax.jit(
+        jax.value_and_grad(lambda y: log_prob(batch, y, jnp.asarray(padded_orders([order], size))).sum())
+    )(y)
     assert value == pytest.approx(plain_log_prob(graph, y[0], order), rel=1e-6)
     assert np.all(np.isfinite(gradient))
     np.testing.assert_allclose(gradient[0, :n], _plain_gradient(graph, y[0], order), atol=1e-4)

@@ -2,6 +2,8 @@
 
 import collections
 import dataclasses
+import gc
+import weakref
 
 import jax
 import numpy as np
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 from graphrl.errors import GraphError
 from graphrl.graphs.graph import NONE, ComputationGraph, Op, Tensor
 from graphrl.graphs.padding import PaddedGraph, Sizes, bucket, common_sizes, pad, pad_batch, sizes
-from graphrl.graphs.rows import NEVER, READS, ROW_WIDTH, WAITS
+from graphrl.graphs.rows import NEVER, READS, ROW_WIDTH, WAITS, rows_of
 
 EMPTIEST = ComputationGraph("one", (Op("a"),))
 
@@ -184,3 +186,13 @@ def test_sharers_come_after_the_owners_of_their_buffers(graph: ComputationGraph)
     assert (np.diff(rank) >= 0).all()
     same_op = np.diff(rank) == 0
     assert (np.diff(tensor[:count])[same_op] > 0).all()  # the first output has the buffer that two want
+
+
+def test_rows_are_made_once_and_go_with_their_graph() -> None:
+    graph = random_graph(np.random.default_rng(0))
+    rows = weakref.ref(rows_of(graph.arrays))
+    pad(graph)
+    assert rows_of(graph.arrays) is rows()
+    del graph
+    gc.collect()
+    assert rows() is None

@@ -35,6 +35,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = Path(graphrl.__file__).parents[1]
 CONFIG = RegalConfig(rounds=1, width=4, preference=40.0)  # untrained, it proposes the uniform only
 GRAPHS = load_graphs(["regal-like:10x2"])
+SEEDS = (("a", 4), ("b", 6))  # policies of two seeds: names and widths
 
 
 def module(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -130,9 +131,27 @@ def test_policies_are_found_by_problem_network_and_rounds(tmp_path: Path, monkey
     with pytest.raises(GraphrlError, match="1 of --checkpoints for synthetic with message-passing: must be 2"):
         Policies(tmp_path / "out", 2, given, (), False).of("synthetic", "message-passing")
     config = dataclasses.replace(CONFIG, problem=Problem("makespan", 2, "free"))
-    wrong = saved(tmp_path / "wrong", dataclasses.replace(first, config=config))
-    with pytest.raises(GraphrlError, match="wrong is for another problem than synthetic, zoo-makespan, zoo-memory"):
+    wrong = saved(tmp_path / "wrong", Policy(config, first.params))
+    with pytest.raises(GraphrlError, match="wrong is for another problem than synthetic, synthetic-memory"):
         Policies(tmp_path / "out", 1, [wrong], (), False)
+
+
+def test_who_runs_how_often_and_padded_to_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Policies, settings = module("policies", monkeypatch).Policies, module("settings", monkeypatch)
+    given = [saved(tmp_path / name, untrained(dataclasses.replace(CONFIG, width=width))) for name, width in SEEDS]
+    some = settings.Settings(
+        graphs=2, seeds=2, evaluations=100, limits=(), times=(), proof=1.0, rounds=(), task="synthetic", methods=None,
+        once=("brkga", "regal"), processes=1, out=tmp_path, quick=True, retry=False,
+        policies=Policies(tmp_path, 2, given, (), True),
+    )  # fmt: skip
+    budget = Budget(100)
+    seeds = {
+        label: len(some.entrant("synthetic", label, budget).methods) for label in ("brkga", "auto", "regal", "idrs")
+    }
+    assert seeds == {"brkga": 1, "auto": 2, "regal": 1, "idrs": 2}
+    (run, *_) = make_runs(GRAPHS, Problem("makespan", 2), ["list"], [0], budget, cores=1)
+    assert settings._sizes(run, some.entrant("synthetic", "list", budget)) == run.sizes is not None
+    assert settings._sizes(run, some.entrant("synthetic", "list", Budget(None, 1.0))) is None
 
 
 def test_entropy_of_actions(monkeypatch: pytest.MonkeyPatch) -> None:

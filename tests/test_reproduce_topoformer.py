@@ -161,6 +161,7 @@ def test_tables_and_pictures(tmp_path: Path) -> None:
     pictures, texts = {"layered.png", "table1.png"}, {"layered.md", "table1.md", "inference.md"}
     assert {path.name for path in out.iterdir()} == {"runs.jsonl", "policies", *texts, *pictures}
     assert all((out / name).read_bytes().startswith(b"\x89PNG") for name in pictures)
+    assert "- 0 of 22 distances are above their limits" in (out / "layered.md").read_text()
     table = (out / "table1.md").read_text()
     assert table.count("| approximate DP | +0.00% |") == table.count("| random 100 | ") == 2
     assert table.count("- greedy against ") == table.count("- sample against greedy") == 2

@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from graphrl.agents.topoformer.config import TopoformerConfig
 from graphrl.agents.topoformer.learner import LOWEST, Learner, LearnerState
-from graphrl.agents.topoformer.network import priorities
 from graphrl.agents.topoformer.policy import Policy
 from graphrl.envs.ordering.instance import OrderingParams, instances
 from graphrl.errors import ProblemError
@@ -24,7 +22,7 @@ ROLLOUT = dataclasses.replace(SMALL, baseline="greedy-rollout")
 
 @functools.cache
 def graphs() -> OrderingParams:
-    return instances([layered(10 + seed, seed) for seed in range(4)])
+    return instances([layered(40 + seed, seed) for seed in range(4)])  # of fewer ops some have but one peak
 
 
 @functools.cache
@@ -94,15 +92,6 @@ def test_leave_one_out_keeps_no_baseline() -> None:
     state = learner(SMALL).init(jax.random.key(0))
     assert state.baseline is None
     assert float(learner(SMALL).validated(state, {"greedy": 3.0}).score) == LOWEST
-
-
-def test_batches_and_maps_of_graphs_are_alike() -> None:
-    """Large graphs go through the network one after the other on a CPU: their priorities are the batch's."""
-    batch = instances([layered(300, seed) for seed in range(2)])
-    params = jax.jit(functools.partial(Policy.initial, SMALL))(jax.random.key(0))
-    each = [priorities(SMALL, params, jax.tree.map(lambda x, i=i: x[i : i + 1], batch)) for i in range(2)]
-    together = jax.jit(functools.partial(priorities, SMALL))(params, batch)
-    np.testing.assert_allclose(together, jnp.concatenate(each), rtol=1e-4, atol=1e-4)
 
 
 def test_training_goes_on_from_a_policy(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_annealing_from_learned_orders_is_no_worse_than_them(saved: str) -> None
 
 def test_wrong_options_and_problems_are_one_line(saved: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for option, fault in (
-        ("decode=best", "decode is 'best': must be one of greedy, sample"),
+        ("decode=best", "decode is 'best': must be one of greedy, sample, beam"),
         ("samples=0", "samples is 0: must be from 1 to 4,096"),
     ):
         with pytest.raises(ProblemError, match=fault):

@@ -138,5 +138,20 @@ def test_regal_from_training_to_table(tmp_path: Path, capsys: pytest.CaptureFixt
     assert names == ["regal", "regal+", "idrs", "brkga", "list"]
 
 
+@pytest.mark.slow
+def test_regal_begins_with_the_policy_of_another_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, then = tmp_path / "first", tmp_path / "then"
+    assert main(["train", "regal", "--out", str(first), *sets(*REGAL, "training.steps=1")]) == 0
+    start = f"agent.start={first}"
+    assert main(["train", "regal", "--out", str(then), "--seed", "1", *sets(*REGAL, start, "training.steps=1")]) == 0
+    begun = read(then / "step-00000000").state["params"]["policy"]
+    jax.tree.map(np.testing.assert_array_equal, begun, read(first).state["params"]["policy"])
+    capsys.readouterr()
+    refused = sets(*REGAL, start, "agent.width=10")
+    code, err = fault(capsys, "train", "regal", "--out", str(tmp_path / "other"), *refused)
+    assert (code, "another network" in err, (tmp_path / "other").exists()) == (2, True, False)
+
+
 def last_state(folder: Path) -> Any:
+    """Of the last checkpoint of a run."""
     return read(sorted(folder.glob("step-*"))[-1]).state

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from graphrl.commands.common import check_outputs, option, whole_number
 from graphrl.errors import GraphrlError
@@ -15,6 +15,7 @@ from graphrl.files import shown, write_atomically
 if TYPE_CHECKING:
     from graphrl.bench.cases import Row, Settings
     from graphrl.bench.envs import EnvRow
+    from graphrl.bench.orders import OrderRow
 
 _DESCRIPTION = """Measure the throughput of the search on this machine: decoding and costing populations of 100
 chromosomes, and whole BRKGA runs of about 5,000 evaluations a graph, on random graphs of three families
@@ -29,7 +30,10 @@ methods:
   reference   a compiled reference of yours (--reference). It decodes ops only, without transfer nodes: less work
 
 With --envs, the throughput of an environment instead: steps of Proposal-v0 a second (the proposals of a BRKGA
-run, evaluated) for numbers of environments at once, against run_batch on the same graphs."""
+run, evaluated) for numbers of environments at once, against run_batch on the same graphs.
+
+With --orders, that of the decoders of priorities: complete orders a second of layered graphs (greedy, 16 samples,
+a beam of 16) for numbers of graphs at once, against drawing random-priority orders."""
 
 _EXAMPLES = """how it is measured: methods take turns, samples last about 0.2 s or more, rates are by the median sample.
 With one thread the process is pinned to one core and CPU time counts, else wall time. With more threads,
@@ -41,6 +45,7 @@ examples:
   graphrl bench
   graphrl bench --threads 1 --sizes 512 --transfers free --methods graphrl,compiled
   graphrl bench --envs 1,8,64 --sizes 128,512
+  graphrl bench --orders --threads 1
   graphrl bench --output results --reference ../shared/prototypes/brkga_reference.cpp"""
 
 
@@ -59,7 +64,7 @@ def add_parser(subparsers: Any) -> None:
         "--sizes",
         type=option(_numbers),
         metavar="N,...",
-        help="ops of graphs (default: 64,128,512,2048; --envs: 128)",
+        help="ops of graphs (default: 64,128,512,2048; --envs: 128; --orders: 128,512,2048)",
     )
     parser.add_argument("--threads", type=number, metavar="N", help="CPU threads (default: all cores)")
     parser.add_argument("--repeats", type=number, metavar="N", help="samples of each method (default: 5; --quick: 2)")
@@ -69,13 +74,22 @@ def add_parser(subparsers: Any) -> None:
         "--transfers", type=_names, metavar="T,...", help="default: free,rendezvous,link; --envs: rendezvous"
     )
     parser.add_argument("--reference", metavar="FILE", help="a compiled reference, or its .cpp, to measure as well")
-    parser.add_argument(
+    others = parser.add_mutually_exclusive_group()
+    others.add_argument(
         "--envs",
         type=option(_numbers),
         nargs="?",
         const=(1, 4, 16, 64),
         metavar="N,...",
         help="measure an environment, so many at once (1,4,16,64)",
+    )
+    others.add_argument(
+        "--orders",
+        type=option(_numbers),
+        nargs="?",
+        const=(1, 4, 16),
+        metavar="N,...",
+        help="measure the decoders of orders, so many graphs at once (1,4,16)",
     )
     parser.add_argument(
         "--quick", action="store_true", help="two cases a size and short samples: does everything work?"
@@ -93,13 +107,12 @@ def run(args: argparse.Namespace) -> int:
 
     settings = _settings(args)
     folder = None if args.output is None else _folder(args.output)
-    rows: list[Row | EnvRow] = []
+    measured = _measured(settings, args.envs, args.orders)
+    rows: list[Row | EnvRow | OrderRow] = []
     interrupted = False
     try:
-        with _progress(
-            len(list(settings.cases())) if args.envs is None else len(settings.sizes) * len(args.envs)
-        ) as say:
-            for found in _measured(settings, args.envs, say):
+        with _progress(measured.cases) as say:
+            for found in measured.rows(say):
                 rows += found
                 if args.json:
                     print(json_lines(found), end="", flush=True)
@@ -108,54 +121,61 @@ def run(args: argparse.Namespace) -> int:
             raise
         interrupted = True
     if not args.json:
-        _print(rows, args.envs)
+        measured.print(rows)
     if folder is not None:
-        _write(rows, args.envs, folder)
+        write_atomically(folder / "bench.jsonl", lambda file: file.write(json_lines(rows)))
+        write_atomically(folder / "bench.png", lambda file: measured.plot(rows, file), binary=True)
     if interrupted:
         print("graphrl: interrupted: these are the cases until then", file=sys.stderr)
     return int(interrupted)
 
 
-def _cases(settings: "Settings", envs: tuple[int, ...] | None) -> int:
-    return len(list(settings.cases())) if envs is None else len(settings.sizes) * len(envs)
+class _Measured(NamedTuple):
+    """What is measured, and how it is shown."""
+
+    cases: int
+    rows: Callable[[Callable[[str], None]], Iterator[list[Any]]]  # measures; told whom to tell how far it is
+    print: Callable[[Any], None]
+    plot: Callable[[Any, IO[bytes]], None]
 
 
-def _measured(settings: "Settings", envs: tuple[int, ...] | None, say: Callable[[str], None]) -> Iterator[Any]:
-    """Lists of rows as they are measured: of the search or, if numbers are given, of environments."""
+def _measured(settings: "Settings", envs: tuple[int, ...] | None, orders: tuple[int, ...] | None) -> _Measured:
+    """The search or, if numbers are given, environments or decoders of orders."""
     if envs is not None:
         from graphrl.bench.envs import measure_envs
+        from graphrl.bench.envs_report import print_envs, write_envs_plot
 
-        return measure_envs(settings, envs, say)
+        cases = len(settings.sizes) * len(envs)
+        return _Measured(cases, lambda say: measure_envs(settings, envs, say), print_envs, write_envs_plot)
+    if orders is not None:
+        from graphrl.bench.orders import measure_orders
+        from graphrl.bench.orders_report import print_orders, write_orders_plot
+
+        cases = len(settings.sizes) * len(orders)
+        return _Measured(cases, lambda say: measure_orders(settings, orders, say), print_orders, write_orders_plot)
     from graphrl.bench.measure import measure
-
-    return measure(settings, say)
-
-
-def _print(rows: Any, envs: tuple[int, ...] | None) -> None:
-    if envs is not None:
-        from graphrl.bench.envs_report import print_envs
-
-        print_envs(rows)
-        return
+    from graphrl.bench.plot import write_plot
     from graphrl.bench.report import print_table
 
-    print_table(rows)
+    return _Measured(len(list(settings.cases())), lambda say: measure(settings, say), print_table, write_plot)
 
 
 def _settings(args: argparse.Namespace) -> "Settings":
     """
     Raises:
-      GraphrlError: an option that does not go with --envs.
+      GraphrlError: an option that does not go with --envs or --orders.
       ProblemError: a value is out of range.
     """
     from graphrl.bench import machine
     from graphrl.bench.cases import METHODS, TRANSFERS, Settings
 
     if args.envs is not None:
-        for name in ("methods", "reference", "graphs"):
-            if getattr(args, name):
-                raise GraphrlError(f"--{name} does not go with --envs, which measures Proposal-v0 alone")
+        _refuse(args, "--envs, which measures Proposal-v0 alone", "methods", "reference", "graphs")
         args.sizes, args.transfers = args.sizes or (128,), args.transfers or ("rendezvous",)
+    if args.orders is not None:
+        what = "--orders, which measures decoders on one device"
+        _refuse(args, what, "methods", "reference", "graphs", "transfers")
+        args.sizes = args.sizes or (128, 512, 2048)
     methods = args.methods or METHODS[:3]
     if args.reference is not None and "reference" not in methods:
         methods = (*methods, "reference")
@@ -171,6 +191,12 @@ def _settings(args: argparse.Namespace) -> "Settings":
         seed=args.seed,
         **{**quick, **{name: value for name, value in given.items() if value is not None}},
     )
+
+
+def _refuse(args: argparse.Namespace, what: str, *names: str) -> None:
+    for name in names:
+        if getattr(args, name):
+            raise GraphrlError(f"--{name} does not go with {what}")
 
 
 def _folder(path: str) -> Path:
@@ -190,16 +216,6 @@ def _folder(path: str) -> Path:
     files = {name: str(folder / name) for name in ("bench.jsonl", "bench.png")}
     check_outputs(files, os.devnull)
     return folder
-
-
-def _write(rows: Any, envs: tuple[int, ...] | None, folder: Path) -> None:
-    from graphrl.bench.envs_report import write_envs_plot
-    from graphrl.bench.plot import write_plot
-    from graphrl.bench.report import json_lines
-
-    draw = write_plot if envs is None else write_envs_plot
-    write_atomically(folder / "bench.jsonl", lambda file: file.write(json_lines(rows)))
-    write_atomically(folder / "bench.png", lambda file: draw(rows, file), binary=True)
 
 
 @contextmanager

@@ -33,6 +33,9 @@ Ctrl-C or SIGTERM ends a run with a checkpoint (a second one at once, without). 
 also after a crash or kill -9, with the same parameters at the end as if nothing had happened; only training.* may be
 set anew. Where there is nothing to resume it starts.
 
+--set agent.start=FOLDER begins with the policy of another run (or of a file), as for a second stage with more
+evaluations; the network must be the same, and the folder stay until the run has ended.
+
 --distributed joins other processes, each started with the same command and a folder that all see: the environment of
 Slurm, Open MPI, Kubernetes or Cloud TPU says where they are, or JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and
 JAX_PROCESS_ID. data.graphs, the graphs of a batch, are spread over all devices of all processes.
@@ -40,6 +43,7 @@ JAX_PROCESS_ID. data.graphs, the graphs of a batch, are spread over all devices 
 examples:
   graphrl train regal --out out/regal
   graphrl train regal --out out/regal --resume --set training.steps=1000
+  graphrl train regal --set agent.start=out/regal --set agent.evaluations=5000 --out out/regal-5000
   graphrl train regal --config regal.toml --set agent.problem.objective=peak_memory --out out/memory
 """
 

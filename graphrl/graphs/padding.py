@@ -14,7 +14,7 @@ import numpy as np
 
 from graphrl.errors import GraphError
 from graphrl.graphs.graph import NONE, ComputationGraph, GraphArrays
-from graphrl.graphs.rows import NEVER, Rows
+from graphrl.graphs.rows import NEVER, Rows, rows_of
 
 _STEPS_PER_OCTAVE = 8
 
@@ -104,7 +104,7 @@ def bucket(count: int) -> int:
 
 def sizes(graph: ComputationGraph) -> Sizes:
     """The real sizes of a graph."""
-    return _sizes(graph.arrays, Rows(graph.arrays))
+    return _sizes(graph.arrays, rows_of(graph.arrays))
 
 
 def _sizes(a: GraphArrays, rows: Rows) -> Sizes:
@@ -143,7 +143,7 @@ def pad(graph: ComputationGraph, to: Sizes | None = None) -> PaddedGraph:
       GraphError: `to` is too small for the graph.
     """
     a = graph.arrays
-    rows = Rows(a)
+    rows = rows_of(a)
     real = _sizes(a, rows)
     to = bucketed([real]) if to is None else to
     needed = dataclasses.replace(real, slots=to.ops + real.slots - real.ops)

@@ -8,6 +8,7 @@ A **slot** is a place in the ready queue. Op v has slot v; when it has run, the 
 that slot over. Only the second and later tensors of an op need slots of their own.
 """
 
+import weakref
 from collections.abc import Sequence
 
 import numpy as np
@@ -57,6 +58,7 @@ class Rows:
         last = np.flatnonzero(self.ends_tensor & (self.tensor != NONE))
         first_last = last[np.searchsorted(last, self.tensor_row)] if a.num_tensors else self.tensor_row
         self.tensor_rows = first_last - self.tensor_row + 1
+        del self._entry, self._kind  # several times as large as the arrays, and rows are kept
 
     def _append(self, ops: list[int], kind: int) -> None:
         """Rows of `ops`; at least one row, maybe empty."""
@@ -80,6 +82,17 @@ class Rows:
             left = [op for op in left if op not in taken] if taken else left
         if left or len(self._entry) == first_row:
             self._append(left, WAITS)
+
+
+_known: weakref.WeakKeyDictionary[GraphArrays, Rows] = weakref.WeakKeyDictionary()
+
+
+def rows_of(a: GraphArrays) -> Rows:
+    """The rows of a graph, made once and kept as long as the graph: its sizes and every padding of it ask for them."""
+    known = _known.get(a)
+    if known is None:
+        known = _known[a] = Rows(a)
+    return known
 
 
 def _extend_all(lists: Sequence[list[int]], values: Sequence[int], length: int) -> None:

@@ -44,7 +44,7 @@ def layered(settings: Settings) -> Iterator[str]:
     yield (
         f"## Layered graphs\n\n{graphs} graphs of each kind and size: means, and in brackets the middle 90%. Layers "
         "and degrees leave out the source and the target.\n\n"
-        f"{markdown(HEADINGS, lines)}\n`{command()}`; {time.strftime('%Y-%m-%d')}\n"
+        f"{markdown(HEADINGS, lines)}\n- {_told(lines)}\n\n`{command()}`; {time.strftime('%Y-%m-%d')}\n"
     )
 
 
@@ -135,6 +135,13 @@ def _lines(ops: int, ours: Sequence[LayeredArrays], text: Sequence[LayeredArrays
     for name, costs_of in COSTS.items():
         a, b = (layer_costs(graphs, costs_of) for graphs in (ours, text))
         yield [f"{ops:,}", name, _span(a), _span(b), f"{cost_distance(a):.3f}", f"{limit(len(a)):.3f}", ""]
+
+
+def _told(lines: Sequence[Sequence[str]]) -> str:
+    """How many of the distances are above their limits."""
+    places = HEADINGS.index("distance"), HEADINGS.index("0.1% limit")
+    over = [f"{line[1]} at {line[0]} ops" for line in lines if float(line[places[0]]) > float(line[places[1]])]
+    return f"{len(over)} of {len(lines)} distances are above their limits{': ' if over else ''}{', '.join(over)}"
 
 
 def _span(values: np.ndarray) -> str:

@@ -13,10 +13,10 @@ from graphrl.agents.spread import EPSILON, Spread, length
 from graphrl.agents.topoformer.config import PROBLEM, TopoformerConfig
 from graphrl.agents.topoformer.network import priorities
 from graphrl.agents.topoformer.policy import Policy
-from graphrl.costs.decisions import Decisions
 from graphrl.costs.evaluate import evaluate
 from graphrl.envs.ordering.instance import OrderingParams
 from graphrl.envs.ordering.likelihood import log_prob
+from graphrl.envs.ordering.orders import on_one_device
 from graphrl.envs.ordering.rollout import greedy, sample
 from graphrl.errors import ProblemError
 from graphrl.graphs.padding import PaddedGraph
@@ -194,7 +194,5 @@ def _learning_rate(config: TopoformerConfig) -> optax.Schedule:
 def _random_peaks(graph: PaddedGraph, keys: jax.Array, count: int) -> jax.Array:
     """Peaks `[g, count]` float32 of orders by independent uniform priorities, each graph's from its key."""
     drawn = jax.vmap(lambda key: jax.random.uniform(key, (graph.sizes.ops, count)))(keys)
-    op_keys = jnp.moveaxis(drawn, 0, 1)
-    transfers = jnp.zeros((1, graph.sizes.tensors, *op_keys.shape[1:]), jnp.float32)
-    decisions = Decisions(jnp.zeros(op_keys.shape, jnp.int32), op_keys, transfers)
+    decisions = on_one_device(graph, jnp.moveaxis(drawn, 0, 1))
     return evaluate(graph, decisions, PROBLEM, makespan=False).peak_memory[0]

@@ -9,11 +9,12 @@ import jax
 from graphrl.agents import policy
 from graphrl.agents.topoformer.config import TopoformerConfig
 from graphrl.agents.topoformer.network import observe, policy_network, priorities
+from graphrl.envs.ordering.beam import beam
 from graphrl.envs.ordering.instance import OrderingParams, instance
 from graphrl.envs.ordering.orders import Rollout
 from graphrl.envs.ordering.rollout import greedy, sample
 
-Decoder = Literal["greedy", "sample"]
+Decoder = Literal["greedy", "sample", "beam"]
 
 
 class Policy(policy.Policy[TopoformerConfig]):
@@ -34,14 +35,14 @@ class Policy(policy.Policy[TopoformerConfig]):
         Args:
           batch: leading axis g.
           decoder: of section 4.2.
-          count: orders that "sample" draws of each graph.
+          count: orders that "sample" draws of each graph, the width of "beam".
           seed: of what is drawn.
 
         Returns:
           Arrays of leading shape `[g, k]`, where k is `count` for "sample", else 1.
         """
         keys = jax.random.split(jax.random.key(seed), batch.nodes.shape[0])
-        return _rollout(self.params, batch, keys, self.config, decoder, count if decoder == "sample" else 1)
+        return _rollout(self.params, batch, keys, self.config, decoder, 1 if decoder == "greedy" else count)
 
 
 @functools.partial(jax.jit, static_argnames=("config", "decoder", "count"))
@@ -51,4 +52,5 @@ def _rollout(
     chosen = priorities(config, params, batch)
     if decoder == "sample":
         return sample(batch.graph, chosen, keys, count)
-    return jax.tree.map(lambda x: x[:, None], greedy(batch.graph, chosen))
+    found = greedy(batch.graph, chosen) if decoder == "greedy" else beam(batch.graph, chosen, count)
+    return jax.tree.map(lambda x: x[:, None], found)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from typing import get_args
+from typing import NamedTuple, get_args
 
 import numpy as np
 
@@ -37,8 +37,8 @@ def solve(
 
     Args:
       graph, problem, budget, seed, progress: see `Solver`.
-      decode: "greedy" (one order, no chance in it) or "sample".
-      samples: orders that are drawn.
+      decode: "greedy" (one order, no chance in it), "sample" or "beam".
+      samples: orders that are drawn, or kept by the beam at every step.
       checkpoint: of `graphrl train topoformer`, or a file of `Policy.save`; by default the policy that the package
         ships.
       sizes: see `solvers.padded_to`.
@@ -49,8 +49,8 @@ def solve(
     """
     require_one_device("topoformer", problem)
     started = time.perf_counter()
-    orders, peaks = _orders(graph, budget, seed, decode, samples, checkpoint, sizes)
-    plan = _plan(graph, problem, orders[peaks.argmin()], len(orders), seed, started)
+    made = _made(graph, budget, seed, decode, samples, checkpoint, sizes)
+    plan = _plan("topoformer", graph, problem, made, seed, started)
     if progress is not None:
         progress(plan.evaluations, plan.seconds, lambda: plan, plan.value)
     return plan
@@ -76,13 +76,12 @@ def solve_warm(
     """
     require_one_device("topoformer+", problem)
     started = time.perf_counter()
-    orders, peaks = _orders(graph, budget, seed, "sample", samples, checkpoint, sizes)
-    best = _plan(graph, problem, orders[peaks.argmin()], len(orders), seed, started)
-    best = dataclasses.replace(best, method="topoformer+")
+    made = _made(graph, budget, seed, "sample", samples, checkpoint, sizes)
+    best = _plan("topoformer+", graph, problem, made, seed, started)
     left = budget.less(best.evaluations, time.perf_counter() - started)
     if left is None:
         return best
-    plan = anneal(graph, problem, left, seed, progress, starts=tuple(orders))
+    plan = anneal(graph, problem, left, seed, progress, starts=tuple(made.orders))
     return dataclasses.replace(
         plan,
         method="topoformer+",
@@ -104,7 +103,13 @@ def _chosen(checkpoint: str) -> Policy:
     return Policy.load(checkpoint) if checkpoint else Policy.default("peak_memory")
 
 
-def _orders(
+class _Made(NamedTuple):
+    orders: np.ndarray  # [k, n] int64, ops
+    best: np.ndarray  # [n] int64, that of lowest peak
+    evaluations: int
+
+
+def _made(
     graph: ComputationGraph,
     budget: Budget,
     seed: int,
@@ -112,22 +117,25 @@ def _orders(
     samples: int,
     checkpoint: str,
     sizes: Sizes | None,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Orders `[k, n]` int64 of the ops, and their peaks `[k]`."""
+) -> _Made:
     if decode not in get_args(Decoder):
         raise ProblemError(f"decode is {decode!r}: must be one of {', '.join(get_args(Decoder))}")
     if not 1 <= samples <= MOST:
         raise ProblemError(f"samples is {samples}: must be from 1 to {MOST:,}")
     count = samples if budget.evaluations is None else min(samples, budget.evaluations)
     found = _chosen(checkpoint).rollout(instances([graph], sizes), decode, count, seed)  # type: ignore[arg-type]
-    return np.asarray(found.order[0], np.int64)[:, : len(graph.ops)], np.asarray(found.peak[0])
+    orders = np.asarray(found.order[0], np.int64)[:, : len(graph.ops)]
+    return _Made(orders, orders[np.asarray(found.peak[0]).argmin()], 1 if decode == "greedy" else count)
 
 
-def _plan(
-    graph: ComputationGraph, problem: Problem, order: np.ndarray, evaluations: int, seed: int, started: float
-) -> Plan:
-    placement = np.zeros(len(order), np.int64)
-    seconds = time.perf_counter() - started
+def _plan(method: str, graph: ComputationGraph, problem: Problem, made: _Made, seed: int, started: float) -> Plan:
     return Plan.from_order(
-        graph, problem, placement, order, method="topoformer", seconds=seconds, evaluations=evaluations, seed=seed
+        graph,
+        problem,
+        np.zeros(len(made.best), np.int64),
+        made.best,
+        method=method,
+        seconds=time.perf_counter() - started,
+        evaluations=made.evaluations,
+        seed=seed,
     )

@@ -1,0 +1,167 @@
+"""The throughput of the decoders of orders: complete orders a second, against the number of graphs at once.
+
+What `greedy`, `sample` and `beam` of envs/ordering make of random priorities, costs of the orders included, on layered
+graphs; beside the classical drawing of random-priority orders and their peaks, which is what a decoder must not be
+slower than.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, NamedTuple, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+
+from graphrl.bench import machine
+from graphrl.bench.cases import Settings
+from graphrl.bench.programs import BY_GRAPH, compile_program
+from graphrl.bench.timing import Sample, Samples, interleaved, timed
+from graphrl.envs.ordering.beam import beam
+from graphrl.envs.ordering.orders import Rollout
+from graphrl.envs.ordering.rollout import greedy, sample
+from graphrl.errors import ProblemError
+from graphrl.graphs.datasets.layered import layered
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.padding import PaddedGraph, pad_batch
+from graphrl.solvers.flow import Flow
+from graphrl.solvers.orders.random_orders import LANES, Drawing
+from graphrl.solvers.orders.usage import Usage
+
+Decoder = Literal["greedy", "sample", "beam"]
+DECODERS: tuple[Decoder, ...] = get_args(Decoder)
+SAMPLES = 16  # orders of a graph that sample and beam decode: the paper's
+SPREAD = 5.0  # of the priorities: alpha of eq. 17
+MOST_GRAPHS = 4096
+
+
+@dataclasses.dataclass(frozen=True)
+class OrderRow:
+    """What a decoder took for so many graphs at once."""
+
+    what: str  # "orders"
+    decoder: str  # of `DECODERS`
+    n: int  # ops of each graph
+    graphs: int  # at once
+    orders: int  # decoded of each graph: greedy 1; sample, and beam, which answers with the best of them, `SAMPLES`
+    threads: int
+    pinned: bool  # to one core
+    device_kind: str
+    jax: str
+    compile_s: float
+    repeats: int
+    clock: str  # "cpu" if pinned, else "wall"
+    median_s: float  # of a sample
+    min_s: float
+    orders_per_s: float  # by the median
+    ratio_to_drawing: float  # of that and random-priority orders drawn and costed a second, on one core
+
+    def to_dict(self) -> dict[str, Any]:
+        """The row as a JSON object."""
+        return dataclasses.asdict(self)
+
+
+def measure_orders(
+    settings: Settings, counts: tuple[int, ...], say: Callable[[str], None] = lambda text: None
+) -> Iterator[list[OrderRow]]:
+    """A row for each decoder, of each size of graphs and number of graphs at once.
+
+    Raises:
+      ProblemError: a count is out of range or given twice, or jax has not as many devices as threads are asked for.
+    """
+    if not counts or len(set(counts)) < len(counts) or not 1 <= min(counts) <= max(counts) <= MOST_GRAPHS:
+        raise ProblemError(
+            f"orders is {', '.join(map(str, counts)) or 'empty'}: must name numbers from 1 to {MOST_GRAPHS}, each once"
+        )
+    with machine.pinned(settings.threads) as pinned:
+        machine.configure(settings.threads)
+        for n in settings.sizes:
+            for graphs in counts:
+                yield _rows(settings, n, graphs, pinned, say)
+
+
+class _Decoded(NamedTuple):
+    """A compiled decoder with what it decodes."""
+
+    run: Callable[[int], Sample]
+    compile_s: float
+
+
+def _rows(settings: Settings, n: int, count: int, pinned: bool, say: Callable[[str], None]) -> list[OrderRow]:
+    mesh = machine.make_mesh(settings.threads, count)
+    title = f"n = {n}, {count} graph{'s' * (count > 1)}"
+    say(f"{title}: preparing")
+    graphs = [layered(n, settings.seed + i) for i in range(count)]
+    batch = pad_batch(graphs)
+    decoded = [_decoded(decoder, batch, mesh, settings.seed) for decoder in DECODERS]
+    say(f"{title}: timing")
+    programs = [_drawing(graphs[0], settings.seed), *(one.run for one in decoded)]
+    drawing, *found = interleaved(programs, settings.repeats, settings.seconds)
+    clock = machine.clock(pinned)
+
+    def row(decoder: Decoder, compile_s: float, samples: Samples) -> OrderRow:
+        return OrderRow(
+            what="orders",
+            decoder=decoder,
+            n=n,
+            graphs=count,
+            orders=_orders(decoder),
+            threads=settings.threads,
+            pinned=pinned,
+            device_kind=machine.device_name(),
+            jax=jax.__version__,
+            compile_s=compile_s,
+            repeats=settings.repeats,
+            clock=clock,
+            median_s=samples.median(clock),
+            min_s=min(samples.seconds(clock)),
+            orders_per_s=samples.per_second(clock),
+            ratio_to_drawing=samples.per_second(clock) / drawing.per_second(clock),
+        )
+
+    return [
+        row(decoder, one.compile_s, samples) for decoder, one, samples in zip(DECODERS, decoded, found, strict=True)
+    ]
+
+
+def _orders(decoder: Decoder) -> int:
+    return 1 if decoder == "greedy" else SAMPLES
+
+
+def _decoded(decoder: Decoder, batch: PaddedGraph, mesh: Mesh, seed: int) -> _Decoded:
+    """The decoder on a batch of graphs with random priorities, over and over, the graphs spread over the mesh."""
+    count, n = batch.runtime.shape
+    priorities = SPREAD * np.random.default_rng(seed).normal(size=(count, n)).astype(np.float32)
+
+    def decode(graph: PaddedGraph, priorities: jax.Array, keys: jax.Array) -> Rollout:
+        if decoder == "greedy":
+            return greedy(graph, priorities)
+        return sample(graph, priorities, keys, SAMPLES) if decoder == "sample" else beam(graph, priorities, SAMPLES)
+
+    spread = jax.shard_map(decode, mesh=mesh, in_specs=BY_GRAPH, out_specs=BY_GRAPH, check_vma=False)
+    given = jax.tree.map(jnp.asarray, batch), jnp.asarray(priorities), jax.random.split(jax.random.key(seed), count)
+    arguments = jax.device_put(given, NamedSharding(mesh, BY_GRAPH))
+    compiled, compile_s = compile_program(spread, *arguments)
+
+    def work(runs: int) -> int:
+        for _ in range(runs):
+            jax.block_until_ready(compiled(*arguments))
+        return runs * count * _orders(decoder)
+
+    return _Decoded(timed(work), compile_s)
+
+
+def _drawing(graph: ComputationGraph, seed: int) -> Callable[[int], Sample]:
+    """Random-priority orders of a graph drawn and costed as the solver of that name does."""
+    flow = Flow(graph)
+    drawing, usage, rng = Drawing(flow), Usage(flow), np.random.default_rng(seed)
+
+    def work(runs: int) -> int:
+        for _ in range(runs):
+            orders = drawing.draw(rng, LANES, by_priority=True)
+            assert orders is not None
+            usage.peaks(orders)
+        return runs * LANES
+
+    return timed(work)

@@ -1,0 +1,52 @@
+"""`graphrl bench --orders`: small runs that must work; nothing here says how fast."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from graphrl.bench.orders import DECODERS, SAMPLES, OrderRow
+from graphrl.bench.orders_report import print_orders
+from graphrl.cli import main
+
+
+def test_command_measures_decoders(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "graphrl", "bench", "--orders", "2", "--quick", "--sizes", "16", "--threads", "1"]
+    package = Path(sys.modules["graphrl"].__file__ or "").parents[1]
+    env = os.environ | {"PYTHONPATH": str(package)}
+    done = subprocess.run(
+        [*command, "--json", "--output", "out"], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert [line.partition(" ")[0] for line in done.stderr.splitlines()] == ["1/1"]
+    assert (tmp_path / "out" / "bench.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "out" / "bench.jsonl").read_text() == done.stdout
+    rows = [OrderRow(**json.loads(line)) for line in done.stdout.splitlines()]
+    assert [(row.decoder, row.n, row.graphs) for row in rows] == [(decoder, 16, 2) for decoder in DECODERS]
+    assert [row.orders for row in rows] == [1, SAMPLES, SAMPLES]
+    assert all(row.orders_per_s > 0 and row.ratio_to_drawing > 0 for row in rows)
+    console = Console(file=io.StringIO(), width=140)
+    print_orders(rows, console)
+    assert "orders / s" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "fault"),
+    [
+        (["--orders", "0"], 2, "orders is 0: must name numbers from 1 to 4096, each once"),
+        (["--orders", "--transfers", "link"], 1, "--transfers does not go with --orders"),
+        (["--orders", "--envs"], 2, "not allowed with argument"),
+    ],
+)
+def test_command_tells_faults_in_a_line(
+    arguments: list[str], code: int, fault: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", *arguments, "--threads", "1"]) == code
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert fault in printed.err
