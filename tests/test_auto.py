@@ -168,7 +168,7 @@ def test_a_proof_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_rule() -> None:
     def methods(graph: ComputationGraph, problem: Problem, budget: Budget) -> list[str]:
-        found: Iterator[Stage] = auto._stages(graph, problem, budget)
+        found: Iterator[Stage] = auto.stages(graph, problem, budget)
         return [stage.method for stage in found]
 
     long = Budget(seconds=10)

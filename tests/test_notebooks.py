@@ -14,7 +14,7 @@ NEED_THE_HOOK = {"bigger_batch.ipynb"}  # for schedules, in jax and jaxlib from 
 
 
 def test_they_are_there() -> None:
-    assert {"quickstart.ipynb", "bigger_batch.ipynb", "regal.ipynb"} <= set(NOTEBOOKS)
+    assert {"quickstart.ipynb", "bigger_batch.ipynb", "regal.ipynb", "topoformer.ipynb"} <= set(NOTEBOOKS)
 
 
 @pytest.mark.slow

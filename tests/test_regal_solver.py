@@ -1,6 +1,7 @@
 """A policy as a method: files, refusals, and that proposals, warm starts and samples are what reaches the search."""
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -131,9 +132,10 @@ def test_a_default_that_does_not_exist_is_refused(tmp_path: Path, monkeypatch: p
         find_solver("regal")(GRAPH, PROBLEM, Budget(evaluations=80), 0)
 
 
-def test_another_number_of_devices_is_refused(saved: str) -> None:
-    with pytest.raises(ProblemError, match="method 'regal' has a policy for 2 devices: must not be 3"):
-        find_solver(f"regal:checkpoint={saved}")(GRAPH, Problem("makespan", 3), Budget(evaluations=80), 0)
+@pytest.mark.parametrize("method", ["regal", "regal+"])
+def test_another_number_of_devices_is_refused(method: str, saved: str) -> None:
+    with pytest.raises(ProblemError, match=f"method '{re.escape(method)}' has a policy for 2 devices: must not be 3"):
+        find_solver(f"{method}:checkpoint={saved}")(GRAPH, Problem("makespan", 3), Budget(evaluations=80), 0)
 
 
 def test_files_that_are_no_policy_are_refused_in_one_line(tmp_path: Path, saved: str) -> None:

@@ -121,14 +121,25 @@ def _head_forward(
 def _head_backward(scoring: Scoring, kept: tuple[jax.Array, ...], slope: jax.Array) -> tuple[jax.Array | None, ...]:
     """As autodiff does, but without the weights' sums again and with fewer passes over all pairs."""
     relation, bits, left, right, values, out, share = kept
-    scores, to_ends = jax.vjp(functools.partial(_scores, scoring), left, right)
+    scores = _scores(scoring, left, right)
     weights = _weights(scores, relation, bits)
     shared = slope * share
-    to_values = _dot(weights.T.astype(values.dtype), shared.astype(values.dtype)).astype(values.dtype)
+    to_values = _transposed_dot(weights.astype(values.dtype), shared.astype(values.dtype)).astype(values.dtype)
     # values less the output, times the slope: the output's part is one more column of the product
     less = jnp.concatenate([shared, -(shared * out).sum(1, keepdims=True)], 1).astype(values.dtype)
-    of_weights = _dot(less, _with_ones(values).T)
-    return None, None, *to_ends(weights * of_weights), to_values
+    of_scores = weights * _dot(less, _with_ones(values).T)
+    if scoring == "additive":
+        return None, None, *jax.vjp(functools.partial(_scores, scoring), left, right)[1](of_scores), to_values
+    of_scores = jnp.where(jnp.abs(scores) < _BOUND, of_scores, 0.0).astype(left.dtype)
+    to_left, to_right = _dot(of_scores, right), _transposed_dot(of_scores, left)
+    return None, None, to_left.astype(left.dtype), to_right.astype(right.dtype), to_values
+
+
+def _transposed_dot(pairs: jax.Array, vectors: jax.Array) -> jax.Array:
+    """pairs^T vectors, as the transpose of vectors^T pairs: XLA for CPUs would copy the pairs `[n, n]` to transpose
+    them, which takes eight times as long as the product, and without the barrier would undo this.
+    """
+    return jax.lax.optimization_barrier(_dot(vectors.T, pairs)).T
 
 
 _head.defvjp(_head_forward, _head_backward)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # policy that its methods play (`agents.digest`).
 TRAINED: dict[str, str] = {
     "regal": "graphrl.agents.regal.solver:solve",  # BRKGA with learned proposals
-    "regal+": "graphrl.agents.regal.solver:solve_warm",  # the same from the best plain plans
+    "regal+": "graphrl.agents.regal.solver:solve_warm",  # `auto` with proposals
     "idrs": "graphrl.agents.regal.solver:solve_samples",  # samples from the learned proposals, without search
     "topoformer": "graphrl.agents.topoformer.solver:solve",  # orders of one device, from learned priorities
     "topoformer+": "graphrl.agents.topoformer.solver:solve_warm",  # annealing from them

@@ -70,7 +70,7 @@ def solve(
     bound = lower_bound(graph, problem, first[1] if problem.devices > 1 else None)
     portfolio = Portfolio("auto", graph, problem, budget, seed, progress, bound, sizes)
     portfolio.add(itertools.chain([first], plain))
-    return portfolio.run(_stages(graph, problem, budget))
+    return portfolio.run(stages(graph, problem, budget))
 
 
 def candidates(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterator[Decisions]:
@@ -94,7 +94,8 @@ def candidates(graph: ComputationGraph, problem: Problem, budget: Budget) -> Ite
             yield placement, order
 
 
-def _stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterator[Stage]:
+def stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterator[Stage]:
+    """What the module says, from the first search on."""
     ops, timed = len(graph.ops), budget.seconds is not None
     few = budget.evaluations is not None and budget.evaluations < ANNEAL_EVALUATIONS
     if problem.devices == 1 and problem.objective == "peak_memory":

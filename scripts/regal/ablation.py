@@ -17,7 +17,7 @@ from graphrl.compare.report import markdown, problem_line
 from graphrl.envs.proposal.coding import coding
 from graphrl.envs.proposal.instance import instance
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.padding import common_sizes
+from graphrl.graphs.padding import Sizes, common_sizes
 from graphrl.plan_plot import DPI, write_figure
 from graphrl.solvers.base import Budget
 from graphrl.training.metrics import read_metrics
@@ -50,7 +50,7 @@ def ablation(settings: Settings) -> Iterator[str]:
     rows = [row for some in found.rows.values() for row in some]
     yield (
         f"## Rounds of messages: {problem_line(TASKS[task].problem)}\n\nThe best look at the held-out graphs of each "
-        f"training, and the unseen graphs with {settings.evaluations:,} evaluations.\n\n"
+        f"training, and {len(settings.unseen(task))} unseen graphs with {settings.evaluations:,} evaluations.\n\n"
         f"{markdown(_HEADINGS, lines)}\n{origin(rows)}"
     )
     yield _entropies(settings, task, max(trained), trained[max(trained)])
@@ -58,8 +58,10 @@ def ablation(settings: Settings) -> Iterator[str]:
 
 def _entropies(settings: Settings, task: str, rounds: int, trained: Sequence[Trained]) -> str:
     by_kind: dict[str, list[np.ndarray]] = {kind: [] for kind in _KINDS}
+    graphs = settings.unseen(task)
+    sizes = common_sizes(graphs)  # of all, so that the network is compiled once
     for one in trained:
-        each = np.array([action_entropies(one.policy, graph) for graph in settings.unseen(task)])
+        each = np.array([action_entropies(one.policy, graph, sizes) for graph in graphs])
         for kind, values in zip(_KINDS, each.T, strict=True):
             by_kind[kind].append(values)
     options = len(coding(trained[0].policy.config.coding).alpha)
@@ -75,11 +77,11 @@ def _entropies(settings: Settings, task: str, rounds: int, trained: Sequence[Tra
     )
 
 
-def action_entropies(policy: Policy, graph: ComputationGraph) -> tuple[float, float]:
+def action_entropies(policy: Policy, graph: ComputationGraph, sizes: Sizes) -> tuple[float, float]:
     """How varied the actions that are taken for the ops of one graph are, in nats: those of affinities (the mean over
     devices), and those of priorities. 0 if all ops get the same distribution.
     """
-    sizes, devices, n = common_sizes([graph]), policy.config.problem.devices, len(graph.ops)
+    devices, n = policy.config.problem.devices, len(graph.ops)
     choice = np.asarray(policy.propose(instance(graph, sizes)).choice)[: (devices + 1) * sizes.ops, 0]
     each = [_entropy(row[:n]) for row in choice.reshape(devices + 1, sizes.ops)]
     return float(np.mean(each[:-1])), each[-1]

@@ -37,7 +37,10 @@ def limits(settings: Settings) -> Iterator[str]:
         [f"{limit:,}", *(text for one in found.values() for text in (one.improvement.percent(True), one.gap.percent()))]
         for limit, found in by_limit.items()
     ]
-    told = f"Improvement is over BRKGA with {settings.evaluations:,} evaluations, of the same seed."
+    told = (
+        f"{len(settings.unseen(task))} unseen graphs. Improvement is over BRKGA with {settings.evaluations:,} "
+        "evaluations, of the same seed."
+    )
     yield (
         f"## Evaluation limits: {problem_line(TASKS[task].problem)}\n\n{told}\n\n{markdown(headings, lines)}\n"
         f"{_reached(by_limit, settings.evaluations)}{origin(rows)}"

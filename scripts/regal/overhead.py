@@ -57,10 +57,9 @@ def overhead(settings: Settings) -> Iterator[str]:
     headings = ["method", "mean seconds", "over BRKGA's", "ms to read the policy", "ms to propose"]
     rows = [row for some in found.rows.values() for row in some]
     yield (
-        f"## Time of the proposals: {problem_line(TASKS[task].problem)}\n\n{settings.evaluations:,} evaluations. The "
-        f"ratio is of sums over graphs and seeds.\n\n{markdown(headings, lines)}\n"
-        + "".join(f"- {line}\n" for line in told)
-        + f"\n{origin(rows)}"
+        f"## Time of the proposals: {problem_line(TASKS[task].problem)}\n\n{len(settings.unseen(task))} unseen "
+        f"graphs, {settings.evaluations:,} evaluations. The ratio is of sums over graphs and seeds.\n\n"
+        f"{markdown(headings, lines)}\n" + "".join(f"- {line}\n" for line in told) + f"\n{origin(rows)}"
     )
 
 

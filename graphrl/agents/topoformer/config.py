@@ -5,9 +5,10 @@ from typing import Literal, get_args
 
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
+from graphrl.networks.topological_attention import EncoderName
 
 Baseline = Literal["leave-one-out", "greedy-rollout"]
-Encoder = Literal["topoformer", "topoformer-dag", "transformer", "gat", "gat-both", "mlp"]
+Decoder = Literal["priorities", "autoregressive"]
 Precision = Literal["float32", "bfloat16"]
 
 PROBLEM = Problem("peak_memory", 1)
@@ -20,6 +21,8 @@ class TopoformerConfig:
 
     Attributes:
       encoder: "topoformer" (the seven graphs of section 4.1) or one of section 5.3's others.
+      decoder: "priorities" (one call of the network a graph, section 4.2) or "autoregressive" (a small network is asked
+        again at every step, appendix B).
       layers: of attention.
       width: of all vectors and hidden layers.
       heads: of each group of heads; a group attends to one of the encoder's graphs.
@@ -43,7 +46,8 @@ class TopoformerConfig:
       ProblemError: a value is out of range.
     """
 
-    encoder: Encoder = "topoformer"
+    encoder: EncoderName = "topoformer"
+    decoder: Decoder = "priorities"
     layers: int = 3
     width: int = 64
     heads: int = 2
@@ -70,7 +74,12 @@ class TopoformerConfig:
         for name in ("alpha", "learning_rate", "decay", "gradient_norm", "clip"):
             if not getattr(self, name) > 0:
                 raise ProblemError(f"{name} is {getattr(self, name)!r}: must be above 0")
-        for name, known in (("encoder", Encoder), ("baseline", Baseline), ("precision", Precision)):
+        for name, known in (
+            ("encoder", EncoderName),
+            ("decoder", Decoder),
+            ("baseline", Baseline),
+            ("precision", Precision),
+        ):
             if getattr(self, name) not in get_args(known):
                 raise ProblemError(f"{name} is {getattr(self, name)!r}: must be one of {', '.join(get_args(known))}")
 

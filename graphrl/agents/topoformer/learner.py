@@ -11,13 +11,11 @@ from jax.sharding import Mesh
 from graphrl.agents import reinforce
 from graphrl.agents.spread import EPSILON, Spread, length
 from graphrl.agents.topoformer.config import PROBLEM, TopoformerConfig
-from graphrl.agents.topoformer.network import priorities
+from graphrl.agents.topoformer.network import orders
 from graphrl.agents.topoformer.policy import Policy
 from graphrl.costs.evaluate import evaluate
 from graphrl.envs.ordering.instance import OrderingParams
-from graphrl.envs.ordering.likelihood import log_prob
 from graphrl.envs.ordering.orders import on_one_device
-from graphrl.envs.ordering.rollout import greedy, sample
 from graphrl.errors import ProblemError
 from graphrl.graphs.padding import PaddedGraph
 
@@ -145,17 +143,17 @@ class Learner:
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
         """REINFORCE's loss of this device's graphs, whose orders are drawn here."""
         graph = batch.graph
-        chosen = priorities(self.config, params["policy"], batch)
-        drawn = sample(graph, jax.lax.stop_gradient(chosen), keys, self.config.samples)
+        policy = orders(self.config, params["policy"], batch)
+        drawn = policy.sample(keys, self.config.samples)
         if baseline is None:
             expected = reinforce.others_mean(drawn.peak)
             usual = drawn.peak.mean(1, keepdims=True)
         else:
-            usual = greedy(graph, priorities(self.config, baseline, batch)).peak[:, None]
+            usual = orders(self.config, baseline, batch).greedy().peak[:, None]
             expected = jnp.broadcast_to(usual, drawn.peak.shape)
         usual = jnp.maximum(usual, 1e-30)  # a graph may need no memory
         term, metrics = reinforce.policy_term(
-            log_prob(graph, chosen, drawn.order),
+            policy.log_prob(drawn.order),
             -drawn.peak / usual,
             -expected / usual,
             graph.num_ops.astype(jnp.float32),
@@ -170,10 +168,10 @@ class Learner:
         """`evaluate` on one device of the mesh."""
         graph, spread = batch.graph, self._spread
         keys = jax.vmap(jax.random.split)(spread.keys(key, batch.nodes.shape[0]))
-        chosen = priorities(self.config, params["policy"], batch)
+        policy = orders(self.config, params["policy"], batch)
         usual = jnp.maximum(_random_peaks(graph, keys[:, 0], RANDOM).min(1), 1e-30)
-        first = 100 * (1 - greedy(graph, chosen).peak / usual)
-        sampled = 100 * (1 - sample(graph, chosen, keys[:, 1], self.config.samples).peak.min(1) / usual)
+        first = 100 * (1 - policy.greedy().peak / usual)
+        sampled = 100 * (1 - policy.sample(keys[:, 1], self.config.samples).peak.min(1) / usual)
         return {
             "greedy": spread.mean(first),
             "greedy_least": spread.least(first),

@@ -1,16 +1,24 @@
-"""Topoformer's network: the priorities of all ops of a graph."""
+"""Topoformer's networks, and the distribution over orders that each of them is for a batch of graphs."""
 
+import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 
 from graphrl.agents.topoformer.config import TopoformerConfig
+from graphrl.envs.ordering.beam import beam, beam_with
 from graphrl.envs.ordering.instance import OrderingParams
+from graphrl.envs.ordering.likelihood import log_prob
+from graphrl.envs.ordering.orders import Rollout
+from graphrl.envs.ordering.rollout import greedy, sample
+from graphrl.envs.ordering.stepwise import Context, Logits, log_prob_with, rollout_with
+from graphrl.graphs.padding import PaddedGraph
+from graphrl.networks.autoregressive import AutoregressiveDecoder, Prepared, Stepwise, stepwise
 from graphrl.networks.base import Network, network
 from graphrl.networks.priorities import Priorities
-from graphrl.networks.topological_attention import encoder
+from graphrl.networks.topological_attention import TopologicalEncoder, encoder
 
 
 class Seen(NamedTuple):
@@ -21,9 +29,129 @@ class Seen(NamedTuple):
     mask: jax.Array  # [n] bool, real ops
 
 
-def policy_network(config: TopoformerConfig) -> Network:
-    """The network of a configuration, without parameters: what is seen of a graph to priorities `[n]` float32."""
-    stack = encoder(
+class Orders(Protocol):
+    """The orders of a batch of g graphs under a policy. No gradient flows through what is drawn."""
+
+    def greedy(self) -> Rollout:
+        """The likeliest op at every step: leading shape `[g]`."""
+
+    def sample(self, keys: jax.Array, count: int) -> Rollout:
+        """Independent orders, each graph's from its key of `[g]`: leading shape `[g, count]`."""
+
+    def beam(self, width: int) -> Rollout:
+        """The best of a beam (`envs.ordering.beam`): leading shape `[g]`."""
+
+    def log_prob(self, order: jax.Array) -> jax.Array:
+        """`[g, s]` float32 of orders `[g, s, n]`; differentiable in the policy's parameters."""
+
+
+@dataclasses.dataclass(frozen=True)
+class OneCall:
+    """`Orders` by priorities `[g, n]` (section 4.2)."""
+
+    graph: PaddedGraph
+    priorities: jax.Array
+
+    def greedy(self) -> Rollout:
+        """See `Orders`."""
+        return greedy(self.graph, jax.lax.stop_gradient(self.priorities))
+
+    def sample(self, keys: jax.Array, count: int) -> Rollout:
+        """See `Orders`."""
+        return sample(self.graph, jax.lax.stop_gradient(self.priorities), keys, count)
+
+    def beam(self, width: int) -> Rollout:
+        """See `Orders`."""
+        return beam(self.graph, jax.lax.stop_gradient(self.priorities), width)
+
+    def log_prob(self, order: jax.Array) -> jax.Array:
+        """See `Orders`."""
+        return log_prob(self.graph, self.priorities, order)
+
+
+@dataclasses.dataclass(frozen=True)
+class EveryStep:
+    """`Orders` by a network that is asked at every step (appendix B)."""
+
+    graph: PaddedGraph
+    decoder: Stepwise
+    params: Any
+    prepared: Prepared  # of each graph
+
+    def greedy(self) -> Rollout:
+        """See `Orders`."""
+        return jax.tree.map(lambda x: x[:, 0], rollout_with(self.graph, self._still()))
+
+    def sample(self, keys: jax.Array, count: int) -> Rollout:
+        """See `Orders`."""
+        return rollout_with(self.graph, self._still(), keys, count)
+
+    def beam(self, width: int) -> Rollout:
+        """See `Orders`."""
+        return beam_with(self.graph, self._still(), width)
+
+    def log_prob(self, order: jax.Array) -> jax.Array:
+        """See `Orders`."""
+        return log_prob_with(self.graph, self._logits(self.params, self.prepared), order)
+
+    def _still(self) -> Logits:
+        return self._logits(*jax.lax.stop_gradient((self.params, self.prepared)))
+
+    def _logits(self, params: Any, prepared: Prepared) -> Logits:
+        each = jax.vmap(jax.vmap(self.decoder.step, (None, None, 0, 0)), (None, 0, 0, 0))
+
+        def logits(context: Context) -> jax.Array:
+            return each(params, prepared, jnp.stack([context.first, context.last], -1), context.ready)
+
+        return logits
+
+
+def orders(config: TopoformerConfig, params: Any, batch: OrderingParams) -> Orders:
+    """The orders of a batch of instances under the policy of these parameters."""
+    if config.decoder == "autoregressive":
+        network = _stepwise(config)
+        prepared = _mapped(functools.partial(network.prepare, params), batch)
+        return EveryStep(batch.graph, network, params, prepared)
+    return OneCall(batch.graph, priorities(config, params, batch))
+
+
+def priorities(config: TopoformerConfig, params: Any, batch: OrderingParams) -> jax.Array:
+    """Priorities `[g, n]` float32 of a batch of instances; for the decoder "priorities"."""
+    found: jax.Array = _mapped(functools.partial(_one_call(config).apply, params), batch)
+    return found
+
+
+def initial(config: TopoformerConfig, key: jax.Array, params: OrderingParams) -> Any:
+    """Parameters before any training, made with any one instance."""
+    network = _stepwise(config) if config.decoder == "autoregressive" else _one_call(config)
+    return network.init(key, _observe(params))
+
+
+def _mapped(apply: Any, batch: OrderingParams) -> Any:
+    """A network's output for every graph.
+
+    On a CPU one graph goes after the other: the attention weights of several would not fit into a core's caches, and
+    updates on 100 ops took twice as long.
+    """
+    seen = jax.vmap(_observe)(batch)
+    return jax.lax.map(apply, seen) if jax.default_backend() == "cpu" else jax.vmap(apply)(seen)
+
+
+def _observe(params: OrderingParams) -> Seen:
+    mask = jnp.arange(params.graph.sizes.ops, dtype=jnp.int32) < params.graph.num_ops
+    return Seen(jnp.asarray(params.nodes), jnp.asarray(params.relation), mask)
+
+
+def _one_call(config: TopoformerConfig) -> Network:
+    return network(Priorities(encoder=_encoder(config), width=config.width, alpha=config.alpha))
+
+
+def _stepwise(config: TopoformerConfig) -> Stepwise:
+    return stepwise(AutoregressiveDecoder(encoder=_encoder(config), width=config.width))
+
+
+def _encoder(config: TopoformerConfig) -> TopologicalEncoder:
+    return encoder(
         config.encoder,
         layers=config.layers,
         width=config.width,
@@ -31,23 +159,3 @@ def policy_network(config: TopoformerConfig) -> Network:
         head_width=config.head_width,
         dtype=config.precision,
     )
-    return network(Priorities(encoder=stack, width=config.width, alpha=config.alpha))
-
-
-def observe(params: OrderingParams) -> Seen:
-    """What the network sees of an instance; `jax.vmap` over this function for batches."""
-    mask = jnp.arange(params.graph.sizes.ops, dtype=jnp.int32) < params.graph.num_ops
-    return Seen(jnp.asarray(params.nodes), jnp.asarray(params.relation), mask)
-
-
-def priorities(config: TopoformerConfig, params: Any, batch: OrderingParams) -> jax.Array:
-    """Priorities `[g, n]` float32 of a batch of instances.
-
-    On a CPU one graph goes after the other: the attention weights of several would not fit into a core's caches, and
-    updates on 100 ops take half as long.
-    """
-    seen = jax.vmap(observe)(batch)
-    apply = functools.partial(policy_network(config).apply, params)
-    if jax.default_backend() == "cpu":
-        return jax.lax.map(apply, seen)
-    return jax.vmap(apply)(seen)

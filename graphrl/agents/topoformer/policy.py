@@ -8,13 +8,11 @@ import jax
 
 from graphrl.agents import policy
 from graphrl.agents.topoformer.config import TopoformerConfig
-from graphrl.agents.topoformer.network import observe, policy_network, priorities
-from graphrl.envs.ordering.beam import beam
+from graphrl.agents.topoformer.network import initial, orders
 from graphrl.envs.ordering.instance import OrderingParams, instance
 from graphrl.envs.ordering.orders import Rollout
-from graphrl.envs.ordering.rollout import greedy, sample
 
-Decoder = Literal["greedy", "sample", "beam"]
+Decoding = Literal["greedy", "sample", "beam"]
 
 
 class Policy(policy.Policy[TopoformerConfig]):
@@ -27,14 +25,14 @@ class Policy(policy.Policy[TopoformerConfig]):
     @staticmethod
     def initial(config: TopoformerConfig, key: jax.Array) -> Any:
         """See `agents.policy.Policy`."""
-        return policy_network(config).init(key, observe(instance(policy.smallest())))
+        return initial(config, key, instance(policy.smallest()))
 
-    def rollout(self, batch: OrderingParams, decoder: Decoder, count: int = 16, seed: int = 0) -> Rollout:
+    def rollout(self, batch: OrderingParams, decoding: Decoding, count: int = 16, seed: int = 0) -> Rollout:
         """Orders of a batch of instances.
 
         Args:
           batch: leading axis g.
-          decoder: of section 4.2.
+          decoding: of section 4.2.
           count: orders that "sample" draws of each graph, the width of "beam".
           seed: of what is drawn.
 
@@ -42,15 +40,15 @@ class Policy(policy.Policy[TopoformerConfig]):
           Arrays of leading shape `[g, k]`, where k is `count` for "sample", else 1.
         """
         keys = jax.random.split(jax.random.key(seed), batch.nodes.shape[0])
-        return _rollout(self.params, batch, keys, self.config, decoder, 1 if decoder == "greedy" else count)
+        return _rollout(self.params, batch, keys, self.config, decoding, 1 if decoding == "greedy" else count)
 
 
-@functools.partial(jax.jit, static_argnames=("config", "decoder", "count"))
+@functools.partial(jax.jit, static_argnames=("config", "decoding", "count"))
 def _rollout(
-    params: Any, batch: OrderingParams, keys: jax.Array, config: TopoformerConfig, decoder: Decoder, count: int
+    params: Any, batch: OrderingParams, keys: jax.Array, config: TopoformerConfig, decoding: Decoding, count: int
 ) -> Rollout:
-    chosen = priorities(config, params, batch)
-    if decoder == "sample":
-        return sample(batch.graph, chosen, keys, count)
-    found = greedy(batch.graph, chosen) if decoder == "greedy" else beam(batch.graph, chosen, count)
+    policy = orders(config, params, batch)
+    if decoding == "sample":
+        return policy.sample(keys, count)
+    found = policy.greedy() if decoding == "greedy" else policy.beam(count)
     return jax.tree.map(lambda x: x[:, None], found)

@@ -6,7 +6,7 @@ from typing import NamedTuple, get_args
 
 import numpy as np
 
-from graphrl.agents.topoformer.policy import Decoder, Policy
+from graphrl.agents.topoformer.policy import Decoding, Policy
 from graphrl.costs.problem import Problem
 from graphrl.envs.ordering.instance import instances
 from graphrl.errors import ProblemError
@@ -118,8 +118,8 @@ def _made(
     checkpoint: str,
     sizes: Sizes | None,
 ) -> _Made:
-    if decode not in get_args(Decoder):
-        raise ProblemError(f"decode is {decode!r}: must be one of {', '.join(get_args(Decoder))}")
+    if decode not in get_args(Decoding):
+        raise ProblemError(f"decode is {decode!r}: must be one of {', '.join(get_args(Decoding))}")
     if not 1 <= samples <= MOST:
         raise ProblemError(f"samples is {samples}: must be from 1 to {MOST:,}")
     count = samples if budget.evaluations is None else min(samples, budget.evaluations)

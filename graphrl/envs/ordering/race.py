@@ -30,11 +30,12 @@ _TOPS = 32  # at most so many sums on the highest level, if blocks of `_WIDEST` 
 class _Tables(NamedTuple):
     """Read-only arrays of the loop; L = g * s lanes."""
 
-    weight: jax.Array  # [slots * L] float32
+    weight: jax.Array  # [slots * g] float32
     start: jax.Array  # [g * (n + 1)] int32, an op's first row
     entries: jax.Array  # [g * (r + 1), W] int32, ops; n for none
     last: jax.Array  # [g * (r + 1)] bool, whether the row is its op's last
-    row_offset: jax.Array  # [L] int32, where the lane's graph starts in tables by row
+    graph: jax.Array  # [L] int32, the graph of each lane
+    row_offset: jax.Array  # [L] int32, where that starts in tables by row
     op_offset: jax.Array  # [L] int32, and by op
     seeds: jax.Array  # [g, 2] uint32
 
@@ -83,10 +84,11 @@ def _make_tables(graph: PaddedGraph, weight: jax.Array, keys: jax.Array, samples
     by_slot = jnp.pad(weight.T, ((0, slots - n), (0, 0)))
     of_lane = jnp.arange(g * samples, dtype=jnp.int32) // samples
     return _Tables(
-        weight=jnp.broadcast_to(by_slot[..., None], (slots, g, samples)).reshape(-1),
+        weight=by_slot.reshape(-1),
         start=with_idle(graph.op_row, sizes.rows).reshape(-1),
         entries=with_idle(jnp.minimum(graph.row_entry, n), n).reshape(-1, ROW_WIDTH),
         last=with_idle(graph.row_ends_op, True).reshape(-1),
+        graph=of_lane,
         row_offset=of_lane * (sizes.rows + 1),
         op_offset=of_lane * (n + 1),
         seeds=jax.vmap(lambda key: jax.random.bits(key, (2,), jnp.uint32))(keys),
@@ -95,10 +97,10 @@ def _make_tables(graph: PaddedGraph, weight: jax.Array, keys: jax.Array, samples
 
 def _start(graph: PaddedGraph, tables: _Tables, count: int, block: int) -> _State:
     n, g = graph.sizes.ops, graph.num_ops.shape[0]
-    slots = tables.weight.shape[0] // count
+    slots = tables.weight.shape[0] // g
     waits = jnp.pad(graph.indegree[:, :n].T, ((0, slots - n), (0, 0))).astype(jnp.float32)
-    waits = jnp.broadcast_to(waits[..., None], (slots, g, count // g)).reshape(slots, count)
-    state = jnp.where(waits == 0, tables.weight.reshape(slots, count), -waits)
+    state = jnp.where(waits == 0, tables.weight.reshape(slots, g), -waits)
+    state = jnp.broadcast_to(state[..., None], (slots, g, count // g)).reshape(slots, count)
     blocks = jnp.maximum(state, 0).reshape(-1, block, count).sum(1)
     return _State(
         slots=state.reshape(-1),
@@ -135,7 +137,8 @@ def _step(index: jax.Array, state: _State, tables: _Tables, n: int, samples: int
     entries = listed * count + lane[:, None]
     waiting = take(slots, entries)
     ready = waiting == -1
-    gained = jnp.where(ready, take(tables.weight, entries), 0)
+    weight = take(tables.weight, listed * len(tables.seeds) + tables.graph[:, None])
+    gained = jnp.where(ready, weight, 0)
     slots = put(slots, entries, jnp.where(ready, gained, jnp.where(waiting < 0, waiting + 1, waiting)))
     blocks = add(blocks, lax.div(listed, jnp.int32(block)) * count + lane[:, None], gained)
     tops = add(tops, lax.div(listed, jnp.int32(block * block)) * count + lane[:, None], gained)
