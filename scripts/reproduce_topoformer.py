@@ -114,7 +114,7 @@ def _settings(args: argparse.Namespace) -> Settings:
         slow=1 if quick else min(slow, args.graphs),
         first=args.first,
         sizes=(20, 30) if quick else args.sizes,
-        ablation_sizes=(20, 30) if quick else args.ablation_sizes,
+        ablation_sizes=(20,) if quick else args.ablation_sizes,
         times=(0.2, 0.5) if quick else parse_times(args.times),
         width=100 if quick else args.width,
         dfs_seconds=0.2 if quick else args.dfs_dp,

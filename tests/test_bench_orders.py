@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from graphrl.bench.orders import DECODERS, SAMPLES, OrderRow
+from graphrl.bench.learning import CONFIG
+from graphrl.bench.orders import DECODERS, LEARNING, SAMPLES, OrderRow
 from graphrl.bench.orders_report import print_orders
 from graphrl.cli import main
 
 
-def test_command_measures_decoders(tmp_path: Path) -> None:
+def test_command_measures_decoders_and_learning(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "graphrl", "bench", "--orders", "2", "--quick", "--sizes", "16", "--threads", "1"]
     package = Path(sys.modules["graphrl"].__file__ or "").parents[1]
     env = os.environ | {"PYTHONPATH": str(package)}
@@ -27,8 +28,8 @@ def test_command_measures_decoders(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "bench.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "out" / "bench.jsonl").read_text() == done.stdout
     rows = [OrderRow(**json.loads(line)) for line in done.stdout.splitlines()]
-    assert [(row.decoder, row.n, row.graphs) for row in rows] == [(decoder, 16, 2) for decoder in DECODERS]
-    assert [row.orders for row in rows] == [1, SAMPLES, SAMPLES]
+    assert [(row.work, row.n, row.graphs) for row in rows] == [(work, 16, 2) for work in (*DECODERS, LEARNING)]
+    assert [row.orders for row in rows] == [1, SAMPLES, SAMPLES, CONFIG.samples]
     assert all(row.orders_per_s > 0 and row.ratio_to_drawing > 0 for row in rows)
     console = Console(file=io.StringIO(), width=140)
     print_orders(rows, console)

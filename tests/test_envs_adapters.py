@@ -13,6 +13,10 @@ from walk_env import Walk
 
 from graphrl.costs.problem import Problem
 from graphrl.envs import adapters, specs
+from graphrl.envs.base import Environment
+from graphrl.envs.ordering.env import OrderingEnv
+from graphrl.envs.ordering.instance import OrderingParams
+from graphrl.envs.ordering.instance import instance as ordering_instance
 from graphrl.envs.proposal.env import ProposalEnv
 from graphrl.envs.proposal.instance import ProposalParams, instance
 from graphrl.errors import GraphrlError
@@ -39,6 +43,26 @@ def lenient() -> Iterator[None]:
 def proposal() -> tuple[ProposalEnv, ProposalParams]:
     made = ProposalEnv(Problem("makespan", 2), 45, Parameters(12, 3, 3))
     return made, jax.tree.map(jnp.asarray, instance(random_dag(0, 10), SIZES))
+
+
+ORDERED = random_dag(0, 10)
+ORDER = [jnp.int32(op) for op in ORDERED.arrays.topological]
+
+
+def ordering() -> tuple[OrderingEnv, OrderingParams]:
+    return OrderingEnv(), jax.tree.map(jnp.asarray, ordering_instance(ORDERED, SIZES))
+
+
+def rewards_of_order() -> list[float]:
+    """Of the steps of `ORDER`, by the environment itself."""
+    env, params = ordering()
+    (state, _), step, rewards = jax.jit(env.reset)(KEY, params), jax.jit(env.step), []
+    for op in ORDER:
+        state, timestep = step(KEY, state, op, params)
+        rewards.append(float(timestep.reward))
+    assert rewards[:-1] == [0] * 9
+    assert rewards[-1] < -0.99
+    return rewards
 
 
 def reward_of(env: ProposalEnv, params: ProposalParams, action: Any, key: jax.Array) -> float:
@@ -81,6 +105,24 @@ def test_gymnax_runs_proposals() -> None:
     assert bool(terminated)
 
 
+def test_gymnax_runs_orders() -> None:
+    pytest.importorskip("gymnax")
+    inner, params = ordering()
+    env = adapters.to_gymnax(inner, params)
+    assert env.num_actions == SIZES.ops
+    observation, state = env.reset(KEY, params)
+    specs.validate(inner.observation_spec(params), observation)
+    rewards, ended = [], []
+    for op in ORDER:
+        assert bool(observation.action_mask[op])
+        observation, state, reward, terminated, truncated, _ = env.step(KEY, state, op, params)
+        rewards.append(float(reward))
+        ended.append((bool(terminated), bool(truncated)))
+    assert rewards == pytest.approx(rewards_of_order())
+    assert ended == [(False, False)] * 9 + [(True, False)]
+    assert int(state.state.step) == 0  # it has begun anew
+
+
 def test_jumanji_says_last_with_a_discount_of_what_follows() -> None:
     pytest.importorskip("jumanji")
     from jumanji.testing.env_not_smoke import check_env_does_not_smoke, check_env_specs_does_not_smoke
@@ -110,6 +152,24 @@ def test_jumanji_runs_proposals_and_its_wrapper_resets_them() -> None:
     assert float(timestep.reward) < 0
 
 
+def test_jumanji_runs_orders() -> None:
+    pytest.importorskip("jumanji")
+    from jumanji.testing.env_not_smoke import check_env_does_not_smoke, check_env_specs_does_not_smoke
+
+    env = adapters.to_jumanji(*ordering())
+    check_env_specs_does_not_smoke(env)
+    check_env_does_not_smoke(env)
+    (state, timestep), step, rewards = jax.jit(env.reset)(KEY), jax.jit(env.step), []
+    for op in ORDER:
+        assert not bool(timestep.last())
+        state, timestep = step(state, op)
+        env.observation_spec.validate(timestep.observation)
+        rewards.append(float(timestep.reward))
+    assert rewards == pytest.approx(rewards_of_order())
+    assert bool(timestep.last())
+    assert float(timestep.discount) == 0
+
+
 def test_stoa_tells_ended_from_cut() -> None:
     pytest.importorskip("stoa")
     from stoa.core_wrappers.auto_reset import AutoResetWrapper
@@ -135,16 +195,47 @@ def test_stoa_runs_proposals() -> None:
     assert float(timestep.reward) < 0
 
 
-@pytest.mark.parametrize("name", ["walk", "proposal"])
+def test_stoa_runs_orders() -> None:
+    pytest.importorskip("stoa")
+    inner, params = ordering()
+    env = adapters.to_stoa(inner, params)
+    env.environment_space()
+    (state, timestep), step, rewards = jax.jit(env.reset)(KEY, params), jax.jit(env.step), []
+    for op in ORDER:
+        assert not bool(timestep.last())
+        state, timestep = step(state, op, params)
+        assert bool(env.observation_space().contains(timestep.observation))
+        rewards.append(float(timestep.reward))
+    assert rewards == pytest.approx(rewards_of_order())
+    assert bool(timestep.terminated())
+
+
+@pytest.mark.parametrize("name", ["walk", "proposal", "ordering"])
 def test_gymnasium_passes_its_own_checker(name: str) -> None:
     pytest.importorskip("gymnasium")
     from gymnasium.utils.env_checker import check_env
 
-    env, params = proposal() if name == "proposal" else (Walk(), LINE)
-    made = adapters.to_gymnasium(env, params)
+    envs: dict[str, tuple[Environment[Any, Any, Any], Any]]
+    envs = {"walk": (Walk(), LINE), "proposal": proposal(), "ordering": ordering()}
+    made = adapters.to_gymnasium(*envs[name])
     check_env(made, skip_render_check=True)
     first, _ = made.reset(seed=3)
     again, _ = made.reset(seed=3)
     for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(again), strict=True):
         np.testing.assert_array_equal(a, b)
     assert isinstance(made.step(made.action_space.sample())[1], float)
+
+
+def test_gymnasium_runs_orders() -> None:
+    pytest.importorskip("gymnasium")
+    env = adapters.to_gymnasium(*ordering())
+    observation, _ = env.reset(seed=0)
+    answers = []
+    for op in ORDER:
+        assert observation["action_mask"][int(op)] == 1
+        observation, *answer, info = env.step(env.action_space.dtype.type(op))
+        assert observation in env.observation_space
+        answers.append(tuple(answer))
+    assert [reward for reward, _, _ in answers] == pytest.approx(rewards_of_order())
+    assert [ended for _, *ended in answers] == [[False, False]] * 9 + [[True, False]]
+    assert info["peak"] > 0

@@ -49,7 +49,7 @@ def test_one_and_two_devices_give_the_same_parameters() -> None:
     one, two = updated(SMALL, 1, 2), updated(SMALL, 2, 2)
     assert int(one[0].step) == 2
     for a, b in zip(leaves(one[0]), leaves(two[0]), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-4)  # a bias before eq. 17 has no gradient but rounding
     assert {name: float(value) for name, value in one[1].items()} == pytest.approx(
         {name: float(value) for name, value in two[1].items()}, rel=1e-3, abs=1e-4
     )
@@ -63,8 +63,9 @@ def test_equal_keys_give_equal_bits_and_other_keys_other_parameters() -> None:
     assert not all(np.array_equal(a, b) for a, b in zip(leaves(one), leaves(other), strict=True))
 
 
+@pytest.mark.slow
 def test_what_was_cheap_becomes_likelier() -> None:
-    """On two ops that may go in either order, the expected peak falls along the update: REINFORCE's sign is right."""
+    """REINFORCE's sign is right: on the graphs that it is trained on, peaks fall."""
     made, state = learner(SMALL), learner(SMALL).init(jax.random.key(3))
     before = float(made.evaluate(state.params, jax.random.key(0), graphs())["greedy"])
     for step in range(60):
@@ -72,21 +73,31 @@ def test_what_was_cheap_becomes_likelier() -> None:
     assert float(made.evaluate(state.params, jax.random.key(0), graphs())["greedy"]) > before + 1
 
 
+def same(a: Any, b: Any) -> bool:
+    return bool(jax.tree.all(jax.tree.map(np.array_equal, a, b)))
+
+
 def test_the_baseline_stands_still_until_a_better_policy_is_found() -> None:
     made = learner(ROLLOUT)
-    start = made.init(jax.random.key(0))
-    first = jax.tree.map(np.array, start.baseline)
-    state = made.validated(start, {"greedy": -20.0})
-    state, metrics = made.update(state, jax.random.key(1), graphs())
-    assert np.isfinite(float(metrics["gradient_norm"]))
-    assert jax.tree.all(jax.tree.map(np.array_equal, state.baseline, first))
-    assert not jax.tree.all(jax.tree.map(np.array_equal, state.params["policy"], first))
-    worse = made.validated(state, {"greedy": -20.5})
-    assert jax.tree.all(jax.tree.map(np.array_equal, worse.baseline, first))
-    better = made.validated(worse, {"greedy": -19.5})
-    assert jax.tree.all(jax.tree.map(np.array_equal, better.baseline, state.params["policy"]))
+    state = made.validated(made.init(jax.random.key(0)), {"greedy": -20.0})
+    assert same(state.baseline, state.params["policy"])
+    moved = state._replace(params=jax.tree.map(lambda x: x + 1, state.params))
+    assert same(made.validated(moved, {"greedy": -20.5}).baseline, state.baseline)
+    better = made.validated(moved, {"greedy": -19.5})
+    assert same(better.baseline, moved.params["policy"])
     assert float(better.score) == -19.5
-    made.update(better, jax.random.key(2), graphs())  # and gives away no memory that the baseline needs
+
+
+@pytest.mark.slow
+def test_greedy_orders_of_a_frozen_policy_are_a_baseline() -> None:
+    made = learner(ROLLOUT)
+    state = made.validated(made.init(jax.random.key(0)), {"greedy": -20.0})
+    first = jax.tree.map(np.array, state.baseline)
+    for step in range(2):  # the second update would find that the first gave away the baseline's memory
+        state, metrics = made.update(state, jax.random.key(step), graphs())
+        assert 0 < float(metrics["gradient_norm"]) < np.inf
+    assert same(state.baseline, first)
+    assert not same(state.params["policy"], first)
 
 
 def test_leave_one_out_keeps_no_baseline() -> None:
@@ -95,6 +106,7 @@ def test_leave_one_out_keeps_no_baseline() -> None:
     assert float(learner(SMALL).validated(state, {"greedy": 3.0}).score) == LOWEST
 
 
+@pytest.mark.slow
 def test_a_network_that_is_asked_at_every_step_learns_alike() -> None:
     config = dataclasses.replace(SMALL, decoder="autoregressive", encoder="gat", samples=2)
     state, metrics = updated(config, 1, 1)

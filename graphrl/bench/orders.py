@@ -1,13 +1,13 @@
 """The throughput of the decoders of orders: complete orders a second, against the number of graphs at once.
 
 What `greedy`, `sample` and `beam` of envs/ordering make of random priorities, costs of the orders included, on layered
-graphs; beside the classical drawing of random-priority orders and their peaks, which is what a decoder must not be
-slower than.
+graphs, and what updates of a policy make that learns from such orders (`learning.py`); beside the classical drawing of
+random-priority orders and their peaks, which is what a decoder must not be slower than.
 """
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +16,9 @@ from jax.sharding import Mesh, NamedSharding
 
 from graphrl.bench import machine
 from graphrl.bench.cases import Settings
+from graphrl.bench.learning import CONFIG, learning
 from graphrl.bench.programs import BY_GRAPH, compile_program
-from graphrl.bench.timing import Sample, Samples, interleaved, timed
+from graphrl.bench.timing import Program, Sample, Samples, interleaved, timed
 from graphrl.envs.ordering.beam import beam
 from graphrl.envs.ordering.orders import Rollout
 from graphrl.envs.ordering.rollout import greedy, sample
@@ -31,6 +32,8 @@ from graphrl.solvers.orders.usage import Usage
 
 Decoder = Literal["greedy", "sample", "beam"]
 DECODERS: tuple[Decoder, ...] = get_args(Decoder)
+LEARNING = "learning"
+LARGEST_LEARNT = 512  # ops; an update on more takes seconds a graph on a core
 SAMPLES = 16  # orders of a graph that sample and beam decode: the paper's
 SPREAD = 5.0  # of the priorities: alpha of eq. 17
 MOST_GRAPHS = 4096
@@ -38,18 +41,18 @@ MOST_GRAPHS = 4096
 
 @dataclasses.dataclass(frozen=True)
 class OrderRow:
-    """What a decoder took for so many graphs at once."""
+    """What a decoder, or an update of a policy, took for so many graphs at once."""
 
     what: str  # "orders"
-    decoder: str  # of `DECODERS`
+    work: str  # of `DECODERS`, or `LEARNING`
     n: int  # ops of each graph
     graphs: int  # at once
-    orders: int  # decoded of each graph: greedy 1; sample, and beam, which answers with the best of them, `SAMPLES`
+    orders: int  # of each graph: greedy 1, learning `CONFIG.samples`, sample and beam (the best of them) `SAMPLES`
     threads: int
     pinned: bool  # to one core
     device_kind: str
     jax: str
-    compile_s: float
+    compile_s: float  # of learning: until the first update is done
     repeats: int
     clock: str  # "cpu" if pinned, else "wall"
     median_s: float  # of a sample
@@ -65,7 +68,7 @@ class OrderRow:
 def measure_orders(
     settings: Settings, counts: tuple[int, ...], say: Callable[[str], None] = lambda text: None
 ) -> Iterator[list[OrderRow]]:
-    """A row for each decoder, of each size of graphs and number of graphs at once.
+    """A row for each decoder, and for learning up to `LARGEST_LEARNT` ops, of each size and number of graphs at once.
 
     Raises:
       ProblemError: a count is out of range or given twice, or jax has not as many devices as threads are asked for.
@@ -81,32 +84,27 @@ def measure_orders(
                 yield _rows(settings, n, graphs, pinned, say)
 
 
-class _Decoded(NamedTuple):
-    """A compiled decoder with what it decodes."""
-
-    run: Callable[[int], Sample]
-    compile_s: float
-
-
 def _rows(settings: Settings, n: int, count: int, pinned: bool, say: Callable[[str], None]) -> list[OrderRow]:
     mesh = machine.make_mesh(settings.threads, count)
     title = f"n = {n}, {count} graph{'s' * (count > 1)}"
     say(f"{title}: preparing")
     graphs = [layered(n, settings.seed + i) for i in range(count)]
     batch = pad_batch(graphs)
-    decoded = [_decoded(decoder, batch, mesh, settings.seed) for decoder in DECODERS]
+    programs: dict[str, Program] = {decoder: _decoding(decoder, batch, mesh, settings.seed) for decoder in DECODERS}
+    if n <= LARGEST_LEARNT:
+        programs[LEARNING] = learning(graphs, mesh, settings.seed)
     say(f"{title}: timing")
-    programs = [_drawing(graphs[0], settings.seed), *(one.run for one in decoded)]
-    drawing, *found = interleaved(programs, settings.repeats, settings.seconds)
+    runs = [_drawing(graphs[0], settings.seed), *(program.run for program in programs.values())]
+    drawing, *found = interleaved(runs, settings.repeats, settings.seconds)
     clock = machine.clock(pinned)
 
-    def row(decoder: Decoder, compile_s: float, samples: Samples) -> OrderRow:
+    def row(work: str, compile_s: float, samples: Samples) -> OrderRow:
         return OrderRow(
             what="orders",
-            decoder=decoder,
+            work=work,
             n=n,
             graphs=count,
-            orders=_orders(decoder),
+            orders=_orders(work),
             threads=settings.threads,
             pinned=pinned,
             device_kind=machine.device_name(),
@@ -121,15 +119,15 @@ def _rows(settings: Settings, n: int, count: int, pinned: bool, say: Callable[[s
         )
 
     return [
-        row(decoder, one.compile_s, samples) for decoder, one, samples in zip(DECODERS, decoded, found, strict=True)
+        row(work, program.compile_s, samples) for (work, program), samples in zip(programs.items(), found, strict=True)
     ]
 
 
-def _orders(decoder: Decoder) -> int:
-    return 1 if decoder == "greedy" else SAMPLES
+def _orders(work: str) -> int:
+    return {"greedy": 1, LEARNING: CONFIG.samples}.get(work, SAMPLES)
 
 
-def _decoded(decoder: Decoder, batch: PaddedGraph, mesh: Mesh, seed: int) -> _Decoded:
+def _decoding(decoder: Decoder, batch: PaddedGraph, mesh: Mesh, seed: int) -> Program:
     """The decoder on a batch of graphs with random priorities, over and over, the graphs spread over the mesh."""
     count, n = batch.runtime.shape
     priorities = SPREAD * np.random.default_rng(seed).normal(size=(count, n)).astype(np.float32)
@@ -149,7 +147,7 @@ def _decoded(decoder: Decoder, batch: PaddedGraph, mesh: Mesh, seed: int) -> _De
             jax.block_until_ready(compiled(*arguments))
         return runs * count * _orders(decoder)
 
-    return _Decoded(timed(work), compile_s)
+    return Program(timed(work), compile_s)
 
 
 def _drawing(graph: ComputationGraph, seed: int) -> Callable[[int], Sample]:

@@ -1,38 +1,38 @@
-"""The rows of decoders of orders as a table and as a picture."""
+"""The rows of decoders of orders, and of learning, as a table and as a picture."""
 
 from collections.abc import Sequence
 from typing import IO
 
 from rich.console import Console
 
-from graphrl.bench.orders import DECODERS, OrderRow
+from graphrl.bench.orders import DECODERS, LEARNING, OrderRow
 from graphrl.bench.report import machine_line, make_console, make_table
 
-_COLOR = dict(zip(DECODERS, ("#0072b2", "#d55e00", "#009e73"), strict=True))
+_COLOR = dict(zip((*DECODERS, LEARNING), ("#0072b2", "#d55e00", "#009e73", "#cc79a7"), strict=True))
 
 
 def print_orders(rows: Sequence[OrderRow], console: Console | None = None) -> None:
-    """Prints orders and graphs a second by size, number of graphs and decoder."""
+    """Prints orders and graphs a second by size, number of graphs and decoder, and what an update learns from."""
     console = console or make_console()
-    columns = "graphs", "decoder", "orders / graph", "orders / s", "graphs / s", "/ drawing", "compile s"
+    columns = "graphs", "work", "orders / graph", "orders / s", "graphs / s", "/ drawing", "compile s"
     table = make_table(f"Orders decoded and costed a second (layered graphs)\n{machine_line(rows)}", "ops", *columns)
-    for row in rows:
+    for row, following in zip(rows, (*rows[1:], None), strict=True):
         table.add_row(
             f"{row.n:,}",
             f"{row.graphs:,}",
-            row.decoder,
+            row.work,
             f"{row.orders:,}",
             f"{row.orders_per_s:,.0f}",
             f"{row.orders_per_s / row.orders:,.0f}",
             f"{row.ratio_to_drawing:.3g}",
             f"{row.compile_s:.1f}",
-            end_section=row.decoder == DECODERS[-1],
+            end_section=following is None or (following.n, following.graphs) != (row.n, row.graphs),
         )
     console.print(table)
 
 
 def write_orders_plot(rows: Sequence[OrderRow], file: IO[bytes]) -> None:
-    """Writes a PNG: orders a second against graphs at once, both on log scales, a panel a size, a line a decoder."""
+    """Writes a PNG: orders a second against graphs at once, both on log scales, a panel a size, a line a work."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -41,10 +41,10 @@ def write_orders_plot(rows: Sequence[OrderRow], file: IO[bytes]) -> None:
     axes = figure.subplots(1, len(sizes), squeeze=False, sharey=True)[0]
     counts = sorted({row.graphs for row in rows})
     for axis, n in zip(axes, sizes, strict=True):
-        for decoder in DECODERS:
-            points = sorted((row.graphs, row.orders_per_s) for row in rows if (row.n, row.decoder) == (n, decoder))
+        for work, color in _COLOR.items():
+            points = sorted((row.graphs, row.orders_per_s) for row in rows if (row.n, row.work) == (n, work))
             if points:
-                axis.plot(*zip(*points, strict=True), color=_COLOR[decoder], marker="o", markersize=5, label=decoder)
+                axis.plot(*zip(*points, strict=True), color=color, marker="o", markersize=5, label=work)
         axis.set_title(f"{n:,} ops", fontsize=9)
         axis.set_xscale("log", base=2)
         axis.set_yscale("log")

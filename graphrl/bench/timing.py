@@ -5,6 +5,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 _MAX_RUNS = 100_000
 
@@ -47,6 +48,13 @@ class Samples:
     def per_second(self, clock: str) -> float:
         """Evaluations a second, by the median."""
         return self.evaluations / max(self.median(clock), 1e-12)
+
+
+class Program(NamedTuple):
+    """Something compiled, to be timed."""
+
+    run: Callable[[int], Sample]  # of `timed`
+    compile_s: float
 
 
 def timed(work: Callable[[int], int]) -> Callable[[int], Sample]:

@@ -4,10 +4,10 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
+from graphrl.commands.case_bar import case_bar
 from graphrl.commands.common import check_outputs, option, whole_number
 from graphrl.errors import GraphrlError
 from graphrl.files import shown, write_atomically
@@ -33,7 +33,8 @@ With --envs, the throughput of an environment instead: steps of Proposal-v0 a se
 run, evaluated) for numbers of environments at once, against run_batch on the same graphs.
 
 With --orders, that of the decoders of priorities: complete orders a second of layered graphs (greedy, 16 samples,
-a beam of 16) for numbers of graphs at once, against drawing random-priority orders."""
+a beam of 16) for numbers of graphs at once, against drawing random-priority orders; and, up to 512 ops, of updates
+of Topoformer's policy, which learn from 16 orders a graph."""
 
 _EXAMPLES = """how it is measured: methods take turns, samples last about 0.2 s or more, rates are by the median sample.
 With one thread the process is pinned to one core and CPU time counts, else wall time. With more threads,
@@ -89,7 +90,7 @@ def add_parser(subparsers: Any) -> None:
         nargs="?",
         const=(1, 4, 16),
         metavar="N,...",
-        help="measure the decoders of orders, so many graphs at once (1,4,16)",
+        help="measure the decoders of orders and learning, so many graphs at once (1,4,16)",
     )
     parser.add_argument(
         "--quick", action="store_true", help="two cases a size and short samples: does everything work?"
@@ -111,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
     rows: list[Row | EnvRow | OrderRow] = []
     interrupted = False
     try:
-        with _progress(measured.cases) as say:
+        with case_bar(measured.cases) as say:
             for found in measured.rows(say):
                 rows += found
                 if args.json:
@@ -216,36 +217,6 @@ def _folder(path: str) -> Path:
     files = {name: str(folder / name) for name in ("bench.jsonl", "bench.png")}
     check_outputs(files, os.devnull)
     return folder
-
-
-@contextmanager
-def _progress(cases: int) -> Iterator[Callable[[str], None]]:
-    """Shows on standard error what is being measured: a bar on a terminal, else a line a case."""
-    seen: list[str] = []
-
-    def count(text: str) -> int:
-        case = text.rpartition(": ")[0]
-        if case not in seen:
-            seen.append(case)
-        return len(seen)
-
-    if not sys.stderr.isatty():
-        yield lambda text: _line(text, cases, count, seen)
-        return
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = SpinnerColumn(), BarColumn(bar_width=20), TextColumn("{task.description}"), TimeElapsedColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("starting", total=cases)
-        yield lambda text: bar.update(task, completed=count(text) - 1, description=escape(text))
-
-
-def _line(text: str, cases: int, count: Callable[[str], int], seen: list[str]) -> None:
-    before = len(seen)
-    if count(text) > before:
-        print(f"{before + 1}/{cases} {seen[-1]}", file=sys.stderr, flush=True)
 
 
 def _numbers(text: str) -> tuple[int, ...]:

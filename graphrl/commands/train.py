@@ -45,6 +45,7 @@ examples:
   graphrl train regal --out out/regal --resume --set training.steps=1000
   graphrl train regal --set agent.start=out/regal --set agent.evaluations=5000 --out out/regal-5000
   graphrl train regal --config regal.toml --set agent.problem.objective=peak_memory --out out/memory
+  graphrl train topoformer --set training.steps=2000 --set data.train=layered:100x128@10000
 """
 
 
