@@ -102,7 +102,6 @@ def test_gaps_are_means_over_graphs_that_both_have(monkeypatch: pytest.MonkeyPat
         "greedy": [[104.0, 216.0, 270.0], [108.0, 208.0, 330.0]],
         "beam": [[None, 200.0, 300.0]],
     }
-    monkeypatch.setattr("graphrl.agents.digest", lambda *_: "")
     found = entrants.Found({label: labelled(label, some) for label, some in values.items()}, [])
     greedy = figures.scores(found)["greedy"]
     assert greedy.gap.mean == pytest.approx((0.06 + 0.06) / 2)
@@ -215,3 +214,20 @@ def test_faults_are_one_line(
     assert exit.value.code != 0
     assert fault in told
     assert "\n" not in told
+
+
+def test_slow_methods_get_the_first_graphs_and_rows_are_not_made_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entrants = module("opponents.entrants", monkeypatch)
+    some = [
+        entrants.Entrant("two seeds", ["random-priorities", "random-priorities"], Budget(10)),
+        entrants.Entrant("slow", ["depth-first"], Budget(None, 1.0), 1),
+    ]
+    found = entrants.compared(GRAPHS, Problem(), some, tmp_path)
+    assert [(row.method, row.seed) for row in found.rows["two seeds"]] == [("two seeds", 0), ("two seeds", 1)] * 3
+    assert [row.fingerprint for row in found.rows["slow"]] == [found.rows["two seeds"][0].fingerprint]
+    assert not [row.error for row in found.asked if row.error]
+    again = entrants.compared(GRAPHS, Problem(), some[:1], tmp_path)
+    assert again.rows["two seeds"] == found.rows["two seeds"]
+    assert len(again.known) == 1

@@ -6,7 +6,6 @@ proposals: that is what a step must not be slower than.
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +15,8 @@ from graphrl.bench import machine
 from graphrl.bench.cases import DEVICES, PARAMETERS, Settings, problem
 from graphrl.bench.graphs import random_graphs
 from graphrl.bench.programs import BY_GRAPH, compile_program
-from graphrl.bench.timing import Sample, interleaved, timed
+from graphrl.bench.rows import TimedRow, timed_fields
+from graphrl.bench.timing import Program, Sample, interleaved, timed
 from graphrl.envs import specs
 from graphrl.envs.proposal.coding import chosen, gene_choices
 from graphrl.envs.proposal.env import ProposalEnv, State
@@ -27,11 +27,10 @@ from graphrl.solvers.batch import run_batch
 ENV = "Proposal-v0"
 
 
-@dataclasses.dataclass(frozen=True)
-class EnvRow:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EnvRow(TimedRow):
     """What so many environments at once took for a step each."""
 
-    what: str  # "env"
     env: str  # its id
     n: int  # ops of each graph
     envs: int  # at once, a graph each
@@ -40,22 +39,9 @@ class EnvRow:
     devices: int  # of the problem
     transfer: str
     objective: str
-    threads: int
-    pinned: bool  # to one core
-    device_kind: str
-    jax: str
-    compile_s: float
-    repeats: int
-    clock: str  # "cpu" if pinned, else "wall"
-    median_s: float  # of a sample
-    min_s: float
     proposals_per_s: float  # steps of an environment, by the median
     evaluations_per_s: float
     ratio_to_batch: float  # of that and what `run_batch` makes on the same graphs
-
-    def to_dict(self) -> dict[str, Any]:
-        """The row as a JSON object."""
-        return dataclasses.asdict(self)
 
 
 def measure_envs(
@@ -81,10 +67,10 @@ def _row(settings: Settings, n: int, envs: int, pinned: bool, say: Callable[[str
     mesh = machine.make_mesh(settings.threads, envs)
     say(f"{_title(n, envs)}: preparing")
     params = instances(random_graphs(n, envs, settings.seed))
-    steps, compile_s = _steps(env, params, mesh, settings.seed)
+    steps = _steps(env, params, mesh, settings.seed)
     batches = _batches(env, params, mesh, settings.seed)
     say(f"{_title(n, envs)}: timing")
-    ours, theirs = interleaved([steps, batches], settings.repeats, settings.seconds)
+    ours, theirs = interleaved([steps.run, batches], settings.repeats, settings.seconds)
     clock = machine.clock(pinned)
     each = PARAMETERS.generations(settings.evaluations) * PARAMETERS.offspring
     return EnvRow(
@@ -97,18 +83,10 @@ def _row(settings: Settings, n: int, envs: int, pinned: bool, say: Callable[[str
         devices=DEVICES,
         transfer=asked.transfer,
         objective=asked.objective,
-        threads=settings.threads,
-        pinned=pinned,
-        device_kind=machine.device_name(),
-        jax=jax.__version__,
-        compile_s=compile_s,
-        repeats=settings.repeats,
-        clock=clock,
-        median_s=ours.median(clock),
-        min_s=min(ours.seconds(clock)),
         proposals_per_s=ours.per_second(clock),
         evaluations_per_s=ours.per_second(clock) * each,
         ratio_to_batch=ours.per_second(clock) / theirs.per_second(clock),
+        **timed_fields(settings, pinned, steps.compile_s, ours),
     )
 
 
@@ -123,8 +101,8 @@ def _drawn(env: ProposalEnv, params: ProposalParams, seed: int) -> tuple[jax.Arr
     return keys, jax.vmap(lambda key: specs.sample(spec, key))(keys)
 
 
-def _steps(env: ProposalEnv, params: ProposalParams, mesh: Mesh, seed: int) -> tuple[Callable[[int], Sample], float]:
-    """Steps of all environments from the same state and actions, over and over; and seconds to compile one."""
+def _steps(env: ProposalEnv, params: ProposalParams, mesh: Mesh, seed: int) -> Program:
+    """Steps of all environments from the same state and actions, over and over."""
     keys, actions = _drawn(env, params, seed)
     state = State(keys, jnp.ones(len(keys), jnp.float32))
     step = jax.shard_map(jax.vmap(env.step), mesh=mesh, in_specs=BY_GRAPH, out_specs=BY_GRAPH, check_vma=False)
@@ -136,7 +114,7 @@ def _steps(env: ProposalEnv, params: ProposalParams, mesh: Mesh, seed: int) -> t
             jax.block_until_ready(compiled(*arguments))
         return runs * len(keys)
 
-    return timed(work), compile_s
+    return Program(timed(work), compile_s)
 
 
 def _batches(env: ProposalEnv, params: ProposalParams, mesh: Mesh, seed: int) -> Callable[[int], Sample]:

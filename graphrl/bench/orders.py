@@ -7,7 +7,7 @@ random-priority orders and their peaks, which is what a decoder must not be slow
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ from graphrl.bench import machine
 from graphrl.bench.cases import Settings
 from graphrl.bench.learning import CONFIG, learning
 from graphrl.bench.programs import BY_GRAPH, compile_program
+from graphrl.bench.rows import TimedRow, timed_fields
 from graphrl.bench.timing import Program, Sample, Samples, interleaved, timed
 from graphrl.envs.ordering.beam import beam
 from graphrl.envs.ordering.orders import Rollout
@@ -33,36 +34,22 @@ from graphrl.solvers.orders.usage import Usage
 Decoder = Literal["greedy", "sample", "beam"]
 DECODERS: tuple[Decoder, ...] = get_args(Decoder)
 LEARNING = "learning"
-LARGEST_LEARNT = 512  # ops; an update on more takes seconds a graph on a core
+LARGEST_LEARNT = 512  # ops; attention is quadratic: an update of 16 graphs of 2,048 would take some 10 s on a core
 SAMPLES = 16  # orders of a graph that sample and beam decode: the paper's
 SPREAD = 5.0  # of the priorities: alpha of eq. 17
 MOST_GRAPHS = 4096
 
 
-@dataclasses.dataclass(frozen=True)
-class OrderRow:
-    """What a decoder, or an update of a policy, took for so many graphs at once."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OrderRow(TimedRow):
+    """What a decoder, or an update of a policy (compiled once the first is done), took for so many graphs at once."""
 
-    what: str  # "orders"
     work: str  # of `DECODERS`, or `LEARNING`
     n: int  # ops of each graph
     graphs: int  # at once
     orders: int  # of each graph: greedy 1, learning `CONFIG.samples`, sample and beam (the best of them) `SAMPLES`
-    threads: int
-    pinned: bool  # to one core
-    device_kind: str
-    jax: str
-    compile_s: float  # of learning: until the first update is done
-    repeats: int
-    clock: str  # "cpu" if pinned, else "wall"
-    median_s: float  # of a sample
-    min_s: float
     orders_per_s: float  # by the median
     ratio_to_drawing: float  # of that and random-priority orders drawn and costed a second, on one core
-
-    def to_dict(self) -> dict[str, Any]:
-        """The row as a JSON object."""
-        return dataclasses.asdict(self)
 
 
 def measure_orders(
@@ -99,23 +86,16 @@ def _rows(settings: Settings, n: int, count: int, pinned: bool, say: Callable[[s
     clock = machine.clock(pinned)
 
     def row(work: str, compile_s: float, samples: Samples) -> OrderRow:
+        rate = samples.per_second(clock)
         return OrderRow(
             what="orders",
             work=work,
             n=n,
             graphs=count,
             orders=_orders(work),
-            threads=settings.threads,
-            pinned=pinned,
-            device_kind=machine.device_name(),
-            jax=jax.__version__,
-            compile_s=compile_s,
-            repeats=settings.repeats,
-            clock=clock,
-            median_s=samples.median(clock),
-            min_s=min(samples.seconds(clock)),
-            orders_per_s=samples.per_second(clock),
-            ratio_to_drawing=samples.per_second(clock) / drawing.per_second(clock),
+            orders_per_s=rate,
+            ratio_to_drawing=rate / drawing.per_second(clock),
+            **timed_fields(settings, pinned, compile_s, samples),
         )
 
     return [

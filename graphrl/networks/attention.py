@@ -48,7 +48,7 @@ class MaskedAttention(nn.Module):
     pairs less).
 
     The weights of one head are in memory at a time, in training too, where they are made again for the gradient: a
-    graph of 2,000 ops takes 34 MB, whatever the number of heads.
+    graph of 2,000 ops takes some 35 MB, and 85 with the gradient, whatever the number of heads.
 
     Attributes:
       groups: of heads.
@@ -70,7 +70,7 @@ class MaskedAttention(nn.Module):
         if self.scoring not in get_args(Scoring):
             raise ProblemError(f"scoring is {self.scoring!r}: must be one of {', '.join(get_args(Scoring))}")
         counts = [group.heads for group in self.groups]
-        senders = [sum(1 << code for code in group.codes) for group in self.groups]  # a bit a code
+        senders = [sum(1 << code for code in set(group.codes)) for group in self.groups]  # a bit a code
         seen = jnp.asarray(np.repeat(senders, counts), jnp.uint16)
         own = np.concatenate([np.arange(count) for count in counts]) if self.tied else np.arange(sum(counts))
         values = self._projected("value", nodes, own)
@@ -137,7 +137,7 @@ def _head_backward(scoring: Scoring, kept: tuple[jax.Array, ...], slope: jax.Arr
 
 def _transposed_dot(pairs: jax.Array, vectors: jax.Array) -> jax.Array:
     """pairs^T vectors, as the transpose of vectors^T pairs: XLA for CPUs would copy the pairs `[n, n]` to transpose
-    them, which takes eight times as long as the product, and without the barrier would undo this.
+    them (512 ops, 16 columns, one core: 377 us in all, against 69), and without the barrier would undo this.
     """
     return jax.lax.optimization_barrier(_dot(vectors.T, pairs)).T
 

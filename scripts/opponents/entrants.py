@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 from graphrl.agents import digest
 from graphrl.compare.pool import share
-from graphrl.compare.runs import Row, make_runs
+from graphrl.compare.runs import Row, Run, make_runs
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.padding import Sizes
 from graphrl.solvers.base import Budget
 from opponents.settings import made
 
@@ -69,7 +70,14 @@ def compared(
     blank = make_runs(graphs, problem, ["list"], [0], Budget(1), cores=share(processes))
     runs = {
         entrant.label: [
-            dataclasses.replace(run, method=method, seed=seed, budget=entrant.budget, trained=digest(method, problem))
+            dataclasses.replace(
+                run,
+                method=method,
+                seed=seed,
+                budget=entrant.budget,
+                trained=digest(method, problem),
+                sizes=_sizes(run, entrant),
+            )
             for run in blank[: entrant.graphs]
             for seed, method in enumerate(entrant.methods)
         ]
@@ -82,3 +90,8 @@ def compared(
     by_key = {row.key: row for row in found.rows}
     rows = {label: [dataclasses.replace(by_key[run.key], method=label) for run in some] for label, some in runs.items()}
     return Found(rows, found.known)
+
+
+def _sizes(run: Run, entrant: Entrant) -> Sizes | None:
+    """As `make_runs`: under a budget in seconds padding would cost a method some of its time."""
+    return run.sizes if entrant.budget.seconds is None else None

@@ -91,7 +91,7 @@ def _table(settings: Settings, title: str, names: Sequence[str], found: Found, o
     headings = ("network", "decoding", "gap from approx. DP", "of the seeds", "paper", "against random 100", "seconds")
     told = (
         f"{settings.graphs} unseen graphs, seeds from {settings.first}; approximate DP keeps K = {settings.width:,} "
-        f"sets, on the first {settings.slow}. Means over graphs and {settings.policies.seeds} seeds of training, "
+        f"sets, on the first {settings.slow}. Means over graphs and {settings.policies.seeds} seed(s) of training, "
         "with 95% intervals over graphs; then the least and the largest mean of a seed."
     )
     others = (name for name in names if name != OURS)

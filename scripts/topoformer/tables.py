@@ -56,7 +56,8 @@ def real(settings: Settings) -> Iterator[str]:
         print(title, file=sys.stderr, flush=True)
         found = settings.compared(graphs, entrants)
         by_title[f"{least:,} to {most:,} ops"] = by_label = scores(found)
-        told = f"{len(graphs)} compiled training programs (HLO), of families that no policy has seen;"
+        many = f"{len(graphs)} compiled training program{'s' * (len(graphs) > 1)} (HLO)"
+        told = f"{many} of families that no policy has seen;"
         yield _table(title, f"{told} {_reference(settings)}", found, by_label, {})
     write_figure(picture(by_title), settings.out / "real.png")
 
@@ -94,7 +95,7 @@ def _table(title: str, told: str, found: Found, by_label: dict[str, Score], pape
 
 
 def _reference(settings: Settings) -> str:
-    return f"approximate DP keeps K = {settings.width:,} sets, and slow methods get the first {settings.slow} graphs."
+    return f"approximate DP keeps K = {settings.width:,} sets, and slow methods get at most {settings.slow} graphs."
 
 
 def _cells(label: str, one: Score, paper: str) -> list[str]:

@@ -14,11 +14,12 @@ AGENT = Agent(
     methods=("topoformer", "topoformer+"),
     opponents=("random-priorities", "depth-first", "breadth-first", "anneal"),
     data=DataConfig(
-        train=("layered:100x256@10000",),
-        validation=("layered:100x32@5000",),
-        test=("layered:100x100",),
+        train=("layered:100x128@10000", "layered:200x128@10000", "layered:500x32@10000"),
+        validation=("layered:200x64@5000",),
+        test=("layered:500x100",),
         graphs=8,
+        curriculum=9_000,
         fresh=True,
     ),
-    schedule=Schedule(steps=10_000, validate_every=250, checkpoint_every=250),
+    schedule=Schedule(steps=14_000, validate_every=250, checkpoint_every=250),
 )

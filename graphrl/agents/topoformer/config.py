@@ -54,10 +54,10 @@ class TopoformerConfig:
     head_width: int = 16
     alpha: float = 5.0
     precision: Precision = "float32"
-    samples: int = 16
+    samples: int = 32
     baseline: Baseline = "leave-one-out"
-    learning_rate: float = 1e-3
-    decay: float = 0.996
+    learning_rate: float = 2e-3
+    decay: float = 0.97
     epoch: int = 125
     warmup: int = 50
     gradient_norm: float = 1.0

@@ -49,8 +49,9 @@ class OrderingEnv:
     - Action: an op, `[]` int32. One that is not ready is illegal.
     - Reward: 0, and after the last op -peak / M, where M is the most that a single op holds: what it reads, writes and
       works with. So no unit and no size matters, and no order earns more than about -1 (-1 exactly, unless outputs take
-      over the buffers of inputs). Where no op holds anything M counts as 1 byte unit. An illegal action earns
-      -(all bytes of the graph) / M, which no order is worse than.
+      over the buffers of inputs, or an op reads two tensors of one buffer, which count twice in M). Where no op holds
+      anything M counts as 1 byte unit. An illegal action earns -(all bytes of the graph) / M, which no order is worse
+      than.
     - Peak: exact for whole bytes below 2^24 units (`graphs/padding.py`), with kept tensors, aliases, reuses and
       workspace (DESIGN.md 3); weights do not count. A step takes time proportional to the edges.
     - End: terminated after the last op, and by an illegal action, which changes nothing else. Episodes have as many

@@ -19,7 +19,7 @@ class OrderingParams:
 
     graph: PaddedGraph
     nodes: jax.Array | np.ndarray  # [n, F] float32, features of ops (graphs/order_features.py); 0 for padding
-    relation: jax.Array | np.ndarray  # [n, n] uint8, how op i stands to op j (graphs/relations.py)
+    relation: jax.Array | np.ndarray  # [n, n] uint8, how op j stands to op i (graphs/relations.py)
 
 
 def instance(graph: ComputationGraph, to: Sizes | None = None) -> OrderingParams:
