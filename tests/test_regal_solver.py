@@ -132,6 +132,13 @@ def test_a_default_that_does_not_exist_is_refused(tmp_path: Path, monkeypatch: p
         find_solver("regal")(GRAPH, PROBLEM, Budget(evaluations=80), 0)
 
 
+def test_a_shipped_policy_is_that_of_the_transfer_model_where_there_is_one() -> None:
+    link = Problem("makespan", 2, "link", latency=1e-6, bandwidth=1e10)
+    assert Policy.default(link).config.problem.transfer == "link"
+    for transfer in ("rendezvous", "free"):
+        assert Policy.default(Problem("makespan", 2, transfer)).config.problem.transfer == "rendezvous"
+
+
 @pytest.mark.parametrize("method", ["regal", "regal+"])
 def test_another_number_of_devices_is_refused(method: str, saved: str) -> None:
     with pytest.raises(ProblemError, match=f"method '{re.escape(method)}' has a policy for 2 devices: must not be 3"):

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from flax import serialization
 
-from graphrl.costs.problem import Objective
+from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError
 from graphrl.files import content, shown, write_atomically
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
@@ -39,7 +39,7 @@ class Policy(Generic[C]):
     note: str = ""
 
     agent: ClassVar[str]  # its name
-    defaults: ClassVar[Path]  # the folder of the policies that the package ships, one an objective
+    defaults: ClassVar[Path]  # the folder of the policies that the package ships, see `default`
 
     @staticmethod
     def settings() -> Any:
@@ -94,18 +94,20 @@ class Policy(Generic[C]):
         return known
 
     @classmethod
-    def default(cls, objective: Objective) -> Self:
-        """The policy for an objective that the package ships.
+    def default(cls, problem: Problem) -> Self:
+        """The policy that the package ships for a problem: that of its objective and transfer model, else that of its
+        objective.
 
         Raises:
           GraphrlError: there is none.
         """
-        path = cls.defaults / f"{objective}.msgpack"
-        if not path.exists():
-            raise GraphrlError(
-                f"no policy for {objective} comes with graphrl: name one, as in {cls.agent}:checkpoint=PATH"
-            )
-        return cls.load(path)
+        for name in (f"{problem.objective}-{problem.transfer}", problem.objective):
+            path = cls.defaults / f"{name}.msgpack"
+            if path.exists():
+                return cls.load(path)
+        raise GraphrlError(
+            f"no policy for {problem.objective} comes with graphrl: name one, as in {cls.agent}:checkpoint=PATH"
+        )
 
     @classmethod
     def fits(cls, params: Any, config: C) -> bool:

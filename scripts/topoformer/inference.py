@@ -37,7 +37,7 @@ class Measured(NamedTuple):
 
 def inference(settings: Settings) -> Iterator[str]:
     """One table, a line a size; decodings are whole methods, from a graph to a checked plan."""
-    policy = Policy.load(settings.policies.given) if settings.policies.given else Policy.default("peak_memory")
+    policy = Policy.load(settings.policies.given) if settings.policies.given else Policy.default(PROBLEM)
     by_size = {ops: _measured(sample("layered", ops, settings.first)[0], policy, settings) for ops in settings.sizes}
     lines = []
     for ops, (*taken, compiling) in by_size.items():

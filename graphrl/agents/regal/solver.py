@@ -44,7 +44,7 @@ def solve(
     Args:
       graph, problem, budget, seed, progress: see `Solver`.
       checkpoint: of `graphrl train regal`, or a file of `Policy.save`; by default the policy that the package ships
-        for the objective.
+        for the objective (and for `link` transfers, where it ships one).
       starts: (placement, order) of known plans, part of the first population.
       sizes: see `brkga_solver.solve`.
 
@@ -111,7 +111,7 @@ def digest(problem: Problem, *, checkpoint: str = "", **_: object) -> str:
 
 
 def _chosen(problem: Problem, checkpoint: str) -> Policy:
-    return Policy.load(checkpoint) if checkpoint else Policy.default(problem.objective)
+    return Policy.load(checkpoint) if checkpoint else Policy.default(problem)
 
 
 def _policy(method: str, problem: Problem, checkpoint: str) -> Policy:

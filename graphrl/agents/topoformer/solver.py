@@ -6,6 +6,7 @@ from typing import NamedTuple, get_args
 
 import numpy as np
 
+from graphrl.agents.topoformer.config import PROBLEM
 from graphrl.agents.topoformer.policy import Decoding, Policy
 from graphrl.costs.problem import Problem
 from graphrl.envs.ordering.instance import instances
@@ -100,7 +101,7 @@ def digest(problem: Problem, *, checkpoint: str = "", **_: object) -> str:
 
 
 def _chosen(checkpoint: str) -> Policy:
-    return Policy.load(checkpoint) if checkpoint else Policy.default("peak_memory")
+    return Policy.load(checkpoint) if checkpoint else Policy.default(PROBLEM)
 
 
 class _Made(NamedTuple):

@@ -10,7 +10,7 @@ from graphrl.costs.indexing import put
 from graphrl.costs.problem import Problem
 from graphrl.envs.ordering.likelihood import log_prob
 from graphrl.envs.ordering.orders import Rollout, on_one_device, peaks
-from graphrl.envs.ordering.race import sampled_orders
+from graphrl.envs.ordering.sampling import sampled_orders
 from graphrl.envs.ordering.stepwise import rollout_with
 from graphrl.graphs.padding import PaddedGraph
 
@@ -47,8 +47,8 @@ def sample(graph: PaddedGraph, priorities: jax.Array, keys: jax.Array, samples: 
       priorities: `[g, n]` float32; what stands at padding does not matter.
       keys: `[g]` typed keys: a graph's orders are a function of its own key, and of the form.
       samples: s, orders to draw of each graph. Static.
-      form: of the decoder: a queue of sums (`race.py`), all ops at every step (`stepwise.py`), or auto, the one that
-        suits the default backend when this is traced: the queue on CPUs. Static.
+      form: of the decoder: a queue of sums (`sampling.py`), all ops at every step (`stepwise.py`), or auto, the one
+        that suits the default backend when this is traced: the queue on CPUs. Static.
 
     Returns:
       Arrays of leading shape `[g, s]`.
