@@ -18,15 +18,13 @@ pictures of quality against time and of improvements over BRKGA. Everything take
 """
 
 import argparse
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from opponents import annealing, optima, scale, tables
-from opponents.settings import Interrupted, Settings, make_parser, parse_arguments, parse_times, write_section
+from opponents.sections import make_parser, make_sections, parse_arguments, parse_times
+from opponents.settings import Settings
 
-from graphrl.commands.cache import keep_compiled
-from graphrl.errors import GraphrlError
 from graphrl.solvers import find_solver
 
 # what a section makes, and the methods that it needs
@@ -41,20 +39,7 @@ SECTIONS: dict[str, tuple[Callable[[Settings], Iterator[str]], tuple[str, ...]]]
 
 def main() -> None:
     """Makes the sections; bad input is one line on standard error and exit code 1."""
-    args = _arguments()
-    try:
-        settings = _settings(args)
-        for section in args.sections:
-            for method in settings.among(SECTIONS[section][1]):
-                find_solver(method)
-        keep_compiled()
-        settings.out.mkdir(parents=True, exist_ok=True)
-        for section in args.sections:
-            write_section(settings.out / f"{section}.md", "\n".join(SECTIONS[section][0](settings)))
-    except Interrupted:
-        sys.exit("reproduce_opponents: interrupted: the same command goes on from here")
-    except (GraphrlError, OSError) as error:
-        sys.exit(f"reproduce_opponents: {error}")
+    make_sections(_arguments(), _settings, {name: made for name, (made, _) in SECTIONS.items()})
 
 
 def _arguments() -> argparse.Namespace:
@@ -71,9 +56,13 @@ def _arguments() -> argparse.Namespace:
 
 
 def _settings(args: argparse.Namespace) -> Settings:
+    """
+    Raises:
+      GraphrlError: --times are no numbers, or a method is unknown.
+    """
     times = (0.2, 0.5) if args.quick else parse_times(args.times)
     graphs = 2 if args.quick else args.graphs
-    return Settings(
+    found = Settings(
         graphs,
         args.first,
         times,
@@ -85,6 +74,10 @@ def _settings(args: argparse.Namespace) -> Settings:
         args.retry,
         args.yardstick,
     )
+    for section in args.sections:
+        for method in found.among(SECTIONS[section][1]):
+            find_solver(method)
+    return found
 
 
 if __name__ == "__main__":

@@ -18,18 +18,14 @@ whether everything works (it needs neither Keras nor keras_hub, of which the zoo
 """
 
 import argparse
-import sys
 from collections.abc import Callable, Iterator
 
-from opponents.settings import Interrupted, make_parser, parse_arguments, parse_times, write_section
+from opponents.sections import make_parser, make_sections, parse_arguments, parse_times
 from opponents.settings import Settings as Comparisons
 from real_programs import identical, memory, placement, planning, prediction, resident
 from real_programs.measurements import Measurements
 from real_programs.programs import parts
 from real_programs.settings import Settings
-
-from graphrl.commands.cache import keep_compiled
-from graphrl.errors import GraphrlError
 
 SECTIONS: dict[str, Callable[[Settings], Iterator[str]]] = {
     "memory": memory.memory,
@@ -43,16 +39,7 @@ SECTIONS: dict[str, Callable[[Settings], Iterator[str]]] = {
 
 def main() -> None:
     """Makes the sections; bad input is one line on standard error and exit code 1."""
-    args = _arguments()
-    try:
-        settings = _settings(args)
-        keep_compiled()
-        for section in args.sections:
-            write_section(settings.out / f"{section}.md", "\n".join(SECTIONS[section](settings)))
-    except (Interrupted, KeyboardInterrupt):
-        sys.exit("reproduce_real_programs: interrupted: the same command goes on from here")
-    except (GraphrlError, OSError) as error:
-        sys.exit(f"reproduce_real_programs: {error}")
+    make_sections(_arguments(), _settings, SECTIONS)
 
 
 def _arguments() -> argparse.Namespace:

@@ -23,21 +23,27 @@ and policies. Everything takes days on two cores: --sections, --graphs, --seeds 
 """
 
 import argparse
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from opponents.settings import Interrupted, make_parser, parse_arguments, parse_times, write_section
+from opponents.sections import (
+    add_training,
+    check_known,
+    check_positive,
+    make_parser,
+    make_sections,
+    parse_arguments,
+    parse_names,
+    parse_numbers,
+    parse_times,
+)
 from regal import limits, tables, timed
 from regal.ablation import ablation
 from regal.overhead import overhead, throughput
 from regal.policies import Policies
 from regal.settings import ONCE, Settings
 from regal.tasks import TASKS
-
-from graphrl.commands.cache import keep_compiled
-from graphrl.errors import GraphrlError
 
 SECTIONS: dict[str, Callable[[Settings], Iterator[str]]] = {
     **{task: partial(tables.table, task=task) for task in TASKS},
@@ -52,16 +58,7 @@ METHODS = tuple(dict.fromkeys((*tables.PAPER, *tables.BESIDE, *timed.METHODS)))
 
 def main() -> None:
     """Makes the sections; bad input is one line on standard error and exit code 1."""
-    args = _arguments()
-    try:
-        settings = _settings(args)
-        keep_compiled()
-        for section in args.sections:
-            write_section(settings.out / f"{section}.md", "\n".join(SECTIONS[section](settings)))
-    except Interrupted:
-        sys.exit("reproduce_regal: interrupted: the same command goes on from here")
-    except (GraphrlError, OSError) as error:
-        sys.exit(f"reproduce_regal: {error}")
+    make_sections(_arguments(), _settings, SECTIONS)
 
 
 def _arguments() -> argparse.Namespace:
@@ -70,22 +67,20 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="of search and of training (default: 3)")
     parser.add_argument("--evaluations", type=int, default=5_000, metavar="N", help="of each search (default: 5000)")
     parser.add_argument(
-        "--limits", type=_numbers, default=(1_000, 2_000, 5_000, 10_000, 20_000, 50_000), metavar="N,...",
+        "--limits", type=parse_numbers, default=(1_000, 2_000, 5_000, 10_000, 20_000, 50_000), metavar="N,...",
         help="evaluations, of section limits (default: 1000,2000,5000,10000,20000,50000)",
     )  # fmt: skip
-    parser.add_argument("--rounds", type=_numbers, default=(0, 1, 2, 4), metavar="T,...", help="(default: 0,1,2,4)")
+    parser.add_argument(
+        "--rounds", type=parse_numbers, default=(0, 1, 2, 4), metavar="T,...", help="(default: 0,1,2,4)"
+    )
     parser.add_argument("--task", choices=list(TASKS), default="synthetic", help="of the later sections")
     parser.add_argument(
-        "--once", type=lambda text: tuple(text.split(",")), default=ONCE, metavar="M,...",
+        "--once", type=parse_names, default=ONCE, metavar="M,...",
         help=f"methods with one seed only (default: {','.join(ONCE)})",
     )  # fmt: skip
     parser.add_argument("--cp-sat", type=float, default=60.0, metavar="S", help="seconds of CP-SAT (default: 60)")
     parser.add_argument("--checkpoints", type=Path, nargs="+", default=[], metavar="PATH", help="policies to measure")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="of `graphrl train` where policies are trained"
-    )
-    parser.add_argument("--processes", type=int, default=1, metavar="N", help="runs at once (default: 1)")
-    parser.add_argument("--quick", action="store_true", help="2 small graphs, short runs: does everything work?")
+    add_training(parser)
     return parse_arguments(parser, SECTIONS)
 
 
@@ -94,13 +89,8 @@ def _settings(args: argparse.Namespace) -> Settings:
     Raises:
       GraphrlError: a value is out of range, an unknown method, or a checkpoint that cannot be read.
     """
-    for name in ("graphs", "seeds", "evaluations"):
-        if getattr(args, name) < 1:
-            raise GraphrlError(f"--{name} {getattr(args, name)}: must be at least 1")
-    unknown = {*(args.methods or ()), *args.once} - set(METHODS)
-    if unknown:
-        raise GraphrlError(f"unknown method {min(unknown)!r}: known are {', '.join(METHODS)}")
-    args.out.mkdir(parents=True, exist_ok=True)
+    check_positive(graphs=args.graphs, seeds=args.seeds, evaluations=args.evaluations)
+    check_known("method", [*(args.methods or ()), *args.once], METHODS)
     quick = args.quick
     return Settings(
         graphs=2 if quick else args.graphs,
@@ -119,10 +109,6 @@ def _settings(args: argparse.Namespace) -> Settings:
         retry=args.retry,
         policies=Policies(args.out, args.seeds, args.checkpoints, args.set, quick),
     )
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(sorted({int(part) for part in text.split(",")}))
 
 
 if __name__ == "__main__":

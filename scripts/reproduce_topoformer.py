@@ -20,16 +20,24 @@ make it shorter, and --quick only looks whether everything works.
 """
 
 import argparse
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from opponents.settings import Interrupted, make_parser, parse_arguments, parse_names, parse_times, write_section
+from opponents.sections import (
+    add_training,
+    check_known,
+    check_positive,
+    make_parser,
+    make_sections,
+    parse_arguments,
+    parse_names,
+    parse_numbers,
+    parse_times,
+)
 from topoformer import ablations, budget, inference, layered, tables
 from topoformer.policies import Policies
 from topoformer.settings import METHODS, Settings
 
-from graphrl.commands.cache import keep_compiled
 from graphrl.errors import GraphrlError
 
 SECTIONS: dict[str, Callable[[Settings], Iterator[str]]] = {
@@ -46,16 +54,7 @@ TRAINING = 5_000  # seeds of layered graphs from here on are for training
 
 def main() -> None:
     """Makes the sections; bad input is one line on standard error and exit code 1."""
-    args = _arguments()
-    try:
-        settings = _settings(args)
-        keep_compiled()
-        for section in args.sections:
-            write_section(settings.out / f"{section}.md", "\n".join(SECTIONS[section](settings)))
-    except Interrupted:
-        sys.exit("reproduce_topoformer: interrupted: the same command goes on from here")
-    except (GraphrlError, OSError) as error:
-        sys.exit(f"reproduce_topoformer: {error}")
+    make_sections(_arguments(), _settings, SECTIONS)
 
 
 def _arguments() -> argparse.Namespace:
@@ -67,10 +66,14 @@ def _arguments() -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="of the first graph (default: 0)")
     parser.add_argument(
-        "--sizes", type=_numbers, default=(100, 500, 1000, 2000), metavar="OPS,...", help="(default: 100,500,1000,2000)"
+        "--sizes",
+        type=parse_numbers,
+        default=(100, 500, 1000, 2000),
+        metavar="OPS,...",
+        help="(default: 100,500,1000,2000)",
     )
     parser.add_argument(
-        "--ablation-sizes", type=_numbers, default=(100, 500), metavar="OPS,...", help="(default: 100,500)"
+        "--ablation-sizes", type=parse_numbers, default=(100, 500), metavar="OPS,...", help="(default: 100,500)"
     )
     parser.add_argument("--width", type=int, default=10_000, metavar="K", help="of approximate DP (default: 10000)")
     parser.add_argument("--dfs-dp", type=float, default=60.0, metavar="S", help="seconds of dfs-dp (default: 60)")
@@ -80,11 +83,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--checkpoint", type=Path, metavar="PATH", help="a run, a checkpoint or a policy's file")
     parser.add_argument("--run", type=Path, metavar="PATH", help="of training, for section budget")
     parser.add_argument("--train-real", action="store_true", help="section real also trains on programs")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="of `graphrl train` where policies are trained"
-    )
-    parser.add_argument("--processes", type=int, default=1, metavar="N", help="runs at once (default: 1)")
-    parser.add_argument("--quick", action="store_true", help="2 small graphs, short runs: does everything work?")
+    add_training(parser)
     return parse_arguments(parser, SECTIONS)
 
 
@@ -94,20 +93,13 @@ def _settings(args: argparse.Namespace) -> Settings:
       GraphrlError: a value is out of range, an unknown method, or a checkpoint that cannot be read.
     """
     slow = args.graphs if args.slow is None else args.slow
-    for name, value in (("graphs", args.graphs), ("slow", slow), ("seeds", args.seeds), ("width", args.width)):
-        if value < 1:
-            raise GraphrlError(f"--{name} {value}: must be at least 1")
+    check_positive(graphs=args.graphs, slow=slow, seeds=args.seeds, width=args.width)
     if not 0 <= args.first <= TRAINING - args.graphs:
         raise GraphrlError(
             f"--first {args.first}: with {args.graphs} graphs seeds must stay below {TRAINING}: others train"
         )
-    unknown = set(args.methods or ()) - set(METHODS)
-    if unknown:
-        raise GraphrlError(f"unknown method {min(unknown)!r}: known are {', '.join(METHODS)}")
-    known = {*ablations.ENCODERS, *ablations.DECODERS}
-    if unknown := set(args.networks or ()) - known:
-        raise GraphrlError(f"unknown network {min(unknown)!r}: known are {', '.join(sorted(known))}")
-    args.out.mkdir(parents=True, exist_ok=True)
+    check_known("method", args.methods or (), METHODS)
+    check_known("network", args.networks or (), sorted({*ablations.ENCODERS, *ablations.DECODERS}))
     quick = args.quick
     return Settings(
         graphs=2 if quick else args.graphs,
@@ -129,10 +121,6 @@ def _settings(args: argparse.Namespace) -> Settings:
         run=args.run,
         policies=Policies(args.out, args.seeds, args.checkpoint, args.set, quick),
     )
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(sorted({int(part) for part in text.split(",")}))
 
 
 if __name__ == "__main__":

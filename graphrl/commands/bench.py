@@ -34,7 +34,7 @@ run, evaluated) for numbers of environments at once, against run_batch on the sa
 
 With --orders, that of the decoders of priorities: complete orders a second of layered graphs (greedy, 16 samples,
 a beam of 16) for numbers of graphs at once, against drawing random-priority orders; and, up to 512 ops, of updates
-of Topoformer's policy, which learn from 16 orders a graph."""
+of Topoformer's policy, each from several orders a graph."""
 
 _EXAMPLES = """how it is measured: methods take turns, samples last about 0.2 s or more, rates are by the median sample.
 With one thread the process is pinned to one core and CPU time counts, else wall time. With more threads,

@@ -1,7 +1,7 @@
 """Methods as lines of a table: a label, what is run under it with each seed, and the rows of a whole table."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -90,6 +90,14 @@ def compared(
     by_key = {row.key: row for row in found.rows}
     rows = {label: [dataclasses.replace(by_key[run.key], method=label) for run in some] for label, some in runs.items()}
     return Found(rows, found.known)
+
+
+def faults(found: Found) -> Iterator[str]:
+    """A line for each kind of error of each method."""
+    for label, rows in found.rows.items():
+        errors = [row.error for row in rows if row.error]
+        for text in dict.fromkeys(errors):
+            yield f"{label}: {text} ({errors.count(text)} runs)"
 
 
 def _sizes(run: Run, entrant: Entrant) -> Sizes | None:

@@ -1,11 +1,10 @@
 """What the sections share: the settings of the command line, comparisons in one file, where figures come from."""
 
-import argparse
 import shlex
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 from graphrl.commands.cache import keep_compiled
 from graphrl.commands.runs_bar import runs_bar
@@ -14,8 +13,6 @@ from graphrl.compare.pool import share
 from graphrl.compare.report import provenance
 from graphrl.compare.runs import Row, Run, make_runs
 from graphrl.costs.problem import Problem
-from graphrl.errors import GraphrlError
-from graphrl.files import write_atomically
 from graphrl.graphs.datasets.families import sample
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.solvers.base import Budget
@@ -111,67 +108,3 @@ def origin(rows: Sequence[Row]) -> str:
 def command() -> str:
     """The command line that is running."""
     return shlex.join(["python", f"scripts/{Path(sys.argv[0]).name}", *sys.argv[1:]])
-
-
-def make_parser(
-    description: str, sections: Collection[str], times: str, methods: str, out: str
-) -> argparse.ArgumentParser:
-    """The options that every script of sections has.
-
-    Args:
-      description: for --help.
-      sections: names.
-      times, out: by default.
-      methods: what --methods is for.
-    """
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
-    parser.add_argument("--sections", default=",".join(sections), help="(default: all)")
-    parser.add_argument("--times", default=times, metavar="S,...", help=f"seconds of a run (default: {times})")
-    parser.add_argument("--methods", type=parse_names, metavar="M,...", help=methods)
-    parser.add_argument("--out", type=Path, default=Path(out), help=f"(default: {out})")
-    parser.add_argument("--retry", action="store_true", help="make again what failed before")
-    return parser
-
-
-def parse_arguments(parser: argparse.ArgumentParser, sections: Collection[str]) -> argparse.Namespace:
-    """What the command line says, `sections` as a list of some of the names."""
-    args = parser.parse_args()
-    args.sections = args.sections.split(",")
-    for name in args.sections:
-        if name not in sections:
-            parser.error(f"unknown section {name!r}: known are {', '.join(sections)}")
-    return args
-
-
-def parse_names(text: str) -> tuple[str, ...]:
-    """Names with commas between them."""
-    return tuple(text.split(","))
-
-
-def parse_times(text: str) -> tuple[float, ...]:
-    """The seconds of --times, ascending.
-
-    Raises:
-      GraphrlError: they are no numbers.
-    """
-    try:
-        return tuple(sorted(float(part) for part in text.split(",")))
-    except ValueError:
-        raise GraphrlError(f"--times {text}: must be numbers of seconds, as in 1,10,60") from None
-
-
-def write_section(path: Path, text: str) -> None:
-    """Writes a section's Markdown, whole or not at all, and prints it.
-
-    Raises:
-      GraphrlError: the file cannot be written.
-    """
-
-    def write(file: IO[str]) -> None:
-        file.write(text)
-
-    write_atomically(path, write)
-    print(f"written: {path}", file=sys.stderr)
-    print(text)

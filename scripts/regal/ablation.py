@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from opponents.estimates import estimate
 from opponents.settings import origin
 
 from graphrl.agents.regal.policy import Policy
@@ -21,7 +22,6 @@ from graphrl.graphs.padding import Sizes, common_sizes
 from graphrl.plan_plot import DPI, write_figure
 from graphrl.solvers.base import Budget
 from graphrl.training.metrics import read_metrics
-from regal.arithmetic import estimate
 from regal.policies import Trained
 from regal.settings import Settings
 from regal.tables import BASELINE, scores
@@ -47,11 +47,10 @@ def ablation(settings: Settings) -> Iterator[str]:
             [f"{rounds}", best, one.improvement.percent(True), one.gap.percent(), one.matched.percent()],
         )
     write_figure(_curves_figure(trained, settings), settings.out / f"{task}-training.png")
-    rows = [row for some in found.rows.values() for row in some]
     yield (
         f"## Rounds of messages: {problem_line(TASKS[task].problem)}\n\nThe best look at the held-out graphs of each "
         f"training, and {len(settings.unseen(task))} unseen graphs with {settings.evaluations:,} evaluations.\n\n"
-        f"{markdown(_HEADINGS, lines)}\n{origin(rows)}"
+        f"{markdown(_HEADINGS, lines)}\n{origin(found.asked)}"
     )
     yield _entropies(settings, task, max(trained), trained[max(trained)])
 

@@ -10,32 +10,14 @@ is too slow for more) is compared with each seed of the baseline.
 """
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from opponents.estimates import Estimate, estimate
 
 from graphrl.compare.runs import Case, Row
 from graphrl.compare.table import TIE, Best
-
-# two-sided 95% quantiles of Student's t by degrees of freedom, from 1 on
-_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
-_NORMAL = 1.960
-
-
-class Estimate(NamedTuple):
-    """A mean over seeds, and half of its 95% interval; None of a single seed."""
-
-    mean: float
-    half: float | None
-
-    def percent(self, sign: bool = False) -> str:
-        """As a table has it; both are fractions."""
-        if math.isnan(self.mean):
-            return "-"
-        text = f"{100 * self.mean:{'+' if sign else ''}.2f}%"
-        return text if self.half is None else f"{text} ± {100 * self.half:.2f}"
 
 
 class Score(NamedTuple):
@@ -60,17 +42,6 @@ class Score(NamedTuple):
     seconds: float
     failed: int
     runs: int
-
-
-def estimate(values: Sequence[float]) -> Estimate:
-    """Of one value a seed."""
-    if not values:
-        return Estimate(math.nan, None)
-    mean, freedom = math.fsum(values) / len(values), len(values) - 1
-    if freedom == 0:
-        return Estimate(mean, None)
-    quantile = _T[freedom - 1] if freedom <= len(_T) else _NORMAL
-    return Estimate(mean, quantile * statistics.stdev(values) / math.sqrt(len(values)))
 
 
 def score(rows: Sequence[Row], baseline: Sequence[Row], best: Mapping[Case, Best]) -> Score:

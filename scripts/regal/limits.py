@@ -30,7 +30,7 @@ def limits(settings: Settings) -> Iterator[str]:
         print(f"limits: {limit:,} evaluations", file=sys.stderr)
         found = settings.compared(task, [settings.entrant(task, label, Budget(limit)) for label in labels])
         by_limit[limit] = scores(found, reference.rows[BASELINE])
-        rows += [row for some in found.rows.values() for row in some]
+        rows += found.asked
     write_figure(_figure(by_limit, settings), settings.out / f"{task}-limits.png")
     headings = ["evaluations", *(f"{label}: {what}" for label in labels for what in ("improvement", "gap"))]
     lines = [

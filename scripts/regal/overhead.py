@@ -5,11 +5,11 @@ Both methods have run on graphs of the same padded size before, and what is comp
 
 import functools
 import statistics
-import time
 from collections.abc import Callable, Iterator
 
 import jax
 from opponents.settings import origin
+from opponents.timing import median_seconds
 
 from graphrl.agents.regal.policy import Policy
 from graphrl.cli import main as graphrl
@@ -29,7 +29,6 @@ GOAL = 0.15  # of BRKGA's time
 _LONG = (
     3600.0  # seconds: with a limit, though one that is never met, `graphrl.compare` compiles before the clock starts
 )
-_REPEATS = 5
 _ENVS = ("1,4,16,64", "128")  # environments at once, ops
 
 
@@ -48,18 +47,17 @@ def overhead(settings: Settings) -> Iterator[str]:
             file = settings.trained(task, LEARNED[label][1])[0].file
             policy = Policy.load(file)
             proposing = statistics.mean(_proposing(policy, graph) for graph in settings.unseen(task))
-            parts = [f"{1000 * part:.1f}" for part in (_median(functools.partial(Policy.load, file)), proposing)]
+            parts = [f"{1000 * part:.1f}" for part in (median_seconds(functools.partial(Policy.load, file)), proposing)]
         mean = statistics.mean(own.values())
         lines.append([label, f"{mean:.3f}", f"{100 * ratio:+.1f}%", *parts])
         if label == "regal":
             verdict = "met" if ratio < GOAL else "missed"
             told.append(f"REGAL takes {100 * ratio:.1f}% more time (goal: under {100 * GOAL:.0f}%: {verdict})")
     headings = ["method", "mean seconds", "over BRKGA's", "ms to read the policy", "ms to propose"]
-    rows = [row for some in found.rows.values() for row in some]
     yield (
         f"## Time of the proposals: {problem_line(TASKS[task].problem)}\n\n{len(settings.unseen(task))} unseen "
         f"graphs, {settings.evaluations:,} evaluations. The ratio is of sums over graphs and seeds.\n\n"
-        f"{markdown(headings, lines)}\n" + "".join(f"- {line}\n" for line in told) + f"\n{origin(rows)}"
+        f"{markdown(headings, lines)}\n" + "".join(f"- {line}\n" for line in told) + f"\n{origin(found.asked)}"
     )
 
 
@@ -83,15 +81,4 @@ def _seconds(rows: list[Row]) -> dict[tuple[str, int], float]:
 def _proposing(policy: Policy, graph: ComputationGraph) -> float:
     """Median seconds from a graph to its proposals, features and network."""
     sizes = common_sizes([graph])
-    return _median(lambda: jax.block_until_ready(policy.propose(instance(graph, sizes))))
-
-
-def _median(work: Callable[[], object]) -> float:
-    """Median seconds of something, once it is compiled."""
-    work()
-    taken = []
-    for _ in range(_REPEATS):
-        started = time.perf_counter()
-        work()
-        taken.append(time.perf_counter() - started)
-    return statistics.median(taken)
+    return median_seconds(lambda: jax.block_until_ready(policy.propose(instance(graph, sizes))))

@@ -1,27 +1,19 @@
-"""The policies that are measured: given as checkpoints, or trained here with one command for each seed.
+"""The policies that are measured: given as checkpoints, or trained here with one command for each seed."""
 
-Rows know a method by its name, checkpoint included. So each policy is copied to a file that is named after what it
-holds: another policy in the same folder is another method, and the same one elsewhere is not measured again.
-"""
-
-import hashlib
-import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import jax
+from opponents import training
 
 from graphrl.agents.regal.config import Encoder, RegalConfig
 from graphrl.agents.regal.policy import Policy
-from graphrl.cli import main as graphrl
 from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError
 from graphrl.files import shown
 from graphrl.graphs.datasets.sets import load_graphs
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.training.checkpoints import Checkpoints, find, read_info
+from graphrl.training.checkpoints import find, read_info
 from graphrl.training.metrics import FILE
 from regal.tasks import TASKS, Task
 
@@ -115,43 +107,22 @@ class Policies:
         return [one for one in found if one.policy.config.rounds == (most if rounds is None else rounds)]
 
     def _train(self, task: Task, encoder: Encoder, rounds: int, seed: int, folder: Path) -> Trained:
-        if not _done(folder):
-            problem = {key: getattr(task.problem, key) for key in ("objective", "devices", "transfer", "latency")}
-            problem["bandwidth"] = task.problem.bandwidth
-            settings = [
-                *(f"agent.problem.{key}={value}" for key, value in problem.items()),
-                f"agent.encoder={encoder}",
-                f"agent.rounds={rounds}",
-                *task.data(self._quick),
-                *(QUICK if self._quick else ()),
-                *self._settings,
-            ]
-            print(f"training {folder.name}", file=sys.stderr, flush=True)
-            words = [word for setting in settings for word in ("--set", setting)]
-            if graphrl(["train", "regal", "--out", str(folder), "--resume", "--seed", str(seed), *words]):
-                raise GraphrlError(f"training in {shown(folder)} has not come to its end: see above")
+        problem = {key: getattr(task.problem, key) for key in ("objective", "devices", "transfer", "latency")}
+        problem["bandwidth"] = task.problem.bandwidth
+        settings = [
+            *(f"agent.problem.{key}={value}" for key, value in problem.items()),
+            f"agent.encoder={encoder}",
+            f"agent.rounds={rounds}",
+            *task.data(self._quick),
+            *(QUICK if self._quick else ()),
+            *self._settings,
+        ]
+        training.train("regal", folder, seed, settings)
         return _trained(folder, self._folder)
-
-
-def _done(folder: Path) -> bool:
-    latest = Checkpoints(folder, 1).latest()
-    if latest is None:
-        return False
-    info = read_info(latest)
-    return info.step >= info.config["training"]["steps"]
 
 
 def _trained(path: Path, folder: Path) -> Trained:
     """A policy, copied to where rows find it."""
     policy = Policy.load(path)
-    digest = hashlib.sha256(repr(policy.config).encode())
-    for leaf in jax.tree.leaves(policy.params):
-        digest.update(leaf.tobytes())
-    file = folder / "policies" / f"{digest.hexdigest()[:16]}.msgpack"
-    if not file.exists():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        policy.save(file)
-    if any(sign in os.fspath(file) for sign in ",="):
-        raise GraphrlError(f"{shown(file)}: the path may not hold commas or equals signs: give another --out")
     runs = [place for place in (path, path.parent) if (place / FILE).is_file()] if path.is_dir() else []
-    return Trained(policy, file, runs[0] if runs else None)
+    return Trained(policy, training.kept(policy, folder), runs[0] if runs else None)

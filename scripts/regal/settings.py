@@ -1,17 +1,13 @@
 """What the sections share: the settings of the command line, and the methods that take part."""
 
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from opponents.settings import made
+from opponents.entrants import Entrant, Found, compared
 
 from graphrl.agents.regal.config import Encoder
-from graphrl.compare.pool import share
-from graphrl.compare.runs import Row, Run, make_runs
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.padding import Sizes
 from graphrl.solvers.base import Budget
 from regal.policies import Policies, Trained
 from regal.tasks import TASKS, unseen
@@ -24,37 +20,6 @@ LEARNED: dict[str, tuple[str, Encoder]] = {
     "gas": ("regal", "recurrent"),
 }
 ONCE = ("cp-sat", "list", "metis")  # methods that draw no numbers, or are slow: one seed is what they get by default
-
-
-class Entrant(NamedTuple):
-    """A line of a table.
-
-    Attributes:
-      label: what the table calls it.
-      methods: one a seed, from 0 on.
-      budget: of each run.
-    """
-
-    label: str
-    methods: Sequence[str]
-    budget: Budget
-
-
-class Found(NamedTuple):
-    """The rows of a table.
-
-    Attributes:
-      rows: by label; `method` is the label in each.
-      known: all other rows of the file.
-    """
-
-    rows: dict[str, list[Row]]
-    known: list[Row]
-
-    @property
-    def everything(self) -> list[Row]:
-        """What best known values may come from."""
-        return [*(row for rows in self.rows.values() for row in rows), *self.known]
 
 
 class Settings(NamedTuple):
@@ -127,28 +92,6 @@ class Settings(NamedTuple):
         Raises:
           Interrupted: Ctrl-C; what is done stays in the file.
         """
-        graphs = make_runs(
-            self.unseen(task), TASKS[task].problem, ["list"], [0], Budget(1), cores=share(self.processes)
+        return compared(
+            self.unseen(task), TASKS[task].problem, entrants, self.out, processes=self.processes, retry=self.retry
         )
-        runs = {
-            entrant.label: [
-                dataclasses.replace(run, method=method, seed=seed, budget=entrant.budget, sizes=_sizes(run, entrant))
-                for run in graphs
-                for seed, method in enumerate(entrant.methods)
-            ]
-            for entrant in entrants
-        }
-        place = {run.fingerprint: i for i, run in enumerate(graphs)}
-        # graph by graph, so that programs are compiled once a size
-        asked = sorted((run for some in runs.values() for run in some), key=lambda run: place[run.fingerprint])
-        found = made(asked, self.out, self.processes, self.retry)
-        by_key = {row.key: row for row in found.rows}
-        rows = {
-            label: [dataclasses.replace(by_key[run.key], method=label) for run in some] for label, some in runs.items()
-        }
-        return Found(rows, found.known)
-
-
-def _sizes(run: Run, entrant: Entrant) -> Sizes | None:
-    """As `make_runs`: under a budget in seconds padding would cost a method some of its time."""
-    return run.sizes if entrant.budget.seconds is None else None

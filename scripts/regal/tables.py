@@ -4,6 +4,7 @@ import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
+from opponents.entrants import Found, faults
 from opponents.settings import origin
 
 from graphrl.compare.pictures import histogram_figure
@@ -13,7 +14,7 @@ from graphrl.compare.table import best_known
 from graphrl.plan_plot import write_figure
 from graphrl.solvers.base import Budget
 from regal.arithmetic import Score, score
-from regal.settings import LEARNED, Found, Settings
+from regal.settings import LEARNED, Settings
 from regal.tasks import TASKS
 
 BASELINE = "brkga"
@@ -52,8 +53,8 @@ def table(settings: Settings, task: str) -> Iterator[str]:
         f"{settings.seeds} seed{'s' * (settings.seeds > 1)} of search and training, with 95% intervals if there are "
         "several. Seconds without compiling.",
         markdown(HEADINGS, [cells(label, one) for label, one in by_label.items()]).rstrip(),
-        "\n".join(f"- {line}" for line in [*_goals(task, by_label), *_faults(found)]),
-        origin([row for rows in found.rows.values() for row in rows]),
+        "\n".join(f"- {line}" for line in [*_goals(task, by_label), *faults(found)]),
+        origin(found.asked),
     ]
     yield f"## {known.title}: {problem_line(known.problem)}\n\n" + "\n\n".join(text for text in told if text)
 
@@ -105,11 +106,3 @@ def _wanted(value: float, least: float | None) -> str:
     if least is None:
         return ""
     return f" (goal: at least {100 * least:.0f}%: {'met' if value >= least else 'missed'})"
-
-
-def _faults(found: Found) -> Iterator[str]:
-    """A line for each kind of error of each method."""
-    for label, rows in found.rows.items():
-        errors = [row.error for row in rows if row.error]
-        for text in dict.fromkeys(errors):
-            yield f"{label}: {text} ({errors.count(text)} runs)"

@@ -30,7 +30,7 @@ def timed(settings: Settings) -> Iterator[str]:
         by_label = scores(found, reference.rows[BASELINE])
         columns.append(by_label)
         headings += [f"{seconds:g} s: {what}" for what in ("improvement", "gap")]
-        drawn += [row for rows in found.rows.values() for row in rows]
+        drawn += found.asked
         told += [f"- at {seconds:g} s {line}\n" for line in ahead(by_label, "regal+")]
     write_figure(quality_figure(drawn, found.known), settings.out / f"{task}-time.png")
     cells = [

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
-from opponents.entrants import Entrant, Found
+from opponents.entrants import Entrant, Found, faults
 from opponents.settings import origin
 
 from graphrl.compare.report import markdown
 from graphrl.plan_plot import DPI, write_figure
 from graphrl.training.metrics import read_metrics
-from topoformer.figures import Score, faults, scores, seconds_text, spread, verdict
+from topoformer.figures import Score, scores, seconds_text, spread, verdict
 from topoformer.policies import Trained
 from topoformer.settings import DECODED, ENDS, RANDOM, Settings
 

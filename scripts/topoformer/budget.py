@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
-from opponents.entrants import Entrant
+from opponents.entrants import Entrant, faults
 from opponents.settings import origin
 
 from graphrl.compare.report import markdown
@@ -14,7 +14,7 @@ from graphrl.errors import GraphrlError
 from graphrl.files import shown
 from graphrl.plan_plot import DPI, write_figure
 from graphrl.training.checkpoints import read_info
-from topoformer.figures import Score, faults, scores
+from topoformer.figures import Score, scores
 from topoformer.settings import DECODED, ENDS, RANDOM, Settings, played
 
 _SHOWN = {"greedy": "#117733", "sample": "#332288"}  # decoding -> colour

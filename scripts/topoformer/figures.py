@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 from opponents.entrants import Found
-from regal.arithmetic import Estimate, estimate
+from opponents.estimates import Estimate, estimate
 
 from graphrl.compare.runs import Row
 from graphrl.compare.table import improvements
@@ -77,14 +77,6 @@ def verdict(found: Found, label: str, reference: str) -> Iterator[str]:
             f"{label} against {reference}: {mean.percent(True)} on the mean of {graphs} graphs, "
             f"lower on {100 * lower:.0f}% of them"
         )
-
-
-def faults(found: Found) -> Iterator[str]:
-    """A line for each kind of error of each method."""
-    for label, rows in found.rows.items():
-        errors = [row.error for row in rows if row.error]
-        for text in dict.fromkeys(errors):
-            yield f"{label}: {text} ({errors.count(text)} runs)"
 
 
 def seconds_of(rows: Sequence[Row]) -> list[float]:

@@ -1,12 +1,12 @@
 """Seconds of one graph, part by part: what the network is shown, the network, and each way of decoding."""
 
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import jax
 from opponents.settings import command
+from opponents.timing import REPEATS, median_seconds, seconds
 
 from graphrl.agents.topoformer.network import priorities
 from graphrl.agents.topoformer.policy import Policy
@@ -21,7 +21,6 @@ from topoformer.settings import DECODED, ENDS, PROBLEM, Settings, played
 HEADINGS = ("ops", "graph to arrays", "network", *DECODED, "paper, greedy", "compiling greedy")
 PAPER = {500: 0.60, 1000: 1.19, 2000: 2.44}  # seconds on a V100, table 1
 GOAL = 2.44  # seconds, of the greedy order of 2,000 ops
-_REPEATS = 5
 
 
 class Measured(NamedTuple):
@@ -44,7 +43,7 @@ def inference(settings: Settings) -> Iterator[str]:
         paper = f"{PAPER[ops]:.2f}" if ops in PAPER else ""
         lines.append([f"{ops:,}", *(f"{seconds:.3g}" for seconds in taken), paper, f"{compiling:.1f}"])
     told = (
-        f"Seconds of one graph, medians of {_REPEATS}; network of {policy.config.layers} layers and width "
+        f"Seconds of one graph, medians of {REPEATS}; network of {policy.config.layers} layers and width "
         f"{policy.config.width}. Decodings are from a graph to its plan, everything included."
     )
     verdict = ""
@@ -59,11 +58,11 @@ def inference(settings: Settings) -> Iterator[str]:
 def _measured(graph: ComputationGraph, policy: Policy, settings: Settings) -> Measured:
     network = jax.jit(lambda batch: priorities(policy.config, policy.params, batch))
     batch = instances([graph])
-    first = _seconds(_playing(graph, DECODED["greedy"], settings), 1)
-    greedy, sampled, beam = (_seconds(_playing(graph, method, settings)) for method in DECODED.values())
+    first = seconds(_playing(graph, DECODED["greedy"], settings))
+    greedy, sampled, beam = (median_seconds(_playing(graph, method, settings)) for method in DECODED.values())
     return Measured(
-        _seconds(lambda: instances([graph])),
-        _seconds(lambda: jax.block_until_ready(network(batch))),
+        median_seconds(lambda: instances([graph])),
+        median_seconds(lambda: jax.block_until_ready(network(batch))),
         greedy,
         sampled,
         beam,
@@ -74,15 +73,3 @@ def _measured(graph: ComputationGraph, policy: Policy, settings: Settings) -> Me
 def _playing(graph: ComputationGraph, method: str, settings: Settings) -> Callable[[], object]:
     solver = find_solver(played(method, settings.policies.given))
     return lambda: solver(graph, PROBLEM, ENDS, 0)
-
-
-def _seconds(work: Callable[[], object], repeats: int = _REPEATS) -> float:
-    """Median of several calls, after one that may compile if there are several."""
-    if repeats > 1:
-        work()
-    taken = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        work()
-        taken.append(time.perf_counter() - started)
-    return statistics.median(taken)

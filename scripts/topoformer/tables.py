@@ -3,14 +3,14 @@
 import sys
 from collections.abc import Iterator
 
-from opponents.entrants import Found
+from opponents.entrants import Found, faults
 from opponents.settings import origin
 
 from graphrl.compare.report import markdown
 from graphrl.graphs.datasets import zoo
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan_plot import write_figure
-from topoformer.figures import Score, faults, picture, scores, seconds_text, verdict
+from topoformer.figures import Score, picture, scores, seconds_text, verdict
 from topoformer.settings import DECODED, DP, FAST, RANDOM, Settings
 
 HEADINGS = ("method", "gap from approx. DP", "paper", "against random 100", "seconds", "graphs", "failed")
