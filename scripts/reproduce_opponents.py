@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from opponents import annealing, optima, scale, tables
-from opponents.sections import make_parser, make_sections, parse_arguments, parse_times
+from opponents.sections import check_known, make_parser, make_sections, parse_arguments, parse_times
 from opponents.settings import Settings
 
 from graphrl.solvers import find_solver
@@ -74,9 +74,10 @@ def _settings(args: argparse.Namespace) -> Settings:
         args.retry,
         args.yardstick,
     )
-    for section in args.sections:
-        for method in found.among(SECTIONS[section][1]):
-            find_solver(method)
+    methods = [method for section in args.sections for method in SECTIONS[section][1]]
+    check_known("method", args.methods or (), dict.fromkeys(methods))
+    for method in found.among(methods):
+        find_solver(method)
     return found
 
 

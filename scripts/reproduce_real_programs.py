@@ -56,7 +56,6 @@ def _settings(args: argparse.Namespace) -> Settings:
     programs = None if args.programs is None else tuple(args.programs.split(","))
     for name in programs or ():
         parts(name)
-    args.out.mkdir(parents=True, exist_ok=True)
     comparisons = Comparisons(0, 0, times, args.methods, 1, 1, args.out, args.quick, args.retry, None)
     measurements = Measurements(args.out / "measured.jsonl", retry=args.retry)
     return Settings(programs, times, args.methods, args.out, args.quick, args.cheap, measurements, comparisons)

@@ -66,12 +66,9 @@ def _arguments() -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="of the first graph (default: 0)")
     parser.add_argument(
-        "--sizes",
-        type=parse_numbers,
-        default=(100, 500, 1000, 2000),
-        metavar="OPS,...",
+        "--sizes", type=parse_numbers, default=(100, 500, 1000, 2000), metavar="OPS,...",
         help="(default: 100,500,1000,2000)",
-    )
+    )  # fmt: skip
     parser.add_argument(
         "--ablation-sizes", type=parse_numbers, default=(100, 500), metavar="OPS,...", help="(default: 100,500)"
     )

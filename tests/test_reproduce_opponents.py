@@ -42,6 +42,8 @@ def test_tables_and_pictures(tmp_path: Path) -> None:
 def test_faults_are_one_line(tmp_path: Path) -> None:
     for arguments, fault in (
         (("--sections", "dogs"), "unknown section 'dogs'"),
+        (("--sections", "dags", "--methods", "list,cats"), "unknown method 'cats': known are auto, list, hlfet"),
+        (("--sections", "dags,layered", "--methods", "inductor"), "none of --methods takes part"),
         (("--sections", "dags", "--times", "soon"), "--times soon: must be numbers of seconds"),
     ):
         done = run(tmp_path, *arguments)

@@ -136,7 +136,7 @@ def test_policies_are_found_by_problem_network_and_rounds(tmp_path: Path, monkey
         Policies(tmp_path / "out", 1, [wrong], (), False)
 
 
-def test_who_runs_how_often_and_padded_to_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_runs_how_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Policies, settings = module("policies", monkeypatch).Policies, module("settings", monkeypatch)
     given = [saved(tmp_path / name, untrained(dataclasses.replace(CONFIG, width=width))) for name, width in SEEDS]
     some = settings.Settings(
@@ -149,9 +149,6 @@ def test_who_runs_how_often_and_padded_to_what(tmp_path: Path, monkeypatch: pyte
         label: len(some.entrant("synthetic", label, budget).methods) for label in ("brkga", "auto", "regal", "idrs")
     }
     assert seeds == {"brkga": 1, "auto": 2, "regal": 1, "idrs": 2}
-    (run, *_) = make_runs(GRAPHS, Problem("makespan", 2), ["list"], [0], budget, cores=1)
-    assert settings._sizes(run, some.entrant("synthetic", "list", budget)) == run.sizes is not None
-    assert settings._sizes(run, some.entrant("synthetic", "list", Budget(None, 1.0))) is None
 
 
 def test_entropy_of_actions(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -205,7 +205,8 @@ def test_faults_are_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     script = module("reproduce_topoformer", monkeypatch)
-    monkeypatch.setattr(script, "keep_compiled", lambda: None)  # it sets what the whole process has
+    sections = module("opponents.sections", monkeypatch)
+    monkeypatch.setattr(sections, "keep_compiled", lambda: None)  # it sets what the whole process has
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["reproduce_topoformer.py", *arguments.split(" ")])
     with pytest.raises(SystemExit) as exit:
@@ -216,7 +217,7 @@ def test_faults_are_one_line(
     assert "\n" not in told
 
 
-def test_slow_methods_get_the_first_graphs_and_rows_are_not_made_twice(
+def test_who_gets_which_graphs_padded_to_what_and_rows_are_not_made_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entrants = module("opponents.entrants", monkeypatch)
@@ -228,6 +229,9 @@ def test_slow_methods_get_the_first_graphs_and_rows_are_not_made_twice(
     assert [(row.method, row.seed) for row in found.rows["two seeds"]] == [("two seeds", 0), ("two seeds", 1)] * 3
     assert [row.fingerprint for row in found.rows["slow"]] == [found.rows["two seeds"][0].fingerprint]
     assert not [row.error for row in found.asked if row.error]
+    (run, *_) = make_runs(GRAPHS, Problem(), ["list"], [0], Budget(10), cores=1)
+    assert [entrants._sizes(run, one) for one in some] == [run.sizes, None]
+    assert run.sizes is not None
     again = entrants.compared(GRAPHS, Problem(), some[:1], tmp_path)
     assert again.rows["two seeds"] == found.rows["two seeds"]
     assert len(again.known) == 1

@@ -8,6 +8,7 @@ from graphrl.compare.pictures import histogram_figure, quality_figure
 from graphrl.compare.report import markdown, notes, problem_line, times_table
 from graphrl.compare.table import summarise
 from graphrl.costs.problem import Problem
+from graphrl.errors import GraphrlError
 from graphrl.graphs.datasets.families import sample
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan_plot import write_figure
@@ -54,7 +55,13 @@ def _table(
     problem: Problem,
     methods: Sequence[str],
 ) -> str:
-    """One table with a column a time; its pictures are written."""
+    """One table with a column a time; its pictures are written.
+
+    Raises:
+      GraphrlError: there are no methods.
+    """
+    if not methods:
+        raise GraphrlError(f"{title}: none of --methods takes part: leave out its section")
     print(title, file=sys.stderr)
     parts = [settings.compared(graphs, problem, methods, seconds) for seconds in settings.times]
     rows, known = [row for part in parts for row in part.rows], parts[-1].known

@@ -1,4 +1,4 @@
-"""Seconds of what is compiled at its first call."""
+"""How long work takes that is compiled at its first call."""
 
 import statistics
 import time
@@ -8,13 +8,13 @@ REPEATS = 5
 
 
 def median_seconds(work: Callable[[], object]) -> float:
-    """Median of `REPEATS` calls, after one that may compile."""
+    """Median seconds of `REPEATS` calls, after one that may compile."""
     work()
-    return statistics.median(seconds(work) for _ in range(REPEATS))
+    return statistics.median(spent(work) for _ in range(REPEATS))
 
 
-def seconds(work: Callable[[], object]) -> float:
-    """Of one call."""
+def spent(work: Callable[[], object]) -> float:
+    """Seconds of one call."""
     started = time.perf_counter()
     work()
     return time.perf_counter() - started

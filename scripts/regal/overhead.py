@@ -5,7 +5,7 @@ Both methods have run on graphs of the same padded size before, and what is comp
 
 import functools
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import jax
 from opponents.settings import origin

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import jax
 from opponents.settings import command
-from opponents.timing import REPEATS, median_seconds, seconds
+from opponents.timing import REPEATS, median_seconds, spent
 
 from graphrl.agents.topoformer.network import priorities
 from graphrl.agents.topoformer.policy import Policy
@@ -58,7 +58,7 @@ def inference(settings: Settings) -> Iterator[str]:
 def _measured(graph: ComputationGraph, policy: Policy, settings: Settings) -> Measured:
     network = jax.jit(lambda batch: priorities(policy.config, policy.params, batch))
     batch = instances([graph])
-    first = seconds(_playing(graph, DECODED["greedy"], settings))
+    first = spent(_playing(graph, DECODED["greedy"], settings))
     greedy, sampled, beam = (median_seconds(_playing(graph, method, settings)) for method in DECODED.values())
     return Measured(
         median_seconds(lambda: instances([graph])),
