@@ -23,10 +23,7 @@ class Spread:
     """
 
     def __init__(self, mesh: Mesh | None = None) -> None:
-        # not the default axis type: gathers on an array that is spread over an explicit axis are errors
-        self.mesh = (
-            jax.make_mesh((len(jax.devices()),), (AXIS,), (jax.sharding.AxisType.Auto,)) if mesh is None else mesh
-        )
+        self.mesh = _all_devices() if mesh is None else mesh
         self.copies = NamedSharding(self.mesh, PartitionSpec())
 
     @property

@@ -19,6 +19,10 @@ from graphrl.solvers.base import Budget, Progress
 from graphrl.solvers.one_pass import require_one_device
 
 MOST = 4096  # orders of a graph at once
+# Of annealing's eight chains so many start from learned orders, the others from its own. After 1 s, on 44 graphs of
+# 500 ops, two were 0.03% below plain annealing on the mean (the worst graph 0.4% above), four equal (3.8%), and all
+# eight 0.2% above on 20 of the graphs (3.3%).
+STARTS = 2
 
 
 def solve(
@@ -68,7 +72,8 @@ def solve_warm(
     checkpoint: str = "",
     sizes: Sizes | None = None,
 ) -> Plan:
-    """The `Solver` "topoformer+": annealing from the orders that the policy samples, for what is left of the budget.
+    """The `Solver` "topoformer+": annealing from the best orders that the policy samples, for what is left of the
+    budget.
 
     Args and errors: as `solve`.
 
@@ -82,7 +87,7 @@ def solve_warm(
     left = budget.less(best.evaluations, time.perf_counter() - started)
     if left is None:
         return best
-    plan = anneal(graph, problem, left, seed, progress, starts=tuple(made.orders))
+    plan = anneal(graph, problem, left, seed, progress, starts=tuple(made.orders[:STARTS]))
     return dataclasses.replace(
         plan,
         method="topoformer+",
@@ -105,8 +110,7 @@ def _chosen(checkpoint: str) -> Policy:
 
 
 class _Made(NamedTuple):
-    orders: np.ndarray  # [k, n] int64, ops
-    best: np.ndarray  # [n] int64, that of lowest peak
+    orders: np.ndarray  # [k, n] int64, ops; the one of lowest peak first
     evaluations: int
 
 
@@ -126,15 +130,16 @@ def _made(
     count = samples if budget.evaluations is None else min(samples, budget.evaluations)
     found = _chosen(checkpoint).rollout(instances([graph], sizes), decode, count, seed)  # type: ignore[arg-type]
     orders = np.asarray(found.order[0], np.int64)[:, : len(graph.ops)]
-    return _Made(orders, orders[np.asarray(found.peak[0]).argmin()], 1 if decode == "greedy" else count)
+    ranked = orders[np.argsort(np.asarray(found.peak[0]), kind="stable")]
+    return _Made(ranked, 1 if decode == "greedy" else count)
 
 
 def _plan(method: str, graph: ComputationGraph, problem: Problem, made: _Made, seed: int, started: float) -> Plan:
     return Plan.from_order(
         graph,
         problem,
-        np.zeros(len(made.best), np.int64),
-        made.best,
+        np.zeros(len(graph.ops), np.int64),
+        made.orders[0],
         method=method,
         seconds=time.perf_counter() - started,
         evaluations=made.evaluations,
