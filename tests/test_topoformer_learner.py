@@ -16,6 +16,8 @@ from graphrl.agents.topoformer.policy import Policy
 from graphrl.envs.ordering.instance import OrderingParams, instances
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.layered import layered
+from graphrl.training.config import as_dict, parsed
+from graphrl.training.config import updated as updated_settings
 
 SMALL = TopoformerConfig(layers=1, width=8, heads=1, head_width=4, samples=4, learning_rate=0.01, warmup=0)
 ROLLOUT = dataclasses.replace(SMALL, baseline="greedy-rollout")
@@ -126,6 +128,24 @@ def test_training_goes_on_from_a_policy(tmp_path: Path) -> None:
         Learner(dataclasses.replace(SMALL, start=str(tmp_path / "p"), width=16)).init(jax.random.key(0))
 
 
+def test_heads_of_each_graph_and_tied_ones_come_from_the_command_line() -> None:
+    def shape(*settings: str) -> tuple[int, ...]:
+        """Of the first layer's queries: width, heads that have parameters of their own, width of a head."""
+        config = updated_settings(SMALL, parsed(settings))
+        params = jax.eval_shape(functools.partial(Policy.initial, config), jax.random.key(0))
+        found: tuple[int, ...] = params["encoder"]["attention_0"]["query"]["kernel"].shape
+        return found
+
+    assert shape() == (8, 7, 4)
+    assert shape("heads=2,1,1,2,1,1,4") == (8, 12, 4)
+    assert shape("heads=2,1,1,2,1,1,4", "tied=true") == (8, 4, 4)
+    assert shape("heads=3", "encoder=topoformer-dag", "tied=true") == (8, 3, 4)
+    config = updated_settings(SMALL, parsed(["heads=2,1,1,2,0,1,4", "tied=true"]))
+    assert updated_settings(SMALL, as_dict(config)) == config  # as files of policies hold it
+    with pytest.raises(ProblemError, match="heads is 'two': must be an integer"):
+        shape("heads=two")
+
+
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
@@ -133,6 +153,9 @@ def test_training_goes_on_from_a_policy(tmp_path: Path) -> None:
         ({"samples": 1}, "samples is 1: must be an integer of at least 2"),
         ({"alpha": 0.0}, "alpha is 0.0: must be above 0"),
         ({"baseline": "mean"}, "baseline is 'mean': must be one of leave-one-out, greedy-rollout"),
+        ({"heads": 0}, "heads is 0: must be an integer of at least 1"),
+        ({"heads": (1, 2)}, r"heads are \(1, 2\): must be one number or 7, one for each graph of 'topoformer'"),
+        ({"heads": (1, 1, 1, 1, 1, 1, -1)}, "heads is -1: must be at least 0"),
         ({"encoder": "rnn"}, "encoder is 'rnn': must be one of topoformer, "),
     ],
 )

@@ -1,6 +1,8 @@
 """A policy of Topoformer as a method: its orders are orders, decoders and starts are what they say, refusals."""
 
 import functools
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -9,6 +11,7 @@ import pytest
 
 from graphrl.agents import digest
 from graphrl.agents.regal.policy import Policy as RegalPolicy
+from graphrl.agents.topoformer import solver
 from graphrl.agents.topoformer.config import PROBLEM, TopoformerConfig
 from graphrl.agents.topoformer.policy import Policy
 from graphrl.costs.problem import Problem
@@ -16,8 +19,9 @@ from graphrl.envs.ordering.instance import instances
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.padding import common_sizes
+from graphrl.plan import Plan
 from graphrl.solvers import find_solver, padded_to
-from graphrl.solvers.base import Budget
+from graphrl.solvers.base import Budget, Interrupted
 
 CONFIG = TopoformerConfig(layers=1, width=8, heads=1, head_width=4)
 GRAPH = layered(30, 1)
@@ -52,7 +56,7 @@ def test_every_order_of_a_decoder_is_counted_and_none_beyond_the_budget(saved: s
 def test_neither_padding_nor_company_changes_a_greedy_order(saved: str) -> None:
     other = layered(50, 2)
     solve, to = find_solver(f"topoformer:checkpoint={saved}"), common_sizes([GRAPH, other])
-    own, padded = (solver(GRAPH, PROBLEM, BUDGET, 0) for solver in (solve, padded_to(solve, to)))
+    own, padded = (method(GRAPH, PROBLEM, BUDGET, 0) for method in (solve, padded_to(solve, to)))
     assert to != common_sizes([GRAPH])
     assert padded.order == own.order
     together = untrained().rollout(instances([GRAPH, other], to), "greedy")
@@ -68,6 +72,41 @@ def test_annealing_from_learned_orders_is_no_worse_than_them(saved: str) -> None
     assert plan.evaluations > 2000
     assert plan.value <= learned.value
     assert (few.evaluations, few.order) == (16, learned.order)
+
+
+def test_progress_and_ctrl_c_count_what_both_halves_took(saved: str) -> None:
+    looks: list[tuple[int, float, Plan, float]] = []
+
+    def look(evaluations: int, seconds: float, plan: Callable[[], Plan], value: float) -> None:
+        looks.append((evaluations, seconds, plan(), value))
+        if len(looks) == 3:
+            raise KeyboardInterrupt
+
+    started = time.perf_counter()
+    with pytest.raises(Interrupted) as stop:
+        find_solver(f"topoformer+:checkpoint={saved}")(GRAPH, PROBLEM, Budget(evaluations=10**8), 4, look)
+    passed = time.perf_counter() - started
+    stop.value.plan.check(GRAPH)
+    assert stop.value.plan.order == looks[-1][2].order
+    first, _, last = looks
+    assert first[0] == 16 < last[0] == stop.value.plan.evaluations
+    assert first[1] < last[1] <= stop.value.plan.seconds <= passed
+    for evaluations, _, plan, value in [*looks, (last[0], 0.0, stop.value.plan, last[3])]:
+        assert (plan.method, plan.evaluations, plan.seed) == ("topoformer+", evaluations, 4)
+        assert plan.value == pytest.approx(value)
+        assert value <= first[3]
+
+
+def test_ctrl_c_before_annealing_has_a_plan_leaves_the_learned_one(saved: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*args: object, **more: object) -> Plan:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(solver, "anneal", stop)
+    with pytest.raises(Interrupted) as caught:
+        find_solver(f"topoformer+:checkpoint={saved}")(GRAPH, PROBLEM, BUDGET, 0)
+    learned = find_solver(f"topoformer:decode=sample,checkpoint={saved}")(GRAPH, PROBLEM, BUDGET, 0)
+    plan = caught.value.plan
+    assert (plan.method, plan.evaluations, plan.order) == ("topoformer+", 16, learned.order)
 
 
 def test_wrong_options_and_problems_are_one_line(saved: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

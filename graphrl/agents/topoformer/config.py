@@ -5,7 +5,7 @@ from typing import Literal, get_args
 
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
-from graphrl.networks.topological_attention import EncoderName
+from graphrl.networks.topological_attention import EncoderName, encoder
 
 Baseline = Literal["leave-one-out", "greedy-rollout"]
 Decoder = Literal["priorities", "autoregressive"]
@@ -25,8 +25,10 @@ class TopoformerConfig:
         again at every step, appendix B).
       layers: of attention.
       width: of all vectors and hidden layers.
-      heads: of each group of heads; a group attends to one of the encoder's graphs.
+      heads: on each of the encoder's graphs; or a number for each of them, some of which may be 0, in the order of
+        `topological_attention.GRAPHS`, as in agent.heads=2,1,1,2,1,1,4.
       head_width: of queries, keys and values.
+      tied: head k on every graph has the same parameters.
       alpha: standard deviation of a graph's priorities (eq. 17).
       precision: of the network's matrix products; priorities and parameters are float32 always.
       samples: orders drawn of each graph and update.
@@ -50,8 +52,9 @@ class TopoformerConfig:
     decoder: Decoder = "priorities"
     layers: int = 3
     width: int = 64
-    heads: int = 2
+    heads: int | tuple[int, ...] = 2
     head_width: int = 16
+    tied: bool = False
     alpha: float = 5.0
     precision: Precision = "float32"
     samples: int = 32
@@ -65,8 +68,12 @@ class TopoformerConfig:
     start: str = ""
 
     def __post_init__(self) -> None:
-        least = {"layers": 1, "width": 2, "heads": 1, "head_width": 1, "epoch": 1, "warmup": 0}
+        least = {"layers": 1, "width": 2, "head_width": 1, "epoch": 1, "warmup": 0}
         least["samples"] = 2 if self.baseline == "leave-one-out" else 1
+        if isinstance(self.heads, tuple):
+            encoder(self.encoder, heads=self.heads)  # refuses what does not fit the encoder's graphs
+        else:
+            least["heads"] = 1
         for name, low in least.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < low:
