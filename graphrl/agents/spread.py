@@ -10,9 +10,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from graphrl.errors import ProblemError
 
 AXIS = "graphs"
-# Adam's: gradients that cancel to rounding errors (below 1e-7; a gradient's elements are some 1e-4) must not become
-# steps of full length, which another order of summation, on other devices, would turn round.
-EPSILON = 1e-6
 
 
 class Spread:
@@ -82,11 +79,6 @@ class Spread:
         graphs = jax.tree.leaves(batch)[0].shape[0]
         if graphs % self.mesh.size:
             raise ProblemError(f"{graphs} graphs a batch: must be a multiple of the {self.mesh.size} devices")
-
-
-def length(gradient: Any) -> jax.Array:
-    """Of a gradient, all its arrays together: `[]` float32."""
-    return jnp.sqrt(sum(jnp.square(leaf).sum() for leaf in jax.tree.leaves(gradient)))
 
 
 def _all_devices() -> Mesh:

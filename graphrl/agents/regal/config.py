@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Literal, get_args
 
+from graphrl.agents.ranges import check_ranges
 from graphrl.agents.reinforce import Baseline
 from graphrl.costs.problem import Problem
 from graphrl.envs.proposal.coding import CodingName
@@ -63,18 +64,15 @@ class RegalConfig:
 
     def __post_init__(self) -> None:
         least = {"evaluations": 1, "rounds": 0, "width": 2, "actions": 1 if self.baseline == "learned" else 2}
-        for name, low in least.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < low:
-                raise ProblemError(f"{name} is {value!r}: must be an integer of at least {low}")
+        names = {"coding": CodingName, "genes": Genes, "encoder": Encoder, "baseline": Baseline}
+        check_ranges(
+            self,
+            least=least,
+            above_zero=("learning_rate", "gradient_norm", "clip"),
+            known={name: get_args(known) for name, known in names.items()},
+        )
         if self.encoder == "recurrent" and self.width % 2:
             raise ProblemError(f"width is {self.width}: must be even for a recurrent encoder, half for each direction")
-        for name in ("learning_rate", "gradient_norm", "clip"):
-            if not getattr(self, name) > 0:
-                raise ProblemError(f"{name} is {getattr(self, name)!r}: must be above 0")
         for name in ("preference", "entropy", "baseline_error"):
             if not getattr(self, name) >= 0:
                 raise ProblemError(f"{name} is {getattr(self, name)!r}: must be at least 0")
-        for name, known in (("coding", CodingName), ("genes", Genes), ("encoder", Encoder), ("baseline", Baseline)):
-            if getattr(self, name) not in get_args(known):
-                raise ProblemError(f"{name} is {getattr(self, name)!r}: must be one of {', '.join(get_args(known))}")

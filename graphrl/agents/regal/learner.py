@@ -7,17 +7,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax.sharding import Mesh
 
-from graphrl.agents import reinforce
+from graphrl.agents import descent, reinforce
 from graphrl.agents.regal.config import RegalConfig
 from graphrl.agents.regal.network import networks
 from graphrl.agents.regal.policy import Policy, smallest
-from graphrl.agents.spread import EPSILON, Spread, length
+from graphrl.agents.spread import Spread
 from graphrl.envs.proposal.env import ProposalEnv, observe
 from graphrl.envs.proposal.instance import ProposalParams
-from graphrl.errors import ProblemError
 
 
 class LearnerState(NamedTuple):
@@ -46,9 +44,7 @@ class Learner:
         self._spread = Spread(mesh)
         self._networks = networks(config)
         self._env = ProposalEnv(config.problem, config.evaluations, config.parameters, config.coding)
-        self._optimiser = optax.chain(
-            optax.clip_by_global_norm(config.gradient_norm), optax.adam(config.learning_rate, eps=EPSILON)
-        )
+        self._optimiser = descent.optimiser(config.learning_rate, config.gradient_norm)
         self._weights = reinforce.Weights(config.baseline, config.entropy, config.baseline_error, config.clip)
         self._first = self._spread.alike(self._init)
         self._update = self._spread.jitted(self._local_update, donate=True)
@@ -61,13 +57,11 @@ class Learner:
           GraphrlError: `config.start` cannot be read.
           ProblemError: it is the policy of another network.
         """
-        state, start = self._first(key), self.config.start
-        if not start:
+        state: LearnerState = self._first(key)
+        if not self.config.start:
             return state
-        policy = Policy.load(start).params
-        if not Policy.fits(policy, self.config):
-            raise ProblemError(f"agent.start={start} has another network: rounds, width, coding, devices must be equal")
-        return state._replace(params=state.params | {"policy": jax.device_put(policy, self._spread.copies)})
+        policy = descent.start_params(Policy, self.config, self._spread, "rounds, width, coding, devices")
+        return state._replace(params=state.params | {"policy": policy})
 
     def update(
         self, state: LearnerState, key: jax.Array, batch: ProposalParams
@@ -119,12 +113,11 @@ class Learner:
         keys = self._spread.keys(key, batch.nodes.shape[0])
         tried = jax.vmap(functools.partial(self._try, state.params["policy"]))(keys, batch)
         gradient, metrics = jax.grad(self._loss, has_aux=True)(state.params, *tried)
-        gradient = jax.lax.psum(gradient, self._spread.axis)
-        with jax.numpy_dtype_promotion("standard"):  # Optax raises floats to the power of its integer count
-            updates, optimiser = self._optimiser.update(gradient, state.optimiser, state.params)
+        params, optimiser, metrics["gradient_norm"] = descent.descend(
+            self._optimiser, gradient, state.optimiser, state.params, self._spread.axis
+        )
         metrics["improvement"] = 100 * (1 + metrics["reward"])
-        metrics["gradient_norm"] = length(gradient)
-        return LearnerState(optax.apply_updates(state.params, updates), optimiser, state.step + 1), metrics
+        return LearnerState(params, optimiser, state.step + 1), metrics
 
     def _try(self, params: Any, key: jax.Array, graph: ProposalParams) -> tuple[Any, jax.Array, jax.Array]:
         """Samples actions for one graph: its observation, actions `[a, n, d + 1, ...]` and rewards `[a]`."""

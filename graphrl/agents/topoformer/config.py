@@ -3,8 +3,8 @@
 import dataclasses
 from typing import Literal, get_args
 
+from graphrl.agents.ranges import check_ranges
 from graphrl.costs.problem import Problem
-from graphrl.errors import ProblemError
 from graphrl.networks.topological_attention import EncoderName, encoder
 
 Baseline = Literal["leave-one-out", "greedy-rollout"]
@@ -70,25 +70,17 @@ class TopoformerConfig:
     def __post_init__(self) -> None:
         least = {"layers": 1, "width": 2, "head_width": 1, "epoch": 1, "warmup": 0}
         least["samples"] = 2 if self.baseline == "leave-one-out" else 1
+        if not isinstance(self.heads, tuple):
+            least["heads"] = 1
+        names = {"encoder": EncoderName, "decoder": Decoder, "baseline": Baseline, "precision": Precision}
+        check_ranges(
+            self,
+            least=least,
+            above_zero=("alpha", "learning_rate", "decay", "gradient_norm", "clip"),
+            known={name: get_args(known) for name, known in names.items()},
+        )
         if isinstance(self.heads, tuple):
             encoder(self.encoder, heads=self.heads)  # refuses what does not fit the encoder's graphs
-        else:
-            least["heads"] = 1
-        for name, low in least.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < low:
-                raise ProblemError(f"{name} is {value!r}: must be an integer of at least {low}")
-        for name in ("alpha", "learning_rate", "decay", "gradient_norm", "clip"):
-            if not getattr(self, name) > 0:
-                raise ProblemError(f"{name} is {getattr(self, name)!r}: must be above 0")
-        for name, known in (
-            ("encoder", EncoderName),
-            ("decoder", Decoder),
-            ("baseline", Baseline),
-            ("precision", Precision),
-        ):
-            if getattr(self, name) not in get_args(known):
-                raise ProblemError(f"{name} is {getattr(self, name)!r}: must be one of {', '.join(get_args(known))}")
 
     @property
     def problem(self) -> Problem:

@@ -8,15 +8,14 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from graphrl.agents import reinforce
-from graphrl.agents.spread import EPSILON, Spread, length
+from graphrl.agents import descent, reinforce
+from graphrl.agents.spread import Spread
 from graphrl.agents.topoformer.config import PROBLEM, TopoformerConfig
 from graphrl.agents.topoformer.network import orders
 from graphrl.agents.topoformer.policy import Policy
 from graphrl.costs.evaluate import evaluate
 from graphrl.envs.ordering.instance import OrderingParams
 from graphrl.envs.ordering.orders import on_one_device
-from graphrl.errors import ProblemError
 from graphrl.graphs.padding import PaddedGraph
 
 RANDOM = 100  # orders by random priorities, whose best is what a policy is measured by: the paper's "random order"
@@ -54,9 +53,7 @@ class Learner:
     def __init__(self, config: TopoformerConfig, mesh: Mesh | None = None) -> None:
         self.config = config
         self._spread = Spread(mesh)
-        self._optimiser = optax.chain(
-            optax.clip_by_global_norm(config.gradient_norm), optax.adam(_learning_rate(config), eps=EPSILON)
-        )
+        self._optimiser = descent.optimiser(_learning_rate(config), config.gradient_norm)
         self._first = self._spread.alike(self._init)
         self._update = self._spread.jitted(self._local_update, donate=True)
         self._evaluate = self._spread.jitted(self._local_evaluate)
@@ -68,12 +65,10 @@ class Learner:
           GraphrlError: `config.start` cannot be read.
           ProblemError: it is the policy of another network.
         """
-        state, start = self._first(key), self.config.start
-        if start:
-            policy = Policy.load(start).params
-            if not Policy.fits(policy, self.config):
-                raise ProblemError(f"agent.start={start} has another network: encoder and sizes must be equal")
-            state = state._replace(params={"policy": jax.device_put(policy, self._spread.copies)})
+        state: LearnerState = self._first(key)
+        if self.config.start:
+            policy = descent.start_params(Policy, self.config, self._spread, "encoder and sizes")
+            state = state._replace(params={"policy": policy})
         return self._with_baseline(state, LOWEST)
 
     def update(
@@ -131,11 +126,9 @@ class Learner:
         """`update` on one device of the mesh: its graphs."""
         keys = self._spread.keys(key, batch.nodes.shape[0])
         gradient, metrics = jax.grad(self._loss, has_aux=True)(state.params, state.baseline, keys, batch)
-        gradient = jax.lax.psum(gradient, self._spread.axis)
-        with jax.numpy_dtype_promotion("standard"):  # Optax raises floats to the power of its integer count
-            updates, optimiser = self._optimiser.update(gradient, state.optimiser, state.params)
-        metrics["gradient_norm"] = length(gradient)
-        params = optax.apply_updates(state.params, updates)
+        params, optimiser, metrics["gradient_norm"] = descent.descend(
+            self._optimiser, gradient, state.optimiser, state.params, self._spread.axis
+        )
         return state._replace(params=params, optimiser=optimiser, step=state.step + 1), metrics
 
     def _loss(
