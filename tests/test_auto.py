@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from test_optimize import TINY, tangle
+from test_optimize import tangle
+from worked_example import TINY
 
 import graphrl
 from graphrl.costs.problem import Problem
