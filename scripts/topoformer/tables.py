@@ -82,7 +82,8 @@ def real_data(quick: bool) -> list[str]:
         entries = sorted((entry.ops, entry.name) for entry in zoo.select(f"hlo/training/{words}"))
         names = [name for ops, name in entries if ops <= TRAIN_OPS]
         sets[name] = ",".join(zoo.PREFIX + program for program in names[: 2 if quick else None])
-    return [*(f"data.{name}={text}" for name, text in sets.items()), "data.fresh=false", "data.augment=true"]
+    few = ("data.graphs=2", "data.buckets=2")  # as many as the programs for validation, of which there are two
+    return [*(f"data.{name}={text}" for name, text in sets.items()), "data.fresh=false", "data.augment=true", *few]
 
 
 def _table(title: str, told: str, found: Found, by_label: dict[str, Score], paper: dict[str, str]) -> str:
