@@ -5,6 +5,7 @@ import functools
 import hashlib
 import json
 import os
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -25,8 +26,8 @@ C = TypeVar("C")
 
 
 @dataclasses.dataclass(frozen=True)
-class Policy(Generic[C]):
-    """A policy network with its parameters. An agent's own says what they are by what stands below the attributes.
+class Policy(ABC, Generic[C]):
+    """A policy network with its parameters. An agent's own class says what its network is: the abstract members.
 
     Attributes:
       config: of the learner that made it.
@@ -42,14 +43,14 @@ class Policy(Generic[C]):
     defaults: ClassVar[Path]  # the folder of the policies that the package ships, see `default`
 
     @staticmethod
+    @abstractmethod
     def settings() -> Any:
         """The default settings of the agent's learner."""
-        raise NotImplementedError
 
     @staticmethod
+    @abstractmethod
     def initial(config: Any, key: jax.Array) -> Any:
         """Parameters of the policy network before any training."""
-        raise NotImplementedError
 
     @functools.cached_property
     def digest(self) -> str:
@@ -90,7 +91,7 @@ class Policy(Generic[C]):
         except (OSError, ValueError):
             return cls._of_file(path)  # which says what is wrong
         stamp = state.st_mtime_ns, state.st_ino, state.st_size
-        known: Self = _remembered(cls, found.absolute(), is_folder, stamp)  # type: ignore[arg-type]  # classes hash
+        known: Self = _remembered(cls, found.absolute(), is_folder, stamp)
         return known
 
     @classmethod

@@ -46,7 +46,7 @@ class Orders(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class OneCall:
+class NonAutoregressiveOrders:
     """`Orders` by priorities `[g, n]` (section 4.2)."""
 
     graph: PaddedGraph
@@ -70,7 +70,7 @@ class OneCall:
 
 
 @dataclasses.dataclass(frozen=True)
-class EveryStep:
+class AutoregressiveOrders:
     """`Orders` by a network that is asked at every step (appendix B)."""
 
     graph: PaddedGraph
@@ -111,19 +111,19 @@ def orders(config: TopoformerConfig, params: Any, batch: OrderingParams) -> Orde
     if config.decoder == "autoregressive":
         network = _stepwise(config)
         prepared = _mapped(functools.partial(network.prepare, params), batch)
-        return EveryStep(batch.graph, network, params, prepared)
-    return OneCall(batch.graph, priorities(config, params, batch))
+        return AutoregressiveOrders(batch.graph, network, params, prepared)
+    return NonAutoregressiveOrders(batch.graph, priorities(config, params, batch))
 
 
 def priorities(config: TopoformerConfig, params: Any, batch: OrderingParams) -> jax.Array:
     """Priorities `[g, n]` float32 of a batch of instances; for the decoder "priorities"."""
-    found: jax.Array = _mapped(functools.partial(_one_call(config).apply, params), batch)
+    found: jax.Array = _mapped(functools.partial(_non_autoregressive(config).apply, params), batch)
     return found
 
 
 def initial(config: TopoformerConfig, key: jax.Array, params: OrderingParams) -> Any:
     """Parameters before any training, made with any one instance."""
-    network = _stepwise(config) if config.decoder == "autoregressive" else _one_call(config)
+    network = _stepwise(config) if config.decoder == "autoregressive" else _non_autoregressive(config)
     return network.init(key, _observe(params))
 
 
@@ -142,7 +142,7 @@ def _observe(params: OrderingParams) -> Seen:
     return Seen(jnp.asarray(params.nodes), jnp.asarray(params.relation), mask)
 
 
-def _one_call(config: TopoformerConfig) -> Network:
+def _non_autoregressive(config: TopoformerConfig) -> Network:
     return network(Priorities(encoder=_encoder(config), width=config.width, alpha=config.alpha))
 
 
