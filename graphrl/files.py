@@ -79,6 +79,24 @@ def cache_folder(name: str) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "graphrl" / name
 
 
+def make_folder(path: str | os.PathLike[str]) -> Path:
+    """The folder of this path, made with those around it if there is none.
+
+    Raises:
+      GraphrlError: it is a file, or cannot be made.
+    """
+    folder = Path(path)
+    try:
+        if not os.fspath(path):
+            raise ValueError("it is no name of a folder")
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise GraphrlError(f"cannot write into {shown(path)}: it is a file, and must be a folder") from None
+    except (OSError, ValueError) as error:
+        raise GraphrlError(f"cannot make the folder {shown(path)}: {_reason(error)}") from None
+    return folder
+
+
 def write_atomically(path: str | os.PathLike[str], write: Callable[[IO[Any]], object], *, binary: bool = False) -> None:
     """Writes a file whole or not at all: `write` gets a temporary file in the same folder, which then takes its place.
 

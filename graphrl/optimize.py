@@ -9,10 +9,8 @@ from typing import Any
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Objective, Problem, Transfer
 from graphrl.errors import ProblemError
-from graphrl.graphs.datasets import zoo
-from graphrl.graphs.datasets.sets import is_zoo
+from graphrl.graphs.datasets.sets import load_graph
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.readers import read_graph
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip
 from graphrl.plan import Plan
 from graphrl.solvers import find_solver
@@ -46,7 +44,8 @@ def optimize(
 
     Args:
       model: a graph, the path of a file that `read_graph` knows (graph JSON, ONNX, compiled HLO, CostGraphDef, STG), a
-        JAX function, or a program of the model zoo by name, as in "zoo:efficientnetb0/training/b8/hlo".
+        JAX function, or a name: a program of the model zoo, as in "zoo:efficientnetb0/training/b8/hlo", or a set of one
+        generated graph, as in "layered:200" (see `datasets.sets.load_graph`).
       *args: for a function only: its arguments, arrays or `jax.ShapeDtypeStruct`s; it is traced, not run.
       objective: "peak_memory" (bytes of the fullest device) or "makespan" (seconds).
       devices: number of identical devices.
@@ -99,10 +98,8 @@ def model_graph(
         )
     if isinstance(model, ComputationGraph):
         return model
-    if is_zoo(model):
-        return zoo.load(str(model).removeprefix(zoo.PREFIX)).graph
     if isinstance(model, str | os.PathLike):
-        return read_graph(model, chip=chip, dims=dims)
+        return load_graph(model, chip=chip, dims=dims)
     if not is_function:
         raise ProblemError(f"model is of type {type(model).__name__}: must be a graph, a path or a JAX function")
     from graphrl.graphs.readers.jaxpr import from_jax

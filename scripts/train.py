@@ -27,7 +27,7 @@ from graphrl.compare.report import print_tables
 from graphrl.compare.runs import Row, Run, make_runs
 from graphrl.compare.store import json_lines
 from graphrl.costs.bounds import lower_bound
-from graphrl.envs.proposal.instance import instance, instances
+from graphrl.envs.proposal.instance import instances
 from graphrl.files import write_atomically
 from graphrl.graphs.datasets.sets import load_graphs
 from graphrl.graphs.graph import ComputationGraph
@@ -97,7 +97,7 @@ def search(runs: Sequence[Run], parameters: Parameters, policy: Policy | None) -
     sizes = common_sizes(graphs)
     with compile_clock() as compiling:
         started = time.perf_counter()
-        proposals = None if policy is None else stacked([policy.propose(instance(graph, sizes)) for graph in graphs])
+        proposals = None if policy is None else stacked([policy.propose(graph, sizes) for graph in graphs])
         keys = jnp.stack([jax.random.key(run.seed) for run in runs])
         genes, _ = run_batch(keys, instances(graphs, sizes).graph, problem, parameters, budget, proposals)
         found = np.asarray(genes)

@@ -1,20 +1,17 @@
 """Approximate dynamic programming ("beam"): exact where nothing is cut, valid and repeatable always."""
 
 import dataclasses
-import time
 from collections.abc import Callable
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import random_graphs
-import search_graphs
+from beam_searches import ANY, ONE, scaled
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from search_graphs import random_dag
 
 from graphrl.costs.bounds import lower_bound
-from graphrl.costs.exact import evaluate
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.known_peak import KnownPeak
@@ -22,17 +19,8 @@ from graphrl.graphs.datasets.layered import Layered, layered
 from graphrl.graphs.datasets.series_parallel import series_parallel
 from graphrl.graphs.datasets.trees import in_tree, out_tree
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
-from graphrl.plan import Plan
-from graphrl.solvers.base import Budget, Interrupted
-from graphrl.solvers.beam import cuts, program, solve
-from graphrl.solvers.beam.collapse import least_of_equals
-from graphrl.solvers.beam.keys import LAST, Keys
-from graphrl.solvers.beam.model import model
+from graphrl.solvers.beam import solve
 from graphrl.solvers.flow import Flow
-from graphrl.solvers.memory_orders import greedy
-
-ONE = Problem()
-ANY = Budget(evaluations=2**31 - 1)
 
 
 def least_peak(graph: ComputationGraph) -> int:
@@ -67,20 +55,6 @@ def least_peak_of_sets(graph: ComputationGraph) -> int:
     return best[frozenset(range(flow.num_ops))]
 
 
-def dag(seed: int, ops: int) -> ComputationGraph:
-    return search_graphs.random_dag(seed, ops)
-
-
-def scaled(graph: ComputationGraph, by: int) -> ComputationGraph:
-    """The graph with all bytes multiplied."""
-
-    def op(op: Op) -> Op:
-        outputs = tuple(dataclasses.replace(t, bytes=t.bytes * by) for t in op.outputs)
-        return dataclasses.replace(op, outputs=outputs, workspace_bytes=op.workspace_bytes * by)
-
-    return dataclasses.replace(graph, ops=tuple(map(op, graph.ops)))
-
-
 @given(st.data(), st.sampled_from(["random", "live"]), st.booleans())
 @settings(max_examples=40)
 def test_is_optimal_where_nothing_is_cut(data: st.DataObject, tie: str, weights: bool) -> None:
@@ -103,13 +77,13 @@ def test_is_optimal_where_nothing_is_cut(data: st.DataObject, tie: str, weights:
 @pytest.mark.parametrize(("rank", "tie"), [("peak", "random"), ("peak", "live"), ("live", "random")])
 def test_agrees_with_dynamic_programming_over_sets(rank: str, tie: str) -> None:
     for seed in range(12):
-        graph = dag(seed, 14)
+        graph = random_dag(seed, 14)
         plan = solve(graph, ONE, ANY, seed, width=256, rank=rank, tie=tie)
         assert plan.value == plan.bound == least_peak_of_sets(graph)
 
 
 def test_sizes_that_do_not_fit_in_32_bits() -> None:
-    graph = dag(3, 14)
+    graph = random_dag(3, 14)
     exact = scaled(graph, 2**40 + 1)  # a common divisor
     assert solve(exact, ONE, ANY, 0, width=256).value == least_peak_of_sets(exact)
     first, *others = scaled(graph, 10**12).ops
@@ -138,7 +112,7 @@ def test_hub_with_many_readers_and_many_inputs() -> None:
 
 def test_says_that_it_is_optimal_only_if_it_is() -> None:
     for seed in range(30):
-        graph = dag(seed, 14)
+        graph = random_dag(seed, 14)
         plan = solve(graph, ONE, ANY, seed, width=8)
         plan.check(graph)
         best = least_peak_of_sets(graph)
@@ -159,61 +133,8 @@ def test_same_seed_same_plan() -> None:
     assert first.order != other.order
 
 
-@pytest.mark.parametrize("rank", ["peak", "live"])
-def test_keeps_to_the_time_and_always_has_a_plan(rank: str) -> None:
-    graph = layered(100, 0)
-    solve(graph, ONE, Budget(seconds=1e-3), 0, width=64, rank=rank)  # compiles
-    began = time.perf_counter()
-    plan = solve(graph, ONE, Budget(seconds=1e-3), 0, width=64, rank=rank)
-    assert time.perf_counter() - began < 1
-    plan.check(graph)
-    assert plan.bound is None
-
-
-def test_evaluations_limit_the_width() -> None:
-    graph = layered(100, 0)
-    plan = solve(graph, ONE, Budget(evaluations=64), 0)
-    assert plan.evaluations == 64
-    assert plan.order == solve(graph, ONE, ANY, 0, width=64).order
-
-
-@pytest.mark.parametrize("rank", ["peak", "live"])
-def test_evaluations_limit_all_beams_together(rank: str) -> None:
-    graph = layered(100, 0)  # small: a beam of 256 comes first
-    plan = solve(graph, ONE, Budget(evaluations=600), 0, rank=rank)
-    assert 256 < plan.evaluations <= 600
-
-
-@pytest.fixture
-def talkative(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reports after every step."""
-    for module in ("watch", "beam.search"):
-        monkeypatch.setattr(f"graphrl.solvers.{module}.REPORT_SECONDS", 0.0)
-
-
-@pytest.mark.usefixtures("talkative")
-def test_interrupted_it_has_a_plan() -> None:
-    def stop(evaluations: int, seconds: float, plan: Callable[[], Plan], value: float) -> None:
-        if evaluations >= 32:
-            raise KeyboardInterrupt
-
-    graph = layered(100, 0)
-    with pytest.raises(Interrupted) as caught:
-        solve(graph, ONE, ANY, 0, stop, width=64)
-    caught.value.plan.check(graph)
-
-
-@pytest.mark.usefixtures("talkative")
-def test_progress_shows_plans_and_changes_nothing() -> None:
-    graph, seen = layered(100, 0), list[Plan]()
-    plan = solve(graph, ONE, ANY, 0, lambda evaluations, seconds, plan, value: seen.append(plan()), width=64)
-    assert len(seen) > 90
-    seen[0].check(graph)
-    assert plan.order == solve(graph, ONE, ANY, 0, width=64).order
-
-
 def test_makespan_is_the_same_in_every_order() -> None:
-    graph = dag(0, 14)
+    graph = random_dag(0, 14)
     plan = solve(graph, Problem("makespan"), ANY, 0)
     assert plan.bound is None
     assert plan.peak_memory[0] == least_peak_of_sets(graph)
@@ -230,80 +151,9 @@ def test_makespan_is_the_same_in_every_order() -> None:
 )
 def test_options_out_of_range(options: dict[str, object], message: str) -> None:
     with pytest.raises(ProblemError, match=message):
-        solve(dag(0, 14), ONE, ANY, 0, **options)  # type: ignore[arg-type]
+        solve(random_dag(0, 14), ONE, ANY, 0, **options)  # type: ignore[arg-type]
 
 
 def test_one_device_only() -> None:
     with pytest.raises(ProblemError, match="devices must be 1, and is 2"):
-        solve(dag(0, 14), Problem(devices=2), ANY, 0)
-
-
-def test_what_does_not_fit_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphrl.solvers.beam.search._memory_bytes", lambda: 2**30)
-    with pytest.raises(ProblemError, match=r"width must be at most (\d+)") as caught:
-        solve(layered(500, 0), ONE, ANY, 0, width=2**20)
-    fits = int(str(caught.value).split()[-1])
-    assert 10_000 < fits < 2**20
-
-
-def test_graphs_of_a_bucket_share_a_program() -> None:
-    solve(dag(0, 14), ONE, ANY, 0, width=8)
-    known = program.advance._cache_size()  # type: ignore[attr-defined]
-    for ops in (3, 20, 32):
-        solve(dag(1, ops), ONE, ANY, 0, width=8)
-    assert program.advance._cache_size() == known  # type: ignore[attr-defined]
-
-
-def test_greedy_goes_on_from_any_start() -> None:
-    flow = Flow(layered(60, 0))
-    whole = greedy(flow)
-    assert all(greedy(flow, whole[:k]) == whole for k in (0, 1, 59, 60))
-    for seed in range(20):
-        start = np.random.default_rng(seed).integers(1, 60)
-        order = greedy(flow, flow.topological[:start])
-        assert order[:start] == flow.topological[:start]
-        evaluate(flow.graph, ONE, np.zeros(60, np.int64), np.array(order))  # checks that the order is valid
-
-
-@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9), st.booleans()), min_size=1, max_size=60))
-def test_equal_sets_become_one(candidates: list[tuple[int, int, bool]]) -> None:
-    names, peak, real = (np.array(column) for column in zip(*candidates, strict=True))
-    size = 60 - len(names)  # one shape: one program
-    hashes = np.random.default_rng(0).integers(0, 2**32, (2, 5), dtype=np.uint32)[:, np.pad(names, (0, size))]
-    kept = np.asarray(
-        jax.jit(least_of_equals)(
-            jnp.asarray(hashes), jnp.asarray(np.pad(peak, (0, size)), jnp.int32), jnp.asarray(np.pad(real, (0, size)))
-        )
-    )[: len(names)]
-    assert all(real[kept])
-    assert sorted(names[kept].tolist()) == sorted(set(names[real].tolist()))
-    assert all(peak[i] == min(peak[(names == names[i]) & real]) for i in np.flatnonzero(kept))
-
-
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=40, max_size=40), st.integers(1, 45))
-def test_cut_is_the_first_with_enough_before_it(keys: list[tuple[int, int]], goal: int) -> None:
-    first, second = np.array(keys).T
-    cut = jax.jit(cuts.cut_after)(Keys(jnp.int32(first), jnp.uint32(second), jnp.int32(first)), jnp.int32(goal))
-    found = int(cut.first), int(cut.second)
-    assert found == (sorted(keys)[goal - 1] if goal <= 40 else (LAST - 1, 2**32 - 1))
-
-
-@given(st.integers(0, 2**32 - 1), st.sampled_from([1, 5]), st.floats(0, 1))
-@settings(max_examples=30)
-def test_members_of_sets(seed: int, words: int, density: float) -> None:
-    ran = np.random.default_rng(seed).random((7, 32 * words)) < density
-    sets = (ran.reshape(7, words, 32) << np.arange(32)).sum(-1).astype(np.uint32)
-    state, op, count = jax.jit(cuts.members, static_argnums=1)(jnp.asarray(sets.T), 100)
-    expected = np.argwhere(ran)[:100]
-    assert int(count) == ran.sum()
-    found = np.stack([np.asarray(state), np.asarray(op)], 1)
-    np.testing.assert_array_equal(found[: len(expected)], expected)
-
-
-def test_units_leave_nothing_out() -> None:
-    flow = Flow(scaled(dag(0, 14), 3 * 2**34))
-    made = model(flow, 0)
-    assert made.unit % (3 * 2**34) == 0
-    assert np.asarray(made.tables.allocated).sum() * made.unit == sum(flow.size) + sum(
-        flow.graph.arrays.workspace_bytes.tolist()
-    )
+        solve(random_dag(0, 14), Problem(devices=2), ANY, 0)

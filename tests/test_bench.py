@@ -155,13 +155,19 @@ def test_command_measures_environments(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "fault"),
     [
-        (["--envs", "1,1"], 2, "envs is 1, 1: must name numbers from 1, each once"),
+        (["--envs", "1,1"], 2, "envs is 1, 1: must name numbers from 1 to 65536, each once"),
+        (["--envs", "99999999"], 2, "envs is 99999999: must name numbers from 1 to 65536"),
+        (["--envs", "--seed", "-1"], 2, "seed is -1"),
+        (["--sizes", ""], 2, "sizes is empty"),
+        (["--methods", ","], 2, "methods is empty"),
+        (["--envs", "--transfers", ""], 2, "transfers is empty"),
         (["--envs", "--methods", "plain"], 1, "--methods does not go with --envs"),
         (["--sizes", "many"], 2, "'many' is not an integer"),
         (["--sizes", "8"], 2, "must be from 16"),
         (["--methods", "guess"], 2, "methods has 'guess'"),
         (["--threads", "0"], 2, "threads is 0"),
         (["--output", "file"], 1, "it is a file, and must be a folder"),
+        (["--output", ""], 1, "cannot make the folder '': it is no name of a folder"),
         (["--reference", "missing", "--threads", "1"], 1, "cannot read missing: it is no file"),
     ],
 )

@@ -89,6 +89,15 @@ def test_convert(model: str, folder: Path, capsys: pytest.CaptureFixture[str]) -
     assert gzip.decompress((folder / "graph.json.gz").read_bytes()) == (folder / "graph.json").read_bytes()
 
 
+def test_a_generated_graph_by_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["convert", "layered:20@7", str(folder / "graph.json")]) == 0
+    assert "20 ops" in capsys.readouterr().out
+    assert main(["optimize", "layered:20@7", "--method", "list", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["graph"] == read_graph(folder / "graph.json").name
+    for command in (["optimize", "layered:20x3"], ["convert", "layered:20x3", str(folder / "x.json")]):
+        check_failure(command, 2, "stands for 3 graphs, where one is needed: for example layered:20@0", capsys)
+
+
 def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (["--help"], ["--version"], *([name, "--help"] for name in COMMANDS)):
         assert main(arguments) == 0

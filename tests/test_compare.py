@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from pathlib import Path
 
 import pytest
 from comparison_runs import chain, diamond, replace_solver, runs_of
@@ -15,10 +14,8 @@ from graphrl.compare.execute import Executor
 from graphrl.compare.runs import Row, fingerprint, make_runs
 from graphrl.compare.store import json_lines
 from graphrl.costs.problem import Problem
-from graphrl.errors import GraphrlError, ProblemError
-from graphrl.graphs.datasets.sets import generated, load_graphs
+from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.readers.json import write_json
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget
 from graphrl.solvers.plain import solve_given
@@ -139,26 +136,3 @@ def test_compiling_is_seen() -> None:
     assert 0 < cold.compile_seconds < cold.seconds
     assert warm.compile_seconds < 0.1 * cold.compile_seconds
     assert [point[2] for point in warm.curve] == sorted([point[2] for point in warm.curve], reverse=True)
-
-
-def test_graphs_come_from_files_folders_and_sets(tmp_path: Path) -> None:
-    for name in ("b", "a"):
-        write_json(diamond(name), tmp_path / f"{name}.json.gz")
-    for name in ("notes.txt", "manifest.json", ".hidden.json"):
-        (tmp_path / name).write_text("{}")
-    found = load_graphs([str(tmp_path / "b.json.gz"), str(tmp_path), "layered:20x2@5", "regal-like:", "in-tree:9"])
-    assert [graph.name for graph in found[:3]] == ["b", "a", "b"]
-    assert [len(graph.ops) for graph in found[3:5]] == [20, 20]
-    assert found[3] == next(generated("layered:20@5"))
-    assert len(found) == 7
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(GraphrlError, match="the folder has no graphs"):
-        load_graphs([str(tmp_path / "empty")])
-    for wrong in ("layered", "layered:x3", "graphs:5x3", "layered:5x3x2", "layered:5x-1", "layered:1e9", "regal-like"):
-        with pytest.raises(ProblemError, match=r"no set of graphs; sets are layered:100x20"):
-            load_graphs([wrong])
-    for slip, says in (("layered:10x99999999999", "graphs: must be at most"), ("in-tree:1" + "0" * 30, "ops: must be")):
-        with pytest.raises(ProblemError, match=says):
-            load_graphs([slip])
-    with pytest.raises(ProblemError):
-        load_graphs(["layered:1x2"])

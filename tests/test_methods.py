@@ -74,6 +74,8 @@ def test_options_of_a_method() -> None:
         ("brkga:size=1", "method 'brkga' has no option 'size': its options are population, elites, mutants, bias"),
         ("brkga:population=many", "option 'population' of method 'brkga' is 'many': must be an integer"),
         ("brkga:bias=", "option 'bias' of method 'brkga' is '': must be a number"),
+        ("topoformer:checkpoint=", "option 'checkpoint' of method 'topoformer' is '': must be a text"),
+        ("topoformer:checkpoint", "option 'checkpoint' of method 'topoformer' is '': must be a text"),
         ("brkga:", "method 'brkga' has no option ''"),
         ("brkga:elites=3,elites=4", "method 'brkga' has option 'elites' twice"),
         ("dfs-dp:paper=yes", "option 'paper' of method 'dfs-dp' is 'yes': must be true or false"),

@@ -105,7 +105,7 @@ def test_the_sequence_is_read_in_both_directions_and_in_topological_order() -> N
 
 
 def policy(choices: tuple[int, ...], preferred: tuple[int, ...], shared: bool) -> Network:
-    head = ChoiceLogits(MessagePassing(8, 1), 8, choices, preferred, 2.0, shared)
+    head = ChoiceLogits(MessagePassing(8, 1), 8, choices, lambda _: jnp.asarray(preferred, jnp.int32), 2.0, shared)
     return jitted(head)
 
 

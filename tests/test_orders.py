@@ -1,80 +1,23 @@
 """Orders of one device by rule: topological, true to their rules, and what the papers measured."""
 
-import dataclasses
 import itertools
-import re
 import time
-from collections.abc import Callable
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_graphs import graphs
+from rule_orders import BUDGET, DIAMOND, RULES, SOLVERS, names, program
 
 from graphrl.costs import exact
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
-from graphrl.graphs.datasets.layered import Layered, layered
+from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
-from graphrl.solvers.base import Budget, Solver
+from graphrl.solvers.base import Budget
 from graphrl.solvers.flow import Flow
-from graphrl.solvers.orders import inductor, random_orders, simple, xla
-
-RULES: dict[str, Callable[[Flow], list[int]]] = {
-    "depth-first": simple.depth_first,
-    "breadth-first": simple.breadth_first,
-    "alap": simple.as_late_as_possible,
-    "xla-list": xla.xla_list,
-    "xla-dfs": xla.xla_depth_first,
-    "xla-postorder": xla.xla_post_order,
-    "xla": xla.xla_best,
-    "inductor-lpmf": inductor.lpmf,
-    "inductor-bfs": inductor.bfs,
-    "inductor-dfs": inductor.dfs,
-    "inductor": inductor.best,
-}
-SOLVERS: dict[str, Solver] = {
-    "depth-first": simple.solve_depth_first,
-    "breadth-first": simple.solve_breadth_first,
-    "alap": simple.solve_alap,
-    "xla-list": xla.solve_list,
-    "xla-dfs": xla.solve_dfs,
-    "xla-postorder": xla.solve_postorder,
-    "xla": xla.solve,
-    "inductor-lpmf": inductor.solve_lpmf,
-    "inductor-bfs": inductor.solve_bfs,
-    "inductor-dfs": inductor.solve_dfs,
-    "inductor": inductor.solve,
-    "random-ready": random_orders.solve_ready,
-    "random-priorities": random_orders.solve_priorities,
-}
-BUDGET = Budget(evaluations=1000)
-
-
-def program(text: str, *outputs: str) -> ComputationGraph:
-    """A graph from "name bytes[+workspace] inputs ...; ...", control predecessors with a "!"."""
-    ops = []
-    for line in text.split(";"):
-        name, size, *before = line.split()
-        num_bytes, _, workspace = size.partition("+")
-        ops.append(
-            Op(
-                name,
-                inputs=tuple(b for b in before if not b.startswith("!")),
-                outputs=(Tensor(name, int(num_bytes)),),
-                after=tuple(b[1:] for b in before if b.startswith("!")),
-                workspace_bytes=int(workspace or 0),
-            )
-        )
-    return ComputationGraph("program", tuple(ops), outputs=outputs)
-
-
-def names(rule: str, graph: ComputationGraph) -> str:
-    return " ".join(graph.ops[op].name for op in RULES[rule](Flow(graph)))
 
 
 @given(graphs(max_ops=12))
@@ -115,9 +58,6 @@ def test_ties_of_best_of() -> None:
     assert names("inductor", graph) == "a b c d"
 
 
-DIAMOND = program("a 10; b 10 a; c 10 a; d 10 b; e 10 c; f 10 d e")
-
-
 @pytest.mark.parametrize(
     ("rule", "order"),
     [("depth-first", "a b d c e f"), ("breadth-first", "a b c d e f"), ("alap", "a b c d e f")],
@@ -129,162 +69,6 @@ def test_plain_traversals(rule: str, order: str) -> None:
 def test_as_late_as_possible() -> None:
     # s is ready at once, but one step before the end is soon enough.
     assert names("alap", program("s 1; a 1; b 1 a; c 1 b; d 1 c s")) == "a b s c d"
-
-
-def test_xla_list_on_the_example_of_its_source() -> None:
-    """The comment in hlo_memory_scheduler.cc: "The sequence it creates will be: A D E F B C G", of two equals either
-    first. Sizes x 100, so that none is a scalar.
-    """
-    assert (
-        names("xla-list", program("A 100; B 200 A; C 100 B; D 100 A; E 100 A; F 200 D E; G 100 C F")) == "A E D F B C G"
-    )
-
-
-@pytest.mark.parametrize(
-    ("text", "order"),
-    [
-        ("a 100; b 100; c 100; d 9 a b c", "c b a d"),  # equal: the last one in
-        ("a 100; b 90; c 100; d 9 a b c", "b c a d"),  # fewest bytes defined
-        ("a 100; b 100; u 50 a; v 50 a; w 9 b u v", "a v u b w"),  # more users first; u rises when v has run
-        ("a 100; x 8 a; y 60 a; z 9 x y", "a x y z"),  # 8 bytes are a scalar, first though x frees nothing
-        ("a 100; x 9 a; y 0 a; z 9 x y", "a y x z"),  # 9 and 0 bytes are not
-        ("a 100; b 100 !c; c 100; d 9 a b c", "c b a d"),  # b, ready by control alone, is the last one in
-    ],
-)
-def test_xla_list(text: str, order: str) -> None:
-    assert names("xla-list", program(text)) == order
-
-
-def test_xla_list_frees_no_output_and_lets_it_count_as_a_user() -> None:
-    text = "a 100; k 50 a; b 50 a; c 60 k; d 60 b"
-    assert names("xla-list", program(text)) == "a b k c d"
-    # Kept, k has a second user: it goes before b. c frees nothing, d frees b's 50 bytes.
-    assert names("xla-list", program(text, "k")) == "a k b d c"
-
-
-def test_xla_list_enters_an_op_anew_when_its_priority_rises() -> None:
-    """p and q become last users when r has run, p by s and q by t: s stands first among r's operands."""
-    graph = program("s 100; t 100; r 9 s t; p 160 s; q 160 t; z 9 p q r")
-    assert names("xla-list", graph) == "t s r q p z"
-    swapped = program("s 100; t 100; r 9 t s; p 160 s; q 160 t; z 9 p q r")
-    assert names("xla-list", swapped) == "t s r p q z"
-
-
-@pytest.mark.parametrize(
-    ("text", "order"),
-    [
-        ("a 10; b 10; c 10; d 9 c a b", "c a b d"),  # operands as named
-        ("a 10; b 10; c 10; d 9 c a !b; e 9 d b", "b c a d e"),  # control predecessors before them
-        ("a 10; b 10; c 10; d 9 c !a !b; e 9 d a b", "b a c d e"),  # the last named first
-        ("a 10; b 10; c 10; d 9 c !a !b", "a b c d"),  # a and b have no users: they are roots
-        ("a 10; b 10 a; c 10; d 10 c", "a b c d"),  # roots by index
-    ],
-)
-def test_xla_post_order(text: str, order: str) -> None:
-    assert names("xla-postorder", program(text)) == order
-
-
-def test_xla_root_comes_last() -> None:
-    graph = program("k 10; l 10; dead 10; m 10", "m", "k")
-    assert names("xla-postorder", graph) == "l dead m k"
-    assert names("xla-dfs", program("k 10; l 10; dead 10; m 20", "k", "m")) == "l dead m k"
-
-
-@pytest.mark.parametrize(
-    ("text", "order"),
-    [
-        ("a 10; b 10; c 10; x 9 c; y 9 c; d 9 a b x y", "c x y a b d"),  # c's extra user counts for x and y
-        ("a 10; b 30; c 20; d 9 a b c", "b c a d"),  # then most bytes
-        ("a 10; b 30 a; c 35; d 9 c b", "a b c d"),  # with all that is above: 40
-        ("b 10; a 10; d 9 b a", "a b d"),  # then the least name
-    ],
-)
-def test_xla_depth_first(text: str, order: str) -> None:
-    assert names("xla-dfs", program(text)) == order
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_xla_itself_gives_the_same_orders(seed: int) -> None:
-    """Each op is a custom call, which XLA neither fuses nor sizes anew. Its CPU compiler's memory-optimised order is
-    that of its depth-first scheduler; it prints a module that is not scheduled in post-order.
-    """
-    graph = layered(60, seed, Layered(parameter_cost=False))
-
-    def run() -> jax.Array:
-        value: dict[str, jax.Array] = {}
-        for i in graph.arrays.topological.tolist():
-            op = graph.ops[i]
-            shape = jax.ShapeDtypeStruct((op.outputs[0].bytes,), jnp.uint8)
-            call = jax.ffi.ffi_call("xla_ffi_python_cpu_callback", shape)
-            value[op.outputs[0].name] = call(*(value[name] for name in op.inputs), index=np.uint64(i))
-        return value[op.outputs[0].name]
-
-    lowered = jax.jit(run).lower()
-    options: dict[str, str | bool] = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
-    scheduled = str(lowered.compile(compiler_options=options).as_text())
-    calls = re.findall(r"%([\w.-]+) = .*custom-call\(.*index = (\d+)", scheduled)
-    name = {int(index): name for name, index in calls}
-    renamed = tuple(dataclasses.replace(op, name=name[i]) for i, op in enumerate(graph.ops))
-    graph = dataclasses.replace(graph, ops=renamed)  # XLA breaks ties by its names
-    assert [int(index) for _, index in calls] == xla.xla_depth_first(Flow(graph))
-    unscheduled = lowered.as_text("hlo")
-    assert [int(i) for i in re.findall(r"index = (\d+)", unscheduled)] == xla.xla_post_order(Flow(graph))
-
-
-@pytest.mark.parametrize(
-    ("text", "order"),
-    [
-        ("a 10; b 10; c 10 a b", "a b c"),  # equal: by index
-        ("a 20; b 10; c 10 a b", "b a c"),  # above the peak so far: the least size
-        ("a 40; b 30 a; c 5; d 9 c; e 9 b d", "c d a b e"),
-        # Within the peak of 50 after b: c leaves least behind though e allocates less.
-        ("a 20; b 30 a; c 10 b; e 5; f 9 c e", "e a b c f"),
-        ("a 10+30; b 20; c 9 a b", "b a c"),  # workspace is a buffer that nobody reads
-    ],
-)
-def test_inductor_lpmf(text: str, order: str) -> None:
-    assert names("inductor-lpmf", program(text)) == order
-
-
-def test_inductor_lpmf_starts_at_the_bytes_of_the_outputs() -> None:
-    text = "a 20; b 30; c 5 b; d 9 a c"
-    assert names("inductor-lpmf", program(text)) == "a b c d"
-    # With 60 bytes of outputs everything fits at first; b and a leave 30 and 20, o leaves 60.
-    assert names("inductor-lpmf", program(text + "; o 60", "o")) == "a b c d o"
-
-
-@settings(max_examples=50)
-@given(graphs(max_ops=12))
-def test_inductor_lpmf_is_what_a_look_at_all_ready_ops_finds(graph: ComputationGraph) -> None:
-    flow = Flow(graph)
-    workspace = graph.arrays.workspace_bytes.tolist()
-    uses = {b: len(users) + flow.pinned[b] for b, users in enumerate(flow.users)}
-    live, peak = 0, sum(flow.size[b] for b in uses if flow.pinned[b])
-    order: list[int] = []
-    while len(order) < flow.num_ops:
-        keys = []
-        for op in range(flow.num_ops):
-            if op not in order and set(flow.predecessors[op]) <= set(order):
-                size = sum(flow.size[b] for b in flow.writes[op]) + workspace[op]
-                freed = sum(flow.size[b] for b in flow.reads[op] if uses[b] == 1)
-                freed += sum(flow.size[b] for b in flow.writes[op] if uses[b] == 0) + workspace[op]
-                keys.append((size if size > peak - live else 0, size - freed, op, size))
-        _, change, op, size = min(keys)
-        order.append(op)
-        peak, live = max(peak, live + size), live + change
-        for b in flow.reads[op]:
-            uses[b] -= 1
-    assert inductor.lpmf(flow) == order
-
-
-def test_inductor_bfs() -> None:
-    # d's predecessors ran at (0,), e's at (0, 2), f's at (1,): lexicographic, a shorter list first.
-    assert names("inductor-bfs", program("a 1; b 1; c 1; f 1 b; e 1 a c; d 1 a")) == "a b c d e f"
-
-
-def test_inductor_dfs() -> None:
-    # Ops by bytes written and read: c 5, b 20, a 30, e (5 + 20 + 1), d (30 + 20 + 1), and e pulls b, d pulls a.
-    assert names("inductor-dfs", program("a 30; b 20; c 5; d 1 a b; e 1 b c")) == "c b e a d"
 
 
 @pytest.mark.parametrize("method", SOLVERS)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import onnx
 import pytest
-from broken import BROKEN, refusal
+from broken import refusal
+from broken_onnx import BROKEN_ONNX
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
@@ -106,13 +107,13 @@ def test_any_damage_is_refused_in_one_line_or_read(seed: int, count: int) -> Non
     assert len(message) < 1000
 
 
-@pytest.mark.parametrize("name", [name for name in BROKEN if "ONNX" in name])
+@pytest.mark.parametrize("name", BROKEN_ONNX)
 def test_broken_models_are_refused_in_one_line(tmp_path: Path, name: str) -> None:
-    path = BROKEN[name].make(tmp_path)
+    path = BROKEN_ONNX[name].make(tmp_path)
     with pytest.raises(GraphrlError) as caught:
         read_graph(path)
     message = str(caught.value)
-    assert BROKEN[name].says in message
+    assert BROKEN_ONNX[name].says in message
     assert str(path) in message
     assert message.isprintable()
     assert len(message) - len(str(path)) < 250

@@ -16,7 +16,6 @@ from graphrl.agents.regal.policy import Policy, smallest
 from graphrl.costs.problem import Problem
 from graphrl.envs.proposal.coding import coding
 from graphrl.envs.proposal.env import observe
-from graphrl.envs.proposal.instance import instance
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.graphs.datasets.regal_like import regal_like
 from graphrl.graphs.padding import common_sizes
@@ -25,14 +24,14 @@ from graphrl.solvers import SOLVERS, find_solver, padded_to
 from graphrl.solvers.base import Budget
 from graphrl.solvers.beta import UNIFORM
 
-CONFIG = RegalConfig(rounds=1, width=8, coding="moments", genes="all")
+CONFIG = RegalConfig(rounds=1, width=8, coding="moments", genes="all", hint="none")
 GRAPH = regal_like(1, num_ops=15)
 PROBLEM = Problem("makespan", 2)
 
 
 def untrained(config: RegalConfig = CONFIG, preferred: int = 0) -> Policy:
     """A policy that chooses option `preferred` everywhere (0 is the uniform of "moments")."""
-    params = jax.jit(networks(config).policy.init)(jax.random.key(0), observe(smallest()))
+    params = jax.jit(networks(config).policy.init)(jax.random.key(0), observe(smallest(config)))
     last = params["choices"]["Dense_1"]
     bias = np.zeros((config.problem.devices + 1, 16), np.float32)
     bias[:, preferred] = 100.0  # no sample is another
@@ -56,13 +55,13 @@ def test_a_policy_comes_back_from_its_file(saved: str) -> None:
 
 def test_proposals_are_the_policys_choices() -> None:
     known, sizes = coding("moments"), common_sizes([GRAPH])
-    choice = np.asarray(untrained(preferred=3).propose(instance(GRAPH, sizes), 0).choice)
+    choice = np.asarray(untrained(preferred=3).propose(GRAPH, sizes, 0).choice)
     learned, n = (PROBLEM.devices + 1) * sizes.ops, len(GRAPH.ops)
     assert choice.shape == (learned + PROBLEM.devices * sizes.tensors, 1)
     assert (choice[:learned].reshape(-1, sizes.ops)[:, :n] == 3).all()
     assert (choice[learned:] == UNIFORM).all()
     assert (known.alpha[3], known.beta[3]) != (1.0, 1.0)
-    assert (np.asarray(untrained().propose(instance(GRAPH, sizes), 0).choice) == UNIFORM).all()
+    assert (np.asarray(untrained().propose(GRAPH, sizes, 0).choice) == UNIFORM).all()
 
 
 def test_the_untrained_policy_finds_what_standard_brkga_finds(saved: str) -> None:

@@ -122,8 +122,11 @@ def test_a_network_that_is_asked_at_every_step_learns_alike() -> None:
 def test_training_goes_on_from_a_policy(tmp_path: Path) -> None:
     params = jax.jit(functools.partial(Policy.initial, SMALL))(jax.random.key(5))
     Policy(SMALL, jax.tree.map(np.asarray, params)).save(tmp_path / "p")
-    state = Learner(dataclasses.replace(SMALL, start=str(tmp_path / "p"))).init(jax.random.key(0))
-    assert jax.tree.all(jax.tree.map(np.array_equal, state.params["policy"], params))
+    for config in (SMALL, ROLLOUT):
+        made = Learner(dataclasses.replace(config, start=str(tmp_path / "p")))
+        state = made.init(jax.random.key(0))
+        assert jax.tree.all(jax.tree.map(np.array_equal, state.params["policy"], params))
+        assert made.template() == jax.eval_shape(lambda state=state: state)
     with pytest.raises(ProblemError, match="has another network: encoder and sizes must be equal"):
         Learner(dataclasses.replace(SMALL, start=str(tmp_path / "p"), width=16)).init(jax.random.key(0))
 

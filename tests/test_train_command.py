@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -95,15 +96,41 @@ def test_faults_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     (tmp_path / "file").write_text("")
     code, err = fault(capsys, "train", "tiny", "--out", str(tmp_path / "file"))
     assert code == 1
+    assert "it is a file, and must be a folder" in err
+    code, err = fault(capsys, "train", "tiny", "--out", str(tmp_path / "file" / "run"))
+    assert code == 1
     assert "cannot make the folder" in err
     code, err = fault(capsys, "evaluate", str(tmp_path))
     assert code == 1
     assert "no checkpoint" in err
+    code, err = fault(capsys, "train", "tiny", "--out", "")
+    assert (code, err) == (2, "graphrl: error: --out is empty: name a folder\n")
     (tmp_path / "step-00000001").mkdir()
     (tmp_path / "step-00000001" / "checkpoint.json").write_text('{"format": "graphrl-checkpoint", "version": 9}')
     code, err = fault(capsys, "evaluate", str(tmp_path))
     assert code == 1
     assert "must be graphrl-checkpoint version 1" in err
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize(
+    ("stored", "code", "says"),
+    [
+        ("", 1, "holds no settings of a run"),
+        ('{"format": "graphrl-tr', 1, "holds no settings of a run"),
+        ("[1]", 1, "holds no settings of a run"),
+        ('{"format": "graphrl-training", "version": 1, "agent": "tiny"}', 1, "holds no settings of a run"),
+        ('{"format": "graphrl-training", "version": 2, "agent": "tiny", "config": {}}', 1, "must be graphrl-training"),
+        ('{"format": "graphrl-training", "version": 1, "agent": "regal", "config": {}}', 2, "holds a run of 'regal'"),
+    ],
+)
+def test_a_run_without_its_settings_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], stored: str, code: int, says: str
+) -> None:
+    (tmp_path / "run.json").write_text(stored)
+    found, err = fault(capsys, "train", "tiny", "--out", str(tmp_path), "--resume")
+    assert (found, says in err) == (code, True)
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
 
 
 @pytest.mark.usefixtures("tiny")
@@ -124,6 +151,15 @@ def test_evaluate_takes_all_from_the_run(tmp_path: Path, capsys: pytest.CaptureF
     assert [method["method"] for method in found["methods"]] == ["list", "random"]
     assert (found["objective"], found["model"]["devices"], found["budget"]["evaluations"]) == ("makespan", 2, 100)
     assert len({row.graph for row in read_rows(rows)}) == 2
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_broken_checkpoint_is_not_evaluated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["train", "tiny", "--out", str(tmp_path), *sets("training.steps=1")])
+    shutil.rmtree(find(tmp_path) / "state")
+    capsys.readouterr()
+    code, err = fault(capsys, "evaluate", str(tmp_path), "--methods", "list")
+    assert (code, "the checkpoint is broken" in err) == (1, True)
 
 
 @pytest.mark.slow
@@ -149,6 +185,9 @@ def test_regal_begins_with_the_policy_of_another_run(tmp_path: Path, capsys: pyt
     assert main(["train", "regal", "--out", str(then), "--seed", "1", *sets(*REGAL, start, "training.steps=1")]) == 0
     begun = read(then / "step-00000000").state["params"]["policy"]
     jax.tree.map(np.testing.assert_array_equal, begun, read(first).state["params"]["policy"])
+    first.rename(tmp_path / "moved")
+    assert main(["train", "regal", "--out", str(then), "--resume", "--set", "training.steps=2"]) == 0
+    (tmp_path / "moved").rename(first)
     capsys.readouterr()
     refused = sets(*REGAL, start, "agent.width=10")
     code, err = fault(capsys, "train", "regal", "--out", str(tmp_path / "other"), *refused)

@@ -127,6 +127,8 @@ def test_what_is_made_ahead_comes_in_order_and_stops_when_told() -> None:
         ({"validation": ("layered:20x3",)}, "3 of validation"),
         ({"train": ("layered:20@100",)}, "1 training graphs"),
         ({"train": ("nowhere",)}, "nowhere"),
+        ({"train": (), "fresh": True}, "0 training graphs and 9 of validation: must be at least 1 and"),
+        ({"train": ("layered:0",)}, "layered:0: num_ops is 0"),
         ({"graphs": 0}, r"data\.graphs is 0"),
     ],
 )

@@ -2,12 +2,14 @@
 
 import json
 import random
+import shutil
 import signal
 import time
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 import pytest
 from tiny_agent import TINY, train_tiny
 from training_processes import assert_same, final_state, finish, start, start_together
@@ -95,6 +97,36 @@ def test_a_checkpoint_of_another_shape_is_refused(whole: Path) -> None:
     like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((*leaf.shape, 2), leaf.dtype), checkpoint.state)
     with pytest.raises(GraphrlError, match="does not fit its settings"):
         read(whole, like)
+
+
+def test_a_run_that_began_with_another_goes_on_without_it(whole: Path, tmp_path: Path) -> None:
+    other, run = tmp_path / "other", tmp_path / "run"
+    shutil.copytree(whole, other, symlinks=True)
+    train_tiny(run, f"agent.start={other}", "training.steps=3")
+    begun = read(run / "step-00000000").state["params"]
+    jax.tree.map(np.testing.assert_array_equal, begun, read(other).state["params"])
+    shutil.rmtree(other)
+    assert train_tiny(run, "training.steps=5", resume=True).outcome.step == 5
+    with pytest.raises(GraphrlError, match="no checkpoint"):
+        train_tiny(tmp_path / "new", f"agent.start={other}")
+
+
+def test_a_broken_checkpoint_is_one_line(whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(find(whole), broken)
+    arrays = sorted(path for path in (broken / "state").rglob("*") if path.name == ".zarray")
+    for path in arrays:
+        path.write_bytes(path.read_bytes()[:3])
+    for _ in range(5):  # what is read beside the first broken array ends late: it must not be told of
+        with pytest.raises(GraphrlError, match="the checkpoint is broken") as fault:
+            read(broken)
+        assert "\n" not in str(fault.value)
+        assert "tensorstore_spec" not in str(fault.value)
+    shutil.rmtree(broken / "state")
+    (broken / "state").mkdir()
+    with pytest.raises(GraphrlError, match="the checkpoint is broken: it has no arrays"):
+        read(broken)
+    assert capfd.readouterr().err == ""
 
 
 def test_no_checkpoint_is_one_line(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`graphrl.jit` is `jax.jit` with less memory: all that jax.jit takes, under transformations, threads and Ctrl-C."""
+"""`graphrl.jit` is `jax.jit` with less memory: all that jax.jit takes, under transformations and threads."""
 
 import copy
 import functools
@@ -11,37 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
+from jit_searches import jit, same, searches
 from xla_programs import N, branches, chain, plans, temporaries, vector
 
 import graphrl
-from graphrl.errors import GraphError
-from graphrl.xla import callback, planner, search, warn
+from graphrl.xla import callback
 
 pytestmark = pytest.mark.usefixtures("plans")
 
-__all__ = ["plans"]
-
-jit = functools.partial(graphrl.jit, seconds=0.2)
-
-
-def same(a: Any, b: Any) -> bool:
-    return str(jax.tree.structure(a)) == str(jax.tree.structure(b)) and all(
-        np.array_equal(x, y) and x.dtype == y.dtype for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
-    )
-
-
-@pytest.fixture
-def searches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of the programs that were searched."""
-    found: list[str] = []
-
-    def decide(lowered: Any, module: Any, *rest: Any) -> Any:
-        found.append(module.name)
-        return original(lowered, module, *rest)
-
-    original = search.decide
-    monkeypatch.setattr(planner, "decide", decide)
-    return found
+__all__ = ["plans", "searches"]
 
 
 def test_less_memory_the_same_bits_and_one_search(searches: list[str]) -> None:
@@ -198,59 +176,6 @@ def test_threads_with_one_program_and_with_others(searches: list[str]) -> None:
     assert sorted(searches) == ["jit_branches", "jit_chain"]
     assert all(same(results[k], jax.jit(branches if k % 2 else chain)(vector(k))) for k in range(6))
     assert not callback._reasons
-
-
-def test_ctrl_c_in_the_search_leaves_a_function_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    def decide(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    fn, state = jit(branches, donate_argnums=0), vector()
-    with monkeypatch.context() as patch:
-        patch.setattr(planner, "decide", decide)
-        with pytest.raises(KeyboardInterrupt):
-            fn(state)
-    assert not state.is_deleted()
-    assert not fn.reports
-    assert same(fn(state), jax.jit(branches)(vector()))
-    assert [report.planned for report in fn.reports] == [True]
-
-
-def test_errors_of_the_function_pass_through() -> None:
-    def wrong(x: jax.Array) -> jax.Array:
-        raise LookupError("the user's own")
-
-    with pytest.raises(LookupError, match="the user's own"):
-        jit(wrong)(vector())
-    with pytest.raises(TypeError, match="rror interpreting argument"):
-        jit(branches)("text")
-
-
-def test_missing_hook_is_one_warning_and_plain_jit(monkeypatch: pytest.MonkeyPatch, searches: list[str]) -> None:
-    def register() -> None:
-        raise NotImplementedError("no such thing in this jaxlib")
-
-    monkeypatch.setattr(callback, "register", register)
-    monkeypatch.setattr(warn, "_said", set())
-    fn = jit(branches)
-    with pytest.warns(UserWarning, match="graphrl.jit: jax .* has no hook .* runs under plain jax.jit") as seen:
-        fn(vector())
-    fn(vector(1))  # a second warning would be an error
-    assert len(seen) == 1
-    assert same(fn(vector()), jax.jit(branches)(vector()))
-    assert not searches
-    assert fn.reports == ()
-
-
-def test_module_that_cannot_be_read_runs_under_plain_jit(monkeypatch: pytest.MonkeyPatch) -> None:
-    def decide(*_: Any) -> None:
-        raise GraphError("an instruction from the future")
-
-    monkeypatch.setattr(planner, "decide", decide)
-    monkeypatch.setattr(warn, "_said", set())
-    fn = jit(branches)
-    with pytest.warns(UserWarning, match="an instruction from the future; branches runs under plain jax.jit"):
-        assert same(fn(vector()), jax.jit(branches)(vector()))
-    fn(vector(1))
 
 
 def test_copies_are_the_function_itself() -> None:

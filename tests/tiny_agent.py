@@ -16,6 +16,7 @@ from jax.sharding import Mesh
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes
+from graphrl.training.checkpoints import read
 from graphrl.training.config import RunConfig, parsed
 from graphrl.training.data import DataConfig
 from graphrl.training.folder import has_run
@@ -36,6 +37,7 @@ class TinyConfig:
     verbose: bool = False
     problem: Problem = Problem("makespan", 2)
     evaluations: int = 100
+    start: str = ""
 
 
 class TinyState(NamedTuple):
@@ -55,6 +57,15 @@ class TinyLearner:
         self._config, self._mesh, self._optimizer = config, mesh, optax.sgd(config.rate, momentum=0.5)
 
     def init(self, key: jax.Array) -> TinyState:
+        state = self._first(key)
+        if self._config.start:
+            state = state._replace(params=read(self._config.start, self.template()).state.params)
+        return state
+
+    def template(self) -> TinyState:
+        return jax.eval_shape(self._first, jax.random.key(0))
+
+    def _first(self, key: jax.Array) -> TinyState:
         params = {"w": jax.random.normal(key, (self._config.width,)), "b": jnp.zeros(())}
         return TinyState(params, self._optimizer.init(params), jnp.zeros((), jnp.int32))
 
@@ -90,7 +101,7 @@ def tiny_batch(graphs: Sequence[ComputationGraph], to: Sizes) -> dict[str, np.nd
 TINY = AGENT = Agent(
     TinyConfig,
     TinyLearner,
-    tiny_batch,
+    lambda config, graphs, to: tiny_batch(graphs, to),
     methods=(),
     data=DataConfig(("layered:20x6@100", "layered:40x6@100"), ("layered:20x4", "layered:30x5"), graphs=4, buckets=2),
     schedule=Schedule(steps=12, validate_every=5, checkpoint_every=2, keep=2),
@@ -99,7 +110,8 @@ TINY = AGENT = Agent(
 
 def train_tiny(folder: Path, *settings: str, resume: bool = False) -> Result:
     """Trains it in a folder with settings such as "training.steps=5"."""
-    config: RunConfig[Any] = run_config(TINY, parsed(settings), folder if resume and has_run(folder) else None)
+    known = folder if resume and has_run(folder) else None
+    config: RunConfig[Any] = run_config(TINY, parsed(settings), known, name="tiny")
     return train("tiny", TINY, config, folder, resume=resume)
 
 

@@ -25,6 +25,7 @@ from graphrl.errors import ProblemError
 from graphrl.solvers.batch import run_batch
 
 ENV = "Proposal-v0"
+MOST_ENVS = 1 << 16
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,10 +51,12 @@ def measure_envs(
     """One row for each size of graphs and number of environments. The first transfer model of `settings` counts.
 
     Raises:
-      ProblemError: a count is below 1 or given twice, or jax has not as many devices as threads are asked for.
+      ProblemError: a count is out of range or given twice, or jax has not as many devices as threads are asked for.
     """
-    if not counts or len(set(counts)) < len(counts) or min(counts) < 1:
-        raise ProblemError(f"envs is {', '.join(map(str, counts)) or 'empty'}: must name numbers from 1, each once")
+    if not counts or len(set(counts)) < len(counts) or not 1 <= min(counts) <= max(counts) <= MOST_ENVS:
+        raise ProblemError(
+            f"envs is {', '.join(map(str, counts)) or 'empty'}: must name numbers from 1 to {MOST_ENVS}, each once"
+        )
     with machine.pinned(settings.threads) as pinned:
         machine.configure(settings.threads)
         for n in settings.sizes:

@@ -10,12 +10,14 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from graphrl.commands.case_bar import case_bar
 from graphrl.commands.common import check_outputs, option, whole_number
 from graphrl.errors import GraphrlError
-from graphrl.files import shown, write_atomically
+from graphrl.files import make_folder, write_atomically
+from graphrl.optimize import check_seed
 
 if TYPE_CHECKING:
     from graphrl.bench.cases import Row, Settings
     from graphrl.bench.envs import EnvRow
     from graphrl.bench.orders import OrderRow
+    from graphrl.costs.problem import Transfer
 
 _DESCRIPTION = """Measure the throughput of the search on this machine: decoding and costing populations of 100
 chromosomes, and whole BRKGA runs of about 5,000 evaluations a graph, on random graphs of three families
@@ -170,14 +172,16 @@ def _settings(args: argparse.Namespace) -> "Settings":
     from graphrl.bench import machine
     from graphrl.bench.cases import METHODS, TRANSFERS, Settings
 
+    check_seed(args.seed)
+    transfers: tuple[Transfer, ...] = TRANSFERS
     if args.envs is not None:
         _refuse(args, "--envs, which measures Proposal-v0 alone", "methods", "reference", "graphs")
-        args.sizes, args.transfers = args.sizes or (128,), args.transfers or ("rendezvous",)
+        args.sizes, transfers = (128,) if args.sizes is None else args.sizes, ("rendezvous",)
     if args.orders is not None:
         what = "--orders, which measures decoders on one device"
         _refuse(args, what, "methods", "reference", "graphs", "transfers")
-        args.sizes = args.sizes or (128, 512, 2048)
-    methods = args.methods or METHODS[:3]
+        args.sizes = (128, 512, 2048) if args.sizes is None else args.sizes
+    methods = METHODS[:3] if args.methods is None else args.methods
     if args.reference is not None and "reference" not in methods:
         methods = (*methods, "reference")
     quick = {"repeats": 2, "seconds": 0.02, "evaluations": 400} if args.quick else {}
@@ -186,7 +190,7 @@ def _settings(args: argparse.Namespace) -> "Settings":
         threads=machine.cores() if args.threads is None else args.threads,
         graphs=args.graphs,
         methods=methods,
-        transfers=args.transfers or TRANSFERS,
+        transfers=transfers if args.transfers is None else args.transfers,
         reference=args.reference,
         quick=args.quick,
         seed=args.seed,
@@ -206,14 +210,7 @@ def _folder(path: str) -> Path:
     Raises:
       GraphrlError: it is a file, or nothing can be written there.
     """
-    try:
-        os.makedirs(path, exist_ok=True)
-    except FileExistsError:
-        raise GraphrlError(f"cannot write into {shown(path)}: it is a file, and must be a folder") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise GraphrlError(f"cannot make the folder {shown(path)}: {reason}") from None
-    folder = Path(path)
+    folder = make_folder(path)
     files = {name: str(folder / name) for name in ("bench.jsonl", "bench.png")}
     check_outputs(files, os.devnull)
     return folder

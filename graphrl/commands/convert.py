@@ -12,7 +12,8 @@ from graphrl.units import format_bytes, format_seconds
 
 _EXAMPLES = """examples:
   graphrl convert model.onnx graph.json
-  graphrl convert model.onnx graph.json.gz --chip h100-sxm --dim batch=32"""
+  graphrl convert model.onnx graph.json.gz --chip h100-sxm --dim batch=32
+  graphrl convert layered:200@7 graph.json"""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -30,7 +31,7 @@ def add_parser(subparsers: Any) -> None:
         "input",
         metavar="IN",
         help="graph JSON, ONNX, a compiled XLA module (HLO text or proto), CostGraphDef text or a standard task graph, "
-        "told apart by content; may be gzipped; or zoo:NAME",
+        "told apart by content; may be gzipped; or zoo:NAME, or a generated graph as layered:200@7",
     )
     parser.add_argument("output", metavar="OUT", help="graph JSON file to write, .json; gzipped if it ends in .gz")
     add_model(parser)

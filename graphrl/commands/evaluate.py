@@ -42,14 +42,14 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compares; returns the exit code."""
     from graphrl.agents import find_agent
-    from graphrl.training.checkpoints import find, read_info
+    from graphrl.training.checkpoints import find, read
     from graphrl.training.config import updated
     from graphrl.training.run import default_config
 
     path = find(args.checkpoint)
     if any(sign in str(path) for sign in ",="):
         raise ProblemError(f"{shown(path)}: the path of a checkpoint may not hold commas or equals signs: rename it")
-    info = read_info(path)
+    info = read(path).info  # whole, so that a broken one ends here, not in a table without it
     agent = find_agent(info.agent)
     config = updated(default_config(agent), info.config)
     args.models = [*args.models, *args.dataset] or list(config.data.test)

@@ -31,8 +31,9 @@ from graphrl.units import format_bytes
 _DESCRIPTION = f"""Find a plan for a model: which device runs each op, and in which order.
 
 MODEL is graph JSON (see `graphrl convert`), ONNX, a compiled XLA module (HLO text or proto), CostGraphDef text or a
-standard task graph (.stg), told apart by content; it may be gzipped. Or it is a program of the model zoo:
-zoo:ARCHITECTURE/KIND/bBATCH/LEVEL.
+standard task graph (.stg), told apart by content; it may be gzipped. Or it is a program of the model zoo,
+zoo:ARCHITECTURE/KIND/bBATCH/LEVEL, or a generated graph: layered:200 or, with seed 7, layered:200@7 (`graphrl compare
+--help` has the other kinds).
 
 methods: {", ".join(SOLVERS)}; some take options, as in name:option=value"""
 
@@ -51,6 +52,8 @@ examples:
       the fastest schedule on four devices that fits into them; open trace.json in ui.perfetto.dev
   graphrl optimize zoo:efficientnetb0/training/b8/hlo
       a training step as XLA compiles it, from the model zoo
+  graphrl optimize layered:200@7 --method anneal --seconds 1
+      a generated graph: layered, of 200 ops, with seed 7
   graphrl optimize graph.json --evaluations 5000 --seed 1 --json
       the same result every time, for a script
 
@@ -68,7 +71,7 @@ def add_parser(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("model", metavar="MODEL", help="file to read, or zoo:NAME")
+    parser.add_argument("model", metavar="MODEL", help="file to read, zoo:NAME, or a generated graph as layered:200")
     add_problem(parser.add_argument_group("problem"))
     search = parser.add_argument_group("search")
     search.add_argument(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from graphrl.agents import AGENTS
 from graphrl.commands.cache import keep_compiled
 from graphrl.commands.common import option, print_json, whole_number
+from graphrl.errors import ProblemError
 from graphrl.units import format_seconds
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ also after a crash or kill -9, with the same parameters at the end as if nothing
 set anew. Where there is nothing to resume it starts.
 
 --set agent.start=FOLDER begins with the policy of another run (or of a file), as for a second stage with more
-evaluations; the network must be the same, and the folder stay until the run has ended.
+evaluations; the network must be the same. The folder is needed only to begin with: --resume does without.
 
 --distributed joins other processes, each started with the same command and a folder that all see: the environment of
 Slurm, Open MPI, Kubernetes or Cloud TPU says where they are, or JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and
@@ -85,9 +86,11 @@ def run(args: argparse.Namespace) -> int:
     values = configuration.merged(values, configuration.parsed(args.settings))
     if args.seed is not None:
         values["seed"] = args.seed
+    if args.out == "":  # as by --out "$DIR", unset: it would be the working directory
+        raise ProblemError("--out is empty: name a folder")
     folder = Path("out", args.agent) if args.out is None else Path(args.out)
     known = args.resume and has_run(folder)
-    config = run_config(agent, values, folder if known else None)
+    config = run_config(agent, values, folder if known else None, name=args.agent)
     if args.list:
         print_json(configuration.as_dict(config)) if args.json else _print_settings(configuration.as_dict(config))
         return 0

@@ -1,5 +1,8 @@
 """What stands on a vector per op: logits of the ops' choices, and one number for a whole graph."""
 
+import math
+from collections.abc import Callable
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -20,7 +23,8 @@ class ChoiceLogits(nn.Module):
       encoder: observation -> `[n, w]`.
       width: of the hidden layers.
       choices: shape of an op's choices, for example (3, 16) or (3, 2, 4); the last is the number of options.
-      preferred: of every choice along the axis before the last, the option that the untrained policy prefers.
+      preferred: observation -> of every choice the option that the untrained policy prefers, int32 of a shape that
+        broadcasts to `[n, *choices[:-1]]`.
       preference: by so many nats more than the others.
       shared: one perceptron for all.
       fixed: of an op's genes (the first axis of `choices`) so many, the first ones, always have the preferred option.
@@ -29,7 +33,7 @@ class ChoiceLogits(nn.Module):
     encoder: nn.Module
     width: int
     choices: tuple[int, ...]
-    preferred: tuple[int, ...]
+    preferred: Callable[[GraphObservation], jax.Array]
     preference: float
     shared: bool
     fixed: int = 0
@@ -38,16 +42,16 @@ class ChoiceLogits(nn.Module):
     def __call__(self, observation: GraphObservation) -> jax.Array:
         """`[n, *choices]` float32."""
         nodes, options = self.encoder(observation), self.choices[-1]
-        every = jnp.zeros(self.choices, jnp.float32)
-        liked = jax.nn.one_hot(jnp.asarray(self.preferred, jnp.int32), options)
+        size = math.prod(self.choices)
+        liked = jax.nn.one_hot(self.preferred(observation), options)
         nats = jnp.where(jnp.arange(self.choices[0]) < self.fixed, _CERTAIN, self.preference)
-        bias = every + nats.reshape(-1, *[1] * (every.ndim - 1)) * jnp.broadcast_to(liked, self.choices)
+        bias = nats.reshape(-1, *[1] * (len(self.choices) - 1)) * liked
         if self.shared:
-            logits = MLP(self.width, every.size, _SMALL, name="choices")(nodes)
+            logits = MLP(self.width, size, _SMALL, name="choices")(nodes)
         else:
-            each = [MLP(self.width, options, _SMALL, name=f"choice_{i}") for i in range(every.size // options)]
+            each = [MLP(self.width, options, _SMALL, name=f"choice_{i}") for i in range(size // options)]
             logits = jnp.concatenate([head(nodes) for head in each], -1)
-        return logits.reshape(-1, *self.choices) + bias[None]
+        return logits.reshape(-1, *self.choices) + bias
 
 
 class GraphValue(nn.Module):

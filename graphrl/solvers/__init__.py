@@ -108,21 +108,23 @@ def _parsed(name: str, solver: "Solver", options: str) -> dict[str, Any]:
     }
     parsed: dict[str, Any] = {}
     for option in options.split(","):
-        key, equals, value = option.partition("=")
+        key, _, value = option.partition("=")
         if key not in known:
             options_of = f"its options are {', '.join(known)}" if known else "it has none"
             raise ProblemError(f"method {name!r} has no option {key!r}: {options_of}")
         if key in parsed:
             raise ProblemError(f"method {name!r} has option {key!r} twice")
-        parsed[key] = _value(name, key, value if equals else "", known[key])
+        parsed[key] = _value(name, key, value, known[key])
     return parsed
 
 
 def _value(name: str, key: str, text: str, kind: type) -> int | float | str | bool:
     try:
+        if not text:  # as by checkpoint=$POLICY, unset
+            raise ValueError
         if kind is bool:
             return {"true": True, "false": False}[text.lower()]
         return kind(text)
     except (KeyError, ValueError):
-        what = {bool: "true or false", int: "an integer", float: "a number"}[kind]
+        what = {bool: "true or false", int: "an integer", float: "a number", str: "a text"}[kind]
         raise ProblemError(f"option {key!r} of method {name!r} is {text!r}: must be {what}") from None

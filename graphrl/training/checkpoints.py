@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import importlib.metadata
 import json
-import logging
 import os
 import shutil
 import subprocess
@@ -21,6 +20,7 @@ import numpy as np
 
 from graphrl.errors import GraphrlError
 from graphrl.files import content, shown, write_atomically
+from graphrl.training import states
 
 FORMAT, VERSION = "graphrl-checkpoint", 1
 INFO, STATE, BEST = "checkpoint.json", "state", "best"
@@ -162,10 +162,9 @@ def read(path: str | os.PathLike[str], like: Any = None) -> Checkpoint:
     folder = find(path)
     info = read_info(folder)
     try:
-        with _orbax() as handler:
-            state = handler.restore(str((folder / STATE).absolute()))
-    except (OSError, ValueError, KeyError) as error:
-        raise GraphrlError(f"{shown(folder)}: the checkpoint is broken: {' '.join(str(error).split())[:200]}") from None
+        state = states.restore(folder / STATE)
+    except ValueError as error:
+        raise GraphrlError(f"{shown(folder)}: the checkpoint is broken: {error}") from None
     return Checkpoint(folder, info, state if like is None else _as_structure(state, like, folder))
 
 
@@ -216,28 +215,7 @@ def _write(path: Path, info: Info, state: Any) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
-    with _orbax() as handler:
-        handler.save(str((temporary / STATE).absolute()), state)
+    states.save(temporary / STATE, state)
     value = {"format": FORMAT, "version": VERSION, **dataclasses.asdict(info)}
     write_atomically(temporary / INFO, lambda file: json.dump(value, file, indent=1))
     os.rename(temporary, path)
-
-
-@contextlib.contextmanager
-def _orbax() -> Any:
-    """Orbax for this process alone: of several processes the first one writes, and each reads for itself."""
-    import orbax.checkpoint as ocp
-
-    log = logging.getLogger("absl")
-    level = log.level
-    log.setLevel(logging.ERROR)  # orbax warns that there is no OCDBT to merge, whether it was asked for or not
-    me = jax.process_index()
-    alone = ocp.options.MultiprocessingOptions(primary_host=me, active_processes={me})
-    # one file an array: OCDBT, made for thousands of them, takes twice as long for ours
-    handler = ocp.PyTreeCheckpointHandler(use_ocdbt=False, multiprocessing_options=alone)
-    checkpointer = ocp.Checkpointer(handler, multiprocessing_options=alone)
-    try:
-        yield checkpointer
-    finally:
-        checkpointer.close()
-        log.setLevel(level)

@@ -85,7 +85,7 @@ class Data:
         Args:
           config: which.
           seed: of the choice of graphs; the graphs themselves are those of their sets.
-          build: `Agent.batch`.
+          build: `Agent.batch` of the settings.
           own: rows of each batch that this process makes.
 
         Raises:
@@ -96,10 +96,11 @@ class Data:
         both = {graph.name for graph in train} & {graph.name for graph in held_out}
         if both:
             raise ProblemError(f"{min(both)} is in data.train and in data.validation: name sets that share no graph")
-        if len(train) < config.buckets * (not config.fresh) or len(held_out) < config.graphs:
+        least, name = (1, "1") if config.fresh else (config.buckets, f"data.buckets ({config.buckets})")
+        if len(train) < least or len(held_out) < config.graphs:
             raise ProblemError(
-                f"{len(train)} training graphs and {len(held_out)} of validation: must be at least data.buckets "
-                f"({config.buckets}) and data.graphs ({config.graphs})"
+                f"{len(train)} training graphs and {len(held_out)} of validation: must be at least {name} and "
+                f"data.graphs ({config.graphs})"
             )
         self._config, self._seed, self._build, self._own = config, seed, build, own
         self._buckets = _walks(config) if config.fresh else _cut(train, config.buckets)

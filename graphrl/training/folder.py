@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from graphrl.errors import GraphrlError, ProblemError
-from graphrl.files import shown
+from graphrl.files import make_folder, shown
 from graphrl.training import devices, metrics
 from graphrl.training.checkpoints import Checkpoints
 
@@ -35,7 +35,7 @@ def owned(folder: Path, resume: bool) -> Iterator[None]:
         yield
         return
     ours = [path for path in _written(folder) if not os.path.lexists(path)]
-    _make(folder)
+    make_folder(folder)
     lock = _locked(folder)
     try:
         new = not has_run(folder)
@@ -55,13 +55,6 @@ def _written(folder: Path) -> list[Path]:
     """What a run makes before its first checkpoint: files, folders, and around them the folders on the way."""
     inside = [folder / name for name in (SETTINGS, metrics.FILE, _LOCK, metrics.BOARD)]
     return [*inside, folder, *folder.parents]
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise GraphrlError(f"cannot make the folder {shown(folder)}: {error.strerror or error}") from None
 
 
 def _locked(folder: Path) -> int:

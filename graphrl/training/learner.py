@@ -37,6 +37,11 @@ class Learner(Protocol):
     def init(self, key: jax.Array) -> Any:
         """The state (`LearnerState`) before training; made alike in every process, then replicated over the mesh."""
 
+    def template(self) -> Any:
+        """What a state looks like: `jax.ShapeDtypeStruct`s in place of its arrays. Reads none of the files
+        that `init` may begin with: a run goes on without them.
+        """
+
     def update(self, state: Any, key: jax.Array, batch: Batch) -> tuple[Any, Metrics]:
         """One step of learning: the new state, and what to record. The old state may be donated.
 
@@ -78,7 +83,7 @@ class Agent:
     Attributes:
       config: makes the default settings, a frozen dataclass (`AgentConfig`).
       learner: the learner of such settings on a mesh (one axis "graphs").
-      batch: the learner's batch of graphs padded to given sizes, as NumPy arrays.
+      batch: (settings, graphs, sizes) -> the learner's batch of graphs padded to the sizes, as NumPy arrays.
       methods: the solvers that play a checkpoint, as in "regal:checkpoint=PATH".
       opponents: the methods that `graphrl evaluate` compares them with; the first is the baseline.
       data, schedule: default settings of the data and of the loop.
@@ -86,7 +91,7 @@ class Agent:
 
     config: Callable[[], AgentConfig]
     learner: Callable[[Any, Mesh], Learner]
-    batch: Callable[[Sequence[ComputationGraph], Sizes], Batch]
+    batch: Callable[[Any, Sequence[ComputationGraph], Sizes], Batch]
     methods: tuple[str, ...]
     opponents: tuple[str, ...] = ("brkga", "list")
     data: DataConfig = dataclasses.field(default_factory=DataConfig)

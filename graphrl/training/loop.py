@@ -71,12 +71,8 @@ class Loop:
         self._started = time.perf_counter() - self.info.seconds
         self._good = self.checkpoints.latest()
 
-    def template(self) -> Any:
-        """What a state looks like: `jax.ShapeDtypeStruct`s in place of its arrays."""
-        return jax.eval_shape(self.learner.init, self._init_key)
-
     def run(self, checkpoint: Checkpoint | None = None) -> Outcome:
-        """Trains from the beginning or from a checkpoint (read with `template`) to the last step.
+        """Trains from the beginning or from a checkpoint (read with `Learner.template`) to the last step.
 
         Raises:
           TrainingError: a metric or a parameter is not finite: the step, its graphs and the last checkpoint are named.

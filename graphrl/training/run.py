@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,7 +13,7 @@ import jax
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import content, shown, write_atomically
 from graphrl.training import devices
-from graphrl.training.checkpoints import Checkpoint, Checkpoints, Info, find, read, read_info
+from graphrl.training.checkpoints import Checkpoints, Info, find, read, read_info
 from graphrl.training.config import RunConfig, as_dict, differences, updated
 from graphrl.training.data import Data
 from graphrl.training.folder import SETTINGS, owned
@@ -38,31 +39,48 @@ def default_config(agent: Agent) -> RunConfig[Any]:
     return RunConfig(agent.config(), agent.data, agent.schedule)
 
 
-def run_config(agent: Agent, values: Mapping[str, Any], folder: Path | None = None) -> RunConfig[Any]:
+def run_config(
+    agent: Agent, values: Mapping[str, Any], folder: Path | None = None, *, name: str = ""
+) -> RunConfig[Any]:
     """The settings of a run: the agent's defaults, over them what the folder's run was started with, then `values`.
 
     Args:
       agent: whose.
       values: nested dict of those to change.
       folder: of the run to go on with, or None. Then only `training.*` may change.
+      name: of the agent, whose run the folder's must be.
 
     Raises:
-      ProblemError: an unknown or wrong setting, or one that the run cannot go on with.
+      ProblemError: an unknown or wrong setting, or one that the run cannot go on with, or it is another agent's run.
       GraphrlError: the folder's settings cannot be read.
     """
     default = default_config(agent)
     if folder is None:
         return updated(default, values)
-    with content(folder / SETTINGS) as data:
-        stored = json.loads(bytes(data))
-    if (stored.get("format"), stored.get("version")) != (FORMAT, VERSION):
-        raise GraphrlError(f"{shown(folder / SETTINGS)}: must be {FORMAT} version {VERSION}")
-    config = updated(updated(default, stored["config"]), values)
-    changed = [name for name in differences(stored["config"], as_dict(config)) if not name.startswith("training.")]
+    stored = _stored(folder, name)
+    config = updated(updated(default, stored), values)
+    changed = [key for key in differences(stored, as_dict(config)) if not key.startswith("training.")]
     if changed:
         raise ProblemError(
             f"{shown(folder)} was started with another {changed[0]}: leave it as it was, or name another --out"
         )
+    return config
+
+
+def _stored(folder: Path, name: str) -> dict[str, Any]:
+    """The settings that the folder's run of the agent was started with."""
+    path = folder / SETTINGS
+    with content(path) as data:
+        text = bytes(data)
+    try:
+        stored = json.loads(text)
+        found, agent, config = (stored["format"], stored["version"]), stored["agent"], stored["config"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise GraphrlError(f"{shown(path)}: holds no settings of a run ({error}): name another --out") from None
+    if found != (FORMAT, VERSION) or not isinstance(config, dict):
+        raise GraphrlError(f"{shown(path)}: must be {FORMAT} version {VERSION}")
+    if agent != name:
+        raise ProblemError(f"{shown(folder)} holds a run of {agent!r}: must be one of {name!r}, or name another --out")
     return config
 
 
@@ -83,7 +101,7 @@ def train(name: str, agent: Agent, config: RunConfig[Any], folder: Path, *, resu
         mesh = devices.make_mesh(config.data.graphs)
         devices.meet(mesh)
         own = devices.own_rows(mesh, config.data.graphs)
-        data = Data(config.data, config.seed, agent.batch, own)
+        data = Data(config.data, config.seed, functools.partial(agent.batch, config.agent), own)
         checkpoints = Checkpoints(folder, config.training.keep)
         latest = checkpoints.latest()
         if devices.is_main():
@@ -94,12 +112,8 @@ def train(name: str, agent: Agent, config: RunConfig[Any], folder: Path, *, resu
         learner = agent.learner(config.agent, mesh)
         with _watch(folder, config, None if latest is None else info.step) as watch, stop_signals() as stopped:
             loop = Loop(learner, data, mesh, config.training, checkpoints, info, watch, stopped)
-            outcome = loop.run(None if latest is None else _restored(latest, loop))
+            outcome = loop.run(None if latest is None else read(latest, learner.template()))
         return Result(outcome, checkpoints.latest() or folder, find(folder))
-
-
-def _restored(path: Path, loop: Loop) -> Checkpoint:
-    return read(path, loop.template())
 
 
 def _first_info(name: str, config: RunConfig[Any]) -> Info:

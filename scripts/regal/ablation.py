@@ -16,7 +16,6 @@ from opponents.settings import origin
 from graphrl.agents.regal.policy import Policy
 from graphrl.compare.report import markdown, problem_line
 from graphrl.envs.proposal.coding import coding
-from graphrl.envs.proposal.instance import instance
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes, common_sizes
 from graphrl.plan_plot import DPI, write_figure
@@ -81,7 +80,7 @@ def action_entropies(policy: Policy, graph: ComputationGraph, sizes: Sizes) -> t
     devices), and those of priorities. 0 if all ops get the same distribution.
     """
     devices, n = policy.config.problem.devices, len(graph.ops)
-    choice = np.asarray(policy.propose(instance(graph, sizes)).choice)[: (devices + 1) * sizes.ops, 0]
+    choice = np.asarray(policy.propose(graph, sizes).choice)[: (devices + 1) * sizes.ops, 0]
     each = [_entropy(row[:n]) for row in choice.reshape(devices + 1, sizes.ops)]
     return float(np.mean(each[:-1])), each[-1]
 

@@ -15,7 +15,6 @@ from graphrl.agents.regal.policy import Policy
 from graphrl.cli import main as graphrl
 from graphrl.compare.report import markdown, problem_line
 from graphrl.compare.runs import Row
-from graphrl.envs.proposal.instance import instance
 from graphrl.errors import GraphrlError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import common_sizes
@@ -81,4 +80,4 @@ def _seconds(rows: list[Row]) -> dict[tuple[str, int], float]:
 def _proposing(policy: Policy, graph: ComputationGraph) -> float:
     """Median seconds from a graph to its proposals, features and network."""
     sizes = common_sizes([graph])
-    return median_seconds(lambda: jax.block_until_ready(policy.propose(instance(graph, sizes))))
+    return median_seconds(lambda: jax.block_until_ready(policy.propose(graph, sizes)))

@@ -8,7 +8,7 @@ from graphrl.training.learner import Agent
 AGENT = Agent(
     config=RegalConfig,
     learner=Learner,
-    batch=instances,
+    batch=lambda config, graphs, sizes: instances(graphs, sizes, config.hinted),
     methods=("regal", "regal+", "idrs"),
     opponents=("brkga", "brkga-tuned", "list"),
 )

@@ -11,6 +11,7 @@ from graphrl.errors import ProblemError
 from graphrl.solvers.brkga import Parameters
 
 Genes = Literal["all", "priorities"]
+Hint = Literal["list", "none"]
 Encoder = Literal["message-passing", "recurrent"]
 
 
@@ -27,11 +28,13 @@ class RegalConfig:
       genes: that proposals are learned for: "all" of an op, the papers', or its "priorities" alone; its affinities to
         devices are then uniform. Affinities learned at few evaluations cost 0.4 to 2.9 points at 5000 (makespan
         and peak memory, every policy that we took them out of).
+      hint: what the network sees beside REGAL's features: "list", which is one plan of list scheduling, and the
+        untrained policy then prefers the distributions around that; or "none", as in the papers.
       encoder: "message-passing" (REGAL) or "recurrent" (its baseline GAS).
       rounds: of messages, T; 0 sees ops alone.
       width: of all vectors and hidden layers.
-      preference: the untrained policy prefers the uniform distribution by so many nats to each other option: it starts
-        close to standard BRKGA.
+      preference: the untrained policy prefers the uniform distribution (with a hint, that around it) by so many nats to
+        each other option: it starts close to standard BRKGA.
       actions: sampled for each graph and update.
       learning_rate: of Adam.
       gradient_norm: gradients longer than this are shortened.
@@ -48,7 +51,8 @@ class RegalConfig:
     evaluations: int = 400
     parameters: Parameters = Parameters()
     coding: CodingName = "shapes"
-    genes: Genes = "priorities"
+    genes: Genes = "all"
+    hint: Hint = "list"
     encoder: Encoder = "message-passing"
     rounds: int = 2
     width: int = 32
@@ -64,7 +68,7 @@ class RegalConfig:
 
     def __post_init__(self) -> None:
         least = {"evaluations": 1, "rounds": 0, "width": 2, "actions": 1 if self.baseline == "learned" else 2}
-        names = {"coding": CodingName, "genes": Genes, "encoder": Encoder, "baseline": Baseline}
+        names = {"coding": CodingName, "genes": Genes, "hint": Hint, "encoder": Encoder, "baseline": Baseline}
         check_ranges(
             self,
             least=least,
@@ -76,3 +80,8 @@ class RegalConfig:
         for name in ("preference", "entropy", "baseline_error"):
             if not getattr(self, name) >= 0:
                 raise ProblemError(f"{name} is {getattr(self, name)!r}: must be at least 0")
+
+    @property
+    def hinted(self) -> Problem | None:
+        """What `instance` makes its hint for; None for none."""
+        return self.problem if self.hint == "list" else None

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from graphrl.agents import descent, reinforce
 from graphrl.agents.regal.config import RegalConfig
 from graphrl.agents.regal.network import networks
-from graphrl.agents.regal.policy import Policy, smallest
+from graphrl.agents.regal.policy import Policy, played, smallest
 from graphrl.agents.spread import Spread
 from graphrl.envs.proposal.env import ProposalEnv, observe
 from graphrl.envs.proposal.instance import ProposalParams
@@ -60,8 +60,13 @@ class Learner:
         state: LearnerState = self._first(key)
         if not self.config.start:
             return state
-        policy = descent.start_params(Policy, self.config, self._spread, "rounds, width, coding, devices")
+        policy = descent.start_params(Policy, self.config, self._spread, "hint, rounds, width, coding, devices")
         return state._replace(params=state.params | {"policy": policy})
+
+    def template(self) -> LearnerState:
+        """See `training.learner.Learner`."""
+        found: LearnerState = jax.eval_shape(self._init, jax.random.key(0))
+        return found
 
     def update(
         self, state: LearnerState, key: jax.Array, batch: ProposalParams
@@ -88,7 +93,7 @@ class Learner:
         return state
 
     def evaluate(self, params: dict[str, Any], key: jax.Array, batch: ProposalParams) -> dict[str, jax.Array]:
-        """How good proposals of the policy are: one sample for each graph, as a solver takes.
+        """How good proposals of the policy are, as a solver takes them.
 
         Returns:
           `[]` float32 each: "improvement" over standard BRKGA in percent (the mean, and "improvement_least",
@@ -99,7 +104,7 @@ class Learner:
 
     def _init(self, key: jax.Array) -> LearnerState:
         policy_key, baseline_key = jax.random.split(key)
-        observation = observe(smallest())
+        observation = observe(smallest(self.config))
         params = {
             "policy": self._networks.policy.init(policy_key, observation),
             "baseline": self._networks.baseline.init(baseline_key, observation),
@@ -148,7 +153,7 @@ class Learner:
             reset_key, action_key, step_key = jax.random.split(key, 3)
             state, first = self._env.reset(reset_key, graph)
             logits = self._networks.policy.apply(params["policy"], first.observation)
-            _, last = self._env.step(step_key, state, reinforce.sample(action_key, logits), graph)
+            _, last = self._env.step(step_key, state, played(self.config, action_key, logits), graph)
             real = first.observation.mask
             choices = real.sum(dtype=jnp.float32) * float(np.prod(logits.shape[1:-1]))
             return last.reward, reinforce.entropy(logits, real) / choices

@@ -1,12 +1,15 @@
 """REGAL's two networks: the policy, and the baseline with a graph network of its own."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import flax.linen as nn
+import jax
+import jax.numpy as jnp
 
 from graphrl.agents.regal.config import RegalConfig
 from graphrl.envs.proposal.coding import coding
-from graphrl.networks.base import Network, network
+from graphrl.networks.base import GraphObservation, Network, network
 from graphrl.networks.heads import ChoiceLogits, GraphValue
 from graphrl.networks.message_passing import MessagePassing
 from graphrl.networks.recurrent import Recurrent
@@ -26,7 +29,7 @@ def networks(config: RegalConfig) -> Networks:
         encoder=_encoder(config),
         width=config.width,
         choices=(*known.action_spec(1, devices).shape[1:], known.values),
-        preferred=known.uniform,
+        preferred=_preferred(config),
         preference=config.preference,
         shared=config.coding == "moments",
         fixed=devices if config.genes == "priorities" else 0,
@@ -34,6 +37,19 @@ def networks(config: RegalConfig) -> Networks:
     # rewards are -o_a / o_s: -1 is standard BRKGA
     baseline = GraphValue(encoder=_encoder(config), width=config.width, typical=-1.0)
     return Networks(network(policy), network(baseline))
+
+
+def _preferred(config: RegalConfig) -> Callable[[GraphObservation], jax.Array]:
+    """Of every gene the distribution around the hint; the uniform where there is none, or nothing is learned."""
+    known, genes = coding(config.coding), config.problem.devices + 1
+    uniform = jnp.asarray(known.uniform if len(known.heads) > 1 else known.uniform[0], jnp.int32)
+
+    def around(observation: GraphObservation) -> jax.Array:
+        near = known.nearest(observation.graph.nodes[:-1, -genes:])
+        is_fixed = (jnp.arange(genes) < genes - 1) & (config.genes == "priorities")
+        return jnp.where(is_fixed.reshape(-1, *[1] * (uniform.ndim)), uniform, near)
+
+    return around if config.hint == "list" else lambda _: uniform
 
 
 def _encoder(config: RegalConfig) -> nn.Module:

@@ -12,7 +12,6 @@ from typing import Any
 from graphrl.agents.regal.policy import Policy
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem
-from graphrl.envs.proposal.instance import instance
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes
@@ -144,7 +143,7 @@ def _solve(
     chosen = _policy(method, problem, checkpoint)
 
     def proposals(sizes: Sizes) -> BetaTable:
-        return chosen.propose(instance(graph, sizes), seed)
+        return chosen.propose(graph, sizes, seed)
 
     return brkga(
         graph,

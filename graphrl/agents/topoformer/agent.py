@@ -10,7 +10,7 @@ from graphrl.training.schedule import Schedule
 AGENT = Agent(
     config=TopoformerConfig,
     learner=Learner,
-    batch=instances,
+    batch=lambda _, graphs, sizes: instances(graphs, sizes),
     methods=("topoformer", "topoformer+"),
     opponents=("random-priorities", "depth-first", "breadth-first", "anneal"),
     data=DataConfig(

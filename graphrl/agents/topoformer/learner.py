@@ -71,6 +71,11 @@ class Learner:
             state = state._replace(params={"policy": policy})
         return self._with_baseline(state, LOWEST)
 
+    def template(self) -> LearnerState:
+        """See `training.learner.Learner`."""
+        found: LearnerState = jax.eval_shape(self._init, jax.random.key(0))
+        return found
+
     def update(
         self, state: LearnerState, key: jax.Array, batch: OrderingParams
     ) -> tuple[LearnerState, dict[str, jax.Array]]:

@@ -56,6 +56,18 @@ class Coding:
         place = list(zip(self.alpha, self.beta, strict=True)).index((1.0, 1.0))
         return tuple(int(index) for index in np.unravel_index(place, self.heads))
 
+    def nearest(self, mean: jax.Array) -> jax.Array:
+        """The indices of the distribution whose mean is nearest, of such the surest: `[...]` float32 between 0 and 1 to
+        `[...]` int32 where a gene has one index, `[..., 2]` where it has two.
+        """
+        alpha, beta = np.array(self.alpha), np.array(self.beta)
+        surest = np.lexsort((-alpha - beta, alpha / (alpha + beta)))  # of equal means the first
+        means, first = np.unique((alpha / (alpha + beta))[surest], return_index=True)
+        row = jnp.asarray(surest[first], jnp.int32)[jnp.abs(mean[..., None] - means.astype(np.float32)).argmin(-1)]
+        if len(self.heads) == 1:
+            return row
+        return jnp.stack(jnp.unravel_index(row, self.heads), -1)
+
     def action_spec(self, ops: int, devices: int) -> ArraySpec:
         """`[n, d + 1]` int32 where a gene has one index, `[n, d + 1, 2]` where it has two: see `proposals`."""
         extra = self.heads[1:] and (len(self.heads),)

@@ -24,6 +24,12 @@ def is_zoo(model: object) -> bool:
     return isinstance(model, str) and model.startswith(zoo.PREFIX) and not os.path.lexists(model)
 
 
+def _is_generated(model: str) -> bool:
+    """Whether it looks like the name of a set of generated graphs, perhaps a wrong one, and is no file."""
+    looks = model.partition(":")[0] in FAMILIES or _SET.fullmatch(model) is not None
+    return looks and not os.path.exists(model)
+
+
 def model_files(model: str) -> list[str]:
     """The files that a model's name stands for: itself, what is in the folder, or none for a set by name.
 
@@ -33,8 +39,7 @@ def model_files(model: str) -> list[str]:
     if is_zoo(model):
         return []
     if not os.path.isdir(model):
-        is_set = model.partition(":")[0] in FAMILIES or _SET.fullmatch(model)
-        return [] if is_set and not os.path.exists(model) else [model]
+        return [] if _is_generated(model) else [model]
     endings = tuple(ending for known in FORMATS for suffix in known.suffixes for ending in (suffix, suffix + ".gz"))
     try:
         names = sorted(name for name in os.listdir(model) if name.endswith(endings) and name != _MANIFEST)
@@ -44,6 +49,32 @@ def model_files(model: str) -> list[str]:
     if not files:
         raise GraphrlError(f"{shown(model)}: the folder has no graphs: their names end in {', '.join(endings)}")
     return files
+
+
+def load_graph(
+    model: str | os.PathLike[str], *, chip: str | Chip = DEFAULT_CHIP, dims: Mapping[str, int] | None = None
+) -> ComputationGraph:
+    """The graph of a file, of a program of the model zoo, or of a set that has one graph.
+
+    Args:
+      model: a path, or a name as in `load_graphs`: `zoo:efficientnetb0/training/b8/hlo`, `layered:200@7`.
+      chip, dims: see `read_graph`.
+
+    Raises:
+      GraphrlError: the file cannot be read or is no graph.
+      ProblemError: a set's name is wrong, or it has several graphs.
+    """
+    if is_zoo(model):
+        return zoo.load(str(model).removeprefix(zoo.PREFIX)).graph
+    if not isinstance(model, str) or not _is_generated(model):
+        return read_graph(model, chip=chip, dims=dims)
+    found = generated_set(model)
+    if found.count > 1:
+        first = f"{found.family}:{'' if found.ops is None else found.ops}@{found.first}"
+        raise ProblemError(
+            f"{shown(model)} stands for {found.count:,} graphs, where one is needed: for example {first}"
+        )
+    return found.graph(found.first)
 
 
 def load_graphs(
@@ -90,7 +121,10 @@ class GeneratedSet:
         Raises:
           ProblemError: the generator cannot make such graphs.
         """
-        return sample(self.family, self.ops, seed)[0]
+        try:
+            return sample(self.family, self.ops, seed)[0]
+        except ProblemError as error:
+            raise ProblemError(f"{self.family}:{'' if self.ops is None else self.ops}: {error}") from None
 
 
 def generated_set(name: str) -> GeneratedSet:

@@ -1,0 +1,33 @@
+"""`graphrl.jit` with short searches, which are counted."""
+
+import functools
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import graphrl
+from graphrl.xla import planner, search
+
+jit = functools.partial(graphrl.jit, seconds=0.2)
+
+
+def same(a: Any, b: Any) -> bool:
+    return str(jax.tree.structure(a)) == str(jax.tree.structure(b)) and all(
+        np.array_equal(x, y) and x.dtype == y.dtype for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    )
+
+
+@pytest.fixture
+def searches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the programs that were searched."""
+    found: list[str] = []
+
+    def decide(lowered: Any, module: Any, *rest: Any) -> Any:
+        found.append(module.name)
+        return original(lowered, module, *rest)
+
+    original = search.decide
+    monkeypatch.setattr(planner, "decide", decide)
+    return found

@@ -1,0 +1,63 @@
+"""Orders of one device by rule, by name: what test_orders*.py ask them for."""
+
+from collections.abc import Callable
+
+from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+from graphrl.solvers.base import Budget, Solver
+from graphrl.solvers.flow import Flow
+from graphrl.solvers.orders import inductor, random_orders, simple, xla
+
+RULES: dict[str, Callable[[Flow], list[int]]] = {
+    "depth-first": simple.depth_first,
+    "breadth-first": simple.breadth_first,
+    "alap": simple.as_late_as_possible,
+    "xla-list": xla.xla_list,
+    "xla-dfs": xla.xla_depth_first,
+    "xla-postorder": xla.xla_post_order,
+    "xla": xla.xla_best,
+    "inductor-lpmf": inductor.lpmf,
+    "inductor-bfs": inductor.bfs,
+    "inductor-dfs": inductor.dfs,
+    "inductor": inductor.best,
+}
+SOLVERS: dict[str, Solver] = {
+    "depth-first": simple.solve_depth_first,
+    "breadth-first": simple.solve_breadth_first,
+    "alap": simple.solve_alap,
+    "xla-list": xla.solve_list,
+    "xla-dfs": xla.solve_dfs,
+    "xla-postorder": xla.solve_postorder,
+    "xla": xla.solve,
+    "inductor-lpmf": inductor.solve_lpmf,
+    "inductor-bfs": inductor.solve_bfs,
+    "inductor-dfs": inductor.solve_dfs,
+    "inductor": inductor.solve,
+    "random-ready": random_orders.solve_ready,
+    "random-priorities": random_orders.solve_priorities,
+}
+BUDGET = Budget(evaluations=1000)
+
+
+def program(text: str, *outputs: str) -> ComputationGraph:
+    """A graph from "name bytes[+workspace] inputs ...; ...", control predecessors with a "!"."""
+    ops = []
+    for line in text.split(";"):
+        name, size, *before = line.split()
+        num_bytes, _, workspace = size.partition("+")
+        ops.append(
+            Op(
+                name,
+                inputs=tuple(b for b in before if not b.startswith("!")),
+                outputs=(Tensor(name, int(num_bytes)),),
+                after=tuple(b[1:] for b in before if b.startswith("!")),
+                workspace_bytes=int(workspace or 0),
+            )
+        )
+    return ComputationGraph("program", tuple(ops), outputs=outputs)
+
+
+def names(rule: str, graph: ComputationGraph) -> str:
+    return " ".join(graph.ops[op].name for op in RULES[rule](Flow(graph)))
+
+
+DIAMOND = program("a 10; b 10 a; c 10 a; d 10 b; e 10 c; f 10 d e")

@@ -1,0 +1,57 @@
+"""Graphs by name: files, folders, sets of generated graphs, and the names that stand for one graph."""
+
+from pathlib import Path
+
+import pytest
+from comparison_runs import diamond
+
+from graphrl.errors import GraphrlError, ProblemError
+from graphrl.graphs.datasets.layered import layered
+from graphrl.graphs.datasets.sets import generated, load_graph, load_graphs
+from graphrl.graphs.readers.json import write_json
+from graphrl.optimize import optimize
+
+
+def test_graphs_come_from_files_folders_and_sets(tmp_path: Path) -> None:
+    for name in ("b", "a"):
+        write_json(diamond(name), tmp_path / f"{name}.json.gz")
+    for name in ("notes.txt", "manifest.json", ".hidden.json"):
+        (tmp_path / name).write_text("{}")
+    found = load_graphs([str(tmp_path / "b.json.gz"), str(tmp_path), "layered:20x2@5", "regal-like:", "in-tree:9"])
+    assert [graph.name for graph in found[:3]] == ["b", "a", "b"]
+    assert [len(graph.ops) for graph in found[3:5]] == [20, 20]
+    assert found[3] == next(generated("layered:20@5"))
+    assert len(found) == 7
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(GraphrlError, match="the folder has no graphs"):
+        load_graphs([str(tmp_path / "empty")])
+    for wrong in ("layered", "layered:x3", "graphs:5x3", "layered:5x3x2", "layered:5x-1", "layered:1e9", "regal-like"):
+        with pytest.raises(ProblemError, match=r"no set of graphs; sets are layered:100x20"):
+            load_graphs([wrong])
+    for slip, says in (("layered:10x99999999999", "graphs: must be at most"), ("in-tree:1" + "0" * 30, "ops: must be")):
+        with pytest.raises(ProblemError, match=says):
+            load_graphs([slip])
+    with pytest.raises(ProblemError, match="layered:1: num_ops is 1"):
+        load_graphs(["layered:1x2"])
+
+
+def test_one_graph_by_name() -> None:
+    """The name of a set stands for a graph wherever a model is asked for, if the set has no other."""
+    for name, seed in (("layered:20", 0), ("layered:20@7", 7), ("layered:20x1@7", 7)):
+        assert load_graph(name) == layered(20, seed)
+    assert optimize("layered:20@7", method="given", evaluations=1).graph == "layered-20-7"
+    assert load_graph("regal-like:") == next(generated("regal-like:"))
+    several = (("layered:20x3", "3", "layered:20@0"), ("regal-like:x2000@7", "2,000", "regal-like:@7"))
+    for name, count, one in several:
+        with pytest.raises(ProblemError, match=f"{name} stands for {count} graphs, where one is needed: .* {one}$"):
+            load_graph(name)
+    with pytest.raises(ProblemError, match="graphs:5 is no file, no folder and no set of graphs"):
+        load_graph("graphs:5")
+    with pytest.raises(GraphrlError, match=r"cannot read graph\.json"):
+        load_graph("graph.json")
+
+
+def test_a_file_named_like_a_set_is_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_json(diamond("mine"), "layered:20x3")
+    assert load_graph("layered:20x3").name == "mine"

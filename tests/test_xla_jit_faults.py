@@ -1,0 +1,68 @@
+"""`graphrl.jit` where something fails: Ctrl-C, the function's own errors, no hook, modules that cannot be read."""
+
+from typing import Any
+
+import jax
+import pytest
+from jit_searches import jit, same, searches
+from xla_programs import branches, plans, vector
+
+from graphrl.errors import GraphError
+from graphrl.xla import callback, planner, warn
+
+pytestmark = pytest.mark.usefixtures("plans")
+
+__all__ = ["plans", "searches"]
+
+
+def test_ctrl_c_in_the_search_leaves_a_function_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    def decide(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    fn, state = jit(branches, donate_argnums=0), vector()
+    with monkeypatch.context() as patch:
+        patch.setattr(planner, "decide", decide)
+        with pytest.raises(KeyboardInterrupt):
+            fn(state)
+    assert not state.is_deleted()
+    assert not fn.reports
+    assert same(fn(state), jax.jit(branches)(vector()))
+    assert [report.planned for report in fn.reports] == [True]
+
+
+def test_errors_of_the_function_pass_through() -> None:
+    def wrong(x: jax.Array) -> jax.Array:
+        raise LookupError("the user's own")
+
+    with pytest.raises(LookupError, match="the user's own"):
+        jit(wrong)(vector())
+    with pytest.raises(TypeError, match="rror interpreting argument"):
+        jit(branches)("text")
+
+
+def test_missing_hook_is_one_warning_and_plain_jit(monkeypatch: pytest.MonkeyPatch, searches: list[str]) -> None:
+    def register() -> None:
+        raise NotImplementedError("no such thing in this jaxlib")
+
+    monkeypatch.setattr(callback, "register", register)
+    monkeypatch.setattr(warn, "_said", set())
+    fn = jit(branches)
+    with pytest.warns(UserWarning, match="graphrl.jit: jax .* has no hook .* runs under plain jax.jit") as seen:
+        fn(vector())
+    fn(vector(1))  # a second warning would be an error
+    assert len(seen) == 1
+    assert same(fn(vector()), jax.jit(branches)(vector()))
+    assert not searches
+    assert fn.reports == ()
+
+
+def test_module_that_cannot_be_read_runs_under_plain_jit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def decide(*_: Any) -> None:
+        raise GraphError("an instruction from the future")
+
+    monkeypatch.setattr(planner, "decide", decide)
+    monkeypatch.setattr(warn, "_said", set())
+    fn = jit(branches)
+    with pytest.warns(UserWarning, match="an instruction from the future; branches runs under plain jax.jit"):
+        assert same(fn(vector()), jax.jit(branches)(vector()))
+    fn(vector(1))

@@ -1,0 +1,95 @@
+"""The model zoo: what the script traces, and what is shipped."""
+
+import importlib
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from graphrl.graphs.datasets import zoo
+from graphrl.graphs.datasets.zoo import catalogue, storage
+
+
+@pytest.fixture
+def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the modules of scripts/ importable."""
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[1] / "scripts"))
+
+
+@pytest.mark.usefixtures("scripts")
+def test_the_script_traces_an_architecture(tmp_path: Path) -> None:
+    architecture, trace = (importlib.import_module(f"zoo.{name}") for name in ("architecture", "trace"))
+
+    def fn(weights: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+        return jnp.tanh(jnp.tanh(x @ weights["a"]) @ weights["b"])
+
+    weights = {key: architecture.floats(64, 64) for key in "ab"}
+    tiny = architecture.Architecture(
+        "tiny",
+        "mixer",
+        lambda: architecture.Function(fn, weights),
+        architecture.floats(64),
+        (1, 4),
+        (2, 8),
+        keras=False,
+    )
+    assert len(trace.missing_files(tiny, tmp_path)) == 4
+    trace.trace(tiny, tmp_path)
+    assert trace.missing_files(tiny, tmp_path) == []
+    assert len(catalogue.write_index(tmp_path)) == 8
+    inference = zoo.load("tiny/inference/b4/jaxpr", folder=tmp_path)
+    assert [op.type for op in inference.graph.ops] == ["dot_general", "tanh"] * 2
+    assert inference.graph.arrays.weight_bytes.sum() == 2 * 64 * 64 * 4
+    assert inference.split == "test"
+    step = zoo.load("tiny/training/b8/hlo", folder=tmp_path)
+    assert step.schedules.keys() == step.temp_bytes.keys() == {"default", "memory"}
+    assert step.versions.keys() == {"jax", "jaxlib"}
+    assert min(step.temp_bytes.values()) >= 8 * 64 * 4
+
+
+@pytest.mark.usefixtures("scripts")
+def test_every_architecture_is_in_one_split() -> None:
+    architectures = importlib.import_module("zoo.registry").ARCHITECTURES
+    assert len(architectures) >= 50
+    assert {architecture.family for architecture in architectures.values()} == zoo.SPLITS.keys()
+    assert all(name == architecture.name for name, architecture in architectures.items())
+
+
+def test_the_zoo_is_shipped() -> None:
+    """At least 50 architectures, inference and training step at two batch sizes each, in less than 10 MB."""
+    found = zoo.entries()
+    architectures = {entry.architecture for entry in found}
+    assert len(architectures) >= 50
+    assert {entry.family for entry in found} <= zoo.SPLITS.keys()
+    for architecture in architectures:
+        for kind in zoo.KINDS:
+            assert len(zoo.names(architecture=architecture, kind=kind, level="jaxpr")) >= 2
+    assert sum(len(zoo.names(kind=kind, level="hlo")) >= 80 for kind in zoo.KINDS) == 2
+    assert sum(path.stat().st_size for path in zoo.DATA.iterdir()) < 10e6
+    sizes = {name: len([e for e in found if e.split == name]) / len(found) for name in ("train", "valid", "test")}
+    assert sizes["train"] > 0.4
+    assert min(sizes.values()) > 0.1
+
+
+@pytest.mark.parametrize("name", ["efficientnetb0/training/b8/hlo", "nasnetmobile/inference/b16/hlo"])
+def test_shipped_programs_have_both_schedules_of_xla(name: str) -> None:
+    found = zoo.load(name)
+    n, (source, target) = len(found.graph.ops), found.graph.arrays.dependencies()
+    assert found.schedules["default"].tolist() == list(range(n))
+    for order in found.schedules.values():
+        place = np.empty(n, int)
+        place[order] = np.arange(n)
+        assert sorted(order.tolist()) == list(range(n))
+        assert (place[source] < place[target]).all()
+    assert found.temp_bytes["memory"] < found.temp_bytes["default"]
+
+
+def test_the_largest_shipped_graph_loads_soon() -> None:
+    largest = max(zoo.entries(), key=lambda entry: entry.ops)
+    storage._content.cache_clear()
+    start = time.process_time()
+    assert len(zoo.load(largest.name).graph.ops) == largest.ops
+    assert time.process_time() - start < 3  # 0.6 s on a quiet core
