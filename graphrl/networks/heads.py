@@ -42,16 +42,16 @@ class ChoiceLogits(nn.Module):
     def __call__(self, observation: GraphObservation) -> jax.Array:
         """`[n, *choices]` float32."""
         nodes, options = self.encoder(observation), self.choices[-1]
-        size = math.prod(self.choices)
+        size, shape = math.prod(self.choices), (nodes.shape[0], *self.choices)
         liked = jax.nn.one_hot(self.preferred(observation), options)
         nats = jnp.where(jnp.arange(self.choices[0]) < self.fixed, _CERTAIN, self.preference)
-        bias = nats.reshape(-1, *[1] * (len(self.choices) - 1)) * liked
+        bias = jnp.broadcast_to(nats.reshape(-1, *[1] * (len(shape) - 2)), shape) * jnp.broadcast_to(liked, shape)
         if self.shared:
             logits = MLP(self.width, size, _SMALL, name="choices")(nodes)
         else:
             each = [MLP(self.width, options, _SMALL, name=f"choice_{i}") for i in range(size // options)]
             logits = jnp.concatenate([head(nodes) for head in each], -1)
-        return logits.reshape(-1, *self.choices) + bias
+        return logits.reshape(shape) + bias
 
 
 class GraphValue(nn.Module):

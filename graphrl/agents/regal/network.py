@@ -47,7 +47,7 @@ def _preferred(config: RegalConfig) -> Callable[[GraphObservation], jax.Array]:
     def around(observation: GraphObservation) -> jax.Array:
         near = known.nearest(observation.graph.nodes[:-1, -genes:])
         is_fixed = (jnp.arange(genes) < genes - 1) & (config.genes == "priorities")
-        return jnp.where(is_fixed.reshape(-1, *[1] * (uniform.ndim)), uniform, near)
+        return jnp.where(jnp.broadcast_to(is_fixed.reshape(-1, *[1] * uniform.ndim), near.shape), uniform, near)
 
     return around if config.hint == "list" else lambda _: uniform
 

@@ -63,10 +63,9 @@ class Coding:
         alpha, beta = np.array(self.alpha), np.array(self.beta)
         surest = np.lexsort((-alpha - beta, alpha / (alpha + beta)))  # of equal means the first
         means, first = np.unique((alpha / (alpha + beta))[surest], return_index=True)
-        row = jnp.asarray(surest[first], jnp.int32)[jnp.abs(mean[..., None] - means.astype(np.float32)).argmin(-1)]
-        if len(self.heads) == 1:
-            return row
-        return jnp.stack(jnp.unravel_index(row, self.heads), -1)
+        middles = ((means[1:] + means[:-1]) / 2).astype(np.float32)
+        row = jnp.asarray(surest[first], jnp.int32)[jnp.searchsorted(middles, mean)]
+        return row if len(self.heads) == 1 else jnp.stack(jnp.unravel_index(row, self.heads), -1)
 
     def action_spec(self, ops: int, devices: int) -> ArraySpec:
         """`[n, d + 1]` int32 where a gene has one index, `[n, d + 1, 2]` where it has two: see `proposals`."""
