@@ -12,8 +12,9 @@ sections:
   throughput        proposals evaluated a second, against the number of environments
 
 Policies are --checkpoints (runs or checkpoints of `graphrl train regal`, or files of policies; as many as --seeds for
-every task, network and number of rounds that a section needs), or are trained here, into --out/training. What is
-trained, and from what, tells their settings: a policy with a recurrent encoder is GAS.
+every task, network, hint and number of rounds that a section needs), or are trained here, into --out/training. What
+is trained, and from what, tells their settings: a policy with a recurrent encoder is GAS, and REGAL as published sees
+no plan of list scheduling ("regal without hint").
 
 Writes to --out: runs.jsonl with a row a run (a stopped run goes on where it was), a Markdown file a section, pictures
 and policies. Everything takes days on two cores: --sections, --graphs, --seeds and --methods make it shorter, and

@@ -33,7 +33,7 @@ from graphrl.training.data import DataConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = Path(graphrl.__file__).parents[1]
-CONFIG = RegalConfig(rounds=1, width=4, preference=40.0)  # untrained, it proposes the uniform only
+CONFIG = RegalConfig(hint="none", rounds=1, width=4, preference=40.0)  # untrained, it proposes the uniform only
 GRAPHS = load_graphs(["regal-like:10x2"])
 SEEDS = (("a", 4), ("b", 6))  # policies of two seeds: names and widths
 
@@ -45,7 +45,7 @@ def module(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @functools.cache
 def untrained(config: RegalConfig) -> Policy:
-    params = jax.jit(networks(config).policy.init)(jax.random.key(0), observe(smallest()))
+    params = jax.jit(networks(config).policy.init)(jax.random.key(0), observe(smallest(config)))
     return Policy(config, jax.tree.map(np.asarray, params))
 
 
@@ -112,24 +112,28 @@ def test_unseen_graphs_are_not_those_of_training(monkeypatch: pytest.MonkeyPatch
 
 
 def test_policies_are_found_by_problem_network_and_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Policies = module("policies", monkeypatch).Policies
+    policies = module("policies", monkeypatch)
+    Policies, plain, sequence = (
+        policies.Policies,
+        *(policies.Kind(name, "none") for name in ("message-passing", "recurrent")),
+    )
     first, config = untrained(CONFIG), dataclasses.replace(CONFIG, rounds=2)
     deeper = saved(tmp_path / "deeper", untrained(config))
     gas = saved(tmp_path / "gas", untrained(dataclasses.replace(CONFIG, encoder="recurrent")))
     given = [saved(tmp_path / "a", first), gas, deeper]
     found = Policies(tmp_path / "out", 1, given, (), False)
-    (regal,) = found.of("synthetic", "message-passing")
-    (flat,) = found.of("synthetic", "message-passing", 1)
-    (recurrent,) = found.of("synthetic", "recurrent")
+    (regal,) = found.of("synthetic", plain)
+    (flat,) = found.of("synthetic", plain, 1)
+    (recurrent,) = found.of("synthetic", sequence)
     assert (regal.policy.config.rounds, flat.policy.config.rounds) == (2, 1)
     assert recurrent.policy.config.encoder == "recurrent"
-    again = Policies(tmp_path / "out", 1, [saved(tmp_path / "b", first)], (), False).of("synthetic", "message-passing")
+    again = Policies(tmp_path / "out", 1, [saved(tmp_path / "b", first)], (), False).of("synthetic", plain)
     assert again[0].file == flat.file  # the same policy under another name
     changed = dataclasses.replace(first, params=jax.tree.map(lambda x: 2 * x, first.params))
     other = Policies(tmp_path / "out", 1, [saved(tmp_path / "c", changed)], (), False)
-    assert other.of("synthetic", "message-passing")[0].file != flat.file
-    with pytest.raises(GraphrlError, match="1 of --checkpoints for synthetic with message-passing: must be 2"):
-        Policies(tmp_path / "out", 2, given, (), False).of("synthetic", "message-passing")
+    assert other.of("synthetic", plain)[0].file != flat.file
+    with pytest.raises(GraphrlError, match="synthetic with message-passing, hint none: must be 2"):
+        Policies(tmp_path / "out", 2, given, (), False).of("synthetic", plain)
     config = dataclasses.replace(CONFIG, problem=Problem("makespan", 2, "free"))
     wrong = saved(tmp_path / "wrong", Policy(config, first.params))
     with pytest.raises(GraphrlError, match="wrong is for another problem than synthetic, synthetic-memory"):

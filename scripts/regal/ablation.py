@@ -22,7 +22,7 @@ from graphrl.plan_plot import DPI, write_figure
 from graphrl.solvers.base import Budget
 from graphrl.training.metrics import read_metrics
 from regal.policies import Trained
-from regal.settings import Settings
+from regal.settings import REGAL, Settings
 from regal.tables import BASELINE, scores
 from regal.tasks import TASKS
 
@@ -34,7 +34,7 @@ _KINDS = ("placement", "priority")
 def ablation(settings: Settings) -> Iterator[str]:
     """Two tables and three pictures: T, training curves, entropies of actions."""
     task, budget = settings.task, Budget(settings.evaluations)
-    trained = {rounds: settings.trained(task, "message-passing", rounds) for rounds in settings.rounds}
+    trained = {rounds: settings.trained(task, REGAL, rounds) for rounds in settings.rounds}
     ours = [settings.entrant(task, "regal", budget, rounds)._replace(label=f"T = {rounds}") for rounds in trained]
     found = settings.compared(task, [settings.entrant(task, BASELINE, budget), *ours])
     by_label = scores(found, found.rows[BASELINE])

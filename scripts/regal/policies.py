@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from opponents import training
 
-from graphrl.agents.regal.config import Encoder, RegalConfig
+from graphrl.agents.regal.config import Encoder, Hint, RegalConfig
 from graphrl.agents.regal.policy import Policy
 from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError
@@ -21,6 +21,13 @@ QUICK = (
     "data.graphs=2", "data.buckets=1", "agent.evaluations=160", "agent.actions=2", "agent.width=4",
     "training.steps=2", "training.validate_every=1",
 )  # fmt: skip
+
+
+class Kind(NamedTuple):
+    """What policies differ in: fields of `RegalConfig`."""
+
+    encoder: Encoder
+    hint: Hint
 
 
 class Trained(NamedTuple):
@@ -60,26 +67,28 @@ class Policies:
             if one.policy.config.problem not in [task.problem for task in TASKS.values()]:
                 raise GraphrlError(f"{shown(path)} is for another problem than {', '.join(TASKS)}: leave it out")
 
-    def of(self, name: str, encoder: Encoder, rounds: int | None = None) -> list[Trained]:
+    def of(self, name: str, kind: Kind, rounds: int | None = None) -> list[Trained]:
         """The policies of a task, one a seed.
 
         Args:
           name: of the task.
-          encoder: of the network.
+          kind: see above.
           rounds: of messages; None takes what there is the most of among the given, else the default.
 
         Raises:
           GraphrlError: training fails or is interrupted, fewer are given than there are seeds, or one has been
             trained on a graph that it is tested on.
         """
-        task, found = TASKS[name], self._among(TASKS[name].problem, encoder, rounds)
+        task, found = TASKS[name], self._among(TASKS[name].problem, kind, rounds)
         if not found:
             wanted = RegalConfig().rounds if rounds is None else rounds
-            folders = [self._folder / "training" / f"{name}-{encoder}-{wanted}-{i}" for i in range(self._seeds)]
-            found = [self._train(task, encoder, wanted, i, folder) for i, folder in enumerate(folders)]
+            told = f"{name}-{kind.encoder}-{kind.hint}-{wanted}"
+            folders = [self._folder / "training" / f"{told}-{i}" for i in range(self._seeds)]
+            found = [self._train(task, kind, wanted, i, folder) for i, folder in enumerate(folders)]
         if len(found) < self._seeds:
             raise GraphrlError(
-                f"{len(found)} of --checkpoints for {name} with {encoder}: must be {self._seeds}, as many as --seeds"
+                f"{len(found)} of --checkpoints for {name} with {kind.encoder}, hint {kind.hint}: "
+                f"must be {self._seeds}, as many as --seeds"
             )
         return found[: self._seeds]
 
@@ -98,21 +107,25 @@ class Policies:
             raise GraphrlError(f"{shown(trained.run)} has been trained on {known[0]}, which is tested on: leave it out")
         self._checked.add(trained.file)
 
-    def _among(self, problem: Problem, encoder: Encoder, rounds: int | None) -> list[Trained]:
+    def _among(self, problem: Problem, kind: Kind, rounds: int | None) -> list[Trained]:
         """Those of the given that are for it."""
         found = [
-            one for one in self._given if (one.policy.config.problem, one.policy.config.encoder) == (problem, encoder)
+            one
+            for one, config in ((one, one.policy.config) for one in self._given)
+            if (config.problem, config.encoder, config.hint) == (problem, *kind)
         ]
         most = max((one.policy.config.rounds for one in found), default=0)
         return [one for one in found if one.policy.config.rounds == (most if rounds is None else rounds)]
 
-    def _train(self, task: Task, encoder: Encoder, rounds: int, seed: int, folder: Path) -> Trained:
+    def _train(self, task: Task, kind: Kind, rounds: int, seed: int, folder: Path) -> Trained:
         problem = {key: getattr(task.problem, key) for key in ("objective", "devices", "transfer", "latency")}
         problem["bandwidth"] = task.problem.bandwidth
         settings = [
             *(f"agent.problem.{key}={value}" for key, value in problem.items()),
-            f"agent.encoder={encoder}",
+            *(f"agent.{key}={value}" for key, value in kind._asdict().items()),
             f"agent.rounds={rounds}",
+            # without a hint, what was learned of affinities at few evaluations did harm at 5,000; not so on the zoo
+            *(["agent.genes=priorities"] if kind.hint == "none" else []),
             *task.data(self._quick),
             *(QUICK if self._quick else ()),
             *self._settings,

@@ -6,18 +6,19 @@ from typing import NamedTuple
 
 from opponents.entrants import Entrant, Found, compared
 
-from graphrl.agents.regal.config import Encoder
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.solvers.base import Budget
-from regal.policies import Policies, Trained
+from regal.policies import Kind, Policies, Trained
 from regal.tasks import TASKS, unseen
 
-# what tables call a learned method -> the method that plays a checkpoint, and the network of that
-LEARNED: dict[str, tuple[str, Encoder]] = {
-    "regal": ("regal", "message-passing"),
-    "regal+": ("regal+", "message-passing"),
-    "idrs": ("idrs", "message-passing"),
-    "gas": ("regal", "recurrent"),
+REGAL = Kind("message-passing", "list")
+# what tables call a learned method -> the method that plays a checkpoint, and what that is
+LEARNED: dict[str, tuple[str, Kind]] = {
+    "regal": ("regal", REGAL),
+    "regal without hint": ("regal", Kind("message-passing", "none")),
+    "regal+": ("regal+", REGAL),
+    "idrs": ("idrs", REGAL),
+    "gas": ("regal", Kind("recurrent", "list")),
 }
 ONCE = ("cp-sat", "list", "metis")  # methods that draw no numbers, or are slow: one seed is what they get by default
 
@@ -63,9 +64,9 @@ class Settings(NamedTuple):
         """The graphs that a task is tested on."""
         return unseen(task, self.graphs, self.quick)
 
-    def trained(self, task: str, encoder: Encoder, rounds: int | None = None) -> list[Trained]:
+    def trained(self, task: str, kind: Kind, rounds: int | None = None) -> list[Trained]:
         """The policies of a task, one a seed, none trained on what it is tested on; see `Policies`."""
-        found = self.policies.of(task, encoder, rounds)
+        found = self.policies.of(task, kind, rounds)
         for one in found:
             self.policies.check_unseen(one, self.unseen(task))
         return found
@@ -82,8 +83,8 @@ class Settings(NamedTuple):
         """
         if label not in LEARNED:
             return Entrant(label, [label] * (1 if label in self.once else self.seeds), budget)
-        method, encoder = LEARNED[label]
-        files = [one.file for one in self.trained(task, encoder, rounds)][: 1 if label in self.once else None]
+        method, kind = LEARNED[label]
+        files = [one.file for one in self.trained(task, kind, rounds)][: 1 if label in self.once else None]
         return Entrant(label, [f"{method}:checkpoint={file}" for file in files], budget)
 
     def compared(self, task: str, entrants: Sequence[Entrant]) -> Found:

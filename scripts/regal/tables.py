@@ -18,7 +18,7 @@ from regal.settings import LEARNED, Settings
 from regal.tasks import TASKS
 
 BASELINE = "brkga"
-PAPER = ("cp-sat", "metis", "local-search", BASELINE, "brkga-tuned", "gas", "idrs", "regal")
+PAPER = ("cp-sat", "metis", "local-search", BASELINE, "brkga-tuned", "gas", "idrs", "regal without hint", "regal")
 BESIDE = ("list", "anneal-keys", "auto", "regal+")
 HEADINGS = (
     "method", "improvement over BRKGA", "gap from best known", "matches or beats", "best", "worst", "to bound",
