@@ -28,9 +28,9 @@ SMALL = RegalConfig(
 
 
 @functools.cache
-def graphs() -> ProposalParams:
+def graphs(hinted: Problem | None = SMALL.hinted) -> ProposalParams:
     """A batch of four."""
-    return instances([regal_like(seed, num_ops=10 + seed) for seed in range(4)])
+    return instances([regal_like(seed, num_ops=10 + seed) for seed in range(4)], None, hinted)
 
 
 def updated(learner: Learner, steps: int, batch: ProposalParams) -> tuple[LearnerState, dict[str, Any]]:

@@ -33,8 +33,8 @@ def after(config: RegalConfig, devices: int, steps: int) -> tuple[LearnerState, 
 
 
 def test_a_policy_that_prefers_the_uniform_is_standard_brkga() -> None:
-    made = learner(dataclasses.replace(SMALL, preference=100.0), 1)
-    metrics = made.evaluate(made.init(jax.random.key(3)).params, jax.random.key(0), graphs())
+    made = learner(dataclasses.replace(SMALL, preference=100.0, hint="none"), 1)
+    metrics = made.evaluate(made.init(jax.random.key(3)).params, jax.random.key(0), graphs(None))
     assert {name: float(value) for name, value in metrics.items() if name != "entropy"} == {
         "improvement": 0.0,
         "improvement_least": 0.0,

@@ -26,10 +26,11 @@ def test_the_trained_policy_beats_its_starting_point_on_unseen_graphs() -> None:
         [regal_like(first + i, num_ops=40 + 10 * (i % 3)) for i in range(count)]
         for first, count in ((0, 64), (2000, 32), (1000, 32))
     )
+    config = RegalConfig(evaluations=240, genes="priorities", hint="none")  # as published: it starts as BRKGA
     sizes = common_sizes([*seen, *validation, *unseen])
-    training, looked_at, test = (instances(graphs, sizes) for graphs in (seen, validation, unseen))
+    training, looked_at, test = (instances(graphs, sizes, config.hinted) for graphs in (seen, validation, unseen))
     mesh = jax.make_mesh((1,), ("graphs",), (jax.sharding.AxisType.Auto,), devices=jax.devices()[:1])
-    learner = Learner(RegalConfig(evaluations=240), mesh)
+    learner = Learner(config, mesh)
     start, updates, key = jax.random.split(jax.random.key(SEED), 3)
     state, chooser = learner.init(start), np.random.default_rng(SEED)
 

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import jax
+import numpy as np
 from opponents import training
 
 from graphrl.agents.regal.config import Encoder, Hint, RegalConfig
@@ -91,6 +93,13 @@ class Policies:
                 f"must be {self._seeds}, as many as --seeds"
             )
         return found[: self._seeds]
+
+    def untrained(self, name: str) -> Trained:
+        """A policy before any training: it proposes what is around the hint."""
+        config = RegalConfig(TASKS[name].problem)
+        params = Policy.initial(config, jax.random.key(0))
+        policy = Policy(config, jax.tree.map(np.asarray, params), "not trained")
+        return Trained(policy, training.kept(policy, self._folder), None)
 
     def check_unseen(self, trained: Trained, graphs: Sequence[ComputationGraph]) -> None:
         """Looks whether a policy has been trained on one of the graphs, or on what one is a variant of, as far as its

@@ -20,6 +20,7 @@ LEARNED: dict[str, tuple[str, Kind]] = {
     "idrs": ("idrs", REGAL),
     "gas": ("regal", Kind("recurrent", "list")),
 }
+UNTRAINED = "hint alone"
 ONCE = ("cp-sat", "list", "metis")  # methods that draw no numbers, or are slow: one seed is what they get by default
 
 
@@ -76,11 +77,14 @@ class Settings(NamedTuple):
         return tuple(label for label in labels if self.methods is None or label in self.methods)
 
     def entrant(self, task: str, label: str, budget: Budget, rounds: int | None = None) -> Entrant:
-        """A method of `LEARNED` or of the solvers, with its policies if it has any.
+        """A method of `LEARNED` or of the solvers, with its policies if it has any, or `UNTRAINED`.
 
         Raises:
           GraphrlError: see `Policies.of`.
         """
+        if label == UNTRAINED:
+            file = self.policies.untrained(task).file
+            return Entrant(label, [f"regal:checkpoint={file}"] * (1 if label in self.once else self.seeds), budget)
         if label not in LEARNED:
             return Entrant(label, [label] * (1 if label in self.once else self.seeds), budget)
         method, kind = LEARNED[label]

@@ -14,12 +14,23 @@ from graphrl.compare.table import best_known
 from graphrl.plan_plot import write_figure
 from graphrl.solvers.base import Budget
 from regal.arithmetic import Score, score
-from regal.settings import LEARNED, Settings
+from regal.settings import LEARNED, UNTRAINED, Settings
 from regal.tasks import TASKS
 
 BASELINE = "brkga"
-PAPER = ("cp-sat", "metis", "local-search", BASELINE, "brkga-tuned", "gas", "idrs", "regal without hint", "regal")
-BESIDE = ("list", "anneal-keys", "auto", "regal+")
+PAPER = (
+    "cp-sat",
+    "metis",
+    "local-search",
+    BASELINE,
+    "brkga-tuned",
+    "gas",
+    "idrs",
+    "regal without hint",
+    UNTRAINED,
+    "regal",
+)
+BESIDE = (UNTRAINED, "list", "anneal-keys", "auto", "regal+")
 HEADINGS = (
     "method", "improvement over BRKGA", "gap from best known", "matches or beats", "best", "worst", "to bound",
     "seconds", "failed",

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from graphrl.agents import policy, reinforce
 from graphrl.agents.regal.config import RegalConfig
 from graphrl.agents.regal.network import networks
+from graphrl.costs.problem import Problem
 from graphrl.envs.proposal.coding import chosen, coding, gene_choices
 from graphrl.envs.proposal.env import observe
 from graphrl.envs.proposal.instance import ProposalParams, instance
@@ -30,12 +31,15 @@ class Policy(policy.Policy[RegalConfig]):
         """See `agents.policy.Policy`."""
         return networks(config).policy.init(key, observe(smallest(config)))
 
-    def propose(self, graph: ComputationGraph, sizes: Sizes, seed: int = 0) -> BetaTable:
-        """Proposals for a graph padded to some sizes, as `brkga.init` takes them: choices `[k, 1]`.
+    def propose(
+        self, graph: ComputationGraph, sizes: Sizes, seed: int = 0, problem: Problem | None = None
+    ) -> BetaTable:
+        """Proposals for a graph padded to some sizes, as `brkga.init` takes them: choices `[k, 1]`. A hint is for the
+        problem, by default the one that the policy was trained for.
 
         See `played`: `seed` is of the samples.
         """
-        seen = instance(graph, sizes, self.config.hinted)
+        seen = instance(graph, sizes, self.config.hinted and (problem or self.config.hinted))
         choice = _choices(self.params, seen, jax.random.key(seed), self.config)
         return chosen(choice[:, None], coding(self.config.coding))
 

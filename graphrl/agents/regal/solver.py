@@ -143,7 +143,7 @@ def _solve(
     chosen = _policy(method, problem, checkpoint)
 
     def proposals(sizes: Sizes) -> BetaTable:
-        return chosen.propose(graph, sizes, seed)
+        return chosen.propose(graph, sizes, seed, problem)
 
     return brkga(
         graph,
