@@ -28,9 +28,9 @@ SMALL = RegalConfig(
 
 
 @functools.cache
-def graphs(hinted: Problem | None = SMALL.hinted) -> ProposalParams:
+def graphs(hint_for: Problem | None = SMALL.hint_for) -> ProposalParams:
     """A batch of four."""
-    return instances([regal_like(seed, num_ops=10 + seed) for seed in range(4)], None, hinted)
+    return instances([regal_like(seed, num_ops=10 + seed) for seed in range(4)], None, hint_for)
 
 
 def updated(learner: Learner, steps: int, batch: ProposalParams) -> tuple[LearnerState, dict[str, Any]]:

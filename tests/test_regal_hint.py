@@ -1,6 +1,7 @@
 """What REGAL's policy is told of a plan of list scheduling, and that it starts around that plan."""
 
 import dataclasses
+import functools
 from typing import get_args
 
 import jax
@@ -15,7 +16,7 @@ from graphrl.agents.regal.config import RegalConfig
 from graphrl.agents.regal.policy import Policy
 from graphrl.costs import exact
 from graphrl.costs.bounds import lower_bound
-from graphrl.costs.problem import Problem
+from graphrl.costs.problem import Problem, Transfer
 from graphrl.envs.proposal.coding import CodingName, coding
 from graphrl.envs.proposal.hint import hint
 from graphrl.envs.proposal.instance import instance
@@ -35,6 +36,8 @@ PROBLEMS = (
 )
 GRAPH = regal_like(1, num_ops=15)
 OPS = len(GRAPH.ops)  # with a source and a sink
+SHAPES = coding("shapes")
+MEANS = np.array(SHAPES.alpha) / (np.array(SHAPES.alpha) + np.array(SHAPES.beta))
 
 
 def policy(**changes: object) -> Policy:
@@ -99,6 +102,18 @@ def test_the_untrained_policy_proposes_what_is_around_the_hint(name: CodingName)
     np.testing.assert_array_equal(again, choice)  # the likeliest: no chance in it
 
 
+def test_the_hint_is_for_the_problem_that_is_asked_about() -> None:
+    sizes, made = common_sizes([GRAPH]), policy()
+    own, asked = made.config.problem, Problem("peak_memory", 2)
+    found = {}
+    for problem in (None, own, asked):
+        choice = np.asarray(made.propose(GRAPH, sizes, 0, problem).choice)[: 3 * sizes.ops, 0].reshape(3, -1)[:2, :OPS]
+        np.testing.assert_array_equal(MEANS[choice].argmax(0), hint(GRAPH, problem or own)[:, :2].argmax(1))
+        found[problem] = choice
+    np.testing.assert_array_equal(found[None], found[own])
+    assert (found[own] != found[asked]).any()
+
+
 def test_priorities_alone_leave_affinities_uniform() -> None:
     sizes = common_sizes([GRAPH])
     choice = np.asarray(policy(genes="priorities").propose(GRAPH, sizes).choice)[: 3 * sizes.ops, 0].reshape(3, -1)
@@ -112,6 +127,15 @@ def test_brkga_around_the_hint_is_better_than_brkga() -> None:
     for seed in range(8):
         graph = regal_like(1000 + seed, num_ops=50)
         plain = solve(graph, made.config.problem, Budget(400), 0)
-        ours = solve(graph, made.config.problem, Budget(400), 0, proposals=lambda to, g=graph: made.propose(g, to))
+        ours = solve(graph, made.config.problem, Budget(400), 0, proposals=functools.partial(made.propose, graph))
         better.append(1 - ours.value / plain.value)
     assert np.mean(better) > 0.05
+
+
+@pytest.mark.parametrize("transfer", ["rendezvous", "link"])
+def test_where_transfers_are_dear_the_hint_is_one_device(transfer: Transfer) -> None:
+    graph = regal_like(1, num_ops=40)
+    problem = Problem("makespan", 2, transfer, latency=20 * float(graph.arrays.runtime.mean()))
+    placement, order = quick_schedule(graph, problem)
+    assert not placement.any()
+    assert exact.evaluate(graph, problem, placement, order).makespan == pytest.approx(graph.arrays.runtime.sum())

@@ -28,7 +28,7 @@ def test_the_trained_policy_beats_its_starting_point_on_unseen_graphs() -> None:
     )
     config = RegalConfig(evaluations=240, genes="priorities", hint="none")  # as published: it starts as BRKGA
     sizes = common_sizes([*seen, *validation, *unseen])
-    training, looked_at, test = (instances(graphs, sizes, config.hinted) for graphs in (seen, validation, unseen))
+    training, looked_at, test = (instances(graphs, sizes, config.hint_for) for graphs in (seen, validation, unseen))
     mesh = jax.make_mesh((1,), ("graphs",), (jax.sharding.AxisType.Auto,), devices=jax.devices()[:1])
     learner = Learner(config, mesh)
     start, updates, key = jax.random.split(jax.random.key(SEED), 3)

@@ -48,7 +48,7 @@ def run_config(
       agent: whose.
       values: nested dict of those to change.
       folder: of the run to go on with, or None. Then only `training.*` may change.
-      name: of the agent, whose run the folder's must be.
+      name: of the agent, whose run the folder's must be; needed with a folder.
 
     Raises:
       ProblemError: an unknown or wrong setting, or one that the run cannot go on with, or it is another agent's run.

@@ -8,7 +8,7 @@ from graphrl.training.learner import Agent
 AGENT = Agent(
     config=RegalConfig,
     learner=Learner,
-    batch=lambda config, graphs, sizes: instances(graphs, sizes, config.hinted),
+    batch=lambda config, graphs, sizes: instances(graphs, sizes, config.hint_for),
     methods=("regal", "regal+", "idrs"),
     opponents=("brkga", "brkga-tuned", "list"),
 )

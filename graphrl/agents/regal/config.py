@@ -26,15 +26,15 @@ class RegalConfig:
       coding: how an op's Beta distributions are chosen: "moments" (mean and variance together, ICLR) or "shapes"
         (alpha and beta apart, workshop).
       genes: that proposals are learned for: "all" of an op, the papers', or its "priorities" alone; its affinities to
-        devices are then uniform. Affinities learned at few evaluations cost 0.4 to 2.9 points at 5000 (makespan
-        and peak memory, every policy that we took them out of).
+        devices are then uniform. Without a hint, affinities learned at few evaluations cost 0.4 to 2.9 points at 5000
+        (synthetic graphs, makespan and peak memory, every policy that we took them out of).
       hint: what the network sees beside REGAL's features: "list", which is one plan of list scheduling, and the
         untrained policy then prefers the distributions around that; or "none", as in the papers.
       encoder: "message-passing" (REGAL) or "recurrent" (its baseline GAS).
       rounds: of messages, T; 0 sees ops alone.
       width: of all vectors and hidden layers.
       preference: the untrained policy prefers the uniform distribution (with a hint, that around it) by so many nats to
-        each other option: it starts close to standard BRKGA.
+        each other option: without a hint it starts close to standard BRKGA.
       actions: sampled for each graph and update.
       learning_rate: of Adam.
       gradient_norm: gradients longer than this are shortened.
@@ -82,6 +82,6 @@ class RegalConfig:
                 raise ProblemError(f"{name} is {getattr(self, name)!r}: must be at least 0")
 
     @property
-    def hinted(self) -> Problem | None:
+    def hint_for(self) -> Problem | None:
         """What `instance` makes its hint for; None for none."""
         return self.problem if self.hint == "list" else None

@@ -60,7 +60,8 @@ class Learner:
         state: LearnerState = self._first(key)
         if not self.config.start:
             return state
-        policy = descent.start_params(Policy, self.config, self._spread, "hint, rounds, width, coding, devices")
+        alike = "encoder, hint, rounds, width, coding, devices"
+        policy = descent.start_params(Policy, self.config, self._spread, alike)
         return state._replace(params=state.params | {"policy": policy})
 
     def template(self) -> LearnerState:

@@ -35,11 +35,12 @@ class Policy(policy.Policy[RegalConfig]):
         self, graph: ComputationGraph, sizes: Sizes, seed: int = 0, problem: Problem | None = None
     ) -> BetaTable:
         """Proposals for a graph padded to some sizes, as `brkga.init` takes them: choices `[k, 1]`. A hint is for the
-        problem, by default the one that the policy was trained for.
+        problem, by default the one that the policy was trained for; it must have as many devices.
 
-        See `played`: `seed` is of the samples.
+        See `played`: `seed` is of the samples, where there are any.
         """
-        seen = instance(graph, sizes, self.config.hinted and (problem or self.config.hinted))
+        told = None if self.config.hint == "none" else problem or self.config.problem
+        seen = instance(graph, sizes, told)
         choice = _choices(self.params, seen, jax.random.key(seed), self.config)
         return chosen(choice[:, None], coding(self.config.coding))
 
@@ -57,7 +58,7 @@ def played(config: RegalConfig, key: jax.Array, logits: jax.Array) -> jax.Array:
 
 def smallest(config: RegalConfig) -> ProposalParams:
     """An instance to make parameters with."""
-    return instance(policy.smallest(), None, config.hinted)
+    return instance(policy.smallest(), None, config.hint_for)
 
 
 @functools.partial(jax.jit, static_argnames="config")

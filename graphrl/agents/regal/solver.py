@@ -1,7 +1,8 @@
 """A trained policy as a `Solver`: the network proposes, BRKGA searches.
 
-"regal" is the paper's; "regal+" is `auto` with proposals; "idrs" only samples from the proposals, which is the paper's
-instance-dependent random search.
+"regal" is the paper's; a policy with a hint (`RegalConfig.hint`) makes it search around a plan of list scheduling.
+"regal+" is `auto` with proposals; "idrs" only samples from the proposals, which is the paper's instance-dependent
+random search.
 """
 
 import itertools

@@ -38,7 +38,8 @@ class State(NamedTuple):
 class ProposalEnv:
     """`Proposal-v0`: propose a distribution for every gene of BRKGA, and see what it finds (REGAL, section 3).
 
-    - Observation: the graph with its features, data and control edges, and the mask of real ops (`Observation`).
+    - Observation: the graph with its features, data and control edges, and the mask of real ops (`Observation`). The
+      features of ops may end with a hint, as `instance` made them; the papers have none.
     - Action: for each op, the distribution of its affinity to each of the d devices and of its priority: int32
       `[n, d + 1]` indices of 16 means and variances ("moments", the ICLR paper) or `[n, d + 1, 2]` indices of alpha
       and beta ("shapes", the workshop paper); `coding.py` has the values. Those of padding ops change nothing.

@@ -23,7 +23,7 @@ class ProposalParams:
     edges: jax.Array | np.ndarray  # [e, H] float32, features of uses; 0 for padding
 
 
-def instance(graph: ComputationGraph, to: Sizes | None = None, hinted: Problem | None = None) -> ProposalParams:
+def instance(graph: ComputationGraph, to: Sizes | None = None, hint_for: Problem | None = None) -> ProposalParams:
     """A graph as an instance, padded to `to` (by default its bucket); with a problem, the ops' features end with what
     list scheduling would do (`hint`).
 
@@ -32,14 +32,14 @@ def instance(graph: ComputationGraph, to: Sizes | None = None, hinted: Problem |
     """
     to = common_sizes([graph]) if to is None else to
     nodes, edges = padded_features(graph, to)
-    if hinted is not None:
-        told = hint(graph, hinted)
+    if hint_for is not None:
+        told = hint(graph, hint_for)
         nodes = np.concatenate([nodes, np.pad(told, ((0, to.ops - len(told)), (0, 0)))], 1)
     return ProposalParams(pad(graph, to), nodes, edges)
 
 
 def instances(
-    graphs: Sequence[ComputationGraph], to: Sizes | None = None, hinted: Problem | None = None
+    graphs: Sequence[ComputationGraph], to: Sizes | None = None, hint_for: Problem | None = None
 ) -> ProposalParams:
     """A batch of instances (leading axis g), padded to `to` (by default the bucket that holds them all).
 
@@ -47,4 +47,4 @@ def instances(
       GraphError: `to` is too small for a graph.
     """
     to = common_sizes(graphs) if to is None else to
-    return jax.tree.map(lambda *leaves: np.stack(leaves), *(instance(graph, to, hinted) for graph in graphs))
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *(instance(graph, to, hint_for) for graph in graphs))
