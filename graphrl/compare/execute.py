@@ -2,12 +2,13 @@
 
 import contextlib
 import datetime
+import gc
 import time
 import warnings
 from collections.abc import Callable
 
 from graphrl.bench.machine import device_name
-from graphrl.compare.compiling import compile_clock
+from graphrl.compare.compiling import compile_clock, maps_run_short
 from graphrl.compare.runs import Case, Point, Row, Run
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem
@@ -41,6 +42,8 @@ class Executor:
         Raises:
           KeyboardInterrupt: Ctrl-C; the run is lost.
         """
+        if maps_run_short():  # of a method that compiles for every graph, some hundred runs
+            self._forget_programs()
         warm = run.warm_up and run.budget.seconds is not None
         if warm:
             self._warm_up(run)
@@ -54,15 +57,19 @@ class Executor:
         if known in self._warm:
             return
         if len(self._warm) >= _MAX_PROGRAMS:
-            import jax
-
-            jax.clear_caches()
-            self._warm.clear()
+            self._forget_programs()
         seconds = min(WARM_UP_SECONDS, run.budget.seconds or WARM_UP_SECONDS)
         with contextlib.suppress(Exception), warnings.catch_warnings():  # the run itself will tell
             warnings.simplefilter("ignore")
             _solver(run)(run.graph, run.problem, Budget(run.budget.evaluations, seconds), run.seed)
         self._warm.add(known)
+
+    def _forget_programs(self) -> None:
+        import jax
+
+        jax.clear_caches()
+        gc.collect()
+        self._warm.clear()
 
     def _measure(self, run: Run) -> Row:
         curve = _Curve(run.problem)
