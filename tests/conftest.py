@@ -14,7 +14,8 @@ import hypothesis
 import jax
 import pytest
 
-MANY_MAPPINGS = 15_000
+from graphrl.compare.compiling import maps_run_short
+
 CACHE = Path(__file__).resolve().parents[1] / ".cache"
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -43,8 +44,7 @@ def few_mappings() -> Iterator[None]:
     65,000, and XLA crashes where it gets no more.
     """
     yield
-    maps = Path("/proc/self/maps")
-    if maps.exists() and len(maps.read_bytes().splitlines()) > MANY_MAPPINGS:
+    if maps_run_short(share=0.25):
         jax.clear_caches()
         gc.collect()
 
