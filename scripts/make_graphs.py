@@ -101,7 +101,7 @@ def _samples(args: argparse.Namespace, options: dict[str, Any]) -> Iterator[Samp
 def _with_room(args: argparse.Namespace, options: dict[str, Any]) -> Iterator[Sample]:
     from graphrl.commands.cache import keep_compiled
     from graphrl.graphs.padding import common_sizes
-    from graphrl.solvers.room_filter import room_to_improve
+    from graphrl.solvers.chromosomes.room_filter import room_to_improve
 
     keep_compiled()
     problem = graphrl.Problem("makespan", args.devices, args.transfer, memory_limit=args.memory_limit)
@@ -127,7 +127,7 @@ def _filter(args: argparse.Namespace) -> dict[str, Any]:
     """What the manifest says of the filter."""
     if not args.room_filter:
         return {}
-    from graphrl.solvers.brkga import Parameters
+    from graphrl.solvers.chromosomes.brkga import Parameters
 
     low, high = args.room_filter
     limits = {"low_evaluations": low, "high_evaluations": high, "shorter": args.shorter}

@@ -33,12 +33,12 @@ from graphrl.graphs.datasets.sets import load_graphs
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes, common_sizes
 from graphrl.plan import Plan
-from graphrl.plan_plot import write_figure
+from graphrl.plan.plot import write_figure
 from graphrl.solvers.base import Budget
-from graphrl.solvers.batch import run_batch
-from graphrl.solvers.beta import BetaTable
-from graphrl.solvers.brkga import Parameters
-from graphrl.solvers.warm_start import decisions
+from graphrl.solvers.chromosomes.batch import run_batch
+from graphrl.solvers.chromosomes.beta import BetaTable
+from graphrl.solvers.chromosomes.brkga import Parameters
+from graphrl.solvers.chromosomes.warm_start import decisions
 
 SETTINGS = (
     "data.train=regal-like:50x100@10000,regal-like:60x100@20000,regal-like:70x100@30000",

@@ -13,8 +13,8 @@ from pathlib import Path
 from graphrl.costs.problem import Problem
 from graphrl.files import write_atomically
 from graphrl.graphs.datasets.regal_like import MODELS, RegalLike, regal_like
-from graphrl.solvers import brkga_tuned
-from graphrl.solvers.brkga_tuned import STORED, Grid, Setting, tune
+from graphrl.solvers.chromosomes import brkga_tuned
+from graphrl.solvers.chromosomes.brkga_tuned import STORED, Grid, Setting, tune
 
 FIRST_SEED = 10**6  # of the training graphs: far from those that methods are compared on
 DEFAULT = Setting(100, 20, 20, 0.7, 1.0, 1.0)

@@ -7,8 +7,8 @@ import jax
 import numpy as np
 
 from graphrl.costs import exact
-from graphrl.costs.decisions import Decisions
-from graphrl.costs.evaluate import Costs, evaluate
+from graphrl.costs.device.decisions import Decisions
+from graphrl.costs.device.evaluate import Costs, evaluate
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.padding import PaddedGraph, Sizes, sizes

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import graphrl
-from graphrl.xla import planner, search
+from graphrl.xla.planning import planner, search
 
 jit = functools.partial(graphrl.jit, seconds=0.2)
 

@@ -6,7 +6,7 @@ from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Interrupted, Solver
-from graphrl.solvers.brute_force import solve as brute_force
+from graphrl.solvers.exact.brute_force import solve as brute_force
 
 PROBLEMS = [
     Problem("makespan", 2, "rendezvous", latency=0.5, bandwidth=20.0),

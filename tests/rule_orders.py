@@ -5,7 +5,8 @@ from collections.abc import Callable
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.solvers.base import Budget, Solver
 from graphrl.solvers.flow import Flow
-from graphrl.solvers.orders import inductor, random_orders, simple, xla
+from graphrl.solvers.orders import random_orders
+from graphrl.solvers.rules import inductor, simple, xla
 
 RULES: dict[str, Callable[[Flow], list[int]]] = {
     "depth-first": simple.depth_first,

@@ -13,7 +13,7 @@ from graphrl.agents.regal.learner import Learner, LearnerState
 from graphrl.costs.problem import Problem
 from graphrl.envs.proposal.instance import ProposalParams, instances
 from graphrl.graphs.datasets.regal_like import regal_like
-from graphrl.solvers.brkga import Parameters
+from graphrl.solvers.chromosomes.brkga import Parameters
 from graphrl.training import devices
 
 SMALL = RegalConfig(

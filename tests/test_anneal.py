@@ -19,14 +19,14 @@ from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.datasets.trees import in_tree
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.plan import OpStep, Plan
-from graphrl.solvers.anneal import moves as moves_module
-from graphrl.solvers.anneal import solver
-from graphrl.solvers.anneal.moves import Buffers, Moves, build_moves
-from graphrl.solvers.anneal.profile import Profile
-from graphrl.solvers.anneal.solver import load, solve
-from graphrl.solvers.anneal.window import STEPS, Chains, anneal_window
 from graphrl.solvers.base import Budget, Interrupted
 from graphrl.solvers.flow import Flow
+from graphrl.solvers.orders.anneal import moves as moves_module
+from graphrl.solvers.orders.anneal import solver
+from graphrl.solvers.orders.anneal.moves import Buffers, Moves, build_moves
+from graphrl.solvers.orders.anneal.profile import Profile
+from graphrl.solvers.orders.anneal.solver import load, solve
+from graphrl.solvers.orders.anneal.window import STEPS, Chains, anneal_window
 from graphrl.solvers.orders.dfs_dp import solve as exact
 from graphrl.solvers.orders.usage import Usage
 

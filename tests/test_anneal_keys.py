@@ -15,17 +15,17 @@ from search_graphs import SIZES, random_dag
 
 from graphrl.costs import exact
 from graphrl.costs.bounds import lower_bound
-from graphrl.costs.decisions import to_genes
+from graphrl.costs.device.decisions import to_genes
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.padding import Sizes, pad_batch
-from graphrl.solvers.anneal_keys import MIX, solve
+from graphrl.random_bits import random_words
 from graphrl.solvers.base import Budget
-from graphrl.solvers.brkga_solver import solve as brkga
-from graphrl.solvers.list_scheduling import schedule
-from graphrl.solvers.neighbourhood import WORDS, Mix, from_order, mutate, random_solution, to_decisions
-from graphrl.solvers.random_bits import random_words
-from graphrl.solvers.warm_start import decisions
+from graphrl.solvers.chromosomes.anneal_keys import MIX, solve
+from graphrl.solvers.chromosomes.brkga_solver import solve as brkga
+from graphrl.solvers.chromosomes.neighbourhood import WORDS, Mix, from_order, mutate, random_solution, to_decisions
+from graphrl.solvers.chromosomes.warm_start import decisions
+from graphrl.solvers.rules.list_scheduling import schedule
 
 _mutate = jax.jit(mutate, static_argnames=("mix", "devices"))
 _decisions = jax.jit(to_decisions, static_argnames=("devices",))

@@ -14,8 +14,9 @@ from graphrl.graphs.datasets.families import sample
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.plan import Plan
-from graphrl.solvers import SOLVERS, auto, brute_force
+from graphrl.solvers import SOLVERS, auto
 from graphrl.solvers.base import Budget, Interrupted
+from graphrl.solvers.exact import brute_force
 from graphrl.solvers.portfolio import Portfolio, Stage
 
 GOOD = Plan.from_order(TINY, Problem(), [0] * 4, [0, 2, 1, 3], method="b", seconds=1, evaluations=9, seed=0)

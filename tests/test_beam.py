@@ -19,8 +19,8 @@ from graphrl.graphs.datasets.layered import Layered, layered
 from graphrl.graphs.datasets.series_parallel import series_parallel
 from graphrl.graphs.datasets.trees import in_tree, out_tree
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
-from graphrl.solvers.beam import solve
 from graphrl.solvers.flow import Flow
+from graphrl.solvers.orders.approximate_dp import solve
 
 
 def least_peak(graph: ComputationGraph) -> int:

@@ -11,7 +11,7 @@ from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.layered import layered
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Interrupted
-from graphrl.solvers.beam import program, solve
+from graphrl.solvers.orders.approximate_dp import program, solve
 
 
 @pytest.mark.parametrize("rank", ["peak", "live"])
@@ -68,7 +68,7 @@ def test_progress_shows_plans_and_changes_nothing() -> None:
 
 
 def test_what_does_not_fit_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphrl.solvers.beam.search._memory_bytes", lambda: 2**30)
+    monkeypatch.setattr("graphrl.solvers.orders.approximate_dp.search._memory_bytes", lambda: 2**30)
     with pytest.raises(ProblemError, match=r"width must be at most (\d+)") as caught:
         solve(layered(500, 0), ONE, ANY, 0, width=2**20)
     fits = int(str(caught.value).split()[-1])

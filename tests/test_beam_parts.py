@@ -10,12 +10,12 @@ from search_graphs import random_dag
 
 from graphrl.costs.exact import evaluate
 from graphrl.graphs.datasets.layered import layered
-from graphrl.solvers.beam import cuts
-from graphrl.solvers.beam.collapse import least_of_equals
-from graphrl.solvers.beam.keys import LAST, Keys
-from graphrl.solvers.beam.model import model
 from graphrl.solvers.flow import Flow
-from graphrl.solvers.memory_orders import greedy
+from graphrl.solvers.orders.approximate_dp import cuts
+from graphrl.solvers.orders.approximate_dp.collapse import least_of_equals
+from graphrl.solvers.orders.approximate_dp.keys import LAST, Keys
+from graphrl.solvers.orders.approximate_dp.model import model
+from graphrl.solvers.rules.memory_orders import greedy
 
 
 def test_greedy_goes_on_from_any_start() -> None:

@@ -27,7 +27,7 @@ from graphrl.costs.problem import Problem, Transfer
 from graphrl.errors import GraphrlError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.padding import common_sizes
-from graphrl.solvers.brkga import Parameters
+from graphrl.solvers.chromosomes.brkga import Parameters
 
 compiled_only = pytest.mark.skipif(not HAS_COMPILER, reason="no C++ compiler")
 

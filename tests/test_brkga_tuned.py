@@ -18,14 +18,14 @@ from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.padding import pad_batch
 from graphrl.plan import Plan
-from graphrl.solvers import brkga_tuned
 from graphrl.solvers.base import Budget
-from graphrl.solvers.batch import run_batch
-from graphrl.solvers.brkga import Parameters, op_proposals
-from graphrl.solvers.brkga_methods import solve_options, solve_warm
-from graphrl.solvers.brkga_solver import solve as brkga
-from graphrl.solvers.brkga_tuned import Grid, Setting, stored, stored_setting, tune
-from graphrl.solvers.list_scheduling import schedule
+from graphrl.solvers.chromosomes import brkga_tuned
+from graphrl.solvers.chromosomes.batch import run_batch
+from graphrl.solvers.chromosomes.brkga import Parameters, op_proposals
+from graphrl.solvers.chromosomes.brkga_methods import solve_options, solve_warm
+from graphrl.solvers.chromosomes.brkga_solver import solve as brkga
+from graphrl.solvers.chromosomes.brkga_tuned import Grid, Setting, stored, stored_setting, tune
+from graphrl.solvers.rules.list_scheduling import schedule
 
 METHODS = [solve_options, solve_warm, brkga_tuned.solve]
 PROBLEM = PROBLEMS[0]

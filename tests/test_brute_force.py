@@ -14,13 +14,13 @@ from search_graphs import random_dag
 
 from graphrl.costs import exact
 from graphrl.costs.bounds import lower_bound
-from graphrl.costs.exact_routes import Routes
+from graphrl.costs.exact.routes import Routes
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.solvers.base import Budget
-from graphrl.solvers.brute_force import placements, solve
-from graphrl.solvers.memory_walk import MemoryWalk
+from graphrl.solvers.exact.brute_force import placements, solve
+from graphrl.solvers.orders.memory_walk import MemoryWalk
 
 # The worked example of DESIGN.md 3
 WORKED = ComputationGraph(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from graphrl.compare.pictures import _edges, _mean_curve, histogram_figure, quality_figure
 from graphrl.compare.runs import Row
-from graphrl.plan_plot import write_figure
+from graphrl.plan.plot import write_figure
 
 
 def test_the_mean_curve_starts_when_all_have_a_plan() -> None:

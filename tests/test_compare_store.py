@@ -24,7 +24,7 @@ from graphrl.errors import GraphrlError, ProblemError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget
-from graphrl.solvers.plain import solve_given
+from graphrl.solvers.rules.plain import solve_given
 
 PACKAGE = Path(execute_module.__file__).parents[2]
 
@@ -114,7 +114,7 @@ import sys, time
 import graphrl.compare.execute as execute
 from graphrl.compare.comparison import compare
 from test_compare import runs_of
-from graphrl.solvers.plain import solve_given
+from graphrl.solvers.rules.plain import solve_given
 
 def slow(*arguments):
     time.sleep(0.05)

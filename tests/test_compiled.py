@@ -17,14 +17,14 @@ import pytest
 from device_graphs import random_decisions, random_graphs
 from jax import lax
 
-from graphrl.costs.decisions import Decisions
-from graphrl.costs.decode import schedule
-from graphrl.costs.evaluate import evaluate, node_seconds
-from graphrl.costs.lanes import implied
+from graphrl.costs.device.decisions import Decisions
+from graphrl.costs.device.decode import schedule
+from graphrl.costs.device.evaluate import evaluate, node_seconds
+from graphrl.costs.device.lanes import implied
+from graphrl.costs.device.tables import slot_layout
 from graphrl.costs.problem import Problem
-from graphrl.costs.tables import slot_layout
 from graphrl.graphs.padding import PaddedGraph, Sizes, pad_batch
-from graphrl.solvers import brkga
+from graphrl.solvers.chromosomes import brkga
 
 GRAPHS, LANES = 2, 20
 L = GRAPHS * LANES

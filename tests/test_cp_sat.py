@@ -15,17 +15,17 @@ from search_graphs import random_dag
 
 from graphrl.costs import exact
 from graphrl.costs.bounds import lower_bound
-from graphrl.costs.exact_routes import Routes, grouped
+from graphrl.costs.exact.routes import Routes, grouped
 from graphrl.costs.problem import Problem
 from graphrl.errors import PlanError, ProblemError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Interrupted
-from graphrl.solvers.cp_sat import solver
-from graphrl.solvers.cp_sat.quanta import Quanta, byte_unit
-from graphrl.solvers.cp_sat.solver import solve
-from graphrl.solvers.list_scheduling import schedule
-from graphrl.solvers.plain import given_order
+from graphrl.solvers.exact.cp_sat import solver
+from graphrl.solvers.exact.cp_sat.quanta import Quanta, byte_unit
+from graphrl.solvers.exact.cp_sat.solver import solve
+from graphrl.solvers.rules.list_scheduling import schedule
+from graphrl.solvers.rules.plain import given_order
 
 pytest.importorskip("ortools")
 

@@ -10,8 +10,8 @@ from random_graphs import graphs
 
 from graphrl.costs import bounds
 from graphrl.costs.bounds import lower_bound
-from graphrl.costs.cuts import DONE, LATER, OPEN, Cuts
-from graphrl.costs.needs import Needs
+from graphrl.costs.bounds.cuts import DONE, LATER, OPEN, Cuts
+from graphrl.costs.bounds.needs import Needs
 from graphrl.costs.problem import Problem
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor

@@ -11,9 +11,9 @@ from device_graphs import PROBLEMS, SIZES, compiled, host_order, problem_name, r
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrl.costs import decode, decode_dense, evaluate
-from graphrl.costs.decisions import Decisions
-from graphrl.costs.lanes import implied, node_count
+from graphrl.costs.device import decode, decode_dense, evaluate
+from graphrl.costs.device.decisions import Decisions
+from graphrl.costs.device.lanes import implied, node_count
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.padding import PaddedGraph, Sizes, pad_batch

@@ -16,8 +16,8 @@ from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.plan import OpStep, Plan
-from graphrl.solvers import brute_force
 from graphrl.solvers.base import Budget, Interrupted
+from graphrl.solvers.exact import brute_force
 from graphrl.solvers.orders.dfs_dp import solve
 
 LONG = Budget(seconds=600)

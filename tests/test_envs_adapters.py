@@ -21,7 +21,7 @@ from graphrl.envs.proposal.env import ProposalEnv
 from graphrl.envs.proposal.instance import ProposalParams, instance
 from graphrl.errors import GraphrlError
 from graphrl.graphs.padding import Sizes
-from graphrl.solvers.brkga import Parameters
+from graphrl.solvers.chromosomes.brkga import Parameters
 
 LINE = jnp.asarray([0, 1, 2, 4], jnp.float32)
 KEY = jax.random.key(0)

@@ -19,9 +19,9 @@ from graphrl.envs.testing import check_env
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.padding import Sizes
-from graphrl.solvers.batch import run_batch
-from graphrl.solvers.beta import UNIFORM, beta_quantile
-from graphrl.solvers.brkga import Parameters
+from graphrl.solvers.chromosomes.batch import run_batch
+from graphrl.solvers.chromosomes.beta import UNIFORM, beta_quantile
+from graphrl.solvers.chromosomes.brkga import Parameters
 
 KEY = jax.random.key(0)
 SMALL = Parameters(population=12, elites=3, mutants=3)

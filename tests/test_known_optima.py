@@ -12,13 +12,13 @@ import pytest
 from search_graphs import random_dag
 
 from graphrl.costs.bounds import lower_bound
-from graphrl.costs.decisions import Decisions
-from graphrl.costs.evaluate import evaluate
+from graphrl.costs.device.decisions import Decisions
+from graphrl.costs.device.evaluate import evaluate
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes, pad_batch
 from graphrl.solvers.base import Budget
-from graphrl.solvers.brkga_solver import solve
+from graphrl.solvers.chromosomes.brkga_solver import solve
 
 SIZES = Sizes(ops=16, tensors=16, slots=16, rows=16, uses=24, controls=0, shares=0)
 

@@ -11,8 +11,8 @@ from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.solvers.base import Budget
-from graphrl.solvers.local_search import solve
-from graphrl.solvers.random_search import solve as solve_random
+from graphrl.solvers.chromosomes.local_search import solve
+from graphrl.solvers.chromosomes.random_search import solve as solve_random
 
 
 def test_plans_are_valid_repeatable_and_mostly_better_than_random_ones() -> None:

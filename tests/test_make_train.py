@@ -10,7 +10,7 @@ from graphrl.compare.runs import make_runs
 from graphrl.costs.problem import Problem
 from graphrl.graphs.datasets.sets import load_graphs
 from graphrl.solvers.base import Budget
-from graphrl.solvers.brkga import Parameters
+from graphrl.solvers.chromosomes.brkga import Parameters
 
 SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "train.py"
 

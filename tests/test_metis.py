@@ -14,7 +14,7 @@ from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.trees import in_tree
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.solvers.base import Budget
-from graphrl.solvers.metis import partition, solve
+from graphrl.solvers.rules.metis import partition, solve
 
 BUDGET = Budget(evaluations=1)
 

@@ -20,9 +20,9 @@ from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Interrupted
 from graphrl.solvers.flow import Flow
-from graphrl.solvers.min_cut.passes import Passes
-from graphrl.solvers.min_cut.solver import solve
 from graphrl.solvers.orders.dfs_dp import solve as exact_solve
+from graphrl.solvers.orders.min_cut.passes import Passes
+from graphrl.solvers.orders.min_cut.solver import solve
 from graphrl.solvers.orders.nearby import Nearby
 from graphrl.solvers.orders.random_orders import Drawing
 from graphrl.solvers.orders.usage import Usage

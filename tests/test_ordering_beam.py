@@ -9,8 +9,8 @@ import pytest
 from device_graphs import random_graphs
 from ordering_graphs import SHARING, SIZES, all_orders, exact_peak, small_graphs
 
-from graphrl.envs.ordering.beam import beam, beam_with
-from graphrl.envs.ordering.likelihood import log_prob
+from graphrl.decoding.beam import beam, beam_with
+from graphrl.decoding.likelihood import log_prob
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import PaddedGraph, pad_batch
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from ordering_graphs import SIZES, all_orders, padded_orders, plain_log_prob, small_graphs
 
-from graphrl.envs.ordering.likelihood import RANGE, log_prob
+from graphrl.decoding.likelihood import RANGE, log_prob
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import pad_batch

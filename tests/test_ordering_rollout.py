@@ -8,10 +8,10 @@ import pytest
 from device_graphs import random_graphs
 from ordering_graphs import SHARING, SIZES, all_orders, exact_peak, padded_orders, small_graphs
 
-from graphrl.envs.ordering.likelihood import log_prob
-from graphrl.envs.ordering.orders import Rollout
-from graphrl.envs.ordering.rollout import Form, greedy, sample
-from graphrl.envs.ordering.stepwise import Context, log_prob_with, rollout_with
+from graphrl.decoding.likelihood import log_prob
+from graphrl.decoding.orders import Rollout
+from graphrl.decoding.rollout import Form, greedy, sample
+from graphrl.decoding.stepwise import Context, log_prob_with, rollout_with
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import PaddedGraph, pad_batch

@@ -7,7 +7,7 @@ from rule_orders import names, program
 
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.solvers.flow import Flow
-from graphrl.solvers.orders import inductor
+from graphrl.solvers.rules import inductor
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from rule_orders import names, program
 
 from graphrl.graphs.datasets.layered import Layered, layered
 from graphrl.solvers.flow import Flow
-from graphrl.solvers.orders import xla
+from graphrl.solvers.rules import xla
 
 
 def test_xla_list_on_the_example_of_its_source() -> None:

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_graphs import graphs, plans, problems
 
-from graphrl.costs import bounds, exact, probing
-from graphrl.costs.bounds import lower_bound
+from graphrl.costs import bounds, exact
+from graphrl.costs.bounds import lower_bound, probing
 from graphrl.costs.problem import Problem
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor

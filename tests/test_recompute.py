@@ -206,8 +206,8 @@ def test_clones_without_effect_are_given_up(program: HloProgram) -> None:
 
 
 def test_compile_keeps_clones_for_the_next_process(plans: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from graphrl.xla import planner
-    from graphrl.xla.plan_cache import Decisions
+    from graphrl.xla.planning import planner
+    from graphrl.xla.planning.cache import Decisions
 
     args = network()[1]
     compiled = functools.partial(graphrl.compile, network()[0], *args, seconds=4)

@@ -24,8 +24,8 @@ from graphrl.graphs.datasets.regal_like import regal_like
 from graphrl.graphs.features import NODE_FEATURES, padded_features
 from graphrl.graphs.padding import common_sizes
 from graphrl.solvers.base import Budget
-from graphrl.solvers.brkga_solver import solve
-from graphrl.solvers.list_scheduling import quick_schedule, schedule
+from graphrl.solvers.chromosomes.brkga_solver import solve
+from graphrl.solvers.rules.list_scheduling import quick_schedule, schedule
 
 PROBLEMS = (
     Problem("makespan", 2),

@@ -22,7 +22,7 @@ from graphrl.graphs.padding import common_sizes
 from graphrl.optimize import optimize
 from graphrl.solvers import SOLVERS, find_solver, padded_to
 from graphrl.solvers.base import Budget
-from graphrl.solvers.beta import UNIFORM
+from graphrl.solvers.chromosomes.beta import UNIFORM
 
 CONFIG = RegalConfig(rounds=1, width=8, coding="moments", genes="all", hint="none")
 GRAPH = regal_like(1, num_ops=15)

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from graphrl.agents import reinforce
-from graphrl.agents.reinforce import Batch, Weights
+from graphrl.learning import reinforce
+from graphrl.learning.reinforce import Batch, Weights
 
 PLAIN = Weights("learned", entropy=0.0, value=1.0, clip=1e9)
 REAL = np.array([True, True, False])

@@ -12,7 +12,7 @@ from graphrl.errors import GraphrlError
 from graphrl.xla import resident
 from graphrl.xla.arguments import random_arguments
 from graphrl.xla.hook import available, captured
-from graphrl.xla.plan_cache import places
+from graphrl.xla.planning.cache import places
 from graphrl.xla.resident import Recipe, digest, measure_resident
 
 pytestmark = pytest.mark.skipif(available() is not None, reason=str(available()))

@@ -10,8 +10,8 @@ from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.regal_like import regal_like
 from graphrl.graphs.padding import common_sizes
-from graphrl.solvers.brkga import Parameters
-from graphrl.solvers.room_filter import Room, room_to_improve
+from graphrl.solvers.chromosomes.brkga import Parameters
+from graphrl.solvers.chromosomes.room_filter import Room, room_to_improve
 
 GRAPHS = [regal_like(seed, num_ops=16) for seed in range(6)]
 SIZES = common_sizes(GRAPHS)

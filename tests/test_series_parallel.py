@@ -10,8 +10,8 @@ from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.families import sample
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
-from graphrl.solvers import brute_force
 from graphrl.solvers.base import Budget
+from graphrl.solvers.exact import brute_force
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.orders.series_parallel import best_order, solve
 from graphrl.solvers.orders.usage import Usage

@@ -8,8 +8,8 @@ import numpy as np
 from search_graphs import SIZES, random_dag
 
 from graphrl.costs import exact
+from graphrl.costs.device.single import SolutionCosts, solution_costs
 from graphrl.costs.problem import Problem
-from graphrl.costs.single import SolutionCosts, solution_costs
 from graphrl.graphs.padding import PaddedGraph, pad, pad_batch
 
 PROBLEM = Problem("makespan", 2, "link", latency=0.5, bandwidth=16.0)

@@ -15,8 +15,9 @@ from graphrl.costs.problem import Problem
 from graphrl.graphs.datasets.sets import load_graphs
 from graphrl.graphs.padding import Sizes, common_sizes, pad, sizes
 from graphrl.graphs.size_groups import shared_sizes
-from graphrl.solvers import brkga_solver, find_solver, padded_to
+from graphrl.solvers import find_solver, padded_to
 from graphrl.solvers.base import Budget
+from graphrl.solvers.chromosomes import brkga_solver
 
 RENDEZVOUS = Problem("makespan", 2)
 

@@ -13,8 +13,8 @@ from graphrl.graphs.readers.hlo import read_hlo
 from graphrl.graphs.readers.hlo_module import HloModule, parse_module
 from graphrl.solvers.base import Budget
 from graphrl.xla.assignment import TempPredictor
-from graphrl.xla.search import temp_bound
-from graphrl.xla.temp_search import least_temp
+from graphrl.xla.planning.search import temp_bound
+from graphrl.xla.planning.temp_search import least_temp
 
 SIDE = 64
 ARRAY = 4 * SIDE * SIDE  # bytes

@@ -15,7 +15,8 @@ from xla_programs import N, branches, chain, plans, temporaries, vector
 
 import graphrl
 from graphrl.errors import GraphError, ProblemError
-from graphrl.xla import planner, step_time, warn
+from graphrl.xla import step_time, warn
+from graphrl.xla.planning import planner
 
 pytestmark = pytest.mark.usefixtures("plans")
 
@@ -140,7 +141,7 @@ def test_never_worse_where_a_prediction_was_wrong(monkeypatch: pytest.MonkeyPatc
         def __call__(self, sequence: Any) -> int:
             return 10 if tuple(sequence) == self.default else 1
 
-    monkeypatch.setattr("graphrl.xla.search.TempPredictor", Wrong)
+    monkeypatch.setattr("graphrl.xla.planning.search.TempPredictor", Wrong)
     executable, theirs = compiled(chain, vector()), xla(chain, vector())
     assert temporaries(executable) == temporaries(theirs)
     assert executable.plan is None

@@ -8,7 +8,8 @@ from jit_searches import jit, same, searches
 from xla_programs import branches, plans, vector
 
 from graphrl.errors import GraphError
-from graphrl.xla import callback, planner, warn
+from graphrl.xla import callback, warn
+from graphrl.xla.planning import planner
 
 pytestmark = pytest.mark.usefixtures("plans")
 

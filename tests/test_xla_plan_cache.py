@@ -14,8 +14,9 @@ from xla_programs import branches, plans, temporaries, vector
 
 import graphrl
 from graphrl.graphs.readers.hlo_module import HloModule
-from graphrl.xla import hook, planner, search
-from graphrl.xla.plan_cache import Decision, Decisions, jaxlib_version, places
+from graphrl.xla import hook
+from graphrl.xla.planning import planner, search
+from graphrl.xla.planning.cache import Decision, Decisions, jaxlib_version, places
 
 __all__ = ["plans"]
 
@@ -30,7 +31,7 @@ compiled = []
 jax.monitoring.register_event_duration_secs_listener(
     lambda name, _, **more: compiled.append(more["fun_name"]) if "backend_compile" in name else None)
 import graphrl
-from graphrl.xla import planner
+from graphrl.xla.planning import planner
 from xla_programs import branches, temporaries, vector
 searches, search = [], planner.decide
 planner.decide = lambda *args: searches.append(args) or search(*args)

@@ -8,7 +8,7 @@ from typing import Any
 from graphrl.bench.graphs import MIN_OPS
 from graphrl.costs.problem import Objective, Problem, Transfer
 from graphrl.errors import ProblemError
-from graphrl.solvers.brkga import Parameters
+from graphrl.solvers.chromosomes.brkga import Parameters
 
 DEVICES = 2
 PARAMETERS = Parameters(population=100, elites=20, mutants=20, elite_bias=0.7)

@@ -15,7 +15,7 @@ import numpy as np
 from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.solvers.brkga import Parameters
+from graphrl.solvers.chromosomes.brkga import Parameters
 
 SOURCE = Path(__file__).with_name("reference.cpp")
 _COMPILERS = ("c++", "g++", "clang++")

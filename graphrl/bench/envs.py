@@ -22,7 +22,7 @@ from graphrl.envs.proposal.coding import chosen, gene_choices
 from graphrl.envs.proposal.env import ProposalEnv, State
 from graphrl.envs.proposal.instance import ProposalParams, instances
 from graphrl.errors import ProblemError
-from graphrl.solvers.batch import run_batch
+from graphrl.solvers.chromosomes.batch import run_batch
 
 ENV = "Proposal-v0"
 MOST_ENVS = 1 << 16

@@ -26,7 +26,7 @@ from graphrl.bench.timing import Sample
 from graphrl.errors import GraphrlError
 from graphrl.files import shown
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.solvers.brkga import Parameters
+from graphrl.solvers.chromosomes.brkga import Parameters
 
 POPULATION = 100  # of its "bench"
 _TUNED = "5"

@@ -20,9 +20,9 @@ from graphrl.bench.learning import CONFIG, learning
 from graphrl.bench.programs import BY_GRAPH, compile_program
 from graphrl.bench.rows import TimedRow, timed_fields
 from graphrl.bench.timing import Program, Sample, Samples, interleaved, timed
-from graphrl.envs.ordering.beam import beam
-from graphrl.envs.ordering.orders import Rollout
-from graphrl.envs.ordering.rollout import greedy, sample
+from graphrl.decoding.beam import beam
+from graphrl.decoding.orders import Rollout
+from graphrl.decoding.rollout import greedy, sample
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph

@@ -4,7 +4,7 @@ One solution at a time under `vmap`: a scan that picks the ready node of the lar
 nodes and scatters to its padded list of successors; a second scan that runs the order on clocks and counts memory;
 a genetic algorithm on rows of genes. The semantics are exactly graphrl's (DESIGN.md 3, without aliases, reuses and
 resident weights), so the results are equal. It is kept to be measured against; how graphrl does it instead is told in
-`costs/decode.py`.
+`device/decode.py`.
 """
 
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from jax import lax
 
 from graphrl.bench.plain_graph import NEVER, PlainGraph
 from graphrl.costs.problem import Problem
-from graphrl.solvers.brkga import Parameters
+from graphrl.solvers.chromosomes.brkga import Parameters
 
 
 class Solution(NamedTuple):

@@ -18,8 +18,8 @@ from graphrl.bench import plain
 from graphrl.bench.chromosomes import padded
 from graphrl.bench.plain_graph import PlainGraph, plain_batch
 from graphrl.bench.timing import Sample, timed
-from graphrl.costs.decisions import from_genes
-from graphrl.costs.evaluate import evaluate
+from graphrl.costs.device.decisions import from_genes
+from graphrl.costs.device.evaluate import evaluate
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import PaddedGraph, common_sizes, pad_batch

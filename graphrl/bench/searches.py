@@ -13,13 +13,13 @@ from graphrl.bench import plain
 from graphrl.bench.plain_graph import PlainGraph, plain_batch
 from graphrl.bench.programs import BY_GRAPH, EVERYWHERE, Program, by_group, compile_program
 from graphrl.bench.timing import timed
-from graphrl.costs.decisions import num_genes
+from graphrl.costs.device.decisions import num_genes
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import PaddedGraph, common_sizes, pad_batch
-from graphrl.solvers import brkga
-from graphrl.solvers.batch import run_batch
-from graphrl.solvers.beta import BetaTable, beta_table
+from graphrl.solvers.chromosomes import brkga
+from graphrl.solvers.chromosomes.batch import run_batch
+from graphrl.solvers.chromosomes.beta import BetaTable, beta_table
 
 
 def graphrl_search(

@@ -161,7 +161,7 @@ def _runs(args: argparse.Namespace) -> list["Run"]:
     check_outputs(outputs, *(file for model in args.models for file in model_files(model)))
     for picture in (args.plot, args.histogram):
         if picture is not None:
-            from graphrl.plan_plot import image_format
+            from graphrl.plan.plot import image_format
 
             image_format(picture)
     graphs = load_graphs(args.models, chip=args.chip, dims=dict(args.dim))
@@ -173,7 +173,7 @@ def _write(found: "Comparison", args: argparse.Namespace) -> list[str]:
     written = [] if args.output is None else [args.output]
     if args.plot is not None or args.histogram is not None:
         from graphrl.compare.pictures import histogram_figure, quality_figure
-        from graphrl.plan_plot import write_figure
+        from graphrl.plan.plot import write_figure
 
         if args.plot is not None:
             write_figure(quality_figure(found.rows, found.known), args.plot)

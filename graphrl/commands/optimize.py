@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
         check_json_name(name, outputs[name])
     check_outputs(outputs, args.model)
     if args.plot is not None:
-        from graphrl.plan_plot import image_format
+        from graphrl.plan.plot import image_format
 
         image_format(args.plot)
     graph = model_graph(args.model, chip=args.chip, dims=dict(args.dim))

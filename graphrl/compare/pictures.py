@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from graphrl.compare.report import budget_line, heading
 from graphrl.compare.runs import Row
 from graphrl.compare.table import best_known, by_method_and_case, gap, improvements
-from graphrl.plan_plot import DPI
+from graphrl.plan.plot import DPI
 
 # Paul Tol's "muted" scheme, its faint ones darker; with more methods the markers and the dashes change.
 _COLOURS = (

@@ -91,7 +91,7 @@ class Row:
       graph, fingerprint, ops: the graph's name, content and size.
       method, problem, seed, budget, cores, warm_up: of the run.
       value: the objective, exact; None if the run failed.
-      bound: the best lower bound that the method or `costs/bounds.py` gives.
+      bound: the best lower bound that the method or `costs/bounds` gives.
       excess: bytes above the memory limit.
       makespan, peak_memory: seconds, and bytes by device.
       seconds: of wall clock, measured around the method.

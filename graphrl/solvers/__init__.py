@@ -30,41 +30,41 @@ TRAINED: dict[str, str] = {
 SOLVERS: dict[str, str] = {
     "auto": "graphrl.solvers.auto:solve",  # the portfolio: which methods, and for how long, stands in its module
     # one pass, any number of devices
-    "given": "graphrl.solvers.plain:solve_given",  # the graph's own order, on one device
-    "list": "graphrl.solvers.plain:solve_list",  # the best of several list schedules
-    "hlfet": "graphrl.solvers.list_rules:solve_hlfet",
-    "etf": "graphrl.solvers.list_rules:solve_etf",
-    "metis": "graphrl.solvers.metis:solve",  # partition, then depth first
+    "given": "graphrl.solvers.rules.plain:solve_given",  # the graph's own order, on one device
+    "list": "graphrl.solvers.rules.plain:solve_list",  # the best of several list schedules
+    "hlfet": "graphrl.solvers.rules.list_rules:solve_hlfet",
+    "etf": "graphrl.solvers.rules.list_rules:solve_etf",
+    "metis": "graphrl.solvers.rules.metis:solve",  # partition, then depth first
     # one pass, orders of one device
-    "xla": "graphrl.solvers.orders.xla:solve",  # the best of the next three
-    "xla-list": "graphrl.solvers.orders.xla:solve_list",
-    "xla-dfs": "graphrl.solvers.orders.xla:solve_dfs",
-    "xla-postorder": "graphrl.solvers.orders.xla:solve_postorder",
-    "inductor": "graphrl.solvers.orders.inductor:solve",  # the best of the given order and the next three
-    "inductor-lpmf": "graphrl.solvers.orders.inductor:solve_lpmf",
-    "inductor-bfs": "graphrl.solvers.orders.inductor:solve_bfs",
-    "inductor-dfs": "graphrl.solvers.orders.inductor:solve_dfs",
-    "depth-first": "graphrl.solvers.orders.simple:solve_depth_first",
-    "breadth-first": "graphrl.solvers.orders.simple:solve_breadth_first",
-    "alap": "graphrl.solvers.orders.simple:solve_alap",
+    "xla": "graphrl.solvers.rules.xla:solve",  # the best of the next three
+    "xla-list": "graphrl.solvers.rules.xla:solve_list",
+    "xla-dfs": "graphrl.solvers.rules.xla:solve_dfs",
+    "xla-postorder": "graphrl.solvers.rules.xla:solve_postorder",
+    "inductor": "graphrl.solvers.rules.inductor:solve",  # the best of the given order and the next three
+    "inductor-lpmf": "graphrl.solvers.rules.inductor:solve_lpmf",
+    "inductor-bfs": "graphrl.solvers.rules.inductor:solve_bfs",
+    "inductor-dfs": "graphrl.solvers.rules.inductor:solve_dfs",
+    "depth-first": "graphrl.solvers.rules.simple:solve_depth_first",
+    "breadth-first": "graphrl.solvers.rules.simple:solve_breadth_first",
+    "alap": "graphrl.solvers.rules.simple:solve_alap",
     "random-ready": "graphrl.solvers.orders.random_orders:solve_ready",
     "random-priorities": "graphrl.solvers.orders.random_orders:solve_priorities",
     "series-parallel": "graphrl.solvers.orders.series_parallel:solve",  # exact, for trees and series-parallel graphs
     # search, orders of one device
     "dfs-dp": "graphrl.solvers.orders.dfs_dp:solve",
-    "beam": "graphrl.solvers.beam.solver:solve",  # approximate dynamic programming
-    "min-cut": "graphrl.solvers.min_cut.solver:solve",
-    "anneal": "graphrl.solvers.anneal.solver:solve",
+    "beam": "graphrl.solvers.orders.approximate_dp.solver:solve",  # approximate dynamic programming
+    "min-cut": "graphrl.solvers.orders.min_cut.solver:solve",
+    "anneal": "graphrl.solvers.orders.anneal.solver:solve",
     # search, any number of devices
-    "random": "graphrl.solvers.random_search:solve",
-    "local-search": "graphrl.solvers.local_search:solve",
-    "anneal-keys": "graphrl.solvers.anneal_keys:solve",
-    "brkga": "graphrl.solvers.brkga_methods:solve_options",
-    "brkga-tuned": "graphrl.solvers.brkga_tuned:solve",
-    "brkga+": "graphrl.solvers.brkga_methods:solve_warm",  # from the best plain plans
+    "random": "graphrl.solvers.chromosomes.random_search:solve",
+    "local-search": "graphrl.solvers.chromosomes.local_search:solve",
+    "anneal-keys": "graphrl.solvers.chromosomes.anneal_keys:solve",
+    "brkga": "graphrl.solvers.chromosomes.brkga_methods:solve_options",
+    "brkga-tuned": "graphrl.solvers.chromosomes.brkga_tuned:solve",
+    "brkga+": "graphrl.solvers.chromosomes.brkga_methods:solve_warm",  # from the best plain plans
     # exact
-    "cp-sat": "graphrl.solvers.cp_sat.solver:solve",
-    "brute-force": "graphrl.solvers.brute_force:solve",
+    "cp-sat": "graphrl.solvers.exact.cp_sat.solver:solve",
+    "brute-force": "graphrl.solvers.exact.brute_force:solve",
     # learned
     **TRAINED,
 }

@@ -33,10 +33,10 @@ from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Decisions, Progress
-from graphrl.solvers.list_rules import etf, hlfet
-from graphrl.solvers.list_scheduling import schedule
-from graphrl.solvers.plain import given_order
 from graphrl.solvers.portfolio import Portfolio, Stage
+from graphrl.solvers.rules.list_rules import etf, hlfet
+from graphrl.solvers.rules.list_scheduling import schedule
+from graphrl.solvers.rules.plain import given_order
 
 DP_OPS, DP_SHARE, DP_SECONDS = 300, 0.2, 2.0
 ETF_OPS, ETF_SECONDS = 6_000, 10.0  # up to which it is tried, fewer where there are fewer seconds

@@ -16,7 +16,7 @@ from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
 
-Decisions = tuple[np.ndarray, np.ndarray]  # placement [n] of ops, order [m] of node ids as in costs/exact.py
+Decisions = tuple[np.ndarray, np.ndarray]  # placement [n] of ops, order [m] of node ids as in costs/exact
 
 MAX_EVALUATIONS = 2**31 - 1  # counters are int32 on the device
 

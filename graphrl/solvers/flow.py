@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from graphrl.costs.exact_memory import Buffers, memory_changes
-from graphrl.costs.exact_routes import Routes, grouped
+from graphrl.costs.exact.memory import Buffers, memory_changes
+from graphrl.costs.exact.routes import Routes, grouped
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 

@@ -16,7 +16,7 @@ from graphrl.solvers import find_solver, padded_to
 from graphrl.solvers.base import Budget, Decisions, Interrupted, Progress
 
 ROUNDING = 1e-5  # relative: the device knows values as float32; an exact look follows
-SECONDS_ROUNDING = 1e-9  # relative: the makespan bound is shaved by rounding (costs/bounds.py)
+SECONDS_ROUNDING = 1e-9  # relative: the makespan bound is shaved by rounding (costs/bounds)
 
 
 class Stage(NamedTuple):

@@ -15,9 +15,9 @@ from graphrl.solvers.base import Progress
 from graphrl.units import format_bytes
 from graphrl.xla import hook
 from graphrl.xla.callback import Unplanned
-from graphrl.xla.planner import Planner
+from graphrl.xla.planning.planner import Planner
+from graphrl.xla.planning.search import memory_of, plan_of
 from graphrl.xla.report import Report
-from graphrl.xla.search import memory_of, plan_of
 from graphrl.xla.settings import Settings
 from graphrl.xla.step_time import step_seconds
 from graphrl.xla.warn import warn_once

@@ -24,7 +24,7 @@ from graphrl.optimize import DEFAULT_SECONDS
 from graphrl.solvers.base import Progress
 from graphrl.xla import callback, hook
 from graphrl.xla.callback import Unplanned
-from graphrl.xla.planner import Planner
+from graphrl.xla.planning.planner import Planner
 from graphrl.xla.report import Report
 from graphrl.xla.settings import Settings
 from graphrl.xla.warn import warn_once

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from graphrl.units import format_bytes, format_seconds
-from graphrl.xla.plan_cache import Decision
+from graphrl.xla.planning.cache import Decision
 
 
 @dataclasses.dataclass(frozen=True)

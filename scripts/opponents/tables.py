@@ -11,7 +11,7 @@ from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError
 from graphrl.graphs.datasets.families import sample
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.plan_plot import write_figure
+from graphrl.plan.plot import write_figure
 from opponents.settings import Settings, dag, origin
 
 # A transfer that nobody waits for costs nothing under "free" and, as in REGAL, under "rendezvous", where it still makes

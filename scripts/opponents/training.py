@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from graphrl.agents.policy import Policy
 from graphrl.cli import main as graphrl
 from graphrl.errors import GraphrlError
 from graphrl.files import shown
+from graphrl.learning.policy import Policy
 from graphrl.training.checkpoints import Checkpoints, read_info
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from graphrl.compare.report import markdown
 from graphrl.units import format_seconds
 from graphrl.xla.arguments import random_arguments
-from graphrl.xla.search import memory_of
+from graphrl.xla.planning.search import memory_of
 from real_programs.measurements import Figures
 from real_programs.programs import IDENTICAL
 from real_programs.settings import Settings, megabytes

@@ -14,7 +14,7 @@ from graphrl.graphs.readers.hlo_module import HloModule, parse_module
 from graphrl.graphs.roofline import DEFAULT_CHIP
 from graphrl.xla.assignment import TempPredictor
 from graphrl.xla.hook import Scheduler, captured, compile_by, compile_in_order
-from graphrl.xla.plan_cache import places
+from graphrl.xla.planning.cache import places
 from graphrl.xla.programs import Program
 from real_programs.programs import build
 

@@ -12,10 +12,10 @@ from graphrl.graphs.roofline import DEFAULT_CHIP
 from graphrl.optimize import optimize
 from graphrl.solvers.base import Budget
 from graphrl.xla.hook import Scheduler
-from graphrl.xla.plan_cache import places
-from graphrl.xla.search import decide, memory_of, order_of, temp_bound, undonated
+from graphrl.xla.planning.cache import places
+from graphrl.xla.planning.search import decide, memory_of, order_of, temp_bound, undonated
+from graphrl.xla.planning.temp_search import least_temp
 from graphrl.xla.settings import Settings as Asked
-from graphrl.xla.temp_search import least_temp
 from real_programs.measurements import Figures
 from real_programs.settings import Settings
 from real_programs.subject import Subject

@@ -18,7 +18,7 @@ from graphrl.compare.report import markdown, problem_line
 from graphrl.envs.proposal.coding import coding
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes, common_sizes
-from graphrl.plan_plot import DPI, write_figure
+from graphrl.plan.plot import DPI, write_figure
 from graphrl.solvers.base import Budget
 from graphrl.training.metrics import read_metrics
 from regal.policies import Trained

@@ -8,7 +8,7 @@ from matplotlib.ticker import FuncFormatter
 from opponents.settings import origin
 
 from graphrl.compare.report import markdown, problem_line
-from graphrl.plan_plot import DPI, write_figure
+from graphrl.plan.plot import DPI, write_figure
 from graphrl.solvers.base import Budget
 from regal.arithmetic import Score
 from regal.settings import Settings

@@ -11,7 +11,7 @@ from graphrl.compare.pictures import histogram_figure
 from graphrl.compare.report import markdown, problem_line
 from graphrl.compare.runs import Row
 from graphrl.compare.table import best_known
-from graphrl.plan_plot import write_figure
+from graphrl.plan.plot import write_figure
 from graphrl.solvers.base import Budget
 from regal.arithmetic import Score, score
 from regal.settings import LEARNED, UNTRAINED, Settings

@@ -7,7 +7,7 @@ from opponents.settings import origin
 
 from graphrl.compare.pictures import quality_figure
 from graphrl.compare.report import markdown, problem_line
-from graphrl.plan_plot import write_figure
+from graphrl.plan.plot import write_figure
 from graphrl.solvers.base import Budget
 from regal.settings import Settings
 from regal.tables import BASELINE, ahead, scores

@@ -14,7 +14,7 @@ from opponents.entrants import Entrant, Found, faults
 from opponents.settings import origin
 
 from graphrl.compare.report import markdown
-from graphrl.plan_plot import DPI, write_figure
+from graphrl.plan.plot import DPI, write_figure
 from graphrl.training.metrics import read_metrics
 from topoformer.figures import Score, scores, seconds_text, spread, verdict
 from topoformer.policies import Trained

@@ -12,7 +12,7 @@ from opponents.settings import origin
 from graphrl.compare.report import markdown
 from graphrl.errors import GraphrlError
 from graphrl.files import shown
-from graphrl.plan_plot import DPI, write_figure
+from graphrl.plan.plot import DPI, write_figure
 from graphrl.training.checkpoints import read_info
 from topoformer.figures import Score, scores
 from topoformer.settings import DECODED, ENDS, RANDOM, Settings, played

@@ -11,7 +11,7 @@ from opponents.estimates import Estimate, estimate
 
 from graphrl.compare.runs import Row
 from graphrl.compare.table import improvements
-from graphrl.plan_plot import DPI
+from graphrl.plan.plot import DPI
 from topoformer.settings import DECODED, DP, RANDOM, TIMED
 
 LEARNED = (*DECODED, "topoformer+")

@@ -16,7 +16,7 @@ from opponents.settings import command
 
 from graphrl.compare.report import markdown
 from graphrl.graphs.datasets.layered import LayeredArrays, layered_arrays
-from graphrl.plan_plot import DPI, write_figure
+from graphrl.plan.plot import DPI, write_figure
 from topoformer.appendix_a import BYTES, cost_distribution, drawn
 from topoformer.settings import Settings
 

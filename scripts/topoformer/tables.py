@@ -9,7 +9,7 @@ from opponents.settings import origin
 from graphrl.compare.report import markdown
 from graphrl.graphs.datasets import zoo
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.plan_plot import write_figure
+from graphrl.plan.plot import write_figure
 from topoformer.figures import Score, picture, scores, seconds_text, verdict
 from topoformer.settings import DECODED, DP, FAST, RANDOM, Settings
 

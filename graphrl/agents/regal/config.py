@@ -3,12 +3,12 @@
 import dataclasses
 from typing import Literal, get_args
 
-from graphrl.agents.ranges import check_ranges
-from graphrl.agents.reinforce import Baseline
 from graphrl.costs.problem import Problem
 from graphrl.envs.proposal.coding import CodingName
 from graphrl.errors import ProblemError
-from graphrl.solvers.brkga import Parameters
+from graphrl.learning.ranges import check_ranges
+from graphrl.learning.reinforce import Baseline
+from graphrl.solvers.chromosomes.brkga import Parameters
 
 Genes = Literal["all", "priorities"]
 Hint = Literal["list", "none"]

@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from graphrl.agents import descent, reinforce
 from graphrl.agents.regal.config import RegalConfig
 from graphrl.agents.regal.network import networks
 from graphrl.agents.regal.policy import Policy, played, smallest
-from graphrl.agents.spread import Spread
 from graphrl.envs.proposal.env import ProposalEnv, observe
 from graphrl.envs.proposal.instance import ProposalParams
+from graphrl.learning import descent, reinforce
+from graphrl.learning.spread import Spread
 
 
 class LearnerState(NamedTuple):
@@ -27,7 +27,7 @@ class LearnerState(NamedTuple):
 
 
 class Learner:
-    """Contextual-bandit REINFORCE on `Proposal-v0` (`agents/reinforce.py` has the loss).
+    """Contextual-bandit REINFORCE on `Proposal-v0` (`learning/reinforce.py` has the loss).
 
     The graphs of a batch are spread over the devices of a mesh (`Spread`); every device holds the parameters and sums
     the gradients.

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from graphrl.agents import policy, reinforce
 from graphrl.agents.regal.config import RegalConfig
 from graphrl.agents.regal.network import networks
 from graphrl.costs.problem import Problem
@@ -16,7 +15,8 @@ from graphrl.envs.proposal.env import observe
 from graphrl.envs.proposal.instance import ProposalParams, instance
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes
-from graphrl.solvers.beta import BetaTable
+from graphrl.learning import policy, reinforce
+from graphrl.solvers.chromosomes.beta import BetaTable
 
 
 class Policy(policy.Policy[RegalConfig]):

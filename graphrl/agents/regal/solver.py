@@ -19,9 +19,9 @@ from graphrl.graphs.padding import Sizes
 from graphrl.plan import Plan
 from graphrl.solvers.auto import candidates, stages
 from graphrl.solvers.base import Budget, Decisions, Progress
-from graphrl.solvers.beta import BetaTable
-from graphrl.solvers.brkga import Parameters
-from graphrl.solvers.brkga_solver import solve as brkga
+from graphrl.solvers.chromosomes.beta import BetaTable
+from graphrl.solvers.chromosomes.brkga import Parameters
+from graphrl.solvers.chromosomes.brkga_solver import solve as brkga
 from graphrl.solvers.portfolio import Portfolio, Stage
 
 SEARCH_SHARE = 0.3  # of the budget of "regal+", as `brkga+` has in `auto`

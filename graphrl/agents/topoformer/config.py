@@ -3,8 +3,8 @@
 import dataclasses
 from typing import Literal, get_args
 
-from graphrl.agents.ranges import check_ranges
 from graphrl.costs.problem import Problem
+from graphrl.learning.ranges import check_ranges
 from graphrl.networks.topological_attention import EncoderName, encoder
 
 Baseline = Literal["leave-one-out", "greedy-rollout"]

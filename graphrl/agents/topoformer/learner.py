@@ -8,15 +8,15 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from graphrl.agents import descent, reinforce
-from graphrl.agents.spread import Spread
 from graphrl.agents.topoformer.config import PROBLEM, TopoformerConfig
 from graphrl.agents.topoformer.network import orders
 from graphrl.agents.topoformer.policy import Policy
-from graphrl.costs.evaluate import evaluate
+from graphrl.costs.device.evaluate import evaluate
+from graphrl.decoding.orders import on_one_device
 from graphrl.envs.ordering.instance import OrderingParams
-from graphrl.envs.ordering.orders import on_one_device
 from graphrl.graphs.padding import PaddedGraph
+from graphrl.learning import descent, reinforce
+from graphrl.learning.spread import Spread
 
 RANDOM = 100  # orders by random priorities, whose best is what a policy is measured by: the paper's "random order"
 

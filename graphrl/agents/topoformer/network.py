@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 
 from graphrl.agents.topoformer.config import TopoformerConfig
-from graphrl.envs.ordering.beam import beam, beam_with
+from graphrl.decoding.beam import beam, beam_with
+from graphrl.decoding.likelihood import log_prob
+from graphrl.decoding.orders import Rollout
+from graphrl.decoding.rollout import greedy, sample
+from graphrl.decoding.stepwise import Context, Logits, log_prob_with, rollout_with
 from graphrl.envs.ordering.instance import OrderingParams
-from graphrl.envs.ordering.likelihood import log_prob
-from graphrl.envs.ordering.orders import Rollout
-from graphrl.envs.ordering.rollout import greedy, sample
-from graphrl.envs.ordering.stepwise import Context, Logits, log_prob_with, rollout_with
 from graphrl.graphs.padding import PaddedGraph
 from graphrl.networks.autoregressive import AutoregressiveDecoder, Prepared, Stepwise, stepwise
 from graphrl.networks.base import Network, network

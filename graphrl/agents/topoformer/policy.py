@@ -6,11 +6,11 @@ from typing import Any, ClassVar, Literal
 
 import jax
 
-from graphrl.agents import policy
 from graphrl.agents.topoformer.config import TopoformerConfig
 from graphrl.agents.topoformer.network import initial, orders
+from graphrl.decoding.orders import Rollout
 from graphrl.envs.ordering.instance import OrderingParams, instance
-from graphrl.envs.ordering.orders import Rollout
+from graphrl.learning import policy
 
 Decoding = Literal["greedy", "sample", "beam"]
 

@@ -15,9 +15,9 @@ from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes
 from graphrl.plan import Plan
-from graphrl.solvers.anneal.solver import solve as anneal
 from graphrl.solvers.base import Budget, Interrupted, Progress
-from graphrl.solvers.one_pass import require_one_device
+from graphrl.solvers.orders.anneal.solver import solve as anneal
+from graphrl.solvers.rules.one_pass import require_one_device
 
 MOST = 4096  # orders of a graph at once
 # Of annealing's eight chains so many start from learned orders, the others from its own. After 1 s, on 44 graphs of

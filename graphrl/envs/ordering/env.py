@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from graphrl.costs.indexing import add
+from graphrl.costs.device.indexing import add
+from graphrl.decoding import memory
+from graphrl.decoding.memory import Buffers, Memory
 from graphrl.envs import specs
 from graphrl.envs.base import TimeStep
-from graphrl.envs.ordering import memory
 from graphrl.envs.ordering.instance import OrderingParams
-from graphrl.envs.ordering.memory import Buffers, Memory
 from graphrl.graphs.padding import PaddedGraph
 from graphrl.graphs.relations import RELATIONS
 

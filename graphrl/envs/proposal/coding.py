@@ -24,7 +24,7 @@ import numpy as np
 from graphrl.envs.specs import ArraySpec, choices
 from graphrl.errors import ProblemError
 from graphrl.graphs.padding import Sizes
-from graphrl.solvers.beta import UNIFORM, BetaTable, beta_table
+from graphrl.solvers.chromosomes.beta import UNIFORM, BetaTable, beta_table
 
 CodingName = Literal["moments", "shapes"]
 MEANS = tuple(i / 16 for i in range(1, 16))

@@ -17,7 +17,7 @@ from graphrl.envs.proposal.search import search
 from graphrl.errors import ProblemError
 from graphrl.graphs.jraph_view import to_graphs_tuple
 from graphrl.graphs.padding import PaddedGraph
-from graphrl.solvers.brkga import Parameters
+from graphrl.solvers.chromosomes.brkga import Parameters
 
 
 class Observation(NamedTuple):
@@ -31,7 +31,7 @@ class State(NamedTuple):
     """Of one episode."""
 
     key: jax.Array  # [] typed key: the random numbers of BRKGA, with and without the policy's proposals
-    standard: jax.Array  # [] float32, fitness that standard BRKGA reached (costs/fitness.py)
+    standard: jax.Array  # [] float32, fitness that standard BRKGA reached (device/fitness.py)
 
 
 @dataclasses.dataclass(frozen=True)

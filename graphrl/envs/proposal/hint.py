@@ -4,7 +4,7 @@ import numpy as np
 
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.solvers.list_scheduling import quick_schedule
+from graphrl.solvers.rules.list_scheduling import quick_schedule
 
 
 def hint(graph: ComputationGraph, problem: Problem) -> np.ndarray:

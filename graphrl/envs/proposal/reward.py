@@ -1,9 +1,9 @@
-"""What a search of `Proposal-v0` is worth: its best fitness (costs/fitness.py) as an objective and as a reward."""
+"""What a search of `Proposal-v0` is worth: its best fitness (device/fitness.py) as an objective and as a reward."""
 
 import jax
 import jax.numpy as jnp
 
-from graphrl.costs.evaluate import node_seconds
+from graphrl.costs.device.evaluate import node_seconds
 from graphrl.costs.problem import Problem
 from graphrl.graphs.padding import PaddedGraph
 

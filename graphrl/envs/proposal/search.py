@@ -2,7 +2,7 @@
 
 `jax.vmap` alone would give each of the decoder's gathers and loops one more axis. A batch of graphs is what BRKGA is
 written for, so a mapped axis is folded into that one; on a CPU, the batch is then run some graphs at a time
-(solvers/batch.py).
+(solvers/chromosomes/batch.py).
 """
 
 import functools
@@ -15,8 +15,8 @@ import jax.numpy as jnp
 from graphrl.costs.problem import Problem
 from graphrl.envs.proposal.coding import Coding, chosen
 from graphrl.graphs.padding import PaddedGraph
-from graphrl.solvers import brkga
-from graphrl.solvers.batch import run_grouped
+from graphrl.solvers.chromosomes import brkga
+from graphrl.solvers.chromosomes.batch import run_grouped
 
 Search = Callable[[jax.Array, PaddedGraph, jax.Array | None], jax.Array]
 

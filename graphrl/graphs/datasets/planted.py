@@ -24,7 +24,7 @@ class Planted(NamedTuple):
     graph: ComputationGraph
     makespan: float  # seconds; exact: all times are whole
     placement: np.ndarray  # [n] int64, device of each op
-    order: np.ndarray  # [m] int64, node ids of the ops and the needed transfers (costs/exact.py), for `Plan.from_order`
+    order: np.ndarray  # [m] int64, node ids of the ops and the needed transfers (costs/exact), for `Plan.from_order`
 
 
 def planted(num_ops: int, devices: int, seed: int, inputs: float = 2.0, window: int = 3) -> Planted:

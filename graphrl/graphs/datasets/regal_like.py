@@ -2,7 +2,7 @@
 
 The paper says "topologies from several classical random graph models; op running times and tensor sizes from Gaussian
 distributions". Everything else is `RegalLike`, whose defaults are what facts/regal.md 1.2 recalls of an appendix that
-we do not have. The released set is moreover selected to leave BRKGA room to improve: `solvers/room_filter.py`.
+we do not have. The released set is moreover selected to leave BRKGA room to improve: `room_filter`.
 """
 
 import dataclasses

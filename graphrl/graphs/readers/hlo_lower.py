@@ -153,7 +153,7 @@ class _Lowering:
 
 
 def peak(ops: tuple[Op, ...], values: Values) -> int:
-    """Most bytes that ops of a computation hold at once in their order, by the rules of `costs/exact_memory.py`."""
+    """Most bytes that ops of a computation hold at once in their order, by the rules of `costs/exact/memory.py`."""
     size = {t.name: t.bytes for op in ops for t in op.outputs}
     left = Counter(b for op in ops for b in {values.buffer(r) for r in op.inputs})
     live = highest = 0

@@ -36,8 +36,8 @@ from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Interrupted, Progress
 from graphrl.solvers.flow import Flow
-from graphrl.solvers.memory_walk import MemoryWalk
-from graphrl.solvers.one_pass import one_device_value, require_one_device
+from graphrl.solvers.orders.memory_walk import MemoryWalk
+from graphrl.solvers.rules.one_pass import one_device_value, require_one_device
 from graphrl.solvers.watch import Watch
 
 MAX_BYTES = 2**30  # of the table of states

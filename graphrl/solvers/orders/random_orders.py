@@ -21,8 +21,8 @@ from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Interrupted, Progress
 from graphrl.solvers.flow import Flow
-from graphrl.solvers.one_pass import one_device_value, require_one_device
 from graphrl.solvers.orders.usage import Usage
+from graphrl.solvers.rules.one_pass import one_device_value, require_one_device
 from graphrl.solvers.watch import Watch
 
 SAMPLES = 100

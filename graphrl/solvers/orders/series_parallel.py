@@ -19,7 +19,7 @@ from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Progress
 from graphrl.solvers.flow import Flow
-from graphrl.solvers.one_pass import require_one_device
+from graphrl.solvers.rules.one_pass import require_one_device
 
 
 def solve(

@@ -9,7 +9,7 @@ CELLS = 4_000_000  # at most, lanes times uses at once: bounds the memory
 
 class Usage:
     """Computes, for orders `[..., n]` of the ops, the bytes `[..., n] int64` while the op at each place runs: aliases,
-    reuses, kept outputs and workspace as `costs/exact_memory.py` has them; without resident weights, which add the same
+    reuses, kept outputs and workspace as `costs/exact/memory.py` has them; without resident weights, which add the same
     to every order.
     """
 

@@ -11,8 +11,9 @@ from numpy.typing import ArrayLike
 from graphrl.graphs.readers.hlo import HloProgram, read_hlo
 from graphrl.graphs.readers.hlo_module import HloModule
 from graphrl.solvers.base import Budget
-from graphrl.solvers.min_cut.solver import solve
+from graphrl.solvers.orders.min_cut.solver import solve
 from graphrl.xla.assignment import TempPredictor
+from graphrl.xla.planning.temp_search import least_temp
 from graphrl.xla.recompute.candidates import Routes, repeatable
 from graphrl.xla.recompute.clones import Clone
 from graphrl.xla.recompute.cost import Costs
@@ -23,7 +24,6 @@ from graphrl.xla.recompute.state import Facts, State
 from graphrl.xla.recompute.target import relieved
 from graphrl.xla.recompute.wiring import wired
 from graphrl.xla.settings import PROBLEM
-from graphrl.xla.temp_search import least_temp
 
 MAX_ROUNDS = 6
 WORTH = 0.002  # of the memory: a round that saves less is the last one

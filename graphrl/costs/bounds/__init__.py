@@ -1,0 +1,5 @@
+"""What no plan can beat: lower bounds of the objectives."""
+
+from graphrl.costs.bounds.lower import lower_bound
+
+__all__ = ["lower_bound"]

@@ -1,0 +1,110 @@
+"""The least memory in which an op can run, over all orders: a minimum cut.
+
+When op v has run, the ops that have run are a set S that holds with every op its predecessors, holds v, and holds no
+successor of v. A buffer is live then if its producer is in S and it is pinned or one of its users is not, and v's own
+inputs, outputs and workspace were there while v ran. So what v needs is at least the minimum, over all such S, of the
+bytes of live buffers. Each buffer is a hyperedge from its producer to its users that costs its bytes if S parts them,
+which is a cut in a network: producer -> buffer with the buffer's bytes as capacity, buffer -> user and op ->
+predecessor without limit (Lawler 1973 on cuts of hypergraphs; that one may ask for closed sets, Picard 1976).
+The maximum over v bounds every order from below; the set S of a minimum is where a good order goes through when it
+runs v (solvers/min_cut).
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from ortools.graph.python import max_flow
+
+from graphrl.costs.bounds.needs import Needs
+from graphrl.graphs.graph import ComputationGraph
+
+MAX_BITS = 60  # of the sum of all sizes: the flow is in int64; of more, the lowest bits are left out, so that cuts may
+# then be said to need less than they do, and be not quite least
+LARGE = 200_000  # arcs
+DONE, OPEN, LATER = 0, 1, 2  # phases of ops: they have run, they may have run, they run later
+
+
+class Cut(NamedTuple):
+    """A state of least memory in which an op can run."""
+
+    need: int  # bytes, while the op runs, or fewer (see `MAX_BITS`)
+    done: np.ndarray  # [n] bool, the ops that have run then, itself included
+
+
+def work(graph: ComputationGraph, needs: Needs) -> int:
+    """What a cut of a whole graph takes at most, in microseconds or so: about one for each arc of its network, and more
+    in large ones.
+    """
+    arcs = len(needs.least) + len(needs.users) + len(graph.arrays.dependencies()[0])
+    return arcs * max(LARGE, arcs) // LARGE
+
+
+class Cuts:
+    """Minimum cuts of one graph of n ops on one device."""
+
+    def __init__(self, graph: ComputationGraph, needs: Needs) -> None:
+        a = graph.arrays
+        self._n, self._own = a.num_ops, needs.own
+        buffers = np.flatnonzero(needs.least > 0)
+        index = np.full(len(needs.least), -1)
+        index[buffers] = np.arange(len(buffers))
+        self._least, self._writer = needs.least[buffers], a.producer[buffers].astype(np.int64)
+        users = needs.users[index[needs.users[:, 0]] >= 0]
+        of, user = index[users[:, 0]], users[:, 1]
+        self._reads = _groups(user, of, self._n)
+        self._writes = _groups(self._writer, np.arange(len(buffers)), self._n)
+        # what is pinned has a user that never runs
+        pinned = np.flatnonzero(needs.pinned[buffers])
+        self._of, self._user = np.concatenate([of, pinned]), np.concatenate([user, np.full(len(pinned), self._n)])
+        self._before, self._after = (side.astype(np.int64) for side in a.dependencies())
+        self._successors = _groups(self._before, self._after, self._n)
+
+    def least(
+        self, op: int, phase: np.ndarray | None = None, *, late: bool = False, weight: np.ndarray | None = None
+    ) -> Cut:
+        """The least that an op can run in.
+
+        Args:
+          op: open.
+          phase: `[n]` int, DONE, OPEN or LATER for each op, DONE with all predecessors and LATER with all successors;
+            by default all are open.
+          late: of the minimum cuts the one with most ops, where there are several; else that with fewest.
+          weight: `[t]` int64, sizes to cut by in place of the least bytes; `need` then means nothing.
+        """
+        phases = np.full(self._n + 1, OPEN) if phase is None else np.append(phase, LATER)
+        phases[self._n] = LATER
+        node = np.cumsum(phases == OPEN) - 1  # of each op
+        source, sink = int(node[-1]) + 1, int(node[-1]) + 2
+        node[phases == DONE], node[phases == LATER] = source, sink
+        own = np.unique(np.concatenate([self._reads[op], self._writes[op]]))
+        need = int(self._own[op]) + int(self._least[self._reads[op]].sum())
+        counted = phases[self._writer] != LATER
+        counted[own] = False
+        use = counted[self._of] & (phases[self._user] != DONE)
+        order = (phases[self._before] == OPEN) & (phases[self._after] == OPEN)
+        at = sink + 1  # buffers come after the ops
+        live = np.flatnonzero(counted)
+        after = self._successors[op]
+        tails = [node[self._writer[live]], at + self._of[use], node[self._after[order]], [source]]
+        tails += [node[after[phases[after] == OPEN]], [source]]
+        heads = [at + live, node[self._user[use]], node[self._before[order]], [node[op]]]
+        heads += [np.full(len(tails[-2]), sink), [sink]]  # the last so that the network has a sink; it lets nothing by
+        limited = (self._least if weight is None else weight)[live]
+        coarse = max(0, int(limited.sum(dtype=float)).bit_length() - MAX_BITS)
+        limited = limited >> coarse
+        tail, head = np.concatenate(tails), np.concatenate(heads)
+        capacity = np.concatenate([limited, np.full(len(tail) - len(live) - 1, int(limited.sum()) + 1), [0]])
+        flow = max_flow.SimpleMaxFlow()
+        flow.add_arcs_with_capacity(tail.astype(np.int32), head.astype(np.int32), capacity)
+        flow.solve(source, sink)
+        done = np.full(sink + 1, late)
+        side = flow.get_sink_side_min_cut() if late else flow.get_source_side_min_cut()
+        done[[place for place in side if place <= sink]] = not late
+        done[source], done[sink] = True, False
+        return Cut(need + (int(flow.optimal_flow()) << coarse), done[node[:-1]])
+
+
+def _groups(key: np.ndarray, value: np.ndarray, count: int) -> list[np.ndarray]:
+    """The values of each key."""
+    order = np.argsort(key, kind="stable")
+    return np.split(value[order], np.cumsum(np.bincount(key, minlength=count))[:-1])

@@ -1,0 +1,201 @@
+"""Lower bounds of the objectives: no plan is below them, whatever its placement and order.
+
+Makespan, for all transfer models (transfers only ever add waiting), d devices:
+- the longest path of run times through data and control edges;
+- for a set J of ops, head + work(J) / d + tail (Carlier 1987): head is the least time before any op of J can start,
+  tail the least time from the end of any op of J to the end of the last op. The sets tried are
+  {head >= h and tail >= q} for all q and up to 256 values h; with h = q = 0 it is work / d.
+
+Peak memory: what op v needs on one device is at least the memory of a minimum cut (bounds/cuts.py). Call it need(v). It
+is at least total(v), which needs no cut: a buffer is live at v whatever the order if its producer is an ancestor of v
+and one of its users is v or a descendant of v, or if it is kept; so are v's outputs and its workspace.
+- On one device the peak is at least need(v), plus all weights if they are resident. Cuts are made for the ops that
+  need most in some order (the caller's, best a good plan's), until that order says that the rest need less, or the
+  ops to be tried are used up.
+- On d devices it is at least a d-th of that, rounded up. All devices share one order, and at v's place in it every
+  such buffer is live somewhere: if its next user u (at v's place or later) is on the producer's device, there; if u
+  is elsewhere, in the copy that u will read if that transfer has run, else on the producer's device, where the
+  transfer is still to be counted as a use. Releases come after the comparison, and what a device holds between two
+  of its entries it also held when one of them was compared. So the devices' peaks sum to need(v) or more.
+- On d devices one op's inputs, outputs, workspace and own weights must still be together on its device.
+- When everything has run, all kept tensors are live.
+
+Shared buffers are counted once, with the least size they can have (bounds/needs.py).
+"""
+
+import numpy as np
+
+from graphrl.costs.bounds.cuts import Cuts, work
+from graphrl.costs.bounds.needs import Needs
+from graphrl.costs.bounds.probing import probed_bound
+from graphrl.costs.exact.routes import grouped
+from graphrl.costs.problem import Problem
+from graphrl.graphs.graph import ComputationGraph
+
+HEADS = 256  # thresholds of the makespan bound
+PAIRS = 20_000**2  # (op, op) pairs of the memory bound: above 20,000 ops, only a sample of them is tried as v
+CUTS, CUTS_UNGUIDED = 256, 16  # minimum cuts at most, with a plan's order and without
+CUT_WORK = 2_000_000  # of all cuts together at most, in microseconds or so: none where a single one takes more
+IDLE_WORK = 700_000  # of cuts one after another that gain nothing: then the rest is not tried
+
+
+def lower_bound(graph: ComputationGraph, problem: Problem, order: np.ndarray | None = None) -> float:
+    """A value that no plan's objective is below: bytes of the largest device peak, or seconds of makespan.
+
+    A memory limit is not considered: the bound holds for infeasible plans too.
+
+    Args:
+      graph, problem: what is planned.
+      order: `[m]` node ids of a plan (its transfers are left out here): the bound of peak memory is the tighter, the
+        better this order is. By default the graph's own, and then fewer cuts are made.
+    """
+    if problem.objective == "makespan":
+        return _makespan_bound(graph, problem.devices)
+    if order is None:
+        bound = _memory_bound(graph, problem, graph.arrays.topological, guided=False)
+    else:
+        bound = _memory_bound(graph, problem, order[order < graph.arrays.num_ops], guided=True)
+    return float(bound) if float(bound) <= bound else float(np.nextafter(float(bound), 0))  # never rounded up
+
+
+def _makespan_bound(graph: ComputationGraph, devices: int) -> float:
+    runtime = graph.arrays.runtime
+    heads, tails = _heads_and_tails(graph)
+    path = float((heads + runtime).max())
+    by_tail = np.argsort(-tails, kind="stable")
+    thresholds = np.unique(heads)
+    thresholds = thresholds[np.unique(np.linspace(0, len(thresholds) - 1, HEADS).astype(int))]
+    best = 0.0
+    for head in thresholds:
+        work = np.cumsum(np.where(heads[by_tail] >= head, runtime[by_tail], 0.0))
+        best = max(best, float(np.where(work > 0, devices * (head + tails[by_tail]) + work, 0.0).max()) / devices)
+    # Sums of arbitrary floats depend on their order, so that a plan's may be smaller by rounding. Sums of dyadic
+    # numbers do not; nor does the path, which is added up as a plan's clock is.
+    dyadic = bool((runtime * 2**20 % 1 == 0).all()) and runtime.sum() < 2**26
+    return max(path, best if dyadic else best * (1 - (len(runtime) + 4) * 2**-50))
+
+
+def _heads_and_tails(graph: ComputationGraph) -> tuple[np.ndarray, np.ndarray]:
+    """Longest path of run times before the start and after the end of each op, seconds: two `[n] float64`."""
+    a = graph.arrays
+    source, target = a.dependencies()
+    predecessors, successors = grouped(target, source, a.num_ops), grouped(source, target, a.num_ops)
+    runtime = a.runtime.tolist()
+    heads, tails = [0.0] * a.num_ops, [0.0] * a.num_ops
+    for op in a.topological.tolist():
+        heads[op] = max((heads[before] + runtime[before] for before in predecessors[op]), default=0.0)
+    for op in reversed(a.topological.tolist()):
+        tails[op] = max((tails[after] + runtime[after] for after in successors[op]), default=0.0)
+    return np.array(heads), np.array(tails)
+
+
+def _memory_bound(graph: ComputationGraph, problem: Problem, order: np.ndarray, *, guided: bool) -> int:
+    a, devices = graph.arrays, problem.devices
+    needs = Needs(graph, devices)
+    weights = a.weight_bytes if problem.resident_weights else np.zeros(a.num_ops, np.int64)
+    single = needs.own + weights
+    np.add.at(single, needs.users[:, 1], needs.least[needs.users[:, 0]])
+    ops = _sample(graph, single)
+    total = needs.own[ops] + _live_bytes(graph, needs, ops)
+    shared = max(int(total.max()), int(needs.least[needs.pinned].sum()))
+    shared = _cut_bound(graph, needs, order, shared, guided=guided) + int(weights.sum())
+    return max(int(single.max()), -(-shared // devices))
+
+
+def _cut_bound(graph: ComputationGraph, needs: Needs, order: np.ndarray, known: int, *, guided: bool) -> int:
+    """The largest need of an op, at least `known`, by some cuts for those that need most in an order, and if it is a
+    plan's, what probing makes of them.
+    """
+    usage = _cuts_at_most(graph, needs, order)
+    candidates = np.argsort(-usage, kind="stable")
+    each = work(graph, needs)
+    most = min(CUTS if guided else CUTS_UNGUIDED, CUT_WORK // max(1, each))
+    if most == 0 or usage[candidates[0]] <= known:
+        return known
+    cuts, found, idle = Cuts(graph, needs), {}, 0
+    for op in candidates[:most].tolist():
+        if usage[op] <= known or idle > IDLE_WORK:
+            break
+        found[op] = cuts.least(op).need
+        idle = 0 if found[op] > known else idle + each
+        known = max(known, found[op])
+    if guided and usage.max() > known:
+        neediest = sorted(found, key=lambda op: -found[op])
+        known = probed_bound(graph, cuts, each, neediest, known, int(usage.max()))
+    return known
+
+
+def _cuts_at_most(graph: ComputationGraph, needs: Needs, order: np.ndarray) -> np.ndarray:
+    """Bytes `[n]` at each op in an order, all buffers counted with their least bytes: no cut is above it."""
+    n = graph.arrays.num_ops
+    place = np.empty(n, np.int64)
+    place[order] = np.arange(n)
+    buffers = np.flatnonzero(needs.least > 0)
+    first = place[graph.arrays.producer]
+    last = first.copy()
+    np.maximum.at(last, needs.users[:, 0], place[needs.users[:, 1]])
+    last[needs.pinned] = n
+    change = np.zeros(n + 2, np.int64)
+    np.add.at(change, first[buffers] + 1, needs.least[buffers])  # an op's own outputs are in `own`
+    np.add.at(change, last[buffers] + 1, -needs.least[buffers])
+    return np.cumsum(change)[place] + needs.own
+
+
+def _sample(graph: ComputationGraph, single: np.ndarray) -> np.ndarray:
+    """The ops at which live bytes are counted: all, or of a large graph the neediest and some from everywhere."""
+    n = graph.arrays.num_ops
+    count = max(2, PAIRS // n)
+    if count >= n:
+        return np.arange(n)
+    neediest = np.argsort(-single, kind="stable")[: count // 2]
+    spread = graph.arrays.topological[np.linspace(0, n - 1, count // 2).astype(int)]
+    return np.unique(np.concatenate([neediest, spread]))
+
+
+def _live_bytes(graph: ComputationGraph, needs: Needs, ops: np.ndarray) -> np.ndarray:
+    """Bytes of the ancestors' buffers that are live at each of `ops` in any order: `[len(ops)] int64`."""
+    least, users = needs.least, needs.users
+    producer = graph.arrays.producer
+    after, upto = _reachability(graph, ops)
+    live_bytes = np.zeros(len(ops), np.int64)
+    block = max(1, 2**22 // len(ops))
+
+    kept = np.flatnonzero(needs.pinned & (least > 0))  # live at all that comes after their producer
+    for some in np.split(kept, range(block, len(kept), block)):
+        live_bytes += _weighted_sum(least[some], after[producer[some]], len(ops))
+
+    users = users[(least[users[:, 0]] > 0) & ~needs.pinned[users[:, 0]]]
+    used, first = np.unique(users[:, 0], return_index=True)
+    ends = np.append(first, len(users))
+    for begin in range(0, len(used), block):
+        some = used[begin : begin + block]
+        rows = users[ends[begin] : ends[begin + len(some)], 1]
+        until_last_use = np.bitwise_or.reduceat(upto[rows], first[begin : begin + block] - ends[begin], axis=0)
+        live_bytes += _weighted_sum(least[some], after[producer[some]] & until_last_use, len(ops))
+    return live_bytes
+
+
+def _weighted_sum(weights: np.ndarray, bits: np.ndarray, count: int) -> np.ndarray:
+    """Sum of the weights `[b]` of the rows of `bits` `[b, count / 8]` that have each bit: `[count] int64`."""
+    return weights @ np.unpackbits(bits, axis=1, count=count)
+
+
+def _reachability(graph: ComputationGraph, ops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Which of `ops` are descendants of each op, and which are the op itself or its ancestors: two `[n, len(ops) / 8]`
+    packed bits.
+    """
+    a = graph.arrays
+    source, target = a.dependencies()
+    predecessors, successors = grouped(target, source, a.num_ops), grouped(source, target, a.num_ops)
+    itself = np.zeros((a.num_ops, -(-len(ops) // 8)), np.uint8)
+    place = np.arange(len(ops))
+    itself[ops, place // 8] = 128 >> place % 8  # the order of np.unpackbits
+    after = itself.copy()
+    for op in reversed(a.topological.tolist()):
+        if successors[op]:
+            after[op] |= np.bitwise_or.reduce(after[successors[op]], axis=0)
+    upto = itself.copy()
+    for op in a.topological.tolist():
+        if predecessors[op]:
+            upto[op] |= np.bitwise_or.reduce(upto[predecessors[op]], axis=0)
+    return after & ~itself, upto

@@ -1,0 +1,218 @@
+"""Keys to orders: a priority topological sort of ops and transfers, one lane for each candidate solution.
+
+The form for CPUs. A step pops the best ready node of every lane, or goes on with the rows of the node that it popped
+before; it relaxes one row. All lanes advance together, so that every operation is a vector operation across lanes:
+
+- the ready queue is one packed key a slot, under one level of block maxima (`BLOCK` slots a block);
+- a slot whose op waits for k inputs holds its device minus (k + 1) * `UNIT`; one that is ready, its packed key; an
+  empty one, `IDLE`;
+- state arrays are flat, `[slots * L]` with index slot * L + lane, and each is written in place. XLA copies an array
+  that is read after it was written, or written by operands that do not depend on what was read before, so each write
+  below depends on every earlier read (tests/test_compiled.py looks for copies in the compiled loop).
+
+`decode_dense.py` is the form for GPUs; both give the same order.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from graphrl.costs.device.indexing import put, put_max, take
+from graphrl.costs.device.lanes import IDLE, Lanes, node_count
+from graphrl.costs.device.tables import ANY, BLOCK, UNIT, Tables, make_tables, num_events, slot_layout
+from graphrl.costs.device.timing import Clocks, Node, advance, start_clocks
+from graphrl.costs.problem import Transfer
+from graphrl.graphs.padding import PaddedGraph
+
+_UNLIMITED = np.int32(2**31 - 1)
+
+
+class Schedule(NamedTuple):
+    """The orders of L = g * p lanes, and what the clocks said."""
+
+    events: jax.Array  # [c, L] int32, node * d + device (of the op, or that the transfer goes to), N * d for no node
+    makespan: jax.Array  # [L] float32, second units; 0 without durations
+
+
+class _Timing(NamedTuple):
+    clocks: Clocks
+    end: jax.Array  # [L] float32, of the node whose rows are walked
+    ready: jax.Array  # [slots * L] float32, latest arrival at the slot's op; once that ran, its end
+
+
+class _State(NamedTuple):
+    slots: jax.Array  # [slots * L] int32
+    blocks: jax.Array  # [blocks * L] int32, the largest key of each block
+    place: jax.Array  # [L] int32, row * d + device of the row relaxed last
+    is_op: jax.Array  # [L] bool, whether an op's rows are walked (or a transfer's)
+    last: jax.Array  # [L] bool, whether that row was the walk's last
+    limit: jax.Array  # [L] int32, transfers of the row's tensor with larger keys have run
+    events: jax.Array  # [c, L] int32
+    timing: _Timing | None  # None where no makespan is computed
+
+
+def schedule(
+    graph: PaddedGraph,
+    lanes: Lanes,
+    devices: int,
+    transfer: Transfer,
+    durations: jax.Array | None,
+    *,
+    fixed_trips: bool = False,
+) -> Schedule:
+    """Decodes all lanes, and times them if `durations` are given.
+
+    Args:
+      graph: a batch of graphs (leading axis g).
+      lanes: what `lanes.implied` says of p candidate solutions a graph.
+      devices: d.
+      transfer: the transfer model.
+      durations: `[g, N + 1]` float32 seconds of every node (0 for no node), or None: no makespan is computed.
+      fixed_trips: run all `num_events` steps instead of only as many as the longest lane needs (for devices on which
+        a trip count that is known only at run time costs a synchronisation a step).
+    """
+    sizes, count = graph.sizes, lanes.graph.shape[0]
+    steps = num_events(sizes, devices)
+    tables = make_tables(graph, lanes, devices)
+    state = _start(graph, lanes, devices, steps, timed=durations is not None)
+    trips = steps if fixed_trips else _trips(graph, lanes)
+
+    def step(index: jax.Array, state: _State) -> _State:
+        return _step(index, state, tables, sizes.ops, devices, transfer, durations)
+
+    state = lax.fori_loop(0, trips, step, state)
+    makespan = jnp.zeros(count, jnp.float32) if state.timing is None else state.timing.clocks.device.max(0)
+    return Schedule(state.events, makespan)
+
+
+def _trips(graph: PaddedGraph, lanes: Lanes) -> jax.Array:
+    """Steps that the longest lane needs: rows of all ops, and of all transfers that exist."""
+    op_rows = graph.op_rows.sum(-1)[:, None]
+    transfer_rows = jnp.where(lanes.needed, graph.tensor_rows.T[None, :, :, None], 0).sum((0, 1))
+    return (op_rows + transfer_rows).max()
+
+
+def _start(graph: PaddedGraph, lanes: Lanes, devices: int, steps: int, *, timed: bool) -> _State:
+    sizes, count = graph.sizes, lanes.graph.shape[0]
+    _, g, p = lanes.placement.shape
+    slots, blocks = slot_layout(sizes)
+    keys = jnp.concatenate([lanes.op_keys, jnp.full((sizes.slots - sizes.ops, g, p), IDLE)])
+    device = jnp.concatenate([lanes.placement, jnp.zeros((sizes.slots - sizes.ops, g, p), jnp.int32)])
+    waits = graph.indegree.T[..., None]
+    state = jnp.where(waits == 0, keys, device - (waits + 1) * UNIT)
+    state = jnp.concatenate([state, jnp.full((slots - sizes.slots, g, p), IDLE)])
+    idle = node_count(sizes, devices) * devices
+    zero = jnp.zeros(count, jnp.float32)
+    return _State(
+        slots=state.reshape(-1),
+        blocks=jnp.maximum(state, IDLE).reshape(blocks, BLOCK, count).max(1).reshape(-1),
+        place=jnp.full(count, sizes.rows * devices, jnp.int32),
+        is_op=jnp.zeros(count, jnp.bool_),
+        last=jnp.ones(count, jnp.bool_),
+        limit=jnp.full(count, _UNLIMITED),
+        events=jnp.full((steps, count), idle, jnp.int32),
+        timing=_Timing(start_clocks(devices, count), zero, jnp.zeros(slots * count, jnp.float32)) if timed else None,
+    )
+
+
+def _step(
+    index: jax.Array,
+    state: _State,
+    tables: Tables,
+    num_ops: int,
+    devices: int,
+    transfer: Transfer,
+    durations: jax.Array | None,
+) -> _State:
+    count = state.place.shape[0]
+    lane = jnp.arange(count, dtype=jnp.int32)
+    no_node = tables.target.shape[0] // count - 1
+
+    # which row is relaxed now: the next of the walk, or the first of the best ready node's
+    popping = state.last
+    best = state.blocks.reshape(-1, count).max(0)
+    node = _node_of(best, tables, no_node)
+    first = take(tables.start, tables.node_offset + node) + take(tables.target, node * count + lane).astype(jnp.int32)
+    place = jnp.where(popping, first, state.place + devices)
+    row, device = lax.div(place, jnp.int32(devices)), lax.rem(place, jnp.int32(devices))
+    is_op = jnp.where(popping, node < num_ops, state.is_op)
+    walk = is_op.astype(jnp.int32)
+    last = take(tables.last, (tables.row_offset + row) * 2 + walk)
+    limit = jnp.where(popping, jnp.where(is_op, _UNLIMITED, best), state.limit)
+
+    # the slot that the node leaves: its tensor's next transfer takes it
+    left = take(tables.slot, tables.row_offset + row)
+    slot, block = left * count + lane, lax.div(left, jnp.int32(BLOCK)) * count
+    following = _following(tables, slot, limit, devices)
+    in_block = (jnp.arange(BLOCK, dtype=jnp.int32) * count)[:, None] + (block * BLOCK + lane)[None]
+    rest = jnp.where(in_block == slot[None], IDLE, jnp.maximum(take(state.slots, in_block), IDLE)).max(0)
+    blocks = put(state.blocks, block + lane, jnp.maximum(rest, following))
+    # min(rest, -1) is always -1: it makes the write depend on the reads of the block
+    slots = put(state.slots, slot, following + (jnp.minimum(rest, -1) + 1))
+
+    # the row's entries: one input less to wait for, and into the queue with those that waited for no other
+    listed = take(tables.entries, tables.row_offset + row)  # [L, ROW_WIDTH]
+    wanted = take(tables.wanted, (tables.row_offset * devices + place) * 2 + walk)
+    entries = listed * count + lane[:, None]
+    waiting = take(slots, entries)
+    relaxed = (waiting < -UNIT) & ((wanted == (waiting & (UNIT - 1))) | (wanted == ANY))
+    counted = jnp.where(relaxed, waiting + UNIT, waiting)
+    now_ready = relaxed & (counted >= -UNIT)
+    values = jnp.where(now_ready, take(tables.op_keys, entries), counted)
+    slots = put(slots, entries, values)
+    # a value >= 0 that is not new stands in its block already
+    blocks = put_max(blocks, lax.div(listed, jnp.int32(BLOCK)) * count + lane[:, None], values)
+
+    event = jnp.where(popping, node, no_node) * devices + device
+    events = lax.dynamic_update_index_in_dim(state.events, event, index, 0)
+    timing = state.timing
+    if timing is not None and durations is not None:
+        running = popping & (node < no_node)
+        now = Node(
+            is_op=running & is_op,
+            is_transfer=running & ~is_op,
+            source=take(tables.target, take(tables.owner, tables.row_offset + row) * count + lane).astype(jnp.int32),
+            target=device,
+            ready=take(timing.ready, slot),
+            seconds=take(durations.reshape(-1), tables.node_offset + node),
+        )
+        timing = _time(timing, now, popping, is_op, relaxed, slot, entries, transfer)
+    return _State(slots, blocks, place, is_op, last, limit, events, timing)
+
+
+def _node_of(key: jax.Array, tables: Tables, no_node: int) -> jax.Array:
+    """The node of a packed key, no node where the queue is empty: `[L]` int32."""
+    index = tables.index_mask - (key & tables.index_mask)
+    return jnp.where(key >= 0, index + jnp.where(index < tables.real_ops, 0, tables.padding_ops), no_node)
+
+
+def _following(tables: Tables, slot: jax.Array, limit: jax.Array, devices: int) -> jax.Array:
+    """The largest key below `limit` among the transfers of the slot's tensor, IDLE if there is none: `[L]` int32."""
+    best = jnp.full_like(slot, IDLE)
+    slots = tables.op_keys.shape[0]
+    for s in range(devices - 1):
+        key = take(tables.transfer_keys, slot + s * slots)
+        best = jnp.maximum(best, jnp.where(key < limit, key, IDLE))
+    return best
+
+
+def _time(
+    timing: _Timing,
+    node: Node,
+    popping: jax.Array,
+    is_op: jax.Array,
+    relaxed: jax.Array,
+    slot: jax.Array,
+    entries: jax.Array,
+    transfer: Transfer,
+) -> _Timing:
+    """Runs the popped nodes on the clocks, and tells what they release when it may start."""
+    clocks, end = advance(transfer, timing.clocks, node)
+    end = jnp.where(popping, end, timing.end)
+    # an op's slot now holds its end, which its transfers start from; max makes the write depend on the read
+    ready = put(timing.ready, slot, jnp.where(is_op, jnp.maximum(end, node.ready), node.ready))
+    ready = put_max(ready, entries, jnp.where(relaxed, end[:, None], 0.0))
+    return _Timing(clocks, end, ready)

@@ -1,0 +1,140 @@
+"""What a placement implies, for every lane (one candidate solution of one graph): the transfers that exist, the packed
+keys of all nodes, and the tables that the decoders read.
+
+Nodes are numbered ops first: op v is node v, and the transfer of tensor t to its s-th foreign device is node
+n + t * (d - 1) + s, where the foreign devices of t are all but its producer's, in ascending order. No node is N =
+n + t * (d - 1). This numbering has the order of DESIGN.md 3 (t * devices + b), without the holes.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from graphrl.costs.device.decisions import Decisions
+from graphrl.costs.device.indexing import put_max, take
+from graphrl.graphs.padding import PaddedGraph, Sizes
+from graphrl.graphs.rows import READS
+
+IDLE = np.int32(-1)  # in place of a packed key: not in the ready queue
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Lanes:
+    """Shapes: see padding.py; lanes are the two axes `[g, p]`, or flattened, L = g * p."""
+
+    placement: jax.Array  # [n, g, p] int32
+    source: jax.Array  # [t, g, p] int32, device of each tensor's producer
+    target: jax.Array  # [d - 1, t, g, p] int32, the foreign devices of each tensor
+    needed: jax.Array  # [d - 1, t, g, p] bool, whether an op there reads it
+    op_keys: jax.Array  # [n, g, p] int32, packed
+    transfer_keys: jax.Array  # [t, d - 1, g, p] int32, packed; IDLE where not needed
+    index_mask: jax.Array  # [g] int32, the low bits of a packed key: mask - index
+    graph: jax.Array  # [L] int32, the graph of each lane
+
+
+def node_count(sizes: Sizes, devices: int) -> int:
+    """N: ops and possible transfers of a padded graph."""
+    return sizes.ops + sizes.tensors * (devices - 1)
+
+
+def rows(array: jax.Array, index: jax.Array) -> jax.Array:
+    """`array[index]`, row by row and graph by graph: `[x, g, p]` by `[g, y]` gives `[y, g, p]`."""
+    x, g, p = array.shape
+    flat = index.T * g + jnp.arange(g, dtype=index.dtype)[None, :]
+    return take(array.reshape(x * g, p), flat)
+
+
+def by_device(values: jax.Array, device: jax.Array) -> jax.Array:
+    """`values[device[...], ...]`, element by element: compares are cheaper than a gather of so few."""
+    shape = jnp.broadcast_shapes(values[0].shape, device.shape)
+    picked = jnp.broadcast_to(values[0], shape)
+    for b in range(1, values.shape[0]):
+        picked = jnp.where(device == b, jnp.broadcast_to(values[b], shape), picked)
+    return picked
+
+
+def scatter_max(index: jax.Array, values: jax.Array, size: int, start: jax.Array | float) -> jax.Array:
+    """The largest of `values` `[y, g, p]` by `index` `[g, y]`: `[size, g, p]`, at least `start`."""
+    _, g, p = values.shape
+    flat = index.T * g + jnp.arange(g, dtype=index.dtype)[None, :]
+    out = jnp.full((size * g, p), start, values.dtype)
+    return put_max(out, flat, values).reshape(size, g, p)
+
+
+def implied(graph: PaddedGraph, decisions: Decisions, devices: int) -> Lanes:
+    """The transfers and packed keys that `decisions` imply on a batch of graphs (leading axis g on every field)."""
+    placement = decisions.placement
+    n, g, p = placement.shape
+    source = rows(placement, graph.producer)
+    foreign = jnp.arange(devices - 1, dtype=jnp.int32)[:, None, None, None]
+    target = foreign + (source[None] <= foreign).astype(jnp.int32)
+    needed = by_device(readers_on(graph, placement, devices), target)
+    index_bits, index_mask = _index_bits(graph, devices)
+    op_index = jnp.arange(n, dtype=jnp.int32)[:, None, None]
+    t = source.shape[0]
+    of_tensor = jnp.arange(t, dtype=jnp.int32)[:, None, None, None] * (devices - 1) + jnp.moveaxis(foreign, 0, 1)
+    transfer_index = graph.num_ops[None, None, :, None] + of_tensor
+    chosen_keys = by_device(decisions.transfer_keys, target)
+    transfer_keys = _pack(jnp.moveaxis(chosen_keys, 0, 1), transfer_index, index_bits)
+    return Lanes(
+        placement=placement,
+        source=source,
+        target=target,
+        needed=needed,
+        op_keys=_pack(decisions.op_keys, op_index, index_bits),
+        transfer_keys=jnp.where(jnp.moveaxis(needed, 0, 1), transfer_keys, IDLE),
+        index_mask=index_mask,
+        graph=jnp.repeat(jnp.arange(g, dtype=jnp.int32), p, total_repeat_length=g * p),
+    )
+
+
+def readers_on(graph: PaddedGraph, placement: jax.Array, devices: int) -> jax.Array:
+    """Whether some op on each device reads each tensor: `[d, t, g, p]` bool."""
+    t = graph.producer.shape[-1]
+    reads = entry_devices(graph, placement)
+    on = [scatter_max(graph.row_tensor, (reads == b).any(0), t + 1, False)[:t] for b in range(devices)]
+    return jnp.stack(on)
+
+
+def entry_devices(graph: PaddedGraph, placement: jax.Array) -> jax.Array:
+    """The device of every op that reads a row's tensor, -1 for other entries of the row: `[W, r, g, p]` int32."""
+    return jnp.stack(
+        [
+            jnp.where(
+                (graph.row_kind[..., j].T == READS)[..., None],
+                rows(placement, jnp.minimum(graph.row_entry[..., j], placement.shape[0] - 1)),
+                -1,
+            )
+            for j in range(graph.row_entry.shape[-1])
+        ]
+    )
+
+
+def _index_bits(graph: PaddedGraph, devices: int) -> tuple[jax.Array, jax.Array]:
+    """Bits that a node's index needs in a packed key, and their mask, from the real sizes: padding changes nothing.
+
+    Returns:
+      Two `[g] int32`.
+    """
+    nodes = graph.num_ops + graph.num_tensors * (devices - 1)
+    bits = jnp.maximum(1, 32 - jax.lax.clz(jnp.maximum(nodes - 1, 0))).astype(jnp.int32)
+    return bits, jnp.left_shift(jnp.int32(1), bits) - 1
+
+
+def _pack(keys: jax.Array, index: jax.Array, index_bits: jax.Array) -> jax.Array:
+    """Keys in [0, 1) and node indices as one non-negative int32 each, larger first, ties to the lower index.
+
+    The key is quantised to the 31 - index_bits bits that are left beside the index (facts/perf.md 1).
+
+    Args:
+      keys: `[..., g, p]` float32.
+      index: int32, broadcastable to `keys`.
+      index_bits: `[g]` int32.
+    """
+    bits = jnp.expand_dims(index_bits, (*range(keys.ndim - 2), -1))  # [1, ..., g, 1]
+    levels = jnp.left_shift(jnp.int32(1), 31 - bits)
+    quantised = jnp.minimum((keys * levels.astype(jnp.float32)).astype(jnp.int32), levels - 1)
+    return jnp.left_shift(quantised, bits) | (jnp.left_shift(jnp.int32(1), bits) - 1 - index)

@@ -1,0 +1,151 @@
+"""Peak memory of every device along an order (DESIGN.md 3), from births and deaths of buffers: no loop over ops.
+
+Memory is counted by place in the order, not by time: a buffer is born where its op or transfer stands and dies after
+the last node that needs it, and what is live is a running sum over the order.
+
+A tensor has up to d **copies**: the one where its producer runs (copy 0) and one on each foreign device that reads it
+(copy 1 + s, see lanes.py).
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from graphrl.costs.device.indexing import add, put, take
+from graphrl.costs.device.lanes import Lanes, by_device, entry_devices, node_count, rows, scatter_max
+from graphrl.costs.device.sharing import share_buffers
+from graphrl.graphs.padding import PaddedGraph
+
+_BLOCK = 16
+
+
+class Copies(NamedTuple):
+    """Every copy of every tensor in every lane."""
+
+    device: jax.Array  # [d, t, g, p] int32
+    end: jax.Array  # [d, t, g, p] int32, place of the last node that needs it; c for never freed, or no such copy
+    freed: jax.Array  # [d, t, g, p or 1] float32, byte units that its end frees
+
+
+def peak_memory(
+    graph: PaddedGraph, lanes: Lanes, events: jax.Array, devices: int, *, resident_weights: bool = False
+) -> jax.Array:
+    """The peak of every device, in byte units: `[d, g, p]` float32.
+
+    Args:
+      graph: a batch of graphs (leading axis g).
+      lanes: what the placements imply.
+      events: `[c, L]` int32 orders, as `decode.Schedule.events`.
+      devices: d.
+      resident_weights: count the weights of the ops placed on a device from the start.
+    """
+    _, g, p = lanes.placement.shape
+    node, device = events // devices, events % devices
+    place = _places(node, node_count(graph.sizes, devices)).reshape(-1, g, p)
+    copies = _copies(graph, lanes, place, devices, never=events.shape[0])
+    per_node = _bytes_of_nodes(graph, devices)
+    index = node + lanes.graph[None] * per_node.shape[-1]
+    allocated, workspace = (take(table, index) for table in per_node.reshape(2, -1))
+    if graph.sizes.shares:
+        shared = share_buffers(graph, lanes, place, copies.end, copies.freed, allocated)
+        copies, allocated = copies._replace(end=shared.end, freed=shared.freed), shared.allocated
+    freed = _freed(copies, events.shape[0], devices)
+    resident = jnp.zeros((devices, g, p), jnp.float32)
+    if resident_weights:
+        on = lanes.placement[None] == jnp.arange(devices, dtype=jnp.int32)[:, None, None, None]
+        resident = jnp.where(on, graph.weight.T[None, :, :, None], 0.0).sum(1)
+    return _walk(resident.reshape(devices, -1), device, allocated, workspace, freed).reshape(devices, g, p)
+
+
+def _walk(
+    live: jax.Array, device: jax.Array, allocated: jax.Array, workspace: jax.Array, freed: jax.Array
+) -> jax.Array:
+    """The largest live bytes `[d, L]` along the order, from `[c, L]` allocations and `[d, c, L]` frees.
+
+    In blocks: first what each block adds and its peak above its start, for all blocks at once, then a scan over the
+    blocks. XLA:CPU runs one cumulative sum over c nine times slower (facts/perf.md 7.2).
+    """
+    d, count = live.shape
+    steps = device.shape[0]
+    blocks = -(-steps // _BLOCK)
+
+    def blocked(values: jax.Array) -> jax.Array:
+        padding = [(0, 0)] * (values.ndim - 2) + [(0, blocks * _BLOCK - steps), (0, 0)]
+        return jnp.pad(values, padding).reshape(*values.shape[:-2], blocks, _BLOCK, count)
+
+    device, allocated, workspace, freed = (blocked(values) for values in (device, allocated, workspace, freed))
+    added = jnp.zeros((d, blocks, count), jnp.float32)
+    peak = jnp.zeros((d, blocks, count), jnp.float32)
+    for i in range(_BLOCK):
+        here = device[None, :, i] == jnp.arange(d, dtype=jnp.int32)[:, None, None]
+        added = added + jnp.where(here, allocated[None, :, i], 0.0)
+        peak = jnp.maximum(peak, added + jnp.where(here, workspace[None, :, i], 0.0))
+        added = added - freed[:, :, i]
+
+    def step(carry: tuple[jax.Array, jax.Array], block: tuple) -> tuple[tuple[jax.Array, jax.Array], None]:
+        live, largest = carry
+        added, peak = block
+        return (live + added, jnp.maximum(largest, live + peak)), None
+
+    blocks_first = (jnp.moveaxis(added, 1, 0), jnp.moveaxis(peak, 1, 0))
+    return lax.scan(step, (live, live), blocks_first, unroll=8)[0][1]
+
+
+def _places(node: jax.Array, nodes: int) -> jax.Array:
+    """The place of every node in the order: `[N + 1, L]` int32 from `[c, L]`; any place for nodes that never run."""
+    steps, count = node.shape
+    lane = jnp.arange(count, dtype=jnp.int32)
+    step = jnp.broadcast_to(jnp.arange(steps, dtype=jnp.int32)[:, None], node.shape)
+    place = jnp.zeros((nodes + 1) * count, jnp.int32)
+    return put(place, node * count + lane[None], step).reshape(nodes + 1, count)
+
+
+def _copies(graph: PaddedGraph, lanes: Lanes, place: jax.Array, devices: int, never: int) -> Copies:
+    n, g, p = lanes.placement.shape
+    t = lanes.source.shape[0]
+    last_read = _last_reads(graph, lanes.placement, place[:n], devices)
+    # transfers that do not exist stand at -1, so that they keep nothing alive
+    sent = jnp.where(lanes.needed, jnp.moveaxis(place[n:-1].reshape(t, devices - 1, g, p), 1, 0), -1)
+    home = jnp.maximum(rows(place[:n], graph.producer), by_device(last_read, lanes.source))
+    home = jnp.where(graph.kept.T[:, :, None], never, jnp.maximum(home, sent.max(0, initial=-1)))
+    foreign = jnp.where(lanes.needed, by_device(last_read, lanes.target), never)
+    sizes = (graph.owned_bytes, *([graph.tensor_bytes] * (devices - 1)))
+    return Copies(
+        device=jnp.concatenate([lanes.source[None], lanes.target]),
+        end=jnp.concatenate([home[None], foreign]),
+        freed=jnp.stack(sizes).transpose(0, 2, 1)[..., None],
+    )
+
+
+def _last_reads(graph: PaddedGraph, placement: jax.Array, place: jax.Array, devices: int) -> jax.Array:
+    """The last place at which an op on each device reads each tensor: `[d, t, g, p]` int32, -1 if none does."""
+    t = graph.producer.shape[-1]
+    reads = entry_devices(graph, placement)
+    last_op = placement.shape[0] - 1
+    at = jnp.stack([rows(place, jnp.minimum(graph.row_entry[..., j], last_op)) for j in range(reads.shape[0])])
+    last = [scatter_max(graph.row_tensor, jnp.where(reads == b, at, -1).max(0), t + 1, -1)[:t] for b in range(devices)]
+    return jnp.stack(last)
+
+
+def _bytes_of_nodes(graph: PaddedGraph, devices: int) -> jax.Array:
+    """What every node allocates to stay, and while it runs: `[2, g, N + 1]` float32, byte units."""
+    g, n = graph.runtime.shape
+    graph_index = jnp.arange(g)[:, None]
+    outputs = jnp.zeros((g, n), jnp.float32).at[graph_index, graph.producer].add(graph.owned_bytes)
+    copies = jnp.repeat(graph.tensor_bytes, devices - 1, axis=1)
+    none = jnp.zeros((g, 1), jnp.float32)
+    allocated = jnp.concatenate([outputs, copies, none], 1)
+    return jnp.stack([allocated, jnp.concatenate([graph.workspace, jnp.zeros_like(copies), none], 1)])
+
+
+def _freed(copies: Copies, steps: int, devices: int) -> jax.Array:
+    """What is freed after each place: `[d, c, L]` float32, byte units."""
+    _, t, g, p = copies.device.shape
+    lane = jnp.arange(g * p, dtype=jnp.int32).reshape(1, g, p)
+    freed = jnp.zeros(devices * (steps + 1) * g * p, jnp.float32)
+    for device, end, size in zip(*copies, strict=True):
+        index = (device * (steps + 1) + end) * (g * p) + lane
+        freed = add(freed, index, jnp.broadcast_to(size, (t, g, p)))
+    return freed.reshape(devices, steps + 1, g * p)[:, :steps]

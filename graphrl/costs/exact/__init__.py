@@ -1,0 +1,10 @@
+"""What a plan costs, exactly: the host twin of the device code, in int64 bytes and float64 seconds.
+
+Every number that leaves the library comes from `evaluate`. It is plain NumPy and Python: O((n + e) log n).
+"""
+
+from graphrl.costs.exact.decode import decode, key_bits, quantise
+from graphrl.costs.exact.evaluate import Costs, evaluate, run_times
+from graphrl.costs.exact.routes import needed_transfers
+
+__all__ = ["Costs", "decode", "evaluate", "key_bits", "needed_transfers", "quantise", "run_times"]

@@ -1,0 +1,150 @@
+"""What a plan costs, exactly: the host twin of the device code, in int64 bytes and float64 seconds (DESIGN.md 3).
+
+Every number that leaves the library comes from `evaluate`. It is plain NumPy and Python: O((n + e) log n).
+
+Node ids on the host: op v is `v`; the transfer of tensor t to device b is `n + t * devices + b`. A transfer is needed
+for every tensor and every device that has a consumer of it and is not its producer's; control edges need none.
+The memory rules stand in `costs/exact/memory.py`.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from graphrl.costs.exact.memory import memory_changes
+from graphrl.costs.exact.routes import Routes, grouped
+from graphrl.costs.problem import Problem, Transfer
+from graphrl.errors import PlanError
+from graphrl.graphs.graph import ComputationGraph
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Costs:
+    """What a placement and an order of m entries (ops and transfers) cost."""
+
+    makespan: float  # seconds: latest end of an op
+    peak_memory: tuple[int, ...]  # [devices] bytes
+    start: np.ndarray  # [m] float64 seconds, by order entry
+    end: np.ndarray  # [m] float64 seconds
+    # Per device [c, 3] int64: order entry, bytes compared, bytes after its releases; entry -1 is the start.
+    memory_changes: tuple[np.ndarray, ...]
+
+    @functools.cached_property
+    def memory(self) -> tuple[np.ndarray, ...]:
+        """Per device `[m, 2] int64` bytes: live as compared with the peak (workspace included), and after releases."""
+        dense = []
+        for changes in self.memory_changes:
+            last = np.searchsorted(changes[:, 0], np.arange(len(self.start)), side="right") - 1
+            bytes_live = np.stack([changes[last, 2], changes[last, 2]], axis=1)
+            bytes_live[changes[1:, 0], 0] = changes[1:, 1]
+            dense.append(bytes_live)
+        return tuple(dense)
+
+    def objective(self, problem: Problem) -> float:
+        """What `problem` minimises: seconds of makespan, or bytes of the largest device peak."""
+        return self.makespan if problem.objective == "makespan" else max(self.peak_memory)
+
+    def excess(self, problem: Problem) -> int:
+        """Bytes by which the largest device peak is above the memory limit; 0 if it is feasible."""
+        return 0 if problem.memory_limit is None else max(0, max(self.peak_memory) - problem.memory_limit)
+
+    def feasible(self, problem: Problem) -> bool:
+        """Whether every device stays within the memory limit, if there is one."""
+        return self.excess(problem) == 0
+
+    def rank(self, problem: Problem) -> tuple[int, float]:
+        """Sorts plans, best first: the feasible ones by objective, then the infeasible ones by excess."""
+        return self.excess(problem), self.objective(problem)
+
+
+def evaluate(graph: ComputationGraph, problem: Problem, placement: ArrayLike, order: ArrayLike) -> Costs:
+    """Costs of running `order` under `placement`.
+
+    Args:
+      placement: `[n]` device of each op.
+      order: `[m]` node ids: every op and every needed transfer once, each after what it depends on.
+
+    Raises:
+      PlanError: one line that names what the placement or the order breaks.
+    """
+    routes = Routes(graph, problem, placement)
+    slots = _checked_slots(graph, problem, routes, order)
+    copies = graph.arrays.tensor_bytes[routes.transfer_tensor].tolist()
+    seconds = graph.arrays.runtime.tolist() + [problem.transfer_seconds(num_bytes) for num_bytes in copies]
+    start, end = run_times(routes, slots, seconds, problem.transfer, problem.devices)
+    changes = memory_changes(graph, problem, routes, slots)
+    return Costs(
+        makespan=float(end[slots < routes.num_ops].max()),
+        peak_memory=tuple(int(device[:, 1].max()) for device in changes),
+        start=start,
+        end=end,
+        memory_changes=changes,
+    )
+
+
+def _node_name(graph: ComputationGraph, problem: Problem, node: int) -> str:
+    n, t = graph.arrays.num_ops, graph.arrays.num_tensors
+    if 0 <= node < n:
+        return f"op {graph.ops[node].name!r}"
+    tensor, device = divmod(node - n, problem.devices)
+    return f"the transfer of {graph.tensor_names[tensor]!r} to device {device}" if 0 <= tensor < t else f"node {node}"
+
+
+def _checked_slots(graph: ComputationGraph, problem: Problem, routes: Routes, order: ArrayLike) -> np.ndarray:
+    """The order as slots `[m]`, once it is known to hold each exactly once and to break no dependency."""
+    ids = np.asarray(order)
+    if ids.ndim != 1 or ids.dtype.kind not in "iu":
+        raise PlanError(f"order of shape {ids.shape} and type {ids.dtype}: must be a list of integer node ids")
+    ids = ids.astype(np.int64)
+    slots = np.searchsorted(routes.nodes, ids)
+    unknown = np.flatnonzero(routes.nodes[np.minimum(slots, len(routes.nodes) - 1)] != ids)
+    if len(unknown):
+        name = _node_name(graph, problem, int(ids[unknown[0]]))
+        raise PlanError(
+            f"order has {name}, which this placement does not need: only ops and needed transfers may stand in it"
+        )
+    count = np.bincount(slots, minlength=len(routes.nodes))
+    for wrong, what in ((count == 0, "misses"), (count > 1, "repeats")):
+        if wrong.any():
+            name = _node_name(graph, problem, int(routes.nodes[np.argmax(wrong)]))
+            raise PlanError(f"order {what} {name}: every op and every needed transfer must stand in it once")
+    position = np.empty(len(slots), np.int64)
+    position[slots] = np.arange(len(slots))
+    broken = np.flatnonzero(position[routes.before] > position[routes.after])
+    if len(broken):
+        pair = routes.nodes[[routes.before[broken[0]], routes.after[broken[0]]]]
+        first, second = (_node_name(graph, problem, int(node)) for node in pair)
+        raise PlanError(f"order has {second} before {first}, which it depends on: it must come after")
+    return slots
+
+
+def run_times(
+    routes: Routes, slots: np.ndarray, lengths: Sequence[float], transfer: Transfer, devices: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Start and end of every order entry, in the unit of `lengths`: two `[m] float64`.
+
+    Args:
+      slots: `[m]` a topological order of all slots.
+      lengths: `[slots]`, how long each op and each transfer takes.
+    """
+    n, size = routes.num_ops, len(slots)
+    sources = grouped(routes.after, routes.before, size)
+    device = routes.placement.tolist() + routes.home[routes.transfer_tensor].tolist()  # where it starts from
+    to = routes.transfer_to.tolist()
+    free, link = [0.0] * devices, [0.0] * devices
+    start, end = [0.0] * size, [0.0] * size
+    for slot in slots.tolist():
+        begin = max((end[source] for source in sources[slot]), default=0.0)
+        here = device[slot]
+        if slot < n or transfer == "rendezvous":
+            there = here if slot < n else to[slot - n]
+            begin = max(begin, free[here], free[there])
+            free[here] = free[there] = begin + lengths[slot]
+        elif transfer == "link":
+            begin = max(begin, link[here])
+            link[here] = begin + lengths[slot]
+        start[slot], end[slot] = begin, begin + lengths[slot]
+    return np.array(start)[slots], np.array(end)[slots]

@@ -1,0 +1,73 @@
+"""How tensors reach their consumers under a placement: the transfers, and who waits for whom (DESIGN.md 3)."""
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from graphrl.costs.problem import Problem
+from graphrl.errors import PlanError
+from graphrl.graphs.graph import ComputationGraph
+
+
+class Routes:
+    """How tensors reach their consumers under a placement.
+
+    A *slot* numbers what there is to run: op v is v, the k-th needed transfer n + k (slots ascend as node ids do).
+    An *instance* is a tensor on a device: t where it is produced, T + k the copy that the k-th transfer makes.
+    """
+
+    def __init__(self, graph: ComputationGraph, problem: Problem, placement: ArrayLike) -> None:
+        a = graph.arrays
+        self.placement = _checked_placement(graph, problem, placement)  # [n]
+        self.num_ops, self.num_tensors = a.num_ops, a.num_tensors
+        self.home = self.placement[a.producer]  # [t] device of the producer
+        there = self.placement[a.use_op]  # [e]
+        node = self.num_ops + a.use_tensor.astype(np.int64) * problem.devices + there
+        remote = there != self.home[a.use_tensor]
+        self.transfers = np.unique(node[remote])  # [k] node ids
+        self.transfer_tensor, self.transfer_to = np.divmod(self.transfers - self.num_ops, problem.devices)  # [k], [k]
+        k = np.searchsorted(self.transfers, node)
+        self.use_instance = np.where(remote, self.num_tensors + k, a.use_tensor)  # [e]
+        transfer_source = a.producer[self.transfer_tensor].astype(np.int64)
+        use_source = np.where(remote, self.num_ops + k, a.producer[a.use_tensor])
+        # [x] slots: every (before, after) pair that an order must respect
+        self.before = np.concatenate([transfer_source, use_source, a.control_source])
+        self.after = np.concatenate([self.num_ops + np.arange(len(self.transfers)), a.use_op, a.control_target])
+        self.nodes = np.concatenate([np.arange(self.num_ops, dtype=np.int64), self.transfers])  # [slots] node ids
+        self.slot_tensor = np.concatenate([np.full(self.num_ops, -1, np.int64), self.transfer_tensor])
+
+    def instance(self, tensor: int, device: int, devices: int) -> int:
+        """The instance of a tensor on a device that has one."""
+        if self.home[tensor] == device:
+            return tensor
+        return self.num_tensors + int(np.searchsorted(self.transfers, self.num_ops + tensor * devices + device))
+
+
+def _checked_placement(graph: ComputationGraph, problem: Problem, placement: ArrayLike) -> np.ndarray:
+    array = np.asarray(placement)
+    n = graph.arrays.num_ops
+    if array.shape != (n,):
+        raise PlanError(f"placement of shape {array.shape}: {graph.name!r} has {n} ops, so it must be {(n,)}")
+    if array.dtype.kind not in "iu":
+        raise PlanError(f"placement of type {array.dtype}: must be integers, one device for each op")
+    bad = np.flatnonzero((array < 0) | (array >= problem.devices))
+    if len(bad):
+        op, device = graph.ops[bad[0]].name, array[bad[0]]
+        raise PlanError(f"op {op!r} is placed on device {device}: must be from 0 to {problem.devices - 1}")
+    return array.astype(np.int64)
+
+
+def grouped(keys: np.ndarray, values: np.ndarray, size: int) -> list[list[int]]:
+    """Values by key, each group in the given order."""
+    by_key = np.argsort(keys, kind="stable")
+    bounds = np.searchsorted(keys[by_key], np.arange(size + 1)).tolist()
+    flat = values[by_key].tolist()
+    return [flat[bounds[i] : bounds[i + 1]] for i in range(size)]
+
+
+def needed_transfers(graph: ComputationGraph, problem: Problem, placement: ArrayLike) -> np.ndarray:
+    """Node ids of the transfers that a placement `[n]` implies: `int64`, ascending.
+
+    Raises:
+      PlanError: the placement has the wrong length, or a device out of range.
+    """
+    return Routes(graph, problem, placement).transfers

@@ -1,0 +1,211 @@
+"""Beam search over orders with state collapsing (Topoformer, section 4.2, decoding method 3).
+
+A state is the set of ops that have run; its score is the log-probability of the order it was reached by. A step looks
+at every ready op of every state. Of candidates that reach the same set, the one of lowest peak stays (ties: the more
+probable one), and of those that stay, the `width` most probable become the next states. The answer is the complete
+order of lowest peak, whatever its probability.
+
+Two states whose sets have equally many ops share at most one candidate: they must differ by a swap, b in one where the
+other has a, and then it is (first state, a) and (second, b). The sums of the indices of their ops, and of the squares,
+tell a and b; 64-bit hashes of the sets (Zobrist) tell whether they differ in nothing else. So looking at pairs of
+states finds all equal candidates.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from graphrl.decoding import memory
+from graphrl.decoding.memory import Buffers, Memory
+from graphrl.decoding.orders import Rollout
+from graphrl.decoding.releases import releases, waits
+from graphrl.decoding.stepwise import Context, Logits, masked_log_softmax
+from graphrl.graphs.padding import PaddedGraph
+
+WIDTH = 16  # the paper's
+
+
+class _Tables(NamedTuple):
+    """Read-only arrays of the loop."""
+
+    graph: PaddedGraph  # a batch
+    buffers: Buffers  # [g, ...]
+    releases: jax.Array  # [g, n + 1, n] int16
+    reads: jax.Array  # [g, n + 1, t] int16, tensors of each buffer that an op reads
+    need: jax.Array  # [g, n] float32, byte units: outputs and workspace
+    hashes: jax.Array  # [n + 1, 2] uint32, of sets of one op
+
+
+class _States(NamedTuple):
+    """w states of each of g graphs, of which those of score -inf are none."""
+
+    waits: jax.Array  # [g, w, n] int16
+    memory: Memory  # [g, w, ...]
+    score: jax.Array  # [g, w] float32
+    first: jax.Array  # [g, w] int32
+    last: jax.Array  # [g, w] int32
+    total: jax.Array  # [g, w] int32, sum of the indices of the set
+    squares: jax.Array  # [g, w] int32, of their squares, modulo 2^32
+    hash: jax.Array  # [g, w, 2] uint32
+
+
+def beam(graph: PaddedGraph, priorities: jax.Array, width: int = WIDTH) -> Rollout:
+    """The order of lowest peak in a beam by the probabilities of eq. 8.
+
+    Args:
+      graph: a batch of graphs (leading axis g).
+      priorities: `[g, n]` float32; what stands at padding does not matter.
+      width: w, states kept at each step. Static.
+
+    Returns:
+      One order a graph: arrays of leading shape `[g]`.
+    """
+    return beam_with(graph, lambda _: priorities[:, None], width)
+
+
+def beam_with(graph: PaddedGraph, logits: Logits, width: int = WIDTH) -> Rollout:
+    """As `beam`, by the log-probabilities of a policy that is asked at every step, of w orders of each graph."""
+    tables = _make_tables(graph)
+    g, n = tables.need.shape
+
+    def step(states: _States, index: jax.Array) -> tuple[_States, tuple[jax.Array, jax.Array]]:
+        ready = states.waits == 0
+        log_probs = masked_log_softmax(logits(Context(index, states.first, states.last, ready)), ready)
+        scores = _collapsed(tables, states, states.score[..., None] + log_probs)
+        score, best = lax.top_k(scores.reshape(g, -1), width)
+        parent, op = best // n, best % n
+        # where all ops have run, every state stays
+        done = (index >= graph.num_ops)[:, None]
+        parent = jnp.where(done, jnp.arange(width, dtype=jnp.int32)[None], parent)
+        score = jnp.where(done, states.score, score)
+        op = jnp.where(done | (score == -jnp.inf), n, op)
+        return _expanded(tables, states, parent, op, score, index), (parent, op)
+
+    states, (parents, ops) = lax.scan(step, _start(tables, width), jnp.arange(n, dtype=jnp.int32))
+    return _best(states, parents, ops)
+
+
+def _make_tables(graph: PaddedGraph) -> _Tables:
+    n, t = graph.sizes.ops, graph.sizes.tensors
+    buffers = jax.vmap(memory.buffers)(graph)
+    of_graph = jnp.arange(graph.num_ops.shape[0], dtype=jnp.int32)[:, None]
+    # padding uses are of none by none
+    read = jnp.pad(buffers.of, ((0, 0), (0, 1)), constant_values=t)[of_graph, graph.use_tensor]
+    matrix = jnp.zeros((len(of_graph), n + 1, t + 1), jnp.int16).at[of_graph, graph.use_op, read].add(jnp.int16(1))
+    need = graph.workspace.at[of_graph, graph.producer].add(graph.owned_bytes)
+    hashes = np.random.default_rng(0).integers(1 << 32, size=(n + 1, 2), dtype=np.uint32)
+    hashes[n] = 0
+    return _Tables(graph, buffers, releases(graph), matrix[..., :t], need, jnp.asarray(hashes))
+
+
+def _start(tables: _Tables, width: int) -> _States:
+    at_first = waits(tables.graph)
+    g, n = at_first.shape
+
+    def spread(array: jax.Array) -> jax.Array:
+        return jnp.broadcast_to(array[:, None], (g, width, *array.shape[1:]))
+
+    empty = jnp.where(jnp.arange(width) == 0, jnp.float32(0), -jnp.inf)
+    nobody, zero = jnp.full((g, width), n, jnp.int32), jnp.zeros((g, width), jnp.int32)
+    return _States(
+        waits=spread(at_first),
+        memory=jax.tree.map(spread, jax.vmap(memory.start)(tables.graph, tables.buffers)),
+        score=jnp.broadcast_to(empty[None], (g, width)),
+        first=nobody,
+        last=nobody,
+        total=zero,
+        squares=zero,
+        hash=jnp.zeros((g, width, 2), jnp.uint32),
+    )
+
+
+def _collapsed(tables: _Tables, states: _States, scores: jax.Array) -> jax.Array:
+    """The scores `[g, w, n]` of candidates, -inf for those that a better one of the same set stands for."""
+    g, w, n = scores.shape
+    # of all pairs: what the other state has and this one has not, and the reverse
+    more, more_squares = (x[:, None, :] - x[:, :, None] for x in (states.total, states.squares))
+    both = lax.div(more_squares, jnp.where(more == 0, 1, more))
+    theirs, mine = lax.div(both + more, jnp.int32(2)), lax.div(both - more, jnp.int32(2))
+    inside = (more != 0) & (jnp.minimum(theirs, mine) >= 0) & (jnp.maximum(theirs, mine) < n)
+    theirs, mine = jnp.where(inside, theirs, 0), jnp.where(inside, mine, 0)
+    swapped = states.hash[:, :, None] ^ states.hash[:, None] ^ tables.hashes[theirs] ^ tables.hashes[mine]
+    here, there = _of_candidates(tables, states, scores, theirs, mine)
+    same = inside & (swapped == 0).all(-1) & (here.score > -jnp.inf) & (there.score > -jnp.inf)
+    index = jnp.arange(w, dtype=jnp.int32)
+    earlier = (index[None] < index[:, None])[None]
+    less_probable = (there.score > here.score) | ((there.score == here.score) & earlier)
+    worse = same & ((there.peak < here.peak) | ((there.peak == here.peak) & less_probable))
+    of_graph, of_state = jnp.arange(g, dtype=jnp.int32)[:, None, None], index[None, :, None]
+    return scores.at[of_graph, of_state, theirs].min(jnp.where(worse, -jnp.inf, jnp.inf))
+
+
+class _Candidates(NamedTuple):
+    score: jax.Array  # [g, w, w] float32
+    peak: jax.Array  # [g, w, w] float32, byte units
+
+
+def _of_candidates(
+    tables: _Tables, states: _States, scores: jax.Array, theirs: jax.Array, mine: jax.Array
+) -> tuple[_Candidates, _Candidates]:
+    """Of all pairs `[g, w, w]`: this state's candidate of the op `theirs`, and the other one's of the op `mine`."""
+    g, w, _ = scores.shape
+    need = jnp.broadcast_to(tables.need[:, None], scores.shape) - _spared(tables, states)
+    after = jnp.maximum(states.memory.peak[..., None], states.memory.live[..., None] + need)
+    of_graph, state = jnp.arange(g, dtype=jnp.int32)[:, None, None], jnp.arange(w, dtype=jnp.int32)
+    this, other = (of_graph, state[None, :, None], theirs), (of_graph, state[None, None, :], mine)
+    return _Candidates(scores[this], after[this]), _Candidates(scores[other], after[other])
+
+
+def _spared(tables: _Tables, states: _States) -> jax.Array:
+    """What every op would not allocate in each state, since it takes buffers over: `[g, w, n]` float32, or 0."""
+    graph, buffers = tables.graph, tables.buffers
+    if not graph.sizes.shares:
+        return jnp.zeros((1, 1, 1), jnp.float32)
+    read = jax.vmap(lambda matrix, op, source: matrix[op, source].astype(jnp.int32))(
+        tables.reads, buffers.op, buffers.source
+    )
+    of_state = jax.vmap(memory.spared, (None, None, 0, None))
+    amount = jnp.maximum(jax.vmap(of_state)(graph, buffers, states.memory, read), 0)
+    n = tables.need.shape[1]
+    return jax.vmap(lambda op, x: jnp.zeros((len(x), n + 1), jnp.float32).at[:, op].add(x)[:, :n])(buffers.op, amount)
+
+
+def _expanded(
+    tables: _Tables, states: _States, parent: jax.Array, op: jax.Array, score: jax.Array, step: jax.Array
+) -> _States:
+    """The states that are reached from `parent` by `op`, both `[g, w]`; op n: none runs."""
+    of_graph = jnp.arange(len(parent), dtype=jnp.int32)[:, None]
+    before: _States = jax.tree.map(lambda x: x[of_graph, parent], states)
+    n = tables.need.shape[1]
+    read = tables.reads[of_graph, op].astype(jnp.int32)
+    run = jax.vmap(memory.run, (None, None, 0, 0, 0))
+    number = jnp.where(op < n, op, 0)
+    return _States(
+        waits=before.waits - tables.releases[of_graph, op],
+        memory=jax.vmap(run)(tables.graph, tables.buffers, before.memory, op, read),
+        score=score,
+        first=jnp.where(step == 0, op, before.first),
+        last=jnp.where(op < n, op, before.last),
+        total=before.total + number,
+        squares=before.squares + number * number,
+        hash=before.hash ^ tables.hashes[op],
+    )
+
+
+def _best(states: _States, parents: jax.Array, ops: jax.Array) -> Rollout:
+    """The order of lowest peak, ties to the more probable one, from `[n, g, w]` parents and ops."""
+    complete = states.score > -jnp.inf
+    peak = jnp.where(complete, states.memory.peak, jnp.inf)
+    lowest = peak.min(1, keepdims=True)
+    best = jnp.argmax(jnp.where(complete & (peak == lowest), states.score, -jnp.inf), 1).astype(jnp.int32)
+    of_graph = jnp.arange(len(best), dtype=jnp.int32)
+
+    def back(state: jax.Array, step: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        parent, op = step
+        return parent[of_graph, state], op[of_graph, state]
+
+    _, order = lax.scan(back, best, (parents, ops), reverse=True)
+    return Rollout(order.T, states.score[of_graph, best], lowest[:, 0])

@@ -1,0 +1,6 @@
+"""Plans: the answers to a user, their files, traces and pictures."""
+
+from graphrl.plan.plan import Plan
+from graphrl.plan.steps import OpStep, Step, TransferStep
+
+__all__ = ["OpStep", "Plan", "Step", "TransferStep"]

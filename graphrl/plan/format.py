@@ -1,0 +1,237 @@
+"""The plan file: format "graphrl-plan", version 1 (DESIGN.md 5), read strictly.
+
+The model holds `memory_limit` only where the problem has one; an infinite bandwidth is null; gzip is read as well.
+"""
+
+import json
+import math
+import os
+from typing import Any
+
+from graphrl.costs.problem import Problem
+from graphrl.errors import GraphrlError, PlanError
+from graphrl.files import content, shown, write_atomically
+from graphrl.plan import Plan
+from graphrl.plan.steps import OpStep, Step, TransferStep
+
+FORMAT, VERSION = "graphrl-plan", 1
+_KEYS = (
+    "format", "version", "graph", "method", "objective", "value", "makespan", "peak_memory", "seconds", "evaluations",
+    "seed", "model", "placement", "order",
+)  # fmt: skip
+_MODEL_KEYS = ("devices", "transfer", "latency", "bandwidth", "resident_weights")
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+def plan_to_dict(plan: Plan) -> dict[str, Any]:
+    """The plan as the file holds it, keys in the file's order.
+
+    Raises:
+      PlanError: a cost is infinite, which JSON cannot hold.
+    """
+    if not (math.isfinite(plan.value) and math.isfinite(plan.makespan)):
+        raise PlanError(f"the makespan is {plan.makespan}: only a finite one can be written")
+    problem = plan.problem
+    model: dict[str, Any] = {
+        "devices": problem.devices,
+        "transfer": problem.transfer,
+        "latency": problem.latency,
+        "bandwidth": problem.bandwidth if math.isfinite(problem.bandwidth) else None,
+        "resident_weights": problem.resident_weights,
+    }
+    if problem.memory_limit is not None:
+        model["memory_limit"] = problem.memory_limit
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "graph": plan.graph,
+        "method": plan.method,
+        "objective": problem.objective,
+        "value": plan.value,
+        "makespan": plan.makespan,
+        "peak_memory": list(plan.peak_memory),
+        "seconds": plan.seconds,
+        "evaluations": plan.evaluations,
+        "seed": plan.seed,
+        "model": model,
+        "placement": dict(plan.placement),
+        "order": [_step_to_dict(step) for step in plan.order],
+    }
+
+
+def write_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
+    """Writes the file whole or not at all: one line a key, one line an op of the placement and a step of the order.
+
+    Raises:
+      GraphrlError: it cannot be written, or a cost is infinite.
+    """
+    data = plan_to_dict(plan)
+    lines = []
+    for key, value in data.items():
+        if key == "placement":
+            items = [f"  {json.dumps(op)}: {device}" for op, device in value.items()]
+            text = "{\n" + ",\n".join(items) + "\n }"
+        elif key == "order":
+            text = "[\n" + ",\n".join(f"  {json.dumps(step)}" for step in value) + "\n ]"
+        else:
+            text = json.dumps(value, allow_nan=False)
+        lines.append(f" {json.dumps(key)}: {text}")
+    write_atomically(path, lambda file: file.write("{\n" + ",\n".join(lines) + "\n}\n"))
+
+
+def read_plan(path: str | os.PathLike[str]) -> Plan:
+    """The plan of a file.
+
+    Raises:
+      GraphrlError: the file cannot be read.
+      PlanError: it is no plan; one line that names the file and the first fault.
+    """
+    with content(path) as data:
+        raw = bytes(data[:])
+    try:
+        return plan_from_dict(_parse(raw.removeprefix(_BYTE_ORDER_MARK)))
+    except GraphrlError as error:
+        raise PlanError(f"{shown(path)}: {error}") from None
+
+
+def plan_from_dict(data: object) -> Plan:
+    """The plan of a dict of the file's shape.
+
+    Raises:
+      PlanError: one line that names the first fault.
+    """
+    if not isinstance(data, dict):
+        raise PlanError(f"holds {_shape(data)}: must be a JSON object of format {FORMAT!r}")
+    if data.get("format") != FORMAT:
+        raise PlanError(f"format is {_short(data.get('format'))}: must be {FORMAT!r}")
+    if data.get("version") != VERSION or isinstance(data["version"], bool):
+        raise PlanError(f"version is {_short(data.get('version'))}: this graphrl reads version {VERSION}")
+    _check_keys(data, "the plan", _KEYS)
+    problem = _problem(data)
+    peaks = _typed(data, "peak_memory", list, "a list of byte counts")
+    if len(peaks) != problem.devices:
+        raise PlanError(f"peak_memory has {len(peaks)} entries for {problem.devices} devices: must have one each")
+    value = _number(data, "value")
+    return Plan(
+        graph=_typed(data, "graph", str, "a name"),
+        problem=problem,
+        method=_typed(data, "method", str, "a name"),
+        placement=_placement(data, problem.devices),
+        order=tuple(_step(step, index) for index, step in enumerate(_typed(data, "order", list, "a list of steps"))),
+        value=value,
+        makespan=float(_number(data, "makespan")),
+        peak_memory=tuple(_integer(peak, f"peak_memory of device {device}") for device, peak in enumerate(peaks)),
+        seconds=float(_number(data, "seconds")),
+        evaluations=_integer(data["evaluations"], "evaluations"),
+        seed=_integer(data["seed"], "seed", minimum=None),
+    )
+
+
+def _step_to_dict(step: Step) -> dict[str, Any]:
+    return {"op": step.op} if isinstance(step, OpStep) else {"transfer": step.tensor, "to": step.to}
+
+
+def _parse(raw: bytes) -> object:
+    try:
+        return json.loads(raw.decode(), object_pairs_hook=_without_duplicates, parse_constant=_no_constant)
+    except UnicodeDecodeError as error:
+        raise PlanError(f"is no UTF-8 text (byte {error.start}): must be a {FORMAT} JSON file") from None
+    except json.JSONDecodeError as error:
+        raise PlanError(f"is no JSON, or cut off: {error.msg} at line {error.lineno}, column {error.colno}") from None
+    except RecursionError:
+        raise PlanError("is nested too deeply for a plan") from None
+    except ValueError as error:  # an integer of thousands of digits
+        if isinstance(error, GraphrlError):
+            raise
+        raise PlanError(f"holds a number that cannot be read: {error}") from None
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        seen: set[str] = set()
+        name = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise PlanError(f"key {name!r} appears twice in one object: must be unique")
+    return result
+
+
+def _no_constant(name: str) -> None:
+    raise PlanError(f"holds the number {name}: must be finite")
+
+
+def _check_keys(data: dict[str, Any], where: str, needed: tuple[str, ...], optional: tuple[str, ...] = ()) -> None:
+    for key in data:
+        if key not in needed and key not in optional:
+            raise PlanError(f"{where} has the unknown key {_short(key)}: known are {', '.join(needed + optional)}")
+    for key in needed:
+        if key not in data:
+            raise PlanError(f"{where} has no key {key!r}: it is needed")
+
+
+def _problem(data: dict[str, Any]) -> Problem:
+    model = _typed(data, "model", dict, "an object")
+    _check_keys(model, "model", _MODEL_KEYS, ("memory_limit",))
+    limit = model.get("memory_limit")
+    return Problem(
+        objective=data["objective"] if isinstance(data["objective"], str) else _short(data["objective"]),  # type: ignore[arg-type]
+        devices=_integer(model["devices"], "model.devices"),
+        transfer=model["transfer"] if isinstance(model["transfer"], str) else _short(model["transfer"]),  # type: ignore[arg-type]
+        latency=float(_number(model, "latency", "model.latency")),
+        bandwidth=math.inf if model["bandwidth"] is None else float(_number(model, "bandwidth", "model.bandwidth")),
+        memory_limit=None if limit is None else _integer(limit, "model.memory_limit"),
+        resident_weights=_typed(model, "resident_weights", bool, "true or false"),
+    )
+
+
+def _placement(data: dict[str, Any], devices: int) -> dict[str, int]:
+    placement = _typed(data, "placement", dict, "an object of devices by op name")
+    for op, device in placement.items():
+        if _integer(device, f"the device of op {op!r}") >= devices:
+            raise PlanError(f"op {op!r} is placed on device {device}: must be from 0 to {devices - 1}")
+    return placement
+
+
+def _step(step: object, index: int) -> Step:
+    where = f"order[{index}]"
+    if isinstance(step, dict):
+        if step.keys() == {"op"} and isinstance(step["op"], str):
+            return OpStep(step["op"])
+        if step.keys() == {"transfer", "to"} and isinstance(step["transfer"], str):
+            return TransferStep(step["transfer"], _integer(step["to"], f"{where}.to"))
+    raise PlanError(f'{where} is {_short(step)}: must be {{"op": name}} or {{"transfer": tensor, "to": device}}')
+
+
+def _typed(data: dict[str, Any], key: str, kind: type, what: str) -> Any:
+    if not isinstance(data[key], kind):
+        raise PlanError(f"{key} is {_short(data[key])}: must be {what}")
+    return data[key]
+
+
+def _number(data: dict[str, Any], key: str, where: str | None = None) -> int | float:
+    value = data[key]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise PlanError(f"{where or key} is {_short(value)}: must be a finite number of at least 0")
+    try:
+        float(value)
+    except OverflowError:
+        raise PlanError(f"{where or key} is {_short(value)}: must be a finite number of at least 0") from None
+    return value
+
+
+def _integer(value: object, where: str, minimum: int | None = 0) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or (minimum is not None and value < minimum):
+        raise PlanError(f"{where} is {_short(value)}: must be an integer" + (" of at least 0" if minimum == 0 else ""))
+    return value
+
+
+def _short(value: object) -> str:
+    """A value of the file as it may stand in a message: one line, not too long."""
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10**40:
+        return "an integer of more than 40 digits"
+    text = repr(value) if value is None or isinstance(value, str | int | float | bool) else _shape(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _shape(value: object) -> str:
+    kinds = {list: "a list", dict: "an object", str: "a string", type(None): "null"}
+    return kinds.get(type(value), "a number")

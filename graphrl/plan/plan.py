@@ -1,0 +1,262 @@
+"""Plan: the answer to a user. Which device runs each op, in which order, and exactly what that costs.
+
+Its steps are in `plan/steps.py`, the file format in `plan/format.py`, time and memory as curves in `plan/timeline.py`,
+the trace in `plan/trace.py`, and the picture in `plan/plot.py` and `plan/lanes.py`.
+"""
+
+import dataclasses
+import math
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from graphrl.costs.exact import Costs, evaluate
+from graphrl.costs.problem import Problem
+from graphrl.errors import PlanError
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.plan.steps import OpStep, Step, TransferStep, order_array, placement_array, steps
+from graphrl.units import format_objective
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from graphrl.plan.timeline import Timeline
+
+__all__ = ["OpStep", "Plan", "Step", "TransferStep"]
+
+RELATIVE_ERROR = 1e-9  # of stated seconds: a plan may have been written by a tool that rounds
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A placement and an order for one graph, with their exact costs and how they were found.
+
+    Attributes:
+      graph: the graph's name.
+      problem: what was asked.
+      method: the solver that found it.
+      placement: device of each op, by op name, in the graph's order.
+      order: every op and every transfer that the placement needs, as they run.
+      value: the objective: bytes (int) for "peak_memory", seconds (float) for "makespan".
+      makespan: seconds, under the problem's transfer model.
+      peak_memory: `[devices]` bytes.
+      seconds: of wall clock that the search took.
+      evaluations: decoded and costed solutions that the search spent.
+      seed: of the search.
+      bound: a lower bound of the objective, or None if not known. Not in the file: `attach` computes it anew.
+    """
+
+    graph: str
+    problem: Problem
+    method: str
+    placement: Mapping[str, int]
+    order: tuple[Step, ...]
+    value: float
+    makespan: float
+    peak_memory: tuple[int, ...]
+    seconds: float
+    evaluations: int
+    seed: int
+    bound: float | None = None
+    # What trace and plot draw; a loaded plan has none until `attach`.
+    _graph: ComputationGraph | None = dataclasses.field(default=None, repr=False, compare=False)
+
+    def __repr__(self) -> str:  # one line: the decisions would fill pages
+        objective = self.problem.objective
+        bound = "none" if self.bound is None else format_objective(objective, self.bound)
+        found = f"{objective} {format_objective(objective, self.value)}, bound {bound}"
+        return f"Plan({self.graph!r}, {len(self.placement)} ops, {found}, method {self.method!r}, seed {self.seed})"
+
+    @classmethod
+    def from_order(
+        cls,
+        graph: ComputationGraph,
+        problem: Problem,
+        placement: ArrayLike,
+        order: ArrayLike,
+        *,
+        method: str,
+        seconds: float,
+        evaluations: int,
+        seed: int,
+        bound: float | None = None,
+    ) -> "Plan":
+        """The plan of discrete decisions, costed exactly.
+
+        Args:
+          placement: `[n]` device of each op.
+          order: `[m]` node ids as in `costs/exact`: op v is v, the transfer of tensor t to device b is
+            `n + t * devices + b`.
+          method, seconds, evaluations, seed, bound: as in the attributes.
+
+        Raises:
+          PlanError: the placement or the order breaks a rule.
+        """
+        costs = evaluate(graph, problem, placement, order)
+        return cls(
+            graph=graph.name,
+            problem=problem,
+            method=method,
+            placement={op.name: int(device) for op, device in zip(graph.ops, np.asarray(placement), strict=True)},
+            order=steps(graph, problem, np.asarray(order)),
+            value=costs.objective(problem),
+            makespan=costs.makespan,
+            peak_memory=costs.peak_memory,
+            seconds=float(seconds),
+            evaluations=int(evaluations),
+            seed=int(seed),
+            bound=bound,
+            _graph=graph,
+        )
+
+    @property
+    def gap(self) -> float | None:
+        """How far the value is above the bound, as a fraction of the bound; None if there is no bound above 0."""
+        return None if not self.bound else self.value / self.bound - 1
+
+    @property
+    def excess(self) -> int:
+        """Bytes by which the largest device peak is above the memory limit; 0 if the plan is feasible."""
+        limit = self.problem.memory_limit
+        return 0 if limit is None else max(0, max(self.peak_memory) - limit)
+
+    @property
+    def rank(self) -> tuple[int, float]:
+        """Sorts plans of one problem, best first: feasible before infeasible, then by value."""
+        return self.excess, self.value
+
+    def check(self, graph: ComputationGraph) -> Costs:
+        """Recomputes all costs from the decisions and compares them with what the plan states.
+
+        Raises:
+          PlanError: the plan is of another graph, breaks a rule, or states a cost that is not so; the first difference.
+        """
+        if not isinstance(graph, ComputationGraph):
+            raise PlanError(f"graph is of type {type(graph).__name__}: must be a ComputationGraph")
+        if self.graph != graph.name:
+            raise PlanError(f"the plan is of graph {self.graph!r}: it cannot be checked against {graph.name!r}")
+        costs = evaluate(graph, self.problem, *self.decisions(graph))
+        if self.peak_memory != costs.peak_memory:
+            pairs = zip(self.peak_memory, costs.peak_memory, strict=True)
+            device, (stated, true) = next((d, pair) for d, pair in enumerate(pairs) if pair[0] != pair[1])
+            raise PlanError(f"peak_memory of device {device} is stated as {stated} bytes: it is {true}")
+        for name, cost in (("makespan", costs.makespan), ("value", costs.objective(self.problem))):
+            stated = getattr(self, name)
+            if not math.isclose(stated, cost, rel_tol=RELATIVE_ERROR):
+                raise PlanError(f"{name} is stated as {stated!r}: it is {cost!r}")
+        return costs
+
+    def decisions(self, graph: ComputationGraph) -> tuple[np.ndarray, np.ndarray]:
+        """The plan as indices of `graph`: the placement `[n] int64` and the order `[m] int64` of node ids.
+
+        Raises:
+          PlanError: an op or a tensor is not the graph's, or an op has no device.
+        """
+        return placement_array(self.placement, graph), order_array(self.order, graph, self.problem)
+
+    def attach(self, graph: ComputationGraph) -> "Plan":
+        """This plan, checked, with what `trace` and `plot` need and with its bound: for a plan that was loaded.
+
+        Raises:
+          PlanError: as `check`.
+        """
+        from graphrl.costs.bounds import lower_bound
+
+        self.check(graph)
+        order = order_array(self.order, graph, self.problem)
+        bound = lower_bound(graph, self.problem, order) if self.bound is None else self.bound
+        return dataclasses.replace(self, bound=bound, _graph=graph)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as its file holds it: format "graphrl-plan", version 1 (DESIGN.md 5).
+
+        Raises:
+          PlanError: a cost is infinite, which the format cannot hold.
+        """
+        from graphrl.plan.format import plan_to_dict
+
+        return plan_to_dict(self)
+
+    @staticmethod
+    def from_dict(data: object) -> "Plan":
+        """The plan of such a dict.
+
+        Raises:
+          PlanError: one line that names the first fault.
+        """
+        from graphrl.plan.format import plan_from_dict
+
+        return plan_from_dict(data)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the plan as JSON, whole or not at all.
+
+        Raises:
+          GraphrlError: the file cannot be written; an old one is untouched.
+        """
+        from graphrl.plan.format import write_plan
+
+        write_plan(self, path)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> "Plan":
+        """Reads a plan file. `check` or `attach` it before trusting its numbers.
+
+        Raises:
+          GraphrlError: the file cannot be read (also gzipped ones can).
+          PlanError: it is no plan; one line that names the file and the first fault.
+        """
+        from graphrl.plan.format import read_plan
+
+        return read_plan(path)
+
+    def timeline(self, *, by_position: bool | None = None) -> "Timeline":
+        """When everything runs and what memory holds: what `trace` and `plot` draw.
+
+        Args:
+          by_position: places in the order in place of seconds; None means only if the makespan is 0.
+
+        Raises:
+          PlanError: the plan has no graph (`attach` gives it one).
+        """
+        from graphrl.plan.timeline import Timeline
+
+        if self._graph is None:
+            raise PlanError(f"the plan of {self.graph!r} was loaded without its graph: call plan.attach(graph) first")
+        placement, order = self.decisions(self._graph)
+        costs = evaluate(self._graph, self.problem, placement, order)
+        if by_position is None:
+            by_position = costs.makespan == 0
+        return Timeline.of(self._graph, self.problem, placement, order, costs, by_position=by_position)
+
+    def trace(self, path: str | os.PathLike[str]) -> None:
+        """Writes trace events as JSON, for ui.perfetto.dev or chrome://tracing.
+
+        Raises:
+          PlanError: the plan has no graph (`attach` gives it one).
+          GraphrlError: the file cannot be written; an old one is untouched.
+        """
+        from graphrl.plan.trace import write_trace
+
+        write_trace(self, self.timeline(), path)
+
+    def plot(self, path: str | os.PathLike[str] | None = None, *, by_position: bool | None = None) -> "Figure":
+        """Draws device lanes over memory curves, and saves the picture if a path is given.
+
+        Args:
+          path: its ending says the format: .png, .svg, .pdf, ...
+          by_position: see `timeline`.
+
+        Raises:
+          PlanError: the plan has no graph (`attach` gives it one).
+          GraphrlError: the file cannot be written, or matplotlib knows no such format.
+        """
+        from graphrl.plan.plot import plan_figure, write_figure
+
+        figure = plan_figure(self, self.timeline(by_position=by_position))
+        if path is not None:
+            write_figure(figure, path)
+        return figure

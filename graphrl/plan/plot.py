@@ -1,0 +1,214 @@
+"""A plan as a picture: device lanes over memory curves, on one axis of time, the peak marked.
+
+Made to be read for 5 ops and for 5,000: ops are one collection of polygons, named only where the name fits.
+"""
+
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from graphrl.errors import GraphrlError
+from graphrl.files import PICTURES, check_path, shown, write_atomically
+from graphrl.plan import Plan
+from graphrl.plan.lanes import FAINT_COLOUR, TEXT_COLOUR, clean, draw_lanes
+from graphrl.plan.timeline import Timeline
+from graphrl.units import byte_unit, format_bytes, format_objective, format_seconds, time_unit
+
+WIDTH, DPI = 12.0, 150  # inches; dots per inch
+_PEAK_COLOUR, _BOUND_COLOUR, _LIMIT_COLOUR = "#C1121F", "#555555", "#D55E00"
+# Paul Tol's "muted" scheme, its faint ones darker.
+_DEVICE_COLOURS = ("#332288", "#CC6677", "#117733", "#DDAA33", "#33A5D4", "#882255", "#44AA99", "#999933")
+_BACKGROUND = {"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 1.0}  # of labels over curves
+_OTHERS_COLOUR = "#B5B5B5"  # beyond that many devices only the fullest has a colour
+
+
+class _Picture(Figure):
+    """A figure that notebooks show although pyplot does not know it."""
+
+    def _repr_png_(self) -> bytes:
+        import io
+
+        buffer = io.BytesIO()
+        self.savefig(buffer, format="png")
+        return buffer.getvalue()
+
+    def savefig(self, fname: Any, **options: Any) -> None:
+        with warnings.catch_warnings():  # names may be in any script; the font need not have it
+            warnings.filterwarnings("ignore", message="Glyph")
+            super().savefig(fname, **{"dpi": DPI, **options})
+
+
+def image_format(path: str | os.PathLike[str]) -> str:
+    """The image format that a path's ending names.
+
+    Raises:
+      GraphrlError: it is none of those that we write; the message lists them.
+    """
+    check_path(path)
+    ending = Path(path).suffix.lower().removeprefix(".")
+    if ending not in PICTURES:
+        raise GraphrlError(f"cannot draw {shown(path)}: its ending must be one of .{', .'.join(PICTURES)}")
+    return ending
+
+
+def write_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
+    """Writes the picture whole or not at all, in the format that the path's ending names.
+
+    Raises:
+      GraphrlError: matplotlib knows no such format, or the file cannot be written.
+    """
+    ending = image_format(path)
+    write_atomically(path, lambda file: figure.savefig(file, format=ending), binary=True)
+
+
+def plan_figure(plan: Plan, timeline: Timeline) -> Figure:
+    """The picture of a plan.
+
+    Raises:
+      GraphrlError: the plan's times are not finite.
+    """
+    if not np.isfinite(timeline.length):
+        raise GraphrlError(f"the plan takes {timeline.length} seconds: only a finite one can be drawn")
+    devices = timeline.problem.devices
+    lanes_height, memory_height = min(0.62 * devices + 0.25, 7.0), 2.9
+    figure = _Picture(figsize=(WIDTH, lanes_height + memory_height + 1.55), dpi=DPI, layout="constrained")
+    lanes, memory = figure.subplots(2, 1, sharex=True, height_ratios=[lanes_height, memory_height])
+    scale, unit = (1.0, "position in the order") if timeline.by_position else time_unit(timeline.length)
+    right = timeline.length / scale or 1.0
+    draw_lanes(lanes, timeline, scale)
+    _draw_memory(memory, plan, timeline, scale, right)
+    if plan.problem.objective == "makespan" and plan.bound and not timeline.by_position:
+        _draw_time_bound(lanes, memory, plan.bound, scale, right)
+    memory.set_xlim(0, right)
+    memory.set_xlabel(unit if timeline.by_position else f"time [{unit}]", color=TEXT_COLOUR)
+    _draw_title(lanes, plan, by_position=timeline.by_position)
+    return figure
+
+
+def _draw_title(lanes: Axes, plan: Plan, *, by_position: bool) -> None:
+    problem = plan.problem
+    objective = problem.objective.replace("_", " ")
+    facts = [f"{objective} {format_objective(problem.objective, plan.value)}"]
+    if plan.bound is not None:
+        gap = (
+            "" if plan.gap is None or plan.excess else f" (gap {100 * plan.gap:.1f}%)" if plan.gap > 0 else " (optimal)"
+        )
+        facts.append(f"bound {format_objective(problem.objective, plan.bound)}{gap}")
+    if problem.objective == "peak_memory" and not by_position:
+        facts.append(f"makespan {format_seconds(plan.makespan)}")
+    elif problem.objective == "makespan":
+        facts.append(f"peak memory {format_bytes(max(plan.peak_memory))}")
+    ops = len(plan.placement)
+    facts.append(f"{ops:,} op{'s' * (ops > 1)}")
+    if problem.devices > 1:
+        facts.append(f"{problem.devices} devices, {problem.transfer} transfers ({len(plan.order) - ops:,})")
+    name = f"{clean(plan.graph, 70)}  ·  {clean(plan.method)}"
+    lanes.set_title(name, loc="left", weight="bold", color=TEXT_COLOUR, pad=26, parse_math=False)
+    lanes.annotate(
+        "   ·   ".join(facts), (0, 1), xycoords="axes fraction", xytext=(0, 9), textcoords="offset points",
+        fontsize=9.5, color=FAINT_COLOUR,
+    )  # fmt: skip
+
+
+def _draw_memory(axes: Axes, plan: Plan, timeline: Timeline, scale: float, right: float) -> None:
+    devices, problem = timeline.problem.devices, timeline.problem
+    top = max([1, *(curve.peak for curve in timeline.memory)])
+    limit = problem.memory_limit
+    reference = limit if limit is not None and top < limit < 2 * top else top  # a far limit would flatten the curves
+    unit_bytes, unit = byte_unit(reference)
+    highest = max(range(devices), key=lambda device: timeline.memory[device].peak)
+    few = devices <= len(_DEVICE_COLOURS)
+    for device in sorted(range(devices), key=lambda device: device == highest and not few):
+        coloured = few or device == highest
+        label = f"device {device}" if coloured else f"{devices - 1} others" if device == (highest == 0) else None
+        _draw_curve(axes, timeline, device, scale, unit_bytes, colour=_device_colour(device, coloured), label=label)
+    _mark_peak(axes, timeline, highest, scale, right, unit_bytes)
+    if problem.objective == "peak_memory" and plan.bound:
+        _level(axes, plan.bound / unit_bytes, f"bound {format_bytes(plan.bound)}", _BOUND_COLOUR, "--")
+    height = reference / unit_bytes * 1.22
+    if limit is not None:
+        text = f"limit {format_bytes(limit)}"
+        if limit / unit_bytes <= height:
+            _level(axes, limit / unit_bytes, text, _LIMIT_COLOUR, "-")
+        else:
+            axes.set_title(f"{text}, far above", loc="right", fontsize=8.5, color=_LIMIT_COLOUR, pad=3)
+    axes.set_ylim(0, height)
+    axes.set_ylabel(f"live memory [{unit}]", color=TEXT_COLOUR)
+    axes.yaxis.set_major_locator(MaxNLocator(6))
+    axes.grid(axis="y", color="#E5E5E5", linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.tick_params(colors=TEXT_COLOUR, labelsize=8.5)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    if devices > 1:
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8, handlelength=1.2)
+
+
+def _device_colour(device: int, coloured: bool) -> str:
+    return _DEVICE_COLOURS[device % len(_DEVICE_COLOURS)] if coloured else _OTHERS_COLOUR
+
+
+def _draw_curve(
+    axes: Axes, timeline: Timeline, device: int, scale: float, unit_bytes: float, *, colour: str, label: str | None
+) -> None:
+    curve = timeline.memory[device]
+    x, y = _without_dips(curve.time / scale, curve.bytes / unit_bytes)
+    alone = timeline.problem.devices == 1
+    if colour != _OTHERS_COLOUR:
+        alpha = 0.22 if alone else 0.10
+        axes.fill_between(x, y, step="post", color=colour, alpha=alpha, linewidth=0, rasterized=len(x) > 4000, zorder=1)
+    width = 1.3 if len(x) < 2000 and colour != _OTHERS_COLOUR else 0.7
+    axes.plot(x, y, drawstyle="steps-post", color=colour, linewidth=width, zorder=2, label=label)
+
+
+def _mark_peak(axes: Axes, timeline: Timeline, device: int, scale: float, right: float, unit_bytes: float) -> None:
+    """A dot where the highest peak is, with its size, its device and the entry that reaches it."""
+    curve = timeline.memory[device]
+    x, y = curve.peak_time / scale, curve.peak / unit_bytes
+    if timeline.by_position and curve.peak_entry >= 0:
+        x += 0.5  # the middle of its place
+    where = f" on device {device}" if timeline.problem.devices > 1 else ""
+    at = "from the start (weights)" if curve.peak_entry < 0 else f"at {clean(timeline.name(curve.peak_entry), 60)}"
+    on_left = x > 0.5 * right
+    axes.plot([x], [y], "o", color=_PEAK_COLOUR, markersize=7, markeredgecolor="white", zorder=6, clip_on=False)
+    axes.annotate(
+        f"peak {format_bytes(curve.peak)}{where}, {at}", (x, y), xytext=(-8 if on_left else 8, 7),
+        textcoords="offset points", ha="right" if on_left else "left", va="bottom", fontsize=9, weight="bold",
+        color=_PEAK_COLOUR, zorder=7, parse_math=False, bbox=_BACKGROUND,
+    )  # fmt: skip
+
+
+def _draw_time_bound(lanes: Axes, memory: Axes, bound: float, scale: float, right: float) -> None:
+    """A line through both axes where no makespan can be; its label stands in the head room of the memory axes."""
+    for axes in (lanes, memory):
+        axes.axvline(bound / scale, color=_BOUND_COLOUR, linestyle="--", linewidth=1.2, zorder=4)
+    to_left = bound / scale > 0.2 * right
+    memory.annotate(
+        f"bound {format_seconds(bound)}", (bound / scale, 1), xycoords=("data", "axes fraction"),
+        xytext=(-4 if to_left else 4, -2), textcoords="offset points", ha="right" if to_left else "left",
+        va="top", fontsize=8.5, color=_BOUND_COLOUR, zorder=7, bbox=_BACKGROUND,
+    )  # fmt: skip
+
+
+def _level(axes: Axes, y: float, text: str, colour: str, style: str) -> None:
+    """A labelled horizontal line; the label stands under it, at the right end."""
+    axes.axhline(y, color=colour, linestyle=style, linewidth=1.2, zorder=4)
+    axes.annotate(
+        text, (1, y), xycoords=("axes fraction", "data"), xytext=(-3, -2), textcoords="offset points", ha="right",
+        va="top", fontsize=8.5, color=colour, zorder=7,
+        bbox=_BACKGROUND,
+    )  # fmt: skip
+
+
+def _without_dips(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A step curve without what lasts no time, but for rises: of the points at one time, the highest and the last."""
+    first = np.flatnonzero(np.concatenate([[True], x[1:] > x[:-1]]))
+    last = np.concatenate([first[1:], [len(x)]]) - 1
+    levels = np.stack([np.maximum.reduceat(y, first), y[last]], axis=1)
+    return np.repeat(x[first], 2), levels.reshape(-1)

@@ -1,0 +1,1 @@
+"""Search over placements and keys, whole populations at once on the device."""

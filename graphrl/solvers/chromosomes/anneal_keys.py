@@ -1,0 +1,126 @@
+"""Simulated annealing on placement and keys, many chains at once.
+
+Chains start at the plan of list scheduling (or at random ones), walk as `chains.py` says while the temperature falls
+geometrically over the budget, and now and then the best of them replace the worst ("go with the winners", Aldous &
+Vazirani 1994).
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from graphrl.costs.problem import Problem
+from graphrl.errors import ProblemError
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.padding import PaddedGraph, Sizes, pad_batch
+from graphrl.plan import Plan
+from graphrl.solvers.base import Budget, Decisions, Progress
+from graphrl.solvers.chromosomes import chains as walks
+from graphrl.solvers.chromosomes.cooling import Clock
+from graphrl.solvers.chromosomes.neighbourhood import Mix, random_solution
+from graphrl.solvers.chromosomes.population_search import PopulationSearch
+from graphrl.solvers.rules.list_scheduling import schedule
+
+MIX = Mix(device=0.2, edge=0.1, place=0.4, swap=0.1, transfer=0.2)
+EXCHANGE = 50  # steps between two exchanges
+COPIED = 0.25  # share of the chains that an exchange replaces
+
+
+def solve(
+    graph: ComputationGraph,
+    problem: Problem,
+    budget: Budget,
+    seed: int,
+    progress: Progress | None = None,
+    *,
+    start: str = "list",
+    chains: int = 8,
+    tries: int = 16,
+    hot: float = 0.01,
+    cold: float = 0.0002,
+    hint: Decisions | None = None,
+    sizes: Sizes | None = None,
+) -> Plan:
+    """The `Solver` "anneal-keys": whole steps of `chains * tries` evaluations within the budget; at least one.
+
+    Args:
+      graph, problem, budget, seed, progress: see `Solver`.
+      start: "list", which the result is then never worse than (up to some 16,000 nodes: warm_start.py), or "random".
+      chains: how many walk.
+      tries: neighbours that each of them looks at in a step.
+      hot, cold: first and last temperature: a rise of the objective by that share is accepted with chance 1/e.
+      hint: placement `[n]` and order `[m]` of a known plan, to start from in place of list scheduling.
+      sizes: to pad the graph to; None is its own bucket. They change no result; random starts, which depend on the
+        padding, ignore them.
+
+    Raises:
+      ProblemError: an option is out of range.
+      Interrupted: on Ctrl-C, with the best plan so far.
+    """
+    if start not in ("list", "random"):
+        raise ProblemError(f"start is {start!r}: must be list or random")
+    if chains < 1 or tries < 1:
+        raise ProblemError(f"chains is {chains} and tries is {tries}: must be at least 1")
+    if not 0 < cold <= hot:
+        raise ProblemError(f"hot is {hot} and cold is {cold}: must be above 0, and cold at most hot")
+    if budget.evaluations is not None and budget.evaluations < chains * tries:
+        chains, tries = 1, budget.evaluations  # one step
+    same = hint is not None or start == "list"  # whatever the padding
+    padded = jax.device_put(pad_batch([graph], sizes if same else None))
+    clock = Clock(budget, chains * tries)
+    search: PopulationSearch[walks.Chains] = PopulationSearch(
+        graph,
+        problem,
+        "anneal-keys",
+        seed,
+        padded,
+        advance=lambda state, steps: _advance(state, padded, problem, tries, hot, cold, *clock.spend(steps), steps),
+        best=lambda state: (state.genes, state.value),
+        evaluations=chains * tries,
+    )
+    known = schedule(graph, problem) if hint is None and start == "list" else hint
+    return search.run(_start(graph, problem, padded, seed, chains, known), budget, progress)
+
+
+def _start(
+    graph: ComputationGraph, problem: Problem, padded: PaddedGraph, seed: int, chains: int, known: Decisions | None
+) -> walks.Chains:
+    key = jax.random.key(seed)
+    if known is None:
+        solution = random_solution(jax.random.bits(key, (1, 2)), padded.sizes, problem.devices, chains)
+        return walks.start(padded, solution, problem.devices, key)
+    return walks.start_at(graph, problem, padded, known, chains, key)
+
+
+@functools.partial(jax.jit, static_argnames=("problem", "tries"), donate_argnames=("state",))
+def _advance(
+    state: walks.Chains,
+    graph: PaddedGraph,
+    problem: Problem,
+    tries: int,
+    hot: float,
+    cold: float,
+    spent: float,
+    share: float,
+    steps: int,
+) -> walks.Chains:
+    """Runs `steps` steps, the first of them when `spent` of the budget is gone; each takes `share` of it."""
+
+    def step(index: jax.Array, state: walks.Chains) -> walks.Chains:
+        gone = jnp.minimum(spent + index.astype(jnp.float32) * share, 1.0)
+        state = walks.advance(state, graph, problem, MIX, tries, hot * (cold / hot) ** gone)
+        return lax.cond(state.step % EXCHANGE == 0, _exchanged, lambda state: state, state)
+
+    return lax.fori_loop(0, steps, step, state)
+
+
+def _exchanged(state: walks.Chains) -> walks.Chains:
+    """The best chains replace the worst."""
+    count = state.energy.shape[0]
+    copied = int(COPIED * count)
+    rank = jnp.argsort(state.energy)
+    source = jnp.arange(count).at[rank[count - copied :]].set(rank[:copied])
+    solution = jax.tree.map(lambda x: x[..., source], state.solution)
+    return state._replace(solution=solution, energy=state.energy[source])

@@ -1,0 +1,131 @@
+"""BRKGA on many graphs at once, spread over the devices of this process.
+
+Each device takes its share of the graphs (`jax.shard_map` over one axis). Within a device they run as one program on
+an accelerator, and on a CPU a few at a time: there, more lanes than the caches hold cost more than the kernels that
+they share (facts/perf.md 2 and 4). A graph's result depends on its key alone, not on how the batch is cut.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import Mesh, PartitionSpec
+
+from graphrl.costs.problem import Problem
+from graphrl.errors import ProblemError
+from graphrl.graphs.padding import PaddedGraph, Sizes
+from graphrl.solvers.chromosomes import brkga
+from graphrl.solvers.chromosomes.beta import BetaTable
+
+_CPU_STATE = 2**17  # lanes times slots that share a program on a CPU: state of some megabytes
+
+
+def run_batch(
+    keys: jax.Array,
+    graph: PaddedGraph,
+    problem: Problem,
+    parameters: brkga.Parameters,
+    evaluations: int,
+    proposals: BetaTable | None = None,
+    *,
+    elite_bias: jax.Array | None = None,
+    mesh: Mesh | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """The best solutions of a batch of graphs after a number of evaluations each.
+
+    Args:
+      keys: `[g]` typed keys, one a graph.
+      graph: a batch of graphs (leading axis g), on the host or a device.
+      problem, parameters: static.
+      evaluations: of each graph; as many whole generations as fit are made, at least one.
+      proposals: the Beta distribution of each gene, of shape `[k, g]`; None is uniform.
+      elite_bias: `[g]` float32, in place of that of `parameters`.
+      mesh: one axis of devices to spread the graphs over; by default all local devices whose number divides g.
+
+    Returns:
+      Genes `[k, g]` float32 (`costs.decisions` has their layout) and fitness `[g]` float32, in the graph's units.
+
+    Raises:
+      ProblemError: the mesh has more than one axis, or its size does not divide g.
+    """
+    graphs = keys.shape[0]
+    mesh = _default_mesh(graphs) if mesh is None else mesh
+    if len(mesh.axis_names) != 1 or graphs % mesh.size:
+        raise ProblemError(
+            f"a mesh of shape {dict(mesh.shape)} cannot share {graphs} graphs: needs one axis that divides"
+        )
+    return _sharded(keys, graph, proposals, elite_bias, problem, parameters, parameters.generations(evaluations), mesh)
+
+
+def _default_mesh(graphs: int) -> Mesh:
+    devices = jax.local_devices()
+    count = max(n for n in range(1, len(devices) + 1) if graphs % n == 0)
+    return jax.make_mesh((count,), ("graphs",), (jax.sharding.AxisType.Auto,), devices=devices[:count])
+
+
+@functools.partial(jax.jit, static_argnames=("problem", "parameters", "generations", "mesh"))
+def _sharded(
+    keys: jax.Array,
+    graph: PaddedGraph,
+    proposals: BetaTable | None,
+    elite_bias: jax.Array | None,
+    problem: Problem,
+    parameters: brkga.Parameters,
+    generations: int,
+    mesh: Mesh,
+) -> tuple[jax.Array, jax.Array]:
+    axis = mesh.axis_names[0]
+    specs: Any = PartitionSpec(axis), PartitionSpec(None, axis), PartitionSpec()
+    by_graph, by_gene, whole = specs
+    of_proposals = None if proposals is None else BetaTable(whole, whole, whole, by_gene)
+
+    def local(
+        keys: jax.Array, graph: PaddedGraph, proposals: BetaTable | None, elite_bias: jax.Array | None
+    ) -> tuple[jax.Array, jax.Array]:
+        return run_grouped(keys, graph, proposals, elite_bias, problem, parameters, generations)
+
+    return jax.shard_map(
+        local,
+        mesh=mesh,
+        in_specs=(by_graph, by_graph, of_proposals, by_graph),
+        out_specs=(by_gene, by_graph),
+        check_vma=False,
+    )(keys, graph, proposals, elite_bias)
+
+
+def run_grouped(
+    keys: jax.Array,
+    graph: PaddedGraph,
+    proposals: BetaTable | None,
+    elite_bias: jax.Array | None,
+    problem: Problem,
+    parameters: brkga.Parameters,
+    generations: int,
+) -> tuple[jax.Array, jax.Array]:
+    """`run_batch` on one device, for a traced caller: all graphs at once or, on a CPU, some at a time."""
+
+    def run(group: tuple[jax.Array, PaddedGraph, jax.Array | None, jax.Array | None]) -> tuple[jax.Array, jax.Array]:
+        keys, graph, choice, elite_bias = group
+        table = None if proposals is None or choice is None else proposals._replace(choice=choice.T)
+        state = brkga.init(keys, graph, problem, parameters, table, elite_bias=elite_bias)
+        return brkga.best(brkga.evolve(state, graph, problem, parameters, generations, table))
+
+    choice = None if proposals is None else proposals.choice.T
+    size = _group_size(keys.shape[0], graph.sizes, parameters)
+    if size == keys.shape[0]:
+        return run((keys, graph, choice, elite_bias))
+    groups = jax.tree.map(
+        lambda x: x.reshape(x.shape[0] // size, size, *x.shape[1:]), (keys, graph, choice, elite_bias)
+    )
+    genes, value = lax.map(run, groups)
+    return jnp.moveaxis(genes, 0, 1).reshape(genes.shape[1], -1), value.reshape(-1)
+
+
+def _group_size(graphs: int, sizes: Sizes, parameters: brkga.Parameters) -> int:
+    """Graphs that run together: all on an accelerator; on a CPU the largest divisor whose state is small enough."""
+    if jax.default_backend() != "cpu":
+        return graphs
+    fitting = max(1, _CPU_STATE // (parameters.offspring * sizes.slots))
+    return max(n for n in range(1, graphs + 1) if graphs % n == 0 and n <= fitting)

@@ -1,0 +1,1 @@
+"""Search that proves its answer."""

@@ -1,0 +1,219 @@
+"""CP-SAT as a `Solver`: a known plan, then search for a better one and for the proof that there is none."""
+
+import dataclasses
+import os
+import time
+from typing import Any
+
+import numpy as np
+
+from graphrl.costs import exact
+from graphrl.costs.bounds import lower_bound
+from graphrl.costs.problem import Problem
+from graphrl.errors import ProblemError
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.plan import Plan
+from graphrl.solvers.base import MAX_EVALUATIONS, Budget, Decisions, Interrupted, Progress
+from graphrl.solvers.exact.cp_sat.engine import Limits, minimise
+from graphrl.solvers.exact.cp_sat.makespan import MAX_PAIRS, makespan_model, num_pairs
+from graphrl.solvers.exact.cp_sat.memory import check_memory
+from graphrl.solvers.exact.cp_sat.model import Built
+from graphrl.solvers.exact.cp_sat.peak import peak_model
+from graphrl.solvers.exact.cp_sat.quanta import Quanta
+from graphrl.solvers.exact.cp_sat.reference import Lengths, Reference
+from graphrl.solvers.rules.list_scheduling import schedule
+
+DEFAULT_SECONDS = 60.0  # where the budget says evaluations alone
+MAX_OPS = 5000  # whose n^2 reachability is still quick
+ROUGH_SHARE = 0.6  # of the time for a model whose seconds are rounded to few quanta, before the one with many
+LEAST_PEAK: dict[str, Any] = {"objective": "peak_memory", "memory_limit": None}
+
+
+def solve(
+    graph: ComputationGraph,
+    problem: Problem,
+    budget: Budget,
+    seed: int,
+    progress: Progress | None = None,
+    *,
+    workers: int = 0,
+    gap: float = 1e-6,
+    hint: Decisions | None = None,
+) -> Plan:
+    """The `Solver` "cp-sat": never worse than list scheduling and the hint; `Plan.bound` is what was proved.
+
+    It ends when the best plan is proved to be the best, or at the budget's seconds (60 if it has evaluations alone). An
+    evaluation is a plan that was costed: the known ones, and every better one that CP-SAT finds.
+
+    Under a memory limit that no known plan respects, it first looks for one that does, then for the fastest. If none
+    is found, the answer is the plan of least excess, and then of least makespan, that it knows.
+
+    Seconds that are no whole multiples of a coarse quantum are first rounded down to one, for a good plan soon, then to
+    a millionth of their average: their optimum is known to 1e-6, if CP-SAT gets so far.
+
+    With one worker the same seed and evaluations give the same plan, as long as time does not run out; with several,
+    CP-SAT's threads race, and only a value that is proved is sure to come again.
+
+    Args:
+      graph, problem, budget, seed, progress: see `Solver`.
+      workers: threads of CP-SAT, 0 for one a core.
+      gap: relative; a plan so near to the bound counts as proved.
+      hint: placement `[n]` and order `[m]` of a known plan, to start from if it is better than list scheduling.
+
+    Raises:
+      Interrupted: on Ctrl-C, with the best plan so far.
+      ProblemError: ortools is missing, an option is out of range, the graph has more than 5,000 ops (under a memory
+        limit on several devices some 80 to 280), or, where memory counts, outputs reuse buffers on several devices.
+      PlanError: the hint is no plan for this graph.
+    """
+    started = time.perf_counter()
+    _check(graph, problem, workers, gap)
+    unit = check_memory(graph, problem) if problem.objective == "peak_memory" or problem.memory_limit is not None else 1
+    search = _Search(graph, problem, budget, seed, progress, workers, gap, started)
+    try:
+        if hint is not None:
+            search.consider(hint)
+        if search.left() is not None:
+            search.consider(schedule(graph, problem))
+        if problem.objective == "peak_memory":
+            search.least_peak(unit)
+        else:
+            if search.excess:
+                search.least_peak(unit)
+            search.least_makespan(unit)
+    except KeyboardInterrupt:
+        if search.best is None:
+            raise
+        raise Interrupted(search.plan()) from None
+    return search.plan()
+
+
+def _check(graph: ComputationGraph, problem: Problem, workers: int, gap: float) -> None:
+    if isinstance(workers, bool) or not isinstance(workers, int) or not 0 <= workers <= 1024:
+        raise ProblemError(f"workers is {workers!r}: must be an integer from 0 (one a core) to 1024")
+    if isinstance(gap, bool) or not isinstance(gap, int | float) or not 0 <= gap < 1:
+        raise ProblemError(f"gap is {gap!r}: must be from 0 to below 1")
+    if len(graph.ops) > MAX_OPS:
+        raise ProblemError(f"method 'cp-sat' takes graphs of up to {MAX_OPS} ops: {graph.name!r} has {len(graph.ops)}")
+    if problem.memory_limit is not None and problem.devices > 1:
+        pairs = num_pairs(graph, problem)
+        if pairs > MAX_PAIRS:
+            raise ProblemError(
+                f"method 'cp-sat' takes up to {MAX_PAIRS} pairs of nodes under a memory limit and transfer "
+                f"{problem.transfer!r}: {graph.name!r} has {pairs}"
+            )
+
+
+@dataclasses.dataclass
+class _Search:
+    """The best plan so far, the bound so far, and what is left of the budget."""
+
+    graph: ComputationGraph
+    problem: Problem
+    budget: Budget
+    seed: int
+    progress: Progress | None
+    workers: int
+    gap: float
+    started: float
+    evaluations: int = 0
+    best: Decisions | None = None
+    rank: tuple[int, float] = (0, 0.0)
+    peak: int = 0  # bytes, the largest of the best plan's
+
+    def __post_init__(self) -> None:
+        self.bound = lower_bound(self.graph, self.problem)
+
+    @property
+    def excess(self) -> int:
+        """Bytes by which the best plan is above the memory limit."""
+        return self.rank[0]
+
+    def consider(self, decisions: Decisions) -> None:
+        """Costs a plan exactly, and keeps it if it is the best."""
+        placement, order = (np.asarray(part) for part in decisions)
+        costs = exact.evaluate(self.graph, self.problem, placement, order)
+        self.evaluations += 1
+        rank = costs.rank(self.problem)
+        if self.best is None or rank < self.rank:
+            self.best, self.rank, self.peak = (placement, order), rank, max(costs.peak_memory)
+
+    def plan(self) -> Plan:
+        assert self.best is not None
+        return Plan.from_order(
+            self.graph,
+            self.problem,
+            *self.best,
+            method="cp-sat",
+            seconds=time.perf_counter() - self.started,
+            evaluations=self.evaluations,
+            seed=self.seed,
+            bound=self.bound,
+        )
+
+    def least_peak(self, unit: int) -> None:
+        """Less memory, as far as the limit if there is one."""
+        limit = self.problem.memory_limit
+        low = -(-int(lower_bound(self.graph, dataclasses.replace(self.problem, **LEAST_PEAK))) // unit)
+        if limit is not None:
+            low = max(low, limit // unit)  # less is of no use
+        if self.peak // unit <= low or self.left() is None:
+            return
+        model = peak_model(self.graph, self.problem, self._reference(), unit, low, self.peak // unit)
+        proved = self._run(model)
+        if limit is None and proved is not None:
+            bound = float(proved * unit)
+            self.bound = max(self.bound, bound if bound <= proved * unit else float(np.nextafter(bound, 0)))
+
+    def least_makespan(self, unit: int) -> None:
+        """Less time, without more excess over the limit."""
+        n, problem = self.graph.arrays.num_ops, self.problem
+        sizes = self.graph.arrays.tensor_bytes.tolist()
+        moving = [problem.transfer_seconds(size) if problem.devices > 1 else 0.0 for size in sizes]
+        seconds = self.graph.arrays.runtime.tolist() + moving
+        rough, fine = Quanta.of(seconds, coarse=True), Quanta.of(seconds)
+        for quanta, share in ((rough, ROUGH_SHARE), (fine, 1.0)) if not rough.exact else ((fine, 1.0),):
+            if self._proved() or self.left() is None:
+                return
+            limit = None
+            if problem.memory_limit is not None:
+                limit = max(problem.memory_limit, self.peak) // unit, unit
+            lengths = Lengths(quanta.lengths[:n], quanta.lengths[n:])
+            low = quanta.at_least(self.bound)
+            model = makespan_model(self.graph, problem, self._reference(), lengths, low, limit)
+            proved = self._run(model, share)
+            if proved is not None and not self.excess:  # what is proved under a limit holds for what respects it
+                self.bound = max(self.bound, quanta.bound(proved))
+
+    def _reference(self) -> Reference:
+        assert self.best is not None
+        return Reference(self.graph, self.problem, *self.best)
+
+    def _proved(self) -> bool:
+        return not self.excess and self.rank[1] <= self.bound * (1 + self.gap)
+
+    def left(self) -> tuple[int, float] | None:
+        """Evaluations and seconds that are left, None if either is gone."""
+        left = self.budget.less(self.evaluations, time.perf_counter() - self.started)
+        if left is None:
+            return None
+        default = DEFAULT_SECONDS - (time.perf_counter() - self.started)
+        return left.evaluations or MAX_EVALUATIONS, left.seconds if left.seconds is not None else max(0.0, default)
+
+    def _run(self, model: Built, share: float = 1.0) -> int | None:
+        """Searches a model for a share of the time that is left, and says what it proved of the objective."""
+        left = self.left()
+        if left is None:
+            return None
+        limits = Limits(left[1] * share, left[0], self.seed, self.workers or len(os.sched_getaffinity(0)), self.gap)
+
+        def found(values: list[int]) -> None:
+            self.consider(model.decode(values))
+
+        return minimise(model.model, model.objective, model.variables, limits, found, self._tick)
+
+    def _tick(self) -> bool:
+        if self.progress is not None:
+            seconds = time.perf_counter() - self.started
+            self.progress(self.evaluations, seconds, self.plan, float(self.rank[1]))
+        return self.problem.objective == "makespan" and self._proved()

@@ -1,0 +1,111 @@
+"""Makes the tables of a graph (tables.py says what they hold)."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from graphrl.solvers.flow import Flow
+from graphrl.solvers.orders.approximate_dp import bits
+from graphrl.solvers.orders.approximate_dp.tables import WORD, Model, Tables
+
+LIVE_BITS = 20  # of live memory in the key of a tie (keys.py)
+_MAX_UNITS = 2**31 - 2  # 2^31 - 1 is the key of what is no candidate
+
+Slots = list[tuple[int, int]]  # (buffer, bytes)
+
+
+def model(flow: Flow, seed: int) -> Model:
+    """The beam's model of a graph on one device; `seed` draws the hashes."""
+    n = flow.num_ops
+    earliest, latest = _reach(flow)
+    ops = np.argsort(earliest + latest, kind="stable")
+    number = np.empty(n, np.int64)
+    number[ops] = np.arange(n)
+    buffers = [b for b, users in enumerate(flow.users) if users and not flow.pinned[b]]
+    buffers.sort(key=lambda b: min(number[flow.users[b]]))
+    words, buffer_words = bits.words(n), bits.words(len(buffers))
+    size = WORD * words
+    unit = _unit(flow)
+    reads, taken = _slots(flow, buffers, unit)
+    reads, taken = [reads[op] for op in ops], [taken[op] for op in ops]
+    allocated, held = _bytes(flow, unit)
+    # a counter changes from when the first of those that it counts can run; that of an op, until the op has run
+    begins = np.array([min(earliest[[op, *flow.predecessors[op]]]) for op in ops])
+    spans = [(min(earliest[flow.users[b]]), max(latest[flow.users[b]])) for b in buffers]
+    buffer_begins, buffer_ends = np.array(spans, np.int64).reshape(-1, 2).T
+    total = sum(flow.size) // unit + max(_workspace(flow)) // unit
+    fields: dict[str, np.ndarray | np.generic] = dict(  # noqa: C408  (reads as the constructor that it fills)
+        num_ops=np.int32(n),
+        live_shift=np.uint32(max(0, total.bit_length() - LIVE_BITS)),
+        allocated=bits.filled([allocated[op] for op in ops], size),
+        held=bits.filled([held[op] for op in ops], size),
+        hashes=np.random.default_rng([seed, n]).integers(0, 2**32, (2, size), dtype=np.uint32),
+        successors=bits.sets([number[flow.successors[op]].tolist() for op in ops], size, words),
+        reads=bits.sets([[buffer for buffer, _ in row] for row in reads], size, buffer_words),
+        waits=bits.planes([len(flow.predecessors[op]) for op in ops], words, padding=1),
+        users=bits.planes([len(flow.users[b]) for b in buffers], buffer_words, padding=0),
+        op_words=_active(begins, latest[ops], words, size),
+        buffer_words=_active(buffer_begins, buffer_ends, buffer_words, size),
+    )
+    for name, rows, always in (("freed", reads, True), ("taken", taken, False)):
+        columns = bits.columns(rows, size, always)
+        fields |= zip((f"{name}_buffer", f"{name}_bytes", f"{name}_count"), columns, strict=True)
+    tables: Tables = jax.tree.map(jnp.asarray, Tables(**fields))  # type: ignore[arg-type]
+    return Model(tables, ops, unit)
+
+
+def _reach(flow: Flow) -> tuple[np.ndarray, np.ndarray]:
+    """When an op can run: the number of its ancestors, and that of all ops but its descendants: two `[n]` int64."""
+    above, below = [0] * flow.num_ops, [0] * flow.num_ops  # sets
+    for op in flow.topological:
+        for before in flow.predecessors[op]:
+            above[op] |= above[before] | 1 << before
+    for op in reversed(flow.topological):
+        for after in flow.successors[op]:
+            below[op] |= below[after] | 1 << after
+    earliest = np.array([ops.bit_count() for ops in above], np.int64)
+    return earliest, flow.num_ops - np.array([ops.bit_count() for ops in below], np.int64)
+
+
+def _workspace(flow: Flow) -> list[int]:
+    return flow.graph.arrays.workspace_bytes.tolist()
+
+
+def _unit(flow: Flow) -> int:
+    """Bytes of a unit, such that all bytes together are at most `_MAX_UNITS`."""
+    common = math.gcd(*flow.size, *_workspace(flow)) or 1
+    total = sum(flow.size) + max(_workspace(flow))
+    return common if total // common <= _MAX_UNITS else -(-total // _MAX_UNITS)
+
+
+def _bytes(flow: Flow, unit: int) -> tuple[list[int], list[int]]:
+    """By op, units: what it is compared with above live memory, and what it leaves behind."""
+    outputs = [sum(flow.size[buffer] // unit for buffer in writes) for writes in flow.writes]
+    held = [
+        sum(flow.size[buffer] // unit for buffer in writes if flow.users[buffer] or flow.pinned[buffer])
+        for writes in flow.writes
+    ]
+    return [a + b // unit for a, b in zip(outputs, _workspace(flow), strict=True)], held
+
+
+def _slots(flow: Flow, buffers: list[int], unit: int) -> tuple[list[Slots], list[Slots]]:
+    """By op: the buffers that it may free, with their units, and those that an output may take over, with its units."""
+    column = {buffer: i for i, buffer in enumerate(buffers)}
+    reads = [[(column[b], flow.size[b] // unit) for b in reads if b in column] for reads in flow.reads]
+    taken: list[dict[int, int]] = [{} for _ in flow.reads]
+    for tensor, buffer in sorted(flow.reuses.items()):
+        if buffer in column:  # the first output of an op has the buffer
+            taken[flow.graph.arrays.producer[tensor]].setdefault(column[buffer], flow.size[tensor] // unit)
+    return reads, [list(row.items()) for row in taken]
+
+
+def _active(begins: np.ndarray, ends: np.ndarray, words: int, steps: int) -> np.ndarray:
+    """By step, how many words have a counter with begin <= step < end, and which: `[steps, words + 1]` int32."""
+    change = np.zeros((steps + 1, words), np.int64)
+    word = np.arange(len(begins)) // WORD
+    np.add.at(change, (begins, word), 1)
+    np.add.at(change, (ends, word), -1)
+    active = np.cumsum(change, axis=0)[:-1] > 0
+    return np.column_stack([active.sum(1), np.argsort(~active, axis=1, kind="stable")]).astype(np.int32)

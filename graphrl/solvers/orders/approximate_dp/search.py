@@ -1,0 +1,173 @@
+"""Beams over one graph, run in chunks that show progress and look at the clock; the best order of all is the answer."""
+
+import math
+import os
+import time
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from graphrl.costs.problem import Problem
+from graphrl.errors import ProblemError
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.plan import Plan
+from graphrl.solvers.base import Budget, Progress
+from graphrl.solvers.flow import Flow
+from graphrl.solvers.orders.approximate_dp.keys import LAST, Rule
+from graphrl.solvers.orders.approximate_dp.model import model
+from graphrl.solvers.orders.approximate_dp.program import Beam, advance, begin, best_order
+from graphrl.solvers.rules.memory_orders import greedy
+from graphrl.solvers.rules.one_pass import one_device_value
+from graphrl.solvers.watch import REPORT_SECONDS, Watch
+
+_MEMORY_SHARE = 0.75  # of the machine's memory that a beam may take
+
+
+class Outcome(NamedTuple):
+    """What a beam came to."""
+
+    proven: bool  # no order is better than the best one known or, with a cap, no order is within the cap
+    compiled: float  # seconds of its first chunk, which compiles
+    seconds: float  # of the others
+
+
+class BeamSearch:
+    """Runs beams and remembers the best order.
+
+    Attributes:
+      watch: the clock.
+      best: the best order so far, ops; empty if there is none.
+      best_peak: its exact peak, bytes, without resident weights.
+      bound: no order has a smaller peak, bytes; None if nothing was proven.
+    """
+
+    def __init__(
+        self,
+        graph: ComputationGraph,
+        problem: Problem,
+        budget: Budget,
+        seed: int,
+        progress: Progress | None,
+        rule: Rule,
+    ) -> None:
+        self.watch = Watch(budget, progress)
+        self.flow = Flow(graph)
+        self.best: list[int] = []
+        self.best_peak: float = math.inf
+        self.bound: int | None = None
+        self.evaluations = 0
+        self._graph, self._problem, self._seed, self._rule = graph, problem, seed, rule
+        self._progress = progress
+        self._model = model(self.flow, seed)
+        self._begun: list[int] | None = None  # the ops of the best state of the beam that runs
+
+    def learn(self, order: list[int]) -> bool:
+        """Keeps an order if it is the best so far, and says whether it is."""
+        peak = self.flow.peak(order)
+        if peak >= self.best_peak:
+            return False
+        self.best, self.best_peak = order, peak
+        return True
+
+    def run(self, width: int, cap: int | None = None) -> Outcome:
+        """A beam of `width` states; only orders of peaks up to `cap` bytes count, if it is given.
+
+        If time runs out, the greedy rule of `memory_orders.py` finishes the best state.
+        """
+        tables, unit = self._model.tables, self._model.unit
+        started = time.perf_counter()
+        before = self.evaluations
+        cap_units = LAST - 1 if cap is None else min(cap // unit, LAST - 1)
+        arguments = tables, jnp.int32(cap_units), jnp.uint32(self._seed % 2**32)
+        beam, steps, compiled = begin(tables, width), 1, 0.0
+        while True:
+            began = time.perf_counter()
+            beam = advance(beam, *arguments, steps, rule=self._rule)
+            done, count, best, peak = self._look(beam)
+            now = time.perf_counter()
+            compiled = compiled or now - began
+            self.evaluations = before + max(1, width * done // self.flow.num_ops)
+            if count == 0 or done == self.flow.num_ops or now >= self.watch.end:
+                break
+            self._begun = best
+            if self._progress is not None:
+                self.watch.report(self.evaluations, self.plan, self._value())
+            pace = (now - began) / steps if steps > 1 or done > 1 else 0.0
+            steps = max(1, int(min(REPORT_SECONDS, self.watch.end - now) / pace)) if pace else 1
+        self._begun = None
+        finished = count > 0 and done == self.flow.num_ops
+        if count > 0:
+            self.learn(best if finished else greedy(self.flow, best))
+        reached = peak if finished else cap_units + 1
+        proven = (finished or count == 0) and int(beam.least_cut) >= reached
+        if proven:
+            self.bound = max(self.bound or 0, reached * unit)
+        return Outcome(proven, compiled, time.perf_counter() - started - compiled)
+
+    def _look(self, beam: Beam) -> tuple[int, int, list[int], int]:
+        """Ops that have run, states, the ops of the best state, and its peak in units."""
+        order, peak = best_order(beam)
+        done = int(beam.step)
+        ops = self._model.ops[np.asarray(order)[:done]] if int(beam.states.size) else self._model.ops[:0]
+        return done, int(beam.states.size), ops.tolist(), int(peak)
+
+    def _value(self) -> float:
+        """The objective of the best order so far; before one, of what the greedy rule makes of a state."""
+        begun = self._begun if not self.best else None
+        peak = self.best_peak if begun is None else self.flow.peak(greedy(self.flow, begun))
+        return one_device_value(self._graph, self._problem, peak)
+
+    @property
+    def has_plan(self) -> bool:
+        """Whether there is something to answer with."""
+        return bool(self.best) or self._begun is not None
+
+    def plan(self) -> Plan:
+        """The best order so far; one that is under way counts as the greedy rule finishes it."""
+        known = [self.best] if self.best else []
+        if self._begun is not None:
+            known.append(greedy(self.flow, self._begun))
+        bound = None
+        if self.bound is not None and self._problem.objective == "peak_memory":
+            bound = one_device_value(self._graph, self._problem, min(self.bound, self.best_peak))
+        return Plan.from_order(
+            self._graph,
+            self._problem,
+            np.zeros(self.flow.num_ops, np.int64),
+            self.flow.least_peak(known),
+            method="beam",
+            seconds=self.watch.seconds,
+            evaluations=self.evaluations,
+            seed=self._seed,
+            bound=bound,
+        )
+
+    def require_memory(self, width: int) -> None:
+        """Checks that a beam of this width fits.
+
+        Raises:
+          ProblemError: it does not; the message says what would.
+        """
+        t = self._model.tables
+        history = 8 * t.allocated.shape[0]
+        sets = t.waits.size + t.users.size
+        lists = 3 * t.waits.shape[0] + 3 * t.users.shape[0] + 3 * t.freed_buffer.shape[0]
+        each = history + 4 * (3 * sets + lists) + 512
+        room = int(_MEMORY_SHARE * _memory_bytes())
+        if width * each > room:
+            raise ProblemError(
+                f"a beam of width {width} needs about {width * each / 2**30:.1f} GiB for {self.flow.num_ops} ops, and "
+                f"{room / 2**30:.1f} GiB are there: width must be at most {room // each}"
+            )
+
+
+def _memory_bytes() -> float:
+    """Memory of the device that jax computes on."""
+    stats = jax.local_devices()[0].memory_stats()
+    if stats and "bytes_limit" in stats:
+        return stats["bytes_limit"]
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return math.inf

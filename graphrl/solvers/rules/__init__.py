@@ -1,0 +1,1 @@
+"""One pass by a rule: no search."""

@@ -1,0 +1,59 @@
+"""The two textbook list schedulers, one pass each, under every transfer model. They look at run times, not at memory.
+
+- HLFET, highest level first with estimated times (Adam, Chandy & Dickson 1974): of the ops whose predecessors are
+  placed, the one of highest level, where it can start first;
+- ETF, earliest task first (Hwang, Chow, Anger & Lee 1989): of those ops, the one that can start first on any device,
+  there; ties to the highest level.
+
+The level of an op is the longest path of run times from its start to the end, without transfers ("static"). A start
+counts the transfers that the op still needs, which run right before it. The method "list" is the best of several
+deviations (list_scheduling.py).
+"""
+
+import heapq
+
+from graphrl.costs.problem import Problem
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.solvers.flow import Flow
+from graphrl.solvers.rules.list_scheduling import levels
+from graphrl.solvers.rules.one_pass import Decided, one_pass
+from graphrl.solvers.rules.plan_builder import Builder
+
+
+def hlfet(graph: ComputationGraph, problem: Problem) -> Decided:
+    """HLFET. O((n + e) (log n + d)) for d devices. Ties of level go to the lower op, of starts to the lower device."""
+    flow = Flow(graph)
+    builder, level = Builder(flow, problem), levels(flow)
+    left = [len(before) for before in flow.predecessors]
+    ready = [(-level[op], op) for op in range(flow.num_ops) if left[op] == 0]
+    heapq.heapify(ready)
+    while ready:
+        _, op = heapq.heappop(ready)
+        builder.append(op, lambda trial: (trial.start, trial.device))
+        for after in flow.successors[op]:
+            left[after] -= 1
+            if left[after] == 0:
+                heapq.heappush(ready, (-level[after], after))
+    return Decided(*builder.plan())
+
+
+def etf(graph: ComputationGraph, problem: Problem) -> Decided:
+    """ETF. Looks at every ready op on every device for every op: O(n w d) for d devices and w ready ops."""
+    flow = Flow(graph)
+    builder, level = Builder(flow, problem), levels(flow)
+    left = [len(before) for before in flow.predecessors]
+    ready = [op for op in range(flow.num_ops) if left[op] == 0]
+    while ready:
+        pairs = ((op, device) for op in ready for device in range(problem.devices))
+        op, device = min(pairs, key=lambda pair: (builder.trial(*pair).start, -level[pair[0]], *pair))
+        builder.place(op, device)
+        ready.remove(op)
+        for after in flow.successors[op]:
+            left[after] -= 1
+            if left[after] == 0:
+                ready.append(after)
+    return Decided(*builder.plan())
+
+
+solve_hlfet = one_pass("hlfet", hlfet)
+solve_etf = one_pass("etf", etf)

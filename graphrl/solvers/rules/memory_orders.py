@@ -1,0 +1,168 @@
+"""Orders of the ops of one device that keep its peak memory low, by quick rules: O((n + e) log n) each.
+
+The rules:
+- topological: the graph's own order, lowest ready index first;
+- newest: the ready op that became ready last (depth first, of equals the one of highest index);
+- greedy: the ready op that frees most and allocates least, ties to the newest (XLA's list scheduler is like it);
+- postorder: depth first from the sinks backwards, the operand with most bytes above it first (XLA's DFS is like it);
+- reverse greedy: greedy from the end of the order to its start;
+- late: improves any order: an op that holds at least what it frees moves to just before its first successor.
+
+Shared buffers (alias) count once; that an output may reuse an input's buffer is left to the exact costs, which judge.
+"""
+
+import heapq
+import weakref
+from collections.abc import Sequence
+
+import numpy as np
+
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.solvers.flow import Flow
+from graphrl.solvers.orders.usage import Usage
+from graphrl.solvers.rules.simple import depth_first
+from graphrl.solvers.rules.traversal import post_order
+
+MAX_BYTES_ABOVE = 2**62  # sums over paths grow exponentially
+
+# By graph, its orders and how many were weighed: most methods start from them, and a portfolio has several methods.
+_known: weakref.WeakKeyDictionary[ComputationGraph, tuple[tuple[np.ndarray, ...], int]] = weakref.WeakKeyDictionary()
+
+
+def memory_orders(flow: Flow) -> list[np.ndarray]:
+    """Different topological orders of the ops `[n] int64`, the one of least peak on one device first. They are kept as
+    long as the graph is, and are not to be written to.
+    """
+    if flow.graph not in _known:
+        _known[flow.graph] = _ranked(flow)
+    orders, evaluations = _known[flow.graph]
+    flow.evaluations += evaluations
+    return list(orders)
+
+
+def _ranked(flow: Flow) -> tuple[tuple[np.ndarray, ...], int]:
+    """The orders, the one of least peak first, and how many were weighed for that."""
+    rules = [
+        greedy(flow),
+        _reverse_greedy(flow),
+        _postorder(flow),
+        depth_first(flow, lowest_first=False),
+        flow.topological,
+    ]
+    usage = Usage(flow)
+    found = sorted((_improved(flow, usage, order) for order in rules), key=lambda found: found[0])
+    for _, order, _ in found:
+        order.flags.writeable = False
+    return tuple(order for _, order, _ in found), sum(evaluations for *_, evaluations in found)
+
+
+def greedy(flow: Flow, first: Sequence[int] = ()) -> list[int]:
+    """The rule "greedy", from where the ops `first` have run in this order."""
+    left = [len(before) for before in flow.predecessors]
+    users_left = [len(users) for users in flow.users]
+    last_user = [sum(users) for users in flow.users]  # sum of the users that are left: the user, once it is one
+    change = [flow.held(op) for op in range(flow.num_ops)]  # of live bytes, if run next
+    queue: list[tuple[int, int, int]] = []
+    order, done = [], [False] * flow.num_ops
+
+    def frees_alone(buffer: int) -> None:
+        if users_left[buffer] == 1 and not flow.pinned[buffer]:
+            change[last_user[buffer]] -= flow.size[buffer]
+
+    def run(op: int) -> None:
+        done[op] = True
+        order.append(op)
+        age = -len(order)
+        for buffer in flow.reads[op]:
+            users_left[buffer] -= 1
+            last_user[buffer] -= op
+            frees_alone(buffer)
+            if users_left[buffer] == 1 and left[last_user[buffer]] == 0:
+                heapq.heappush(queue, (change[last_user[buffer]], age, last_user[buffer]))
+        for after in flow.successors[op]:
+            left[after] -= 1
+            if left[after] == 0:
+                heapq.heappush(queue, (change[after], age, after))
+
+    for buffer in range(len(users_left)):
+        frees_alone(buffer)
+    for op in range(flow.num_ops):
+        if left[op] == 0:
+            heapq.heappush(queue, (change[op], 0, op))
+    for op in first:
+        run(op)
+    while queue:
+        value, _, op = heapq.heappop(queue)
+        if not done[op] and value == change[op]:  # else an entry from before it ran, or before its change fell
+            run(op)
+    return order
+
+
+def _reverse_greedy(flow: Flow) -> list[int]:
+    left = [len(after) for after in flow.successors]
+    live = list(flow.pinned)
+    # Going backwards over an op, its own buffers vanish and those that it is the first to read appear.
+    change = [sum(flow.size[b] for b in flow.reads[op] if not live[b]) - flow.held(op) for op in range(flow.num_ops)]
+    queue = [(change[op], 0, op) for op in range(flow.num_ops) if left[op] == 0]
+    heapq.heapify(queue)
+    order, done = [], [False] * flow.num_ops
+    age = 0
+    while queue:
+        value, _, op = heapq.heappop(queue)
+        if done[op] or value != change[op]:
+            continue
+        done[op] = True
+        order.append(op)
+        age -= 1
+        for buffer in flow.reads[op]:
+            if live[buffer]:
+                continue
+            live[buffer] = True
+            for user in flow.users[buffer]:
+                change[user] -= flow.size[buffer]
+                if left[user] == 0 and not done[user]:
+                    heapq.heappush(queue, (change[user], age, user))
+        for before in flow.predecessors[op]:
+            left[before] -= 1
+            if left[before] == 0:
+                heapq.heappush(queue, (change[before], age, before))
+    return order[::-1]
+
+
+def _postorder(flow: Flow) -> list[int]:
+    above = [0] * flow.num_ops
+    for op in flow.topological:
+        above[op] = min(MAX_BYTES_ABOVE, flow.held(op) + sum(above[before] for before in flow.predecessors[op]))
+
+    def heaviest_first(ops: list[int]) -> list[int]:
+        return sorted(ops, key=lambda op: -above[op])
+
+    sinks = [op for op in range(flow.num_ops) if not flow.successors[op]]
+    return post_order(flow.num_ops, heaviest_first(sinks), lambda op: heaviest_first(flow.predecessors[op]))
+
+
+def _improved(flow: Flow, usage: Usage, order: list[int], passes: int = 2) -> tuple[int, np.ndarray, int]:
+    """Peak and order, after moving ops later as long as it helps, and how many orders were weighed."""
+    best, weighed = int(usage(np.array(order)).max()), 1
+    for _ in range(passes):
+        later = _late(flow, order)
+        peak = int(usage(np.array(later)).max())
+        weighed += 1
+        if peak >= best:
+            break
+        best, order = peak, later
+    return best, np.array(order, np.int64), weighed
+
+
+def _late(flow: Flow, order: list[int]) -> list[int]:
+    place = np.empty(flow.num_ops, np.int64)
+    place[order] = np.arange(flow.num_ops)
+    position = place.tolist()
+    last = [max((position[user] for user in users), default=-1) for users in flow.users]
+    # An op moves to the front of those that wait at its anchor, so that sorting by (anchor, old position) is an order.
+    anchor = place.tolist()
+    for op in reversed(order):
+        freed = sum(flow.size[b] for b in flow.reads[op] if last[b] == position[op] and not flow.pinned[b])
+        if flow.successors[op] and flow.held(op) >= freed:
+            anchor[op] = min(anchor[after] for after in flow.successors[op])
+    return np.lexsort((place, np.array(anchor))).tolist()

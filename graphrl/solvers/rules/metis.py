@@ -1,0 +1,91 @@
+"""REGAL's "graph partitioning + depth first search": METIS places the ops, XLA's depth-first rule orders them.
+
+The ops are divided into parts of equal run time (for makespan) or bytes (for peak memory) so that few bytes cross
+(Karypis & Kumar 1998, through pymetis); each device then runs its ops in the order of `orders.xla.xla_depth_first`, and
+a transfer runs right before its first reader. Deviations: REGAL partitions with XLA's Kernighan-Lin variant, which is
+not published; an edge weighs its tensor's bytes even where several readers share one transfer, since METIS counts the
+edges that are cut.
+"""
+
+import numpy as np
+
+from graphrl.costs.problem import Problem
+from graphrl.errors import ProblemError
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.plan import Plan
+from graphrl.solvers.base import Budget, Progress
+from graphrl.solvers.flow import Flow
+from graphrl.solvers.rules.one_pass import Decided, one_pass
+from graphrl.solvers.rules.plan_builder import Builder
+from graphrl.solvers.rules.xla import xla_depth_first
+
+LARGEST = 2**20  # weight of an op or an edge: METIS adds them up as 32-bit integers
+TOTAL = 2**30  # of all ops or edges
+
+
+def solve(
+    graph: ComputationGraph, problem: Problem, budget: Budget, seed: int, progress: Progress | None = None
+) -> Plan:
+    """The `Solver` "metis": one plan, whatever the budget; the seed is METIS's.
+
+    Raises:
+      ProblemError: pymetis is not installed.
+    """
+
+    def decide(graph: ComputationGraph, problem: Problem) -> Decided:
+        flow = Flow(graph)
+        builder, placement = Builder(flow, problem), partition(graph, problem, seed)
+        for op in xla_depth_first(flow):
+            builder.place(op, int(placement[op]))
+        return Decided(*builder.plan())
+
+    return one_pass("metis", decide)(graph, problem, budget, seed, progress)
+
+
+def partition(graph: ComputationGraph, problem: Problem, seed: int) -> np.ndarray:
+    """The device of each op, `[n] int64`. Fewer than two ops a device go to the devices in turn.
+
+    Raises:
+      ProblemError: pymetis is not installed.
+    """
+    try:
+        import pymetis
+    except ImportError as error:
+        raise ProblemError("method 'metis' needs the package pymetis: pip install pymetis") from error
+    a = graph.arrays
+    if problem.devices == 1 or a.num_ops < 2 * problem.devices:  # METIS bisects, and complains of parts without ops
+        return np.arange(a.num_ops) % problem.devices
+    if problem.objective == "makespan":
+        weight = a.runtime
+    else:
+        weight = a.workspace_bytes + (a.weight_bytes if problem.resident_weights else 0)
+        weight = weight + np.bincount(a.producer, a.tensor_bytes, minlength=a.num_ops)
+    source, target, num_bytes = _edges(graph)
+    options = pymetis.Options(seed=seed % 2**31)
+    parts = pymetis.part_graph(
+        problem.devices,
+        pymetis.CSRAdjacency(np.searchsorted(source, np.arange(a.num_ops + 1)).tolist(), target.tolist()),
+        vweights=_integers(weight).tolist(),
+        eweights=np.maximum(1, _integers(num_bytes)).tolist(),
+        options=options,
+    )
+    return np.array(parts.vertex_part, np.int64)
+
+
+def _edges(graph: ComputationGraph) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Ops that share a tensor, both ways, ascending, and the bytes that they share: three `[x]`."""
+    a = graph.arrays
+    writer, reader = a.producer[a.use_tensor].astype(np.int64), a.use_op.astype(np.int64)
+    pair = np.concatenate([writer * a.num_ops + reader, reader * a.num_ops + writer])
+    both = np.tile(a.tensor_bytes[a.use_tensor].astype(np.float64), 2)
+    pairs, index = np.unique(pair, return_inverse=True)
+    source, target = np.divmod(pairs, a.num_ops)
+    return source, target, np.bincount(index, both, minlength=len(pairs))
+
+
+def _integers(weights: np.ndarray) -> np.ndarray:
+    """Weights in proportion, small enough for METIS: `int64`."""
+    if not weights.size or weights.max() <= 0:
+        return np.ones(len(weights), np.int64)
+    scale = min(LARGEST / float(weights.max()), TOTAL / float(weights.sum(dtype=np.float64)))
+    return np.round(weights * scale).astype(np.int64)

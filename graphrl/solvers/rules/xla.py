@@ -1,0 +1,183 @@
+"""XLA's memory schedulers, rule for rule: list, depth first and post-order, and the best of the three.
+
+Source: openxla/xla, xla/hlo/transforms/simplifiers/hlo_memory_scheduler.cc at 1c7545f (ListMemoryScheduler,
+DFSMemoryScheduler, PostOrderScheduler, DefaultMemoryScheduler), and the traversals in hlo_computation.cc and
+hlo_instruction.cc that they call.
+
+Depth first and post-order agree op by op with jaxlib 0.10.2 (tests/test_orders.py), whose CPU compiler's
+CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED is depth first alone; nothing at hand runs XLA's list by itself.
+
+How a graph is read as HLO:
+- An op is an instruction, its operands are the producers of its inputs in the op's own order, its values are the
+  buffers that it allocates; an alias forwards its source's value; a reuse is a value of its own, as in XLA's dataflow.
+- If there are kept tensors, the root is a tuple of them: it uses each at the end and is not part of the order. Ops that
+  nothing reads and nothing keeps are XLA's unreachable roots.
+- A graph does not say which tensors have one element: an op whose only output has at most `SCALAR_BYTES` is a scalar.
+- Workspace is not seen: the list considers an op "right before it runs, and after it finishes".
+
+Deviation: where several tensors share a buffer, XLA's list notices late that an op has become the last user of a value
+if it got there through another instruction; here it notices at once.
+
+The list is O((n + e) log n), the other two are too. The best-of goes by our exact peak, where XLA's is by its heap
+simulator without fragmentation; ties prefer list, then depth first.
+"""
+
+import heapq
+
+from graphrl.solvers.flow import Flow
+from graphrl.solvers.rules.one_pass import one_device
+from graphrl.solvers.rules.traversal import post_order
+
+SCALAR_BYTES = 8
+FIRST = 2**63 - 1  # int64's largest: the priority of scalars
+
+
+class Instructions:
+    """A graph as HLO has it: neighbours in the order in which the program names them, not by index.
+
+    Attributes:
+      operands, control: by op: the producers of its inputs, and its control predecessors.
+      users, control_users: by op: their inverses, by index.
+      results: operands of the root.
+    """
+
+    def __init__(self, flow: Flow) -> None:
+        graph, producer = flow.graph, flow.graph.arrays.producer.tolist()
+        writer = {name: producer[t] for t, name in enumerate(graph.tensor_names)}  # external inputs have none
+        number = {op.name: i for i, op in enumerate(graph.ops)}
+        self.operands = [list(dict.fromkeys(writer[t] for t in op.inputs if t in writer)) for op in graph.ops]
+        self.control = [list(dict.fromkeys(number[name] for name in op.after)) for op in graph.ops]
+        self.users, self.control_users = _inverse(self.operands), _inverse(self.control)
+        self.results = list(dict.fromkeys(writer[name] for name in graph.outputs if name in writer))
+
+
+def _inverse(neighbours: list[list[int]]) -> list[list[int]]:
+    inverse: list[list[int]] = [[] for _ in neighbours]
+    for op, others in enumerate(neighbours):
+        for other in others:
+            inverse[other].append(op)
+    return inverse
+
+
+class _ReadyQueue:
+    """The ops that are ready, by priority; `uses_left` of each buffer is kept by `ran`."""
+
+    def __init__(self, flow: Flow, hlo: Instructions) -> None:
+        self._flow, self._hlo = flow, hlo
+        # A kept buffer has a use at the end.
+        self._uses_left = [len(users) + pinned for users, pinned in zip(flow.users, flow.pinned, strict=True)]
+        self._last_user = [sum(users) for users in flow.users]  # sum of those that are left: the user, once it is one
+        self._defined = [sum(flow.size[buffer] for buffer in flow.writes[op]) for op in range(flow.num_ops)]
+        self._users = [len(users) for users in hlo.users]
+        for op in hlo.results:
+            self._users[op] += 1  # the root
+        outputs = [op.outputs for op in flow.graph.ops]
+        self._scalar = [len(tensors) == 1 and 0 < tensors[0].bytes <= SCALAR_BYTES for tensors in outputs]
+        self._priority: dict[int, tuple[int, int]] = {}  # of the ready ops
+        self._heap: list[tuple[int, int, int, int]] = []  # (-bytes, -users, -time of entry, op)
+        self._time = 0
+
+    def enter(self, op: int) -> None:
+        """Adds an op, or moves it to its present priority if that has changed."""
+        uses_left, size = self._uses_left, self._flow.size
+        freed = sum(size[buffer] for buffer in self._flow.reads[op] if uses_left[buffer] == 1)
+        priority = (FIRST, FIRST) if self._scalar[op] else (freed - self._defined[op], self._users[op])
+        if self._priority.get(op) != priority:
+            self._priority[op] = priority
+            self._time += 1
+            heapq.heappush(self._heap, (-priority[0], -priority[1], -self._time, op))
+
+    def pop(self) -> int | None:
+        """Takes the op of highest priority, None if there is none."""
+        while self._heap:
+            first, second, _, op = heapq.heappop(self._heap)
+            if self._priority.get(op) == (-first, -second):  # else it has run, or an entry of higher priority did it
+                del self._priority[op]
+                return op
+        return None
+
+    def ran(self, op: int) -> list[int]:
+        """Counts the op's uses as done: the ready ops that are now last users, in the order in which XLA meets them."""
+        raised = set()
+        for buffer in self._flow.reads[op]:
+            self._uses_left[buffer] -= 1
+            self._last_user[buffer] -= op
+            if self._uses_left[buffer] == 1 and not self._flow.pinned[buffer]:
+                raised.add(self._last_user[buffer])
+        place = {operand: i for i, operand in enumerate(self._hlo.operands[op])}
+        found = [(min(place.get(o, len(place)) for o in self._hlo.operands[user]), user) for user in raised]
+        return [user for _, user in sorted(found) if user in self._priority]
+
+
+def xla_list(flow: Flow) -> list[int]:
+    """Greedy: the ready op of highest (bytes freed - bytes defined, users); of equals, the one that entered the queue
+    last (a `std::multimap` keeps equal keys in order of insertion, and its last entry is taken). Scalars go first.
+
+    An op whose priority rises enters the queue anew.
+    """
+    hlo = Instructions(flow)
+    queue = _ReadyQueue(flow, hlo)
+    left = [len(hlo.operands[op]) + len(hlo.control[op]) for op in range(flow.num_ops)]
+    for op in range(flow.num_ops):
+        if left[op] == 0:
+            queue.enter(op)
+    order: list[int] = []
+    while (best := queue.pop()) is not None:
+        order.append(best)
+        raised = queue.ran(best)
+        for after in (*hlo.users[best], *hlo.control_users[best]):
+            left[after] -= 1
+            if left[after] == 0:
+                queue.enter(after)
+        for user in raised:
+            queue.enter(user)
+    return order
+
+
+def xla_post_order(flow: Flow) -> list[int]:
+    """Depth first from the ops that nothing uses, by index, and then the root, backwards: control predecessors first,
+    the last named first, then operands as named.
+    """
+    return _post_order(Instructions(flow))
+
+
+def _post_order(hlo: Instructions) -> list[int]:
+    results = set(hlo.results)
+    roots = [op for op in range(len(hlo.users)) if not hlo.users[op] and op not in results] + hlo.results
+    return post_order(len(hlo.users), roots, lambda op: [*reversed(hlo.control[op]), *hlo.operands[op]])
+
+
+def xla_depth_first(flow: Flow) -> list[int]:
+    """Depth first from the unreachable roots, by index, and then the root, backwards, to the predecessor first with the
+    most extra users (users - 1, of it and all above it: once for every path), then the most bytes (summed likewise),
+    then the least name.
+    """
+    hlo = Instructions(flow)
+    n, results = flow.num_ops, set(hlo.results)
+    instructions = n + bool(results)  # with the root
+    extra_users, total, so_far = [0] * n, [0] * n, 0
+    for op in _post_order(hlo):
+        defined = sum(flow.size[buffer] for buffer in flow.writes[op])
+        so_far += defined
+        extra = max(0, len(hlo.users[op]) + (op in results) - 1) + sum(extra_users[o] for o in hlo.operands[op])
+        extra_users[op] = min(extra, instructions)  # both caps are XLA's, against overflow
+        total[op] = min(defined + sum(total[o] for o in hlo.operands[op]), so_far)
+    names = [op.name for op in flow.graph.ops]
+
+    def sorted_for_visit(ops: list[int]) -> list[int]:
+        return sorted(ops, key=lambda op: (-extra_users[op], -total[op], names[op]))
+
+    dead = [op for op in range(n) if not hlo.users[op] and not hlo.control_users[op] and op not in results]
+    roots = [*dead, *sorted_for_visit(hlo.results)]
+    return post_order(n, roots, lambda op: sorted_for_visit(hlo.operands[op] + hlo.control[op]))
+
+
+def xla_best(flow: Flow) -> list[int]:
+    """The one of least peak of list, depth first and post-order."""
+    return flow.least_peak([xla_list(flow), xla_depth_first(flow), xla_post_order(flow)])
+
+
+solve_list = one_device("xla-list", xla_list)
+solve_dfs = one_device("xla-dfs", xla_depth_first)
+solve_postorder = one_device("xla-postorder", xla_post_order)
+solve = one_device("xla", xla_best)
