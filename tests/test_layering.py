@@ -107,7 +107,7 @@ def test_imports_run_downwards() -> None:
         ),
         ("costs/exact.py", "import graphrl.plan", "'costs' may not import graphrl.plan"),
         (
-            "costs/exact",
+            "costs/exact.py",
             "def f():\n    from graphrl.plan import Plan",
             "graphrl.costs.exact:2: 'costs' may not",
         ),
