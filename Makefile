@@ -19,7 +19,7 @@ ROOT := $(CURDIR)
 WHEEL := $(ROOT)/.cache/wheel
 
 .DEFAULT_GOAL := help
-.PHONY: help venv train demo test quick lint types format bench notebooks wheel lock clean
+.PHONY: help venv train demo test quick lint types docs format bench notebooks wheel lock clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -54,7 +54,7 @@ demo: venv ## optimise ResNet-50 (ONNX and traced JAX) and print the tables
 	@$(PY) scripts/demo.py $(DEMO_ARGS)
 
 # The whole suite runs once, on the built wheel, from an empty folder: what is tested is what a user installs.
-test: lint types wheel ## lint, types, and the whole suite on the built wheel
+test: lint types docs wheel ## lint, types, the documentation, and the whole suite on the built wheel
 	@echo "==> tests"
 	@cd "$(WHEEL)/empty" && PYTHONPATH="$(WHEEL)/site" "$(ROOT)/$(PY)" -P -m pytest \
 	  --config-file="$(ROOT)/pyproject.toml" --rootdir="$(ROOT)" "$(ROOT)/tests" $(PYTEST_ARGS)
@@ -70,6 +70,10 @@ lint: venv ## ruff: rules and format
 types: venv ## mypy
 	@echo "==> mypy"
 	@$(PY) -m mypy
+
+docs: venv ## build the documentation in .cache/docs; a warning is an error
+	@echo "==> docs"
+	@$(PY) -m sphinx --fail-on-warning --keep-going --quiet --doctree-dir .cache/docs/doctrees docs .cache/docs/html
 
 format: venv ## let ruff put things right
 	@$(PY) -m ruff check --fix .

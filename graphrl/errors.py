@@ -6,7 +6,7 @@ class GraphrlError(ValueError):
 
 
 class GraphError(GraphrlError):
-    """A graph that breaks a rule of DESIGN.md 2: a cycle, a dangling or duplicate name, a bad number, a bad file."""
+    """A graph that breaks a rule of its format: a cycle, a dangling or duplicate name, a bad number, a bad file."""
 
 
 class PlanError(GraphrlError):

@@ -1,4 +1,4 @@
-"""Every classical method on the same graphs at the same times: the tables of the README, with their pictures.
+"""Every classical method on the same graphs at the same times: the tables and pictures of docs/systems/opponents.md.
 
 sections:
   dags      makespan of random DAGs (REGAL's generator as we document it, four models in turn) under each transfer

@@ -1,4 +1,4 @@
-"""What plans save on real programs, by XLA's own figures and on this machine: the tables of the README.
+"""What plans save on real programs, by XLA's own figures and on this machine: docs/systems/programs.md.
 
 sections:
   memory      temporaries of training steps and inference programs: XLA's default and memory schedulers, the best plain

@@ -13,7 +13,7 @@ from graphrl.solvers.base import Budget, Progress
 
 
 def diamond(name: str = "diamond", runtime: float = 2.0) -> ComputationGraph:
-    """The worked example of DESIGN.md 3: the best order peaks at 12 B, the given one at 14 B."""
+    """The worked example of `graphrl/costs`: the best order peaks at 12 B, the given one at 14 B."""
     ops = (
         Op("a", runtime=1, outputs=(Tensor("a0", 4),)),
         Op("b", runtime=runtime, inputs=("a0",), outputs=(Tensor("b0", 3),)),

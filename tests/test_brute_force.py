@@ -22,7 +22,7 @@ from graphrl.solvers.base import Budget
 from graphrl.solvers.exact.brute_force import placements, solve
 from graphrl.solvers.orders.memory_walk import MemoryWalk
 
-# The worked example of DESIGN.md 3
+# The worked example of graphrl/costs
 WORKED = ComputationGraph(
     "worked",
     (

@@ -1,7 +1,7 @@
 """What XLA makes of the decoding loops: state is updated in place, and trip counts are static where that matters.
 
-XLA copies an array that a step reads after it wrote it, which costs more than all the work of the step (facts/perf.md
-2, point 3); and a loop whose trip count is known only at run time makes a GPU's host wait for every step.
+XLA copies an array that a step reads after it wrote it, which costs more than all the work of the step (512 ops:
+74 in place of 31 us); and a loop whose trip count is known only at run time makes a GPU's host wait for every step.
 """
 
 import functools

@@ -126,7 +126,7 @@ def test_skips_are_the_share_of_eq_14_and_leave_source_and_target_alone() -> Non
 
 
 def test_edge_counts_are_those_of_published_graphs() -> None:
-    """2,461 edges in the published graph of 500 nodes; 2,333 and 2,566 in two of facts/topo.md's."""
+    """2,461 edges in the published graph of 500 nodes; 2,333 and 2,566 in two others."""
     counts = [len(layered_arrays(500, seed).source) for seed in range(100)]
     assert 2400 < np.mean(counts) < 2650
 

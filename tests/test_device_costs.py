@@ -95,7 +95,7 @@ def test_the_random_graphs_try_every_rule() -> None:
     assert any((a.alias == -2).any() for a in arrays)  # of an external input
 
 
-# The worked example of DESIGN.md 3
+# The worked example of graphrl/costs
 
 
 def tiny_costs(problem: Problem, placement: list[int], op_keys: list[float]) -> tuple[list[int], float, list[float]]:

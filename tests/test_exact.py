@@ -14,7 +14,7 @@ from graphrl.costs.problem import Problem
 from graphrl.errors import PlanError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 
-# The worked example of DESIGN.md 3.
+# The worked example of graphrl/costs.
 
 
 @pytest.mark.parametrize(("order", "peak"), [([0, 1, 2, 3], 14), ([0, 2, 1, 3], 12)])

@@ -100,7 +100,7 @@ def test_units_do_not_matter(graph: ComputationGraph, seconds: float, factor: in
 
 @pytest.fixture
 def worked() -> ComputationGraph:
-    """DESIGN.md 3's worked example."""
+    """The worked example of `graphrl/costs`."""
     return ComputationGraph(
         "worked",
         (

@@ -15,7 +15,7 @@ from graphrl.graphs.graph import EXTERNAL, NONE, ComputationGraph, Op, Tensor
 
 
 def worked_example() -> ComputationGraph:
-    """DESIGN.md 3."""
+    """That of `graphrl/costs`."""
     return ComputationGraph(
         "worked",
         (

@@ -1,4 +1,4 @@
-"""Imports run downwards only (DESIGN.md 1): the rooms of the house and who may know whom.
+"""Imports run downwards only: the rooms of the house and who may know whom.
 
 Every import counts, also those inside functions and under TYPE_CHECKING: what is hidden from the interpreter at start
 is still knowledge of a higher room.

@@ -80,7 +80,7 @@ def test_one_device_only(method: str) -> None:
 
 def test_layered_graphs_give_the_ratios_of_the_paper() -> None:
     """Topoformer, table 1 at 500 ops, as ratios of means: breadth first 1.132 and depth first 1.057 of the best of 100
-    random orders, which by that are random priorities; uniform choice among the ready is 3.5% worse (facts/topo.md 4).
+    random orders, which by that are random priorities; uniform choice among the ready is 3.5% worse.
     """
     sums = dict.fromkeys(("breadth-first", "depth-first", "random-ready", "random-priorities"), 0.0)
     for seed, method in itertools.product(range(12), sums):

@@ -18,7 +18,7 @@ from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.readers import read_graph
 from graphrl.graphs.readers.json import graph_from_dict, graph_to_dict, read_json, write_json
 
-DESIGN_EXAMPLE = """
+FORMAT_EXAMPLE = """
 {"format": "graphrl-graph", "version": 1, "name": "tiny", "inputs": [{"name": "x", "bytes": 4}],
  "ops": [{"name": "a", "type": "input", "runtime": 1.0, "inputs": ["x"], "after": [],
           "outputs": [{"name": "a0", "bytes": 4}], "workspace_bytes": 0, "weight_bytes": 0, "flops": 0}],
@@ -26,9 +26,9 @@ DESIGN_EXAMPLE = """
 """
 
 
-def test_the_example_of_the_design(tmp_path: Path) -> None:
+def test_the_example_of_the_format(tmp_path: Path) -> None:
     path = tmp_path / "tiny.json"
-    path.write_text(DESIGN_EXAMPLE)
+    path.write_text(FORMAT_EXAMPLE)
     op = Op("a", "input", 1.0, ("x",), (Tensor("a0", 4),))
     expected = ComputationGraph("tiny", (op,), (Tensor("x", 4),), ("a0",))
     assert read_json(path) == read_graph(path) == read_graph(str(path)) == expected

@@ -94,4 +94,4 @@ def test_two_thousand_ops_take_a_fraction_of_a_second() -> None:
     graph = layered(2000, 0)
     began = time.process_time()
     relations(graph)
-    assert time.process_time() - began < 0.2  # asked for in issue 6; 0.012 s
+    assert time.process_time() - began < 0.2  # 0.012 s, measured

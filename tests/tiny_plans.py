@@ -1,4 +1,4 @@
-"""Plans to test with: the worked example of DESIGN.md 3 on two devices, and random ones."""
+"""Plans to test with: the worked example of `graphrl/costs` on two devices, and random ones."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ TINY = ComputationGraph(
     ),
 )
 A0_TO_1, C0_TO_0 = 4 + 0 * 2 + 1, 4 + 2 * 2 + 0
-TWO = ([0, 0, 1, 0], [0, 1, A0_TO_1, 2, C0_TO_0, 3])  # DESIGN.md 3's example on two devices
+TWO = ([0, 0, 1, 0], [0, 1, A0_TO_1, 2, C0_TO_0, 3])  # the worked example on two devices
 
 
 def tiny_plan(**changes: Any) -> Plan:

@@ -1,4 +1,4 @@
-"""The worked example of DESIGN.md 3: one device needs 12 bytes, in the order a c b d; a b c d peaks at 14."""
+"""The worked example of `graphrl/costs`: one device needs 12 bytes, in the order a c b d; a b c d peaks at 14."""
 
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 

@@ -1,6 +1,6 @@
 """Agents: one folder a published system (regal, topoformer, go, egrl), and the algorithms that they share.
 
-Each folder has the same files: config, network, learner (DESIGN.md 5), and an `AGENT` that says what the training loop
+Each folder has the same files: config, network, learner, solver, and an `AGENT` that says what the training loop
 and the commands need of it. A trained agent is a solver too, so that tables compare it with the classical ones: its
 methods are named in `solvers.TRAINED`. The code stands here; `agents` at the top of the repository is a link to this
 folder.

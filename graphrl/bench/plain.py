@@ -2,9 +2,9 @@
 
 One solution at a time under `vmap`: a scan that picks the ready node of the largest key by a masked argmax over all
 nodes and scatters to its padded list of successors; a second scan that runs the order on clocks and counts memory;
-a genetic algorithm on rows of genes. The semantics are exactly graphrl's (DESIGN.md 3, without aliases, reuses and
-resident weights), so the results are equal. It is kept to be measured against; how graphrl does it instead is told in
-`device/decode.py`.
+a genetic algorithm on rows of genes. The semantics are exactly graphrl's (`graphrl/costs`, without aliases, reuses
+and resident weights), so the results are equal. It is kept to be measured against; how graphrl does it instead is told
+in `costs/device/decode.py`.
 """
 
 from typing import NamedTuple

@@ -1,6 +1,6 @@
 // Decoding, makespan, peak memory and BRKGA for CPUs, as an expert would write them: the yardstick of `graphrl bench`.
 //
-// The semantics are exactly those of DESIGN.md 3 (graphrl/costs/exact.py is the host twin): transfers are nodes with
+// The semantics are exactly those of graphrl/costs (graphrl/costs/exact is the host twin): transfers are nodes with
 // keys of their own, keys are quantised to the bits that a packed 32-bit word leaves beside the node's index, and
 // memory is counted by place in the order. Not supported: aliases, reuses and resident weights.
 //

@@ -1,4 +1,4 @@
-"""The table of a comparison for people, for README files (Markdown) and for machines (a dict)."""
+"""The table of a comparison for people, as Markdown, and for machines (a dict)."""
 
 import dataclasses
 import math
@@ -149,7 +149,7 @@ def _print(title: str, headings: Sequence[str], lines: Sequence[Sequence[str]]) 
 
 
 def markdown(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A table for a README."""
+    """A table as Markdown."""
 
     def row(texts: Sequence[str]) -> str:
         return "| " + " | ".join(text.replace("|", "\\|") for text in texts) + " |\n"

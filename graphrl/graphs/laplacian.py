@@ -1,4 +1,4 @@
-"""Laplacian positional encodings of a graph (papers/topoformer.txt, C.5; Dwivedi and Bresson, 2020). NumPy and SciPy.
+"""Laplacian positional encodings of a graph (Topoformer, appendix C.5; Dwivedi and Bresson, 2020). NumPy and SciPy.
 
 They are eigenvectors of I - D^-1/2 A D^-1/2 of the undirected graph, those of the smallest eigenvalues above 0: smooth
 functions on it. Dwivedi and Bresson leave these open, or differ:

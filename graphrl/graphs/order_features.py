@@ -1,4 +1,4 @@
-"""What Topoformer's network sees of an op (papers/topoformer.txt, C.5): NumPy, on the host.
+"""What Topoformer's network sees of an op (Gagrani et al. 2022, appendix C.5): NumPy, on the host.
 
 Eight features, each over its largest value in the graph, so that neither units nor the size of the graph matter, and
 20 Laplacian encodings. The paper's graphs have one source, one target and one output an op; for all others we say:

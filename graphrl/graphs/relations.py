@@ -1,4 +1,4 @@
-"""How every op of a graph stands to every other: the seven graphs of Topoformer (papers/topoformer.txt, section 4.1).
+"""How every op of a graph stands to every other: the seven graphs of Topoformer (its section 4.1).
 
 The dependencies are all of `GraphArrays.dependencies`: data and control. Two ops with several tensors between them have
 one dependency. NumPy, on the host; 2,000 ops take 11 to 21 ms.

@@ -2,7 +2,8 @@
 
 A **row** is a piece of the list of what an op releases when it ends: at most `ROW_WIDTH` ops that read one of its
 tensors, or that wait for it (control successors). Every tensor has at least one row, and an op's rows are
-consecutive, so that decoding walks them one row a step whatever the largest out-degree is (facts/perf.md 2.1).
+consecutive, so that decoding walks them one row a step whatever the largest out-degree is: 1.05 to 1.36 rows an
+op on layered graphs, where rows as wide as the largest out-degree (290) cost up to 70 times as much.
 
 A **slot** is a place in the ready queue. Op v has slot v; when it has run, the transfers of its first tensor take
 that slot over. Only the second and later tensors of an op need slots of their own.

@@ -1,4 +1,4 @@
-"""Attention whose heads see certain pairs of ops only (papers/topoformer.txt, section 4.1)."""
+"""Attention whose heads see certain pairs of ops only (Topoformer, section 4.1)."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""Topoformer's decoder head: a priority for every op (papers/topoformer.txt, eqs 7 and 17)."""
+"""Topoformer's decoder head: a priority for every op (Gagrani et al. 2022, eqs 7 and 17)."""
 
 import flax.linen as nn
 import jax

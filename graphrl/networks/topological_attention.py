@@ -1,6 +1,7 @@
 """Topoformer's encoder and its ablations: one stack of layers, whose heads see one graph or another.
 
-papers/topoformer.txt, section 4.1, eqs 4 and 5; table 3 for the ablations.
+Gagrani et al., "Neural Topological Ordering for Computation Graphs" (NeurIPS 2022), section 4.1, eqs 4 and 5;
+table 3 for the ablations.
 """
 
 from typing import Literal, get_args

@@ -1,4 +1,4 @@
-"""The default method: the portfolio that was best for the time (README, "Opponents", has the figures).
+"""The default method: the portfolio that was best for the time (docs/systems/opponents.md has the figures).
 
 First plans without search: list scheduling, the given order, list scheduling on fewer devices; for makespan `hlfet`
 and, where there is time for it, `etf`. Then, as long as no plan reaches the bound and the budget lasts:

@@ -1,6 +1,6 @@
 """Settings: nested frozen dataclasses, filled from files (TOML or JSON) and from `key=value` texts, checked by type.
 
-Not tyro (DESIGN.md 6): it writes its own multi-line errors and wants to own the command line, which here is argparse's,
+Not tyro: it writes its own multi-line errors and wants to own the command line, which here is argparse's,
 with errors of one line.
 """
 

@@ -26,7 +26,7 @@ from typing import Any, Literal
 
 from graphrl.errors import GraphrlError
 
-INTERVAL = 0.002  # seconds between two samples, as facts/realgraphs.md 5 measured
+INTERVAL = 0.002  # seconds between two samples
 RETURNING = {"MALLOC_MMAP_THRESHOLD_": str(2**17)}  # glibc's first value, which naming it fixes (mallopt(3))
 _STATUS = Path("/proc/self/status")
 

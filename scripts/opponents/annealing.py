@@ -1,6 +1,6 @@
 """Peak memory of layered graphs in equal time: annealing against a compiled yardstick, auto against approximate DP.
 
-The yardstick is one C++ file with a function `anneal2` (single chain, single random moves; facts/topo.md 4), given by
+The yardstick is one C++ file with a function `anneal2` (single chain, single random moves), given by
 --yardstick; it is compiled here, starts from the best of 100 random priority orders, whose time it is not charged, and
 runs on one core. "yardstick x 2" is the better of two such runs with different seeds: what two cores would give it.
 """

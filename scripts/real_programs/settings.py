@@ -11,7 +11,7 @@ from real_programs.measurements import Measurements, provenance
 from real_programs.programs import QUICK
 from real_programs.subject import Subject
 
-MB = 2**20  # as facts/realgraphs.md and the targets have it
+MB = 2**20  # as XLA's reports have it
 
 
 class Settings(NamedTuple):

@@ -1,4 +1,4 @@
-"""Layered graphs once more, written down as papers/topoformer.txt, appendix A, has them: what `layered` is tested by.
+"""Layered graphs once more, written down as Topoformer's appendix A has them: what `layered` is tested by.
 
 Nothing is shared with `graphrl.graphs.datasets.layered` but what a graph is handed back as, and nothing is fast. Where
 the text leaves a choice, that module's docstring says which one is made.

@@ -21,7 +21,7 @@ from topoformer.appendix_a import BYTES, cost_distribution, drawn
 from topoformer.settings import Settings
 
 HEADINGS = ("ops", "of a graph", "graphrl", "appendix A", "distance", "0.1% limit", "published")
-# of random_layered_n{100,250,500,1000} of github.com/haoming-codes/moccasin, ff7ad8b, as facts/topo.md 3 and 4 have it
+# of random_layered_n{100,250,500,1000} of github.com/haoming-codes/moccasin, ff7ad8b
 PUBLISHED: dict[str, dict[int, float]] = {
     "layers": {100: 19, 250: 22, 500: 31, 1000: 49},
     "skip edges": {100: 33, 250: 129, 500: 331, 1000: 813},

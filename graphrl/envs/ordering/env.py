@@ -53,7 +53,7 @@ class OrderingEnv:
       anything M counts as 1 byte unit. An illegal action earns -(all bytes of the graph) / M, which no order is worse
       than.
     - Peak: exact for whole bytes below 2^24 units (`graphs/padding.py`), with kept tensors, aliases, reuses and
-      workspace (DESIGN.md 3); weights do not count. A step takes time proportional to the edges.
+      workspace; weights do not count. A step takes time proportional to the edges.
     - End: terminated after the last op, and by an illegal action, which changes nothing else. Episodes have as many
       steps as the graph has ops.
     - State: what ops wait for, and memory. No random numbers are drawn.

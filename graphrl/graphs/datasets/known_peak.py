@@ -43,7 +43,7 @@ LOG_UNIFORM = Bytes()
 
 
 class KnownPeak(NamedTuple):
-    """A graph and its optimum on one device (DESIGN.md 3)."""
+    """A graph and the least peak of all its orders on one device."""
 
     graph: ComputationGraph
     peak: int  # bytes that no order stays below

@@ -1,8 +1,8 @@
-"""Random graphs in the manner of REGAL's synthetic data (papers/regal_iclr2020.txt, A.1.4): ours, not REGAL's.
+"""Random graphs in the manner of REGAL's synthetic data (Paliwal et al., ICLR 2020, A.1.4): ours, not REGAL's.
 
 The paper says "topologies from several classical random graph models; op running times and tensor sizes from Gaussian
-distributions". Everything else is `RegalLike`, whose defaults are what facts/regal.md 1.2 recalls of an appendix that
-we do not have. The released set is moreover selected to leave BRKGA room to improve: `room_filter`.
+distributions". Everything else is `RegalLike`, whose defaults are what is remembered of an appendix that we do not
+have. The released set is moreover selected to leave BRKGA room to improve: `room_filter`.
 """
 
 import dataclasses

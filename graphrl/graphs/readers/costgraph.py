@@ -1,4 +1,4 @@
-"""TensorFlow's CostGraphDef as protobuf text (`.pbtxt`): the format of REGAL's released data (facts/regal.md 1.1).
+"""TensorFlow's CostGraphDef as protobuf text (`.pbtxt`): the format of REGAL's released data.
 
 Fields of a node (tensorflow/core/framework/cost_graph.proto; absent means 0, as in all of proto3) and what they become:
 

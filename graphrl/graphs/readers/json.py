@@ -1,4 +1,4 @@
-"""The format `graphrl-graph`, version 1 (DESIGN.md 2): graphs as JSON that people can write and compare.
+"""The format `graphrl-graph`, version 1 (`graphrl/graphs`): graphs as JSON that people can write and compare.
 
 Everything but an op's and a tensor's `name` may be left out and is then empty or 0. What is there is checked: an
 unknown or repeated key is more likely a spelling mistake than a wish.

@@ -2,7 +2,8 @@
 
 Each device takes its share of the graphs (`jax.shard_map` over one axis). Within a device they run as one program on
 an accelerator, and on a CPU a few at a time: there, more lanes than the caches hold cost more than the kernels that
-they share (facts/perf.md 2 and 4). A graph's result depends on its key alone, not on how the batch is cut.
+they share (512 ops: 11,600 evaluations a second in one program, 20,900 one graph at a time). A graph's result depends
+on its key alone, not on how the batch is cut.
 """
 
 import functools

@@ -1,7 +1,7 @@
 """Tuned BRKGA: REGAL's baseline whose parameters a grid search on training graphs chose, one setting for all graphs.
 
 The grid is over the sizes of the population, of its elites and of its mutants, the elite bias, and the two parameters
-of one Beta distribution (facts/regal.md 1.4) that the affinities and op keys of the first population and of mutants are
+of one Beta distribution that the affinities and op keys of the first population and of mutants are
 drawn from. Transfer keys stay uniform, as in REGAL, whose policy does not set them: a distribution that all genes
 share would change nothing (`brkga.op_proposals`).
 

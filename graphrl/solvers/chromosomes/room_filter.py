@@ -1,4 +1,4 @@
-"""Which graphs leave BRKGA room to improve: the filter of REGAL's released data (facts/regal.md 1.1).
+"""Which graphs leave BRKGA room to improve: the filter of REGAL's released data.
 
 The release keeps a graph if and only if BRKGA with few evaluations does not fit the hardware's memory and with many
 does, or many make the running time at least 20% shorter. Its limits are not stated: here they are arguments, and

@@ -1,4 +1,4 @@
-"""Makespan as a model, under every transfer model and with a memory limit (DESIGN.md 3). All of it is exact.
+"""Makespan as a model, under every transfer model and with a memory limit. All of it is exact.
 
 - `free` at no cost is P|prec|Cmax: one cumulative of capacity d, and devices are handed out afterwards. An op without
   length finds a free device when it can start: the one that has just ended what it waited for.

@@ -1,4 +1,4 @@
-"""Memory of every device along an order of nodes (DESIGN.md 3; costs/exact/memory.py has the rules).
+"""Memory of every device along an order of nodes (costs/exact/memory.py has the rules).
 
 A tensor is in memory where it is made from the start of its producer to the end of its last local use: an op there that
 reads it, a transfer that sends it away, or the last use of an alias made there. A copy is in memory from the start of

@@ -9,7 +9,7 @@ exp(-E(g) / temperature). With A and B the memory at the other ops' places if th
 
 so two triangular matrix products give the energies of all places at once. f(x) = (max(0, x - floor) / scale)^4, with
 the floor a little below the best peak: E is the 4-norm of the excess, near the peak when one place stands out, and
-still falling when several do. (facts/topo.md 4 anneals the peak plus the mean excess with single random places.)
+still falling when several do. (Common is the peak plus its mean excess, and single random places.)
 
 The heat-bath choice is made by the Gumbel trick on a table of noise that is drawn once a window.
 

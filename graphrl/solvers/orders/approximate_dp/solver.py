@@ -1,12 +1,13 @@
 """The method "beam": approximate dynamic programming over sets of ops, for the peak memory of one device.
 
-Topoformer (papers/topoformer.txt), appendix C.3, "Approximate DP". A state is the set of ops that have run; of all
+Topoformer, appendix C.3, "Approximate DP". A state is the set of ops that have run; of all
 orders of a set only one of least peak is kept. Step t goes from the sets of t ops to those of t + 1 and keeps the
 `width` best. If none was cut off, or only such that have a peak of the answer's or more, the answer is optimal, and the
 plan has it as its bound.
 
-What the paper leaves open is chosen here: ties, which are most of what a cut decides, go at random (facts/topo.md 4
-measures that as best), drawn anew at every step for each set, however many ways lead to it.
+What the paper leaves open is chosen here: ties, which are most of what a cut decides, go at random
+(on graphs of 2,000 ops at width 2,000 peaks are 2% lower than by order of insertion), drawn anew at every step for each
+set, however many ways lead to it.
 
 With rank "live" states are ranked by live memory, under a hard cap on the peak (cf. SERENITY's soft budgeting, Ahn et
 al. 2020): the first cap is below the best plain order, and each answer's peak sets the next, until no order is found.

@@ -1,0 +1,37 @@
+"""How Sphinx builds the documentation: `make docs`. It fetches nothing and runs no notebook."""
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).resolve().parent
+sys.path.insert(0, str(DOCS / "_ext"))
+
+project = "graphrl"
+author = "the graphrl authors"
+extensions = ["myst_nb", "sphinx.ext.autodoc", "docstrings", "sphinx.ext.napoleon", "methods_table"]
+exclude_patterns = ["results/*"]  # they are parts of the pages of their systems
+suppress_warnings = ["misc.highlighting_failure"]  # notebooks call commands over several lines
+
+myst_heading_anchors = 3
+nb_execution_mode = "off"  # tests/test_notebooks.py runs them; here their stored outputs are shown
+
+autodoc_member_order = "bysource"
+autodoc_default_options = {"members": True}
+
+html_theme = "sphinx_book_theme"
+html_title = "graphrl"
+html_static_path = ["_static"]
+html_copy_source = False
+html_theme_options = {"show_toc_level": 2}
+
+
+def links_to_notebooks(app: Any, docname: str, source: list[str]) -> None:
+    """Links that lead to a notebook's file, as they must where the pages are read as files, lead to its page."""
+    source[0] = re.sub(r"\[([^]]+)\]\(\.\./\.\./notebooks/(\w+)\.ipynb\)", r"{doc}`\1 </notebooks/\2>`", source[0])
+
+
+def setup(app: Any) -> None:
+    """Connects what is said above."""
+    app.connect("source-read", links_to_notebooks)
