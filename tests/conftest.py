@@ -5,6 +5,7 @@ They are set here, before the first JAX call, so that pytest run by hand and `ma
 
 import gc
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,6 +48,14 @@ def few_mappings() -> Iterator[None]:
     if maps_run_short(share=0.25):
         jax.clear_caches()
         gc.collect()
+
+
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Ctrl-C is heard, here and in processes that are started, also where whoever runs the tests ignores it (nohup)."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

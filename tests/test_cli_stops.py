@@ -22,8 +22,7 @@ from graphrl.solvers.base import Interrupted
 
 
 def replace_optimize(monkeypatch: pytest.MonkeyPatch, function: Callable[..., Plan]) -> None:
-
-    monkeypatch.setattr(sys.modules["graphrl.commands.optimize"], "optimize", function)
+    monkeypatch.setattr("graphrl.commands.optimize.optimize", function)
 
 
 @pytest.mark.parametrize(
@@ -100,6 +99,7 @@ def test_ctrl_c_writes_the_best_plan(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_in_a_real_search(tmp_path: Path) -> None:
     ops = [Op(f"op{i}", "x", 1.0, (f"t{i // 2}",) if i else (), (Tensor(f"t{i + 1}", i % 7),)) for i in range(300)]
     graph = ComputationGraph("tree", (Op("root", outputs=(Tensor("t0", 1),)), *ops))
@@ -118,6 +118,7 @@ def test_ctrl_c_in_a_real_search(tmp_path: Path) -> None:
     Plan.load(tmp_path / "plan.json").check(graph)
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_after_ctrl_c_the_exit_code_is_ours() -> None:
     """Whatever happens while Python takes down what was interrupted: JAX crashes if it was compiling."""
     code = """

@@ -130,6 +130,7 @@ def test_lists_of_methods_and_seeds() -> None:
         _methods("list,a=1,a=1")
 
 
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.skipif(cores() < 2, reason="one core"))])
 def test_ctrl_c_shows_what_is_done(tmp_path: Path, processes: int) -> None:
     path = tmp_path / "runs.jsonl"
@@ -163,6 +164,6 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     ops = (Op("a", runtime=1, outputs=(Tensor("a0", 4),)),)
     runs = make_runs([ComputationGraph("[b]g", ops)], MEMORY, ["list"], [0, 1], Budget(5), cores=1)
-    assert compare(runs, watch=lambda missing: runs_bar(missing, 1)).made == 2
+    assert compare(runs, watch=lambda missing: runs_bar(missing, 1)).new == 2
     for text in ("2/2", "[b]g, list, seed 1: 4 B in"):
         assert text in shown.getvalue()

@@ -1,4 +1,4 @@
-"""Comparisons: the file that a run goes on from, several processes, and the forecast."""
+"""Comparisons: the file that a run goes on from, and the forecast."""
 
 import dataclasses
 import os
@@ -10,17 +10,14 @@ from pathlib import Path
 
 import pytest
 from comparison_runs import chain, diamond, replace_solver, runs_of
-from dying_workers import die_of_diamonds
 
 import graphrl.compare.execute as execute_module
-from graphrl.bench.machine import cores
 from graphrl.commands.runs_bar import Forecast
 from graphrl.compare.comparison import compare
-from graphrl.compare.pool import execute_all, share
 from graphrl.compare.store import open_store, read_rows
 from graphrl.compare.table import summarise
 from graphrl.costs.problem import Problem
-from graphrl.errors import GraphrlError, ProblemError
+from graphrl.errors import GraphrlError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget
@@ -34,12 +31,12 @@ PACKAGE = Path(execute_module.__file__).parents[2]
 
 def test_what_is_there_is_not_run_again(tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
-    assert compare(runs_of("given", seeds=2), path).made == 4
+    assert compare(runs_of("given", seeds=2), path).new == 4
     again = compare(runs_of("list", "given", seeds=2), path)
-    assert (again.made, len(again.rows), again.known) == (4, 8, [])
+    assert (again.new, len(again.rows), again.others) == (4, 8, [])
     assert [row.method for row in again.rows] == ["list", "list", "given", "given"] * 2
     changed = compare(runs_of("given", graphs=(diamond(runtime=9), chain(5))), path)
-    assert (changed.made, len(changed.known)) == (1, 7)
+    assert (changed.new, len(changed.others)) == (1, 7)
     assert len(read_rows(path)) == 9
 
 
@@ -48,9 +45,9 @@ def test_failures_are_run_again_only_if_asked(tmp_path: Path, monkeypatch: pytes
     with monkeypatch.context() as patch:
         replace_solver(patch, lambda *_: 1 / 0)  # type: ignore[arg-type]
         compare(runs_of("given"), path)
-    assert compare(runs_of("given"), path).made == 0
+    assert compare(runs_of("given"), path).new == 0
     retried = compare(runs_of("given"), path, retry=True)
-    assert (retried.made, [row.error for row in retried.rows]) == (2, [None, None])
+    assert (retried.new, [row.error for row in retried.rows]) == (2, [None, None])
     assert [row.error for row in read_rows(path)] == [None, None]
 
 
@@ -106,7 +103,7 @@ def test_ctrl_c_keeps_what_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         replace_solver(patch, stop)
         found = compare(runs_of("given"), path)
     assert (found.interrupted, len(found.rows)) == (True, 1)
-    assert compare(runs_of("given"), path).made == 1
+    assert compare(runs_of("given"), path).new == 1
 
 
 SLOW = """
@@ -140,38 +137,11 @@ def test_a_killed_comparison_goes_on(tmp_path: Path) -> None:
     before = read_rows(path)
     assert 5 <= len(before) < 80
     resumed = compare(runs_of("given", "list", seeds=20), path)
-    assert resumed.made == 80 - len(before)
+    assert resumed.new == 80 - len(before)
     assert [row for row in resumed.rows if row in before] == before
     straight = summarise(compare(runs_of("given", "list", seeds=20)).rows)
     for ours, theirs in zip(summarise(resumed.rows), straight, strict=True):
         assert dataclasses.replace(ours, seconds=theirs.seconds) == theirs
-
-
-# Several processes
-
-
-@pytest.mark.skipif(cores() < 2, reason="one core")
-def test_processes_give_the_same_rows() -> None:
-    environment = dict(os.environ)
-    runs = runs_of("given", "list", "no-such-method", seeds=2)
-    found = compare(runs, processes=2, prepare=die_of_diamonds)
-    assert found.made == 12
-    expected = compare(runs).rows
-    for row, other in zip(found.rows, expected, strict=True):
-        if row.graph == "diamond" and row.method == "list":
-            assert "died (signal 9, Killed)" in (row.error or "")
-        else:
-            assert (row.key, row.value, row.error) == (other.key, other.value, other.error)
-    assert "unknown method" in (found.rows[-1].error or "")
-    assert dict(os.environ) == environment
-
-
-def test_processes_are_at_most_the_cores() -> None:
-    assert share(1) == cores()
-    with pytest.raises(ProblemError, match="processes is 0: must be from 1"):
-        share(0)
-    with pytest.raises(ProblemError, match="cores of this machine"):
-        list(execute_all(runs_of("given"), 100_000))
 
 
 def test_the_forecast_learns() -> None:

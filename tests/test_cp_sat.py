@@ -168,6 +168,7 @@ def test_progress_hears_of_the_best_plan_and_can_stop_the_search() -> None:
 
 
 @pytest.mark.skipif(threading.current_thread() is not threading.main_thread(), reason="signals reach the main thread")
+@pytest.mark.usefixtures("ctrl_c")
 def test_an_interrupt_gives_the_best_plan_so_far() -> None:
     graph, problem = random_dag(0, 60), Problem("makespan", 4, "rendezvous", 1.0)
     timer = threading.Timer(0.7, signal.raise_signal, (signal.SIGINT,))

@@ -234,4 +234,4 @@ def test_who_gets_which_graphs_padded_to_what_and_rows_are_not_made_twice(
     assert run.sizes is not None
     again = entrants.compared(GRAPHS, Problem(), some[:1], tmp_path)
     assert again.rows["two seeds"] == found.rows["two seeds"]
-    assert len(again.known) == 1
+    assert len(again.others) == 1

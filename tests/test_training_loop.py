@@ -167,6 +167,7 @@ def _losses(folder: Path) -> list[Any]:
     return [line["loss"] for line in read_metrics(folder) if "loss" in line]
 
 
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_with_a_checkpoint(tmp_path: Path, number: signal.Signals) -> None:
     rarely = ("training.checkpoint_every=100000", "training.validate_every=90000")

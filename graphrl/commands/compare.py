@@ -47,6 +47,11 @@ _EXAMPLES = """how it is compared:
   Under --seconds, each method first runs for a second at most on each size of graph, so that the clock sees searching,
   not compiling; the table says where it saw compiling all the same. --no-warm-up leaves that out.
 
+  A method that crashes or fills the memory ends a comparison in one process, and costs one run of several. With
+  --cluster, an address as in tcp://10.0.0.5:8786, all machines need the same graphrl and see the same checkpoints;
+  each worker makes one run at a time, with all the cores that it may use: `dask scheduler`, and `dask worker ADDRESS
+  --nthreads 1` (under `taskset`, if several share a machine), start one.
+
   With --output, a comparison that was stopped goes on where it was: runs with the same graph content, problem, method,
   seed and budget (under --seconds: also cores and warm-up) are not made again. More methods, seeds or graphs
   are added by asking for them.
@@ -104,6 +109,9 @@ def add_runs(parser: Any, methods: str, *, required: bool = False) -> None:
         metavar="N",
         help="make so many runs at once, each with its share of the cores (default: 1)",
     )
+    search.add_argument(
+        "--cluster", metavar="ADDRESS", help="make a run at a time on each worker of this Dask scheduler instead"
+    )
     files = parser.add_argument_group("files to write")
     files.add_argument("--output", metavar="FILE", help="a row a run, as JSON lines; what it has is not run again")
     files.add_argument("--retry", action="store_true", help="run again what failed, according to --output")
@@ -114,34 +122,37 @@ def add_runs(parser: Any, methods: str, *, required: bool = False) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compares; returns the exit code."""
-    runs = _runs(args)
+    runs, workers = _runs(args)
     from graphrl.compare.comparison import compare
 
-    found = compare(
+    comparison = compare(
         runs,
         args.output,
         processes=args.processes,
+        cluster=args.cluster,
         retry=args.retry,
-        watch=lambda missing: runs_bar(missing, args.processes),
+        watch=lambda missing: runs_bar(missing, workers),
         prepare=keep_compiled,
     )
-    if found.interrupted and not found.rows:
+    if comparison.interrupted and not comparison.rows:
         raise KeyboardInterrupt
-    written = _write(found, args)
+    written = _write(comparison, args)
     if args.json:
-        _print_json(found, len(runs), written)
+        _print_json(comparison, len(runs), written)
     else:
         from graphrl.compare.report import print_tables
 
-        print_tables(found.rows, found.known)
+        print_tables(comparison.rows, comparison.others)
         for path in written:
             print(f"written: {path}")
-    return _verdict(found, len(runs))
+    return _verdict(comparison, len(runs))
 
 
-def _runs(args: argparse.Namespace) -> list["Run"]:
-    """Everything that the options ask for, after all that can be wrong with them has been looked at."""
-    from graphrl.compare.pool import share
+def _runs(args: argparse.Namespace) -> tuple[list["Run"], int]:
+    """Everything that the options ask for, after all that can be wrong with them has been looked at; and how many
+    workers there are.
+    """
+    from graphrl.compare.cluster import share, survey
     from graphrl.compare.runs import make_runs
     from graphrl.graphs.datasets.sets import load_graphs, model_files
 
@@ -155,7 +166,9 @@ def _runs(args: argparse.Namespace) -> list["Run"]:
         find_solver(method)
     if args.baseline is not None and args.baseline not in args.methods:
         raise ProblemError(f"baseline is {args.baseline!r}: must be one of {', '.join(args.methods)}")
-    cores = share(args.processes)
+    workers, cores = args.processes, share(args.processes)
+    if args.cluster is not None and workers > 1:
+        raise ProblemError("--processes does not go with --cluster, whose workers are as many as were started")
     outputs = {"--output": args.output, "--plot": args.plot, "--histogram": args.histogram}
     check_json_name("--output", args.output, ending=".jsonl")
     check_outputs(outputs, *(file for model in args.models for file in model_files(model)))
@@ -164,11 +177,14 @@ def _runs(args: argparse.Namespace) -> list["Run"]:
             from graphrl.plan.plot import image_format
 
             image_format(picture)
+    if args.cluster is not None:
+        workers, cores = survey(args.cluster)
     graphs = load_graphs(args.models, chip=args.chip, dims=dict(args.dim))
-    return make_runs(graphs, problem, args.methods, seeds, budget, cores=cores, warm_up=args.warm_up)
+    runs = make_runs(graphs, problem, args.methods, seeds, budget, cores=cores, warm_up=args.warm_up)
+    return runs, workers
 
 
-def _write(found: "Comparison", args: argparse.Namespace) -> list[str]:
+def _write(comparison: "Comparison", args: argparse.Namespace) -> list[str]:
     """Draws the pictures that were asked for; returns the names of all files that were written."""
     written = [] if args.output is None else [args.output]
     if args.plot is not None or args.histogram is not None:
@@ -176,29 +192,29 @@ def _write(found: "Comparison", args: argparse.Namespace) -> list[str]:
         from graphrl.plan.plot import write_figure
 
         if args.plot is not None:
-            write_figure(quality_figure(found.rows, found.known), args.plot)
+            write_figure(quality_figure(comparison.rows, comparison.others), args.plot)
             written.append(args.plot)
         if args.histogram is not None:
-            write_figure(histogram_figure(found.rows, args.baseline or args.methods[0]), args.histogram)
+            write_figure(histogram_figure(comparison.rows, args.baseline or args.methods[0]), args.histogram)
             written.append(args.histogram)
     return written
 
 
-def _print_json(found: "Comparison", asked: int, written: list[str]) -> None:
+def _print_json(comparison: "Comparison", runs: int, written: list[str]) -> None:
     from graphrl.compare.report import as_dict
 
-    first = found.rows[0].to_dict()
+    first = comparison.rows[0].to_dict()
     settings = {key: first[key] for key in ("objective", "model", "budget", "cores", "machine")}
-    counts = {"runs": asked, "done": len(found.rows), "made": found.made, "interrupted": found.interrupted}
-    print_json({**settings, **counts, **as_dict(found.rows, found.known), "written": written})
+    counts = {"runs": runs, "done": len(comparison.rows), "made": comparison.new, "interrupted": comparison.interrupted}
+    print_json({**settings, **counts, **as_dict(comparison.rows, comparison.others), "written": written})
 
 
-def _verdict(found: "Comparison", asked: int) -> int:
-    if found.interrupted:
-        print(f"graphrl: interrupted: {len(found.rows)} of {asked} runs are done", file=sys.stderr)
+def _verdict(comparison: "Comparison", runs: int) -> int:
+    if comparison.interrupted:
+        print(f"graphrl: interrupted: {len(comparison.rows)} of {runs} runs are done", file=sys.stderr)
         return 1
-    if not any(row.feasible for row in found.rows):
-        reason = next((row.error for row in found.rows if row.error), "no plan is within the memory limit")
+    if not any(row.feasible for row in comparison.rows):
+        reason = next((row.error for row in comparison.rows if row.error), "no plan is within the memory limit")
         print(f"graphrl: error: no run gave a plan: {reason}", file=sys.stderr)
         return 1
     return 0
@@ -206,16 +222,16 @@ def _verdict(found: "Comparison", asked: int) -> int:
 
 def _methods(text: str) -> tuple[str, ...]:
     """Methods by name; `name:a=1,b=2` is one, with two options."""
-    found: list[str] = []
+    methods: list[str] = []
     for part in filter(None, map(str.strip, text.split(","))):
-        if found and "=" in part and ":" not in part and ":" in found[-1]:
-            found[-1] += f",{part}"
+        if methods and "=" in part and ":" not in part and ":" in methods[-1]:
+            methods[-1] += f",{part}"
         else:
-            found.append(part)
-    twice = [name for name in found if found.count(name) > 1]
-    if not found or twice:
+            methods.append(part)
+    twice = [name for name in methods if methods.count(name) > 1]
+    if not methods or twice:
         raise ProblemError(f"{text!r} names " + (f"{twice[0]} twice" if twice else "no method"))
-    return tuple(found)
+    return tuple(methods)
 
 
 def _seeds(text: str) -> int | tuple[int, ...]:

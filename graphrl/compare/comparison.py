@@ -2,12 +2,12 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from graphrl.compare.pool import execute_all
+from graphrl.compare.cluster import execute_all
 from graphrl.compare.runs import Row, Run
-from graphrl.compare.store import Store, open_store
+from graphrl.compare.store import open_store
 
 
 class Comparison(NamedTuple):
@@ -15,14 +15,14 @@ class Comparison(NamedTuple):
 
     Attributes:
       rows: of the runs that were asked for, in their order.
-      known: all other rows of the file: they may hold better values of the same graphs.
-      made: how many of `rows` were made now.
+      others: all other rows of the file: they may hold better values of the same graphs.
+      new: how many of `rows` were made now.
       interrupted: whether Ctrl-C ended it; then some of `rows` are missing.
     """
 
     rows: list[Row]
-    known: list[Row]
-    made: int
+    others: list[Row]
+    new: int
     interrupted: bool
 
 
@@ -38,6 +38,7 @@ def compare(
     path: str | os.PathLike[str] | None = None,
     *,
     processes: int = 1,
+    cluster: str | None = None,
     retry: bool = False,
     watch: Watch = _nobody,
     prepare: Callable[[], object] | None = None,
@@ -45,38 +46,33 @@ def compare(
     """Makes the runs that are not in the file yet.
 
     Args:
-      runs: from `make_runs`; with several processes their `cores` should be `pool.share(processes)`.
+      runs: from `make_runs`; with several processes their `cores` should be `cluster.share(processes)`.
       path: of the file with the rows (`store.py`), or None to keep none.
-      processes, prepare: see `execute_all`.
+      processes, cluster, prepare: see `execute_all`.
       retry: whether runs that failed before are made again.
       watch: called with the runs that are to be made; what the `with` gives is called with every row.
 
     Raises:
-      GraphrlError: the file cannot be used.
+      GraphrlError: the file cannot be used, or the cluster.
       ProblemError: there are fewer cores than processes.
     """
     with contextlib.ExitStack() as stack:
         store = None if path is None else stack.enter_context(open_store(path))
-        found = {} if store is None else store.rows
-        missing = [run for run in runs if run.key not in found or (retry and found[run.key].error is not None)]
-        made, interrupted = 0, False
-        new = execute_all(missing, processes, prepare=prepare)
+        stored = {} if store is None else store.rows
+        missing = [run for run in runs if run.key not in stored or (retry and stored[run.key].error is not None)]
+        count, interrupted = 0, False
+        new = execute_all(missing, processes, cluster=cluster, prepare=prepare)
         try:
-            with contextlib.closing(new), watch(missing) as tell:
-                for row in _kept(new, store, found):
-                    made += 1
-                    tell(row)
+            with contextlib.closing(new), watch(missing) as show:
+                for row in new:
+                    if store is None:
+                        stored[row.key] = row
+                    else:
+                        store.append(row)
+                    count += 1
+                    show(row)
         except KeyboardInterrupt:
             interrupted = True
-    asked = dict.fromkeys(run.key for run in runs)
-    rows = [found[key] for key in asked if key in found]
-    return Comparison(rows, [row for key, row in found.items() if key not in asked], made, interrupted)
-
-
-def _kept(new: Iterator[Row], store: Store | None, found: dict[str, Row]) -> Iterator[Row]:
-    for row in new:
-        if store is None:
-            found[row.key] = row
-        else:
-            store.append(row)
-        yield row
+    keys = dict.fromkeys(run.key for run in runs)
+    rows = [stored[key] for key in keys if key in stored]
+    return Comparison(rows, [row for key, row in stored.items() if key not in keys], count, interrupted)

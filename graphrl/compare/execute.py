@@ -53,8 +53,8 @@ class Executor:
         return row
 
     def _warm_up(self, run: Run) -> None:
-        known = (run.method, run.problem, run.sizes or common_sizes([run.graph]))
-        if known in self._warm:
+        program = (run.method, run.problem, run.sizes or common_sizes([run.graph]))
+        if program in self._warm:
             return
         if len(self._warm) >= _MAX_PROGRAMS:
             self._forget_programs()
@@ -62,7 +62,7 @@ class Executor:
         with contextlib.suppress(Exception), warnings.catch_warnings():  # the run itself will tell
             warnings.simplefilter("ignore")
             _solver(run)(run.graph, run.problem, Budget(run.budget.evaluations, seconds), run.seed)
-        self._warm.add(known)
+        self._warm.add(program)
 
     def _forget_programs(self) -> None:
         import jax

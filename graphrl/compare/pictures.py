@@ -35,7 +35,7 @@ _MAX_COLUMNS, _BINS = 3, 24
 _TITLE_WIDTH = 6.4  # inches
 
 
-def quality_figure(rows: Sequence[Row], known: Sequence[Row] = ()) -> Figure:
+def quality_figure(rows: Sequence[Row], others: Sequence[Row] = ()) -> Figure:
     """Mean gap to the best known (percent, linear up to 1 and logarithmic above) against seconds on a log axis.
 
     A method is a line from when it has a plan of every graph, over the means at each time, to a marker at its end;
@@ -43,9 +43,9 @@ def quality_figure(rows: Sequence[Row], known: Sequence[Row] = ()) -> Figure:
 
     Args:
       rows: of one problem.
-      known: further rows that the best known values may come from.
+      others: further rows that the best known values may come from.
     """
-    best = best_known([*rows, *known])
+    best = best_known([*rows, *others])
     figure = Figure(figsize=(10, 5.6), dpi=DPI, layout="constrained")
     axes = figure.subplots()
     for number, (method, cases) in enumerate(by_method_and_case(rows).items()):

@@ -59,25 +59,25 @@ def budget_line(budget: Budget) -> str:
     return " or ".join(limits) + " a run"
 
 
-def notes(rows: Sequence[Row], summaries: Sequence[Summary], known: Sequence[Row] = ()) -> list[str]:
+def notes(rows: Sequence[Row], summaries: Sequence[Summary], others: Sequence[Row] = ()) -> list[str]:
     """What a reader of the table must know beside it, a line each."""
-    found = []
-    for case in contradictions([*rows, *known]):
+    lines = []
+    for case in contradictions([*rows, *others]):
         names = {row.graph for row in rows if row.case == case}
-        found.append(f"a value of {', '.join(names) or case[0]} is below its lower bound: one of them is wrong")
+        lines.append(f"a value of {', '.join(names) or case[0]} is below its lower bound: one of them is wrong")
     for method, cases in by_method_and_case(rows).items():
-        told = [row for some in cases.values() for row in some if row.error or row.note]
-        for text, count in _counted([row.error or row.note or "" for row in told]).items():
-            found.append(f"{method}: {text}" + (f" ({count} runs)" if count > 1 else ""))
+        noted = [row for some in cases.values() for row in some if row.error or row.note]
+        for text, count in _counted([row.error or row.note or "" for row in noted]).items():
+            lines.append(f"{method}: {text}" + (f" ({count} runs)" if count > 1 else ""))
         over = sum(row.error is None and not row.feasible for some in cases.values() for row in some)
         if over:
-            found.append(f"{method}: {over} plan{'s' * (over > 1)} above the memory limit")
+            lines.append(f"{method}: {over} plan{'s' * (over > 1)} above the memory limit")
     compiled = [one for one in summaries if one.compile_share > _COMPILED]
-    found += [f"{one.method}: {one.compile_share:.0%} of its seconds went into compiling" for one in compiled]
+    lines += [f"{one.method}: {one.compile_share:.0%} of its seconds went into compiling" for one in compiled]
     machines = {(row.machine, row.cores) for row in rows}
     if len(machines) > 1:
-        found.append("the rows are of different machines: " + "; ".join(f"{m}, {c} cores" for m, c in sorted(machines)))
-    return found
+        lines.append("the rows are of different machines: " + "; ".join(f"{m}, {c} cores" for m, c in sorted(machines)))
+    return lines
 
 
 def heading(rows: Sequence[Row]) -> str:
@@ -87,9 +87,9 @@ def heading(rows: Sequence[Row]) -> str:
     return f"{problem_line(rows[0].problem)}\n{', '.join(parts)}, {budget_line(rows[0].budget)}"
 
 
-def values_by_graph(rows: Sequence[Row], known: Sequence[Row] = ()) -> tuple[list[str], list[list[str]]]:
+def values_by_graph(rows: Sequence[Row], others: Sequence[Row] = ()) -> tuple[list[str], list[list[str]]]:
     """The headings and lines of a table of values, means over seeds: a line a graph, a column a method."""
-    by_method, best = by_method_and_case(rows), best_known([*rows, *known])
+    by_method, best = by_method_and_case(rows), best_known([*rows, *others])
     lines = []
     for row in {row.case: row for row in rows}.values():
         values = [mean_value(cases.get(row.case, [])) for cases in by_method.values()]
@@ -110,25 +110,25 @@ def times_table(times: Sequence[str], by_time: Sequence[Sequence[Summary]]) -> t
     """
     headings = ["method", *times, "worst", "to bound", "optimal", "won or tied", "seconds", "failed"]
     lines = []
-    for found in zip(*by_time, strict=True):
-        name, _, *rest = cells(found[-1])
+    for summaries in zip(*by_time, strict=True):
+        name, _, *rest = cells(summaries[-1])
         del rest[HEADINGS.index("won") - 2]
-        lines.append([name, *(percent(one.mean_gap) for one in found), *rest])
+        lines.append([name, *(percent(one.mean_gap) for one in summaries), *rest])
     return headings, lines
 
 
-def print_tables(rows: Sequence[Row], known: Sequence[Row] = ()) -> None:
+def print_tables(rows: Sequence[Row], others: Sequence[Row] = ()) -> None:
     """Prints the table, before it the values by graph if they are few, and after it the notes.
 
     Args:
       rows: of one problem and budget.
-      known: further rows that the best known values and bounds may come from.
+      others: further rows that the best known values and bounds may come from.
     """
-    summaries = summarise(rows, known)
+    summaries = summarise(rows, others)
     if len({row.case for row in rows}) <= _MAX_GRAPHS and len(summaries) <= _MAX_METHODS:
-        _print("Values, means over seeds", *values_by_graph(rows, known))
+        _print("Values, means over seeds", *values_by_graph(rows, others))
     _print(heading(rows), HEADINGS, [cells(summary) for summary in summaries])
-    for note in notes(rows, summaries, known):
+    for note in notes(rows, summaries, others):
         print(note)
 
 
@@ -167,17 +167,17 @@ def provenance(rows: Sequence[Row], command: str) -> str:
     return f"`{command}`; seeds {seeds}; {machines}; graphrl {versions}; {when}\n"
 
 
-def as_dict(rows: Sequence[Row], known: Sequence[Row] = ()) -> dict[str, Any]:
+def as_dict(rows: Sequence[Row], others: Sequence[Row] = ()) -> dict[str, Any]:
     """The tables for machines: bytes, seconds and fractions, null where there is none."""
-    best = best_known([*rows, *known])
-    summaries = summarise(rows, known)
+    best = best_known([*rows, *others])
+    summaries = summarise(rows, others)
     graphs = [
         {"graph": row.graph, "fingerprint": row.fingerprint, "ops": row.ops}
         | {"best": _finite(best[row.case].value), "bound": _finite(best[row.case].bound)}
         for row in {row.case: row for row in rows}.values()
     ]
     methods = [{key: _finite(item) for key, item in dataclasses.asdict(summary).items()} for summary in summaries]
-    return {"methods": methods, "graphs": graphs, "notes": notes(rows, summaries, known)}
+    return {"methods": methods, "graphs": graphs, "notes": notes(rows, summaries, others)}
 
 
 def _finite(value: Any) -> Any:

@@ -188,8 +188,8 @@ def make_runs(
     for graph in graphs:
         distinct.setdefault(fingerprint(graph), graph)
     trained = {method: digest(method, problem) for method in methods}
-    known = list(distinct.values())
-    shared: Sequence[Sizes | None] = shared_sizes(known) if budget.seconds is None else [None] * len(known)
+    once = list(distinct.values())
+    shared: Sequence[Sizes | None] = shared_sizes(once) if budget.seconds is None else [None] * len(once)
     return [
         Run(graph, content, problem, method, seed, budget, cores, warm_up, trained[method], sizes)
         for (content, graph), sizes in zip(distinct.items(), shared, strict=True)

@@ -60,19 +60,18 @@ class Summary:
 
 def best_known(rows: Iterable[Row]) -> dict[Case, Best]:
     """The best value and bound of every case of the rows."""
-    found: dict[Case, Best] = {}
+    best: dict[Case, Best] = {}
     for row in rows:
-        value, bound = found.get(row.case, Best(math.inf, 0.0))
+        value, bound = best.get(row.case, Best(math.inf, 0.0))
         if row.feasible and row.value is not None:
             value = min(value, row.value)
-        found[row.case] = Best(value, max(bound, row.bound or 0.0))
-    return found
+        best[row.case] = Best(value, max(bound, row.bound or 0.0))
+    return best
 
 
 def contradictions(rows: Iterable[Row]) -> list[Case]:
     """The cases with a value below a bound: a fault somewhere, in a method or in a bound."""
-    found = best_known(rows)
-    return [case for case, best in found.items() if below(best.value, best.bound, case[1])]
+    return [case for case, best in best_known(rows).items() if below(best.value, best.bound, case[1])]
 
 
 def gap(value: float, reference: float) -> float:
@@ -80,16 +79,16 @@ def gap(value: float, reference: float) -> float:
     return value / reference - 1 if reference > 0 else 0.0 if value <= 0 else math.inf
 
 
-def summarise(rows: Sequence[Row], known: Iterable[Row] = ()) -> list[Summary]:
+def summarise(rows: Sequence[Row], others: Iterable[Row] = ()) -> list[Summary]:
     """A summary of each method of the rows, in their order.
 
     Args:
       rows: of one comparison: every method at one budget, ideally on the same graphs and with the same seeds.
-      known: further rows that the best known values and bounds may come from.
+      others: further rows that the best known values and bounds may come from.
     """
-    best = best_known([*rows, *known])
+    best = best_known([*rows, *others])
     cells = by_method_and_case(rows)
-    means = {method: {case: _mean_value(found) for case, found in cases.items()} for method, cases in cells.items()}
+    means = {method: {case: _mean_value(some) for case, some in cases.items()} for method, cases in cells.items()}
     return [_summary(method, cells[method], means, best) for method in cells]
 
 
@@ -108,7 +107,7 @@ def improvements(rows: Sequence[Row], method: str, baseline: str) -> list[float]
     """
     cells = by_method_and_case(rows)
     ours, theirs = cells.get(method, {}), cells.get(baseline, {})
-    pairs = [(_mean_value(found), _mean_value(theirs.get(case, []))) for case, found in ours.items()]
+    pairs = [(_mean_value(some), _mean_value(theirs.get(case, []))) for case, some in ours.items()]
     return [-gap(value, base) for value, base in pairs if math.isfinite(value) and math.isfinite(base)]
 
 
@@ -126,16 +125,17 @@ def _mean_value(rows: Sequence[Row]) -> float:
 def _summary(
     method: str, cases: dict[Case, list[Row]], means: dict[str, dict[Case, float]], best: dict[Case, Best]
 ) -> Summary:
-    good = {case: found for case, rows in cases.items() if (found := [row for row in rows if row.feasible])}
-    rows = [row for found in good.values() for row in found]
-    to_best = [[gap(row.value or 0, best[case].value) for row in found] for case, found in good.items()]
-    to_bound = [_mean([gap(row.value or 0, best[case].bound) for row in found]) for case, found in good.items()]
-    others = [found for name, found in means.items() if name != method]
+    good = {case: some for case, rows in cases.items() if (some := [row for row in rows if row.feasible])}
+    rows = [row for some in good.values() for row in some]
+    to_best = [[gap(row.value or 0, best[case].value) for row in some] for case, some in good.items()]
+    to_bound = [_mean([gap(row.value or 0, best[case].bound) for row in some]) for case, some in good.items()]
+    rivals = [values for name, values in means.items() if name != method]
     wins = [
-        _rank(value, [found.get(case, math.inf) for found in others], case[1]) for case, value in means[method].items()
+        _rank(value, [values.get(case, math.inf) for values in rivals], case[1])
+        for case, value in means[method].items()
     ]
     runs = sum(map(len, cases.values()))
-    seconds = [_mean([row.seconds for row in found]) for found in good.values()]
+    seconds = [_mean([row.seconds for row in some]) for some in good.values()]
     total = sum(row.seconds for row in rows)
     return Summary(
         method=method,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from graphrl.agents import digest
-from graphrl.compare.pool import share
+from graphrl.compare.cluster import share
 from graphrl.compare.runs import Row, Run, make_runs
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph

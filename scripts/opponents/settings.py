@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from graphrl.commands.cache import keep_compiled
 from graphrl.commands.runs_bar import runs_bar
+from graphrl.compare.cluster import share
 from graphrl.compare.comparison import Comparison, compare
-from graphrl.compare.pool import share
 from graphrl.compare.report import provenance
 from graphrl.compare.runs import Row, Run, make_runs
 from graphrl.costs.problem import Problem

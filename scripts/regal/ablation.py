@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from opponents.estimates import estimate
 from opponents.settings import origin
 
 from graphrl.agents.regal.policy import Policy
+from graphrl.compare.estimates import estimate
 from graphrl.compare.report import markdown, problem_line
 from graphrl.envs.proposal.coding import coding
 from graphrl.graphs.graph import ComputationGraph

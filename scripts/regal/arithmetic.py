@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from opponents.estimates import Estimate, estimate
 
+from graphrl.compare.estimates import Estimate, estimate
 from graphrl.compare.runs import Case, Row
 from graphrl.compare.table import TIE, Best
 

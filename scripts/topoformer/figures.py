@@ -7,8 +7,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 from opponents.entrants import Found
-from opponents.estimates import Estimate, estimate
 
+from graphrl.compare.estimates import Estimate, estimate
 from graphrl.compare.runs import Row
 from graphrl.compare.table import improvements
 from graphrl.plan.plot import DPI

@@ -5,10 +5,6 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
-# two-sided 95% quantiles of Student's t by degrees of freedom, from 1 on
-_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
-_NORMAL = 1.960
-
 
 class Estimate(NamedTuple):
     """A mean, and half of its 95% interval; None of a single value."""
@@ -25,11 +21,12 @@ class Estimate(NamedTuple):
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """Of one value a seed or graph; NaN of none."""
+    """Of one value a seed or graph, its interval by Student's t; NaN of none."""
+    from scipy.stats import t  # takes a second to import, so only where it is needed
+
     if not values:
         return Estimate(math.nan, None)
     mean, freedom = math.fsum(values) / len(values), len(values) - 1
     if freedom == 0:
         return Estimate(mean, None)
-    quantile = _T[freedom - 1] if freedom <= len(_T) else _NORMAL
-    return Estimate(mean, quantile * statistics.stdev(values) / math.sqrt(len(values)))
+    return Estimate(mean, float(t.ppf(0.975, freedom)) * statistics.stdev(values) / math.sqrt(len(values)))

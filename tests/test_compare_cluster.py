@@ -1,0 +1,152 @@
+"""Comparisons in several processes: a local cluster of Dask, and one that was started by hand."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from comparison_runs import runs_of
+from dying_workers import die_of_diamonds
+
+import graphrl
+from graphrl.bench.machine import cores
+from graphrl.cli import main
+from graphrl.compare.cluster import execute_all, share, survey
+from graphrl.compare.comparison import Comparison, compare
+from graphrl.compare.runs import Row, Run
+from graphrl.errors import GraphrlError, ProblemError
+
+PACKAGE, TESTS = Path(graphrl.__file__).parents[1], Path(__file__).parent
+DASK = [sys.executable, "-m"]
+
+
+def without_times(row: Row) -> Row:
+    """What does not depend on the clock."""
+    curve = tuple((0.0, evaluations, value) for _, evaluations, value in row.curve)
+    return dataclasses.replace(row, seconds=0.0, compile_seconds=0.0, date="", curve=curve)
+
+
+def check_that_only_diamonds_died(comparison: Comparison, runs: Sequence[Run], told: str) -> None:
+    """Of list scheduling; everything else is as one process gives it."""
+    for row, other in zip(comparison.rows, compare(runs).rows, strict=True):
+        if row.graph == "diamond" and row.method == "list":
+            assert (row.error or "").startswith(f"the process that ran it died{told}")
+        else:
+            assert without_times(row) == without_times(other)
+
+
+@pytest.mark.skipif(cores() < 2, reason="one core")
+def test_processes_give_the_same_rows() -> None:
+    environment = dict(os.environ)
+    runs = runs_of("given", "list", "no-such-method", seeds=2)
+    comparison = compare(runs, processes=2, prepare=die_of_diamonds)
+    assert comparison.new == 12
+    check_that_only_diamonds_died(comparison, runs, " (signal 9, Killed)")
+    assert "unknown method" in (comparison.rows[-1].error or "")
+    assert dict(os.environ) == environment
+
+
+def test_processes_are_at_most_the_cores() -> None:
+    assert share(1) == cores()
+    with pytest.raises(ProblemError, match="processes is 0: must be from 1"):
+        share(0)
+    with pytest.raises(ProblemError, match="cores of this machine"):
+        list(execute_all(runs_of("given"), 100_000))
+
+
+@contextlib.contextmanager
+def started(folder: Path, *command: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process of Dask for the length of a `with`; what it says is in the folder."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(PACKAGE), str(TESTS)))}
+    with (folder / f"{command[0]}.log").open("ab") as log:
+        process = subprocess.Popen([*DASK, *command], cwd=folder, env=environment, stdout=log, stderr=log)
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def scheduler(tmp_path: Path) -> Iterator[str]:
+    """The address of a cluster's scheduler, without any workers yet."""
+    file = tmp_path / "scheduler.json"
+    options = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(file)]
+    with started(tmp_path, "distributed.cli.dask_scheduler", *options) as process:
+        while not file.exists() or not file.read_text():
+            assert process.poll() is None
+            time.sleep(0.05)
+        yield json.loads(file.read_text())["address"]
+
+
+@contextlib.contextmanager
+def workers(folder: Path, address: str, *options: str) -> Iterator[None]:
+    """Two workers of a cluster, by hand."""
+    command = ["distributed.cli.dask_worker", address, "--nthreads", "1", "--no-dashboard", *options]
+    with started(folder, *command), started(folder, *command):
+        deadline = time.monotonic() + 60
+        while True:
+            with contextlib.suppress(GraphrlError):
+                if survey(address)[0] == 2:
+                    break
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        yield
+
+
+def test_a_cluster_of_two_workers_gives_what_one_process_gives(
+    tmp_path: Path, scheduler: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [
+        "compare",
+        "layered:20x3",
+        "regal-like:12x2",
+        "--methods",
+        "list,local-search,random",
+        "--evaluations",
+        "200",
+    ]
+    command += ["--devices", "2", "--objective", "makespan", "--seeds", "2", "--json"]
+    tables = []
+    with workers(tmp_path, scheduler, "--no-nanny"):
+        for name, options in (("one", []), ("two", ["--cluster", scheduler])):
+            assert main([*command, "--output", str(tmp_path / f"{name}.jsonl"), *options]) == 0
+            tables.append(json.loads(capsys.readouterr().out))
+    assert tables[1]["made"] == 5 * 3 * 2
+    for table in tables:
+        del table["written"]
+        for method in table["methods"]:
+            del method["seconds"], method["compile_share"]
+    assert tables[0] == tables[1]
+
+
+def test_a_worker_that_dies_costs_its_run_and_one_that_joins_takes_over(tmp_path: Path, scheduler: str) -> None:
+    runs = runs_of("given", "list", seeds=2)
+    with workers(tmp_path, scheduler, "--nanny"):
+        assert survey(scheduler) == (2, cores())
+        comparison = compare(runs, cluster=scheduler, prepare=die_of_diamonds)
+    assert comparison.new == 8
+    check_that_only_diamonds_died(comparison, runs, "")
+
+
+def test_a_cluster_that_is_not_there_is_one_line(
+    model: str, scheduler: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("graphrl.compare.cluster._CONNECT_SECONDS", 0.5)
+    for address, fault in (
+        ("tcp://127.0.0.1:9", "no Dask scheduler answers at tcp://127.0.0.1:9: "),
+        ("nowhere", "no Dask scheduler answers at nowhere: "),
+        (scheduler, f"the cluster at {scheduler} has no workers: start some"),
+    ):
+        assert main(["compare", model, "--methods", "list", "--cluster", address]) == 1
+        out, err = capsys.readouterr()
+        assert (out, err.count("\n")) == ("", 1)
+        assert err.startswith(f"graphrl: error: {fault}")
+    assert main(["compare", model, "--methods", "list", "--cluster", scheduler, "--processes", "2"]) == 2
+    assert "--processes does not go with --cluster" in capsys.readouterr().err
