@@ -13,7 +13,7 @@ def escaped(line: str) -> str:
 
 
 def prepared(lines: list[str]) -> list[str]:
-    """A docstring as reStructuredText: blocks set off by four spaces stay as they are, as tables do; lists stand apart."""
+    """A docstring as reStructuredText. Tables and blocks set off by four spaces stay as they are; lists stand apart."""
     out: list[str] = []
     literal = False
     for line, before in zip(lines, ["", *lines], strict=False):
