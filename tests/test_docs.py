@@ -39,7 +39,7 @@ def blocks(path: Path, language: str) -> list[str]:
 def commands() -> list[str]:
     """Every command of the pages and of the tables of results, once."""
     lines = [line for path in PAGES for code in blocks(path, "shell") for line in code.splitlines()]
-    heads = [re.findall(r"^Command: .*", TEXTS[path], re.MULTILINE)[0].split(" Seed: ")[0] for path in RESULTS]
+    heads = [re.findall(r"^Command: .*", TEXTS[path], re.MULTILINE)[0].split(" Seed")[0] for path in RESULTS]
     spans = [span for head in heads for span in re.findall(r"`([^`]+)`", head) if not span.startswith("-")]
     words = [shlex.split(line, comments=True) for line in [*lines, *spans]]
     return list(dict.fromkeys(shlex.join(command) for command in words if command))
@@ -170,7 +170,7 @@ def test_results_say_where_they_come_from(path: Path) -> None:
     title, empty, head, _, *rest = TEXTS[path].splitlines()
     assert title.startswith("# ")
     assert empty == ""
-    assert re.match(r"Command: .*`.+ Seed: .+\. Hardware: .+\. Date: \d{4}-\d\d-\d\d\.$", head)
+    assert re.match(r"Command: .*`.+ Seeds?: .+\. Hardware: .+\. Date: \d{4}-\d\d-\d\d( to .+)?\.$", head)
     assert any(line.startswith("| ") for line in rest)
     assert any(f"results/{path.name}" in TEXTS[page] for page in PAGES), "no page shows it"
 
