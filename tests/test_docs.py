@@ -17,6 +17,7 @@ import onnx_models
 import pytest
 
 from graphrl.cli import main
+from graphrl.methods import find_solver
 from graphrl.xla.hook import available
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -99,6 +100,12 @@ def test_commands_are_ones(command: str) -> None:
 def test_settings_of_training_are_ones(command: str) -> None:
     """Settings are listed in place of a training."""
     assert main([*shlex.split(command)[1:], "--settings"]) == 0
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if re.match(r"graphrl (optimize|compare) .*--methods? ", c)])
+def test_methods_are_ones(command: str) -> None:
+    for method in re.findall(r"--methods? (\S+)", command)[0].split(","):
+        find_solver(method)
 
 
 CHEAP = [c for c in COMMANDS if re.match(r"graphrl (optimize|compare|convert) (?!MODEL|zoo:)", c)]

@@ -39,6 +39,8 @@ def _margin(lines: list[str]) -> int:
 def prepare(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     """Changes a docstring in place, before napoleon reads its sections."""
     lines[:] = prepared(lines)
+    if what in ("attribute", "data", "property"):  # or napoleon takes what stands before a colon for its type
+        lines.insert(0, "")
 
 
 def setup(app: Any) -> dict[str, bool]:
