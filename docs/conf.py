@@ -11,7 +11,6 @@ sys.path.insert(0, str(DOCS / "_ext"))
 project = "graphrl"
 author = "the graphrl authors"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "docstrings", "sphinx.ext.napoleon", "methods_table"]
-exclude_patterns = ["results/*"]  # they are parts of the pages of their systems
 suppress_warnings = ["misc.highlighting_failure"]  # notebooks call commands over several lines
 
 myst_heading_anchors = 3
@@ -19,6 +18,7 @@ nb_execution_mode = "off"  # tests/test_notebooks.py runs them; here their store
 
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True}
+napoleon_use_ivar = True  # fields as one list
 
 html_theme = "sphinx_book_theme"
 html_title = "graphrl"
