@@ -9,6 +9,7 @@ import numpy as np
 from graphrl.costs import exact
 from graphrl.costs.device.decisions import Decisions
 from graphrl.costs.device.evaluate import Costs, evaluate
+from graphrl.costs.device.problem import DeviceProblem
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.padding import PaddedGraph, Sizes, sizes
@@ -27,10 +28,12 @@ def problem_name(problem: Problem) -> str:
     return f"{problem.transfer}-{problem.devices}"
 
 
-@functools.cache
+_evaluate = jax.jit(evaluate, static_argnames=("makespan", "memory", "form"))
+
+
 def compiled(problem: Problem, form: str = "auto") -> Callable[..., Costs]:
     """`evaluate`, jitted."""
-    return jax.jit(functools.partial(evaluate, problem=problem, form=form))  # type: ignore[arg-type]
+    return functools.partial(_evaluate, problem=DeviceProblem.of(problem), form=form)
 
 
 def random_graph(rng: np.random.Generator, max_ops: int = 20) -> ComputationGraph:

@@ -37,10 +37,8 @@ class Needs:
 def _least_bytes(graph: ComputationGraph, buffers: Buffers, devices: int) -> np.ndarray:
     a = graph.arrays
     least = np.where(a.alias == EXTERNAL, 0, a.tensor_bytes)
-    rank = np.empty(a.num_ops, np.int64)
-    rank[a.topological] = np.arange(a.num_ops)
     sharing = np.flatnonzero((a.alias >= 0) | (a.reuses >= 0))
-    for tensor in sharing[np.argsort(rank[a.producer[sharing]], kind="stable")].tolist():
+    for tensor in sharing[np.argsort(a.rank[a.producer[sharing]], kind="stable")].tolist():
         if a.alias[tensor] >= 0 and devices == 1:  # no copies
             least[tensor] = least[a.alias[tensor]]
         else:

@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from graphrl.costs.exact.memory import memory_changes
-from graphrl.costs.exact.routes import Routes, grouped
+from graphrl.costs.exact.routes import Routes
 from graphrl.costs.problem import Problem, Transfer
 from graphrl.errors import PlanError
 from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.topology import grouped
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -21,9 +21,10 @@ Memory rules, per device, along the order:
 
 import numpy as np
 
-from graphrl.costs.exact.routes import Routes, grouped
+from graphrl.costs.exact.routes import Routes
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import EXTERNAL, ComputationGraph
+from graphrl.graphs.topology import grouped
 
 
 class Buffers:
@@ -33,10 +34,8 @@ class Buffers:
         a = graph.arrays
         t = a.num_tensors
         self.of = np.arange(t + len(routes.transfers))  # [instances] the buffer of each
-        rank = np.empty(a.num_ops, np.int64)
-        rank[a.topological] = np.arange(a.num_ops)
         aliases = np.flatnonzero(a.alias >= 0)
-        for tensor in aliases[np.argsort(rank[a.producer[aliases]], kind="stable")].tolist():
+        for tensor in aliases[np.argsort(a.rank[a.producer[aliases]], kind="stable")].tolist():
             source = routes.instance(int(a.alias[tensor]), int(routes.home[tensor]), problem.devices)
             self.of[tensor] = self.of[source]
         self.allocates = (a.alias < 0).tolist()  # [t]

@@ -56,14 +56,6 @@ def _checked_placement(graph: ComputationGraph, problem: Problem, placement: Arr
     return array.astype(np.int64)
 
 
-def grouped(keys: np.ndarray, values: np.ndarray, size: int) -> list[list[int]]:
-    """Values by key, each group in the given order."""
-    by_key = np.argsort(keys, kind="stable")
-    bounds = np.searchsorted(keys[by_key], np.arange(size + 1)).tolist()
-    flat = values[by_key].tolist()
-    return [flat[bounds[i] : bounds[i + 1]] for i in range(size)]
-
-
 def needed_transfers(graph: ComputationGraph, problem: Problem, placement: ArrayLike) -> np.ndarray:
     """Node ids of the transfers that a placement `[n]` implies: `int64`, ascending.
 

@@ -6,9 +6,10 @@
 import numpy as np
 
 from graphrl.costs.exact.memory import Buffers
-from graphrl.costs.exact.routes import Routes, grouped
+from graphrl.costs.exact.routes import Routes
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.topology import grouped
 
 
 class MemoryWalk:
