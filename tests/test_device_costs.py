@@ -31,7 +31,7 @@ from worked_example import TINY
 from graphrl.costs import exact
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.device.decisions import Decisions, from_genes, num_genes, to_genes
-from graphrl.costs.device.evaluate import Costs, evaluate
+from graphrl.costs.device.evaluate import DeviceCosts, evaluate
 from graphrl.costs.device.fitness import fitness
 from graphrl.costs.device.problem import DeviceProblem
 from graphrl.costs.problem import Problem
@@ -204,7 +204,7 @@ def test_a_batch_equals_a_loop_and_a_vmap() -> None:
     decisions = random_decisions(rng, GRAPHS, LANES, problem.devices)
     batch = compiled(problem)(padded, decisions)
 
-    def one(graph: PaddedGraph, decisions: Decisions) -> Costs:
+    def one(graph: PaddedGraph, decisions: Decisions) -> DeviceCosts:
         # the number of steps depends on what else is in a batch, the steps that run a node do not
         return evaluate(graph, decisions, DeviceProblem.of(problem))._replace(events=jax.numpy.int32(0))
 

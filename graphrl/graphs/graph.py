@@ -159,7 +159,7 @@ class GraphArrays:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ComputationGraph:
-    """A checked directed acyclic graph of ops (DESIGN.md 2).
+    """A checked directed acyclic graph of ops; the package's text has the rules.
 
     Attributes:
       name: of the graph.
@@ -168,7 +168,7 @@ class ComputationGraph:
       outputs: names of the tensors that stay in memory to the end.
 
     Raises:
-      GraphError: on construction, one line that names the fault, if a rule of DESIGN.md 2 is broken.
+      GraphError: on construction, one line that names the fault, if a rule is broken.
     """
 
     name: str

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from graphrl.costs.exact.memory import Buffers, memory_changes
+from graphrl.costs.exact.memory import SharedBuffers, memory_changes
 from graphrl.costs.exact.routes import Routes
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
@@ -36,7 +36,7 @@ class Flow:
         n = a.num_ops
         self.graph, self.num_ops = graph, n
         self.routes = Routes(graph, Problem(), np.zeros(n, np.int64))
-        buffers = Buffers(graph, Problem(), self.routes)
+        buffers = SharedBuffers(graph, Problem(), self.routes)
         self.topological = a.topological.tolist()
         self.predecessors, self.successors = a.predecessors, a.successors
         self.after = grouped(a.control_target, a.control_source, n)

@@ -23,7 +23,7 @@ Form = Literal["auto", "rows", "dense"]
 DENSE_OPS = 1024  # up to here a GPU's dense steps are faster than the few more kernels of a step by rows
 
 
-class Costs(NamedTuple):
+class DeviceCosts(NamedTuple):
     """Costs of p candidate solutions of each of g graphs, in the graph's units (see `PaddedGraph`)."""
 
     makespan: jax.Array  # [g, p] float32, second units; 0 if not asked for
@@ -48,7 +48,7 @@ def evaluate(
     makespan: bool = True,
     memory: bool = True,
     form: Form = "auto",
-) -> Costs:
+) -> DeviceCosts:
     """Decodes and costs a population on a batch of graphs.
 
     Args:
@@ -64,14 +64,14 @@ def evaluate(
     durations = node_seconds(graph, problem) if makespan else None
     lanes = implied(graph, decisions, problem.devices)
 
-    def costs(decoder: Callable[..., Schedule]) -> Callable[[], Costs]:
-        def costed() -> Costs:
+    def costs(decoder: Callable[..., Schedule]) -> Callable[[], DeviceCosts]:
+        def costed() -> DeviceCosts:
             events, latest = decoder(graph, lanes, problem.devices, problem.transfer, durations)
             peak = jnp.zeros((problem.devices, g, p), jnp.float32)
             if memory:
                 peak = peak_memory(graph, lanes, events, problem.devices, resident_weights=problem.resident_weights)
             events = events if form != "auto" else _lengthened(events, graph.sizes, problem.devices)
-            return Costs(latest.reshape(g, p), peak, events.reshape(-1, g, p))
+            return DeviceCosts(latest.reshape(g, p), peak, events.reshape(-1, g, p))
 
         return costed
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from graphrl.costs.device.decisions import Decisions
-from graphrl.costs.device.evaluate import Costs, evaluate
+from graphrl.costs.device.evaluate import DeviceCosts, evaluate
 from graphrl.costs.device.problem import DeviceProblem
 from graphrl.costs.problem import Problem
 from graphrl.graphs.padding import PaddedGraph
@@ -19,7 +19,7 @@ def fitness(graph: PaddedGraph, decisions: Decisions, problem: DeviceProblem) ->
     return ranked(graph, measured(graph, decisions, problem), problem)
 
 
-def measured(graph: PaddedGraph, decisions: Decisions, problem: DeviceProblem) -> Costs:
+def measured(graph: PaddedGraph, decisions: Decisions, problem: DeviceProblem) -> DeviceCosts:
     """The costs that matter to the objective; the others are 0."""
     makespan = problem.objective == "makespan"
     return evaluate(
@@ -27,7 +27,7 @@ def measured(graph: PaddedGraph, decisions: Decisions, problem: DeviceProblem) -
     )
 
 
-def ranked(graph: PaddedGraph, costs: Costs, problem: DeviceProblem) -> jax.Array:
+def ranked(graph: PaddedGraph, costs: DeviceCosts, problem: DeviceProblem) -> jax.Array:
     """One number for costs, `[g, p]` float32, in the graph's units.
 
     The objective itself or, under a memory limit, -1 / makespan where the solution fits, and else the bytes by which

@@ -1,4 +1,4 @@
-"""How tensors reach their consumers under a placement: the transfers, and who waits for whom (DESIGN.md 3)."""
+"""How tensors reach their consumers under a placement: the transfers, and who waits for whom."""
 
 import numpy as np
 from numpy.typing import ArrayLike

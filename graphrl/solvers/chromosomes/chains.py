@@ -17,7 +17,7 @@ from jax import lax
 
 from graphrl.costs import exact
 from graphrl.costs.device.decisions import num_genes, to_genes
-from graphrl.costs.device.evaluate import Costs
+from graphrl.costs.device.evaluate import DeviceCosts
 from graphrl.costs.device.fitness import measured, ranked
 from graphrl.costs.device.problem import DeviceProblem
 from graphrl.costs.problem import Problem
@@ -109,7 +109,7 @@ def _seeds(chains: Chains) -> jax.Array:
     return jax.random.bits(jax.random.fold_in(chains.key, chains.step), (1, 2))
 
 
-def _energy(graph: PaddedGraph, costs: Costs, problem: DeviceProblem) -> jax.Array:
+def _energy(graph: PaddedGraph, costs: DeviceCosts, problem: DeviceProblem) -> jax.Array:
     """What the chains walk on: `[p]` float32."""
     if problem.objective == "peak_memory":
         return jnp.log(jnp.maximum(costs.peak_memory.max(0)[0], _LEAST))
