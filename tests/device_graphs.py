@@ -8,7 +8,8 @@ import numpy as np
 
 from graphrl.costs import exact
 from graphrl.costs.device.decisions import Decisions
-from graphrl.costs.device.evaluate import Costs, evaluate
+from graphrl.costs.device.evaluate import DeviceCosts, evaluate
+from graphrl.costs.device.problem import DeviceProblem
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.padding import PaddedGraph, Sizes, sizes
@@ -27,10 +28,12 @@ def problem_name(problem: Problem) -> str:
     return f"{problem.transfer}-{problem.devices}"
 
 
-@functools.cache
-def compiled(problem: Problem, form: str = "auto") -> Callable[..., Costs]:
+_evaluate = jax.jit(evaluate, static_argnames=("makespan", "memory", "form"))
+
+
+def compiled(problem: Problem, form: str = "auto") -> Callable[..., DeviceCosts]:
     """`evaluate`, jitted."""
-    return jax.jit(functools.partial(evaluate, problem=problem, form=form))  # type: ignore[arg-type]
+    return functools.partial(_evaluate, problem=DeviceProblem.of(problem), form=form)
 
 
 def random_graph(rng: np.random.Generator, max_ops: int = 20) -> ComputationGraph:
@@ -147,7 +150,7 @@ def host_order(events: np.ndarray, graph: ComputationGraph, devices: int, ops: i
     return np.where(node < ops, node, graph.arrays.num_ops + tensor * devices + device)
 
 
-def check(graph: ComputationGraph, costs: Costs, padded: PaddedGraph, at: tuple[int, int], want: tuple) -> None:
+def check(graph: ComputationGraph, costs: DeviceCosts, padded: PaddedGraph, at: tuple[int, int], want: tuple) -> None:
     """Holds one lane of device costs against the host's; `want` is problem, placement, op keys and transfer keys."""
     problem, placement, op_keys, transfer_keys = want
     order = exact.decode(graph, problem, placement, op_keys, transfer_keys)

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_graphs import graphs, plans, problems
 
-from graphrl.costs import bounds, exact
-from graphrl.costs.bounds import lower_bound
+from graphrl.costs import exact
+from graphrl.costs.bounds import lower, lower_bound
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+from graphrl.optimize import optimize
 
 
 @given(st.data())
@@ -60,7 +61,7 @@ def test_bounds_against_all_plans_of_tiny_graphs(graph: ComputationGraph, device
 def test_a_sample_of_the_ops_gives_no_more_than_all(graph: ComputationGraph, problem: Problem) -> None:
     full = lower_bound(graph, problem)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bounds, "PAIRS", 4 * len(graph.ops))
+        patch.setattr(lower, "PAIRS", 4 * len(graph.ops))
         assert lower_bound(graph, problem) <= full
 
 
@@ -129,6 +130,33 @@ def test_makespan_bound_sees_heads_and_tails() -> None:
     graph = ComputationGraph("bow", (op("first", outputs=(Tensor("s"),)), *middle, last))
     assert lower_bound(graph, Problem("makespan", devices=2)) == 5
     assert lower_bound(graph, Problem("makespan", devices=64)) == 3
+
+
+@pytest.mark.parametrize(
+    ("problem", "runtime", "bound"),
+    [
+        (Problem("makespan", 2, "free"), 1.0, 2.0),
+        (Problem("makespan", 2, "link", latency=3.0, bandwidth=0.5), 1.0, 2.0),
+        (Problem("makespan", 2, "free", latency=0.25), 1.0, 1.5),
+        (Problem("makespan", 2, "free", bandwidth=3.0), 1.0, 1.5),
+        (Problem("makespan", 2, "free"), 0.5, 0.75),
+    ],
+)
+def test_a_makespan_of_whole_seconds_is_bounded_by_a_whole_number(
+    problem: Problem, runtime: float, bound: float
+) -> None:
+    graph = ComputationGraph(
+        "three",
+        (op("a", outputs=(Tensor("x", 1),), runtime=runtime), op("b", runtime=runtime), op("c", runtime=runtime)),
+    )
+    assert lower_bound(graph, problem) == bound
+
+
+def test_auto_stops_at_an_optimum_between_the_bound_and_its_next_whole_number() -> None:
+    graph = ComputationGraph("three", tuple(op(name) for name in "abc"))
+    plan = optimize(graph, objective="makespan", devices=2, transfer="free", seconds=60)
+    assert (plan.value, plan.gap) == (2.0, 0.0)
+    assert plan.seconds < 30
 
 
 def test_sums_that_do_not_come_out_even_stay_below_every_order() -> None:

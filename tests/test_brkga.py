@@ -13,6 +13,7 @@ from graphrl.costs import exact
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.device.decisions import Decisions, from_genes, num_genes, to_genes
 from graphrl.costs.device.fitness import fitness
+from graphrl.costs.device.problem import DeviceProblem
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.padding import PaddedGraph, Sizes, pad_batch
@@ -27,11 +28,12 @@ from graphrl.solvers.rules.list_scheduling import schedule
 
 PROBLEM = Problem("makespan", 2, "rendezvous")
 MEMORY = Problem("peak_memory", 2, "free")
+MAKESPAN_TASK, MEMORY_TASK = DeviceProblem.of(PROBLEM), DeviceProblem.of(MEMORY)
 SMALL = brkga.Parameters(population=12, elites=3, mutants=2)
 
-_init = jax.jit(brkga.init, static_argnames=("problem", "parameters"))
-_evolve = jax.jit(brkga.evolve, static_argnames=("problem", "parameters", "generations"))
-_fitness = jax.jit(fitness, static_argnames=("problem",))
+_init = jax.jit(brkga.init, static_argnames=("parameters",))
+_evolve = jax.jit(brkga.evolve, static_argnames=("parameters", "generations"))
+_fitness = jax.jit(fitness)
 
 
 @functools.cache
@@ -45,12 +47,12 @@ def keys(count: int = 2, seed: int = 0) -> jax.Array:
 
 def test_a_generation_keeps_the_best_and_makes_children_of_an_elite_and_another_parent() -> None:
     graph = batch()
-    state = _init(keys(), graph, PROBLEM, SMALL)
+    state = _init(keys(), graph, MAKESPAN_TASK, SMALL)
     for _ in range(3):
-        values = np.asarray(_fitness(graph, from_genes(state.offspring, graph.sizes, 2), PROBLEM))
+        values = np.asarray(_fitness(graph, from_genes(state.offspring, graph.sizes, 2), MAKESPAN_TASK))
         population = np.concatenate([state.elites, state.offspring], -1)
         known = np.concatenate([state.elite_fitness, values], -1)
-        after = _evolve(state, graph, PROBLEM, SMALL, 1)
+        after = _evolve(state, graph, MAKESPAN_TASK, SMALL, 1)
         for g in range(2):
             rank = np.argsort(known[g], kind="stable")
             np.testing.assert_array_equal(after.elites[:, g], population[:, g, rank[:3]])
@@ -68,7 +70,7 @@ def test_a_generation_keeps_the_best_and_makes_children_of_an_elite_and_another_
 
 def test_genes_come_from_the_elite_parent_with_the_bias() -> None:
     parameters = brkga.Parameters(population=102, elites=2, mutants=0, elite_bias=0.8)
-    state = _init(keys(1), batch(1), PROBLEM, parameters)
+    state = _init(keys(1), batch(1), MAKESPAN_TASK, parameters)
     p = parameters.population
     rank = np.asarray(state.draw.parents)[:, 0] % p
     share = (rank < parameters.elites).mean()
@@ -79,20 +81,20 @@ def test_genes_come_from_the_elite_parent_with_the_bias() -> None:
 
 def test_how_a_run_is_cut_into_calls_changes_nothing() -> None:
     graph = batch()
-    whole = _evolve(_init(keys(), graph, MEMORY, SMALL), graph, MEMORY, SMALL, 6)
-    parts = _init(keys(), graph, MEMORY, SMALL)
+    whole = _evolve(_init(keys(), graph, MEMORY_TASK, SMALL), graph, MEMORY_TASK, SMALL, 6)
+    parts = _init(keys(), graph, MEMORY_TASK, SMALL)
     for generations in (1, 2, 3):
-        parts = _evolve(parts, graph, MEMORY, SMALL, generations)
+        parts = _evolve(parts, graph, MEMORY_TASK, SMALL, generations)
     for a, b in zip(jax.tree.leaves(whole._replace(keys=0)), jax.tree.leaves(parts._replace(keys=0)), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
 def test_the_best_never_gets_worse_and_no_random_word_repeats() -> None:
     graph = batch()
-    state = _init(keys(), graph, MEMORY, SMALL)
+    state = _init(keys(), graph, MEMORY_TASK, SMALL)
     seen, last = set(), np.full(2, np.inf)
     for _ in range(5):
-        state = _evolve(state, graph, MEMORY, SMALL, 1)
+        state = _evolve(state, graph, MEMORY_TASK, SMALL, 1)
         assert np.all(np.asarray(state.elite_fitness[:, 0]) <= last)
         last = np.asarray(state.elite_fitness[:, 0])
         seen.update(np.asarray(state.draw.mutants).ravel().tolist())
@@ -136,14 +138,14 @@ def test_uniform_proposals_search_as_well_as_none_and_narrow_ones_stay_where_the
     graph = batch(1)
     k = num_genes(SIZES, 2)
     alpha, beta = np.full((k, 1), 800.0, np.float32), np.full((k, 1), 200.0, np.float32)
-    state = _init(keys(1), graph, MEMORY, SMALL, beta_table(jnp.asarray(alpha), jnp.asarray(beta)))
+    state = _init(keys(1), graph, MEMORY_TASK, SMALL, beta_table(jnp.asarray(alpha), jnp.asarray(beta)))
     sampled = np.concatenate([state.offspring, state.draw.mutants], -1)
     assert np.all(np.abs(sampled - 0.8) < 0.1)
     assert abs(sampled.mean() - 0.8) < 0.002
-    uniform = _init(keys(1), graph, MEMORY, SMALL, shared_betas([(2.0, 3.0)], 0, k, 1))
-    np.testing.assert_array_equal(uniform.offspring, _init(keys(1), graph, MEMORY, SMALL).offspring)
+    uniform = _init(keys(1), graph, MEMORY_TASK, SMALL, shared_betas([(2.0, 3.0)], 0, k, 1))
+    np.testing.assert_array_equal(uniform.offspring, _init(keys(1), graph, MEMORY_TASK, SMALL).offspring)
     ones = jnp.ones((k, 1), jnp.float32)
-    state = _init(keys(1), graph, MEMORY, SMALL, beta_table(ones, ones))
+    state = _init(keys(1), graph, MEMORY_TASK, SMALL, beta_table(ones, ones))
     assert abs(float(state.offspring.mean()) - 0.5) < 0.02
 
 
@@ -155,9 +157,9 @@ def test_known_solutions_start_the_first_population() -> None:
     np.testing.assert_array_equal(again, placement)
     np.testing.assert_array_equal(order_again, order)
     initial = jnp.asarray(genes)[:, None, None]
-    state = _init(keys(1), batch(1), problem, SMALL, None, initial)
+    state = _init(keys(1), batch(1), MAKESPAN_TASK, SMALL, None, initial)
     np.testing.assert_array_equal(state.offspring[:, 0, 0], genes)
-    best = brkga.best(_evolve(state, batch(1), problem, SMALL, 1))[1]
+    best = brkga.best(_evolve(state, batch(1), MAKESPAN_TASK, SMALL, 1))[1]
     makespan = exact.evaluate(graph, problem, placement, order).makespan
     assert float(best[0]) * float(batch(1).second_unit[0]) <= makespan * (1 + 1e-6)
 

@@ -21,6 +21,7 @@ from graphrl.costs.device.decisions import Decisions
 from graphrl.costs.device.decode import schedule
 from graphrl.costs.device.evaluate import evaluate, node_seconds
 from graphrl.costs.device.lanes import implied
+from graphrl.costs.device.problem import DeviceProblem
 from graphrl.costs.device.tables import slot_layout
 from graphrl.costs.problem import Problem
 from graphrl.graphs.padding import PaddedGraph, Sizes, pad_batch
@@ -103,7 +104,7 @@ def padded(graphs: int = GRAPHS) -> PaddedGraph:
 
 def compile_evaluate(problem: Problem, form: str, **options: bool) -> Module:
     decisions = random_decisions(np.random.default_rng(0), GRAPHS, LANES, problem.devices, SIZES)
-    jitted = jax.jit(functools.partial(evaluate, problem=problem, form=form, **options))  # type: ignore[arg-type]
+    jitted = jax.jit(functools.partial(evaluate, problem=DeviceProblem.of(problem), form=form, **options))  # type: ignore[arg-type]
     return Module(jitted.lower(padded(), decisions).compile())
 
 
@@ -124,11 +125,11 @@ def test_a_step_writes_its_state_in_place(transfer: str, devices: int, makespan:
 
 @pytest.mark.parametrize("objective", ["peak_memory", "makespan"])
 def test_a_step_writes_its_state_in_place_inside_brkga(objective: str) -> None:
-    problem = Problem(objective, devices=2, transfer="free")  # type: ignore[arg-type]
+    problem = DeviceProblem.of(Problem(objective, devices=2, transfer="free"))  # type: ignore[arg-type]
     parameters = brkga.Parameters(population=LANES + 5, elites=5, mutants=5)
     graph = padded()
     state = brkga.init(jax.random.split(jax.random.key(0), GRAPHS), graph, problem, parameters)
-    evolve = jax.jit(brkga.evolve, static_argnames=("problem", "parameters", "generations"))
+    evolve = jax.jit(brkga.evolve, static_argnames=("parameters", "generations"))
     module = Module(evolve.lower(state, graph, problem, parameters, 4).compile())
     assert module.made_anew(the_decoding_loop(module), BLOCKS * L) == []
 
@@ -174,7 +175,7 @@ def test_the_dense_form_has_static_trip_counts() -> None:
 
 @pytest.mark.parametrize("fixed_trips", [True, False])
 def test_rows_with_fixed_trips_have_a_static_trip_count(fixed_trips: bool) -> None:
-    problem = Problem(devices=2)
+    problem = DeviceProblem.of(Problem(devices=2))
 
     @jax.jit
     def decoded(graph: PaddedGraph, decisions: Decisions) -> jax.Array:

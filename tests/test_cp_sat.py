@@ -15,10 +15,11 @@ from search_graphs import random_dag
 
 from graphrl.costs import exact
 from graphrl.costs.bounds import lower_bound
-from graphrl.costs.exact.routes import Routes, grouped
+from graphrl.costs.exact.routes import Routes
 from graphrl.costs.problem import Problem
 from graphrl.errors import PlanError, ProblemError
 from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.topology import grouped
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Interrupted
 from graphrl.solvers.exact.cp_sat import solver

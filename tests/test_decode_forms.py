@@ -1,7 +1,9 @@
 """The two forms of the decoder, rows (for CPUs) and dense (for GPUs and TPUs), give the same orders and times."""
 
+import dataclasses
 import functools
 import itertools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +16,8 @@ from hypothesis import strategies as st
 from graphrl.costs.device import decode, decode_dense, evaluate
 from graphrl.costs.device.decisions import Decisions
 from graphrl.costs.device.lanes import implied, node_count
+from graphrl.costs.device.problem import DeviceProblem
+from graphrl.costs.device.tables import num_events, slot_layout
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.padding import PaddedGraph, Sizes, pad_batch
@@ -62,7 +66,7 @@ def test_rows_with_fixed_trips_give_the_same() -> None:
     @functools.partial(jax.jit, static_argnames="fixed_trips")
     def schedule(graph: PaddedGraph, decisions: Decisions, fixed_trips: bool) -> decode.Schedule:
         lanes = implied(graph, decisions, problem.devices)
-        durations = evaluate.node_seconds(graph, problem)
+        durations = evaluate.node_seconds(graph, DeviceProblem.of(problem))
         return decode.schedule(graph, lanes, problem.devices, problem.transfer, durations, fixed_trips=fixed_trips)
 
     few, all_steps = schedule(padded, decisions, False), schedule(padded, decisions, True)
@@ -93,28 +97,30 @@ def test_an_op_may_read_several_tensors_of_one_producer_and_wait_for_it() -> Non
         assert (costs.makespan[0] * padded.second_unit[0]).tolist() == [3.0, 3 + 5 * (0.5 + 1 / 4)]
 
 
-# Form and device kind
+# Form and platform
 
 
 @pytest.mark.parametrize(
-    ("backend", "ops", "form"),
+    ("platform", "ops", "form"),
     [
-        ("cpu", 512, "rows"),
-        ("gpu", 512, "dense"),
-        ("gpu", evaluate.DENSE_OPS, "dense"),
-        ("gpu", 2 * evaluate.DENSE_OPS, "rows, all steps"),
-        ("tpu", 4096, "dense"),
+        ("cpu", 24, "rows"),
+        ("cuda", 24, "dense"),
+        ("cuda", 2 * evaluate.DENSE_OPS, "rows, all steps"),
+        ("tpu", 2 * evaluate.DENSE_OPS, "dense"),
     ],
 )
-def test_the_device_kind_chooses_the_form(backend: str, ops: int, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def rows(*_: object, fixed_trips: bool) -> str:
-        return "rows, all steps" if fixed_trips else "rows"
-
-    monkeypatch.setattr(jax, "default_backend", lambda: backend)
-    monkeypatch.setattr(evaluate, "schedule", rows)
-    monkeypatch.setattr(evaluate, "schedule_dense", lambda *_: "dense")
-    graph = pad_batch([ComputationGraph("one", (Op("a"),))], Sizes(ops, 8, ops, 8, 8, 0, 0))
-    assert evaluate._decode(graph, None, Problem(), None, "auto") == form  # type: ignore[arg-type, comparison-overlap]
+def test_the_platform_that_a_program_is_lowered_for_chooses_the_form(platform: str, ops: int, form: str) -> None:
+    """Whatever the default backend is: a machine with a GPU also runs programs on its CPU."""
+    to = dataclasses.replace(SIZES, ops=ops, slots=ops + 24, rows=ops + 48, uses=61)
+    padded = pad_batch([ComputationGraph("one", (Op("a"),))], to)
+    decisions = random_decisions(np.random.default_rng(0), 1, LANES, 2, to)
+    problem = DeviceProblem.of(Problem("makespan", 2))
+    traced = jax.jit(functools.partial(evaluate.evaluate, memory=False)).trace(padded, decisions, problem)
+    text = traced.lower(lowering_platforms=(platform,)).as_text()
+    assert ("dense" if f"tensor<{LANES}x{to.slots}xi16>" in text else "rows") == form.split(",")[0]
+    assert (f"tensor<{slot_layout(to)[0] * LANES}xi32>" in text) == (form != "dense")
+    trips = re.findall(r"cond \{\s*%\w+ = stablehlo.constant dense<(\d+)> : tensor<i32>", text)
+    assert (str(num_events(to, 2)) in trips) == (form == "rows, all steps")
 
 
 @given(st.integers(0, 2**14))

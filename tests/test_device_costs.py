@@ -31,8 +31,9 @@ from worked_example import TINY
 from graphrl.costs import exact
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.device.decisions import Decisions, from_genes, num_genes, to_genes
-from graphrl.costs.device.evaluate import Costs, evaluate
+from graphrl.costs.device.evaluate import DeviceCosts, evaluate
 from graphrl.costs.device.fitness import fitness
+from graphrl.costs.device.problem import DeviceProblem
 from graphrl.costs.problem import Problem
 from graphrl.graphs.padding import PaddedGraph, pad_batch
 
@@ -147,7 +148,7 @@ def test_fitness_ranks_as_the_host_does() -> None:
     graphs = [graph for graph in random_graphs(rng, 60) if graph.arrays.num_ops > 12][:GRAPHS]
     padded = pad_batch(graphs, SIZES)
     decisions = random_decisions(rng, GRAPHS, LANES, problem.devices)
-    values = np.asarray(jax.jit(functools.partial(fitness, problem=problem))(padded, decisions))
+    values = np.asarray(jax.jit(functools.partial(fitness, problem=DeviceProblem.of(problem)))(padded, decisions))
     seen = set()
     for i, graph in enumerate(graphs):
         costs = []
@@ -203,9 +204,9 @@ def test_a_batch_equals_a_loop_and_a_vmap() -> None:
     decisions = random_decisions(rng, GRAPHS, LANES, problem.devices)
     batch = compiled(problem)(padded, decisions)
 
-    def one(graph: PaddedGraph, decisions: Decisions) -> Costs:
+    def one(graph: PaddedGraph, decisions: Decisions) -> DeviceCosts:
         # the number of steps depends on what else is in a batch, the steps that run a node do not
-        return evaluate(graph, decisions, problem)._replace(events=jax.numpy.int32(0))
+        return evaluate(graph, decisions, DeviceProblem.of(problem))._replace(events=jax.numpy.int32(0))
 
     split = [jax.tree.map(lambda x, i=i: x[i : i + 1], padded) for i in range(GRAPHS)]
     lanes = [jax.tree.map(lambda x, i=i: x[..., i : i + 1, :], decisions) for i in range(GRAPHS)]
@@ -223,6 +224,8 @@ def test_a_batch_equals_a_loop_and_a_vmap() -> None:
 def test_a_mixed_set_of_graphs_compiles_once() -> None:
     problem = PROBLEMS[1]
     rng = np.random.default_rng(13)
-    traced = jax.jit(chex.assert_max_traces(lambda graph, decisions: evaluate(graph, decisions, problem), n=1))
+    traced = jax.jit(
+        chex.assert_max_traces(lambda graph, decisions: evaluate(graph, decisions, DeviceProblem.of(problem)), n=1)
+    )
     for graph in random_graphs(rng, 5):
         traced(pad_batch([graph], SIZES), random_decisions(rng, 1, 3, problem.devices))

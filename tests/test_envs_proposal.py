@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from search_graphs import random_dag
 
+from graphrl.costs.device.problem import DeviceProblem
 from graphrl.costs.problem import Problem
 from graphrl.envs import specs
 from graphrl.envs.proposal import coding as codings
@@ -155,7 +156,7 @@ def test_what_does_not_fit_the_memory_limit_earns_less_than_anything_that_does()
     problem = Problem("makespan", 2, memory_limit=40)
     graph = jax.tree.map(jnp.asarray, one().graph)
     work = float(graph.runtime.sum())
-    earned = functools.partial(reward, graph=graph, problem=problem)
+    earned = functools.partial(reward, graph=graph, problem=DeviceProblem.of(problem))
     standard = jnp.float32(-1 / work)  # fits, and takes as long as everything on one device
     fits, over, far_over = (float(earned(jnp.float32(x), standard)) for x in (-2 / work, 1e-3, 2.0))
     assert 0 > fits > -1 > over > far_over
@@ -169,5 +170,5 @@ def test_what_does_not_fit_the_memory_limit_earns_less_than_anything_that_does()
 
 def test_a_graph_without_work_earns_what_standard_brkga_earns() -> None:
     graph = jax.tree.map(jnp.asarray, one().graph)
-    assert float(reward(jnp.float32(0), jnp.float32(0), graph, MAKESPAN)) == -1
-    assert float(reward(jnp.float32(1), jnp.float32(0), graph, MAKESPAN)) == -2
+    assert float(reward(jnp.float32(0), jnp.float32(0), graph, DeviceProblem.of(MAKESPAN))) == -1
+    assert float(reward(jnp.float32(1), jnp.float32(0), graph, DeviceProblem.of(MAKESPAN))) == -2

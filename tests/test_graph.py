@@ -81,6 +81,11 @@ def test_arrays_of_a_graph_with_everything() -> None:
     assert list(zip(arrays.control_source.tolist(), arrays.control_target.tolist(), strict=True)) == [(1, 0), (2, 0)]
     assert arrays.topological.tolist() == [2, 1, 0, 3]
     assert [pairs.tolist() for pairs in arrays.dependencies()] == [[1, 1, 2, 2, 2], [0, 3, 0, 1, 3]]
+    assert arrays.successors == [[], [0, 3], [0, 1, 3], []]
+    assert arrays.predecessors == [[1, 2], [2], [], [1, 2]]
+    assert arrays.rank.argsort().tolist() == arrays.topological.tolist()
+    assert (arrays.depth.tolist(), arrays.height.tolist()) == ([2, 1, 0, 2], [0, 1, 2, 0])
+    assert arrays.ancestors().astype(int).tolist() == [[0, 1, 1, 0], [0, 0, 1, 0], [0, 0, 0, 0], [0, 1, 1, 0]]
     assert arrays.weight_bytes.tolist() == [0, 7, 0, 0]
     assert arrays.flops.tolist() == [0, 5, 0, 0]
 

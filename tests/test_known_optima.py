@@ -14,6 +14,7 @@ from search_graphs import random_dag
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.device.decisions import Decisions
 from graphrl.costs.device.evaluate import evaluate
+from graphrl.costs.device.problem import DeviceProblem
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes, pad_batch
@@ -51,8 +52,8 @@ def optimum(graph: ComputationGraph, devices: int) -> float:
     return shortest(frozenset(), ())
 
 
-@functools.partial(jax.jit, static_argnames=("problem",))
-def makespans(graph, decisions: Decisions, problem: Problem) -> jax.Array:  # type: ignore[no-untyped-def]
+@jax.jit
+def makespans(graph, decisions: Decisions, problem: DeviceProblem) -> jax.Array:  # type: ignore[no-untyped-def]
     return evaluate(graph, decisions, problem, memory=False).makespan * graph.second_unit[:, None]
 
 
@@ -75,7 +76,7 @@ def test_an_exhaustive_search_over_keys_finds_the_optimum(ops: int) -> None:
     for seed in range(12):
         graph = random_dag(seed, ops)
         padded = jax.tree.map(jnp.asarray, pad_batch([graph], SIZES))
-        found = np.asarray(makespans(padded, solutions, problem), np.float64)
+        found = np.asarray(makespans(padded, solutions, DeviceProblem.of(problem)), np.float64)
         best, bound = optimum(graph, 2), lower_bound(graph, problem)
         assert found.min() == best
         assert bound <= best + 1e-9

@@ -40,6 +40,32 @@ def test_decisions_come_back(data: st.DataObject) -> None:
     assert plan.check(graph).makespan == plan.makespan
 
 
+def test_names_are_the_same_whether_they_were_made_or_read() -> None:
+    plan = tiny_plan()
+    loaded = Plan.from_dict(plan.to_dict())
+    assert loaded == plan == dataclasses.replace(loaded.attach(TINY), bound=None)
+    assert loaded.order == tuple(plan.order) == plan.order
+    assert (dict(plan.placement), repr(plan.placement)) == (loaded.placement, repr(loaded.placement))
+    assert plan.order != tuple(reversed(plan.order))
+    assert [len(each) for each in (plan.placement, plan.order)] == [4, 6]
+
+
+def test_a_plan_of_an_equal_graph_has_the_same_decisions() -> None:
+    plan, again = tiny_plan(), dataclasses.replace(TINY)
+    other = dataclasses.replace(TINY, ops=(*TINY.ops[2:], *TINY.ops[:2]))
+    for wanted, found in zip(plan.decisions(TINY), plan.decisions(again), strict=True):
+        assert wanted.tolist() == found.tolist()
+    assert plan.decisions(other)[0].tolist() == [1, 0, 0, 0]
+    assert plan.decisions(other)[1].tolist()[:2] == [2, 3]
+
+
+def test_decisions_are_copies() -> None:
+    plan = tiny_plan()
+    for array in plan.decisions(TINY):
+        array[:] = 0
+    assert plan.check(TINY).peak_memory == plan.peak_memory
+
+
 def test_rank_puts_feasible_plans_first() -> None:
     kept, over = (tiny_plan(objective="makespan", memory_limit=limit) for limit in (11, 10))
     assert (kept.excess, over.excess) == (0, 1)

@@ -8,6 +8,7 @@ import numpy as np
 from search_graphs import SIZES, random_dag
 
 from graphrl.costs import exact
+from graphrl.costs.device.problem import DeviceProblem
 from graphrl.costs.device.single import SolutionCosts, solution_costs
 from graphrl.costs.problem import Problem
 from graphrl.graphs.padding import PaddedGraph, pad, pad_batch
@@ -22,7 +23,7 @@ def test_every_way_to_map_gives_the_exact_costs() -> None:
     op_keys = rng.random((3, solutions, SIZES.ops), np.float32)
     transfer_keys = rng.random((3, solutions, SIZES.tensors, 2), np.float32)
     arrays = (placement, op_keys, transfer_keys)
-    costs = functools.partial(solution_costs, problem=PROBLEM)
+    costs = functools.partial(solution_costs, problem=DeviceProblem.of(PROBLEM))
     batch = pad_batch(graphs, SIZES)
     both = jax.jit(jax.vmap(jax.vmap(costs, in_axes=(None, 0, 0, 0))))(batch, *arrays)
     other = jax.jit(jax.vmap(jax.vmap(costs), in_axes=(None, 1, 1, 1), out_axes=1))(batch, *arrays)
@@ -51,7 +52,7 @@ def test_a_mixed_set_of_graphs_in_one_bucket_compiles_once() -> None:
     @jax.jit
     def costs(graph: PaddedGraph, placement: jax.Array, op_keys: jax.Array, transfer_keys: jax.Array) -> SolutionCosts:
         traces.append(1)
-        return solution_costs(graph, placement, op_keys, transfer_keys, PROBLEM)
+        return solution_costs(graph, placement, op_keys, transfer_keys, DeviceProblem.of(PROBLEM))
 
     zeros = (np.zeros(SIZES.ops, np.int32), np.zeros(SIZES.ops, np.float32), np.zeros((SIZES.tensors, 2), np.float32))
     for ops in (1, 7, 30):

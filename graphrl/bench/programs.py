@@ -20,6 +20,7 @@ from graphrl.bench.plain_graph import PlainGraph, plain_batch
 from graphrl.bench.timing import Sample, timed
 from graphrl.costs.device.decisions import from_genes
 from graphrl.costs.device.evaluate import evaluate
+from graphrl.costs.device.problem import DeviceProblem
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import PaddedGraph, common_sizes, pad_batch
@@ -65,7 +66,7 @@ def graphrl_evaluation(
 
     def costs(group: PaddedGraph, genes: jax.Array) -> tuple[jax.Array, jax.Array]:
         decisions = from_genes(jnp.moveaxis(genes, 0, 1), sizes, d)
-        found = evaluate(group, decisions, problem, makespan=makespan, memory=memory)
+        found = evaluate(group, decisions, DeviceProblem.of(problem), makespan=makespan, memory=memory)
         second_unit, byte_unit = group.second_unit[:, None], group.byte_unit[:, None, None]
         return found.makespan * second_unit, jnp.moveaxis(found.peak_memory, 0, -1) * byte_unit
 
@@ -124,7 +125,7 @@ def _evaluation(
 
     batch, genes = jax.device_put((batch, genes), NamedSharding(mesh, BY_GRAPH))
     specs = (BY_GRAPH, BY_GRAPH, EVERYWHERE)
-    shared = jax.shard_map(by_group(repeated), mesh=mesh, in_specs=specs, out_specs=BY_GRAPH, check_vma=False)
+    shared = jax.shard_map(by_group(repeated, mesh), mesh=mesh, in_specs=specs, out_specs=BY_GRAPH, check_vma=False)
     compiled, compile_s = compile_program(shared, batch, genes, _replicated(1, mesh))
     makespan, peak = jax.device_get(compiled(batch, genes, _replicated(1, mesh)))
 
@@ -135,11 +136,11 @@ def _evaluation(
     return Program(method, timed(work), len(genes), population, compile_s, Costs(makespan, peak))
 
 
-def by_group(function: Callable[..., Any]) -> Callable[..., Any]:
+def by_group(function: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:
     """`function(graphs, per graph, replicated)` for one device's share: its graphs one after the other on a CPU."""
 
     def local(graphs: Any, per_graph: Any, replicated: Any) -> Any:
-        if jax.default_backend() != "cpu":
+        if mesh.devices.flat[0].platform != "cpu":
             return function(graphs, per_graph, replicated)
         singles = jax.tree.map(lambda x: x[:, None], (graphs, per_graph))
         found = lax.map(lambda single: function(*single, replicated), singles)

@@ -14,6 +14,7 @@ from graphrl.bench.plain_graph import PlainGraph, plain_batch
 from graphrl.bench.programs import BY_GRAPH, EVERYWHERE, Program, by_group, compile_program
 from graphrl.bench.timing import timed
 from graphrl.costs.device.decisions import num_genes
+from graphrl.costs.device.problem import DeviceProblem
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import PaddedGraph, common_sizes, pad_batch
@@ -63,7 +64,9 @@ def own_work(
         def generation(_: jax.Array, state: brkga.State) -> brkga.State:
             return brkga._next(state, state.offspring.sum(0), parameters, None)
 
-        state = lax.fori_loop(0, generations, generation, brkga.init(keys, graph, problem, parameters))
+        state = lax.fori_loop(
+            0, generations, generation, brkga.init(keys, graph, DeviceProblem.of(problem), parameters)
+        )
         return brkga.best(state)[0].T
 
     return _by_graph("graphrl", evolve, pad_batch(graphs), generations * parameters.offspring, parameters, mesh, seed)
@@ -98,7 +101,7 @@ def _by_graph(
 ) -> Program:
     """A program of a function that knows nothing of the mesh."""
     specs = (BY_GRAPH, BY_GRAPH, EVERYWHERE)
-    shared = jax.shard_map(by_group(function), mesh=mesh, in_specs=specs, out_specs=BY_GRAPH, check_vma=False)
+    shared = jax.shard_map(by_group(function, mesh), mesh=mesh, in_specs=specs, out_specs=BY_GRAPH, check_vma=False)
     return _program(method, lambda graph, keys: shared(graph, keys, 0), batch, evaluations, parameters, mesh, seed)
 
 

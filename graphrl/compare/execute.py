@@ -109,10 +109,11 @@ class Executor:
 
 
 def _solver(run: Run) -> Solver:
-    import jax
+    import jax.numpy as jnp
 
     # an accelerator decodes in as many steps as padded rows may need, a CPU only in those of the real ones
-    sizes = run.sizes if jax.default_backend() == "cpu" else None
+    (device,) = jnp.zeros(()).devices()  # where computations go: not always one of the default backend
+    sizes = run.sizes if device.platform == "cpu" else None
     return padded_to(find_solver(run.method), sizes)
 
 

@@ -15,7 +15,7 @@ MIN_BANDWIDTH = 1e-9  # bytes per second: a billionth, so that seconds stay far 
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """One planning problem (DESIGN.md 3). Hashable, so that it can be a static argument of a jitted function.
+    """One planning problem; the text of `graphrl.costs` says what it means.
 
     Attributes:
       objective: "peak_memory" (the largest peak of a device, bytes) or "makespan" (seconds).

@@ -17,7 +17,7 @@ import numpy as np
 from jax import lax
 
 from graphrl.costs.device.indexing import add, put, take
-from graphrl.costs.device.lanes import rows, scatter_max
+from graphrl.costs.device.lanes import scatter_max, take_rows
 from graphrl.graphs.padding import PaddedGraph
 
 RANGE = 140.0  # of priorities that float32 weights hold, sums and reciprocals of sums included
@@ -70,7 +70,7 @@ def _ready(graph: PaddedGraph, order: jax.Array) -> _Ready:
     lane = jnp.arange(g * s, dtype=jnp.int32).reshape(1, g, s)
     step = jnp.broadcast_to(jnp.arange(n, dtype=jnp.int32)[:, None, None], order.shape)
     place = put(jnp.zeros((n + 1) * g * s, jnp.int32), order * (g * s) + lane, step).reshape(n + 1, g, s)[:n]
-    after = rows(place, graph.row_owner) + 1
+    after = take_rows(place, graph.row_owner) + 1
     width = graph.row_entry.shape[-1]
     entries = jnp.moveaxis(jnp.minimum(graph.row_entry, n), -1, 1).reshape(g, -1)
     first = scatter_max(entries, jnp.concatenate([after] * width), n + 1, 0)[:n]

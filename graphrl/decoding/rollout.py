@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from graphrl.costs.device.evaluate import evaluate
 from graphrl.costs.device.indexing import put
+from graphrl.costs.device.problem import DeviceProblem
 from graphrl.costs.problem import Problem
 from graphrl.decoding.likelihood import log_prob
 from graphrl.decoding.orders import Rollout, on_one_device, peaks
@@ -34,7 +35,7 @@ def greedy(graph: PaddedGraph, priorities: jax.Array) -> Rollout:
     ranked = jnp.argsort(jnp.where(real, -priorities, jnp.inf), axis=1, stable=True).astype(jnp.int32)
     rank = jnp.argsort(ranked, axis=1).astype(jnp.float32)  # the inverse of a permutation
     decisions = on_one_device(graph, ((n - rank - 0.5) / n).T[..., None])
-    costs = evaluate(graph, decisions, Problem("peak_memory", 1), makespan=False)
+    costs = evaluate(graph, decisions, DeviceProblem.of(Problem("peak_memory", 1)), makespan=False)
     order = _without_gaps(costs.events, n)
     return Rollout(order, log_prob(graph, priorities, order), costs.peak_memory[0, :, 0])
 
@@ -48,16 +49,23 @@ def sample(graph: PaddedGraph, priorities: jax.Array, keys: jax.Array, samples: 
       keys: `[g]` typed keys: a graph's orders are a function of its own key, and of the form.
       samples: s, orders to draw of each graph. Static.
       form: of the decoder: a queue of sums (`sampling.py`), all ops at every step (`stepwise.py`), or auto, the one
-        that suits the default backend when this is traced: the queue on CPUs. Static.
+        that suits the platform that the program is lowered for: the queue on CPUs. Static.
 
     Returns:
       Arrays of leading shape `[g, s]`.
     """
-    if form == "dense" or (form == "auto" and jax.default_backend() != "cpu"):
+
+    def dense() -> Rollout:
         every = (*priorities.shape[:1], samples, *priorities.shape[1:])
         return rollout_with(graph, lambda _: jnp.broadcast_to(priorities[:, None], every), keys, samples)
-    order = sampled_orders(graph, priorities, keys, samples)
-    return Rollout(order, log_prob(graph, priorities, order), peaks(graph, order))
+
+    def queue() -> Rollout:
+        order = sampled_orders(graph, priorities, keys, samples)
+        return Rollout(order, log_prob(graph, priorities, order), peaks(graph, order))
+
+    if form == "auto":
+        return jax.lax.platform_dependent(cpu=queue, default=dense)
+    return dense() if form == "dense" else queue()
 
 
 def _without_gaps(events: jax.Array, n: int) -> jax.Array:

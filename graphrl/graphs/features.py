@@ -58,8 +58,8 @@ def node_features(graph: ComputationGraph) -> np.ndarray:
     output_bytes = total(a.producer, sizes, n)
     kept_bytes = total(a.producer, sizes * a.kept, n)
     need = input_bytes + output_bytes + a.workspace_bytes
-    depth, height, top, bottom = _levels(a)
-    hops, path = float(depth.max()), float((top + bottom).max())
+    bottom = a.tail + a.runtime
+    hops, path = float(a.depth.max()), float((a.head + bottom).max())
     columns = {
         "runtime": np.log1p(ratio(a.runtime, _mean(a.runtime))),
         "runtime_of_largest": ratio(a.runtime, a.runtime.max()),
@@ -76,11 +76,11 @@ def node_features(graph: ComputationGraph) -> np.ndarray:
         "uses": np.log1p(total(a.producer, consumers, n)),
         "control_in": np.log1p(np.bincount(a.control_target, minlength=n)),
         "control_out": np.log1p(np.bincount(a.control_source, minlength=n)),
-        "depth": ratio(depth, hops),
-        "height": ratio(height, hops),
-        "top_level": ratio(top, path),
+        "depth": ratio(a.depth, hops),
+        "height": ratio(a.height, hops),
+        "top_level": ratio(a.head, path),
         "bottom_level": ratio(bottom, path),
-        "slack": ratio(path - top - bottom, path),
+        "slack": ratio(path - a.head - bottom, path),
     }
     return np.stack([columns[name] for name in NODE_FEATURES], axis=1).astype(np.float32)
 
@@ -90,14 +90,13 @@ def edge_features(graph: ComputationGraph) -> np.ndarray:
     a = graph.arrays
     sizes = buffer_bytes(a)
     used = sizes[a.use_tensor]
-    depth = _levels(a)[0]
     columns = {
         "bytes": np.log1p(ratio(used, _mean(sizes))),
         "bytes_of_largest": ratio(used, sizes.max(initial=0.0)),
         "share_of_inputs": ratio(used, total(a.use_op, used, a.num_ops)[a.use_op]),
         "consumers": np.log1p(np.bincount(a.use_tensor, minlength=a.num_tensors)[a.use_tensor]),
         "kept": a.kept[a.use_tensor].astype(np.float64),
-        "span": ratio(depth[a.use_op] - depth[a.producer[a.use_tensor]], float(depth.max())),
+        "span": ratio(a.depth[a.use_op] - a.depth[a.producer[a.use_tensor]], float(a.depth.max())),
         "only_in": (np.bincount(a.use_op, minlength=a.num_ops)[a.use_op] == 1).astype(np.float64),
     }
     return np.stack([columns[name] for name in EDGE_FEATURES], axis=1).astype(np.float32)
@@ -131,28 +130,3 @@ def ratio(amounts: np.ndarray, unit: float | np.ndarray) -> np.ndarray:
     """`amounts / unit`, and 0 where the unit is 0."""
     unit = np.asarray(unit, np.float64)
     return np.divide(amounts, unit, out=np.zeros(len(amounts)), where=unit > 0)
-
-
-def _levels(a: GraphArrays) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Longest paths over data and control edges, `[n]` each: hops from sources, hops to sinks, top and bottom level."""
-    source, target = a.dependencies()
-    depth, top = _longest(source, target, a.topological, a.runtime)
-    height, below = _longest(target, source, a.topological[::-1], a.runtime)
-    return depth, height, top, below + a.runtime
-
-
-def _longest(
-    source: np.ndarray, target: np.ndarray, order: np.ndarray, runtime: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Longest path that ends before each op: in edges, and in the run times of the ops on it."""
-    n = len(runtime)
-    by_source = np.argsort(source, kind="stable")
-    start = np.searchsorted(source[by_source], np.arange(n + 1)).tolist()
-    successors = target[by_source].tolist()
-    hops, seconds = [0] * n, [0.0] * n
-    for op in order.tolist():
-        end = seconds[op] + float(runtime[op])
-        for successor in successors[start[op] : start[op + 1]]:
-            hops[successor] = max(hops[successor], hops[op] + 1)
-            seconds[successor] = max(seconds[successor], end)
-    return np.array(hops), np.array(seconds)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from graphrl.errors import GraphError
+from graphrl.graphs.topology import grouped, longest_paths, reached, topological_order
 
 MAX_COUNT = 2**31 - 1  # ops, tensors, uses: indices are int32 on the device
 MAX_BYTES = 2**62  # one tensor; sums stay inside int64 for any graph that fits in memory
@@ -99,16 +100,66 @@ class GraphArrays:
         return self._dependencies
 
     @functools.cached_property
+    def predecessors(self) -> list[list[int]]:
+        """The ops that each op depends on, by data or control, ascending: `[n]` lists."""
+        source, target = self._dependencies
+        return grouped(target, source, self.num_ops)
+
+    @functools.cached_property
+    def successors(self) -> list[list[int]]:
+        """The ops that depend on each op, by data or control, ascending: `[n]` lists."""
+        return grouped(*self._dependencies, self.num_ops)
+
+    @functools.cached_property
+    def rank(self) -> np.ndarray:
+        """The place of each op in `topological`: `[n] int64`."""
+        rank = np.empty(self.num_ops, np.int64)
+        rank[self.topological] = np.arange(self.num_ops)
+        return rank
+
+    @property
+    def depth(self) -> np.ndarray:
+        """Edges of the longest path to each op: `[n] int64`."""
+        return self._from_start[0]
+
+    @property
+    def height(self) -> np.ndarray:
+        """Edges of the longest path from each op: `[n] int64`."""
+        return self._to_end[0]
+
+    @property
+    def head(self) -> np.ndarray:
+        """The longest path of run times before the start of each op, seconds: `[n] float64`."""
+        return self._from_start[1]
+
+    @property
+    def tail(self) -> np.ndarray:
+        """The longest path of run times after the end of each op, seconds: `[n] float64`."""
+        return self._to_end[1]
+
+    def ancestors(self) -> np.ndarray:
+        """Whether the column op comes before the row op in every order: `[n, n]` bool, computed anew."""
+        return reached(self.topological.tolist(), self.predecessors)
+
+    @functools.cached_property
     def _dependencies(self) -> tuple[np.ndarray, np.ndarray]:
         source = np.concatenate([self.producer[self.use_tensor], self.control_source]).astype(np.int64)
         target = np.concatenate([self.use_op, self.control_target]).astype(np.int64)
         pairs = np.unique(source * max(1, self.num_ops) + target)
         return (pairs // max(1, self.num_ops)).astype(np.int32), (pairs % max(1, self.num_ops)).astype(np.int32)
 
+    @functools.cached_property
+    def _from_start(self) -> tuple[np.ndarray, np.ndarray]:
+        return longest_paths(self.topological.tolist(), self.predecessors, self.runtime.tolist())
+
+    @functools.cached_property
+    def _to_end(self) -> tuple[np.ndarray, np.ndarray]:
+        return longest_paths(self.topological[::-1].tolist(), self.successors, self.runtime.tolist())
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ComputationGraph:
-    """A checked directed acyclic graph of ops (DESIGN.md 2).
+    """A checked directed acyclic graph of ops; the package's text has the rules.
 
     Attributes:
       name: of the graph.
@@ -117,7 +168,7 @@ class ComputationGraph:
       outputs: names of the tensors that stay in memory to the end.
 
     Raises:
-      GraphError: on construction, one line that names the fault, if a rule of DESIGN.md 2 is broken.
+      GraphError: on construction, one line that names the fault, if a rule is broken.
     """
 
     name: str
@@ -255,7 +306,7 @@ def _index(graph: ComputationGraph) -> GraphArrays:
         use_op=uses[:, 1],
         control_source=control[:, 0],
         control_target=control[:, 1],
-        topological=_topological(ops, sources, targets),
+        topological=topological_order([op.name for op in ops], sources, targets),
     )
 
 
@@ -307,44 +358,3 @@ def _shared(
                 raise GraphError(f"{where}: {tensor.bytes} bytes cannot reuse {name!r} of {have} bytes: must fit")
         shared[index] = source
     return shared
-
-
-def _topological(ops: Sequence[Op], sources: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Kahn's algorithm, lowest index first among the ready; raises with one cycle printed."""
-    import heapq
-
-    n = len(ops)
-    indegree = np.bincount(targets, minlength=n)
-    by_source = np.argsort(sources, kind="stable")
-    successors = targets[by_source].tolist()
-    start = np.searchsorted(sources[by_source], np.arange(n + 1)).tolist()
-    left = indegree.tolist()
-    ready = [i for i in range(n) if left[i] == 0]
-    order = []
-    while ready:
-        op = heapq.heappop(ready)
-        order.append(op)
-        for target in successors[start[op] : start[op + 1]]:
-            left[target] -= 1
-            if left[target] == 0:
-                heapq.heappush(ready, target)
-    if len(order) < n:
-        raise GraphError("cycle: " + " -> ".join(_cycle(ops, sources, targets, left)))
-    return np.array(order, np.int32)
-
-
-def _cycle(ops: Sequence[Op], sources: np.ndarray, targets: np.ndarray, left: Sequence[int]) -> list[str]:
-    """Names along one cycle, the first repeated at the end; at most ten are shown."""
-    pairs = zip(sources.tolist(), targets.tolist(), strict=True)
-    predecessor = {target: source for source, target in pairs if left[source] > 0 and left[target] > 0}
-    node = next(i for i in range(len(ops)) if left[i] > 0)
-    seen: dict[int, int] = {}
-    path: list[int] = []
-    while node not in seen:
-        seen[node] = len(path)
-        path.append(node)
-        node = predecessor[node]
-    cycle = path[: seen[node] - 1 : -1] if seen[node] else path[::-1]
-    first = cycle.index(min(cycle))
-    names = [repr(ops[i].name) for i in (*cycle[first:], *cycle[:first], cycle[first])]
-    return names if len(names) <= 10 else [*names[:5], f"... ({len(names) - 6} more)", *names[-1:]]

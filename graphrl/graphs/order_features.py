@@ -39,21 +39,18 @@ def order_features(graph: ComputationGraph) -> np.ndarray:
     a = graph.arrays
     n = a.num_ops
     source, target = a.dependencies()
-    in_degree, out_degree = np.bincount(target, minlength=n), np.bincount(source, minlength=n)
-    least_from, depth = _hops(source, target, a.topological)
-    least_to, height = _hops(target, source, a.topological[::-1])
     columns = {
         "output_bytes": total(a.producer, buffer_bytes(a), n),
         "workspace_bytes": a.workspace_bytes,
-        "in_degree": in_degree,
-        "out_degree": out_degree,
-        "least_from_source": least_from,
-        "largest_from_source": depth,
-        "least_to_sink": least_to,
-        "largest_to_sink": height,
+        "in_degree": np.bincount(target, minlength=n),
+        "out_degree": np.bincount(source, minlength=n),
+        "least_from_source": _least_hops(a.topological, a.predecessors),
+        "largest_from_source": a.depth,
+        "least_to_sink": _least_hops(a.topological[::-1], a.successors),
+        "largest_to_sink": a.height,
     }
     features = [ratio(columns[name], columns[name].max()) for name in OP_FEATURES]
-    encodings = laplacian_encodings(source, target, depth - height, ENCODINGS)
+    encodings = laplacian_encodings(source, target, a.depth - a.height, ENCODINGS)
     return np.column_stack([*features, encodings]).astype(np.float32)
 
 
@@ -69,16 +66,9 @@ def padded_order_features(graph: ComputationGraph, ops: int) -> np.ndarray:
     return np.pad(features, ((0, ops - len(features)), (0, 0)))
 
 
-def _hops(source: np.ndarray, target: np.ndarray, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Edges of the shortest and of the longest path to each op from an op that is no target: two `[n]` int64."""
-    n = len(order)
-    by_target = np.argsort(target, kind="stable")
-    begin = np.searchsorted(target[by_target], np.arange(n + 1)).tolist()
-    predecessors = source[by_target].tolist()
-    least, largest = [0] * n, [0] * n
+def _least_hops(order: np.ndarray, before: list[list[int]]) -> np.ndarray:
+    """Edges of the shortest path to each op from one with nothing before it: `[n]` int64."""
+    hops = [0] * len(before)
     for op in order.tolist():
-        before = predecessors[begin[op] : begin[op + 1]]
-        if before:
-            least[op] = 1 + min([least[one] for one in before])
-            largest[op] = 1 + max([largest[one] for one in before])
-    return np.array(least), np.array(largest)
+        hops[op] = min((hops[other] + 1 for other in before[op]), default=0)
+    return np.array(hops)

@@ -221,9 +221,7 @@ def _unit(*values: np.ndarray) -> float:
 
 def _shares(a: GraphArrays) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The outputs that share a buffer of an op's, ordered so that a buffer's owner comes before who takes it over."""
-    place = np.empty(a.num_ops, np.int64)
-    place[a.topological] = np.arange(a.num_ops)
     # a buffer of an external input (index below 0) costs nothing, whoever shares it
     tensors = np.flatnonzero((a.alias >= 0) | (a.reuses >= 0))
-    tensors = tensors[np.argsort(place[a.producer[tensors]], kind="stable")]
+    tensors = tensors[np.argsort(a.rank[a.producer[tensors]], kind="stable")]
     return tensors, np.maximum(a.alias, a.reuses)[tensors], a.reuses[tensors] >= 0

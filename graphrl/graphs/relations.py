@@ -8,6 +8,7 @@ import numpy as np
 
 from graphrl.errors import GraphError
 from graphrl.graphs.graph import ComputationGraph, GraphArrays
+from graphrl.graphs.topology import bit_matrix
 
 RELATIONS = (
     "self",
@@ -56,25 +57,15 @@ def padded_relations(graph: ComputationGraph, ops: int) -> np.ndarray:
 def _after(a: GraphArrays) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """`[j, i]` whether i is after j, whether it is a successor, and one by the reduction: three `[n, n]` uint8.
 
-    A successor is in the reduction unless another successor is before it. Sets of ops are the bits of Python's
-    integers, whose unions are quicker than those of packed arrays (by 2.5 times at 2,000 ops).
+    A successor is in the reduction unless another successor is before it.
     """
     n = a.num_ops
-    source, target = a.dependencies()
-    begin, successors = np.searchsorted(source, np.arange(n + 1)).tolist(), target.tolist()
     after, direct, through = [0] * n, [0] * n, [0] * n
     for op in reversed(a.topological.tolist()):
         own = indirect = 0
-        for successor in successors[begin[op] : begin[op + 1]]:
+        for successor in a.successors[op]:
             own |= 1 << successor
             indirect |= after[successor]
         direct[op], through[op], after[op] = own, indirect, own | indirect
-    closure, edges, indirectly = (_bits(sets, n) for sets in (after, direct, through))
+    closure, edges, indirectly = (bit_matrix(sets) for sets in (after, direct, through))
     return closure, edges, edges & (1 - indirectly)
-
-
-def _bits(sets: list[int], n: int) -> np.ndarray:
-    """`[n, n]` uint8, row i the bits of the i-th number."""
-    size = -(-n // 8)
-    packed = np.frombuffer(b"".join(one.to_bytes(size, "little") for one in sets), np.uint8)
-    return np.unpackbits(packed.reshape(n, size), axis=1, count=n, bitorder="little")

@@ -1,4 +1,4 @@
-"""The plan file: format "graphrl-plan", version 1 (DESIGN.md 5), read strictly.
+"""The plan file: format "graphrl-plan", version 1, read strictly.
 
 The model holds `memory_limit` only where the problem has one; an infinite bandwidth is null; gzip is read as well.
 """
@@ -6,13 +6,15 @@ The model holds `memory_limit` only where the problem has one; an infinite bandw
 import json
 import math
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError, PlanError
 from graphrl.files import content, shown, write_atomically
-from graphrl.plan import Plan
 from graphrl.plan.steps import OpStep, Step, TransferStep
+
+if TYPE_CHECKING:
+    from graphrl.plan.plan import Plan
 
 FORMAT, VERSION = "graphrl-plan", 1
 _KEYS = (
@@ -23,7 +25,7 @@ _MODEL_KEYS = ("devices", "transfer", "latency", "bandwidth", "resident_weights"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-def plan_to_dict(plan: Plan) -> dict[str, Any]:
+def plan_to_dict(plan: "Plan") -> dict[str, Any]:
     """The plan as the file holds it, keys in the file's order.
 
     Raises:
@@ -59,7 +61,7 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
     }
 
 
-def write_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
+def write_plan(plan: "Plan", path: str | os.PathLike[str]) -> None:
     """Writes the file whole or not at all: one line a key, one line an op of the placement and a step of the order.
 
     Raises:
@@ -79,8 +81,8 @@ def write_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
     write_atomically(path, lambda file: file.write("{\n" + ",\n".join(lines) + "\n}\n"))
 
 
-def read_plan(path: str | os.PathLike[str]) -> Plan:
-    """The plan of a file.
+def read_plan(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The fields of a file's plan.
 
     Raises:
       GraphrlError: the file cannot be read.
@@ -94,8 +96,8 @@ def read_plan(path: str | os.PathLike[str]) -> Plan:
         raise PlanError(f"{shown(path)}: {error}") from None
 
 
-def plan_from_dict(data: object) -> Plan:
-    """The plan of a dict of the file's shape.
+def plan_from_dict(data: object) -> dict[str, Any]:
+    """The fields of the plan in a dict of the file's shape.
 
     Raises:
       PlanError: one line that names the first fault.
@@ -112,19 +114,19 @@ def plan_from_dict(data: object) -> Plan:
     if len(peaks) != problem.devices:
         raise PlanError(f"peak_memory has {len(peaks)} entries for {problem.devices} devices: must have one each")
     value = _number(data, "value")
-    return Plan(
-        graph=_typed(data, "graph", str, "a name"),
-        problem=problem,
-        method=_typed(data, "method", str, "a name"),
-        placement=_placement(data, problem.devices),
-        order=tuple(_step(step, index) for index, step in enumerate(_typed(data, "order", list, "a list of steps"))),
-        value=value,
-        makespan=float(_number(data, "makespan")),
-        peak_memory=tuple(_integer(peak, f"peak_memory of device {device}") for device, peak in enumerate(peaks)),
-        seconds=float(_number(data, "seconds")),
-        evaluations=_integer(data["evaluations"], "evaluations"),
-        seed=_integer(data["seed"], "seed", minimum=None),
-    )
+    return {
+        "graph": _typed(data, "graph", str, "a name"),
+        "problem": problem,
+        "method": _typed(data, "method", str, "a name"),
+        "placement": _placement(data, problem.devices),
+        "order": tuple(_step(step, index) for index, step in enumerate(_typed(data, "order", list, "a list of steps"))),
+        "value": value,
+        "makespan": float(_number(data, "makespan")),
+        "peak_memory": tuple(_integer(peak, f"peak_memory of device {device}") for device, peak in enumerate(peaks)),
+        "seconds": float(_number(data, "seconds")),
+        "evaluations": _integer(data["evaluations"], "evaluations"),
+        "seed": _integer(data["seed"], "seed", minimum=None),
+    }
 
 
 def _step_to_dict(step: Step) -> dict[str, Any]:

@@ -7,23 +7,25 @@ the trace in `plan/trace.py`, and the picture in `plan/plot.py` and `plan/lanes.
 import dataclasses
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from graphrl.costs.bounds import lower_bound
 from graphrl.costs.exact import Costs, evaluate
 from graphrl.costs.problem import Problem
 from graphrl.errors import PlanError
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.plan.steps import OpStep, Step, TransferStep, order_array, placement_array, steps
+from graphrl.plan.format import plan_from_dict, plan_to_dict, read_plan, write_plan
+from graphrl.plan.steps import OpStep, PlacedOps, Step, Steps, TransferStep, order_array, placement_array
+from graphrl.plan.timeline import Timeline
+from graphrl.plan.trace import write_trace
 from graphrl.units import format_objective
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from graphrl.plan.timeline import Timeline
 
 __all__ = ["OpStep", "Plan", "Step", "TransferStep"]
 
@@ -53,7 +55,7 @@ class Plan:
     problem: Problem
     method: str
     placement: Mapping[str, int]
-    order: tuple[Step, ...]
+    order: Sequence[Step]
     value: float
     makespan: float
     peak_memory: tuple[int, ...]
@@ -67,8 +69,8 @@ class Plan:
     def __repr__(self) -> str:  # one line: the decisions would fill pages
         objective = self.problem.objective
         bound = "none" if self.bound is None else format_objective(objective, self.bound)
-        found = f"{objective} {format_objective(objective, self.value)}, bound {bound}"
-        return f"Plan({self.graph!r}, {len(self.placement)} ops, {found}, method {self.method!r}, seed {self.seed})"
+        value = f"{objective} {format_objective(objective, self.value)}, bound {bound}"
+        return f"Plan({self.graph!r}, {len(self.placement)} ops, {value}, method {self.method!r}, seed {self.seed})"
 
     @classmethod
     def from_order(
@@ -100,8 +102,8 @@ class Plan:
             graph=graph.name,
             problem=problem,
             method=method,
-            placement={op.name: int(device) for op, device in zip(graph.ops, np.asarray(placement), strict=True)},
-            order=steps(graph, problem, np.asarray(order)),
+            placement=PlacedOps(graph, np.asarray(placement)),
+            order=Steps(graph, problem.devices, np.asarray(order)),
             value=costs.objective(problem),
             makespan=costs.makespan,
             peak_memory=costs.peak_memory,
@@ -163,21 +165,22 @@ class Plan:
         Raises:
           PlanError: as `check`.
         """
-        from graphrl.costs.bounds import lower_bound
-
         self.check(graph)
-        order = order_array(self.order, graph, self.problem)
-        bound = lower_bound(graph, self.problem, order) if self.bound is None else self.bound
-        return dataclasses.replace(self, bound=bound, _graph=graph)
+        placement, order = self.decisions(graph)
+        return dataclasses.replace(
+            self,
+            placement=PlacedOps(graph, placement),
+            order=Steps(graph, self.problem.devices, order),
+            bound=lower_bound(graph, self.problem, order) if self.bound is None else self.bound,
+            _graph=graph,
+        )
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan as its file holds it: format "graphrl-plan", version 1 (DESIGN.md 5).
+        """The plan as its file holds it: format "graphrl-plan", version 1.
 
         Raises:
           PlanError: a cost is infinite, which the format cannot hold.
         """
-        from graphrl.plan.format import plan_to_dict
-
         return plan_to_dict(self)
 
     @staticmethod
@@ -187,9 +190,7 @@ class Plan:
         Raises:
           PlanError: one line that names the first fault.
         """
-        from graphrl.plan.format import plan_from_dict
-
-        return plan_from_dict(data)
+        return Plan(**plan_from_dict(data))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the plan as JSON, whole or not at all.
@@ -197,8 +198,6 @@ class Plan:
         Raises:
           GraphrlError: the file cannot be written; an old one is untouched.
         """
-        from graphrl.plan.format import write_plan
-
         write_plan(self, path)
 
     @staticmethod
@@ -209,11 +208,9 @@ class Plan:
           GraphrlError: the file cannot be read (also gzipped ones can).
           PlanError: it is no plan; one line that names the file and the first fault.
         """
-        from graphrl.plan.format import read_plan
+        return Plan(**read_plan(path))
 
-        return read_plan(path)
-
-    def timeline(self, *, by_position: bool | None = None) -> "Timeline":
+    def timeline(self, *, by_position: bool | None = None) -> Timeline:
         """When everything runs and what memory holds: what `trace` and `plot` draw.
 
         Args:
@@ -222,8 +219,6 @@ class Plan:
         Raises:
           PlanError: the plan has no graph (`attach` gives it one).
         """
-        from graphrl.plan.timeline import Timeline
-
         if self._graph is None:
             raise PlanError(f"the plan of {self.graph!r} was loaded without its graph: call plan.attach(graph) first")
         placement, order = self.decisions(self._graph)
@@ -239,8 +234,6 @@ class Plan:
           PlanError: the plan has no graph (`attach` gives it one).
           GraphrlError: the file cannot be written; an old one is untouched.
         """
-        from graphrl.plan.trace import write_trace
-
         write_trace(self, self.timeline(), path)
 
     def plot(self, path: str | os.PathLike[str] | None = None, *, by_position: bool | None = None) -> "Figure":

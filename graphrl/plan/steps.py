@@ -1,7 +1,9 @@
 """The entries of a plan's order by name, and what they are as indices of a graph."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import overload
 
 import numpy as np
 
@@ -28,17 +30,73 @@ class TransferStep:
 Step = OpStep | TransferStep
 
 
-def steps(graph: ComputationGraph, problem: Problem, order: np.ndarray) -> tuple[Step, ...]:
-    """The steps of an order `[m]` of node ids that are known to be the graph's."""
-    n, names = graph.arrays.num_ops, graph.tensor_names
-    result: list[Step] = []
-    for node in order.tolist():
-        if node < n:
-            result.append(OpStep(graph.ops[node].name))
-        else:
-            tensor, device = divmod(node - n, problem.devices)
-            result.append(TransferStep(names[tensor], device))
-    return tuple(result)
+class PlacedOps(Mapping[str, int]):
+    """The device of each op by name, in the graph's order; held as an array, names are made when asked for.
+
+    Attributes:
+      graph: of n ops.
+      devices: `[n] int64`.
+    """
+
+    def __init__(self, graph: ComputationGraph, devices: np.ndarray) -> None:
+        self.graph, self.devices = graph, np.array(devices, np.int64)
+
+    @functools.cached_property
+    def _by_name(self) -> dict[str, int]:
+        return {op.name: device for op, device in zip(self.graph.ops, self.devices.tolist(), strict=True)}
+
+    def __getitem__(self, op: str) -> int:
+        return self._by_name[op]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_name)
+
+    def __len__(self) -> int:
+        return len(self.devices)
+
+    def __repr__(self) -> str:
+        return repr(self._by_name)
+
+
+class Steps(Sequence[Step]):
+    """The steps of an order, equal to the tuple of them; held as an array, names are made when asked for.
+
+    Attributes:
+      graph: whose ops and tensors run.
+      devices: how many the tensors are for.
+      nodes: `[m] int64` node ids that are known to be the graph's: op v is v, the transfer of tensor t to device b is
+        `n + t * devices + b`.
+    """
+
+    def __init__(self, graph: ComputationGraph, devices: int, nodes: np.ndarray) -> None:
+        self.graph, self.devices, self.nodes = graph, devices, np.array(nodes, np.int64)
+
+    @functools.cached_property
+    def _steps(self) -> tuple[Step, ...]:
+        n, names = self.graph.arrays.num_ops, self.graph.tensor_names
+        pairs = (divmod(node - n, self.devices) if node >= n else (node, -1) for node in self.nodes.tolist())
+        return tuple(TransferStep(names[at], to) if to >= 0 else OpStep(self.graph.ops[at].name) for at, to in pairs)
+
+    @overload
+    def __getitem__(self, at: int) -> Step: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> tuple[Step, ...]: ...
+
+    def __getitem__(self, at: int | slice) -> Step | tuple[Step, ...]:
+        return self._steps[at]
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def __eq__(self, other: object) -> bool:
+        return self._steps == tuple(other) if isinstance(other, Steps | tuple) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._steps)
+
+    def __repr__(self) -> str:
+        return repr(self._steps)
 
 
 def order_array(order: Sequence[Step], graph: ComputationGraph, problem: Problem) -> np.ndarray:
@@ -47,6 +105,8 @@ def order_array(order: Sequence[Step], graph: ComputationGraph, problem: Problem
     Raises:
       PlanError: a step names what the graph or the problem does not have.
     """
+    if isinstance(order, Steps) and order.graph is graph and order.devices == problem.devices:
+        return order.nodes.copy()
     op_index = {op.name: index for index, op in enumerate(graph.ops)}
     tensor_index = {name: index for index, name in enumerate(graph.tensor_names)}
     nodes = []
@@ -70,6 +130,8 @@ def placement_array(placement: Mapping[str, int], graph: ComputationGraph) -> np
     Raises:
       PlanError: an op has no device, or there is one for no op of the graph.
     """
+    if isinstance(placement, PlacedOps) and placement.graph is graph:
+        return placement.devices.copy()
     for op in graph.ops:
         if op.name not in placement:
             raise PlanError(f"placement misses op {op.name!r}: every op of graph {graph.name!r} needs a device")

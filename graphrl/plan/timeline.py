@@ -1,6 +1,6 @@
 """A plan as curves: when every op and transfer runs, and what each device's memory holds meanwhile.
 
-Memory is a function of the *order* (DESIGN.md 3), the pictures have *time* on their axis. On one device ops start in
+Memory is a function of the *order*, the pictures have *time* on their axis. On one device ops start in
 the order, so they carry their entries' memory with them; a transfer that, under `free` or `link`, starts before or
 ends after the ops beside it in the order is drawn between them, so that every level and every peak stands as counted.
 """

@@ -9,21 +9,23 @@ import heapq
 import json
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from graphrl.errors import PlanError
 from graphrl.files import write_atomically
-from graphrl.plan import Plan
 from graphrl.plan.timeline import Timeline
 from graphrl.units import format_bytes
+
+if TYPE_CHECKING:
+    from graphrl.plan.plan import Plan
 
 _OPS, _TRANSFERS = 1, 2  # track ids; overlapping transfers take 3, 4, ...
 Event = dict[str, Any]
 
 
-def write_trace(plan: Plan, timeline: Timeline, path: str | os.PathLike[str]) -> None:
+def write_trace(plan: "Plan", timeline: Timeline, path: str | os.PathLike[str]) -> None:
     """Writes the trace whole or not at all.
 
     Raises:

@@ -7,10 +7,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from graphrl.costs.exact.memory import Buffers, memory_changes
-from graphrl.costs.exact.routes import Routes, grouped
+from graphrl.costs.exact.memory import SharedBuffers, memory_changes
+from graphrl.costs.exact.routes import Routes
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.topology import grouped
 
 
 class Flow:
@@ -35,10 +36,9 @@ class Flow:
         n = a.num_ops
         self.graph, self.num_ops = graph, n
         self.routes = Routes(graph, Problem(), np.zeros(n, np.int64))
-        buffers = Buffers(graph, Problem(), self.routes)
+        buffers = SharedBuffers(graph, Problem(), self.routes)
         self.topological = a.topological.tolist()
-        source, target = a.dependencies()
-        self.predecessors, self.successors = grouped(target, source, n), grouped(source, target, n)
+        self.predecessors, self.successors = a.predecessors, a.successors
         self.after = grouped(a.control_target, a.control_source, n)
         self.inputs = grouped(a.use_op, a.use_tensor, n)
         users = np.unique(np.stack([buffers.of[a.use_tensor], a.use_op.astype(np.int64)], 1), axis=0)

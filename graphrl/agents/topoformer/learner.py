@@ -12,6 +12,7 @@ from graphrl.agents.topoformer.config import PROBLEM, TopoformerConfig
 from graphrl.agents.topoformer.network import orders
 from graphrl.agents.topoformer.policy import Policy
 from graphrl.costs.device.evaluate import evaluate
+from graphrl.costs.device.problem import DeviceProblem
 from graphrl.decoding.orders import on_one_device
 from graphrl.envs.ordering.instance import OrderingParams
 from graphrl.graphs.padding import PaddedGraph
@@ -191,4 +192,4 @@ def _random_peaks(graph: PaddedGraph, keys: jax.Array, count: int) -> jax.Array:
     """Peaks `[g, count]` float32 of orders by independent uniform priorities, each graph's from its key."""
     drawn = jax.vmap(lambda key: jax.random.uniform(key, (graph.sizes.ops, count)))(keys)
     decisions = on_one_device(graph, jnp.moveaxis(drawn, 0, 1))
-    return evaluate(graph, decisions, PROBLEM, makespan=False).peak_memory[0]
+    return evaluate(graph, decisions, DeviceProblem.of(PROBLEM), makespan=False).peak_memory[0]

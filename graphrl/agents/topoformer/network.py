@@ -134,7 +134,7 @@ def _mapped(apply: Any, batch: OrderingParams) -> Any:
     ops vmap takes a quarter longer, up to 200 no less.
     """
     seen = jax.vmap(_observe)(batch)
-    return jax.lax.map(apply, seen) if jax.default_backend() == "cpu" else jax.vmap(apply)(seen)
+    return jax.lax.platform_dependent(seen, cpu=lambda seen: jax.lax.map(apply, seen), default=jax.vmap(apply))
 
 
 def _observe(params: OrderingParams) -> Seen:

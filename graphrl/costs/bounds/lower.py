@@ -4,7 +4,8 @@ Makespan, for all transfer models (transfers only ever add waiting), d devices:
 - the longest path of run times through data and control edges;
 - for a set J of ops, head + work(J) / d + tail (Carlier 1987): head is the least time before any op of J can start,
   tail the least time from the end of any op of J to the end of the last op. The sets tried are
-  {head >= h and tail >= q} for all q and up to 256 values h; with h = q = 0 it is work / d.
+  {head >= h and tail >= q} for all q and up to 256 values h; with h = q = 0 it is work / d;
+- where all run times and transfer times are whole seconds, so is every makespan: the bound is rounded up.
 
 Peak memory: what op v needs on one device is at least the memory of a minimum cut (bounds/cuts.py). Call it need(v). It
 is at least total(v), which needs no cut: a buffer is live at v whatever the order if its producer is an ancestor of v
@@ -23,12 +24,13 @@ and one of its users is v or a descendant of v, or if it is kept; so are v's out
 Shared buffers are counted once, with the least size they can have (bounds/needs.py).
 """
 
+import math
+
 import numpy as np
 
 from graphrl.costs.bounds.cuts import Cuts, work
 from graphrl.costs.bounds.needs import Needs
 from graphrl.costs.bounds.probing import probed_bound
-from graphrl.costs.exact.routes import grouped
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 
@@ -50,7 +52,8 @@ def lower_bound(graph: ComputationGraph, problem: Problem, order: np.ndarray | N
         better this order is. By default the graph's own, and then fewer cuts are made.
     """
     if problem.objective == "makespan":
-        return _makespan_bound(graph, problem.devices)
+        bound = _makespan_bound(graph, problem.devices)
+        return float(math.ceil(bound)) if _is_whole(graph, problem) else bound
     if order is None:
         bound = _memory_bound(graph, problem, graph.arrays.topological, guided=False)
     else:
@@ -59,8 +62,7 @@ def lower_bound(graph: ComputationGraph, problem: Problem, order: np.ndarray | N
 
 
 def _makespan_bound(graph: ComputationGraph, devices: int) -> float:
-    runtime = graph.arrays.runtime
-    heads, tails = _heads_and_tails(graph)
+    runtime, heads, tails = graph.arrays.runtime, graph.arrays.head, graph.arrays.tail
     path = float((heads + runtime).max())
     by_tail = np.argsort(-tails, kind="stable")
     thresholds = np.unique(heads)
@@ -75,18 +77,14 @@ def _makespan_bound(graph: ComputationGraph, devices: int) -> float:
     return max(path, best if dyadic else best * (1 - (len(runtime) + 4) * 2**-50))
 
 
-def _heads_and_tails(graph: ComputationGraph) -> tuple[np.ndarray, np.ndarray]:
-    """Longest path of run times before the start and after the end of each op, seconds: two `[n] float64`."""
-    a = graph.arrays
-    source, target = a.dependencies()
-    predecessors, successors = grouped(target, source, a.num_ops), grouped(source, target, a.num_ops)
-    runtime = a.runtime.tolist()
-    heads, tails = [0.0] * a.num_ops, [0.0] * a.num_ops
-    for op in a.topological.tolist():
-        heads[op] = max((heads[before] + runtime[before] for before in predecessors[op]), default=0.0)
-    for op in reversed(a.topological.tolist()):
-        tails[op] = max((tails[after] + runtime[after] for after in successors[op]), default=0.0)
-    return np.array(heads), np.array(tails)
+def _is_whole(graph: ComputationGraph, problem: Problem) -> bool:
+    """Whether every plan's makespan is a whole number of seconds: run times and transfer times are, and so small that
+    their sums are exact.
+    """
+    a, copies = graph.arrays, problem.devices - 1
+    transfers = [problem.transfer_seconds(num_bytes) for num_bytes in a.tensor_bytes.tolist()] if copies else []
+    seconds = np.concatenate([a.runtime, transfers])
+    return bool((seconds % 1 == 0).all() and a.runtime.sum() + copies * sum(transfers) < 2**53)
 
 
 def _memory_bound(graph: ComputationGraph, problem: Problem, order: np.ndarray, *, guided: bool) -> int:
@@ -102,27 +100,27 @@ def _memory_bound(graph: ComputationGraph, problem: Problem, order: np.ndarray, 
     return max(int(single.max()), -(-shared // devices))
 
 
-def _cut_bound(graph: ComputationGraph, needs: Needs, order: np.ndarray, known: int, *, guided: bool) -> int:
-    """The largest need of an op, at least `known`, by some cuts for those that need most in an order, and if it is a
+def _cut_bound(graph: ComputationGraph, needs: Needs, order: np.ndarray, bound: int, *, guided: bool) -> int:
+    """The largest need of an op, at least `bound`, by some cuts for those that need most in an order, and if it is a
     plan's, what probing makes of them.
     """
     usage = _cuts_at_most(graph, needs, order)
     candidates = np.argsort(-usage, kind="stable")
     each = work(graph, needs)
     most = min(CUTS if guided else CUTS_UNGUIDED, CUT_WORK // max(1, each))
-    if most == 0 or usage[candidates[0]] <= known:
-        return known
-    cuts, found, idle = Cuts(graph, needs), {}, 0
+    if most == 0 or usage[candidates[0]] <= bound:
+        return bound
+    cuts, need, idle = Cuts(graph, needs), {}, 0
     for op in candidates[:most].tolist():
-        if usage[op] <= known or idle > IDLE_WORK:
+        if usage[op] <= bound or idle > IDLE_WORK:
             break
-        found[op] = cuts.least(op).need
-        idle = 0 if found[op] > known else idle + each
-        known = max(known, found[op])
-    if guided and usage.max() > known:
-        neediest = sorted(found, key=lambda op: -found[op])
-        known = probed_bound(graph, cuts, each, neediest, known, int(usage.max()))
-    return known
+        need[op] = cuts.least(op).need
+        idle = 0 if need[op] > bound else idle + each
+        bound = max(bound, need[op])
+    if guided and usage.max() > bound:
+        neediest = sorted(need, key=lambda op: -need[op])
+        bound = probed_bound(graph, cuts, each, neediest, bound, int(usage.max()))
+    return bound
 
 
 def _cuts_at_most(graph: ComputationGraph, needs: Needs, order: np.ndarray) -> np.ndarray:
@@ -185,17 +183,15 @@ def _reachability(graph: ComputationGraph, ops: np.ndarray) -> tuple[np.ndarray,
     packed bits.
     """
     a = graph.arrays
-    source, target = a.dependencies()
-    predecessors, successors = grouped(target, source, a.num_ops), grouped(source, target, a.num_ops)
     itself = np.zeros((a.num_ops, -(-len(ops) // 8)), np.uint8)
     place = np.arange(len(ops))
     itself[ops, place // 8] = 128 >> place % 8  # the order of np.unpackbits
     after = itself.copy()
     for op in reversed(a.topological.tolist()):
-        if successors[op]:
-            after[op] |= np.bitwise_or.reduce(after[successors[op]], axis=0)
+        if a.successors[op]:
+            after[op] |= np.bitwise_or.reduce(after[a.successors[op]], axis=0)
     upto = itself.copy()
     for op in a.topological.tolist():
-        if predecessors[op]:
-            upto[op] |= np.bitwise_or.reduce(upto[predecessors[op]], axis=0)
+        if a.predecessors[op]:
+            upto[op] |= np.bitwise_or.reduce(upto[a.predecessors[op]], axis=0)
     return after & ~itself, upto

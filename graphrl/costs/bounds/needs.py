@@ -8,7 +8,7 @@ two cannot be the same memory while both are live, since a buffer changes hands 
 
 import numpy as np
 
-from graphrl.costs.exact.memory import Buffers
+from graphrl.costs.exact.memory import SharedBuffers
 from graphrl.costs.exact.routes import Routes
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import EXTERNAL, NONE, ComputationGraph
@@ -26,7 +26,7 @@ class Needs:
 
     def __init__(self, graph: ComputationGraph, devices: int = 1) -> None:
         a = graph.arrays
-        buffers = Buffers(graph, Problem(), Routes(graph, Problem(), np.zeros(a.num_ops, int)))
+        buffers = SharedBuffers(graph, Problem(), Routes(graph, Problem(), np.zeros(a.num_ops, int)))
         self.least = _least_bytes(graph, buffers, devices)
         self.pinned = buffers.pinned
         self.users = np.unique(np.stack([buffers.of[a.use_tensor], a.use_op.astype(np.int64)], 1), axis=0)
@@ -34,13 +34,11 @@ class Needs:
         np.add.at(self.own, a.producer, np.where((a.alias == NONE) & (a.reuses < 0), a.tensor_bytes, 0))
 
 
-def _least_bytes(graph: ComputationGraph, buffers: Buffers, devices: int) -> np.ndarray:
+def _least_bytes(graph: ComputationGraph, buffers: SharedBuffers, devices: int) -> np.ndarray:
     a = graph.arrays
     least = np.where(a.alias == EXTERNAL, 0, a.tensor_bytes)
-    rank = np.empty(a.num_ops, np.int64)
-    rank[a.topological] = np.arange(a.num_ops)
     sharing = np.flatnonzero((a.alias >= 0) | (a.reuses >= 0))
-    for tensor in sharing[np.argsort(rank[a.producer[sharing]], kind="stable")].tolist():
+    for tensor in sharing[np.argsort(a.rank[a.producer[sharing]], kind="stable")].tolist():
         if a.alias[tensor] >= 0 and devices == 1:  # no copies
             least[tensor] = least[a.alias[tensor]]
         else:

@@ -32,21 +32,21 @@ def probed_bound(graph: ComputationGraph, cuts: Cuts, cost: int, ops: Sequence[i
       cuts: of the graph.
       cost: of a cut of the whole graph, in microseconds or so (`cuts.work`).
       ops: those that need most first.
-      low: a bound that is known.
+      low: a bound.
       high: bytes that some order stays within.
     """
     if graph.arrays.num_ops > MAX_OPS:
         return low
-    known, target = _Orders(graph), high  # every order below `high` is among those of `known`
+    orders, target = _Orders(graph.arrays.ancestors()), high  # every order below `high` is among them
     probes = _Probes(cuts, cost)
     while high - low > PRECISE * high and probes.work < WORK:
-        tried = known.copy()
+        tried = orders.copy()
         if probes.contradiction(tried, target, ops[:FIRST]):
             if target == high:
                 return high
             low = target
         else:
-            known, high = tried, target
+            orders, high = tried, target
         target = (low + high) // 2
     return low
 
@@ -58,24 +58,11 @@ class _Orders:
       before: `[n, n]` bool, `before[v, u]`: u runs before v; transitive.
     """
 
-    def __init__(self, graph: ComputationGraph | None) -> None:
-        if graph is None:
-            return
-        a = graph.arrays
-        self.before = np.zeros((a.num_ops, a.num_ops), bool)
-        sources, targets = a.dependencies()
-        direct: list[list[int]] = [[] for _ in range(a.num_ops)]
-        for source, target in zip(sources.tolist(), targets.tolist(), strict=True):
-            direct[target].append(source)
-        for op in a.topological.tolist():
-            self.before[op, direct[op]] = True
-            for other in direct[op]:
-                self.before[op] |= self.before[other]
+    def __init__(self, before: np.ndarray) -> None:
+        self.before = before
 
     def copy(self) -> "_Orders":
-        other = _Orders(None)
-        other.before = self.before.copy()
-        return other
+        return _Orders(self.before.copy())
 
     def add(self, first: int, second: int) -> bool:
         """Has one op run before another; whether that can be."""
@@ -115,10 +102,10 @@ class _Probes:
             op = heapq.heappop(queue)[1]
             queue = [one for one in queue if one[1] != op]
             heapq.heapify(queue)
-            found = self._probe(orders, target, op, end)
-            if found is None:
+            placed = self._probe(orders, target, op, end)
+            if placed is None:
                 return True
-            changed = found
+            changed = placed
         return False
 
     def _probe(self, orders: _Orders, target: int, op: int, end: int) -> set[int] | None:

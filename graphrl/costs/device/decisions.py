@@ -1,7 +1,7 @@
 """What is decided, for a population of candidate solutions of every graph of a batch.
 
 Chromosomes are laid out genes first, lanes last (`[k, g, p]`): XLA:CPU vectorises across the minor axis, and the
-decoder's state has one lane for each chromosome (facts/perf.md 2, points 2 and 4).
+decoder's state has one lane for each chromosome.
 """
 
 import dataclasses

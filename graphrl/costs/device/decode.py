@@ -72,7 +72,7 @@ def schedule(
       transfer: the transfer model.
       durations: `[g, N + 1]` float32 seconds of every node (0 for no node), or None: no makespan is computed.
       fixed_trips: run all `num_events` steps instead of only as many as the longest lane needs (for devices on which
-        a trip count that is known only at run time costs a synchronisation a step).
+        a trip count that only the run tells costs a synchronisation a step).
     """
     sizes, count = graph.sizes, lanes.graph.shape[0]
     steps = num_events(sizes, devices)

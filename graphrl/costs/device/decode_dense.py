@@ -3,7 +3,7 @@
 A step pops the best ready node of every lane and updates all slots of the lane at once: one row of a matrix says what
 the popped node releases, and subtracting it, testing who is ready and taking the largest key are one pass over
 `[L, u]` that XLA fuses, several unrolled steps together. That is O(u) work a node, but few kernels a step, where
-the scatters of `decode.py` cannot fuse (facts/perf.md 6). The trip count is static: the host waits for no step.
+the scatters of `decode.py` cannot fuse. The trip count is static: the host waits for no step.
 
 Slots are those of graphs/rows.py: when an op has run, its slot holds the transfers of its first tensor, the one of the
 largest key first, so that the state is no wider on many devices than on one.
@@ -23,7 +23,7 @@ from jax import lax
 
 from graphrl.costs.device.decode import Schedule
 from graphrl.costs.device.indexing import take
-from graphrl.costs.device.lanes import IDLE, Lanes, node_count, rows
+from graphrl.costs.device.lanes import IDLE, Lanes, node_count, take_rows
 from graphrl.costs.device.timing import Clocks, Node, advance, start_clocks
 from graphrl.costs.problem import Transfer
 from graphrl.graphs.padding import PaddedGraph, Sizes
@@ -148,7 +148,7 @@ def _start(graph: PaddedGraph, lanes: Lanes, devices: int, *, timed: bool) -> _S
     waits = jnp.minimum(graph.indegree[:, :n], np.iinfo(dtype).max).astype(dtype)
     waits = jnp.pad(waits, ((0, 0), (0, further)), constant_values=dtype(1))[lanes.graph]
     first_transfers = jnp.pad(lanes.transfer_keys.max(1, initial=IDLE), ((0, 1), (0, 0), (0, 0)), constant_values=IDLE)
-    keys = jnp.concatenate([lanes.op_keys, rows(first_transfers, graph.slot_tensor[:, n:])]).reshape(-1, count).T
+    keys = jnp.concatenate([lanes.op_keys, take_rows(first_transfers, graph.slot_tensor[:, n:])]).reshape(-1, count).T
     return _State(
         best=_best(waits, keys),
         keys=keys,

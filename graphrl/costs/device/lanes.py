@@ -3,7 +3,7 @@ keys of all nodes, and the tables that the decoders read.
 
 Nodes are numbered ops first: op v is node v, and the transfer of tensor t to its s-th foreign device is node
 n + t * (d - 1) + s, where the foreign devices of t are all but its producer's, in ascending order. No node is N =
-n + t * (d - 1). This numbering has the order of DESIGN.md 3 (t * devices + b), without the holes.
+n + t * (d - 1). This numbering has the order of the host's (t * devices + b), without the holes.
 """
 
 import dataclasses
@@ -40,7 +40,7 @@ def node_count(sizes: Sizes, devices: int) -> int:
     return sizes.ops + sizes.tensors * (devices - 1)
 
 
-def rows(array: jax.Array, index: jax.Array) -> jax.Array:
+def take_rows(array: jax.Array, index: jax.Array) -> jax.Array:
     """`array[index]`, row by row and graph by graph: `[x, g, p]` by `[g, y]` gives `[y, g, p]`."""
     x, g, p = array.shape
     flat = index.T * g + jnp.arange(g, dtype=index.dtype)[None, :]
@@ -68,7 +68,7 @@ def implied(graph: PaddedGraph, decisions: Decisions, devices: int) -> Lanes:
     """The transfers and packed keys that `decisions` imply on a batch of graphs (leading axis g on every field)."""
     placement = decisions.placement
     n, g, p = placement.shape
-    source = rows(placement, graph.producer)
+    source = take_rows(placement, graph.producer)
     foreign = jnp.arange(devices - 1, dtype=jnp.int32)[:, None, None, None]
     target = foreign + (source[None] <= foreign).astype(jnp.int32)
     needed = by_device(readers_on(graph, placement, devices), target)
@@ -105,7 +105,7 @@ def entry_devices(graph: PaddedGraph, placement: jax.Array) -> jax.Array:
         [
             jnp.where(
                 (graph.row_kind[..., j].T == READS)[..., None],
-                rows(placement, jnp.minimum(graph.row_entry[..., j], placement.shape[0] - 1)),
+                take_rows(placement, jnp.minimum(graph.row_entry[..., j], placement.shape[0] - 1)),
                 -1,
             )
             for j in range(graph.row_entry.shape[-1])
@@ -127,7 +127,7 @@ def _index_bits(graph: PaddedGraph, devices: int) -> tuple[jax.Array, jax.Array]
 def _pack(keys: jax.Array, index: jax.Array, index_bits: jax.Array) -> jax.Array:
     """Keys in [0, 1) and node indices as one non-negative int32 each, larger first, ties to the lower index.
 
-    The key is quantised to the 31 - index_bits bits that are left beside the index (facts/perf.md 1).
+    The key is quantised to the 31 - index_bits bits that are left beside the index.
 
     Args:
       keys: `[..., g, p]` float32.

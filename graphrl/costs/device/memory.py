@@ -1,4 +1,4 @@
-"""Peak memory of every device along an order (DESIGN.md 3), from births and deaths of buffers: no loop over ops.
+"""Peak memory of every device along an order, from births and deaths of buffers: no loop over ops.
 
 Memory is counted by place in the order, not by time: a buffer is born where its op or transfer stands and dies after
 the last node that needs it, and what is live is a running sum over the order.
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from graphrl.costs.device.indexing import add, put, take
-from graphrl.costs.device.lanes import Lanes, by_device, entry_devices, node_count, rows, scatter_max
+from graphrl.costs.device.lanes import Lanes, by_device, entry_devices, node_count, scatter_max, take_rows
 from graphrl.costs.device.sharing import share_buffers
 from graphrl.graphs.padding import PaddedGraph
 
@@ -65,7 +65,7 @@ def _walk(
     """The largest live bytes `[d, L]` along the order, from `[c, L]` allocations and `[d, c, L]` frees.
 
     In blocks: first what each block adds and its peak above its start, for all blocks at once, then a scan over the
-    blocks. XLA:CPU runs one cumulative sum over c nine times slower (facts/perf.md 7.2).
+    blocks. XLA:CPU runs one cumulative sum over c nine times slower.
     """
     d, count = live.shape
     steps = device.shape[0]
@@ -108,7 +108,7 @@ def _copies(graph: PaddedGraph, lanes: Lanes, place: jax.Array, devices: int, ne
     last_read = _last_reads(graph, lanes.placement, place[:n], devices)
     # transfers that do not exist stand at -1, so that they keep nothing alive
     sent = jnp.where(lanes.needed, jnp.moveaxis(place[n:-1].reshape(t, devices - 1, g, p), 1, 0), -1)
-    home = jnp.maximum(rows(place[:n], graph.producer), by_device(last_read, lanes.source))
+    home = jnp.maximum(take_rows(place[:n], graph.producer), by_device(last_read, lanes.source))
     home = jnp.where(graph.kept.T[:, :, None], never, jnp.maximum(home, sent.max(0, initial=-1)))
     foreign = jnp.where(lanes.needed, by_device(last_read, lanes.target), never)
     sizes = (graph.owned_bytes, *([graph.tensor_bytes] * (devices - 1)))
@@ -124,7 +124,7 @@ def _last_reads(graph: PaddedGraph, placement: jax.Array, place: jax.Array, devi
     t = graph.producer.shape[-1]
     reads = entry_devices(graph, placement)
     last_op = placement.shape[0] - 1
-    at = jnp.stack([rows(place, jnp.minimum(graph.row_entry[..., j], last_op)) for j in range(reads.shape[0])])
+    at = jnp.stack([take_rows(place, jnp.minimum(graph.row_entry[..., j], last_op)) for j in range(reads.shape[0])])
     last = [scatter_max(graph.row_tensor, jnp.where(reads == b, at, -1).max(0), t + 1, -1)[:t] for b in range(devices)]
     return jnp.stack(last)
 

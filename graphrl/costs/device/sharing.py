@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from graphrl.costs.device.indexing import add, put, put_max, take
-from graphrl.costs.device.lanes import Lanes, rows
+from graphrl.costs.device.lanes import Lanes, take_rows
 from graphrl.graphs.padding import PaddedGraph
 
 
@@ -63,10 +63,10 @@ def share_buffers(
     home = jnp.where(shares.external, never, end[0])  # so that nobody takes an external buffer over
     ends = _with_none(jnp.concatenate([home, end[1:].reshape(none - t, g, p)]))
     buffer = _gather(shares.instance, _chain_ends(shares.parent))
-    of_aliases = jnp.where(shares.reuses, -1, rows(ends, shares.tensor))
+    of_aliases = jnp.where(shares.reuses, -1, take_rows(ends, shares.tensor))
     ends = put_max(_flat(ends), _index(buffer), of_aliases).reshape(none + 1, g, p)
     takes, taker = _takers(shares, buffer, ends)
-    final = _gather(rows(ends, shares.tensor), _chain_ends(rows(taker, shares.tensor)))
+    final = _gather(take_rows(ends, shares.tensor), _chain_ends(take_rows(taker, shares.tensor)))
     # at most one share takes a buffer; of what the others write to none, nothing is read
     ends = put(_flat(ends), _index(jnp.where(takes, buffer, none)), final)
     frees = _with_none(jnp.broadcast_to(freed, end.shape).reshape(none, g, p))
@@ -91,13 +91,13 @@ def _shares(graph: PaddedGraph, lanes: Lanes, place: jax.Array) -> _Shares:
     alias = alias.at[of_graph, graph.share_tensor].set(jnp.where(graph.share_reuses, count, index))
     alias = alias.at[:, t].set(count)
     real_tensor, real_of = (jnp.minimum(tensor, t - 1) for tensor in (graph.share_tensor, graph.share_of))
-    here, there = rows(lanes.source, real_tensor), rows(lanes.source, real_of)
+    here, there = take_rows(lanes.source, real_tensor), take_rows(lanes.source, real_of)
     copy = jnp.where(here == there, 0, 1 + here - (here > there).astype(jnp.int32))
     of = graph.share_of.T[..., None]
     return _Shares(
         tensor=graph.share_tensor,
         reuses=graph.share_reuses.T[..., None],
-        place=rows(place, graph.producer[of_graph, real_tensor]),
+        place=take_rows(place, graph.producer[of_graph, real_tensor]),
         instance=jnp.where(of < t, copy * t + of, none),
         parent=jnp.where(copy == 0, alias[of_graph, graph.share_of].T[..., None], count),
         external=((graph.owned_bytes == 0) & (graph.tensor_bytes > 0) & (alias[:, :t] == count)).T[..., None],

@@ -1,10 +1,9 @@
-"""Costs of one candidate solution as a pure function that `jax.vmap` may map over solutions, graphs or both.
+"""Costs of one candidate solution as a pure function that `jax.vmap` may map over solutions, graphs, problems or all.
 
 Mapped, it runs as one population (lanes last) instead of what batching each of its operations would give, which on a
 CPU is some tens of times slower. So a caller writes the plain function and still gets the fast program.
 """
 
-import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -12,7 +11,7 @@ import jax.numpy as jnp
 
 from graphrl.costs.device.decisions import Decisions
 from graphrl.costs.device.evaluate import evaluate
-from graphrl.costs.problem import Problem
+from graphrl.costs.device.problem import DeviceProblem
 from graphrl.graphs.padding import PaddedGraph
 
 
@@ -24,10 +23,11 @@ class SolutionCosts(NamedTuple):
 
 
 _ALL: Any = SolutionCosts(True, True)  # type: ignore[arg-type]  # every output is batched
+Task = tuple[PaddedGraph, DeviceProblem]  # what solutions are for; of a batch, all arrays have a leading axis g
 
 
 def solution_costs(
-    graph: PaddedGraph, placement: jax.Array, op_keys: jax.Array, transfer_keys: jax.Array, problem: Problem
+    graph: PaddedGraph, placement: jax.Array, op_keys: jax.Array, transfer_keys: jax.Array, problem: DeviceProblem
 ) -> SolutionCosts:
     """Decodes one solution of one graph, and costs it.
 
@@ -36,70 +36,68 @@ def solution_costs(
       placement: `[n]` int32, device of each op (n, t: padded sizes; what stands at padding does not matter).
       op_keys: `[n]` float32 in [0, 1).
       transfer_keys: `[t, d]` float32 in [0, 1), key of each tensor's transfer to each device.
-      problem: static.
+      problem: with arrays `[]`.
     """
-    return _per_problem(problem)(graph, placement, op_keys, transfer_keys)
+    return _of_one((graph, problem), placement, op_keys, transfer_keys)
 
 
-@functools.cache
-def _per_problem(problem: Problem) -> Any:
-    """`solution_costs` with batching rules: over solutions to p, then over graphs to g."""
+@jax.custom_batching.custom_vmap
+def _of_batch(task: Task, placement: jax.Array, op_keys: jax.Array, transfer_keys: jax.Array) -> Any:
+    """A batch `[g, p, ...]`."""
+    graph, problem = task
+    decisions = Decisions(
+        jnp.moveaxis(placement, -1, 0), jnp.moveaxis(op_keys, -1, 0), jnp.transpose(transfer_keys, (3, 2, 0, 1))
+    )
+    costs = evaluate(graph, decisions, problem)
+    seconds = costs.makespan * graph.second_unit[:, None]
+    return SolutionCosts(seconds, jnp.moveaxis(costs.peak_memory, 0, -1) * graph.byte_unit[:, None, None])
 
-    @jax.custom_batching.custom_vmap
-    def of_batch(graph: PaddedGraph, placement: jax.Array, op_keys: jax.Array, transfer_keys: jax.Array) -> Any:
-        """A batch `[g, p, ...]`."""
-        decisions = Decisions(
-            jnp.moveaxis(placement, -1, 0), jnp.moveaxis(op_keys, -1, 0), jnp.transpose(transfer_keys, (3, 2, 0, 1))
-        )
-        costs = evaluate(graph, decisions, problem)
-        seconds = costs.makespan * graph.second_unit[:, None]
-        return SolutionCosts(seconds, jnp.moveaxis(costs.peak_memory, 0, -1) * graph.byte_unit[:, None, None])
 
-    @of_batch.def_vmap
-    def of_batches(size: int, batched: list, *arguments: Any) -> Any:
-        """`[b, g, p, ...]`: more solutions of each graph or, where the graphs differ too, a batch of b * g graphs."""
-        same_graph = not any(jax.tree.leaves(batched[0]))
-        if same_graph:
-            graph, *rest = arguments
-            solutions = _spread(size, batched[1:], tuple(rest))
-            costs = of_batch(graph, *(_merge(jnp.moveaxis(x, 0, 1), 1) for x in solutions))
-            split = jax.tree.map(lambda x: x.reshape(x.shape[0], size, -1, *x.shape[2:]), costs)
-            return jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), split), _ALL
-        costs = of_batch(*jax.tree.map(_merge, _spread(size, batched, arguments)))
-        return jax.tree.map(lambda x: x.reshape(size, -1, *x.shape[1:]), costs), _ALL
-
-    @jax.custom_batching.custom_vmap
-    def of_population(graph: PaddedGraph, placement: jax.Array, op_keys: jax.Array, transfer_keys: jax.Array) -> Any:
-        """Solutions `[p, ...]` of one graph."""
-        one = jax.tree.map(lambda x: x[None], (graph, placement, op_keys, transfer_keys))
-        return jax.tree.map(lambda x: x[0], of_batch(*one))
-
-    @of_population.def_vmap
-    def of_populations(size: int, batched: list, *arguments: Any) -> Any:
-        """`[b, p, ...]`: more solutions of one graph, or p of each of b graphs."""
-        graph_batched = any(jax.tree.leaves(batched[0]))
-        if graph_batched:
-            return of_batch(*_spread(size, batched, arguments)), _ALL
-        graph, *rest = arguments
+@_of_batch.def_vmap
+def _of_batches(size: int, batched: list, *arguments: Any) -> Any:
+    """`[b, g, p, ...]`: more solutions of each task or, where the tasks differ too, a batch of b * g tasks."""
+    if not any(jax.tree.leaves(batched[0])):
+        task, *rest = arguments
         solutions = _spread(size, batched[1:], tuple(rest))
-        costs = of_population(graph, *(_merge(x) for x in solutions))
-        return jax.tree.map(lambda x: x.reshape(size, -1, *x.shape[1:]), costs), _ALL
+        costs = _of_batch(task, *(_merge(jnp.moveaxis(x, 0, 1), 1) for x in solutions))
+        split = jax.tree.map(lambda x: x.reshape(x.shape[0], size, -1, *x.shape[2:]), costs)
+        return jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), split), _ALL
+    costs = _of_batch(*jax.tree.map(_merge, _spread(size, batched, arguments)))
+    return jax.tree.map(lambda x: x.reshape(size, -1, *x.shape[1:]), costs), _ALL
 
-    @jax.custom_batching.custom_vmap
-    def of_one(graph: PaddedGraph, placement: jax.Array, op_keys: jax.Array, transfer_keys: jax.Array) -> Any:
-        costs = of_population(graph, placement[None], op_keys[None], transfer_keys[None])
-        return jax.tree.map(lambda x: x[0], costs)
 
-    @of_one.def_vmap
-    def of_many(size: int, batched: list, *arguments: Any) -> Any:
-        if any(jax.tree.leaves(batched[0])):
-            graph, *solutions = _spread(size, batched, arguments)
-            costs = of_batch(graph, *(x[:, None] for x in solutions))
-            return jax.tree.map(lambda x: x[:, 0], costs), _ALL
-        graph, *solutions = arguments
-        return of_population(graph, *_spread(size, batched[1:], tuple(solutions))), _ALL
+@jax.custom_batching.custom_vmap
+def _of_population(task: Task, placement: jax.Array, op_keys: jax.Array, transfer_keys: jax.Array) -> Any:
+    """Solutions `[p, ...]` of one task."""
+    one = jax.tree.map(lambda x: x[None], (task, placement, op_keys, transfer_keys))
+    return jax.tree.map(lambda x: x[0], _of_batch(*one))
 
-    return of_one
+
+@_of_population.def_vmap
+def _of_populations(size: int, batched: list, *arguments: Any) -> Any:
+    """`[b, p, ...]`: more solutions of one task, or p of each of b tasks."""
+    if any(jax.tree.leaves(batched[0])):
+        return _of_batch(*_spread(size, batched, arguments)), _ALL
+    task, *rest = arguments
+    solutions = _spread(size, batched[1:], tuple(rest))
+    costs = _of_population(task, *(_merge(x) for x in solutions))
+    return jax.tree.map(lambda x: x.reshape(size, -1, *x.shape[1:]), costs), _ALL
+
+
+@jax.custom_batching.custom_vmap
+def _of_one(task: Task, placement: jax.Array, op_keys: jax.Array, transfer_keys: jax.Array) -> Any:
+    costs = _of_population(task, placement[None], op_keys[None], transfer_keys[None])
+    return jax.tree.map(lambda x: x[0], costs)
+
+
+@_of_one.def_vmap
+def _of_many(size: int, batched: list, *arguments: Any) -> Any:
+    if any(jax.tree.leaves(batched[0])):
+        task, *solutions = _spread(size, batched, arguments)
+        costs = _of_batch(task, *(x[:, None] for x in solutions))
+        return jax.tree.map(lambda x: x[:, 0], costs), _ALL
+    task, *solutions = arguments
+    return _of_population(task, *_spread(size, batched[1:], tuple(solutions))), _ALL
 
 
 def _merge(array: jax.Array, axis: int = 0) -> jax.Array:

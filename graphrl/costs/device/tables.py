@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from graphrl.costs.device.lanes import IDLE, Lanes, node_count, rows
+from graphrl.costs.device.lanes import IDLE, Lanes, node_count, take_rows
 from graphrl.costs.problem import MAX_DEVICES
 from graphrl.graphs.padding import PaddedGraph, Sizes
 from graphrl.graphs.rows import READS, ROW_WIDTH, WAITS
@@ -87,7 +87,7 @@ def _transfer_keys_by_slot(graph: PaddedGraph, lanes: Lanes) -> jax.Array:
     _, foreign, _, _ = lanes.transfer_keys.shape
     by_tensor = jnp.concatenate([lanes.transfer_keys, jnp.full((1, foreign, g, p), IDLE)])
     no_slot = jnp.full((slot_layout(graph.sizes)[0] - graph.sizes.slots, g, p), IDLE)
-    by_slot = [jnp.concatenate([rows(by_tensor[:, s], graph.slot_tensor), no_slot]) for s in range(foreign)]
+    by_slot = [jnp.concatenate([take_rows(by_tensor[:, s], graph.slot_tensor), no_slot]) for s in range(foreign)]
     return jnp.concatenate([*by_slot, no_slot]).reshape(-1)
 
 

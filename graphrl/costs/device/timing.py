@@ -1,4 +1,4 @@
-"""When nodes run, as the order is walked: one clock per device and, under `link`, one per outgoing link (DESIGN 3)."""
+"""When nodes run, as the order is walked: one clock per device and, under `link`, one per outgoing link."""
 
 from typing import NamedTuple
 

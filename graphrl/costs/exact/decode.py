@@ -6,10 +6,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from graphrl.costs.exact.routes import Routes, grouped
+from graphrl.costs.exact.routes import Routes
 from graphrl.costs.problem import Problem
 from graphrl.errors import PlanError
 from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.topology import grouped
 
 
 def key_bits(num_ops: int, num_tensors: int, devices: int) -> int:

@@ -1,4 +1,4 @@
-"""What a plan costs, exactly: the host twin of the device code, in int64 bytes and float64 seconds (DESIGN.md 3).
+"""What a plan costs, exactly: the host twin of the device code, in int64 bytes and float64 seconds.
 
 Every number that leaves the library comes from `evaluate`. It is plain NumPy and Python: O((n + e) log n).
 
@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from graphrl.costs.exact.memory import memory_changes
-from graphrl.costs.exact.routes import Routes, grouped
+from graphrl.costs.exact.routes import Routes
 from graphrl.costs.problem import Problem, Transfer
 from graphrl.errors import PlanError
 from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.topology import grouped
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -94,7 +95,7 @@ def _node_name(graph: ComputationGraph, problem: Problem, node: int) -> str:
 
 
 def _checked_slots(graph: ComputationGraph, problem: Problem, routes: Routes, order: ArrayLike) -> np.ndarray:
-    """The order as slots `[m]`, once it is known to hold each exactly once and to break no dependency."""
+    """The order as slots `[m]`, checked to hold each exactly once and to break no dependency."""
     ids = np.asarray(order)
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
         raise PlanError(f"order of shape {ids.shape} and type {ids.dtype}: must be a list of integer node ids")

@@ -21,22 +21,21 @@ Memory rules, per device, along the order:
 
 import numpy as np
 
-from graphrl.costs.exact.routes import Routes, grouped
+from graphrl.costs.exact.routes import Routes
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import EXTERNAL, ComputationGraph
+from graphrl.graphs.topology import grouped
 
 
-class Buffers:
+class SharedBuffers:
     """Which instances share a buffer, named by the instance that allocates it (see the module's memory rules)."""
 
     def __init__(self, graph: ComputationGraph, problem: Problem, routes: Routes) -> None:
         a = graph.arrays
         t = a.num_tensors
         self.of = np.arange(t + len(routes.transfers))  # [instances] the buffer of each
-        rank = np.empty(a.num_ops, np.int64)
-        rank[a.topological] = np.arange(a.num_ops)
         aliases = np.flatnonzero(a.alias >= 0)
-        for tensor in aliases[np.argsort(rank[a.producer[aliases]], kind="stable")].tolist():
+        for tensor in aliases[np.argsort(a.rank[a.producer[aliases]], kind="stable")].tolist():
             source = routes.instance(int(a.alias[tensor]), int(routes.home[tensor]), problem.devices)
             self.of[tensor] = self.of[source]
         self.allocates = (a.alias < 0).tolist()  # [t]
@@ -54,7 +53,7 @@ def memory_changes(
     """Per device `[c, 3] int64`: order entry, bytes compared with the peak, bytes after the entry's releases."""
     a = graph.arrays
     n, t = routes.num_ops, routes.num_tensors
-    buffers = Buffers(graph, problem, routes)
+    buffers = SharedBuffers(graph, problem, routes)
     size, left, pinned = buffers.bytes.tolist(), buffers.uses.tolist(), buffers.pinned.tolist()
     reads = grouped(a.use_op, buffers.of[routes.use_instance], n)  # [n] the buffer of each distinct input
     outputs = grouped(a.producer, np.arange(t), n)
@@ -101,6 +100,6 @@ def _is_last_use(buffer: int, reads: list[int], left: list[int], pinned: list[bo
     return not pinned[buffer] and left[buffer] == reads.count(buffer)
 
 
-def _is_unused(tensor: int, buffers: Buffers, left: list[int], pinned: list[bool]) -> bool:
+def _is_unused(tensor: int, buffers: SharedBuffers, left: list[int], pinned: list[bool]) -> bool:
     """Whether an output's own buffer is free as soon as it is written."""
     return buffers.allocates[tensor] and left[tensor] == 0 and not pinned[tensor]

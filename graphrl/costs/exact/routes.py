@@ -1,4 +1,4 @@
-"""How tensors reach their consumers under a placement: the transfers, and who waits for whom (DESIGN.md 3)."""
+"""How tensors reach their consumers under a placement: the transfers, and who waits for whom."""
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -54,14 +54,6 @@ def _checked_placement(graph: ComputationGraph, problem: Problem, placement: Arr
         op, device = graph.ops[bad[0]].name, array[bad[0]]
         raise PlanError(f"op {op!r} is placed on device {device}: must be from 0 to {problem.devices - 1}")
     return array.astype(np.int64)
-
-
-def grouped(keys: np.ndarray, values: np.ndarray, size: int) -> list[list[int]]:
-    """Values by key, each group in the given order."""
-    by_key = np.argsort(keys, kind="stable")
-    bounds = np.searchsorted(keys[by_key], np.arange(size + 1)).tolist()
-    flat = values[by_key].tolist()
-    return [flat[bounds[i] : bounds[i + 1]] for i in range(size)]
 
 
 def needed_transfers(graph: ComputationGraph, problem: Problem, placement: ArrayLike) -> np.ndarray:

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import jraph
 
+from graphrl.costs.device.problem import DeviceProblem
 from graphrl.costs.problem import Problem
 from graphrl.envs import specs
 from graphrl.envs.base import TimeStep
@@ -100,7 +101,7 @@ class ProposalEnv:
         found = self._search(state.key, graph, choice)
         return state, TimeStep(
             observe(params),
-            reward(found, state.standard, graph, self.problem),
+            reward(found, state.standard, graph, DeviceProblem.of(self.problem)),
             terminated=jnp.asarray(True),
             truncated=jnp.asarray(False),
             info=self._info(found, state.standard, graph),
@@ -125,13 +126,13 @@ class ProposalEnv:
     def _search(self, key: jax.Array, graph: PaddedGraph, choice: jax.Array | None) -> jax.Array:
         """The best fitness of BRKGA with a choice `[k]` for each gene, or with uniform ones: `[]` float32."""
         generations = self.parameters.generations(self.evaluations)
-        run = search(self.problem, self.parameters, generations, self.distributions)
+        run = search(self.parameters, generations, self.distributions)
         batch: PaddedGraph = jax.tree.map(lambda x: jnp.asarray(x)[None], graph)
-        return run(key[None], batch, None if choice is None else choice[None])[0]
+        return run(DeviceProblem.of(self.problem), key[None], batch, None if choice is None else choice[None])[0]
 
     def _info(self, found: jax.Array, standard: jax.Array, graph: PaddedGraph) -> dict[str, jax.Array]:
         values = {"objective": found, "standard": standard}
-        return {name: objective(value, graph, self.problem) for name, value in values.items()}
+        return {name: objective(value, graph, DeviceProblem.of(self.problem)) for name, value in values.items()}
 
 
 def observe(params: ProposalParams) -> Observation:

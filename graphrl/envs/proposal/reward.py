@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 
 from graphrl.costs.device.evaluate import node_seconds
-from graphrl.costs.problem import Problem
+from graphrl.costs.device.problem import DeviceProblem
 from graphrl.graphs.padding import PaddedGraph
 
 
-def reward(found: jax.Array, standard: jax.Array, graph: PaddedGraph, problem: Problem) -> jax.Array:
+def reward(found: jax.Array, standard: jax.Array, graph: PaddedGraph, problem: DeviceProblem) -> jax.Array:
     """-o_a / o_s: `[]` float32, of the fitness `[]` with and without proposals.
 
     A standard of 0 (no op takes time) is reached, -1, or missed, -2.
@@ -18,7 +18,7 @@ def reward(found: jax.Array, standard: jax.Array, graph: PaddedGraph, problem: P
     return -jnp.where(base > 0, cost / jnp.where(base > 0, base, 1), missed)
 
 
-def objective(found: jax.Array, graph: PaddedGraph, problem: Problem) -> jax.Array:
+def objective(found: jax.Array, graph: PaddedGraph, problem: DeviceProblem) -> jax.Array:
     """Bytes or seconds of a fitness: `[]` float32; inf where it exceeds the memory limit."""
     if problem.objective == "peak_memory":
         return found * graph.byte_unit
@@ -27,11 +27,11 @@ def objective(found: jax.Array, graph: PaddedGraph, problem: Problem) -> jax.Arr
     return jnp.where(found < 0, _makespan(found) * graph.second_unit, jnp.inf)
 
 
-def _cost(found: jax.Array, graph: PaddedGraph, problem: Problem) -> jax.Array:
+def _cost(found: jax.Array, graph: PaddedGraph, problem: DeviceProblem) -> jax.Array:
     """What the reward compares, `[]` float32 in the graph's units: the objective, or what stands for none."""
     if problem.memory_limit is None:
         return found
-    limit = jnp.float32(problem.memory_limit) / graph.byte_unit
+    limit = problem.memory_limit / graph.byte_unit
     return jnp.where(found < 0, _makespan(found), _serial(graph, problem) * (1 + found / limit))
 
 
@@ -40,7 +40,7 @@ def _makespan(found: jax.Array) -> jax.Array:
     return -1 / jnp.where(found < 0, found, -1)
 
 
-def _serial(graph: PaddedGraph, problem: Problem) -> jax.Array:
+def _serial(graph: PaddedGraph, problem: DeviceProblem) -> jax.Array:
     """Second units of all ops and of all possible transfers, one after the other: `[]` float32."""
     batch: PaddedGraph = jax.tree.map(lambda x: jnp.asarray(x)[None], graph)
     n, foreign = graph.sizes.ops, problem.devices - 1

@@ -12,35 +12,36 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from graphrl.costs.problem import Problem
+from graphrl.costs.device.problem import DeviceProblem
 from graphrl.envs.proposal.coding import Coding, chosen
 from graphrl.graphs.padding import PaddedGraph
 from graphrl.solvers.chromosomes import brkga
 from graphrl.solvers.chromosomes.batch import run_grouped
 
-Search = Callable[[jax.Array, PaddedGraph, jax.Array | None], jax.Array]
-
 
 @functools.cache
-def search(problem: Problem, parameters: brkga.Parameters, generations: int, coding: Coding) -> Search:
-    """The function of keys `[g]`, graphs (leading axis g) and choices `[g, k]` int32 to the best fitness `[g]` float32.
+def search(
+    parameters: brkga.Parameters, generations: int, coding: Coding
+) -> Callable[[DeviceProblem, jax.Array, PaddedGraph, jax.Array | None], jax.Array]:
+    """The jitted function of a problem, keys `[g]`, graphs (leading axis g) and choices `[g, k]` int32 to the best
+    fitness `[g]` float32.
 
-    The choices are those of `gene_choices`, or None: all uniform. Mapped as often as you like; a graph that is mapped
-    over in vain is repeated.
+    The choices are those of `gene_choices`, or None: all uniform. Mapped as often as you like, but for the problem; a
+    graph that is mapped over in vain is repeated.
     """
 
     @jax.custom_batching.custom_vmap
-    def best(keys: jax.Array, graph: PaddedGraph, choice: jax.Array | None) -> jax.Array:
+    def best(problem: DeviceProblem, keys: jax.Array, graph: PaddedGraph, choice: jax.Array | None) -> jax.Array:
         table = None if choice is None else chosen(choice.T, coding)
         return run_grouped(keys, graph, table, None, problem, parameters, generations)[1]
 
     @best.def_vmap
-    def rule(size: int, mapped: Sequence[Any], *arguments: Any) -> tuple[jax.Array, bool]:
+    def rule(size: int, mapped: Sequence[Any], problem: DeviceProblem, *arguments: Any) -> tuple[jax.Array, bool]:
         def fold(is_mapped: bool, x: jax.Array) -> jax.Array:
             x = x if is_mapped else jnp.broadcast_to(x[None], (size, *x.shape))
             return x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])  # -1 would not do: an axis may be empty
 
-        values = best(*jax.tree.map(fold, tuple(mapped), arguments))
+        values = best(problem, *jax.tree.map(fold, tuple(mapped[1:]), arguments))
         return values.reshape(size, -1), True
 
-    return best
+    return jax.jit(best)

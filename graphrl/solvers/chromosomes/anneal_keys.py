@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from graphrl.costs.device.problem import DeviceProblem
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph
@@ -69,14 +70,14 @@ def solve(
         chains, tries = 1, budget.evaluations  # one step
     same = hint is not None or start == "list"  # whatever the padding
     padded = jax.device_put(pad_batch([graph], sizes if same else None))
-    clock = Clock(budget, chains * tries)
+    clock, on_device = Clock(budget, chains * tries), DeviceProblem.of(problem)
     search: PopulationSearch[walks.Chains] = PopulationSearch(
         graph,
         problem,
         "anneal-keys",
         seed,
         padded,
-        advance=lambda state, steps: _advance(state, padded, problem, tries, hot, cold, *clock.spend(steps), steps),
+        advance=lambda state, steps: _advance(state, padded, on_device, tries, hot, cold, *clock.spend(steps), steps),
         best=lambda state: (state.genes, state.value),
         evaluations=chains * tries,
     )
@@ -94,11 +95,11 @@ def _start(
     return walks.start_at(graph, problem, padded, known, chains, key)
 
 
-@functools.partial(jax.jit, static_argnames=("problem", "tries"), donate_argnames=("state",))
+@functools.partial(jax.jit, static_argnames=("tries",), donate_argnames=("state",))
 def _advance(
     state: walks.Chains,
     graph: PaddedGraph,
-    problem: Problem,
+    problem: DeviceProblem,
     tries: int,
     hot: float,
     cold: float,

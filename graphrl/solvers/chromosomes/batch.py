@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
+from graphrl.costs.device.problem import DeviceProblem
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.padding import PaddedGraph, Sizes
@@ -39,7 +40,8 @@ def run_batch(
     Args:
       keys: `[g]` typed keys, one a graph.
       graph: a batch of graphs (leading axis g), on the host or a device.
-      problem, parameters: static.
+      problem: what is planned for.
+      parameters: static.
       evaluations: of each graph; as many whole generations as fit are made, at least one.
       proposals: the Beta distribution of each gene, of shape `[k, g]`; None is uniform.
       elite_bias: `[g]` float32, in place of that of `parameters`.
@@ -57,7 +59,8 @@ def run_batch(
         raise ProblemError(
             f"a mesh of shape {dict(mesh.shape)} cannot share {graphs} graphs: needs one axis that divides"
         )
-    return _sharded(keys, graph, proposals, elite_bias, problem, parameters, parameters.generations(evaluations), mesh)
+    generations = parameters.generations(evaluations)
+    return _sharded(keys, graph, proposals, elite_bias, DeviceProblem.of(problem), parameters, generations, mesh)
 
 
 def _default_mesh(graphs: int) -> Mesh:
@@ -66,13 +69,13 @@ def _default_mesh(graphs: int) -> Mesh:
     return jax.make_mesh((count,), ("graphs",), (jax.sharding.AxisType.Auto,), devices=devices[:count])
 
 
-@functools.partial(jax.jit, static_argnames=("problem", "parameters", "generations", "mesh"))
+@functools.partial(jax.jit, static_argnames=("parameters", "generations", "mesh"))
 def _sharded(
     keys: jax.Array,
     graph: PaddedGraph,
     proposals: BetaTable | None,
     elite_bias: jax.Array | None,
-    problem: Problem,
+    problem: DeviceProblem,
     parameters: brkga.Parameters,
     generations: int,
     mesh: Mesh,
@@ -83,17 +86,21 @@ def _sharded(
     of_proposals = None if proposals is None else BetaTable(whole, whole, whole, by_gene)
 
     def local(
-        keys: jax.Array, graph: PaddedGraph, proposals: BetaTable | None, elite_bias: jax.Array | None
+        keys: jax.Array,
+        graph: PaddedGraph,
+        proposals: BetaTable | None,
+        elite_bias: jax.Array | None,
+        problem: DeviceProblem,
     ) -> tuple[jax.Array, jax.Array]:
         return run_grouped(keys, graph, proposals, elite_bias, problem, parameters, generations)
 
     return jax.shard_map(
         local,
         mesh=mesh,
-        in_specs=(by_graph, by_graph, of_proposals, by_graph),
+        in_specs=(by_graph, by_graph, of_proposals, by_graph, whole),
         out_specs=(by_gene, by_graph),
         check_vma=False,
-    )(keys, graph, proposals, elite_bias)
+    )(keys, graph, proposals, elite_bias, problem)
 
 
 def run_grouped(
@@ -101,7 +108,7 @@ def run_grouped(
     graph: PaddedGraph,
     proposals: BetaTable | None,
     elite_bias: jax.Array | None,
-    problem: Problem,
+    problem: DeviceProblem,
     parameters: brkga.Parameters,
     generations: int,
 ) -> tuple[jax.Array, jax.Array]:
@@ -113,20 +120,20 @@ def run_grouped(
         state = brkga.init(keys, graph, problem, parameters, table, elite_bias=elite_bias)
         return brkga.best(brkga.evolve(state, graph, problem, parameters, generations, table))
 
-    choice = None if proposals is None else proposals.choice.T
+    whole = keys, graph, None if proposals is None else proposals.choice.T, elite_bias
     size = _group_size(keys.shape[0], graph.sizes, parameters)
+
+    def in_groups() -> tuple[jax.Array, jax.Array]:
+        groups = jax.tree.map(lambda x: x.reshape(x.shape[0] // size, size, *x.shape[1:]), whole)
+        genes, value = lax.map(run, groups)
+        return jnp.moveaxis(genes, 0, 1).reshape(genes.shape[1], -1), value.reshape(-1)
+
     if size == keys.shape[0]:
-        return run((keys, graph, choice, elite_bias))
-    groups = jax.tree.map(
-        lambda x: x.reshape(x.shape[0] // size, size, *x.shape[1:]), (keys, graph, choice, elite_bias)
-    )
-    genes, value = lax.map(run, groups)
-    return jnp.moveaxis(genes, 0, 1).reshape(genes.shape[1], -1), value.reshape(-1)
+        return run(whole)
+    return lax.platform_dependent(cpu=in_groups, default=lambda: run(whole))
 
 
 def _group_size(graphs: int, sizes: Sizes, parameters: brkga.Parameters) -> int:
-    """Graphs that run together: all on an accelerator; on a CPU the largest divisor whose state is small enough."""
-    if jax.default_backend() != "cpu":
-        return graphs
+    """Graphs that run together on a CPU: the largest divisor whose state is small enough."""
     fitting = max(1, _CPU_STATE // (parameters.offspring * sizes.slots))
     return max(n for n in range(1, graphs + 1) if graphs % n == 0 and n <= fitting)

@@ -25,7 +25,7 @@ from jax import lax
 from graphrl.costs.device.decisions import from_genes, num_genes
 from graphrl.costs.device.fitness import fitness
 from graphrl.costs.device.indexing import take
-from graphrl.costs.problem import Problem
+from graphrl.costs.device.problem import DeviceProblem
 from graphrl.errors import ProblemError
 from graphrl.graphs.padding import PaddedGraph, Sizes
 from graphrl.random_bits import random_words, unit_interval
@@ -109,7 +109,7 @@ def op_proposals(shapes: Sequence[tuple[float, float]], sizes: Sizes, devices: i
 def init(
     keys: jax.Array,
     graph: PaddedGraph,
-    problem: Problem,
+    problem: DeviceProblem,
     parameters: Parameters,
     proposals: BetaTable | None = None,
     initial: jax.Array | None = None,
@@ -120,7 +120,8 @@ def init(
     Args:
       keys: `[g]` typed keys, one a graph.
       graph: a batch of graphs (leading axis g).
-      problem, parameters: static.
+      problem: what chromosomes are for.
+      parameters: static.
       proposals: the Beta distribution of each gene, of shape `[k, g]`; None is uniform.
       initial: `[k, g, m]` chromosomes to start from (warm start), m at most the offspring of a generation.
       elite_bias: `[g]` float32, in place of that of `parameters`: so that graphs differ and no value compiles anew.
@@ -143,7 +144,7 @@ def init(
 def evolve(
     state: State,
     graph: PaddedGraph,
-    problem: Problem,
+    problem: DeviceProblem,
     parameters: Parameters,
     generations: int | jax.Array,
     proposals: BetaTable | None = None,
@@ -152,8 +153,8 @@ def evolve(
 
     Args:
       state: of `init` or of this function; donate it, it is as large as the population.
-      graph: the batch of graphs that `init` got.
-      problem, parameters: static.
+      graph, problem: what `init` got.
+      parameters: static.
       generations: static or traced; static where a trip count known only at run time is slow (GPUs).
       proposals: what `init` got.
     """

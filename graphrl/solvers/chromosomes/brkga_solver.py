@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from graphrl.costs.device.problem import DeviceProblem
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import PaddedGraph, Sizes, pad_batch
@@ -54,7 +55,7 @@ def solve(
     padded = jax.device_put(pad_batch([graph], sizes))
     starts = warm_starts[: parameters.offspring]
     initial = jnp.asarray(chromosomes(graph, problem, padded.sizes, starts)) if starts else None
-    keys = jax.random.key(seed)[None]
+    keys, on_device = jax.random.key(seed)[None], DeviceProblem.of(problem)
     table = None if proposals is None else proposals(padded.sizes)
 
     def best(state: brkga.State) -> tuple[jax.Array, jax.Array]:
@@ -67,19 +68,19 @@ def solve(
         method,
         seed,
         padded,
-        advance=lambda state, steps: _advance(state, padded, problem, parameters, steps, table),
+        advance=lambda state, steps: _advance(state, padded, on_device, parameters, steps, table),
         best=best,
         evaluations=parameters.offspring,
         started=started,
     )
-    return search.run(_init(keys, padded, problem, parameters, table, initial), budget, progress)
+    return search.run(_init(keys, padded, on_device, parameters, table, initial), budget, progress)
 
 
-@functools.partial(jax.jit, static_argnames=("problem", "parameters"))
+@functools.partial(jax.jit, static_argnames=("parameters",))
 def _init(
     keys: jax.Array,
     graph: PaddedGraph,
-    problem: Problem,
+    problem: DeviceProblem,
     parameters: brkga.Parameters,
     proposals: BetaTable | None,
     initial: jax.Array | None,
@@ -87,11 +88,11 @@ def _init(
     return brkga.init(keys, graph, problem, parameters, proposals, initial)
 
 
-@functools.partial(jax.jit, static_argnames=("problem", "parameters"), donate_argnames=("state",))
+@functools.partial(jax.jit, static_argnames=("parameters",), donate_argnames=("state",))
 def _advance(
     state: brkga.State,
     graph: PaddedGraph,
-    problem: Problem,
+    problem: DeviceProblem,
     parameters: brkga.Parameters,
     generations: int,
     proposals: BetaTable | None,

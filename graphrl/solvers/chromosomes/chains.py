@@ -17,8 +17,9 @@ from jax import lax
 
 from graphrl.costs import exact
 from graphrl.costs.device.decisions import num_genes, to_genes
-from graphrl.costs.device.evaluate import Costs
+from graphrl.costs.device.evaluate import DeviceCosts
 from graphrl.costs.device.fitness import measured, ranked
+from graphrl.costs.device.problem import DeviceProblem
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import PaddedGraph
@@ -58,14 +59,15 @@ def start(
 
 
 def advance(
-    chains: Chains, graph: PaddedGraph, problem: Problem, mix: Mix, tries: int, temperature: jax.Array
+    chains: Chains, graph: PaddedGraph, problem: DeviceProblem, mix: Mix, tries: int, temperature: jax.Array
 ) -> Chains:
     """One step of every chain.
 
     Args:
       chains: C of them.
       graph: a batch of one graph.
-      problem, mix: static.
+      problem: what solutions are for.
+      mix: static.
       tries: neighbours of each chain; C * tries solutions are costed. Static.
       temperature: `[]` float32, of relative differences.
     """
@@ -107,14 +109,14 @@ def _seeds(chains: Chains) -> jax.Array:
     return jax.random.bits(jax.random.fold_in(chains.key, chains.step), (1, 2))
 
 
-def _energy(graph: PaddedGraph, costs: Costs, problem: Problem) -> jax.Array:
+def _energy(graph: PaddedGraph, costs: DeviceCosts, problem: DeviceProblem) -> jax.Array:
     """What the chains walk on: `[p]` float32."""
     if problem.objective == "peak_memory":
         return jnp.log(jnp.maximum(costs.peak_memory.max(0)[0], _LEAST))
     energy = jnp.log(jnp.maximum(costs.makespan[0], _LEAST))
     if problem.memory_limit is None:
         return energy
-    limit = jnp.float32(problem.memory_limit) / graph.byte_unit[0]
+    limit = problem.memory_limit / graph.byte_unit[0]
     return energy + PENALTY * jnp.maximum(costs.peak_memory.max(0)[0] / limit - 1, 0.0)
 
 

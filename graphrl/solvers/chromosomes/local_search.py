@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from graphrl.costs.device.problem import DeviceProblem
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph
@@ -60,7 +61,7 @@ def solve(
     if budget.evaluations is not None and budget.evaluations < climbers * neighbours:
         climbers, neighbours = 1, budget.evaluations  # one step
     padded = jax.tree.map(jnp.asarray, pad_batch([graph]))
-    key = jax.random.key(seed)
+    key, on_device = jax.random.key(seed), DeviceProblem.of(problem)
     solution = random_solution(jax.random.bits(key, (1, 2)), padded.sizes, problem.devices, climbers)
     first = _State(walks.start(padded, solution, problem.devices, key), jnp.zeros(climbers, jnp.int32))
     search: PopulationSearch[_State] = PopulationSearch(
@@ -69,15 +70,17 @@ def solve(
         "local-search",
         seed,
         padded,
-        advance=lambda state, steps: _advance(state, padded, problem, neighbours, patience, steps),
+        advance=lambda state, steps: _advance(state, padded, on_device, neighbours, patience, steps),
         best=lambda state: (state.climbers.genes, state.climbers.value),
         evaluations=climbers * neighbours,
     )
     return search.run(first, budget, progress)
 
 
-@functools.partial(jax.jit, static_argnames=("problem", "neighbours"), donate_argnames=("state",))
-def _advance(state: _State, graph: PaddedGraph, problem: Problem, neighbours: int, patience: int, steps: int) -> _State:
+@functools.partial(jax.jit, static_argnames=("neighbours",), donate_argnames=("state",))
+def _advance(
+    state: _State, graph: PaddedGraph, problem: DeviceProblem, neighbours: int, patience: int, steps: int
+) -> _State:
     def step(_: jax.Array, state: _State) -> _State:
         after = walks.advance(state.climbers, graph, problem, MIX, neighbours, jnp.float32(0))
         waited = jnp.where(after.energy < state.climbers.energy, 0, state.waited + 1)

@@ -23,7 +23,7 @@ import numpy as np
 
 from graphrl.costs.device.decisions import Decisions
 from graphrl.costs.device.indexing import take
-from graphrl.costs.device.lanes import rows, scatter_max
+from graphrl.costs.device.lanes import scatter_max, take_rows
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import PaddedGraph, Sizes
@@ -70,12 +70,12 @@ def to_decisions(graph: PaddedGraph, solution: Solution, devices: int) -> Decisi
     """
     placement, op_keys, lateness = solution
     n, t = placement.shape[0], lateness.shape[1]
-    before = rows(op_keys, graph.producer)
+    before = take_rows(op_keys, graph.producer)
     entry = jnp.minimum(graph.row_entry, n - 1)
     entries = []
     for j in range(graph.row_entry.shape[-1]):
         reads = (graph.row_kind[..., j].T == READS)[..., None]
-        entries.append((reads, rows(op_keys, entry[..., j]), rows(placement, entry[..., j])))
+        entries.append((reads, take_rows(op_keys, entry[..., j]), take_rows(placement, entry[..., j])))
 
     def first_reader(device: int) -> jax.Array:
         found = [jnp.where(reads & (on == device), key, jnp.float32(-1)) for reads, key, on in entries]

@@ -9,6 +9,7 @@ from jax import lax
 
 from graphrl.costs.device.decisions import from_genes, num_genes
 from graphrl.costs.device.fitness import fitness
+from graphrl.costs.device.problem import DeviceProblem
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import PaddedGraph, pad_batch
@@ -38,7 +39,7 @@ def solve(
     """
     padded = jax.tree.map(jnp.asarray, pad_batch([graph]))
     samples = _SAMPLES if budget.evaluations is None else min(_SAMPLES, budget.evaluations)
-    k = num_genes(padded.sizes, problem.devices)
+    k, on_device = num_genes(padded.sizes, problem.devices), DeviceProblem.of(problem)
     key, step = jax.random.key(seed), jnp.int32(0)
     start = _State(jnp.zeros(k, jnp.float32), jnp.float32(jnp.inf), _sample(key, step, k, samples), step, key)
     search: PopulationSearch[_State] = PopulationSearch(
@@ -47,7 +48,7 @@ def solve(
         "random",
         seed,
         padded,
-        advance=lambda state, steps: _advance(state, padded, problem, steps),
+        advance=lambda state, steps: _advance(state, padded, on_device, steps),
         best=lambda state: (state.genes, state.value),
         evaluations=samples,
     )
@@ -59,8 +60,8 @@ def _sample(key: jax.Array, step: jax.Array, k: int, samples: int) -> jax.Array:
     return unit_interval(random_words(seeds, k, samples))
 
 
-@functools.partial(jax.jit, static_argnames=("problem",), donate_argnames=("state",))
-def _advance(state: _State, graph: PaddedGraph, problem: Problem, steps: int) -> _State:
+@functools.partial(jax.jit, donate_argnames=("state",))
+def _advance(state: _State, graph: PaddedGraph, problem: DeviceProblem, steps: int) -> _State:
     def step(_: jax.Array, state: _State) -> _State:
         values = fitness(graph, from_genes(state.samples, graph.sizes, problem.devices), problem)[0]
         best = jnp.argmin(values)

@@ -17,10 +17,11 @@ from collections.abc import Callable, Hashable, Iterator
 
 import numpy as np
 
-from graphrl.costs.exact.routes import Routes, grouped
+from graphrl.costs.exact.routes import Routes
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.topology import grouped
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Interrupted, Progress
 from graphrl.solvers.orders.memory_walk import MemoryWalk

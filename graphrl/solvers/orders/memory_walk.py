@@ -5,10 +5,11 @@
 
 import numpy as np
 
-from graphrl.costs.exact.memory import Buffers
-from graphrl.costs.exact.routes import Routes, grouped
+from graphrl.costs.exact.memory import SharedBuffers
+from graphrl.costs.exact.routes import Routes
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.topology import grouped
 
 
 class MemoryWalk:
@@ -20,7 +21,7 @@ class MemoryWalk:
 
     def __init__(self, graph: ComputationGraph, problem: Problem, routes: Routes) -> None:
         a, n, t = graph.arrays, routes.num_ops, routes.num_tensors
-        buffers = Buffers(graph, problem, routes)
+        buffers = SharedBuffers(graph, problem, routes)
         self.live = [0] * problem.devices
         if problem.resident_weights:
             for device, weight in zip(routes.placement.tolist(), a.weight_bytes.tolist(), strict=True):

@@ -155,10 +155,8 @@ def _highest_level_first(flow: Flow, problem: Problem, local_first: bool, choose
 
 def levels(flow: Flow) -> list[float]:
     """Longest path of run times from the start of each op to the end, seconds."""
-    level = flow.graph.arrays.runtime.tolist()
-    for op in reversed(flow.topological):
-        level[op] += max((level[after] for after in flow.successors[op]), default=0.0)
-    return level
+    a = flow.graph.arrays
+    return (a.tail + a.runtime).tolist()
 
 
 def _in_order(flow: Flow, problem: Problem, order: np.ndarray, choose: Choice) -> Builder:

@@ -51,10 +51,7 @@ def as_late_as_possible(flow: Flow) -> list[int]:
     """By level, each op on the last level that it can have if all ops take one step: as many steps before the end as
     its longest path to a sink has edges. Equal ones by index.
     """
-    to_end = [0] * flow.num_ops
-    for op in reversed(flow.topological):
-        to_end[op] = max((1 + to_end[after] for after in flow.successors[op]), default=0)
-    return np.argsort(-np.array(to_end), kind="stable").tolist()
+    return np.argsort(-flow.graph.arrays.height, kind="stable").tolist()
 
 
 solve_depth_first = one_device("depth-first", depth_first)

@@ -1,7 +1,5 @@
 """Clones that an order turned out not to need."""
 
-import numpy as np
-
 from graphrl.xla.recompute.state import State
 
 Clones = list[tuple[int, frozenset[int]]]
@@ -76,8 +74,7 @@ def without(state: State, gone: list[int]) -> tuple[list[int], Clones]:
     n, dropped = state.facts.n, set(gone)
     kept = [node for node in range(len(state.op)) if node not in dropped]
     number = {node: k for k, node in enumerate(kept)}
-    rank = np.empty(n, np.int64)
-    rank[state.facts.flow.topological] = np.arange(n)
+    rank = state.facts.flow.graph.arrays.rank
     order = [number[node] for node in sorted(kept, key=lambda node: (state.time[node], rank[state.op[node]]))]
     written = {v.writer: v for v in state.values.values() if v.writer >= n}
     clones = [

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from graphrl.costs.exact.routes import grouped
 from graphrl.costs.problem import Transfer
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.solvers.exact.cp_sat.engine import Expression, Model
@@ -124,25 +123,10 @@ class Clock:
 def windows(graph: ComputationGraph, lengths: Sequence[int], devices: int, horizon: int) -> tuple[list[int], list[int]]:
     """First and last start of each op: by the longest path, and by the work of all that comes before or after it."""
     a = graph.arrays
-    source, target = a.dependencies()
-    order = a.topological.tolist()
-    above = ancestors(graph)
-    heads = _heads(order, grouped(target, source, a.num_ops), above, lengths, devices)
-    tails = _heads(order[::-1], grouped(source, target, a.num_ops), above.T, lengths, devices)
+    order, above = a.topological.tolist(), a.ancestors()
+    heads = _heads(order, a.predecessors, above, lengths, devices)
+    tails = _heads(order[::-1], a.successors, above.T, lengths, devices)
     return heads, [horizon - tail - length for tail, length in zip(tails, lengths, strict=True)]
-
-
-def ancestors(graph: ComputationGraph) -> np.ndarray:
-    """Whether the column op comes before the row op in every order: `[n, n]` bool."""
-    a = graph.arrays
-    source, target = a.dependencies()
-    above = np.zeros((a.num_ops, a.num_ops), bool)
-    before = grouped(target, source, a.num_ops)
-    for op in a.topological.tolist():
-        for other in before[op]:
-            above[op] |= above[other]
-            above[op, other] = True
-    return above
 
 
 def _heads(

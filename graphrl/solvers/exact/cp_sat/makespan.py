@@ -17,11 +17,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from graphrl.costs.exact.routes import grouped
 from graphrl.costs.problem import Problem, Transfer
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.solvers.base import Decisions
-from graphrl.solvers.exact.cp_sat.clock import Clock, ancestors, windows
+from graphrl.solvers.exact.cp_sat.clock import Clock, windows
 from graphrl.solvers.exact.cp_sat.engine import Expression, Literal, Model
 from graphrl.solvers.exact.cp_sat.memory import add_memory
 from graphrl.solvers.exact.cp_sat.model import Built, built, most_nodes, unit_lengths
@@ -100,7 +99,7 @@ def _couple(graph: ComputationGraph, clock: Clock, axis: Clock) -> None:
 
 def _pairs(graph: ComputationGraph, clock: Clock) -> Iterator[tuple[int, int]]:
     """Pairs of nodes that may have to wait for each other, in either order."""
-    above, n = ancestors(graph), clock.where.num_ops
+    above, n = graph.arrays.ancestors(), clock.where.num_ops
     copies = [clock.where.node(*copy) for copy in clock.where.copies] if clock.transfer != "free" else []
     for first, second in itertools.combinations(range(n), 2):
         if not above[first, second] and not above[second, first]:
@@ -159,12 +158,10 @@ def _hand_out(graph: ComputationGraph, problem: Problem, start: list[int], lengt
     An op without length runs as soon as it can, on the device that has just ended what it waited for.
     """
     a = graph.arrays
-    source, target = a.dependencies()
-    before = grouped(target, source, a.num_ops)
     end = [begin + length for begin, length in zip(start, lengths.op, strict=True)]
     for op in a.topological.tolist():
         if not lengths.op[op]:
-            start[op] = end[op] = max((end[other] for other in before[op]), default=0)
+            start[op] = end[op] = max((end[other] for other in a.predecessors[op]), default=0)
     starts = dict(enumerate(start))
     free = [0] * problem.devices
     placement = np.zeros(a.num_ops, np.int64)

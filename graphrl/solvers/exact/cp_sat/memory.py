@@ -66,13 +66,11 @@ class _Memory:
             self.copies[copy[0]].append(copy)
         self.flow = Flow(graph)
         self.takes = self._takeovers()
-        rank = np.empty(a.num_ops, np.int64)
-        rank[a.topological] = np.arange(a.num_ops)
         sharers = np.flatnonzero(a.alias >= 0).tolist()
         self.aliases = {
             tensor: [x for x in sharers if a.alias[x] == tensor] for tensor in set(a.alias[sharers].tolist())
         }
-        for tensor in np.argsort(-rank[a.producer], kind="stable").tolist():  # those that share it come before
+        for tensor in np.argsort(-a.rank[a.producer], kind="stable").tolist():  # those that share it come before
             self._add_home(tensor)
             for copy in self.copies[tensor]:
                 self._add_copy(*copy)

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from graphrl.costs.exact.routes import grouped
 from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.topology import grouped
 from graphrl.solvers.exact.cp_sat.engine import Literal, Model
 
 

@@ -58,16 +58,14 @@ def in_order(
     """
     a = graph.arrays
     n = a.num_ops
-    rank = np.empty(n, np.int64)
-    rank[a.topological] = np.arange(n)
 
     def moment(node: int) -> tuple[int, bool, int, int, int]:
         tensor = (node - n) // problem.devices
         op = node if node < n else int(a.producer[tensor])
         if node >= n and node not in start:
-            return start[op], lengths.op[op] > 0, int(rank[op]), 1, node
+            return start[op], lengths.op[op] > 0, int(a.rank[op]), 1, node
         length = lengths.op[op] if node < n else lengths.tensor[tensor]
-        return start[node], length > 0, int(rank[op]), int(node >= n), node
+        return start[node], length > 0, int(a.rank[op]), int(node >= n), node
 
     nodes = Routes(graph, problem, placement).nodes.tolist()
     return placement, np.array(sorted(nodes, key=moment), np.int64)

@@ -1,0 +1,64 @@
+"""Latency, bandwidth and memory limit are arguments of compiled programs: problems that differ in them share one."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from search_graphs import random_dag
+
+from graphrl.costs.problem import Problem
+from graphrl.envs.proposal.env import ProposalEnv
+from graphrl.envs.proposal.instance import instance
+from graphrl.solvers.base import Budget
+from graphrl.solvers.chromosomes import anneal_keys, batch, brkga, brkga_solver, local_search, random_search
+
+FIRST = Problem("makespan", 2, "link", latency=0.25, bandwidth=8.0, memory_limit=70)
+OTHERS: list[dict[str, Any]] = [
+    {"latency": 0.0},
+    {"bandwidth": 3.7},
+    {"bandwidth": float("inf")},
+    {"memory_limit": 31},
+]
+SMALL = brkga.Parameters(population=12, elites=3, mutants=3)
+
+
+def run_batch(problem: Problem) -> None:
+    graph = batch_of_two()
+    batch.run_batch(jax.random.split(jax.random.key(0), 2), graph, problem, SMALL, 45)
+
+
+def batch_of_two() -> Any:
+    one = instance(random_dag(0)).graph
+    return jax.tree.map(lambda x: np.stack([x, x]), one)
+
+
+def proposal(problem: Problem) -> None:
+    env, params = ProposalEnv(problem, 45, SMALL), instance(random_dag(0))
+    state, _ = env.reset(jax.random.key(0), params)
+    env.step(jax.random.key(1), state, np.zeros((params.graph.sizes.ops, 3), np.int32), params)  # type: ignore[arg-type]
+
+
+def solving(method: Any) -> Callable[[Problem], None]:
+    def solve(problem: Problem) -> None:
+        method.solve(random_dag(0), problem, Budget(evaluations=160), 0)
+
+    return solve
+
+
+@pytest.mark.parametrize(
+    "work",
+    [*(solving(method) for method in (brkga_solver, anneal_keys, local_search, random_search)), run_batch, proposal],
+    ids=["brkga", "anneal-keys", "local-search", "random", "run_batch", "Proposal-v0"],
+)
+def test_other_figures_compile_nothing(work: Callable[[Problem], None], caplog: pytest.LogCaptureFixture) -> None:
+    with jax.log_compiles():
+        work(dataclasses.replace(FIRST, transfer="free"))  # the log says what is compiled
+        assert "Compiling" in caplog.text
+        work(FIRST)
+        caplog.clear()
+        for other in OTHERS:
+            work(dataclasses.replace(FIRST, **other))
+        assert "Compiling" not in caplog.text
