@@ -17,6 +17,7 @@ from jax.sharding import Mesh, PartitionSpec
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.padding import PaddedGraph, Sizes
+from graphrl.mesh import make_mesh, most_that_share
 from graphrl.solvers.chromosomes import brkga
 from graphrl.solvers.chromosomes.beta import BetaTable
 
@@ -62,8 +63,7 @@ def run_batch(
 
 def _default_mesh(graphs: int) -> Mesh:
     devices = jax.local_devices()
-    count = max(n for n in range(1, len(devices) + 1) if graphs % n == 0)
-    return jax.make_mesh((count,), ("graphs",), (jax.sharding.AxisType.Auto,), devices=devices[:count])
+    return make_mesh(graphs, devices[: most_that_share(graphs, len(devices))])
 
 
 @functools.partial(jax.jit, static_argnames=("problem", "parameters", "generations", "mesh"))
