@@ -3,7 +3,6 @@
 import functools
 import sys
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -13,7 +12,7 @@ from graphrl.agents.regal.learner import learner
 from graphrl.costs.problem import Problem
 from graphrl.envs.proposal.instance import ProposalParams, instances
 from graphrl.graphs.datasets.regal_like import regal_like
-from graphrl.learning.learner import Learner, LearnerState
+from graphrl.learning.learner import Learner, LearnerState, Metrics
 from graphrl.learning.spread import on_mesh
 from graphrl.mesh import make_mesh
 from graphrl.solvers.chromosomes.brkga import Parameters
@@ -36,9 +35,9 @@ def graphs(hint_for: Problem | None = SMALL.hint_for) -> ProposalParams:
     return instances([regal_like(seed, num_ops=10 + seed) for seed in range(4)], None, hint_for)
 
 
-def updated(functions: Learner, steps: int, batch: ProposalParams) -> tuple[LearnerState, dict[str, Any]]:
+def updated(functions: Learner, steps: int, batch: ProposalParams) -> tuple[LearnerState, Metrics]:
     """The state after some updates, and the last metrics."""
-    state, metrics = functions.init(jax.random.key(0)), dict[str, Any]()
+    state, metrics = functions.init(jax.random.key(0)), dict[str, jax.Array]()
     for step in range(steps):
         state, metrics = functions.update(state, jax.random.fold_in(jax.random.key(1), step), batch)
     return state, metrics

@@ -14,11 +14,12 @@ from training_processes import finish, start_together
 
 from graphrl.agents.regal import learner as regal
 from graphrl.agents.regal.config import RegalConfig
+from graphrl.agents.regal.network import networks
 from graphrl.agents.regal.policy import Policy
 from graphrl.envs.proposal.coding import CodingName
 from graphrl.envs.proposal.env import observe
 from graphrl.errors import ProblemError
-from graphrl.learning.learner import Learner, LearnerState
+from graphrl.learning.learner import Learner, LearnerState, Metrics
 from graphrl.learning.spread import on_mesh
 from graphrl.mesh import make_mesh
 
@@ -28,7 +29,7 @@ def learner(config: RegalConfig, devices: int) -> Learner:
     return on_mesh(regal.learner(config), make_mesh(4, jax.devices()[:devices]))
 
 
-def after(config: RegalConfig, devices: int, steps: int) -> tuple[LearnerState, dict[str, Any]]:
+def after(config: RegalConfig, devices: int, steps: int) -> tuple[LearnerState, Metrics]:
     """The state after some updates on some devices, and the last metrics."""
     return updated(learner(config, devices), steps, graphs())
 
@@ -76,8 +77,13 @@ def test_equal_keys_give_equal_bits_and_other_keys_other_parameters() -> None:
 
 
 def test_an_update_is_compiled_once_wherever_its_state_comes_from() -> None:
-    functions, mesh, key = regal.learner(SMALL), make_mesh(4, jax.devices()[:2]), jax.random.key(1)
-    made = on_mesh(functions._replace(update=chex.assert_max_traces(functions.update, n=1)), mesh)
+    functions, key = regal.learner(SMALL), jax.random.key(1)
+
+    @chex.assert_max_traces(n=1)
+    def update(state: LearnerState, key: jax.Array, batch: Any) -> tuple[LearnerState, Metrics]:
+        return functions.update(state, key, batch)
+
+    made = on_mesh(functions._replace(update=update), make_mesh(4, jax.devices()[:2]))
     state, _ = made.update(made.init(jax.random.key(0)), key, graphs())
     restored = jax.tree.map(np.array, state)
     made.update(state, key, graphs())
@@ -108,7 +114,7 @@ def test_genes_that_are_fixed_are_no_choices(coding: CodingName) -> None:
     made = learner(config, 1)
     state = made.init(jax.random.key(0))
     first = jax.tree.map(lambda x: x[0], graphs(None))
-    options = np.log(regal.networks(config).policy.apply(state.params["policy"], observe(first)).shape[-1])
+    options = np.log(networks(config).policy.apply(state.params["policy"], observe(first)).shape[-1])
     assert float(made.evaluate(state.params, jax.random.key(0), graphs(None))["entropy"]) == pytest.approx(
         options, 1e-2
     )

@@ -17,7 +17,7 @@ from graphrl.agents.topoformer.policy import Policy
 from graphrl.envs.ordering.instance import OrderingParams, instances
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.layered import layered
-from graphrl.learning.learner import Learner
+from graphrl.learning.learner import Learner, Metrics
 from graphrl.learning.spread import on_mesh
 from graphrl.mesh import make_mesh
 from graphrl.training.config import as_dict, parsed
@@ -37,9 +37,9 @@ def learner(config: TopoformerConfig, devices: int = 1) -> Learner:
     return on_mesh(topoformer.learner(config), make_mesh(4, jax.devices()[:devices]))
 
 
-def updated(config: TopoformerConfig, devices: int, steps: int) -> tuple[LearnerState, dict[str, Any]]:
+def updated(config: TopoformerConfig, devices: int, steps: int) -> tuple[LearnerState, Metrics]:
     """The state after some updates, and the last metrics."""
-    made, metrics = learner(config, devices), dict[str, Any]()
+    made, metrics = learner(config, devices), dict[str, jax.Array]()
     state = made.init(jax.random.key(0))
     for step in range(steps):
         state, metrics = made.update(state, jax.random.fold_in(jax.random.key(1), step), graphs())

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 
 Batch = Any  # pytree of arrays, leading axis g (graphs) on each
-Metrics = Mapping[str, jax.Array]  # [] float32 each, means over the graphs of a batch, the same on all devices
+Metrics = dict[str, jax.Array]  # [] float32 each, means over the graphs of a batch, the same on all devices
 
 
 class LearnerState(NamedTuple):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from graphrl.errors import GraphrlError
@@ -62,7 +63,7 @@ class Info:
           BrokenError: it is none.
         """
         try:
-            return jax.random.wrap_key_data(np.array(self.key, np.uint32), impl=self.key_impl)
+            return jax.random.wrap_key_data(jnp.asarray(np.array(self.key, np.uint32)), impl=self.key_impl)
         except (TypeError, ValueError, OverflowError):
             raise BrokenError(f"the checkpoint of step {self.step} is broken: {str(self.key)[:60]} is no key") from None
 

@@ -38,10 +38,8 @@ def start(graphs: int, *, distributed: bool = False) -> None:
         if jax.config.values["jax_num_cpu_devices"] < 1:
             jax.config.update("jax_num_cpu_devices", share)
             if share < min(cores, graphs) and jax.default_backend() == "cpu":
-                more = graphs // cores * cores + cores
-                print(
-                    f"graphrl: {graphs} graphs a batch keep {share} of {cores} cores busy, {more} all", file=sys.stderr
-                )
+                all_busy = f"{graphs // cores * cores + cores} would keep all busy"
+                print(f"graphrl: {graphs} graphs a batch share {share} of {cores} cores: {all_busy}", file=sys.stderr)
     if not distributed or jax.distributed.is_initialized():
         return
     count, number = (_number(name) for name in ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID"))

@@ -128,8 +128,11 @@ class Policy(ABC, Generic[C]):
     def fits(cls, params: Any, config: C) -> bool:
         """Whether they are parameters of the configuration's policy network."""
         network = jax.eval_shape(functools.partial(cls.initial, config), jax.random.key(0))
-        arrays = all(isinstance(leaf, np.ndarray | jax.Array) for leaf in jax.tree.leaves(params))
-        return arrays and bool(jax.tree.map(np.shape, params) == jax.tree.map(np.shape, network))
+        shapes = [
+            jax.tree.map(lambda leaf: (np.shape(leaf), getattr(leaf, "dtype", None)), tree)
+            for tree in (network, params)
+        ]
+        return bool(shapes[0] == shapes[1])
 
     @classmethod
     def _format(cls) -> str:

@@ -118,7 +118,7 @@ def train(name: str, agent: Agent, config: RunConfig[Any], folder: Path, *, resu
             write_document(folder / SETTINGS, Started(name, as_dict(config)), FORMAT, VERSION)
         info = dataclasses.replace(_first_info(name, config) if last is None else last.info, config=as_dict(config))
         path = config.agent.start if last is None else ""  # a run goes on without what it began with
-        with _observers(folder, config, last and last.info.step) as observers, stop_signals() as stopped:
+        with _observers(folder, config, last) as observers, stop_signals() as stopped:
             loop = Loop(learner, data, mesh, config.training, checkpoints, info, observers, stopped)
             outcome = loop.run(last, agent.policy.start(path, config.agent) if path else None)
         return Result(outcome, checkpoints.latest() or folder, find(folder))
@@ -127,10 +127,9 @@ def train(name: str, agent: Agent, config: RunConfig[Any], folder: Path, *, resu
 def _last_whole(checkpoints: Checkpoints, learner: Learner) -> Checkpoint | None:
     """The checkpoint that a run goes on from, None if it has none yet."""
     last, broken = checkpoints.last_whole(jax.eval_shape(learner.init, jax.random.key(0)))
-    # all have read before one is taken away
-    if devices.anywhere(bool(broken)) and devices.is_main() and last is not None:
-        fault = next(iter(broken.values()), None)
-        print(f"graphrl: {fault}: going on from {shown(last.path)}", file=sys.stderr, flush=True)
+    devices.anywhere(bool(broken))  # all processes have read before one of them takes something away
+    if last is not None and broken and devices.is_main():
+        print(f"graphrl: {next(iter(broken.values()))}: going on from {shown(last.path)}", file=sys.stderr, flush=True)
         for path in broken:
             checkpoints.set_aside(path)
     return last
@@ -143,8 +142,9 @@ def _first_info(name: str, config: RunConfig[Any]) -> Info:
 
 
 @contextlib.contextmanager
-def _observers(folder: Path, config: RunConfig[Any], after: int | None) -> Iterator[Sequence[Observer]]:
+def _observers(folder: Path, config: RunConfig[Any], last: Checkpoint | None) -> Iterator[Sequence[Observer]]:
     """What records and shows the run: in the first process alone."""
+    after = None if last is None else last.info.step
     if not devices.is_main():
         yield ()
         return
