@@ -21,9 +21,8 @@ def save(path: Path, state: Any) -> None:
     try:
         with _orbax() as checkpointer:
             checkpointer.save(str(path.absolute()), state)
-    except (
-        ValueError
-    ) as error:  # tensorstore's, as "...: Failed writing ...: No space left on device [os_error_code=..."
+    except ValueError as error:
+        # tensorstore's, of a full disk: "...: Failed writing ...: No space left on device [os_error_code='28']"
         reason = " ".join(str(error).split()).partition(" [os_error_code")[0].rpartition(": ")[2]
         raise OSError(None, reason[:300]) from None
 
