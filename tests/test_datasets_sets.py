@@ -7,7 +7,7 @@ from comparison_runs import diamond
 
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.graphs.datasets.layered import layered
-from graphrl.graphs.datasets.sets import generated, load_graph, load_graphs
+from graphrl.graphs.datasets.sets import generated, identities, load_graph, load_graphs
 from graphrl.graphs.readers.json import write_json
 from graphrl.optimize import optimize
 
@@ -33,6 +33,14 @@ def test_graphs_come_from_files_folders_and_sets(tmp_path: Path) -> None:
             load_graphs([slip])
     with pytest.raises(ProblemError, match="layered:1: num_ops is 1"):
         load_graphs(["layered:1x2"])
+
+
+def test_graphs_are_told_apart_without_reading_them(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("no graph")
+    (tmp_path / "link.json").symlink_to(tmp_path / "a.json")
+    assert identities([str(tmp_path / "link.json")]) == identities([str(tmp_path)]) == {str(tmp_path / "a.json")}
+    assert identities(["layered:20x2@5", "regal-like:"]) == {"layered:20@5", "layered:20@6", "regal-like:@0"}
+    assert "zoo:resnet50/inference/b1/hlo" in identities(["zoo:hlo"]) & identities(["zoo:resnet50"])
 
 
 def test_one_graph_by_name() -> None:

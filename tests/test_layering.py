@@ -19,13 +19,13 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("xla",),
     ("optimize",),
     ("agents",),
-    ("learning",),
-    ("training", "envs"),
+    ("training",),
+    ("learning", "envs"),
     ("decoding", "solvers", "networks"),
     ("plan",),
     ("costs",),
     ("graphs",),
-    ("files", "random_bits", "units"),
+    ("files", "mesh", "random_bits", "units"),
     ("errors",),
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}

@@ -9,13 +9,17 @@ import jax
 import numpy as np
 import pytest
 
+from graphrl.agents.topoformer import learner as topoformer
 from graphrl.agents.topoformer.config import TopoformerConfig
-from graphrl.agents.topoformer.learner import LOWEST, Learner, LearnerState
+from graphrl.agents.topoformer.learner import LOWEST, LearnerState
 from graphrl.agents.topoformer.network import orders
 from graphrl.agents.topoformer.policy import Policy
 from graphrl.envs.ordering.instance import OrderingParams, instances
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.layered import layered
+from graphrl.learning.learner import Learner, Metrics
+from graphrl.learning.spread import on_mesh
+from graphrl.mesh import make_mesh
 from graphrl.training.config import as_dict, parsed
 from graphrl.training.config import updated as updated_settings
 
@@ -30,13 +34,12 @@ def graphs() -> OrderingParams:
 
 @functools.cache
 def learner(config: TopoformerConfig, devices: int = 1) -> Learner:
-    mesh = jax.make_mesh((devices,), ("graphs",), (jax.sharding.AxisType.Auto,), devices=jax.devices()[:devices])
-    return Learner(config, mesh)
+    return on_mesh(topoformer.learner(config), make_mesh(4, jax.devices()[:devices]))
 
 
-def updated(config: TopoformerConfig, devices: int, steps: int) -> tuple[LearnerState, dict[str, Any]]:
+def updated(config: TopoformerConfig, devices: int, steps: int) -> tuple[LearnerState, Metrics]:
     """The state after some updates, and the last metrics."""
-    made, metrics = learner(config, devices), dict[str, Any]()
+    made, metrics = learner(config, devices), dict[str, jax.Array]()
     state = made.init(jax.random.key(0))
     for step in range(steps):
         state, metrics = made.update(state, jax.random.fold_in(jax.random.key(1), step), graphs())
@@ -123,12 +126,11 @@ def test_training_goes_on_from_a_policy(tmp_path: Path) -> None:
     params = jax.jit(functools.partial(Policy.initial, SMALL))(jax.random.key(5))
     Policy(SMALL, jax.tree.map(np.asarray, params)).save(tmp_path / "p")
     for config in (SMALL, ROLLOUT):
-        made = Learner(dataclasses.replace(config, start=str(tmp_path / "p")))
-        state = made.init(jax.random.key(0))
+        state = learner(config).init(jax.random.key(0), Policy.start(str(tmp_path / "p"), config))
         assert jax.tree.all(jax.tree.map(np.array_equal, state.params["policy"], params))
-        assert made.template() == jax.eval_shape(lambda state=state: state)
+        assert jax.eval_shape(learner(config).init, jax.random.key(0)) == jax.eval_shape(lambda state=state: state)
     with pytest.raises(ProblemError, match="has another network: encoder and sizes must be equal"):
-        Learner(dataclasses.replace(SMALL, start=str(tmp_path / "p"), width=16)).init(jax.random.key(0))
+        Policy.start(str(tmp_path / "p"), dataclasses.replace(SMALL, width=16))
 
 
 def test_heads_of_each_graph_and_tied_ones_come_from_the_command_line() -> None:
@@ -152,13 +154,14 @@ def test_heads_of_each_graph_and_tied_ones_come_from_the_command_line() -> None:
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
-        ({"layers": 0}, "layers is 0: must be an integer of at least 1"),
-        ({"samples": 1}, "samples is 1: must be an integer of at least 2"),
+        ({"layers": 0}, "layers is 0: must be an integer from 1 to 64"),
+        ({"samples": 1}, "samples is 1: must be an integer from 2 to 4,096"),
         ({"alpha": 0.0}, "alpha is 0.0: must be above 0"),
         ({"baseline": "mean"}, "baseline is 'mean': must be one of leave-one-out, greedy-rollout"),
-        ({"heads": 0}, "heads is 0: must be an integer of at least 1"),
+        ({"heads": 0}, "heads is 0: must be an integer from 1 to 256"),
         ({"heads": (1, 2)}, r"heads are \(1, 2\): must be one number or 7, one for each graph of 'topoformer'"),
         ({"heads": (1, 1, 1, 1, 1, 1, -1)}, "heads is -1: must be at least 0"),
+        ({"heads": (1, 1, 1, 1, 1, 1, 10**9)}, "heads is 1000000000: must be at most 256"),
         ({"encoder": "rnn"}, "encoder is 'rnn': must be one of topoformer, "),
     ],
 )

@@ -1,15 +1,15 @@
 """Topoformer learns: after some seconds of training its orders need less memory on graphs that it has not seen."""
 
-import functools
-
 import jax
 import pytest
 
 from graphrl.agents.topoformer.config import TopoformerConfig
-from graphrl.agents.topoformer.learner import Learner
+from graphrl.agents.topoformer.learner import learner
 from graphrl.envs.ordering.instance import instances
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.padding import common_sizes
+from graphrl.learning.spread import on_mesh
+from graphrl.mesh import make_mesh
 
 UPDATES, GRAPHS, SEED = 150, 8, 0
 
@@ -20,20 +20,22 @@ def test_the_trained_policy_beats_its_starting_point_on_unseen_graphs() -> None:
     the mean of 32 graphs is about 1.
     """
     config = TopoformerConfig(layers=2, width=32, samples=16, learning_rate=3e-3)
-    mesh = jax.make_mesh((1,), ("graphs",), (jax.sharding.AxisType.Auto,), devices=jax.devices()[:1])
-    learner = Learner(config, mesh)
+    made = on_mesh(learner(config), make_mesh(GRAPHS, jax.devices()[:1]))
     unseen = [layered(60, seed) for seed in range(32)]
     sizes = common_sizes([*unseen, *(layered(60, 1000 + seed) for seed in range(64))])
     held_out = instances(unseen, sizes)
-    look = functools.partial(learner.evaluate, key=jax.random.key(1), batch=held_out)
-    state = learner.init(jax.random.key(SEED))
-    before = {name: float(value) for name, value in look(state.params).items()}
+
+    def look() -> dict[str, float]:
+        return {name: float(value) for name, value in made.evaluate(state.params, jax.random.key(1), held_out).items()}
+
+    state = made.init(jax.random.key(SEED))
+    before = look()
     for step in range(UPDATES):
         seeds = range(1000 + GRAPHS * step, 1000 + GRAPHS * (step + 1))
         graphs = [layered(60, seed) for seed in seeds]
         to = sizes if sizes.covers(common_sizes(graphs)) else common_sizes([*unseen, *graphs])
-        state, _ = learner.update(state, jax.random.key(step), instances(graphs, to))
-    after = {name: float(value) for name, value in look(state.params).items()}
+        state, _ = made.update(state, jax.random.key(step), instances(graphs, to))
+    after = look()
     assert after["greedy"] > before["greedy"] + 5
     assert after["sampled"] > before["sampled"] + 4
     assert after["sampled"] > after["greedy"]

@@ -11,6 +11,7 @@ from jax.sharding import PartitionSpec
 from tiny_agent import TINY, TinyConfig, tiny_batch
 
 from graphrl.errors import GraphrlError, ProblemError
+from graphrl.mesh import check_shares, make_mesh, most_that_share
 from graphrl.training import devices
 from graphrl.training.config import RunConfig, as_dict, differences, keys_of, merged, parsed, read_values, updated
 from graphrl.training.data import Batch, Data, DataConfig
@@ -95,6 +96,8 @@ def test_a_fresh_graph_that_is_too_large_gets_larger_arrays() -> None:
 def test_fresh_graphs_stay_apart_from_those_of_validation() -> None:
     with pytest.raises(ProblemError, match=r"layered:30x5@50 of data\.validation is where .* walk on from 3"):
         data(fresh=True, train=("layered:30x1@3",), validation=("layered:30x5@50",))
+    with pytest.raises(ProblemError, match=r"layered:30x5@50 of data\.test is where .* walk on from 9"):
+        data(fresh=True, train=("layered:30x1@9",), test=("layered:30x5@50",))
     with pytest.raises(ProblemError, match="zoo:hlo is no file, no folder and no set of graphs"):
         data(fresh=True, train=("zoo:hlo",))
 
@@ -124,6 +127,8 @@ def test_what_is_made_ahead_comes_in_order_and_stops_when_told() -> None:
     [
         ({"ahead": -1}, r"data\.ahead is -1: must be at least 0"),
         ({"validation": ("layered:20x9@100",)}, "in data.train and in data.validation"),
+        ({"test": ("layered:40x9@103",)}, "layered:40@103 is in data.train and in data.test"),
+        ({"test": ("layered:20x9@3",)}, "layered:20@3 is in data.validation and in data.test"),
         ({"validation": ("layered:20x3",)}, "3 of validation"),
         ({"train": ("layered:20@100",)}, "1 training graphs"),
         ({"train": ("nowhere",)}, "nowhere"),
@@ -217,7 +222,7 @@ def test_the_end_in_words() -> None:
 
 
 def test_batches_are_spread_and_states_copied() -> None:
-    mesh = devices.make_mesh(4)
+    mesh = make_mesh(4)
     batch: Batch = data(devices.own_rows(mesh, 4)).batch(1)
     spread = devices.shard(batch.rows, mesh, 4)
     assert mesh.size == 2
@@ -229,7 +234,19 @@ def test_batches_are_spread_and_states_copied() -> None:
     np.testing.assert_array_equal(jax.random.key_data(key), jax.random.key_data(jax.random.key(1)))
 
 
+def test_devices_that_cannot_share_a_batch_are_refused() -> None:
+    """Not quietly left out: 9 graphs on 8 devices would run on 3 of them."""
+    with pytest.raises(ProblemError, match=r"^9 graphs a batch: must be a multiple of the 8 devices, as 8 or 16$"):
+        check_shares(9, 8)
+    with pytest.raises(ProblemError, match=r"^3 graphs a batch: must be a multiple of the 8 devices, as 8$"):
+        check_shares(3, 8)
+    with pytest.raises(ProblemError, match="3 graphs a batch: must be a multiple of the 2 devices, as 2 or 4"):
+        make_mesh(3)
+    assert make_mesh(3, jax.devices()[:1]).size == 1
+    assert [most_that_share(graphs, 8) for graphs in (9, 8, 12, 7, 16)] == [3, 8, 6, 7, 8]
+
+
 def test_other_processes_need_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAX_NUM_PROCESSES", "two")
     with pytest.raises(ProblemError, match="JAX_NUM_PROCESSES is 'two'"):
-        devices.start(distributed=True)
+        devices.start(4, distributed=True)

@@ -4,9 +4,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import jax
 import pytest
-from tiny_agent import TinyLearner, train_tiny
+from tiny_agent import TinyPolicy, train_tiny
 
 from graphrl.agents import AGENTS
 from graphrl.cli import main
@@ -16,7 +15,7 @@ from graphrl.training.folder import has_run, owned
 REFUSED = "data.train=no/such/file.json"
 
 
-def refuse(learner: TinyLearner, key: jax.Array) -> Any:
+def refuse(*_: Any) -> Any:
     raise GraphrlError("no policy there")
 
 
@@ -31,9 +30,9 @@ def test_a_refused_set_of_graphs_leaves_no_folder(
 
 def test_a_refusal_after_the_record_was_begun_leaves_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(TinyLearner, "init", refuse)
+        patched.setattr(TinyPolicy, "start", refuse)
         with pytest.raises(GraphrlError, match="no policy there"):
-            train_tiny(tmp_path / "tensorboard" / "run")
+            train_tiny(tmp_path / "tensorboard" / "run", "agent.start=there")
     assert not list(tmp_path.iterdir())
     assert train_tiny(tmp_path / "tensorboard" / "run", "training.steps=1").outcome.step == 1
 
@@ -53,7 +52,7 @@ def test_a_run_to_go_on_with_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     train_tiny(tmp_path, "training.steps=1")
     for path in tmp_path.glob("step-*"):
         shutil.rmtree(path)
-    monkeypatch.setattr(TinyLearner, "init", refuse)
+    monkeypatch.setattr(TinyPolicy, "initial", refuse)
     with pytest.raises(GraphrlError):
         train_tiny(tmp_path, resume=True)
     assert has_run(tmp_path)

@@ -102,7 +102,7 @@ def test_a_checkpoint_of_another_shape_is_refused(whole: Path) -> None:
 def test_a_run_that_began_with_another_goes_on_without_it(whole: Path, tmp_path: Path) -> None:
     other, run = tmp_path / "other", tmp_path / "run"
     shutil.copytree(whole, other, symlinks=True)
-    train_tiny(run, f"agent.start={other}", "training.steps=3")
+    train_tiny(run, f"agent.start={other}", "training.steps=3", "training.keep=9")
     begun = read(run / "step-00000000").state["params"]
     jax.tree.map(np.testing.assert_array_equal, begun, read(other).state["params"])
     shutil.rmtree(other)

@@ -1,26 +1,27 @@
 """A real but tiny agent for tests of the training loop: from a graph's run times it learns their mean."""
 
 import dataclasses
-import functools
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import Mesh
 
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes
-from graphrl.training.checkpoints import read
+from graphrl.learning.learner import Learner, LearnerState
+from graphrl.learning.spread import keys, mean
+from graphrl.mesh import AXIS
+from graphrl.training.agent import Agent
 from graphrl.training.config import RunConfig, parsed
 from graphrl.training.data import DataConfig
 from graphrl.training.folder import has_run
-from graphrl.training.learner import Agent
+from graphrl.training.policy import Policy
 from graphrl.training.run import Result, run_config, train
 from graphrl.training.schedule import Schedule
 
@@ -40,54 +41,47 @@ class TinyConfig:
     start: str = ""
 
 
-class TinyState(NamedTuple):
-    """The parameters, the optimiser's state and the number of updates."""
+class TinyPolicy(Policy[TinyConfig]):
+    """A linear model on `[g, width]` features."""
 
-    params: dict[str, jax.Array]
-    opt_state: Any
-    updates: jax.Array
+    agent: ClassVar[str] = "tiny"
+    network: ClassVar[str] = "width"
+    settings = staticmethod(TinyConfig)
+
+    @staticmethod
+    def initial(config: TinyConfig, key: jax.Array) -> Any:
+        return {"w": jax.random.normal(key, (config.width,)), "b": jnp.zeros(())}
 
 
-class TinyLearner:
-    """Squared error of a linear model on `[g, width]` features, with noise from the key."""
+def tiny_learner(config: TinyConfig) -> Learner:
+    """Squared error, with noise from the key."""
+    optimiser = optax.sgd(config.rate, momentum=0.5)
 
-    score = "negative_error"
+    def init(key: jax.Array, policy: Any = None) -> LearnerState:
+        params = {"policy": TinyPolicy.initial(config, key) if policy is None else policy}
+        return LearnerState(params, optimiser.init(params), jnp.int32(0))
 
-    def __init__(self, config: TinyConfig, mesh: Mesh) -> None:
-        self._config, self._mesh, self._optimizer = config, mesh, optax.sgd(config.rate, momentum=0.5)
+    def update(state: LearnerState, key: jax.Array, batch: Any) -> tuple[LearnerState, Any]:
+        drawn = jax.vmap(jax.random.normal)(keys(key, batch["target"].shape[0]))
+        noise = 0.1 * drawn if config.kind == "noisy" else 0.0
 
-    def init(self, key: jax.Array) -> TinyState:
-        state = self._first(key)
-        if self._config.start:
-            state = state._replace(params=read(self._config.start, self.template()).state.params)
-        return state
+        def loss(params: Any) -> jax.Array:
+            return jnp.mean((guess(params, batch) - batch["target"] - noise) ** 2)
 
-    def template(self) -> TinyState:
-        return jax.eval_shape(self._first, jax.random.key(0))
+        value, gradient = jax.lax.pmean(jax.value_and_grad(loss)(state.params), AXIS)
+        if config.poisoned is not None:
+            value = jnp.where(state.step + 1 == config.poisoned, jnp.nan, value)
+        changes, moments = optimiser.update(gradient, state.optimiser)
+        return LearnerState(optax.apply_updates(state.params, changes), moments, state.step + 1), {"loss": value}
 
-    def _first(self, key: jax.Array) -> TinyState:
-        params = {"w": jax.random.normal(key, (self._config.width,)), "b": jnp.zeros(())}
-        return TinyState(params, self._optimizer.init(params), jnp.zeros((), jnp.int32))
+    def evaluate(params: Any, key: jax.Array, batch: Any) -> dict[str, jax.Array]:
+        return {"negative_error": -mean((guess(params, batch) - batch["target"]) ** 2)}
 
-    @functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
-    def update(self, state: TinyState, key: jax.Array, batch: dict[str, jax.Array]) -> tuple[TinyState, Any]:
-        noise = 0.1 * jax.random.normal(key, batch["target"].shape) if self._config.kind == "noisy" else 0.0
+    def guess(params: Any, batch: Any) -> jax.Array:
+        guessed: jax.Array = batch["features"] @ params["policy"]["w"] + params["policy"]["b"]
+        return guessed
 
-        def loss(params: dict[str, jax.Array]) -> jax.Array:
-            return jnp.mean((batch["features"] @ params["w"] + params["b"] - batch["target"] - noise) ** 2)
-
-        value, gradient = jax.value_and_grad(loss)(state.params)
-        if self._config.poisoned is not None:
-            value = jnp.where(state.updates + 1 == self._config.poisoned, jnp.nan, value)
-        changes, opt_state = self._optimizer.update(gradient, state.opt_state)
-        return TinyState(optax.apply_updates(state.params, changes), opt_state, state.updates + 1), {"loss": value}
-
-    @functools.partial(jax.jit, static_argnums=0)
-    def evaluate(self, params: dict[str, jax.Array], key: jax.Array, batch: dict[str, jax.Array]) -> Any:
-        return {"negative_error": -jnp.mean((batch["features"] @ params["w"] + params["b"] - batch["target"]) ** 2)}
-
-    def validated(self, state: TinyState, values: Mapping[str, float]) -> TinyState:
-        return state
+    return Learner(init, update, evaluate, "negative_error")
 
 
 def tiny_batch(graphs: Sequence[ComputationGraph], to: Sizes) -> dict[str, np.ndarray]:
@@ -99,8 +93,8 @@ def tiny_batch(graphs: Sequence[ComputationGraph], to: Sizes) -> dict[str, np.nd
 
 
 TINY = AGENT = Agent(
-    TinyConfig,
-    TinyLearner,
+    TinyPolicy,
+    tiny_learner,
     lambda config, graphs, to: tiny_batch(graphs, to),
     methods=(),
     data=DataConfig(("layered:20x6@100", "layered:40x6@100"), ("layered:20x4", "layered:30x5"), graphs=4, buckets=2),
@@ -110,8 +104,8 @@ TINY = AGENT = Agent(
 
 def train_tiny(folder: Path, *settings: str, resume: bool = False) -> Result:
     """Trains it in a folder with settings such as "training.steps=5"."""
-    known = folder if resume and has_run(folder) else None
-    config: RunConfig[Any] = run_config(TINY, parsed(settings), known, name="tiny")
+    run = folder if resume and has_run(folder) else None
+    config: RunConfig[Any] = run_config(TINY, parsed(settings), run, name="tiny")
     return train("tiny", TINY, config, folder, resume=resume)
 
 
@@ -119,5 +113,5 @@ if __name__ == "__main__":  # for tests that kill it: FOLDER SETTING...; --distr
     from graphrl.training import devices
 
     arguments = [argument for argument in sys.argv[2:] if argument != "--distributed"]
-    devices.start(distributed="--distributed" in sys.argv)
+    devices.start(TINY.data.graphs, distributed="--distributed" in sys.argv)
     print(train_tiny(Path(sys.argv[1]), *arguments, resume=True).outcome.step, flush=True)

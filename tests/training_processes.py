@@ -14,7 +14,7 @@ from graphrl.training.checkpoints import read
 
 ENVIRONMENT = os.environ | {
     "JAX_PLATFORMS": "cpu",
-    "PYTHONPATH": str(Path(__file__).parent),
+    "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]),
     "XLA_FLAGS": "",
     "JAX_COMPILATION_CACHE_DIR": str(jax.config.values["jax_compilation_cache_dir"]),
 }

@@ -15,12 +15,12 @@ from graphrl.solvers import TRAINED, find_solver
 
 if TYPE_CHECKING:
     from graphrl.costs.problem import Problem
-    from graphrl.training.learner import Agent
+    from graphrl.training.agent import Agent
 
 if __name__ != "graphrl.agents":  # through the link: a second copy of every class, and nothing would be equal to itself
     raise ImportError(f"this is graphrl.agents, imported as {__name__!r}: write `import graphrl.agents`")
 
-# name -> module with an `AGENT` (training/learner.py), imported when it is asked for
+# name -> module with an `AGENT` (training/agent.py), imported when it is asked for
 AGENTS = {"regal": "graphrl.agents.regal.agent", "topoformer": "graphrl.agents.topoformer.agent"}
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import jax
 from jax.sharding import Mesh
 
+from graphrl import mesh
 from graphrl.errors import ProblemError
 
 
@@ -51,8 +52,7 @@ def make_mesh(threads: int, graphs: int) -> Mesh:
     """The devices that share the graphs: one CPU device a thread, or the accelerators, as many as divide the graphs."""
     devices = jax.local_devices()
     most = threads if jax.default_backend() == "cpu" else len(devices)
-    count = max(n for n in range(1, most + 1) if graphs % n == 0)
-    return jax.make_mesh((count,), ("graphs",), (jax.sharding.AxisType.Auto,), devices=devices[:count])
+    return mesh.make_mesh(graphs, devices[: mesh.most_that_share(graphs, most)])
 
 
 def cpu_name() -> str:

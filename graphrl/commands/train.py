@@ -89,17 +89,17 @@ def run(args: argparse.Namespace) -> int:
     if args.out == "":  # as by --out "$DIR", unset: it would be the working directory
         raise ProblemError("--out is empty: name a folder")
     folder = Path("out", args.agent) if args.out is None else Path(args.out)
-    known = args.resume and has_run(folder)
-    config = run_config(agent, values, folder if known else None, name=args.agent)
+    resumes = args.resume and has_run(folder)
+    config = run_config(agent, values, folder if resumes else None, name=args.agent)
     if args.list:
         print_json(configuration.as_dict(config)) if args.json else _print_settings(configuration.as_dict(config))
         return 0
     from graphrl.training import devices
     from graphrl.training.run import train
 
-    devices.start(distributed=args.distributed)
+    devices.start(config.data.graphs, distributed=args.distributed)
     keep_compiled()
-    if args.resume and not known and devices.is_main():
+    if args.resume and not resumes and devices.is_main():
         print(f"graphrl: no run in {folder}: starting one", file=sys.stderr)
     result = train(args.agent, agent, config, folder, resume=args.resume)
     if devices.is_main():
@@ -113,8 +113,8 @@ def _report(result: "Result", args: argparse.Namespace, folder: Path) -> None:
     step, interrupted, looks = result.outcome
     best, last = read_info(result.best), read_info(result.latest)
     if args.json:
-        found = {"step": step, "interrupted": interrupted, "seconds": last.seconds, "validation": looks}
-        print_json({**found, "best": str(result.best), "best_score": best.score, "last": str(result.latest)})
+        outcome = {"step": step, "interrupted": interrupted, "seconds": last.seconds, "validation": looks}
+        print_json({**outcome, "best": str(result.best), "best_score": best.score, "last": str(result.latest)})
     elif not interrupted:
         print(f"trained: {step} steps in {format_seconds(last.seconds)}")
         first, chosen = looks[0], next(look for look in looks if look["step"] == best.step)

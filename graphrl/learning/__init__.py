@@ -1,1 +1,1 @@
-"""What agents share when they learn: losses, descent, policies as files, devices. Pure functions."""
+"""What agents share when they learn: the shape of a learner, losses, descent, devices. Pure functions."""

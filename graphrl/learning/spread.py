@@ -7,80 +7,55 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from graphrl.errors import ProblemError
+from graphrl.learning.learner import Learner
+from graphrl.mesh import AXIS, check_shares
 
-AXIS = "graphs"
 
+def on_mesh(learner: Learner, mesh: Mesh) -> Learner:
+    """The same learner, its functions jitted: states are on every device of the mesh, the graphs of a batch are shared.
 
-class Spread:
-    """The devices that share the graphs of a batch, and functions on them.
-
-    Attributes:
-      mesh: one axis of devices, "graphs"; by default all devices of all processes.
+    Its `update` donates the state. With a batch that the devices cannot share, functions raise ProblemError.
     """
-
-    def __init__(self, mesh: Mesh | None = None) -> None:
-        self.mesh = _all_devices() if mesh is None else mesh
-        self.copies = NamedSharding(self.mesh, PartitionSpec())
-
-    @property
-    def axis(self) -> str:
-        """The name to give to `jax.lax.psum` and its like."""
-        return self.mesh.axis_names[0]
-
-    def alike(self, make: Callable[[jax.Array], Any]) -> Callable[[jax.Array], Any]:
-        """The function of a key, jitted: what it makes is on every device."""
-        return jax.jit(make, out_shardings=self.copies)
-
-    def jitted(self, local: Callable[[Any, jax.Array, Any], Any], *, donate: bool = False) -> Callable[..., Any]:
-        """A function of (state, key, batch), for one device's share of the batch, as one for the whole batch.
-
-        Args:
-          local: the state and the key are the same on every device, and so must be what it gives; of the batch
-            (leading axis g) it gets the device's own graphs.
-          donate: whether the state may be overwritten.
-
-        The function raises:
-          ProblemError: the mesh's devices cannot share the batch.
-        """
-        everywhere, by_graph = PartitionSpec(), PartitionSpec(self.axis)
-        shared = jax.shard_map(
-            local, mesh=self.mesh, in_specs=(everywhere, everywhere, by_graph), out_specs=everywhere, check_vma=False
-        )
-        compiled = jax.jit(shared, donate_argnums=0 if donate else ())
-
-        def run(state: Any, key: jax.Array, batch: Any) -> Any:
-            self._check(batch)
-            # where its arguments lie is part of what jit compiles for: a state from a checkpoint must lie there too
-            return compiled(jax.device_put(state, self.copies), key, batch)
-
-        return run
-
-    def keys(self, key: jax.Array, graphs: int) -> jax.Array:
-        """Keys of this device's graphs `[graphs]`: each from the update's key and the graph's place in the whole batch,
-        so that the same seeds give the same parameters, to rounding, on any number of devices and processes.
-        """
-        place = jax.lax.axis_index(self.axis) * graphs + jnp.arange(graphs)
-        return jax.vmap(jax.random.fold_in, (None, 0))(key, place)
-
-    def mean(self, values: jax.Array) -> jax.Array:
-        """Of all devices' values: `[]`."""
-        return jax.lax.pmean(values.mean(), self.axis)
-
-    def least(self, values: jax.Array) -> jax.Array:
-        """Of all devices' values: `[]`."""
-        return jax.lax.pmin(values.min(), self.axis)
-
-    def most(self, values: jax.Array) -> jax.Array:
-        """Of all devices' values: `[]`."""
-        return jax.lax.pmax(values.max(), self.axis)
-
-    def _check(self, batch: Any) -> None:
-        graphs = jax.tree.leaves(batch)[0].shape[0]
-        if graphs % self.mesh.size:
-            raise ProblemError(f"{graphs} graphs a batch: must be a multiple of the {self.mesh.size} devices")
+    copies = NamedSharding(mesh, PartitionSpec())
+    return learner._replace(
+        init=jax.jit(learner.init, out_shardings=copies),
+        update=_shared(learner.update, mesh, donate=True),
+        evaluate=_shared(learner.evaluate, mesh),
+    )
 
 
-def _all_devices() -> Mesh:
-    # not the default axis type: gathers on an array that is spread over an explicit axis are errors
-    return jax.make_mesh((len(jax.devices()),), (AXIS,), (jax.sharding.AxisType.Auto,))
+def _shared(function: Callable[..., Any], mesh: Mesh, *, donate: bool = False) -> Callable[..., Any]:
+    """A function of (state, key, batch) for one device's graphs, as one for the whole batch."""
+    everywhere, by_graph = PartitionSpec(), PartitionSpec(AXIS)
+    compiled = jax.jit(
+        jax.shard_map(
+            function, mesh=mesh, in_specs=(everywhere, everywhere, by_graph), out_specs=everywhere, check_vma=False
+        ),
+        donate_argnums=0 if donate else (),
+    )
+
+    def run(state: Any, key: jax.Array, batch: Any) -> Any:
+        check_shares(jax.tree.leaves(batch)[0].shape[0], mesh.size)
+        # where its arguments lie is part of what jit compiles for: a state from a checkpoint must lie there too
+        return compiled(jax.device_put(state, NamedSharding(mesh, everywhere)), key, batch)
+
+    return run
+
+
+def keys(key: jax.Array, graphs: int) -> jax.Array:
+    """Keys of this device's graphs `[graphs]`: each from the update's key and the graph's place in the whole batch, so
+    that the same seeds give the same parameters, to rounding, on any number of devices and processes.
+    """
+    place = jax.lax.axis_index(AXIS) * graphs + jnp.arange(graphs)
+    return jax.vmap(jax.random.fold_in, (None, 0))(key, place)
+
+
+def mean(values: jax.Array) -> jax.Array:
+    """Of all devices' values: `[]`."""
+    return jax.lax.pmean(values.mean(), AXIS)
+
+
+def extent(name: str, values: jax.Array) -> dict[str, jax.Array]:
+    """Mean, least and most of all devices' values, `[]` each: "name", "name_least" and "name_most"."""
+    least, most = jax.lax.pmin(values.min(), AXIS), jax.lax.pmax(values.max(), AXIS)
+    return {name: mean(values), f"{name}_least": least, f"{name}_most": most}

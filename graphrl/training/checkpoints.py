@@ -2,13 +2,12 @@
 
 `RUN/step-00000120/state` is orbax's (the learner's state, NumPy arrays), `checkpoint.json` beside it holds everything
 else. Both are written under a temporary name that is then exchanged for the right one. `RUN/best` is a link to the
-best one by validation.
+best one by validation. One that is found broken all the same is set aside, as `RUN/broken-step-00000120`.
 """
 
 import contextlib
 import dataclasses
 import importlib.metadata
-import json
 import os
 import shutil
 import subprocess
@@ -16,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from graphrl.errors import GraphrlError
-from graphrl.files import content, shown, write_atomically
+from graphrl.files import shown
 from graphrl.training import states
+from graphrl.training.documents import BrokenError, read_document, write_document
 
 FORMAT, VERSION = "graphrl-checkpoint", 1
 INFO, STATE, BEST = "checkpoint.json", "state", "best"
@@ -54,6 +55,18 @@ class Info:
     score: float | None
     versions: dict[str, str | None] = dataclasses.field(default_factory=lambda: versions())
 
+    @property
+    def root(self) -> jax.Array:
+        """The key that all others of the run come from.
+
+        Raises:
+          BrokenError: it is none.
+        """
+        try:
+            return jax.random.wrap_key_data(jnp.asarray(np.array(self.key, np.uint32)), impl=self.key_impl)
+        except (TypeError, ValueError, OverflowError):
+            raise BrokenError(f"the checkpoint of step {self.step} is broken: {str(self.key)[:60]} is no key") from None
+
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
@@ -84,12 +97,42 @@ class Checkpoints:
         """
         path = self._folder / f"{_PREFIX}{info.step:08d}"
         if not path.exists():
+            temporary = _temporary(path)
             try:
-                _write(path, info, state)
-            except OSError as error:
-                raise GraphrlError(f"cannot write {shown(path)}: {error.strerror or error}") from None
+                _write(temporary, info, state)
+                os.rename(temporary, path)
+            except BaseException as error:
+                shutil.rmtree(temporary, ignore_errors=True)  # the disk may be full
+                if isinstance(error, OSError):
+                    raise GraphrlError(f"cannot write {shown(path)}: {error.strerror or error}") from None
+                raise
         self._clean()
         return path
+
+    def last_whole(self, like: Any) -> tuple[Checkpoint | None, dict[Path, BrokenError]]:
+        """The last checkpoint that can be read (see `read`), None if there is none at all; and what is wrong with those
+        after it, the last first.
+
+        Raises:
+          GraphrlError: all are broken, or the last whole one is not like `like`.
+        """
+        broken: dict[Path, BrokenError] = {}
+        for path in reversed(_folders(self._folder)):
+            try:
+                checkpoint = read(path, like)
+                checkpoint.info.root  # noqa: B018 (whether it is a key)
+                return checkpoint, broken
+            except BrokenError as error:
+                broken[path] = error
+        if broken:
+            raise next(iter(broken.values()))
+        return None, broken
+
+    def set_aside(self, path: Path) -> None:
+        """Takes a broken checkpoint out of the way of the one that will be written in its place."""
+        aside = path.with_name(f"broken-{path.name}")
+        shutil.rmtree(aside, ignore_errors=True)
+        os.rename(path, aside)
 
     def latest(self) -> Path | None:
         """The folder of the last checkpoint."""
@@ -97,8 +140,12 @@ class Checkpoints:
 
     def _clean(self) -> None:
         paths = _folders(self._folder)
-        scores = {path: score for path in paths if (score := read_info(path).score) is not None}
-        best = max(scores, key=lambda path: (scores[path], path.name), default=None)
+        scores = {}
+        for path in paths:
+            with contextlib.suppress(BrokenError):  # it will go in its turn
+                scores[path] = read_info(path).score
+        scored = {path: score for path, score in scores.items() if score is not None}
+        best = max(scored, key=lambda path: (scored[path], path.name), default=None)
         if best is not None:
             link = self._folder / f".{BEST}.tmp"
             link.unlink(missing_ok=True)
@@ -106,9 +153,9 @@ class Checkpoints:
             os.replace(link, self._folder / BEST)
         for path in paths[: -self._keep]:
             if path != best:
-                doomed = path.with_name(f".{path.name}.tmp")  # renamed first: half a checkpoint must not look like one
-                os.rename(path, doomed)
-                shutil.rmtree(doomed, ignore_errors=True)
+                os.rename(path, _temporary(path))  # first: half a checkpoint must not look like one
+        for path in self._folder.glob(f".{_PREFIX}*.tmp"):  # also those that a killed process left
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def read_info(path: Path) -> Info:
@@ -117,18 +164,7 @@ def read_info(path: Path) -> Info:
     Raises:
       GraphrlError: the folder is no checkpoint, or of another version.
     """
-    with content(path / INFO) as data:
-        text = bytes(data)
-    try:
-        value = json.loads(text)
-        form, version = value.pop("format"), value.pop("version")
-        if (form, version) != (FORMAT, VERSION):
-            raise GraphrlError(f"{shown(path / INFO)} is {form} version {version}: must be {FORMAT} version {VERSION}")
-        return Info(**value)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        if isinstance(error, GraphrlError):
-            raise
-        raise GraphrlError(f"{shown(path / INFO)}: is no checkpoint: {error}") from None
+    return read_document(path / INFO, Info, FORMAT, VERSION)
 
 
 def find(path: str | os.PathLike[str]) -> Path:
@@ -142,10 +178,10 @@ def find(path: str | os.PathLike[str]) -> Path:
         return folder.parent / os.readlink(folder) if folder.is_symlink() else folder
     if (folder / BEST / INFO).is_file():
         return folder / os.readlink(folder / BEST)
-    found = Checkpoints(folder, 1).latest() if folder.is_dir() else None
-    if found is None:
+    latest = Checkpoints(folder, 1).latest() if folder.is_dir() else None
+    if latest is None:
         raise GraphrlError(f"{shown(path)}: no checkpoint: name the folder of one, or of a run of `graphrl train`")
-    return found
+    return latest
 
 
 def read(path: str | os.PathLike[str], like: Any = None) -> Checkpoint:
@@ -157,33 +193,33 @@ def read(path: str | os.PathLike[str], like: Any = None) -> Checkpoint:
         NamedTuples and dataclasses too) and lists.
 
     Raises:
-      GraphrlError: there is none, it is broken, or the state is not like `like`.
+      GraphrlError: there is none, or the state is not like `like`; a `BrokenError` if it is broken.
     """
     folder = find(path)
     info = read_info(folder)
     try:
         state = states.restore(folder / STATE)
     except ValueError as error:
-        raise GraphrlError(f"{shown(folder)}: the checkpoint is broken: {error}") from None
+        raise BrokenError(f"{shown(folder)}: the checkpoint is broken: {error}") from None
     return Checkpoint(folder, info, state if like is None else _as_structure(state, like, folder))
 
 
 def _as_structure(state: Any, like: Any, folder: Path) -> Any:
     """The leaves of what orbax read, in the structure of `like`: both flattened to the same names."""
-    found = {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(state)}
-    wanted, structure = jax.tree_util.tree_flatten_with_path(like)
+    by_name = {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(state)}
+    like_leaves, structure = jax.tree_util.tree_flatten_with_path(like)
     leaves = []
-    for path, leaf in wanted:
-        got = found.pop(_name(path), None)
-        if got is None or np.shape(got) != np.shape(leaf) or np.asarray(got).dtype != leaf.dtype:
-            has = "nothing" if got is None else f"{np.asarray(got).dtype} {np.shape(got)}"
+    for path, leaf in like_leaves:
+        array = by_name.pop(_name(path), None)
+        if array is None or np.shape(array) != np.shape(leaf) or np.asarray(array).dtype != leaf.dtype:
+            has = "nothing" if array is None else f"{np.asarray(array).dtype} {np.shape(array)}"
             raise GraphrlError(
                 f"{shown(folder)} does not fit its settings: {'.'.join(_name(path))} is {has}, "
                 f"must be {leaf.dtype} {np.shape(leaf)}"
             )
-        leaves.append(got)
-    if found:
-        raise GraphrlError(f"{shown(folder)} does not fit its settings: {'.'.join(next(iter(found)))} is unknown")
+        leaves.append(array)
+    if by_name:
+        raise GraphrlError(f"{shown(folder)} does not fit its settings: {'.'.join(next(iter(by_name)))} is unknown")
     return jax.tree.unflatten(structure, leaves)
 
 
@@ -211,11 +247,13 @@ def _folders(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob(f"{_PREFIX}*") if (path / INFO).is_file())
 
 
-def _write(path: Path, info: Info, state: Any) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
-    states.save(temporary / STATE, state)
-    value = {"format": FORMAT, "version": VERSION, **dataclasses.asdict(info)}
-    write_atomically(temporary / INFO, lambda file: json.dump(value, file, indent=1))
-    os.rename(temporary, path)
+def _temporary(path: Path) -> Path:
+    """What a checkpoint is called while it is written or removed."""
+    return path.with_name(f".{path.name}.tmp")
+
+
+def _write(folder: Path, info: Info, state: Any) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    states.save(folder / STATE, state)
+    write_document(folder / INFO, info, FORMAT, VERSION)

@@ -62,13 +62,13 @@ def updated(config: C, values: Mapping[str, Any], prefix: str = "") -> C:
       ProblemError: an unknown name (the message has the nearest known one), a wrong type, or a value that the
         dataclass refuses.
     """
-    known = typing.get_type_hints(type(config))
+    hints = typing.get_type_hints(type(config))
     changes: dict[str, Any] = {}
     for name, value in values.items():
-        if name not in known:
+        if name not in hints:
             while isinstance(value, Mapping) and value:  # an unknown group: its first setting tells more
                 name, value = f"{name}.{next(iter(value))}", next(iter(value.values()))
-            raise ProblemError(_unknown(f"{prefix}{name}", config, prefix))
+            raise ProblemError(_unknown(f"{prefix}{name}"[:100], config, prefix))
         old = getattr(config, name)
         if dataclasses.is_dataclass(old):
             if not isinstance(value, Mapping):
@@ -76,7 +76,7 @@ def updated(config: C, values: Mapping[str, Any], prefix: str = "") -> C:
                 raise ProblemError(f"{prefix}{name} is a group of settings: set one of them, as in {example}=...")
             changes[name] = updated(old, value, f"{prefix}{name}.")
         else:
-            changes[name] = _converted(f"{prefix}{name}", value, known[name])
+            changes[name] = _converted(f"{prefix}{name}", value, hints[name])
     return dataclasses.replace(config, **changes)  # type: ignore[type-var]
 
 
@@ -90,8 +90,8 @@ def as_dict(config: Any) -> dict[str, Any]:
             return [plain(item) for item in value]
         return str(value) if isinstance(value, float) and math.isinf(value) else value
 
-    found: dict[str, Any] = plain(config)
-    return found
+    values: dict[str, Any] = plain(config)
+    return values
 
 
 def keys_of(config: Any, prefix: str = "") -> Iterator[str]:
@@ -114,6 +114,8 @@ def read_values(path: str) -> dict[str, Any]:
         text = bytes(data)
     try:
         values = json.loads(text) if path.endswith(".json") else tomllib.loads(text.decode())
+    except RecursionError:
+        raise GraphrlError(f"{shown(path)}: nested too deeply") from None
     except ValueError as error:
         raise GraphrlError(f"{shown(path)}: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
@@ -144,11 +146,11 @@ def parsed(settings: Sequence[str]) -> dict[str, Any]:
 
 def merged(values: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
     """Both nested dicts; where they differ, `others` counts."""
-    found = dict(values)
+    both = dict(values)
     for key, value in others.items():
-        old = found.get(key)
-        found[key] = merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
-    return found
+        old = both.get(key)
+        both[key] = merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return both
 
 
 def differences(old: Any, new: Any, prefix: str = "") -> Iterator[str]:
@@ -162,11 +164,11 @@ def differences(old: Any, new: Any, prefix: str = "") -> Iterator[str]:
 
 
 def _unknown(name: str, config: Any, prefix: str) -> str:
-    known = list(keys_of(config, prefix))
+    keys = list(keys_of(config, prefix))
     last = name.rpartition(".")[2]
-    nearest = difflib.get_close_matches(name, known, 1, 0.0)
-    nearest = [key for key in known if key.rpartition(".")[2] == last] or nearest
-    return f"there is no setting {name!r}: did you mean {nearest[0]}? (known: {', '.join(known)})"
+    nearest = difflib.get_close_matches(name, keys, 1, 0.0)
+    nearest = [key for key in keys if key.rpartition(".")[2] == last] or nearest
+    return f"there is no setting {name!r}: did you mean {nearest[0]}? (known: {', '.join(keys)})"
 
 
 def _converted(name: str, value: Any, hint: Any) -> Any:
@@ -176,7 +178,7 @@ def _converted(name: str, value: Any, hint: Any) -> Any:
             return _as(name, value, kind)
         except ProblemError:  # of an item of a list
             raise
-        except (TypeError, ValueError, KeyError):
+        except (TypeError, ValueError, KeyError, OverflowError):
             continue
     words = " or ".join(_kind_name(kind) for kind in kinds)
     given = repr(str(value)) if isinstance(value, str) else str(value)

@@ -9,7 +9,7 @@ import numpy as np
 
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.families import FAMILIES
-from graphrl.graphs.datasets.sets import GeneratedSet, generated_set, load_graphs
+from graphrl.graphs.datasets.sets import GeneratedSet, generated_set, identities, load_graphs
 from graphrl.graphs.datasets.zoo import augmented
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes, bucketed, common_sizes, sizes
@@ -22,7 +22,7 @@ class DataConfig:
 
     Attributes:
       train, validation, test: sets of graphs; no graph of one may be in another. `test` is what `graphrl evaluate`
-        takes if it is given no graphs, and is not read before.
+        takes if it is given no graphs, and is not read before: what tells its graphs are the names of sets and files.
       graphs: of a batch, g.
       buckets: the training graphs are sorted by ops and cut into so many groups of one padded size each.
       curriculum: steps until all groups take part: first the smallest graphs only, then group by group the larger.
@@ -93,9 +93,9 @@ class Data:
           ProblemError: too few graphs, or one in both sets.
         """
         train, held_out = (load_graphs(names) for names in (config.train, config.validation))
-        both = {graph.name for graph in train} & {graph.name for graph in held_out}
-        if both:
-            raise ProblemError(f"{min(both)} is in data.train and in data.validation: name sets that share no graph")
+        _check_disjoint("train", "validation", *({graph.name for graph in graphs} for graphs in (train, held_out)))
+        for name in ("train", "validation"):
+            _check_disjoint(name, "test", identities(getattr(config, name)), identities(config.test))
         least, name = (1, "1") if config.fresh else (config.buckets, f"data.buckets ({config.buckets})")
         if len(train) < least or len(held_out) < config.graphs:
             raise ProblemError(
@@ -127,8 +127,7 @@ class Data:
         if bucket.source is not None:
             first = bucket.source.first + (step - 1) * config.graphs
             graphs = [bucket.source.graph(seed) for seed in range(first, first + config.graphs)]
-            found = common_sizes(graphs)
-            to = to if to.covers(found) else bucketed([*map(sizes, bucket.graphs), *map(sizes, graphs)])
+            to = to if to.covers(common_sizes(graphs)) else bucketed([*map(sizes, bucket.graphs), *map(sizes, graphs)])
         own = [augmented(graphs[i], int(noise[i])) if config.augment else graphs[i] for i in self._own]
         return Batch(tuple(graph.name for graph in graphs), to, self._build(own, to))
 
@@ -140,7 +139,8 @@ class Data:
         for bucket in self._held_out:
             graphs = bucket.graphs[: self._config.graphs]
             own = [graphs[i] for i in self._own]
-            to = next((known.sizes for known in self._buckets if known.sizes.covers(bucket.sizes)), bucket.sizes)
+            larger = (other.sizes for other in self._buckets if other.sizes.covers(bucket.sizes))
+            to = next(larger, bucket.sizes)
             yield Batch(tuple(graph.name for graph in graphs), to, self._build(own, to))
 
     def _open(self, step: int) -> int:
@@ -161,12 +161,18 @@ def _cut(graphs: Sequence[ComputationGraph], groups: int) -> list[_Bucket]:
 def _walks(config: DataConfig) -> list[_Bucket]:
     """A bucket for each set of fresh graphs, smallest ops first."""
     sources = [generated_set(name) for name in config.train]
-    for name in config.validation:
-        if name.partition(":")[0] in FAMILIES:
-            _check_apart(generated_set(name), sources, name)
+    for group in ("validation", "test"):
+        for name in getattr(config, group):
+            if name.partition(":")[0] in FAMILIES:
+                _check_apart(generated_set(name), sources, f"{name} of data.{group}")
     sampled = [(source, load_graphs([name])) for source, name in zip(sources, config.train, strict=True)]
     buckets = [_Bucket(tuple(graphs), common_sizes(graphs), source) for source, graphs in sampled]
     return sorted(buckets, key=lambda bucket: bucket.sizes.ops)
+
+
+def _check_disjoint(one: str, other: str, graphs: set[str], others: set[str]) -> None:
+    if both := graphs & others:
+        raise ProblemError(f"{min(both)} is in data.{one} and in data.{other}: name sets that share no graph")
 
 
 def _check_apart(held_out: GeneratedSet, sources: Sequence[GeneratedSet], name: str) -> None:
@@ -174,6 +180,6 @@ def _check_apart(held_out: GeneratedSet, sources: Sequence[GeneratedSet], name: 
         same = (held_out.family, held_out.ops) == (source.family, source.ops)
         if same and held_out.first + held_out.count > source.first:
             raise ProblemError(
-                f"{name} of data.validation is where the fresh graphs of data.train come to, whose seeds walk on from "
+                f"{name} is where the fresh graphs of data.train come to, whose seeds walk on from "
                 f"{source.first}: must have lower seeds"
             )

@@ -7,33 +7,39 @@ that every process can read when it resumes.
 
 import contextlib
 import os
+import sys
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from graphrl.errors import ProblemError
+from graphrl.mesh import AXIS, most_that_share
 
-AXIS = "graphs"
 
+def start(graphs: int, *, distributed: bool = False) -> None:
+    """Gives JAX CPU devices to share `graphs` graphs a batch, and with `distributed` joins the other processes; before
+    JAX is first used.
 
-def start(*, distributed: bool = False) -> None:
-    """Gives JAX a CPU device a core, and with `distributed` joins the other processes; before JAX is first used.
-
-    A search on a CPU device runs on about one core, so that graphs spread over as many devices keep all busy. Where
-    the processes are: JAX asks the cluster (Slurm, Open MPI, Kubernetes, Cloud TPU); without one, the environment says
-    JAX_COORDINATOR_ADDRESS (host:port of process 0), JAX_NUM_PROCESSES and JAX_PROCESS_ID.
+    A search on a CPU device runs on about one core, so that graphs spread over as many devices keep all busy; a line on
+    standard error says where some stay idle. Processes together have a device a core. Where they are: JAX asks the
+    cluster (Slurm, Open MPI, Kubernetes, Cloud TPU); without one, the environment says JAX_COORDINATOR_ADDRESS
+    (host:port of process 0), JAX_NUM_PROCESSES and JAX_PROCESS_ID.
 
     Raises:
       ProblemError: the environment does not say enough, or the other processes cannot be reached.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    share = cores if distributed else most_that_share(graphs, cores)
     with contextlib.suppress(RuntimeError):  # JAX is in use already, with the devices that its user wanted
         if jax.config.values["jax_num_cpu_devices"] < 1:
-            jax.config.update("jax_num_cpu_devices", cores)
+            jax.config.update("jax_num_cpu_devices", share)
+            if share < min(cores, graphs) and jax.default_backend() == "cpu":
+                all_busy = f"{graphs // cores * cores + cores} would keep all busy"
+                print(f"graphrl: {graphs} graphs a batch share {share} of {cores} cores: {all_busy}", file=sys.stderr)
     if not distributed or jax.distributed.is_initialized():
         return
     count, number = (_number(name) for name in ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID"))
@@ -53,19 +59,6 @@ def _number(name: str) -> int | None:
     if not text.isdigit():
         raise ProblemError(f"{name} is {text!r}: must be a whole number")
     return int(text)
-
-
-def make_mesh(graphs: int) -> Mesh:
-    """The mesh that shares `graphs` graphs a batch: the most devices that divide them; across processes all.
-
-    Raises:
-      ProblemError: several processes, and their devices do not divide the graphs.
-    """
-    devices = jax.devices()
-    count = max(n for n in range(1, len(devices) + 1) if graphs % n == 0)
-    if jax.process_count() > 1 and count != len(devices):
-        raise ProblemError(f"data.graphs is {graphs}: {len(devices)} devices of all processes must divide it")
-    return jax.make_mesh((count,), (AXIS,), (AxisType.Auto,), devices=devices[:count])
 
 
 def meet(mesh: Mesh) -> None:
@@ -94,7 +87,7 @@ def shard(rows: Any, mesh: Mesh, graphs: int) -> Any:
 
     Args:
       rows: pytree of NumPy arrays `[own, ...]`, the rows of `own_rows`.
-      mesh: of `make_mesh`.
+      mesh: of `mesh.make_mesh`.
       graphs: g of the whole batch.
     """
     sharding = NamedSharding(mesh, PartitionSpec(AXIS))

@@ -35,8 +35,8 @@ def made_ahead(make: Callable[[int], T], numbers: range, ahead: int) -> Iterator
 def _results(make: Callable[[int], T], numbers: range, ahead: int, pool: ThreadPoolExecutor) -> Iterator[T]:
     waiting: collections.deque[Future[T]] = collections.deque(pool.submit(make, number) for number in numbers[:ahead])
     for number in numbers[ahead:]:
-        found = waiting.popleft().result()
+        item = waiting.popleft().result()
         waiting.append(pool.submit(make, number))
-        yield found
+        yield item
     while waiting:
         yield waiting.popleft().result()

@@ -10,7 +10,7 @@ from graphrl.units import format_end
 _LINE_EVERY = 10.0  # seconds
 _RECENT = 20  # steps that the expected end is estimated from, so that compiling is soon forgotten
 
-Tell = Callable[[int, Mapping[str, float]], None]
+Show = Callable[[int, Mapping[str, float]], None]
 
 
 class Clock:
@@ -27,35 +27,47 @@ class Clock:
         return each * (self._steps - step)
 
 
+class Progress:
+    """Shows the values of every update, and beside them those of the last validation: an `Observer` of the loop."""
+
+    def __init__(self, show: Show) -> None:
+        self._show = show
+        self._held_out: dict[str, float] = {}
+
+    def update(self, step: int, seconds: float, bucket: int, values: Mapping[str, float]) -> None:
+        """See `loop.Observer`."""
+        self._show(step, {**values, **self._held_out})
+
+    def validation(self, step: int, values: Mapping[str, float]) -> None:
+        """See `loop.Observer`."""
+        self._held_out = {f"held-out {name}": value for name, value in values.items()}
+
+
 @contextlib.contextmanager
-def training_progress(steps: int, done: int, shown: bool = True) -> Iterator[Tell]:
-    """Gives what to call after every step, with what to show (the last values of validation stay).
+def training_progress(steps: int, done: int) -> Iterator[Progress]:
+    """Shows the progress of a run for the length of a `with`.
 
     Args:
       steps: in all.
       done: before this process began.
-      shown: whether anything is printed.
     """
     clock = Clock(steps)
-    if not shown:
-        yield lambda step, values: None
-        return
     if not sys.stderr.isatty():
-        yield _Lines(steps, clock)
+        yield Progress(_Lines(steps, clock))
         return
+    from rich import progress
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
-    text = TextColumn("{task.description}", markup=False)
-    columns = SpinnerColumn(), BarColumn(bar_width=20), MofNCompleteColumn(), text
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    text = progress.TextColumn("{task.description}", markup=False)
+    columns = progress.SpinnerColumn(), progress.BarColumn(bar_width=20), progress.MofNCompleteColumn(), text
+    with progress.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("compiling", total=steps, completed=done)
 
         def update(step: int, values: Mapping[str, float]) -> None:
             description = f"{format_end(clock.seconds_left(step))}; {_words(values)}"
             bar.update(task, completed=step, description=description)
 
-        yield update
+        yield Progress(update)
 
 
 class _Lines:

@@ -3,27 +3,39 @@
 import contextlib
 import dataclasses
 import functools
-import json
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
 from graphrl.errors import GraphrlError, ProblemError
-from graphrl.files import content, shown, write_atomically
+from graphrl.files import shown
+from graphrl.learning.learner import Learner
+from graphrl.learning.spread import on_mesh
+from graphrl.mesh import make_mesh
 from graphrl.training import devices
-from graphrl.training.checkpoints import Checkpoints, Info, find, read, read_info
+from graphrl.training.agent import Agent
+from graphrl.training.checkpoints import Checkpoint, Checkpoints, Info, find
 from graphrl.training.config import RunConfig, as_dict, differences, updated
 from graphrl.training.data import Data
+from graphrl.training.documents import BrokenError, read_document, write_document
 from graphrl.training.folder import SETTINGS, owned
-from graphrl.training.learner import Agent
-from graphrl.training.loop import Loop, Outcome, Values
-from graphrl.training.metrics import MetricsLog, metrics_log
-from graphrl.training.progress import Tell, training_progress
+from graphrl.training.loop import Loop, Observer, Outcome
+from graphrl.training.metrics import metrics_log
+from graphrl.training.progress import training_progress
 from graphrl.training.stopping import stop_signals
 
 FORMAT, VERSION = "graphrl-training", 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Started:
+    """What `run.json` says: the agent, and every setting (`config.as_dict`)."""
+
+    agent: str
+    config: dict[str, Any]
 
 
 class Result(NamedTuple):
@@ -36,7 +48,7 @@ class Result(NamedTuple):
 
 def default_config(agent: Agent) -> RunConfig[Any]:
     """All settings of an agent, as it has them by default."""
-    return RunConfig(agent.config(), agent.data, agent.schedule)
+    return RunConfig(agent.policy.settings(), agent.data, agent.schedule)
 
 
 def run_config(
@@ -69,19 +81,15 @@ def run_config(
 
 def _stored(folder: Path, name: str) -> dict[str, Any]:
     """The settings that the folder's run of the agent was started with."""
-    path = folder / SETTINGS
-    with content(path) as data:
-        text = bytes(data)
     try:
-        stored = json.loads(text)
-        found, agent, config = (stored["format"], stored["version"]), stored["agent"], stored["config"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise GraphrlError(f"{shown(path)}: holds no settings of a run ({error}): name another --out") from None
-    if found != (FORMAT, VERSION) or not isinstance(config, dict):
-        raise GraphrlError(f"{shown(path)}: must be {FORMAT} version {VERSION}")
-    if agent != name:
-        raise ProblemError(f"{shown(folder)} holds a run of {agent!r}: must be one of {name!r}, or name another --out")
-    return config
+        started = read_document(folder / SETTINGS, Started, FORMAT, VERSION)
+    except BrokenError as error:
+        raise GraphrlError(f"{error}: it holds no settings of a run: name another --out") from None
+    if started.agent != name:
+        raise ProblemError(
+            f"{shown(folder)} holds a run of {started.agent!r}: must be one of {name!r}, or name another --out"
+        )
+    return started.config
 
 
 def train(name: str, agent: Agent, config: RunConfig[Any], folder: Path, *, resume: bool = False) -> Result:
@@ -91,29 +99,40 @@ def train(name: str, agent: Agent, config: RunConfig[Any], folder: Path, *, resu
       name: of the agent.
       agent, config: what is trained, and every setting.
       folder: of the run.
-      resume: whether a run that is there already is gone on with, from its last checkpoint.
+      resume: whether a run that is there already is gone on with, from its last whole checkpoint; what is broken after
+        it is set aside, and one line on standard error says so.
 
     Raises:
       ProblemError: the folder holds a run and `resume` is false, or the settings do not fit one another.
       GraphrlError: the folder cannot be used, a set of graphs not be read, or training gives numbers that are none.
     """
     with owned(folder, resume):
-        mesh = devices.make_mesh(config.data.graphs)
+        mesh = make_mesh(config.data.graphs)
         devices.meet(mesh)
         own = devices.own_rows(mesh, config.data.graphs)
         data = Data(config.data, config.seed, functools.partial(agent.batch, config.agent), own)
         checkpoints = Checkpoints(folder, config.training.keep)
-        latest = checkpoints.latest()
+        learner = on_mesh(agent.learner(config.agent), mesh)
+        last = _last_whole(checkpoints, learner)
         if devices.is_main():
-            value = {"format": FORMAT, "version": VERSION, "agent": name, "config": as_dict(config)}
-            write_atomically(folder / SETTINGS, lambda file: json.dump(value, file, indent=1))
-        info = _first_info(name, config) if latest is None else read_info(latest)
-        info = dataclasses.replace(info, config=as_dict(config))
-        learner = agent.learner(config.agent, mesh)
-        with _watch(folder, config, None if latest is None else info.step) as watch, stop_signals() as stopped:
-            loop = Loop(learner, data, mesh, config.training, checkpoints, info, watch, stopped)
-            outcome = loop.run(None if latest is None else read(latest, learner.template()))
+            write_document(folder / SETTINGS, Started(name, as_dict(config)), FORMAT, VERSION)
+        info = dataclasses.replace(_first_info(name, config) if last is None else last.info, config=as_dict(config))
+        path = config.agent.start if last is None else ""  # a run goes on without what it began with
+        with _observers(folder, config, last) as observers, stop_signals() as stopped:
+            loop = Loop(learner, data, mesh, config.training, checkpoints, info, observers, stopped)
+            outcome = loop.run(last, agent.policy.start(path, config.agent) if path else None)
         return Result(outcome, checkpoints.latest() or folder, find(folder))
+
+
+def _last_whole(checkpoints: Checkpoints, learner: Learner) -> Checkpoint | None:
+    """The checkpoint that a run goes on from, None if it has none yet."""
+    last, broken = checkpoints.last_whole(jax.eval_shape(learner.init, jax.random.key(0)))
+    devices.anywhere(bool(broken))  # all processes have read before one of them takes something away
+    if last is not None and broken and devices.is_main():
+        print(f"graphrl: {next(iter(broken.values()))}: going on from {shown(last.path)}", file=sys.stderr, flush=True)
+        for path in broken:
+            checkpoints.set_aside(path)
+    return last
 
 
 def _first_info(name: str, config: RunConfig[Any]) -> Info:
@@ -122,39 +141,12 @@ def _first_info(name: str, config: RunConfig[Any]) -> Info:
     return Info(name, 0, {}, data, impl, 0.0, {}, [], None)
 
 
-class _Watch:
-    """Records, and shows the last values."""
-
-    def __init__(self, log: MetricsLog, tell: Tell) -> None:
-        self._log, self._tell = log, tell
-        self._shown: Values = {}
-
-    def update(self, step: int, seconds: float, bucket: int, values: Values) -> None:
-        """After every update."""
-        self._log.update(step, seconds, bucket, values)
-        self._tell(step, {**values, **self._shown})
-
-    def validation(self, step: int, values: Values) -> None:
-        """After every look at the held-out graphs."""
-        self._log.validation(step, values)
-        self._shown = {f"held-out {name}": value for name, value in values.items()}
-
-
-class _Silence:
-    """What the processes other than the first do with it."""
-
-    def update(self, step: int, seconds: float, bucket: int, values: Values) -> None:
-        """Nothing."""
-
-    def validation(self, step: int, values: Values) -> None:
-        """Nothing."""
-
-
 @contextlib.contextmanager
-def _watch(folder: Path, config: RunConfig[Any], after: int | None) -> Iterator["_Watch | _Silence"]:
+def _observers(folder: Path, config: RunConfig[Any], last: Checkpoint | None) -> Iterator[Sequence[Observer]]:
+    """What records and shows the run: in the first process alone."""
+    after = None if last is None else last.info.step
     if not devices.is_main():
-        yield _Silence()
+        yield ()
         return
-    steps = config.training.steps
-    with metrics_log(folder, after) as log, training_progress(steps, after or 0) as tell:
-        yield _Watch(log, tell)
+    with metrics_log(folder, after) as log, training_progress(config.training.steps, after or 0) as progress:
+        yield log, progress

@@ -13,6 +13,8 @@ class Schedule:
       steps: updates of the parameters in all.
       validate_every: steps between two looks at the held-out graphs; the first is before any training.
       checkpoint_every: steps between two checkpoints, beside those at every validation.
+      ahead: updates that the device is given before the metrics of the first are waited for, so that it need not wait
+        itself. A metric that is no number ends the run so many steps later, but before there is another checkpoint.
       keep: of the latest checkpoints; the best by validation stays besides.
 
     Raises:
@@ -22,13 +24,15 @@ class Schedule:
     steps: int = 300
     validate_every: int = 25
     checkpoint_every: int = 10
+    ahead: int = 2
     keep: int = 2
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if not 1 <= value < 2**31:
-                raise ProblemError(f"{field.name} is {value!r}: must be at least 1")
+            least = 0 if field.name == "ahead" else 1
+            if not least <= value < 2**31:
+                raise ProblemError(f"{field.name} is {value!r}: must be at least {least}")
 
     def validates(self, step: int) -> bool:
         """Whether the held-out graphs are looked at after this step."""

@@ -18,8 +18,13 @@ def save(path: Path, state: Any) -> None:
     Raises:
       OSError: it cannot be written.
     """
-    with _orbax() as checkpointer:
-        checkpointer.save(str(path.absolute()), state)
+    try:
+        with _orbax() as checkpointer:
+            checkpointer.save(str(path.absolute()), state)
+    except ValueError as error:
+        # tensorstore's, of a full disk: "...: Failed writing ...: No space left on device [os_error_code='28']"
+        reason = " ".join(str(error).split()).partition(" [os_error_code")[0].rpartition(": ")[2]
+        raise OSError(None, reason[:300]) from None
 
 
 def restore(path: Path) -> Any:
@@ -57,7 +62,8 @@ def _orbax() -> Iterator[Any]:
 
     log = logging.getLogger("absl")
     level = log.level
-    log.setLevel(logging.ERROR)  # orbax warns that there is no OCDBT to merge, whether it was asked for or not
+    # Orbax warns that there is no OCDBT to merge, whether it was asked for or not, and logs the errors that it raises.
+    log.setLevel(logging.CRITICAL)
     me = jax.process_index()
     alone = ocp.options.MultiprocessingOptions(primary_host=me, active_processes={me})
     # one file an array: OCDBT, made for thousands of them, takes twice as long for ours

@@ -1,13 +1,13 @@
 """REGAL as the training loop and the commands see it."""
 
-from graphrl.agents.regal.config import RegalConfig
-from graphrl.agents.regal.learner import Learner
+from graphrl.agents.regal.learner import learner
+from graphrl.agents.regal.policy import Policy
 from graphrl.envs.proposal.instance import instances
-from graphrl.training.learner import Agent
+from graphrl.training.agent import Agent
 
 AGENT = Agent(
-    config=RegalConfig,
-    learner=Learner,
+    policy=Policy,
+    learner=learner,
     batch=lambda config, graphs, sizes: instances(graphs, sizes, config.hint_for),
     methods=("regal", "regal+", "idrs"),
     opponents=("brkga", "brkga-tuned", "list"),

@@ -6,7 +6,7 @@ from typing import Literal, get_args
 from graphrl.costs.problem import Problem
 from graphrl.envs.proposal.coding import CodingName
 from graphrl.errors import ProblemError
-from graphrl.learning.ranges import check_ranges
+from graphrl.learning.ranges import MOST, check_ranges
 from graphrl.learning.reinforce import Baseline
 from graphrl.solvers.chromosomes.brkga import Parameters
 
@@ -67,19 +67,25 @@ class RegalConfig:
     start: str = ""
 
     def __post_init__(self) -> None:
-        least = {"evaluations": 1, "rounds": 0, "width": 2, "actions": 1 if self.baseline == "learned" else 2}
+        integers = {"evaluations": (1, MOST), "rounds": (0, 64), "width": (2, 4096)}
+        integers["actions"] = (1 if self.baseline == "learned" else 2, 4096)
         names = {"coding": CodingName, "genes": Genes, "hint": Hint, "encoder": Encoder, "baseline": Baseline}
         check_ranges(
             self,
-            least=least,
+            integers=integers,
             above_zero=("learning_rate", "gradient_norm", "clip"),
-            known={name: get_args(known) for name, known in names.items()},
+            options={name: get_args(options) for name, options in names.items()},
         )
         if self.encoder == "recurrent" and self.width % 2:
             raise ProblemError(f"width is {self.width}: must be even for a recurrent encoder, half for each direction")
         for name in ("preference", "entropy", "baseline_error"):
             if not getattr(self, name) >= 0:
                 raise ProblemError(f"{name} is {getattr(self, name)!r}: must be at least 0")
+
+    @property
+    def fixed_genes(self) -> int:
+        """How many of an op's genes, the first ones, nothing is learned for: those of its affinities, or none."""
+        return self.problem.devices if self.genes == "priorities" else 0
 
     @property
     def hint_for(self) -> Problem | None:

@@ -32,7 +32,7 @@ def networks(config: RegalConfig) -> Networks:
         preferred=_preferred(config),
         preference=config.preference,
         shared=config.coding == "moments",
-        fixed=devices if config.genes == "priorities" else 0,
+        fixed=config.fixed_genes,
     )
     # rewards are -o_a / o_s: -1 is standard BRKGA
     baseline = GraphValue(encoder=_encoder(config), width=config.width, typical=-1.0)
@@ -46,7 +46,7 @@ def _preferred(config: RegalConfig) -> Callable[[GraphObservation], jax.Array]:
 
     def around(observation: GraphObservation) -> jax.Array:
         near = known.nearest(observation.graph.nodes[:-1, -genes:])
-        is_fixed = (jnp.arange(genes) < genes - 1) & (config.genes == "priorities")
+        is_fixed = jnp.arange(genes) < config.fixed_genes
         return jnp.where(jnp.broadcast_to(is_fixed.reshape(-1, *[1] * uniform.ndim), near.shape), uniform, near)
 
     return around if config.hint == "list" else lambda _: uniform

@@ -15,20 +15,22 @@ from graphrl.envs.proposal.env import observe
 from graphrl.envs.proposal.instance import ProposalParams, instance
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes
-from graphrl.learning import policy, reinforce
+from graphrl.learning import reinforce
 from graphrl.solvers.chromosomes.beta import BetaTable
+from graphrl.training import policy
 
 
 class Policy(policy.Policy[RegalConfig]):
-    """See `agents.policy.Policy`."""
+    """See `training.policy.Policy`."""
 
     agent: ClassVar[str] = "regal"
     defaults: ClassVar[Path] = Path(__file__).parent / "defaults"
+    network: ClassVar[str] = "encoder, hint, rounds, width, coding, devices"
     settings = staticmethod(RegalConfig)
 
     @staticmethod
     def initial(config: RegalConfig, key: jax.Array) -> Any:
-        """See `agents.policy.Policy`."""
+        """See `training.policy.Policy`."""
         return networks(config).policy.init(key, observe(smallest(config)))
 
     def propose(
@@ -39,8 +41,8 @@ class Policy(policy.Policy[RegalConfig]):
 
         See `played`: `seed` is of the samples, where there are any.
         """
-        told = None if self.config.hint == "none" else problem or self.config.problem
-        seen = instance(graph, sizes, told)
+        hint_for = None if self.config.hint == "none" else problem or self.config.problem
+        seen = instance(graph, sizes, hint_for)
         choice = _choices(self.params, seen, jax.random.key(seed), self.config)
         return chosen(choice[:, None], coding(self.config.coding))
 

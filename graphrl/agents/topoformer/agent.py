@@ -1,15 +1,15 @@
 """Topoformer as the training loop and the commands see it."""
 
-from graphrl.agents.topoformer.config import TopoformerConfig
-from graphrl.agents.topoformer.learner import Learner
+from graphrl.agents.topoformer.learner import learner
+from graphrl.agents.topoformer.policy import Policy
 from graphrl.envs.ordering.instance import instances
+from graphrl.training.agent import Agent
 from graphrl.training.data import DataConfig
-from graphrl.training.learner import Agent
 from graphrl.training.schedule import Schedule
 
 AGENT = Agent(
-    config=TopoformerConfig,
-    learner=Learner,
+    policy=Policy,
+    learner=learner,
     batch=lambda _, graphs, sizes: instances(graphs, sizes),
     methods=("topoformer", "topoformer+"),
     opponents=("random-priorities", "depth-first", "breadth-first", "anneal"),

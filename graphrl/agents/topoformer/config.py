@@ -4,13 +4,15 @@ import dataclasses
 from typing import Literal, get_args
 
 from graphrl.costs.problem import Problem
-from graphrl.learning.ranges import check_ranges
+from graphrl.errors import ProblemError
+from graphrl.learning.ranges import MOST, check_ranges
 from graphrl.networks.topological_attention import EncoderName, encoder
 
 Baseline = Literal["leave-one-out", "greedy-rollout"]
 Decoder = Literal["priorities", "autoregressive"]
 Precision = Literal["float32", "bfloat16"]
 
+MOST_HEADS = 256  # on one of the encoder's graphs
 PROBLEM = Problem("peak_memory", 1)
 
 
@@ -68,19 +70,21 @@ class TopoformerConfig:
     start: str = ""
 
     def __post_init__(self) -> None:
-        least = {"layers": 1, "width": 2, "head_width": 1, "epoch": 1, "warmup": 0}
-        least["samples"] = 2 if self.baseline == "leave-one-out" else 1
+        integers = {"layers": (1, 64), "width": (2, 4096), "head_width": (1, 1024), "epoch": (1, MOST)}
+        integers |= {"warmup": (0, MOST), "samples": (2 if self.baseline == "leave-one-out" else 1, 4096)}
         if not isinstance(self.heads, tuple):
-            least["heads"] = 1
+            integers["heads"] = (1, MOST_HEADS)
         names = {"encoder": EncoderName, "decoder": Decoder, "baseline": Baseline, "precision": Precision}
         check_ranges(
             self,
-            least=least,
+            integers=integers,
             above_zero=("alpha", "learning_rate", "decay", "gradient_norm", "clip"),
-            known={name: get_args(known) for name, known in names.items()},
+            options={name: get_args(options) for name, options in names.items()},
         )
         if isinstance(self.heads, tuple):
             encoder(self.encoder, heads=self.heads)  # refuses what does not fit the encoder's graphs
+            if max(self.heads) > MOST_HEADS:
+                raise ProblemError(f"heads is {max(self.heads)}: must be at most {MOST_HEADS}")
 
     @property
     def problem(self) -> Problem:

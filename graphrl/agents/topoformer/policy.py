@@ -10,21 +10,22 @@ from graphrl.agents.topoformer.config import TopoformerConfig
 from graphrl.agents.topoformer.network import initial, orders
 from graphrl.decoding.orders import Rollout
 from graphrl.envs.ordering.instance import OrderingParams, instance
-from graphrl.learning import policy
+from graphrl.training import policy
 
 Decoding = Literal["greedy", "sample", "beam"]
 
 
 class Policy(policy.Policy[TopoformerConfig]):
-    """See `agents.policy.Policy`."""
+    """See `training.policy.Policy`."""
 
     agent: ClassVar[str] = "topoformer"
     defaults: ClassVar[Path] = Path(__file__).parent / "defaults"
+    network: ClassVar[str] = "encoder and sizes"
     settings = staticmethod(TopoformerConfig)
 
     @staticmethod
     def initial(config: TopoformerConfig, key: jax.Array) -> Any:
-        """See `agents.policy.Policy`."""
+        """See `training.policy.Policy`."""
         return initial(config, key, instance(policy.smallest()))
 
     def rollout(self, batch: OrderingParams, decoding: Decoding, count: int = 16, seed: int = 0) -> Rollout:
@@ -50,5 +51,5 @@ def _rollout(
     policy = orders(config, params, batch)
     if decoding == "sample":
         return policy.sample(keys, count)
-    found = policy.greedy() if decoding == "greedy" else policy.beam(count)
-    return jax.tree.map(lambda x: x[:, None], found)
+    drawn = policy.greedy() if decoding == "greedy" else policy.beam(count)
+    return jax.tree.map(lambda x: x[:, None], drawn)

@@ -99,6 +99,27 @@ def load_graphs(
     return graphs
 
 
+def identities(models: Sequence[str]) -> set[str]:
+    """Of every graph of `load_graphs` what tells it from others without reading or making it: its own name as a set or
+    in the model zoo, or the file's path.
+
+    Raises:
+      GraphrlError: a folder cannot be read.
+      ProblemError: a set's name is wrong.
+    """
+    names: set[str] = set()
+    for model in models:
+        if is_zoo(model):
+            names |= {zoo.PREFIX + entry.name for entry in zoo.select(model.removeprefix(zoo.PREFIX))}
+        elif files := model_files(model):
+            names |= {os.path.realpath(file) for file in files}
+        else:
+            graphs = generated_set(model)
+            of = f"{graphs.family}:{'' if graphs.ops is None else graphs.ops}"
+            names |= {f"{of}@{seed}" for seed in range(graphs.first, graphs.first + graphs.count)}
+    return names
+
+
 def _named(name: str) -> Iterator[ComputationGraph]:
     if not is_zoo(name):
         return generated(name)

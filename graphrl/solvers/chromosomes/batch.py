@@ -18,6 +18,7 @@ from graphrl.costs.device.problem import DeviceProblem
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.padding import PaddedGraph, Sizes
+from graphrl.mesh import make_mesh, most_that_share
 from graphrl.solvers.chromosomes import brkga
 from graphrl.solvers.chromosomes.beta import BetaTable
 
@@ -65,8 +66,7 @@ def run_batch(
 
 def _default_mesh(graphs: int) -> Mesh:
     devices = jax.local_devices()
-    count = max(n for n in range(1, len(devices) + 1) if graphs % n == 0)
-    return jax.make_mesh((count,), ("graphs",), (jax.sharding.AxisType.Auto,), devices=devices[:count])
+    return make_mesh(graphs, devices[: most_that_share(graphs, len(devices))])
 
 
 @functools.partial(jax.jit, static_argnames=("parameters", "generations", "mesh"))

@@ -14,7 +14,7 @@ import numpy as np
 from flax import serialization
 
 from graphrl.costs.problem import Problem
-from graphrl.errors import GraphrlError
+from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import content, shown, write_atomically
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.training import checkpoints
@@ -41,6 +41,7 @@ class Policy(ABC, Generic[C]):
 
     agent: ClassVar[str]  # its name
     defaults: ClassVar[Path]  # the folder of the policies that the package ships, see `default`
+    network: ClassVar[str]  # the settings that the shapes of `params` depend on, in words
 
     @staticmethod
     @abstractmethod
@@ -85,14 +86,14 @@ class Policy(ABC, Generic[C]):
           GraphrlError: it cannot be read, or is no policy of the agent; one line says why.
         """
         is_folder = os.path.isdir(path)
-        found = checkpoints.find(path) if is_folder else Path(path)
+        source = checkpoints.find(path) if is_folder else Path(path)
         try:
-            state = os.stat(found / checkpoints.INFO if is_folder else found)
+            state = os.stat(source / checkpoints.INFO if is_folder else source)
         except (OSError, ValueError):
             return cls._of_file(path)  # which says what is wrong
         stamp = state.st_mtime_ns, state.st_ino, state.st_size
-        known: Self = _remembered(cls, found.absolute(), is_folder, stamp)
-        return known
+        policy: Self = _remembered(cls, source.absolute(), is_folder, stamp)
+        return policy
 
     @classmethod
     def default(cls, problem: Problem) -> Self:
@@ -111,10 +112,26 @@ class Policy(ABC, Generic[C]):
         )
 
     @classmethod
+    def start(cls, path: str, config: C) -> Any:
+        """The parameters of a policy (see `load`) that training begins with.
+
+        Raises:
+          GraphrlError: it cannot be read.
+          ProblemError: it is the policy of another network.
+        """
+        params = cls.load(path).params
+        if not cls.fits(params, config):
+            raise ProblemError(f"agent.start={path} has another network: {cls.network} must be equal")
+        return params
+
+    @classmethod
     def fits(cls, params: Any, config: C) -> bool:
         """Whether they are parameters of the configuration's policy network."""
-        wanted = jax.eval_shape(functools.partial(cls.initial, config), jax.random.key(0))
-        shapes = [jax.tree.map(np.shape, tree) for tree in (wanted, params)]
+        network = jax.eval_shape(functools.partial(cls.initial, config), jax.random.key(0))
+        shapes = [
+            jax.tree.map(lambda leaf: (np.shape(leaf), getattr(leaf, "dtype", None)), tree)
+            for tree in (network, params)
+        ]
         return bool(shapes[0] == shapes[1])
 
     @classmethod
@@ -134,27 +151,38 @@ class Policy(ABC, Generic[C]):
             ) from None
         if (form, version) != (cls._format(), VERSION):
             raise GraphrlError(
-                f"{shown(path)} is {form!r} version {version}: must be {cls._format()} version {VERSION}"
+                f"{shown(path)} is {str(form)[:60]!r} version {str(version)[:60]}: "
+                f"must be {cls._format()} version {VERSION}"
             )
-        return cls._checked(path, json.loads(value["config"]), value["params"], value["note"])
+        try:
+            config, note = json.loads(value.get("config")), str(value.get("note", ""))
+        except (TypeError, ValueError, RecursionError):
+            raise GraphrlError(f"{shown(path)}: the policy is broken: it has no settings") from None
+        return cls._checked(path, config, value.get("params"), note)
 
     @classmethod
     def _of_checkpoint(cls, path: Path) -> Self:
-        found = checkpoints.read(path)
-        if found.info.agent != cls.agent:
-            raise GraphrlError(f"{shown(path)} is a checkpoint of {found.info.agent!r}: must be one of {cls.agent!r}")
-        note = f"step {found.info.step} of {shown(path)}"
-        return cls._checked(path, found.info.config["agent"], found.state["params"]["policy"], note)
+        checkpoint = checkpoints.read(path)
+        info, state = checkpoint.info, checkpoint.state
+        if info.agent != cls.agent:
+            raise GraphrlError(f"{shown(path)} is a checkpoint of {info.agent!r}: must be one of {cls.agent!r}")
+        try:
+            params = state["params"]["policy"]
+        except (TypeError, KeyError, IndexError):
+            params = None  # which fits no settings
+        return cls._checked(path, info.config.get("agent"), params, f"step {info.step} of {shown(path)}")
 
     @classmethod
-    def _checked(cls, path: str | os.PathLike[str], config: dict[str, Any], params: Any, note: str) -> Self:
+    def _checked(cls, path: str | os.PathLike[str], values: Any, params: Any, note: str) -> Self:
+        if not isinstance(values, dict):
+            raise GraphrlError(f"{shown(path)}: the policy is broken: it has no settings")
         try:
-            known = updated(cls.settings(), config)
+            config = updated(cls.settings(), values)
         except GraphrlError as error:
             raise GraphrlError(f"{shown(path)}: {error}") from None
-        if not cls.fits(params, known):
+        if not cls.fits(params, config):
             raise GraphrlError(f"{shown(path)}: its parameters do not fit its settings: it is of another graphrl")
-        return cls(known, jax.tree.map(lambda x: np.asarray(x, np.float32), params), note)
+        return cls(config, jax.tree.map(lambda x: np.asarray(x, np.float32), params), note)
 
 
 def smallest() -> ComputationGraph:

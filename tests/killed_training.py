@@ -1,0 +1,44 @@
+"""Trains the tiny agent and kills its own process: FOLDER, MOMENT of writing a checkpoint, its STEP."""
+
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tiny_agent import train_tiny
+
+from graphrl.training import checkpoints, states
+
+# what is called at the moment, and whether the process dies before or after
+MOMENTS: dict[str, tuple[Any, str, bool]] = {
+    "half": (states, "save", False),
+    "state": (states, "save", True),
+    "all": (checkpoints, "write_document", True),
+    "renamed": (os, "rename", True),
+    "old ones": (shutil, "rmtree", False),
+}
+
+
+def kill_at(moment: str, checkpoint: Path) -> None:
+    """Has the process die at the moment of a checkpoint that is written for the first time."""
+    place, name, after = MOMENTS[moment]
+    call: Callable[..., Any] = getattr(place, name)
+    temporary = checkpoint.with_name(f".{checkpoint.name}.tmp")
+
+    def killed(path: Any, *rest: Any, **options: Any) -> Any:
+        if not (checkpoint if moment == "old ones" else temporary).exists():
+            return call(path, *rest, **options)
+        if after:
+            call(path, *rest, **options)
+        return os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(place, name, killed)
+
+
+if __name__ == "__main__":
+    folder, moment, step = sys.argv[1:]
+    kill_at(moment, Path(folder) / f"step-{int(step):08d}")
+    train_tiny(Path(folder))

@@ -1,0 +1,119 @@
+"""Policies as files, and files that are none or come from elsewhere: one line each, and nothing built before."""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from flax import serialization
+from tiny_agent import TinyConfig, TinyPolicy
+
+from graphrl.agents.regal.policy import Policy as RegalPolicy
+from graphrl.agents.topoformer.policy import Policy as TopoformerPolicy
+from graphrl.errors import GraphrlError
+from graphrl.training.policy import Policy
+
+DEEP = '{"a":' * 100_000 + "1" + "}" * 100_000
+
+
+def policy() -> TinyPolicy:
+    config = TinyConfig(width=3)
+    return TinyPolicy(config, jax.tree.map(np.asarray, TinyPolicy.initial(config, jax.random.key(0))), "made here")
+
+
+def test_a_file_gives_back_the_policy(tmp_path: Path) -> None:
+    policy().save(tmp_path / "policy")
+    loaded = TinyPolicy.load(tmp_path / "policy")
+    assert (loaded.config, loaded.note, loaded.digest) == (policy().config, "made here", policy().digest)
+    start = TinyPolicy.start(str(tmp_path / "policy"), policy().config)
+    jax.tree.map(np.testing.assert_array_equal, start, policy().params)
+
+
+def without(field: str) -> Callable[[dict[str, Any]], Any]:
+    return lambda value: {name: item for name, item in value.items() if name != field}
+
+
+def changed(**fields: Any) -> Callable[[dict[str, Any]], Any]:
+    return lambda value: value | fields
+
+
+@pytest.mark.parametrize(
+    ("harm", "fault"),
+    [
+        (without("config"), "the policy is broken: it has no settings"),
+        (without("params"), "its parameters do not fit its settings"),
+        (changed(config=b"\xff\xfe"), "the policy is broken"),
+        (changed(config="[1]"), "the policy is broken"),
+        (changed(config="3"), "the policy is broken"),
+        (changed(config={"width": 3}), "the policy is broken"),
+        (changed(config=DEEP), "the policy is broken"),
+        (changed(config='{"a": ' + "[" * 500 + "]" * 500 + "}"), "there is no setting 'a'"),
+        (changed(config='{"rate": 1' + "0" * 4000 + "}"), "rate is 1000"),
+        (changed(config=json.dumps({"x" * 10_000: 1})), "there is no setting 'xxx"),
+        (changed(config='{"kind": ["plain"]}'), "must be one of plain, noisy"),
+        (changed(params="none"), "its parameters do not fit"),
+        (changed(params=[1, [2]]), "its parameters do not fit"),
+        (changed(params={"w": "text", "b": None}), "its parameters do not fit"),
+        (changed(params={"w": np.zeros(3, np.int64), "b": np.zeros(())}), "its parameters do not fit"),
+        (changed(params={"w": np.zeros(4), "b": np.zeros(())}), "its parameters do not fit"),
+        (changed(params={"w": {"0": np.zeros(3)}, "b": np.zeros(())}), "its parameters do not fit"),
+        (changed(version=[1]), r"is 'graphrl-tiny-policy' version \[1\]: must be"),
+        (changed(format="x" * 1000), "must be graphrl-tiny-policy version 1"),
+        (lambda value: [value], "is no policy"),
+        (lambda value: 3, "is no policy"),
+    ],
+)
+def test_a_file_that_is_no_policy_is_one_short_line(tmp_path: Path, harm: Callable[[Any], Any], fault: str) -> None:
+    policy().save(tmp_path / "policy")
+    value = serialization.msgpack_restore((tmp_path / "policy").read_bytes())
+    (tmp_path / "policy").write_bytes(serialization.msgpack_serialize(harm(value)))
+    with pytest.raises(GraphrlError, match=fault) as caught:
+        TinyPolicy.load(tmp_path / "policy")
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 1000
+
+
+def test_a_note_may_be_missing(tmp_path: Path) -> None:
+    policy().save(tmp_path / "policy")
+    value = serialization.msgpack_restore((tmp_path / "policy").read_bytes())
+    (tmp_path / "policy").write_bytes(serialization.msgpack_serialize(without("note")(value)))
+    assert TinyPolicy.load(tmp_path / "policy").note == ""
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "setting", "fault"),
+    [
+        (RegalPolicy, "makespan", {"rounds": 10**9}, "rounds is 1000000000: must be an integer from 0 to 64"),
+        (RegalPolicy, "makespan", {"width": 10**9}, "width is 1000000000: must be an integer from 2 to 4,096"),
+        (RegalPolicy, "makespan", {"problem": {"devices": 10**9}}, "devices is 1000000000"),
+        (TopoformerPolicy, "peak_memory", {"layers": 10**9}, "layers is 1000000000: must be an integer from 1 to 64"),
+        (TopoformerPolicy, "peak_memory", {"heads": 10**9}, "heads is 1000000000: must be an integer from 1 to 256"),
+        (TopoformerPolicy, "peak_memory", {"head_width": 10**9}, "head_width is 1000000000"),
+    ],
+)
+def test_sizes_are_checked_before_anything_is_built(
+    tmp_path: Path,
+    kind: type[Policy[Any]],
+    name: str,
+    setting: dict[str, Any],
+    fault: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    value = serialization.msgpack_restore((kind.defaults / f"{name}.msgpack").read_bytes())
+    value["config"] = json.dumps(json.loads(value["config"]) | setting)
+    (tmp_path / "policy").write_bytes(serialization.msgpack_serialize(value))
+    monkeypatch.setattr(kind, "initial", lambda *_: pytest.fail("the network is built"))
+    with pytest.raises(GraphrlError, match=fault):
+        kind.load(tmp_path / "policy")
+
+
+def test_the_digest_is_of_settings_and_parameters() -> None:
+    one = policy()
+    other = dataclasses.replace(one, params=jax.tree.map(lambda x: x + 1, one.params))
+    digests = {one.digest, other.digest, TinyPolicy(TinyConfig(width=3, rate=1.0), one.params).digest}
+    assert len(digests) == 3
+    assert dataclasses.replace(one, note="another").digest == one.digest
