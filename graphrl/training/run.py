@@ -12,6 +12,7 @@ import jax
 
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import content, shown, write_atomically
+from graphrl.progress import Clock, Show, progress
 from graphrl.training import devices
 from graphrl.training.checkpoints import Checkpoints, Info, find, read, read_info
 from graphrl.training.config import RunConfig, as_dict, differences, updated
@@ -20,10 +21,11 @@ from graphrl.training.folder import SETTINGS, owned
 from graphrl.training.learner import Agent
 from graphrl.training.loop import Loop, Outcome, Values
 from graphrl.training.metrics import MetricsLog, metrics_log
-from graphrl.training.progress import Tell, training_progress
 from graphrl.training.stopping import stop_signals
+from graphrl.units import format_end
 
 FORMAT, VERSION = "graphrl-training", 1
+_LINE_EVERY = 10.0  # seconds, of progress where there is no terminal
 
 
 class Result(NamedTuple):
@@ -125,14 +127,15 @@ def _first_info(name: str, config: RunConfig[Any]) -> Info:
 class _Watch:
     """Records, and shows the last values."""
 
-    def __init__(self, log: MetricsLog, tell: Tell) -> None:
-        self._log, self._tell = log, tell
+    def __init__(self, log: MetricsLog, steps: int, show: Show) -> None:
+        self._log, self._clock, self._show = log, Clock(steps), show
         self._shown: Values = {}
 
     def update(self, step: int, seconds: float, bucket: int, values: Values) -> None:
         """After every update."""
         self._log.update(step, seconds, bucket, values)
-        self._tell(step, {**values, **self._shown})
+        words = ", ".join(f"{name} {value:.4g}" for name, value in {**values, **self._shown}.items())
+        self._show(step, f"{format_end(self._clock.seconds_left(step))}; {words}")
 
     def validation(self, step: int, values: Values) -> None:
         """After every look at the held-out graphs."""
@@ -156,5 +159,5 @@ def _watch(folder: Path, config: RunConfig[Any], after: int | None) -> Iterator[
         yield _Silence()
         return
     steps = config.training.steps
-    with metrics_log(folder, after) as log, training_progress(steps, after or 0) as tell:
-        yield _Watch(log, tell)
+    with metrics_log(folder, after) as log, progress(steps, after or 0, text="compiling", every=_LINE_EVERY) as show:
+        yield _Watch(log, steps, show)
