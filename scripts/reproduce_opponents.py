@@ -23,4 +23,4 @@ SECTIONS = {
 }
 
 if __name__ == "__main__":
-    main(__doc__, Settings, SECTIONS)
+    main("opponents", __doc__, Settings, SECTIONS)

@@ -31,4 +31,4 @@ SECTIONS = {
 }
 
 if __name__ == "__main__":
-    main(__doc__, Settings, SECTIONS)
+    main("regal", __doc__, Settings, SECTIONS)

@@ -25,4 +25,4 @@ SECTIONS = {
 }
 
 if __name__ == "__main__":
-    main(__doc__, Settings, SECTIONS)
+    main("topoformer", __doc__, Settings, SECTIONS)

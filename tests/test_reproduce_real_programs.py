@@ -36,7 +36,7 @@ def test_every_section_is_written_and_goes_on_where_it_was(tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr
     out = tmp_path / "out"
     sections = ("memory", "prediction", "identical", "resident", "planning", "placement")
-    texts = {name: (out / f"real-programs-{name}.md").read_text() for name in sections}
+    texts = {name: (out / f"programs-{name}.md").read_text() for name in sections}
     for text in texts.values():
         assert "failed:" not in text
         assert "| - |" not in text

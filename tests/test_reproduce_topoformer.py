@@ -199,7 +199,7 @@ def test_faults_are_one_line(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["reproduce_topoformer.py", *arguments.split(" ")])
     with pytest.raises(SystemExit) as exit:
-        launcher.main("", Settings, reproduce_topoformer.SECTIONS)
+        launcher.main("topoformer", "", Settings, reproduce_topoformer.SECTIONS)
     told = str(exit.value.code) if isinstance(exit.value.code, str) else capsys.readouterr().err.splitlines()[-1]
     assert exit.value.code != 0
     assert fault in told

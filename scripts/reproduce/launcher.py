@@ -125,16 +125,16 @@ class Section(NamedTuple):
     make: Callable[[Any], Iterator[Table]]
 
 
-def main(description: str, settings: type[S], sections: Mapping[str, Section]) -> None:
+def main(system: str, description: str, settings: type[S], sections: Mapping[str, Section]) -> None:
     """Makes --sections; bad input is one line on standard error and exit code 1 or 2.
 
     Args:
+      system: before the names of the files of results.
       description: for --help, in which the sections follow it.
       settings: class of the script's settings.
       sections: by name.
     """
     script = Path(sys.argv[0]).stem
-    system = script.removeprefix("reproduce_").replace("_", "-")
     try:
         known = _parsed(description, settings, sections)
         known.check()

@@ -78,7 +78,7 @@ def results_text(title: str, tables: Sequence[Table], command: str) -> str:
         origin = origin.joined(table.origin)
     seeds, dates = ", ".join(map(str, sorted(origin.seeds))), sorted(origin.dates)
     where = (
-        f"Command: `{command}`. Seed{'s' * (len(origin.seeds) > 1)}: {seeds}. "
+        f"Command: `{command}`. Seed: {seeds}. "
         f"Hardware: {'; '.join(sorted(origin.hardware))}. Versions: {'; '.join(sorted(origin.versions))}. "
         f"Date: {' to '.join(dict.fromkeys((dates[0], dates[-1])))}.\n"
     )
