@@ -48,7 +48,8 @@ $(INSTALLED): $(LOCKED) pyproject.toml
 	@touch $@
 
 train: venv ## train a small REGAL on synthetic graphs and compare it on unseen ones
-	@$(PY) scripts/train.py $(TRAIN_ARGS)
+	@$(VENV)/bin/graphrl train regal --config scripts/train.toml --out out/train/run --resume $(TRAIN_ARGS)
+	@$(VENV)/bin/graphrl evaluate out/train/run --methods brkga,list --output out/train/rows.jsonl --histogram out/train/improvements.png
 
 demo: venv ## optimise ResNet-50 (ONNX and traced JAX) and print the tables
 	@$(PY) scripts/demo.py $(DEMO_ARGS)

@@ -10,27 +10,25 @@ core. Beside graphrl it needs Keras, keras_hub (without its dependencies, as it 
 """
 
 import argparse
-import contextlib
 import importlib.util
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 os.environ["KERAS_BACKEND"] = "jax"
 os.environ["JAX_PLATFORMS"] = "cpu"  # the schedules are those of XLA's CPU compiler
 
-from zoo.registry import ARCHITECTURES
-from zoo.trace import missing_files, trace
+from reproduce.zoo.registry import ARCHITECTURES
+from reproduce.zoo.trace import missing_files, trace
 
 from graphrl.errors import GraphrlError
 from graphrl.graphs.datasets.zoo.catalogue import DATA, INDEX, write_index
+from graphrl.progress import progress
 
 INSTALL = "pip install keras flax regex tokenizers sentencepiece && pip install --no-deps keras-hub"
-Step = Callable[[str], None]
 
 
 def main() -> None:
@@ -69,10 +67,10 @@ def _arguments() -> argparse.Namespace:
 def _chosen(only: str) -> list[str]:
     chosen: dict[str, None] = {}
     for pattern in only.split(","):
-        found = [name for name in ARCHITECTURES if fnmatchcase(name, pattern)]
-        if not found:
+        matching = [name for name in ARCHITECTURES if fnmatchcase(name, pattern)]
+        if not matching:
             raise GraphrlError(f"--only: no architecture is {pattern!r}: there are {', '.join(ARCHITECTURES)}")
-        chosen.update(dict.fromkeys(found))
+        chosen.update(dict.fromkeys(matching))
     return list(chosen)
 
 
@@ -80,14 +78,13 @@ def _build(names: list[str], out: Path, limit: float) -> list[str]:
     """Traces what is missing; returns what failed."""
     missing = [name for name in names if missing_files(ARCHITECTURES[name], out)]
     failed = []
-    with _bar(len(missing)) as step:
-        for name in missing:
+    with progress(len(missing), text="zoo") as show:
+        for number, name in enumerate(missing, start=1):
             began = time.monotonic()
             reason = _trace(name, out, limit)
-            print(f"{name}: {reason or 'done'}, {time.monotonic() - began:.0f} s", flush=True)
             if reason:
                 failed.append(name)
-            step(name)
+            show(number, f"{name}: {reason or 'done'}, {time.monotonic() - began:.0f} s")
     return failed
 
 
@@ -100,21 +97,6 @@ def _trace(name: str, out: Path, limit: float) -> str:
         return f"failed: not done after {limit:g} s"
     last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
     return f"failed: {last}" if done.returncode else ""
-
-
-@contextlib.contextmanager
-def _bar(count: int) -> Iterator[Step]:
-    """A progress bar on standard error where that is a terminal; it is told of every architecture done."""
-    if not sys.stderr.isatty():
-        yield lambda name: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("zoo", total=count)
-        yield lambda name: progress.update(task, advance=1, description=name)
 
 
 if __name__ == "__main__":

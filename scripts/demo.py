@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+from reproduce.real_programs.resnet import resnet50
 from rich.console import Console
 from rich.table import Table
 
 import graphrl
 from graphrl.commands.cache import keep_compiled
 from graphrl.commands.progress import progress_bar
-from graphrl.graphs.datasets.resnet import resnet50
 from graphrl.units import format_bytes, format_objective, format_seconds
 
 LIGHT_RESNET50 = Path(onnx.__file__).parent / "backend/test/data/light/light_resnet50.onnx"

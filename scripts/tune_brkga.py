@@ -43,7 +43,7 @@ def main() -> None:
             "worst_over_best": round(max(scores.values()) / scores[best], 4),
         }
         print(problem.objective, best, report[problem.objective])
-    found = {
+    record = {
         "command": " ".join(["python", *sys.argv]),
         "date": datetime.date.today().isoformat(),
         "seed": options.seed,
@@ -54,7 +54,7 @@ def main() -> None:
         "results": report,
         "settings": settings,
     }
-    write_atomically(options.out, lambda file: file.write(json.dumps(found, indent=1) + "\n"))
+    write_atomically(options.out, lambda file: file.write(json.dumps(record, indent=1) + "\n"))
 
 
 if __name__ == "__main__":

@@ -103,24 +103,16 @@ def workers(folder: Path, address: str, *options: str) -> Iterator[None]:
 def test_a_cluster_of_two_workers_gives_what_one_process_gives(
     tmp_path: Path, scheduler: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = [
-        "compare",
-        "layered:20x3",
-        "regal-like:12x2",
-        "--methods",
-        "list,local-search,random",
-        "--evaluations",
-        "200",
-    ]
+    command = ["compare", "layered:20x4", "--methods", "list,hlfet,random", "--evaluations", "200"]
     command += ["--devices", "2", "--objective", "makespan", "--seeds", "2", "--json"]
     tables = []
     with workers(tmp_path, scheduler, "--no-nanny"):
         for name, options in (("one", []), ("two", ["--cluster", scheduler])):
             assert main([*command, "--output", str(tmp_path / f"{name}.jsonl"), *options]) == 0
             tables.append(json.loads(capsys.readouterr().out))
-    assert tables[1]["made"] == 5 * 3 * 2
+    assert tables[1]["made"] == 4 * 3 * 2
     for table in tables:
-        del table["written"]
+        del table["written"], table["notes"]  # these say how much was compiled
         for method in table["methods"]:
             del method["seconds"], method["compile_share"]
     assert tables[0] == tables[1]

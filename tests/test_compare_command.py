@@ -15,7 +15,7 @@ from comparison_rows import MEMORY
 from graphrl.bench.machine import cores
 from graphrl.cli import main
 from graphrl.commands.compare import _methods, _seeds
-from graphrl.commands.runs_bar import runs_bar
+from graphrl.commands.progress import runs_bar
 from graphrl.compare.comparison import compare
 from graphrl.compare.report import HEADINGS
 from graphrl.compare.runs import make_runs

@@ -12,9 +12,9 @@ import pytest
 from comparison_runs import chain, diamond, replace_solver, runs_of
 
 import graphrl.compare.execute as execute_module
-from graphrl.commands.runs_bar import Forecast
+from graphrl.commands.progress import Forecast
 from graphrl.compare.comparison import compare
-from graphrl.compare.store import open_store, read_rows
+from graphrl.compare.store import RUNS, open_store, read_rows
 from graphrl.compare.table import summarise
 from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError
@@ -58,7 +58,7 @@ def test_every_cut_of_the_last_line_is_tolerated(tmp_path: Path) -> None:
     start = whole.rstrip(b"\n").rindex(b"\n") + 1
     for cut in (start, start + 1, start + 9, start + 40, len(whole) - 2, len(whole) - 1):
         path.write_bytes(whole[:cut])
-        with open_store(path) as store:
+        with open_store(path, RUNS) as store:
             known = list(store.rows.values())
             if len(known) < 4:
                 assert known == rows[:3]
@@ -86,7 +86,7 @@ def test_other_files_are_left_alone(tmp_path: Path, text: str, fault: str) -> No
 
 def test_one_writer_at_a_time(tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
-    with open_store(path), pytest.raises(GraphrlError, match="another comparison"):
+    with open_store(path, RUNS), pytest.raises(GraphrlError, match="another comparison"):
         compare(runs_of("given"), path)
     with pytest.raises(GraphrlError, match="plain file"):
         compare(runs_of("given"), tmp_path)

@@ -25,7 +25,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("plan",),
     ("costs",),
     ("graphs",),
-    ("files", "mesh", "random_bits", "units"),
+    ("progress",),
+    ("colours", "files", "mesh", "random_bits", "units"),
     ("errors",),
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}

@@ -1,30 +1,44 @@
-"""scripts/train.py, which `make train` runs: its batched searches find what the solvers find."""
+"""What `make train` runs: `graphrl train` with scripts/train.toml, and `graphrl evaluate`."""
 
-import runpy
+import re
 from pathlib import Path
 
 import pytest
 
-from graphrl.compare.execute import Executor
-from graphrl.compare.runs import make_runs
-from graphrl.costs.problem import Problem
+from graphrl.agents import find_agent
+from graphrl.cli import main
+from graphrl.compare.runs import fingerprint
 from graphrl.graphs.datasets.sets import load_graphs
-from graphrl.solvers.base import Budget
-from graphrl.solvers.chromosomes.brkga import Parameters
+from graphrl.training.config import read_values
+from graphrl.training.run import run_config
 
-SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "train.py"
+ROOT = Path(__file__).resolve().parents[1]
+SETTINGS = ROOT / "scripts" / "train.toml"
+
+
+def test_the_graphs_that_it_is_compared_on_are_of_no_training() -> None:
+    data = run_config(find_agent("regal"), read_values(str(SETTINGS))).data
+    train, validation, test = (
+        {fingerprint(graph) for graph in load_graphs(names)} for names in (data.train, data.validation, data.test)
+    )
+    assert (len(train), len(validation), len(test)) == (300, 32, 48)
+    assert not test & (train | validation)
 
 
 @pytest.mark.slow
-def test_many_graphs_at_once_find_what_each_finds_alone() -> None:
-    graphs = load_graphs(["regal-like:10x2", "regal-like:14x2"])
-    runs = make_runs(graphs, Problem("makespan", 2), ["brkga"], [3], Budget(240), cores=1)
-    together = runpy.run_path(str(SCRIPT))["search"](runs, Parameters(), None)
-    for run, row in zip(runs[:1] + runs[-1:], together[:1] + together[-1:], strict=True):
-        alone = Executor().execute(run)
-        assert (row.value, row.bound, row.evaluations, row.key) == (
-            alone.value,
-            alone.bound,
-            alone.evaluations,
-            alone.key,
-        )
+def test_the_commands_of_the_makefile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As they stand there, on fewer and smaller graphs, with fewer steps and evaluations."""
+    monkeypatch.chdir(tmp_path)
+    (recipe,) = re.findall(r"^train: .*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    train, evaluate = re.findall(r"graphrl (.*)", recipe.replace("\\\n", ""))
+    small = ["training.steps=2", "data.train=regal-like:10x4@10000", "data.validation=regal-like:10x4@5000"]
+    small += ["data.test=regal-like:10x2", "data.graphs=2", "agent.evaluations=160", "agent.actions=2"]
+    words = train.replace("scripts/train.toml", str(SETTINGS)).replace("$(TRAIN_ARGS)", "").split()
+    assert main([*words, *(word for setting in small for word in ("--set", setting))]) == 0
+    assert main(evaluate.split()) == 0
+    out = capsys.readouterr().out
+    for method in ("regal", "brkga", "list", "idrs"):
+        assert f"\n {method}" in out
+    assert (tmp_path / "out/train/improvements.png").exists()

@@ -36,11 +36,13 @@ def test_every_section_is_written_and_goes_on_where_it_was(tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr
     out = tmp_path / "out"
     sections = ("memory", "prediction", "identical", "resident", "planning", "placement")
-    texts = {name: (out / f"{name}.md").read_text() for name in sections}
+    texts = {name: (out / f"programs-{name}.md").read_text() for name in sections}
     for text in texts.values():
         assert "failed:" not in text
         assert "| - |" not in text
-        assert "`python scripts/reproduce_real_programs.py --out out " + " ".join(options) + "`; seed" in text
+        assert (
+            "Command: `python scripts/reproduce_real_programs.py --out out " + " ".join(options) + "`. Seed: 0." in text
+        )
 
     _, ops, default, memory, heuristic, _, plan, bound, *_ = cells(texts["memory"], program)
     assert int(ops) > 100
@@ -82,7 +84,7 @@ def test_faults_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "out" / "measured.jsonl").write_text("[1]\n")
     for arguments, fault in (
         (("--sections", "memory", "--programs", "cell/other/b3"), "program 'cell/other/b3': must be as in "),
-        (("--sections", "memory"), "out/measured.jsonl: it holds no measurements"),
+        (("--sections", "memory"), "out/measured.jsonl, line 1: it is no measurement"),
     ):
         done = run(tmp_path, *arguments)
         assert done.returncode != 0

@@ -2,17 +2,20 @@
 
 import dataclasses
 import functools
-import importlib
 import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
 import pytest
+import reproduce_topoformer
+from reproduce import launcher
+from reproduce.contest import Contest, Entrant, _sizes, run_contest
+from reproduce.topoformer import ablations, appendix_a, figures, layered, policies, tables
+from reproduce.topoformer.settings import DECODERS, ENCODERS, OURS, Settings
 
 import graphrl
 from graphrl.agents import find_agent
@@ -22,6 +25,7 @@ from graphrl.compare.execute import row_of
 from graphrl.compare.runs import Row, make_runs
 from graphrl.compare.store import read_rows
 from graphrl.costs.problem import Problem
+from graphrl.graphs.datasets.layered import Layered, layered_arrays
 from graphrl.graphs.datasets.sets import load_graphs
 from graphrl.graphs.datasets.zoo import split
 from graphrl.solvers.base import Budget
@@ -33,48 +37,35 @@ PACKAGE = Path(graphrl.__file__).parents[1]
 GRAPHS = load_graphs(["layered:10x3"])
 
 
-def module(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    return importlib.import_module(name)
-
-
 @pytest.mark.parametrize("ops", [100, 500])
-def test_layered_graphs_have_the_statistics_of_appendix_a(ops: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layered_graphs_have_the_statistics_of_appendix_a(ops: int) -> None:
     """Of the text, written down once more. Chance breaks a limit once in a thousand times, and the seeds are fixed."""
-    layered = module("topoformer.layered", monkeypatch)
     ours, text = layered.ours_and_text(ops, range(120))
     for name, of in layered.STATISTICS.items():
         a, b = (np.array([of(graph) for graph in graphs]) for graphs in (ours, text))
         assert layered.distance(a, b) < layered.limit(len(a), len(b)), name
         assert np.mean(a) == pytest.approx(np.mean(b), rel=0.08), name
-    for name, of in layered.COSTS.items():
-        costs = layered.layer_costs(ours, of)
+    for name, costs_of in layered.COSTS.items():
+        costs = layered.layer_costs(ours, costs_of)
         assert layered.cost_distance(costs) < layered.limit(len(costs)), name
 
 
-def test_the_comparison_tells_other_graphs_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_comparison_tells_other_graphs_apart() -> None:
     """Of a graph of the published kind its 1,850 costs were 0.012 away; of the whole mixture, truncated, 0.044."""
-    layered = module("topoformer.layered", monkeypatch)
-    text = module("topoformer.appendix_a", monkeypatch)
     graphs, wider = (
-        [layered.layered_arrays(100, seed, layered_parameters(monkeypatch, width)) for seed in range(60)]
+        [layered_arrays(100, seed, Layered(least_width=width, most_width=width)) for seed in range(60)]
         for width in (0.25, 0.5)
     )
     layers = [np.array([layered.STATISTICS["layers"](graph) for graph in some]) for some in (graphs, wider)]
     assert layered.distance(*layers) > layered.limit(60, 60)
     rng = np.random.default_rng(0)
-    component = rng.choice(4, size=8000, p=text.WEIGHTS)
-    costs = rng.normal(np.array(text.MEANS)[component], np.array(text.DEVIATIONS)[component])
+    component = rng.choice(4, size=8000, p=appendix_a.WEIGHTS)
+    costs = rng.normal(np.array(appendix_a.MEANS)[component], np.array(appendix_a.DEVIATIONS)[component])
     assert layered.cost_distance(costs[costs > 0]) > layered.limit(7000)
     assert layered.cost_distance(np.abs(costs)) > layered.limit(8000)
 
 
-def layered_parameters(monkeypatch: pytest.MonkeyPatch, width: float) -> Any:
-    return module("graphrl.graphs.datasets.layered", monkeypatch).Layered(least_width=width, most_width=width)
-
-
-def test_distances_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    layered = module("topoformer.layered", monkeypatch)
+def test_distances_by_hand() -> None:
     assert layered.distance(np.array([1.0, 2.0]), np.array([1.0, 2.0])) == 0
     assert layered.distance(np.array([1.0, 2.0]), np.array([2.0, 3.0])) == 0.5
     assert layered.distance(np.array([1.0]), np.array([2.0, 3.0])) == 1
@@ -94,25 +85,24 @@ def rows(label: str, by_seed: Sequence[Sequence[float | None]]) -> list[Row]:
     ]
 
 
-def test_gaps_are_means_over_graphs_that_both_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    figures, entrants = module("topoformer.figures", monkeypatch), module("opponents.entrants", monkeypatch)
+def test_gaps_are_means_over_graphs_that_both_have() -> None:
     values: dict[str, list[list[float | None]]] = {
         "approximate DP": [[100.0, 200.0]],  # of three graphs
         "random 100": [[110.0, 210.0, 300.0]],
         "greedy": [[104.0, 216.0, 270.0], [108.0, 208.0, 330.0]],
         "beam": [[None, 200.0, 300.0]],
     }
-    found = entrants.Found({label: labelled(label, some) for label, some in values.items()}, [])
-    greedy = figures.scores(found)["greedy"]
+    contest = Contest({label: labelled(label, some) for label, some in values.items()}, [])
+    greedy = figures.scores(contest)["greedy"]
     assert greedy.gap.mean == pytest.approx((0.06 + 0.06) / 2)
     assert greedy.gap.half == pytest.approx(0.0, abs=1e-9)
     assert greedy.random.mean == pytest.approx((106 / 110 + 212 / 210 + 300 / 300) / 3 - 1)
     assert (greedy.graphs, greedy.compared, greedy.failed) == (3, 2, 0)
     assert greedy.seconds.mean == 1.5
-    beam = figures.scores(found)["beam"]
+    beam = figures.scores(contest)["beam"]
     assert (beam.gap.mean, beam.gap.half, beam.compared, beam.failed) == (0.0, None, 1, 1)
-    assert figures.spread(found, "greedy") == "+6.00% to +6.00%"
-    (line,) = figures.verdict(found, "greedy", "random 100")
+    assert figures.spread(contest, "greedy") == "+6.00% to +6.00%"
+    (line,) = figures.verdict(contest, "greedy", "random 100")
     assert line.startswith("greedy against random 100: ")
     assert line.endswith("on the mean of 3 graphs, lower on 33% of them")
 
@@ -121,20 +111,17 @@ def labelled(label: str, by_seed: Sequence[Sequence[float | None]]) -> list[Row]
     return [dataclasses.replace(row, method=label) for row in rows("list", by_seed)]
 
 
-def test_programs_that_are_tested_are_of_other_families_than_those_of_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    tables = module("topoformer.tables", monkeypatch)
+def test_programs_that_are_tested_are_of_other_families_than_those_of_training() -> None:
     train, validation, *_ = tables.real_data(False)
     for text, name in ((train, "train"), (validation, "valid")):
         assert {split(program.removeprefix("zoo:")) for program in text.partition("=")[2].split(",")} == {name}
 
 
-def test_every_network_of_the_ablations_can_be_trained(monkeypatch: pytest.MonkeyPatch) -> None:
-    ablations = module("topoformer.ablations", monkeypatch)
-    policies = module("topoformer.policies", monkeypatch)
-    variants = (*ablations.ENCODERS.values(), *ablations.DECODERS.values())
+def test_every_network_of_the_ablations_can_be_trained() -> None:
+    variants = (*ENCODERS.values(), *DECODERS.values())
     found = [run_config(find_agent("topoformer"), parsed([*words, *policies.QUICK])).agent for words in variants]
-    assert len(set(found)) == len({*ablations.ENCODERS, *ablations.DECODERS}) == len(ablations.PAPER)
-    assert TopoformerConfig().encoder == ablations.OURS
+    assert len(set(found)) == len({*ENCODERS, *DECODERS}) == len(ablations.PAPER)
+    assert TopoformerConfig().encoder == OURS
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -157,11 +144,14 @@ def test_tables_and_pictures(tmp_path: Path) -> None:
     done = run(tmp_path, *options)
     assert done.returncode == 0, done.stderr
     out = tmp_path / "out"
-    pictures, texts = {"layered.png", "table1.png"}, {"layered.md", "table1.md", "inference.md"}
+    pictures, texts = (
+        {"layered.png", "table1.png"},
+        {"topoformer-layered.md", "topoformer-table1.md", "topoformer-inference.md"},
+    )
     assert {path.name for path in out.iterdir()} == {"runs.jsonl", "policies", *texts, *pictures}
     assert all((out / name).read_bytes().startswith(b"\x89PNG") for name in pictures)
-    assert "- 0 of 22 distances are above their limits" in (out / "layered.md").read_text()
-    table = (out / "table1.md").read_text()
+    assert "- 0 of 22 distances are above their limits" in (out / "topoformer-layered.md").read_text()
+    table = (out / "topoformer-table1.md").read_text()
     assert table.count("| approximate DP | +0.00% |") == table.count("| random 100 | ") == 2
     assert table.count("- greedy against ") == table.count("- sample against greedy") == 2
     found = read_rows(out / "runs.jsonl")
@@ -178,10 +168,11 @@ def test_ablations_train_and_the_length_of_training_is_measured(tmp_path: Path) 
     done = run(tmp_path, *options)
     assert done.returncode == 0, done.stderr
     out = tmp_path / "out"
-    assert {"encoders.md", "encoders-training.png", "budget.md", "budget.png"} <= {path.name for path in out.iterdir()}
-    table = (out / "encoders.md").read_text()
+    written = {"topoformer-encoders.md", "encoders-training.png", "topoformer-budget.md", "budget.png"}
+    assert written <= {path.name for path in out.iterdir()}
+    table = (out / "topoformer-encoders.md").read_text()
     assert table.count("| mlp | greedy | ") == table.count("| mlp | beam | ") == 1
-    budget = (out / "budget.md").read_text()
+    budget = (out / "topoformer-budget.md").read_text()
     assert [f"| {step} | " in budget for step in (0, 1, 2)] == [True, True, True]
 
 
@@ -193,7 +184,7 @@ def test_ablations_train_and_the_length_of_training_is_measured(tmp_path: Path) 
         ("--networks mlp,cats", "unknown network 'cats': known are gat, "),
         ("--sections budget", "section budget: name a run"),
         ("--first 4900", "--first 4900: with 300 graphs seeds must stay below 5000"),
-        ("--slow 0", "--slow 0: must be at least 1"),
+        ("--slow 0", "argument --slow: 0: must be at least 1"),
         ("--checkpoint nowhere", "nowhere"),
     ],
 )
@@ -204,34 +195,29 @@ def test_faults_are_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    script = module("reproduce_topoformer", monkeypatch)
-    sections = module("opponents.sections", monkeypatch)
-    monkeypatch.setattr(sections, "keep_compiled", lambda: None)  # it sets what the whole process has
+    monkeypatch.setattr(launcher, "keep_compiled", lambda: None)  # it sets what the whole process has
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["reproduce_topoformer.py", *arguments.split(" ")])
     with pytest.raises(SystemExit) as exit:
-        script.main()
+        launcher.main("topoformer", "", Settings, reproduce_topoformer.SECTIONS)
     told = str(exit.value.code) if isinstance(exit.value.code, str) else capsys.readouterr().err.splitlines()[-1]
     assert exit.value.code != 0
     assert fault in told
     assert "\n" not in told
 
 
-def test_who_gets_which_graphs_padded_to_what_and_rows_are_not_made_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    entrants = module("opponents.entrants", monkeypatch)
+def test_who_gets_which_graphs_padded_to_what_and_rows_are_not_made_twice(tmp_path: Path) -> None:
     some = [
-        entrants.Entrant("two seeds", ["random-priorities", "random-priorities"], Budget(10)),
-        entrants.Entrant("slow", ["depth-first"], Budget(None, 1.0), 1),
+        Entrant("two seeds", ["random-priorities", "random-priorities"], Budget(10)),
+        Entrant("slow", ["depth-first"], Budget(None, 1.0), 1),
     ]
-    found = entrants.compared(GRAPHS, Problem(), some, tmp_path)
-    assert [(row.method, row.seed) for row in found.rows["two seeds"]] == [("two seeds", 0), ("two seeds", 1)] * 3
-    assert [row.fingerprint for row in found.rows["slow"]] == [found.rows["two seeds"][0].fingerprint]
-    assert not [row.error for row in found.asked if row.error]
+    contest = run_contest(GRAPHS, Problem(), some, tmp_path)
+    assert [(row.method, row.seed) for row in contest.by_label["two seeds"]] == [("two seeds", 0), ("two seeds", 1)] * 3
+    assert [row.fingerprint for row in contest.by_label["slow"]] == [contest.by_label["two seeds"][0].fingerprint]
+    assert not [row.error for row in contest.rows if row.error]
     (run, *_) = make_runs(GRAPHS, Problem(), ["list"], [0], Budget(10), cores=1)
-    assert [entrants._sizes(run, one) for one in some] == [run.sizes, None]
+    assert [_sizes(run, one) for one in some] == [run.sizes, None]
     assert run.sizes is not None
-    again = entrants.compared(GRAPHS, Problem(), some[:1], tmp_path)
-    assert again.rows["two seeds"] == found.rows["two seeds"]
+    again = run_contest(GRAPHS, Problem(), some[:1], tmp_path)
+    assert again.by_label["two seeds"] == contest.by_label["two seeds"]
     assert len(again.others) == 1

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from reproduce.real_programs import resnet
 
 from graphrl.errors import GraphrlError
-from graphrl.graphs.datasets import resnet
 from graphrl.graphs.graph import ComputationGraph
 
 TRAINABLE = 25_557_032

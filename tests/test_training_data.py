@@ -12,11 +12,11 @@ from tiny_agent import TINY, TinyConfig, tiny_batch
 
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.mesh import check_shares, make_mesh, most_that_share
+from graphrl.progress import Clock
 from graphrl.training import devices
 from graphrl.training.config import RunConfig, as_dict, differences, keys_of, merged, parsed, read_values, updated
 from graphrl.training.data import Batch, Data, DataConfig
 from graphrl.training.prefetch import made_ahead
-from graphrl.training.progress import Clock
 from graphrl.training.run import default_config
 from graphrl.training.schedule import Schedule
 from graphrl.units import format_end

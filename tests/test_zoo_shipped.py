@@ -1,6 +1,5 @@
 """The model zoo: what the script traces, and what is shipped."""
 
-import importlib
 import time
 from pathlib import Path
 
@@ -8,21 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from reproduce.zoo import architecture, trace
+from reproduce.zoo.registry import ARCHITECTURES
 
 from graphrl.graphs.datasets import zoo
 from graphrl.graphs.datasets.zoo import catalogue, storage
 
 
-@pytest.fixture
-def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes the modules of scripts/ importable."""
-    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[1] / "scripts"))
-
-
-@pytest.mark.usefixtures("scripts")
 def test_the_script_traces_an_architecture(tmp_path: Path) -> None:
-    architecture, trace = (importlib.import_module(f"zoo.{name}") for name in ("architecture", "trace"))
-
     def fn(weights: dict[str, jax.Array], x: jax.Array) -> jax.Array:
         return jnp.tanh(jnp.tanh(x @ weights["a"]) @ weights["b"])
 
@@ -50,12 +42,10 @@ def test_the_script_traces_an_architecture(tmp_path: Path) -> None:
     assert min(step.temp_bytes.values()) >= 8 * 64 * 4
 
 
-@pytest.mark.usefixtures("scripts")
 def test_every_architecture_is_in_one_split() -> None:
-    architectures = importlib.import_module("zoo.registry").ARCHITECTURES
-    assert len(architectures) >= 50
-    assert {architecture.family for architecture in architectures.values()} == zoo.SPLITS.keys()
-    assert all(name == architecture.name for name, architecture in architectures.items())
+    assert len(ARCHITECTURES) >= 50
+    assert {one.family for one in ARCHITECTURES.values()} == zoo.SPLITS.keys()
+    assert all(name == one.name for name, one in ARCHITECTURES.items())
 
 
 def test_the_zoo_is_shipped() -> None:
@@ -64,9 +54,9 @@ def test_the_zoo_is_shipped() -> None:
     architectures = {entry.architecture for entry in found}
     assert len(architectures) >= 50
     assert {entry.family for entry in found} <= zoo.SPLITS.keys()
-    for architecture in architectures:
+    for name in architectures:
         for kind in zoo.KINDS:
-            assert len(zoo.names(architecture=architecture, kind=kind, level="jaxpr")) >= 2
+            assert len(zoo.names(architecture=name, kind=kind, level="jaxpr")) >= 2
     assert sum(len(zoo.names(kind=kind, level="hlo")) >= 80 for kind in zoo.KINDS) == 2
     assert sum(path.stat().st_size for path in zoo.DATA.iterdir()) < 10e6
     sizes = {name: len([e for e in found if e.split == name]) / len(found) for name in ("train", "valid", "test")}

@@ -7,6 +7,7 @@ from rich.console import Console
 
 from graphrl.bench.envs import EnvRow
 from graphrl.bench.report import machine_line, make_console, make_table
+from graphrl.colours import GRID
 
 
 def print_envs(rows: Sequence[EnvRow], console: Console | None = None) -> None:
@@ -44,7 +45,7 @@ def write_envs_plot(rows: Sequence[EnvRow], file: IO[bytes]) -> None:
     axis.set_xticks(counts, [f"{count:,}" for count in counts])
     axis.set_xlabel("environments at once")
     axis.set_ylabel(f"proposals / s ({rows[0].evaluations:,} evaluations each)")
-    axis.grid(True, which="major", color="#dddddd", linewidth=0.6)
+    axis.grid(True, which="major", color=GRID, linewidth=0.6)
     axis.legend(frameon=False)
     figure.suptitle(f"{rows[0].env}\n{machine_line(rows)}", fontsize=9)
     FigureCanvasAgg(figure).print_png(file)

@@ -7,8 +7,9 @@ from rich.console import Console
 
 from graphrl.bench.orders import DECODERS, LEARNING, OrderRow
 from graphrl.bench.report import machine_line, make_console, make_table
+from graphrl.colours import COLOURS, GRID
 
-_COLOR = dict(zip((*DECODERS, LEARNING), ("#0072b2", "#d55e00", "#009e73", "#cc79a7"), strict=True))
+_COLOR = dict(zip((*DECODERS, LEARNING), COLOURS, strict=False))
 
 
 def print_orders(rows: Sequence[OrderRow], console: Console | None = None) -> None:
@@ -50,7 +51,7 @@ def write_orders_plot(rows: Sequence[OrderRow], file: IO[bytes]) -> None:
         axis.set_yscale("log")
         axis.set_xticks(counts, [f"{count:,}" for count in counts])
         axis.set_xlabel("graphs at once")
-        axis.grid(True, which="major", color="#dddddd", linewidth=0.6)
+        axis.grid(True, which="major", color=GRID, linewidth=0.6)
     axes[0].set_ylabel("orders / s")
     axes[0].legend(frameon=False)
     figure.suptitle(f"Orders decoded and costed a second\n{machine_line(rows)}", fontsize=9)

@@ -6,13 +6,13 @@ from typing import IO, Any
 
 from graphrl.bench.cases import METHODS, Row
 from graphrl.bench.report import machine_line, title
+from graphrl.colours import COLOURS, GREY, GRID
 
-# of a palette that color-blind people can tell apart, with markers for print
 _STYLE = {
-    "graphrl": ("#0072b2", "o", "graphrl"),
-    "plain": ("#d55e00", "s", "plain JAX (vmap, argmax)"),
-    "compiled": ("#009e73", "^", "compiled (C++ heap)"),
-    "reference": ("#7f7f7f", "v", "reference (ops only)"),
+    "graphrl": (COLOURS[0], "o", "graphrl"),
+    "plain": (COLOURS[1], "s", "plain JAX (vmap, argmax)"),
+    "compiled": (COLOURS[2], "^", "compiled (C++ heap)"),
+    "reference": (GREY, "v", "reference (ops only)"),
 }
 _MAX_COLUMNS = 3
 
@@ -47,7 +47,7 @@ def _draw(axis: Any, panel: str, rows: Sequence[Row]) -> None:
     axis.set_xlabel("ops", fontsize=9)
     axis.set_ylabel("evaluations / s", fontsize=9)
     axis.label_outer()
-    axis.grid(True, which="major", color="#dddddd", linewidth=0.6)
+    axis.grid(True, which="major", color=GRID, linewidth=0.6)
     axis.tick_params(labelsize=8)
     sizes = sorted({row.n for row in rows})
     axis.set_xticks(sizes, [f"{size:,}" for size in sizes])

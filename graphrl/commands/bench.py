@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from graphrl.commands.case_bar import case_bar
 from graphrl.commands.common import check_outputs, option, whole_number
+from graphrl.commands.progress import case_bar
 from graphrl.errors import GraphrlError
 from graphrl.files import make_folder, write_atomically
 from graphrl.optimize import check_seed
@@ -115,10 +115,10 @@ def run(args: argparse.Namespace) -> int:
     interrupted = False
     try:
         with case_bar(measured.cases) as say:
-            for found in measured.rows(say):
-                rows += found
+            for case in measured.rows(say):
+                rows += case
                 if args.json:
-                    print(json_lines(found), end="", flush=True)
+                    print(json_lines(case), end="", flush=True)
     except KeyboardInterrupt:
         if not rows:
             raise
@@ -137,7 +137,7 @@ class _Measured(NamedTuple):
     """What is measured, and how it is shown."""
 
     cases: int
-    rows: Callable[[Callable[[str], None]], Iterator[list[Any]]]  # measures; told whom to tell how far it is
+    rows: Callable[[Callable[[str], None]], Iterator[list[Any]]]  # measures; takes what shows how far it is
     print: Callable[[Any], None]
     plot: Callable[[Any, IO[bytes]], None]
 

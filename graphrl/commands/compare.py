@@ -17,7 +17,7 @@ from graphrl.commands.common import (
     problem_of,
     whole_number,
 )
-from graphrl.commands.runs_bar import runs_bar
+from graphrl.commands.progress import runs_bar
 from graphrl.errors import ProblemError
 from graphrl.optimize import check_seed, make_budget
 from graphrl.solvers import SOLVERS, find_solver

@@ -1,25 +1,29 @@
-"""A progress bar on standard error for long searches; nothing where that is no terminal."""
+"""What the commands show of their work, on standard error: of a search, of a comparison, of measuring."""
 
 import contextlib
-import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from graphrl.costs.problem import Problem
 from graphrl.plan import Plan
+from graphrl.progress import on_terminal, progress
 from graphrl.solvers.base import Budget, Progress
-from graphrl.units import format_bytes, format_objective
+from graphrl.units import format_bytes, format_end, format_objective, format_seconds
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
+    from graphrl.compare.runs import Row, Run
+
+_GUESS = 1.0  # seconds that a run is taken to last before there is any
 _EXACT_EVERY = 2.0  # seconds between exact looks at the best plan, which take a while for large graphs
 
 
 @contextlib.contextmanager
 def progress_bar(title: str, problem: Problem, budget: Budget) -> Iterator[Progress | None]:
     """Shows best value, share of the budget and time left while the `with` lasts; gives the callback, or None."""
-    if not sys.stderr.isatty():
+    if not on_terminal():
         yield None
         return
     looked = -_EXACT_EVERY
@@ -82,3 +86,73 @@ def _bar(budget: Budget) -> "Bar":
         Left(),
     )
     return Bar(*columns, console=Console(stderr=True), transient=True)
+
+
+class Forecast:
+    """When all runs will be done: by each method's mean seconds so far, before that by the budget."""
+
+    def __init__(self, runs: Sequence["Run"], processes: int) -> None:
+        self._left: dict[str, int] = {}
+        for run in runs:
+            self._left[run.method] = self._left.get(run.method, 0) + 1
+        self._guess = max((run.budget.seconds or _GUESS for run in runs), default=_GUESS)
+        self._spent: dict[str, list[float]] = {}
+        self._processes = processes
+        self._overhead = 1.0  # seconds that pass for each second of a run: warm-up, checks, bounds
+        self._started = time.perf_counter()
+
+    def add(self, row: "Row") -> None:
+        """A run is done."""
+        self._left[row.method] -= 1
+        self._spent.setdefault(row.method, []).append(row.seconds)
+        total = sum(map(sum, self._spent.values())) / self._processes
+        if total > _GUESS:
+            self._overhead = max(1.0, (time.perf_counter() - self._started) / total)
+
+    def seconds_left(self) -> float:
+        """Expected seconds to the end."""
+        return self._overhead / self._processes * sum(n * self._mean(method) for method, n in self._left.items())
+
+    def _mean(self, method: str) -> float:
+        spent = self._spent.get(method)
+        return sum(spent) / len(spent) if spent else self._guess
+
+
+@contextlib.contextmanager
+def runs_bar(runs: Sequence["Run"], processes: int) -> Iterator[Callable[["Row"], None]]:
+    """Gives what to call with every row of a comparison: a bar with the expected end, else a line a run."""
+    forecast, done = Forecast(runs, processes), 0
+    with progress(len(runs), text=format_end(forecast.seconds_left())) as show:
+
+        def update(row: "Row") -> None:
+            nonlocal done
+            done += 1
+            forecast.add(row)
+            end = f"{format_end(forecast.seconds_left())}; last: " if on_terminal() else ""
+            show(done, f"{end}{_line(row)}")
+
+        yield update
+
+
+def _line(row: "Row") -> str:
+    value = row.error or ("above the memory limit" if row.excess else "")
+    value = value or format_objective(row.problem.objective, row.value or 0)
+    return f"{row.graph}, {row.method}, seed {row.seed}: {value} in {format_seconds(row.seconds)}"
+
+
+@contextlib.contextmanager
+def case_bar(cases: int) -> Iterator[Callable[[str], None]]:
+    """Gives what to call with "case: what of it" while measuring: a bar, else a line a case."""
+    seen: list[str] = []
+    with progress(cases, text="starting") as show:
+
+        def update(text: str) -> None:
+            case = text.rpartition(": ")[0]
+            new = case not in seen
+            seen.extend([case] * new)
+            if on_terminal():
+                show(len(seen) - 1, text)
+            elif new:
+                show(len(seen), case)
+
+        yield update

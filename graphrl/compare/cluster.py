@@ -85,7 +85,8 @@ def execute_all(
         with _connected(cluster) as client:
             yield from _on_workers(client, runs, prepare, [], {})
     elif processes > 1 and len(runs) > 1:
-        slices, ends = _slices(processes), {}
+        slices = _slices(processes)
+        ends: dict[str, int] = {}
         with _local(slices, ends) as client:
             yield from _on_workers(client, runs, prepare, slices, ends)
     else:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from graphrl.compare.cluster import execute_all
 from graphrl.compare.runs import Row, Run
-from graphrl.compare.store import open_store
+from graphrl.compare.store import RUNS, open_store
 
 
 class Comparison(NamedTuple):
@@ -57,7 +57,7 @@ def compare(
       ProblemError: there are fewer cores than processes.
     """
     with contextlib.ExitStack() as stack:
-        store = None if path is None else stack.enter_context(open_store(path))
+        store = None if path is None else stack.enter_context(open_store(path, RUNS))
         stored = {} if store is None else store.rows
         missing = [run for run in runs if run.key not in stored or (retry and stored[run.key].error is not None)]
         count, interrupted = 0, False

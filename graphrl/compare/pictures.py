@@ -8,27 +8,13 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from graphrl.colours import BETTER, COLOURS, GREY, GRID, MARKERS, WORSE, colour
 from graphrl.compare.report import budget_line, heading
 from graphrl.compare.runs import Row
 from graphrl.compare.table import best_known, by_method_and_case, gap, improvements
 from graphrl.plan.plot import DPI
 
-# Paul Tol's "muted" scheme, its faint ones darker; with more methods the markers and the dashes change.
-_COLOURS = (
-    "#332288",
-    "#CC6677",
-    "#117733",
-    "#DDAA33",
-    "#33A5D4",
-    "#882255",
-    "#44AA99",
-    "#999933",
-    "#AA4499",
-    "#555555",
-)
-_MARKERS = "osD^vP*X<>"
-_DASHES = ("-", "--", ":")
-_BETTER, _WORSE = "#2E8B57", "#C1121F"
+_DASHES = ("-", "--", ":")  # with more methods the markers and the dashes change
 _TICKS = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # percent
 _POINTS = 200  # of a curve
 _MAX_COLUMNS, _BINS = 3, 24
@@ -50,16 +36,22 @@ def quality_figure(rows: Sequence[Row], others: Sequence[Row] = ()) -> Figure:
     axes = figure.subplots()
     for number, (method, cases) in enumerate(by_method_and_case(rows).items()):
         good = [row for some in cases.values() for row in some if row.feasible and row.curve]
-        colour = _COLOURS[number % len(_COLOURS)]
-        marker = _MARKERS[(number + number // len(_COLOURS)) % len(_MARKERS)]
-        dashes = _DASHES[number // len(_COLOURS) % len(_DASHES)]
+        turn = number // len(COLOURS)
+        marker, dashes = MARKERS[(number + turn) % len(COLOURS)], _DASHES[turn % len(_DASHES)]
         for last, budget in enumerate(reversed(dict.fromkeys(row.budget for row in good))):
             at_budget = [row for row in good if row.budget == budget]
             seconds, gaps = _mean_curve(at_budget, [best[row.case].value for row in at_budget])
-            axes.plot(seconds, gaps, dashes, linewidth=1.3, drawstyle="steps-post", color=colour)
+            axes.plot(seconds, gaps, dashes, linewidth=1.3, drawstyle="steps-post", color=colour(number))
             label = None if last else method
             axes.plot(
-                seconds[-1:], gaps[-1:], marker, label=label, markersize=6, linestyle="", color=colour, clip_on=False
+                seconds[-1:],
+                gaps[-1:],
+                marker,
+                label=label,
+                markersize=6,
+                linestyle="",
+                color=colour(number),
+                clip_on=False,
             )
     axes.set_xscale("log")
     axes.set_yscale("symlog", linthresh=1, linscale=0.5)
@@ -71,7 +63,7 @@ def quality_figure(rows: Sequence[Row], others: Sequence[Row] = ()) -> Figure:
     axes.set_xlabel("seconds")
     axes.set_ylabel("mean gap to the best known")
     axes.set_title("\n".join(_plain(line) for line in _title(rows)), fontsize=10, loc="left")
-    axes.grid(True, which="major", color="#DDDDDD", linewidth=0.6)
+    axes.grid(True, which="major", color=GRID, linewidth=0.6)
     if axes.get_legend_handles_labels()[0]:
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8)
     return figure
@@ -135,9 +127,9 @@ def _edges(low: float, high: float) -> np.ndarray:
 
 def _draw_histogram(axes: Any, method: str, baseline: str, percents: np.ndarray, edges: np.ndarray) -> None:
     tied = np.abs(percents) <= 1e-7
-    for some, colour in ((percents[(percents > 0) & ~tied], _BETTER), (percents[(percents < 0) & ~tied], _WORSE)):
-        axes.hist(some[np.isfinite(some)], bins=edges, color=colour, edgecolor="white", linewidth=0.4)
-    axes.axvline(0, color="#555555", linewidth=0.8)
+    for some, shade in ((percents[(percents > 0) & ~tied], BETTER), (percents[(percents < 0) & ~tied], WORSE)):
+        axes.hist(some[np.isfinite(some)], bins=edges, color=shade, edgecolor="white", linewidth=0.4)
+    axes.axvline(0, color=GREY, linewidth=0.8)
     axes.set_xlabel("improvement [%]", fontsize=9)
     axes.set_ylabel("graphs", fontsize=9)
     axes.set_ylim(0, max(1.05, axes.get_ylim()[1]))

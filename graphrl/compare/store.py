@@ -1,4 +1,4 @@
-"""Rows in a file, one JSON object a line, so that a comparison that was killed goes on where it was.
+"""Rows in a file, one JSON object a line, so that what was killed goes on where it was: runs, or other measurements.
 
 A row is one write of one line to the end of the file, and is on the disk when `append` returns: a kill at any moment
 loses at most the row that is being written. A last line that was cut short is dropped when the file is opened again.
@@ -9,29 +9,54 @@ import fcntl
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import FileIO
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from graphrl.compare.runs import FORMAT, Row
 from graphrl.errors import GraphrlError
 from graphrl.files import shown
 
-_BEGINNING = f'{{"format": "{FORMAT}"'.encode()  # of every line
+
+class Entry(Protocol):
+    """What a line holds."""
+
+    def to_dict(self) -> dict[str, Any]: ...
 
 
-class Store:
-    """The rows of a file, and what is appended.
+T = TypeVar("T", bound=Entry)
+
+
+class Kind(NamedTuple, Generic[T]):
+    """What a file holds.
 
     Attributes:
-      rows: by key; of rows with equal keys the last counts.
+      read: an entry from what a line holds; a GraphrlError if it is none.
+      key: equal for entries of which the last counts.
+      beginning: of every line.
     """
 
-    def __init__(self, file: FileIO, rows: dict[str, Row]) -> None:
-        self._file = file
+    read: Callable[[object], T]
+    key: Callable[[T], str]
+    beginning: bytes
+
+
+RUNS = Kind(Row.from_dict, lambda row: row.key, f'{{"format": "{FORMAT}"'.encode())
+
+
+class Store(Generic[T]):
+    """The entries of a file, and what is appended.
+
+    Attributes:
+      rows: by key.
+    """
+
+    def __init__(self, file: FileIO, kind: Kind[T], rows: dict[str, T]) -> None:
+        self._file, self._kind = file, kind
         self.rows = rows
 
-    def append(self, row: Row) -> None:
-        """Writes a row.
+    def append(self, row: T) -> None:
+        """Writes an entry.
 
         Raises:
           OSError: the disk is full, or the like.
@@ -39,16 +64,17 @@ class Store:
         line = memoryview(_line(row))
         while line:
             line = line[self._file.write(line) :]
-        self.rows[row.key] = row  # before the slow part, in which Ctrl-C is likely to come
+        self.rows[self._kind.key(row)] = row  # before the slow part, in which Ctrl-C is likely to come
         os.fsync(self._file.fileno())
 
 
 @contextlib.contextmanager
-def open_store(path: str | os.PathLike[str]) -> Iterator[Store]:
+def open_store(path: str | os.PathLike[str], kind: Kind[T]) -> Iterator[Store[T]]:
     """The store of a file, made if there is none, for the length of a `with`; one process at a time.
 
     Raises:
-      GraphrlError: one line, if the file cannot be read or written, holds anything but runs, or is open elsewhere.
+      GraphrlError: one line, if the file cannot be read or written, holds anything of another kind, or is open
+        elsewhere.
     """
     try:
         file = _opened(path)
@@ -61,12 +87,12 @@ def open_store(path: str | os.PathLike[str]) -> Iterator[Store]:
             raise GraphrlError(f"{shown(path)}: another comparison writes to it now: name another file") from None
         file.seek(0)
         data = file.read()
-        rows, whole = _parse(data, shown(path))
+        rows, whole = _parse(data, shown(path), kind)
         if whole < len(data):
             file.truncate(whole)
         elif data and not data.endswith(b"\n"):
             file.write(b"\n")
-        yield Store(file, rows)
+        yield Store(file, kind, rows)
 
 
 def read_rows(path: str | os.PathLike[str]) -> list[Row]:
@@ -78,7 +104,7 @@ def read_rows(path: str | os.PathLike[str]) -> list[Row]:
     from graphrl.files import content
 
     with content(path) as data:
-        return list(_parse(bytes(data), shown(path))[0].values())
+        return list(_parse(bytes(data), shown(path), RUNS)[0].values())
 
 
 def json_lines(rows: list[Row]) -> str:
@@ -92,25 +118,25 @@ def _opened(path: str | os.PathLike[str]) -> FileIO:
     return open(path, "a+b", buffering=0)
 
 
-def _line(row: Row) -> bytes:
+def _line(row: Entry) -> bytes:
     return json.dumps(row.to_dict(), allow_nan=False).encode() + b"\n"
 
 
-def _parse(data: bytes, source: str) -> tuple[dict[str, Row], int]:
-    """The rows by key, and the length up to the end of the last whole one."""
-    rows: dict[str, Row] = {}
+def _parse(data: bytes, source: str, kind: Kind[T]) -> tuple[dict[str, T], int]:
+    """The entries by key, and the length up to the end of the last whole one."""
+    rows: dict[str, T] = {}
     lines = data.split(b"\n")
     whole = 0
     for number, line in enumerate(lines, start=1):
         last = number == len(lines)
         if line.strip():
             try:
-                row = Row.from_dict(json.loads(line))
+                row = kind.read(json.loads(line))
             except ValueError as error:
-                if last and _BEGINNING.startswith(line[: len(_BEGINNING)]):
+                if last and kind.beginning.startswith(line[: len(kind.beginning)]):
                     break
                 fault = str(error) if isinstance(error, GraphrlError) else "it is no JSON"
                 raise GraphrlError(f"{source}, line {number}: {fault}") from None
-            rows[row.key] = row
+            rows[kind.key(row)] = row
         whole += len(line) + (not last)
     return rows, whole

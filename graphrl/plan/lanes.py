@@ -7,12 +7,9 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.patches import Patch
 
+from graphrl.colours import BRIGHT, FAINT, LANE, PALE, TEXT
 from graphrl.plan.timeline import Timeline
 
-TEXT_COLOUR, FAINT_COLOUR = "#222222", "#666666"
-# Paul Tol's "bright" scheme and one more: told apart by colour-blind readers and in print.
-_TYPE_COLOURS = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377", "#DDAA77")
-_OTHER_COLOUR, _TRANSFER_COLOUR = "#BBBBBB", "#222222"
 _AXIS_WIDTH = 10.1  # inches, about: what the margins leave of the figure
 _OP_HEIGHT = 0.62  # of a lane; the strip of its transfers stands below it
 _STRIP_TOP, _STRIP_BOTTOM = -0.36, -0.46  # from the lane's middle
@@ -32,7 +29,7 @@ def draw_lanes(axes: Axes, timeline: Timeline, scale: float) -> None:
     ops = np.flatnonzero(timeline.op >= 0)
     start, end, row = timeline.start[ops] / scale, timeline.end[ops] / scale, timeline.device[ops]
     for device in range(devices):
-        axes.axhspan(device - _OP_HEIGHT / 2, device + _OP_HEIGHT / 2, color="#F1F1F1", linewidth=0, zorder=0)
+        axes.axhspan(device - _OP_HEIGHT / 2, device + _OP_HEIGHT / 2, color=LANE, linewidth=0, zorder=0)
     types = [timeline.graph.ops[op].type or "op" for op in timeline.op[ops].tolist()]
     colours, legend = _type_colours(types, end - start)
     corners = _boxes(start, end, row - _OP_HEIGHT / 2, row + _OP_HEIGHT / 2)
@@ -51,7 +48,7 @@ def draw_lanes(axes: Axes, timeline: Timeline, scale: float) -> None:
     _label_ops(axes, timeline, ops, colours, scale)
     if devices > 1:
         _draw_transfers(axes, timeline, scale)
-        legend.append(Patch(color=_TRANSFER_COLOUR, label=f"transfer ({len(timeline.op) - len(ops):,})"))
+        legend.append(Patch(color=TEXT, label=f"transfer ({len(timeline.op) - len(ops):,})"))
     _finish_lanes(axes, timeline, legend)
 
 
@@ -60,14 +57,14 @@ def _finish_lanes(axes: Axes, timeline: Timeline, legend: list[Patch]) -> None:
     devices = timeline.problem.devices
     axes.set_ylim(devices - 0.5, -0.55)  # device 0 on top
     size = 9 if devices <= 16 else 6
-    axes.set_yticks(range(devices), [f"device {device}" for device in range(devices)], fontsize=size, color=TEXT_COLOUR)
+    axes.set_yticks(range(devices), [f"device {device}" for device in range(devices)], fontsize=size, color=TEXT)
     ops = timeline.op >= 0
     busy = np.bincount(timeline.device[ops], (timeline.end - timeline.start)[ops], devices) / (timeline.length or 1.0)
     if not timeline.by_position:
         for device, share in enumerate(busy):
             axes.annotate(
                 f"{100 * share:.0f}% busy", (1, device), xycoords=("axes fraction", "data"), xytext=(5, 0),
-                textcoords="offset points", va="center", fontsize=size - 1, color=FAINT_COLOUR, annotation_clip=False,
+                textcoords="offset points", va="center", fontsize=size - 1, color=FAINT, annotation_clip=False,
             )  # fmt: skip
     axes.tick_params(axis="both", length=0, labelbottom=False)
     for side in axes.spines.values():
@@ -87,13 +84,13 @@ def _type_colours(types: list[str], seconds: np.ndarray) -> tuple[dict[str, str]
     for kind, time in zip(types, seconds.tolist(), strict=True):
         weight[kind] += time
     ranked = sorted(count, key=lambda kind: (-weight[kind], -count[kind], kind))
-    named = ranked if len(ranked) <= len(_TYPE_COLOURS) else ranked[: len(_TYPE_COLOURS) - 1]
-    colours = dict.fromkeys(ranked, _OTHER_COLOUR) | dict(zip(named, _TYPE_COLOURS, strict=False))
+    named = ranked if len(ranked) <= len(BRIGHT) else ranked[: len(BRIGHT) - 1]
+    colours = dict.fromkeys(ranked, PALE) | dict(zip(named, BRIGHT, strict=False))
     legend = [Patch(color=colours[kind], label=f"{clean(kind, 18)} ({count[kind]:,})") for kind in named]
     rest = ranked[len(named) :]
     if rest:
         total = sum(count[kind] for kind in rest)
-        legend.append(Patch(color=_OTHER_COLOUR, label=f"{len(rest)} other types ({total:,})"))
+        legend.append(Patch(color=PALE, label=f"{len(rest)} other types ({total:,})"))
     return colours, legend
 
 
@@ -133,9 +130,7 @@ def _draw_transfers(axes: Axes, timeline: Timeline, scale: float) -> None:
     end = np.maximum(end, start + timeline.length / scale * 0.0008)  # a transfer of no duration is still there
     rows = np.concatenate([source, target]).astype(float)
     corners = _boxes(np.tile(start, 2), np.tile(end, 2), rows - _STRIP_BOTTOM, rows - _STRIP_TOP)
-    axes.add_collection(
-        PolyCollection(list(corners), facecolors=_TRANSFER_COLOUR, linewidths=0, zorder=3), autolim=False
-    )
+    axes.add_collection(PolyCollection(list(corners), facecolors=TEXT, linewidths=0, zorder=3), autolim=False)
     if len(moved) <= _MAX_LINES:
         strip = -(_STRIP_TOP + _STRIP_BOTTOM) / 2
         lines = np.stack(
@@ -143,14 +138,14 @@ def _draw_transfers(axes: Axes, timeline: Timeline, scale: float) -> None:
         )  # [k, 2, 2]
         alpha = float(np.clip(12 / len(moved), 0.08, 0.5))
         axes.add_collection(
-            LineCollection(list(lines), colors=_TRANSFER_COLOUR, linewidths=0.7, alpha=alpha, zorder=1), autolim=False
+            LineCollection(list(lines), colors=TEXT, linewidths=0.7, alpha=alpha, zorder=1), autolim=False
         )
 
 
 def _ink(colour: str) -> str:
     """White or dark, whichever can be read on `colour` ("#RRGGBB")."""
     red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
-    return "white" if 0.3 * red + 0.59 * green + 0.11 * blue < 150 else TEXT_COLOUR
+    return "white" if 0.3 * red + 0.59 * green + 0.11 * blue < 150 else TEXT
 
 
 def _boxes(left: np.ndarray, right: np.ndarray, bottom: np.ndarray, top: np.ndarray) -> np.ndarray:

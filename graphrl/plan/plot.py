@@ -13,19 +13,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from graphrl.colours import COLOURS, FAINT, GREY, GRID, LIMIT, PALE, TEXT, WORSE
 from graphrl.errors import GraphrlError
 from graphrl.files import PICTURES, check_path, shown, write_atomically
 from graphrl.plan import Plan
-from graphrl.plan.lanes import FAINT_COLOUR, TEXT_COLOUR, clean, draw_lanes
+from graphrl.plan.lanes import clean, draw_lanes
 from graphrl.plan.timeline import Timeline
 from graphrl.units import byte_unit, format_bytes, format_objective, format_seconds, time_unit
 
 WIDTH, DPI = 12.0, 150  # inches; dots per inch
-_PEAK_COLOUR, _BOUND_COLOUR, _LIMIT_COLOUR = "#C1121F", "#555555", "#D55E00"
-# Paul Tol's "muted" scheme, its faint ones darker.
-_DEVICE_COLOURS = ("#332288", "#CC6677", "#117733", "#DDAA33", "#33A5D4", "#882255", "#44AA99", "#999933")
+_DEVICE_COLOURS = COLOURS[:8]
 _BACKGROUND = {"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 1.0}  # of labels over curves
-_OTHERS_COLOUR = "#B5B5B5"  # beyond that many devices only the fullest has a colour
 
 
 class _Picture(Figure):
@@ -86,7 +84,7 @@ def plan_figure(plan: Plan, timeline: Timeline) -> Figure:
     if plan.problem.objective == "makespan" and plan.bound and not timeline.by_position:
         _draw_time_bound(lanes, memory, plan.bound, scale, right)
     memory.set_xlim(0, right)
-    memory.set_xlabel(unit if timeline.by_position else f"time [{unit}]", color=TEXT_COLOUR)
+    memory.set_xlabel(unit if timeline.by_position else f"time [{unit}]", color=TEXT)
     _draw_title(lanes, plan, by_position=timeline.by_position)
     return figure
 
@@ -109,10 +107,10 @@ def _draw_title(lanes: Axes, plan: Plan, *, by_position: bool) -> None:
     if problem.devices > 1:
         facts.append(f"{problem.devices} devices, {problem.transfer} transfers ({len(plan.order) - ops:,})")
     name = f"{clean(plan.graph, 70)}  ·  {clean(plan.method)}"
-    lanes.set_title(name, loc="left", weight="bold", color=TEXT_COLOUR, pad=26, parse_math=False)
+    lanes.set_title(name, loc="left", weight="bold", color=TEXT, pad=26, parse_math=False)
     lanes.annotate(
         "   ·   ".join(facts), (0, 1), xycoords="axes fraction", xytext=(0, 9), textcoords="offset points",
-        fontsize=9.5, color=FAINT_COLOUR,
+        fontsize=9.5, color=FAINT,
     )  # fmt: skip
 
 
@@ -130,20 +128,20 @@ def _draw_memory(axes: Axes, plan: Plan, timeline: Timeline, scale: float, right
         _draw_curve(axes, timeline, device, scale, unit_bytes, colour=_device_colour(device, coloured), label=label)
     _mark_peak(axes, timeline, highest, scale, right, unit_bytes)
     if problem.objective == "peak_memory" and plan.bound:
-        _level(axes, plan.bound / unit_bytes, f"bound {format_bytes(plan.bound)}", _BOUND_COLOUR, "--")
+        _level(axes, plan.bound / unit_bytes, f"bound {format_bytes(plan.bound)}", GREY, "--")
     height = reference / unit_bytes * 1.22
     if limit is not None:
         text = f"limit {format_bytes(limit)}"
         if limit / unit_bytes <= height:
-            _level(axes, limit / unit_bytes, text, _LIMIT_COLOUR, "-")
+            _level(axes, limit / unit_bytes, text, LIMIT, "-")
         else:
-            axes.set_title(f"{text}, far above", loc="right", fontsize=8.5, color=_LIMIT_COLOUR, pad=3)
+            axes.set_title(f"{text}, far above", loc="right", fontsize=8.5, color=LIMIT, pad=3)
     axes.set_ylim(0, height)
-    axes.set_ylabel(f"live memory [{unit}]", color=TEXT_COLOUR)
+    axes.set_ylabel(f"live memory [{unit}]", color=TEXT)
     axes.yaxis.set_major_locator(MaxNLocator(6))
-    axes.grid(axis="y", color="#E5E5E5", linewidth=0.7)
+    axes.grid(axis="y", color=GRID, linewidth=0.7)
     axes.set_axisbelow(True)
-    axes.tick_params(colors=TEXT_COLOUR, labelsize=8.5)
+    axes.tick_params(colors=TEXT, labelsize=8.5)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     if devices > 1:
@@ -151,7 +149,8 @@ def _draw_memory(axes: Axes, plan: Plan, timeline: Timeline, scale: float, right
 
 
 def _device_colour(device: int, coloured: bool) -> str:
-    return _DEVICE_COLOURS[device % len(_DEVICE_COLOURS)] if coloured else _OTHERS_COLOUR
+    # beyond so many devices only the fullest has a colour
+    return _DEVICE_COLOURS[device % len(_DEVICE_COLOURS)] if coloured else PALE
 
 
 def _draw_curve(
@@ -160,10 +159,10 @@ def _draw_curve(
     curve = timeline.memory[device]
     x, y = _without_dips(curve.time / scale, curve.bytes / unit_bytes)
     alone = timeline.problem.devices == 1
-    if colour != _OTHERS_COLOUR:
+    if colour != PALE:
         alpha = 0.22 if alone else 0.10
         axes.fill_between(x, y, step="post", color=colour, alpha=alpha, linewidth=0, rasterized=len(x) > 4000, zorder=1)
-    width = 1.3 if len(x) < 2000 and colour != _OTHERS_COLOUR else 0.7
+    width = 1.3 if len(x) < 2000 and colour != PALE else 0.7
     axes.plot(x, y, drawstyle="steps-post", color=colour, linewidth=width, zorder=2, label=label)
 
 
@@ -176,23 +175,23 @@ def _mark_peak(axes: Axes, timeline: Timeline, device: int, scale: float, right:
     where = f" on device {device}" if timeline.problem.devices > 1 else ""
     at = "from the start (weights)" if curve.peak_entry < 0 else f"at {clean(timeline.name(curve.peak_entry), 60)}"
     on_left = x > 0.5 * right
-    axes.plot([x], [y], "o", color=_PEAK_COLOUR, markersize=7, markeredgecolor="white", zorder=6, clip_on=False)
+    axes.plot([x], [y], "o", color=WORSE, markersize=7, markeredgecolor="white", zorder=6, clip_on=False)
     axes.annotate(
         f"peak {format_bytes(curve.peak)}{where}, {at}", (x, y), xytext=(-8 if on_left else 8, 7),
         textcoords="offset points", ha="right" if on_left else "left", va="bottom", fontsize=9, weight="bold",
-        color=_PEAK_COLOUR, zorder=7, parse_math=False, bbox=_BACKGROUND,
+        color=WORSE, zorder=7, parse_math=False, bbox=_BACKGROUND,
     )  # fmt: skip
 
 
 def _draw_time_bound(lanes: Axes, memory: Axes, bound: float, scale: float, right: float) -> None:
     """A line through both axes where no makespan can be; its label stands in the head room of the memory axes."""
     for axes in (lanes, memory):
-        axes.axvline(bound / scale, color=_BOUND_COLOUR, linestyle="--", linewidth=1.2, zorder=4)
+        axes.axvline(bound / scale, color=GREY, linestyle="--", linewidth=1.2, zorder=4)
     to_left = bound / scale > 0.2 * right
     memory.annotate(
         f"bound {format_seconds(bound)}", (bound / scale, 1), xycoords=("data", "axes fraction"),
         xytext=(-4 if to_left else 4, -2), textcoords="offset points", ha="right" if to_left else "left",
-        va="top", fontsize=8.5, color=_BOUND_COLOUR, zorder=7, bbox=_BACKGROUND,
+        va="top", fontsize=8.5, color=GREY, zorder=7, bbox=_BACKGROUND,
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from graphrl.files import shown
 from graphrl.learning.learner import Learner
 from graphrl.learning.spread import on_mesh
 from graphrl.mesh import make_mesh
+from graphrl.progress import Clock, Show, progress
 from graphrl.training import devices
 from graphrl.training.agent import Agent
 from graphrl.training.checkpoints import Checkpoint, Checkpoints, Info, find
@@ -22,12 +23,13 @@ from graphrl.training.config import RunConfig, as_dict, differences, updated
 from graphrl.training.data import Data
 from graphrl.training.documents import BrokenError, read_document, write_document
 from graphrl.training.folder import SETTINGS, owned
-from graphrl.training.loop import Loop, Observer, Outcome
+from graphrl.training.loop import Loop, Observer, Outcome, Values
 from graphrl.training.metrics import metrics_log
-from graphrl.training.progress import training_progress
 from graphrl.training.stopping import stop_signals
+from graphrl.units import format_end
 
 FORMAT, VERSION = "graphrl-training", 1
+_LINE_EVERY = 10.0  # seconds, of progress where there is no terminal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,6 +143,23 @@ def _first_info(name: str, config: RunConfig[Any]) -> Info:
     return Info(name, 0, {}, data, impl, 0.0, {}, [], None)
 
 
+class _Progress:
+    """Shows the values of every update, and beside them those of the last validation."""
+
+    def __init__(self, steps: int, show: Show) -> None:
+        self._clock, self._show = Clock(steps), show
+        self._held_out: Values = {}
+
+    def update(self, step: int, seconds: float, bucket: int, values: Values) -> None:
+        """See `loop.Observer`."""
+        words = ", ".join(f"{name} {value:.4g}" for name, value in {**values, **self._held_out}.items())
+        self._show(step, f"{format_end(self._clock.seconds_left(step))}; {words}")
+
+    def validation(self, step: int, values: Values) -> None:
+        """See `loop.Observer`."""
+        self._held_out = {f"held-out {name}": value for name, value in values.items()}
+
+
 @contextlib.contextmanager
 def _observers(folder: Path, config: RunConfig[Any], last: Checkpoint | None) -> Iterator[Sequence[Observer]]:
     """What records and shows the run: in the first process alone."""
@@ -148,5 +167,6 @@ def _observers(folder: Path, config: RunConfig[Any], last: Checkpoint | None) ->
     if not devices.is_main():
         yield ()
         return
-    with metrics_log(folder, after) as log, training_progress(config.training.steps, after or 0) as progress:
-        yield log, progress
+    steps = config.training.steps
+    with metrics_log(folder, after) as log, progress(steps, after or 0, text="compiling", every=_LINE_EVERY) as show:
+        yield log, _Progress(steps, show)

@@ -1,0 +1,114 @@
+"""Methods as lines of a table: a label, what is run under it with each seed, and the rows of a whole table."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from graphrl.agents import digest
+from graphrl.commands.cache import keep_compiled
+from graphrl.commands.progress import runs_bar
+from graphrl.compare.cluster import share
+from graphrl.compare.comparison import compare
+from graphrl.compare.runs import Row, Run, make_runs
+from graphrl.costs.problem import Problem
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.padding import Sizes
+from graphrl.solvers.base import Budget
+
+
+class Interrupted(Exception):
+    """Ctrl-C came during a comparison."""
+
+
+class Entrant(NamedTuple):
+    """A line of a table.
+
+    Attributes:
+      label: what the table calls it.
+      methods: one a seed, from 0 on.
+      budget: of each run.
+      graphs: how many of the graphs it gets, the first ones; None is all.
+    """
+
+    label: str
+    methods: Sequence[str]
+    budget: Budget
+    graphs: int | None = None
+
+
+class Contest(NamedTuple):
+    """The rows of a table.
+
+    Attributes:
+      by_label: `method` is the label in each.
+      others: all other rows of the file.
+    """
+
+    by_label: dict[str, list[Row]]
+    others: list[Row]
+
+    @property
+    def rows(self) -> list[Row]:
+        """Of all labels."""
+        return [row for rows in self.by_label.values() for row in rows]
+
+    def faults(self) -> Iterator[str]:
+        """A line for each kind of error of each method."""
+        for label, rows in self.by_label.items():
+            errors = [row.error for row in rows if row.error]
+            for text in dict.fromkeys(errors):
+                yield f"{label}: {text} ({errors.count(text)} runs)"
+
+
+def run_contest(
+    graphs: Sequence[ComputationGraph],
+    problem: Problem,
+    entrants: Sequence[Entrant],
+    folder: Path,
+    *,
+    processes: int = 1,
+    retry: bool = False,
+) -> Contest:
+    """The rows of all entrants, those that the folder's runs.jsonl does not have made now.
+
+    Raises:
+      Interrupted: Ctrl-C; what is done stays in the file.
+    """
+    blank = make_runs(graphs, problem, ["list"], [0], Budget(1), cores=share(processes))
+    runs = {
+        entrant.label: [
+            dataclasses.replace(
+                run,
+                method=method,
+                seed=seed,
+                budget=entrant.budget,
+                trained=digest(method, problem),
+                sizes=_sizes(run, entrant),
+            )
+            for run in blank[: entrant.graphs]
+            for seed, method in enumerate(entrant.methods)
+        ]
+        for entrant in entrants
+    }
+    place = {run.fingerprint: i for i, run in enumerate(blank)}
+    # graph by graph, so that programs are compiled once a size
+    in_order = sorted((run for some in runs.values() for run in some), key=lambda run: place[run.fingerprint])
+    comparison = compare(
+        in_order,
+        folder / "runs.jsonl",
+        processes=processes,
+        retry=retry,
+        watch=lambda missing: runs_bar(missing, processes),
+        prepare=keep_compiled,
+    )
+    if comparison.interrupted:
+        raise Interrupted
+    by_key = {row.key: row for row in comparison.rows}
+    rows = {label: [dataclasses.replace(by_key[run.key], method=label) for run in some] for label, some in runs.items()}
+    return Contest(rows, comparison.others)
+
+
+def _sizes(run: Run, entrant: Entrant) -> Sizes | None:
+    """As `make_runs`: under a budget in seconds padding would cost a method some of its time."""
+    return run.sizes if entrant.budget.seconds is None else None

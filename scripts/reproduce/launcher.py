@@ -1,0 +1,206 @@
+"""A script of sections: settings as options of the command line, a file of results a section, faults in one line."""
+
+import argparse
+import dataclasses
+import shlex
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, cast
+
+from graphrl.commands.cache import keep_compiled
+from graphrl.costs.problem import Problem
+from graphrl.errors import GraphrlError
+from graphrl.files import write_atomically
+from graphrl.graphs.graph import ComputationGraph
+from reproduce.contest import Contest, Entrant, Interrupted, run_contest
+from reproduce.results import Table, results_text
+
+RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
+
+
+def option(
+    default: Any, help: str, *, quick: Any = None, parse: Callable[[str], Any] | None = None, **more: Any
+) -> Any:
+    """A field of settings that is an option, --name.
+
+    Args:
+      default: when it is not given; a flag if it is a truth value.
+      help: what it says, without the default.
+      quick: its value with --quick, whatever is given; None leaves it.
+      parse: of the text; by default as the type of the default needs it, whole numbers from 1 on.
+      **more: of `argparse.ArgumentParser.add_argument`.
+    """
+    return dataclasses.field(default=default, metadata={"help": help, "quick": quick, "parse": parse, "more": more})
+
+
+def whole_number(text: str, least: int = 1) -> int:
+    """A whole number.
+
+    Raises:
+      ArgumentTypeError: it is none, or below the least.
+    """
+    try:
+        number = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text}: must be a whole number") from None
+    if number < least:
+        raise argparse.ArgumentTypeError(f"{text}: must be at least {least}")
+    return number
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Names with commas between them."""
+    return tuple(text.split(","))
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """Whole numbers with commas between them, ascending, each once."""
+    return tuple(sorted({whole_number(part, 0) for part in text.split(",")}))
+
+
+def seconds(text: str) -> tuple[float, ...]:
+    """Times with commas between them, ascending.
+
+    Raises:
+      ArgumentTypeError: they are no numbers.
+    """
+    try:
+        return tuple(sorted(float(part) for part in text.split(",")))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text}: must be numbers of seconds, as in 1,10,60") from None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What the command line of every script says; a script adds fields of its own, with `option`.
+
+    Attributes:
+      sections: those that are made.
+      out: folder of runs.jsonl, pictures and all else that is kept.
+      results: folder of the tables.
+    """
+
+    sections: tuple[str, ...] = ()
+    out: Path = option(Path("out"), "folder of measurements and pictures")
+    results: Path = option(RESULTS, "folder of the tables (default: docs/results, with --quick that of --out)")
+    times: tuple[float, ...] = option((1.0, 10.0), "seconds of a run", quick=(0.2, 0.5), parse=seconds, metavar="S,...")
+    methods: tuple[str, ...] | None = option(None, "leave out all others", parse=names, metavar="M,...")
+    processes: int = option(1, "runs at once")
+    retry: bool = option(False, "make again what failed before")
+    quick: bool = option(False, "small graphs and short runs: does everything work?")
+
+    def check(self) -> None:
+        """Looks at all that can be wrong with the settings.
+
+        Raises:
+          GraphrlError: something is.
+        """
+
+    def among(self, labels: Sequence[str]) -> tuple[str, ...]:
+        """Those of the methods that take part."""
+        return tuple(label for label in labels if self.methods is None or label in self.methods)
+
+    def contest(self, graphs: Sequence[ComputationGraph], problem: Problem, entrants: Sequence[Entrant]) -> Contest:
+        """The rows of all entrants; those that --out does not have are made now.
+
+        Raises:
+          Interrupted: Ctrl-C; what is done stays in the file.
+        """
+        return run_contest(graphs, problem, entrants, self.out, processes=self.processes, retry=self.retry)
+
+
+S = TypeVar("S", bound=Settings)
+
+
+class Section(NamedTuple):
+    """What a script makes.
+
+    Attributes:
+      title: of its file of results.
+      make: gives its tables, one after another.
+    """
+
+    title: str
+    make: Callable[[Any], Iterator[Table]]
+
+
+def main(system: str, description: str, settings: type[S], sections: Mapping[str, Section]) -> None:
+    """Makes --sections; bad input is one line on standard error and exit code 1 or 2.
+
+    Args:
+      system: before the names of the files of results.
+      description: for --help, in which the sections follow it.
+      settings: class of the script's settings.
+      sections: by name.
+    """
+    script = Path(sys.argv[0]).stem
+    try:
+        known = _parsed(description, settings, sections)
+        known.check()
+        keep_compiled()
+        for folder in (known.out, known.results):
+            folder.mkdir(parents=True, exist_ok=True)
+        for name in known.sections:
+            text = results_text(sections[name].title, list(sections[name].make(known)), command())
+            path = known.results / f"{system}-{name}.md"
+            write_atomically(path, lambda file, text=text: file.write(text))  # type: ignore[misc]
+            print(f"written: {path}", file=sys.stderr)
+            print(text)
+    except (Interrupted, KeyboardInterrupt):
+        sys.exit(f"{script}: interrupted: the same command goes on from here")
+    except (GraphrlError, OSError) as error:
+        sys.exit(f"{script}: {error}")
+
+
+def command() -> str:
+    """The command line that is running."""
+    return shlex.join(["python", f"scripts/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+
+
+def check_known(what: str, given: Collection[str], known: Collection[str]) -> None:
+    """Looks at the names of an option.
+
+    Raises:
+      GraphrlError: one is not known.
+    """
+    if unknown := set(given) - set(known):
+        raise GraphrlError(f"unknown {what} {min(unknown)!r}: known are {', '.join(known)}")
+
+
+def _parsed(description: str, settings: type[S], sections: Mapping[str, Section]) -> S:
+    width = max(map(len, sections))
+    listed = "".join(f"  {name:{width}} {section.title}\n" for name, section in sections.items())
+    parser = argparse.ArgumentParser(
+        description=f"{description.rstrip()}\n\nsections:\n{listed}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--sections", type=names, default=tuple(sections), metavar="NAME,...", help="(default: all)")
+    fields = {field.name: field for field in dataclasses.fields(settings) if field.metadata}
+    for name, field in fields.items():
+        _add(parser, f"--{name.replace('_', '-')}", field)
+    args = parser.parse_args()
+    check_known("section", args.sections, sections)
+    values = vars(args)
+    if args.quick:
+        small = {name: field.metadata["quick"] for name, field in fields.items()}
+        values |= {name: value for name, value in small.items() if value is not None}
+        values["results"] = args.out if args.results == RESULTS else args.results
+    return settings(**values)
+
+
+def _add(parser: argparse.ArgumentParser, flag: str, field: dataclasses.Field[Any]) -> None:
+    default: Any
+    default, help, more = field.default, field.metadata["help"], field.metadata["more"]
+    if isinstance(default, bool):
+        parser.add_argument(flag, action="store_true", help=help)
+        return
+    parse = field.metadata["parse"] or {int: whole_number, float: float, str: str}.get(type(default), Path)
+    shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
+    if default is not None and default != () and flag != "--results":
+        help += f" (default: {shown})"
+    if "choices" not in more:
+        more = {"metavar": {int: "N", float: "S", tuple: "N,..."}.get(type(default), "PATH")} | more
+    begin = list(default) if more.get("action") == "append" else default
+    parser.add_argument(flag, type=cast(Any, parse), default=begin, help=help, **more)

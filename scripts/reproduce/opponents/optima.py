@@ -1,0 +1,94 @@
+"""Known optima: how often they are found, and how often they are proved."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+from graphrl.compare.report import markdown, percent
+from graphrl.compare.runs import Row
+from graphrl.compare.table import gap
+from graphrl.costs.problem import Problem
+from graphrl.graphs.datasets.families import sample
+from reproduce.opponents.settings import Settings, dag
+from reproduce.results import Table, of_rows
+
+_SECONDS, _PROOF_SECONDS, _SMALL_SECONDS = 10.0, 60.0, 1.0
+_CLOSED_GRAPHS, _KNOWN_GRAPHS, _SMALL_GRAPHS = 40, 100, 1000  # --graphs is that of the costly question
+_ROUNDING = 1e-9  # relative, of makespans
+
+
+def optima(settings: Settings) -> Iterator[Table]:
+    """One table, a line a question."""
+    closed = _closed(settings)
+    share = _share([_proved(row) for row in closed])
+    lines = [
+        ["CP-SAT closes DAGs of 50 ops: makespan, 2 devices, free", *share, _time(settings)],
+        _gap_to_proven(settings),
+        *(_known_peaks(settings, family) for family in ("in-tree", "out-tree", "series-parallel")),
+        _against_exact(settings),
+    ]
+    yield Table("Known optima", of_rows(closed), [markdown(["what", "runs", "share or gap", "a run"], lines)])
+
+
+def _closed(settings: Settings) -> list[Row]:
+    """CP-SAT on DAGs of 50 ops, the source and the sink among them."""
+    graphs = [dag(seed, 48) for seed in range(2 if settings.quick else _CLOSED_GRAPHS)]
+    return settings.at_time(graphs, Problem("makespan", 2, "free"), ("cp-sat",), _seconds(settings)).rows
+
+
+def _gap_to_proven(settings: Settings) -> list[str]:
+    """auto's mean gap where CP-SAT, given more time, proves the optimum."""
+    proof = _seconds(settings) if settings.quick else _PROOF_SECONDS
+    gaps: list[float] = []
+    for ops, devices in itertools.product((48, 73, 98), (2, 3, 4)):
+        graphs, problem = [dag(seed, ops) for seed in settings.graph_seeds], Problem("makespan", devices, "free")
+        proofs = {row.case: row for row in settings.at_time(graphs, problem, ("cp-sat",), proof).rows}
+        rows = settings.at_time(graphs, problem, ("auto",), _seconds(settings)).rows
+        gaps += [_gap(row, proofs[row.case]) for row in rows if _proved(proofs[row.case])]
+    mean = percent(sum(gaps) / len(gaps)) if gaps else "-"
+    of = f"{len(gaps)} of {9 * settings.graphs * settings.seeds}"
+    what = f"auto's mean gap to optima that CP-SAT proves in {proof:g} s: DAGs of 50, 75, 100 ops, 2 to 4 devices, free"
+    return [what, of, mean, _time(settings)]
+
+
+def _known_peaks(settings: Settings, family: str) -> list[str]:
+    """How often auto finds the least peak of graphs that have been made with it."""
+    sizes = (20, 40, 60) if settings.quick else (20, 100, 300)
+    count = 2 if settings.quick else _KNOWN_GRAPHS
+    samples = [sample(family, sizes[seed % len(sizes)], seed) for seed in range(count)]
+    peaks = {graph.name: facts["optimal_peak_memory"] for graph, facts in samples}
+    graphs = [graph for graph, _ in samples]
+    rows = settings.at_time(graphs, Problem(), ("auto",), _seconds(settings)).rows
+    least = [row.value == peaks[row.graph] for row in rows]
+    of = ", ".join(map(str, sizes))
+    return [f"auto finds the least peak: {family}, {of} ops", *_share(least), _time(settings)]
+
+
+def _against_exact(settings: Settings) -> list[str]:
+    """How often auto equals the proven optimum of dynamic programming on layered graphs of 10 to 25 ops."""
+    seconds = min(_seconds(settings), _SMALL_SECONDS)
+    count = 8 if settings.quick else _SMALL_GRAPHS
+    graphs = [sample("layered", 10 + seed % 16, seed)[0] for seed in range(count)]
+    exact = {row.case: row for row in settings.at_time(graphs, Problem(), ("dfs-dp",), seconds).rows}
+    rows = settings.at_time(graphs, Problem(), ("auto",), seconds).rows
+    equal = [row.value == exact[row.case].value for row in rows if _proved(exact[row.case])]
+    return ["auto equals dynamic programming: layered, 10 to 25 ops", *_share(equal), f"{seconds:g} s"]
+
+
+def _proved(row: Row) -> bool:
+    return row.feasible and gap(row.value or 0, row.bound or 0) <= _ROUNDING
+
+
+def _gap(row: Row, reference: Row) -> float:
+    return float("inf") if row.value is None else gap(row.value, reference.value or 0)
+
+
+def _share(answers: Sequence[bool]) -> list[str]:
+    return [f"{sum(answers)} of {len(answers)}", f"{100 * sum(answers) / len(answers):.1f}%" if answers else "-"]
+
+
+def _seconds(settings: Settings) -> float:
+    return 0.5 if settings.quick else _SECONDS
+
+
+def _time(settings: Settings) -> str:
+    return f"{_seconds(settings):g} s"

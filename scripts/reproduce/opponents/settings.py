@@ -1,0 +1,63 @@
+"""What the sections share: the settings of the command line, and graphs."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from graphrl.costs.problem import Problem
+from graphrl.graphs.datasets.families import sample
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.solvers.base import Budget
+from reproduce import launcher
+from reproduce.contest import Contest, Entrant
+from reproduce.launcher import check_known, option, seconds, whole_number
+
+MODELS = ("er", "ba", "ws", "sbm")
+PLACERS = (
+    "auto", "list", "hlfet", "etf", "metis", "local-search", "anneal-keys", "brkga", "brkga-tuned", "brkga+", "random",
+    "cp-sat",
+)  # fmt: skip
+ORDERERS = (
+    "auto", "list", "xla-list", "xla-dfs", "xla-postorder", "xla", "inductor-lpmf", "inductor-bfs", "inductor-dfs",
+    "inductor", "alap", "depth-first", "breadth-first", "random-ready", "random-priorities", "dfs-dp", "min-cut",
+    "beam:width=1000", "beam:width=10000", "beam:width=100000", "anneal", "brkga", "brkga-tuned", "brkga+", "cp-sat",
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings(launcher.Settings):
+    """What the command line says."""
+
+    out: Path = option(Path("out/opponents"), "folder of measurements and pictures")
+    times: tuple[float, ...] = option((1.0, 10.0, 60.0), "seconds of a run", quick=(0.2, 0.5), parse=seconds)
+    graphs: int = option(20, "in each table", quick=2)
+    first: int = option(0, "seed of the first graph; 0-3 chose auto's rule", parse=lambda text: whole_number(text, 0))
+    seeds: int = option(1, "of each method on each graph")
+    yardstick: Path | None = option(None, "C++ source of an annealing to compare with", parse=Path, metavar="CPP")
+
+    def check(self) -> None:
+        """
+        Raises:
+          GraphrlError: a method is unknown.
+        """
+        check_known("method", self.methods or (), dict.fromkeys((*PLACERS, *ORDERERS)))
+
+    @property
+    def graph_seeds(self) -> range:
+        """Of the graphs in a table."""
+        return range(self.first, self.first + self.graphs)
+
+    def at_time(
+        self, graphs: Sequence[ComputationGraph], problem: Problem, methods: Sequence[str], seconds: float
+    ) -> Contest:
+        """The rows of the methods at one time; see `contest`."""
+        budget = Budget(None, seconds)
+        return self.contest(graphs, problem, [Entrant(method, [method] * self.seeds, budget) for method in methods])
+
+
+def dag(seed: int, num_ops: int | None = None) -> ComputationGraph:
+    """A random DAG as REGAL describes them (`datasets/regal_like.py`); its four models take turns.
+
+    `num_ops` counts neither the source nor the sink; by default it is drawn from 50 to 200.
+    """
+    return sample("regal-like", num_ops, seed, {"model": MODELS[seed % len(MODELS)]})[0]

@@ -1,0 +1,109 @@
+"""What was measured, in a file of one JSON object a line, so that a script that was stopped goes on where it was.
+
+A line is `{"key": {...}, "value": {...} or null, "error": text or null, "machine", "graphrl", "jax", "date"}`; of lines
+with equal keys the last counts (`graphrl.compare.store`).
+"""
+
+import datetime
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+import graphrl
+from graphrl.bench.machine import cores, cpu_name
+from graphrl.compare.store import Kind, open_store
+from graphrl.errors import GraphrlError
+from reproduce.results import Origin
+
+Figures = dict[str, Any]
+
+
+class Measurement(NamedTuple):
+    """One line.
+
+    Attributes:
+      key: what was measured.
+      value: figures by name, or None if it failed.
+      error: why, one line.
+      machine, graphrl, jax, date: where, with which versions and when (UTC, ISO 8601).
+    """
+
+    key: dict[str, Any]
+    value: Figures | None
+    error: str | None
+    machine: str
+    graphrl: str
+    jax: str
+    date: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """As the file holds it."""
+        return self._asdict()
+
+    @staticmethod
+    def from_dict(value: object) -> "Measurement":
+        """The measurement of such a dict.
+
+        Raises:
+          GraphrlError: it is none.
+        """
+        try:
+            return Measurement(**value)  # type: ignore[arg-type]
+        except TypeError:
+            raise GraphrlError("it is no measurement") from None
+
+
+class Measurements:
+    """The lines of a file.
+
+    Attributes:
+      used: what was asked for since `used` was emptied, in order: a table's sources.
+    """
+
+    def __init__(self, path: Path, *, retry: bool) -> None:
+        self._path = path
+        self._retry = retry
+        self.used: list[Measurement] = []
+
+    def get(self, key: Mapping[str, Any], measure: Callable[[], Figures]) -> Figures | None:
+        """The figures under a key, measured now if the file has none; None if that failed, now or before."""
+        with open_store(self._path, _KIND) as store:
+            one = store.rows.get(_text(key))
+            if one is None or (self._retry and one.error is not None):
+                one = _measured(dict(key), measure)
+                store.append(one)
+        self.used.append(one)
+        return one.value
+
+
+def of_measurements(measurements: Sequence[Measurement]) -> Origin:
+    """Where figures come from."""
+    return Origin(
+        frozenset([0]),
+        frozenset(one.machine for one in measurements),
+        frozenset(f"graphrl {one.graphrl}, jax {one.jax}" for one in measurements),
+        frozenset(one.date[:10] for one in measurements),
+    )
+
+
+def _text(key: Mapping[str, Any]) -> str:
+    return json.dumps(key, sort_keys=True)
+
+
+_KIND = Kind(Measurement.from_dict, lambda one: _text(one.key), b'{"key": {')
+
+
+def _measured(key: dict[str, Any], measure: Callable[[], Figures]) -> Measurement:
+    print("measuring:", *key.values(), file=sys.stderr, flush=True)
+    value, error = None, None
+    try:
+        value = measure()
+    except Exception as fault:  # one program that fails must not end days of measuring
+        error = " ".join(f"{type(fault).__name__}: {fault}".split())[:300]
+        print(error, file=sys.stderr, flush=True)
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return Measurement(key, value, error, f"{cpu_name()}, {cores()} cores", graphrl.__version__, jax.__version__, now)

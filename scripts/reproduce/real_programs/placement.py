@@ -1,0 +1,120 @@
+"""Makespan of programs on several devices, with the run times of a chip and transfers over a real link.
+
+Graphs are the programs' jaxprs (an op an equation, `graphrl.from_jax`): what a framework would place. Run times are
+the roofline's. Transfers hold the sender's link ("link"), with the figures of `LINKS`.
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from graphrl.compare.report import markdown, problem_line
+from graphrl.compare.runs import Row
+from graphrl.costs.problem import Problem
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.readers.jaxpr import from_jax
+from graphrl.solvers import find_solver
+from graphrl.solvers.base import Budget
+from graphrl.units import format_seconds
+from reproduce.contest import Contest, Entrant
+from reproduce.real_programs.names import build
+from reproduce.real_programs.settings import Settings
+from reproduce.results import Table, bullets, of_rows
+from reproduce.times import all_rows, times_markdown
+
+PROGRAMS = (
+    "resnet50/training/b32", "inceptionv3/training/b32", "efficientnetb0/training/b32", "nasnetmobile/inference/b16",
+    "bert_base/training/b8", "clip_vit_b32/inference/b8", "lstm2_unrolled/training/b8",
+)  # fmt: skip
+METHODS = ("auto", "list", "hlfet", "etf", "metis", "local-search", "anneal-keys", "brkga", "brkga+")
+CHIP = "a100-80gb"
+
+
+class Link(NamedTuple):
+    """What connects the devices.
+
+    Attributes:
+      name: of the link.
+      latency: seconds. No data sheet has it: a round figure for a copy between two devices, launch included.
+      bandwidth: bytes per second, one direction.
+      source: of the bandwidth.
+      devices: how many it connects, in a table each.
+    """
+
+    name: str
+    latency: float
+    bandwidth: float
+    source: str
+    devices: tuple[int, ...]
+
+
+LINKS = (
+    Link("NVLink 3", 5e-6, 300e9, "NVIDIA A100 data sheet: 600 GB/s, both directions together", (2, 4, 8)),
+    Link("PCIe 4.0 x16", 10e-6, 31.5e9, "PCI Express 4.0: 16 GT/s, 16 lanes, 128b/130b", (4,)),
+)
+
+
+def placement(settings: Settings) -> Iterator[Table]:
+    """For each link and number of devices a table over the programs, and a trace of each program's best plan."""
+    graphs = [_graph(name) for name in settings.names_of(PROGRAMS)]
+    methods = settings.among(METHODS)
+    for link in LINKS:
+        for devices in (2,) if settings.quick else link.devices:
+            problem = Problem("makespan", devices, "link", link.latency, link.bandwidth)
+            print(f"placement: {link.name}, {devices} devices", file=sys.stderr, flush=True)
+            yield _table(settings, graphs, problem, methods, link)
+    yield _traces(settings, graphs, methods)
+
+
+def _at_time(
+    settings: Settings, graphs: Sequence[ComputationGraph], problem: Problem, methods: Sequence[str], seconds: float
+) -> Contest:
+    budget = Budget(None, seconds)
+    return settings.contest(graphs, problem, [Entrant(method, [method], budget) for method in methods])
+
+
+def _graph(name: str) -> ComputationGraph:
+    program = build(name)
+    return from_jax(program.fn, *program.args, chip=CHIP, name=name, weights_argnums=program.weights)
+
+
+def _table(
+    settings: Settings, graphs: Sequence[ComputationGraph], problem: Problem, methods: Sequence[str], link: Link
+) -> Table:
+    """Mean gaps to the best known at every time, and each program's best makespan against one device."""
+    contests = [_at_time(settings, graphs, problem, methods, seconds) for seconds in settings.times]
+    gaps, notes = times_markdown(settings.times, contests)
+    headings = ["program", "ops", "one device", *methods, "bound", "speed-up"]
+    makespans = markdown(headings, [_line(graph, contests[-1].rows, methods) for graph in graphs])
+    how = f"{len(graphs)} programs on {CHIP}s. Under the times: mean gaps to the best known."
+    parts = how, gaps, f"Makespans after {settings.times[-1]:g} s:", makespans, notes
+    return Table(f"{link.name} ({link.source}): {problem_line(problem)}", of_rows(all_rows(contests)), parts)
+
+
+def _line(graph: ComputationGraph, rows: Sequence[Row], methods: Sequence[str]) -> list[str]:
+    here = {row.method: row for row in rows if row.graph == graph.name}
+    values = {method: row.value for method, row in here.items() if row.value is not None}
+    alone = float(graph.arrays.runtime.sum())
+    cells = [format_seconds(values[method]) if method in values else "-" for method in methods]
+    bound = max((row.bound or 0 for row in here.values()), default=0)
+    speed_up = f"{alone / min(values.values()):.2f}" if values else "-"
+    return [graph.name, f"{len(graph.ops):,}", format_seconds(alone), *cells, format_seconds(bound), speed_up]
+
+
+def _traces(settings: Settings, graphs: Sequence[ComputationGraph], methods: Sequence[str]) -> Table:
+    """For each program a trace of a plan by the method that was best after the longest time, over the first link."""
+    link, devices, seconds = LINKS[0], 2 if settings.quick else LINKS[0].devices[-1], settings.times[-1]
+    problem = Problem("makespan", devices, "link", link.latency, link.bandwidth)
+    rows = _at_time(settings, graphs, problem, methods, seconds).rows
+    folder = settings.out / "traces"
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = []
+    for graph in graphs:
+        here = [row for row in rows if row.graph == graph.name and row.value is not None]
+        if here:
+            best = min(here, key=lambda row: row.value or 0)
+            plan = find_solver(best.method)(graph, problem, best.budget, best.seed)
+            path = folder / f"{graph.name.replace('/', '-')}.trace.json"
+            plan.attach(graph).trace(path)
+            lines.append(f"`{path}`: {best.method}, {format_seconds(plan.value)}")
+    return Table(f"Traces for ui.perfetto.dev: {devices} devices, {link.name}", of_rows(rows), [bullets(lines)])

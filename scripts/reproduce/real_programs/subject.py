@@ -1,0 +1,95 @@
+"""A program under measurement: lowered, captured and planned once, however many sections ask."""
+
+import functools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from graphrl.files import write_atomically
+from graphrl.graphs.readers.hlo import HloProgram, read_hlo
+from graphrl.graphs.readers.hlo_module import HloModule, parse_module
+from graphrl.graphs.roofline import DEFAULT_CHIP
+from graphrl.xla.assignment import TempPredictor
+from graphrl.xla.hook import Scheduler, captured, compile_by, compile_in_order
+from graphrl.xla.planning.cache import places
+from reproduce.real_programs.names import build
+from reproduce.real_programs.programs import Program
+
+
+class Subject:
+    """A program by name.
+
+    Captured modules and orders are kept in files of `out`, since they cost minutes. An order is the places of all
+    instructions in `HloModule.entry.instructions`: they are the same in every process, as names need not be.
+    """
+
+    def __init__(self, name: str, out: Path) -> None:
+        self.name = name
+        self._out = out
+        self._modules: dict[str, HloModule] = {}
+
+    @functools.cached_property
+    def program(self) -> Program:
+        """The function and its abstract arguments."""
+        return build(self.name)
+
+    @functools.cached_property
+    def lowered(self) -> jax.stages.Lowered:
+        """What XLA compiles."""
+        return jax.jit(self.program.fn).lower(*self.program.args)
+
+    @functools.cached_property
+    def hlo(self) -> HloProgram:
+        """The module of XLA's default scheduler as a graph."""
+        return read_hlo(self.module("default"), chip=DEFAULT_CHIP)
+
+    @functools.cached_property
+    def predict(self) -> TempPredictor:
+        """Temporaries of a sequence of the default scheduler's module."""
+        return TempPredictor(self.module("default"))
+
+    def module(self, scheduler: Scheduler) -> HloModule:
+        """The module as one of XLA's schedulers leaves it."""
+        if scheduler not in self._modules:
+            path = self._file("hlo", f"{scheduler}.pb")
+            if not path.exists():
+                data = captured(self.lowered, scheduler).message.SerializeToString()
+                write_atomically(path, lambda file: file.write(data), binary=True)
+            self._modules[scheduler] = parse_module(path.read_bytes(), str(path))
+        return self._modules[scheduler]
+
+    def order(self, scheduler: Scheduler) -> tuple[int, ...]:
+        """The order of one of XLA's schedulers."""
+        module = self.module(scheduler)
+        return places(module, module.order(module.entry))
+
+    def sequence(self, order: Sequence[int]) -> tuple[str, ...]:
+        """An order as names of the default scheduler's module."""
+        instructions = self.module("default").entry.instructions
+        return tuple(instructions[place].name for place in order)
+
+    def compiled(self, schedule: Scheduler | Sequence[int], *, quick: bool = False) -> Any:
+        """The executable of one of XLA's schedulers or of an order; `quick`: as `hook.compile_in_order`."""
+        if isinstance(schedule, str):
+            return compile_in_order(self.lowered, scheduler=schedule, quick=quick)
+
+        def rule(module: HloModule) -> list[str]:
+            return [module.entry.instructions[place].name for place in schedule]
+
+        return compile_by(self.lowered, rule, quick=quick)
+
+    def keep_order(self, what: str, order: Sequence[int]) -> None:
+        """Keeps an order for `kept_order`, also for the next process."""
+        write_atomically(self._file("orders", f"{what}.json"), lambda file: json.dump(list(order), file))
+
+    def kept_order(self, what: str) -> tuple[int, ...]:
+        """The order that was kept under this name."""
+        return tuple(json.loads(self._file("orders", f"{what}.json").read_text(encoding="utf-8")))
+
+    def _file(self, folder: str, ending: str) -> Path:
+        path = self._out / folder / f"{self.name.replace('/', '-')}.{ending}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path

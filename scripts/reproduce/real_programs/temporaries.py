@@ -1,0 +1,154 @@
+"""Bytes of temporaries of a program under every schedule that the tables show.
+
+Figures are XLA's own, from compilations that differ from users' only in the effort for fast code (`hook`'s `quick`;
+`identical` holds them against full ones), beside what `xla.assignment` predicts; with --cheap they are predictions.
+"""
+
+from collections.abc import Sequence
+
+from graphrl.errors import GraphrlError
+from graphrl.graphs.readers.hlo import read_hlo
+from graphrl.graphs.roofline import DEFAULT_CHIP
+from graphrl.optimize import optimize
+from graphrl.solvers.base import Budget
+from graphrl.xla.hook import Scheduler
+from graphrl.xla.planning.cache import places
+from graphrl.xla.planning.search import decide, memory_of, order_of, temp_bound, undonated
+from graphrl.xla.planning.temp_search import least_temp
+from graphrl.xla.settings import Settings as PlanSettings
+from reproduce.real_programs.measurements import Figures
+from reproduce.real_programs.settings import Settings
+from reproduce.real_programs.subject import Subject
+
+RECOMPUTE = 0.05  # part of the estimated run time
+HEURISTICS = (
+    "list", "xla-list", "xla-dfs", "xla-postorder", "inductor-lpmf", "inductor-bfs", "inductor-dfs", "depth-first",
+    "breadth-first", "alap",
+)  # fmt: skip
+
+
+def of_xla(settings: Settings, subject: Subject, scheduler: Scheduler) -> Figures | None:
+    """Under one of XLA's schedulers: `ops`, `instructions`, `predicted`, `temp`."""
+
+    def measure() -> Figures:
+        sequence = subject.sequence(subject.order(scheduler))
+        figures = _figures(settings, subject, scheduler, sequence)
+        return figures | {"ops": len(subject.hlo.graph.ops), "instructions": len(sequence)}
+
+    return settings.measurements.get(_key(settings, subject, scheduler), measure)
+
+
+def of_heuristics(settings: Settings, subject: Subject) -> Figures | None:
+    """Under the best of `HEURISTICS` by prediction: `found_by`, `predicted`, `temp`, `all` (predictions by method)."""
+
+    def measure() -> Figures:
+        by_method = {}
+        for method in HEURISTICS:
+            _, order = optimize(subject.hlo.graph, method=method).decisions(subject.hlo.graph)
+            sequence = subject.hlo.sequence(order)
+            by_method[method] = (subject.predict(sequence), sequence)
+        best = min(by_method, key=lambda method: by_method[method][0])
+        sequence = by_method[best][1]
+        schedule = places(subject.module("default"), sequence)
+        predictions = {method: predicted for method, (predicted, _) in by_method.items()}
+        return {"found_by": best, "all": predictions, **_figures(settings, subject, schedule, sequence)}
+
+    return settings.measurements.get(_key(settings, subject, "heuristic"), measure)
+
+
+def of_recomputation(settings: Settings, subject: Subject, seconds: float) -> Figures | None:
+    """Under graphrl's plan that may spend `RECOMPUTE` of the run time on values that are computed again: `temp`,
+    `recomputed` (part of the estimated run time), `clones`, `seconds` in all. Only compiled.
+    """
+
+    def measure() -> Figures:
+        plan_settings = PlanSettings(seconds=seconds, cache=False, recompute=RECOMPUTE)
+        decision = decide(subject.lowered, subject.module("default"), plan_settings, None)
+        return {
+            "temp": decision.xla_bytes if decision.order is None else decision.graphrl_bytes,
+            "recomputed": decision.recomputed,
+            "clones": len(decision.clones),
+            "seconds": decision.search_seconds,
+        }
+
+    name = f"{_plan_name(seconds)}-recompute-{RECOMPUTE:g}"
+    return None if settings.cheap else settings.measurements.get(_key(settings, subject, name), measure)
+
+
+def of_plan(settings: Settings, subject: Subject, seconds: float) -> Figures | None:
+    """Under graphrl's plan: `found_by`, `predicted`, `temp`, `seconds` in all; its order is kept
+    (`planned_order`). What a user of `graphrl.compile(seconds=...)` gets, without what earlier plans found.
+    """
+
+    def measure() -> Figures:
+        return (_predicted_plan if settings.cheap else _compiled_plan)(subject, seconds)
+
+    return settings.measurements.get(_key(settings, subject, _plan_name(seconds)), measure)
+
+
+def of_bound(settings: Settings, subject: Subject, seconds: float) -> Figures | None:
+    """What no order needs less than: `bound` (`search.temp_bound`), found with the help of a plan's order."""
+
+    def measure() -> Figures:
+        program = read_hlo(undonated(subject.module("default")), chip=DEFAULT_CHIP)
+        return {"bound": temp_bound(program, subject.sequence(planned_order(subject, seconds)))}
+
+    return settings.measurements.get(_key(settings, subject, "bound"), measure)
+
+
+def planned_order(subject: Subject, seconds: float) -> tuple[int, ...]:
+    """The order of a plan that `of_plan` made."""
+    return subject.kept_order(_plan_name(seconds))
+
+
+def _plan_name(seconds: float) -> str:
+    return f"graphrl-{seconds:g}s"
+
+
+def _key(settings: Settings, subject: Subject, schedule: str) -> dict[str, object]:
+    return {"what": "predicted" if settings.cheap else "temporaries", "program": subject.name, "schedule": schedule}
+
+
+def _figures(
+    settings: Settings, subject: Subject, schedule: Scheduler | Sequence[int], sequence: Sequence[str]
+) -> Figures:
+    temp = None if settings.cheap else memory_of(subject.compiled(schedule, quick=True))[0]
+    return {"predicted": subject.predict(sequence), "temp": temp}
+
+
+def _compiled_plan(subject: Subject, seconds: float) -> Figures:
+    module = subject.module("default")
+    decision = decide(subject.lowered, module, PlanSettings(seconds=seconds, cache=False), None)
+    order = subject.order("default") if decision.order is None else decision.order
+    subject.keep_order(_plan_name(seconds), order)
+    return {
+        "found_by": decision.found_by or "XLA",
+        "predicted": subject.predict(subject.sequence(order)),
+        "temp": decision.xla_bytes if decision.order is None else decision.graphrl_bytes,
+        "seconds": decision.search_seconds,
+    }
+
+
+def _predicted_plan(subject: Subject, seconds: float) -> Figures:
+    """The same without compiling: the best by prediction."""
+    hlo, module = subject.hlo, subject.module("default")
+    starts = [order_of(hlo, subject.sequence(subject.order("memory")))]
+    plan = least_temp(hlo, subject.predict, starts, Budget(None, seconds), 0)
+    sequence = hlo.sequence(plan.decisions(hlo.graph)[1])
+    subject.keep_order(_plan_name(seconds), places(module, sequence))
+    return {
+        "found_by": plan.method,
+        "predicted": subject.predict(sequence),
+        "temp": None,
+        "seconds": plan.seconds,
+    }
+
+
+def bytes_of(figures: Figures | None) -> int | None:
+    """XLA's figure, or the prediction that stands for it."""
+    if figures is None:
+        return None
+    number = figures["predicted"] if figures["temp"] is None else figures["temp"]
+    if not isinstance(number, int):
+        raise GraphrlError(f"temporaries of {number!r} bytes: the file of measurements is broken")
+    return number

@@ -1,0 +1,86 @@
+"""Tables as files of results have them: Markdown under a line with command, seeds, hardware, versions and date."""
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import jax
+
+import graphrl
+from graphrl.bench.machine import cores, device_name
+from graphrl.compare.runs import Row
+
+
+class Origin(NamedTuple):
+    """Where the figures of tables come from."""
+
+    seeds: frozenset[int]
+    hardware: frozenset[str]
+    versions: frozenset[str]
+    dates: frozenset[str]
+
+    def joined(self, other: "Origin") -> "Origin":
+        """That of the tables of both."""
+        return Origin(
+            self.seeds | other.seeds,
+            self.hardware | other.hardware,
+            self.versions | other.versions,
+            self.dates | other.dates,
+        )
+
+
+class Table(NamedTuple):
+    """A part of a section.
+
+    Attributes:
+      title: a line.
+      origin: of its figures.
+      parts: Markdown, with an empty line between two; empty ones are left out.
+    """
+
+    title: str
+    origin: Origin
+    parts: Sequence[str]
+
+    @property
+    def text(self) -> str:
+        """All parts."""
+        return "\n\n".join(part.strip("\n") for part in self.parts if part) + "\n"
+
+
+def of_rows(rows: Iterable[Row]) -> Origin:
+    """The origin of rows of comparisons."""
+    rows = list(rows)
+    return Origin(
+        frozenset(row.seed for row in rows),
+        frozenset(f"{row.machine}, {row.cores} core{'s' * (row.cores > 1)} a run" for row in rows),
+        frozenset(f"graphrl {row.graphrl}" for row in rows),
+        frozenset(row.date[:10] for row in rows),
+    )
+
+
+def here(seed: int = 0) -> Origin:
+    """The origin of what has been measured now, in this process."""
+    versions = f"graphrl {graphrl.__version__}, jax {jax.__version__}"
+    hardware, today = f"{device_name()}, {cores()} cores", time.strftime("%Y-%m-%d")
+    return Origin(frozenset([seed]), frozenset([hardware]), frozenset([versions]), frozenset([today]))
+
+
+def bullets(lines: Iterable[str]) -> str:
+    """A list, each line once."""
+    return "\n".join(f"- {line}" for line in dict.fromkeys(lines))
+
+
+def results_text(title: str, tables: Sequence[Table], command: str) -> str:
+    """The file of a section."""
+    origin = tables[0].origin
+    for table in tables[1:]:
+        origin = origin.joined(table.origin)
+    seeds, dates = ", ".join(map(str, sorted(origin.seeds))), sorted(origin.dates)
+    where = (
+        f"Command: `{command}`. Seed: {seeds}. "
+        f"Hardware: {'; '.join(sorted(origin.hardware))}. Versions: {'; '.join(sorted(origin.versions))}. "
+        f"Date: {' to '.join(dict.fromkeys((dates[0], dates[-1])))}.\n"
+    )
+    texts = [table.text if len(tables) == 1 else f"## {table.title}\n\n{table.text}" for table in tables]
+    return "\n".join([f"# {tables[0].title if len(tables) == 1 else title}\n", where, *texts])

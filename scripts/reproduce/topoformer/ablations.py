@@ -1,0 +1,115 @@
+"""What encoder and decoder are worth (tables 3 and 4): each trained alike, with several seeds, on graphs of two sizes.
+
+Training is on graphs of one size, as `graphrl train` has it by default or --set says; the larger of the sizes that are
+measured then tells how a policy carries over. Settings are the same for all, so that an encoder with fewer heads has
+fewer parameters, as in the paper.
+"""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from graphrl.colours import colour
+from graphrl.compare.report import markdown
+from graphrl.plan.plot import DPI, write_figure
+from graphrl.training.metrics import read_metrics
+from reproduce.contest import Contest, Entrant
+from reproduce.results import Table, bullets, of_rows
+from reproduce.topoformer.figures import Score, scores, seconds_text, spread, verdict
+from reproduce.topoformer.policies import Trained
+from reproduce.topoformer.settings import DECODED, DECODERS, ENCODERS, ENDS, OURS, RANDOM, Settings
+
+# tables 3 and 4: gap of greedy, sample and beam from approximate DP with K = 100,000, percent, on 500 ops
+PAPER: dict[str, tuple[float, float, float]] = {
+    "mlp": (8.31, 4.41, 6.5),
+    "transformer": (8.46, 4.72, 6.52),
+    "gat": (5.94, 4.19, 4.22),
+    "gat-both": (4.84, 3.55, 3.55),
+    "topoformer-dag": (4.82, 3.67, 3.68),
+    OURS: (4.31, 3.35, 3.08),
+    "gat + autoregressive": (6.13, 4.71, 4.87),
+    "topoformer + autoregressive": (4.43, 3.33, 3.14),
+}
+
+
+def encoders(settings: Settings) -> Iterator[Table]:
+    """Table 3 and its training curves."""
+    yield from _ablation(settings, "Encoders", ENCODERS)
+
+
+def decoders(settings: Settings) -> Iterator[Table]:
+    """Table 4 and its training curves."""
+    yield from _ablation(settings, "Decoders", DECODERS)
+
+
+def folder_of(name: str) -> str:
+    """What the runs of a line of the tables are called; both tables share those of the whole Topoformer."""
+    return name.replace(" + ", "-")
+
+
+def curve(trained: Trained) -> tuple[list[int], list[float]]:
+    """Steps of a training, and at each by how many percent greedy orders are below the best of 100 random ones on the
+    held-out graphs.
+    """
+    lines: Sequence[dict[str, Any]] = read_metrics(trained.run)
+    looks = {line["step"]: line["validation"] for line in lines if "validation" in line}
+    return list(looks), [float(values["greedy"]) for values in looks.values()]
+
+
+def _ablation(settings: Settings, title: str, variants: Mapping[str, Sequence[str]]) -> Iterator[Table]:
+    names = [name for name in variants if settings.networks is None or name in settings.networks]
+    trained = {name: settings.policies.trained(folder_of(name), variants[name]) for name in names}
+    write_figure(_figure(trained), settings.out / f"{title.lower()}-training.png")
+    for ops in settings.ablation_sizes:
+        print(f"{title}: layered graphs of {ops:,} ops", file=sys.stderr, flush=True)
+        entrants = [settings.reference(), Entrant(RANDOM, ["random-priorities"], ENDS)]
+        for name, some in trained.items():
+            entrants += settings.decoded([one.file for one in some], f", {name}")
+        contest = settings.on_layered(ops, entrants)
+        yield _table(settings, f"{title}: layered graphs of {ops:,} ops", names, contest, ops)
+
+
+def _table(settings: Settings, title: str, names: Sequence[str], contest: Contest, ops: int) -> Table:
+    by_label = scores(contest)
+    lines = [
+        _cells(name, decode, by_label[f"{decode}, {name}"], contest, PAPER[name][i] if ops == 500 else None)
+        for name in names
+        for i, decode in enumerate(DECODED)
+    ]
+    headings = ("network", "decoding", "gap from approx. DP", "of the seeds", "paper", "against random 100", "seconds")
+    how = (
+        f"{settings.graphs} unseen graphs, seeds from {settings.first}; approximate DP keeps K = {settings.width:,} "
+        f"sets, on the first {settings.few}. Means over graphs and {settings.policies.seeds} seed(s) of training, "
+        "with 95% intervals over graphs; then the least and the largest mean of a seed."
+    )
+    others = (name for name in names if name != OURS)
+    notes = [line for name in others for line in verdict(contest, f"greedy, {name}", f"greedy, {OURS}")]
+    parts = how, markdown(headings, lines), bullets([*notes, *contest.faults()])
+    return Table(title, of_rows(contest.rows), parts)
+
+
+def _cells(name: str, decode: str, one: Score, contest: Contest, paper: float | None) -> list[str]:
+    return [
+        name,
+        decode,
+        one.gap.percent(True),
+        spread(contest, f"{decode}, {name}"),
+        "" if paper is None else f"{paper:.2f}%",
+        one.random.percent(True),
+        seconds_text(one.seconds),
+    ]
+
+
+def _figure(trained: Mapping[str, Sequence[Trained]]) -> Figure:
+    """A line a training, a colour a network."""
+    figure = Figure(figsize=(7.5, 4.2), dpi=DPI, layout="constrained")
+    axes = figure.subplots()
+    for number, (name, some) in enumerate(trained.items()):
+        for i, one in enumerate(some):
+            axes.plot(*curve(one), color=colour(number), linewidth=1.1, label=None if i else name)
+    axes.set_xlabel("step")
+    axes.set_ylabel("greedy below random 100, held-out graphs [%]")
+    axes.legend(frameon=False, fontsize=8)
+    return figure

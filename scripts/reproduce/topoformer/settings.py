@@ -1,0 +1,164 @@
+"""What the sections share: the settings of the command line, graphs, and the methods that take part."""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+
+from graphrl.costs.problem import Problem
+from graphrl.errors import GraphrlError
+from graphrl.graphs.datasets.families import sample
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.solvers.base import Budget
+from reproduce import launcher
+from reproduce.contest import Contest, Entrant
+from reproduce.launcher import check_known, names, numbers, option, whole_number
+from reproduce.topoformer.policies import Policies
+
+PROBLEM = Problem()  # peak memory of one device
+ENDS = Budget(None, 3600.0)  # of methods that come to an end: with a limit in seconds programs are compiled before
+
+DP, RANDOM = "approximate DP", "random 100"
+# label -> method; those of the second group get --slow graphs
+FAST = {
+    RANDOM: "random-priorities",
+    "depth first": "depth-first",
+    "breadth first": "breadth-first",
+    "xla-list": "xla-list",
+    "xla-dfs": "xla-dfs",
+    "xla-postorder": "xla-postorder",
+    "xla": "xla",
+    "inductor-lpmf": "inductor-lpmf",
+    "inductor-bfs": "inductor-bfs",
+    "inductor-dfs": "inductor-dfs",
+    "inductor": "inductor",
+}
+DECODED = {
+    "greedy": "topoformer:decode=greedy",
+    "sample": "topoformer:decode=sample,samples=16",
+    "beam": "topoformer:decode=beam,samples=16",
+}
+TIMED = {"anneal": "anneal", "topoformer+": "topoformer+"}
+METHODS = (DP, "dfs-dp", *FAST, *DECODED, *TIMED)
+TRAINING = 5_000  # seeds of layered graphs from here on are for training
+OURS = "topoformer"
+# line of the table -> settings of training
+ENCODERS: dict[str, tuple[str, ...]] = {
+    name: (f"agent.encoder={name}",) for name in ("mlp", "transformer", "gat", "gat-both", "topoformer-dag", OURS)
+}
+DECODERS: dict[str, tuple[str, ...]] = {
+    "gat + autoregressive": ("agent.encoder=gat", "agent.decoder=autoregressive"),
+    "topoformer + autoregressive": (f"agent.encoder={OURS}", "agent.decoder=autoregressive"),
+    OURS: ENCODERS[OURS],
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings(launcher.Settings):
+    """What the command line says."""
+
+    out: Path = option(Path("out/topoformer-tables"), "folder of measurements, pictures and training")
+    graphs: int = option(300, "unseen ones of each size", quick=2)
+    slow: int | None = option(
+        None, "of these for approximate DP, dfs-dp and what takes over 1 s (default: all)", quick=1, parse=whole_number,
+        metavar="N",
+    )  # fmt: skip
+    first: int = option(0, "seed of the first graph", parse=lambda text: whole_number(text, 0))
+    sizes: tuple[int, ...] = option((100, 500, 1000, 2000), "ops of the layered graphs", quick=(20, 30), parse=numbers)
+    ablation_sizes: tuple[int, ...] = option((100, 500), "ops of those of the ablations", quick=(20,), parse=numbers)
+    width: int = option(10_000, "sets that approximate DP keeps, K", quick=100)
+    dfs_dp: float = option(60.0, "seconds of dfs-dp", quick=0.2)
+    most_ops: int = option(2_000, "of the programs of section real")
+    seeds: int = option(3, "of training")
+    networks: tuple[str, ...] | None = option(None, "of the ablations (default: all)", parse=names, metavar="NAME,...")
+    checkpoint: Path | None = option(None, "a run, a checkpoint or a policy's file", parse=Path, metavar="PATH")
+    run: Path | None = option(None, "of training, for section budget", parse=Path, metavar="PATH")
+    train_real: bool = option(False, "section real also trains on programs")
+    set: Sequence[str] = option(
+        (), "of `graphrl train` where policies are trained", parse=str, action="append", metavar="KEY=VALUE"
+    )
+
+    def check(self) -> None:
+        """
+        Raises:
+          GraphrlError: a value is out of range, an unknown name, or a checkpoint that cannot be read.
+        """
+        if self.first > TRAINING - self.graphs:
+            raise GraphrlError(
+                f"--first {self.first}: with {self.graphs} graphs seeds must stay below {TRAINING}: others train"
+            )
+        check_known("method", self.methods or (), METHODS)
+        check_known("network", self.networks or (), sorted({*ENCODERS, *DECODERS}))
+        _ = self.policies
+
+    @functools.cached_property
+    def policies(self) -> Policies:
+        """Those that are measured."""
+        return Policies(self.out, self.seeds, self.checkpoint, self.set, self.quick)
+
+    @property
+    def few(self) -> int:
+        """Graphs that slow methods get."""
+        return self.graphs if self.slow is None else min(self.slow, self.graphs)
+
+    @property
+    def layered_sizes(self) -> tuple[int, ...]:
+        """Ops of the graphs of `layered`: those of a published graph too."""
+        return self.sizes if self.quick else tuple(sorted({*self.sizes, 250}))
+
+    @property
+    def graph_seeds(self) -> range:
+        """Of the layered graphs of a size."""
+        return range(self.first, self.first + self.graphs)
+
+    def layered(self, ops: int) -> list[ComputationGraph]:
+        """The unseen layered graphs of a size."""
+        return [sample("layered", ops, seed)[0] for seed in self.graph_seeds]
+
+    def on_layered(self, ops: int, entrants: Sequence[Entrant]) -> Contest:
+        """The rows of all entrants on the layered graphs of a size.
+
+        Raises:
+          Interrupted: Ctrl-C; what is done stays in the file.
+        """
+        return self.contest(self.layered(ops), PROBLEM, entrants)
+
+    def reference(self) -> Entrant:
+        """Approximate dynamic programming."""
+        return Entrant(DP, [f"beam:width={self.width}"], ENDS, self.few)
+
+    def classical(self) -> list[Entrant]:
+        """Every method without learning that takes part; always those that gaps are measured from."""
+        entrants = [self.reference(), Entrant("dfs-dp", ["dfs-dp"], Budget(None, self.dfs_dp), self.few)]
+        entrants += [Entrant(label, [method], ENDS) for label, method in FAST.items()]
+        entrants += self._at_times("anneal", "anneal")
+        return [one for one in entrants if one.label in (DP, RANDOM) or self._takes_part(one.label)]
+
+    def learned(self) -> list[Entrant]:
+        """The policy's decodings and its warm start of annealing, as far as they take part."""
+        checkpoint = self.policies.given
+        entrants = [*self.decoded([checkpoint]), *self._at_times("topoformer+", played("topoformer+", checkpoint))]
+        return [one for one in entrants if self._takes_part(one.label)]
+
+    def decoded(self, checkpoints: Sequence[str], mark: str = "") -> list[Entrant]:
+        """The three decodings of policies, one a seed; `mark` is put behind the labels."""
+        return [
+            Entrant(f"{label}{mark}", [played(method, path) for path in checkpoints], ENDS)
+            for label, method in DECODED.items()
+        ]
+
+    def _at_times(self, label: str, method: str) -> list[Entrant]:
+        return [
+            Entrant(f"{label} {seconds:g} s", [method], Budget(None, seconds), self.few if seconds > 1 else None)
+            for seconds in self.times
+        ]
+
+    def _takes_part(self, label: str) -> bool:
+        return self.methods is None or label in self.methods or label.partition(" ")[0] in self.methods
+
+
+def played(method: str, checkpoint: str) -> str:
+    """A learned method with a policy, "" for the shipped one."""
+    if not checkpoint:
+        return method
+    return f"{method}{',' if ':' in method else ':'}checkpoint={checkpoint}"

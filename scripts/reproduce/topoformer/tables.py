@@ -1,0 +1,115 @@
+"""Tables 1 and 2: every method on unseen layered graphs by size, and on real programs by size."""
+
+import sys
+from collections.abc import Iterator
+
+from graphrl.compare.report import markdown
+from graphrl.graphs.datasets import zoo
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.plan.plot import write_figure
+from reproduce.contest import Contest
+from reproduce.results import Table, bullets, of_rows
+from reproduce.topoformer.figures import Score, picture, scores, seconds_text, verdict
+from reproduce.topoformer.settings import DECODED, DP, FAST, PROBLEM, RANDOM, Settings
+
+HEADINGS = ("method", "gap from approx. DP", "paper", "against random 100", "seconds", "graphs", "failed")
+# table 1: gap from approximate DP with K = 100,000, percent, by ops
+PAPER: dict[str, dict[int, float]] = {
+    DP: {500: 0.0, 1000: 0.0, 2000: 0.0},
+    "dfs-dp": {500: 5.76, 1000: 3.84, 2000: 2.40},
+    RANDOM: {500: 6.86, 1000: 2.62, 2000: 0.31},
+    "depth first": {500: 12.9, 1000: 7.1, 2000: 3.57},
+    "breadth first": {500: 20.94, 1000: 11.31, 2000: 6.42},
+    "greedy": {500: 4.32, 1000: 0.48, 2000: -1.47},
+    "sample": {500: 3.49, 1000: 0.03, 2000: -1.68},
+    "beam": {500: 3.21, 1000: 0.08, 2000: -1.66},
+}
+STRATA = ((200, 500), (500, 700), (700, 1000), (1000, 2000), (2000, 4000))  # ops; the paper has the first three
+TRAIN_OPS = 1_000  # most of a program that a policy is trained on
+
+
+def table1(settings: Settings) -> Iterator[Table]:
+    """A table a size, and the picture."""
+    by_title = {}
+    for ops in settings.sizes:
+        title = f"Layered graphs of {ops:,} ops"
+        print(title, file=sys.stderr, flush=True)
+        entrants = [*settings.classical(), *settings.learned()]
+        contest = settings.on_layered(ops, entrants)
+        by_title[f"{ops:,} ops"] = by_label = scores(contest)
+        paper = {label: f"{gaps[ops]:.2f}%" for label, gaps in PAPER.items() if ops in gaps}
+        how = f"{settings.graphs} unseen graphs, seeds from {settings.first}; {_reference(settings)}"
+        yield _table(title, how, contest, by_label, paper)
+    write_figure(picture(by_title), settings.out / "table1.png")
+
+
+def real(settings: Settings) -> Iterator[Table]:
+    """A table for the programs of each stratum of sizes that the test split has, and the picture."""
+    entrants = [*settings.classical(), *settings.learned()]
+    if settings.train_real:
+        trained = settings.policies.trained("real", real_data(settings.quick))
+        entrants += settings.decoded([one.file for one in trained], " (trained on programs)")
+    by_title = {}
+    for (least, most), graphs in programs(settings).items():
+        title = f"Programs of {least:,} to {most:,} ops"
+        print(title, file=sys.stderr, flush=True)
+        contest = settings.contest(graphs, PROBLEM, entrants)
+        by_title[f"{least:,} to {most:,} ops"] = by_label = scores(contest)
+        many = f"{len(graphs)} compiled training program{'s' * (len(graphs) > 1)} (HLO)"
+        how = f"{many} of families that no policy has seen; {_reference(settings)}"
+        yield _table(title, how, contest, by_label, {})
+    write_figure(picture(by_title), settings.out / "real.png")
+
+
+def programs(settings: Settings) -> dict[tuple[int, int], list[ComputationGraph]]:
+    """The programs of the test split by stratum, those that have any."""
+    entries = sorted((entry.ops, entry.name) for entry in zoo.select("hlo/training/test-split"))
+    if settings.quick:
+        entries = entries[:1]
+    by_stratum = {}
+    for least, most in STRATA:
+        names = [name for ops, name in entries if least <= ops < min(most, settings.most_ops + 1)]
+        if names:
+            by_stratum[least, most] = [zoo.load(name).graph for name in names]
+    return by_stratum
+
+
+def real_data(quick: bool) -> list[str]:
+    """Settings of `graphrl train` that name the training programs: other families than those that are tested."""
+    sets = {}
+    for name, words in (("train", "train-split"), ("validation", "valid-split")):
+        entries = sorted((entry.ops, entry.name) for entry in zoo.select(f"hlo/training/{words}"))
+        names = [name for ops, name in entries if ops <= TRAIN_OPS]
+        sets[name] = ",".join(zoo.PREFIX + program for program in names[: 2 if quick else None])
+    few = ("data.graphs=2", "data.buckets=2")  # as many as the programs for validation, of which there are two
+    return [*(f"data.{name}={text}" for name, text in sets.items()), "data.fresh=false", "data.augment=true", *few]
+
+
+def _table(title: str, how: str, contest: Contest, by_label: dict[str, Score], paper: dict[str, str]) -> Table:
+    lines = [_cells(label, one, paper.get(label, "")) for label, one in by_label.items()]
+    notes = bullets([*_verdicts(contest, by_label), *contest.faults()])
+    how = f"{how} Means over graphs with 95% intervals; seconds without compiling."
+    return Table(title, of_rows(contest.rows), (how, markdown(HEADINGS, lines), notes))
+
+
+def _reference(settings: Settings) -> str:
+    return f"approximate DP keeps K = {settings.width:,} sets, and slow methods get at most {settings.few} graphs."
+
+
+def _cells(label: str, one: Score, paper: str) -> list[str]:
+    graphs = f"{one.graphs}" if one.compared == one.graphs else f"{one.graphs} ({one.compared} with DP)"
+    failed = f"{one.failed}" if one.failed else ""
+    return [label, one.gap.percent(True), paper, one.random.percent(True), seconds_text(one.seconds), graphs, failed]
+
+
+def _verdicts(contest: Contest, by_label: dict[str, Score]) -> Iterator[str]:
+    """Graph by graph: greedy against the best fast method, sample and beam against it, topoformer+ against anneal."""
+    fast = [label for label in FAST if label in by_label]
+    if "greedy" in by_label and fast:
+        best = min(fast, key=lambda label: by_label[label].random.mean)
+        yield from verdict(contest, "greedy", best)
+    for label in list(DECODED)[1:]:
+        yield from verdict(contest, label, "greedy")
+    for label in by_label:
+        if label.startswith("topoformer+ "):
+            yield from verdict(contest, label, label.replace("topoformer+", "anneal"))

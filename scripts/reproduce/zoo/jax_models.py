@@ -1,0 +1,108 @@
+"""Models without Keras: an MLP-Mixer in plain JAX, a UNet in Flax."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from reproduce.zoo.architecture import Architecture, Function, image
+from reproduce.zoo.keras_text import SMALL
+
+
+def _dense(size_in: int, size_out: int) -> dict[str, jax.ShapeDtypeStruct]:
+    return {
+        "w": jax.ShapeDtypeStruct((size_in, size_out), "float32"),
+        "b": jax.ShapeDtypeStruct((size_out,), "float32"),
+    }
+
+
+def _apply(dense: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+    return x @ dense["w"] + jnp.broadcast_to(dense["b"], (*x.shape[:-1], dense["b"].size))
+
+
+def _norm(weights: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+    mean, variance = jnp.mean(x, -1, keepdims=True), jnp.var(x, -1, keepdims=True)
+    scale, shift = (jnp.broadcast_to(weights[key], x.shape) for key in ("w", "b"))
+    return (x - mean) * jax.lax.rsqrt(variance + 1e-6) * scale + shift
+
+
+def _mlp(weights: dict[str, Any], x: jax.Array) -> jax.Array:
+    return _apply(weights["out"], jax.nn.gelu(_apply(weights["in"], x)))
+
+
+def _mixer(layers: int, width: int, patch: int) -> Function:
+    """Tolstikhin et al., "MLP-Mixer: an all-MLP architecture for vision", 2021: 224 pixels, 1,000 classes."""
+    cells = (224 // patch) ** 2
+    scale = {key: jax.ShapeDtypeStruct((width,), "float32") for key in ("w", "b")}
+
+    def block() -> dict[str, Any]:
+        tokens = {"in": _dense(cells, width // 2), "out": _dense(width // 2, cells)}
+        channels = {"in": _dense(width, 4 * width), "out": _dense(4 * width, width)}
+        return {"norm1": scale, "tokens": tokens, "norm2": scale, "channels": channels}
+
+    weights = {
+        "stem": _dense(patch * patch * 3, width),
+        "blocks": [block() for _ in range(layers)],
+        "norm": scale,
+        "head": _dense(width, 1000),
+    }
+
+    def fn(weights: dict[str, Any], images: jax.Array) -> jax.Array:
+        side = 224 // patch
+        x = images.reshape(-1, side, patch, side, patch, 3).swapaxes(2, 3).reshape(-1, cells, patch * patch * 3)
+        x = _apply(weights["stem"], x)
+        for block in weights["blocks"]:
+            x = x + _mlp(block["tokens"], _norm(block["norm1"], x).swapaxes(1, 2)).swapaxes(1, 2)
+            x = x + _mlp(block["channels"], _norm(block["norm2"], x))
+        return _apply(weights["head"], jnp.mean(_norm(weights["norm"], x), 1))
+
+    return Function(fn, weights)
+
+
+def _unet(widths: tuple[int, ...]) -> Any:
+    """Ronneberger et al., "U-Net: convolutional networks for biomedical image segmentation", 2015; padded
+    convolutions, batch normalisation.
+    """
+    from flax import linen as nn
+
+    class Block(nn.Module):
+        width: int
+
+        @nn.compact
+        def __call__(self, x: jax.Array, train: bool) -> jax.Array:
+            for _ in range(2):
+                x = nn.Conv(self.width, (3, 3))(x)
+                x = nn.relu(nn.BatchNorm(use_running_average=not train)(x))
+            return x
+
+    class UNet(nn.Module):
+        @nn.compact
+        def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
+            skips = []
+            for width in widths[:-1]:
+                x = Block(width)(x, train)
+                skips.append(x)
+                x = nn.max_pool(x, (2, 2), (2, 2))
+            x = Block(widths[-1])(x, train)
+            for width, skip in zip(widths[-2::-1], skips[::-1], strict=True):
+                x = nn.ConvTranspose(width, (2, 2), (2, 2))(x)
+                x = Block(width)(jnp.concatenate([skip, x], -1), train)
+            return nn.Conv(2, (1, 1))(x)
+
+    return UNet()
+
+
+ARCHITECTURES = [
+    Architecture("mixer_s16", "mixer", functools.partial(_mixer, 8, 512, 16), image(224), **SMALL, keras=False),
+    Architecture("mixer_b16", "mixer", functools.partial(_mixer, 12, 768, 16), image(224), **SMALL, keras=False),
+    Architecture(
+        "unet",
+        "unet",
+        functools.partial(_unet, (64, 128, 256, 512, 1024)),
+        image(256),
+        **SMALL,
+        training_call={"train": True},
+        keras=False,
+    ),
+]

@@ -1,0 +1,78 @@
+"""Digests of the plans of 30 graphs by 9 or 10 methods, at fixed evaluations and seed: has a change changed any plan?
+
+python scripts/same_plans.py --out before.json
+python scripts/same_plans.py --out after.json --against before.json
+"""
+
+import argparse
+import hashlib
+import json
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import graphrl
+from graphrl.commands.cache import keep_compiled
+from graphrl.files import write_atomically
+from graphrl.progress import progress
+
+ORDERS = (
+    "list", "xla", "inductor", "random-priorities", "dfs-dp", "beam:width=64", "min-cut", "anneal", "brkga+", "auto",
+)  # fmt: skip
+PLACEMENTS = ("list", "hlfet", "etf", "metis", "random", "local-search", "anneal-keys", "brkga", "auto")
+SEED, EVALUATIONS = 3, 640
+MEMORY: dict[str, Any] = {"objective": "peak_memory"}
+TIME: dict[str, Any] = {"objective": "makespan"}
+CASES: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
+    *((f"layered:{60 + 20 * (i % 2)}@{i}", MEMORY, ORDERS) for i in range(10)),
+    *(
+        (f"regal-like:@{i}", TIME | {"devices": 2, "bandwidth": 1e9, "latency": 1e-6 * i}, (*PLACEMENTS, "idrs"))
+        for i in range(10)
+    ),
+    *(
+        (f"layered:50@{i}", TIME | {"devices": 3, "transfer": "link", "bandwidth": 5.0}, PLACEMENTS)
+        for i in range(20, 25)
+    ),
+    *((f"layered:40@{i}", MEMORY | {"devices": 2}, PLACEMENTS) for i in range(30, 35)),
+]
+
+
+def main() -> None:
+    """Writes the digests; exit code 1 if some differ."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="to write the digests to")
+    parser.add_argument("--against", type=Path, metavar="FILE", help="of another run, to compare with")
+    parser.add_argument("--graphs", type=int, default=len(CASES), metavar="N", help="the first ones only")
+    args = parser.parse_args()
+    keep_compiled()
+    digests = {}
+    cases = [(name, problem, method) for name, problem, methods in CASES[: args.graphs] for method in methods]
+    with progress(len(cases), every=10) as show:
+        for number, (name, problem, method) in enumerate(cases, start=1):
+            key = f"{name} {sorted(problem.items())} {method}"
+            digests[key] = digest(name, method, problem)
+            show(number, f"{name}, {method}")
+    write_atomically(args.out, lambda file: json.dump(digests, file, indent=0))
+    if args.against is not None:
+        before = json.loads(args.against.read_text())
+        differing = [key for key in digests if key in before and digests[key] != before[key]]
+        shared = len(digests.keys() & before.keys())
+        print(f"{shared - len(differing)} of {shared} plans are the same")
+        for key in differing:
+            print(f"differs: {key}: {before[key]}, now {digests[key]}")
+        sys.exit(bool(differing))
+
+
+def digest(name: str, method: str, problem: dict[str, Any]) -> list[Any]:
+    """Of placement and order, with the value and the evaluations."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        plan = graphrl.optimize(name, method=method, evaluations=EVALUATIONS, seed=SEED, **problem)
+    decisions = plan.to_dict()
+    text = json.dumps([decisions["placement"], decisions["order"]])
+    return [hashlib.sha256(text.encode()).hexdigest()[:16], plan.value, plan.evaluations]
+
+
+if __name__ == "__main__":
+    main()
