@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_graphs import graphs, plans, problems
 
-from graphrl.costs import bounds, exact
-from graphrl.costs.bounds import lower_bound, probing
+from graphrl.costs import exact
+from graphrl.costs.bounds import lower, lower_bound, probing
 from graphrl.costs.problem import Problem
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
@@ -78,7 +78,7 @@ def test_little_work_leaves_the_bound_of_the_cuts(monkeypatch: pytest.MonkeyPatc
     for work in (0, 2_000, 20_000):
         monkeypatch.setattr(probing, "WORK", work)
         found.append(lower_bound(graph, Problem(), order))
-    monkeypatch.setattr(bounds, "probed_bound", lambda graph, cuts, arcs, ops, low, high: low)
+    monkeypatch.setattr(lower, "probed_bound", lambda graph, cuts, arcs, ops, low, high: low)
     assert found[0] == lower_bound(graph, Problem(), order) <= min(found)
     assert max(found) <= full <= exact.evaluate(graph, Problem(), [0] * 60, order).peak_memory[0]
 

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import overload
+from typing import Any
 
 import numpy as np
 
@@ -77,13 +77,7 @@ class Steps(Sequence[Step]):
         pairs = (divmod(node - n, self.devices) if node >= n else (node, -1) for node in self.nodes.tolist())
         return tuple(TransferStep(names[at], to) if to >= 0 else OpStep(self.graph.ops[at].name) for at, to in pairs)
 
-    @overload
-    def __getitem__(self, at: int) -> Step: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> tuple[Step, ...]: ...
-
-    def __getitem__(self, at: int | slice) -> Step | tuple[Step, ...]:
+    def __getitem__(self, at: Any) -> Any:
         return self._steps[at]
 
     def __len__(self) -> int:
@@ -91,9 +85,6 @@ class Steps(Sequence[Step]):
 
     def __eq__(self, other: object) -> bool:
         return self._steps == tuple(other) if isinstance(other, Steps | tuple) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self._steps)
 
     def __repr__(self) -> str:
         return repr(self._steps)
