@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from reproduce.yardsticks.compiled import compile_cpp
 
-from graphrl.bench.compiled import compile_cpp
 from graphrl.compare.report import markdown, percent
 from graphrl.compare.runs import Row
 from graphrl.costs.problem import Problem

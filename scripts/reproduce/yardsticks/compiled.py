@@ -12,6 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
+from graphrl.bench.cases import PARAMETERS
+from graphrl.bench.measure import Unavailable, Work
+from graphrl.bench.timing import Costs, Program, timed
 from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError
 from graphrl.graphs.graph import ComputationGraph
@@ -21,10 +24,6 @@ SOURCE = Path(__file__).with_name("reference.cpp")
 _COMPILERS = ("c++", "g++", "clang++")
 _FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp")
 _TRANSFERS = ("rendezvous", "free", "link")
-
-
-class Unavailable(GraphrlError):
-    """There is no compiled yardstick on this machine; the message says why."""
 
 
 class _GraphArrays(ctypes.Structure):
@@ -117,9 +116,8 @@ class CompiledGraphs:
         self._library = library(problem.devices)
         self._problem = problem
         self._graphs = list(graphs)
-        self._genes = [
-            (problem.devices + 1) * g.arrays.num_ops + problem.devices * g.arrays.num_tensors for g in graphs
-        ]
+        d = problem.devices
+        self._genes = [(d + 1) * g.arrays.num_ops + d * g.arrays.num_tensors for g in graphs]
         self._handles = (ctypes.c_void_p * len(self._graphs))(*(self._new(graph) for graph in graphs))
         weakref.finalize(self, _delete, self._library, list(self._handles))
 
@@ -129,7 +127,7 @@ class CompiledGraphs:
         """Costs chromosomes, `repeats` times over.
 
         Args:
-          genes: `[count, genes]` float32 of each graph (chromosomes.py).
+          genes: `[count, genes]` float32 of each graph (graphrl/bench/graphs.py).
 
         Returns:
           Makespans `[g, count]` float32, seconds, and peaks `[g, count, d]` int64, bytes; 0 if not asked for.
@@ -182,6 +180,33 @@ class CompiledGraphs:
         sizes = a.num_ops, a.num_tensors, len(a.use_op), len(a.control_source)
         arrays = _GraphArrays(*sizes, *(field.ctypes.data for field in fields))
         return self._library.graph_new(ctypes.addressof(arrays))
+
+
+def program(work: Work) -> Program:
+    """The program to be timed on a case.
+
+    Raises:
+      Unavailable: there is no compiled yardstick here.
+    """
+    graphs, case, settings = CompiledGraphs(work.graphs, work.problem), work.case, work.settings
+    generations = PARAMETERS.generations(settings.evaluations)
+
+    def search(runs: int) -> int:
+        for _ in range(runs):
+            graphs.search(PARAMETERS, generations, settings.seed, settings.threads)
+        return runs * len(work.graphs) * generations * PARAMETERS.offspring
+
+    def evaluate(runs: int) -> int:
+        graphs.evaluate(
+            work.chromosomes, timed=case.makespan, memory=case.memory, repeats=runs, threads=settings.threads
+        )
+        return runs * len(work.graphs) * PARAMETERS.population
+
+    sizes = {"graphs": len(work.graphs), "population": PARAMETERS.population}
+    if case.search:
+        return Program(timed(search), on_host=True, **sizes)
+    costs = Costs(*graphs.evaluate(work.chromosomes, timed=case.makespan, memory=case.memory))
+    return Program(timed(evaluate), costs=costs, on_host=True, **sizes)
 
 
 def check_supported(graphs: Sequence[ComputationGraph], problem: Problem) -> None:

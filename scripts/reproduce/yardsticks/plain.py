@@ -2,20 +2,32 @@
 
 One solution at a time under `vmap`: a scan that picks the ready node of the largest key by a masked argmax over all
 nodes and scatters to its padded list of successors; a second scan that runs the order on clocks and counts memory;
-a genetic algorithm on rows of genes. The semantics are exactly graphrl's (`graphrl/costs`, without aliases, reuses
-and resident weights), so the results are equal. It is kept to be measured against; how graphrl does it instead is told
-in `costs/device/decode.py`.
+a genetic algorithm on rows of genes. The semantics are exactly graphrl's (`graphrl.costs`, without aliases, reuses and
+resident weights), so the results are equal. It is kept to be measured against; how graphrl does it instead is told in
+`costs/device/decode.py`.
 """
 
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
-from graphrl.bench.plain_graph import NEVER, PlainGraph
+from graphrl.bench.cases import PARAMETERS
+from graphrl.bench.graphs import padded
+from graphrl.bench.measure import Work
+from graphrl.bench.programs import evaluation_program, spread
+from graphrl.bench.searches import search_program
+from graphrl.bench.timing import Program
 from graphrl.costs.problem import Problem
+from graphrl.graphs.padding import common_sizes
 from graphrl.solvers.chromosomes.brkga import Parameters
+from reproduce.yardsticks.plain_graph import NEVER, PlainGraph, plain_batch
+
+# Time grows with the square of the ops. Above so many ops there is one graph a thread, and above the second figure
+# BRKGA runs get shorter.
+_BATCH_OPS, _SEARCH_OPS = 512, 64
 
 
 class Solution(NamedTuple):
@@ -31,7 +43,7 @@ class Solution(NamedTuple):
 def costs(
     graph: PlainGraph, genes: jax.Array, problem: Problem, *, makespan: bool = True, memory: bool = True
 ) -> tuple[jax.Array, jax.Array]:
-    """Costs of one chromosome `[k]` (in the padded layout of `costs.decisions`) of one graph.
+    """Costs of one chromosome `[k]` (in the padded layout of `costs.device.decisions`) of one graph.
 
     Returns:
       Makespan `[]`, seconds, and peaks `[d]`, bytes; 0 where not asked for.
@@ -216,3 +228,28 @@ def _offspring(population: jax.Array, key: jax.Array, parameters: Parameters) ->
     from_elite = jax.random.bernoulli(coin_key, parameters.elite_bias, (children, k))
     mutants = jax.random.uniform(mutant_key, (parameters.mutants, k))
     return jnp.concatenate([jnp.where(from_elite, elite, other), mutants])
+
+
+def program(work: Work) -> Program:
+    """The program to be timed on a case."""
+    settings, problem, ops = work.settings, work.problem, work.case.num_ops
+    graphs = work.graphs if ops <= _BATCH_OPS else work.graphs[: settings.threads]
+    mesh, batch = work.mesh(len(graphs)), plain_batch(graphs, problem)
+    if work.case.search:
+        shorter = (_SEARCH_OPS / max(_SEARCH_OPS, ops)) ** 2
+        offspring, population = PARAMETERS.offspring, PARAMETERS.population
+        generations = max(2, 1 + (int(settings.evaluations * shorter) - population) // offspring)
+
+        def run(group: PlainGraph, keys: jax.Array, _: jax.Array) -> jax.Array:
+            return jax.vmap(lambda graph, key: search(graph, key, problem, PARAMETERS, generations)[0])(group, keys)
+
+        shared = spread(run, mesh)
+        each = population + (generations - 1) * offspring
+        return search_program(lambda g, keys: shared(g, keys, 0), batch, each, PARAMETERS, mesh, settings.seed)
+
+    def one(graph: PlainGraph, genes: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return costs(graph, genes, problem, makespan=work.case.makespan, memory=work.case.memory)
+
+    sizes = common_sizes(graphs)
+    genes = np.stack([padded(x, g, sizes, problem.devices) for x, g in zip(work.chromosomes, graphs, strict=False)])
+    return evaluation_program(jax.vmap(jax.vmap(one, (None, 0))), batch, genes, genes.shape[1], mesh)

@@ -1,4 +1,4 @@
-"""A compiled reference that the user brings, in the style of the project's prototype brkga_reference.cpp.
+"""A compiled reference that the user brings.
 
 It decodes ops alone: transfers are no nodes and have no keys, so that it does less work than graphrl. It is called as
 
@@ -13,27 +13,35 @@ a binary file: int32 ops and edges, int32 sources, int32 targets, float32 bytes 
 import json
 import os
 import re
+import shutil
 import subprocess
 import tempfile
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from graphrl.bench.compiled import Unavailable, compile_cpp
-from graphrl.bench.programs import Program
-from graphrl.bench.timing import Sample
+from graphrl.bench.cases import PARAMETERS
+from graphrl.bench.measure import Unavailable, Work
+from graphrl.bench.timing import Program, Sample
 from graphrl.errors import GraphrlError
 from graphrl.files import shown
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.solvers.chromosomes.brkga import Parameters
+from reproduce.yardsticks.compiled import compile_cpp
 
 POPULATION = 100  # of its "bench"
 _TUNED = "5"
+_NOTE = "decodes ops only (no transfer nodes, no transfer keys): less work an evaluation"
 
 
 class Reference:
-    """The user's reference, compiled if it is C++ source. A context manager: it keeps files meanwhile.
+    """The user's reference, compiled if it is C++ source.
+
+    Args:
+      path: of the program or its source.
+      threads: that it may use; CPU time counts with one, else wall time.
 
     Raises:
       GraphrlError: there is no such file, or it cannot be compiled.
@@ -43,17 +51,26 @@ class Reference:
         if not os.path.isfile(path):
             raise GraphrlError(f"cannot read {shown(path)}: it is no file")
         self._threads = threads
-        self._folder = tempfile.TemporaryDirectory(prefix="graphrl-bench-")
+        self._folder = Path(tempfile.mkdtemp(prefix="graphrl-bench-"))
+        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._binary = Path(path).resolve()
         if self._binary.suffix in (".cpp", ".cc", ".cxx"):
-            source, self._binary = self._binary, Path(self._folder.name) / "reference"
+            source, self._binary = self._binary, self._folder / "reference"
             compile_cpp(source, self._binary)
 
-    def __enter__(self) -> "Reference":
-        return self
+    def program(self, work: Work) -> Program:
+        """The program to be timed on a case.
 
-    def __exit__(self, *unused: object) -> None:
-        self._folder.cleanup()
+        Raises:
+          Unavailable: it has none.
+        """
+        case = work.case
+        if case.search:
+            generations = PARAMETERS.generations(work.settings.evaluations)
+            return self.search(work.graphs, case.objective, PARAMETERS, generations, work.settings.seed)
+        if case.makespan and case.memory and case.transfer == "free":
+            return self.evaluation(work.graphs)
+        raise Unavailable("costs makespan and memory together only, under free transfers")
 
     def evaluation(self, graphs: Sequence[ComputationGraph]) -> Program:
         """Costs (makespan and memory, free transfers) of random chromosomes of every graph."""
@@ -69,7 +86,7 @@ class Reference:
                 seconds += runs * POPULATION / float(rate[1])
             return self._sample(runs * POPULATION * len(files), seconds)
 
-        return Program("reference", run, len(files), POPULATION)
+        return Program(run, graphs=len(files), population=POPULATION, on_host=True, note=_NOTE)
 
     def search(
         self, graphs: Sequence[ComputationGraph], objective: str, parameters: Parameters, generations: int, seed: int
@@ -78,7 +95,7 @@ class Reference:
         files = self._write(graphs)
         mode, number = ("brkga_mk", 1) if objective == "makespan" else ("brkga", 0)
         settings = _TUNED, number, seed, parameters.population, generations
-        made = parameters.population + (generations - 1) * (parameters.population - parameters.population // 5)
+        each = parameters.population + (generations - 1) * (parameters.population - parameters.population // 5)
 
         def run(runs: int) -> Sample:
             seconds = 0.0
@@ -90,9 +107,9 @@ class Reference:
                     raise GraphrlError(
                         f"{shown(self._binary)} {mode} printed {text[:80]!r}: must be JSON with 's', its seconds"
                     ) from None
-            return self._sample(runs * len(files) * made, seconds)
+            return self._sample(runs * len(files) * each, seconds)
 
-        return Program("reference", run, len(files), parameters.population)
+        return Program(run, graphs=len(files), population=parameters.population, on_host=True, note=_NOTE)
 
     def _sample(self, evaluations: int, seconds: float) -> Sample:
         return Sample(evaluations, seconds, None) if self._threads > 1 else Sample(evaluations, None, seconds)
@@ -114,7 +131,7 @@ class Reference:
     def _write(self, graphs: Sequence[ComputationGraph]) -> list[Path]:
         files = []
         for graph in graphs:
-            files.append(Path(self._folder.name) / f"{graph.name}.bin")
+            files.append(self._folder / f"{graph.name}.bin")
             files[-1].write_bytes(binary_graph(graph))
         return files
 
