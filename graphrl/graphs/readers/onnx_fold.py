@@ -1,51 +1,54 @@
 """Values of the small tensors in an ONNX model that shapes are computed with, known before the model runs.
 
 Exporters write `x.reshape(x.shape[0], -1)` as a chain of Shape, Gather, Div, Concat, ... whose results other shapes
-depend on. ONNX's own data propagation follows some of these ops; `fold` computes the rest and puts the values into the
-model, where inference finds them.
+depend on. ONNX's own data propagation follows some of these ops; `fold` runs the rest by ONNX's reference
+implementation and puts the values into the model, where inference finds them.
 """
 
-import functools
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
-import onnx.helper
 import onnx.numpy_helper
-from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
+from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto
 
 from graphrl.graphs.readers.onnx_values import Scope, scope_of
 
 MAX_ELEMENTS = 1024  # of a value: shapes, axes, and indices into them are smaller
 
-Arrays = list[np.ndarray]
-Attributes = Mapping[str, Any]
+# Ops that are run, by what bounds their results: what their inputs broadcast to, or their inputs taken together.
+_BROADCASTING = """Abs Add And Ceil Div Equal Floor Greater GreaterOrEqual Less LessOrEqual Max Min Mod Mul Neg Not Or
+Sqrt Sub Where"""
+_BOUNDED = """Cast CastLike Concat Identity ReduceMax ReduceMin ReduceProd ReduceSum Reshape Shape Size Slice Squeeze
+Unsqueeze"""
 
 
-def fold(graph: GraphProto) -> bool:
+def fold(graph: GraphProto, opset: int) -> bool:
     """Replaces the nodes of a sorted graph whose results follow from constants and shapes by those results.
 
     Returns whether there were any. Nodes that need large values, or that do what they must not, stay.
+
+    Args:
+      opset: version of the standard operators.
     """
     scope, nodes, values = scope_of(graph), [], _initial(graph)
     folded: dict[str, np.ndarray] = {}
     for node in graph.node:
-        result = _value(node, values, scope)
+        result = _value(node, opset, values, scope)
         if result is None:
             nodes.append(node)
         else:
             values[node.output[0]] = folded[node.output[0]] = result
-    found = 0 < len(nodes) < len(graph.node)
-    if found:
-        graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in folded.items())
-        # What inference noted about them may have open dimensions, and would outweigh the initializers.
-        infos = [info for info in graph.value_info if info.name not in folded]
-        copy = GraphProto(node=nodes, value_info=infos)
-        for field in ("node", "value_info"):
-            graph.ClearField(field)
-            getattr(graph, field).extend(getattr(copy, field))
-    return found
+    if not 0 < len(nodes) < len(graph.node):
+        return False
+    graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in folded.items())
+    # What inference noted about them may have open dimensions, and would outweigh the initializers.
+    infos = [info for info in graph.value_info if info.name not in folded]
+    copy = GraphProto(node=nodes, value_info=infos)
+    for field in ("node", "value_info"):
+        graph.ClearField(field)
+        getattr(graph, field).extend(getattr(copy, field))
+    return True
 
 
 def _initial(graph: GraphProto) -> dict[str, np.ndarray]:
@@ -69,167 +72,57 @@ def _array(tensor: TensorProto) -> np.ndarray | None:
     return array if array.dtype.kind in "biuf" else None
 
 
-def _value(node: NodeProto, values: Mapping[str, np.ndarray], scope: Scope) -> np.ndarray | None:
+def _value(node: NodeProto, opset: int, values: Mapping[str, np.ndarray], scope: Scope) -> np.ndarray | None:
     """The only result of a node if it can be known, else None."""
     if node.domain not in ("", "ai.onnx") or len(node.output) != 1 or not node.output[0]:
         return None
-    if node.op_type in ("Shape", "Size"):
-        source = scope.get(node.input[0]) if node.input else None
+    inputs = {name: values[name] for name in node.input if name in values}
+    if node.op_type in ("Shape", "Size") and node.input:
+        source = scope.get(node.input[0])
         if source is None or source.bytes is None:
             return None
-        inputs = [np.array(source.sizes, np.int64)]
-    elif all(not name or name in values for name in node.input):
-        inputs = [values[name] if name else np.empty(0, np.int64) for name in node.input]
-    else:
+        inputs = {node.input[0]: np.broadcast_to(np.int8(0), source.sizes)}  # takes no memory, however large
+    if any(name and name not in inputs for name in node.input):
         return None
-    rule = _RULES.get(node.op_type)
     try:
-        with np.errstate(all="ignore"):
-            result = None if rule is None else np.asarray(rule(_attributes(node), inputs))
-    except (ArithmeticError, IndexError, KeyError, TypeError, ValueError):
+        if not 0 <= _most_elements(node, [inputs[name] for name in node.input if name]) <= MAX_ELEMENTS:
+            return None
+        result = _run(node, opset, inputs)
+    except Exception:  # the reference implementation raises what it likes: inference says what is wrong
         return None
-    return result if result is not None and result.size <= MAX_ELEMENTS and result.dtype.kind in "biuf" else None
+    return result if result.size <= MAX_ELEMENTS and result.dtype.kind in "biuf" else None
 
 
-def _attributes(node: NodeProto) -> dict[str, Any]:
-    kinds = (AttributeProto.INT, AttributeProto.INTS, AttributeProto.TENSOR)
-    return {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute if a.type in kinds}
+def _most_elements(node: NodeProto, inputs: list[np.ndarray]) -> float:
+    """How many elements a result has at most; infinite if the node is none that is run."""
+    kind = node.op_type
+    if kind in _BROADCASTING.split():
+        return math.prod(np.broadcast_shapes(*(array.shape for array in inputs)))
+    if kind in ("Shape", "Size"):
+        return len(inputs[0].shape)
+    if kind in _BOUNDED.split():
+        return sum(array.size for array in inputs)
+    if kind in ("ConstantOfShape", "Expand"):
+        return math.prod(max(1, size) for size in inputs[-1].tolist()) * (inputs[0].size if kind == "Expand" else 1)
+    if kind == "Gather":
+        return inputs[0].size * inputs[1].size
+    if kind == "Range":
+        start, limit, step = (array.item() for array in inputs)
+        return math.ceil(max(0, (limit - start) / step))
+    if kind == "Constant" and node.attribute[0].name in ("value_int", "value_ints"):  # tensors are values already
+        return len(node.attribute[0].ints)
+    return math.inf
 
 
-def _listed(attributes: Attributes, inputs: Arrays, name: str, index: int) -> list[int] | None:
-    """A list of integers that newer operator sets take as an input, older ones as an attribute; None if left out."""
-    if index < len(inputs) and inputs[index].size:
-        return [int(item) for item in inputs[index].ravel()]
-    return attributes.get(name)
+def _run(node: NodeProto, opset: int, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+    from onnx.reference import ReferenceEvaluator  # slow to import
 
-
-def _bounded(shape: list[int]) -> list[int]:
-    if math.prod(max(1, size) for size in shape) > MAX_ELEMENTS:
-        raise ValueError("too large for a shape")
-    return shape
-
-
-def _shape(attributes: Attributes, inputs: Arrays) -> np.ndarray:
-    return inputs[0][slice(attributes.get("start"), attributes.get("end"))]
-
-
-def _divide(attributes: Attributes, inputs: Arrays) -> np.ndarray:
-    left, right = inputs
-    if left.dtype.kind == "f":
-        return left / right
-    return np.sign(left) * np.sign(right) * (np.abs(left) // np.abs(right))  # integers round towards zero
-
-
-def _slice(attributes: Attributes, inputs: Arrays) -> np.ndarray:
-    starts, ends = (_listed(attributes, inputs, name, i) or [] for i, name in enumerate(("starts", "ends"), 1))
-    axes = _listed(attributes, inputs, "axes", 3) or list(range(len(starts)))
-    steps = _listed(attributes, inputs, "steps", 4) or [1] * len(starts)
-    taken = [slice(None)] * inputs[0].ndim
-    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        # The smallest integer as an end means "past the first element", which Python calls None.
-        taken[axis] = slice(start, None if step < 0 and end < -inputs[0].shape[axis] else end, step)
-    return inputs[0][tuple(taken)]
-
-
-def _squeeze(attributes: Attributes, inputs: Arrays) -> np.ndarray:
-    axes = _listed(attributes, inputs, "axes", 1)
-    return np.squeeze(inputs[0], None if axes is None else tuple(axes))
-
-
-def _unsqueeze(attributes: Attributes, inputs: Arrays) -> np.ndarray:
-    return np.expand_dims(inputs[0], tuple(_listed(attributes, inputs, "axes", 1) or ()))
-
-
-def _reshape(attributes: Attributes, inputs: Arrays) -> np.ndarray:
-    sizes = inputs[1].tolist()
-    if not attributes.get("allowzero"):
-        sizes = [inputs[0].shape[i] if size == 0 else size for i, size in enumerate(sizes)]
-    return inputs[0].reshape(sizes)
-
-
-def _reduce(function: Callable[..., np.ndarray]) -> Callable[[Attributes, Arrays], np.ndarray]:
-    def rule(attributes: Attributes, inputs: Arrays) -> np.ndarray:
-        axes = _listed(attributes, inputs, "axes", 1)
-        if axes is None and attributes.get("noop_with_empty_axes"):
-            return inputs[0]
-        keep = bool(attributes.get("keepdims", 1))
-        return function(inputs[0], axis=None if axes is None else tuple(axes), keepdims=keep).astype(inputs[0].dtype)
-
-    return rule
-
-
-def _constant(attributes: Attributes, inputs: Arrays) -> np.ndarray:
-    if "value_int" in attributes or "value_ints" in attributes:
-        return np.asarray(attributes.get("value_int", attributes.get("value_ints")), np.int64)
-    raise ValueError("its tensor is known already, or is no shape")
-
-
-def _constant_of_shape(attributes: Attributes, inputs: Arrays) -> np.ndarray:
-    fill = onnx.numpy_helper.to_array(attributes["value"]) if "value" in attributes else np.zeros(1, np.float32)
-    return np.full(_bounded(inputs[0].tolist()), fill.item(), fill.dtype)
-
-
-def _expand(attributes: Attributes, inputs: Arrays) -> np.ndarray:
-    return np.broadcast_to(inputs[0], np.broadcast_shapes(inputs[0].shape, _bounded(inputs[1].tolist())))
-
-
-def _range(attributes: Attributes, inputs: Arrays) -> np.ndarray:
-    start, limit, step = (item.item() for item in inputs)
-    _bounded([math.ceil((limit - start) / step)])
-    return np.arange(start, limit, step, dtype=inputs[0].dtype)
-
-
-def _cast(attributes: Attributes, inputs: Arrays) -> np.ndarray:
-    return inputs[0].astype(onnx.helper.tensor_dtype_to_np_dtype(attributes["to"]))
-
-
-def _fold_left(function: Callable[..., np.ndarray]) -> Callable[[Attributes, Arrays], np.ndarray]:
-    return lambda attributes, inputs: functools.reduce(function, inputs)
-
-
-def _call(function: Callable[..., np.ndarray]) -> Callable[[Attributes, Arrays], np.ndarray]:
-    return lambda attributes, inputs: function(*inputs)
-
-
-_RULES: dict[str, Callable[[Attributes, Arrays], np.ndarray]] = {
-    "Abs": _call(np.abs),
-    "Add": _call(np.add),
-    "And": _call(np.logical_and),
-    "Cast": _cast,
-    "CastLike": lambda attributes, inputs: inputs[0].astype(inputs[1].dtype),
-    "Ceil": _call(np.ceil),
-    "Constant": _constant,
-    "Concat": lambda attributes, inputs: np.concatenate(inputs, attributes["axis"]),
-    "ConstantOfShape": _constant_of_shape,
-    "Div": _divide,
-    "Equal": _call(np.equal),
-    "Expand": _expand,
-    "Floor": _call(np.floor),
-    "Gather": lambda attributes, inputs: np.take(inputs[0], inputs[1], attributes.get("axis", 0)),
-    "Greater": _call(np.greater),
-    "GreaterOrEqual": _call(np.greater_equal),
-    "Identity": _call(np.asarray),
-    "Less": _call(np.less),
-    "LessOrEqual": _call(np.less_equal),
-    "Max": _fold_left(np.maximum),
-    "Min": _fold_left(np.minimum),
-    "Mod": lambda attributes, inputs: (np.fmod if attributes.get("fmod") else np.mod)(*inputs),
-    "Mul": _call(np.multiply),
-    "Neg": _call(np.negative),
-    "Not": _call(np.logical_not),
-    "Or": _call(np.logical_or),
-    "Range": _range,
-    "ReduceMax": _reduce(np.max),
-    "ReduceMin": _reduce(np.min),
-    "ReduceProd": _reduce(np.prod),
-    "ReduceSum": _reduce(np.sum),
-    "Reshape": _reshape,
-    "Shape": _shape,
-    "Size": lambda attributes, inputs: np.asarray(np.prod(inputs[0], dtype=np.int64)),
-    "Slice": _slice,
-    "Sqrt": _call(np.sqrt),
-    "Squeeze": _squeeze,
-    "Sub": _call(np.subtract),
-    "Unsqueeze": _unsqueeze,
-    "Where": _call(np.where),
-}
+    graph = GraphProto(
+        name="node",
+        node=[node],
+        input=[ValueInfoProto(name=name) for name in inputs],
+        output=[ValueInfoProto(name=node.output[0])],
+    )
+    with np.errstate(all="ignore"):
+        (result,) = ReferenceEvaluator(graph, opsets={"": opset}).run(None, dict(inputs))
+    return np.asarray(result)

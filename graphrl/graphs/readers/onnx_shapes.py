@@ -9,6 +9,7 @@ from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 
 from graphrl.errors import GraphError
 from graphrl.graphs.readers.onnx_fold import fold
+from graphrl.graphs.readers.onnx_model import opset_of
 from graphrl.graphs.readers.onnx_values import dimension, is_unknown, scope_of, subgraphs
 
 _MAX_ROUNDS = 1000  # of inference: each layer whose shapes are computed from those of the last can need one more
@@ -31,12 +32,12 @@ def inferred(model: ModelProto, dims: Mapping[str, int]) -> ModelProto:
         model = _infer(model)
         filled = _fill(model.graph, dims, used, unknown)
         filled |= _fill_loops(model.graph)
-        if not filled and not (_has_unknown(model.graph) and fold(model.graph)):
+        if not filled and not (_has_unknown(model.graph) and fold(model.graph, opset_of(model, ""))):
             break
     for key in dims:
         if key not in used:
-            known = f"unknown are {_listed(unknown)}" if unknown else "all are known"
-            raise GraphError(f"dims: {key!r} names no unknown dimension of the model: {known}")
+            hint = f"unknown are {_listed(unknown)}" if unknown else "all are known"
+            raise GraphError(f"dims: {key!r} names no unknown dimension of the model: {hint}")
     return model
 
 
@@ -126,13 +127,13 @@ def _set_shape(info: ValueInfoProto, sizes: tuple[int, ...]) -> bool:
 def trip_count(node: NodeProto, graph: GraphProto) -> int | None:
     """How often a Loop runs at most, where that is a constant of `graph`; else None."""
     name = node.input[0] if node.input else ""
-    found = [tensor for tensor in graph.initializer if tensor.name == name]
+    tensors = [tensor for tensor in graph.initializer if tensor.name == name]
     for other in graph.node:
         if other.op_type == "Constant" and name in other.output:
             for attribute in other.attribute:
-                found += [attribute.t] if attribute.name == "value" else []
+                tensors += [attribute.t] if attribute.name == "value" else []
     try:
-        trips = int(onnx.numpy_helper.to_array(found[0]).item()) if found and name else -1
+        trips = int(onnx.numpy_helper.to_array(tensors[0]).item()) if tensors and name else -1
     except (KeyError, TypeError, ValueError):
         return None
     return trips if 0 <= trips < _MAX_TRIPS else None
