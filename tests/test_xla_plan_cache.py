@@ -145,7 +145,7 @@ def test_broken_files_count_as_none(spoil: Any, program: HloModule, plans: Path)
     text = file.read_text()
     assert spoil(text) != text
     file.write_text(spoil(text))
-    assert Decisions(on_disk=True).find(program) is None
+    assert Decisions(on_disk=True).find(program) == (None, False)
 
 
 def test_broken_file_is_rewritten(plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:

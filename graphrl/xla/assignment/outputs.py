@@ -63,13 +63,15 @@ class _Assigner:
         return self.allocations, self.in_heap
 
     def _new(self, buffer: Buffer, reusable: bool) -> None:
-        found = Allocation(buffer.bytes, reusable, buffer.kind == "table" and not buffer.lives_out, list(buffer.values))
-        self.allocations.append(found)
-        self.home.update(dict.fromkeys(buffer.values, found))
+        allocation = Allocation(
+            buffer.bytes, reusable, buffer.kind == "table" and not buffer.lives_out, list(buffer.values)
+        )
+        self.allocations.append(allocation)
+        self.home.update(dict.fromkeys(buffer.values, allocation))
         if reusable:
             single = buffer.kind == "array" and len(buffer.values) == 1  # a result: there to the end
             self.open_until[len(self.open)] = self.start[buffer.values[0]] if single else self.ranges.stop
-            self.open.append(found)
+            self.open.append(allocation)
 
     def _in_operand(self, buffer: Buffer) -> bool:
         flow = self.buffers.flow

@@ -99,7 +99,7 @@ class Routes:
         instruction = self._entry.by_name[reader]
         if instruction.opcode in _FIXED_READERS:
             return None
-        found = []
+        ways = []
         for operand in dict.fromkeys(instruction.operands):
             way: list[str] = []
             name = operand
@@ -114,8 +114,8 @@ class Routes:
                 way.append(name)
                 name = view.operands[0]
             if name == origin:
-                found.append(tuple(reversed(way)))
-        return found or None
+                ways.append(tuple(reversed(way)))
+        return ways or None
 
     def _shows(self, name: str, origin: str) -> bool:
         """Whether a view shows an instruction, among others."""

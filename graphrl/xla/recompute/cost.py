@@ -30,7 +30,7 @@ _PRODUCT_OPCODES = frozenset(("convolution", "custom-call", "dot"))
 _MODEL = Chip("CPU, whole programs", _PRODUCTS, _BYTES, _LAUNCH)
 
 
-class Costs:
+class RunTimes:
     """Seconds that instructions of a module's entry computation take."""
 
     def __init__(self, module: HloModule) -> None:
