@@ -101,6 +101,9 @@ def read_graph(
         if is_mlir(head):
             raise GraphError(f"{source}: {FROM_MLIR}")
         named = os.fspath(path).removesuffix(".gz")
-        for found in (*(f for f in FORMATS if f.recognises(head)), *(f for f in FORMATS if named.endswith(f.suffixes))):
-            return found.parse(data, source, options)
+        for reader in (
+            *(f for f in FORMATS if f.recognises(head)),
+            *(f for f in FORMATS if named.endswith(f.suffixes)),
+        ):
+            return reader.parse(data, source, options)
     raise GraphError(f"{source}: no graph that graphrl can read: {', '.join(f.name for f in FORMATS)}")

@@ -45,7 +45,7 @@ class Flops:
 
     def __init__(self, module: HloModule) -> None:
         self.module = module
-        self._known: dict[str, int] = {}
+        self._flops: dict[str, int] = {}
 
     def of(self, computation: Computation, i: Instruction) -> int:
         """Operations of one instruction of `computation`, with everything that it calls."""
@@ -58,10 +58,10 @@ class Flops:
 
     def of_computation(self, name: str) -> int:
         """Operations of one run of a computation."""
-        if name not in self._known:
+        if name not in self._flops:
             computation = self.module.computations[name]
-            self._known[name] = min(_MAX, sum(self.of(computation, i) for i in computation.instructions))
-        return self._known[name]
+            self._flops[name] = min(_MAX, sum(self.of(computation, i) for i in computation.instructions))
+        return self._flops[name]
 
     def called(self, i: Instruction) -> int:
         """Operations of one run of each computation that an instruction calls."""

@@ -131,7 +131,7 @@ class _Lowering:
 
     def _reused(self, i: Instruction, index: tuple[int, ...], taken: set[str]) -> str | None:
         """The tensor over which XLA may write a leaf: one that nobody else reads if there is one, else the first."""
-        found: str | None = None
+        source: str | None = None
         wanted = i.shape.at(index).bytes
         for k, operand in enumerate(i.operands):
             for at, roots in self.values.leaves[operand].items():
@@ -139,13 +139,13 @@ class _Lowering:
                     continue
                 buffer = self.values.buffer(roots[0])
                 alone = self.readers[buffer] == 1
-                if (found and not alone) or buffer in taken or self._size_of_buffer(buffer) < wanted:
+                if (source and not alone) or buffer in taken or self._size_of_buffer(buffer) < wanted:
                     continue
                 if may_share(self.module, self.computation, i, k, at, index):
                     if alone:
                         return roots[0]
-                    found = roots[0]
-        return found
+                    source = roots[0]
+        return source
 
     def _size_of_buffer(self, buffer: str) -> int:
         """Bytes that can be taken over: none of what is the caller's."""

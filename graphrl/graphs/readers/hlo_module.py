@@ -63,8 +63,8 @@ class Computation:
     @functools.cached_property
     def parameters(self) -> tuple[Instruction, ...]:
         """The parameters by number."""
-        found = [i for i in self.instructions if i.opcode == "parameter"]
-        return tuple(sorted(found, key=lambda i: i.attributes.parameter_number))
+        parameters = [i for i in self.instructions if i.opcode == "parameter"]
+        return tuple(sorted(parameters, key=lambda i: i.attributes.parameter_number))
 
     @functools.cached_property
     def users(self) -> Mapping[str, tuple[Instruction, ...]]:
@@ -73,7 +73,7 @@ class Computation:
         for instruction in self.instructions:
             for operand in instruction.operands:
                 users[operand][instruction.name] = instruction
-        return {name: tuple(found.values()) for name, found in users.items()}
+        return {name: tuple(readers.values()) for name, readers in users.items()}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -195,16 +195,18 @@ def _module(message: Any) -> HloModule:
         for e in message.input_output_alias.entries
     )
     schedule = {names[c.id]: c for c in message.computations}
-    found = {}
+    schedules = {}
     for sequence in message.schedule.sequences:
         if sequence.key not in names:
             raise GraphError(f"broken HLO: a schedule for the computation of id {sequence.key}, which is missing")
         computation = computations[names[sequence.key]]
-        found[computation.name] = _schedule(computation, schedule[computation.name], sequence.value.instruction_ids)
-    return HloModule(message.name, entry, computations, found, aliases, message)
+        schedules[computation.name] = _schedule(computation, schedule[computation.name], sequence.value.instruction_ids)
+    return HloModule(message.name, entry, computations, schedules, aliases, message)
 
 
-def _computation(message: Any, names: Mapping[int, str], known: Mapping[str, Computation], shapes: Shapes) -> Any:
+def _computation(
+    message: Any, names: Mapping[int, str], computations: Mapping[str, Computation], shapes: Shapes
+) -> Any:
     where = f"broken HLO: computation {message.name!r}"
     by_id: dict[int, str] = {}  # of those read so far: operands stand before their users
     instructions: dict[str, Instruction] = {}
@@ -212,7 +214,7 @@ def _computation(message: Any, names: Mapping[int, str], known: Mapping[str, Com
     try:
         for i in message.instructions:
             called = tuple([names[c] for c in i.called_computation_ids])
-            if not known.keys() >= set(called):
+            if not computations.keys() >= set(called):
                 raise GraphError(f"{where}: {i.name!r} calls a computation that does not stand before it")
             instructions[i.name] = Instruction(
                 i.name,

@@ -63,18 +63,18 @@ def _fusion_pairs(module: HloModule, fusion: Instruction) -> Iterator[InPlace]:
     body = module.computations[fusion.called[0]]
     for leaf, _ in fusion.shape.leaves:
         source, index = _source(body, body.root, leaf)
-        found = None
+        origin = None
         for pair in in_place_pairs(module, source):
             if pair.output_index != index:
                 continue
-            found, at = _source(body, body.by_name[source.operands[pair.operand]], pair.operand_index)
-            if found.opcode == "fusion":
-                for inner in in_place_pairs(module, found):
+            origin, at = _source(body, body.by_name[source.operands[pair.operand]], pair.operand_index)
+            if origin.opcode == "fusion":
+                for inner in in_place_pairs(module, origin):
                     if inner.output_index == at:
-                        found, at = _source(body, body.by_name[found.operands[inner.operand]], inner.operand_index)
+                        origin, at = _source(body, body.by_name[origin.operands[inner.operand]], inner.operand_index)
                         break
-        if found is not None and found.opcode == "parameter":
-            yield InPlace(found.attributes.parameter_number, at, leaf)
+        if origin is not None and origin.opcode == "parameter":
+            yield InPlace(origin.attributes.parameter_number, at, leaf)
 
 
 def _source(body: Computation, instruction: Instruction, index: Index) -> tuple[Instruction, Index]:

@@ -69,13 +69,13 @@ class ValueReader:
     def __init__(self, module: HloModule) -> None:
         self.module = module
         self._donated = {(alias.parameter, alias.parameter_index) for alias in module.input_output_aliases}
-        self._known: dict[str, Values] = {}
+        self._values: dict[str, Values] = {}
 
     def of(self, computation: Computation) -> Values:
         """The values of a computation."""
-        if computation.name not in self._known:
-            self._known[computation.name] = self._read(computation)
-        return self._known[computation.name]
+        if computation.name not in self._values:
+            self._values[computation.name] = self._read(computation)
+        return self._values[computation.name]
 
     def _read(self, computation: Computation) -> Values:
         values = Values()
@@ -134,12 +134,12 @@ class ValueReader:
         something was written over it.
         """
         values = self.of(computation)
-        found = {}
+        sources = {}
         for index, roots in values.leaves[computation.root.name].items():
             buffer = values.buffer(roots[0]) if len(roots) == 1 else ""
             if buffer in values.origin:
-                found[index] = (*values.origin[buffer], buffer != roots[0])
-        return found
+                sources[index] = (*values.origin[buffer], buffer != roots[0])
+        return sources
 
 
 def _add_external(i: Instruction, values: Values) -> None:

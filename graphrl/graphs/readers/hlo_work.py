@@ -18,7 +18,7 @@ class Works:
     def __init__(self, module: HloModule, values: ValueReader, chip: Chip) -> None:
         self.module, self.values, self.chip = module, values, chip
         self.flops = Flops(module)
-        self._known: dict[str, Work] = {}
+        self._work: dict[str, Work] = {}
 
     def of(self, computation: Computation, i: Instruction) -> Work:
         """Work of one instruction of `computation`."""
@@ -40,12 +40,12 @@ class Works:
 
     def of_computation(self, name: str) -> Work:
         """Work of one run of a computation, in the order of its schedule: its results lie in the caller's buffers."""
-        if name not in self._known:
+        if name not in self._work:
             computation = self.module.computations[name]
             values = self.values.of(computation)
             ops = lower(self.module, computation, values, self.of).ops
-            self._known[name] = Work(sum(op.flops for op in ops), sum(op.runtime for op in ops), peak(ops, values))
-        return self._known[name]
+            self._work[name] = Work(sum(op.flops for op in ops), sum(op.runtime for op in ops), peak(ops, values))
+        return self._work[name]
 
 
 def bytes_moved(module: HloModule, computation: Computation, i: Instruction) -> int:

@@ -104,14 +104,14 @@ def trace(
 
 def _argnums(option: str, numbers: int | Sequence[int], count: int) -> tuple[int, ...]:
     """Argument numbers as a tuple, each from 0 to `count` - 1 (negative ones count from the end)."""
-    found = []
+    places = []
     for number in (numbers,) if isinstance(numbers, int) else tuple(numbers):
         if isinstance(number, bool) or not isinstance(number, int) or not -count <= number < count:
             raise GraphrlError(
                 f"from_jax: {option} holds {number!r}: the function is given {count} positional arguments"
             )
-        found.append(number % count)
-    return tuple(sorted(set(found)))
+        places.append(number % count)
+    return tuple(sorted(set(places)))
 
 
 def _name(fn: Any) -> str:
@@ -130,13 +130,13 @@ def _externals(
 ) -> list[External]:
     """Name, bytes and kind of every array argument, in the order of the jaxpr's inputs."""
     names = _parameter_names(fn, len(args))
-    found = []
+    arguments = []
     for i, arg in enumerate(args):
         if i not in static:
-            found += [(_path(names[i], path), i in weights) for path, _ in jax.tree_util.tree_leaves_with_path(arg)]
+            arguments += [(_path(names[i], path), i in weights) for path, _ in jax.tree_util.tree_leaves_with_path(arg)]
     for key in sorted(kwargs):
-        found += [(_path(key, path), False) for path, _ in jax.tree_util.tree_leaves_with_path(kwargs[key])]
-    return [External(name, array_bytes(aval), weight) for (name, weight), aval in zip(found, avals, strict=True)]
+        arguments += [(_path(key, path), False) for path, _ in jax.tree_util.tree_leaves_with_path(kwargs[key])]
+    return [External(name, array_bytes(aval), weight) for (name, weight), aval in zip(arguments, avals, strict=True)]
 
 
 def _parameter_names(fn: Callable[..., Any], count: int) -> list[str]:
@@ -194,12 +194,12 @@ def _op_name(scope: str, primitive: str, index: int) -> str:
 
 def _external_tensors(flat: Flat, num_arguments: int, read: set[int], taken: set[str]) -> dict[int, Tensor]:
     """All arguments and the constants that live ops read, under names that nothing else has."""
-    found = {}
+    tensors = {}
     for index, external in enumerate(flat.externals):
         if index < num_arguments or index in read:
             name = external.name
             while name in taken:
                 name += "'"
             taken.add(name)
-            found[index] = Tensor(name, external.bytes)
-    return found
+            tensors[index] = Tensor(name, external.bytes)
+    return tensors

@@ -37,16 +37,16 @@ class Work(NamedTuple):
 
 def inner_jaxprs(params: Mapping[str, Any]) -> dict[str, Any]:
     """All jaxprs among the parameters of an equation, by parameter name, in tuples with their place ("branches.0")."""
-    found = {}
+    inner = {}
     for key, value in params.items():
         if isinstance(value, core.ClosedJaxpr | core.Jaxpr):
-            found[key] = value
+            inner[key] = value
         elif isinstance(value, tuple | list):
             names = getattr(value, "_fields", range(len(value)))
             for name, item in zip(names, value, strict=True):
                 if isinstance(item, core.ClosedJaxpr | core.Jaxpr):
-                    found[f"{key}.{name}"] = item
-    return found
+                    inner[f"{key}.{name}"] = item
+    return inner
 
 
 def inner_work(equation: Any, bodies: Mapping[str, Work], literals: Sequence[Any]) -> Work:
@@ -97,14 +97,14 @@ def trip_count(equation: Any, literals: Sequence[Any]) -> int | None:
     if len(cond.eqns) != 1 or cond.outvars[0] is not cond.eqns[0].outvars[0] or len(cond.eqns[0].invars) != 2:
         return None
     values = [*literals[:cond_consts], *literals[cond_consts + body_consts :]]
-    known = {var: _integer(value) for var, value in zip(cond.invars, values, strict=True)}
+    numbers = {var: _integer(value) for var, value in zip(cond.invars, values, strict=True)}
     steps: dict[Any, int | None] = dict.fromkeys(cond.invars[:cond_consts], 0)
     carried = zip(cond.invars[cond_consts:], body.invars[body_consts:], body.outvars, strict=True)
     steps |= {var: _step(body, before, after) for var, before, after in carried}
     ends = []
     for atom in cond.eqns[0].invars:
         literal = isinstance(atom, core.Literal)
-        ends.append((_integer(atom.val) if literal else known[atom], 0 if literal else steps[atom]))
+        ends.append((_integer(atom.val) if literal else numbers[atom], 0 if literal else steps[atom]))
     (left, left_step), (right, right_step) = ends
     relation = cond.eqns[0].primitive.name
     if left is None or right is None or relation not in MIRRORED:

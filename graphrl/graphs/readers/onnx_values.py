@@ -34,8 +34,8 @@ class Value(NamedTuple):
     @property
     def sizes(self) -> tuple[int, ...]:
         """The shape if all of it is known, else ()."""
-        known = tuple(size for size in self.shape or () if isinstance(size, int))
-        return known if len(known) == len(self.shape or ()) else ()
+        sizes = tuple(size for size in self.shape or () if isinstance(size, int))
+        return sizes if len(sizes) == len(self.shape or ()) else ()
 
     @property
     def bytes(self) -> int | None:
@@ -95,12 +95,12 @@ def dimension(tensor: str, axis: int, name: str) -> str:
 
 def subgraphs(node: NodeProto) -> dict[str, GraphProto]:
     """The bodies of a node, by attribute ("then_branch", "body", "graphs.0")."""
-    found = {}
+    bodies = {}
     for attribute in node.attribute:
         if attribute.type == AttributeProto.GRAPH or attribute.HasField("g"):
-            found[attribute.name] = attribute.g
-        found |= {f"{attribute.name}.{i}": graph for i, graph in enumerate(attribute.graphs)}
-    return found
+            bodies[attribute.name] = attribute.g
+        bodies |= {f"{attribute.name}.{i}": graph for i, graph in enumerate(attribute.graphs)}
+    return bodies
 
 
 def reads_of(node: NodeProto) -> list[str]:

@@ -40,8 +40,8 @@ def node_work(node: NodeProto, graph: GraphProto, scope: Scope, chip: Chip) -> W
         return Work(*(max(figures) for figures in zip(*works, strict=True)))._replace(weight_bytes=weights)
     trips = 1
     if node.op_type == "Loop":
-        known = trip_count(node, graph)
-        trips = 1 if known is None else known
+        count = trip_count(node, graph)
+        trips = 1 if count is None else count
     elif node.op_type == "Scan":
         trips = _scan_length(node, scope)
     return Work(

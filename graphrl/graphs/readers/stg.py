@@ -49,19 +49,19 @@ def parse_stg(data: bytes, source: str) -> ComputationGraph:
             f"{source}, line {number}: says {first[0]} tasks, but {len(tasks)} lines follow: must be "
             f"{first[0] + 2}, a dummy entry and a dummy exit task among them"
         )
-    known: dict[int, int] = {}
+    lines: dict[int, int] = {}
     for number, row in tasks:
         if len(row) < 3 or len(row) != 3 + row[2]:
             raise GraphError(
                 f"{source}, line {number}: {len(row)} numbers: must be a task's id, its time, its number of "
                 "predecessors and as many ids"
             )
-        if row[0] in known:
-            raise GraphError(f"{source}, line {number}: task {row[0]} stands in line {known[row[0]]} already")
-        known[row[0]] = number
+        if row[0] in lines:
+            raise GraphError(f"{source}, line {number}: task {row[0]} stands in line {lines[row[0]]} already")
+        lines[row[0]] = number
     for number, row in tasks:
         for before in row[3:]:
-            if before not in known:
+            if before not in lines:
                 raise GraphError(f"{source}, line {number}: predecessor {before} is no task of the file")
     ops = tuple(
         Op(f"task{row[0]}", runtime=float(row[1]), after=tuple(f"task{before}" for before in row[3:]))
