@@ -12,8 +12,8 @@ from onnx_models import CHIP, LIGHT, array, info, model, node, read, refused, we
 from graphrl.errors import GraphrlError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.readers import read_graph
-from graphrl.graphs.readers.onnx import read_onnx
-from graphrl.graphs.readers.onnx_fold import fold
+from graphrl.graphs.readers.onnx.fold import fold
+from graphrl.graphs.readers.onnx.reader import read_onnx
 from graphrl.graphs.roofline import DEFAULT_CHIP, runtime
 
 

@@ -14,7 +14,7 @@ from xla_programs import plans, temporaries
 
 import graphrl
 from graphrl.errors import ProblemError
-from graphrl.graphs.readers.hlo import HloProgram, read_hlo
+from graphrl.graphs.readers.hlo.reader import HloProgram, read_hlo
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.orders.usage import Usage
 from graphrl.xla import hook

@@ -13,7 +13,7 @@ import pytest
 from xla_programs import branches, plans, temporaries, vector
 
 import graphrl
-from graphrl.graphs.readers.hlo_module import HloModule
+from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.xla import hook
 from graphrl.xla.planning import planner, search
 from graphrl.xla.planning.cache import Decision, Decisions, jaxlib_version, places

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from graphrl.errors import GraphError, ProblemError
-from graphrl.graphs.readers.hlo_module import HloModule
+from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.optimize import DEFAULT_SECONDS
 from graphrl.plan import Plan
 from graphrl.solvers.base import Progress

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphrl.errors import GraphrlError, PlanError
-from graphrl.graphs.readers.jaxpr import Traced
-from graphrl.graphs.readers.jaxpr_flatten import Known, Node, Outside, Result, Value
+from graphrl.graphs.readers.jaxpr.flatten import Known, Node, Outside, Result, Value
+from graphrl.graphs.readers.jaxpr.reader import Traced
 from graphrl.plan import Plan
 
 
@@ -39,7 +39,7 @@ def evaluate(
     """Evaluates a traced function on `args` and `kwargs`, one op at a time.
 
     Args:
-      traced: from `graphs.readers.jaxpr.trace`.
+      traced: from `graphs.readers.jaxpr.reader.trace`.
       *args, **kwargs: of the shapes and types that it was traced with; static ones are not looked at. (A function whose
         keyword is called `plan` or `watch` is traced with that bound.)
       plan: of `traced.graph` on one device; by default the program's own order.

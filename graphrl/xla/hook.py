@@ -15,7 +15,7 @@ from typing import Any, Literal
 import jax
 
 from graphrl.errors import GraphrlError
-from graphrl.graphs.readers.hlo_module import HloModule
+from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.xla import callback
 from graphrl.xla.callback import Rule, Unplanned
 

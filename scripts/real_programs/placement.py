@@ -15,7 +15,7 @@ from graphrl.compare.runs import Row
 from graphrl.compare.table import summarise
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.readers.jaxpr import from_jax
+from graphrl.graphs.readers.jaxpr.reader import from_jax
 from graphrl.solvers import find_solver
 from graphrl.units import format_seconds
 from real_programs.programs import build

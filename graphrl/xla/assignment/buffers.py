@@ -8,8 +8,8 @@ from collections.abc import Container, Iterator
 
 import numpy as np
 
-from graphrl.graphs.readers.hlo_module import HloModule
-from graphrl.graphs.readers.hlo_sharing import in_place_pairs, may_share
+from graphrl.graphs.readers.hlo.module import HloModule
+from graphrl.graphs.readers.hlo.sharing import in_place_pairs, may_share
 from graphrl.xla.assignment.dataflow import Dataflow, Node
 
 _TRANSPARENT = ("get-tuple-element", "copy")  # these read the table of pointers of a tuple only
@@ -33,7 +33,7 @@ class Buffer:
     lives_out: bool
 
 
-class Buffers:
+class ModuleBuffers:
     """The buffers of a module, and everything about them that no schedule changes.
 
     Attributes:

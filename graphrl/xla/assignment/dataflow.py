@@ -12,8 +12,8 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
 
-from graphrl.graphs.readers.hlo_module import Computation, HloModule, Instruction
-from graphrl.graphs.readers.hlo_shape import Index, Shape
+from graphrl.graphs.readers.hlo.module import Computation, HloModule, Instruction
+from graphrl.graphs.readers.hlo.shape import Index, Shape
 
 _SEQUENTIAL = ("call", "while", "conditional")  # they run other computations; the rest work on single elements
 _FORWARDING = ("bitcast", "add-dependency", "domain", "opt-barrier")

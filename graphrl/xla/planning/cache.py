@@ -17,7 +17,7 @@ from typing import Any
 
 from graphrl.errors import GraphrlError, PlanError
 from graphrl.files import cache_folder, content, write_atomically
-from graphrl.graphs.readers.hlo_module import HloModule
+from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.xla.callback import check_sequence, rescheduled
 from graphrl.xla.recompute.clones import Clone, Numbered, named, numbers
 from graphrl.xla.recompute.rewrite import rewritten

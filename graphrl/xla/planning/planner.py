@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import jax
 
-from graphrl.graphs.readers.hlo_module import HloModule
+from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.units import format_bytes
 from graphrl.xla.assignment import TempPredictor
 from graphrl.xla.callback import Unplanned

@@ -10,8 +10,8 @@ import numpy as np
 
 from graphrl.costs.bounds import lower_bound
 from graphrl.graphs.graph import ComputationGraph, Op
-from graphrl.graphs.readers.hlo import HloProgram, read_hlo
-from graphrl.graphs.readers.hlo_module import HloModule
+from graphrl.graphs.readers.hlo.module import HloModule
+from graphrl.graphs.readers.hlo.reader import HloProgram, read_hlo
 from graphrl.graphs.roofline import DEFAULT_CHIP
 from graphrl.plan import Plan
 from graphrl.solvers import find_solver

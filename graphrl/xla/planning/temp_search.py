@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from graphrl.graphs.readers.hlo import HloProgram, read_hlo
+from graphrl.graphs.readers.hlo.reader import HloProgram, read_hlo
 from graphrl.graphs.roofline import DEFAULT_CHIP
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Interrupted, Progress

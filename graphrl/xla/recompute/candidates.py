@@ -1,9 +1,9 @@
 """Which instructions may be computed again, and which may read a clone in place of the original."""
 
-from graphrl.graphs.readers.hlo import HloProgram
-from graphrl.graphs.readers.hlo_module import HloModule, Instruction
-from graphrl.graphs.readers.hlo_sharing import in_place_pairs
-from graphrl.graphs.readers.hlo_values import CONTRACTED, ValueReader
+from graphrl.graphs.readers.hlo.module import HloModule, Instruction
+from graphrl.graphs.readers.hlo.reader import HloProgram
+from graphrl.graphs.readers.hlo.sharing import in_place_pairs
+from graphrl.graphs.readers.hlo.values import CONTRACTED, ValueReader
 
 # Element by element, or moving elements; the same input gives the same bits. What is missing here may be deterministic
 # too, but is slow or rare.

@@ -7,8 +7,8 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 from graphrl.errors import PlanError
-from graphrl.graphs.readers.hlo import HloProgram
-from graphrl.graphs.readers.hlo_module import HloModule
+from graphrl.graphs.readers.hlo.module import HloModule
+from graphrl.graphs.readers.hlo.reader import HloProgram
 from graphrl.xla.recompute.candidates import Routes
 
 Numbered = tuple[tuple[int, tuple[int, ...]], ...]  # (original, users) of each clone

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from graphrl.graphs.readers.hlo import HloProgram, read_hlo
-from graphrl.graphs.readers.hlo_module import HloModule
+from graphrl.graphs.readers.hlo.module import HloModule
+from graphrl.graphs.readers.hlo.reader import HloProgram, read_hlo
 from graphrl.solvers.base import Budget
 from graphrl.solvers.orders.min_cut.solver import solve
 from graphrl.xla.assignment import TempPredictor

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from graphrl.errors import PlanError
-from graphrl.graphs.readers.hlo_module import HloModule, parse_module
+from graphrl.graphs.readers.hlo.module import HloModule, parse_module
 from graphrl.xla.recompute.clones import Clone
 
 _LOCAL_BITS = 32  # an instruction's id is that of its computation, and its own in these bits

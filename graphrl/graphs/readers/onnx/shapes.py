@@ -8,9 +8,9 @@ import onnx.shape_inference
 from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 
 from graphrl.errors import GraphError
-from graphrl.graphs.readers.onnx_fold import fold
-from graphrl.graphs.readers.onnx_model import opset_of
-from graphrl.graphs.readers.onnx_values import dimension, is_unknown, scope_of, subgraphs
+from graphrl.graphs.readers.onnx.fold import fold
+from graphrl.graphs.readers.onnx.model import opset_of
+from graphrl.graphs.readers.onnx.values import dimension, is_unknown, scope_of, subgraphs
 
 _MAX_ROUNDS = 1000  # of inference: each layer whose shapes are computed from those of the last can need one more
 _MAX_TRIPS = 2**31  # exporters write "until the condition fails" as the largest integer

@@ -12,7 +12,7 @@ import numpy as np
 import onnx.numpy_helper
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto
 
-from graphrl.graphs.readers.onnx_values import Scope, scope_of
+from graphrl.graphs.readers.onnx.values import Scope, scope_of
 
 MAX_ELEMENTS = 1024  # of a value: shapes, axes, and indices into them are smaller
 

@@ -1,14 +1,14 @@
 """Computation graphs from compiled XLA modules, and schedules for XLA from orders of such a graph.
 
 An op is an instruction with a buffer or work of its own, in the order of the module's schedule. Parameters, constants,
-tuples, bitcasts and other views (`hlo_values.py`) are not: who reads them reads the tensors that they show, and who
+tuples, bitcasts and other views (`values.py`) are not: who reads them reads the tensors that they show, and who
 waits for them waits for what they wait for. The graph's memory is what XLA calls temporaries:
 
 - Parameters and constants are external inputs.
 - What reaches the program's result lies in buffers that the caller gives. These tensors are the graph's outputs, of 0
   bytes; so are tensors whose buffer they take in place.
 - A loop works in the buffers of what it is given, so its results are aliases; other updates in place
-  (`hlo_sharing.in_place_pairs`) and the ends of asynchronous operations likewise. Until such an end, the operands of
+  (`sharing.in_place_pairs`) and the ends of asynchronous operations likewise. Until such an end, the operands of
   the start are in use.
 - What a loop's body, a branch or a called computation needs beside is the workspace of the instruction: the peak of its
   own schedule.
@@ -28,10 +28,10 @@ from numpy.typing import ArrayLike
 
 from graphrl.errors import GraphError
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.readers.hlo_lower import lower
-from graphrl.graphs.readers.hlo_module import HloModule, parse_module
-from graphrl.graphs.readers.hlo_values import CONTRACTED, ValueReader
-from graphrl.graphs.readers.hlo_work import Works
+from graphrl.graphs.readers.hlo.lower import lower
+from graphrl.graphs.readers.hlo.module import HloModule, parse_module
+from graphrl.graphs.readers.hlo.values import CONTRACTED, ValueReader
+from graphrl.graphs.readers.hlo.work import Works
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip
 from graphrl.graphs.roofline import chip as find_chip
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from graphrl.graphs.readers.hlo_module import Computation, HloModule, Instruction
+from graphrl.graphs.readers.hlo.module import Computation, HloModule, Instruction
 
 _FREE = frozenset(
     str.split(

@@ -1,4 +1,4 @@
-"""XLA modules as plain objects: shapes, instructions, computations, the schedule. What they mean is for `hlo.py`.
+"""XLA modules as plain objects: shapes, instructions, computations, the schedule. What they mean is for `reader.py`.
 
 A module comes as a serialized `HloModuleProto` (or `HloProto`), as HLO text, or live from jax; text goes through
 jaxlib's own parser, so that everything ends as a proto with exact shapes, ids and schedule.
@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from graphrl.errors import GraphError
-from graphrl.graphs.readers.hlo_head import FROM_MLIR, is_mlir, is_text
-from graphrl.graphs.readers.hlo_proto import module_message
-from graphrl.graphs.readers.hlo_shape import Shape, Shapes
+from graphrl.graphs.readers.hlo.head import FROM_MLIR, is_mlir, is_text
+from graphrl.graphs.readers.hlo.proto import module_message
+from graphrl.graphs.readers.hlo.shape import Shape, Shapes
 
 _LOCAL = 0xFFFFFFFF  # an instruction's id inside its computation; XLA writes that of the computation above it
 _HEAD = 4096  # characters that tell what a text is
@@ -32,7 +32,7 @@ class Instruction:
         while (in this order); the branches of a conditional.
       is_root: whether its result is the computation's.
       attributes: the `HloInstructionProto` itself, for everything that only some opcodes have: the fields of
-        "Instruction" in `hlo_proto.py`, e.g. `attributes.dimensions`, `attributes.fusion_kind` ("kLoop", ...),
+        "Instruction" in `proto.py`, e.g. `attributes.dimensions`, `attributes.fusion_kind` ("kLoop", ...),
         `attributes.dot_dimension_numbers.lhs_contracting_dimensions`, `attributes.backend_config` (bytes).
     """
 
@@ -112,7 +112,7 @@ class HloModule:
         """SHA-256 (64 hexadecimal digits) of the program: the same for every schedule, name, source line, literal
         and process. Instructions correspond by their places in `Computation.instructions`, not by their names.
         """
-        from graphrl.graphs.readers.hlo_fingerprint import fingerprint
+        from graphrl.graphs.readers.hlo.fingerprint import fingerprint
 
         return fingerprint(self.message)
 

@@ -1,9 +1,9 @@
 """Run time, memory traffic and workspace of XLA instructions, those of loops and calls from what they call."""
 
-from graphrl.graphs.readers.hlo_flops import Flops, trip_count
-from graphrl.graphs.readers.hlo_lower import Work, lower, peak
-from graphrl.graphs.readers.hlo_module import Computation, HloModule, Instruction
-from graphrl.graphs.readers.hlo_values import ValueReader
+from graphrl.graphs.readers.hlo.flops import Flops, trip_count
+from graphrl.graphs.readers.hlo.lower import Work, lower, peak
+from graphrl.graphs.readers.hlo.module import Computation, HloModule, Instruction
+from graphrl.graphs.readers.hlo.values import ValueReader
 from graphrl.graphs.roofline import Chip, runtime
 
 # Those whose called computations are programs with buffers of their own; a fusion's or a reduction's stay in registers.

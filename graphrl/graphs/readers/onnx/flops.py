@@ -1,6 +1,6 @@
 """FLOPs and memory traffic of single ONNX ops, by op type.
 
-Conventions, as in `jaxpr_flops.py`: a multiply-add is two operations; everything element-wise is one per output
+Conventions, as in `jaxpr/flops.py`: a multiply-add is two operations; everything element-wise is one per output
 element; moving data is none; padding is counted (as kernels compute it). Ops that ONNX defines by a formula count the
 formula's element-wise steps and reductions. Types that nobody knows count one per output element.
 """

@@ -11,8 +11,8 @@ from onnx import GraphProto, ModelProto, NodeProto
 from graphrl.errors import GraphError
 from graphrl.files import Content
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
-from graphrl.graphs.readers.onnx_values import reads_of, subgraphs, weight_names
-from graphrl.graphs.readers.onnx_wire import without_weights
+from graphrl.graphs.readers.onnx.values import reads_of, subgraphs, weight_names
+from graphrl.graphs.readers.onnx.wire import without_weights
 
 _EQUATION = re.compile(rb"[A-Za-z., ]*(->[A-Za-z. ]*)?")
 

@@ -10,9 +10,9 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 
 from graphrl.graphs.graph import Tensor
-from graphrl.graphs.readers.hlo_module import Computation, HloModule, Instruction
-from graphrl.graphs.readers.hlo_shape import Index
-from graphrl.graphs.readers.hlo_sharing import in_place_pairs
+from graphrl.graphs.readers.hlo.module import Computation, HloModule, Instruction
+from graphrl.graphs.readers.hlo.shape import Index
+from graphrl.graphs.readers.hlo.sharing import in_place_pairs
 
 Leaves = Mapping[Index, tuple[str, ...]]  # roots of each leaf of a value
 

@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 import onnx.helper
 from onnx import AttributeProto, GraphProto, NodeProto
 
-from graphrl.graphs.readers.onnx_flops import ATTRIBUTES, Call, bytes_moved, flops
-from graphrl.graphs.readers.onnx_shapes import trip_count
-from graphrl.graphs.readers.onnx_values import Scope, reads_of, scope_of, subgraphs
+from graphrl.graphs.readers.onnx.flops import ATTRIBUTES, Call, bytes_moved, flops
+from graphrl.graphs.readers.onnx.shapes import trip_count
+from graphrl.graphs.readers.onnx.values import Scope, reads_of, scope_of, subgraphs
 from graphrl.graphs.roofline import Chip, runtime
 
 _MAX_WORK = 10**30  # no sum of these overflows; the graph's checks refuse what needs as much

@@ -22,10 +22,10 @@ from onnx import GraphProto, ModelProto, NodeProto
 from graphrl import files
 from graphrl.errors import GraphError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
-from graphrl.graphs.readers.onnx_model import check_and_sort, load, opset_of
-from graphrl.graphs.readers.onnx_shapes import inferred
-from graphrl.graphs.readers.onnx_values import Scope, Value, dimension, reads_of, scope_of, subgraphs, weight_names
-from graphrl.graphs.readers.onnx_work import node_work
+from graphrl.graphs.readers.onnx.model import check_and_sort, load, opset_of
+from graphrl.graphs.readers.onnx.shapes import inferred
+from graphrl.graphs.readers.onnx.values import Scope, Value, dimension, reads_of, scope_of, subgraphs, weight_names
+from graphrl.graphs.readers.onnx.work import node_work
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip
 from graphrl.graphs.roofline import chip as find_chip
 

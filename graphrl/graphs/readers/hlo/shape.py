@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from graphrl.errors import GraphError
-from graphrl.graphs.readers.hlo_proto import shape_message
+from graphrl.graphs.readers.hlo.proto import shape_message
 
 Index = tuple[int, ...]  # of a leaf in a tuple shape: () for what is no tuple, (1, 0) for the first of the second
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from graphrl.graphs.graph import Op, Tensor
-from graphrl.graphs.readers.hlo_module import Computation, HloModule, Instruction
-from graphrl.graphs.readers.hlo_sharing import may_share
-from graphrl.graphs.readers.hlo_values import CONTRACTED, Values, tensor_name
+from graphrl.graphs.readers.hlo.module import Computation, HloModule, Instruction
+from graphrl.graphs.readers.hlo.sharing import may_share
+from graphrl.graphs.readers.hlo.values import CONTRACTED, Values, tensor_name
 
 
 class Work(NamedTuple):

@@ -3,9 +3,9 @@
 `trace` keeps what evaluating the function op by op needs beside its graph (`xla/eager.py`).
 
 One op per equation of the jaxpr, calls (jit, custom derivatives, remat, ...) inlined, loops and branches single ops
-(`jaxpr_flatten.py`), dead code dropped. Tensors are what evaluating the jaxpr op by op allocates: views such as
+(`flatten.py`), dead code dropped. Tensors are what evaluating the jaxpr op by op allocates: views such as
 `reshape` are ops with outputs of real bytes, and nothing is fused. Run times are the roofline's of each op's FLOPs
-(`jaxpr_flops.py`) and traffic; those of loops are sums over their bodies'.
+(`flops.py`) and traffic; those of loops are sums over their bodies'.
 """
 
 import inspect
@@ -16,8 +16,8 @@ import jax
 
 from graphrl.errors import GraphrlError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
-from graphrl.graphs.readers.jaxpr_flatten import External, Flat, Outside, Result, flatten
-from graphrl.graphs.readers.jaxpr_flops import array_bytes
+from graphrl.graphs.readers.jaxpr.flatten import External, Flat, Outside, Result, flatten
+from graphrl.graphs.readers.jaxpr.flops import array_bytes
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip
 from graphrl.graphs.roofline import chip as find_chip
 

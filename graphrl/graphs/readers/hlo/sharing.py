@@ -9,8 +9,8 @@ collective permutes, ragged all-to-all).
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from graphrl.graphs.readers.hlo_module import Computation, HloModule, Instruction
-from graphrl.graphs.readers.hlo_shape import Index
+from graphrl.graphs.readers.hlo.module import Computation, HloModule, Instruction
+from graphrl.graphs.readers.hlo.shape import Index
 
 # HloInstruction::IsOpElementwise, and the opcodes whose classes say so themselves
 _ELEMENTWISE = frozenset(
