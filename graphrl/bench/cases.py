@@ -86,9 +86,9 @@ class Settings:
         for name, values in (("sizes", self.sizes), ("transfers", self.transfers)):
             if not values or len(set(values)) < len(values):
                 raise ProblemError(f"{name} is {', '.join(map(str, values)) or 'empty'}: must name each once")
-        for value in self.transfers:
-            if value not in TRANSFERS:
-                raise ProblemError(f"transfers has {value!r}: known are {', '.join(TRANSFERS)}")
+        for transfer in self.transfers:
+            if transfer not in TRANSFERS:
+                raise ProblemError(f"transfers has {transfer!r}: known are {', '.join(TRANSFERS)}")
         for name, value in (("threads", self.threads), ("repeats", self.repeats)):
             if not 1 <= value <= 1000:
                 raise ProblemError(f"{name} is {value}: must be from 1 to 1,000")

@@ -202,11 +202,11 @@ def program(work: Work) -> Program:
         )
         return runs * len(work.graphs) * PARAMETERS.population
 
-    sizes = {"graphs": len(work.graphs), "population": PARAMETERS.population}
-    if case.search:
-        return Program(timed(search), on_host=True, **sizes)
-    costs = Costs(*graphs.evaluate(work.chromosomes, timed=case.makespan, memory=case.memory))
-    return Program(timed(evaluate), costs=costs, on_host=True, **sizes)
+    costs = None
+    if not case.search:
+        costs = Costs(*graphs.evaluate(work.chromosomes, timed=case.makespan, memory=case.memory))
+    run = timed(search if case.search else evaluate)
+    return Program(run, graphs=len(work.graphs), population=PARAMETERS.population, costs=costs, on_host=True)
 
 
 def check_supported(graphs: Sequence[ComputationGraph], problem: Problem) -> None:
