@@ -158,7 +158,8 @@ def _platform(jit_kwargs: dict[str, Any], arguments: Any) -> str:
     leaves = jax.tree.leaves((jit_kwargs.get("in_shardings"), arguments))
     shardings = [getattr(leaf, "sharding", leaf) for leaf in leaves if getattr(leaf, "committed", True)]
     placed = (min(each.device_set, key=str) for each in shardings if isinstance(each, jax.sharding.Sharding))
-    device = jit_kwargs.get("device") or next(placed, None) or jax.config.jax_default_device
+    default = jax.config.jax_default_device  # type: ignore[attr-defined]
+    device = jit_kwargs.get("device") or next(placed, None) or default
     return device if isinstance(device, str) else device.platform if device else jax.default_backend()
 
 
