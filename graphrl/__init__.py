@@ -23,7 +23,7 @@ from graphrl.solvers.base import Budget, Interrupted, Progress
 
 if TYPE_CHECKING:
     from graphrl.envs.registry import make
-    from graphrl.graphs.readers.jaxpr import from_jax
+    from graphrl.graphs.readers.jaxpr.reader import from_jax
     from graphrl.xla.compile import Executable, compile
     from graphrl.xla.jit import PlannedFunction, jit
     from graphrl.xla.report import Report
@@ -62,7 +62,7 @@ _LAZY = {  # these import jax, which takes a second
     "PlannedFunction": "graphrl.xla.jit",
     "Report": "graphrl.xla.report",
     "compile": "graphrl.xla.compile",
-    "from_jax": "graphrl.graphs.readers.jaxpr",
+    "from_jax": "graphrl.graphs.readers.jaxpr.reader",
     "jit": "graphrl.xla.jit",
     "make": "graphrl.envs.registry",
 }

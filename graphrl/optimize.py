@@ -102,7 +102,7 @@ def model_graph(
         return load_graph(model, chip=chip, dims=dims)
     if not is_function:
         raise ProblemError(f"model is of type {type(model).__name__}: must be a graph, a path or a JAX function")
-    from graphrl.graphs.readers.jaxpr import from_jax
+    from graphrl.graphs.readers.jaxpr.reader import from_jax
 
     return from_jax(model, *args, chip=chip)
 

@@ -7,7 +7,7 @@ import numpy as np
 from graphrl.costs.exact import evaluate
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import Op
-from graphrl.graphs.readers.hlo import HloProgram
+from graphrl.graphs.readers.hlo.reader import HloProgram
 from graphrl.graphs.roofline import Chip
 
 KIB = 1024

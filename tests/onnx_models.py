@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from graphrl.errors import GraphError
 from graphrl.files import Content
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.readers.onnx import parse_onnx
+from graphrl.graphs.readers.onnx.reader import parse_onnx
 from graphrl.graphs.roofline import Chip
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"

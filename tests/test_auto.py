@@ -1,6 +1,6 @@
 """The default method: never worse than its parts, within its budget, and stopped without losing what it has."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from graphrl.graphs.datasets.families import sample
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.plan import Plan
-from graphrl.solvers import SOLVERS, auto
+from graphrl.solvers import SOLVERS
 from graphrl.solvers.base import Budget, Interrupted
 from graphrl.solvers.exact import brute_force
 from graphrl.solvers.portfolio import Portfolio, Stage
@@ -166,20 +166,3 @@ def test_a_proof_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
     plan = staged(monkeypatch, prove, never).run([Stage("stage0"), Stage("stage1")])
     assert plan.value == plan.bound == 12
-
-
-def test_the_rule() -> None:
-    def methods(graph: ComputationGraph, problem: Problem, budget: Budget) -> list[str]:
-        found: Iterator[Stage] = auto.stages(graph, problem, budget)
-        return [stage.method for stage in found]
-
-    long = Budget(seconds=10)
-    assert methods(TINY, Problem(), long) == ["series-parallel", "dfs-dp", "min-cut", "anneal", "min-cut"]
-    assert methods(TINY, Problem("makespan", 2), long) == ["anneal-keys", "cp-sat", "anneal-keys"]
-    for transfer in ("free", "link"):
-        problem = Problem("makespan", 2, transfer)
-        assert methods(TINY, problem, long) == ["brkga+", "anneal-keys", "cp-sat"]
-        assert methods(TINY, problem, Budget(500)) == ["brkga+", "anneal-keys"]
-    assert methods(TINY, Problem(devices=2), long) == ["cp-sat", "anneal-keys"]
-    assert methods(layered(130, 0), Problem("makespan", 2), long) == ["anneal-keys"]
-    assert methods(TINY, Problem("makespan", 2), Budget(500)) == ["anneal-keys"]

@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from graphrl.bench.learning import CONFIG
-from graphrl.bench.orders import DECODERS, LEARNING, SAMPLES, OrderRow
-from graphrl.bench.orders_report import print_orders
+from graphrl.bench.orders import CONFIG, DECODERS, LEARNING, SAMPLES, OrderRow, print_orders
 from graphrl.cli import main
 
 

@@ -1,5 +1,9 @@
-"""The yardsticks that `graphrl bench` measures against: exact, searches, and told where there is none."""
+"""The yardsticks of `scripts/bench.py`: exact, searches, measured beside graphrl, and named where there is none."""
 
+import json
+import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -7,21 +11,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compilers import HAS_COMPILER
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from random_graphs import graphs as any_graphs
+from reproduce.yardsticks import plain
+from reproduce.yardsticks.compiled import CompiledGraphs, find_compiler, library
+from reproduce.yardsticks.external import Reference, binary_graph
+from reproduce.yardsticks.plain_graph import plain_batch
 
-from graphrl.bench import plain
 from graphrl.bench.cases import PARAMETERS, TRANSFERS, problem
-from graphrl.bench.chromosomes import padded, random_chromosomes, split
-from graphrl.bench.compiled import CompiledGraphs, Unavailable, find_compiler, library
-from graphrl.bench.external import Reference, binary_graph
-from graphrl.bench.graphs import random_graph, random_graphs
-from graphrl.bench.measure import check_agreement
-from graphrl.bench.plain_graph import plain_batch
-from graphrl.bench.programs import Costs, Program
-from graphrl.bench.timing import Sample
+from graphrl.bench.graphs import padded, random_chromosomes, random_graph, random_graphs
+from graphrl.bench.measure import Unavailable, check_agreement
+from graphrl.bench.timing import Costs, Program, Sample
 from graphrl.costs import exact
 from graphrl.costs.problem import Problem, Transfer
 from graphrl.errors import GraphrlError
@@ -29,11 +30,20 @@ from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.padding import common_sizes
 from graphrl.solvers.chromosomes.brkga import Parameters
 
+ROOT = Path(__file__).resolve().parents[1]
+HAS_COMPILER = any(map(shutil.which, ("c++", "g++", "clang++")))
 compiled_only = pytest.mark.skipif(not HAS_COMPILER, reason="no C++ compiler")
 
 # Few examples of many graphs each: every example compiles a program of its own shape.
 batches = st.lists(any_graphs(sharing=False), min_size=12, max_size=12)
 few = settings(max_examples=2, suppress_health_check=list(HealthCheck))
+
+
+def split(genes: np.ndarray, graph: ComputationGraph, devices: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """One chromosome as placement `[n]`, op keys `[n]` and transfer keys `[t, d]`: what `costs.exact` takes."""
+    n, t = graph.arrays.num_ops, graph.arrays.num_tensors
+    affinities, op_keys, transfer_keys = np.split(genes, [devices * n, (devices + 1) * n])
+    return affinities.reshape(devices, n).argmax(0), op_keys, transfer_keys.reshape(devices, t).T
 
 
 def exact_costs(graph: ComputationGraph, task: Problem, genes: np.ndarray) -> tuple[float, tuple[int, ...]]:
@@ -126,10 +136,10 @@ def test_yardsticks_refuse_what_they_leave_out() -> None:
 def test_disagreement_is_told() -> None:
     costs = Costs(np.ones((2, 3)), np.ones((2, 3, 2)))
     wrong = Costs(np.ones((1, 3)), np.array([[[1, 1], [1, 2], [1, 1]]]))
-    ours, theirs = (Program(name, lambda runs: Sample(1, 0.1, 0.1), 2, 3, costs=costs) for name in ("graphrl", "plain"))
-    check_agreement([ours, theirs])
+    ours = Program(lambda runs: Sample(1, 0.1, 0.1), costs=costs)
+    check_agreement({"graphrl": ours, "plain": ours})
     with pytest.raises(GraphrlError, match="peak memory of graph 0, chromosome 1"):
-        check_agreement([ours, theirs._replace(graphs=1, costs=wrong)])
+        check_agreement({"graphrl": ours, "none": ours._replace(costs=None), "plain": ours._replace(costs=wrong)})
 
 
 # The user's reference
@@ -149,17 +159,16 @@ def test_reference_is_read(tmp_path: Path) -> None:
     path.write_text(FAKE.format(python=sys.executable))
     path.chmod(0o755)
     graphs = random_graphs(16, 2, 0)
-    with Reference(str(path), 1) as reference:
-        assert reference.evaluation(graphs).run(3) == Sample(600, None, 0.3)
-        assert reference.search(graphs, "makespan", PARAMETERS, 62, 0).run(1) == Sample(2 * 4980, None, 0.5)
-    with Reference(str(path), 2) as reference:
-        assert reference.evaluation(graphs).run(1) == Sample(200, 0.1, None)
+    reference = Reference(str(path), 1)
+    assert reference.evaluation(graphs).run(3) == Sample(600, None, 0.3)
+    assert reference.search(graphs, "makespan", PARAMETERS, 62, 0).run(1) == Sample(2 * 4980, None, 0.5)
+    assert Reference(str(path), 2).evaluation(graphs).run(1) == Sample(200, 0.1, None)
     path.write_text("#!/bin/sh\nexit 3\n")
-    with Reference(str(path), 1) as reference, pytest.raises(GraphrlError, match="bench failed with exit code 3"):
-        reference.evaluation(graphs).run(1)
+    with pytest.raises(GraphrlError, match="bench failed with exit code 3"):
+        Reference(str(path), 1).evaluation(graphs).run(1)
     path.write_text("#!/bin/sh\necho hello\n")
-    with Reference(str(path), 1) as reference, pytest.raises(GraphrlError, match="must say"):
-        reference.evaluation(graphs).run(1)
+    with pytest.raises(GraphrlError, match="must say"):
+        Reference(str(path), 1).evaluation(graphs).run(1)
     with pytest.raises(GraphrlError, match="it is no file"):
         Reference(str(tmp_path), 1)
 
@@ -181,3 +190,53 @@ def test_missing_compiler_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     library.cache_clear()
     with pytest.raises(Unavailable):
         CompiledGraphs(random_graphs(16, 1, 0), problem("makespan", "link"))
+
+
+# The script
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """scripts/bench.py in a process of its own."""
+    environment = os.environ | {"PYTHONPATH": str(Path(sys.modules["graphrl"].__file__ or "").parents[1])}
+    command = [sys.executable, str(ROOT / "scripts" / "bench.py"), "--threads", "1", *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_the_script_measures_graphrl_beside_the_yardsticks(tmp_path: Path) -> None:
+    reference = tmp_path / "reference"
+    reference.write_text(FAKE.format(python=sys.executable))
+    reference.chmod(0o755)
+    options = "--quick", "--sizes", "16", "--output", "out", "--reference", "reference"
+    done = run(tmp_path, *options)
+    assert done.returncode == 0, done.stderr
+    assert "/ plain" in done.stdout
+    assert "reference: decodes ops only" in done.stdout
+    assert (tmp_path / "out" / "bench.png").read_bytes().startswith(b"\x89PNG")
+    rows = [json.loads(line) for line in (tmp_path / "out" / "bench.jsonl").read_text().splitlines()]
+    assert [(row["what"], row["method"]) for row in rows] == [
+        (what, method)
+        for what in ("decode + makespan + memory", "brkga")
+        for method in ("graphrl", "plain", "compiled", "reference")
+    ]
+    for row in rows:
+        if row["method"] != "compiled" or HAS_COMPILER:
+            assert row["note"] is None or row["method"] == "reference"
+            assert row["evaluations_per_s"] == pytest.approx(row["evaluations"] / row["median_s"])
+        assert (row["compile_s"] is not None) == (row["method"] in ("graphrl", "plain"))
+    ours, plain_row = rows[4:6]
+    rate = ours["evaluations_per_s"] / plain_row["evaluations_per_s"]
+    assert ours["ratios"]["plain"] == pytest.approx(rate)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "fault"),
+    [
+        (("--yardsticks", "guess"), 2, "yardsticks has 'guess': known are plain, compiled"),
+        (("--reference", "missing"), 1, "bench: cannot read missing: it is no file"),
+    ],
+)
+def test_faults_of_the_script_are_one_line(tmp_path: Path, arguments: tuple[str, ...], code: int, fault: str) -> None:
+    done = run(tmp_path, *arguments)
+    assert done.returncode == code
+    assert fault in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr

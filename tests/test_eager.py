@@ -10,7 +10,7 @@ from jax import lax
 
 from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError, PlanError
-from graphrl.graphs.readers.jaxpr import Traced, trace
+from graphrl.graphs.readers.jaxpr.reader import Traced, trace
 from graphrl.optimize import optimize
 from graphrl.plan import Plan
 from graphrl.solvers.flow import Flow

@@ -119,7 +119,7 @@ def test_imports_run_downwards() -> None:
         ),
         ("plan.py", "from graphrl import Plan", "'plan' may not import graphrl"),
         ("plan.py", "from . import solvers", "'plan' may not import graphrl.solvers"),
-        ("graphs/readers/onnx.py", "from ...plan import Plan", "'graphs' may not import graphrl.plan"),
+        ("graphs/readers/onnx/reader.py", "from ....plan import Plan", "'graphs' may not import graphrl.plan"),
         ("solvers/__init__.py", "from ..networks import encoder", "'solvers' may not import graphrl.networks"),
         (
             "solvers/brkga.py",

@@ -49,7 +49,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_package_is_in_the_wheel(wheel: Path) -> None:
     shipped = {name for name in zipfile.ZipFile(wheel).namelist() if not name.split("/")[0].endswith(".dist-info")}
     modules = {str(path.relative_to(ROOT)) for path in (ROOT / "graphrl").rglob("*.py")}
-    data = {"graphrl/py.typed", "graphrl/bench/reference.cpp", "graphrl/solvers/brkga_tuned.json"}
+    data = {"graphrl/py.typed", "graphrl/solvers/chromosomes/brkga_tuned.json"}
     for folder in ("graphs/datasets/zoo/data", "agents/regal/defaults", "agents/topoformer/defaults"):
         data |= {str(path.relative_to(ROOT)) for path in (ROOT / "graphrl" / folder).iterdir()}
     assert shipped == modules | data

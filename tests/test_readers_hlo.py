@@ -6,7 +6,7 @@ from hlo_programs import CHIP, KIB, of, peak
 
 from graphrl.errors import GraphrlError
 from graphrl.graphs.graph import Op, Tensor
-from graphrl.graphs.readers.hlo import read_hlo
+from graphrl.graphs.readers.hlo.reader import read_hlo
 
 VIEWS = """
 HloModule views, is_scheduled=true

@@ -3,7 +3,7 @@
 from hlo_programs import CHIP, KIB, of, peak
 
 from graphrl.graphs.graph import Tensor
-from graphrl.graphs.readers.hlo import read_hlo
+from graphrl.graphs.readers.hlo.reader import read_hlo
 
 LOOP = """
 HloModule loop, is_scheduled=true

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.readers import read_graph
-from graphrl.graphs.readers.hlo import read_hlo
-from graphrl.graphs.readers.hlo_head import is_hlo
-from graphrl.graphs.readers.hlo_module import HloModule, OutputAlias, parse_module
+from graphrl.graphs.readers.hlo.head import is_hlo
+from graphrl.graphs.readers.hlo.module import HloModule, OutputAlias, parse_module
+from graphrl.graphs.readers.hlo.reader import read_hlo
 
 TEXT = """\
 HloModule tiny, is_scheduled=true, input_output_alias={ {0}: (0, {}, must-alias) }

@@ -13,7 +13,7 @@ from traced import TOY, only, shape
 
 from graphrl.errors import GraphError, GraphrlError
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.readers.jaxpr import from_jax
+from graphrl.graphs.readers.jaxpr.reader import from_jax
 from graphrl.graphs.roofline import runtime
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jax import lax
 from traced import TOY, only, shape
 
-from graphrl.graphs.readers.jaxpr import from_jax
+from graphrl.graphs.readers.jaxpr.reader import from_jax
 
 
 def test_scan_costs_its_body_times_its_length() -> None:

@@ -1,6 +1,7 @@
 """ONNX models as graphs: known models, weights, names, functions, shapes and dims."""
 
 import gzip
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,8 @@ from onnx_models import CHIP, LIGHT, array, info, model, node, read, refused, we
 from graphrl.errors import GraphrlError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.readers import read_graph
-from graphrl.graphs.readers.onnx import read_onnx
+from graphrl.graphs.readers.onnx.fold import fold
+from graphrl.graphs.readers.onnx.reader import read_onnx
 from graphrl.graphs.roofline import DEFAULT_CHIP, runtime
 
 
@@ -207,6 +209,17 @@ def test_sizes_that_are_computed_from_shapes() -> None:
     graph = read(model(nodes, {"x": ("batch", 6)}, weights=weights), dims={"batch": 4})
     assert [op.type for op in graph.ops] == ["Reshape", "Reshape", "Reshape", "Transpose", "Add"]
     assert graph.ops[-1].outputs == (Tensor("y", 4 * 12 * 2),)
+
+
+def test_small_values_that_make_a_large_one_are_not_computed() -> None:
+    weights = [array(name, np.ones(shape)) for name, shape in (("a", (512, 1, 1)), ("b", (512, 1)), ("c", (64,)))]
+    nodes = [node("Max", ["a", "b", "c"], ["m"]), node("Add", ["c", "c"], ["s"]), node("Relu", ["x"], ["y"])]
+    graph = helper.make_graph(nodes, "g", [info("x", (1,))], [info("y", (1,))], weights)
+    tracemalloc.start()
+    assert fold(graph, 20)
+    assert tracemalloc.get_traced_memory()[1] < 30e6  # the result of Max has 134 MB
+    tracemalloc.stop()
+    assert [left.op_type for left in graph.node] == ["Max", "Relu"]
 
 
 def test_dims_by_name_and_by_axis() -> None:

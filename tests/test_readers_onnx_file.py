@@ -16,8 +16,8 @@ from onnx_models import LIGHT, branch_body, info, model, node, read, weight
 
 from graphrl.errors import GraphrlError
 from graphrl.graphs.readers import read_graph
-from graphrl.graphs.readers.onnx import read_onnx
-from graphrl.graphs.readers.onnx_wire import MAX_VALUES, without_weights
+from graphrl.graphs.readers.onnx.reader import read_onnx
+from graphrl.graphs.readers.onnx.wire import MAX_VALUES, without_weights
 
 
 def test_weights_are_not_loaded(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from xla_programs import plans, temporaries
 
 import graphrl
 from graphrl.errors import ProblemError
-from graphrl.graphs.readers.hlo import HloProgram, read_hlo
+from graphrl.graphs.readers.hlo.reader import HloProgram, read_hlo
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.orders.usage import Usage
 from graphrl.xla import hook
@@ -22,14 +22,13 @@ from graphrl.xla.assignment import predict_temp
 from graphrl.xla.callback import rescheduled
 from graphrl.xla.recompute import plan
 from graphrl.xla.recompute.candidates import Routes, repeatable
-from graphrl.xla.recompute.clones import Clone
-from graphrl.xla.recompute.cost import Costs
+from graphrl.xla.recompute.clones import Clone, wired
+from graphrl.xla.recompute.cost import RunTimes
 from graphrl.xla.recompute.greedy import Greedy
 from graphrl.xla.recompute.plan import recompute
 from graphrl.xla.recompute.prune import pruned, without
 from graphrl.xla.recompute.rewrite import rewritten
 from graphrl.xla.recompute.state import Facts, State
-from graphrl.xla.recompute.wiring import wired
 
 __all__ = ["plans"]
 
@@ -48,7 +47,7 @@ def program() -> HloProgram:
 
 
 def facts_of(program: HloProgram, dear: bool = False) -> Facts:
-    costs, by_name = Costs(program.module), program.module.entry.by_name
+    costs, by_name = RunTimes(program.module), program.module.entry.by_name
     seconds = [costs.of(by_name[op.name]) for op in program.graph.ops]
     return Facts(program.graph, seconds, repeatable(program, dear=dear), Routes(program).may_read_clone)
 
@@ -86,7 +85,7 @@ def test_by_hand(text: str) -> None:
     assert predict_temp(program.module, program.module.order(program.module.entry)) == 2 * MB
     assert found.predicted == MB
     assert [clone.original for clone in found.clones] == ["wide", "view"]
-    costs, by_name = Costs(program.module), program.module.entry.by_name
+    costs, by_name = RunTimes(program.module), program.module.entry.by_name
     total = sum(costs.of(by_name[op.name]) for op in program.graph.ops)
     assert found.cost == pytest.approx(costs.of(by_name["wide"]) / total)
 

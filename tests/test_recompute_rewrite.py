@@ -4,7 +4,7 @@ import pytest
 from recompute_programs import HAND
 
 from graphrl.errors import PlanError
-from graphrl.graphs.readers.hlo_module import HloModule, parse_module
+from graphrl.graphs.readers.hlo.module import HloModule, parse_module
 from graphrl.xla.callback import check_sequence
 from graphrl.xla.recompute.clones import Clone, clone_names, named, numbered
 from graphrl.xla.recompute.rewrite import rewritten

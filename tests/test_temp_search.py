@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from jax import lax
 
-from graphrl.graphs.readers.hlo import read_hlo
-from graphrl.graphs.readers.hlo_module import HloModule, parse_module
+from graphrl.graphs.readers.hlo.module import HloModule, parse_module
+from graphrl.graphs.readers.hlo.reader import read_hlo
 from graphrl.solvers.base import Budget
 from graphrl.xla.assignment import TempPredictor
 from graphrl.xla.planning.search import temp_bound

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 from graphrl.errors import PlanError
-from graphrl.graphs.readers.hlo_module import HloModule, parse_module
+from graphrl.graphs.readers.hlo.module import HloModule, parse_module
 from graphrl.xla import hook
 from graphrl.xla.assignment import TempPredictor, predict_temp
 from graphrl.xla.assignment.heap import Block

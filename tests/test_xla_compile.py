@@ -15,7 +15,8 @@ from xla_programs import N, branches, chain, plans, temporaries, vector
 
 import graphrl
 from graphrl.errors import GraphError, ProblemError
-from graphrl.xla import step_time, warn
+from graphrl.xla import compile as compiling
+from graphrl.xla import hook
 from graphrl.xla.planning import planner
 
 pytestmark = pytest.mark.usefixtures("plans")
@@ -64,7 +65,7 @@ def test_report_for_people_and_machines() -> None:
 
 
 def test_step_times_with_given_arguments_which_stay_intact(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_time, "_SECONDS", 0.0)
+    monkeypatch.setattr(compiling, "_SECONDS", 0.0)
     x = vector()
     report = compiled(jax.jit(branches, donate_argnums=0), x).report(x)
     assert report.xla_step_seconds is not None
@@ -213,7 +214,7 @@ def test_module_that_cannot_be_read_runs_as_xla_has_it(monkeypatch: pytest.Monke
         raise GraphError("an instruction from the future")
 
     monkeypatch.setattr(planner, "decide", decide)
-    monkeypatch.setattr(warn, "_said", set())
+    monkeypatch.setattr(hook, "_said", set())
     with pytest.warns(UserWarning, match="graphrl.compile: an instruction from the future; XLA's schedule stays"):
         executable = compiled(branches, vector())
     assert temporaries(executable) == temporaries(xla(branches, vector()))

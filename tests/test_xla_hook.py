@@ -8,7 +8,7 @@ import pytest
 from xla_programs import branches, plans, temporaries, vector
 
 from graphrl.errors import GraphrlError, PlanError
-from graphrl.graphs.readers.hlo_module import HloModule, parse_module
+from graphrl.graphs.readers.hlo.module import HloModule, parse_module
 from graphrl.xla import callback, hook
 
 pytestmark = pytest.mark.usefixtures("plans")

@@ -8,7 +8,7 @@ from jit_searches import jit, same, searches
 from xla_programs import branches, plans, vector
 
 from graphrl.errors import GraphError
-from graphrl.xla import callback, warn
+from graphrl.xla import callback, hook
 from graphrl.xla.planning import planner
 
 pytestmark = pytest.mark.usefixtures("plans")
@@ -46,7 +46,7 @@ def test_missing_hook_is_one_warning_and_plain_jit(monkeypatch: pytest.MonkeyPat
         raise NotImplementedError("no such thing in this jaxlib")
 
     monkeypatch.setattr(callback, "register", register)
-    monkeypatch.setattr(warn, "_said", set())
+    monkeypatch.setattr(hook, "_said", set())
     fn = jit(branches)
     with pytest.warns(UserWarning, match="graphrl.jit: jax .* has no hook .* runs under plain jax.jit") as seen:
         fn(vector())
@@ -62,8 +62,23 @@ def test_module_that_cannot_be_read_runs_under_plain_jit(monkeypatch: pytest.Mon
         raise GraphError("an instruction from the future")
 
     monkeypatch.setattr(planner, "decide", decide)
-    monkeypatch.setattr(warn, "_said", set())
+    monkeypatch.setattr(hook, "_said", set())
     fn = jit(branches)
     with pytest.warns(UserWarning, match="an instruction from the future; branches runs under plain jax.jit"):
         assert same(fn(vector()), jax.jit(branches)(vector()))
     fn(vector(1))
+
+
+def test_what_is_put_on_the_cpu_of_a_machine_with_an_accelerator_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax, "default_backend", lambda: "cuda")
+    monkeypatch.setattr(hook, "_said", set())
+    cpu = jax.devices("cpu")[0]
+    fn = jit(branches)
+    assert same(fn(jax.device_put(vector(), cpu)), jax.jit(branches)(vector()))
+    assert [report.planned for report in fn.reports] == [True]
+    with jax.default_device(cpu):
+        fn = jit(branches)
+        fn(vector())
+    assert [report.planned for report in fn.reports] == [True]
+    with pytest.warns(UserWarning, match="works on cpu only, not on cuda"):
+        jit(branches)(vector())

@@ -13,7 +13,7 @@ import pytest
 from xla_programs import branches, plans, temporaries, vector
 
 import graphrl
-from graphrl.graphs.readers.hlo_module import HloModule
+from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.xla import hook
 from graphrl.xla.planning import planner, search
 from graphrl.xla.planning.cache import Decision, Decisions, jaxlib_version, places
@@ -145,7 +145,7 @@ def test_broken_files_count_as_none(spoil: Any, program: HloModule, plans: Path)
     text = file.read_text()
     assert spoil(text) != text
     file.write_text(spoil(text))
-    assert Decisions(on_disk=True).find(program) is None
+    assert Decisions(on_disk=True).find(program) == (None, False)
 
 
 def test_broken_file_is_rewritten(plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:

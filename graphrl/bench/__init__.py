@@ -1,9 +1,8 @@
-"""How fast the search is on this machine, against two yardsticks: a plain JAX version and a compiled one.
+"""How fast the search is on this machine; yardsticks to measure it against are given by the caller.
 
-- graphs.py: the random graphs; chromosomes.py: the candidate solutions, in each method's layout;
-- plain.py, plain_graph.py: what a JAX user would write first;
-- compiled.py, reference.cpp: what an expert would write in C++; external.py: a binary that the user brings;
-- programs.py: the jitted programs of graphrl and of `plain`, made ready to be timed;
-- timing.py: clocks, repeats, pinning; measure.py: what is measured, and the rows; start.py: compile time with a cache;
-- report.py, plot.py: table, JSON lines and picture.
+- cases.py: what is measured, the settings of a run, and its rows; graphs.py: random graphs and candidate solutions;
+- programs.py, searches.py: graphrl's programs (costing a population, a BRKGA run), made ready to be timed;
+- timing.py: clocks, repeats; machine.py: its name, pinning, devices; start.py: compile time with a cache;
+- measure.py: measures a case with graphrl and the yardsticks; report.py: table, JSON lines and picture;
+- envs.py, orders.py: an environment's steps, and the decoders of orders: measured and shown.
 """

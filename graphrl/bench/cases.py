@@ -12,7 +12,6 @@ from graphrl.solvers.chromosomes.brkga import Parameters
 
 DEVICES = 2
 PARAMETERS = Parameters(population=100, elites=20, mutants=20, elite_bias=0.7)
-METHODS = ("graphrl", "plain", "compiled", "reference")
 TRANSFERS: tuple[Transfer, ...] = ("free", "rendezvous", "link")
 # seconds and bytes a second, on the scale of the graphs' run times: 1 to 99 s and 16 to 2,048 bytes
 LATENCY, BANDWIDTH = 5.0, 16.0
@@ -26,7 +25,7 @@ def problem(objective: Objective, transfer: Transfer) -> Problem:
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One line of the table: something to measure, with every method."""
+    """One line of the table: something to measure, with graphrl and every yardstick."""
 
     num_ops: int
     transfer: Transfer
@@ -40,7 +39,7 @@ class Case:
 
     @property
     def what(self) -> str:
-        parts = [name for name, asked in (("makespan", self.makespan), ("memory", self.memory)) if asked]
+        parts = [name for name, is_costed in (("makespan", self.makespan), ("memory", self.memory)) if is_costed]
         return "brkga" if self.search else " + ".join(["decode", *parts])
 
     @property
@@ -62,9 +61,7 @@ class Settings:
       seconds: the least length of a sample, about.
       graphs: at each size; 0 for three a thread.
       evaluations: of a BRKGA run on each graph.
-      methods: of METHODS; without "reference" if none is given.
       transfers: transfer models.
-      reference: path of a reference of the user's (external.py).
       quick: few cases, for a look whether everything works.
       seed: of the graphs and of everything random.
 
@@ -78,9 +75,7 @@ class Settings:
     seconds: float = 0.2
     graphs: int = 0
     evaluations: int = 5000
-    methods: tuple[str, ...] = METHODS[:3]
     transfers: tuple[Transfer, ...] = TRANSFERS
-    reference: str | None = None
     quick: bool = False
     seed: int = 0
 
@@ -88,13 +83,12 @@ class Settings:
         for size in self.sizes:
             if not MIN_OPS <= size <= MAX_OPS:
                 raise ProblemError(f"sizes has {size}: must be from {MIN_OPS} to {MAX_OPS} ops")
-        for name, values in (("sizes", self.sizes), ("methods", self.methods), ("transfers", self.transfers)):
+        for name, values in (("sizes", self.sizes), ("transfers", self.transfers)):
             if not values or len(set(values)) < len(values):
                 raise ProblemError(f"{name} is {', '.join(map(str, values)) or 'empty'}: must name each once")
-        for name, choices in (("methods", METHODS), ("transfers", TRANSFERS)):
-            for value in getattr(self, name):
-                if value not in choices:
-                    raise ProblemError(f"{name} has {value!r}: known are {', '.join(choices)}")
+        for transfer in self.transfers:
+            if transfer not in TRANSFERS:
+                raise ProblemError(f"transfers has {transfer!r}: known are {', '.join(TRANSFERS)}")
         for name, value in (("threads", self.threads), ("repeats", self.repeats)):
             if not 1 <= value <= 1000:
                 raise ProblemError(f"{name} is {value}: must be from 1 to 1,000")
@@ -122,10 +116,10 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What one method took in one case. None: not measured, or there is no such figure."""
+    """What graphrl or a yardstick took in one case. None: not measured, or there is no such figure."""
 
     what: str  # "decode + ...", or "brkga"
-    method: str  # "graphrl", "plain", "compiled" or "reference"
+    method: str  # "graphrl", or a yardstick's name
     n: int  # ops of each graph
     graphs: int
     population: int
@@ -146,12 +140,10 @@ class Row:
     wall_s: float | None  # median
     cpu_s: float | None  # median, all threads
     evaluations_per_s: float | None  # by median_s
-    ratio_to_plain: float | None  # of evaluations_per_s
-    ratio_to_compiled: float | None
-    ratio_to_reference: float | None
+    ratios: dict[str, float]  # of evaluations_per_s to that of each yardstick
     own_share: float | None  # of a BRKGA run's seconds: random numbers, crossover, selection
     beta_share: float | None  # of a BRKGA run's seconds with Beta proposals: sampling them
-    note: str | None  # why there are no figures
+    note: str | None  # why there are no figures, or what to know about them
 
     def to_dict(self) -> dict[str, Any]:
         """The row as a JSON object."""

@@ -5,18 +5,21 @@ proposals: that is what a step must not be slower than.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import IO
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
+from rich.console import Console
 
 from graphrl.bench import machine
 from graphrl.bench.cases import DEVICES, PARAMETERS, Settings, problem
 from graphrl.bench.graphs import random_graphs
 from graphrl.bench.programs import BY_GRAPH, compile_program
-from graphrl.bench.rows import TimedRow, timed_fields
-from graphrl.bench.timing import Program, Sample, interleaved, timed
+from graphrl.bench.report import machine_line, make_console, make_table
+from graphrl.bench.timing import Program, Sample, TimedRow, interleaved, timed, timed_fields
+from graphrl.colours import GRID
 from graphrl.envs import specs
 from graphrl.envs.proposal.coding import chosen, gene_choices
 from graphrl.envs.proposal.env import ProposalEnv, State
@@ -65,8 +68,8 @@ def measure_envs(
 
 
 def _row(settings: Settings, n: int, envs: int, pinned: bool, say: Callable[[str], None]) -> EnvRow:
-    asked = problem("makespan", settings.transfers[0])
-    env = ProposalEnv(asked, settings.evaluations, PARAMETERS)
+    task = problem("makespan", settings.transfers[0])
+    env = ProposalEnv(task, settings.evaluations, PARAMETERS)
     mesh = machine.make_mesh(settings.threads, envs)
     say(f"{_title(n, envs)}: preparing")
     params = instances(random_graphs(n, envs, settings.seed))
@@ -84,8 +87,8 @@ def _row(settings: Settings, n: int, envs: int, pinned: bool, say: Callable[[str
         evaluations=each,
         population=PARAMETERS.population,
         devices=DEVICES,
-        transfer=asked.transfer,
-        objective=asked.objective,
+        transfer=task.transfer,
+        objective=task.objective,
         proposals_per_s=ours.per_second(clock),
         evaluations_per_s=ours.per_second(clock) * each,
         ratio_to_batch=ours.per_second(clock) / theirs.per_second(clock),
@@ -110,7 +113,7 @@ def _steps(env: ProposalEnv, params: ProposalParams, mesh: Mesh, seed: int) -> P
     state = State(keys, jnp.ones(len(keys), jnp.float32))
     step = jax.shard_map(jax.vmap(env.step), mesh=mesh, in_specs=BY_GRAPH, out_specs=BY_GRAPH, check_vma=False)
     arguments = jax.device_put((keys, state, actions, params), NamedSharding(mesh, BY_GRAPH))
-    compiled, compile_s = compile_program(lambda *given: step(*given)[1].reward, *arguments)
+    compiled, compile_s = compile_program(lambda *arguments: step(*arguments)[1].reward, *arguments)
 
     def work(runs: int) -> int:
         for _ in range(runs):
@@ -129,8 +132,49 @@ def _batches(env: ProposalEnv, params: ProposalParams, mesh: Mesh, seed: int) ->
 
     def work(runs: int) -> int:
         for _ in range(runs):
-            found = run_batch(keys, params.graph, env.problem, env.parameters, env.evaluations, table, mesh=mesh)
-            jax.block_until_ready(found)
+            best = run_batch(keys, params.graph, env.problem, env.parameters, env.evaluations, table, mesh=mesh)
+            jax.block_until_ready(best)
         return runs * len(keys)
 
     return timed(work)
+
+
+def print_envs(rows: Sequence[EnvRow], console: Console | None = None) -> None:
+    """Prints proposals and evaluations a second by number of environments."""
+    console = console or make_console()
+    first = rows[0]
+    heading = f"{first.env}: proposals evaluated a second ({first.evaluations:,} evaluations each, {first.transfer})"
+    columns = "envs", "proposals / s", "evaluations / s", "/ run_batch", "compile s"
+    table = make_table(f"{heading}\n{machine_line(rows)}", "ops", *columns)
+    for row in rows:
+        table.add_row(
+            f"{row.n:,}",
+            f"{row.envs:,}",
+            f"{row.proposals_per_s:.3g}",
+            f"{row.evaluations_per_s:,.0f}",
+            f"{row.ratio_to_batch:.3g}",
+            f"{row.compile_s:.1f}",
+        )
+    console.print(table)
+
+
+def write_envs_plot(rows: Sequence[EnvRow], file: IO[bytes]) -> None:
+    """Writes a PNG: proposals a second against environments, both on log scales, a line a size of graphs."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.5, 4), layout="constrained", dpi=150)
+    axis = figure.subplots()
+    for n in dict.fromkeys(row.n for row in rows):
+        points = sorted((row.envs, row.proposals_per_s) for row in rows if row.n == n)
+        axis.plot(*zip(*points, strict=True), marker="o", markersize=5, linewidth=1.5, label=f"{n:,} ops")
+    axis.set_xscale("log", base=2)
+    axis.set_yscale("log")
+    counts = sorted({row.envs for row in rows})
+    axis.set_xticks(counts, [f"{count:,}" for count in counts])
+    axis.set_xlabel("environments at once")
+    axis.set_ylabel(f"proposals / s ({rows[0].evaluations:,} evaluations each)")
+    axis.grid(True, which="major", color=GRID, linewidth=0.6)
+    axis.legend(frameon=False)
+    figure.suptitle(f"{rows[0].env}\n{machine_line(rows)}", fontsize=9)
+    FigureCanvasAgg(figure).print_png(file)

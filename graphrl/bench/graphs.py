@@ -1,7 +1,10 @@
-"""Random graphs to measure on: three families of 2 to 3 edges an op (from 64 ops on), as functions of a seed.
+"""What is measured on: random graphs of three families of 2 to 3 edges an op (from 64 ops on), and chromosomes.
 
 Sizes, in bytes and seconds, are whole numbers that float32 sums keep exactly, so that all methods must agree to the
 digit. Every op writes one tensor. Ops stand in a topological order.
+
+The common layout of a chromosome of a graph with n ops and t tensors is that of `costs.device.decisions` without
+padding: affinities `[d, n]`, op keys `[n]`, transfer keys `[d, t]`, flattened: (d + 1) n + d t genes.
 """
 
 from collections.abc import Callable
@@ -10,6 +13,7 @@ import numpy as np
 
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+from graphrl.graphs.padding import Sizes
 
 MIN_OPS = 16
 
@@ -51,6 +55,22 @@ def random_graphs(num_ops: int, count: int, seed: int) -> list[ComputationGraph]
     """`count` graphs, the families in turn."""
     families = list(FAMILIES)
     return [random_graph(families[i % len(families)], num_ops, seed + i // len(families)) for i in range(count)]
+
+
+def random_chromosomes(graph: ComputationGraph, devices: int, count: int, seed: int) -> np.ndarray:
+    """`[count, genes]` float32, uniform in [0, 1)."""
+    genes = (devices + 1) * graph.arrays.num_ops + devices * graph.arrays.num_tensors
+    return np.random.default_rng(seed).random((count, genes), dtype=np.float32)
+
+
+def padded(genes: np.ndarray, graph: ComputationGraph, sizes: Sizes, devices: int) -> np.ndarray:
+    """`[count, genes]` in the layout of a padded graph, `[count, padded genes]`; padding genes are 0."""
+    n, t, count = graph.arrays.num_ops, graph.arrays.num_tensors, len(genes)
+    by_op = np.zeros((count, devices + 1, sizes.ops), np.float32)
+    by_op[..., :n] = genes[:, : (devices + 1) * n].reshape(count, devices + 1, n)
+    by_tensor = np.zeros((count, devices, sizes.tensors), np.float32)
+    by_tensor[..., :t] = genes[:, (devices + 1) * n :].reshape(count, devices, t)
+    return np.concatenate([by_op.reshape(count, -1), by_tensor.reshape(count, -1)], 1)
 
 
 def _training(num_ops: int, rng: np.random.Generator) -> tuple[Inputs, set[int]]:

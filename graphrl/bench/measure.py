@@ -1,66 +1,108 @@
-"""Measures every case with every method and makes rows of it."""
+"""Measures every case with graphrl and the given yardsticks, in turns, and makes rows of it."""
 
-import contextlib
-from collections.abc import Callable, Iterable, Iterator
+import functools
+from collections.abc import Callable, Iterator, Mapping
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from graphrl.bench import machine
-from graphrl.bench.cases import DEVICES, PARAMETERS, Case, Row, Settings
-from graphrl.bench.compiled import Unavailable
-from graphrl.bench.external import Reference
-from graphrl.bench.prepare import Prepared
-from graphrl.bench.programs import Program
+from graphrl.bench.cases import DEVICES, PARAMETERS, Case, Row, Settings, problem
+from graphrl.bench.graphs import random_chromosomes, random_graphs
+from graphrl.bench.programs import graphrl_evaluation
+from graphrl.bench.searches import graphrl_search, own_work
 from graphrl.bench.start import cached_compile_seconds
-from graphrl.bench.timing import Samples, interleaved
+from graphrl.bench.timing import Program, Samples, interleaved
 from graphrl.errors import GraphrlError
 
+GRAPHRL = "graphrl"
+
+
+class Unavailable(GraphrlError):
+    """A yardstick has no program for a case, or none on this machine; the message says why."""
+
+
+class Work:
+    """One case made ready: its graphs, its chromosomes, its problem. Yardsticks make their programs of it."""
+
+    def __init__(self, settings: Settings, case: Case) -> None:
+        self.settings, self.case = settings, case
+        self.graphs = random_graphs(case.num_ops, settings.num_graphs, settings.seed)
+        self.problem = problem(case.objective, case.transfer)
+
+    @functools.cached_property
+    def chromosomes(self) -> list[np.ndarray]:
+        """`[p, genes]` float32 of each graph (graphs.py)."""
+        seed, count = self.settings.seed, PARAMETERS.population
+        return [random_chromosomes(graph, DEVICES, count, seed + i) for i, graph in enumerate(self.graphs)]
+
+    def mesh(self, graphs: int) -> Mesh:
+        """The devices that share so many graphs."""
+        return machine.make_mesh(self.settings.threads, graphs)
+
+
+Yardstick = Callable[[Work], Program]  # raises Unavailable
 Say = Callable[[str], None]
 
 
-def measure(settings: Settings, say: Say = lambda text: None) -> Iterator[list[Row]]:
-    """The rows of each case in turn, one a method.
+def measure(
+    settings: Settings, yardsticks: Mapping[str, Yardstick] | None = None, say: Say = lambda text: None
+) -> Iterator[list[Row]]:
+    """The rows of each case in turn, graphrl's first.
 
     Args:
       settings: what to measure.
-      say: told what is going on, for a progress line.
+      yardsticks: other implementations of the same search to measure beside graphrl, by name.
+      say: gets what is going on, for a progress line.
 
     Raises:
-      GraphrlError: two methods do not compute the same costs, or a reference cannot be run.
-      ProblemError: jax has not as many devices as threads are asked for.
+      GraphrlError: two methods do not compute the same costs, or a yardstick cannot be run.
+      ProblemError: jax has not as many devices as threads are wanted.
     """
-    with contextlib.ExitStack() as stack:
-        pinned = stack.enter_context(machine.pinned(settings.threads))
+    with machine.pinned(settings.threads) as pinned:
         machine.configure(settings.threads)
-        reference = None
-        if settings.reference is not None:
-            reference = stack.enter_context(Reference(settings.reference, settings.threads))
         for case in settings.cases():
-            yield _rows(settings, case, reference, pinned, say)
+            yield _rows(settings, case, {GRAPHRL: _graphrl, **(yardsticks or {})}, pinned, say)
 
 
-def _rows(settings: Settings, case: Case, reference: Reference | None, pinned: bool, tell: Say) -> list[Row]:
+def _graphrl(work: Work) -> Program:
+    case, settings, mesh = work.case, work.settings, work.mesh(len(work.graphs))
+    if case.search:
+        return graphrl_search(work.graphs, work.problem, PARAMETERS, settings.evaluations, mesh, settings.seed)
+    return graphrl_evaluation(
+        work.graphs, work.chromosomes, work.problem, mesh, makespan=case.makespan, memory=case.memory
+    )
+
+
+def _parts(work: Work) -> dict[str, Program]:
+    """What tells the shares of a BRKGA run: its own work alone ("own"), and a run with Beta proposals ("beta")."""
+    s = work.settings
+    arguments = work.graphs, work.problem, PARAMETERS, s.evaluations, work.mesh(len(work.graphs)), s.seed
+    return {"own": own_work(*arguments), "beta": graphrl_search(*arguments, proposals=True)}
+
+
+def _rows(settings: Settings, case: Case, methods: Mapping[str, Yardstick], pinned: bool, tell: Say) -> list[Row]:
     """Makes the programs of a case ready, compares their results, and times them in turns."""
 
     def say(text: str) -> None:
         tell(f"n = {case.num_ops}, {case.title}: {text}")
 
-    prepared = Prepared(settings, case, reference)
+    work = Work(settings, case)
     programs: dict[str, Program] = {}
-    notes: dict[str, str] = {}
-    for method in settings.methods:
+    reasons: dict[str, str] = {}
+    for method, make in methods.items():
         say(f"preparing {method}")
         try:
-            programs[method] = prepared.program(method)
+            programs[method] = make(work)
         except Unavailable as error:
-            notes[method] = str(error)
-    check_agreement(programs.values())
+            reasons[method] = str(error)
+    check_agreement(programs)
     timed = dict(programs)
     cached = None
-    if case.search and "graphrl" in programs:
+    if case.search:
         say("preparing graphrl's parts")
-        timed |= prepared.parts()
+        timed |= _parts(work)
         if not case.makespan:
             say("starting processes with a compilation cache")
             threads, evaluations = settings.threads, settings.evaluations
@@ -69,26 +111,28 @@ def _rows(settings: Settings, case: Case, reference: Reference | None, pinned: b
     samples = interleaved([program.run for program in timed.values()], settings.repeats, settings.seconds)
     figures = _Figures(dict(zip(timed, samples, strict=True)), machine.clock(pinned))
     return [
-        _row(settings, case, method, programs.get(method), figures, pinned, cached, notes.get(method))
-        for method in settings.methods
+        _row(settings, case, method, programs.get(method), figures, pinned, cached, reasons.get(method))
+        for method in methods
     ]
 
 
-def check_agreement(programs: Iterable[Program]) -> None:
+def check_agreement(programs: Mapping[str, Program]) -> None:
     """Refuses to time methods that do not compute the same.
 
     Raises:
       GraphrlError: two differ on a chromosome, by more than float32 sums on large graphs can.
     """
-    known = [program for program in programs if program.costs is not None]
-    for program in known[1:]:
-        for name, ours, theirs in zip(("makespan", "peak memory"), known[0].costs, program.costs, strict=True):  # type: ignore[arg-type]
-            same = np.isclose(ours[: program.graphs].astype(float), theirs.astype(float), rtol=1e-5, atol=0)
+    costs = {method: program.costs for method, program in programs.items() if program.costs is not None}
+    first = next(iter(costs), None)
+    for method in costs:
+        assert first is not None
+        for name, ours, theirs in zip(("makespan", "peak memory"), costs[first], costs[method], strict=True):
+            same = np.isclose(ours[: len(theirs)].astype(float), theirs.astype(float), rtol=1e-5, atol=0)
             if not same.all():
                 where = tuple(np.argwhere(~same)[0].tolist())
                 raise GraphrlError(
-                    f"{name} of graph {where[0]}, chromosome {where[1]}: {known[0].method} says {ours[where]} and "
-                    f"{program.method} {theirs[where]}: one of them is wrong"
+                    f"{name} of graph {where[0]}, chromosome {where[1]}: {first} says {ours[where]} and "
+                    f"{method} {theirs[where]}: one of them is wrong"
                 )
 
 
@@ -107,6 +151,11 @@ class _Figures:
         rates = self.rate(name), self.rate(other)
         return None if rates[0] is None or rates[1] is None else rates[0] / rates[1]
 
+    def ratios(self, name: str) -> dict[str, float]:
+        """Of the rates of a program and of each yardstick."""
+        others = (other for other in self.samples if other not in (GRAPHRL, "own", "beta"))
+        return {other: ratio for other in others if (ratio := self.ratio(name, other)) is not None}
+
 
 def _row(
     settings: Settings,
@@ -116,11 +165,10 @@ def _row(
     figures: _Figures,
     pinned: bool,
     cached: float | None,
-    note: str | None,
+    reason: str | None,
 ) -> Row:
-    found, clock, graphrl = figures.samples.get(method), figures.clock, method == "graphrl"
-    on_device = method in ("graphrl", "plain")
-    slowdown = figures.ratio("beta", "graphrl") if graphrl else None
+    samples, clock, is_ours = figures.samples.get(method), figures.clock, method == GRAPHRL
+    slowdown = figures.ratio("beta", GRAPHRL) if is_ours else None
     return Row(
         what=case.what,
         method=method,
@@ -130,24 +178,22 @@ def _row(
         devices=DEVICES,
         transfer=case.transfer,
         objective=case.objective if case.search else None,
-        evaluations=found.evaluations if found else None,
+        evaluations=samples.evaluations if samples else None,
         threads=settings.threads,
         pinned=pinned,
-        device_kind=machine.device_name() if on_device else machine.cpu_name(),
+        device_kind=machine.cpu_name() if program is None or program.on_host else machine.device_name(),
         jax=jax.__version__,
-        compile_s=program.compile_s if program else None,
-        cached_compile_s=cached if graphrl else None,
+        compile_s=(program.compile_s or None) if program else None,
+        cached_compile_s=cached if is_ours else None,
         repeats=settings.repeats,
         clock=clock,
-        median_s=found.median(clock) if found else None,
-        min_s=min(found.seconds(clock)) if found else None,
-        wall_s=found.known_median("wall") if found else None,
-        cpu_s=found.known_median("cpu") if found else None,
+        median_s=samples.median(clock) if samples else None,
+        min_s=min(samples.seconds(clock)) if samples else None,
+        wall_s=samples.own_median("wall") if samples else None,
+        cpu_s=samples.own_median("cpu") if samples else None,
         evaluations_per_s=figures.rate(method),
-        ratio_to_plain=figures.ratio(method, "plain"),
-        ratio_to_compiled=figures.ratio(method, "compiled"),
-        ratio_to_reference=figures.ratio(method, "reference"),
-        own_share=figures.ratio("graphrl", "own") if graphrl else None,
+        ratios=figures.ratios(method),
+        own_share=figures.ratio(GRAPHRL, "own") if is_ours else None,
         beta_share=1 - slowdown if slowdown is not None else None,
-        note=note,
+        note=program.note if program else reason,
     )

@@ -1,32 +1,39 @@
 """The throughput of the decoders of orders: complete orders a second, against the number of graphs at once.
 
-What `greedy`, `sample` and `beam` of envs/ordering make of random priorities, costs of the orders included, on layered
-graphs, and what updates of a policy make that learns from such orders (`learning.py`); beside the classical drawing of
-random-priority orders and their peaks, which is what a decoder must not be slower than.
+What `greedy`, `sample` and `beam` of decoding/ make of random priorities, costs of the orders included, on layered
+graphs, and what updates of Topoformer's policy make that learns from such orders, as `graphrl train topoformer` makes
+them; beside the classical drawing of random-priority orders and their peaks, which is what a decoder must not be
+slower than.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator
-from typing import Literal, get_args
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import IO, Literal, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
+from rich.console import Console
 
+from graphrl.agents.topoformer.config import TopoformerConfig
+from graphrl.agents.topoformer.learner import learner
 from graphrl.bench import machine
 from graphrl.bench.cases import Settings
-from graphrl.bench.learning import CONFIG, learning
 from graphrl.bench.programs import BY_GRAPH, compile_program
-from graphrl.bench.rows import TimedRow, timed_fields
-from graphrl.bench.timing import Program, Sample, Samples, interleaved, timed
+from graphrl.bench.report import machine_line, make_console, make_table
+from graphrl.bench.timing import Program, Sample, Samples, TimedRow, interleaved, timed, timed_fields
+from graphrl.colours import COLOURS, GRID
 from graphrl.decoding.beam import beam
 from graphrl.decoding.orders import Rollout
 from graphrl.decoding.rollout import greedy, sample
+from graphrl.envs.ordering.instance import instances
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import PaddedGraph, pad_batch
+from graphrl.learning.spread import on_mesh
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.orders.random_orders import LANES, Drawing
 from graphrl.solvers.orders.usage import Usage
@@ -34,10 +41,12 @@ from graphrl.solvers.orders.usage import Usage
 Decoder = Literal["greedy", "sample", "beam"]
 DECODERS: tuple[Decoder, ...] = get_args(Decoder)
 LEARNING = "learning"
+CONFIG = TopoformerConfig()  # of what learns: the default, which trained the policy that the package ships
 LARGEST_LEARNT = 512  # ops; attention is quadratic: an update of 16 graphs of 2,048 would take some 10 s on a core
 SAMPLES = 16  # orders of a graph that sample and beam decode: the paper's
 SPREAD = 5.0  # of the priorities: alpha of eq. 17
 MOST_GRAPHS = 4096
+_COLOR = dict(zip((*DECODERS, LEARNING), COLOURS, strict=False))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,10 +88,10 @@ def _rows(settings: Settings, n: int, count: int, pinned: bool, say: Callable[[s
     batch = pad_batch(graphs)
     programs: dict[str, Program] = {decoder: _decoding(decoder, batch, mesh, settings.seed) for decoder in DECODERS}
     if n <= LARGEST_LEARNT:
-        programs[LEARNING] = learning(graphs, mesh, settings.seed)
+        programs[LEARNING] = _learning(graphs, mesh, settings.seed)
     say(f"{title}: timing")
     runs = [_drawing(graphs[0], settings.seed), *(program.run for program in programs.values())]
-    drawing, *found = interleaved(runs, settings.repeats, settings.seconds)
+    drawing, *samples_of = interleaved(runs, settings.repeats, settings.seconds)
     clock = machine.clock(pinned)
 
     def row(work: str, compile_s: float, samples: Samples) -> OrderRow:
@@ -99,7 +108,8 @@ def _rows(settings: Settings, n: int, count: int, pinned: bool, say: Callable[[s
         )
 
     return [
-        row(work, program.compile_s, samples) for (work, program), samples in zip(programs.items(), found, strict=True)
+        row(work, program.compile_s, samples)
+        for (work, program), samples in zip(programs.items(), samples_of, strict=True)
     ]
 
 
@@ -118,8 +128,9 @@ def _decoding(decoder: Decoder, batch: PaddedGraph, mesh: Mesh, seed: int) -> Pr
         return sample(graph, priorities, keys, SAMPLES) if decoder == "sample" else beam(graph, priorities, SAMPLES)
 
     spread = jax.shard_map(decode, mesh=mesh, in_specs=BY_GRAPH, out_specs=BY_GRAPH, check_vma=False)
-    given = jax.tree.map(jnp.asarray, batch), jnp.asarray(priorities), jax.random.split(jax.random.key(seed), count)
-    arguments = jax.device_put(given, NamedSharding(mesh, BY_GRAPH))
+    keys = jax.random.split(jax.random.key(seed), count)
+    on_one = jax.tree.map(jnp.asarray, batch), jnp.asarray(priorities), keys
+    arguments = jax.device_put(on_one, NamedSharding(mesh, BY_GRAPH))
     compiled, compile_s = compile_program(spread, *arguments)
 
     def work(runs: int) -> int:
@@ -143,3 +154,70 @@ def _drawing(graph: ComputationGraph, seed: int) -> Callable[[int], Sample]:
         return runs * LANES
 
     return timed(work)
+
+
+def _learning(graphs: Sequence[ComputationGraph], mesh: Mesh, seed: int) -> Program:
+    """Updates on the same batch, over and over, its graphs spread over the mesh.
+
+    A batch is not made anew: in training, threads make the next ones while the device learns from this one.
+    """
+    functions, key = on_mesh(learner(CONFIG), mesh), jax.random.key(seed)
+    batch = jax.device_put(instances(graphs), NamedSharding(mesh, BY_GRAPH))
+    state = functions.init(key)
+    started = time.perf_counter()
+    state = jax.block_until_ready(functions.update(state, key, batch)[0])
+    compile_s = time.perf_counter() - started
+
+    def work(runs: int) -> int:
+        nonlocal state
+        for _ in range(runs):
+            state = jax.block_until_ready(functions.update(state, key, batch)[0])
+        return runs * len(graphs) * CONFIG.samples
+
+    return Program(timed(work), compile_s)
+
+
+def print_orders(rows: Sequence[OrderRow], console: Console | None = None) -> None:
+    """Prints orders and graphs a second by size, number of graphs and decoder, and what an update learns from."""
+    console = console or make_console()
+    columns = "graphs", "work", "orders / graph", "orders / s", "graphs / s", "/ drawing", "compile s"
+    table = make_table(f"Orders decoded and costed a second (layered graphs)\n{machine_line(rows)}", "ops", *columns)
+    for row, following in zip(rows, (*rows[1:], None), strict=True):
+        table.add_row(
+            f"{row.n:,}",
+            f"{row.graphs:,}",
+            row.work,
+            f"{row.orders:,}",
+            f"{row.orders_per_s:,.0f}",
+            f"{row.orders_per_s / row.orders:,.0f}",
+            f"{row.ratio_to_drawing:.3g}",
+            f"{row.compile_s:.1f}",
+            end_section=following is None or (following.n, following.graphs) != (row.n, row.graphs),
+        )
+    console.print(table)
+
+
+def write_orders_plot(rows: Sequence[OrderRow], file: IO[bytes]) -> None:
+    """Writes a PNG: orders a second against graphs at once, both on log scales, a panel a size, a line a work."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    sizes = list(dict.fromkeys(row.n for row in rows))
+    figure = Figure(figsize=(0.8 + 3.2 * len(sizes), 3.8), layout="constrained", dpi=150)
+    axes = figure.subplots(1, len(sizes), squeeze=False, sharey=True)[0]
+    counts = sorted({row.graphs for row in rows})
+    for axis, n in zip(axes, sizes, strict=True):
+        for work, color in _COLOR.items():
+            points = sorted((row.graphs, row.orders_per_s) for row in rows if (row.n, row.work) == (n, work))
+            if points:
+                axis.plot(*zip(*points, strict=True), color=color, marker="o", markersize=5, label=work)
+        axis.set_title(f"{n:,} ops", fontsize=9)
+        axis.set_xscale("log", base=2)
+        axis.set_yscale("log")
+        axis.set_xticks(counts, [f"{count:,}" for count in counts])
+        axis.set_xlabel("graphs at once")
+        axis.grid(True, which="major", color=GRID, linewidth=0.6)
+    axes[0].set_ylabel("orders / s")
+    axes[0].legend(frameon=False)
+    figure.suptitle(f"Orders decoded and costed a second\n{machine_line(rows)}", fontsize=9)
+    FigureCanvasAgg(figure).print_png(file)

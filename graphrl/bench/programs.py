@@ -1,4 +1,4 @@
-"""Compiled jax programs to be timed: graphrl's own, and the plain yardstick's.
+"""Compiled jax programs to be timed: decoding and costing a population, and what all jax programs share.
 
 All take a batch of graphs, spread over a mesh of devices by graph. On CPUs the graphs of a device follow one another,
 on accelerators they run together.
@@ -6,7 +6,7 @@ on accelerators they run together.
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,10 +14,8 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from graphrl.bench import plain
-from graphrl.bench.chromosomes import padded
-from graphrl.bench.plain_graph import PlainGraph, plain_batch
-from graphrl.bench.timing import Sample, timed
+from graphrl.bench.graphs import padded
+from graphrl.bench.timing import Costs, Program, timed
 from graphrl.costs.device.decisions import from_genes
 from graphrl.costs.device.evaluate import evaluate
 from graphrl.costs.device.problem import DeviceProblem
@@ -26,24 +24,6 @@ from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import PaddedGraph, common_sizes, pad_batch
 
 BY_GRAPH, EVERYWHERE = PartitionSpec("graphs"), PartitionSpec()
-
-
-class Costs(NamedTuple):
-    """What a program says of the chromosomes that it was given; 0 where it was not asked."""
-
-    makespan: np.ndarray  # [g, p] seconds
-    peak: np.ndarray  # [g, p, d] bytes
-
-
-class Program(NamedTuple):
-    """Something to time."""
-
-    method: str
-    run: Callable[[int], Sample]  # runs it so many times over
-    graphs: int
-    population: int
-    compile_s: float | None = None
-    costs: Costs | None = None
 
 
 def graphrl_evaluation(
@@ -58,7 +38,7 @@ def graphrl_evaluation(
     """Decoding and costing a population on every graph with graphrl.
 
     Args:
-      chromosomes: `[p, genes]` of each graph (chromosomes.py).
+      chromosomes: `[p, genes]` of each graph (graphs.py).
     """
     sizes, d = common_sizes(graphs), problem.devices
     batch = pad_batch(graphs, sizes)
@@ -66,38 +46,14 @@ def graphrl_evaluation(
 
     def costs(group: PaddedGraph, genes: jax.Array) -> tuple[jax.Array, jax.Array]:
         decisions = from_genes(jnp.moveaxis(genes, 0, 1), sizes, d)
-        found = evaluate(group, decisions, DeviceProblem.of(problem), makespan=makespan, memory=memory)
+        cost = evaluate(group, decisions, DeviceProblem.of(problem), makespan=makespan, memory=memory)
         second_unit, byte_unit = group.second_unit[:, None], group.byte_unit[:, None, None]
-        return found.makespan * second_unit, jnp.moveaxis(found.peak_memory, 0, -1) * byte_unit
+        return cost.makespan * second_unit, jnp.moveaxis(cost.peak_memory, 0, -1) * byte_unit
 
-    return _evaluation("graphrl", costs, batch, genes, genes.shape[2], mesh)
-
-
-def plain_evaluation(
-    graphs: Sequence[ComputationGraph],
-    chromosomes: Sequence[np.ndarray],
-    problem: Problem,
-    mesh: Mesh,
-    *,
-    makespan: bool,
-    memory: bool,
-) -> Program:
-    """The same with the plain yardstick."""
-    sizes = common_sizes(graphs)
-    batch = plain_batch(graphs, problem)
-    genes = np.stack([padded(x, g, sizes, problem.devices) for x, g in zip(chromosomes, graphs, strict=True)])
-
-    def costs(group: PlainGraph, genes: jax.Array) -> tuple[jax.Array, jax.Array]:
-        def one(graph: PlainGraph, genes: jax.Array) -> tuple[jax.Array, jax.Array]:
-            return plain.costs(graph, genes, problem, makespan=makespan, memory=memory)
-
-        return jax.vmap(jax.vmap(one, (None, 0)))(group, genes)
-
-    return _evaluation("plain", costs, batch, genes, genes.shape[1], mesh)
+    return evaluation_program(costs, batch, genes, genes.shape[2], mesh)
 
 
-def _evaluation(
-    method: str,
+def evaluation_program(
     costs: Callable[[Any, jax.Array], tuple[jax.Array, jax.Array]],
     batch: Any,
     genes: np.ndarray,
@@ -124,29 +80,27 @@ def _evaluation(
         return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(costs, group, genes))
 
     batch, genes = jax.device_put((batch, genes), NamedSharding(mesh, BY_GRAPH))
-    specs = (BY_GRAPH, BY_GRAPH, EVERYWHERE)
-    shared = jax.shard_map(by_group(repeated, mesh), mesh=mesh, in_specs=specs, out_specs=BY_GRAPH, check_vma=False)
-    compiled, compile_s = compile_program(shared, batch, genes, _replicated(1, mesh))
+    compiled, compile_s = compile_program(spread(repeated, mesh), batch, genes, _replicated(1, mesh))
     makespan, peak = jax.device_get(compiled(batch, genes, _replicated(1, mesh)))
 
     def work(runs: int) -> int:
         jax.block_until_ready(compiled(batch, genes, _replicated(runs, mesh)))
         return runs * len(genes) * population
 
-    return Program(method, timed(work), len(genes), population, compile_s, Costs(makespan, peak))
+    return Program(timed(work), compile_s, len(genes), population, Costs(makespan, peak))
 
 
-def by_group(function: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:
-    """`function(graphs, per graph, replicated)` for one device's share: its graphs one after the other on a CPU."""
+def spread(function: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:
+    """`function(graphs, per graph, replicated)` on a mesh: CPUs take their graphs one after the other."""
 
-    def local(graphs: Any, per_graph: Any, replicated: Any) -> Any:
-        if mesh.devices.flat[0].platform != "cpu":
-            return function(graphs, per_graph, replicated)
+    def one_by_one(graphs: Any, per_graph: Any, replicated: Any) -> Any:
         singles = jax.tree.map(lambda x: x[:, None], (graphs, per_graph))
-        found = lax.map(lambda single: function(*single, replicated), singles)
-        return jax.tree.map(lambda x: x[:, 0], found)
+        results = lax.map(lambda single: function(*single, replicated), singles)
+        return jax.tree.map(lambda x: x[:, 0], results)
 
-    return local
+    local = one_by_one if mesh.devices.flat[0].platform == "cpu" else function
+    specs = (BY_GRAPH, BY_GRAPH, EVERYWHERE)
+    return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=BY_GRAPH, check_vma=False)
 
 
 def compile_program(function: Callable[..., Any], *arguments: Any) -> tuple[Callable[..., Any], float]:

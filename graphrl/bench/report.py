@@ -1,14 +1,20 @@
-"""The rows as a table for people and as JSON lines for machines."""
+"""The rows as a table and a picture for people and as JSON lines for machines."""
 
+import itertools
 import json
+import math
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from graphrl.bench.cases import METHODS, Row
+from graphrl.bench.cases import Row
+from graphrl.colours import COLOURS, GRID, MARKERS
+
+_STYLES = tuple(zip(COLOURS, MARKERS, strict=False))  # graphrl, then the yardsticks
+_MAX_COLUMNS = 3
 
 
 class Measured(Protocol):
@@ -53,16 +59,15 @@ def machine_line(rows: Sequence[Measured]) -> str:
 def print_table(rows: Sequence[Row], console: Console | None = None) -> None:
     """Prints evaluations a second, their ratios and graphrl's compile seconds, then the shares of its BRKGA runs."""
     console = console or make_console()
-    cases = _by_case(rows)
-    methods = [method for method in METHODS if any(row.method == method for row in rows)]
-    others = [method for method in methods if method != "graphrl" and "graphrl" in methods]
+    methods = list(dict.fromkeys(row.method for row in rows))
+    others = methods[1:]
     columns = *methods, *(f"/ {other}" for other in others), "compile s"
     table = make_table(f"Evaluations a second\n{machine_line(rows)}", "ops", "case", *columns)
-    for last, (ops, what), found in cases:
-        ours = found.get("graphrl")
-        ratios = (_ratio(getattr(ours, f"ratio_to_{other}", None)) for other in others)
-        seconds = _shown(getattr(ours, "compile_s", None), "{:.1f}")
-        table.add_row(ops, what, *(_rate(found.get(method)) for method in methods), *ratios, seconds, end_section=last)
+    for last, (ops, what), by_method in _by_case(rows):
+        ours = by_method[methods[0]]
+        ratios = (_ratio(ours.ratios.get(other)) for other in others)
+        rates = (_rate(by_method[method]) for method in methods)
+        table.add_row(ops, what, *rates, *ratios, _shown(ours.compile_s, "{:.1f}"), end_section=last)
     console.print(table)
     searches = [row for row in rows if row.method == "graphrl" and row.what == "brkga"]
     if searches:
@@ -73,8 +78,6 @@ def print_table(rows: Sequence[Row], console: Console | None = None) -> None:
         console.print(table)
     for note in dict.fromkeys(f"{row.method}: {row.note}" for row in rows if row.note):
         console.print(note, markup=False)
-    if "reference" in methods:
-        console.print("reference decodes ops only (no transfer nodes, no transfer keys): less work an evaluation")
 
 
 def make_console() -> Console:
@@ -98,11 +101,13 @@ def _by_case(rows: Sequence[Row]) -> list[tuple[bool, tuple[str, str], dict[str,
         cases.setdefault((row.n, title(row)), {})[row.method] = row
     sizes = [ops for ops, _ in cases]
     last = [a != b for a, b in zip(sizes, [*sizes[1:], -1], strict=True)]
-    return [(end, (f"{ops:,}", what), found) for end, ((ops, what), found) in zip(last, cases.items(), strict=True)]
+    return [
+        (end, (f"{ops:,}", what), by_method) for end, ((ops, what), by_method) in zip(last, cases.items(), strict=True)
+    ]
 
 
-def _rate(row: Row | None) -> str:
-    if row is None or row.evaluations_per_s is None:
+def _rate(row: Row) -> str:
+    if row.evaluations_per_s is None:
         return "-"
     rate = row.evaluations_per_s
     return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
@@ -114,3 +119,47 @@ def _shown(value: float | None, form: str) -> str:
 
 def _ratio(value: float | None) -> str:
     return "-" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def write_plot(rows: Sequence[Row], file: IO[bytes]) -> None:
+    """Writes a PNG: evaluations a second against ops, both on log scales, a line a method, a panel a case."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    panels = list(dict.fromkeys(title(row) for row in rows))
+    columns = min(_MAX_COLUMNS, len(panels))
+    lines = math.ceil(len(panels) / columns)
+    figure = Figure(figsize=(0.8 + 3.6 * columns, 1.5 + 2.7 * lines), layout="constrained", dpi=150)
+    axes = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True).ravel()
+    methods = list(dict.fromkeys(row.method for row in rows))
+    for axis, panel in zip(axes, panels, strict=False):
+        _draw(axis, panel, methods, [row for row in rows if title(row) == panel])
+    for axis in axes[len(panels) :]:
+        axis.set_visible(False)
+    handles = {text: line for axis in axes for line, text in zip(*axis.get_legend_handles_labels(), strict=True)}
+    figure.suptitle(f"Evaluations a second\n{machine_line(rows)}", fontsize=10)
+    if handles:
+        figure.legend(
+            list(handles.values()), list(handles), loc="outside lower center", ncols=len(handles), frameon=False
+        )
+    FigureCanvasAgg(figure).print_png(file)
+
+
+def _draw(axis: Any, panel: str, methods: Sequence[str], rows: Sequence[Row]) -> None:
+    axis.set_title(panel, fontsize=9)
+    axis.set_xscale("log", base=2)
+    axis.set_yscale("log")
+    axis.set_xlabel("ops", fontsize=9)
+    axis.set_ylabel("evaluations / s", fontsize=9)
+    axis.label_outer()
+    axis.grid(True, which="major", color=GRID, linewidth=0.6)
+    axis.tick_params(labelsize=8)
+    sizes = sorted({row.n for row in rows})
+    axis.set_xticks(sizes, [f"{size:,}" for size in sizes])
+    axis.set_xticks([], minor=True)
+    for method, (color, marker) in zip(methods, itertools.cycle(_STYLES)):
+        points = sorted(
+            (row.n, row.evaluations_per_s) for row in rows if row.method == method and row.evaluations_per_s
+        )
+        if points:
+            axis.plot(*zip(*points, strict=True), color=color, marker=marker, markersize=5, linewidth=1.5, label=method)

@@ -1,4 +1,4 @@
-"""Whole BRKGA runs to be timed: graphrl's, its parts, and the plain yardstick's."""
+"""Whole BRKGA runs to be timed, and their parts."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,10 +9,8 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding
 
-from graphrl.bench import plain
-from graphrl.bench.plain_graph import PlainGraph, plain_batch
-from graphrl.bench.programs import BY_GRAPH, EVERYWHERE, Program, by_group, compile_program
-from graphrl.bench.timing import timed
+from graphrl.bench.programs import BY_GRAPH, compile_program, spread
+from graphrl.bench.timing import Program, timed
 from graphrl.costs.device.decisions import num_genes
 from graphrl.costs.device.problem import DeviceProblem
 from graphrl.costs.problem import Problem
@@ -45,8 +43,8 @@ def graphrl_search(
         table: BetaTable | None = beta_table(*jnp.asarray(shapes)) if proposals else None
         return run_batch(keys, graph, problem, parameters, evaluations, table, mesh=mesh)
 
-    made = parameters.generations(evaluations) * parameters.offspring
-    return _program("graphrl", run, pad_batch(graphs), made, parameters, mesh, seed)
+    each = parameters.generations(evaluations) * parameters.offspring
+    return search_program(run, pad_batch(graphs), each, parameters, mesh, seed)
 
 
 def own_work(
@@ -64,49 +62,22 @@ def own_work(
         def generation(_: jax.Array, state: brkga.State) -> brkga.State:
             return brkga._next(state, state.offspring.sum(0), parameters, None)
 
-        state = lax.fori_loop(
-            0, generations, generation, brkga.init(keys, graph, DeviceProblem.of(problem), parameters)
-        )
+        first = brkga.init(keys, graph, DeviceProblem.of(problem), parameters)
+        state = lax.fori_loop(0, generations, generation, first)
         return brkga.best(state)[0].T
 
-    return _by_graph("graphrl", evolve, pad_batch(graphs), generations * parameters.offspring, parameters, mesh, seed)
+    alone = spread(evolve, mesh)
+    return search_program(
+        lambda graph, keys: alone(graph, keys, 0),
+        pad_batch(graphs),
+        generations * parameters.offspring,
+        parameters,
+        mesh,
+        seed,
+    )
 
 
-def plain_search(
-    graphs: Sequence[ComputationGraph],
-    problem: Problem,
-    parameters: brkga.Parameters,
-    evaluations: int,
-    mesh: Mesh,
-    seed: int,
-) -> Program:
-    """BRKGA on every graph with the plain yardstick; it makes two generations at least."""
-    generations = max(2, 1 + (evaluations - parameters.population) // parameters.offspring)
-
-    def search(group: PlainGraph, keys: jax.Array, _: jax.Array) -> jax.Array:
-        return jax.vmap(lambda graph, key: plain.search(graph, key, problem, parameters, generations)[0])(group, keys)
-
-    made = parameters.population + (generations - 1) * parameters.offspring
-    return _by_graph("plain", search, plain_batch(graphs, problem), made, parameters, mesh, seed)
-
-
-def _by_graph(
-    method: str,
-    function: Callable[..., Any],
-    batch: Any,
-    evaluations: int,
-    parameters: brkga.Parameters,
-    mesh: Mesh,
-    seed: int,
-) -> Program:
-    """A program of a function that knows nothing of the mesh."""
-    specs = (BY_GRAPH, BY_GRAPH, EVERYWHERE)
-    shared = jax.shard_map(by_group(function, mesh), mesh=mesh, in_specs=specs, out_specs=BY_GRAPH, check_vma=False)
-    return _program(method, lambda graph, keys: shared(graph, keys, 0), batch, evaluations, parameters, mesh, seed)
-
-
-def _program(
-    method: str,
+def search_program(
     run: Callable[[Any, jax.Array], Any],
     batch: Any,
     evaluations: int,
@@ -125,4 +96,4 @@ def _program(
             jax.block_until_ready(compiled(batch, keys))
         return runs * graphs * evaluations
 
-    return Program(method, timed(work), graphs, parameters.population, compile_s)
+    return Program(timed(work), compile_s, graphs, parameters.population)

@@ -5,7 +5,13 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from graphrl.bench import machine
+from graphrl.bench.cases import Settings
 
 _MAX_RUNS = 100_000
 
@@ -30,11 +36,11 @@ class Samples:
         """Of one sample."""
         return self.samples[0].evaluations
 
-    def known_median(self, clock: str) -> float | None:
-        """Median seconds of a sample by clock "wall" or "cpu"; None if that is not known."""
+    def own_median(self, clock: str) -> float | None:
+        """Median seconds of a sample by clock "wall" or "cpu"; None where the program does not know that clock."""
         values = [sample.wall_s if clock == "wall" else sample.cpu_s for sample in self.samples]
-        known = [value for value in values if value is not None]
-        return statistics.median(known) if known else None
+        seconds = [value for value in values if value is not None]
+        return statistics.median(seconds) if seconds else None
 
     def seconds(self, clock: str) -> list[float]:
         """Of each sample, by a clock; by the other one where a program knows only that."""
@@ -50,11 +56,59 @@ class Samples:
         return self.evaluations / max(self.median(clock), 1e-12)
 
 
+class Costs(NamedTuple):
+    """What a program says of the chromosomes that it was given; 0 where it was not asked."""
+
+    makespan: np.ndarray  # [g, p] seconds
+    peak: np.ndarray  # [g, p, d] bytes
+
+
 class Program(NamedTuple):
     """Something compiled, to be timed."""
 
-    run: Callable[[int], Sample]  # of `timed`
+    run: Callable[[int], Sample]  # runs it so many times over; `timed` makes one
+    compile_s: float = 0.0  # of tracing and compiling, without a cache; 0 for what was compiled before
+    graphs: int = 1
+    population: int = 1
+    costs: Costs | None = None
+    on_host: bool = False  # whatever device jax computes on
+    note: str | None = None  # what readers of its figures must know
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TimedRow:
+    """A program, the machine and its timings."""
+
+    what: str  # was measured
+    threads: int
+    pinned: bool  # to one core
+    device_kind: str
+    jax: str
     compile_s: float
+    repeats: int
+    clock: str  # "cpu" if pinned, else "wall"
+    median_s: float  # of a sample
+    min_s: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """The row as a JSON object."""
+        return dataclasses.asdict(self)
+
+
+def timed_fields(settings: Settings, pinned: bool, compile_s: float, samples: Samples) -> dict[str, Any]:
+    """The fields of a `TimedRow` but `what`."""
+    clock = machine.clock(pinned)
+    return {
+        "threads": settings.threads,
+        "pinned": pinned,
+        "device_kind": machine.device_name(),
+        "jax": jax.__version__,
+        "compile_s": compile_s,
+        "repeats": settings.repeats,
+        "clock": clock,
+        "median_s": samples.median(clock),
+        "min_s": min(samples.seconds(clock)),
+    }
 
 
 def timed(work: Callable[[int], int]) -> Callable[[int], Sample]:

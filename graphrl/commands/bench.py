@@ -1,9 +1,9 @@
-"""`graphrl bench`: evaluations a second on this machine, against a plain JAX version and a compiled one."""
+"""`graphrl bench`: evaluations a second on this machine."""
 
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
@@ -16,20 +16,14 @@ from graphrl.optimize import check_seed
 if TYPE_CHECKING:
     from graphrl.bench.cases import Row, Settings
     from graphrl.bench.envs import EnvRow
+    from graphrl.bench.measure import Yardstick
     from graphrl.bench.orders import OrderRow
     from graphrl.costs.problem import Transfer
 
 _DESCRIPTION = """Measure the throughput of the search on this machine: decoding and costing populations of 100
 chromosomes, and whole BRKGA runs of about 5,000 evaluations a graph, on random graphs of three families
-and 2 to 3 edges an op, on two devices. Every method evaluates the same graphs and chromosomes, and their
-results are compared before they are timed.
-
-methods:
-  graphrl     this library
-  plain       the same in JAX as one would write it first: vmapped scans with a masked argmax over all nodes
-  compiled    the same in C++ as an expert would write it: a binary heap on packed keys, OpenMP threads a graph each.
-              Needs a C++ compiler ($CXX, c++, g++ or clang++)
-  reference   a compiled reference of yours (--reference). It decodes ops only, without transfer nodes: less work
+and 2 to 3 edges an op, on two devices. scripts/bench.py of the repository measures the same beside a plain
+JAX version and a compiled one.
 
 With --envs, the throughput of an environment instead: steps of Proposal-v0 a second (the proposals of a BRKGA
 run, evaluated) for numbers of environments at once, against run_batch on the same graphs.
@@ -38,18 +32,16 @@ With --orders, that of the decoders of priorities: complete orders a second of l
 a beam of 16) for numbers of graphs at once, against drawing random-priority orders; and, up to 512 ops, of updates
 of Topoformer's policy, each from several orders a graph."""
 
-_EXAMPLES = """how it is measured: methods take turns, samples last about 0.2 s or more, rates are by the median sample.
+HOW = """how it is measured: programs take turns, samples last about 0.2 s or more, rates are by the median sample.
 With one thread the process is pinned to one core and CPU time counts, else wall time. With more threads,
 each has a host device of its own and its share of the graphs. Compile seconds are without a cache;
-"cached" are those of a second process with one. Everything takes some 15 minutes on one core, most of
-them for the plain version at 2,048 ops, which gets fewer graphs there and shorter BRKGA runs.
+"cached" are those of a second process with one."""
 
-examples:
+_EXAMPLES = """examples:
   graphrl bench
-  graphrl bench --threads 1 --sizes 512 --transfers free --methods graphrl,compiled
+  graphrl bench --threads 1 --sizes 512 --transfers free
   graphrl bench --envs 1,8,64 --sizes 128,512
-  graphrl bench --orders --threads 1
-  graphrl bench --output results --reference ../shared/prototypes/brkga_reference.cpp"""
+  graphrl bench --orders --threads 1 --output results"""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -58,25 +50,11 @@ def add_parser(subparsers: Any) -> None:
         "bench",
         help="measure the throughput of the search on this machine",
         description=_DESCRIPTION,
-        epilog=_EXAMPLES,
+        epilog=f"{HOW}\n\n{_EXAMPLES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    number = option(whole_number)
-    parser.add_argument(
-        "--sizes",
-        type=option(_numbers),
-        metavar="N,...",
-        help="ops of graphs (default: 64,128,512,2048; --envs: 128; --orders: 128,512,2048)",
-    )
-    parser.add_argument("--threads", type=number, metavar="N", help="CPU threads (default: all cores)")
-    parser.add_argument("--repeats", type=number, metavar="N", help="samples of each method (default: 5; --quick: 2)")
-    parser.add_argument("--graphs", type=number, default=0, metavar="N", help="of each size (default: 3 a thread)")
-    parser.add_argument("--methods", type=_names, metavar="M,...", help="default: graphrl,plain,compiled")
-    parser.add_argument(
-        "--transfers", type=_names, metavar="T,...", help="default: free,rendezvous,link; --envs: rendezvous"
-    )
-    parser.add_argument("--reference", metavar="FILE", help="a compiled reference, or its .cpp, to measure as well")
+    add_options(parser)
     others = parser.add_mutually_exclusive_group()
     others.add_argument(
         "--envs",
@@ -94,23 +72,46 @@ def add_parser(subparsers: Any) -> None:
         metavar="N,...",
         help="measure the decoders of orders and learning, so many graphs at once (1,4,16)",
     )
+    parser.set_defaults(run=run)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds what says what is measured of the search, and how; `run` reads it."""
+    number = option(whole_number)
+    parser.add_argument(
+        "--sizes",
+        type=option(_numbers),
+        metavar="N,...",
+        help="ops of graphs (default: 64,128,512,2048; --envs: 128; --orders: 128,512,2048)",
+    )
+    parser.add_argument("--threads", type=number, metavar="N", help="CPU threads (default: all cores)")
+    parser.add_argument("--repeats", type=number, metavar="N", help="samples of each method (default: 5; --quick: 2)")
+    parser.add_argument("--graphs", type=number, default=0, metavar="N", help="of each size (default: 3 a thread)")
+    parser.add_argument(
+        "--transfers", type=names, metavar="T,...", help="default: free,rendezvous,link; --envs: rendezvous"
+    )
     parser.add_argument(
         "--quick", action="store_true", help="two cases a size and short samples: does everything work?"
     )
     parser.add_argument("--output", metavar="DIR", help="write bench.jsonl and bench.png there")
     parser.add_argument("--seed", type=number, default=0, metavar="N", help="of everything random (default: 0)")
     parser.add_argument("--json", action="store_true", help="print JSON lines, for machines, in place of a table")
-    parser.set_defaults(run=run)
+    parser.set_defaults(envs=None, orders=None)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Measures; returns the exit code."""
+def run(args: argparse.Namespace, yardsticks: Mapping[str, "Yardstick"] | None = None) -> int:
+    """Measures; returns the exit code.
+
+    Args:
+      args: of `add_options`.
+      yardsticks: what to measure the search against, by name.
+    """
     # jax is imported here at the earliest, and looks for devices only once `measure` has said how many there are
     from graphrl.bench.report import json_lines
 
     settings = _settings(args)
     folder = None if args.output is None else _folder(args.output)
-    measured = _measured(settings, args.envs, args.orders)
+    measured = _measured(settings, args.envs, args.orders, yardsticks)
     rows: list[Row | EnvRow | OrderRow] = []
     interrupted = False
     try:
@@ -142,25 +143,28 @@ class _Measured(NamedTuple):
     plot: Callable[[Any, IO[bytes]], None]
 
 
-def _measured(settings: "Settings", envs: tuple[int, ...] | None, orders: tuple[int, ...] | None) -> _Measured:
+def _measured(
+    settings: "Settings",
+    envs: tuple[int, ...] | None,
+    orders: tuple[int, ...] | None,
+    yardsticks: Mapping[str, "Yardstick"] | None,
+) -> _Measured:
     """The search or, if numbers are given, environments or decoders of orders."""
     if envs is not None:
-        from graphrl.bench.envs import measure_envs
-        from graphrl.bench.envs_report import print_envs, write_envs_plot
+        from graphrl.bench.envs import measure_envs, print_envs, write_envs_plot
 
         cases = len(settings.sizes) * len(envs)
         return _Measured(cases, lambda say: measure_envs(settings, envs, say), print_envs, write_envs_plot)
     if orders is not None:
-        from graphrl.bench.orders import measure_orders
-        from graphrl.bench.orders_report import print_orders, write_orders_plot
+        from graphrl.bench.orders import measure_orders, print_orders, write_orders_plot
 
         cases = len(settings.sizes) * len(orders)
         return _Measured(cases, lambda say: measure_orders(settings, orders, say), print_orders, write_orders_plot)
     from graphrl.bench.measure import measure
-    from graphrl.bench.plot import write_plot
-    from graphrl.bench.report import print_table
+    from graphrl.bench.report import print_table, write_plot
 
-    return _Measured(len(list(settings.cases())), lambda say: measure(settings, say), print_table, write_plot)
+    cases = len(list(settings.cases()))
+    return _Measured(cases, lambda say: measure(settings, yardsticks, say), print_table, write_plot)
 
 
 def _settings(args: argparse.Namespace) -> "Settings":
@@ -170,28 +174,23 @@ def _settings(args: argparse.Namespace) -> "Settings":
       ProblemError: a value is out of range.
     """
     from graphrl.bench import machine
-    from graphrl.bench.cases import METHODS, TRANSFERS, Settings
+    from graphrl.bench.cases import TRANSFERS, Settings
 
     check_seed(args.seed)
     transfers: tuple[Transfer, ...] = TRANSFERS
     if args.envs is not None:
-        _refuse(args, "--envs, which measures Proposal-v0 alone", "methods", "reference", "graphs")
+        _refuse(args, "--envs, which measures Proposal-v0 alone", "graphs")
         args.sizes, transfers = (128,) if args.sizes is None else args.sizes, ("rendezvous",)
     if args.orders is not None:
         what = "--orders, which measures decoders on one device"
-        _refuse(args, what, "methods", "reference", "graphs", "transfers")
+        _refuse(args, what, "graphs", "transfers")
         args.sizes = (128, 512, 2048) if args.sizes is None else args.sizes
-    methods = METHODS[:3] if args.methods is None else args.methods
-    if args.reference is not None and "reference" not in methods:
-        methods = (*methods, "reference")
     quick = {"repeats": 2, "seconds": 0.02, "evaluations": 400} if args.quick else {}
     given = {"sizes": args.sizes, "repeats": args.repeats}
     return Settings(
         threads=machine.cores() if args.threads is None else args.threads,
         graphs=args.graphs,
-        methods=methods,
         transfers=transfers if args.transfers is None else args.transfers,
-        reference=args.reference,
         quick=args.quick,
         seed=args.seed,
         **{**quick, **{name: value for name, value in given.items() if value is not None}},
@@ -217,8 +216,9 @@ def _folder(path: str) -> Path:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(whole_number(part) for part in _names(text))
+    return tuple(whole_number(part) for part in names(text))
 
 
-def _names(text: str) -> tuple[str, ...]:
+def names(text: str) -> tuple[str, ...]:
+    """Names with commas between them."""
     return tuple(part.strip() for part in text.split(",") if part.strip())

@@ -45,8 +45,8 @@ def laplacian_encodings(source: np.ndarray, target: np.ndarray, level: np.ndarra
             encodings[:, : len(values) - 1] = _canonical(vectors[:, 1:], level)
             return encodings
     one_way = coo_array((np.ones(len(source)), (source, target)), shape=(n, n)).tocsr()
-    found = sorted(_spectrum(one_way + one_way.T, dimension), key=lambda pair: pair[0])
-    for column, (_, members, vector) in zip(encodings.T, found, strict=False):
+    modes = sorted(_spectrum(one_way + one_way.T, dimension), key=lambda pair: pair[0])
+    for column, (_, members, vector) in zip(encodings.T, modes, strict=False):
         column[members] = _canonical(vector[:, None], level[members])[:, 0]
     return encodings
 

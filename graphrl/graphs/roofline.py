@@ -124,7 +124,7 @@ def _find(name_or_chip: str | Chip) -> Chip:
         return name_or_chip
     if not isinstance(name_or_chip, str):
         raise GraphrlError(f"chip is {name_or_chip!r}: must be a Chip or one of {', '.join(CHIPS)}")
-    found = CHIPS.get(name_or_chip.strip().lower().replace("_", "-").replace(" ", "-"))
-    if found is None:
+    figures = CHIPS.get(name_or_chip.strip().lower().replace("_", "-").replace(" ", "-"))
+    if figures is None:
         raise GraphrlError(f"unknown chip {name_or_chip!r}: known are {', '.join(CHIPS)}")
-    return found
+    return figures

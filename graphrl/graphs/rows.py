@@ -85,15 +85,15 @@ class Rows:
             self._append(left, WAITS)
 
 
-_known: weakref.WeakKeyDictionary[GraphArrays, Rows] = weakref.WeakKeyDictionary()
+_rows: weakref.WeakKeyDictionary[GraphArrays, Rows] = weakref.WeakKeyDictionary()
 
 
 def rows_of(a: GraphArrays) -> Rows:
     """The rows of a graph, made once and kept as long as the graph: its sizes and every padding of it ask for them."""
-    known = _known.get(a)
-    if known is None:
-        known = _known[a] = Rows(a)
-    return known
+    rows = _rows.get(a)
+    if rows is None:
+        rows = _rows[a] = Rows(a)
+    return rows
 
 
 def _extend_all(lists: Sequence[list[int]], values: Sequence[int], length: int) -> None:

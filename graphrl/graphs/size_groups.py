@@ -27,12 +27,12 @@ def shared_sizes(graphs: Sequence[ComputationGraph]) -> list[Sizes]:
         if group is None:
             groups.append(group := [])
         group.append(index)
-    found = list(each)
+    shared = list(each)
     for group in groups:
         common = bucketed([each[index] for index in group])
         for index in group:
-            found[index] = common
-    return found
+            shared[index] = common
+    return shared
 
 
 def _similar(group: Sequence[Sizes]) -> bool:

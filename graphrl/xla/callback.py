@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from graphrl.errors import PlanError
-from graphrl.graphs.readers.hlo_module import HloModule, parse_module
+from graphrl.graphs.readers.hlo.module import HloModule, parse_module
 
 # What a module (its name without the mark) shall run as: names of all instructions of its entry computation, or another
 # module, serialized and scheduled, or None for XLA's own schedule. What it raises ends the compilation before XLA

@@ -2,13 +2,16 @@
 
 import dataclasses
 import functools
+import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from graphrl.errors import GraphError, ProblemError
-from graphrl.graphs.readers.hlo_module import HloModule
+from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.optimize import DEFAULT_SECONDS
 from graphrl.plan import Plan
 from graphrl.solvers.base import Progress
@@ -19,8 +22,9 @@ from graphrl.xla.planning.planner import Planner
 from graphrl.xla.planning.search import memory_of, plan_of
 from graphrl.xla.report import Report
 from graphrl.xla.settings import Settings
-from graphrl.xla.step_time import step_seconds
-from graphrl.xla.warn import warn_once
+
+_MIN_ROUNDS = 5  # of calls that are timed
+_SECONDS = 2.0  # for all rounds beyond that
 
 
 class Executable:
@@ -47,8 +51,8 @@ class Executable:
     def __repr__(self) -> str:  # one line: the program, and what became of its order
         report = self._report
         temporaries = "" if report.temp_bytes is None else f"{format_bytes(report.temp_bytes)} of temporaries, "
-        found = f"in graphrl's order ({report.found_by})" if report.planned else f"in XLA's order: {report.reason}"
-        return f"<graphrl.compile of {report.program!r}: {temporaries}{found}>"
+        order = f"in graphrl's order ({report.found_by})" if report.planned else f"in XLA's order: {report.reason}"
+        return f"<graphrl.compile of {report.program!r}: {temporaries}{order}>"
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *dir(self.compiled)})
@@ -70,7 +74,7 @@ class Executable:
             self._report = dataclasses.replace(self._report, memory_bytes=memory_of(memory)[0], memory_measured=True)
         if args or kwargs:
             before = self._lowered.compile()
-            seconds = step_seconds((before, self.compiled), args, kwargs)
+            seconds = _step_seconds((before, self.compiled), args, kwargs)
             self._report = dataclasses.replace(
                 self._report, xla_step_seconds=seconds[0], graphrl_step_seconds=seconds[1]
             )
@@ -127,7 +131,7 @@ def compile(
             return _planned(lowered, Planner(settings))
         except GraphError as error:  # a module that graphrl cannot read is no reason to run nothing
             missing = str(error)
-    warn_once(f"graphrl.compile: {missing}; XLA's schedule stays")
+    hook.warn_once(f"graphrl.compile: {missing}; XLA's schedule stays")
     return Executable(lowered.compile(), lowered, Report(getattr(fn, "__name__", "program"), False, missing))
 
 
@@ -166,3 +170,30 @@ def _planned(lowered: jax.stages.Lowered, planner: Planner) -> Executable:
     if decision is not None:
         executable._plan = lambda: plan_of(decision, module)
     return executable
+
+
+def _step_seconds(
+    executables: Sequence[jax.stages.Compiled], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[float, ...]:
+    """The median of one call of each, taken in turns, so that a change of the machine's load meets all alike.
+
+    Args:
+      executables: of one signature.
+      args, kwargs: to call them with; they are left intact, also where the executables donate them.
+    """
+    times: list[list[float]] = [[] for _ in executables]
+    for executable in executables:  # the first call sets things up
+        _call_seconds(executable, args, kwargs)
+    began = time.perf_counter()
+    while len(times[0]) < _MIN_ROUNDS or time.perf_counter() - began < _SECONDS:
+        for executable, spent in zip(executables, times, strict=True):
+            spent.append(_call_seconds(executable, args, kwargs))
+    return tuple(statistics.median(spent) for spent in times)
+
+
+def _call_seconds(executable: jax.stages.Compiled, args: Sequence[Any], kwargs: Mapping[str, Any]) -> float:
+    if executable.donate_argnums:
+        args, kwargs = jax.block_until_ready(jax.tree.map(jnp.copy, (args, kwargs)))
+    began = time.perf_counter()
+    jax.block_until_ready(executable(*args, **kwargs))
+    return time.perf_counter() - began

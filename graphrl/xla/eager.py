@@ -14,11 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphrl.errors import GraphrlError, PlanError
-from graphrl.graphs.readers.jaxpr import Traced
-from graphrl.graphs.readers.jaxpr_flatten import Known, Node, Outside, Result, Value
+from graphrl.graphs.readers.jaxpr.flatten import Known, Node, Outside, Result, Value
+from graphrl.graphs.readers.jaxpr.reader import Traced
 from graphrl.plan import Plan
-
-Watch = Callable[[int, int], None]
 
 
 class Evaluation(NamedTuple):
@@ -36,12 +34,12 @@ class Evaluation(NamedTuple):
 
 
 def evaluate(
-    traced: Traced, *args: Any, plan: Plan | None = None, watch: Watch | None = None, **kwargs: Any
+    traced: Traced, *args: Any, plan: Plan | None = None, watch: Callable[[int, int], None] | None = None, **kwargs: Any
 ) -> Evaluation:
     """Evaluates a traced function on `args` and `kwargs`, one op at a time.
 
     Args:
-      traced: from `graphs.readers.jaxpr.trace`.
+      traced: from `graphs.readers.jaxpr.reader.trace`.
       *args, **kwargs: of the shapes and types that it was traced with; static ones are not looked at. (A function whose
         keyword is called `plan` or `watch` is traced with that bound.)
       plan: of `traced.graph` on one device; by default the program's own order.
@@ -86,9 +84,9 @@ def _arguments(traced: Traced, args: Sequence[Any], kwargs: dict[str, Any]) -> l
 
 def _checked(value: Any, aval: Any, name: str) -> Any:
     """The argument as an array. Those that JAX does not hold yet stay on the host, where they are not counted."""
-    found = jax.typeof(value)
-    if (found.shape, found.dtype) != (aval.shape, aval.dtype):
-        raise GraphrlError(f"argument {name} is {found.str_short()}: it was traced as {aval.str_short()}")
+    own = jax.typeof(value)
+    if (own.shape, own.dtype) != (aval.shape, aval.dtype):
+        raise GraphrlError(f"argument {name} is {own.str_short()}: it was traced as {aval.str_short()}")
     return value if isinstance(value, jax.Array) else np.asarray(value, aval.dtype)
 
 
@@ -135,8 +133,8 @@ def _compute(node: Node, operands: Sequence[Any]) -> Sequence[Any]:
     """The results of a node's equation. All of them are there when it returns, whatever JAX's asynchronous dispatch."""
     primitive = node.equation.primitive
     with node.equation.ctx.manager:
-        found = primitive.bind(*operands, **primitive.get_bind_params(node.equation.params))
-    return jax.block_until_ready(found if primitive.multiple_results else [found])
+        results = primitive.bind(*operands, **primitive.get_bind_params(node.equation.params))
+    return jax.block_until_ready(results if primitive.multiple_results else [results])
 
 
 def _result(value: Any) -> Any:

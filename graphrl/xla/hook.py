@@ -8,13 +8,14 @@ import contextlib
 import copy
 import io
 import secrets
+import warnings
 from collections.abc import Sequence
 from typing import Any, Literal
 
 import jax
 
 from graphrl.errors import GraphrlError
-from graphrl.graphs.readers.hlo_module import HloModule
+from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.xla import callback
 from graphrl.xla.callback import Rule, Unplanned
 
@@ -29,6 +30,16 @@ SCHEDULERS: dict[Scheduler, dict[str, Any]] = {
 }
 # Buffers are assigned before code is generated, so that a figure needs no good code.
 _QUICK: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+
+
+_said: set[str] = set()
+
+
+def warn_once(message: str) -> None:
+    """Warns, unless the same has been said before in this process."""
+    if message not in _said:
+        _said.add(message)
+        warnings.warn(message, stacklevel=3)
 
 
 def available(platform: str = PLATFORM) -> str | None:

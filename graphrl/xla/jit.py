@@ -27,7 +27,6 @@ from graphrl.xla.callback import Unplanned
 from graphrl.xla.planning.planner import Planner
 from graphrl.xla.report import Report
 from graphrl.xla.settings import Settings
-from graphrl.xla.warn import warn_once
 
 try:
     from jax._src.core import trace_state_clean as _no_transformation
@@ -39,7 +38,7 @@ except ImportError:  # then the hook is missing too
 
 _ATTEMPTS = 3
 
-_made: collections.Counter[str] = collections.Counter()  # functions of one name and settings
+_functions: collections.Counter[str] = collections.Counter()  # functions of one name and settings
 
 
 class PlannedFunction:
@@ -99,7 +98,7 @@ class PlannedFunction:
     def _start(self, *args: Any, **kwargs: Any) -> Any:
         with self._starting:
             if self._call == self._start:
-                missing = hook.available(_platform(self._kwargs))
+                missing = hook.available(_platform(self._kwargs, (args, kwargs)))
                 if missing is None:
                     self._call = self._marked()
                 else:
@@ -113,8 +112,8 @@ class PlannedFunction:
         fn, settings = self._fn, self._planner.settings
         name = str(getattr(fn, "__name__", None) or getattr(getattr(fn, "func", None), "__name__", "function"))
         same = f"{settings.mark} {getattr(fn, '__module__', '')} {getattr(fn, '__qualname__', name)}"
-        _made[same] += 1
-        unique = f"{same} {_made[same]}" if settings.cache else secrets.token_hex(16)
+        _functions[same] += 1
+        unique = f"{same} {_functions[same]}" if settings.cache else secrets.token_hex(16)
         mark = hashlib.sha256(unique.encode()).hexdigest()[:16]
         callback.set_rule(mark, self._planner.rule)
         weakref.finalize(self, callback.drop_rule, mark)
@@ -148,13 +147,20 @@ class PlannedFunction:
         return self._call(*args, **kwargs)
 
     def _fall_back(self, why: str) -> None:
-        warn_once(f"graphrl.jit: {why}; {getattr(self, '__name__', self._fn)} runs under plain jax.jit")
+        hook.warn_once(f"graphrl.jit: {why}; {getattr(self, '__name__', self._fn)} runs under plain jax.jit")
         self._call = self._plain
 
 
-def _platform(jit_kwargs: dict[str, Any]) -> str:
-    device = jit_kwargs.get("device")
-    return str(jit_kwargs.get("backend") or getattr(device, "platform", None) or jax.default_backend())
+def _platform(jit_kwargs: dict[str, Any], arguments: Any) -> str:
+    """Where a call runs: where jit is told to, or an argument has been put, or by default."""
+    if jit_kwargs.get("backend"):
+        return str(jit_kwargs["backend"])
+    leaves = jax.tree.leaves((jit_kwargs.get("in_shardings"), arguments))
+    shardings = [getattr(leaf, "sharding", leaf) for leaf in leaves if getattr(leaf, "committed", True)]
+    placed = (min(each.device_set, key=str) for each in shardings if isinstance(each, jax.sharding.Sharding))
+    default = jax.config.jax_default_device  # type: ignore[attr-defined]
+    device = jit_kwargs.get("device") or next(placed, None) or default
+    return device if isinstance(device, str) else device.platform if device else jax.default_backend()
 
 
 @overload

@@ -82,12 +82,12 @@ class Report:
         if self.xla_bytes is None:
             return f"{self.program}: {self.reason}"
         memory = _bytes(self.memory_bytes, "" if self.memory_measured else "~")
-        found = f"graphrl ({self.found_by})" if self.found_by else "graphrl"
+        ours = f"graphrl ({self.found_by})" if self.found_by else "graphrl"
         rows = [
             (self.program, "temporaries", "step"),
             ("XLA, default scheduler", _bytes(self.xla_bytes), _seconds(self.xla_step_seconds)),
             ("XLA, memory scheduler", memory, "-"),
-            (found, _bytes(self.graphrl_bytes) + self._saved(), _seconds(self.graphrl_step_seconds)),
+            (ours, _bytes(self.graphrl_bytes) + self._saved(), _seconds(self.graphrl_step_seconds)),
             (
                 "lower bound, each value computed once" if self.recomputed else "lower bound",
                 "-" if self.bound is None else format_bytes(self.bound),

@@ -8,7 +8,6 @@ from graphrl.errors import ProblemError
 from graphrl.optimize import DEFAULT_SECONDS, check_seed
 from graphrl.solvers import find_solver
 from graphrl.solvers.base import Budget, Progress
-from graphrl.xla.recompute.limit import check_limit
 
 PROBLEM = Problem("peak_memory")
 
@@ -63,5 +62,11 @@ class Settings:
     @property
     def mark(self) -> str:
         """16 hexadecimal digits of all that decides which executable a program gets."""
-        asked = (self.objective, float(self.seconds), self.method, self.seed, self.cache, float(self.recompute))
-        return hashlib.sha256(repr(asked).encode()).hexdigest()[:16]
+        fields = (self.objective, float(self.seconds), self.method, self.seed, self.cache, float(self.recompute))
+        return hashlib.sha256(repr(fields).encode()).hexdigest()[:16]
+
+
+def check_limit(limit: float) -> None:
+    """Raises ProblemError unless a limit of recomputation is a part from 0 to 1."""
+    if isinstance(limit, bool) or not isinstance(limit, int | float) or not 0 <= limit <= 1:
+        raise ProblemError(f"recompute is {limit!r}: must be a part of the run time, a number from 0 to 1")

@@ -1,0 +1,1 @@
+"""What the launchers in scripts/ share."""

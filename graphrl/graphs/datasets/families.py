@@ -62,17 +62,17 @@ def find_family(name: str) -> Family:
 
 def full_options(family: str, options: Options | None = None) -> dict[str, Any]:
     """The given options and the defaults of all others. Errors as of `sample`."""
-    known = find_family(family).options
+    defaults = find_family(family).options
     for name, value in (options or {}).items():
-        if name not in known:
-            raise ProblemError(f"family {family!r} has no option {name!r}: known are {', '.join(known)}")
-        default = known[name]
+        if name not in defaults:
+            raise ProblemError(f"family {family!r} has no option {name!r}: known are {', '.join(defaults)}")
+        default = defaults[name]
         wanted = (int, float) if type(default) is float else type(default)
         if default is not None and (
             not isinstance(value, wanted) or isinstance(value, bool) != isinstance(default, bool)
         ):
             raise ProblemError(f"option {name} is {value!r}: must be of the kind of its default, {default!r}")
-    return {**known, **(options or {})}
+    return {**defaults, **(options or {})}
 
 
 def _layered(num_ops: int, seed: int, options: dict[str, Any]) -> Sample:
@@ -84,16 +84,16 @@ def _regal_like(num_ops: int | None, seed: int, options: dict[str, Any]) -> Samp
 
 
 def _planted(num_ops: int, seed: int, options: dict[str, Any]) -> Sample:
-    found = planted(num_ops, seed=seed, **options)
-    return found.graph, {"optimal_makespan": found.makespan, "devices": options["devices"], "transfer": "free"}
+    instance = planted(num_ops, seed=seed, **options)
+    return instance.graph, {"optimal_makespan": instance.makespan, "devices": options["devices"], "transfer": "free"}
 
 
 def _known_peak(make: Callable[..., KnownPeak], shape: str) -> Callable[[int, int, dict[str, Any]], Sample]:
-    def made(num_ops: int, seed: int, options: dict[str, Any]) -> Sample:
-        found = make(num_ops, seed, options.pop(shape), Bytes(**options))
-        return found.graph, {"optimal_peak_memory": found.peak}
+    def sampled(num_ops: int, seed: int, options: dict[str, Any]) -> Sample:
+        tree = make(num_ops, seed, options.pop(shape), Bytes(**options))
+        return tree.graph, {"optimal_peak_memory": tree.peak}
 
-    return made
+    return sampled
 
 
 _SIZES = dataclasses.asdict(LOG_UNIFORM)

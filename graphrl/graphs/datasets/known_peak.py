@@ -72,8 +72,8 @@ class Weights(NamedTuple):
         for (source, target), size in zip(edges, self.edge_bytes.tolist(), strict=True):
             writes[source] += size
             reads[target] += size
-        rows = enumerate(zip(reads, writes, self.workspace.tolist(), strict=True))
-        return [hill_valley.op_segment(op, *row) for op, row in rows]
+        sizes = enumerate(zip(reads, writes, self.workspace.tolist(), strict=True))
+        return [hill_valley.op_segment(op, *own) for op, own in sizes]
 
 
 def known_peak(

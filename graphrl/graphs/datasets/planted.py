@@ -71,13 +71,13 @@ def _schedule(num_ops: int, devices: int, rng: np.random.Generator) -> tuple[np.
     """Start and end (whole seconds) and device of every op, by ascending start: three `[n] int64`."""
     counts = 1 + rng.multinomial(num_ops - devices, np.full(devices, 1 / devices))
     makespan = max(int(counts.max()), round(_MEAN_SECONDS * num_ops / devices))
-    rows = []
+    by_device = []
     for device, count in enumerate(counts.tolist()):
         cuts = np.sort(rng.choice(np.arange(1, makespan), count - 1, replace=False))
         ends = np.append(cuts, makespan)
-        rows.append(np.stack([np.insert(cuts, 0, 0), ends, np.full(count, device)]))
-    all_rows = np.concatenate(rows, axis=1).astype(np.int64)
-    start, end, placement = all_rows[:, np.argsort(all_rows[0], kind="stable")]
+        by_device.append(np.stack([np.insert(cuts, 0, 0), ends, np.full(count, device)]))
+    pieces = np.concatenate(by_device, axis=1).astype(np.int64)
+    start, end, placement = pieces[:, np.argsort(pieces[0], kind="stable")]
     return start, end, placement
 
 

@@ -112,20 +112,20 @@ def _undirected(model: Model, n: int, p: RegalLike, rng: np.random.Generator) ->
 def _ops(n: int, edges: np.ndarray, p: RegalLike, rng: np.random.Generator) -> tuple[Op, ...]:
     """The source, the n ops and the sink, joined by `edges` (`[m, 2]`, numbers of ops) and at both ends."""
     names = [f"op{i}" for i in range(n)]
-    made = rng.integers(p.most_tensors + 1, size=n)
+    num_tensors = rng.integers(p.most_tensors + 1, size=n)
     num_bytes = _whole_normal(p, (n, p.most_tensors), rng)
     seconds = _whole_normal(p, (n,), rng)
     tails = np.flatnonzero(np.bincount(edges[:, 0], minlength=n) == 0)
     edges = np.concatenate([edges, np.stack([tails, np.full(len(tails), n)], 1)])
-    port = rng.integers(np.maximum(1, made[edges[:, 0]]))
-    is_control = (made[edges[:, 0]] == 0) | (rng.random(len(edges)) < p.control)
+    port = rng.integers(np.maximum(1, num_tensors[edges[:, 0]]))
+    is_control = (num_tensors[edges[:, 0]] == 0) | (rng.random(len(edges)) < p.control)
     inputs: list[list[str]] = [[] for _ in range(n + 1)]
     after: list[list[str]] = [[] for _ in range(n + 1)]
     for (source, target), k, control in zip(edges.tolist(), port.tolist(), is_control.tolist(), strict=True):
         (after if control else inputs)[target].append(names[source] if control else f"op{source}.{k}")
     ops = [Op("source", "source")]
     for i, name in enumerate(names):
-        outputs = tuple(Tensor(f"{name}.{k}", int(num_bytes[i, k])) for k in range(int(made[i])))
+        outputs = tuple(Tensor(f"{name}.{k}", int(num_bytes[i, k])) for k in range(int(num_tensors[i])))
         before = tuple(after[i]) if inputs[i] or after[i] else ("source",)
         ops.append(Op(name, "op", float(seconds[i]), tuple(inputs[i]), outputs, before))
     ops.append(Op("sink", "sink", inputs=tuple(inputs[n]), after=tuple(after[n])))

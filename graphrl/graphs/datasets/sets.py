@@ -40,7 +40,7 @@ def model_files(model: str) -> list[str]:
         return []
     if not os.path.isdir(model):
         return [] if _is_generated(model) else [model]
-    endings = tuple(ending for known in FORMATS for suffix in known.suffixes for ending in (suffix, suffix + ".gz"))
+    endings = tuple(ending for reader in FORMATS for suffix in reader.suffixes for ending in (suffix, suffix + ".gz"))
     try:
         names = sorted(name for name in os.listdir(model) if name.endswith(endings) and name != _MANIFEST)
     except OSError as error:
@@ -68,13 +68,13 @@ def load_graph(
         return zoo.load(str(model).removeprefix(zoo.PREFIX)).graph
     if not isinstance(model, str) or not _is_generated(model):
         return read_graph(model, chip=chip, dims=dims)
-    found = generated_set(model)
-    if found.count > 1:
-        first = f"{found.family}:{'' if found.ops is None else found.ops}@{found.first}"
+    graphs = generated_set(model)
+    if graphs.count > 1:
+        first = f"{graphs.family}:{'' if graphs.ops is None else graphs.ops}@{graphs.first}"
         raise ProblemError(
-            f"{shown(model)} stands for {found.count:,} graphs, where one is needed: for example {first}"
+            f"{shown(model)} stands for {graphs.count:,} graphs, where one is needed: for example {first}"
         )
-    return found.graph(found.first)
+    return graphs.graph(graphs.first)
 
 
 def load_graphs(
@@ -157,7 +157,7 @@ def generated_set(name: str) -> GeneratedSet:
     match = _SET.fullmatch(name)
     family, ops, count, first = match.groups() if match else ("", None, None, None)
     if family not in FAMILIES or (ops is None and not FAMILIES[family].any_size):
-        examples = ", ".join(f"{known}:{'' if FAMILIES[known].any_size else 100}x20" for known in FAMILIES)
+        examples = ", ".join(f"{name}:{'' if entry.any_size else 100}x20" for name, entry in FAMILIES.items())
         raise ProblemError(f"{shown(name)} is no file, no folder and no set of graphs; sets are {examples}, zoo:hlo")
     if count is not None and int(count) == 0:
         raise ProblemError(f"{shown(name)} is a set of no graphs: the number after x must be at least 1")
@@ -173,6 +173,6 @@ def generated(name: str) -> Iterator[ComputationGraph]:
     Raises:
       ProblemError: the name is wrong, the set is empty, or the generator cannot make such graphs.
     """
-    known = generated_set(name)
-    for seed in range(known.first, known.first + known.count):
-        yield known.graph(seed)
+    graphs = generated_set(name)
+    for seed in range(graphs.first, graphs.first + graphs.count):
+        yield graphs.graph(seed)

@@ -8,7 +8,7 @@ from graphrl import files
 from graphrl.errors import GraphError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.readers.costgraph import is_costgraph, parse_costgraph
-from graphrl.graphs.readers.hlo_head import FROM_MLIR, is_hlo, is_mlir
+from graphrl.graphs.readers.hlo.head import FROM_MLIR, is_hlo, is_mlir
 from graphrl.graphs.readers.json import parse_json
 from graphrl.graphs.readers.stg import is_stg, parse_stg
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip
@@ -44,7 +44,7 @@ def _json(data: files.Content, source: str, options: Options) -> ComputationGrap
 
 
 def _onnx(data: files.Content, source: str, options: Options) -> ComputationGraph:
-    from graphrl.graphs.readers.onnx import parse_onnx  # slow to import
+    from graphrl.graphs.readers.onnx.reader import parse_onnx  # slow to import
 
     return parse_onnx(data, source, chip=options.chip, dims=options.dims)
 
@@ -58,7 +58,7 @@ def _costgraph(data: files.Content, source: str, options: Options) -> Computatio
 
 
 def _hlo(data: files.Content, source: str, options: Options) -> ComputationGraph:
-    from graphrl.graphs.readers.hlo import read_hlo  # needs protobuf
+    from graphrl.graphs.readers.hlo.reader import read_hlo  # needs protobuf
 
     return read_hlo(data[:], chip=options.chip, source=source).graph
 
@@ -101,6 +101,9 @@ def read_graph(
         if is_mlir(head):
             raise GraphError(f"{source}: {FROM_MLIR}")
         named = os.fspath(path).removesuffix(".gz")
-        for found in (*(f for f in FORMATS if f.recognises(head)), *(f for f in FORMATS if named.endswith(f.suffixes))):
-            return found.parse(data, source, options)
+        for reader in (
+            *(f for f in FORMATS if f.recognises(head)),
+            *(f for f in FORMATS if named.endswith(f.suffixes)),
+        ):
+            return reader.parse(data, source, options)
     raise GraphError(f"{source}: no graph that graphrl can read: {', '.join(f.name for f in FORMATS)}")

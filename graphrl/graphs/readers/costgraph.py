@@ -148,12 +148,12 @@ def _node(nodes: dict[int, _Node], key: int, line: int) -> _Node:
     return nodes[key]
 
 
-def _integers(field: Field, known: tuple[str, ...], ignored: tuple[str, ...] = ()) -> dict[str, int]:
+def _integers(field: Field, names: tuple[str, ...], ignored: tuple[str, ...] = ()) -> dict[str, int]:
     """The integers of a small message."""
     values = {}
     for inner in field.fields():
-        if inner.name in known:
+        if inner.name in names:
             values[inner.name] = inner.integer()
         elif inner.name not in ignored:
-            raise GraphError(f"line {inner.line}: {inner.name!a} is no field of {field.name}: {', '.join(known)} are")
+            raise GraphError(f"line {inner.line}: {inner.name!a} is no field of {field.name}: {', '.join(names)} are")
     return values

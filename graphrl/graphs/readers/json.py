@@ -85,9 +85,9 @@ def graph_from_dict(value: object, *, source: str = "graph") -> ComputationGraph
 def _check_header(top: object) -> None:
     if type(top) is not dict:
         return  # refused next, like any other value of the wrong kind
-    found = top.get("format")
-    if found != FORMAT:
-        what = f"format is {_show(found)}" if "format" in top else 'has no "format"'
+    format = top.get("format")
+    if format != FORMAT:
+        what = f"format is {_show(format)}" if "format" in top else 'has no "format"'
         raise GraphError(f'{what}: a graph says "format": "{FORMAT}"')
     version = top.get("version")
     if type(version) is not int or version != VERSION:
@@ -124,8 +124,8 @@ def _tensor(entry: object, where: str, what: str, index: int) -> Tensor:
     tensor = _checked(entry, place, _TENSOR_KEYS)
     name = tensor.get("name")
     if type(name) is not str:
-        found = f"its name is {_show(name)}" if "name" in tensor else "it has no name"
-        raise GraphError(f"{place}: {found}: must be text")
+        what = f"its name is {_show(name)}" if "name" in tensor else "it has no name"
+        raise GraphError(f"{place}: {what}: must be text")
     alias, reuses = (_text(tensor, key, place, "") if key in tensor else None for key in ("alias", "reuses"))
     return Tensor(name, tensor.get("bytes", 0), alias, reuses)
 

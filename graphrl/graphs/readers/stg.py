@@ -38,10 +38,10 @@ def is_stg(head: bytes) -> bool:
 
 def parse_stg(data: bytes, source: str) -> ComputationGraph:
     """The graph that `data` holds; `source` names it in errors, which are as in `read_stg`."""
-    rows = _rows(data, source)
-    if not rows:
+    numbered = _numbered_lines(data, source)
+    if not numbered:
         raise GraphError(f"{source}: only comments: a standard task graph begins with its number of tasks")
-    (number, first), *tasks = rows
+    (number, first), *tasks = numbered
     if len(first) != 1:
         raise GraphError(f"{source}, line {number}: {len(first)} numbers: must be one, the number of tasks")
     if len(tasks) != first[0] + 2:
@@ -49,23 +49,23 @@ def parse_stg(data: bytes, source: str) -> ComputationGraph:
             f"{source}, line {number}: says {first[0]} tasks, but {len(tasks)} lines follow: must be "
             f"{first[0] + 2}, a dummy entry and a dummy exit task among them"
         )
-    known: dict[int, int] = {}
-    for number, row in tasks:
-        if len(row) < 3 or len(row) != 3 + row[2]:
+    lines: dict[int, int] = {}
+    for number, task in tasks:
+        if len(task) < 3 or len(task) != 3 + task[2]:
             raise GraphError(
-                f"{source}, line {number}: {len(row)} numbers: must be a task's id, its time, its number of "
+                f"{source}, line {number}: {len(task)} numbers: must be a task's id, its time, its number of "
                 "predecessors and as many ids"
             )
-        if row[0] in known:
-            raise GraphError(f"{source}, line {number}: task {row[0]} stands in line {known[row[0]]} already")
-        known[row[0]] = number
-    for number, row in tasks:
-        for before in row[3:]:
-            if before not in known:
+        if task[0] in lines:
+            raise GraphError(f"{source}, line {number}: task {task[0]} stands in line {lines[task[0]]} already")
+        lines[task[0]] = number
+    for number, task in tasks:
+        for before in task[3:]:
+            if before not in lines:
                 raise GraphError(f"{source}, line {number}: predecessor {before} is no task of the file")
     ops = tuple(
-        Op(f"task{row[0]}", runtime=float(row[1]), after=tuple(f"task{before}" for before in row[3:]))
-        for _, row in tasks
+        Op(f"task{task[0]}", runtime=float(task[1]), after=tuple(f"task{before}" for before in task[3:]))
+        for _, task in tasks
     )
     try:
         return ComputationGraph(os.path.basename(source).removesuffix(".gz").removesuffix(".stg"), ops)
@@ -73,9 +73,9 @@ def parse_stg(data: bytes, source: str) -> ComputationGraph:
         raise GraphError(f"{source}: {error}") from None
 
 
-def _rows(data: bytes, source: str) -> list[tuple[int, list[int]]]:
+def _numbered_lines(data: bytes, source: str) -> list[tuple[int, list[int]]]:
     """Line number and numbers of every line that holds more than a comment."""
-    rows = []
+    numbered = []
     for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
         words = line.split(b"#", 1)[0].split()
         for word in words:
@@ -83,5 +83,5 @@ def _rows(data: bytes, source: str) -> list[tuple[int, list[int]]]:
                 shown = ascii(word[:20].decode("latin-1"))
                 raise GraphError(f"{source}, line {number}: {shown}: must be a whole number of up to 18 digits")
         if words:
-            rows.append((number, [int(word) for word in words]))
-    return rows
+            numbered.append((number, [int(word) for word in words]))
+    return numbered

@@ -153,5 +153,5 @@ def _unescaped(match: re.Match[bytes]) -> bytes:
 
 
 def _error(token: _Token, wanted: str) -> GraphError:
-    found = token.text if token.kind == "end" else ascii(token.text[:30])
-    return GraphError(f"line {token.line}: {found}: expected {wanted}")
+    shown = token.text if token.kind == "end" else ascii(token.text[:30])
+    return GraphError(f"line {token.line}: {shown}: expected {wanted}")

@@ -8,8 +8,8 @@ buffer), `live_ranges` (when they are needed), `outputs` (buffers of their own),
 
 from collections.abc import Collection, Sequence
 
-from graphrl.graphs.readers.hlo_module import HloModule
-from graphrl.xla.assignment.buffers import Buffers
+from graphrl.graphs.readers.hlo.module import HloModule
+from graphrl.xla.assignment.buffers import ModuleBuffers
 from graphrl.xla.assignment.heap import heap_blocks
 from graphrl.xla.assignment.live_ranges import live_ranges
 from graphrl.xla.assignment.outputs import assign_outputs
@@ -30,7 +30,7 @@ class TempPredictor:
 
     def __init__(self, module: HloModule, donation: bool = True) -> None:
         self.module = module
-        self._buffers = Buffers(module, donation)
+        self._buffers = ModuleBuffers(module, donation)
         self._local = _local_values(module, self._buffers.flow.place)
 
     def __call__(self, sequence: Sequence[str]) -> int:

@@ -8,8 +8,8 @@ from collections.abc import Container, Iterator
 
 import numpy as np
 
-from graphrl.graphs.readers.hlo_module import HloModule
-from graphrl.graphs.readers.hlo_sharing import in_place_pairs, may_share
+from graphrl.graphs.readers.hlo.module import HloModule
+from graphrl.graphs.readers.hlo.sharing import in_place_pairs, may_share
 from graphrl.xla.assignment.dataflow import Dataflow, Node
 
 _TRANSPARENT = ("get-tuple-element", "copy")  # these read the table of pointers of a tuple only
@@ -33,7 +33,7 @@ class Buffer:
     lives_out: bool
 
 
-class Buffers:
+class ModuleBuffers:
     """The buffers of a module, and everything about them that no schedule changes.
 
     Attributes:
@@ -77,12 +77,12 @@ class Buffers:
     def positions(self, value: int) -> list[int]:
         """Places in `flow.nodes` where a value is found, that of its making first."""
         if self._positions is None:
-            found: list[list[int]] = [[value.node] for value in self.flow.values]
+            positions: list[list[int]] = [[value.node] for value in self.flow.values]
             for k, node in enumerate(self.flow.nodes):
                 for v in node.values:
                     if self.flow.values[v].node != k:
-                        found[v].append(k)
-            self._positions = found
+                        positions[v].append(k)
+            self._positions = positions
         return self._positions[value]
 
     def overwritable(self, value: int, among: Container[int]) -> int | None:
@@ -96,26 +96,26 @@ class Buffers:
             return None
         node = self.flow.nodes[self.flow.values[value].node]
         for operand in node.operands:
-            found = self.flow.nodes[operand].values[0]
-            if found in among and self.is_alone(found):
-                if (value, found) not in self._may:
-                    self._may[value, found] = self.may_overwrite(value, found, self.flow.values[found].node)
-                if self._may[value, found]:
-                    return found
+            source = self.flow.nodes[operand].values[0]
+            if source in among and self.is_alone(source):
+                if (value, source) not in self._may:
+                    self._may[value, source] = self.may_overwrite(value, source, self.flow.values[source].node)
+                if self._may[value, source]:
+                    return source
         return None
 
     def may_overwrite(self, value: int, other: int, at: int) -> bool:
         """Whether the instruction that makes `value` may write it over `other`, which it reads under the name of the
         instruction in place `at`.
         """
-        made = self.flow.values[value]
-        node, source = self.flow.nodes[made.node], self.flow.nodes[at]
+        origin = self.flow.values[value]
+        node, source = self.flow.nodes[origin.node], self.flow.nodes[at]
         if at not in node.operands or node.instruction.opcode == "copy":
             return False
         computation = self.flow.computations[node.computation]
         index = source.parts[source.values.index(other)][0]
         return may_share(
-            self.module, computation, node.instruction, node.operands.index(at), index, node.parts[made.part][0]
+            self.module, computation, node.instruction, node.operands.index(at), index, node.parts[origin.part][0]
         )
 
     def _reads(self) -> Iterator[tuple[int, int]]:
@@ -154,8 +154,8 @@ class Buffers:
         for value in np.flatnonzero(self.used):
             groups.setdefault(top(int(value)), []).append(int(value))
         living_out = set(self.flow.nodes[self.flow.root(self.module.entry.name)].values)
-        found = [self._buffer(tuple(values), living_out) for values in groups.values()]
-        return sorted(found, key=lambda b: (-b.bytes, not b.lives_out, self._place(b), b.values))
+        buffers = [self._buffer(tuple(values), living_out) for values in groups.values()]
+        return sorted(buffers, key=lambda b: (-b.bytes, not b.lives_out, self._place(b), b.values))
 
     def _place(self, buffer: Buffer) -> tuple[int, int]:
         """Where a buffer's first value is made: in callers before what they call."""

@@ -12,8 +12,8 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
 
-from graphrl.graphs.readers.hlo_module import Computation, HloModule, Instruction
-from graphrl.graphs.readers.hlo_shape import Index, Shape
+from graphrl.graphs.readers.hlo.module import Computation, HloModule, Instruction
+from graphrl.graphs.readers.hlo.shape import Index, Shape
 
 _SEQUENTIAL = ("call", "while", "conditional")  # they run other computations; the rest work on single elements
 _FORWARDING = ("bitcast", "add-dependency", "domain", "opt-barrier")
@@ -86,10 +86,10 @@ class Dataflow:
             places: dict[str, int] = {}
             for i in computation.instructions:
                 places[i.name] = len(self.nodes)
-                found = seen.get(i.shape) or seen.setdefault(i.shape, parts(i.shape))
-                self.nodes.append(Node(i, k, tuple([places[o] for o in i.operands]), found))
+                pieces = seen.get(i.shape) or seen.setdefault(i.shape, parts(i.shape))
+                self.nodes.append(Node(i, k, tuple([places[o] for o in i.operands]), pieces))
             self.node_of.append(places)
-        self._made = [self._made_by(k) for k in range(len(self.nodes))]
+        self._written = [self._made_by(k) for k in range(len(self.nodes))]
         self._follow(module.entry, ())
         self._settle()
 
@@ -127,15 +127,15 @@ class Dataflow:
 
     def _values(self, k: int, node: Node, arguments: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
         opcode, read = node.instruction.opcode, [self.nodes[o].values for o in node.operands]
-        made = self._made[k]
+        written = self._written[k]
         if opcode == "parameter":
-            return made or arguments[node.instruction.attributes.parameter_number]
+            return written or arguments[node.instruction.attributes.parameter_number]
         if opcode in _FORWARDING:
             return read[0]
         if opcode == "tuple":
-            return (*made, *itertools.chain.from_iterable(read))
+            return (*written, *itertools.chain.from_iterable(read))
         if opcode == "copy":
-            return made + read[0][1:]
+            return written + read[0][1:]
         if opcode == "get-tuple-element":
             first = (node.instruction.attributes.tuple_index,)
             source = self.nodes[node.operands[0]].parts
@@ -144,7 +144,7 @@ class Dataflow:
             return self._loop(k, node, read[0])
         if opcode in ("call", "conditional"):
             return self._branches(k, node, read)
-        return made
+        return written
 
     def _branches(self, k: int, node: Node, read: list[tuple[int, ...]]) -> tuple[int, ...]:
         results = []
@@ -167,11 +167,11 @@ class Dataflow:
         return result
 
     def _phis(self, node: int, *inputs: tuple[int, ...]) -> tuple[int, ...]:
-        found = []
+        phis = []
         for part, values in enumerate(zip(*inputs, strict=True)):
-            found.append(self._new(node, part))
-            self._inputs[found[-1]] = list(values)
-        return tuple(found)
+            phis.append(self._new(node, part))
+            self._inputs[phis[-1]] = list(values)
+        return tuple(phis)
 
     def _settle(self) -> None:
         """Puts the one value that can arrive in the place of every phi with only one (`PhiGraph::Optimize`)."""

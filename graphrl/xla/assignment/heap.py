@@ -7,7 +7,7 @@ import dataclasses
 
 import numpy as np
 
-from graphrl.xla.assignment.buffers import Buffers
+from graphrl.xla.assignment.buffers import ModuleBuffers
 from graphrl.xla.assignment.live_ranges import LiveRanges
 
 
@@ -27,7 +27,7 @@ class Block:
     spans: list[tuple[int, int]]
 
 
-def heap_blocks(buffers: Buffers, ranges: LiveRanges, in_heap: np.ndarray) -> list[Block]:
+def heap_blocks(buffers: ModuleBuffers, ranges: LiveRanges, in_heap: np.ndarray) -> list[Block]:
     """Walks through the program and notes when every block of the heap is taken and freed.
 
     Args:
@@ -63,7 +63,7 @@ def heap_blocks(buffers: Buffers, ranges: LiveRanges, in_heap: np.ndarray) -> li
 
 
 class _Clock:
-    def __init__(self, buffers: Buffers) -> None:
+    def __init__(self, buffers: ModuleBuffers) -> None:
         self.buffers = buffers
         self.now = 0
         self.blocks: dict[int, Block] = {}  # by first value

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from graphrl.graphs.readers.hlo_module import Computation
-from graphrl.xla.assignment.buffers import Buffers
+from graphrl.graphs.readers.hlo.module import Computation
+from graphrl.xla.assignment.buffers import ModuleBuffers
 
 
 @dataclasses.dataclass(slots=True)
@@ -16,7 +16,7 @@ class LiveRanges:
 
     Attributes:
       start, end: first and last time of every value, both included. [V]
-      time: of every instruction, of the start and of the end of every computation: `Buffers.times`. [N + 2C]
+      time: of every instruction, of the start and of the end of every computation: `ModuleBuffers.times`. [N + 2C]
       stop: the time after the last instruction.
     """
 
@@ -26,7 +26,7 @@ class LiveRanges:
     stop: int
 
 
-def live_ranges(buffers: Buffers, sequence: Sequence[str]) -> LiveRanges:
+def live_ranges(buffers: ModuleBuffers, sequence: Sequence[str]) -> LiveRanges:
     """The live ranges of a module's values when its entry runs in the order `sequence` (names of all instructions)."""
     time, stop = _times(buffers, sequence)
     values = range(len(buffers.flow.values))
@@ -52,7 +52,7 @@ def _one_after_the_other(values: Sequence[int], start: np.ndarray, end: np.ndarr
         end[v] = min(end[v], start[after])
 
 
-def _times(buffers: Buffers, sequence: Sequence[str]) -> tuple[np.ndarray, int]:
+def _times(buffers: ModuleBuffers, sequence: Sequence[str]) -> tuple[np.ndarray, int]:
     flow = buffers.flow
     time = np.full(len(flow.nodes) + 2 * len(flow.computations), -1)
     now = 0

@@ -7,7 +7,7 @@ import dataclasses
 
 import numpy as np
 
-from graphrl.xla.assignment.buffers import Buffer, Buffers
+from graphrl.xla.assignment.buffers import Buffer, ModuleBuffers
 from graphrl.xla.assignment.live_ranges import LiveRanges
 
 
@@ -28,7 +28,7 @@ class Allocation:
     values: list[int]
 
 
-def assign_outputs(buffers: Buffers, ranges: LiveRanges) -> tuple[list[Allocation], np.ndarray]:
+def assign_outputs(buffers: ModuleBuffers, ranges: LiveRanges) -> tuple[list[Allocation], np.ndarray]:
     """Gives every buffer a block of its own, that of another one, or leaves it to the heap.
 
     Args:
@@ -42,7 +42,7 @@ def assign_outputs(buffers: Buffers, ranges: LiveRanges) -> tuple[list[Allocatio
 
 
 class _Assigner:
-    def __init__(self, buffers: Buffers, ranges: LiveRanges) -> None:
+    def __init__(self, buffers: ModuleBuffers, ranges: LiveRanges) -> None:
         self.buffers, self.ranges = buffers, ranges
         self.start, self.end = ranges.start.tolist(), ranges.end.tolist()
         self.allocations: list[Allocation] = []
@@ -63,13 +63,15 @@ class _Assigner:
         return self.allocations, self.in_heap
 
     def _new(self, buffer: Buffer, reusable: bool) -> None:
-        found = Allocation(buffer.bytes, reusable, buffer.kind == "table" and not buffer.lives_out, list(buffer.values))
-        self.allocations.append(found)
-        self.home.update(dict.fromkeys(buffer.values, found))
+        allocation = Allocation(
+            buffer.bytes, reusable, buffer.kind == "table" and not buffer.lives_out, list(buffer.values)
+        )
+        self.allocations.append(allocation)
+        self.home.update(dict.fromkeys(buffer.values, allocation))
         if reusable:
             single = buffer.kind == "array" and len(buffer.values) == 1  # a result: there to the end
             self.open_until[len(self.open)] = self.start[buffer.values[0]] if single else self.ranges.stop
-            self.open.append(found)
+            self.open.append(allocation)
 
     def _in_operand(self, buffer: Buffer) -> bool:
         flow = self.buffers.flow

@@ -17,7 +17,7 @@ from typing import Any
 
 from graphrl.errors import GraphrlError, PlanError
 from graphrl.files import cache_folder, content, write_atomically
-from graphrl.graphs.readers.hlo_module import HloModule
+from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.xla.callback import check_sequence, rescheduled
 from graphrl.xla.recompute.clones import Clone, Numbered, named, numbers
 from graphrl.xla.recompute.rewrite import rewritten
@@ -71,8 +71,8 @@ class Decision:
 
     def serves(self, settings: Settings) -> bool:
         """Whether it is what a search with these settings, or a longer one, gave with this jaxlib."""
-        asked = (settings.method, settings.seed, settings.recompute, jaxlib_version())
-        return (self.method, self.seed, self.recompute, self.jaxlib) == asked and self.seconds >= settings.seconds
+        wanted = (settings.method, settings.seed, settings.recompute, jaxlib_version())
+        return (self.method, self.seed, self.recompute, self.jaxlib) == wanted and self.seconds >= settings.seconds
 
     def program(self, module: HloModule) -> HloModule:
         """A module with what is computed again.
@@ -134,35 +134,35 @@ class Decisions:
 
     def __init__(self, *, on_disk: bool) -> None:
         self._on_disk = on_disk
-        self._known: dict[tuple[Path, str, float], Decision] = {}
+        self._in_memory: dict[tuple[Path, str, float], Decision] = {}
         self._lock = threading.Lock()
 
-    def find(self, module: HloModule, recompute: float = 0.0) -> tuple[Decision, bool] | None:
-        """The decision for a program and whether it was read from disk just now; None if there is none that fits.
+    def find(self, module: HloModule, recompute: float = 0.0) -> tuple[Decision | None, bool]:
+        """The decision for a program, None if there is none that fits; and whether it was read from disk just now.
 
         A file that is broken, or that does not fit the module, counts as none.
         """
         key = (_folder(), module.fingerprint, recompute)
         with self._lock:
-            if key in self._known:
-                return self._known[key], False
+            if key in self._in_memory:
+                return self._in_memory[key], False
         if not self._on_disk:
-            return None
+            return None, False
         decision = _read(_path(module.fingerprint, recompute))
         try:
             if decision is None or (decision.fingerprint, decision.recompute) != (module.fingerprint, recompute):
-                return None
+                return None, False
             decision.sequence(module)
         except GraphrlError:
-            return None
+            return None, False
         with self._lock:
-            self._known[key] = decision
+            self._in_memory[key] = decision
         return decision, True
 
     def keep(self, decision: Decision) -> None:
         """Remembers a decision; a folder that cannot be written costs a warning and the next process a search."""
         with self._lock:
-            self._known[_folder(), decision.fingerprint, decision.recompute] = decision
+            self._in_memory[_folder(), decision.fingerprint, decision.recompute] = decision
         if not self._on_disk:
             return
         data = {"format": FORMAT, "version": VERSION, **dataclasses.asdict(decision)}
@@ -178,8 +178,8 @@ def _folder() -> Path:
 
 
 def _path(fingerprint: str, recompute: float) -> Path:
-    asked = f"-recompute-{float(recompute)!r}" if recompute else ""
-    return _folder() / f"{fingerprint}{asked}.json"
+    suffix = f"-recompute-{float(recompute)!r}" if recompute else ""
+    return _folder() / f"{fingerprint}{suffix}.json"
 
 
 def _read(path: Path) -> Decision | None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import jax
 
-from graphrl.graphs.readers.hlo_module import HloModule
+from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.units import format_bytes
 from graphrl.xla.assignment import TempPredictor
 from graphrl.xla.callback import Unplanned
@@ -42,14 +42,14 @@ class Planner:
         Raises:
           Unplanned: it needs a search.
         """
-        found = None if is_small(module) else self._find(module)
-        if found is None and _needs_little(module):
+        decision, from_disk = (None, False) if is_small(module) else self._find(module)
+        if decision is None and _needs_little(module):
             self.reports[module.fingerprint] = Report(module.name, False, _left_alone(module))
             return None
-        if found is None or not found[0].serves(self.settings):
+        if decision is None or not decision.serves(self.settings):
             raise Unplanned(module)
-        self._report(module, found[0], from_cache=found[1])
-        return found[0].answer(module)
+        self._report(module, decision, from_cache=from_disk)
+        return decision.answer(module)
 
     def plan(self, lowered: jax.stages.Lowered, module: HloModule) -> Decision:
         """The decision for a program that `rule` did not know: a search, unless another thread was faster.
@@ -63,27 +63,25 @@ class Planner:
           GraphrlError: the method cannot take this program.
         """
         with _searching:
-            found = self._find(module)
-            known = found[0] if found else None
-            if known is None or not known.serves(self.settings):
-                known = decide(lowered, module, self.settings, known)
-                self._decisions.keep(known)
-            self._report(module, known, from_cache=False)
-            return known
+            decision = self.decision(module)
+            if decision is None or not decision.serves(self.settings):
+                decision = decide(lowered, module, self.settings, decision)
+                self._decisions.keep(decision)
+            self._report(module, decision, from_cache=False)
+            return decision
 
     def decision(self, module: HloModule) -> Decision | None:
         """What `rule` goes by for a module; None if it was too small."""
-        found = self._find(module)
-        return found[0] if found else None
+        return self._find(module)[0]
 
     def withdraw(self, module: HloModule, decision: Decision, measured: int) -> None:
         """XLA's schedule stays after all: the decision's order was measured to need so many bytes."""
-        found = f"the order on disk needs {format_bytes(measured)}, XLA's own {format_bytes(decision.xla_bytes)}"
-        decision = dataclasses.replace(decision, order=None, found_by="", reason=found, graphrl_bytes=measured)
+        reason = f"the order on disk needs {format_bytes(measured)}, XLA's own {format_bytes(decision.xla_bytes)}"
+        decision = dataclasses.replace(decision, order=None, found_by="", reason=reason, graphrl_bytes=measured)
         self._decisions.keep(decision)
         self.reports.pop(module.fingerprint, None)
 
-    def _find(self, module: HloModule) -> tuple[Decision, bool] | None:
+    def _find(self, module: HloModule) -> tuple[Decision | None, bool]:
         return self._decisions.find(module, self.settings.recompute)
 
     def _report(self, module: HloModule, decision: Decision, *, from_cache: bool) -> None:

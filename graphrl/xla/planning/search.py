@@ -10,8 +10,8 @@ import numpy as np
 
 from graphrl.costs.bounds import lower_bound
 from graphrl.graphs.graph import ComputationGraph, Op
-from graphrl.graphs.readers.hlo import HloProgram, read_hlo
-from graphrl.graphs.readers.hlo_module import HloModule
+from graphrl.graphs.readers.hlo.module import HloModule
+from graphrl.graphs.readers.hlo.reader import HloProgram, read_hlo
 from graphrl.graphs.roofline import DEFAULT_CHIP
 from graphrl.plan import Plan
 from graphrl.solvers import find_solver
@@ -63,14 +63,14 @@ def is_small(module: HloModule) -> bool:
     return len(inner) < MIN_OPS or sum(i.shape.bytes for i in inner) < MIN_BYTES
 
 
-def decide(lowered: jax.stages.Lowered, module: HloModule, settings: Settings, known: Decision | None) -> Decision:
+def decide(lowered: jax.stages.Lowered, module: HloModule, settings: Settings, earlier: Decision | None) -> Decision:
     """Plans a program.
 
     Args:
       lowered: the program.
       module: as XLA's default scheduler left it.
       settings: of the search.
-      known: an earlier decision about it; its order is a candidate.
+      earlier: a decision about it; its order is a candidate.
 
     Returns:
       A decision whose order, if it has one, needs fewer bytes than XLA's own: both were compiled.
@@ -83,13 +83,13 @@ def decide(lowered: jax.stages.Lowered, module: HloModule, settings: Settings, k
     rescheduled = undonated(module)
     program, predict = read_hlo(rescheduled, chip=DEFAULT_CHIP), TempPredictor(rescheduled)
     memory = hook.captured(lowered, "memory")
-    found = [
+    candidates = [
         Candidate(by, sequence, predict(sequence), evaluations)
-        for by, sequence, evaluations in _orders(program, predict, memory, settings, known)
+        for by, sequence, evaluations in _orders(program, predict, memory, settings, earlier)
     ]
-    best = ordered = min(found, key=lambda candidate: candidate.predicted)
+    best = ordered = min(candidates, key=lambda candidate: candidate.predicted)
     if settings.recompute:
-        best = min([best, *_recomputed(program, settings, known, best)], key=lambda candidate: candidate.predicted)
+        best = min([best, *_recomputed(program, settings, earlier, best)], key=lambda candidate: candidate.predicted)
     figures = _measured(lowered, module, best)
     if figures.reason and best is not ordered:
         best, figures = ordered, _measured(lowered, module, ordered)
@@ -173,7 +173,7 @@ def _needed(op: Op) -> Op:
 
 
 def _orders(
-    program: HloProgram, predict: TempPredictor, memory: HloModule, settings: Settings, known: Decision | None
+    program: HloProgram, predict: TempPredictor, memory: HloModule, settings: Settings, earlier: Decision | None
 ) -> Iterator[tuple[str, tuple[str, ...], int]]:
     """Who made it, the sequence, and the evaluations that it took."""
     starts = []
@@ -183,11 +183,11 @@ def _orders(
         sequence = tuple(instructions[place].name for place in order)
         starts.append(order_of(program, sequence))
         yield MEMORY_SCHEDULER, sequence, 0
-    if known is not None and known.order is not None and not known.clones:
-        earlier = known.sequence(program.module)
-        assert earlier is not None
-        starts.append(order_of(program, earlier))
-        yield known.found_by, earlier, known.evaluations
+    if earlier is not None and earlier.order is not None and not earlier.clones:
+        again = earlier.sequence(program.module)
+        assert again is not None
+        starts.append(order_of(program, again))
+        yield earlier.found_by, again, earlier.evaluations
     if settings.method == METHOD:
         plan = least_temp(program, predict, starts, _budget(settings), settings.seed, settings.progress)
     else:
@@ -196,26 +196,26 @@ def _orders(
 
 
 def _recomputed(
-    program: HloProgram, settings: Settings, known: Decision | None, best: Candidate
+    program: HloProgram, settings: Settings, earlier: Decision | None, best: Candidate
 ) -> Iterator[Candidate]:
     """The best order with values computed again, as known and as found now."""
     module = program.module
-    if known is not None and known.clones:
-        sequence = known.sequence(module)
+    if earlier is not None and earlier.clones:
+        sequence = earlier.sequence(module)
         assert sequence is not None
-        predicted = TempPredictor(undonated(known.program(module)))(sequence)
-        clones = named(module, known.clones)
-        yield Candidate(known.found_by, sequence, predicted, known.evaluations, clones, known.recomputed)
-    found = recompute(
+        predicted = TempPredictor(undonated(earlier.program(module)))(sequence)
+        clones = named(module, earlier.clones)
+        yield Candidate(earlier.found_by, sequence, predicted, earlier.evaluations, clones, earlier.recomputed)
+    again = recompute(
         program,
         order_of(program, best.sequence),
         limit=settings.recompute,
         seconds=RECOMPUTING * settings.seconds,
         seed=settings.seed,
     )
-    if found is not None:
+    if again is not None:
         by = f"{best.found_by}, recomputation"
-        yield Candidate(by, found.sequence, found.predicted, best.evaluations, found.clones, found.cost)
+        yield Candidate(by, again.sequence, again.predicted, best.evaluations, again.clones, again.cost)
 
 
 class _Figures(NamedTuple):

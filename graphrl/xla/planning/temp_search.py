@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from graphrl.graphs.readers.hlo import HloProgram, read_hlo
+from graphrl.graphs.readers.hlo.reader import HloProgram, read_hlo
 from graphrl.graphs.roofline import DEFAULT_CHIP
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Interrupted, Progress
@@ -101,10 +101,10 @@ class _Search:
             for order in passes.orders[:RULES]:
                 self._try(order, always=order is passes.orders[0])
         nearby, rng = Nearby(Flow(graph)), np.random.default_rng(self._seed)
-        last, known = 0, len(self._predicted)
+        last, count = 0, len(self._predicted)
         for turn in itertools.count():
-            if len(self._predicted) > known:
-                last, known = turn, len(self._predicted)
+            if len(self._predicted) > count:
+                last, count = turn, len(self._predicted)
             if self._over() or turn - last > IDLE:
                 return
             passes = makers[turn % 4 % 2]

@@ -1,9 +1,9 @@
 """Which instructions may be computed again, and which may read a clone in place of the original."""
 
-from graphrl.graphs.readers.hlo import HloProgram
-from graphrl.graphs.readers.hlo_module import HloModule, Instruction
-from graphrl.graphs.readers.hlo_sharing import in_place_pairs
-from graphrl.graphs.readers.hlo_values import CONTRACTED, ValueReader
+from graphrl.graphs.readers.hlo.module import HloModule, Instruction
+from graphrl.graphs.readers.hlo.reader import HloProgram
+from graphrl.graphs.readers.hlo.sharing import in_place_pairs
+from graphrl.graphs.readers.hlo.values import CONTRACTED, ValueReader
 
 # Element by element, or moving elements; the same input gives the same bits. What is missing here may be deterministic
 # too, but is slow or rare.
@@ -99,7 +99,7 @@ class Routes:
         instruction = self._entry.by_name[reader]
         if instruction.opcode in _FIXED_READERS:
             return None
-        found = []
+        ways = []
         for operand in dict.fromkeys(instruction.operands):
             way: list[str] = []
             name = operand
@@ -114,8 +114,8 @@ class Routes:
                 way.append(name)
                 name = view.operands[0]
             if name == origin:
-                found.append(tuple(reversed(way)))
-        return found or None
+                ways.append(tuple(reversed(way)))
+        return ways or None
 
     def _shows(self, name: str, origin: str) -> bool:
         """Whether a view shows an instruction, among others."""

@@ -1,10 +1,15 @@
-"""Which instructions of a program are computed again, by name and, for the disk, by number."""
+"""Which instructions of a program are computed again, by name and, for the disk, by number.
+
+Searches choose among a graph's ops; what is read through views needs the views again too (`wired`).
+"""
 
 import dataclasses
 from collections.abc import Iterable, Sequence
 
 from graphrl.errors import PlanError
-from graphrl.graphs.readers.hlo_module import HloModule
+from graphrl.graphs.readers.hlo.module import HloModule
+from graphrl.graphs.readers.hlo.reader import HloProgram
+from graphrl.xla.recompute.candidates import Routes
 
 Numbered = tuple[tuple[int, tuple[int, ...]], ...]  # (original, users) of each clone
 
@@ -39,23 +44,23 @@ def numbers(module: HloModule, clones: Sequence[Clone]) -> dict[str, int]:
     return {name: k for k, name in enumerate((*module.entry.by_name, *(clone.name for clone in clones)))}
 
 
-def named(module: HloModule, found: Numbered) -> tuple[Clone, ...]:
+def named(module: HloModule, clones: Numbered) -> tuple[Clone, ...]:
     """What `numbered` was given, with the names that this process has.
 
     Raises:
       PlanError: a number is out of range.
     """
     names = list(module.entry.by_name)
-    originals = [original for original, _ in found]
+    originals = [original for original, _ in clones]
     if not all(0 <= original < len(names) for original in originals):
         raise PlanError(f"{module.name}: a clone of an instruction beyond the {len(names)} of the entry computation")
     names += clone_names(module, [names[original] for original in originals])
-    if not all(0 <= user < len(names) for _, users in found for user in users):
+    if not all(0 <= user < len(names) for _, users in clones for user in users):
         raise PlanError(f"{module.name}: a clone is read by an instruction beyond the {len(names)} there are")
     first = len(module.entry.by_name)
     return tuple(
         Clone(names[first + k], names[original], tuple(names[user] for user in users))
-        for k, (original, users) in enumerate(found)
+        for k, (original, users) in enumerate(clones)
     )
 
 
@@ -65,3 +70,46 @@ def clone_names(module: HloModule, originals: Iterable[str]) -> list[str]:
     while any(f".{mark}" in name for name in module.entry.by_name):
         mark += "n"
     return [f"{original}.{mark}{k}" for k, original in enumerate(originals)]
+
+
+def wired(
+    program: HloProgram, routes: Routes, clones: list[tuple[int, frozenset[int]]]
+) -> tuple[list[str], tuple[Clone, ...]]:
+    """Instructions for clones of ops.
+
+    Args:
+      program: of n ops.
+      clones: the op of each and the nodes that read it; the k-th is node n + k.
+
+    Returns:
+      The instruction of every node, and all clones: those of the ops first, then those of views.
+    """
+    ops = [op.name for op in program.graph.ops]
+    originals = ops + [ops[op] for op, _ in clones]
+    users: list[dict[str, None]] = [{} for _ in clones]
+    views: dict[tuple[int, str], int] = {}  # of which clone, of which view -> its number among the views
+    view_users: list[dict[str, None]] = []
+    ways = [
+        (k, node, way)
+        for k, (op, readers) in enumerate(clones)
+        for node in sorted(readers)
+        for way in routes.views(originals[node], ops[op]) or ()
+    ]
+    for k, _, way in ways:
+        for view in way:
+            if (k, view) not in views:
+                views[k, view] = len(view_users)
+                view_users.append({})
+    names = clone_names(program.module, [*originals[len(ops) :], *(view for _, view in views)])
+    node_names = ops + names[: len(clones)]
+    view_names = names[len(clones) :]
+    for k, node, way in ways:
+        reads = users[k]
+        for view in way:
+            number = views[k, view]
+            reads[view_names[number]] = None
+            reads = view_users[number]
+        reads[node_names[node]] = None
+    copies = [Clone(names[k], ops[op], tuple(users[k])) for k, (op, _) in enumerate(clones)]
+    copies += [Clone(view_names[number], view, tuple(view_users[number])) for (_, view), number in views.items()]
+    return node_names, tuple(copies)

@@ -6,10 +6,10 @@ additions, a transposition waits for memory. The rates are round figures from a 
 step on two cores of a cloud machine: 6.6 s estimated, 7.5 s measured, the loops among it 0.8 s and 0.75 s.
 """
 
-from graphrl.graphs.readers.hlo_flops import Flops
-from graphrl.graphs.readers.hlo_module import Computation, HloModule, Instruction
-from graphrl.graphs.readers.hlo_values import ValueReader
-from graphrl.graphs.readers.hlo_work import Works, bytes_moved
+from graphrl.graphs.readers.hlo.flops import Flops
+from graphrl.graphs.readers.hlo.module import Computation, HloModule, Instruction
+from graphrl.graphs.readers.hlo.values import ValueReader
+from graphrl.graphs.readers.hlo.work import Works, bytes_moved
 from graphrl.graphs.roofline import Chip
 
 _LAUNCH = 2e-6  # seconds
@@ -30,7 +30,7 @@ _PRODUCT_OPCODES = frozenset(("convolution", "custom-call", "dot"))
 _MODEL = Chip("CPU, whole programs", _PRODUCTS, _BYTES, _LAUNCH)
 
 
-class Costs:
+class RunTimes:
     """Seconds that instructions of a module's entry computation take."""
 
     def __init__(self, module: HloModule) -> None:

@@ -9,6 +9,9 @@ finds the best one after a few evaluations (Minoux 1978, "lazy greedy").
 Where many values are computed of the same few, as the growing concatenations of a dense network of its layers, keeping
 those few pays only once several values are dropped. With `shared`, what is kept is charged in equal parts to all values
 that could be dropped for it.
+
+At too low a target the limit is spent on whatever is cheapest for its bytes, wherever it is; at the right one it is
+spent where the peak is. So `relieved` finds the target by bisection.
 """
 
 import heapq
@@ -22,6 +25,41 @@ from graphrl.xla.recompute.state import State
 SMALL = 0.05  # of the bytes that are dropped may be kept alive instead of computed again
 SMALL_SHARED = 0.8  # the same with shared charges
 MAX_CHAIN = 8  # clones for one gap
+PRECISE = 0.01  # of the peak: the search for a target ends when it knows it so well
+MAX_RUNS = 8
+
+
+def relieved(state: State, limit: float, over: Callable[[], bool]) -> State:
+    """A state of lower peak with more clones, or the state itself if there is none: a search over targets.
+
+    Args:
+      limit: seconds of all clones, those that are there included.
+      over: whether to stop with what there is.
+    """
+    apart, shared = _tried(state, 0, limit, False, over), _tried(state, 0, limit, True, over)
+    share = int(shared.profile.max()) < int(apart.profile.max())
+    best = min(state, apart, shared, key=_rank)
+    low, high = 0, int(best.profile.max())
+    for _ in range(MAX_RUNS):
+        if high - low <= PRECISE * high or over():
+            break
+        target = (low + high) // 2
+        tried = _tried(state, target, limit, share, over)
+        best = min(best, tried, key=_rank)
+        high = min(high, int(tried.profile.max()))
+        if high > target:
+            low = target
+    return best
+
+
+def _tried(state: State, target: int, limit: float, shared: bool, over: Callable[[], bool]) -> State:
+    tried = state.copy()
+    Greedy(tried, target, shared).run(limit, over)
+    return tried
+
+
+def _rank(state: State) -> tuple[int, float]:
+    return int(state.profile.max()), state.spent
 
 
 class _Closure:
@@ -29,7 +67,7 @@ class _Closure:
 
     def __init__(self, room: float) -> None:
         self.room = room  # bytes that may be kept for it
-        self.made: dict[int, int] = {}  # op -> order in which it is computed; operands first
+        self.order: dict[int, int] = {}  # op -> order in which it is computed; operands first
         self.reads: dict[int, dict[int, int | None]] = {}  # op -> buffer -> value; None: made here
         self.kept: dict[int, float] = {}  # values that live longer for it -> bytes charged
 
@@ -105,7 +143,7 @@ class Greedy:
         closure = _Closure((SMALL_SHARED if self._shared else SMALL) * size)
         if not self._close(state.op[v.writer], at, value, closure):
             return None
-        seconds = sum(state.facts.seconds[op] for op in closure.made)
+        seconds = sum(state.facts.seconds[op] for op in closure.order)
         relief = self._relief(size, begin, at, closure)
         return _Gain(relief / seconds, seconds, at, late, closure) if relief > 0 else None
 
@@ -119,20 +157,20 @@ class Greedy:
         change[begin + 1 - first : -1] -= size
         for value, end in ends.items():
             change[end - first :] += closure.kept[value]
-        made = [state.facts.flow.writes[op][0] for op in closure.made]
-        change[-1] += sum(state.facts.flow.size[buffer] for buffer in made) - size
+        buffers = [state.facts.flow.writes[op][0] for op in closure.order]
+        change[-1] += sum(state.facts.flow.size[buffer] for buffer in buffers) - size
         over = state.profile[first : at + 1] - self._target
         return float(np.maximum(over, 0).sum() - np.maximum(over + change, 0).sum())
 
     def _close(self, op: int, at: int, dropped: int, closure: _Closure) -> bool:
         """Adds an op and all that it needs; whether it can be computed at that time."""
         state, flow = self._state, self._state.facts.flow
-        if len(closure.made) + 1 > MAX_CHAIN:
+        if len(closure.order) + 1 > MAX_CHAIN:
             return False
         reads: dict[int, int | None] = {}
         for buffer in flow.reads[op]:
             writer = state.facts.writer[buffer]
-            if writer in closure.made:
+            if writer in closure.order:
                 reads[buffer] = None
                 continue
             value = self._last_before(buffer, at, dropped)
@@ -153,9 +191,9 @@ class Greedy:
                 closure.room -= charge if value not in closure.kept else 0
                 closure.kept[value] = charge
             reads[buffer] = value
-        closure.made[op] = len(closure.made)
+        closure.order[op] = len(closure.order)
         closure.reads[op] = reads
-        return len(closure.made) <= MAX_CHAIN
+        return len(closure.order) <= MAX_CHAIN
 
     def _charges(self) -> dict[int, float]:
         """Bytes that keeping each buffer costs one of those who need it."""
@@ -171,8 +209,8 @@ class Greedy:
     def _last_before(self, buffer: int, at: int, dropped: int) -> int | None:
         """The youngest value of a buffer that is there at a time."""
         state = self._state
-        found = [(state.birth(value), value) for value in state.versions[buffer] if state.birth(value) <= at]
-        return max(found)[1] if found else None
+        births = [(state.birth(value), value) for value in state.versions[buffer] if state.birth(value) <= at]
+        return max(births)[1] if births else None
 
     def _take(self, value: int, gain: _Gain) -> None:
         state, closure = self._state, gain.closure
@@ -182,7 +220,7 @@ class Greedy:
             state.profile[state.death(kept) + (kept not in state.taken) : gain.time + 1] += state.size(kept)
             state.taken.discard(kept)
         new: dict[int, int] = {}
-        for op in closure.made:
+        for op in closure.order:
             reads = {b: new[state.facts.writer[b]] if v is None else v for b, v in closure.reads[op].items()}
             new[op] = state.add(op, gain.time, reads)
             state.profile[gain.time] += state.size(new[op])

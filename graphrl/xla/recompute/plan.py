@@ -8,22 +8,20 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from graphrl.graphs.readers.hlo import HloProgram, read_hlo
-from graphrl.graphs.readers.hlo_module import HloModule
+from graphrl.graphs.readers.hlo.module import HloModule
+from graphrl.graphs.readers.hlo.reader import HloProgram, read_hlo
 from graphrl.solvers.base import Budget
 from graphrl.solvers.orders.min_cut.solver import solve
 from graphrl.xla.assignment import TempPredictor
 from graphrl.xla.planning.temp_search import least_temp
 from graphrl.xla.recompute.candidates import Routes, repeatable
-from graphrl.xla.recompute.clones import Clone
-from graphrl.xla.recompute.cost import Costs
-from graphrl.xla.recompute.limit import check_limit
+from graphrl.xla.recompute.clones import Clone, wired
+from graphrl.xla.recompute.cost import RunTimes
+from graphrl.xla.recompute.greedy import relieved
 from graphrl.xla.recompute.prune import Clones, pruned, without
 from graphrl.xla.recompute.rewrite import rewritten
 from graphrl.xla.recompute.state import Facts, State
-from graphrl.xla.recompute.target import relieved
-from graphrl.xla.recompute.wiring import wired
-from graphrl.xla.settings import PROBLEM
+from graphrl.xla.settings import PROBLEM, check_limit
 
 MAX_ROUNDS = 6
 WORTH = 0.002  # of the memory: a round that saves less is the last one
@@ -78,7 +76,7 @@ def recompute(
     Args:
       program: scheduled, as XLA left it.
       order: `[n]` ops of its graph; a good one without recomputation.
-      limit: part of the program's estimated run time (`Costs`) that may be spent again, 0 to 1.
+      limit: part of the program's estimated run time (`RunTimes`) that may be spent again, 0 to 1.
       seconds: of search, of wall clock; a round that has begun is ended.
       seed: of the search for orders.
 
@@ -97,7 +95,7 @@ class _Search:
     def __init__(self, program: HloProgram, limit: float, seconds: float, seed: int) -> None:
         self.began = time.perf_counter()
         self.program, self.limit, self.seconds, self.seed = program, limit, seconds, seed
-        costs, by_name = Costs(program.module), program.module.entry.by_name
+        costs, by_name = RunTimes(program.module), program.module.entry.by_name
         self.spent = [costs.of(by_name[op.name]) for op in program.graph.ops]  # seconds, by op
         self.total = sum(self.spent)
         self.routes = Routes(program)
@@ -107,23 +105,23 @@ class _Search:
     def run(self, order: np.ndarray) -> Recomputation | None:
         nodes = [int(op) for op in order]
         predicted = TempPredictor(self.program.module)(self.program.sequence(order))
-        best = found = _Found(nodes, [], self.program, (), order, predicted)
+        best = present = _Found(nodes, [], self.program, (), order, predicted)
         for _ in range(MAX_ROUNDS):
-            before = found.predicted
-            made = list(self._rounds(found))
-            if not made:
+            before = present.predicted
+            rounds = list(self._rounds(present))
+            if not rounds:
                 break
-            found, facts = min(made, key=lambda one: one[0].predicted)
+            present, facts = min(rounds, key=lambda one: one[0].predicted)
             self.classes = [facts]
-            best = min(best, found, key=lambda one: one.predicted)
-            if found.predicted > (1 - WORTH) * before or not self._has_time():
+            best = min(best, present, key=lambda one: one.predicted)
+            if present.predicted > (1 - WORTH) * before or not self._has_time():
                 break
         return self._polished(best) if best.clones else None
 
-    def _rounds(self, found: _Found) -> Iterator[tuple[_Found, Facts]]:
+    def _rounds(self, present: _Found) -> Iterator[tuple[_Found, Facts]]:
         """What each class of candidates, if there is time for it, makes of what was found, unless that is nothing."""
         for facts in self.classes:
-            state = State(facts, found.order, found.clones)
+            state = State(facts, present.order, present.clones)
             if facts is self.classes[0] or self._has_time():
                 better = relieved(state, self.limit * self.total, self._choosing_over())
                 if better is not state:
@@ -159,20 +157,20 @@ class _Search:
 
     def _program(self, order: Sequence[int], clones: Clones) -> tuple[HloProgram, np.ndarray, tuple[Clone, ...]]:
         """The program with the clones, the order as ops of its graph, and what the clones are called."""
-        names, made = wired(self.program, self.routes, clones)
-        program = read_hlo(rewritten(self.program.module, made))
+        names, copies = wired(self.program, self.routes, clones)
+        program = read_hlo(rewritten(self.program.module, copies))
         place = {op.name: k for k, op in enumerate(program.graph.ops)}
-        return program, np.array([place[names[node]] for node in order], np.int64), made
+        return program, np.array([place[names[node]] for node in order], np.int64), copies
 
-    def _polished(self, found: _Found) -> Recomputation:
-        program = found.program
+    def _polished(self, best: _Found) -> Recomputation:
+        program = best.program
         predict = TempPredictor(program.module)
         budget = Budget(None, max(LEAST_SECONDS, self._left()))
-        plan = least_temp(program, predict, (found.places,), budget, self.seed)
+        plan = least_temp(program, predict, (best.places,), budget, self.seed)
         sequence = program.sequence(plan.decisions(program.graph)[1])
         predicted = predict(sequence)
-        if predicted > found.predicted:  # there was no time to look at it
-            sequence, predicted = program.sequence(found.places), found.predicted
-        spent = sum(self.spent[op] for op, _ in found.clones)
+        if predicted > best.predicted:  # there was no time to look at it
+            sequence, predicted = program.sequence(best.places), best.predicted
+        spent = sum(self.spent[op] for op, _ in best.clones)
         seconds = time.perf_counter() - self.began
-        return Recomputation(found.names, program.module, sequence, predicted, spent / self.total, seconds)
+        return Recomputation(best.names, program.module, sequence, predicted, spent / self.total, seconds)

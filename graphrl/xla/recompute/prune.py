@@ -26,8 +26,8 @@ def _earlier(state: State, value: int) -> int | None:
     """The youngest other value of the same buffer that is there when this one is written."""
     versions = state.versions[state.values[value].buffer]
     birth = state.birth(value)
-    found = [(state.birth(v), v) for v in versions if v != value and state.birth(v) <= birth and _in_use(state, v)]
-    return max(found)[1] if found else None
+    births = [(state.birth(v), v) for v in versions if v != value and state.birth(v) <= birth and _in_use(state, v)]
+    return max(births)[1] if births else None
 
 
 def _in_use(state: State, value: int) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from graphrl.errors import PlanError
-from graphrl.graphs.readers.hlo_module import HloModule, parse_module
+from graphrl.graphs.readers.hlo.module import HloModule, parse_module
 from graphrl.xla.recompute.clones import Clone
 
 _LOCAL_BITS = 32  # an instruction's id is that of its computation, and its own in these bits
@@ -34,8 +34,8 @@ def rewritten(module: HloModule, clones: Sequence[Clone], sequence: Sequence[str
     editor = _Editor(module, clones)
     order = _scheduled(module, clones, sequence or module.order(module.entry))
     editor.add(order)
-    made = parse_module(editor.message.SerializeToString(), module.name)
-    return dataclasses.replace(made, name=module.name, input_output_aliases=module.input_output_aliases)
+    changed = parse_module(editor.message.SerializeToString(), module.name)
+    return dataclasses.replace(changed, name=module.name, input_output_aliases=module.input_output_aliases)
 
 
 class _Editor:
@@ -109,7 +109,7 @@ class _Editor:
 
 def _behind(items: Sequence[Any], additions: Mapping[Any, list[Any]], key: Any) -> list[Any]:
     """All items, each followed by the additions of its key."""
-    return [found for item in items for found in (item, *additions.get(key(item), ()))]
+    return [each for item in items for each in (item, *additions.get(key(item), ()))]
 
 
 def _replace(field: Any, items: list[Any]) -> None:
@@ -137,4 +137,4 @@ def _scheduled(module: HloModule, clones: Sequence[Clone], sequence: Sequence[st
                 yield from before(clone.name)
                 yield clone.name
 
-    return tuple(found for name in sequence for found in (*before(name), name))
+    return tuple(each for name in sequence for each in (*before(name), name))

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 
-from graphrl.bench.compiled import compile_cpp
 from graphrl.compare.report import markdown, percent
 from graphrl.compare.runs import Row
 from graphrl.costs.problem import Problem
@@ -25,6 +24,7 @@ from graphrl.solvers.orders.random_orders import Drawing
 from graphrl.solvers.orders.usage import Usage
 from reproduce.opponents.settings import Settings
 from reproduce.results import Table, of_rows
+from reproduce.yardsticks.compiled import compile_cpp
 
 # start and end temperature (parts of the first peak), band below the best peak, weight of the mean excess
 YARDSTICK = (0.01, 0.0005, 0.15, 1.0)

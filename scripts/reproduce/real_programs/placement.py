@@ -12,7 +12,7 @@ from graphrl.compare.report import markdown, problem_line
 from graphrl.compare.runs import Row
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.readers.jaxpr import from_jax
+from graphrl.graphs.readers.jaxpr.reader import from_jax
 from graphrl.solvers import find_solver
 from graphrl.solvers.base import Budget
 from graphrl.units import format_seconds

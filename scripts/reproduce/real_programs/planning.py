@@ -9,8 +9,8 @@ from graphrl.compare.execute import Executor
 from graphrl.compare.report import markdown, percent
 from graphrl.compare.runs import make_runs
 from graphrl.errors import GraphrlError
-from graphrl.graphs.readers.hlo import read_hlo
-from graphrl.graphs.readers.hlo_module import parse_module
+from graphrl.graphs.readers.hlo.module import parse_module
+from graphrl.graphs.readers.hlo.reader import read_hlo
 from graphrl.graphs.roofline import DEFAULT_CHIP
 from graphrl.solvers.base import Budget
 from graphrl.xla.assignment import TempPredictor

@@ -16,7 +16,7 @@ from jax import lax
 
 from graphrl.errors import GraphrlError
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.readers.jaxpr import from_jax
+from graphrl.graphs.readers.jaxpr.reader import from_jax
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip
 
 STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))  # width of the 3x3 convolutions, blocks

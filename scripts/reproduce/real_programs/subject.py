@@ -9,8 +9,8 @@ from typing import Any
 import jax
 
 from graphrl.files import write_atomically
-from graphrl.graphs.readers.hlo import HloProgram, read_hlo
-from graphrl.graphs.readers.hlo_module import HloModule, parse_module
+from graphrl.graphs.readers.hlo.module import HloModule, parse_module
+from graphrl.graphs.readers.hlo.reader import HloProgram, read_hlo
 from graphrl.graphs.roofline import DEFAULT_CHIP
 from graphrl.xla.assignment import TempPredictor
 from graphrl.xla.hook import Scheduler, captured, compile_by, compile_in_order

@@ -7,7 +7,7 @@ Figures are XLA's own, from compilations that differ from users' only in the eff
 from collections.abc import Sequence
 
 from graphrl.errors import GraphrlError
-from graphrl.graphs.readers.hlo import read_hlo
+from graphrl.graphs.readers.hlo.reader import read_hlo
 from graphrl.graphs.roofline import DEFAULT_CHIP
 from graphrl.optimize import optimize
 from graphrl.solvers.base import Budget

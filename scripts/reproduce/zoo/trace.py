@@ -12,8 +12,8 @@ import numpy as np
 
 from graphrl.graphs.datasets.zoo.program import KINDS, ZooProgram
 from graphrl.graphs.datasets.zoo.storage import contents, file_name, write_programs
-from graphrl.graphs.readers.hlo import read_hlo
-from graphrl.graphs.readers.jaxpr import from_jax
+from graphrl.graphs.readers.hlo.reader import read_hlo
+from graphrl.graphs.readers.jaxpr.reader import from_jax
 from graphrl.graphs.roofline import DEFAULT_CHIP
 from graphrl.xla.assignment import predict_temp
 from graphrl.xla.hook import Scheduler, captured

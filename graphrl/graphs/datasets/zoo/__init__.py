@@ -55,9 +55,9 @@ def names(
       ProblemError: there is no such kind, level or split.
       GraphrlError: the folder holds no zoo.
     """
-    for what, value, known in (("kind", kind, KINDS), ("level", level, LEVELS), ("split", split, get_args(Split))):
-        if value is not None and value not in known:
-            raise ProblemError(f"{what} is {value!r}: must be one of {', '.join(known)}")
+    for what, value, choices in (("kind", kind, KINDS), ("level", level, LEVELS), ("split", split, get_args(Split))):
+        if value is not None and value not in choices:
+            raise ProblemError(f"{what} is {value!r}: must be one of {', '.join(choices)}")
     wanted = {"architecture": architecture, "family": family, "kind": kind, "batch": batch, "level": level}
     return tuple(
         entry.name

@@ -63,8 +63,8 @@ def write_index(folder: str | os.PathLike[str]) -> tuple[Entry, ...]:
     Raises:
       GraphrlError: a file cannot be read, or the index cannot be written.
     """
-    found = sorted(Entry(*row) for path in Path(folder).glob(f"*{SUFFIX}") for row in contents(path))
-    rows = ",\n ".join(json.dumps(entry) for entry in found)
+    entries = sorted(Entry(*row) for path in Path(folder).glob(f"*{SUFFIX}") for row in contents(path))
+    rows = ",\n ".join(json.dumps(entry) for entry in entries)
     text = f'{{"format": "{FORMAT}", "version": {VERSION}, "programs": [\n {rows}\n]}}\n'
 
     def write(file: IO[str]) -> None:
@@ -72,7 +72,7 @@ def write_index(folder: str | os.PathLike[str]) -> tuple[Entry, ...]:
 
     files.write_atomically(Path(folder) / INDEX, write)
     _entries.cache_clear()
-    return tuple(found)
+    return tuple(entries)
 
 
 def entries(folder: str | os.PathLike[str] | None = None) -> tuple[Entry, ...]:
@@ -113,19 +113,19 @@ def select(text: str, folder: str | os.PathLike[str] | None = None) -> tuple[Ent
       ProblemError: a word is true of no program (near ones are listed), or there is no program that all are true of.
     """
     everything = entries(folder)
-    found: Sequence[Entry] = everything
+    matching: Sequence[Entry] = everything
     text = text.removeprefix(PREFIX)
     if not text:
         raise ProblemError(f"{PREFIX} names no program: give words as in {PREFIX}{everything[0].name}, or {PREFIX}*")
     for word in text.split("/"):
-        if not any(fnmatchcase(known, word) for entry in everything for known in entry.words):
+        if not any(fnmatchcase(own, word) for entry in everything for own in entry.words):
             raise ProblemError(f"zoo:{text}: no program has {word!r}: {_near(word, everything)}")
-        left = [entry for entry in found if any(fnmatchcase(known, word) for known in entry.words)]
+        left = [entry for entry in matching if any(fnmatchcase(own, word) for own in entry.words)]
         if not left:
-            there = ", ".join(entry.name for entry in found[:4]) + (", ..." if len(found) > 4 else "")
+            there = ", ".join(entry.name for entry in matching[:4]) + (", ..." if len(matching) > 4 else "")
             raise ProblemError(f"zoo:{text}: no program is that; without {word!r} there are {there}")
-        found = left
-    return tuple(found)
+        matching = left
+    return tuple(matching)
 
 
 def select_one(text: str, folder: str | os.PathLike[str] | None = None) -> Entry:
@@ -134,16 +134,16 @@ def select_one(text: str, folder: str | os.PathLike[str] | None = None) -> Entry
     Raises:
       ProblemError: there is none, or more than one.
     """
-    found = select(text, folder)
-    if len(found) > 1:
+    matching = select(text, folder)
+    if len(matching) > 1:
         raise ProblemError(
-            f"{PREFIX}{text.removeprefix(PREFIX)} stands for {len(found)} programs, where one is needed: for example "
-            f"{PREFIX}{found[0].name}"
+            f"{PREFIX}{text.removeprefix(PREFIX)} stands for {len(matching)} programs, where one is needed: for "
+            f"example {PREFIX}{matching[0].name}"
         )
-    return found[0]
+    return matching[0]
 
 
 def _near(word: str, everything: Sequence[Entry]) -> str:
-    words = sorted({known for entry in everything for known in entry.words})
+    words = sorted({own for entry in everything for own in entry.words})
     near = difflib.get_close_matches(word.lower(), words, n=5, cutoff=0.4)
     return f"near are {', '.join(near)}" if near else f"{PREFIX}{everything[0].name} is a program's whole name"

@@ -18,12 +18,12 @@ def table(rows: Iterable[Hashable]) -> tuple[list[Any], list[int]]:
 def ranks(order: Sequence[int], reference: Sequence[int]) -> list[int]:
     """An order of 0..n-1 as places among what is left of `reference`, step by step: equal orders give zeros."""
     left = list(reference)
-    found = []
+    places = []
     for item in order:
         place = left.index(item)
-        found.append(place)
+        places.append(place)
         del left[place]
-    return found
+    return places
 
 
 def unrank(places: Sequence[int], reference: Sequence[int]) -> list[int]:
@@ -61,28 +61,28 @@ def names(coded: dict[str, Any]) -> list[str]:
     """The names of which `texts` made `coded`."""
     scopes, stems = coded["scopes"], coded["stems"]
     last = [0] * max(1, len(stems))
-    found = []
+    texts = []
     for scope, stem, code in zip(coded["scope"], coded["stem"], coded["number"], strict=True):
         digits = ""
         if code:
             key = stem if coded["by"] == "stem" else 0
             last[key] += unzigzag(code - 1)
             digits = str(last[key])
-        found.append(f"{scopes[scope]}{stems[stem]}{digits}")
-    return found
+        texts.append(f"{scopes[scope]}{stems[stem]}{digits}")
+    return texts
 
 
 def _relative(numbers: Sequence[int | None], keys: Sequence[int]) -> list[int]:
     """Each number relative to the last one of the same key, coded from 1; 0 for none."""
     last: dict[int, int] = {}
-    found = []
+    distances = []
     for number, key in zip(numbers, keys, strict=True):
         if number is None:
-            found.append(0)
+            distances.append(0)
         else:
-            found.append(zigzag(number - last.get(key, 0)) + 1)
+            distances.append(zigzag(number - last.get(key, 0)) + 1)
             last[key] = number
-    return found
+    return distances
 
 
 def _split(name: str) -> tuple[str, str, int | None]:

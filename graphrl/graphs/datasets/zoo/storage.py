@@ -68,10 +68,10 @@ def _groups(programs: Sequence[ZooProgram]) -> list[_Group]:
     groups: list[_Group] = []
     for program in programs:
         for members, storages, structure in groups:
-            found = _stored_like(program, members[0], storages[0], structure)
-            if found is not None:
+            like = _stored_like(program, members[0], storages[0], structure)
+            if like is not None:
                 members.append(program)
-                storages.append(found)
+                storages.append(like)
                 break
         else:
             order = [int(op) for op in program.schedules.get("memory", program.graph.arrays.topological)]

@@ -65,12 +65,12 @@ def _reads(ops: Sequence[Op], produced: dict[str, int], external: dict[str, int]
 
 def _shared(op: Op) -> list[int]:
     """Triples output, 0 for alias or 1 for reuses, input: numbers of an op's outputs and inputs."""
-    found = []
+    numbers = []
     for number, tensor in enumerate(op.outputs):
         for code, sharing in enumerate(SHARINGS):
             if getattr(tensor, sharing) is not None:
-                found += [number, code, op.inputs.index(getattr(tensor, sharing))]
-    return found
+                numbers += [number, code, op.inputs.index(getattr(tensor, sharing))]
+    return numbers
 
 
 def values_of(graph: ComputationGraph, order: Sequence[int]) -> Values:

@@ -1,0 +1,249 @@
+"""XLA modules as plain objects: shapes, instructions, computations, the schedule. What they mean is for `reader.py`.
+
+A module comes as a serialized `HloModuleProto` (or `HloProto`), as HLO text, or live from jax; text goes through
+jaxlib's own parser, so that everything ends as a proto with exact shapes, ids and schedule.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from graphrl.errors import GraphError
+from graphrl.graphs.readers.hlo.head import FROM_MLIR, is_mlir, is_text
+from graphrl.graphs.readers.hlo.proto import module_message
+from graphrl.graphs.readers.hlo.shape import Shape, Shapes
+
+_LOCAL = 0xFFFFFFFF  # an instruction's id inside its computation; XLA writes that of the computation above it
+_HEAD = 4096  # characters that tell what a text is
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Instruction:
+    """One instruction.
+
+    Attributes:
+      name: unique in its computation.
+      opcode: as HLO text has it: "fusion", "get-tuple-element", ...
+      shape: of its result.
+      operands: names of instructions of the same computation, in order; one may appear several times.
+      control_predecessors: names of instructions of the same computation that must run before it.
+      called: names of the computations that it calls: the body of a fusion, reduce or call; body and condition of a
+        while (in this order); the branches of a conditional.
+      is_root: whether its result is the computation's.
+      attributes: the `HloInstructionProto` itself, for everything that only some opcodes have: the fields of
+        "Instruction" in `proto.py`, e.g. `attributes.dimensions`, `attributes.fusion_kind` ("kLoop", ...),
+        `attributes.dot_dimension_numbers.lhs_contracting_dimensions`, `attributes.backend_config` (bytes).
+    """
+
+    name: str
+    opcode: str
+    shape: Shape
+    operands: tuple[str, ...]
+    control_predecessors: tuple[str, ...]
+    called: tuple[str, ...]
+    is_root: bool
+    attributes: Any
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Computation:
+    """A function of a module: its instructions by name, each after what it waits for, but not in scheduled order."""
+
+    name: str
+    is_fusion: bool
+    by_name: Mapping[str, Instruction]
+    root: Instruction
+
+    @functools.cached_property
+    def instructions(self) -> tuple[Instruction, ...]:
+        """All instructions; their places are the same for modules of one fingerprint, whatever the schedule."""
+        return tuple(self.by_name.values())
+
+    @functools.cached_property
+    def parameters(self) -> tuple[Instruction, ...]:
+        """The parameters by number."""
+        parameters = [i for i in self.instructions if i.opcode == "parameter"]
+        return tuple(sorted(parameters, key=lambda i: i.attributes.parameter_number))
+
+    @functools.cached_property
+    def users(self) -> Mapping[str, tuple[Instruction, ...]]:
+        """The distinct instructions that read each instruction, by its name."""
+        users: dict[str, dict[str, Instruction]] = {name: {} for name in self.by_name}
+        for instruction in self.instructions:
+            for operand in instruction.operands:
+                users[operand][instruction.name] = instruction
+        return {name: tuple(readers.values()) for name, readers in users.items()}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OutputAlias:
+    """A part of the entry's result that XLA may (`must`: has to) write into the buffer of a donated parameter."""
+
+    output_index: tuple[int, ...]
+    parameter: int
+    parameter_index: tuple[int, ...]
+    must: bool
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class HloModule:
+    """A module.
+
+    Attributes:
+      name: as XLA calls it, e.g. "jit_step".
+      entry: the computation that runs.
+      computations: all by name, callees before their callers.
+      schedule: names of the instructions in the order in which they run, by computation; empty if unscheduled. Fusions
+        have none.
+      input_output_aliases: donated parameters.
+      message: the `HloModuleProto`.
+    """
+
+    name: str
+    entry: Computation
+    computations: Mapping[str, Computation]
+    schedule: Mapping[str, tuple[str, ...]]
+    input_output_aliases: tuple[OutputAlias, ...]
+    message: Any
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 (64 hexadecimal digits) of the program: the same for every schedule, name, source line, literal
+        and process. Instructions correspond by their places in `Computation.instructions`, not by their names.
+        """
+        from graphrl.graphs.readers.hlo.fingerprint import fingerprint
+
+        return fingerprint(self.message)
+
+    def order(self, computation: Computation) -> tuple[str, ...]:
+        """Names of a computation's instructions in the order in which they run; as written if it has no schedule."""
+        return self.schedule.get(computation.name, tuple(computation.by_name))
+
+
+def parse_module(data: Any, source: str = "HLO") -> HloModule:
+    """Reads a module.
+
+    Args:
+      data: serialized `HloModuleProto` or `HloProto` (bytes), HLO text (str or bytes), or a live module: jaxlib's
+        `HloModule`, or what jax's `lower(...).compile()` gives.
+      source: what messages call it.
+
+    Raises:
+      GraphError: one line, if it is broken or truncated, no HLO, or cannot be read with this jaxlib.
+    """
+    try:
+        return _module(module_message(_serialized(data)))
+    except GraphError as error:
+        raise GraphError(f"{source}: {error}") from None
+
+
+def _serialized(data: Any) -> bytes:
+    if isinstance(data, str):
+        return _from_text(data)
+    if hasattr(data, "compiler_ir"):
+        raise GraphError(f"{type(data).__name__}: must be compiled, as lowered.compile() does")
+    if hasattr(data, "runtime_executable"):
+        data = data.runtime_executable()
+    if hasattr(data, "hlo_modules"):
+        data = data.hlo_modules()[0]
+    if hasattr(data, "as_serialized_hlo_module_proto"):
+        return data.as_serialized_hlo_module_proto()
+    try:
+        content = bytes(memoryview(data))
+    except TypeError:
+        if is_mlir(str(data).encode()):  # what lowered.compiler_ir() gives
+            raise GraphError(FROM_MLIR) from None
+        raise GraphError(f"{type(data).__name__}: must be HLO text, a serialized HloModuleProto or a module") from None
+    if is_mlir(content[:_HEAD]):
+        raise GraphError(FROM_MLIR)
+    if not is_text(content):
+        return content
+    try:
+        return _from_text(content.decode())
+    except UnicodeDecodeError:
+        raise GraphError("broken HLO text: it is not UTF-8") from None
+
+
+def _from_text(text: str) -> bytes:
+    if is_mlir(text[:_HEAD].encode(errors="replace")):
+        raise GraphError(FROM_MLIR)
+    try:
+        import jax  # noqa: F401  # before jaxlib: it silences the log that XLA writes to standard error
+        from jaxlib._hlo import hlo_module_from_text  # type: ignore[import-not-found]
+    except ImportError:
+        raise GraphError("this jaxlib has no parser for HLO text: must be a serialized HloModuleProto") from None
+    try:
+        return hlo_module_from_text(text.removeprefix("\ufeff")).as_serialized_hlo_module_proto()
+    except Exception as error:  # XLA's own, in a module without types
+        raise GraphError(f"broken HLO text: {' '.join(str(error).split())[:300]}") from None
+
+
+def _module(message: Any) -> HloModule:
+    shapes = Shapes()
+    names = {c.id: c.name for c in message.computations}
+    computations: dict[str, Computation] = {}
+    for computation in message.computations:
+        if computation.name in computations:
+            raise GraphError(f"broken HLO: two computations are called {computation.name!r}")
+        computations[computation.name] = _computation(computation, names, computations, shapes)
+    entry = computations.get(names.get(message.entry_computation_id, message.entry_computation_name))
+    if entry is None:
+        raise GraphError(f"broken HLO: the entry computation {message.entry_computation_name!r} is missing")
+    aliases = tuple(
+        OutputAlias(tuple(e.output_shape_index), e.parameter_number, tuple(e.parameter_shape_index), e.kind == 2)
+        for e in message.input_output_alias.entries
+    )
+    schedule = {names[c.id]: c for c in message.computations}
+    schedules = {}
+    for sequence in message.schedule.sequences:
+        if sequence.key not in names:
+            raise GraphError(f"broken HLO: a schedule for the computation of id {sequence.key}, which is missing")
+        computation = computations[names[sequence.key]]
+        schedules[computation.name] = _schedule(computation, schedule[computation.name], sequence.value.instruction_ids)
+    return HloModule(message.name, entry, computations, schedules, aliases, message)
+
+
+def _computation(
+    message: Any, names: Mapping[int, str], computations: Mapping[str, Computation], shapes: Shapes
+) -> Any:
+    where = f"broken HLO: computation {message.name!r}"
+    by_id: dict[int, str] = {}  # of those read so far: operands stand before their users
+    instructions: dict[str, Instruction] = {}
+    root = message.root_id & _LOCAL
+    try:
+        for i in message.instructions:
+            called = tuple([names[c] for c in i.called_computation_ids])
+            if not computations.keys() >= set(called):
+                raise GraphError(f"{where}: {i.name!r} calls a computation that does not stand before it")
+            instructions[i.name] = Instruction(
+                i.name,
+                i.opcode,
+                shapes[i.shape],
+                tuple([by_id[k & _LOCAL] for k in i.operand_ids]),
+                tuple([by_id[k & _LOCAL] for k in i.control_predecessor_ids]),
+                called,
+                i.id & _LOCAL == root,
+                i,
+            )
+            by_id[i.id & _LOCAL] = i.name
+    except KeyError as error:
+        raise GraphError(f"{where}: {i.name!r} refers to the id {error}, which does not stand before it") from None
+    if root not in by_id:
+        raise GraphError(f"{where}: its root is missing")
+    if not len(instructions) == len(by_id) == len(message.instructions):
+        raise GraphError(f"{where}: two of its instructions have one name or id")
+    return Computation(message.name, message.is_fusion_computation, instructions, instructions[by_id[root]])
+
+
+def _schedule(computation: Computation, message: Any, ids: Any) -> tuple[str, ...]:
+    by_id = {i.id & _LOCAL: i.name for i in message.instructions}
+    order = tuple([by_id.get(k & _LOCAL, "") for k in ids])
+    place = {name: k for k, name in enumerate(order)}
+    if len(order) != len(by_id) or place.keys() != computation.by_name.keys():
+        raise GraphError(f"broken HLO: the schedule of {computation.name!r} is no order of its instructions")
+    for name, k in place.items():
+        instruction = computation.by_name[name]
+        if any(place[p] >= k for p in (*instruction.operands, *instruction.control_predecessors)):
+            raise GraphError(f"broken HLO: the schedule of {computation.name!r} has {name!r} before what it waits for")
+    return order

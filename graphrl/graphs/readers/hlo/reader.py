@@ -1,0 +1,150 @@
+"""Computation graphs from compiled XLA modules, and schedules for XLA from orders of such a graph.
+
+An op is an instruction with a buffer or work of its own, in the order of the module's schedule. Parameters, constants,
+tuples, bitcasts and other views (`values.py`) are not: who reads them reads the tensors that they show, and who
+waits for them waits for what they wait for. The graph's memory is what XLA calls temporaries:
+
+- Parameters and constants are external inputs.
+- What reaches the program's result lies in buffers that the caller gives. These tensors are the graph's outputs, of 0
+  bytes; so are tensors whose buffer they take in place.
+- A loop works in the buffers of what it is given, so its results are aliases; other updates in place
+  (`sharing.in_place_pairs`) and the ends of asynchronous operations likewise. Until such an end, the operands of
+  the start are in use.
+- What a loop's body, a branch or a called computation needs beside is the workspace of the instruction: the peak of its
+  own schedule.
+- `reuses` names the operand over which XLA may write a result: one that nobody else reads if there is one, else the
+  first.
+
+Not in the graph: the table of pointers of each tuple (8 bytes an element), XLA's alignment to 64 bytes, holes between
+buffers, and temporaries that XLA puts into the buffer of a later result. `graphrl/xla/assignment` follows all these.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from graphrl.errors import GraphError
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.readers.hlo.lower import lower
+from graphrl.graphs.readers.hlo.module import HloModule, parse_module
+from graphrl.graphs.readers.hlo.values import CONTRACTED, ValueReader
+from graphrl.graphs.readers.hlo.work import Works
+from graphrl.graphs.roofline import DEFAULT_CHIP, Chip
+from graphrl.graphs.roofline import chip as find_chip
+
+# What comes of instructions without the operands, dimensions or computations that their kind has. XLA writes none.
+_MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class HloProgram:
+    """A module and its graph.
+
+    Attributes:
+      module: what was read.
+      graph: its entry computation.
+    """
+
+    module: HloModule
+    graph: ComputationGraph
+
+    @property
+    def schedule(self) -> np.ndarray:
+        """XLA's own order of the ops: `[n] int64`, 0 to n - 1, as they stand in this order."""
+        return np.arange(len(self.graph.ops))
+
+    def sequence(self, order: ArrayLike) -> tuple[str, ...]:
+        """The schedule of all instructions of the entry computation for an order of the graph's ops.
+
+        Parameters and constants come first, every view as soon as what it shows is there, a root that is a view last.
+
+        Args:
+          order: `[n]` indices of ops, dependencies first.
+
+        Returns:
+          Names of the instructions.
+
+        Raises:
+          GraphError: it is no order of the ops, or has one before something that it waits for.
+        """
+        places, n = np.asarray(order), len(self.graph.ops)
+        if places.shape != (n,) or places.dtype.kind not in "iu" or not np.array_equal(np.sort(places), np.arange(n)):
+            raise GraphError(f"graph {self.graph.name!r}: a schedule must hold each of its {n} ops once, by index")
+        waiting, followers = self._dependencies
+        left, views = dict(waiting), self._views
+        sequence: list[str] = []
+
+        def run(names: list[str]) -> None:
+            """Puts instructions, and then the views that wait for nothing else any more, in XLA's order."""
+            while names:
+                sequence.extend(names)
+                for follower in (follower for name in names for follower in followers[name]):
+                    left[follower] -= 1
+                freed = {follower for name in names for follower in followers[name] if not left[follower]}
+                names = sorted(freed & views.keys(), key=views.__getitem__)
+
+        run([name for name in views if not left[name]])
+        for op in places.tolist():
+            name = self.graph.ops[op].name
+            if left[name]:
+                raise GraphError(f"graph {self.graph.name!r}: the order has {name!r} before what it waits for")
+            run([name])
+        return tuple(sequence)
+
+    @functools.cached_property
+    def _views(self) -> dict[str, int]:
+        """Place in XLA's schedule of every contracted instruction."""
+        by_name = self.module.entry.by_name
+        names = self.module.order(self.module.entry)
+        return {name: k for k, name in enumerate(names) if by_name[name].opcode in CONTRACTED}
+
+    @functools.cached_property
+    def _dependencies(self) -> tuple[dict[str, int], dict[str, list[str]]]:
+        """By instruction: how many others it waits for, and which wait for it."""
+        waiting: dict[str, int] = {}
+        followers: dict[str, list[str]] = {name: [] for name in self.module.entry.by_name}
+        for i in self.module.entry.instructions:
+            before = {*i.operands, *i.control_predecessors}
+            waiting[i.name] = len(before)
+            for name in before:
+                followers[name].append(i.name)
+        return waiting, followers
+
+
+def read_hlo(
+    module: Any, *, chip: str | Chip = DEFAULT_CHIP, source: str = "HLO", count_results: bool = False
+) -> HloProgram:
+    """Reads the entry computation of a module as a graph.
+
+    Args:
+      module: anything that `parse_module` takes, or what it gives.
+      chip: whose run times the ops get, by `roofline.runtime`: a name in `roofline.CHIPS` or a `Chip`.
+      source: what messages call it.
+      count_results: whether the graph's outputs have their true bytes from when they are written, as if all memory were
+        one heap, into which XLA's way of putting temporaries into the buffers of later results comes close.
+
+    Returns:
+      The program; its graph has the module's name. `weight_bytes` are those of the parameters and constants, each with
+      the first op that reads it.
+
+    Raises:
+      GraphrlError: unknown chip.
+      GraphError: one line, if the module is broken or computes nothing.
+    """
+    figures = find_chip(chip)
+    if not isinstance(module, HloModule):
+        module = parse_module(module, source)
+    try:
+        reader = ValueReader(module)
+        values = reader.of(module.entry)
+        lowered = lower(module, module.entry, values, Works(module, reader, figures).of, count_results)
+        external = tuple(values.external.values())
+        return HloProgram(module, ComputationGraph(module.name, lowered.ops, external, lowered.outputs))
+    except GraphError as error:
+        raise GraphError(f"{source}: {error}") from None
+    except _MALFORMED as error:
+        what = f"{type(error).__name__} {error}".strip()
+        raise GraphError(f"{source}: broken HLO: an instruction that cannot be of its kind: {what}") from None

@@ -1,0 +1,293 @@
+"""Turns a closed jaxpr into a flat list of nodes: calls inlined, loops and branches as single nodes, dead code dropped.
+
+What stays one node with inner jaxprs, and what it costs, is in `loops.py`; the body of each is flattened and
+summed in turn.
+
+The workspace of such a node is the peak of the bytes that its body allocates, in program order, without its inputs.
+A loop's includes the body's results (a step's stand beside the carried values until it ends); that of a branch or a
+call does not (they are the node's own outputs).
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from jax.extend import core
+
+from graphrl.graphs.readers.jaxpr.flops import array_bytes, bytes_moved, equation_flops
+from graphrl.graphs.readers.jaxpr.loops import Work, inner_jaxprs, inner_work
+from graphrl.graphs.roofline import Chip, runtime
+
+# Inner jaxprs of these are no calls; all others with one inner jaxpr of the same signature are inlined.
+NOT_CALLS = frozenset(
+    str.split(
+        "scan while cond shard_map pallas_call custom_linear_solve reduce reduce_window select_and_scatter run_state"
+    )
+)
+# Their inner jaxprs combine two elements: the FLOP rules know them.
+ELEMENT_BODIES = ("reduce", "scatter", "select_and_scatter")
+# Effects that no other op can observe through anything but the values themselves or the mutable arrays.
+LOCAL_EFFECTS = frozenset({"ReadEffect", "InternalMutableArrayEffect", "NamedAxisEffect"})
+ARRAY_EFFECTS = LOCAL_EFFECTS | {"WriteEffect", "AccumEffect"}
+
+
+class Result(NamedTuple):
+    """Output number `output` of node `node`."""
+
+    node: int
+    output: int
+
+
+class Outside(NamedTuple):
+    """An argument or a constant: `external` is its place among the externals."""
+
+    external: int
+
+
+class Known(NamedTuple):
+    """A literal scalar."""
+
+    value: Any
+
+
+Value = Result | Outside | Known
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class External:
+    """An argument or constant: bytes, whether it stays resident as a weight, and the value of a constant."""
+
+    name: str
+    bytes: int
+    weight: bool
+    array: Any = None
+
+
+@dataclasses.dataclass(slots=True)
+class Node:
+    """One op: what it reads (distinct, in order), bytes of each output, its figures, the nodes that it comes after.
+
+    `equation` is what it computes, and `operands` what stands for each of the equation's operands.
+    """
+
+    type: str
+    scope: str
+    inputs: list[Result | Outside]
+    output_bytes: list[int]
+    flops: int
+    runtime: float
+    workspace_bytes: int
+    after: list[int]
+    effectful: bool
+    equation: Any
+    operands: list[Value]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Flat:
+    """A flattened jaxpr; `live` marks the nodes that outputs or effects need."""
+
+    nodes: list[Node]
+    externals: list[External]
+    outputs: list[Value]
+    live: list[bool]
+
+
+class _Constant(NamedTuple):
+    array: Any  # held so that its id stays its own
+    aval: Any
+    value: Outside
+
+
+def flatten(closed: core.ClosedJaxpr, arguments: Sequence[External], chip: Chip) -> Flat:
+    """Flattens `closed`, whose inputs are `arguments` (in order). Array constants become externals that are weights.
+
+    Raises:
+      GraphError: an array has a symbolic dimension.
+    """
+    flattener = _Flattener(chip, list(arguments), {})
+    outputs = flattener.run(closed.jaxpr, closed.consts, [Outside(i) for i in range(len(arguments))], "")
+    return Flat(flattener.nodes, flattener.externals, outputs, _live(flattener.nodes, outputs))
+
+
+class _Flattener:
+    """The state of one walk over a jaxpr: the nodes and externals so far, and who touched what last."""
+
+    def __init__(
+        self, chip: Chip, externals: list[External], bodies: dict[int, tuple[Any, Work, list["_Constant"]]]
+    ) -> None:
+        self.chip = chip
+        self.nodes: list[Node] = []
+        self.externals = externals
+        self.constants: dict[int, _Constant] = {}  # by identity
+        self.bodies = bodies  # work and constants of inner jaxprs by identity, shared with inner walks
+        self.last_touch: dict[Value, int] = {}  # node that last used a mutable array
+        self.last_effect: dict[str, int] = {}  # node that last had an effect of a kind
+
+    def run(self, jaxpr: core.Jaxpr, consts: Sequence[Any], arguments: Sequence[Value], scope: str) -> list[Value]:
+        """Adds the nodes of a jaxpr applied to `arguments`; returns its outputs."""
+        values: dict[Any, Value] = dict(zip(jaxpr.invars, arguments, strict=True))
+        for var, constant in zip(jaxpr.constvars, consts, strict=True):
+            values[var] = self._constant(constant, var.aval)
+
+        def read(atom: Any) -> Value:
+            return self._literal(atom) if isinstance(atom, core.Literal) else values[atom]
+
+        for equation in jaxpr.eqns:
+            inputs = [read(atom) for atom in equation.invars]
+            inner_scope = _join(scope, str(equation.source_info.name_stack))
+            call = _call(equation)
+            if call is not None:
+                outputs = self.run(call[0], call[1], inputs, inner_scope)
+            else:
+                outputs = self._add(equation, inputs, inner_scope)
+            values.update(zip(equation.outvars, outputs, strict=True))
+        return [read(atom) for atom in jaxpr.outvars]
+
+    def _literal(self, atom: Any) -> Value:
+        return Known(atom.val) if not getattr(atom.aval, "shape", ()) else self._constant(atom.val, atom.aval)
+
+    def _constant(self, constant: Any, aval: Any) -> Outside:
+        if id(constant) not in self.constants:
+            self.constants[id(constant)] = _Constant(constant, aval, Outside(len(self.externals)))
+            name = f"constant.{len(self.constants) - 1}"
+            self.externals.append(External(name, array_bytes(aval), weight=True, array=constant))
+        return self.constants[id(constant)].value
+
+    def _add(self, equation: Any, values: Sequence[Value], scope: str) -> list[Value]:
+        """Adds one node."""
+        index = len(self.nodes)
+        reads: dict[Result | Outside, int] = {
+            value: array_bytes(atom.aval)
+            for atom, value in zip(equation.invars, values, strict=True)
+            if not isinstance(value, Known)
+        }
+        output_bytes = [array_bytes(var.aval) for var in equation.outvars]
+        moved = bytes_moved(equation, list(reads.values()), sum(output_bytes))
+        work, constants = self._work(equation, values, moved)
+        for constant in constants:
+            reads[self._constant(constant.array, constant.aval)] = 0
+        node = Node(
+            type=equation.primitive.name,
+            scope=scope,
+            inputs=list(reads),
+            output_bytes=output_bytes,
+            flops=work.flops,
+            runtime=work.runtime,
+            workspace_bytes=work.workspace_bytes,
+            after=self._predecessors(equation, values, index),
+            effectful=any(type(effect).__name__ not in LOCAL_EFFECTS for effect in equation.effects),
+            equation=equation,
+            operands=list(values),
+        )
+        self.nodes.append(node)
+        return [Result(index, k) for k in range(len(output_bytes))]
+
+    def _predecessors(self, equation: Any, values: Sequence[Value], index: int) -> list[int]:
+        """Nodes that must come first: the last to touch the same mutable array or to have the same kind of effect."""
+        after = []
+        for atom, value in zip(equation.invars, values, strict=True):
+            if hasattr(atom.aval, "inner_aval"):  # a mutable array: reads and writes keep the program's order
+                after.append(self.last_touch.get(value))
+                self.last_touch[value] = index
+        for kind in {type(effect).__name__ for effect in equation.effects} - ARRAY_EFFECTS:
+            after.append(self.last_effect.get(kind))
+            self.last_effect[kind] = index
+        return sorted({node for node in after if node is not None and node != index})
+
+    def _work(self, equation: Any, values: Sequence[Value], moved: int) -> tuple[Work, list["_Constant"]]:
+        """What a node takes, and the constants that its inner jaxprs hold."""
+        name = equation.primitive.name
+        inner = {} if name.startswith(ELEMENT_BODIES) else inner_jaxprs(equation.params)
+        if not inner:
+            flops = equation_flops(equation)
+            return Work(flops, runtime(flops, moved, self.chip), 0), []
+        bodies = {key: self._body(jaxpr) for key, jaxpr in inner.items()}
+        constants = [constant for _, held in bodies.values() for constant in held]
+        literals = [value.value if isinstance(value, Known) else None for value in values]
+        work = inner_work(equation, {key: body for key, (body, _) in bodies.items()}, literals)
+        if name == "pallas_call":  # a kernel reads and writes its operands once, whatever its body says
+            work = work._replace(runtime=runtime(work.flops, moved, self.chip))
+        return work, constants
+
+    def _body(self, jaxpr: Any) -> tuple[Work, list["_Constant"]]:
+        """Work of one run of an inner jaxpr, and its constants."""
+        if id(jaxpr) not in self.bodies:
+            inner, consts = _open(jaxpr)
+            arguments = [External(str(i), array_bytes(v.aval), weight=False) for i, v in enumerate(inner.invars)]
+            walk = _Flattener(self.chip, arguments, self.bodies)
+            outputs = walk.run(inner, consts, [Outside(i) for i in range(len(arguments))], "")
+            live = _live(walk.nodes, outputs)
+            nodes = [node for node, alive in zip(walk.nodes, live, strict=True) if alive]
+            work = Work(
+                flops=sum(node.flops for node in nodes),
+                runtime=sum(node.runtime for node in nodes),
+                workspace_bytes=_peak(walk.nodes, outputs, live, results=False),
+                step_bytes=_peak(walk.nodes, outputs, live, results=True),
+            )
+            self.bodies[id(jaxpr)] = (jaxpr, work, list(walk.constants.values()))
+        return self.bodies[id(jaxpr)][1:]
+
+
+def _open(jaxpr: Any) -> tuple[core.Jaxpr, Sequence[Any]]:
+    return (jaxpr.jaxpr, jaxpr.consts) if isinstance(jaxpr, core.ClosedJaxpr) else (jaxpr, ())
+
+
+def _call(equation: Any) -> tuple[core.Jaxpr, Sequence[Any]] | None:
+    """The jaxpr and constants that an equation merely calls, by its signature: whatever the primitive's name is."""
+    if equation.primitive.name in NOT_CALLS:
+        return None
+    inner = list(inner_jaxprs(equation.params).values())
+    if len(inner) != 1:
+        return None
+    jaxpr, consts = _open(inner[0])
+    same = _signature(jaxpr.invars) == _signature(equation.invars) and _signature(jaxpr.outvars) == _signature(
+        equation.outvars
+    )
+    return (jaxpr, consts) if same else None
+
+
+def _signature(atoms: Sequence[Any]) -> list[tuple[Any, Any]]:
+    return [(getattr(atom.aval, "shape", None), getattr(atom.aval, "dtype", None)) for atom in atoms]
+
+
+def _join(scope: str, inner: str) -> str:
+    return f"{scope}/{inner}" if scope and inner else scope or inner
+
+
+def _live(nodes: Sequence[Node], outputs: Sequence[Value]) -> list[bool]:
+    """Marks the nodes that the outputs or effects need."""
+    live = [node.effectful for node in nodes]
+    for value in outputs:
+        if isinstance(value, Result):
+            live[value.node] = True
+    for index in range(len(nodes) - 1, -1, -1):
+        if live[index]:
+            for value in nodes[index].inputs:
+                if isinstance(value, Result):
+                    live[value.node] = True
+            for before in nodes[index].after:
+                live[before] = True
+    return live
+
+
+def _peak(nodes: Sequence[Node], outputs: Sequence[Value], live: Sequence[bool], *, results: bool) -> int:
+    """Most bytes at once of what the live nodes allocate, in program order; `results`: outputs count, to the end."""
+    kept = {value for value in outputs if isinstance(value, Result)}
+    sizes = {Result(i, k): size for i, node in enumerate(nodes) for k, size in enumerate(node.output_bytes) if live[i]}
+    if not results:
+        sizes.update(dict.fromkeys(kept, 0))
+    last: dict[Value, int] = {value: value.node for value in sizes}
+    for index, node in enumerate(nodes):
+        if live[index]:
+            last.update(dict.fromkeys(node.inputs, index))
+    freed = [0] * len(nodes)
+    for value in sizes.keys() - kept:
+        freed[last[value]] += sizes[value]
+    held = peak = 0
+    for index, node in enumerate(nodes):
+        if live[index]:
+            held += sum(sizes[Result(index, k)] for k in range(len(node.output_bytes)))
+            peak = max(peak, held + node.workspace_bytes)
+            held -= freed[index]
+    return peak

@@ -1,0 +1,128 @@
+"""Values of the small tensors in an ONNX model that shapes are computed with, known before the model runs.
+
+Exporters write `x.reshape(x.shape[0], -1)` as a chain of Shape, Gather, Div, Concat, ... whose results other shapes
+depend on. ONNX's own data propagation follows some of these ops; `fold` runs the rest by ONNX's reference
+implementation and puts the values into the model, where inference finds them.
+"""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import onnx.numpy_helper
+from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto
+
+from graphrl.graphs.readers.onnx.values import Scope, scope_of
+
+MAX_ELEMENTS = 1024  # of a value: shapes, axes, and indices into them are smaller
+
+# Ops that are run, by what bounds their results: what their inputs broadcast to, or their inputs taken together.
+_BROADCASTING = """Abs Add And Ceil Div Equal Floor Greater GreaterOrEqual Less LessOrEqual Max Min Mod Mul Neg Not Or
+Sqrt Sub Where"""
+_BOUNDED = """Cast CastLike Concat Identity ReduceMax ReduceMin ReduceProd ReduceSum Reshape Shape Size Slice Squeeze
+Unsqueeze"""
+
+
+def fold(graph: GraphProto, opset: int) -> bool:
+    """Replaces the nodes of a sorted graph whose results follow from constants and shapes by those results.
+
+    Returns whether there were any. Nodes that need large values, or that do what they must not, stay.
+
+    Args:
+      opset: version of the standard operators.
+    """
+    scope, nodes, values = scope_of(graph), [], _initial(graph)
+    folded: dict[str, np.ndarray] = {}
+    for node in graph.node:
+        result = _value(node, opset, values, scope)
+        if result is None:
+            nodes.append(node)
+        else:
+            values[node.output[0]] = folded[node.output[0]] = result
+    if not 0 < len(nodes) < len(graph.node):
+        return False
+    graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in folded.items())
+    # What inference noted about them may have open dimensions, and would outweigh the initializers.
+    infos = [info for info in graph.value_info if info.name not in folded]
+    copy = GraphProto(node=nodes, value_info=infos)
+    for field in ("node", "value_info"):
+        graph.ClearField(field)
+        getattr(graph, field).extend(getattr(copy, field))
+    return True
+
+
+def _initial(graph: GraphProto) -> dict[str, np.ndarray]:
+    tensors = {tensor.name: tensor for tensor in graph.initializer}
+    tensors |= {
+        node.output[0]: attribute.t
+        for node in graph.node
+        for attribute in node.attribute
+        if node.op_type == "Constant" and attribute.name == "value" and node.output
+    }
+    return {name: array for name, tensor in tensors.items() if (array := _array(tensor)) is not None}
+
+
+def _array(tensor: TensorProto) -> np.ndarray | None:
+    if tensor.data_location == TensorProto.EXTERNAL or math.prod(tensor.dims) > MAX_ELEMENTS:
+        return None
+    try:
+        array = onnx.numpy_helper.to_array(tensor)
+    except (KeyError, TypeError, ValueError):
+        return None
+    return array if array.dtype.kind in "biuf" else None
+
+
+def _value(node: NodeProto, opset: int, values: Mapping[str, np.ndarray], scope: Scope) -> np.ndarray | None:
+    """The only result of a node if it can be known, else None."""
+    if node.domain not in ("", "ai.onnx") or len(node.output) != 1 or not node.output[0]:
+        return None
+    inputs = {name: values[name] for name in node.input if name in values}
+    if node.op_type in ("Shape", "Size") and node.input:
+        source = scope.get(node.input[0])
+        if source is None or source.bytes is None:
+            return None
+        inputs = {node.input[0]: np.broadcast_to(np.int8(0), source.sizes)}  # takes no memory, however large
+    if any(name and name not in inputs for name in node.input):
+        return None
+    try:
+        if not 0 <= _most_elements(node, [inputs[name] for name in node.input if name]) <= MAX_ELEMENTS:
+            return None
+        result = _run(node, opset, inputs)
+    except Exception:  # the reference implementation raises what it likes: inference says what is wrong
+        return None
+    return result if result.size <= MAX_ELEMENTS and result.dtype.kind in "biuf" else None
+
+
+def _most_elements(node: NodeProto, inputs: list[np.ndarray]) -> float:
+    """How many elements a result has at most; infinite if the node is none that is run."""
+    kind = node.op_type
+    if kind in _BROADCASTING.split():
+        return math.prod(np.broadcast_shapes(*(array.shape for array in inputs)))
+    if kind in ("Shape", "Size"):
+        return len(inputs[0].shape)
+    if kind in _BOUNDED.split():
+        return sum(array.size for array in inputs)
+    if kind in ("ConstantOfShape", "Expand"):
+        return math.prod(max(1, size) for size in inputs[-1].tolist()) * (inputs[0].size if kind == "Expand" else 1)
+    if kind == "Gather":
+        return inputs[0].size * inputs[1].size
+    if kind == "Range":
+        start, limit, step = (array.item() for array in inputs)
+        return math.ceil(max(0, (limit - start) / step))
+    if kind == "Constant" and node.attribute[0].name in ("value_int", "value_ints"):  # tensors are values already
+        return len(node.attribute[0].ints)
+    return math.inf
+
+
+def _run(node: NodeProto, opset: int, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+    from onnx.reference import ReferenceEvaluator  # slow to import
+
+    graph = GraphProto(
+        name="node",
+        node=[node],
+        input=[ValueInfoProto(name=name) for name in inputs],
+        output=[ValueInfoProto(name=node.output[0])],
+    )
+    with np.errstate(all="ignore"):
+        (result,) = ReferenceEvaluator(graph, opsets={"": opset}).run(None, dict(inputs))
+    return np.asarray(result)

@@ -1,0 +1,98 @@
+"""Opening an ONNX model: its protobuf, whether this `onnx` can know what it means, and whether it is a graph at all."""
+
+import re
+from collections.abc import Sequence
+
+import onnx
+import onnx.defs
+import onnx.inliner
+from onnx import GraphProto, ModelProto, NodeProto
+
+from graphrl.errors import GraphError
+from graphrl.files import Content
+from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+from graphrl.graphs.readers.onnx.values import reads_of, subgraphs, weight_names
+from graphrl.graphs.readers.onnx.wire import without_weights
+
+_EQUATION = re.compile(rb"[A-Za-z., ]*(->[A-Za-z. ]*)?")
+
+
+def load(data: Content) -> ModelProto:
+    """The model without weights, its functions inlined; raises if this `onnx` cannot know what it means."""
+    model, message = ModelProto(), without_weights(data)
+    try:
+        model.ParseFromString(message)
+    except Exception:  # protobuf has its own, in a module without types
+        raise GraphError("broken ONNX: a message inside does not parse") from None
+    if not model.HasField("graph") or not model.ir_version:
+        raise GraphError("no ONNX model: it has no graph or no ir_version")
+    if model.ir_version > onnx.IR_VERSION:
+        raise GraphError(f"ONNX IR version {model.ir_version}: onnx {onnx.__version__} knows up to {onnx.IR_VERSION}")
+    newest, opset = onnx.defs.onnx_opset_version(), opset_of(model, "")
+    if not 1 <= opset <= newest:
+        raise GraphError(f"ONNX opset version {opset}: onnx {onnx.__version__} knows 1 to {newest}")
+    if not model.functions:
+        return model
+    try:
+        return onnx.inliner.inline_local_functions(model)
+    except Exception as error:  # the C++ code raises what it likes
+        raise GraphError(f"the model's functions cannot be inlined: {' '.join(str(error).split())[:300]}") from None
+
+
+def opset_of(model: ModelProto, domain: str) -> int:
+    """Version of an operator set; the standard one is "" and "ai.onnx"."""
+    same = ("", "ai.onnx") if domain in ("", "ai.onnx") else (domain,)
+    return max((entry.version for entry in model.opset_import if entry.domain in same), default=1)
+
+
+def check_and_sort(graph: GraphProto) -> None:
+    """Raises GraphError if the nodes are no acyclic graph of known tensors; else names and sorts them topologically.
+
+    It stands before shape inference, which takes anything and then knows less.
+    """
+    if not graph.node:
+        raise GraphError("the model has no nodes: there is nothing to plan")
+    _check_text(graph)
+    for node, name in zip(graph.node, _names(graph.node), strict=True):
+        node.name = name
+    ops = [
+        Op(node.name, inputs=tuple(reads_of(node)), outputs=tuple(Tensor(output) for output in node.output if output))
+        for node in graph.node
+    ]
+    inputs = dict.fromkeys([*(info.name for info in graph.input), *weight_names(graph)])
+    outputs = tuple(info.name for info in graph.output)
+    checked = ComputationGraph(graph.name, tuple(ops), tuple(map(Tensor, inputs)), outputs)
+    order = checked.arrays.topological.tolist()
+    if order != sorted(order):
+        copy = GraphProto(node=[graph.node[i] for i in order])
+        graph.ClearField("node")
+        graph.node.extend(copy.node)
+
+
+def _names(nodes: Sequence[NodeProto]) -> list[str]:
+    """Unique names: the nodes' own where they have one, else after their type and place."""
+    given, taken, names = {node.name for node in nodes}, set(), []
+    for index, node in enumerate(nodes):
+        name = node.name
+        if not name or name in taken:
+            name = f"{name or node.op_type}.{index}"
+            while name in given or name in taken:
+                name += "'"
+        taken.add(name)
+        names.append(name)
+    return names
+
+
+def _check_text(graph: GraphProto) -> None:
+    """Raises GraphError for names that are no text, and for equations on which shape inference does not return."""
+    for node in graph.node:
+        names = (node.name, node.op_type, node.domain, *node.input, *node.output)
+        if not all(isinstance(name, str) for name in names):  # protobuf gives bytes for what it cannot decode
+            raise GraphError("broken ONNX: a name is not UTF-8 text")
+        for attribute in node.attribute:
+            if attribute.name == "equation" and not _EQUATION.fullmatch(attribute.s):
+                raise GraphError(
+                    f"op {node.name!r}: equation {attribute.s!r}: must be of letters, commas, '.' and '->'"
+                )
+        for body in subgraphs(node).values():
+            _check_text(body)

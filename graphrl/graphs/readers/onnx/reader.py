@@ -1,0 +1,205 @@
+"""Computation graphs from ONNX models: their structure and shapes; the weights' values are never loaded.
+
+One op per node, with these exceptions, which are what runtimes do before the first inference:
+
+- what depends on weights and constants only is computed once and is a weight itself (`Constant`, a reshaped weight; not
+  random numbers, nor `DequantizeLinear`, which would undo the compression), as are the `Shape` and `Size` of tensors of
+  known shape;
+- what no output of the model depends on is dropped;
+- an output that a node may leave out and nobody reads is left out (the mask of `Dropout`).
+
+`If`, `Loop` and `Scan` are single ops that also read what their bodies take from around them: a branch costs the most
+expensive body, a loop its body times the trip count (1 if it is not known), and their workspace is what the body holds
+at most. Views such as `Reshape` are ops whose outputs have bytes of their own. Functions of the model are inlined.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+
+import onnx.defs
+from onnx import GraphProto, ModelProto, NodeProto
+
+from graphrl import files
+from graphrl.errors import GraphError
+from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+from graphrl.graphs.readers.onnx.model import check_and_sort, load, opset_of
+from graphrl.graphs.readers.onnx.shapes import inferred
+from graphrl.graphs.readers.onnx.values import Scope, Value, dimension, reads_of, scope_of, subgraphs, weight_names
+from graphrl.graphs.readers.onnx.work import node_work
+from graphrl.graphs.roofline import DEFAULT_CHIP, Chip
+from graphrl.graphs.roofline import chip as find_chip
+
+_UNKNOWN = Value("unknown")
+_STANDARD = ("", "ai.onnx", "ai.onnx.ml")
+_NEVER_CONSTANT = frozenset(
+    str.split("Bernoulli DequantizeLinear Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike")
+)
+
+
+def read_onnx(
+    path: str | os.PathLike[str], *, chip: str | Chip = DEFAULT_CHIP, dims: Mapping[str, int] | None = None
+) -> ComputationGraph:
+    """Reads the graph of an ONNX model, named after the file.
+
+    Args:
+      path: the model, gzipped or not; weights in separate files need not be there.
+      chip: whose run times the ops get, by `roofline.runtime`: a name in `roofline.CHIPS` or a `Chip`.
+      dims: sizes of dimensions that the model leaves open, by their name in the model (`{"batch": 8}`), or by tensor
+        and axis (`{"input_ids:1": 128}`) if they have none or depend on data. A model whose sizes do not all follow
+        from these is refused: a guess would give a plan for another model.
+
+    Returns:
+      The graph. Weights are external inputs, and their bytes the `weight_bytes` of the first op that reads each, so
+      that the sum over the ops is the model's.
+
+    Raises:
+      GraphrlError: one line, if the file cannot be read or the chip is unknown.
+      GraphError: one line that names the file and the op, if the file is broken or truncated, needs a newer `onnx`, is
+        no directed acyclic graph, or has values of unknown size (sequences, maps, text).
+    """
+    with files.content(path) as data:
+        return parse_onnx(data, files.shown(path), chip=chip, dims=dims)
+
+
+def parse_onnx(
+    data: files.Content, source: str, *, chip: str | Chip = DEFAULT_CHIP, dims: Mapping[str, int] | None = None
+) -> ComputationGraph:
+    """The graph of the model `data`; `source` is the file's name. The rest as in `read_onnx`."""
+    figures = find_chip(chip)
+    try:
+        model = load(data)
+        check_and_sort(model.graph)
+        return _graph(inferred(model, dims or {}), _stem(source), figures)
+    except GraphError as error:
+        raise GraphError(f"{source}: {error}") from None
+    except UnicodeDecodeError:
+        raise GraphError(f"{source}: broken ONNX: a name is not UTF-8 text") from None
+
+
+def _stem(source: str) -> str:
+    return os.path.basename(source).removesuffix(".gz").removesuffix(".onnx")
+
+
+def _graph(model: ModelProto, name: str, chip: Chip) -> ComputationGraph:
+    """The graph of a model whose nodes are sorted and named and whose shapes are inferred."""
+    graph, scope = model.graph, scope_of(model.graph)
+    reads = [reads_of(node) for node in graph.node]
+    constants, computed = _constants(graph, reads, scope)
+    outputs = dict.fromkeys(info.name for info in graph.output)
+    live = _live(graph, reads, computed, outputs)
+    read = {key for i in live for key in reads[i]} | outputs.keys()
+    inputs = [info.name for info in graph.input if info.name not in constants]
+    _check_inputs(inputs, scope)
+    weights: dict[str, None] = {}
+    ops = []
+    for i in live:
+        node, where = graph.node[i], f"op {graph.node[i].name!r}"
+        fresh = [key for key in reads[i] if key in constants and key not in weights]
+        weights |= dict.fromkeys(fresh)
+        work = node_work(node, graph, scope, chip)
+        written = _written(node, opset_of(model, node.domain), scope, read)
+        ops.append(
+            Op(
+                name=node.name,
+                type=node.op_type,
+                runtime=work.runtime,
+                inputs=tuple(reads[i]),
+                outputs=tuple(Tensor(key, _bytes(key, scope, where)) for key in written),
+                workspace_bytes=work.workspace_bytes,
+                weight_bytes=work.weight_bytes + sum(_bytes(key, scope, where) for key in fresh),
+                flops=work.flops,
+            )
+        )
+    weights |= dict.fromkeys(key for key in outputs if key in constants)
+    external = tuple(Tensor(key, _bytes(key, scope, f"input {key!r}")) for key in (*inputs, *weights))
+    return ComputationGraph(name, tuple(ops), external, tuple(outputs))
+
+
+def _constants(graph: GraphProto, reads: Sequence[list[str]], scope: Scope) -> tuple[set[str], list[int]]:
+    """Names of all tensors that are known before the model runs, and the other nodes' places."""
+    constants, computed = set(weight_names(graph)), []
+    for i, node in enumerate(graph.node):
+        if _is_constant(node, reads[i], constants, scope):
+            constants.update(node.output)
+        else:
+            computed.append(i)
+    if not computed:  # a model without inputs: its ops are what there is to plan
+        computed = [i for i, node in enumerate(graph.node) if node.op_type != "Constant"]
+        constants -= {name for i in computed for name in graph.node[i].output}
+    return constants, computed
+
+
+def _is_constant(node: NodeProto, reads: Sequence[str], constants: set[str], scope: Scope) -> bool:
+    if node.op_type in ("Shape", "Size") and node.domain in _STANDARD:
+        return all(scope.get(name, _UNKNOWN).bytes is not None for name in reads)
+    return constants.issuperset(reads) and _is_function(node)
+
+
+def _is_function(node: NodeProto) -> bool:
+    """Whether the node gives the same for the same inputs, in every run and at no cost in memory."""
+    if node.domain not in _STANDARD or node.op_type in _NEVER_CONSTANT:
+        return False
+    return all(_is_function(inner) for body in subgraphs(node).values() for inner in body.node)
+
+
+def _live(
+    graph: GraphProto, reads: Sequence[list[str]], computed: Sequence[int], outputs: Mapping[str, None]
+) -> list[int]:
+    """Places of the nodes that the outputs depend on; all if no output does."""
+    needed, live = set(outputs), []
+    for i in reversed(computed):
+        if needed.intersection(graph.node[i].output):
+            live.append(i)
+            needed.update(reads[i])
+    return live[::-1] or list(computed)
+
+
+def _written(node: NodeProto, opset: int, scope: Scope, read: set[str]) -> list[str]:
+    """Outputs that the node really gives: those that someone reads, and others that it cannot leave out."""
+    outputs = [name for name in node.output if name]
+    if all(name in read for name in outputs):
+        return outputs
+    try:
+        schema = onnx.defs.get_schema(node.op_type, opset, node.domain)
+        optional = [formal.option == formal.option.Optional for formal in schema.outputs]
+    except onnx.defs.SchemaError:
+        optional = []
+    written = []
+    for index, name in enumerate(node.output):
+        unread = bool(name) and name not in read
+        droppable = (index < len(optional) and optional[index]) or scope.get(name, _UNKNOWN).bytes is None
+        if name and not (unread and droppable):
+            written.append(name)
+    return written
+
+
+def _check_inputs(inputs: Sequence[str], scope: Scope) -> None:
+    """Raises for faults of the inputs; for all open dimensions at once, as they are what the user must say."""
+    keys = dict.fromkeys(key for name in inputs for key in _open(name, scope.get(name, _UNKNOWN)))
+    if keys:
+        sizes = ", ".join(f"{key}=1" for key in keys)
+        raise GraphError(f"its inputs have dimensions of unknown size: give dims, such as {sizes} (--dim in commands)")
+    for name in inputs:
+        _bytes(name, scope, f"input {name!r}")
+
+
+def _open(name: str, value: Value) -> list[str]:
+    """What `dims` calls the unknown sizes of a tensor."""
+    return [dimension(name, axis, size) for axis, size in enumerate(value.shape or ()) if isinstance(size, str)]
+
+
+def _bytes(name: str, scope: Scope, where: str) -> int:
+    """Bytes of a tensor; raises GraphError that says what is missing if they are not known."""
+    value = scope.get(name, _UNKNOWN)
+    if value.bytes is not None:
+        return value.bytes
+    if value.kind == "unknown":
+        raise GraphError(f"{where}: the type of {name!r} is unknown: put it into the model's value_info")
+    if value.kind != "tensor":
+        raise GraphError(f"{where}: {name!r} is of kind {value.kind}: only tensors of numbers have a size to plan with")
+    if value.shape is None:
+        raise GraphError(f"{where}: the shape of {name!r} is unknown: put it into the model's value_info")
+    sizes = ", ".join(f"{key}=1" for key in dict.fromkeys(_open(name, value)))
+    raise GraphError(
+        f"{where}: {name!r} has dimensions of unknown size: give dims, such as {sizes} (--dim in commands)"
+    )
