@@ -165,7 +165,7 @@ def test_a_kill_while_a_checkpoint_is_written_changes_nothing(
     whole: Path, tmp_path: Path, moment: str, step: int, last: int
 ) -> None:
     """kill -9 before, between and after what is written, in the middle of the run and at its end."""
-    process = start([SCRIPT, str(tmp_path), moment, str(step)])
+    process = start([SCRIPT, str(tmp_path), moment, str(step)], JAX_NUM_CPU_DEVICES="2")  # as `whole`
     _, err = process.communicate(timeout=300)
     assert process.returncode == -signal.SIGKILL, err
     latest = Checkpoints(tmp_path, 1).latest()

@@ -65,6 +65,7 @@ def test_more_steps_go_on_as_if_they_had_been_asked_for_at_once(whole: Path, tmp
     train_tiny(tmp_path, "training.steps=7")
     train_tiny(tmp_path, "training.steps=12", resume=True)
     assert_same(final_state(tmp_path), final_state(whole))
+    assert all(isinstance(look["step"], int) for look in read(tmp_path).info.validation)
 
 
 def test_lines_after_the_checkpoint_are_cut(whole: Path, tmp_path: Path) -> None:
