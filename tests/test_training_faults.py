@@ -190,7 +190,7 @@ def files_of_at_most(size: int) -> Iterator[None]:
 
 def test_a_disk_that_is_full_in_the_middle_of_a_run_is_one_line(tmp_path: Path) -> None:
     disturbed, whole, steps = tmp_path / "disturbed", tmp_path / "whole", "training.steps=40"
-    with files_of_at_most(1000), pytest.raises(GraphrlError, match=r"cannot write .*/run\.json: File too large"):
+    with files_of_at_most(200), pytest.raises(GraphrlError, match=r"cannot write .*/run\.json: File too large"):
         train_tiny(disturbed, steps)
     assert not list(tmp_path.iterdir())
     with files_of_at_most(1500), pytest.raises(GraphrlError, match=r"cannot write .*: File too large") as fault:
