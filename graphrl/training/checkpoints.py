@@ -27,6 +27,8 @@ FORMAT, VERSION = "graphrl-checkpoint", 1
 INFO, STATE, BEST = "checkpoint.json", "state", "best"
 _PREFIX = "step-"
 
+Values = dict[str, int | float]  # metrics by name; a "step" among them is whole
+
 
 @dataclasses.dataclass(frozen=True)
 class Info:
@@ -50,8 +52,8 @@ class Info:
     key: list[int]
     key_impl: str
     seconds: float
-    metrics: dict[str, float]
-    validation: list[dict[str, float]]
+    metrics: Values
+    validation: list[Values]
     score: float | None
     versions: dict[str, str | None] = dataclasses.field(default_factory=lambda: versions())
 
@@ -106,7 +108,7 @@ class Checkpoints:
                 if isinstance(error, OSError):
                     raise GraphrlError(f"cannot write {shown(path)}: {error.strerror or error}") from None
                 raise
-        self._clean()
+        self.clean()
         return path
 
     def last_whole(self, like: Any) -> tuple[Checkpoint | None, dict[Path, BrokenError]]:
@@ -138,7 +140,8 @@ class Checkpoints:
         """The folder of the last checkpoint."""
         return next(reversed(_folders(self._folder)), None)
 
-    def _clean(self) -> None:
+    def clean(self) -> None:
+        """Removes what is no longer kept, or was left by a process that was killed, and has `best` link to the best."""
         paths = _folders(self._folder)
         scores = {}
         for path in paths:

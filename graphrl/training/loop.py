@@ -13,12 +13,10 @@ from jax.sharding import Mesh
 from graphrl.errors import GraphrlError
 from graphrl.learning.learner import Learner, Metrics
 from graphrl.training import devices
-from graphrl.training.checkpoints import Checkpoint, Checkpoints, Info
+from graphrl.training.checkpoints import Checkpoint, Checkpoints, Info, Values
 from graphrl.training.data import Batch, Data
 from graphrl.training.prefetch import made_ahead
 from graphrl.training.schedule import Schedule
-
-Values = dict[str, float]
 
 
 class TrainingError(GraphrlError):

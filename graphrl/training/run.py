@@ -130,10 +130,13 @@ def _last_whole(checkpoints: Checkpoints, learner: Learner) -> Checkpoint | None
     """The checkpoint that a run goes on from, None if it has none yet."""
     last, broken = checkpoints.last_whole(jax.eval_shape(learner.init, jax.random.key(0)))
     devices.anywhere(bool(broken))  # all processes have read before one of them takes something away
-    if last is not None and broken and devices.is_main():
-        print(f"graphrl: {next(iter(broken.values()))}: going on from {shown(last.path)}", file=sys.stderr, flush=True)
+    if last is not None and devices.is_main():
         for path in broken:
             checkpoints.set_aside(path)
+        if broken:
+            fault = next(iter(broken.values()))
+            print(f"graphrl: {fault}: going on from {shown(last.path)}", file=sys.stderr, flush=True)
+        checkpoints.clean()
     return last
 
 
