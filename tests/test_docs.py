@@ -11,6 +11,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import onnx
 import onnx_models
@@ -64,8 +65,8 @@ def only_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs end once their command line is read, in a `Parsed`."""
     parse = argparse.ArgumentParser.parse_args
 
-    def parse_and_end(self: argparse.ArgumentParser, *args: object, **kwargs: object) -> None:
-        parse(self, *args, **kwargs)  # type: ignore[call-overload]
+    def parse_and_end(self: argparse.ArgumentParser, *args: Any, **kwargs: Any) -> None:
+        parse(self, *args, **kwargs)
         raise Parsed
 
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_and_end)

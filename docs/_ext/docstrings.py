@@ -3,11 +3,16 @@
 import re
 from typing import Any
 
+STRESSED = r"(?<![\w*])\*{1,2}[A-Za-z](?:[^*]*[^*\s])?\*{1,2}(?![\w*])"
+SPECIAL = re.compile(rf"({STRESSED})|([\\*|]|_(?=\W|$))")
+
 
 def escaped(line: str) -> str:
-    """A docstring's line as reStructuredText: code is literal, and `*`, `|` and a trailing `_` mean themselves."""
+    """A docstring's line as reStructuredText: code is literal, and `*`, `|` and a trailing `_` mean themselves, but for
+    stars around words.
+    """
     parts = re.split(r"`+([^`]+)`+", line)  # text, code, text, ...
-    texts = (re.sub(r"([\\*|]|_(?=\W|$))", r"\\\1", text) for text in parts[::2])
+    texts = (SPECIAL.sub(lambda match: match[1] or f"\\{match[2]}", text) for text in parts[::2])
     codes = [*(f"``{code}``\\ " for code in parts[1::2]), ""]
     return "".join(text + code for text, code in zip(texts, codes, strict=True)).rstrip()
 
