@@ -16,8 +16,8 @@ from typing import Any, NoReturn
 
 from graphrl.errors import GraphrlError, ProblemError
 
-# name -> help; each is a module of graphrl.commands with `add_parser(subparsers)` and `run(args) -> exit code`,
-# imported only when it is the one that was asked for
+# name -> help; each is a module of graphrl.commands with DESCRIPTION, EXAMPLES, `add_arguments(parser)` and
+# `run(args) -> exit code`, imported only when it is the one that runs
 COMMANDS = {
     "optimize": "find a better plan for a model: which device runs each op, in which order",
     "compare": "compare methods on many graphs at equal budget",
@@ -112,12 +112,22 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    asked = next((argument for argument in arguments if not argument.startswith("-")), None)
+    chosen = next((argument for argument in arguments if not argument.startswith("-")), None)
     for name, text in COMMANDS.items():
-        if name == asked:
-            importlib.import_module(f"graphrl.commands.{name}").add_parser(subparsers)
-        else:
+        if name != chosen:
             subparsers.add_parser(name, help=text)
+            continue
+        command = importlib.import_module(f"graphrl.commands.{name}")
+        own = subparsers.add_parser(
+            name,
+            help=text,
+            description=command.DESCRIPTION,
+            epilog=command.EXAMPLES,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        own.set_defaults(run=command.run)
+        command.add_arguments(own)
     return parser
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from graphrl.bench.orders import OrderRow
     from graphrl.costs.problem import Transfer
 
-_DESCRIPTION = """Measure the throughput of the search on this machine: decoding and costing populations of 100
+DESCRIPTION = """Measure the throughput of the search on this machine: decoding and costing populations of 100
 chromosomes, and whole BRKGA runs of about 5,000 evaluations a graph, on random graphs of three families
 and 2 to 3 edges an op, on two devices. scripts/bench.py of the repository measures the same beside a plain
 JAX version and a compiled one.
@@ -37,23 +37,17 @@ With one thread the process is pinned to one core and CPU time counts, else wall
 each has a host device of its own and its share of the graphs. Compile seconds are without a cache;
 "cached" are those of a second process with one."""
 
-_EXAMPLES = """examples:
+EXAMPLES = f"""{HOW}
+
+examples:
   graphrl bench
   graphrl bench --threads 1 --sizes 512 --transfers free
   graphrl bench --envs 1,8,64 --sizes 128,512
   graphrl bench --orders --threads 1 --output results"""
 
 
-def add_parser(subparsers: Any) -> None:
-    """Adds the command to the parser of `graphrl`."""
-    parser = subparsers.add_parser(
-        "bench",
-        help="measure the throughput of the search on this machine",
-        description=_DESCRIPTION,
-        epilog=f"{HOW}\n\n{_EXAMPLES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds what the command takes."""
     add_options(parser)
     others = parser.add_mutually_exclusive_group()
     others.add_argument(
@@ -72,7 +66,6 @@ def add_parser(subparsers: Any) -> None:
         metavar="N,...",
         help="measure the decoders of orders and learning, so many graphs at once (1,4,16)",
     )
-    parser.set_defaults(run=run)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from graphrl.compare.comparison import Comparison
     from graphrl.compare.runs import Run
 
-_DESCRIPTION = f"""Compare methods on many graphs: every method on every graph with every seed, at equal budget.
+DESCRIPTION = f"""Compare methods on many graphs: every method on every graph with every seed, at equal budget.
 
 MODEL is a file (as for `graphrl optimize`), a folder of such files, or a generated set:
   layered:500x20        20 layered graphs of 500 ops, seeds 0 to 19; layered:500x20@100 has seeds 100 to 119
@@ -38,7 +38,7 @@ MODEL is a file (as for `graphrl optimize`), a folder of such files, or a genera
 
 methods: {", ".join(SOLVERS)}; some take options, as in name:option=value"""
 
-_EXAMPLES = """how it is compared:
+EXAMPLES = """how it is compared:
   Values are exact, and every plan is checked. "best known" is the lowest value of a graph over all methods, seeds
   and rows of the --output file, whatever their budgets; "to bound" is to the highest lower bound known, "optimal"
   the share of runs that reach it. A method's figure on a graph is the mean over seeds; a graph is won or tied by
@@ -66,22 +66,13 @@ Ctrl-C ends it; what is done stays and is shown. Exit codes: 0 done, 1 failed (a
 plan), 2 usage."""
 
 
-def add_parser(subparsers: Any) -> None:
-    """Adds the command to the parser of `graphrl`."""
-    parser = subparsers.add_parser(
-        "compare",
-        help="compare methods on many graphs at equal budget",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds what the command takes."""
     parser.add_argument("models", metavar="MODEL", nargs="+", help="files, folders or sets of graphs")
     add_problem(parser.add_argument_group("problem"))
     add_runs(parser, "what to compare", required=True)
     add_model(parser)
     add_common(parser, seed="the first of --seeds (default: 0)")
-    parser.set_defaults(run=run)
 
 
 def add_runs(parser: Any, methods: str, *, required: bool = False) -> None:

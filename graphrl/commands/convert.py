@@ -10,23 +10,17 @@ from graphrl.graphs.readers.json import write_json
 from graphrl.optimize import model_graph
 from graphrl.units import format_bytes, format_seconds
 
-_EXAMPLES = """examples:
+DESCRIPTION = """Read a model and write it as graph JSON (format graphrl-graph, version 1). OUT is replaced whole or not
+at all."""
+
+EXAMPLES = """examples:
   graphrl convert model.onnx graph.json
   graphrl convert model.onnx graph.json.gz --chip h100-sxm --dim batch=32
   graphrl convert layered:200@7 graph.json"""
 
 
-def add_parser(subparsers: Any) -> None:
-    """Adds the command to the parser of `graphrl`."""
-    parser = subparsers.add_parser(
-        "convert",
-        help="turn any readable model into graph JSON",
-        description="Read a model and write it as graph JSON (format graphrl-graph, version 1). OUT is replaced whole "
-        "or not at all.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds what the command takes."""
     parser.add_argument(
         "input",
         metavar="IN",
@@ -36,7 +30,6 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("output", metavar="OUT", help="graph JSON file to write, .json; gzipped if it ends in .gz")
     add_model(parser)
     add_common(parser, seed="accepted as by every command; nothing here is random")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

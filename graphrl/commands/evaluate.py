@@ -1,42 +1,32 @@
 """`graphrl evaluate CHECKPOINT`: the table of a trained agent against classical methods, on graphs it has not seen."""
 
 import argparse
-from typing import Any
 
 from graphrl.commands import compare
 from graphrl.commands.common import add_common, add_model
 from graphrl.errors import ProblemError
 from graphrl.files import shown
 
-_DESCRIPTION = """Compare a trained agent with classical methods on graphs that it has not been trained on: the same
+DESCRIPTION = """Compare a trained agent with classical methods on graphs that it has not been trained on: the same
 table as of `graphrl compare`, for the problem that it was trained for.
 
 CHECKPOINT is the folder of a run of `graphrl train` (its best checkpoint is taken), or of one checkpoint. Graphs are
 files, folders or sets as of `graphrl compare`; without any they are the run's data.test."""
 
-_EXAMPLES = """examples:
+EXAMPLES = """examples:
   graphrl evaluate out/regal
   graphrl evaluate out/regal --dataset regal-like:x200 --evaluations 5000 --histogram improvements.png
   graphrl evaluate out/regal/step-00000300 model.onnx graphs/ --seeds 3 --output rows.jsonl --json"""
 
 
-def add_parser(subparsers: Any) -> None:
-    """Adds the command to the parser of `graphrl`."""
-    parser = subparsers.add_parser(
-        "evaluate",
-        help="compare a trained agent with classical methods",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds what the command takes."""
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a folder of `graphrl train`")
     parser.add_argument("models", metavar="MODEL", nargs="*", help="files, folders or sets of graphs")
     parser.add_argument("--dataset", action="append", default=[], metavar="NAME", help="a set of graphs, as MODEL")
     compare.add_runs(parser, "beside the agent's own (default: the agent's opponents)")
     add_model(parser)
     add_common(parser, seed="the first of --seeds (default: 0)")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

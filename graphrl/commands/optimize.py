@@ -6,7 +6,6 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from graphrl.commands.cache import keep_compiled
 from graphrl.commands.common import (
@@ -28,7 +27,7 @@ from graphrl.solvers import SOLVERS, find_solver
 from graphrl.solvers.base import Interrupted
 from graphrl.units import format_bytes
 
-_DESCRIPTION = f"""Find a plan for a model: which device runs each op, and in which order.
+DESCRIPTION = f"""Find a plan for a model: which device runs each op, and in which order.
 
 MODEL is graph JSON (see `graphrl convert`), ONNX, a compiled XLA module (HLO text or proto), CostGraphDef text or a
 standard task graph (.stg), told apart by content; it may be gzipped. Or it is a program of the model zoo,
@@ -37,7 +36,7 @@ zoo:ARCHITECTURE/KIND/bBATCH/LEVEL, or a generated graph: layered:200 or, with s
 
 methods: {", ".join(SOLVERS)}; some take options, as in name:option=value"""
 
-_EXAMPLES = """units:
+EXAMPLES = """units:
   bytes    4096, 512MiB, 16GiB (powers of 1024) or 16GB (powers of 1000)
   rates    1e9, 1.5GB/s, inf
   times    0.5, 10us, 3ms, 2min
@@ -61,16 +60,8 @@ Ctrl-C ends the search; the best plan so far is written. Exit codes: 0 done, 1 f
 the memory limit was found; the nearest one is written), 2 usage."""
 
 
-def add_parser(subparsers: Any) -> None:
-    """Adds the command to the parser of `graphrl`."""
-    parser = subparsers.add_parser(
-        "optimize",
-        help="find a better plan for a model: which device runs each op, in which order",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds what the command takes."""
     parser.add_argument("model", metavar="MODEL", help="file to read, zoo:NAME, or a generated graph as layered:200")
     add_problem(parser.add_argument_group("problem"))
     search = parser.add_argument_group("search")
@@ -87,7 +78,6 @@ def add_parser(subparsers: Any) -> None:
     files.add_argument("--plot", metavar="FILE", help="a picture: .png, .svg or .pdf")
     add_model(parser)
     add_common(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

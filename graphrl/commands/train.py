@@ -14,11 +14,11 @@ from graphrl.units import format_seconds
 if TYPE_CHECKING:
     from graphrl.training.run import Result
 
-_DESCRIPTION = """Train an agent. Everything is written into one folder: run.json (all settings), metrics.jsonl and
+DESCRIPTION = """Train an agent. Everything is written into one folder: run.json (all settings), metrics.jsonl and
 tensorboard/ (the record), step-*/ (checkpoints: the last ones, and the one that was best on the held-out graphs, which
 `best` links to). `graphrl evaluate FOLDER` compares the outcome with other methods."""
 
-_EXAMPLES = f"""agents: {", ".join(AGENTS)}
+EXAMPLES = f"""agents: {", ".join(AGENTS)}
 
 settings: training.* (the loop), data.* (the graphs), agent.* (the agent's own) and seed; --settings lists them all with
 their values. A configuration file holds them by group, as TOML or JSON; --set comes on top of it:
@@ -50,16 +50,8 @@ examples:
 """
 
 
-def add_parser(subparsers: Any) -> None:
-    """Adds the command to the parser of `graphrl`."""
-    parser = subparsers.add_parser(
-        "train",
-        help="train an agent",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds what the command takes."""
     parser.add_argument("agent", metavar="AGENT", help="what to train")
     parser.add_argument("--config", metavar="FILE", help="settings, as TOML or (.json) JSON")
     parser.add_argument(
@@ -71,7 +63,6 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--distributed", action="store_true", help="train together with other processes")
     parser.add_argument("--seed", type=option(whole_number), metavar="N", help="of everything random (default: 0)")
     parser.add_argument("--json", action="store_true", help="print one JSON object, for machines")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
