@@ -6,7 +6,7 @@ import math
 import pytest
 from comparison_rows import MEMORY, ROWS, read_again, row
 
-from graphrl.compare.report import HEADINGS, as_dict, cells, markdown, notes, percent, provenance, values_by_graph
+from graphrl.compare.report import HEADINGS, as_dict, cells, markdown, notes, percent, values_by_graph
 from graphrl.compare.table import best_known, contradictions, gap, improvements, summarise
 
 
@@ -116,9 +116,6 @@ def test_markdown() -> None:
     assert lines[1] == "| --- " + "| ---: " * 8 + "|"
     assert lines[3].startswith("| b | 6.00% | 10.0% |")
     assert markdown(["x"], [["a|b"]]).splitlines()[2] == r"| a\|b |"
-    assert provenance(ROWS, "graphrl compare") == (
-        "`graphrl compare`; seeds 0, 1; abacus, 1 cores a run; graphrl 1.0; 2026-01-02\n"
-    )
 
 
 def test_values_by_graph() -> None:

@@ -157,16 +157,6 @@ def markdown(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     return row(headings) + row(["---", *["---:"] * (len(headings) - 1)]) + "".join(map(row, lines))
 
 
-def provenance(rows: Sequence[Row], command: str) -> str:
-    """Where the figures of a Markdown table come from: command, seeds, machine, version and date, in a line."""
-    seeds = ", ".join(map(str, sorted({row.seed for row in rows})))
-    machines = "; ".join(f"{name}, {cores} cores a run" for name, cores in sorted({(r.machine, r.cores) for r in rows}))
-    versions = ", ".join(sorted({row.graphrl for row in rows}))
-    dates = sorted({row.date[:10] for row in rows})
-    when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
-    return f"`{command}`; seeds {seeds}; {machines}; graphrl {versions}; {when}\n"
-
-
 def as_dict(rows: Sequence[Row], others: Sequence[Row] = ()) -> dict[str, Any]:
     """The tables for machines: bytes, seconds and fractions, null where there is none."""
     best = best_known([*rows, *others])
