@@ -84,6 +84,7 @@ def _build(names: list[str], out: Path, limit: float) -> list[str]:
             reason = _trace(name, out, limit)
             if reason:
                 failed.append(name)
+                print(f"{name}: {reason}", flush=True)
             show(number, f"{name}: {reason or 'done'}, {time.monotonic() - began:.0f} s")
     return failed
 

@@ -136,14 +136,14 @@ def main(system: str, description: str, settings: type[S], sections: Mapping[str
     """
     script = Path(sys.argv[0]).stem
     try:
-        known = _parsed(description, settings, sections)
-        known.check()
+        chosen = _parsed(description, settings, sections)
+        chosen.check()
         keep_compiled()
-        for folder in (known.out, known.results):
+        for folder in (chosen.out, chosen.results):
             folder.mkdir(parents=True, exist_ok=True)
-        for name in known.sections:
-            text = results_text(sections[name].title, list(sections[name].make(known)), command())
-            path = known.results / f"{system}-{name}.md"
+        for name in chosen.sections:
+            text = results_text(sections[name].title, list(sections[name].make(chosen)), command())
+            path = chosen.results / f"{system}-{name}.md"
             write_atomically(path, lambda file, text=text: file.write(text))  # type: ignore[misc]
             print(f"written: {path}", file=sys.stderr)
             print(text)

@@ -50,7 +50,7 @@ class Settings(launcher.Settings):
     task: str = option("synthetic", "of the later sections", choices=list(TASKS))
     once: tuple[str, ...] = option(ONCE, "methods with one seed only", parse=names, metavar="M,...")
     cp_sat: float = option(60.0, "seconds of CP-SAT", quick=0.5)
-    checkpoints: Sequence[Path] = option((), "policies to measure", parse=Path, nargs="+")
+    checkpoints: Sequence[Path] = option((), "policies to measure", parse=Path, nargs="+", metavar="PATH")
     set: Sequence[str] = option(
         (), "of `graphrl train` where policies are trained", parse=str, action="append", metavar="KEY=VALUE"
     )
