@@ -18,12 +18,12 @@ from graphrl.mesh import make_mesh
 from graphrl.progress import Clock, Show, progress
 from graphrl.training import devices
 from graphrl.training.agent import Agent
-from graphrl.training.checkpoints import Checkpoint, Checkpoints, Info, find
+from graphrl.training.checkpoints import Checkpoint, Checkpoints, Info, Values, find
 from graphrl.training.config import RunConfig, as_dict, differences, updated
 from graphrl.training.data import Data
 from graphrl.training.documents import BrokenError, read_document, write_document
 from graphrl.training.folder import SETTINGS, owned
-from graphrl.training.loop import Loop, Observer, Outcome, Values
+from graphrl.training.loop import Loop, Observer, Outcome
 from graphrl.training.metrics import metrics_log
 from graphrl.training.stopping import stop_signals
 from graphrl.units import format_end
