@@ -12,9 +12,9 @@ from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.sets import load_graph
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip
+from graphrl.methods import find_solver
 from graphrl.plan import Plan
-from graphrl.solvers import find_solver
-from graphrl.solvers.base import Budget, Interrupted, Progress
+from graphrl.solvers.base import Budget, Interrupted, Progress, Task
 
 DEFAULT_SECONDS = 10.0
 MAX_SEED = 2**32 - 1  # what a jax key holds without x64
@@ -55,13 +55,13 @@ def optimize(
       memory_limit: bytes a device may hold, or None; only with "makespan". If no plan within it is found, the result
         is the one that exceeds it least: see `Plan.excess`.
       resident_weights: whether weights count on the devices of their ops for the whole run.
-      method: one of `solvers.SOLVERS`, perhaps with options as in "beam:width=1000"; "auto" is the portfolio that was
-        best for the time.
+      method: one of `methods.METHODS`, perhaps with options as in "approximate-dp:width=1000"; "auto" is the portfolio
+        that was best for the time.
       evaluations: solutions to decode and cost at most. With neither limit the budget is 10 seconds; with both,
         whichever comes first. Results repeat exactly only under `evaluations`.
       seconds: of wall clock at most, compilation included, as far as the method's chunks of work allow.
       seed: 0 to 2^32 - 1.
-      progress: called now and then with what was found so far (`solvers/base.py`).
+      progress: called now and then with the best so far (`solvers/base.py`).
       chip: for run times of ONNX and HLO files and functions: a name in `roofline.CHIPS` or a `Chip`.
       dims: sizes of dimensions that an ONNX file leaves open: see `read_graph`.
 
@@ -75,10 +75,10 @@ def optimize(
     problem = Problem(objective, devices, transfer, latency, bandwidth, memory_limit, resident_weights)
     budget = make_budget(evaluations, seconds)
     check_seed(seed)
-    solve = find_solver(method)
+    solver = find_solver(method)
     graph = model_graph(model, *args, chip=chip, dims=dims)
     try:
-        return _with_bound(solve(graph, problem, budget, seed, progress), graph)
+        return _with_bound(solver(Task(graph, problem, budget, seed, progress)), graph)
     except Interrupted as stop:
         raise Interrupted(_with_bound(stop.plan, graph)) from None
 

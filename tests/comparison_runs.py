@@ -9,7 +9,7 @@ from graphrl.compare.runs import Run, make_runs
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.plan import Plan
-from graphrl.solvers.base import Budget, Progress
+from graphrl.solvers.base import Budget, Task
 
 
 def diamond(name: str = "diamond", runtime: float = 2.0) -> ComputationGraph:
@@ -36,8 +36,6 @@ def runs_of(*methods: str, seeds: int = 1, graphs: tuple[ComputationGraph, ...] 
     return make_runs(graphs or (diamond(), chain(5)), problem, methods, range(seeds), budget, cores=1)
 
 
-def replace_solver(
-    monkeypatch: pytest.MonkeyPatch, solve: Callable[[ComputationGraph, Problem, Budget, int, Progress | None], Plan]
-) -> None:
+def replace_solver(monkeypatch: pytest.MonkeyPatch, solve: Callable[[Task], Plan]) -> None:
     """Makes every method this one."""
     monkeypatch.setattr(execute_module, "find_solver", lambda name: solve)

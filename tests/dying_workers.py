@@ -4,19 +4,19 @@ import os
 import signal
 
 import graphrl.compare.execute as execute_module
-from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
+from graphrl.solvers.base import Task
 
 
 def die_of_diamonds() -> None:
     """In a worker: list scheduling of a diamond kills it, as running out of memory would."""
-    from graphrl.solvers import find_solver as find
+    from graphrl.methods import find_solver as find
 
     def find_solver(name: str):  # type: ignore[no-untyped-def]
-        def solve(graph: ComputationGraph, *arguments: object) -> Plan:
-            if graph.name == "diamond":
+        def solve(task: Task) -> Plan:
+            if task.graph.name == "diamond":
                 os.kill(os.getpid(), signal.SIGKILL)
-            return find(name)(graph, *arguments)  # type: ignore[arg-type]
+            return find(name)(task)
 
         return solve if name == "list" else find(name)
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.plan import Plan
-from graphrl.solvers.base import Budget, Interrupted, Solver
+from graphrl.solvers.base import Budget, Interrupted, Solver, Task
 from graphrl.solvers.exact.brute_force import solve as brute_force
 
 PROBLEMS = [
@@ -29,7 +29,7 @@ DIAMOND = ComputationGraph(
 
 def optimum(graph: ComputationGraph, problem: Problem) -> float:
     """The best value that any plan has."""
-    return brute_force(graph, problem, Budget(seconds=60.0), 0).value
+    return brute_force(Task(graph, problem, Budget(seconds=60.0), 0)).value
 
 
 def interrupted_plan(solve: Solver, graph: ComputationGraph, problem: Problem) -> Plan:
@@ -43,7 +43,7 @@ def interrupted_plan(solve: Solver, graph: ComputationGraph, problem: Problem) -
             raise KeyboardInterrupt
 
     try:
-        solve(graph, problem, Budget(seconds=60.0), 0, stop)
+        solve(Task(graph, problem, Budget(seconds=60.0), 0, stop))
     except Interrupted as stopped:
         return stopped.plan
     raise AssertionError("the search did not stop")

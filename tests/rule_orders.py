@@ -1,11 +1,12 @@
 """Orders of one device by rule, by name: what test_orders*.py ask them for."""
 
 from collections.abc import Callable
+from typing import Any
 
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+from graphrl.methods import find_solver
 from graphrl.solvers.base import Budget, Solver
 from graphrl.solvers.flow import Flow
-from graphrl.solvers.orders import random_orders
 from graphrl.solvers.rules import inductor, simple, xla
 
 RULES: dict[str, Callable[[Flow], list[int]]] = {
@@ -21,21 +22,7 @@ RULES: dict[str, Callable[[Flow], list[int]]] = {
     "inductor-dfs": inductor.dfs,
     "inductor": inductor.best,
 }
-SOLVERS: dict[str, Solver] = {
-    "depth-first": simple.solve_depth_first,
-    "breadth-first": simple.solve_breadth_first,
-    "alap": simple.solve_alap,
-    "xla-list": xla.solve_list,
-    "xla-dfs": xla.solve_dfs,
-    "xla-postorder": xla.solve_postorder,
-    "xla": xla.solve,
-    "inductor-lpmf": inductor.solve_lpmf,
-    "inductor-bfs": inductor.solve_bfs,
-    "inductor-dfs": inductor.solve_dfs,
-    "inductor": inductor.solve,
-    "random-ready": random_orders.solve_ready,
-    "random-priorities": random_orders.solve_priorities,
-}
+SOLVERS: dict[str, Solver[Any]] = {name: find_solver(name) for name in (*RULES, "random-ready", "random-priorities")}
 BUDGET = Budget(evaluations=1000)
 
 

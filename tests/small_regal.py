@@ -24,6 +24,7 @@ SMALL = RegalConfig(
     parameters=Parameters(population=10, elites=2, mutants=4),
     rounds=1,
     width=8,
+    hint="list",
     actions=2,
     learning_rate=0.1,
 )

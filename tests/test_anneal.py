@@ -19,7 +19,7 @@ from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.datasets.trees import in_tree
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.plan import OpStep, Plan
-from graphrl.solvers.base import Budget, Interrupted
+from graphrl.solvers.base import Budget, Interrupted, Task
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.orders.anneal import moves as moves_module
 from graphrl.solvers.orders.anneal import solver
@@ -124,19 +124,19 @@ def test_ops_with_too_many_neighbours_stay(monkeypatch: pytest.MonkeyPatch) -> N
     graph = layered(60, 0)
     _, moves, _ = parts(graph)
     assert 0 < np.asarray(moves.fixed[:60]).sum() < 60
-    plan = solve(graph, Problem(), QUICK, 0)
+    plan = solve(Task(graph, Problem(), QUICK, 0))
     plan.check(graph)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_known_optima(seed: int) -> None:
     known = in_tree(30, seed)
-    plan = solve(known.graph, Problem(), Budget(evaluations=8 * STEPS * 100), seed)
+    plan = solve(Task(known.graph, Problem(), Budget(evaluations=8 * STEPS * 100), seed))
     assert plan.value == known.peak
     graph = layered(30, seed)
     assert (
-        solve(graph, Problem(), Budget(evaluations=8 * STEPS * 20), 0).value
-        == exact(graph, Problem(), Budget(seconds=60), 0).value
+        solve(Task(graph, Problem(), Budget(evaluations=8 * STEPS * 20), 0)).value
+        == exact(Task(graph, Problem(), Budget(seconds=60), 0)).value
     )
 
 
@@ -144,7 +144,7 @@ def test_known_optima(seed: int) -> None:
 @given(graphs(max_ops=8), st.booleans(), st.sampled_from(["peak_memory", "makespan"]))
 def test_any_graph_gives_a_plan(graph: ComputationGraph, weights: bool, objective: str) -> None:
     problem = Problem(objective, resident_weights=weights)  # type: ignore[arg-type]
-    plan = solve(graph, problem, Budget(evaluations=STEPS), 0, chains=1)
+    plan = solve(Task(graph, problem, Budget(evaluations=STEPS), 0), chains=1)
     plan.check(graph)
     assert plan.value >= lower_bound(graph, problem) * (1 - 1e-9)
 
@@ -153,20 +153,20 @@ def test_better_than_where_it_starts() -> None:
     graph = layered(300, 1)
     flow = Flow(graph)
     rules = Usage(flow)(solver.start_orders(flow, Usage(flow), 8, 0, ())).max(1).min()
-    assert solve(graph, Problem(), Budget(evaluations=8 * STEPS * 60), 0).value < 0.99 * rules
+    assert solve(Task(graph, Problem(), Budget(evaluations=8 * STEPS * 60), 0)).value < 0.99 * rules
 
 
 def test_a_given_start_is_never_lost() -> None:
     graph = layered(60, 1)
-    best = exact(graph, Problem(), Budget(seconds=60), 0)
+    best = exact(Task(graph, Problem(), Budget(seconds=60), 0))
     names = {op.name: i for i, op in enumerate(graph.ops)}
     start = np.array([names[step.op] for step in best.order if isinstance(step, OpStep)])
-    assert solve(graph, Problem(), Budget(evaluations=1), 0, chains=1, starts=(start,)).value == best.value
+    assert solve(Task(graph, Problem(), Budget(evaluations=1), 0), chains=1, starts=(start,)).value == best.value
 
 
 def test_the_same_seed_gives_the_same_plan() -> None:
     graph = layered(150, 5)
-    first, again, other = (solve(graph, Problem(), QUICK, seed) for seed in (1, 1, 2))
+    first, again, other = (solve(Task(graph, Problem(), QUICK, seed)) for seed in (1, 1, 2))
     assert first.order == again.order
     assert first.order != other.order
 
@@ -177,8 +177,8 @@ def test_evaluations_are_counted_and_progress_is_told() -> None:
     def progress(evaluations: int, seconds: float, plan: object, value: float) -> None:
         told.append((evaluations, value))
 
-    solve(layered(60, 0), Problem(), Budget(evaluations=8 * STEPS), 0)  # compiles
-    plan = solve(layered(60, 0), Problem(), Budget(seconds=2), 0, progress)
+    solve(Task(layered(60, 0), Problem(), Budget(evaluations=8 * STEPS), 0))  # compiles
+    plan = solve(Task(layered(60, 0), Problem(), Budget(seconds=2), 0, progress))
     assert plan.evaluations % (8 * STEPS) == 0
     assert told
     assert all(a[0] < b[0] and a[1] >= b[1] for a, b in itertools.pairwise(told))
@@ -195,7 +195,7 @@ def test_one_program_serves_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(solver, "anneal_window", traces)
     for ops in (58, 59, 60):
-        solve(random_dag(ops, ops), Problem(), Budget(evaluations=3 * STEPS), 0, chains=3)
+        solve(Task(random_dag(ops, ops), Problem(), Budget(evaluations=3 * STEPS), 0), chains=3)
     assert 1 <= len(traced) == len(set(traced)) <= 2  # one a shape of the tables
 
 
@@ -205,16 +205,16 @@ def test_interrupted_search_has_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(solver, "_anneal", stop)
     with pytest.raises(Interrupted) as caught:
-        solve(layered(30, 0), Problem(), QUICK, 0)
+        solve(Task(layered(30, 0), Problem(), QUICK, 0))
     caught.value.plan.check(layered(30, 0))
 
 
 def test_several_devices_are_refused() -> None:
     with pytest.raises(ProblemError, match="method 'anneal' orders the ops of one device: devices must be 1, and is 2"):
-        solve(layered(30, 0), Problem(devices=2), QUICK, 0)
+        solve(Task(layered(30, 0), Problem(devices=2), QUICK, 0))
 
 
 @pytest.mark.parametrize("chains", [-1, 0, 10**6])
 def test_chains_out_of_range_are_refused(chains: int) -> None:
     with pytest.raises(ProblemError, match=f"chains is {chains}: must be from 1 to 1,024"):
-        solve(layered(30, 0), Problem(), QUICK, 0, chains=chains)
+        solve(Task(layered(30, 0), Problem(), QUICK, 0), chains=chains)

@@ -20,9 +20,9 @@ from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.padding import Sizes, pad_batch
 from graphrl.random_bits import random_words
-from graphrl.solvers.base import Budget
+from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.chromosomes.anneal_keys import MIX, solve
-from graphrl.solvers.chromosomes.brkga_solver import solve as brkga
+from graphrl.solvers.chromosomes.brkga_solver import evolve
 from graphrl.solvers.chromosomes.neighbourhood import WORDS, Mix, from_order, mutate, random_solution, to_decisions
 from graphrl.solvers.chromosomes.warm_start import decisions
 from graphrl.solvers.rules.list_scheduling import schedule
@@ -88,11 +88,11 @@ def test_mix_is_a_distribution_on_any_number_of_devices() -> None:
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
 def test_plans_are_valid_repeatable_and_not_worse_than_list_scheduling(problem: Problem) -> None:
     graph, budget = random_dag(0), Budget(evaluations=2000)
-    plan = solve(graph, problem, budget, 3)
+    plan = solve(Task(graph, problem, budget, 3))
     plan.check(graph)
     start = exact.evaluate(graph, problem, *schedule(graph, problem)).objective(problem)
     assert lower_bound(graph, problem) <= plan.value <= start
-    again = solve(graph, problem, budget, 3)
+    again = solve(Task(graph, problem, budget, 3))
     assert (again.order, again.placement) == (plan.order, plan.placement)
     assert plan.evaluations <= 2000
 
@@ -102,7 +102,7 @@ def test_plans_are_valid_repeatable_and_not_worse_than_list_scheduling(problem: 
     "problem", [Problem("makespan", 2, latency=0.25), Problem("makespan", 2, "link", bandwidth=8.0), Problem(devices=2)]
 )
 def test_tiny_optima_are_found(problem: Problem, start: str) -> None:
-    plan = solve(DIAMOND, problem, Budget(evaluations=6400), 0, start=start)
+    plan = solve(Task(DIAMOND, problem, Budget(evaluations=6400), 0), start=start)
     assert plan.value == pytest.approx(optimum(DIAMOND, problem), rel=1e-6)
 
 
@@ -111,8 +111,8 @@ def test_better_than_brkga_from_the_same_start() -> None:
     ratios = []
     for seed in range(3):
         graph = random_dag(seed)
-        other = brkga(graph, problem, budget, 0, warm_starts=[schedule(graph, problem)])
-        ratios.append(solve(graph, problem, budget, 0).value / other.value)
+        other = evolve(Task(graph, problem, budget, 0), warm_starts=[schedule(graph, problem)])
+        ratios.append(solve(Task(graph, problem, budget, 0)).value / other.value)
     assert np.mean(ratios) < 1
 
 
@@ -123,16 +123,16 @@ def test_a_memory_limit_is_kept_where_it_can_be() -> None:
     least = int(exact.evaluate(graph, memory, *schedule(graph, memory)).objective(memory))
     for limit in (least, (least + peak) // 2):
         limited = dataclasses.replace(free, memory_limit=limit)
-        plan = solve(graph, limited, Budget(evaluations=3000), 0)
+        plan = solve(Task(graph, limited, Budget(evaluations=3000), 0))
         plan.check(graph)
         assert plan.excess == 0
         assert plan.rank <= exact.evaluate(graph, limited, *schedule(graph, limited)).rank(limited)
-    impossible = solve(graph, dataclasses.replace(free, memory_limit=1), Budget(evaluations=400), 0)
+    impossible = solve(Task(graph, dataclasses.replace(free, memory_limit=1), Budget(evaluations=400), 0))
     assert 0 < impossible.excess < least + 1
 
 
 def test_a_budget_below_one_step_is_kept() -> None:
-    assert solve(DIAMOND, PROBLEMS[0], Budget(evaluations=3), 0).evaluations == 3
+    assert solve(Task(DIAMOND, PROBLEMS[0], Budget(evaluations=3), 0)).evaluations == 3
 
 
 def test_interrupted_it_has_a_plan() -> None:
@@ -142,4 +142,4 @@ def test_interrupted_it_has_a_plan() -> None:
 @pytest.mark.parametrize("options", [{"start": "none"}, {"chains": 0}, {"tries": 0}, {"hot": 0.1, "cold": 0.2}])
 def test_bad_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ProblemError, match=f"{next(iter(options))} is"):
-        solve(DIAMOND, PROBLEMS[0], Budget(evaluations=100), 0, **options)
+        solve(Task(DIAMOND, PROBLEMS[0], Budget(evaluations=100), 0), **options)

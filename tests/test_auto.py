@@ -14,8 +14,7 @@ from graphrl.graphs.datasets.families import sample
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.plan import Plan
-from graphrl.solvers import SOLVERS
-from graphrl.solvers.base import Budget, Interrupted
+from graphrl.solvers.base import Budget, Interrupted, Solver, Task
 from graphrl.solvers.exact import brute_force
 from graphrl.solvers.portfolio import Portfolio, Stage
 
@@ -61,14 +60,14 @@ def test_small_graphs_are_solved_exactly(seed: int) -> None:
     plan = graphrl.optimize(graph, seconds=30)
     assert plan.value == plan.bound  # proved
     if len(graph.ops) <= 12:
-        assert plan.value == brute_force.solve(graph, Problem(), Budget(seconds=60), 0).value
+        assert plan.value == brute_force.solve(Task(graph, Problem(), Budget(seconds=60), 0)).value
 
 
 @pytest.mark.parametrize("transfer", ["free", "rendezvous", "link"])
 def test_a_budget_in_seconds_finds_optimal_makespans(transfer: Any) -> None:
     problem: dict[str, Any] = {"objective": "makespan", "devices": 2, "transfer": transfer, "latency": 0.5}
     plan = graphrl.optimize(TINY, seconds=20, **problem)
-    assert plan.value == brute_force.solve(TINY, Problem(**problem), Budget(seconds=60), 0).value
+    assert plan.value == brute_force.solve(Task(TINY, Problem(**problem), Budget(seconds=60), 0)).value
     assert plan.bound == plan.value  # CP-SAT proves it
     assert plan.seconds < 15
 
@@ -76,93 +75,98 @@ def test_a_budget_in_seconds_finds_optimal_makespans(transfer: Any) -> None:
 # Stages
 
 
-def staged(monkeypatch: pytest.MonkeyPatch, solve: Callable[..., Plan], *more: Callable[..., Plan]) -> Portfolio:
-    """A portfolio of TINY with a bad plan, and its stages' solvers in the registry as "stage0", ..."""
-    import sys
-    import types
-
-    solvers = {f"stage{i}": found for i, found in enumerate((solve, *more))}
-    monkeypatch.setitem(sys.modules, "staged_solvers", types.SimpleNamespace(**solvers))
-    for name in solvers:
-        monkeypatch.setitem(SOLVERS, name, f"staged_solvers:{name}")
-    portfolio = Portfolio("auto", TINY, Problem(), Budget(100), 0, None, 0.0)
-    portfolio.add([BAD.decisions(TINY)])
-    return portfolio
+def staged(*solves: Callable[..., Plan]) -> Plan:
+    """The plan of a portfolio of TINY with a bad plan and these stages."""
+    return _staged(None, [Stage(Solver(f"stage{i}", "", solve)) for i, solve in enumerate(solves)])
 
 
-def good(graph: ComputationGraph, problem: Problem, budget: Budget, seed: int, *_: Any, **__: Any) -> Plan:
+def _staged(bound: float | None, stages: list[Stage]) -> Plan:
+    def search(task: Task) -> Plan:
+        portfolio = Portfolio(task, bound)
+        portfolio.add([BAD.decisions(TINY)])
+        return portfolio.run(stages)
+
+    return Solver("auto", "", search)(Task(TINY, Problem(), Budget(100)))
+
+
+def good(task: Task) -> Plan:
     return GOOD
 
 
-def test_stages_share_the_budget_and_start_from_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stages_share_the_budget_and_start_from_the_best() -> None:
     seen: list[Any] = []
 
-    def look(graph: Any, problem: Any, budget: Budget, seed: int, progress: Any, starts: Any = ()) -> Plan:
-        seen.append((budget.evaluations, [order.tolist() for _, order in starts]))
+    def look(task: Task, *, starts: Any = ()) -> Plan:
+        seen.append((task.budget.evaluations, [order.tolist() for _, order in starts]))
         return GOOD
 
-    portfolio = staged(monkeypatch, look, look)
-    stages = [Stage("stage0", 0.5), Stage("stage1", options=lambda found: {"starts": found})]
-    plan = portfolio.run(stages)
+    solver = Solver("look", "", look)
+    plan = _staged(None, [Stage(solver, 0.5), Stage(solver, options=lambda plans: {"starts": plans})])
     assert seen == [(49, []), (90, [[0, 2, 1, 3], [0, 1, 2, 3]])]
     assert (plan.value, plan.method, plan.evaluations) == (12, "auto", 19)
 
 
-def test_ctrl_c_in_a_stage_gives_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    def stopped(*_: Any, **__: Any) -> Plan:
+def test_ctrl_c_in_a_stage_gives_the_best_so_far() -> None:
+    def stopped(task: Task) -> Plan:
         raise Interrupted(GOOD)
 
     with pytest.raises(Interrupted) as caught:
-        staged(monkeypatch, stopped).run([Stage("stage0")])
+        staged(stopped)
     plan = caught.value.plan
     assert (plan.value, plan.method, plan.evaluations) == (12, "auto", 10)
-    assert plan.bound is not None
 
 
-def test_ctrl_c_before_a_stage_has_a_plan_gives_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    def stopped(*_: Any, **__: Any) -> Plan:
+def test_ctrl_c_before_a_stage_has_a_plan_gives_the_plain_one() -> None:
+    def stopped(task: Task) -> Plan:
         raise KeyboardInterrupt
 
     with pytest.raises(Interrupted) as caught:
-        staged(monkeypatch, stopped).run([Stage("stage0")])
+        staged(stopped)
     assert caught.value.plan.value == BAD.value
 
 
-def test_a_stage_is_ended_by_its_progress_at_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    def solve(graph: Any, problem: Any, budget: Any, seed: Any, progress: Any, **_: Any) -> Plan:
-        progress(9, 0.1, lambda: GOOD, 12.0)
+def test_ctrl_c_before_there_is_any_plan_passes() -> None:
+    def stopped(task: Task) -> Plan:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        Solver("stopped", "", stopped)(Task(TINY, Problem(), Budget(100)))
+    assert not isinstance(caught.value, Interrupted)
+
+
+def test_a_stage_is_ended_by_its_progress_at_the_bound() -> None:
+    def solve(task: Task) -> Plan:
+        task.best = lambda: GOOD
+        task.report(9, 12.0, at_once=True)
         raise AssertionError("the search went on")
 
-    portfolio = staged(monkeypatch, solve)
-    portfolio.bound = 12.0
-    plan = portfolio.run([Stage("stage0")])
+    plan = _staged(12.0, [Stage(Solver("stage", "", solve))])
     assert (plan.value, plan.evaluations) == (12, 10)
 
 
-def test_a_stage_that_cannot_take_the_problem_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any, **__: Any) -> Plan:
+def test_a_stage_that_cannot_take_the_problem_is_skipped() -> None:
+    def refuse(task: Task) -> Plan:
         raise ProblemError("no")
 
-    assert staged(monkeypatch, refuse, good).run([Stage("stage0"), Stage("stage1")]).value == 12
+    assert staged(refuse, good).value == 12
 
 
-def test_a_stage_that_fails_is_told_and_the_best_plan_stands(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any, **__: Any) -> Plan:
+def test_a_stage_that_fails_is_told_and_the_best_plan_stands() -> None:
+    def fail(task: Task) -> Plan:
         raise RuntimeError("out of\nmemory")
 
-    portfolio = staged(monkeypatch, fail)
     with pytest.warns(UserWarning, match=r"stage0 could not run \(out of memory\): the best plan so far stands"):
-        assert portfolio.run([Stage("stage0")]).value == BAD.value
+        assert staged(fail).value == BAD.value
 
 
-def test_a_proof_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proof_ends_it() -> None:
     import dataclasses
 
-    def prove(*_: Any, **__: Any) -> Plan:
+    def prove(task: Task) -> Plan:
         return dataclasses.replace(GOOD, bound=12.0)
 
-    def never(*_: Any, **__: Any) -> Plan:
+    def never(task: Task) -> Plan:
         raise AssertionError("not needed any more")
 
-    plan = staged(monkeypatch, prove, never).run([Stage("stage0"), Stage("stage1")])
+    plan = staged(prove, never)
     assert plan.value == plan.bound == 12

@@ -19,6 +19,7 @@ from graphrl.graphs.datasets.layered import Layered, layered
 from graphrl.graphs.datasets.series_parallel import series_parallel
 from graphrl.graphs.datasets.trees import in_tree, out_tree
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+from graphrl.solvers.base import Task
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.orders.approximate_dp import solve
 
@@ -60,7 +61,7 @@ def least_peak_of_sets(graph: ComputationGraph) -> int:
 def test_is_optimal_where_nothing_is_cut(data: st.DataObject, tie: str, weights: bool) -> None:
     graph = data.draw(random_graphs.graphs(max_ops=7))
     problem = Problem(resident_weights=weights)
-    plan = solve(graph, problem, ANY, 0, width=256, tie=tie)
+    plan = solve(Task(graph, problem, ANY, 0), width=256, tie=tie)
     plan.check(graph)
     resident = int(graph.arrays.weight_bytes.sum()) if weights else 0
     best = least_peak(graph) + resident
@@ -78,17 +79,17 @@ def test_is_optimal_where_nothing_is_cut(data: st.DataObject, tie: str, weights:
 def test_agrees_with_dynamic_programming_over_sets(rank: str, tie: str) -> None:
     for seed in range(12):
         graph = random_dag(seed, 14)
-        plan = solve(graph, ONE, ANY, seed, width=256, rank=rank, tie=tie)
+        plan = solve(Task(graph, ONE, ANY, seed), width=256, rank=rank, tie=tie)
         assert plan.value == plan.bound == least_peak_of_sets(graph)
 
 
 def test_sizes_that_do_not_fit_in_32_bits() -> None:
     graph = random_dag(3, 14)
     exact = scaled(graph, 2**40 + 1)  # a common divisor
-    assert solve(exact, ONE, ANY, 0, width=256).value == least_peak_of_sets(exact)
+    assert solve(Task(exact, ONE, ANY, 0), width=256).value == least_peak_of_sets(exact)
     first, *others = scaled(graph, 10**12).ops
     rounded = dataclasses.replace(graph, ops=(dataclasses.replace(first, workspace_bytes=1), *others))
-    plan = solve(rounded, ONE, ANY, 0, width=256)
+    plan = solve(Task(rounded, ONE, ANY, 0), width=256)
     best = least_peak_of_sets(rounded)
     assert plan.bound is not None
     assert best * (1 - 1e-7) <= plan.bound <= best <= plan.value <= best * (1 + 1e-7)
@@ -98,7 +99,7 @@ def test_sizes_that_do_not_fit_in_32_bits() -> None:
 def test_known_optima(family: Callable[[int, int], KnownPeak]) -> None:
     for seed in range(6):
         known = family(16, seed)
-        plan = solve(known.graph, ONE, ANY, seed, width=256)
+        plan = solve(Task(known.graph, ONE, ANY, seed), width=256)
         assert plan.value == known.peak
         assert plan.bound in (None, known.peak)
 
@@ -107,13 +108,13 @@ def test_hub_with_many_readers_and_many_inputs() -> None:
     """Counters of 40 need six bits; the graph needs all leaves at once."""
     leaves = [Op(f"leaf{i}", inputs=("hub",), outputs=(Tensor(f"t{i}", 3),)) for i in range(40)]
     ops = (Op("hub", outputs=(Tensor("hub", 5),)), *leaves, Op("sum", inputs=tuple(f"t{i}" for i in range(40))))
-    assert solve(ComputationGraph("hub", ops), ONE, ANY, 0, width=8).value == 5 + 40 * 3
+    assert solve(Task(ComputationGraph("hub", ops), ONE, ANY, 0), width=8).value == 5 + 40 * 3
 
 
 def test_says_that_it_is_optimal_only_if_it_is() -> None:
     for seed in range(30):
         graph = random_dag(seed, 14)
-        plan = solve(graph, ONE, ANY, seed, width=8)
+        plan = solve(Task(graph, ONE, ANY, seed), width=8)
         plan.check(graph)
         best = least_peak_of_sets(graph)
         assert plan.value >= best
@@ -122,20 +123,22 @@ def test_says_that_it_is_optimal_only_if_it_is() -> None:
 
 def test_wider_beams_are_better_on_the_mean() -> None:
     graphs = [layered(100, seed, Layered(cost_per="node", parameter_cost=False)) for seed in range(4)]
-    narrow, wide = (np.mean([solve(graph, ONE, ANY, 0, width=width).value for graph in graphs]) for width in (2, 64))
+    narrow, wide = (
+        np.mean([solve(Task(graph, ONE, ANY, 0), width=width).value for graph in graphs]) for width in (2, 64)
+    )
     assert narrow > wide
 
 
 def test_same_seed_same_plan() -> None:
     graph = layered(100, 1)
-    first, again, other = (solve(graph, ONE, ANY, seed, width=64) for seed in (1, 1, 2))
+    first, again, other = (solve(Task(graph, ONE, ANY, seed), width=64) for seed in (1, 1, 2))
     assert first.order == again.order
     assert first.order != other.order
 
 
 def test_makespan_is_the_same_in_every_order() -> None:
     graph = random_dag(0, 14)
-    plan = solve(graph, Problem("makespan"), ANY, 0)
+    plan = solve(Task(graph, Problem("makespan"), ANY, 0))
     assert plan.bound is None
     assert plan.peak_memory[0] == least_peak_of_sets(graph)
 
@@ -151,9 +154,9 @@ def test_makespan_is_the_same_in_every_order() -> None:
 )
 def test_options_out_of_range(options: dict[str, object], message: str) -> None:
     with pytest.raises(ProblemError, match=message):
-        solve(random_dag(0, 14), ONE, ANY, 0, **options)  # type: ignore[arg-type]
+        solve(Task(random_dag(0, 14), ONE, ANY, 0), **options)  # type: ignore[arg-type]
 
 
 def test_one_device_only() -> None:
     with pytest.raises(ProblemError, match="devices must be 1, and is 2"):
-        solve(random_dag(0, 14), Problem(devices=2), ANY, 0)
+        solve(Task(random_dag(0, 14), Problem(devices=2), ANY, 0))

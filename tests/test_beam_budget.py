@@ -10,16 +10,16 @@ from search_graphs import random_dag
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.layered import layered
 from graphrl.plan import Plan
-from graphrl.solvers.base import Budget, Interrupted
+from graphrl.solvers.base import Budget, Interrupted, Task
 from graphrl.solvers.orders.approximate_dp import program, solve
 
 
 @pytest.mark.parametrize("rank", ["peak", "live"])
 def test_keeps_to_the_time_and_always_has_a_plan(rank: str) -> None:
     graph = layered(100, 0)
-    solve(graph, ONE, Budget(seconds=1e-3), 0, width=64, rank=rank)  # compiles
+    solve(Task(graph, ONE, Budget(seconds=1e-3), 0), width=64, rank=rank)  # compiles
     began = time.perf_counter()
-    plan = solve(graph, ONE, Budget(seconds=1e-3), 0, width=64, rank=rank)
+    plan = solve(Task(graph, ONE, Budget(seconds=1e-3), 0), width=64, rank=rank)
     assert time.perf_counter() - began < 1
     plan.check(graph)
     assert plan.bound is None
@@ -27,22 +27,22 @@ def test_keeps_to_the_time_and_always_has_a_plan(rank: str) -> None:
 
 def test_evaluations_limit_the_width() -> None:
     graph = layered(100, 0)
-    plan = solve(graph, ONE, Budget(evaluations=64), 0)
+    plan = solve(Task(graph, ONE, Budget(evaluations=64), 0))
     assert plan.evaluations == 64
-    assert plan.order == solve(graph, ONE, ANY, 0, width=64).order
+    assert plan.order == solve(Task(graph, ONE, ANY, 0), width=64).order
 
 
 @pytest.mark.parametrize("rank", ["peak", "live"])
 def test_evaluations_limit_all_beams_together(rank: str) -> None:
     graph = layered(100, 0)  # small: a beam of 256 comes first
-    plan = solve(graph, ONE, Budget(evaluations=600), 0, rank=rank)
+    plan = solve(Task(graph, ONE, Budget(evaluations=600), 0), rank=rank)
     assert 256 < plan.evaluations <= 600
 
 
 @pytest.fixture
 def talkative(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports after every step."""
-    for module in ("watch", "beam.search"):
+    for module in ("base", "orders.approximate_dp.search"):
         monkeypatch.setattr(f"graphrl.solvers.{module}.REPORT_SECONDS", 0.0)
 
 
@@ -54,30 +54,30 @@ def test_interrupted_it_has_a_plan() -> None:
 
     graph = layered(100, 0)
     with pytest.raises(Interrupted) as caught:
-        solve(graph, ONE, ANY, 0, stop, width=64)
+        solve(Task(graph, ONE, ANY, 0, stop), width=64)
     caught.value.plan.check(graph)
 
 
 @pytest.mark.usefixtures("talkative")
 def test_progress_shows_plans_and_changes_nothing() -> None:
     graph, seen = layered(100, 0), list[Plan]()
-    plan = solve(graph, ONE, ANY, 0, lambda evaluations, seconds, plan, value: seen.append(plan()), width=64)
+    plan = solve(Task(graph, ONE, ANY, 0, lambda evaluations, seconds, plan, value: seen.append(plan())), width=64)
     assert len(seen) > 90
     seen[0].check(graph)
-    assert plan.order == solve(graph, ONE, ANY, 0, width=64).order
+    assert plan.order == solve(Task(graph, ONE, ANY, 0), width=64).order
 
 
 def test_what_does_not_fit_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("graphrl.solvers.orders.approximate_dp.search._memory_bytes", lambda: 2**30)
     with pytest.raises(ProblemError, match=r"width must be at most (\d+)") as caught:
-        solve(layered(500, 0), ONE, ANY, 0, width=2**20)
+        solve(Task(layered(500, 0), ONE, ANY, 0), width=2**20)
     fits = int(str(caught.value).split()[-1])
     assert 10_000 < fits < 2**20
 
 
 def test_graphs_of_a_bucket_share_a_program() -> None:
-    solve(random_dag(0, 14), ONE, ANY, 0, width=8)
+    solve(Task(random_dag(0, 14), ONE, ANY, 0), width=8)
     known = program.advance._cache_size()  # type: ignore[attr-defined]
     for ops in (3, 20, 32):
-        solve(random_dag(1, ops), ONE, ANY, 0, width=8)
+        solve(Task(random_dag(1, ops), ONE, ANY, 0), width=8)
     assert program.advance._cache_size() == known  # type: ignore[attr-defined]

@@ -17,7 +17,7 @@ from graphrl.costs.device.problem import DeviceProblem
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.padding import PaddedGraph, Sizes, pad_batch
-from graphrl.solvers.base import Budget
+from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.chromosomes import brkga
 from graphrl.solvers.chromosomes.batch import run_batch
 from graphrl.solvers.chromosomes.beta import beta_table, shared_betas
@@ -180,14 +180,14 @@ def test_decisions_and_genes_are_inverse() -> None:
 @pytest.mark.parametrize(("evaluations", "made"), [(1, 1), (79, 79), (80, 80), (500, 480)])
 def test_evaluations_are_counted_exactly(evaluations: int, made: int) -> None:
     for method in (solve, solve_random):
-        plan = method(random_dag(1), MEMORY, Budget(evaluations=evaluations), seed=0)
+        plan = method(Task(random_dag(1), MEMORY, Budget(evaluations=evaluations), 0))
         assert plan.evaluations == made
         plan.check(random_dag(1))
 
 
 def test_same_seed_same_plan_and_another_seed_another() -> None:
     def best(seed: int) -> list:
-        return list(solve(random_dag(2), PROBLEM, Budget(evaluations=160), seed).order)
+        return list(solve(Task(random_dag(2), PROBLEM, Budget(evaluations=160), seed)).order)
 
     assert best(3) == best(3)
     assert best(3) != best(4)
@@ -199,7 +199,7 @@ def test_brkga_beats_random_search_and_neither_beats_the_bound() -> None:
         graph = random_dag(seed)
         for problem in (PROBLEM, MEMORY):
             budget, bound = Budget(evaluations=1600), lower_bound(graph, problem)
-            ours, random = (m(graph, problem, budget, seed).value for m in (solve, solve_random))
+            ours, random = (m(Task(graph, problem, budget, seed)).value for m in (solve, solve_random))
             assert min(ours, random) >= bound * (1 - 1e-9)
             gains.append(1 - ours / random)
     assert np.mean(gains) > 0.02  # measured: 0.08; the mean of twelve differs by less than 0.02 by chance

@@ -18,33 +18,32 @@ from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.padding import pad_batch
 from graphrl.plan import Plan
-from graphrl.solvers.base import Budget
+from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.chromosomes import brkga_tuned
 from graphrl.solvers.chromosomes.batch import run_batch
 from graphrl.solvers.chromosomes.brkga import Parameters, op_proposals
-from graphrl.solvers.chromosomes.brkga_methods import solve_options, solve_warm
-from graphrl.solvers.chromosomes.brkga_solver import solve as brkga
+from graphrl.solvers.chromosomes.brkga_solver import evolve, solve, solve_warm
 from graphrl.solvers.chromosomes.brkga_tuned import Grid, Setting, stored, stored_setting, tune
 from graphrl.solvers.rules.list_scheduling import schedule
 
-METHODS = [solve_options, solve_warm, brkga_tuned.solve]
+METHODS = [solve, solve_warm, brkga_tuned.solve]
 PROBLEM = PROBLEMS[0]
 
 
 @pytest.mark.parametrize("solve", METHODS, ids=["brkga", "brkga+", "brkga-tuned"])
 def test_plans_are_valid_and_repeatable(solve: Callable[..., Plan]) -> None:
     graph, problem, budget = random_dag(0), PROBLEMS[0], Budget(evaluations=1000)
-    plan = solve(graph, problem, budget, 1)
+    plan = solve(Task(graph, problem, budget, 1))
     plan.check(graph)
     assert plan.value >= lower_bound(graph, problem)
-    assert solve(graph, problem, budget, 1).order == plan.order
+    assert solve(Task(graph, problem, budget, 1)).order == plan.order
 
 
 def test_the_warm_start_is_never_lost() -> None:
     for problem in (PROBLEMS[0], dataclasses.replace(PROBLEMS[0], memory_limit=400)):
         graph = random_dag(2)
         start = exact.evaluate(graph, problem, *schedule(graph, problem))
-        plan = solve_warm(graph, problem, Budget(evaluations=160), 0)
+        plan = solve_warm(Task(graph, problem, Budget(evaluations=160), 0))
         assert plan.method == "brkga+"
         assert plan.rank <= start.rank(problem)
     interrupted_plan(solve_warm, random_dag(0), PROBLEM).check(random_dag(0))
@@ -53,10 +52,10 @@ def test_the_warm_start_is_never_lost() -> None:
 def test_options_are_the_parameters() -> None:
     graph, budget = random_dag(0), Budget(evaluations=500)
     parameters = Parameters(50, 5, 10, 0.8)
-    plan = solve_options(graph, PROBLEM, budget, 0, population=50, elites=5, mutants=10, bias=0.8)
-    assert plan.order == brkga(graph, PROBLEM, budget, 0, parameters=parameters).order
+    plan = solve(Task(graph, PROBLEM, budget, 0), population=50, elites=5, mutants=10, bias=0.8)
+    assert plan.order == evolve(Task(graph, PROBLEM, budget, 0), parameters).order
     with pytest.raises(ProblemError, match="elites is 100"):
-        solve_options(graph, PROBLEM, budget, 0, elites=100)
+        solve(Task(graph, PROBLEM, budget, 0), elites=100)
 
 
 @pytest.mark.parametrize("bias", [0.5, 0.7, 1.0])
@@ -96,9 +95,9 @@ def test_the_proposals_of_the_solver_are_the_stored_distribution(monkeypatch: py
     monkeypatch.setattr(brkga_tuned, "stored", lambda: made)
     parameters = Parameters(30, 5, 5, 0.8)
     proposals = partial(op_proposals, [(0.5, 2.0)], devices=PROBLEM.devices, graphs=1)
-    expected = brkga(graph, PROBLEM, budget, 0, parameters=parameters, proposals=proposals)
-    assert brkga_tuned.solve(graph, PROBLEM, budget, 0).order == expected.order
-    assert expected.order != brkga(graph, PROBLEM, budget, 0, parameters=parameters).order
+    expected = evolve(Task(graph, PROBLEM, budget, 0), parameters, proposals=proposals)
+    assert brkga_tuned.solve(Task(graph, PROBLEM, budget, 0)).order == expected.order
+    assert expected.order != evolve(Task(graph, PROBLEM, budget, 0), parameters).order
 
 
 def test_problem_without_memory_limit_has_all_objectives() -> None:

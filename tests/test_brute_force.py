@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -18,7 +19,7 @@ from graphrl.costs.exact.routes import Routes
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
-from graphrl.solvers.base import Budget
+from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.exact.brute_force import placements, solve
 from graphrl.solvers.orders.memory_walk import MemoryWalk
 
@@ -66,7 +67,7 @@ def test_it_finds_the_optimum(graph: ComputationGraph, problem: Problem, limit: 
         problem = dataclasses.replace(problem, memory_limit=limit)
     if sum(len(op.inputs) for op in graph.ops) > 4:
         graph = dataclasses.replace(graph, ops=tuple(dataclasses.replace(op, after=()) for op in graph.ops))
-    plan = solve(graph, problem, LONG, 0)
+    plan = solve(Task(graph, problem, LONG, 0))
     plan.check(graph)
     assert plan.rank == optimum(graph, problem)
     assert plan.bound == (plan.value if plan.excess == 0 else None)
@@ -86,7 +87,7 @@ def test_it_finds_the_optimum(graph: ComputationGraph, problem: Problem, limit: 
     ],
 )
 def test_worked_example(problem: Problem, value: float) -> None:
-    plan = solve(WORKED, problem, LONG, 0)
+    plan = solve(Task(WORKED, problem, LONG, 0))
     assert plan.value == plan.bound == value
     plan.check(WORKED)
 
@@ -101,7 +102,7 @@ def test_the_place_of_a_transfer_matters_under_rendezvous() -> None:
             Op("c", runtime=4, inputs=("a0",)),
         ),
     )
-    plan = solve(graph, Problem("makespan", 2, "rendezvous", bandwidth=4.0), LONG, 0)
+    plan = solve(Task(graph, Problem("makespan", 2, "rendezvous", bandwidth=4.0), LONG, 0))
     assert plan.value == 6.0
     assert plan.placement["b"] != plan.placement["c"]
 
@@ -141,19 +142,29 @@ def test_placements_up_to_names(ops: int, devices: int, count: int) -> None:
 
 def test_what_is_too_large_is_refused() -> None:
     with pytest.raises(ProblemError, match=r"brute-force.*'dag0' \(20 ops, 2 devices\) needs more than steps=1000"):
-        solve(random_dag(0, 20), Problem("makespan", 2), LONG, 0, steps=1000)
+        solve(Task(random_dag(0, 20), Problem("makespan", 2), LONG, 0), steps=1000)
     with pytest.raises(ProblemError, match="up to 64 ops"):
-        solve(random_dag(0, 65), Problem(), LONG, 0)
+        solve(Task(random_dag(0, 65), Problem(), LONG, 0))
 
 
 def test_a_budget_ends_it_without_a_bound() -> None:
-    plan = solve(random_dag(1, 14), Problem("makespan", 3), Budget(evaluations=1), 0)
+    plan = solve(Task(random_dag(1, 14), Problem("makespan", 3), Budget(evaluations=1), 0))
     assert plan.bound is None
     assert plan.evaluations >= 1
     plan.check(random_dag(1, 14))
 
 
+@pytest.mark.parametrize("budget", [Budget(evaluations=50), Budget(seconds=0.5)])
+def test_a_budget_ends_it_where_placements_are_given_up_at_once(budget: Budget) -> None:
+    ops = [Op(f"op{i}", runtime=1.0, weight_bytes=1) for i in range(19)]
+    graph = ComputationGraph("heavy", (*ops, Op("heavy", runtime=1.0, weight_bytes=19)))
+    started = time.perf_counter()  # the heavy op alone is the optimum, and no step is made any more
+    plan = solve(Task(graph, Problem(devices=64, resident_weights=True), budget))
+    assert time.perf_counter() - started < 5
+    assert (plan.value, plan.bound) == (19, None)
+
+
 def test_interrupted_it_has_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphrl.solvers.watch.REPORT_SECONDS", 0.0)
+    monkeypatch.setattr("graphrl.solvers.base.REPORT_SECONDS", 0.0)
     graph = random_dag(0)
     interrupted_plan(solve, graph, Problem("makespan", 2)).check(graph)

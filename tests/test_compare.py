@@ -17,7 +17,7 @@ from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
-from graphrl.solvers.base import Budget
+from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.rules.plain import solve_given
 
 
@@ -78,10 +78,10 @@ def test_the_key_holds_every_setting(change: dict, differs: bool) -> None:
     ],
 )
 def test_a_fault_of_a_method_is_a_row(monkeypatch: pytest.MonkeyPatch, error: Exception, text: str) -> None:
-    def fail(graph: ComputationGraph, *_: object) -> Plan:
-        if graph.name == "diamond":
+    def fail(task: Task) -> Plan:
+        if task.graph.name == "diamond":
             raise error
-        return solve_given(graph, Problem(), Budget(1), 0)
+        return solve_given(task)
 
     replace_solver(monkeypatch, fail)
     found = compare(runs_of("list"))
@@ -90,8 +90,8 @@ def test_a_fault_of_a_method_is_a_row(monkeypatch: pytest.MonkeyPatch, error: Ex
 
 
 def test_a_wrong_plan_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def lie(graph: ComputationGraph, problem: Problem, *_: object) -> Plan:
-        return dataclasses.replace(solve_given(graph, problem, Budget(1), 0), value=1, peak_memory=(1,))
+    def lie(task: Task) -> Plan:
+        return dataclasses.replace(solve_given(task), value=1, peak_memory=(1,))
 
     replace_solver(monkeypatch, lie)
     (row, _) = compare(runs_of("given")).rows
@@ -99,8 +99,8 @@ def test_a_wrong_plan_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_value_below_a_bound_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def boast(graph: ComputationGraph, problem: Problem, *_: object) -> Plan:
-        return dataclasses.replace(solve_given(graph, problem, Budget(1), 0), bound=15)
+    def boast(task: Task) -> Plan:
+        return dataclasses.replace(solve_given(task), bound=15)
 
     replace_solver(monkeypatch, boast)
     (row, _) = compare(runs_of("given")).rows
@@ -110,9 +110,9 @@ def test_a_value_below_a_bound_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_warm_up_is_short_and_once_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
     budgets: list[float | None] = []
 
-    def solve(graph: ComputationGraph, problem: Problem, budget: Budget, *_: object) -> Plan:
-        budgets.append(budget.seconds)
-        return solve_given(graph, problem, budget, 0)
+    def solve(task: Task) -> Plan:
+        budgets.append(task.budget.seconds)
+        return solve_given(task)
 
     replace_solver(monkeypatch, solve)
     compare(runs_of("list", seeds=2, seconds=30))

@@ -16,11 +16,9 @@ from graphrl.commands.progress import Forecast
 from graphrl.compare.comparison import compare
 from graphrl.compare.store import RUNS, open_store, read_rows
 from graphrl.compare.table import summarise
-from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError
-from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
-from graphrl.solvers.base import Budget
+from graphrl.solvers.base import Task
 from graphrl.solvers.rules.plain import solve_given
 
 PACKAGE = Path(execute_module.__file__).parents[2]
@@ -93,10 +91,10 @@ def test_one_writer_at_a_time(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_keeps_what_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop(graph: ComputationGraph, problem: Problem, budget: Budget, seed: int, *_: object) -> Plan:
-        if graph.name != "diamond":
+    def stop(task: Task) -> Plan:
+        if task.graph.name != "diamond":
             raise KeyboardInterrupt
-        return solve_given(graph, problem, budget, seed)
+        return solve_given(task)
 
     path = tmp_path / "runs.jsonl"
     with monkeypatch.context() as patch:
@@ -113,9 +111,9 @@ from graphrl.compare.comparison import compare
 from test_compare import runs_of
 from graphrl.solvers.rules.plain import solve_given
 
-def slow(*arguments):
+def slow(task):
     time.sleep(0.05)
-    return solve_given(*arguments)
+    return solve_given(task)
 
 execute.find_solver = lambda name: slow
 compare(runs_of("given", "list", seeds=20), sys.argv[1])

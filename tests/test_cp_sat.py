@@ -21,7 +21,7 @@ from graphrl.errors import PlanError, ProblemError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.topology import grouped
 from graphrl.plan import Plan
-from graphrl.solvers.base import Budget, Interrupted
+from graphrl.solvers.base import Budget, Interrupted, Task
 from graphrl.solvers.exact.cp_sat import solver
 from graphrl.solvers.exact.cp_sat.quanta import Quanta, byte_unit
 from graphrl.solvers.exact.cp_sat.solver import solve
@@ -101,9 +101,9 @@ def test_equals_exhaustive_search(part: int, monkeypatch: pytest.MonkeyPatch) ->
             reuses = (graph.arrays.reuses >= 0).any() and problem.devices > 1
             if reuses and (problem.objective == "peak_memory" or problem.memory_limit is not None):
                 with pytest.raises(ProblemError, match="reuse an input's buffer on one device"):
-                    solve(graph, problem, ENOUGH, part)
+                    solve(Task(graph, problem, ENOUGH, part))
                 continue
-            plan = solve(graph, problem, ENOUGH, part)
+            plan = solve(Task(graph, problem, ENOUGH, part))
             plan.check(graph)
             assert plan.rank == rank
             assert plan.bound is not None
@@ -116,7 +116,7 @@ def test_equals_exhaustive_search(part: int, monkeypatch: pytest.MonkeyPatch) ->
 def test_larger_graphs_are_never_worse_than_list_scheduling_and_the_bound_holds(transfer: str) -> None:
     graph = random_dag(3, 20)
     problem = Problem("makespan", 3, transfer, 0.3, 7.0)  # type: ignore[arg-type]  # no seconds that floats hold exactly
-    plan = solve(graph, problem, Budget(seconds=1), 0)
+    plan = solve(Task(graph, problem, Budget(seconds=1), 0))
     plan.check(graph)
     assert plan.bound is not None
     assert lower_bound(graph, problem) <= plan.bound <= plan.value
@@ -125,26 +125,26 @@ def test_larger_graphs_are_never_worse_than_list_scheduling_and_the_bound_holds(
 
 def test_a_hint_is_the_start_if_it_is_better_than_list_scheduling(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, problem = random_dag(5, 16), Problem("makespan", 2, "rendezvous", 0.5)
-    best = solve(graph, problem, ENOUGH, 0)
+    best = solve(Task(graph, problem, ENOUGH, 0))
     monkeypatch.setattr(solver, "schedule", given_order)
     placement, order = best.decisions(graph)
     tensor, device = np.divmod(order - len(graph.ops), 2)
     mirrored = np.where(order < len(graph.ops), order, len(graph.ops) + 2 * tensor + 1 - device)
-    again = solve(graph, problem, Budget(evaluations=1), 0, hint=(1 - placement, mirrored))
+    again = solve(Task(graph, problem, Budget(evaluations=1), 0), hint=(1 - placement, mirrored))
     assert (again.value, again.evaluations) == (best.value, 1)
-    assert solve(graph, problem, ENOUGH, 0, hint=(1 - placement, mirrored)).bound == best.value
+    assert solve(Task(graph, problem, ENOUGH, 0), hint=(1 - placement, mirrored)).bound == best.value
     with pytest.raises(PlanError):
-        solve(graph, problem, ENOUGH, 0, hint=(placement, order[::-1]))
+        solve(Task(graph, problem, ENOUGH, 0), hint=(placement, order[::-1]))
 
 
 def test_time_and_evaluations_are_limits() -> None:
     graph, problem = random_dag(0, 40), Problem("makespan", 4, "rendezvous", 1.0)
     started = time.perf_counter()
-    plan = solve(graph, problem, Budget(seconds=0.5), 0)
+    plan = solve(Task(graph, problem, Budget(seconds=0.5), 0))
     assert time.perf_counter() - started < 2.5
     assert plan.bound is not None
     assert plan.bound < plan.value
-    plans = [solve(graph, problem, Budget(evaluations=3), 1, workers=1) for _ in range(2)]
+    plans = [solve(Task(graph, problem, Budget(evaluations=3), 1), workers=1) for _ in range(2)]
     assert [plan.evaluations for plan in plans] == [3, 3]
     assert plans[0].order == plans[1].order
     assert plans[0].value <= exact.evaluate(graph, problem, *schedule(graph, problem)).makespan
@@ -164,7 +164,7 @@ def test_progress_hears_of_the_best_plan_and_can_stop_the_search() -> None:
 
     graph, problem = random_dag(0, 60), Problem("makespan", 4, "rendezvous", 1.0)
     with pytest.raises(Enough):
-        solve(graph, problem, ENOUGH, 0, progress)
+        solve(Task(graph, problem, ENOUGH, 0, progress))
     assert values == sorted(values, reverse=True)
 
 
@@ -179,7 +179,7 @@ def test_an_interrupt_gives_the_best_plan_so_far() -> None:
         timer.start()
         started = time.perf_counter()
         with pytest.raises(Interrupted) as stop:
-            solve(graph, problem, ENOUGH, 0)
+            solve(Task(graph, problem, ENOUGH, 0))
         timer.join()
     finally:
         gc.enable()
@@ -192,13 +192,13 @@ def test_an_interrupt_gives_the_best_plan_so_far() -> None:
 def test_options_and_sizes_out_of_range_are_refused() -> None:
     graph = random_dag(0, 4)
     with pytest.raises(ProblemError, match="workers is -1"):
-        solve(graph, Problem(), ENOUGH, 0, workers=-1)
+        solve(Task(graph, Problem(), ENOUGH, 0), workers=-1)
     with pytest.raises(ProblemError, match="gap is 1"):
-        solve(graph, Problem(), ENOUGH, 0, gap=1.0)
+        solve(Task(graph, Problem(), ENOUGH, 0), gap=1.0)
     with pytest.raises(ProblemError, match="up to 5000 ops"):
-        solve(random_dag(0, 5001), Problem(), ENOUGH, 0)
+        solve(Task(random_dag(0, 5001), Problem(), ENOUGH, 0))
     with pytest.raises(ProblemError, match="pairs of nodes"):
-        solve(random_dag(0, 400), Problem("makespan", 2, "free", memory_limit=9), ENOUGH, 0)
+        solve(Task(random_dag(0, 400), Problem("makespan", 2, "free", memory_limit=9), ENOUGH, 0))
 
 
 def test_quanta_are_exact_where_they_can_be_and_round_down_where_not() -> None:

@@ -10,7 +10,7 @@ from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.planted import planted
 from graphrl.plan import Plan
-from graphrl.solvers.base import Budget
+from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.rules.plain import solve_list
 
 
@@ -49,7 +49,7 @@ def test_list_scheduling_often_misses_the_optimum() -> None:
     missed = 0
     for seed in range(20):
         found = planted(60, 4, seed)
-        value = solve_list(found.graph, Problem("makespan", 4, "free"), Budget(evaluations=1), 0).value
+        value = solve_list(Task(found.graph, Problem("makespan", 4, "free"), Budget(evaluations=1), 0)).value
         assert value >= found.makespan
         missed += value > found.makespan
     assert missed >= 10

@@ -16,7 +16,7 @@ from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.plan import OpStep, Plan
-from graphrl.solvers.base import Budget, Interrupted
+from graphrl.solvers.base import Budget, Interrupted, Task
 from graphrl.solvers.exact import brute_force
 from graphrl.solvers.orders.dfs_dp import solve
 
@@ -29,7 +29,7 @@ def ops(plan: Plan) -> list[str]:
 
 @pytest.mark.parametrize("paper", [False, True])
 def test_worked_example(paper: bool) -> None:
-    plan = solve(WORKED, Problem(), LONG, 0, paper=paper)
+    plan = solve(Task(WORKED, Problem(), LONG, 0), paper=paper)
     assert plan.value == plan.bound == 12
     assert ops(plan) == ["a", "c", "b", "d"]
 
@@ -37,15 +37,15 @@ def test_worked_example(paper: bool) -> None:
 @given(graphs(max_ops=9), st.booleans(), st.integers(0, 3), st.booleans(), st.sampled_from([0, 3, 1000]))
 def test_it_is_brute_force(graph: ComputationGraph, paper: bool, seed: int, weights: bool, states: int) -> None:
     problem = Problem(resident_weights=weights)
-    plan = solve(graph, problem, LONG, seed, paper=paper, states=states)
+    plan = solve(Task(graph, problem, LONG, seed), paper=paper, states=states)
     plan.check(graph)
-    assert plan.value == plan.bound == brute_force.solve(graph, problem, LONG, 0).value
+    assert plan.value == plan.bound == brute_force.solve(Task(graph, problem, LONG, 0)).value
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_both_forms_agree_beyond_brute_force(seed: int) -> None:
     graph = random_dag(seed, 45)
-    plans = [solve(graph, Problem(), LONG, seed, paper=paper) for paper in (False, True)]
+    plans = [solve(Task(graph, Problem(), LONG, seed), paper=paper) for paper in (False, True)]
     assert plans[0].value == plans[0].bound == plans[1].value == plans[1].bound
 
 
@@ -65,7 +65,7 @@ def test_an_output_that_takes_over_a_buffer_makes_two_states_of_one_set() -> Non
     )
     for paper in (False, True):
         for seed in range(5):
-            plan = solve(graph, Problem(), LONG, seed, paper=paper)
+            plan = solve(Task(graph, Problem(), LONG, seed), paper=paper)
             assert plan.value == plan.bound == 22
             assert ops(plan)[1] == "y"
 
@@ -74,7 +74,7 @@ def test_an_output_that_takes_over_a_buffer_makes_two_states_of_one_set() -> Non
 def test_the_time_limit_is_kept(paper: bool) -> None:
     graph = layered(500, 0)
     started = time.perf_counter()
-    plan = solve(graph, Problem(), Budget(seconds=0.5), 0, paper=paper)
+    plan = solve(Task(graph, Problem(), Budget(seconds=0.5), 0), paper=paper)
     assert time.perf_counter() - started < 2.0
     assert plan.bound is None
     assert plan.value >= lower_bound(graph, Problem())
@@ -84,23 +84,23 @@ def test_the_time_limit_is_kept(paper: bool) -> None:
 def test_there_is_an_order_whatever_the_budget() -> None:
     graph = layered(300, 1)
     for budget in (Budget(seconds=1e-6), Budget(evaluations=1)):
-        plan = solve(graph, Problem(), budget, 0)
+        plan = solve(Task(graph, Problem(), budget, 0))
         assert plan.bound is None
         plan.check(graph)
 
 
 def test_a_search_that_was_cut_short_proves_nothing() -> None:
     graph = random_dag(3, 12)
-    best = solve(graph, Problem(), LONG, 0).value
+    best = solve(Task(graph, Problem(), LONG, 0)).value
     for seed in range(20):
-        plan = solve(graph, Problem(), Budget(seconds=1e-9), seed)
+        plan = solve(Task(graph, Problem(), Budget(seconds=1e-9), seed))
         assert plan.bound is None or plan.value == best
 
 
 def test_the_seed_decides() -> None:
     graph = layered(150, 2)
     for paper in (False, True):
-        runs = [solve(graph, Problem(), Budget(evaluations=200), seed, paper=paper) for seed in (1, 1, 2, 3)]
+        runs = [solve(Task(graph, Problem(), Budget(evaluations=200), seed), paper=paper) for seed in (1, 1, 2, 3)]
         assert runs[0].order == runs[1].order
         assert runs[0].evaluations == runs[1].evaluations
         assert len({run.order for run in runs}) > 1
@@ -117,13 +117,13 @@ def test_it_reports_and_can_be_interrupted() -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(Interrupted) as stop:
-        solve(graph, Problem(), LONG, 0, progress)
+        solve(Task(graph, Problem(), LONG, 0, progress))
     assert isinstance(stop.value.plan, Plan)
     assert stop.value.plan.value == seen[-1][1] <= seen[0][1]
 
 
 def test_refusals() -> None:
     with pytest.raises(ProblemError, match="devices must be 1, and is 2"):
-        solve(WORKED, Problem(devices=2), LONG, 0)
+        solve(Task(WORKED, Problem(devices=2), LONG, 0))
     with pytest.raises(ProblemError, match="states is -1"):
-        solve(WORKED, Problem(), LONG, 0, states=-1)
+        solve(Task(WORKED, Problem(), LONG, 0), states=-1)

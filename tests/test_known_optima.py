@@ -18,7 +18,7 @@ from graphrl.costs.device.problem import DeviceProblem
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes, pad_batch
-from graphrl.solvers.base import Budget
+from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.chromosomes.brkga_solver import solve
 
 SIZES = Sizes(ops=16, tensors=16, slots=16, rows=16, uses=24, controls=0, shares=0)
@@ -89,5 +89,5 @@ def test_search_over_keys_finds_the_optimum_of_graphs_too_large_to_enumerate(ops
     problem = Problem("makespan", devices, "free")
     for seed in range(4):
         graph = random_dag(100 + seed, ops)
-        plan = solve(graph, problem, Budget(evaluations=4000), seed)
+        plan = solve(Task(graph, problem, Budget(evaluations=4000), seed))
         assert plan.value == optimum(graph, devices)

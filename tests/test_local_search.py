@@ -10,7 +10,7 @@ from search_graphs import random_dag
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
-from graphrl.solvers.base import Budget
+from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.chromosomes.local_search import solve
 from graphrl.solvers.chromosomes.random_search import solve as solve_random
 
@@ -19,12 +19,12 @@ def test_plans_are_valid_repeatable_and_mostly_better_than_random_ones() -> None
     graph, budget = random_dag(0), Budget(evaluations=3000)
     ratios = []
     for problem in PROBLEMS:
-        plan = solve(graph, problem, budget, 0)
+        plan = solve(Task(graph, problem, budget, 0))
         plan.check(graph)
         assert plan.value >= lower_bound(graph, problem)
-        again = solve(graph, problem, budget, 0)
+        again = solve(Task(graph, problem, budget, 0))
         assert (again.order, again.placement) == (plan.order, plan.placement)
-        ratios.append(plan.value / solve_random(graph, problem, budget, 0).value)
+        ratios.append(plan.value / solve_random(Task(graph, problem, budget, 0)).value)
     assert np.mean(ratios) < 0.97  # measured: 0.90
 
 
@@ -32,7 +32,7 @@ def test_plans_are_valid_repeatable_and_mostly_better_than_random_ones() -> None
     "problem", [Problem("makespan", 2, latency=0.25), Problem("makespan", 2, "free"), Problem(devices=2)]
 )
 def test_tiny_optima_are_found(problem: Problem) -> None:
-    plan = solve(DIAMOND, problem, Budget(evaluations=4000), 0, patience=10)
+    plan = solve(Task(DIAMOND, problem, Budget(evaluations=4000), 0), patience=10)
     assert plan.value == pytest.approx(optimum(DIAMOND, problem), rel=1e-6)
 
 
@@ -42,7 +42,7 @@ def test_a_climber_that_is_stuck_starts_anew() -> None:
     gains = []
     for seed in range(3):
         graph = random_dag(seed)
-        stuck, restarted = (solve(graph, problem, budget, 0, patience=patience).value for patience in (10**6, 40))
+        stuck, restarted = (solve(Task(graph, problem, budget, 0), patience=patience).value for patience in (10**6, 40))
         gains.append(stuck - restarted)
     assert max(gains) > 0
 
@@ -54,4 +54,4 @@ def test_interrupted_it_has_a_plan() -> None:
 @pytest.mark.parametrize("options", [{"climbers": 0}, {"neighbours": 0}, {"patience": 0}])
 def test_bad_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ProblemError, match="must be at least 1"):
-        solve(DIAMOND, PROBLEMS[0], Budget(evaluations=100), 0, **options)
+        solve(Task(DIAMOND, PROBLEMS[0], Budget(evaluations=100), 0), **options)

@@ -1,7 +1,8 @@
 """The registry of methods: what is in it, options of a method, and that every one gives a plan."""
 
 import re
-from importlib import import_module
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from graphrl.agents import AGENTS, find_agent
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.trees import in_tree
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
-from graphrl.solvers import SOLVERS, TRAINED, find_solver
+from graphrl.methods import METHODS, OLD_NAMES, describe, find_solver
+from graphrl.solvers.base import SOLVERS
 
 
 def ladder(rungs: int) -> ComputationGraph:
@@ -24,26 +26,60 @@ def ladder(rungs: int) -> ComputationGraph:
 
 
 def test_every_registered_solver_is_there() -> None:
-    assert all(callable(find_solver(name)) for name in SOLVERS)
-    known = re.escape(", ".join(SOLVERS))
+    assert [find_solver(name).name for name in METHODS] == list(METHODS)
+    assert [method.name for method in describe()] == list(METHODS)
+    known = re.escape(", ".join(METHODS))
     with pytest.raises(ProblemError, match=f"^unknown method 'magic': known are {known}$"):
         find_solver("magic")
     with pytest.raises(ProblemError, match="method is of type int: must be a name"):
         find_solver(3)  # type: ignore[arg-type]
 
 
+def test_no_solver_is_registered_that_has_no_line() -> None:
+    list(describe())  # imports all that have
+    assert set(SOLVERS) == set(METHODS)
+
+
+def test_a_method_says_what_it_is() -> None:
+    rows = {method.name: method for method in describe()}
+    for method in rows.values():
+        assert method.help
+        assert len(method.help) <= 100
+        assert "\n" not in method.help
+    assert rows["series-parallel"][2:] == ("one", "peak_memory", "", False)
+    assert rows["brkga"][2:] == (
+        "any number", "peak_memory, makespan", "population=100, elites=20, mutants=20, bias=0.7", False
+    )  # fmt: skip
+    assert rows["regal"].trained
+
+
 def test_trained_methods_are_those_of_the_agents() -> None:
-    assert set(TRAINED) <= set(SOLVERS)
-    assert set(TRAINED) == {method for name in AGENTS for method in find_agent(name).methods}
-    assert all(callable(import_module(place.partition(":")[0]).digest) for place in TRAINED.values())
+    agents = [find_agent(name) for name in AGENTS]
+    played = {method for agent in agents for method in agent.methods(agent.policy.settings())}
+    assert played == {method.name for method in describe() if method.trained}
+
+
+@pytest.mark.parametrize("name", OLD_NAMES)
+def test_an_old_name_is_the_new_one(name: str) -> None:
+    assert find_solver(name) is find_solver(OLD_NAMES[name])
+    options: dict[str, Any] = {"evaluations": 200, "seed": 1}
+    old, new = (graphrl.optimize(ladder(4), method=f"{each}:width=20", **options) for each in (name, OLD_NAMES[name]))
+    assert (old.order, old.method) == (new.order, OLD_NAMES[name])
+
+
+def test_importing_the_registry_imports_no_method() -> None:
+    heavy = ("jax", "ortools.sat", "graphrl.agents", "graphrl.solvers.auto")
+    code = f"import sys, graphrl, graphrl.methods; print([name for name in {heavy} if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
 
 
 ONE_DEVICE = (
-    "xla|inductor|depth-first|breadth-first|alap|random-|series-parallel|dfs-dp|beam|min-cut|anneal$|topoformer"
+    "xla|inductor|depth-first|breadth-first|alap|random-|series-parallel|dfs-dp|approximate-dp|min-cut|anneal$|"
+    "topoformer"
 )
 
 
-@pytest.mark.parametrize("method", SOLVERS)
+@pytest.mark.parametrize("method", METHODS)
 def test_every_method_gives_a_plan_that_checks(method: str) -> None:
     ordering = re.match(ONE_DEVICE, method)
     for objective in ("peak_memory",) if method == "series-parallel" else ("peak_memory", "makespan"):

@@ -18,7 +18,7 @@ from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.datasets.trees import in_tree
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.plan import Plan
-from graphrl.solvers.base import Budget, Interrupted
+from graphrl.solvers.base import Budget, Interrupted, Task
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.orders.dfs_dp import solve as exact_solve
 from graphrl.solvers.orders.min_cut.passes import Passes
@@ -42,8 +42,8 @@ def test_usage_is_the_exact_memory(graph: ComputationGraph, seed: int) -> None:
 @settings(max_examples=60, deadline=None)
 @given(graphs(max_ops=9), st.integers(0, 99))
 def test_small_graphs_are_ordered_within_the_bound(graph: ComputationGraph, seed: int) -> None:
-    plan = solve(graph, Problem(), Budget(300), seed)
-    best = exact_solve(graph, Problem(), Budget(seconds=20), 0)
+    plan = solve(Task(graph, Problem(), Budget(300), seed))
+    best = exact_solve(Task(graph, Problem(), Budget(seconds=20), 0))
     plan.check(graph)
     assert plan.bound is not None
     assert plan.bound <= best.value <= plan.value
@@ -53,14 +53,14 @@ def test_most_graphs_are_solved_exactly() -> None:
     solved = 0
     for seed in range(20):
         graph = layered(18, seed)
-        best = exact_solve(graph, Problem(), Budget(seconds=20), 0)
-        solved += solve(graph, Problem(), Budget(400), seed).value == best.value
+        best = exact_solve(Task(graph, Problem(), Budget(seconds=20), 0))
+        solved += solve(Task(graph, Problem(), Budget(400), seed)).value == best.value
     assert solved >= 16
 
 
 def test_trees_are_proven_optimal() -> None:
     known = in_tree(300, 0)
-    plan = solve(known.graph, Problem(), Budget(5_000), 0)
+    plan = solve(Task(known.graph, Problem(), Budget(5_000), 0))
     assert plan.value == known.peak
 
 
@@ -88,17 +88,17 @@ def test_a_buffer_much_larger_than_the_rest() -> None:
 
 @pytest.mark.parametrize("evaluations", [1, 5, 10, 40])
 def test_no_more_evaluations_than_allowed(evaluations: int) -> None:
-    assert solve(random_dag(3, 80), Problem(), Budget(evaluations), 0).evaluations <= evaluations
+    assert solve(Task(random_dag(3, 80), Problem(), Budget(evaluations), 0)).evaluations <= evaluations
 
 
 def test_resident_weights_and_starts() -> None:
     graph = random_dag(1, 40)
     problem = Problem(resident_weights=True)
-    plan = solve(graph, problem, Budget(200), 0)
+    plan = solve(Task(graph, problem, Budget(200), 0))
     assert plan.bound is not None
     assert plan.bound <= plan.value
     good = plan.decisions(graph)[1]
-    again = solve(graph, problem, Budget(1), 1, starts=(good,))
+    again = solve(Task(graph, problem, Budget(1), 1), starts=(good,))
     assert again.value <= plan.value
 
 
@@ -118,15 +118,15 @@ def test_an_interrupt_keeps_the_best_order() -> None:
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("graphrl.solvers.watch.REPORT_SECONDS", 0.0)
+        patch.setattr("graphrl.solvers.base.REPORT_SECONDS", 0.0)
         with pytest.raises(Interrupted) as stopped:
-            solve(layered(100, 0), Problem(), Budget(10_000), 0, stop)
+            solve(Task(layered(100, 0), Problem(), Budget(10_000), 0, stop))
     stopped.value.plan.check(layered(100, 0))
 
 
 def test_one_device_only() -> None:
     with pytest.raises(ProblemError, match="'min-cut' orders the ops of one device: devices must be 1, and is 2"):
-        solve(random_dag(0, 5), Problem(devices=2), Budget(10), 0)
+        solve(Task(random_dag(0, 5), Problem(devices=2), Budget(10), 0))
 
 
 @given(graphs(max_ops=10), st.integers(0, 99))

@@ -16,7 +16,7 @@ from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
-from graphrl.solvers.base import Budget
+from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.flow import Flow
 
 
@@ -34,7 +34,7 @@ def test_every_rule_gives_a_topological_order(graph: ComputationGraph) -> None:
 def test_every_solver_gives_a_plan(graph: ComputationGraph, seed: int, weights: bool) -> None:
     problem = Problem(resident_weights=weights)
     for method, solve in SOLVERS.items():
-        plan = solve(graph, problem, Budget(evaluations=20), seed)
+        plan = solve(Task(graph, problem, Budget(evaluations=20), seed))
         assert (plan.method, plan.seed) == (method, seed)
         assert plan.value >= lower_bound(graph, problem)
         plan.check(graph)
@@ -74,7 +74,7 @@ def test_as_late_as_possible() -> None:
 @pytest.mark.parametrize("method", SOLVERS)
 def test_one_device_only(method: str) -> None:
     with pytest.raises(ProblemError) as error:
-        SOLVERS[method](DIAMOND, Problem(devices=2), BUDGET, 0)
+        SOLVERS[method](Task(DIAMOND, Problem(devices=2), BUDGET, 0))
     assert str(error.value) == f"method {method!r} orders the ops of one device: devices must be 1, and is 2"
 
 
@@ -84,7 +84,7 @@ def test_layered_graphs_give_the_ratios_of_the_paper() -> None:
     """
     sums = dict.fromkeys(("breadth-first", "depth-first", "random-ready", "random-priorities"), 0.0)
     for seed, method in itertools.product(range(12), sums):
-        sums[method] += SOLVERS[method](layered(500, seed), Problem(), BUDGET, seed).value
+        sums[method] += SOLVERS[method](Task(layered(500, seed), Problem(), BUDGET, seed)).value
     ratio = {method: total / sums["random-priorities"] for method, total in sums.items()}
     assert abs(ratio["breadth-first"] - 1.132) < 0.04
     assert abs(ratio["depth-first"] - 1.057) < 0.04

@@ -51,7 +51,7 @@ def test_every_package_is_in_the_wheel(wheel: Path) -> None:
     modules = {str(path.relative_to(ROOT)) for path in (ROOT / "graphrl").rglob("*.py")}
     data = {"graphrl/py.typed", "graphrl/solvers/chromosomes/brkga_tuned.json"}
     for folder in ("graphs/datasets/zoo/data", "agents/regal/defaults", "agents/topoformer/defaults"):
-        data |= {str(path.relative_to(ROOT)) for path in (ROOT / "graphrl" / folder).iterdir()}
+        data |= {str(path.relative_to(ROOT)) for path in (ROOT / "graphrl" / folder).rglob("*.*")}
     assert shipped == modules | data
     folders = {path.parent for path in (ROOT / "graphrl").rglob("*.py")}
     assert [folder for folder in folders if not (folder / "__init__.py").is_file()] == []

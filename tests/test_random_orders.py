@@ -13,7 +13,7 @@ from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
-from graphrl.solvers.base import Budget, Interrupted
+from graphrl.solvers.base import Budget, Interrupted, Task
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.orders import random_orders
 from graphrl.solvers.orders.random_orders import Drawing
@@ -49,18 +49,18 @@ def test_how_orders_are_drawn(by_priority: bool, share: float) -> None:
 def test_random_orders_keep_the_budget_and_the_seed() -> None:
     graph = layered(100, 0)
     for solve in (random_orders.solve_ready, random_orders.solve_priorities):
-        assert solve(graph, Problem(), Budget(evaluations=7), 0).evaluations == 7
-        plan = solve(graph, Problem(), BUDGET, 0)
+        assert solve(Task(graph, Problem(), Budget(evaluations=7), 0)).evaluations == 7
+        plan = solve(Task(graph, Problem(), BUDGET, 0))
         assert plan.evaluations == 100
-        assert plan.order == solve(graph, Problem(), BUDGET, 0).order
-        assert plan.order != solve(graph, Problem(), BUDGET, 1).order
-        assert solve(graph, Problem(), BUDGET, 0, samples=0).evaluations == 1000
-        assert solve(graph, Problem(), BUDGET, 0, samples=1000).value <= plan.value
+        assert plan.order == solve(Task(graph, Problem(), BUDGET, 0)).order
+        assert plan.order != solve(Task(graph, Problem(), BUDGET, 1)).order
+        assert solve(Task(graph, Problem(), BUDGET, 0), samples=0).evaluations == 1000
+        assert solve(Task(graph, Problem(), BUDGET, 0), samples=1000).value <= plan.value
         started = time.perf_counter()
-        assert solve(graph, Problem(), Budget(seconds=0.2), 0, samples=0).evaluations > 100
+        assert solve(Task(graph, Problem(), Budget(seconds=0.2), 0), samples=0).evaluations > 100
         assert time.perf_counter() - started < 1.0
         with pytest.raises(ProblemError, match="samples is -1"):
-            solve(graph, Problem(), BUDGET, 0, samples=-1)
+            solve(Task(graph, Problem(), BUDGET, 0), samples=-1)
 
 
 def test_random_orders_can_be_interrupted() -> None:
@@ -71,5 +71,5 @@ def test_random_orders_can_be_interrupted() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(Interrupted) as stop:
-        random_orders.solve_ready(layered(100, 0), Problem(), Budget(seconds=60), 0, progress, samples=0)
+        random_orders.solve_ready(Task(layered(100, 0), Problem(), Budget(seconds=60), 0, progress), samples=0)
     assert stop.value.plan.value == values[0]

@@ -23,8 +23,8 @@ from graphrl.envs.proposal.instance import instance
 from graphrl.graphs.datasets.regal_like import regal_like
 from graphrl.graphs.features import NODE_FEATURES, padded_features
 from graphrl.graphs.padding import common_sizes
-from graphrl.solvers.base import Budget
-from graphrl.solvers.chromosomes.brkga_solver import solve
+from graphrl.solvers.base import Budget, Task
+from graphrl.solvers.chromosomes.brkga_solver import evolve, solve
 from graphrl.solvers.rules.list_scheduling import quick_schedule, schedule
 
 PROBLEMS = (
@@ -41,7 +41,7 @@ MEANS = np.array(SHAPES.alpha) / (np.array(SHAPES.alpha) + np.array(SHAPES.beta)
 
 
 def policy(**changes: object) -> Policy:
-    config = dataclasses.replace(RegalConfig(rounds=1, width=8), **changes)  # type: ignore[arg-type]
+    config = dataclasses.replace(RegalConfig(rounds=1, width=8, hint="list"), **changes)  # type: ignore[arg-type]
     return Policy(config, jax.tree.map(np.asarray, Policy.initial(config, jax.random.key(0))))
 
 
@@ -126,8 +126,10 @@ def test_brkga_around_the_hint_is_better_than_brkga() -> None:
     made, better = policy(), []
     for seed in range(8):
         graph = regal_like(1000 + seed, num_ops=50)
-        plain = solve(graph, made.config.problem, Budget(400), 0)
-        ours = solve(graph, made.config.problem, Budget(400), 0, proposals=functools.partial(made.propose, graph))
+        plain = solve(Task(graph, made.config.problem, Budget(400), 0))
+        ours = evolve(
+            Task(graph, made.config.problem, Budget(400), 0), proposals=functools.partial(made.propose, graph)
+        )
         better.append(1 - ours.value / plain.value)
     assert np.mean(better) > 0.05
 

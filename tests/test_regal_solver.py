@@ -3,14 +3,13 @@
 import dataclasses
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import jax
 import numpy as np
 import pytest
 
-from graphrl.agents import digest
-from graphrl.agents.regal.config import RegalConfig
+from graphrl.agents.regal.config import Hint, RegalConfig
 from graphrl.agents.regal.network import networks
 from graphrl.agents.regal.policy import Policy, smallest
 from graphrl.costs.problem import Problem
@@ -19,9 +18,9 @@ from graphrl.envs.proposal.env import observe
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.graphs.datasets.regal_like import regal_like
 from graphrl.graphs.padding import common_sizes
+from graphrl.methods import METHODS, digest, find_solver
 from graphrl.optimize import optimize
-from graphrl.solvers import SOLVERS, find_solver, padded_to
-from graphrl.solvers.base import Budget
+from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.chromosomes.beta import UNIFORM
 
 CONFIG = RegalConfig(rounds=1, width=8, coding="moments", genes="all", hint="none")
@@ -66,7 +65,9 @@ def test_proposals_are_the_policys_choices() -> None:
 
 def test_the_untrained_policy_finds_what_standard_brkga_finds(saved: str) -> None:
     budget = Budget(evaluations=400)
-    plain, learned = (find_solver(name)(GRAPH, PROBLEM, budget, 3) for name in ("brkga", f"regal:checkpoint={saved}"))
+    plain, learned = (
+        find_solver(name)(Task(GRAPH, PROBLEM, budget, 3)) for name in ("brkga", f"regal:checkpoint={saved}")
+    )
     assert (learned.order, learned.evaluations) == (plain.order, 400)
     assert (plain.method, learned.method) == ("brkga", "regal")
 
@@ -74,7 +75,7 @@ def test_the_untrained_policy_finds_what_standard_brkga_finds(saved: str) -> Non
 def test_padding_changes_no_result(saved: str) -> None:
     solve, budget = find_solver(f"regal:checkpoint={saved}"), Budget(evaluations=160)
     to = common_sizes([GRAPH, regal_like(2, num_ops=30)])
-    own, padded = (solver(GRAPH, PROBLEM, budget, 3) for solver in (solve, padded_to(solve, to)))
+    own, padded = (solve(Task(GRAPH, PROBLEM, budget, 3, sizes=sizes)) for sizes in (None, to))
     assert to != common_sizes([GRAPH])
     assert padded.order == own.order
 
@@ -99,28 +100,55 @@ def test_a_digest_is_of_the_content(saved: str, tmp_path: Path) -> None:
 def test_other_proposals_find_something_else(tmp_path: Path) -> None:
     untrained(preferred=5).save(tmp_path / "p")
     budget = Budget(evaluations=400)
-    plain = find_solver("brkga")(GRAPH, PROBLEM, budget, 3)
-    learned = find_solver(f"regal:checkpoint={tmp_path / 'p'}")(GRAPH, PROBLEM, budget, 3)
+    plain = find_solver("brkga")(Task(GRAPH, PROBLEM, budget, 3))
+    learned = find_solver(f"regal:checkpoint={tmp_path / 'p'}")(Task(GRAPH, PROBLEM, budget, 3))
     assert learned.order != plain.order
 
 
 def test_warm_starts_are_never_worse_than_the_plans_they_start_from(saved: str) -> None:
-    best = min(find_solver(name)(GRAPH, PROBLEM, Budget(evaluations=1), 0).value for name in ("list", "hlfet", "etf"))
-    plan = find_solver(f"regal+:checkpoint={saved}")(GRAPH, PROBLEM, Budget(evaluations=80), 0)
+    best = min(
+        find_solver(name)(Task(GRAPH, PROBLEM, Budget(evaluations=1), 0)).value for name in ("list", "hlfet", "etf")
+    )
+    plan = find_solver("regal+")(Task(GRAPH, PROBLEM, Budget(evaluations=80), 0))
     assert plan.method == "regal+"
     assert plan.value <= best
 
 
+def test_a_method_plays_policies_of_its_kind_alone(saved: str, tmp_path: Path) -> None:
+    path = tmp_path / "hinted.msgpack"
+    hinted = untrained(dataclasses.replace(CONFIG, hint="list"))
+    hinted.save(path)
+    task = Task(GRAPH, PROBLEM, Budget(evaluations=80))
+    for method, file in (
+        ("regal", path),
+        ("idrs", path),
+        ("regal-hint", saved),
+        ("idrs-hint", saved),
+        ("regal+", saved),
+    ):
+        other = "regal-hint" if file == path else "regal"
+        with pytest.raises(ProblemError, match=f"method '{re.escape(method)}' has a policy with .*; {other} plays it"):
+            find_solver(f"{method}:checkpoint={file}")(task)
+    assert find_solver(f"regal-hint:checkpoint={path}")(task).method == "regal-hint"
+    assert digest(f"regal+:checkpoint={path}", PROBLEM) == hinted.digest != digest("regal-hint", PROBLEM)
+
+
+def test_both_kinds_of_policies_are_shipped() -> None:
+    for problem in (PROBLEM, Problem("peak_memory", 2)):
+        assert [Policy.shipped(problem, hint).config.hint for hint in get_args(Hint)] == list(get_args(Hint))
+        assert digest("regal", problem) != digest("regal-hint", problem)
+
+
 def test_idrs_is_the_best_of_samples(saved: str) -> None:
     solve = find_solver(f"idrs:checkpoint={saved}")
-    values = [solve(GRAPH, PROBLEM, Budget(evaluations=count), 0).value for count in (80, 160, 800)]
+    values = [solve(Task(GRAPH, PROBLEM, Budget(evaluations=count), 0)).value for count in (80, 160, 800)]
     assert values == sorted(values, reverse=True)
-    searched = find_solver(f"regal:checkpoint={saved}")(GRAPH, PROBLEM, Budget(evaluations=800), 0)
+    searched = find_solver(f"regal:checkpoint={saved}")(Task(GRAPH, PROBLEM, Budget(evaluations=800), 0))
     assert searched.value <= values[-1]
 
 
 def test_methods_are_known_to_optimize(saved: str) -> None:
-    assert {"regal", "regal+", "idrs"} <= set(SOLVERS)
+    assert {"regal", "regal-hint", "regal+", "idrs", "idrs-hint"} <= set(METHODS)
     plan = optimize(GRAPH, objective="makespan", devices=2, method=f"regal:checkpoint={saved}", evaluations=80)
     plan.check(GRAPH)
 
@@ -128,20 +156,21 @@ def test_methods_are_known_to_optimize(saved: str) -> None:
 def test_a_default_that_does_not_exist_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Policy, "defaults", tmp_path)
     with pytest.raises(GraphrlError, match="no policy for makespan comes with graphrl: name one"):
-        find_solver("regal")(GRAPH, PROBLEM, Budget(evaluations=80), 0)
+        find_solver("regal")(Task(GRAPH, PROBLEM, Budget(evaluations=80), 0))
 
 
 def test_a_shipped_policy_is_that_of_the_transfer_model_where_there_is_one() -> None:
     link = Problem("makespan", 2, "link", latency=1e-6, bandwidth=1e10)
-    assert Policy.default(link).config.problem.transfer == "link"
-    for transfer in ("rendezvous", "free"):
-        assert Policy.default(Problem("makespan", 2, transfer)).config.problem.transfer == "rendezvous"
+    for hint in get_args(Hint):
+        assert Policy.shipped(link, hint).config.problem.transfer == "link"
+        for transfer in ("rendezvous", "free"):
+            assert Policy.shipped(Problem("makespan", 2, transfer), hint).config.problem.transfer == "rendezvous"
 
 
 @pytest.mark.parametrize("method", ["regal", "regal+"])
-def test_another_number_of_devices_is_refused(method: str, saved: str) -> None:
+def test_another_number_of_devices_is_refused(method: str) -> None:
     with pytest.raises(ProblemError, match=f"method '{re.escape(method)}' has a policy for 2 devices: must not be 3"):
-        find_solver(f"{method}:checkpoint={saved}")(GRAPH, Problem("makespan", 3), Budget(evaluations=80), 0)
+        find_solver(method)(Task(GRAPH, Problem("makespan", 3), Budget(evaluations=80), 0))
 
 
 def test_files_that_are_no_policy_are_refused_in_one_line(tmp_path: Path, saved: str) -> None:

@@ -10,7 +10,7 @@ from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.families import sample
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
-from graphrl.solvers.base import Budget
+from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.exact import brute_force
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.orders.series_parallel import best_order, solve
@@ -24,7 +24,7 @@ ANY = Budget(evaluations=1)
 @pytest.mark.parametrize("seed", range(3))
 def test_the_known_peak(family: str, ops: int, seed: int) -> None:
     graph, known = sample(family, ops, seed)
-    plan = solve(graph, Problem(), ANY, 0)
+    plan = solve(Task(graph, Problem(), ANY, 0))
     plan.check(graph)
     assert plan.value == plan.bound == known["optimal_peak_memory"]
 
@@ -35,7 +35,7 @@ def test_where_it_answers_it_is_brute_force(graph: ComputationGraph) -> None:
     order = best_order(flow)
     if order is not None:
         peak = Usage(flow)(np.array(order)).max()
-        assert peak == brute_force.solve(graph, Problem(), Budget(seconds=60), 0).value
+        assert peak == brute_force.solve(Task(graph, Problem(), Budget(seconds=60), 0)).value
 
 
 def test_kept_and_unread_outputs_workspace_and_a_shortcut_edge() -> None:
@@ -47,7 +47,10 @@ def test_kept_and_unread_outputs_workspace_and_a_shortcut_edge() -> None:
         Op("d", inputs=("b0", "c0"), after=("a",)),
     )
     graph = ComputationGraph("diamond", ops, outputs=("kept",))
-    assert solve(graph, Problem(), ANY, 0).value == brute_force.solve(graph, Problem(), Budget(seconds=60), 0).value
+    assert (
+        solve(Task(graph, Problem(), ANY, 0)).value
+        == brute_force.solve(Task(graph, Problem(), Budget(seconds=60), 0)).value
+    )
 
 
 @pytest.mark.parametrize(
@@ -60,4 +63,4 @@ def test_kept_and_unread_outputs_workspace_and_a_shortcut_edge() -> None:
 )
 def test_what_it_cannot_take(problem: Problem, message: str) -> None:
     with pytest.raises(ProblemError, match=message):
-        solve(layered(30, 0), problem, ANY, 0)
+        solve(Task(layered(30, 0), problem, ANY, 0))

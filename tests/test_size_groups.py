@@ -15,8 +15,8 @@ from graphrl.costs.problem import Problem
 from graphrl.graphs.datasets.sets import load_graphs
 from graphrl.graphs.padding import Sizes, common_sizes, pad, sizes
 from graphrl.graphs.size_groups import shared_sizes
-from graphrl.solvers import find_solver, padded_to
-from graphrl.solvers.base import Budget
+from graphrl.methods import find_solver
+from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.chromosomes import brkga_solver
 
 RENDEZVOUS = Problem("makespan", 2)
@@ -48,19 +48,15 @@ def test_sizes_are_few_and_close() -> None:
     [
         *((method, RENDEZVOUS) for method in ("brkga", "brkga+", "brkga-tuned", "anneal-keys")),
         ("anneal-keys:start=random", RENDEZVOUS),
+        ("local-search", RENDEZVOUS),  # which leaves them alone, as its results depend on them
         ("auto", RENDEZVOUS),
     ],
 )
 def test_padding_changes_no_result(method: str, problem: Problem) -> None:
     graph, solve = random_dag(5), find_solver(method)
     to = Sizes(**{name: 8 + 3 * size // 2 for name, size in dataclasses.asdict(common_sizes([graph])).items()})
-    own, padded = (solver(graph, problem, Budget(300), 1) for solver in (solve, padded_to(solve, to)))
+    own, padded = (solve(Task(graph, problem, Budget(300), 1, sizes=sizes)) for sizes in (None, to))
     assert (padded.placement, padded.order) == (own.placement, own.order)
-
-
-def test_methods_whose_results_depend_on_padding_are_left_alone() -> None:
-    solve = find_solver("local-search")
-    assert padded_to(solve, common_sizes([random_dag(0)])) is solve
 
 
 def test_a_comparison_compiles_a_program_for_graphs_of_similar_sizes() -> None:

@@ -11,10 +11,11 @@ from jax import lax
 
 from graphrl.graphs.readers.hlo.module import HloModule, parse_module
 from graphrl.graphs.readers.hlo.reader import read_hlo
-from graphrl.solvers.base import Budget
+from graphrl.solvers.base import Budget, Task
 from graphrl.xla.assignment import TempPredictor
 from graphrl.xla.planning.search import temp_bound
 from graphrl.xla.planning.temp_search import least_temp
+from graphrl.xla.settings import PROBLEM
 
 SIDE = 64
 ARRAY = 4 * SIDE * SIDE  # bytes
@@ -75,6 +76,6 @@ def test_the_search_ends_where_there_is_one_order() -> None:
 
     module, _ = compiled(chain)
     program = read_hlo(module)
-    plan = least_temp(program, TempPredictor(module), (), Budget(50), 0)
+    plan = least_temp(Task(program.graph, PROBLEM, Budget(50)), program, TempPredictor(module), ())
     assert plan.evaluations < 50
     assert np.array_equal(plan.decisions(program.graph)[1], program.schedule)

@@ -9,7 +9,6 @@ import jax
 import numpy as np
 import pytest
 
-from graphrl.agents import digest
 from graphrl.agents.regal.policy import Policy as RegalPolicy
 from graphrl.agents.topoformer import solver
 from graphrl.agents.topoformer.config import PROBLEM, TopoformerConfig
@@ -19,9 +18,9 @@ from graphrl.envs.ordering.instance import instances
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.padding import common_sizes
+from graphrl.methods import digest, find_solver
 from graphrl.plan import Plan
-from graphrl.solvers import find_solver, padded_to
-from graphrl.solvers.base import Budget, Interrupted
+from graphrl.solvers.base import Budget, Interrupted, Task
 
 CONFIG = TopoformerConfig(layers=1, width=8, heads=1, head_width=4)
 GRAPH = layered(30, 1)
@@ -48,7 +47,7 @@ def test_a_policy_comes_back_from_its_file(saved: str) -> None:
 
 def test_every_order_of_a_decoder_is_counted_and_none_beyond_the_budget(saved: str) -> None:
     for decode, budget, count in (("sample", BUDGET, 16), ("sample", Budget(evaluations=5), 5), ("beam", BUDGET, 16)):
-        plan = find_solver(f"topoformer:decode={decode},checkpoint={saved}")(GRAPH, PROBLEM, budget, 3)
+        plan = find_solver(f"topoformer:decode={decode},checkpoint={saved}")(Task(GRAPH, PROBLEM, budget, 3))
         plan.check(GRAPH)
         assert (plan.method, plan.evaluations, plan.seed) == ("topoformer", count, 3)
 
@@ -56,7 +55,7 @@ def test_every_order_of_a_decoder_is_counted_and_none_beyond_the_budget(saved: s
 def test_neither_padding_nor_company_changes_a_greedy_order(saved: str) -> None:
     other = layered(50, 2)
     solve, to = find_solver(f"topoformer:checkpoint={saved}"), common_sizes([GRAPH, other])
-    own, padded = (method(GRAPH, PROBLEM, BUDGET, 0) for method in (solve, padded_to(solve, to)))
+    own, padded = (solve(Task(GRAPH, PROBLEM, BUDGET, 0, sizes=sizes)) for sizes in (None, to))
     assert to != common_sizes([GRAPH])
     assert padded.order == own.order
     together = untrained().rollout(instances([GRAPH, other], to), "greedy")
@@ -64,9 +63,9 @@ def test_neither_padding_nor_company_changes_a_greedy_order(saved: str) -> None:
 
 
 def test_annealing_from_learned_orders_is_no_worse_than_them(saved: str) -> None:
-    learned = find_solver(f"topoformer:decode=sample,checkpoint={saved}")(GRAPH, PROBLEM, BUDGET, 0)
+    learned = find_solver(f"topoformer:decode=sample,checkpoint={saved}")(Task(GRAPH, PROBLEM, BUDGET, 0))
     solve = find_solver(f"topoformer+:checkpoint={saved}")
-    plan, few = (solve(GRAPH, PROBLEM, Budget(evaluations=count), 0) for count in (3000, 16))
+    plan, few = (solve(Task(GRAPH, PROBLEM, Budget(evaluations=count), 0)) for count in (3000, 16))
     plan.check(GRAPH)
     assert plan.method == few.method == "topoformer+"
     assert plan.evaluations > 2000
@@ -84,7 +83,7 @@ def test_progress_and_ctrl_c_count_what_both_halves_took(saved: str) -> None:
 
     started = time.perf_counter()
     with pytest.raises(Interrupted) as stop:
-        find_solver(f"topoformer+:checkpoint={saved}")(GRAPH, PROBLEM, Budget(evaluations=10**8), 4, look)
+        find_solver(f"topoformer+:checkpoint={saved}")(Task(GRAPH, PROBLEM, Budget(evaluations=10**8), 4, look))
     passed = time.perf_counter() - started
     stop.value.plan.check(GRAPH)
     assert stop.value.plan.order == looks[-1][2].order
@@ -103,8 +102,8 @@ def test_ctrl_c_before_annealing_has_a_plan_leaves_the_learned_one(saved: str, m
 
     monkeypatch.setattr(solver, "anneal", stop)
     with pytest.raises(Interrupted) as caught:
-        find_solver(f"topoformer+:checkpoint={saved}")(GRAPH, PROBLEM, BUDGET, 0)
-    learned = find_solver(f"topoformer:decode=sample,checkpoint={saved}")(GRAPH, PROBLEM, BUDGET, 0)
+        find_solver(f"topoformer+:checkpoint={saved}")(Task(GRAPH, PROBLEM, BUDGET, 0))
+    learned = find_solver(f"topoformer:decode=sample,checkpoint={saved}")(Task(GRAPH, PROBLEM, BUDGET, 0))
     plan = caught.value.plan
     assert (plan.method, plan.evaluations, plan.order) == ("topoformer+", 16, learned.order)
 
@@ -115,12 +114,12 @@ def test_wrong_options_and_problems_are_one_line(saved: str, tmp_path: Path, mon
         ("samples=0", "samples is 0: must be from 1 to 4,096"),
     ):
         with pytest.raises(ProblemError, match=fault):
-            find_solver(f"topoformer:{option},checkpoint={saved}")(GRAPH, PROBLEM, BUDGET, 0)
+            find_solver(f"topoformer:{option},checkpoint={saved}")(Task(GRAPH, PROBLEM, BUDGET, 0))
     for method in ("topoformer", "topoformer+"):
         with pytest.raises(ProblemError, match="orders the ops of one device: devices must be 1, and is 2"):
-            find_solver(method)(GRAPH, Problem("peak_memory", 2), BUDGET, 0)
+            find_solver(method)(Task(GRAPH, Problem("peak_memory", 2), BUDGET, 0))
     with pytest.raises(GraphrlError, match="is 'graphrl-regal-policy' version 1: must be graphrl-topoformer-policy"):
         Policy.load(RegalPolicy.defaults / "makespan.msgpack")
     monkeypatch.setattr(Policy, "defaults", tmp_path)
     with pytest.raises(GraphrlError, match="no policy for peak_memory comes with graphrl: name one, as in topoformer:"):
-        find_solver("topoformer")(GRAPH, PROBLEM, BUDGET, 0)
+        find_solver("topoformer")(Task(GRAPH, PROBLEM, BUDGET, 0))

@@ -96,7 +96,7 @@ TINY = AGENT = Agent(
     TinyPolicy,
     tiny_learner,
     lambda config, graphs, to: tiny_batch(graphs, to),
-    methods=(),
+    methods=lambda _: (),
     data=DataConfig(("layered:20x6@100", "layered:40x6@100"), ("layered:20x4", "layered:30x5"), graphs=4, buckets=2),
     schedule=Schedule(steps=12, validate_every=5, checkpoint_every=2, keep=2),
 )

@@ -19,8 +19,8 @@ from graphrl.commands.common import (
 )
 from graphrl.commands.progress import runs_bar
 from graphrl.errors import ProblemError
+from graphrl.methods import METHODS, find_solver
 from graphrl.optimize import check_seed, make_budget
-from graphrl.solvers import SOLVERS, find_solver
 
 if TYPE_CHECKING:
     from graphrl.compare.comparison import Comparison
@@ -36,7 +36,7 @@ MODEL is a file (as for `graphrl optimize`), a folder of such files, or a genera
                         architecture, inference or training, a batch size (b8), jaxpr or hlo, train-split, valid-split
                         or test-split, a family (resnet-family), * and ? as in file names
 
-methods: {", ".join(SOLVERS)}; some take options, as in name:option=value"""
+methods: {", ".join(METHODS)}; some take options, as in name:option=value"""
 
 EXAMPLES = """how it is compared:
   Values are exact, and every plan is checked. "best known" is the lowest value of a graph over all methods, seeds

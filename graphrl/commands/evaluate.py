@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     agent = find_agent(info.agent)
     config = updated(default_config(agent), info.config)
     args.models = [*args.models, *args.dataset] or list(config.data.test)
-    own = tuple(f"{method}:checkpoint={path}" for method in agent.methods)
+    own = tuple(f"{method}:checkpoint={path}" for method in agent.methods(config.agent))
     others = agent.opponents if args.methods is None else args.methods
     args.methods = (*own, *others)
     args.baseline = args.baseline or others[0]

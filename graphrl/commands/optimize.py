@@ -21,9 +21,9 @@ from graphrl.commands.common import (
 from graphrl.commands.progress import progress_bar
 from graphrl.commands.report import plan_table, summary
 from graphrl.errors import GraphrlError
+from graphrl.methods import METHODS, find_solver
 from graphrl.optimize import check_seed, make_budget, model_graph, optimize
 from graphrl.plan import Plan
-from graphrl.solvers import SOLVERS, find_solver
 from graphrl.solvers.base import Interrupted
 from graphrl.units import format_bytes
 
@@ -34,7 +34,7 @@ standard task graph (.stg), told apart by content; it may be gzipped. Or it is a
 zoo:ARCHITECTURE/KIND/bBATCH/LEVEL, or a generated graph: layered:200 or, with seed 7, layered:200@7 (`graphrl compare
 --help` has the other kinds).
 
-methods: {", ".join(SOLVERS)}; some take options, as in name:option=value"""
+methods: {", ".join(METHODS)}; some take options, as in name:option=value"""
 
 EXAMPLES = """units:
   bytes    4096, 512MiB, 16GiB (powers of 1024) or 16GB (powers of 1000)

@@ -14,9 +14,9 @@ from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError
 from graphrl.graphs.padding import Sizes, common_sizes
+from graphrl.methods import find_solver
 from graphrl.plan import Plan
-from graphrl.solvers import find_solver, padded_to
-from graphrl.solvers.base import Budget, Solver
+from graphrl.solvers.base import Budget, Progress, Task
 
 WARM_UP_SECONDS = 1.0  # at most: enough that a portfolio gets past its first stage
 COMPILE_SHARE = 0.05  # of the budget: a run that compiled for longer is made once more
@@ -61,7 +61,7 @@ class Executor:
         seconds = min(WARM_UP_SECONDS, run.budget.seconds or WARM_UP_SECONDS)
         with contextlib.suppress(Exception), warnings.catch_warnings():  # the run itself will tell
             warnings.simplefilter("ignore")
-            _solver(run)(run.graph, run.problem, Budget(run.budget.evaluations, seconds), run.seed)
+            _solved(run, Budget(run.budget.evaluations, seconds))
         self._warm.add(program)
 
     def _forget_programs(self) -> None:
@@ -78,7 +78,7 @@ class Executor:
             warnings.simplefilter("always", UserWarning)
             started = time.perf_counter()
             try:
-                plan = _solver(run)(run.graph, run.problem, run.budget, run.seed, curve)
+                plan = _solved(run, run.budget, curve)
                 seconds = time.perf_counter() - started
                 plan.check(run.graph)
                 bound = self._bound(run, plan)
@@ -108,13 +108,13 @@ class Executor:
         return bound
 
 
-def _solver(run: Run) -> Solver:
+def _solved(run: Run, budget: Budget, progress: Progress | None = None) -> Plan:
     import jax.numpy as jnp
 
     # an accelerator decodes in as many steps as padded rows may need, a CPU only in those of the real ones
     (device,) = jnp.zeros(()).devices()  # where computations go: not always one of the default backend
     sizes = run.sizes if device.platform == "cpu" else None
-    return padded_to(find_solver(run.method), sizes)
+    return find_solver(run.method)(Task(run.graph, run.problem, budget, run.seed, progress, sizes=sizes))
 
 
 def below(value: float, bound: float, problem: Problem) -> bool:

@@ -13,13 +13,13 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from graphrl.agents import digest
 from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes
 from graphrl.graphs.readers.json import graph_to_dict
 from graphrl.graphs.size_groups import shared_sizes
+from graphrl.methods import digest
 from graphrl.solvers.base import Budget
 
 FORMAT, VERSION = "graphrl-run", 1
@@ -44,10 +44,10 @@ class Run:
 
     Attributes:
       graph, fingerprint: the graph, and what `fingerprint` says of it.
-      problem, method, seed, budget: as a solver takes them; the method may carry options ("beam:width=1000").
+      problem, method, seed, budget: as a solver takes them; the method may carry options ("approximate-dp:width=1000").
       cores: that the run may use.
       warm_up: whether programs are compiled before the clock starts; only under a budget in seconds.
-      trained: digest of the policy that the method plays, "" for one that is not trained (`agents.digest`).
+      trained: digest of the policy that the method plays, "" for one that is not trained (`methods.digest`).
       sizes: to pad the graph to, for methods whose results do not depend on that; None is its own bucket.
     """
 

@@ -30,9 +30,13 @@ import numpy as np
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.padding import Sizes
 from graphrl.plan import Plan
-from graphrl.solvers.base import Budget, Decisions, Progress
+from graphrl.solvers.base import Budget, Decisions, Task, solver
+from graphrl.solvers.chromosomes import anneal_keys, brkga_solver
+from graphrl.solvers.exact.cp_sat import solver as cp_sat
+from graphrl.solvers.orders import dfs_dp, series_parallel
+from graphrl.solvers.orders.anneal import solver as anneal
+from graphrl.solvers.orders.min_cut import solver as min_cut
 from graphrl.solvers.portfolio import Portfolio, Stage
 from graphrl.solvers.rules.list_rules import etf, hlfet
 from graphrl.solvers.rules.list_scheduling import schedule
@@ -46,31 +50,21 @@ PROOF_SECONDS = 5.0  # of each method before CP-SAT
 ANNEAL_EVALUATIONS = 8 * 256  # a window of all chains: fewer are not worth a program
 
 
-def solve(
-    graph: ComputationGraph,
-    problem: Problem,
-    budget: Budget,
-    seed: int,
-    progress: Progress | None = None,
-    *,
-    sizes: Sizes | None = None,
-) -> Plan:
-    """The `Solver` "auto" (see the module). Its bound is the best that any of its methods proved.
+@solver("auto", "the portfolio of the methods below that was best for the time")
+def solve(task: Task) -> Plan:
+    """See the module. Its bound is the best that any of its methods proved."""
+    return begun(task).run(stages(task.graph, task.problem, task.budget))
 
-    Args:
-      graph, problem, budget, seed, progress: see `Solver`.
-      sizes: see `solvers.padded_to`.
 
-    Raises:
-      Interrupted: on Ctrl-C, once there is a plan; it has the best of all so far.
-    """
-    plain = candidates(graph, problem, budget)
-    first = next(plain)
+def begun(task: Task) -> Portfolio:
+    """The portfolio with the plans that need no search."""
+    plans = candidates(task.graph, task.problem, task.budget)
+    first = next(plans)
     # on one device `min-cut` improves it soon, by the best order so far
-    bound = lower_bound(graph, problem, first[1] if problem.devices > 1 else None)
-    portfolio = Portfolio("auto", graph, problem, budget, seed, progress, bound, sizes)
-    portfolio.add(itertools.chain([first], plain))
-    return portfolio.run(stages(graph, problem, budget))
+    bound = lower_bound(task.graph, task.problem, first[1] if task.problem.devices > 1 else None)
+    portfolio = Portfolio(task, bound)
+    portfolio.add(itertools.chain([first], plans))
+    return portfolio
 
 
 def candidates(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterator[Decisions]:
@@ -87,11 +81,9 @@ def candidates(graph: ComputationGraph, problem: Problem, budget: Budget) -> Ite
         yield placement, np.where(order < len(graph.ops), order, moved)
         devices //= 2
     if problem.devices > 1 and problem.objective == "makespan":
-        placement, order, _ = hlfet(graph, problem)
-        yield placement, order
+        yield hlfet(graph, problem)
         if len(graph.ops) <= ETF_OPS * min(1.0, math.inf if budget.seconds is None else budget.seconds / ETF_SECONDS):
-            placement, order, _ = etf(graph, problem)
-            yield placement, order
+            yield etf(graph, problem)
 
 
 def stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterator[Stage]:
@@ -99,36 +91,36 @@ def stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterato
     ops, timed = len(graph.ops), budget.seconds is not None
     few = budget.evaluations is not None and budget.evaluations < ANNEAL_EVALUATIONS
     if problem.devices == 1 and problem.objective == "peak_memory":
-        yield Stage("series-parallel")
+        yield Stage(series_parallel.solve)
         if ops <= DP_OPS:
-            yield Stage("dfs-dp", DP_SHARE, DP_SECONDS)
+            yield Stage(dfs_dp.solve, DP_SHARE, DP_SECONDS)
         least = 0.0 if budget.seconds is None else CUT_SECONDS * ops / budget.seconds
-        yield Stage("min-cut", min(1.0, max(CUT_SHARE, least)))
-        yield Stage("brkga+") if few else Stage("anneal", 1 - CUT_SHARE, options=_orders)
-        yield Stage("min-cut", options=_orders)
+        yield Stage(min_cut.solve, min(1.0, max(CUT_SHARE, least)))
+        yield Stage(brkga_solver.solve_warm) if few else Stage(anneal.solve, 1 - CUT_SHARE, options=_orders)
+        yield Stage(min_cut.solve, options=_orders)
         return
     if problem.objective == "peak_memory":
         if timed and ops <= PEAK_OPS:
-            yield Stage("cp-sat", 0.5, options=_hint)
-        yield Stage("anneal-keys", options=_hint)
+            yield Stage(cp_sat.solve, 0.5, options=_hint)
+        yield Stage(anneal_keys.solve, options=_hint)
     elif problem.transfer == "rendezvous":
         if timed and ops <= RENDEZVOUS_OPS:
-            yield Stage("anneal-keys", 0.3, options=_hint)
-            yield Stage("cp-sat", 0.7, options=_hint)
-        yield Stage("anneal-keys", options=_hint)
+            yield Stage(anneal_keys.solve, 0.3, options=_hint)
+            yield Stage(cp_sat.solve, 0.7, options=_hint)
+        yield Stage(anneal_keys.solve, options=_hint)
     else:
         if timed and ops <= PROOF_OPS:
-            yield Stage("brkga+", 0.3, PROOF_SECONDS)
-            yield Stage("anneal-keys", 0.45, PROOF_SECONDS, options=_hint)
-            yield Stage("cp-sat", options=_hint)
+            yield Stage(brkga_solver.solve_warm, 0.3, PROOF_SECONDS)
+            yield Stage(anneal_keys.solve, 0.45, PROOF_SECONDS, options=_hint)
+            yield Stage(cp_sat.solve, options=_hint)
         else:
-            yield Stage("brkga+", 0.3)
-            yield Stage("anneal-keys", options=_hint)
+            yield Stage(brkga_solver.solve_warm, 0.3)
+            yield Stage(anneal_keys.solve, options=_hint)
 
 
-def _orders(found: list[Decisions]) -> dict[str, Any]:
-    return {"starts": tuple(order for _, order in found)}
+def _orders(plans: list[Decisions]) -> dict[str, Any]:
+    return {"starts": [order for _, order in plans]}
 
 
-def _hint(found: list[Decisions]) -> dict[str, Any]:
-    return {"hint": found[0]}
+def _hint(plans: list[Decisions]) -> dict[str, Any]:
+    return {"hint": plans[0]}

@@ -1,23 +1,31 @@
-"""What a solver is: a function from a graph, a problem, a budget and a seed to a Plan.
+"""What a solver is, `solve(task, *, width=...) -> Plan`, and the task that it works on.
 
-Stopping early: a solver that can be stopped catches KeyboardInterrupt (Ctrl-C) around its chunks of device work and
-raises `Interrupted(plan)` with its best plan so far; before it has one it lets KeyboardInterrupt pass.
+A `Task` is one search: graph, problem, budget, seed, clock and whoever watches. It makes the plan, reports, and says
+when time is over. `@solver` makes a function a `Solver`, which is what `graphrl/methods.py` finds by its name.
+
+Stopping early: a solver sets `task.best` as soon as it can make a plan. On Ctrl-C the `Solver` answers with that plan
+in an `Interrupted`; before there is one, KeyboardInterrupt passes.
 """
 
 import dataclasses
 import math
-from collections.abc import Callable
-from typing import Protocol
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, get_args
 
 import numpy as np
 
-from graphrl.costs.problem import Problem
+from graphrl.costs.problem import Objective, Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
 
+if TYPE_CHECKING:
+    from graphrl.graphs.padding import Sizes
+
 Decisions = tuple[np.ndarray, np.ndarray]  # placement [n] of ops, order [m] of node ids as in costs/exact
 
+REPORT_SECONDS = 0.3  # between two reports
 MAX_EVALUATIONS = 2**31 - 1  # counters are int32 on the device
 
 
@@ -71,28 +79,228 @@ class Progress(Protocol):
     def __call__(self, evaluations: int, seconds: float, plan: Callable[[], Plan], value: float) -> None: ...
 
 
-class Solver(Protocol):
-    """A search for a good plan.
-
-    Raises:
-      Interrupted: the user stopped it and it has a plan.
-      GraphrlError: the solver cannot take this graph or problem; the message says why.
-    """
-
-    def __call__(
-        self, graph: ComputationGraph, problem: Problem, budget: Budget, seed: int, progress: Progress | None = None
-    ) -> Plan: ...
-
-
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C came while a solver had a plan already.
 
     It is a KeyboardInterrupt, so that code which knows nothing of it stops all the same.
 
     Attributes:
-      plan: the best found until then.
+      plan: the best until then.
     """
 
     def __init__(self, plan: Plan) -> None:
         super().__init__("interrupted: the best plan so far is in .plan")
         self.plan = plan
+
+
+class Task:
+    """One search: what is planned, what may be spent on it, and a clock that runs from the construction.
+
+    Attributes:
+      graph, problem, budget, seed: of the plan.
+      progress: is told of the search, or None.
+      sizes: to pad the graph to, so that graphs of one size after the other need one program; None is its own bucket.
+        Only solvers whose results do not depend on that look at it.
+      method: what plans are said to be found by; a `Solver` writes its name here.
+      best: makes the best plan so far; None while there is none.
+      started, end: of the search, as `time.perf_counter` counts; the end may be infinite.
+    """
+
+    def __init__(
+        self,
+        graph: ComputationGraph,
+        problem: Problem,
+        budget: Budget,
+        seed: int = 0,
+        progress: Progress | None = None,
+        *,
+        sizes: "Sizes | None" = None,
+        method: str = "",
+    ) -> None:
+        self.graph, self.problem, self.budget, self.seed = graph, problem, budget, seed
+        self.progress, self.sizes, self.method = progress, sizes, method
+        self.best: Callable[[], Plan] | None = None
+        self.started = self._reported = self._warm = time.perf_counter()
+        self.end = self.started + (math.inf if budget.seconds is None else budget.seconds)
+
+    @property
+    def seconds(self) -> float:
+        """Since the start."""
+        return time.perf_counter() - self.started
+
+    def left(self, evaluations: int) -> Budget | None:
+        """The budget that is left after so many evaluations, None if none is."""
+        return self.budget.less(evaluations, self.seconds)
+
+    def over(self, evaluations: int = 0) -> bool:
+        """Whether the budget is spent."""
+        spent = self.budget.evaluations is not None and evaluations >= self.budget.evaluations
+        return spent or time.perf_counter() >= self.end
+
+    def share(self, steps: int, total: int | None) -> tuple[float, float]:
+        """How far a search of equal steps is, for temperatures that fall: the share of the budget that is spent before
+        its next step, and what that step takes; both in [0, 1].
+
+        With evaluations alone it depends on nothing else, so that runs repeat exactly. Time counts from the end of the
+        first step, which compiles.
+
+        Args:
+          steps: that were made.
+          total: steps that the evaluations are enough for, None where they are not limited.
+        """
+        now = time.perf_counter()
+        if steps <= 1:
+            self._warm = now
+        shares = [(0.0, 0.0)] if total is None else [(steps / total, 1 / total)]
+        if self.budget.seconds is not None:
+            spent = (now - self._warm) / max(self.end - self._warm, 1e-9)
+            shares.append((spent, spent / max(1, steps - 1)))
+        share, step = max(shares)
+        return min(1.0, share), min(1.0, step)
+
+    def plan(
+        self,
+        placement: np.ndarray | Sequence[int] | None,
+        order: np.ndarray | Sequence[int],
+        *,
+        evaluations: int,
+        bound: float | None = None,
+        optimal: bool = False,
+    ) -> Plan:
+        """The plan of decisions, with exact costs.
+
+        Args:
+          placement: device `[n]` of each op; None is device 0.
+          order: `[m]` node ids.
+          evaluations: that it took to find.
+          bound: of the objective, as far as one is proved.
+          optimal: whether no plan is better: then the bound is the plan's value, if it keeps the memory limit.
+        """
+        plan = Plan.from_order(
+            self.graph,
+            self.problem,
+            np.zeros(len(self.graph.ops), np.int64) if placement is None else placement,
+            np.asarray(order, np.int64),
+            method=self.method,
+            seconds=self.seconds,
+            evaluations=evaluations,
+            seed=self.seed,
+            bound=bound,
+        )
+        return dataclasses.replace(plan, bound=plan.value) if optimal and plan.excess == 0 else plan
+
+    def order_value(self, peak: float) -> float:
+        """What an order of one device is worth, from its peak without resident weights: bytes or seconds."""
+        a = self.graph.arrays
+        if self.problem.objective == "makespan":
+            return float(a.runtime.sum())
+        return peak + (int(a.weight_bytes.sum()) if self.problem.resident_weights else 0)
+
+    def answer(self, plan: Plan) -> Plan:
+        """Reports a plan that nothing follows, and gives it back."""
+        self.best = lambda: plan
+        self.report(plan.evaluations, plan.value, at_once=True)
+        return plan
+
+    def report(self, evaluations: int, value: float, *, at_once: bool = False) -> None:
+        """Tells the progress, if there is one, of `best`, whose objective is `value`; not if the last report was just
+        now, unless it is to be at once.
+        """
+        now = time.perf_counter()
+        if self.progress is not None and self.best is not None and (at_once or now - self._reported >= REPORT_SECONDS):
+            self._reported = now
+            self.progress(evaluations, now - self.started, self.best, value)
+
+
+P = ParamSpec("P")
+
+
+@dataclasses.dataclass(frozen=True)
+class Solver(Generic[P]):
+    """A search for a good plan, by name.
+
+    Attributes:
+      name: of the method.
+      help: one line: what it does.
+      search: the function that `solver` decorates.
+      one_device: whether it orders the ops of one device.
+      objectives: that it minimises.
+      settings: options that it was given beside those of a call, see `given`.
+      digest: (problem, **options) -> what tells apart the trained policies that it plays; None where it plays none.
+    """
+
+    name: str
+    help: str
+    search: Callable[Concatenate[Task, P], Plan]
+    one_device: bool = False
+    objectives: tuple[Objective, ...] = get_args(Objective)
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    digest: Callable[..., str] | None = None
+
+    def __call__(self, task: Task, *args: P.args, **options: P.kwargs) -> Plan:
+        """The best plan that it finds.
+
+        Raises:
+          Interrupted: Ctrl-C, and it has a plan.
+          GraphrlError: it cannot take this graph or problem; the message says why.
+        """
+        self._check(task.problem)
+        task.method = self.name
+        try:
+            return self.search(task, *args, **{**self.settings, **options})
+        except Interrupted:
+            raise
+        except KeyboardInterrupt:
+            if task.best is None:
+                raise
+            raise Interrupted(task.best()) from None
+
+    @property
+    def options(self) -> dict[str, type]:
+        """Types of what a user can set: the keyword-only parameters that are numbers, texts or booleans."""
+        types: dict[str, Any] = self.search.__annotations__
+        return {name: types[name] for name in self._keywords if types[name] in (int, float, str, bool)}
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The values of those options."""
+        return {name: {**self._keywords, **self.settings}[name] for name in self.options}
+
+    def given(self, settings: Mapping[str, Any]) -> "Solver[P]":
+        """The same with these options."""
+        return dataclasses.replace(self, settings={**self.settings, **settings})
+
+    @property
+    def _keywords(self) -> dict[str, Any]:
+        return getattr(self.search, "__kwdefaults__", None) or {}
+
+    def _check(self, problem: Problem) -> None:
+        if self.one_device and problem.devices != 1:
+            raise ProblemError(
+                f"method {self.name!r} orders the ops of one device: devices must be 1, and is {problem.devices}"
+            )
+        if problem.objective not in self.objectives:
+            alike = "on one device every order has the same makespan"
+            fault = alike if self.one_device else f"objective must not be {problem.objective}"
+            raise ProblemError(f"method {self.name!r} minimises {' or '.join(self.objectives)}: {fault}")
+
+
+SOLVERS: dict[str, Solver[Any]] = {}  # by name: those of the modules that were imported
+
+
+def solver(
+    name: str,
+    help: str,
+    *,
+    one_device: bool = False,
+    objectives: tuple[Objective, ...] = get_args(Objective),
+    digest: Callable[..., str] | None = None,
+) -> Callable[[Callable[Concatenate[Task, P], Plan]], Solver[P]]:
+    """Makes a function of a task and keyword-only options a `Solver`, and registers it; arguments as its attributes."""
+
+    def register(search: Callable[Concatenate[Task, P], Plan]) -> Solver[P]:
+        made = Solver(name, help, search, one_device, objectives, digest=digest)
+        SOLVERS[name] = made
+        return made
+
+    return register

@@ -37,7 +37,7 @@ class Agent:
       policy: what it trains; its `settings` are those of the agent (`AgentConfig`).
       learner: the learner of such settings.
       batch: (settings, graphs, sizes) -> the learner's batch of graphs padded to the sizes, as NumPy arrays.
-      methods: the solvers that play a checkpoint, as in "regal:checkpoint=PATH".
+      methods: those that play a checkpoint with such settings, as in "regal:checkpoint=PATH".
       opponents: the methods that `graphrl evaluate` compares them with; the first is the baseline.
       data, schedule: default settings of the data and of the loop.
     """
@@ -45,7 +45,7 @@ class Agent:
     policy: type[Policy[Any]]
     learner: Callable[[Any], Learner]
     batch: Callable[[Any, Sequence[ComputationGraph], Sizes], Batch]
-    methods: tuple[str, ...]
+    methods: Callable[[Any], tuple[str, ...]]
     opponents: tuple[str, ...] = ("brkga", "list")
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
     schedule: Schedule = dataclasses.field(default_factory=Schedule)

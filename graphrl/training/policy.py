@@ -39,7 +39,7 @@ class Policy(ABC, Generic[C]):
     params: Any
     note: str = ""
 
-    agent: ClassVar[str]  # its name
+    agents: ClassVar[tuple[str, ...]]  # those whose checkpoints hold one; files say the first
     defaults: ClassVar[Path]  # the folder of the policies that the package ships, see `default`
     network: ClassVar[str]  # the settings that the shapes of `params` depend on, in words
 
@@ -96,19 +96,22 @@ class Policy(ABC, Generic[C]):
         return policy
 
     @classmethod
-    def default(cls, problem: Problem) -> Self:
+    def default(cls, problem: Problem, kind: str = "") -> Self:
         """The policy that the package ships for a problem: that of its objective and transfer model, else that of its
         objective.
+
+        Args:
+          kind: the folder in `defaults`, where there are several.
 
         Raises:
           GraphrlError: there is none.
         """
         for name in (f"{problem.objective}-{problem.transfer}", problem.objective):
-            path = cls.defaults / f"{name}.msgpack"
+            path = cls.defaults / kind / f"{name}.msgpack"
             if path.exists():
                 return cls.load(path)
         raise GraphrlError(
-            f"no policy for {problem.objective} comes with graphrl: name one, as in {cls.agent}:checkpoint=PATH"
+            f"no policy for {problem.objective} comes with graphrl: name one, as in {cls.agents[0]}:checkpoint=PATH"
         )
 
     @classmethod
@@ -136,7 +139,7 @@ class Policy(ABC, Generic[C]):
 
     @classmethod
     def _format(cls) -> str:
-        return f"graphrl-{cls.agent}-policy"
+        return f"graphrl-{cls.agents[0]}-policy"
 
     @classmethod
     def _of_file(cls, path: str | os.PathLike[str]) -> Self:
@@ -164,8 +167,9 @@ class Policy(ABC, Generic[C]):
     def _of_checkpoint(cls, path: Path) -> Self:
         checkpoint = checkpoints.read(path)
         info, state = checkpoint.info, checkpoint.state
-        if info.agent != cls.agent:
-            raise GraphrlError(f"{shown(path)} is a checkpoint of {info.agent!r}: must be one of {cls.agent!r}")
+        if info.agent not in cls.agents:
+            agents = " or ".join(map(repr, cls.agents))
+            raise GraphrlError(f"{shown(path)} is a checkpoint of {info.agent!r}: must be one of {agents}")
         try:
             params = state["params"]["policy"]
         except (TypeError, KeyError, IndexError):

@@ -5,8 +5,8 @@ import hashlib
 
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
+from graphrl.methods import find_solver
 from graphrl.optimize import DEFAULT_SECONDS, check_seed
-from graphrl.solvers import find_solver
 from graphrl.solvers.base import Budget, Progress
 
 PROBLEM = Problem("peak_memory")

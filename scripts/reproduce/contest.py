@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from graphrl.agents import digest
 from graphrl.commands.cache import keep_compiled
 from graphrl.commands.progress import runs_bar
 from graphrl.compare.cluster import share
@@ -14,6 +13,7 @@ from graphrl.compare.runs import Row, Run, make_runs
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes
+from graphrl.methods import digest
 from graphrl.solvers.base import Budget
 
 

@@ -1,7 +1,9 @@
-"""REGAL as the training loop and the commands see it."""
+"""REGAL as the training loop and the commands see it: as published, and with a list schedule as a hint."""
+
+import dataclasses
 
 from graphrl.agents.regal.learner import learner
-from graphrl.agents.regal.policy import Policy
+from graphrl.agents.regal.policy import HintPolicy, Policy
 from graphrl.envs.proposal.instance import instances
 from graphrl.training.agent import Agent
 
@@ -9,6 +11,7 @@ AGENT = Agent(
     policy=Policy,
     learner=learner,
     batch=lambda config, graphs, sizes: instances(graphs, sizes, config.hint_for),
-    methods=("regal", "regal+", "idrs"),
+    methods=lambda config: ("regal", "idrs") if config.hint == "none" else ("regal-hint", "regal+", "idrs-hint"),
     opponents=("brkga", "brkga-tuned", "list"),
 )
+HINT = dataclasses.replace(AGENT, policy=HintPolicy)

@@ -28,8 +28,8 @@ class RegalConfig:
       genes: that proposals are learned for: "all" of an op, the papers', or its "priorities" alone; its affinities to
         devices are then uniform. Without a hint, affinities learned at few evaluations cost 0.4 to 2.9 points at 5000
         (synthetic graphs, makespan and peak memory, every policy that we took them out of).
-      hint: what the network sees beside REGAL's features: "list", which is one plan of list scheduling, and the
-        untrained policy then prefers the distributions around that; or "none", as in the papers.
+      hint: what the network sees beside REGAL's features: "none", as in the papers; or "list", which is one plan of
+        list scheduling, and the untrained policy then prefers the distributions around that.
       encoder: "message-passing" (REGAL) or "recurrent" (its baseline GAS).
       rounds: of messages, T; 0 sees ops alone.
       width: of all vectors and hidden layers.
@@ -52,7 +52,7 @@ class RegalConfig:
     parameters: Parameters = Parameters()
     coding: CodingName = "shapes"
     genes: Genes = "all"
-    hint: Hint = "list"
+    hint: Hint = "none"
     encoder: Encoder = "message-passing"
     rounds: int = 2
     width: int = 32

@@ -2,12 +2,12 @@
 
 import functools
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
 
-from graphrl.agents.regal.config import RegalConfig
+from graphrl.agents.regal.config import Hint, RegalConfig
 from graphrl.agents.regal.network import networks
 from graphrl.costs.problem import Problem
 from graphrl.envs.proposal.coding import chosen, coding, gene_choices
@@ -23,7 +23,7 @@ from graphrl.training import policy
 class Policy(policy.Policy[RegalConfig]):
     """See `training.policy.Policy`."""
 
-    agent: ClassVar[str] = "regal"
+    agents: ClassVar[tuple[str, ...]] = ("regal", "regal-hint")
     defaults: ClassVar[Path] = Path(__file__).parent / "defaults"
     network: ClassVar[str] = "encoder, hint, rounds, width, coding, devices"
     settings = staticmethod(RegalConfig)
@@ -32,6 +32,11 @@ class Policy(policy.Policy[RegalConfig]):
     def initial(config: RegalConfig, key: jax.Array) -> Any:
         """See `training.policy.Policy`."""
         return networks(config).policy.init(key, observe(smallest(config)))
+
+    @classmethod
+    def shipped(cls, problem: Problem, hint: Hint) -> Self:
+        """See `default`: of the policies with or without a hint."""
+        return cls.default(problem, {"none": "published", "list": "hint"}[hint])
 
     def propose(
         self, graph: ComputationGraph, sizes: Sizes, seed: int = 0, problem: Problem | None = None
@@ -45,6 +50,12 @@ class Policy(policy.Policy[RegalConfig]):
         seen = instance(graph, sizes, hint_for)
         choice = _choices(self.params, seen, jax.random.key(seed), self.config)
         return chosen(choice[:, None], coding(self.config.coding))
+
+
+class HintPolicy(Policy):
+    """One that sees a list schedule by default."""
+
+    settings = staticmethod(functools.partial(RegalConfig, hint="list"))
 
 
 def played(config: RegalConfig, key: jax.Array, logits: jax.Array) -> jax.Array:

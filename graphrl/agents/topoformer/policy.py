@@ -18,7 +18,7 @@ Decoding = Literal["greedy", "sample", "beam"]
 class Policy(policy.Policy[TopoformerConfig]):
     """See `training.policy.Policy`."""
 
-    agent: ClassVar[str] = "topoformer"
+    agents: ClassVar[tuple[str, ...]] = ("topoformer",)
     defaults: ClassVar[Path] = Path(__file__).parent / "defaults"
     network: ClassVar[str] = "encoder and sizes"
     settings = staticmethod(TopoformerConfig)

@@ -12,16 +12,13 @@ import jax.numpy as jnp
 from jax import lax
 
 from graphrl.costs.device.problem import DeviceProblem
-from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
-from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.padding import PaddedGraph, Sizes, pad_batch
+from graphrl.graphs.padding import PaddedGraph, pad_batch
 from graphrl.plan import Plan
-from graphrl.solvers.base import Budget, Decisions, Progress
+from graphrl.solvers.base import Decisions, Task, solver
 from graphrl.solvers.chromosomes import chains as walks
-from graphrl.solvers.chromosomes.cooling import Clock
 from graphrl.solvers.chromosomes.neighbourhood import Mix, random_solution
-from graphrl.solvers.chromosomes.population_search import PopulationSearch
+from graphrl.solvers.chromosomes.population_search import search_population
 from graphrl.solvers.rules.list_scheduling import schedule
 
 MIX = Mix(device=0.2, edge=0.1, place=0.4, swap=0.1, transfer=0.2)
@@ -29,12 +26,9 @@ EXCHANGE = 50  # steps between two exchanges
 COPIED = 0.25  # share of the chains that an exchange replaces
 
 
+@solver("anneal-keys", "simulated annealing on placement and keys, many chains at once, from list scheduling")
 def solve(
-    graph: ComputationGraph,
-    problem: Problem,
-    budget: Budget,
-    seed: int,
-    progress: Progress | None = None,
+    task: Task,
     *,
     start: str = "list",
     chains: int = 8,
@@ -42,23 +36,19 @@ def solve(
     hot: float = 0.01,
     cold: float = 0.0002,
     hint: Decisions | None = None,
-    sizes: Sizes | None = None,
 ) -> Plan:
-    """The `Solver` "anneal-keys": whole steps of `chains * tries` evaluations within the budget; at least one.
+    """Whole steps of `chains * tries` evaluations within the budget; at least one. Random starts depend on the padding,
+    and so ignore the task's sizes.
 
     Args:
-      graph, problem, budget, seed, progress: see `Solver`.
       start: "list", which the result is then never worse than (up to some 16,000 nodes: warm_start.py), or "random".
       chains: how many walk.
       tries: neighbours that each of them looks at in a step.
       hot, cold: first and last temperature: a rise of the objective by that share is accepted with chance 1/e.
-      hint: placement `[n]` and order `[m]` of a known plan, to start from in place of list scheduling.
-      sizes: to pad the graph to; None is its own bucket. They change no result; random starts, which depend on the
-        padding, ignore them.
+      hint: placement `[n]` and order `[m]` of a plan, to start from in place of list scheduling.
 
     Raises:
       ProblemError: an option is out of range.
-      Interrupted: on Ctrl-C, with the best plan so far.
     """
     if start not in ("list", "random"):
         raise ProblemError(f"start is {start!r}: must be list or random")
@@ -66,33 +56,28 @@ def solve(
         raise ProblemError(f"chains is {chains} and tries is {tries}: must be at least 1")
     if not 0 < cold <= hot:
         raise ProblemError(f"hot is {hot} and cold is {cold}: must be above 0, and cold at most hot")
-    if budget.evaluations is not None and budget.evaluations < chains * tries:
-        chains, tries = 1, budget.evaluations  # one step
-    same = hint is not None or start == "list"  # whatever the padding
-    padded = jax.device_put(pad_batch([graph], sizes if same else None))
-    clock, on_device = Clock(budget, chains * tries), DeviceProblem.of(problem)
-    search: PopulationSearch[walks.Chains] = PopulationSearch(
-        graph,
-        problem,
-        "anneal-keys",
-        seed,
+    if task.budget.evaluations is not None and task.budget.evaluations < chains * tries:
+        chains, tries = 1, task.budget.evaluations  # one step
+    if hint is None and start == "list":
+        hint = schedule(task.graph, task.problem)
+    padded = jax.device_put(pad_batch([task.graph], task.sizes if hint is not None else None))
+    on_device = DeviceProblem.of(task.problem)
+    return search_population(
+        task,
         padded,
-        advance=lambda state, steps: _advance(state, padded, on_device, tries, hot, cold, *clock.spend(steps), steps),
+        _start(task, padded, chains, hint),
+        advance=lambda state, steps, share: _advance(state, padded, on_device, tries, hot, cold, *share, steps),
         best=lambda state: (state.genes, state.value),
         evaluations=chains * tries,
     )
-    known = schedule(graph, problem) if hint is None and start == "list" else hint
-    return search.run(_start(graph, problem, padded, seed, chains, known), budget, progress)
 
 
-def _start(
-    graph: ComputationGraph, problem: Problem, padded: PaddedGraph, seed: int, chains: int, known: Decisions | None
-) -> walks.Chains:
-    key = jax.random.key(seed)
-    if known is None:
-        solution = random_solution(jax.random.bits(key, (1, 2)), padded.sizes, problem.devices, chains)
-        return walks.start(padded, solution, problem.devices, key)
-    return walks.start_at(graph, problem, padded, known, chains, key)
+def _start(task: Task, padded: PaddedGraph, chains: int, plan: Decisions | None) -> walks.Chains:
+    key, devices = jax.random.key(task.seed), task.problem.devices
+    if plan is None:
+        solution = random_solution(jax.random.bits(key, (1, 2)), padded.sizes, devices, chains)
+        return walks.start(padded, solution, devices, key)
+    return walks.start_at(task.graph, task.problem, padded, plan, chains, key)
 
 
 @functools.partial(jax.jit, static_argnames=("tries",), donate_argnames=("state",))

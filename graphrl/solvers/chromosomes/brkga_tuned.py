@@ -22,12 +22,12 @@ import numpy as np
 from graphrl.costs.device.fitness import objective
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.padding import PaddedGraph, Sizes, pad_batch
+from graphrl.graphs.padding import PaddedGraph, pad_batch
 from graphrl.plan import Plan
-from graphrl.solvers.base import Budget, Progress
+from graphrl.solvers.base import Task, solver
 from graphrl.solvers.chromosomes.batch import run_batch
 from graphrl.solvers.chromosomes.brkga import Parameters, op_proposals
-from graphrl.solvers.chromosomes.brkga_solver import solve as brkga
+from graphrl.solvers.chromosomes.brkga_solver import evolve
 
 STORED = "brkga_tuned.json"
 
@@ -60,35 +60,14 @@ class Grid:
             yield population, max(1, round(elites * population)), round(mutants * population)
 
 
-def solve(
-    graph: ComputationGraph,
-    problem: Problem,
-    budget: Budget,
-    seed: int,
-    progress: Progress | None = None,
-    *,
-    sizes: Sizes | None = None,
-) -> Plan:
-    """The `Solver` "brkga-tuned": BRKGA with the stored setting of the problem's objective.
-
-    Args:
-      graph, problem, budget, seed, progress: see `Solver`.
-      sizes: see `brkga_solver.solve`.
-
-    Raises:
-      Interrupted: on Ctrl-C, with the best plan so far.
-    """
-    best = stored_setting(problem.objective)
-    return brkga(
-        graph,
-        problem,
-        budget,
-        seed,
-        progress,
-        parameters=Parameters(best.population, best.elites, best.mutants, best.elite_bias),
-        proposals=lambda sizes: op_proposals([(best.alpha, best.beta)], sizes, problem.devices, 1),
-        method="brkga-tuned",
-        sizes=sizes,
+@solver("brkga-tuned", "brkga with sizes, bias and a Beta distribution tuned on training graphs (REGAL's baseline)")
+def solve(task: Task) -> Plan:
+    """BRKGA with the stored setting of the problem's objective."""
+    best = stored_setting(task.problem.objective)
+    return evolve(
+        task,
+        Parameters(best.population, best.elites, best.mutants, best.elite_bias),
+        proposals=lambda sizes: op_proposals([(best.alpha, best.beta)], sizes, task.problem.devices, 1),
     )
 
 

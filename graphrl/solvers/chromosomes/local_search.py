@@ -13,15 +13,13 @@ import jax.numpy as jnp
 from jax import lax
 
 from graphrl.costs.device.problem import DeviceProblem
-from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
-from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import PaddedGraph, pad_batch
 from graphrl.plan import Plan
-from graphrl.solvers.base import Budget, Progress
+from graphrl.solvers.base import Task, solver
 from graphrl.solvers.chromosomes import chains as walks
 from graphrl.solvers.chromosomes.neighbourhood import Mix, random_solution
-from graphrl.solvers.chromosomes.population_search import PopulationSearch
+from graphrl.solvers.chromosomes.population_search import search_population
 
 MIX = Mix(device=0.5, edge=0.0, place=0.5, swap=0.0, transfer=0.0)
 
@@ -31,50 +29,35 @@ class _State(NamedTuple):
     waited: jax.Array  # [C] int32, steps since the climber found something better
 
 
-def solve(
-    graph: ComputationGraph,
-    problem: Problem,
-    budget: Budget,
-    seed: int,
-    progress: Progress | None = None,
-    *,
-    climbers: int = 1,
-    neighbours: int = 20,
-    patience: int = 200,
-) -> Plan:
-    """The `Solver` "local-search": whole steps of `climbers * neighbours` evaluations within the budget; at least one.
+@solver("local-search", "REGAL's local search: moves of one op, from one random plan after the other")
+def solve(task: Task, *, climbers: int = 1, neighbours: int = 20, patience: int = 200) -> Plan:
+    """Whole steps of `climbers * neighbours` evaluations within the budget; at least one.
 
     Args:
-      graph, problem, budget, seed, progress: see `Solver`.
       climbers: searches side by side.
       neighbours: of each climber, costed in a step.
       patience: steps without a better solution after which a climber starts anew.
 
     Raises:
       ProblemError: an option is below 1.
-      Interrupted: on Ctrl-C, with the best plan so far.
     """
     if min(climbers, neighbours, patience) < 1:
         raise ProblemError(
             f"climbers is {climbers}, neighbours is {neighbours} and patience is {patience}: must be at least 1"
         )
-    if budget.evaluations is not None and budget.evaluations < climbers * neighbours:
-        climbers, neighbours = 1, budget.evaluations  # one step
-    padded = jax.tree.map(jnp.asarray, pad_batch([graph]))
-    key, on_device = jax.random.key(seed), DeviceProblem.of(problem)
-    solution = random_solution(jax.random.bits(key, (1, 2)), padded.sizes, problem.devices, climbers)
-    first = _State(walks.start(padded, solution, problem.devices, key), jnp.zeros(climbers, jnp.int32))
-    search: PopulationSearch[_State] = PopulationSearch(
-        graph,
-        problem,
-        "local-search",
-        seed,
+    if task.budget.evaluations is not None and task.budget.evaluations < climbers * neighbours:
+        climbers, neighbours = 1, task.budget.evaluations  # one step
+    padded = jax.tree.map(jnp.asarray, pad_batch([task.graph]))
+    key, devices, on_device = jax.random.key(task.seed), task.problem.devices, DeviceProblem.of(task.problem)
+    solution = random_solution(jax.random.bits(key, (1, 2)), padded.sizes, devices, climbers)
+    return search_population(
+        task,
         padded,
-        advance=lambda state, steps: _advance(state, padded, on_device, neighbours, patience, steps),
+        _State(walks.start(padded, solution, devices, key), jnp.zeros(climbers, jnp.int32)),
+        advance=lambda state, steps, _: _advance(state, padded, on_device, neighbours, patience, steps),
         best=lambda state: (state.climbers.genes, state.climbers.value),
         evaluations=climbers * neighbours,
     )
-    return search.run(first, budget, progress)
 
 
 @functools.partial(jax.jit, static_argnames=("neighbours",), donate_argnames=("state",))

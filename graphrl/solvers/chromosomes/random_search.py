@@ -10,13 +10,11 @@ from jax import lax
 from graphrl.costs.device.decisions import from_genes, num_genes
 from graphrl.costs.device.fitness import fitness
 from graphrl.costs.device.problem import DeviceProblem
-from graphrl.costs.problem import Problem
-from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import PaddedGraph, pad_batch
 from graphrl.plan import Plan
 from graphrl.random_bits import random_words, unit_interval
-from graphrl.solvers.base import Budget, Progress
-from graphrl.solvers.chromosomes.population_search import PopulationSearch
+from graphrl.solvers.base import Task, solver
+from graphrl.solvers.chromosomes.population_search import search_population
 
 _SAMPLES = 80  # a step; 80 to 256 lanes are fastest on a CPU: 1,000 are 0.65 times as fast
 
@@ -29,30 +27,21 @@ class _State(NamedTuple):
     key: jax.Array
 
 
-def solve(
-    graph: ComputationGraph, problem: Problem, budget: Budget, seed: int, progress: Progress | None = None
-) -> Plan:
-    """The `Solver` "random": whole steps of 80 samples within the budget (fewer only if the budget is smaller).
-
-    Raises:
-      Interrupted: on Ctrl-C, with the best plan so far.
-    """
-    padded = jax.tree.map(jnp.asarray, pad_batch([graph]))
-    samples = _SAMPLES if budget.evaluations is None else min(_SAMPLES, budget.evaluations)
-    k, on_device = num_genes(padded.sizes, problem.devices), DeviceProblem.of(problem)
-    key, step = jax.random.key(seed), jnp.int32(0)
-    start = _State(jnp.zeros(k, jnp.float32), jnp.float32(jnp.inf), _sample(key, step, k, samples), step, key)
-    search: PopulationSearch[_State] = PopulationSearch(
-        graph,
-        problem,
-        "random",
-        seed,
+@solver("random", "independent uniform placements and keys, the best of them")
+def solve(task: Task) -> Plan:
+    """Whole steps of 80 samples within the budget (fewer only if the budget is smaller)."""
+    padded = jax.tree.map(jnp.asarray, pad_batch([task.graph]))
+    samples = min(_SAMPLES, task.budget.evaluations or _SAMPLES)
+    k, on_device = num_genes(padded.sizes, task.problem.devices), DeviceProblem.of(task.problem)
+    key, step = jax.random.key(task.seed), jnp.int32(0)
+    return search_population(
+        task,
         padded,
-        advance=lambda state, steps: _advance(state, padded, on_device, steps),
+        _State(jnp.zeros(k, jnp.float32), jnp.float32(jnp.inf), _sample(key, step, k, samples), step, key),
+        advance=lambda state, steps, _: _advance(state, padded, on_device, steps),
         best=lambda state: (state.genes, state.value),
         evaluations=samples,
     )
-    return search.run(start, budget, progress)
 
 
 def _sample(key: jax.Array, step: jax.Array, k: int, samples: int) -> jax.Array:

@@ -11,9 +11,8 @@ Neither bounds nor any other solver's ideas are used. The clocks are advanced as
 `memory_walk.py`; the plan itself is costed by `costs/exact`.
 """
 
-import dataclasses
 import math
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 
 import numpy as np
 
@@ -23,9 +22,8 @@ from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.topology import grouped
 from graphrl.plan import Plan
-from graphrl.solvers.base import Budget, Interrupted, Progress
+from graphrl.solvers.base import Decisions, Task, solver
 from graphrl.solvers.orders.memory_walk import MemoryWalk
-from graphrl.solvers.watch import Watch
 
 STEPS = 3_000_000  # some 20 s
 OPS = 64  # more are refused at once
@@ -34,53 +32,27 @@ LOOK = 256  # steps between two looks at the clock
 Rank = tuple[float, float]  # bytes above the limit, objective
 
 
-def solve(
-    graph: ComputationGraph,
-    problem: Problem,
-    budget: Budget,
-    seed: int,
-    progress: Progress | None = None,
-    *,
-    steps: int = STEPS,
-) -> Plan:
-    """The `Solver` "brute-force": the optimum, with itself as its bound; of equals the first found, whatever the seed.
+@solver("brute-force", "exact, for tiny graphs: every placement and every order")
+def solve(task: Task, *, steps: int = STEPS) -> Plan:
+    """The optimum, with itself as its bound; of equals the first that is met, whatever the seed.
 
-    A complete plan counts as an evaluation. If the budget ends first, the best plan so far without a bound.
+    A complete plan counts as an evaluation, and so does a placement that is given up without one. If the budget ends
+    first, the best plan so far without a bound.
 
     Args:
       steps: ops and transfers to run in all before the graph counts as too large.
 
     Raises:
-      ProblemError: the search needs more steps.
-      Interrupted: on Ctrl-C, with the best plan so far.
+      ProblemError: the search needs more steps, or the graph has more than 64 ops.
     """
-    watch = Watch(budget, progress)
+    graph = task.graph
     if len(graph.ops) > OPS:
         raise ProblemError(
             f"method 'brute-force' is for tiny graphs, up to {OPS} ops: {graph.name!r} has {len(graph.ops)}"
         )
-
-    def plan() -> Plan:
-        assert search.best is not None
-        seconds, evaluations = watch.seconds, search.evaluations
-        found = Plan.from_order(
-            graph, problem, *search.best, method="brute-force", seconds=seconds, evaluations=evaluations, seed=seed
-        )
-        proven = search.finished and found.excess == 0
-        return dataclasses.replace(found, bound=found.value) if proven else found
-
-    def ended() -> bool:
-        watch.report(search.evaluations, plan, search.rank[1])
-        return watch.over(search.evaluations)
-
-    search = _Search(graph, problem, steps, ended)
-    try:
-        search.run()
-    except KeyboardInterrupt as stop:
-        if search.best is None or isinstance(stop, Interrupted):
-            raise
-        raise Interrupted(plan()) from None
-    return plan()
+    search = _Search(task, steps)
+    search.run()
+    return search.plan()
 
 
 class _Ended(Exception):
@@ -92,27 +64,36 @@ class _Search:
 
     Attributes:
       best, rank: the best placement and order so far, and its rank.
-      evaluations: complete plans that were reached.
+      evaluations: complete plans that were reached, and placements without any.
       finished: whether nothing is left to try.
     """
 
-    def __init__(self, graph: ComputationGraph, problem: Problem, steps: int, ended: Callable[[], bool]) -> None:
-        self._graph, self._problem, self._steps, self._ended = graph, problem, steps, ended
-        self._limit = math.inf if problem.memory_limit is None else problem.memory_limit
-        self._memory = problem.objective == "peak_memory" or problem.memory_limit is not None
-        self.best: tuple[np.ndarray, np.ndarray] | None = None
+    def __init__(self, task: Task, steps: int) -> None:
+        self._task, self._graph, self._problem, self._steps = task, task.graph, task.problem, steps
+        self._limit = math.inf if task.problem.memory_limit is None else task.problem.memory_limit
+        self._memory = task.problem.objective == "peak_memory" or task.problem.memory_limit is not None
+        self.best: Decisions | None = None
         self.rank: Rank = (math.inf, math.inf)
         self.evaluations = self._done = 0
         self.finished = False
 
     def run(self) -> None:
-        """Tries everything; ends early, once there is a plan, when `ended` says so."""
+        """Tries everything; ends early, once there is a plan, when the budget is spent."""
         try:
             for placement in placements(len(self._graph.ops), self._problem.devices):
+                self._look()
+                complete = self.evaluations
                 self._place(placement)
+                if self.evaluations == complete:
+                    self.evaluations += 1
             self.finished = True
         except _Ended:
             pass
+
+    def plan(self) -> Plan:
+        """The best so far."""
+        assert self.best is not None
+        return self._task.plan(*self.best, evaluations=self.evaluations, optimal=self.finished)
 
     def _place(self, placement: np.ndarray) -> None:
         self._routes = routes = Routes(self._graph, self._problem, placement)
@@ -129,11 +110,13 @@ class _Search:
         """Tries all that can follow; `ran` is the set of slots that have run, as bits."""
         objective = makespan if self._problem.objective == "makespan" else peak
         rank = (max(0.0, peak - self._limit), objective)
-        if rank >= self.rank or self._is_known(ran, rank):
+        if rank >= self.rank or self._was_reached(ran, rank):
             return
         if len(self._order) == len(self._left):
             self.evaluations += 1
             self.rank, self.best = rank, (self._routes.placement, self._routes.nodes[self._order])
+            self._task.best = self.plan
+            self._look()
             return
         ready = [slot for slot, left in enumerate(self._left) if left == 0 and not ran >> slot & 1]
         if self._problem.transfer == "free" and not self._memory and ready[-1] >= self._routes.num_ops:
@@ -152,7 +135,7 @@ class _Search:
             self._clocks.back(slot)
             self._walk.back(slot)
 
-    def _is_known(self, ran: int, rank: Rank) -> bool:
+    def _was_reached(self, ran: int, rank: Rank) -> bool:
         """Whether the same state was reached at no worse a rank."""
         unfinished = [slot for slot in self._order if any(not ran >> after & 1 for after in self._successors[slot])]
         state = (
@@ -160,10 +143,10 @@ class _Search:
             self._walk.sizes() if self._memory else None,
             self._clocks.state(unfinished) if self._problem.objective == "makespan" else None,
         )
-        known = self._seen.setdefault(state, [])
-        if any(excess <= rank[0] and objective <= rank[1] for excess, objective in known):
+        ranks = self._seen.setdefault(state, [])
+        if any(excess <= rank[0] and objective <= rank[1] for excess, objective in ranks):
             return True
-        known.append(rank)
+        ranks.append(rank)
         return False
 
     def _count_step(self) -> None:
@@ -174,7 +157,13 @@ class _Search:
                 f"method 'brute-force' is for tiny graphs: {self._graph.name!r} ({n} ops, {devices} devices) needs "
                 f"more than steps={self._steps}"
             )
-        if self._done % LOOK == 0 and self.best is not None and self._ended():
+        if self._done % LOOK == 0:
+            self._look()
+
+    def _look(self) -> None:
+        """Reports, and ends the search if there is a plan and the budget is spent."""
+        self._task.report(self.evaluations, self.rank[1])
+        if self.best is not None and self._task.over(self.evaluations):
             raise _Ended
 
 

@@ -21,24 +21,19 @@ inputs a state is the set and the sizes of the reused buffers; the table of stat
 are searched without being remembered.
 """
 
-import dataclasses
 import math
 import random
 from collections.abc import Callable
 from typing import NamedTuple
-
-import numpy as np
 
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
-from graphrl.solvers.base import Budget, Interrupted, Progress
+from graphrl.solvers.base import Task, solver
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.orders.memory_walk import MemoryWalk
-from graphrl.solvers.rules.one_pass import one_device_value, require_one_device
-from graphrl.solvers.watch import Watch
 
 MAX_BYTES = 2**30  # of the table of states
 STATES = 2_000_000  # some 0.5 GB at 500 ops
@@ -47,55 +42,37 @@ LOOK = 64  # turns of the search between two looks at the clock
 State = int | tuple[int, tuple[tuple[int, int], ...]]  # the set of ops that have run, as bits; and sizes
 
 
-def solve(
-    graph: ComputationGraph,
-    problem: Problem,
-    budget: Budget,
-    seed: int,
-    progress: Progress | None = None,
-    *,
-    paper: bool = False,
-    states: int = STATES,
-) -> Plan:
-    """The `Solver` "dfs-dp" (see the module). n steps of the search count as an evaluation.
+@solver("dfs-dp", "depth-first dynamic programming over orders, exact if it gets to the end", one_device=True)
+def solve(task: Task, *, paper: bool = False, states: int = STATES) -> Plan:
+    """See the module. n steps of the search count as an evaluation.
 
     Args:
       paper: the search as the paper describes it, without what makes it faster.
       states: how many of them to remember, as far as they fit in 1 GiB.
 
     Raises:
-      ProblemError: there are several devices, or `states` is negative.
-      Interrupted: on Ctrl-C, with the best order so far.
+      ProblemError: `states` is negative.
     """
-    require_one_device("dfs-dp", problem)
     if states < 0:
         raise ProblemError(f"states is {states}: must be at least 0, the number of states to remember")
-    n, watch = len(graph.ops), Watch(budget, progress)
-    search = DepthFirst(graph, seed, paper=paper, states=states)
+    n, most = len(task.graph.ops), task.budget.evaluations
+    search = DepthFirst(task.graph, task.seed, paper=paper, states=states)
 
     def evaluations() -> int:
         return -(-search.steps // n)
 
     def plan() -> Plan:
-        placement, order, seconds = np.zeros(n, np.int64), np.array(search.best, np.int64), watch.seconds
-        found = Plan.from_order(
-            graph, problem, placement, order, method="dfs-dp", seconds=seconds, evaluations=evaluations(), seed=seed
-        )
-        proven = search.finished and problem.objective == "peak_memory"
-        return dataclasses.replace(found, bound=found.value) if proven else found
+        optimal = search.finished and task.problem.objective == "peak_memory"
+        return task.plan(None, search.best, evaluations=evaluations(), optimal=optimal)
 
     def ended() -> bool:
         if search.best:
-            watch.report(evaluations(), plan, one_device_value(graph, problem, search.best_peak))
-        return watch.over(search.steps // n)
+            task.best = plan
+            task.report(evaluations(), task.order_value(search.best_peak))
+        return task.over(search.steps // n)
 
-    try:
-        search.run(ended, math.inf if budget.evaluations is None else n * budget.evaluations)
-        return plan()
-    except KeyboardInterrupt as stop:
-        if not search.best or isinstance(stop, Interrupted):
-            raise
-        raise Interrupted(plan()) from None
+    search.run(ended, math.inf if most is None else n * most)
+    return plan()
 
 
 class _Frame(NamedTuple):
@@ -193,7 +170,7 @@ class DepthFirst:
             return self._ready[-1:]  # out of time: the quickest way to an order
         if self._paper:
             return self._random.sample(self._ready, len(self._ready))
-        walk, live, found = self._walk, self._walk.live[0], []
+        walk, live, children = self._walk, self._walk.live[0], []
         for op in self._ready:
             compared = walk.step(op)
             behind = walk.live[0]
@@ -202,5 +179,5 @@ class DepthFirst:
             if compared <= peak and behind <= live and not walk.reuses:
                 return [op]
             if compared < self.best_peak:
-                found.append((max(peak, compared), behind, self._random.random(), op))
-        return [op for *_, op in sorted(found, reverse=True)]
+                children.append((max(peak, compared), behind, self._random.random(), op))
+        return [op for *_, op in sorted(children, reverse=True)]

@@ -30,12 +30,12 @@ class Nearby:
         places, left = key.tolist(), list(self._waits_for)
         ready = [(places[op], op) for op in range(n) if left[op] == 0]
         heapq.heapify(ready)
-        found = []
+        nearby = []
         while ready:
             op = heapq.heappop(ready)[1]
-            found.append(op)
+            nearby.append(op)
             for after in self._successors[op]:
                 left[after] -= 1
                 if left[after] == 0:
                     heapq.heappush(ready, (places[after], after))
-        return np.array(found, np.int64)
+        return np.array(nearby, np.int64)

@@ -11,19 +11,14 @@ Neither is uniform over all topological orders.
 
 import math
 import time
-from collections.abc import Callable
 
 import numpy as np
 
-from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
-from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
-from graphrl.solvers.base import Budget, Interrupted, Progress
+from graphrl.solvers.base import Task, solver
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.orders.usage import Usage
-from graphrl.solvers.rules.one_pass import one_device_value, require_one_device
-from graphrl.solvers.watch import Watch
 
 SAMPLES = 100
 LANES = 256  # orders drawn at once: the time of a step hardly depends on it
@@ -32,40 +27,23 @@ FIRST_CELLS = 100_000  # of the first batch, which is finished whatever the budg
 STEPS = 256  # between two looks at the clock
 
 
-def solve_ready(
-    graph: ComputationGraph,
-    problem: Problem,
-    budget: Budget,
-    seed: int,
-    progress: Progress | None = None,
-    *,
-    samples: int = SAMPLES,
-) -> Plan:
-    """The `Solver` "random-ready": the best of `samples` orders by uniform choice among the ready ops.
-
-    It stops before that where the budget ends, but not before one order.
+@solver("random-ready", "the best of random orders: always a uniform choice among the ready ops", one_device=True)
+def solve_ready(task: Task, *, samples: int = SAMPLES) -> Plan:
+    """The best of `samples` orders. It stops before that where the budget ends, but not before one order.
 
     Args:
       samples: orders to draw; 0 means as many as the budget allows.
 
     Raises:
-      ProblemError: there are several devices, or samples is negative.
-      Interrupted: on Ctrl-C, with the best order so far.
+      ProblemError: samples is negative.
     """
-    return _Search("random-ready", graph, problem, seed, samples, by_priority=False).run(budget, progress)
+    return _best_order(task, samples, by_priority=False)
 
 
-def solve_priorities(
-    graph: ComputationGraph,
-    problem: Problem,
-    budget: Budget,
-    seed: int,
-    progress: Progress | None = None,
-    *,
-    samples: int = SAMPLES,
-) -> Plan:
-    """The `Solver` "random-priorities": as `solve_ready`, by the highest of independent uniform priorities."""
-    return _Search("random-priorities", graph, problem, seed, samples, by_priority=True).run(budget, progress)
+@solver("random-priorities", "the best of random orders: the ready op of highest random priority", one_device=True)
+def solve_priorities(task: Task, *, samples: int = SAMPLES) -> Plan:
+    """Args and errors: as `solve_ready`."""
+    return _best_order(task, samples, by_priority=True)
 
 
 class Drawing:
@@ -132,55 +110,26 @@ def _places(counts: np.ndarray) -> np.ndarray:
     return np.arange(ends[-1]) - np.repeat(ends - counts, counts)
 
 
-class _Search:
-    def __init__(
-        self, method: str, graph: ComputationGraph, problem: Problem, seed: int, samples: int, by_priority: bool
-    ) -> None:
-        require_one_device(method, problem)
-        if samples < 0:
-            raise ProblemError(f"samples is {samples}: must be at least 1 order, or 0 for all that the budget allows")
-        self._method, self._graph, self._problem, self._seed = method, graph, problem, seed
-        self._samples, self._by_priority = samples, by_priority
-        self._best: np.ndarray | None = None
-        self._peak, self._done = 0, 0
+def _best_order(task: Task, samples: int, by_priority: bool) -> Plan:
+    if samples < 0:
+        raise ProblemError(f"samples is {samples}: must be at least 1 order, or 0 for all that the budget allows")
+    total = min(samples or math.inf, task.budget.evaluations or math.inf)
+    flow = Flow(task.graph)
+    drawing, usage, rng = Drawing(flow), Usage(flow), np.random.default_rng(task.seed)
+    best, least, done = np.zeros(0, np.int64), math.inf, 0
 
-    def run(self, budget: Budget, progress: Progress | None) -> Plan:
-        watch = Watch(budget, progress)
+    def plan() -> Plan:
+        return task.plan(None, best, evaluations=done)
 
-        def plan() -> Plan:
-            assert self._best is not None
-            placement = np.zeros(len(self._best), np.int64)
-            return Plan.from_order(
-                self._graph,
-                self._problem,
-                placement,
-                self._best,
-                method=self._method,
-                seconds=watch.seconds,
-                evaluations=self._done,
-                seed=self._seed,
-            )
-
-        try:
-            self._draw(min(self._samples or math.inf, budget.evaluations or math.inf), watch, plan)
-        except KeyboardInterrupt as stop:
-            if self._best is None or isinstance(stop, Interrupted):
-                raise
-            raise Interrupted(plan()) from None
-        return plan()
-
-    def _draw(self, total: float, watch: Watch, plan: Callable[[], Plan]) -> None:
-        flow = Flow(self._graph)
-        drawing, usage, rng = Drawing(flow), Usage(flow), np.random.default_rng(self._seed)
-        while self._best is None or (self._done < total and not watch.over(self._done)):
-            cells = FIRST_CELLS if self._best is None else CELLS
-            count = int(min(max(1, cells // flow.num_ops), LANES, total - self._done))
-            orders = drawing.draw(rng, count, self._by_priority, math.inf if self._best is None else watch.end)
-            if orders is None:
-                break
-            values = usage.peaks(orders)
-            best = int(values.argmin())
-            if self._best is None or values[best] < self._peak:
-                self._best, self._peak = orders[best].copy(), int(values[best])
-            self._done += count
-            watch.report(self._done, plan, one_device_value(self._graph, self._problem, self._peak))
+    while not done or (done < total and not task.over(done)):
+        count = int(min(max(1, (CELLS if done else FIRST_CELLS) // flow.num_ops), LANES, total - done))
+        orders = drawing.draw(rng, count, by_priority, task.end if done else math.inf)
+        if orders is None:
+            break
+        peaks = usage.peaks(orders)
+        if peaks.min() < least:
+            best, least = orders[peaks.argmin()].copy(), float(peaks.min())
+        done += count
+        task.best = plan
+        task.report(done, task.order_value(least))
+    return plan()

@@ -6,57 +6,33 @@ source and all sinks to one sink before, so that trees are such graphs too. grap
 it from the inside out (Liu 1987; Kayaaslan, Lambert, Marchal and Ucar, TCS 707, 2018).
 """
 
-import dataclasses
-import time
-
-import numpy as np
-
-from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets import hill_valley
 from graphrl.graphs.datasets.hill_valley import Segment
-from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
-from graphrl.solvers.base import Budget, Progress
+from graphrl.solvers.base import Task, solver
 from graphrl.solvers.flow import Flow
-from graphrl.solvers.rules.one_pass import require_one_device
 
 
-def solve(
-    graph: ComputationGraph, problem: Problem, budget: Budget, seed: int, progress: Progress | None = None
-) -> Plan:
-    """The `Solver` "series-parallel": the least peak memory, with itself as the bound. Budget and seed do not matter.
+@solver(
+    "series-parallel",
+    "exact, for trees and series-parallel graphs whose tensors have one reader each",
+    one_device=True,
+    objectives=("peak_memory",),
+)
+def solve(task: Task) -> Plan:
+    """The least peak memory, with itself as the bound. Budget and seed do not matter.
 
     Raises:
-      ProblemError: the problem has several devices or another objective, or the graph is not of this kind.
+      ProblemError: the graph is not of this kind.
     """
-    require_one_device("series-parallel", problem)
-    if problem.objective != "peak_memory":
-        raise ProblemError(
-            "method 'series-parallel' minimises peak_memory: on one device every order has the same makespan"
-        )
-    started = time.perf_counter()
-    order = best_order(Flow(graph))
+    order = best_order(Flow(task.graph))
     if order is None:
         raise ProblemError(
             "method 'series-parallel' needs a series-parallel graph or a tree whose tensors have one reader each: "
             "use another method, such as anneal"
         )
-    seconds = time.perf_counter() - started
-    plan = Plan.from_order(
-        graph,
-        problem,
-        np.zeros(len(order), np.int64),
-        np.array(order, np.int64),
-        method="series-parallel",
-        seconds=seconds,
-        evaluations=1,
-        seed=seed,
-    )
-    plan = dataclasses.replace(plan, bound=plan.value)
-    if progress is not None:
-        progress(1, seconds, lambda: plan, plan.value)
-    return plan
+    return task.answer(task.plan(None, order, evaluations=1, optimal=True))
 
 
 def best_order(flow: Flow) -> list[int] | None:

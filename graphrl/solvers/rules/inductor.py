@@ -14,7 +14,7 @@ import bisect
 import heapq
 
 from graphrl.solvers.flow import Flow
-from graphrl.solvers.rules.one_pass import one_device
+from graphrl.solvers.rules.one_pass import order_rule
 from graphrl.solvers.rules.traversal import post_order
 
 NOTHING = 2**200  # above any bytes * ops
@@ -140,7 +140,7 @@ def best(flow: Flow) -> list[int]:
     return flow.least_peak([flow.topological, lpmf(flow), bfs(flow), dfs(flow)])
 
 
-solve_lpmf = one_device("inductor-lpmf", lpmf)
-solve_bfs = one_device("inductor-bfs", bfs)
-solve_dfs = one_device("inductor-dfs", dfs)
-solve = one_device("inductor", best)
+order_rule("inductor", "PyTorch Inductor's: the best of the given order and the next three", best)
+order_rule("inductor-lpmf", "PyTorch Inductor's least peak memory first", lpmf)
+order_rule("inductor-bfs", "PyTorch Inductor's breadth-first order", bfs)
+order_rule("inductor-dfs", "PyTorch Inductor's depth-first order", dfs)

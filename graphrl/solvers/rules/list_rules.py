@@ -14,13 +14,14 @@ import heapq
 
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
+from graphrl.plan import Plan
+from graphrl.solvers.base import Decisions, Task, solver
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.rules.list_scheduling import levels
-from graphrl.solvers.rules.one_pass import Decided, one_pass
 from graphrl.solvers.rules.plan_builder import Builder
 
 
-def hlfet(graph: ComputationGraph, problem: Problem) -> Decided:
+def hlfet(graph: ComputationGraph, problem: Problem) -> Decisions:
     """HLFET. O((n + e) (log n + d)) for d devices. Ties of level go to the lower op, of starts to the lower device."""
     flow = Flow(graph)
     builder, level = Builder(flow, problem), levels(flow)
@@ -34,10 +35,10 @@ def hlfet(graph: ComputationGraph, problem: Problem) -> Decided:
             left[after] -= 1
             if left[after] == 0:
                 heapq.heappush(ready, (-level[after], after))
-    return Decided(*builder.plan())
+    return builder.plan()
 
 
-def etf(graph: ComputationGraph, problem: Problem) -> Decided:
+def etf(graph: ComputationGraph, problem: Problem) -> Decisions:
     """ETF. Looks at every ready op on every device for every op: O(n w d) for d devices and w ready ops."""
     flow = Flow(graph)
     builder, level = Builder(flow, problem), levels(flow)
@@ -52,8 +53,16 @@ def etf(graph: ComputationGraph, problem: Problem) -> Decided:
             left[after] -= 1
             if left[after] == 0:
                 ready.append(after)
-    return Decided(*builder.plan())
+    return builder.plan()
 
 
-solve_hlfet = one_pass("hlfet", hlfet)
-solve_etf = one_pass("etf", etf)
+@solver("hlfet", "highest level first, where it can start first (Adam et al. 1974)")
+def solve_hlfet(task: Task) -> Plan:
+    """One plan, whatever the budget and the seed."""
+    return task.answer(task.plan(*hlfet(task.graph, task.problem), evaluations=1))
+
+
+@solver("etf", "earliest task first, ties to the highest level (Hwang et al. 1989)")
+def solve_etf(task: Task) -> Plan:
+    """One plan, whatever the budget and the seed."""
+    return task.answer(task.plan(*etf(task.graph, task.problem), evaluations=1))

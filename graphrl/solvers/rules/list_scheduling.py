@@ -32,7 +32,6 @@ from graphrl.graphs.graph import ComputationGraph
 from graphrl.solvers.base import Decisions
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.rules.memory_orders import memory_orders
-from graphrl.solvers.rules.one_pass import Decided
 from graphrl.solvers.rules.plan_builder import Builder, Trial
 
 Choice = Callable[[Trial], tuple]
@@ -45,12 +44,11 @@ BISECTIONS = 6  # the first aims at the least peak of every device
 
 def schedule(graph: ComputationGraph, problem: Problem) -> Decisions:
     """The best list schedule: placement `[n] int64` and order `[m] int64` of node ids."""
-    best = best_schedule(graph, problem)
-    return best.placement, best.order
+    return best_schedule(graph, problem)[0]
 
 
-def best_schedule(graph: ComputationGraph, problem: Problem) -> Decided:
-    """The best list schedule, and how many plans were costed to find it."""
+def best_schedule(graph: ComputationGraph, problem: Problem) -> tuple[Decisions, int]:
+    """The best list schedule, and how many plans were costed for it."""
     flow = Flow(graph)
     best: tuple[tuple[int, float], Decisions] | None = None
     evaluations = 0
@@ -63,7 +61,7 @@ def best_schedule(graph: ComputationGraph, problem: Problem) -> Decided:
         if best is not None and best[0][0] == 0:
             break
     assert best is not None  # the first stage has a plan
-    return Decided(*best[1], evaluations + flow.evaluations)
+    return best[1], evaluations + flow.evaluations
 
 
 def quick_schedule(graph: ComputationGraph, problem: Problem) -> Decisions:

@@ -13,9 +13,8 @@ from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
-from graphrl.solvers.base import Budget, Progress
+from graphrl.solvers.base import Task, solver
 from graphrl.solvers.flow import Flow
-from graphrl.solvers.rules.one_pass import Decided, one_pass
 from graphrl.solvers.rules.plan_builder import Builder
 from graphrl.solvers.rules.xla import xla_depth_first
 
@@ -23,23 +22,18 @@ LARGEST = 2**20  # weight of an op or an edge: METIS adds them up as 32-bit inte
 TOTAL = 2**30  # of all ops or edges
 
 
-def solve(
-    graph: ComputationGraph, problem: Problem, budget: Budget, seed: int, progress: Progress | None = None
-) -> Plan:
-    """The `Solver` "metis": one plan, whatever the budget; the seed is METIS's.
+@solver("metis", "METIS places the ops, XLA's depth-first rule orders them (REGAL's baseline)")
+def solve(task: Task) -> Plan:
+    """One plan, whatever the budget; the seed is METIS's.
 
     Raises:
       ProblemError: pymetis is not installed.
     """
-
-    def decide(graph: ComputationGraph, problem: Problem) -> Decided:
-        flow = Flow(graph)
-        builder, placement = Builder(flow, problem), partition(graph, problem, seed)
-        for op in xla_depth_first(flow):
-            builder.place(op, int(placement[op]))
-        return Decided(*builder.plan())
-
-    return one_pass("metis", decide)(graph, problem, budget, seed, progress)
+    flow = Flow(task.graph)
+    builder, placement = Builder(flow, task.problem), partition(task.graph, task.problem, task.seed)
+    for op in xla_depth_first(flow):
+        builder.place(op, int(placement[op]))
+    return task.answer(task.plan(*builder.plan(), evaluations=1))
 
 
 def partition(graph: ComputationGraph, problem: Problem, seed: int) -> np.ndarray:

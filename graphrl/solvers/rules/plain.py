@@ -4,11 +4,12 @@ import numpy as np
 
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
+from graphrl.plan import Plan
+from graphrl.solvers.base import Decisions, Task, solver
 from graphrl.solvers.rules.list_scheduling import best_schedule
-from graphrl.solvers.rules.one_pass import Decided, one_pass
 
 
-def given_order(graph: ComputationGraph, problem: Problem) -> tuple[np.ndarray, np.ndarray]:
+def given_order(graph: ComputationGraph, problem: Problem) -> Decisions:
     """Everything on device 0, in the order in which the graph stands, as far as its dependencies allow.
 
     For a traced program or an ONNX file this is the order in which it was written, often a good one for memory.
@@ -19,5 +20,14 @@ def given_order(graph: ComputationGraph, problem: Problem) -> tuple[np.ndarray, 
     return np.zeros(len(graph.ops), np.int64), graph.arrays.topological.astype(np.int64)
 
 
-solve_given = one_pass("given", lambda graph, problem: Decided(*given_order(graph, problem)))
-solve_list = one_pass("list", best_schedule)
+@solver("given", "everything on one device, in the order in which the graph stands")
+def solve_given(task: Task) -> Plan:
+    """One plan, whatever the budget and the seed."""
+    return task.answer(task.plan(*given_order(task.graph, task.problem), evaluations=1))
+
+
+@solver("list", "the best of several list schedules")
+def solve_list(task: Task) -> Plan:
+    """A few plans, whatever the budget and the seed."""
+    plan, evaluations = best_schedule(task.graph, task.problem)
+    return task.answer(task.plan(*plan, evaluations=evaluations))

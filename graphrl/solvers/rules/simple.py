@@ -10,7 +10,7 @@ from collections import deque
 import numpy as np
 
 from graphrl.solvers.flow import Flow
-from graphrl.solvers.rules.one_pass import one_device
+from graphrl.solvers.rules.one_pass import order_rule
 
 
 def depth_first(flow: Flow, *, lowest_first: bool = True) -> list[int]:
@@ -54,6 +54,6 @@ def as_late_as_possible(flow: Flow) -> list[int]:
     return np.argsort(-flow.graph.arrays.height, kind="stable").tolist()
 
 
-solve_depth_first = one_device("depth-first", depth_first)
-solve_breadth_first = one_device("breadth-first", breadth_first)
-solve_alap = one_device("alap", as_late_as_possible)
+order_rule("depth-first", "the ready op that became ready last", depth_first)
+order_rule("breadth-first", "the ready op that became ready first", breadth_first)
+order_rule("alap", "by level, each op as late as it can run", as_late_as_possible)

@@ -25,7 +25,7 @@ simulator without fragmentation; ties prefer list, then depth first.
 import heapq
 
 from graphrl.solvers.flow import Flow
-from graphrl.solvers.rules.one_pass import one_device
+from graphrl.solvers.rules.one_pass import order_rule
 from graphrl.solvers.rules.traversal import post_order
 
 SCALAR_BYTES = 8
@@ -177,7 +177,7 @@ def xla_best(flow: Flow) -> list[int]:
     return flow.least_peak([xla_list(flow), xla_depth_first(flow), xla_post_order(flow)])
 
 
-solve_list = one_device("xla-list", xla_list)
-solve_dfs = one_device("xla-dfs", xla_depth_first)
-solve_postorder = one_device("xla-postorder", xla_post_order)
-solve = one_device("xla", xla_best)
+order_rule("xla", "XLA's memory scheduler: the best of the next three", xla_best)
+order_rule("xla-list", "XLA's list scheduler: the op that frees most", xla_list)
+order_rule("xla-dfs", "XLA's depth-first scheduler", xla_depth_first)
+order_rule("xla-postorder", "XLA's post-order scheduler", xla_post_order)

@@ -13,9 +13,9 @@ from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.graphs.readers.hlo.reader import HloProgram, read_hlo
 from graphrl.graphs.roofline import DEFAULT_CHIP
+from graphrl.methods import find_solver
 from graphrl.plan import Plan
-from graphrl.solvers import find_solver
-from graphrl.solvers.base import Budget
+from graphrl.solvers.base import Budget, Task
 from graphrl.units import format_bytes
 from graphrl.xla import callback, hook
 from graphrl.xla.assignment import TempPredictor
@@ -188,10 +188,11 @@ def _orders(
         assert again is not None
         starts.append(order_of(program, again))
         yield earlier.found_by, again, earlier.evaluations
+    task = Task(program.graph, PROBLEM, _budget(settings), settings.seed, settings.progress)
     if settings.method == METHOD:
-        plan = least_temp(program, predict, starts, _budget(settings), settings.seed, settings.progress)
+        plan = least_temp(task, program, predict, starts)
     else:
-        plan = find_solver(settings.method)(program.graph, PROBLEM, _budget(settings), settings.seed, settings.progress)
+        plan = find_solver(settings.method)(task)
     yield plan.method, program.sequence(plan.decisions(program.graph)[1]), plan.evaluations
 
 

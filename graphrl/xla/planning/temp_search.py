@@ -16,12 +16,10 @@ import numpy as np
 from graphrl.graphs.readers.hlo.reader import HloProgram, read_hlo
 from graphrl.graphs.roofline import DEFAULT_CHIP
 from graphrl.plan import Plan
-from graphrl.solvers.base import Budget, Interrupted, Progress
+from graphrl.solvers.base import Solver, Task
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.orders.min_cut.passes import Passes
 from graphrl.solvers.orders.nearby import Nearby
-from graphrl.solvers.watch import Watch
-from graphrl.xla.settings import PROBLEM
 
 METHOD = "auto"
 RULES = 4  # orders of rules of each graph whose figure is predicted
@@ -37,37 +35,24 @@ def counted(program: HloProgram) -> tuple[HloProgram, int]:
     return other, sum(size for size, pinned in zip(flow.size, flow.pinned, strict=True) if pinned)
 
 
-def least_temp(
-    program: HloProgram,
-    predict: Callable[[Sequence[str]], int],
-    starts: Sequence[np.ndarray],
-    budget: Budget,
-    seed: int,
-    progress: Progress | None = None,
+def _least_temp(
+    task: Task, program: HloProgram, predict: Callable[[Sequence[str]], int], starts: Sequence[np.ndarray]
 ) -> Plan:
     """The plan of the order with the least predicted figure; its bound is that of live bytes.
 
     Args:
+      task: for the program's graph. An evaluation is an order whose figure is predicted; XLA's own, the starts and the
+        best of the rules are predicted whatever the budget is. Progress is told the predicted bytes.
       program: of the module.
       predict: bytes of temporaries for a sequence of all instructions.
       starts: orders `[n]` of the graph's ops that take part.
-      budget: an evaluation is an order whose figure is predicted. XLA's own, the starts and the best of the rules are
-        predicted whatever it is.
-      seed: of all random choices.
-      progress: is told the predicted bytes.
-
-    Raises:
-      Interrupted: on Ctrl-C, with the best plan so far.
     """
-    watch = Watch(budget, progress)
-    search = _Search(program, predict, starts, seed, watch)
-    try:
-        search.run()
-    except KeyboardInterrupt:
-        if search.best is None:
-            raise
-        raise Interrupted(search.plan()) from None
+    search = _Search(task, program, predict, starts)
+    search.run()
     return search.plan()
+
+
+least_temp = Solver(METHOD, "the order for which XLA needs least temporary memory", _least_temp, one_device=True)
 
 
 class _Search:
@@ -79,13 +64,12 @@ class _Search:
 
     def __init__(
         self,
+        task: Task,
         program: HloProgram,
         predict: Callable[[Sequence[str]], int],
         starts: Sequence[np.ndarray],
-        seed: int,
-        watch: Watch,
     ) -> None:
-        self._program, self._predict, self._starts, self._seed, self._watch = program, predict, starts, seed, watch
+        self._task, self._program, self._predict, self._starts = task, program, predict, starts
         self._predicted: dict[bytes, int] = {}
         self.best: np.ndarray | None = None
         self._least = 0
@@ -96,11 +80,11 @@ class _Search:
         for order in (self._program.schedule, *self._starts):
             self._try(np.asarray(order, np.int64), always=True)
         graphs = (graph, counted(self._program)[0].graph)
-        makers = [Passes(each, seed, self._starts) for seed, each in enumerate(graphs, self._seed)]
+        makers = [Passes(each, seed, self._starts) for seed, each in enumerate(graphs, self._task.seed)]
         for passes in makers:
             for order in passes.orders[:RULES]:
                 self._try(order, always=order is passes.orders[0])
-        nearby, rng = Nearby(Flow(graph)), np.random.default_rng(self._seed)
+        nearby, rng = Nearby(Flow(graph)), np.random.default_rng(self._task.seed)
         last, count = 0, len(self._predicted)
         for turn in itertools.count():
             if len(self._predicted) > count:
@@ -114,25 +98,15 @@ class _Search:
                     self._try(order)
             else:
                 self._near(nearby, makers[0], rng)
-            self._watch.report(len(self._predicted), self.plan, float(self._least))
+            self._task.report(len(self._predicted), float(self._least))
 
     def plan(self) -> Plan:
         """The best so far."""
         assert self.best is not None
-        n = len(self.best)
-        return Plan.from_order(
-            self._program.graph,
-            PROBLEM,
-            np.zeros(n, np.int64),
-            self.best,
-            method=METHOD,
-            seconds=self._watch.seconds,
-            evaluations=len(self._predicted),
-            seed=self._seed,
-        )
+        return self._task.plan(None, self.best, evaluations=len(self._predicted))
 
     def _over(self) -> bool:
-        return self._watch.over(len(self._predicted))
+        return self._task.over(len(self._predicted))
 
     def _near(self, nearby: Nearby, passes: Passes, rng: np.random.Generator) -> None:
         """Predicts a random order near the best, if one of low peak is soon found."""
@@ -154,3 +128,4 @@ class _Search:
         predicted = self._predicted[key] = self._predict(self._program.sequence(order))
         if self.best is None or predicted < self._least:
             self.best, self._least = order, predicted
+            self._task.best = self.plan

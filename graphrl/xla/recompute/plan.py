@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.graphs.readers.hlo.reader import HloProgram, read_hlo
-from graphrl.solvers.base import Budget
+from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.orders.min_cut.solver import solve
 from graphrl.xla.assignment import TempPredictor
 from graphrl.xla.planning.temp_search import least_temp
@@ -142,7 +142,7 @@ class _Search:
         order, clones = without(state, [])
         program, places, names = self._program(order, clones)
         budget = Budget(None, max(LEAST_SECONDS, ORDERING / len(self.classes) * self._left()))
-        plan = solve(program.graph, PROBLEM, budget, self.seed, starts=(places,))
+        plan = solve(Task(program.graph, PROBLEM, budget, self.seed), starts=(places,))
         new = plan.decisions(program.graph)[1]
         back = np.empty(len(places), np.int64)  # node of each op of the new graph
         back[places] = order
@@ -166,7 +166,7 @@ class _Search:
         program = best.program
         predict = TempPredictor(program.module)
         budget = Budget(None, max(LEAST_SECONDS, self._left()))
-        plan = least_temp(program, predict, (best.places,), budget, self.seed)
+        plan = least_temp(Task(program.graph, PROBLEM, budget, self.seed), program, predict, (best.places,))
         sequence = program.sequence(plan.decisions(program.graph)[1])
         predicted = predict(sequence)
         if predicted > best.predicted:  # there was no time to look at it

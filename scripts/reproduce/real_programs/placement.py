@@ -13,8 +13,8 @@ from graphrl.compare.runs import Row
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.readers.jaxpr.reader import from_jax
-from graphrl.solvers import find_solver
-from graphrl.solvers.base import Budget
+from graphrl.methods import find_solver
+from graphrl.solvers.base import Budget, Task
 from graphrl.units import format_seconds
 from reproduce.contest import Contest, Entrant
 from reproduce.real_programs.names import build
@@ -113,7 +113,7 @@ def _traces(settings: Settings, graphs: Sequence[ComputationGraph], methods: Seq
         here = [row for row in rows if row.graph == graph.name and row.value is not None]
         if here:
             best = min(here, key=lambda row: row.value or 0)
-            plan = find_solver(best.method)(graph, problem, best.budget, best.seed)
+            plan = find_solver(best.method)(Task(graph, problem, best.budget, best.seed))
             path = folder / f"{graph.name.replace('/', '-')}.trace.json"
             plan.attach(graph).trace(path)
             lines.append(f"`{path}`: {best.method}, {format_seconds(plan.value)}")

@@ -10,11 +10,12 @@ from graphrl.errors import GraphrlError
 from graphrl.graphs.readers.hlo.reader import read_hlo
 from graphrl.graphs.roofline import DEFAULT_CHIP
 from graphrl.optimize import optimize
-from graphrl.solvers.base import Budget
+from graphrl.solvers.base import Budget, Task
 from graphrl.xla.hook import Scheduler
 from graphrl.xla.planning.cache import places
 from graphrl.xla.planning.search import decide, memory_of, order_of, temp_bound, undonated
 from graphrl.xla.planning.temp_search import least_temp
+from graphrl.xla.settings import PROBLEM
 from graphrl.xla.settings import Settings as PlanSettings
 from reproduce.real_programs.measurements import Figures
 from reproduce.real_programs.settings import Settings
@@ -133,7 +134,7 @@ def _predicted_plan(subject: Subject, seconds: float) -> Figures:
     """The same without compiling: the best by prediction."""
     hlo, module = subject.hlo, subject.module("default")
     starts = [order_of(hlo, subject.sequence(subject.order("memory")))]
-    plan = least_temp(hlo, subject.predict, starts, Budget(None, seconds), 0)
+    plan = least_temp(Task(hlo.graph, PROBLEM, Budget(None, seconds)), hlo, subject.predict, starts)
     sequence = hlo.sequence(plan.decisions(hlo.graph)[1])
     subject.keep_order(_plan_name(seconds), places(module, sequence))
     return {

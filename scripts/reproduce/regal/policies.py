@@ -96,7 +96,7 @@ class Policies:
 
     def untrained(self, name: str) -> Trained:
         """A policy before any training: it proposes what is around the hint."""
-        config = RegalConfig(TASKS[name].problem)
+        config = RegalConfig(TASKS[name].problem, hint="list")
         params = Policy.initial(config, jax.random.key(0))
         policy = Policy(config, jax.tree.map(np.asarray, params), "not trained")
         return Trained(policy, kept(policy, self._folder), None)

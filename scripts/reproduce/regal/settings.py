@@ -16,11 +16,11 @@ from reproduce.regal.tasks import TASKS, unseen
 REGAL = Kind("message-passing", "list")
 # what tables call a learned method -> the method that plays a checkpoint, and what that is
 LEARNED: dict[str, tuple[str, Kind]] = {
-    "regal": ("regal", REGAL),
+    "regal": ("regal-hint", REGAL),
     "regal without hint": ("regal", Kind("message-passing", "none")),
     "regal+": ("regal+", REGAL),
-    "idrs": ("idrs", REGAL),
-    "gas": ("regal", Kind("recurrent", "list")),
+    "idrs": ("idrs-hint", REGAL),
+    "gas": ("regal-hint", Kind("recurrent", "list")),
 }
 UNTRAINED = "hint alone"
 BASELINE = "brkga"
@@ -87,7 +87,7 @@ class Settings(launcher.Settings):
         """
         if label == UNTRAINED:
             file = self.policies.untrained(task).file
-            return Entrant(label, [f"regal:checkpoint={file}"] * (1 if label in self.once else self.seeds), budget)
+            return Entrant(label, [f"regal-hint:checkpoint={file}"] * (1 if label in self.once else self.seeds), budget)
         if label not in LEARNED:
             return Entrant(label, [label] * (1 if label in self.once else self.seeds), budget)
         method, kind = LEARNED[label]

@@ -11,7 +11,8 @@ from graphrl.compare.report import markdown
 from graphrl.envs.ordering.instance import instances
 from graphrl.graphs.datasets.families import sample
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.solvers import find_solver
+from graphrl.methods import find_solver
+from graphrl.solvers.base import Task
 from reproduce.results import Table, bullets, here
 from reproduce.timing import REPEATS, median_seconds, spent
 from reproduce.topoformer.settings import DECODED, ENDS, PROBLEM, Settings, played
@@ -69,4 +70,4 @@ def _measured(graph: ComputationGraph, policy: Policy, settings: Settings) -> Me
 
 def _playing(graph: ComputationGraph, method: str, settings: Settings) -> Callable[[], object]:
     solver = find_solver(played(method, settings.policies.given))
-    return lambda: solver(graph, PROBLEM, ENDS, 0)
+    return lambda: solver(Task(graph, PROBLEM, ENDS))

@@ -55,11 +55,11 @@ class Model:
         if self.true.index in (a, b):
             return second if first.index == self.true.index else first
         if (a, b) not in self._both:
-            made = self.boolean(self.holds(first) and self.holds(second))
-            self.cp.add_bool_or([made, ~first, ~second])
-            self.cp.add_implication(made, first)
-            self.cp.add_implication(made, second)
-            self._both[a, b] = made
+            both = self.boolean(self.holds(first) and self.holds(second))
+            self.cp.add_bool_or([both, ~first, ~second])
+            self.cp.add_implication(both, first)
+            self.cp.add_implication(both, second)
+            self._both[a, b] = both
         return self._both[a, b]
 
     def ordered(self, before: Expression, after: Expression, *only_if: Literal) -> None:
@@ -89,14 +89,14 @@ def minimise(
     objective: Expression,
     variables: Sequence[Expression],
     limits: Limits,
-    found: Callable[[list[int]], None],
+    take: Callable[[list[int]], None],
     tick: Callable[[], bool],
 ) -> int | None:
     """Searches for the least objective, in threads of its own.
 
     Args:
       variables: whose values make a solution.
-      found: takes the values of each better solution, in the caller's thread.
+      take: called with the values of each better solution, in the caller's thread.
       tick: called a few times a second; True ends the search. What it raises ends the search too and is passed on, as
         is a KeyboardInterrupt.
 
@@ -123,7 +123,7 @@ def minimise(
             thread.join(TICK)
             running = thread.is_alive()
             while waiting:
-                found(waiting.pop(0))
+                take(waiting.pop(0))
             if tick():
                 break
     finally:
@@ -136,7 +136,7 @@ def minimise(
     if status[0] in (cp_model.INFEASIBLE, cp_model.MODEL_INVALID):
         raise RuntimeError("cp-sat: the model refuses a plan that is known: a fault of graphrl")
     while waiting:
-        found(waiting.pop(0))
+        take(waiting.pop(0))
     if status[0] == cp_model.UNKNOWN:
         return None
     return round(solver.best_objective_bound)  # an integer, and below 2^50 a float is one

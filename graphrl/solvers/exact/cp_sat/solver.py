@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import time
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
-from graphrl.solvers.base import MAX_EVALUATIONS, Budget, Decisions, Interrupted, Progress
+from graphrl.solvers.base import MAX_EVALUATIONS, Decisions, Task, solver
 from graphrl.solvers.exact.cp_sat.engine import Limits, minimise
 from graphrl.solvers.exact.cp_sat.makespan import MAX_PAIRS, makespan_model, num_pairs
 from graphrl.solvers.exact.cp_sat.memory import check_memory
@@ -29,24 +28,15 @@ ROUGH_SHARE = 0.6  # of the time for a model whose seconds are rounded to few qu
 LEAST_PEAK: dict[str, Any] = {"objective": "peak_memory", "memory_limit": None}
 
 
-def solve(
-    graph: ComputationGraph,
-    problem: Problem,
-    budget: Budget,
-    seed: int,
-    progress: Progress | None = None,
-    *,
-    workers: int = 0,
-    gap: float = 1e-6,
-    hint: Decisions | None = None,
-) -> Plan:
-    """The `Solver` "cp-sat": never worse than list scheduling and the hint; `Plan.bound` is what was proved.
+@solver("cp-sat", "OR-Tools' CP-SAT from the best list schedule: search and proof, for up to some hundred ops")
+def solve(task: Task, *, workers: int = 0, gap: float = 1e-6, hint: Decisions | None = None) -> Plan:
+    """Never worse than list scheduling and the hint; `Plan.bound` is what was proved.
 
     It ends when the best plan is proved to be the best, or at the budget's seconds (60 if it has evaluations alone). An
-    evaluation is a plan that was costed: the known ones, and every better one that CP-SAT finds.
+    evaluation is a plan that was costed: those that it starts from, and every better one that CP-SAT finds.
 
-    Under a memory limit that no known plan respects, it first looks for one that does, then for the fastest. If none
-    is found, the answer is the plan of least excess, and then of least makespan, that it knows.
+    Under a memory limit that no plan to start from respects, it first looks for one that does, then for the fastest. If
+    there is none, the answer is the plan of least excess, and then of least makespan, that it met.
 
     Seconds that are no whole multiples of a coarse quantum are first rounded down to one, for a good plan soon, then to
     a millionth of their average: their optimum is known to 1e-6, if CP-SAT gets so far.
@@ -55,36 +45,27 @@ def solve(
     CP-SAT's threads race, and only a value that is proved is sure to come again.
 
     Args:
-      graph, problem, budget, seed, progress: see `Solver`.
       workers: threads of CP-SAT, 0 for one a core.
       gap: relative; a plan so near to the bound counts as proved.
-      hint: placement `[n]` and order `[m]` of a known plan, to start from if it is better than list scheduling.
+      hint: placement `[n]` and order `[m]` of a plan, to start from if it is better than list scheduling.
 
     Raises:
-      Interrupted: on Ctrl-C, with the best plan so far.
       ProblemError: ortools is missing, an option is out of range, the graph has more than 5,000 ops (under a memory
         limit on several devices some 80 to 280), or, where memory counts, outputs reuse buffers on several devices.
       PlanError: the hint is no plan for this graph.
     """
-    started = time.perf_counter()
+    graph, problem = task.graph, task.problem
     _check(graph, problem, workers, gap)
     unit = check_memory(graph, problem) if problem.objective == "peak_memory" or problem.memory_limit is not None else 1
-    search = _Search(graph, problem, budget, seed, progress, workers, gap, started)
-    try:
-        if hint is not None:
-            search.consider(hint)
-        if search.left() is not None:
-            search.consider(schedule(graph, problem))
-        if problem.objective == "peak_memory":
-            search.least_peak(unit)
-        else:
-            if search.excess:
-                search.least_peak(unit)
-            search.least_makespan(unit)
-    except KeyboardInterrupt:
-        if search.best is None:
-            raise
-        raise Interrupted(search.plan()) from None
+    search = _Search(task, workers, gap)
+    if hint is not None:
+        search.consider(hint)
+    if search.left() is not None:
+        search.consider(schedule(graph, problem))
+    if problem.objective == "peak_memory" or search.excess:
+        search.least_peak(unit)
+    if problem.objective == "makespan":
+        search.least_makespan(unit)
     return search.plan()
 
 
@@ -104,25 +85,22 @@ def _check(graph: ComputationGraph, problem: Problem, workers: int, gap: float) 
             )
 
 
-@dataclasses.dataclass
 class _Search:
-    """The best plan so far, the bound so far, and what is left of the budget."""
+    """The best plan so far, and the bound so far.
 
-    graph: ComputationGraph
-    problem: Problem
-    budget: Budget
-    seed: int
-    progress: Progress | None
-    workers: int
-    gap: float
-    started: float
-    evaluations: int = 0
-    best: Decisions | None = None
-    rank: tuple[int, float] = (0, 0.0)
-    peak: int = 0  # bytes, the largest of the best plan's
+    Attributes:
+      evaluations: plans that were costed.
+      best, rank, peak: the best plan, its rank, and the bytes of its fullest device.
+      bound: of the objective.
+    """
 
-    def __post_init__(self) -> None:
-        self.bound = lower_bound(self.graph, self.problem)
+    def __init__(self, task: Task, workers: int, gap: float) -> None:
+        self.task, self.graph, self.problem = task, task.graph, task.problem
+        self.workers, self.gap = workers, gap
+        self.evaluations = self.peak = 0
+        self.best: Decisions | None = None
+        self.rank: tuple[int, float] = (0, 0.0)
+        self.bound = lower_bound(task.graph, task.problem)
 
     @property
     def excess(self) -> int:
@@ -137,19 +115,12 @@ class _Search:
         rank = costs.rank(self.problem)
         if self.best is None or rank < self.rank:
             self.best, self.rank, self.peak = (placement, order), rank, max(costs.peak_memory)
+            self.task.best = self.plan
 
     def plan(self) -> Plan:
+        """The best so far."""
         assert self.best is not None
-        return Plan.from_order(
-            self.graph,
-            self.problem,
-            *self.best,
-            method="cp-sat",
-            seconds=time.perf_counter() - self.started,
-            evaluations=self.evaluations,
-            seed=self.seed,
-            bound=self.bound,
-        )
+        return self.task.plan(*self.best, evaluations=self.evaluations, bound=self.bound)
 
     def least_peak(self, unit: int) -> None:
         """Less memory, as far as the limit if there is one."""
@@ -194,26 +165,26 @@ class _Search:
 
     def left(self) -> tuple[int, float] | None:
         """Evaluations and seconds that are left, None if either is gone."""
-        left = self.budget.less(self.evaluations, time.perf_counter() - self.started)
+        left = self.task.left(self.evaluations)
         if left is None:
             return None
-        default = DEFAULT_SECONDS - (time.perf_counter() - self.started)
-        return left.evaluations or MAX_EVALUATIONS, left.seconds if left.seconds is not None else max(0.0, default)
+        seconds = max(0.0, DEFAULT_SECONDS - self.task.seconds) if left.seconds is None else left.seconds
+        return left.evaluations or MAX_EVALUATIONS, seconds
 
     def _run(self, model: Built, share: float = 1.0) -> int | None:
         """Searches a model for a share of the time that is left, and says what it proved of the objective."""
         left = self.left()
         if left is None:
             return None
-        limits = Limits(left[1] * share, left[0], self.seed, self.workers or len(os.sched_getaffinity(0)), self.gap)
+        limits = Limits(
+            left[1] * share, left[0], self.task.seed, self.workers or len(os.sched_getaffinity(0)), self.gap
+        )
 
-        def found(values: list[int]) -> None:
+        def take(values: list[int]) -> None:
             self.consider(model.decode(values))
 
-        return minimise(model.model, model.objective, model.variables, limits, found, self._tick)
+        return minimise(model.model, model.objective, model.variables, limits, take, self._tick)
 
     def _tick(self) -> bool:
-        if self.progress is not None:
-            seconds = time.perf_counter() - self.started
-            self.progress(self.evaluations, seconds, self.plan, float(self.rank[1]))
+        self.task.report(self.evaluations, float(self.rank[1]), at_once=True)
         return self.problem.objective == "makespan" and self._proved()

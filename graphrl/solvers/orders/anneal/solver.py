@@ -4,18 +4,17 @@ import dataclasses
 import functools
 import math
 import time
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
-from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import bucket
 from graphrl.plan import Plan
-from graphrl.solvers.base import Budget, Interrupted, Progress
+from graphrl.solvers.base import Task, solver
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.orders.anneal.moves import LEVELS, Buffers, Moves, build_moves
 from graphrl.solvers.orders.anneal.profile import Profile
@@ -23,8 +22,6 @@ from graphrl.solvers.orders.anneal.window import STEPS, Chains, anneal_window
 from graphrl.solvers.orders.random_orders import Drawing
 from graphrl.solvers.orders.usage import Usage
 from graphrl.solvers.rules.memory_orders import memory_orders
-from graphrl.solvers.rules.one_pass import one_device_value, require_one_device
-from graphrl.solvers.watch import Watch
 
 WIDTH = 128  # places of a window
 MAX_CHAINS = 1024
@@ -40,55 +37,32 @@ COOLING = 4.0  # from the start to the end
 SPREAD = 4.0  # of the start temperatures between the hottest and the coldest chain
 
 
-def solve(
-    graph: ComputationGraph,
-    problem: Problem,
-    budget: Budget,
-    seed: int,
-    progress: Progress | None = None,
-    *,
-    chains: int = 8,
-    starts: tuple[np.ndarray, ...] = (),
-) -> Plan:
-    """The `Solver` "anneal". An evaluation is one move of one chain, weighed at all its places.
+@solver("anneal", "simulated annealing over orders, several chains from the orders of quick rules", one_device=True)
+def solve(task: Task, *, chains: int = 8, starts: Sequence[np.ndarray] = ()) -> Plan:
+    """An evaluation is one move of one chain, weighed at all its places.
 
     Args:
-      graph, problem, budget, seed, progress: see `Solver`.
       chains: that anneal side by side, each from another start.
       starts: orders `[n]` of ops to start from beside the quick rules'.
 
     Raises:
-      ProblemError: the problem has several devices, or chains is out of range.
-      Interrupted: on Ctrl-C, with the best plan so far.
+      ProblemError: chains is out of range.
     """
-    require_one_device("anneal", problem)
     if not 1 <= chains <= MAX_CHAINS:
         raise ProblemError(f"chains is {chains}: must be from 1 to {MAX_CHAINS:,}")
-    watch = Watch(budget, progress)
-    search = _Search(graph, problem, seed, chains, starts, watch)
-    try:
-        search.run(budget)
-    except KeyboardInterrupt:
-        raise Interrupted(search.plan()) from None
+    search = _Search(task, chains, starts)
+    search.run()
     return search.plan()
 
 
 class _Search:
     """The chains of one graph, and the best order found so far by exact peaks."""
 
-    def __init__(
-        self,
-        graph: ComputationGraph,
-        problem: Problem,
-        seed: int,
-        chains: int,
-        starts: tuple[np.ndarray, ...],
-        watch: Watch,
-    ) -> None:
-        self._graph, self._problem, self._seed, self._watch = graph, problem, seed, watch
-        flow = Flow(graph)
+    def __init__(self, task: Task, chains: int, starts: Sequence[np.ndarray]) -> None:
+        self._task = task
+        flow = Flow(task.graph)
         self._usage = Usage(flow)
-        orders = start_orders(flow, self._usage, chains, seed, starts)
+        orders = start_orders(flow, self._usage, chains, task.seed, starts)
         self._best, self._peak = orders[0], math.inf
         self._keep(orders)
         buffers = Buffers(flow)
@@ -98,44 +72,28 @@ class _Search:
         self._chains = load(orders, self._profile)
         coarse = math.sqrt(float(np.mean(buffers.size**2))) / max(1.0, self._peak) if len(buffers.size) else 0.0
         self._start = START * max(1.0, coarse / FINE)
-        self._key = jax.random.key(seed)
+        self._key = jax.random.key(task.seed)
         self._evaluations = 0
+        task.best = self.plan
 
-    def run(self, budget: Budget) -> None:
+    def run(self) -> None:
         """Anneals until the budget is spent. The first window compiles, and cooling starts after it."""
-        total = None if budget.evaluations is None else max(1, budget.evaluations // (STEPS * len(self._chains.best)))
-        self._advance(0, 1, 0.0, 0.0)
-        began, done, windows = time.perf_counter(), 1, 1 if budget.seconds is not None else CHUNK
-        seconds = CHUNK_SECONDS  # that a window takes: at first a guess
-        while (total is None or done < total) and not self._watch.over(0):
+        task, most = self._task, self._task.budget.evaluations
+        total = None if most is None else max(1, most // (STEPS * len(self._chains.best)))
+        self._advance(0, 1, *task.share(0, total))
+        done, windows = 1, 1 if task.budget.seconds is not None else CHUNK
+        while (total is None or done < total) and not task.over():
             windows = windows if total is None else min(windows, total - done)
-            now = time.perf_counter()
-            # the part of the budget that a window takes, and what was spent before
-            pace = max(seconds / (self._watch.end - began), 0.0 if total is None else 1 / total)
-            offset = 0.0 if budget.seconds is None else (now - began) / (self._watch.end - began) - done * pace
-            self._advance(done, windows, offset, pace)
+            began, (spent, pace) = time.perf_counter(), task.share(done, total)
+            self._advance(done, windows, spent - done * pace, pace)
             done += windows
-            self._watch.report(self._evaluations, self.plan, self._value())
-            seconds = (time.perf_counter() - now) / windows
-            if budget.seconds is not None:  # else chunks are equal, for the result must not depend on the clock
-                windows = max(1, int(CHUNK_SECONDS / seconds))
+            task.report(self._evaluations, task.order_value(self._peak))
+            if task.budget.seconds is not None:  # else chunks are equal, for the result must not depend on the clock
+                windows = max(1, int(CHUNK_SECONDS * windows / (time.perf_counter() - began)))
 
     def plan(self) -> Plan:
-        placement = np.zeros(len(self._best), np.int64)
-        seconds = self._watch.seconds
-        return Plan.from_order(
-            self._graph,
-            self._problem,
-            placement,
-            self._best,
-            method="anneal",
-            seconds=seconds,
-            evaluations=max(1, self._evaluations),
-            seed=self._seed,
-        )
-
-    def _value(self) -> float:
-        return one_device_value(self._graph, self._problem, self._peak)
+        """The best so far."""
+        return self._task.plan(None, self._best, evaluations=max(1, self._evaluations))
 
     def _advance(self, first: int, windows: int, offset: float, pace: float) -> None:
         c = len(self._chains.best)
@@ -183,7 +141,7 @@ def load(orders: np.ndarray, profile: Profile) -> Chains:
     return Chains(*(jnp.array(x) for x in (order, place, during, before, order, best)))
 
 
-def start_orders(flow: Flow, usage: Usage, chains: int, seed: int, given: tuple[np.ndarray, ...]) -> np.ndarray:
+def start_orders(flow: Flow, usage: Usage, chains: int, seed: int, given: Sequence[np.ndarray]) -> np.ndarray:
     """Different orders `[c, n]`: the given ones, those of the rules, and random ones, the best."""
     orders = [*given, *memory_orders(flow)]
     if flow.num_ops <= MAX_RANDOM_OPS:

@@ -9,18 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
-from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
-from graphrl.solvers.base import Budget, Progress
+from graphrl.solvers.base import REPORT_SECONDS, Task
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.orders.approximate_dp.keys import LAST, Rule
 from graphrl.solvers.orders.approximate_dp.model import model
 from graphrl.solvers.orders.approximate_dp.program import Beam, advance, begin, best_order
 from graphrl.solvers.rules.memory_orders import greedy
-from graphrl.solvers.rules.one_pass import one_device_value
-from graphrl.solvers.watch import REPORT_SECONDS, Watch
 
 _MEMORY_SHARE = 0.75  # of the machine's memory that a beam may take
 
@@ -28,7 +24,7 @@ _MEMORY_SHARE = 0.75  # of the machine's memory that a beam may take
 class Outcome(NamedTuple):
     """What a beam came to."""
 
-    proven: bool  # no order is better than the best one known or, with a cap, no order is within the cap
+    proven: bool  # no order is better than the best so far or, with a cap, no order is within the cap
     compiled: float  # seconds of its first chunk, which compiles
     seconds: float  # of the others
 
@@ -37,30 +33,21 @@ class BeamSearch:
     """Runs beams and remembers the best order.
 
     Attributes:
-      watch: the clock.
+      task: what it works on.
       best: the best order so far, ops; empty if there is none.
       best_peak: its exact peak, bytes, without resident weights.
       bound: no order has a smaller peak, bytes; None if nothing was proven.
     """
 
-    def __init__(
-        self,
-        graph: ComputationGraph,
-        problem: Problem,
-        budget: Budget,
-        seed: int,
-        progress: Progress | None,
-        rule: Rule,
-    ) -> None:
-        self.watch = Watch(budget, progress)
-        self.flow = Flow(graph)
+    def __init__(self, task: Task, rule: Rule) -> None:
+        self.task = task
+        self.flow = Flow(task.graph)
         self.best: list[int] = []
         self.best_peak: float = math.inf
         self.bound: int | None = None
         self.evaluations = 0
-        self._graph, self._problem, self._seed, self._rule = graph, problem, seed, rule
-        self._progress = progress
-        self._model = model(self.flow, seed)
+        self._rule = rule
+        self._model = model(self.flow, task.seed)
         self._begun: list[int] | None = None  # the ops of the best state of the beam that runs
 
     def learn(self, order: list[int]) -> bool:
@@ -69,6 +56,7 @@ class BeamSearch:
         if peak >= self.best_peak:
             return False
         self.best, self.best_peak = order, peak
+        self.task.best = self.plan
         return True
 
     def run(self, width: int, cap: int | None = None) -> Outcome:
@@ -80,7 +68,7 @@ class BeamSearch:
         started = time.perf_counter()
         before = self.evaluations
         cap_units = LAST - 1 if cap is None else min(cap // unit, LAST - 1)
-        arguments = tables, jnp.int32(cap_units), jnp.uint32(self._seed % 2**32)
+        arguments = tables, jnp.int32(cap_units), jnp.uint32(self.task.seed % 2**32)
         beam, steps, compiled = begin(tables, width), 1, 0.0
         while True:
             began = time.perf_counter()
@@ -89,13 +77,14 @@ class BeamSearch:
             now = time.perf_counter()
             compiled = compiled or now - began
             self.evaluations = before + max(1, width * done // self.flow.num_ops)
-            if count == 0 or done == self.flow.num_ops or now >= self.watch.end:
+            if count == 0 or done == self.flow.num_ops or now >= self.task.end:
                 break
             self._begun = best
-            if self._progress is not None:
-                self.watch.report(self.evaluations, self.plan, self._value())
+            self.task.best = self.plan
+            if self.task.progress is not None:
+                self.task.report(self.evaluations, self._value())
             pace = (now - began) / steps if steps > 1 or done > 1 else 0.0
-            steps = max(1, int(min(REPORT_SECONDS, self.watch.end - now) / pace)) if pace else 1
+            steps = max(1, int(min(REPORT_SECONDS, self.task.end - now) / pace)) if pace else 1
         self._begun = None
         finished = count > 0 and done == self.flow.num_ops
         if count > 0:
@@ -117,32 +106,17 @@ class BeamSearch:
         """The objective of the best order so far; before one, of what the greedy rule makes of a state."""
         begun = self._begun if not self.best else None
         peak = self.best_peak if begun is None else self.flow.peak(greedy(self.flow, begun))
-        return one_device_value(self._graph, self._problem, peak)
-
-    @property
-    def has_plan(self) -> bool:
-        """Whether there is something to answer with."""
-        return bool(self.best) or self._begun is not None
+        return self.task.order_value(peak)
 
     def plan(self) -> Plan:
         """The best order so far; one that is under way counts as the greedy rule finishes it."""
-        known = [self.best] if self.best else []
+        orders = [self.best] if self.best else []
         if self._begun is not None:
-            known.append(greedy(self.flow, self._begun))
+            orders.append(greedy(self.flow, self._begun))
         bound = None
-        if self.bound is not None and self._problem.objective == "peak_memory":
-            bound = one_device_value(self._graph, self._problem, min(self.bound, self.best_peak))
-        return Plan.from_order(
-            self._graph,
-            self._problem,
-            np.zeros(self.flow.num_ops, np.int64),
-            self.flow.least_peak(known),
-            method="beam",
-            seconds=self.watch.seconds,
-            evaluations=self.evaluations,
-            seed=self._seed,
-            bound=bound,
-        )
+        if self.bound is not None and self.task.problem.objective == "peak_memory":
+            bound = self.task.order_value(min(self.bound, self.best_peak))
+        return self.task.plan(None, self.flow.least_peak(orders), evaluations=self.evaluations, bound=bound)
 
     def require_memory(self, width: int) -> None:
         """Checks that a beam of this width fits.

@@ -59,7 +59,7 @@ class Passes:
         self._sizes = needs.least[needs.least > 0]
         self._division = Division(Cuts(graph, needs), self.usage)
         self._rng = np.random.default_rng(seed)
-        self._made = 0
+        self._passed = 0
         self.bound = 0
         self._tightened_by: np.ndarray | None = None
         self.tighten()
@@ -76,13 +76,13 @@ class Passes:
         different sizes.
         """
         orders, weight = self.orders, None
-        if self._made:
+        if self._passed:
             rng = self._rng
             others = [self.orders[i] for i in rng.permutation(len(self.orders))[: rng.integers(OTHERS)]]
             first = [self.best] if not others or rng.random() < FROM_BEST else []
             noise = NOISE * rng.random() ** 2 * rng.standard_normal(len(self._sizes))
             orders, weight = [*first, *others], np.rint(self._sizes * np.exp(noise)).astype(np.int64)
-        self._made += 1
+        self._passed += 1
         order = self._division(orders, self.bound, self._rng, weight, over)
         peak = int(self.usage(order).max())
         if peak <= self.peak:  # of equals the newer, so that the next pass starts elsewhere

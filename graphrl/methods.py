@@ -1,0 +1,149 @@
+"""Every method by its name: solvers and trained agents. Importing this imports none of them.
+
+A method is registered where it stands, by `@solver(name, help, ...)`; here is only which module that is. The module is
+imported when the method is asked for.
+"""
+
+import contextlib
+import importlib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from graphrl.costs.problem import Problem
+from graphrl.errors import GraphrlError, ProblemError
+from graphrl.solvers.base import SOLVERS, Solver
+
+METHODS: dict[str, str] = {
+    "auto": "graphrl.solvers.auto",
+    # one pass, any number of devices
+    "given": "graphrl.solvers.rules.plain",
+    "list": "graphrl.solvers.rules.plain",
+    "hlfet": "graphrl.solvers.rules.list_rules",
+    "etf": "graphrl.solvers.rules.list_rules",
+    "metis": "graphrl.solvers.rules.metis",
+    # one pass, orders of one device
+    "xla": "graphrl.solvers.rules.xla",
+    "xla-list": "graphrl.solvers.rules.xla",
+    "xla-dfs": "graphrl.solvers.rules.xla",
+    "xla-postorder": "graphrl.solvers.rules.xla",
+    "inductor": "graphrl.solvers.rules.inductor",
+    "inductor-lpmf": "graphrl.solvers.rules.inductor",
+    "inductor-bfs": "graphrl.solvers.rules.inductor",
+    "inductor-dfs": "graphrl.solvers.rules.inductor",
+    "depth-first": "graphrl.solvers.rules.simple",
+    "breadth-first": "graphrl.solvers.rules.simple",
+    "alap": "graphrl.solvers.rules.simple",
+    "random-ready": "graphrl.solvers.orders.random_orders",
+    "random-priorities": "graphrl.solvers.orders.random_orders",
+    "series-parallel": "graphrl.solvers.orders.series_parallel",
+    # search, orders of one device
+    "dfs-dp": "graphrl.solvers.orders.dfs_dp",
+    "approximate-dp": "graphrl.solvers.orders.approximate_dp.solver",
+    "min-cut": "graphrl.solvers.orders.min_cut.solver",
+    "anneal": "graphrl.solvers.orders.anneal.solver",
+    # search, any number of devices
+    "random": "graphrl.solvers.chromosomes.random_search",
+    "local-search": "graphrl.solvers.chromosomes.local_search",
+    "anneal-keys": "graphrl.solvers.chromosomes.anneal_keys",
+    "brkga": "graphrl.solvers.chromosomes.brkga_solver",
+    "brkga-tuned": "graphrl.solvers.chromosomes.brkga_tuned",
+    "brkga+": "graphrl.solvers.chromosomes.brkga_solver",
+    # exact
+    "cp-sat": "graphrl.solvers.exact.cp_sat.solver",
+    "brute-force": "graphrl.solvers.exact.brute_force",
+    # trained
+    "regal": "graphrl.agents.regal.solver",
+    "regal-hint": "graphrl.agents.regal.solver",
+    "regal+": "graphrl.agents.regal.solver",
+    "idrs": "graphrl.agents.regal.solver",
+    "idrs-hint": "graphrl.agents.regal.solver",
+    "topoformer": "graphrl.agents.topoformer.solver",
+    "topoformer+": "graphrl.agents.topoformer.solver",
+}
+OLD_NAMES = {"beam": "approximate-dp"}
+
+
+def find_solver(method: str) -> Solver[Any]:
+    """The solver of a method: a name, or a name with options as in "approximate-dp:width=1000,tie=live".
+
+    Raises:
+      ProblemError: there is no such method or option, or a value is not of its type; the message lists the known.
+    """
+    if not isinstance(method, str):
+        raise ProblemError(f"method is of type {type(method).__name__}: must be a name, as in 'auto'")
+    name, colon, options = method.partition(":")
+    solver = _registered(OLD_NAMES.get(name, name))
+    return solver.given(_parsed(name, solver.options, options)) if colon else solver
+
+
+def digest(method: str, problem: Problem) -> str:
+    """16 hexadecimal digits of the policy that a method plays for a problem: of its content, not of its path.
+
+    Empty for a method that plays none, and where the policy cannot be read: the method itself will tell.
+
+    Raises:
+      ProblemError: the method is unknown, or has no such option.
+    """
+    solver = find_solver(method)
+    if solver.digest is None:
+        return ""
+    with contextlib.suppress(GraphrlError):
+        return solver.digest(problem, **solver.settings)
+    return ""
+
+
+class Description(NamedTuple):
+    """A row of a table of methods."""
+
+    name: str
+    help: str
+    devices: str  # "one" or "any number"
+    objectives: str  # that it minimises
+    options: str  # with their defaults
+    trained: bool  # whether it plays a policy
+
+
+def describe() -> Iterator[Description]:
+    """All methods, in the order in which they stand here. Imports every one of them."""
+    for name in METHODS:
+        solver = _registered(name)
+        yield Description(
+            name,
+            solver.help,
+            "one" if solver.one_device else "any number",
+            ", ".join(solver.objectives),
+            ", ".join(f"{option}={value}" for option, value in solver.defaults.items()),
+            solver.digest is not None,
+        )
+
+
+def _registered(name: str) -> Solver[Any]:
+    if name not in METHODS:
+        raise ProblemError(f"unknown method {name!r}: known are {', '.join(METHODS)}")
+    importlib.import_module(METHODS[name])
+    return SOLVERS[name]
+
+
+def _parsed(name: str, types: dict[str, type], options: str) -> dict[str, Any]:
+    parsed: dict[str, Any] = {}
+    for option in options.split(","):
+        key, _, value = option.partition("=")
+        if key not in types:
+            options_of = f"its options are {', '.join(types)}" if types else "it has none"
+            raise ProblemError(f"method {name!r} has no option {key!r}: {options_of}")
+        if key in parsed:
+            raise ProblemError(f"method {name!r} has option {key!r} twice")
+        parsed[key] = _value(name, key, value, types[key])
+    return parsed
+
+
+def _value(name: str, key: str, text: str, kind: type) -> int | float | str | bool:
+    try:
+        if not text:  # as by checkpoint=$POLICY, unset
+            raise ValueError
+        if kind is bool:
+            return {"true": True, "false": False}[text.lower()]
+        return kind(text)
+    except (KeyError, ValueError):
+        what = {bool: "true or false", int: "an integer", float: "a number", str: "a text"}[kind]
+        raise ProblemError(f"option {key!r} of method {name!r} is {text!r}: must be {what}") from None
