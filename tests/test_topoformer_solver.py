@@ -4,14 +4,16 @@ import functools
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
 from graphrl.agents.regal.policy import Policy as RegalPolicy
-from graphrl.agents.topoformer import solver
+from graphrl.agents.topoformer import network, policy, solver
 from graphrl.agents.topoformer.config import PROBLEM, TopoformerConfig
+from graphrl.agents.topoformer.network import Orders
 from graphrl.agents.topoformer.policy import Policy
 from graphrl.costs.problem import Problem
 from graphrl.envs.ordering.instance import instances
@@ -123,3 +125,19 @@ def test_wrong_options_and_problems_are_one_line(saved: str, tmp_path: Path, mon
     monkeypatch.setattr(Policy, "defaults", tmp_path)
     with pytest.raises(GraphrlError, match="no policy for peak_memory comes with graphrl: name one, as in topoformer:"):
         find_solver("topoformer")(Task(GRAPH, PROBLEM, BUDGET, 0))
+
+
+def test_one_program_serves_a_bucket(saved: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs of one bucket of ops whose numbers of rows and uses are in several buckets."""
+    graphs = [layered(100, seed) for seed in range(4)]
+    assert len({common_sizes([graph]) for graph in graphs}) == 4
+    traced = []
+
+    def orders(*args: Any) -> Orders:
+        traced.append(args)
+        return network.orders(*args)
+
+    monkeypatch.setattr(policy, "orders", orders)
+    for graph in graphs:
+        find_solver(f"topoformer:checkpoint={saved}")(Task(graph, PROBLEM, BUDGET, 0))
+    assert len(traced) == 1

@@ -17,6 +17,7 @@ from graphrl.graphs.graph import NONE, ComputationGraph, GraphArrays
 from graphrl.graphs.rows import NEVER, Rows, rows_of
 
 _STEPS_PER_OCTAVE = 8
+_ROOM = {"tensors": 1, "rows": 2, "uses": 4, "controls": 1, "shares": 1}  # an op, where there are any at all
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,6 +131,23 @@ def bucketed(real: Sequence[Sizes]) -> Sizes:
     ops, tensors, _, rows, uses, controls, shares = (bucket(max(column)) for column in zip(*each, strict=True))
     extra_slots = bucket(max(row[2] - row[0] for row in each))
     return Sizes(ops, max(8, tensors), ops + extra_slots, rows, max(8, uses), controls, shares)
+
+
+def roomy_sizes(graph: ComputationGraph) -> Sizes:
+    """Sizes that most graphs of one bucket of ops share: with room for the rows, uses and so on that such graphs have.
+
+    For programs that more rows and uses do not slow down.
+    """
+    own = common_sizes([graph])
+    rest = {name: _roomy(getattr(own, name), own.ops, share) for name, share in _ROOM.items()}
+    return dataclasses.replace(own, slots=own.ops + _roomy(own.slots - own.ops, own.ops, 1), **rest)
+
+
+def _roomy(count: int, ops: int, least: int) -> int:
+    """0, or `least` times the ops or the next power of two times that."""
+    if count == 0:
+        return 0
+    return least * ops * (1 << (-(-count // (least * ops)) - 1).bit_length())
 
 
 def pad(graph: ComputationGraph, to: Sizes | None = None) -> PaddedGraph:

@@ -9,6 +9,7 @@ from graphrl.agents.topoformer.policy import Decoding, Policy
 from graphrl.costs.problem import Problem
 from graphrl.envs.ordering.instance import instances
 from graphrl.errors import ProblemError
+from graphrl.graphs.padding import roomy_sizes
 from graphrl.plan import Plan
 from graphrl.solvers.base import Task, solver
 from graphrl.solvers.orders.anneal.solver import solve as anneal
@@ -77,7 +78,7 @@ def _orders(task: Task, decode: str, samples: int, checkpoint: str) -> tuple[np.
     if not 1 <= samples <= MOST:
         raise ProblemError(f"samples is {samples}: must be from 1 to {MOST:,}")
     count = min(samples, task.budget.evaluations or samples)
-    batch = instances([task.graph], task.sizes)
+    batch = instances([task.graph], task.sizes or roomy_sizes(task.graph))
     rollout = _policy(checkpoint).rollout(batch, decode, count, task.seed)  # type: ignore[arg-type]
     orders = np.asarray(rollout.order[0], np.int64)[:, : len(task.graph.ops)]
     ranked = orders[np.argsort(np.asarray(rollout.peak[0]), kind="stable")]

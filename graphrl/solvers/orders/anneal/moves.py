@@ -15,8 +15,10 @@ import numpy as np
 from graphrl.graphs.padding import bucket
 from graphrl.solvers.flow import Flow
 
-MAX_ENTRIES = 512  # neighbours of an op: predecessors, successors and other users of what it reads
-MAX_SLOTS = 64  # buffers that an op reads
+# Neighbours of an op (predecessors, successors and other users of what it reads) and buffers that it reads: a graph has
+# the first of these pairs that is enough for all its ops. They are few, for each is a program of every bucket of ops.
+TABLES = ((48, 16), (96, 32), (192, 32), (512, 32), (512, 64))
+MAX_ENTRIES, MAX_SLOTS = TABLES[-1]
 LEVELS = 2.0**22  # of memory that are told apart: float32 sums of whole numbers below 2^24 are exact
 
 
@@ -92,15 +94,9 @@ def build_moves(flow: Flow, buffers: Buffers, quantum: float) -> Moves:
             for user in buffers.users[buffer]:
                 reads[user].append(buffer)
     neighbours = [_neighbours(flow, buffers, reads[op], op) for op in range(n)]
-    slots = _bucket(max(len(one.slots) for one in neighbours), 4)
-    entries = _bucket(max(len(one.ops) for one in neighbours), 16)
+    most = max(len(one.ops) for one in neighbours), max(len(one.slots) for one in neighbours)
+    entries, slots = next(table for table in TABLES if most[0] <= table[0] and most[1] <= table[1])
     return _padded(neighbours, size, held, needed, bucket(n), entries, slots)
-
-
-def _bucket(count: int, least: int) -> int:
-    """The next of two sizes an octave: few, for their number multiplies that of the buckets of ops."""
-    size = max(least, 1 << (count - 1).bit_length())
-    return size * 3 // 4 if least < size and count <= size * 3 // 4 else size
 
 
 class _Neighbours(NamedTuple):

@@ -43,10 +43,11 @@ def planes(counts: list[int], words: int, padding: int) -> np.ndarray:
 def columns(rows: list[list[tuple[int, int]]], size: int, always: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Lists of pairs as columns: their first and second parts `[s, size]` int32, and lengths `[size]` int32.
 
-    s is a power of two of at least 8 that holds the longest list; or 0, if all are empty and not `always`.
+    s is a power of two of at least 32 (who sums them stops at the longest) that holds the longest list; or 0, if all
+    are empty and not `always`.
     """
     longest = max(always, *(len(row) for row in rows))
-    slots = max(8, 1 << (longest - 1).bit_length()) if longest else 0
+    slots = max(32, 1 << (longest - 1).bit_length()) if longest else 0
     out = np.zeros((2, slots, size), np.int32)
     for column, row in enumerate(rows):
         if row:
