@@ -40,12 +40,12 @@ class _Parser(argparse.ArgumentParser):
     """An ArgumentParser whose errors are one line, and of the command that was asked for."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        found, unknown = super().parse_known_args(args, namespace)
+        parsed, unknown = super().parse_known_args(args, namespace)
         if unknown and self.get_default("run"):  # a command's own parser: the one above knows none of its options
             options = [option for option in self._option_string_actions if option.startswith("--")]
             near = difflib.get_close_matches(unknown[0].split("=")[0], options, n=1) if unknown[0][0] == "-" else []
             self.error(f"unrecognized arguments: {' '.join(unknown)}" + (f": is it {near[0]}?" if near else ""))
-        return found, unknown
+        return parsed, unknown
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {' '.join(message.split())} ({self.prog} --help tells more)\n")

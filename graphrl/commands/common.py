@@ -170,10 +170,10 @@ class _Dimensions(argparse.Action):
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, value: Any, flag: str | None = None
     ) -> None:
-        known: list[tuple[str, int]] = getattr(namespace, self.dest)
-        if value[0] in dict(known):
+        earlier: list[tuple[str, int]] = getattr(namespace, self.dest)
+        if value[0] in dict(earlier):
             parser.error(f"argument {flag}: {value[0]!r} is given twice: one size is needed")
-        setattr(namespace, self.dest, [*known, value])
+        setattr(namespace, self.dest, [*earlier, value])
 
 
 def _dimension(text: str) -> tuple[str, int]:
@@ -222,7 +222,7 @@ def check_json_name(name: str, path: str | None, *, ending: str = ".json") -> No
 
     if path is None:
         return
-    foreign = [suffix for known in FORMATS for suffix in known.suffixes if suffix != ".json"]
+    foreign = [suffix for other in FORMATS for suffix in other.suffixes if suffix != ".json"]
     foreign += [f".{picture}" for picture in PICTURES]
     for wrong in foreign:
         if path.lower().removesuffix(".gz").endswith(wrong):

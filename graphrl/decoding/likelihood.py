@@ -144,11 +144,11 @@ def _sums_over_steps(amount: jax.Array, ready: _Ready) -> jax.Array:
     tree = jnp.concatenate([jnp.zeros((1, g, s), amount.dtype), *reversed(levels)]).reshape(-1)
 
     def level(_: int, state: tuple[_Ready, jax.Array]) -> tuple[_Ready, jax.Array]:
-        ready, found = state
+        ready, sums = state
         nodes, ready = _nodes(ready)
         for index in nodes:
-            found = found + take(tree, index)
-        return ready, found
+            sums = sums + take(tree, index)
+        return ready, sums
 
     return lax.fori_loop(0, size.bit_length(), level, (_from_leaves(ready), jnp.zeros_like(amount)))[1]
 

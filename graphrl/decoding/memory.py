@@ -95,7 +95,7 @@ def run(graph: PaddedGraph, buffers: Buffers, memory: Memory, op: jax.Array, rea
       read: `[t]` int32, as `reads`.
     """
     n, t = graph.sizes.ops, graph.sizes.tensors
-    made = (graph.producer == op) & (jnp.arange(t, dtype=jnp.int32) < graph.num_tensors)
+    is_output = (graph.producer == op) & (jnp.arange(t, dtype=jnp.int32) < graph.num_tensors)
     size, taken = memory.size, jnp.zeros(t, jnp.bool_)
     if graph.sizes.shares:
         takes = (spared(graph, buffers, memory, take(read, buffers.source)) >= 0) & (buffers.op == op) & (op < n)
@@ -104,8 +104,8 @@ def run(graph: PaddedGraph, buffers: Buffers, memory: Memory, op: jax.Array, rea
         given = jnp.zeros(t, jnp.bool_).at[buffers.source].max(takes)
         grown = jnp.zeros(t, jnp.float32).at[output].add(jnp.where(takes, take(size, buffers.source), 0))
         size = jnp.where(taken, grown, jnp.where(given, 0, size))
-    live = memory.live + jnp.where(made & ~taken, size, 0).sum()
+    live = memory.live + jnp.where(is_output & ~taken, size, 0).sum()
     peak = jnp.maximum(memory.peak, live + jnp.where(op < n, take(graph.workspace, jnp.minimum(op, n - 1)), 0))
     left = memory.left - read
-    freed = ((read > 0) | made) & (left == 0) & ~buffers.pinned
+    freed = ((read > 0) | is_output) & (left == 0) & ~buffers.pinned
     return Memory(left, size, live - jnp.where(freed, size, 0).sum(), peak)

@@ -52,8 +52,8 @@ def make(id: str, **options: Any) -> Any:
         raise GraphrlError(f"no environment {id!r}: {hint}known are {', '.join(registered())}")
     module, _, name = _ENTRY_POINTS[id].partition(":")
     build = getattr(importlib.import_module(module), name)
-    known = inspect.signature(build).parameters
+    parameters = inspect.signature(build).parameters
     for option in options:
-        if option not in known:
-            raise GraphrlError(f"{id} has no option {option!r}: its options are {', '.join(known)}")
+        if option not in parameters:
+            raise GraphrlError(f"{id} has no option {option!r}: its options are {', '.join(parameters)}")
     return build(**options)

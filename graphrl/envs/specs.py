@@ -86,9 +86,9 @@ def validate(spec: Any, value: Any, what: str = "value") -> None:
       SpecError: the first part of `value` that is not as `spec` says.
     """
     structures: tuple[Any, Any] = jax.tree.structure(spec), jax.tree.structure(value)
-    expected, found = structures
-    if expected != found:
-        raise SpecError(f"{what} has the structure {found}: must be {expected}")
+    expected, structure = structures
+    if expected != structure:
+        raise SpecError(f"{what} has the structure {structure}: must be {expected}")
     for (path, one), leaf in zip(jax.tree.leaves_with_path(spec), jax.tree.leaves(value), strict=True):
         if fault := one.fault(leaf):
             raise SpecError(f"{what}{jax.tree_util.keystr(path)} {fault}")

@@ -76,14 +76,14 @@ class _Checker:
         """Specifications are functions of shapes: under a trace they are the same."""
         outside = self.env.observation_spec(self.params), self.env.action_spec(self.params)
 
-        def inside(params: Any) -> jax.Array:
-            found = self.env.observation_spec(params), self.env.action_spec(params)
-            _require(found == outside, "its specifications differ inside of jax.jit")
+        def specified(params: Any) -> jax.Array:
+            traced = self.env.observation_spec(params), self.env.action_spec(params)
+            _require(traced == outside, "its specifications differ inside of jax.jit")
             _, timestep = self.env.reset(self.key, params)
-            specs.validate(found[0], timestep.observation, "observation (traced)")
+            specs.validate(traced[0], timestep.observation, "observation (traced)")
             return timestep.reward
 
-        jax.eval_shape(inside, self.params)
+        jax.eval_shape(specified, self.params)
         specs.validate(outside[1], specs.sample(outside[1], self.key), "a sampled action")
 
     def episode(self) -> None:
@@ -145,15 +145,15 @@ class _Checker:
     def _run(self) -> list[TimeStep[Any]]:
         """The timesteps of an episode of random actions."""
         state, timestep = self.reset(self.key, self.params)
-        found = [timestep]
+        timesteps = [timestep]
         for number in range(self.steps):
             key = jax.random.fold_in(self.key, number)
             action = specs.sample(self.env.action_spec(self.params), key)
             state, timestep = self.step(key, state, action, self.params)
-            found.append(timestep)
+            timesteps.append(timestep)
             if timestep.done:
                 break
-        return found
+        return timesteps
 
     def _check(self, timestep: TimeStep[Any]) -> None:
         specs.validate(self.env.observation_spec(self.params), timestep.observation, "observation")

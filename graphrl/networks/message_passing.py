@@ -38,14 +38,14 @@ class MessagePassing(nn.Module):
         return nodes[:-1]
 
     def _passed(self, graph: jraph.GraphsTuple, nodes: jax.Array) -> jax.Array:
-        known = MLP(self.width, self.width, name="edge_in")(graph.edges)
+        edges = MLP(self.width, self.width, name="edge_in")(graph.edges)
         forward = MLP(self.width, self.width, name="message_forward")
         backward = MLP(self.width, self.width, name="message_backward")
         update = MLP(self.width, self.width, name="node_update")
         norm_sum, norm_node = nn.LayerNorm(name="norm_sum"), nn.LayerNorm(name="norm_node")
 
         def messages(_: object, source: jax.Array, target: jax.Array, __: object) -> dict[str, jax.Array]:
-            ends = jnp.concatenate([source, target, known], -1)
+            ends = jnp.concatenate([source, target, edges], -1)
             return {"forward": forward(ends), "backward": backward(ends)}
 
         def node(h: jax.Array, sent: dict[str, jax.Array], received: dict[str, jax.Array], _: object) -> jax.Array:

@@ -299,8 +299,8 @@ def solver(
     """Makes a function of a task and keyword-only options a `Solver`, and registers it; arguments as its attributes."""
 
     def register(search: Callable[Concatenate[Task, P], Plan]) -> Solver[P]:
-        made = Solver(name, help, search, one_device, objectives, digest=digest)
-        SOLVERS[name] = made
-        return made
+        registered = Solver(name, help, search, one_device, objectives, digest=digest)
+        SOLVERS[name] = registered
+        return registered
 
     return register

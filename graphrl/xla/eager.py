@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphrl.errors import GraphrlError, PlanError
-from graphrl.graphs.readers.jaxpr.flatten import Known, Node, Outside, Result, Value
+from graphrl.graphs.readers.jaxpr.flatten import Node, Outside, Result, Scalar, Value
 from graphrl.graphs.readers.jaxpr.reader import Traced
 from graphrl.plan import Plan
 
@@ -120,7 +120,7 @@ class _Evaluator:
 
     def read(self, value: Value, aval: Any) -> Any:
         """What stands for a value; a literal becomes an array of its own type on the host."""
-        if isinstance(value, Known):
+        if isinstance(value, Scalar):
             return np.asarray(value.value, aval.dtype)
         return self._outside[value.external] if isinstance(value, Outside) else self._values[value]
 

@@ -108,10 +108,10 @@ def measure_resident(
     if isinstance(schedule, str) and schedule not in ("default", "memory"):
         raise GraphrlError(f"schedule is {schedule!r}: XLA's are 'default' and 'memory'")
     if isinstance(schedule, Mapping):
-        asked: Any = dict(schedule)
+        written: Any = dict(schedule)
     else:
-        asked = schedule if isinstance(schedule, str) else [int(place) for place in schedule]
-    task = {"recipe": [recipe.function, dict(recipe.options)], "schedule": asked, "seed": seed}
+        written = schedule if isinstance(schedule, str) else [int(place) for place in schedule]
+    task = {"recipe": [recipe.function, dict(recipe.options)], "schedule": written, "seed": seed}
     paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
     done = subprocess.run(
         [sys.executable, "-m", __name__],
@@ -205,14 +205,14 @@ def digest(results: Any) -> str:
     import jax
     import numpy as np
 
-    found = hashlib.sha256()
+    sha256 = hashlib.sha256()
     for leaf in jax.tree_util.tree_leaves(results):
         if jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             leaf = jax.random.key_data(leaf)
         array = np.ascontiguousarray(leaf)
-        found.update(f"{array.dtype}{array.shape}".encode())
-        found.update(array.tobytes())
-    return found.hexdigest()
+        sha256.update(f"{array.dtype}{array.shape}".encode())
+        sha256.update(array.tobytes())
+    return sha256.hexdigest()
 
 
 if __name__ == "__main__":

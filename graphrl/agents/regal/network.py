@@ -24,11 +24,11 @@ class Networks(NamedTuple):
 
 def networks(config: RegalConfig) -> Networks:
     """The networks of a configuration, without parameters."""
-    known, devices = coding(config.coding), config.problem.devices
+    distributions, devices = coding(config.coding), config.problem.devices
     policy = ChoiceLogits(
         encoder=_encoder(config),
         width=config.width,
-        choices=(*known.action_spec(1, devices).shape[1:], known.values),
+        choices=(*distributions.action_spec(1, devices).shape[1:], distributions.values),
         preferred=_preferred(config),
         preference=config.preference,
         shared=config.coding == "moments",
@@ -41,11 +41,13 @@ def networks(config: RegalConfig) -> Networks:
 
 def _preferred(config: RegalConfig) -> Callable[[GraphObservation], jax.Array]:
     """Of every gene the distribution around the hint; the uniform where there is none, or nothing is learned."""
-    known, genes = coding(config.coding), config.problem.devices + 1
-    uniform = jnp.asarray(known.uniform if len(known.heads) > 1 else known.uniform[0], jnp.int32)
+    distributions, genes = coding(config.coding), config.problem.devices + 1
+    uniform = jnp.asarray(
+        distributions.uniform if len(distributions.heads) > 1 else distributions.uniform[0], jnp.int32
+    )
 
     def around(observation: GraphObservation) -> jax.Array:
-        near = known.nearest(observation.graph.nodes[:-1, -genes:])
+        near = distributions.nearest(observation.graph.nodes[:-1, -genes:])
         is_fixed = jnp.arange(genes) < config.fixed_genes
         return jnp.where(jnp.broadcast_to(is_fixed.reshape(-1, *[1] * uniform.ndim), near.shape), uniform, near)
 

@@ -117,8 +117,8 @@ def orders(config: TopoformerConfig, params: Any, batch: OrderingParams) -> Orde
 
 def priorities(config: TopoformerConfig, params: Any, batch: OrderingParams) -> jax.Array:
     """Priorities `[g, n]` float32 of a batch of instances; for the decoder "priorities"."""
-    found: jax.Array = _mapped(functools.partial(_non_autoregressive(config).apply, params), batch)
-    return found
+    values: jax.Array = _mapped(functools.partial(_non_autoregressive(config).apply, params), batch)
+    return values
 
 
 def initial(config: TopoformerConfig, key: jax.Array, params: OrderingParams) -> Any:

@@ -63,5 +63,5 @@ def _spec(specs: ModuleType, spec: Any, name: str = "") -> Any:
     if parts is None:
         kinds = Kinds(specs.DiscreteArray, specs.MultiDiscreteArray, specs.Array, specs.BoundedArray)
         return kinds.describe(name, spec)
-    made = {key: part and _spec(specs, part, key) for key, part in parts.items()}
-    return specs.Spec(type(spec), name or type(spec).__name__, **made)
+    members = {key: part and _spec(specs, part, key) for key, part in parts.items()}
+    return specs.Spec(type(spec), name or type(spec).__name__, **members)

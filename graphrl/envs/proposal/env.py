@@ -98,13 +98,13 @@ class ProposalEnv:
         """BRKGA with the proposals. See `Environment`; `key` is not used."""
         graph = params.graph
         choice = gene_choices(action, self.distributions, graph.sizes, self.problem.devices)
-        found = self._search(state.key, graph, choice)
+        fitness = self._search(state.key, graph, choice)
         return state, TimeStep(
             observe(params),
-            reward(found, state.standard, graph, DeviceProblem.of(self.problem)),
+            reward(fitness, state.standard, graph, DeviceProblem.of(self.problem)),
             terminated=jnp.asarray(True),
             truncated=jnp.asarray(False),
-            info=self._info(found, state.standard, graph),
+            info=self._info(fitness, state.standard, graph),
         )
 
     def observation_spec(self, params: ProposalParams) -> Any:
@@ -130,8 +130,8 @@ class ProposalEnv:
         batch: PaddedGraph = jax.tree.map(lambda x: jnp.asarray(x)[None], graph)
         return run(DeviceProblem.of(self.problem), key[None], batch, None if choice is None else choice[None])[0]
 
-    def _info(self, found: jax.Array, standard: jax.Array, graph: PaddedGraph) -> dict[str, jax.Array]:
-        values = {"objective": found, "standard": standard}
+    def _info(self, fitness: jax.Array, standard: jax.Array, graph: PaddedGraph) -> dict[str, jax.Array]:
+        values = {"objective": fitness, "standard": standard}
         return {name: objective(value, graph, DeviceProblem.of(self.problem)) for name, value in values.items()}
 
 

@@ -19,7 +19,7 @@ def hint(graph: ComputationGraph, problem: Problem) -> np.ndarray:
     """
     placement, order = quick_schedule(graph, problem)
     n = len(placement)
-    found = np.zeros((n, problem.devices + 1), np.float32)
-    found[np.arange(n), placement] = 1
-    found[order[order < n], -1] = 1 - (np.arange(n) + 0.5) / n
-    return found
+    columns = np.zeros((n, problem.devices + 1), np.float32)
+    columns[np.arange(n), placement] = 1
+    columns[order[order < n], -1] = 1 - (np.arange(n) + 0.5) / n
+    return columns

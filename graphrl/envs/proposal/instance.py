@@ -33,8 +33,8 @@ def instance(graph: ComputationGraph, to: Sizes | None = None, hint_for: Problem
     to = common_sizes([graph]) if to is None else to
     nodes, edges = padded_features(graph, to)
     if hint_for is not None:
-        told = hint(graph, hint_for)
-        nodes = np.concatenate([nodes, np.pad(told, ((0, to.ops - len(told)), (0, 0)))], 1)
+        columns = hint(graph, hint_for)
+        nodes = np.concatenate([nodes, np.pad(columns, ((0, to.ops - len(columns)), (0, 0)))], 1)
     return ProposalParams(pad(graph, to), nodes, edges)
 
 

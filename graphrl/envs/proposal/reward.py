@@ -8,36 +8,36 @@ from graphrl.costs.device.problem import DeviceProblem
 from graphrl.graphs.padding import PaddedGraph
 
 
-def reward(found: jax.Array, standard: jax.Array, graph: PaddedGraph, problem: DeviceProblem) -> jax.Array:
+def reward(fitness: jax.Array, standard: jax.Array, graph: PaddedGraph, problem: DeviceProblem) -> jax.Array:
     """-o_a / o_s: `[]` float32, of the fitness `[]` with and without proposals.
 
     A standard of 0 (no op takes time) is reached, -1, or missed, -2.
     """
-    cost, base = (_cost(value, graph, problem) for value in (found, standard))
+    cost, base = (_cost(value, graph, problem) for value in (fitness, standard))
     missed = 1 + (cost > 0).astype(jnp.float32)
     return -jnp.where(base > 0, cost / jnp.where(base > 0, base, 1), missed)
 
 
-def objective(found: jax.Array, graph: PaddedGraph, problem: DeviceProblem) -> jax.Array:
+def objective(fitness: jax.Array, graph: PaddedGraph, problem: DeviceProblem) -> jax.Array:
     """Bytes or seconds of a fitness: `[]` float32; inf where it exceeds the memory limit."""
     if problem.objective == "peak_memory":
-        return found * graph.byte_unit
+        return fitness * graph.byte_unit
     if problem.memory_limit is None:
-        return found * graph.second_unit
-    return jnp.where(found < 0, _makespan(found) * graph.second_unit, jnp.inf)
+        return fitness * graph.second_unit
+    return jnp.where(fitness < 0, _makespan(fitness) * graph.second_unit, jnp.inf)
 
 
-def _cost(found: jax.Array, graph: PaddedGraph, problem: DeviceProblem) -> jax.Array:
+def _cost(fitness: jax.Array, graph: PaddedGraph, problem: DeviceProblem) -> jax.Array:
     """What the reward compares, `[]` float32 in the graph's units: the objective, or what stands for none."""
     if problem.memory_limit is None:
-        return found
+        return fitness
     limit = problem.memory_limit / graph.byte_unit
-    return jnp.where(found < 0, _makespan(found), _serial(graph, problem) * (1 + found / limit))
+    return jnp.where(fitness < 0, _makespan(fitness), _serial(graph, problem) * (1 + fitness / limit))
 
 
-def _makespan(found: jax.Array) -> jax.Array:
+def _makespan(fitness: jax.Array) -> jax.Array:
     """Of a fitness under a memory limit, where it fits; 1 where it does not."""
-    return -1 / jnp.where(found < 0, found, -1)
+    return -1 / jnp.where(fitness < 0, fitness, -1)
 
 
 def _serial(graph: PaddedGraph, problem: DeviceProblem) -> jax.Array:

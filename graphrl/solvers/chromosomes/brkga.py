@@ -175,9 +175,9 @@ def _next(state: State, values: jax.Array, parameters: Parameters, proposals: Be
     """Selection, crossover and mutation, given the fitness `[g, O]` of the offspring."""
     k, g, _ = state.offspring.shape
     p, e = parameters.population, parameters.elites
-    known = jnp.concatenate([state.elite_fitness, values], -1)
+    fitness = jnp.concatenate([state.elite_fitness, values], -1)
     place = jnp.broadcast_to(jnp.arange(p, dtype=jnp.int32), (g, p))
-    known, place = lax.sort((known, place), dimension=-1, num_keys=2)
+    fitness, place = lax.sort((fitness, place), dimension=-1, num_keys=2)
     column = (place + jnp.arange(g, dtype=jnp.int32)[:, None] * p).reshape(-1)
     genes = jnp.concatenate([state.elites, state.offspring], -1).reshape(k, g * p)
     ranked = genes.at[:, column].get(mode="promise_in_bounds", wrap_negative_indices=False)
@@ -186,7 +186,7 @@ def _next(state: State, values: jax.Array, parameters: Parameters, proposals: Be
     following = state.generation + jnp.int32(1)
     return State(
         elites=ranked.reshape(k, g, p)[..., :e],
-        elite_fitness=known[:, :e],
+        elite_fitness=fitness[:, :e],
         offspring=offspring,
         draw=_draw(state.keys, state.bias, state.rows, following, parameters, proposals),
         keys=state.keys,

@@ -99,8 +99,8 @@ def tune(
     scores: dict[Setting, float] = {}
     for sizes in grid.sizes():
         values = run_batch(keys, batch, problem, Parameters(*sizes), evaluations, table, elite_bias=biases)[1]
-        found = [objective(value, problem) for value in np.asarray(values, np.float64).tolist()]
-        means = np.exp(np.log(found).reshape(repeats, len(graphs)).mean(1)).tolist()
+        objectives = [objective(value, problem) for value in np.asarray(values, np.float64).tolist()]
+        means = np.exp(np.log(objectives).reshape(repeats, len(graphs)).mean(1)).tolist()
         settings = itertools.product(pairs, grid.biases)
         scores |= {Setting(*sizes, bias, *pair): mean for (pair, bias), mean in zip(settings, means, strict=True)}
     return scores

@@ -78,8 +78,8 @@ def to_decisions(graph: PaddedGraph, solution: Solution, devices: int) -> Decisi
         entries.append((reads, take_rows(op_keys, entry[..., j]), take_rows(placement, entry[..., j])))
 
     def first_reader(device: int) -> jax.Array:
-        found = [jnp.where(reads & (on == device), key, jnp.float32(-1)) for reads, key, on in entries]
-        return scatter_max(graph.row_tensor, functools.reduce(jnp.maximum, found), t + 1, -1.0)[:t]
+        keys = [jnp.where(reads & (on == device), key, jnp.float32(-1)) for reads, key, on in entries]
+        return scatter_max(graph.row_tensor, functools.reduce(jnp.maximum, keys), t + 1, -1.0)[:t]
 
     after = jnp.stack([first_reader(device) for device in range(devices)])
     keys = before[None] + lateness * (after - before[None])

@@ -67,11 +67,11 @@ def room_to_improve(
     padded = jax.tree.map(jnp.asarray, pad_batch(graphs, sizes))
     keys = jnp.stack([jax.random.key(seed) for seed in seeds])
     unit = padded.second_unit if problem.objective == "makespan" else padded.byte_unit
-    few, many = (_found(run_batch(keys, padded, problem, parameters, n)[1], unit, problem) for n in (low, high))
+    few, many = (_objectives(run_batch(keys, padded, problem, parameters, n)[1], unit, problem) for n in (low, high))
     return Room(few, many, (np.isinf(few) & np.isfinite(many)) | (np.isfinite(few) & (many <= (1 - shorter) * few)))
 
 
-def _found(values: jax.Array, unit: jax.Array, problem: Problem) -> np.ndarray:
+def _objectives(values: jax.Array, unit: jax.Array, problem: Problem) -> np.ndarray:
     """Objectives of fitness values `[g]`, in seconds or bytes."""
     each = [objective(value, problem) for value in np.asarray(values, np.float64).tolist()]
     return np.array(each) * np.asarray(unit, np.float64)

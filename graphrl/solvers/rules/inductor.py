@@ -37,15 +37,15 @@ class _PrefixMin:
 
     def least(self, places: int) -> int:
         """The least value at the first `places`."""
-        found, low, high = NOTHING, self._leaves, self._leaves + places
+        lowest, low, high = NOTHING, self._leaves, self._leaves + places
         while low < high:
             if low % 2:  # only at the root
-                found, low = min(found, self._least[low]), low + 1
+                lowest, low = min(lowest, self._least[low]), low + 1
             if high % 2:
                 high -= 1
-                found = min(found, self._least[high])
+                lowest = min(lowest, self._least[high])
             low, high = low // 2, high // 2
-        return found
+        return lowest
 
     def first(self) -> int:
         """The first place that has a value."""
@@ -81,10 +81,10 @@ def lpmf(flow: Flow) -> list[int]:
     live, peak = 0, sum(buffer_size[b] for b in range(len(pinned)) if pinned[b])
     order: list[int] = []
     while len(order) < n:
-        found = ready.least(bisect.bisect_right(sizes, peak - live))
-        if found == NOTHING:
-            found = ready.least(bisect.bisect_right(sizes, sizes[ready.first()]))
-        op = found % n
+        key = ready.least(bisect.bisect_right(sizes, peak - live))
+        if key == NOTHING:
+            key = ready.least(bisect.bisect_right(sizes, sizes[ready.first()]))
+        op = key % n
         ready.put(place[op], NOTHING)
         order.append(op)
         peak = max(peak, live + size[op])

@@ -26,16 +26,16 @@ from graphrl.solvers.rules.traversal import post_order
 MAX_BYTES_ABOVE = 2**62  # sums over paths grow exponentially
 
 # By graph, its orders and how many were weighed: most methods start from them, and a portfolio has several methods.
-_known: weakref.WeakKeyDictionary[ComputationGraph, tuple[tuple[np.ndarray, ...], int]] = weakref.WeakKeyDictionary()
+_kept: weakref.WeakKeyDictionary[ComputationGraph, tuple[tuple[np.ndarray, ...], int]] = weakref.WeakKeyDictionary()
 
 
 def memory_orders(flow: Flow) -> list[np.ndarray]:
     """Different topological orders of the ops `[n] int64`, the one of least peak on one device first. They are kept as
     long as the graph is, and are not to be written to.
     """
-    if flow.graph not in _known:
-        _known[flow.graph] = _ranked(flow)
-    orders, evaluations = _known[flow.graph]
+    if flow.graph not in _kept:
+        _kept[flow.graph] = _ranked(flow)
+    orders, evaluations = _kept[flow.graph]
     flow.evaluations += evaluations
     return list(orders)
 
@@ -50,10 +50,10 @@ def _ranked(flow: Flow) -> tuple[tuple[np.ndarray, ...], int]:
         flow.topological,
     ]
     usage = Usage(flow)
-    found = sorted((_improved(flow, usage, order) for order in rules), key=lambda found: found[0])
-    for _, order, _ in found:
+    ranked = sorted((_improved(flow, usage, order) for order in rules), key=lambda ranked: ranked[0])
+    for _, order, _ in ranked:
         order.flags.writeable = False
-    return tuple(order for _, order, _ in found), sum(evaluations for *_, evaluations in found)
+    return tuple(order for _, order, _ in ranked), sum(evaluations for *_, evaluations in ranked)
 
 
 def greedy(flow: Flow, first: Sequence[int] = ()) -> list[int]:

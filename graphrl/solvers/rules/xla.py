@@ -105,8 +105,8 @@ class _ReadyQueue:
             if self._uses_left[buffer] == 1 and not self._flow.pinned[buffer]:
                 raised.add(self._last_user[buffer])
         place = {operand: i for i, operand in enumerate(self._hlo.operands[op])}
-        found = [(min(place.get(o, len(place)) for o in self._hlo.operands[user]), user) for user in raised]
-        return [user for _, user in sorted(found) if user in self._priority]
+        placed = [(min(place.get(o, len(place)) for o in self._hlo.operands[user]), user) for user in raised]
+        return [user for _, user in sorted(placed) if user in self._priority]
 
 
 def xla_list(flow: Flow) -> list[int]:

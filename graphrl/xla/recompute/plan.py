@@ -51,7 +51,7 @@ class Recomputation:
     seconds: float
 
 
-class _Found(NamedTuple):
+class _Variant(NamedTuple):
     """A program with clones and an order of it."""
 
     order: list[int]  # nodes
@@ -105,7 +105,7 @@ class _Search:
     def run(self, order: np.ndarray) -> Recomputation | None:
         nodes = [int(op) for op in order]
         predicted = TempPredictor(self.program.module)(self.program.sequence(order))
-        best = present = _Found(nodes, [], self.program, (), order, predicted)
+        best = present = _Variant(nodes, [], self.program, (), order, predicted)
         for _ in range(MAX_ROUNDS):
             before = present.predicted
             rounds = list(self._rounds(present))
@@ -118,7 +118,7 @@ class _Search:
                 break
         return self._polished(best) if best.clones else None
 
-    def _rounds(self, present: _Found) -> Iterator[tuple[_Found, Facts]]:
+    def _rounds(self, present: _Variant) -> Iterator[tuple[_Variant, Facts]]:
         """What each class of candidates, if there is time for it, makes of what was found, unless that is nothing."""
         for facts in self.classes:
             state = State(facts, present.order, present.clones)
@@ -137,7 +137,7 @@ class _Search:
         end = time.perf_counter() + CHOOSING / len(self.classes) * max(0.0, self._left())
         return lambda: time.perf_counter() > end
 
-    def _settled(self, state: State) -> _Found:
+    def _settled(self, state: State) -> _Variant:
         """The order made anew, without what it does not need."""
         order, clones = without(state, [])
         program, places, names = self._program(order, clones)
@@ -153,7 +153,7 @@ class _Search:
         if gone:
             program, places, names = self._program(order, clones)
         predicted = TempPredictor(program.module)(program.sequence(places))
-        return _Found(order, clones, program, names, places, predicted)
+        return _Variant(order, clones, program, names, places, predicted)
 
     def _program(self, order: Sequence[int], clones: Clones) -> tuple[HloProgram, np.ndarray, tuple[Clone, ...]]:
         """The program with the clones, the order as ops of its graph, and what the clones are called."""
@@ -162,7 +162,7 @@ class _Search:
         place = {op.name: k for k, op in enumerate(program.graph.ops)}
         return program, np.array([place[names[node]] for node in order], np.int64), copies
 
-    def _polished(self, best: _Found) -> Recomputation:
+    def _polished(self, best: _Variant) -> Recomputation:
         program = best.program
         predict = TempPredictor(program.module)
         budget = Budget(None, max(LEAST_SECONDS, self._left()))

@@ -44,13 +44,13 @@ class Outside(NamedTuple):
     external: int
 
 
-class Known(NamedTuple):
+class Scalar(NamedTuple):
     """A literal scalar."""
 
     value: Any
 
 
-Value = Result | Outside | Known
+Value = Result | Outside | Scalar
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class _Flattener:
         return [read(atom) for atom in jaxpr.outvars]
 
     def _literal(self, atom: Any) -> Value:
-        return Known(atom.val) if not getattr(atom.aval, "shape", ()) else self._constant(atom.val, atom.aval)
+        return Scalar(atom.val) if not getattr(atom.aval, "shape", ()) else self._constant(atom.val, atom.aval)
 
     def _constant(self, constant: Any, aval: Any) -> Outside:
         if id(constant) not in self.constants:
@@ -160,7 +160,7 @@ class _Flattener:
         reads: dict[Result | Outside, int] = {
             value: array_bytes(atom.aval)
             for atom, value in zip(equation.invars, values, strict=True)
-            if not isinstance(value, Known)
+            if not isinstance(value, Scalar)
         }
         output_bytes = [array_bytes(var.aval) for var in equation.outvars]
         moved = bytes_moved(equation, list(reads.values()), sum(output_bytes))
@@ -204,7 +204,7 @@ class _Flattener:
             return Work(flops, runtime(flops, moved, self.chip), 0), []
         bodies = {key: self._body(jaxpr) for key, jaxpr in inner.items()}
         constants = [constant for _, held in bodies.values() for constant in held]
-        literals = [value.value if isinstance(value, Known) else None for value in values]
+        literals = [value.value if isinstance(value, Scalar) else None for value in values]
         work = inner_work(equation, {key: body for key, (body, _) in bodies.items()}, literals)
         if name == "pallas_call":  # a kernel reads and writes its operands once, whatever its body says
             work = work._replace(runtime=runtime(work.flops, moved, self.chip))

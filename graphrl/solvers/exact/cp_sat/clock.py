@@ -27,7 +27,7 @@ class Clock:
       lengths: of the nodes.
       horizon: where everything has ended.
       start, end: by node id.
-      known_start, known_end: the same in the known plan.
+      known_start, known_end: the same in the reference.
       busy: by device, what the lengths of all that occupies it add up to.
     """
 
@@ -39,30 +39,30 @@ class Clock:
         transfer: Transfer,
         lengths: Lengths,
         horizon: int,
-        known_start: Mapping[int, int],
+        hint_start: Mapping[int, int],
     ) -> None:
         self.model, self.where, self.transfer = model, where, transfer
         self.lengths, self.horizon = lengths, horizon
         self.start: dict[int, Expression] = {}
         self.end: dict[int, Expression] = {}
-        self.known_start: dict[int, int] = {}
-        self.known_end: dict[int, int] = {}
+        self.hint_start: dict[int, int] = {}
+        self.hint_end: dict[int, int] = {}
         self.busy: list[list[Expression]] = [[] for _ in range(where.devices)]
         earliest, latest = windows(graph, lengths.op, where.devices, horizon)
         for op in range(where.num_ops):
-            self._add(op, earliest[op], latest[op], lengths.op[op], known_start[op])
+            self._add(op, earliest[op], latest[op], lengths.op[op], hint_start[op])
         if transfer != "free":
             for tensor, device in where.copies:
                 node, producer = where.node(tensor, device), where.producer[tensor]
-                known = known_start.get(node, self.known_end[producer])
-                self._add(node, 0, max(0, horizon - lengths.tensor[tensor]), lengths.tensor[tensor], known)
+                hint = hint_start.get(node, self.hint_end[producer])
+                self._add(node, 0, max(0, horizon - lengths.tensor[tensor]), lengths.tensor[tensor], hint)
         self._order(graph)
         self._occupy()
 
-    def _add(self, node: int, low: int, high: int, length: int, known: int) -> None:
-        self.start[node] = self.model.integer(low, high, min(known, high))
+    def _add(self, node: int, low: int, high: int, length: int, hint: int) -> None:
+        self.start[node] = self.model.integer(low, high, min(hint, high))
         self.end[node] = self.start[node] + length
-        self.known_start[node], self.known_end[node] = known, known + length
+        self.hint_start[node], self.hint_end[node] = hint, hint + length
 
     def _order(self, graph: ComputationGraph) -> None:
         """Inputs and control predecessors first."""
@@ -93,8 +93,8 @@ class Clock:
         links: list[list[Expression]] = [[] for _ in range(where.devices)]
 
         def occupy(intervals: list[list[Expression]], device: int, node: int, length: int, present: Expression) -> None:
-            made = cp.new_optional_fixed_size_interval_var(self.start[node], length, present, "")
-            intervals[device].append(made)
+            interval = cp.new_optional_fixed_size_interval_var(self.start[node], length, present, "")
+            intervals[device].append(interval)
             if intervals is devices and length:
                 self.busy[device].append(length * present)
 

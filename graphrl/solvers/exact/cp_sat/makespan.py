@@ -51,13 +51,13 @@ def makespan_model(
     if problem.devices == 1 or (transfer == "link" and not any(lengths.tensor)):
         transfer = "free"  # the same clocks
     starts = reference.starts(lengths, transfer)
-    known = max(starts[op] + length for op, length in enumerate(lengths.op))
+    high = max(starts[op] + length for op, length in enumerate(lengths.op))
     if limit is None and transfer == "free" and not any(lengths.tensor):
-        return _pure(graph, problem, starts, lengths, low, known)
+        return _pure(graph, problem, starts, lengths, low, high)
     model = Model()
     where = Placement(model, graph, problem.devices, reference.placement)
-    clock = Clock(model, graph, where, transfer, lengths, known, starts)
-    makespan = model.integer(low, known, known)
+    clock = Clock(model, graph, where, transfer, lengths, high, starts)
+    makespan = model.integer(low, high, high)
     _ends(clock, makespan)
     axis = clock
     if limit is None and transfer == "rendezvous" and num_pairs(graph, problem) <= MAX_HELPFUL_PAIRS:
@@ -90,7 +90,7 @@ def _couple(graph: ComputationGraph, clock: Clock, axis: Clock) -> None:
     """What shares a device's clock, or a link, stands along the axis as it does on the clock."""
     model, axes = clock.model, [clock] if axis is clock else [axis, clock]
     for first, second in _pairs(graph, clock):
-        before = model.boolean(axis.known_start[first] < axis.known_start[second])
+        before = model.boolean(axis.hint_start[first] < axis.hint_start[second])
         for sharing in _sharing(clock, first, second):
             for one in axes:
                 model.ordered(one.end[first], one.start[second], before, *sharing)
@@ -130,13 +130,13 @@ def _sharing(clock: Clock, first: int, second: int) -> list[list[Literal]]:
 
 
 def _pure(
-    graph: ComputationGraph, problem: Problem, starts: dict[int, int], lengths: Lengths, low: int, known: int
+    graph: ComputationGraph, problem: Problem, starts: dict[int, int], lengths: Lengths, low: int, high: int
 ) -> Built:
     """P|prec|Cmax: devices are identical, so that it is enough that no more than d ops run at a time."""
     model = Model()
-    earliest, latest = windows(graph, lengths.op, problem.devices, known)
+    earliest, latest = windows(graph, lengths.op, problem.devices, high)
     start = [model.integer(*window, starts[op]) for op, window in enumerate(zip(earliest, latest, strict=True))]
-    makespan = model.integer(low, known, known)
+    makespan = model.integer(low, high, high)
     for source, target in zip(*(ends.tolist() for ends in graph.arrays.dependencies()), strict=True):
         model.ordered(start[source] + lengths.op[source], start[target])
     busy = []

@@ -21,7 +21,7 @@ from graphrl.solvers.exact.cp_sat.engine import Expression, Literal
 from graphrl.solvers.exact.cp_sat.quanta import byte_unit
 from graphrl.solvers.flow import Flow
 
-Term = tuple[Expression, int, tuple[Literal, ...]]  # an end, the same in the known plan, and when it counts
+Term = tuple[Expression, int, tuple[Literal, ...]]  # an end, the same in the reference, and when it counts
 
 
 def check_memory(graph: ComputationGraph, problem: Problem) -> int:
@@ -89,8 +89,8 @@ class _Memory:
 
     def _weights_on(self, device: int) -> Expression:
         on = [(weight, here[device]) for weight, here in zip(self.weights, self.where.on, strict=True) if weight]
-        known = sum(weight for weight, here in on if self.model.holds(here))
-        weights = self.model.integer(0, sum(self.weights), known)
+        hint = sum(weight for weight, here in on if self.model.holds(here))
+        weights = self.model.integer(0, sum(self.weights), hint)
         self.model.cp.add(weights == sum(weight * here for weight, here in on))
         return weights
 
@@ -122,19 +122,19 @@ class _Memory:
         self._hold(tensor, node, self._latest(last), present)
 
     def _end(self, node: int, *when: Literal) -> Term:
-        return self.axis.end[node], self.axis.known_end[node], when
+        return self.axis.end[node], self.axis.hint_end[node], when
 
     def _latest(self, ends: Sequence[Term]) -> tuple[Expression, int]:
-        """The end of a buffer, and the same in the known plan."""
-        known = max(value for _, value, when in ends if all(map(self.model.holds, when)))
-        variable = self.model.integer(0, self.axis.horizon, known)
+        """The end of a buffer, and the same in the reference."""
+        hint = max(value for _, value, when in ends if all(map(self.model.holds, when)))
+        variable = self.model.integer(0, self.axis.horizon, hint)
         for end, _, when in ends:
             self.model.ordered(end, variable, *when)
-        return variable, known
+        return variable, hint
 
     def _hold(self, tensor: int, node: int, end: tuple[Expression, int], present: Sequence[Literal | None]) -> None:
-        start, known = self.axis.start[node], self.axis.known_start[node]
-        size = self.model.integer(0, self.axis.horizon, max(0, end[1] - known))
+        start, hint = self.axis.start[node], self.axis.hint_start[node]
+        size = self.model.integer(0, self.axis.horizon, max(0, end[1] - hint))
         for held, here in zip(self.held, present, strict=True):
             if here is not None:
                 run = self.model.cp.new_optional_interval_var(start, size, end[0], here, "")
@@ -154,10 +154,10 @@ class _Memory:
         return takes
 
     def _is_last(self, op: int, users: Sequence[int]) -> Literal:
-        axis, known = self.axis, max(self.axis.known_end[user] for user in users)
-        last = self.model.integer(0, axis.horizon, known)
+        axis, hint = self.axis, max(self.axis.hint_end[user] for user in users)
+        last = self.model.integer(0, axis.horizon, hint)
         self.model.cp.add_max_equality(last, [axis.end[user] for user in users])
-        is_last = self.model.boolean(known == axis.known_end[op])
+        is_last = self.model.boolean(hint == axis.hint_end[op])
         self.model.ordered(last, axis.end[op], is_last)
         self.model.ordered(axis.end[op] + 1, last, ~is_last)
         return is_last

@@ -11,7 +11,7 @@ from graphrl.solvers.exact.cp_sat.reference import Reference
 
 
 def peak_model(
-    graph: ComputationGraph, problem: Problem, reference: Reference, unit: int, low: int, known: int
+    graph: ComputationGraph, problem: Problem, reference: Reference, unit: int, low: int, high: int
 ) -> Built:
     """Minimises the largest device peak.
 
@@ -19,13 +19,13 @@ def peak_model(
       reference: a plan.
       unit: bytes, of `memory.check_memory`.
       low: units at which a peak is as good as any lower one.
-      known: units of the reference's peak, at least `low`.
+      high: units of the reference's peak, at least `low`.
     """
     model = Model()
     where = Placement(model, graph, problem.devices, reference.placement)
     lengths = unit_lengths(graph)
     starts = reference.starts(lengths, "rendezvous")
     axis = Clock(model, graph, where, "rendezvous", lengths, most_nodes(graph, problem.devices), starts)
-    peak = model.integer(low, known, known)
+    peak = model.integer(low, high, high)
     add_memory(axis, graph, problem, unit, peak)
     return built(model, peak, axis, graph, problem)

@@ -18,14 +18,14 @@ class Placement:
       copies: `[t, b]`, whether the transfer of tensor t to device b is needed; of all transfers that may be.
     """
 
-    def __init__(self, model: Model, graph: ComputationGraph, devices: int, known: np.ndarray) -> None:
+    def __init__(self, model: Model, graph: ComputationGraph, devices: int, hints: np.ndarray) -> None:
         a = graph.arrays
         self.devices, self.num_ops = devices, a.num_ops
         self.producer: list[int] = a.producer.tolist()
         self.users = grouped(a.use_tensor, a.use_op, a.num_tensors)
         self._model = model
         self._same: dict[tuple[int, int], Literal] = {}
-        self.on = [self._devices_of(int(device)) for device in known]
+        self.on = [self._devices_of(int(device)) for device in hints]
         self._number_devices(a.topological.tolist())
         self.copies: dict[tuple[int, int], Literal] = {}
         for tensor, users in enumerate(self.users):

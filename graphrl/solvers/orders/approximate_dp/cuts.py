@@ -45,7 +45,7 @@ def cut_after(keys: Keys, goal: jax.Array) -> Cut:
         jnp.max(jnp.where(tied, keys.second, jnp.uint32(0))),
     )
     enough = jnp.sum(real, dtype=jnp.int32) >= goal
-    return jax.tree.map(lambda found, last: jnp.where(enough, found, last), Cut(first, second), end())
+    return jax.tree.map(lambda reached, last: jnp.where(enough, reached, last), Cut(first, second), end())
 
 
 def _bisect(holds: Callable[[jax.Array], jax.Array], low: jax.Array, high: jax.Array) -> jax.Array:

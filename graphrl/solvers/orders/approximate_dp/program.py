@@ -36,7 +36,7 @@ class Beam(NamedTuple):
     candidates: jax.Array  # [] float32, looked at in all
 
 
-class _Known(NamedTuple):
+class _Candidates(NamedTuple):
     """The best candidates so far of a step, k or more."""
 
     keys: Keys  # [m]
@@ -47,7 +47,7 @@ class _Known(NamedTuple):
 
 
 class _Rounds(NamedTuple):
-    known: _Known  # k
+    best: _Candidates  # k
     upto: Cut  # candidates before it were taken
     taken: jax.Array  # [] float32, about how many that is
     stride: jax.Array  # [] float32, how many more to take
@@ -94,8 +94,8 @@ def best_order(beam: Beam) -> tuple[jax.Array, jax.Array]:
     peak = jnp.min(jnp.where(real, states.peak, LAST))
     best = jnp.argmin(jnp.where(real & (states.peak == peak), states.live, LAST)).astype(jnp.int32)
 
-    def back(t: jax.Array, found: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        order, state = found
+    def back(t: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        order, state = carry
         at = beam.step - 1 - t
         return order.at[at].set(beam.ops[at, state]), beam.parents[at, state]
 
@@ -124,12 +124,12 @@ def _choose(step: Step, total: jax.Array, rule: Rule) -> tuple[Choice, jax.Array
     sample, in_sample = cuts.sample(step, rule)
     nothing = jnp.zeros(width, jnp.int32)
     keys = Keys(nothing + LAST, nothing.astype(jnp.uint32), nothing)
-    known = _Known(keys, jnp.zeros((2, width), jnp.uint32), nothing, nothing, nothing > 0)
+    best = _Candidates(keys, jnp.zeros((2, width), jnp.uint32), nothing, nothing, nothing > 0)
     stride = jnp.float32(_AIM * _ROUND * width)
-    rounds = _Rounds(known, cuts.start(), jnp.float32(0), stride, jnp.int32(LAST))
+    rounds = _Rounds(best, cuts.start(), jnp.float32(0), stride, jnp.int32(LAST))
 
     def unfinished(rounds: _Rounds) -> jax.Array:
-        return (jnp.sum(rounds.known.real, dtype=jnp.int32) < width) & (rounds.upto.first < LAST - 1)
+        return (jnp.sum(rounds.best.real, dtype=jnp.int32) < width) & (rounds.upto.first < LAST - 1)
 
     def more(rounds: _Rounds) -> _Rounds:
         goal = rounds.taken + rounds.stride
@@ -138,10 +138,10 @@ def _choose(step: Step, total: jax.Array, rule: Rule) -> tuple[Choice, jax.Array
         return _round(step, rounds, until, goal, rule)
 
     rounds = lax.while_loop(unfinished, more, rounds)
-    known = rounds.known
+    best = rounds.best
     rest = jnp.where(rounds.upto.first < LAST - 1, _peak_after(rounds.upto, rule), LAST)
-    count = jnp.sum(known.real, dtype=jnp.int32)
-    return Choice(known.state, known.op, known.keys.peak, count), jnp.minimum(rounds.least_cut, rest)
+    count = jnp.sum(best.real, dtype=jnp.int32)
+    return Choice(best.state, best.op, best.keys.peak, count), jnp.minimum(rounds.least_cut, rest)
 
 
 def _round(step: Step, rounds: _Rounds, until: Cut, goal: jax.Array, rule: Rule) -> _Rounds:
@@ -154,12 +154,12 @@ def _round(step: Step, rounds: _Rounds, until: Cut, goal: jax.Array, rule: Rule)
     fits = (count <= room) | (rounds.stride < room / 64)
     keys = keys_of(step, state, op, fits & (jnp.arange(room) < count), rule)
     hashes = step.states.hashes[:, state] ^ step.tables.hashes[:, op]
-    new = _Known(keys, hashes, state, op, keys.first < LAST)
-    both = jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=-1), rounds.known, new)
-    known, cut = _best(both, width, rule)
+    new = _Candidates(keys, hashes, state, op, keys.first < LAST)
+    both = jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=-1), rounds.best, new)
+    best, cut = _best(both, width, rule)
     cut = jnp.minimum(cut, jnp.where(fits & (count > room), 0, LAST))
     return _Rounds(
-        known=known,
+        best=best,
         upto=jax.tree.map(lambda a, b: jnp.where(fits, a, b), until, rounds.upto),
         taken=jnp.where(fits, goal, rounds.taken),
         stride=jnp.where(fits, rounds.stride, rounds.stride / 2),
@@ -167,19 +167,19 @@ def _round(step: Step, rounds: _Rounds, until: Cut, goal: jax.Array, rule: Rule)
     )
 
 
-def _best(found: _Known, width: int, rule: Rule) -> tuple[_Known, jax.Array]:
+def _best(candidates: _Candidates, width: int, rule: Rule) -> tuple[_Candidates, jax.Array]:
     """The best `width` of different sets, and a bound of the peaks of the other sets (LAST if there are none)."""
-    different = least_of_equals(found.hashes, found.keys.peak, found.real)
-    keys = found.keys._replace(first=jnp.where(different, found.keys.first, LAST))
+    different = least_of_equals(candidates.hashes, candidates.keys.peak, candidates.real)
+    keys = candidates.keys._replace(first=jnp.where(different, candidates.keys.first, LAST))
     cut = cuts.cut_after(keys, jnp.int32(width))
     kept = different & at_most(keys, *cut)
     index = cuts.first_true(kept, width)
     index = jnp.where(jnp.arange(width) < jnp.sum(kept, dtype=jnp.int32), index, index[0])
-    known = jax.tree.map(lambda values: values.at[..., index].get(mode="promise_in_bounds"), found)
+    best = jax.tree.map(lambda values: values.at[..., index].get(mode="promise_in_bounds"), candidates)
     real = jnp.arange(width) < jnp.sum(kept, dtype=jnp.int32)
-    known = known._replace(real=real, keys=known.keys._replace(first=jnp.where(real, known.keys.first, LAST)))
+    best = best._replace(real=real, keys=best.keys._replace(first=jnp.where(real, best.keys.first, LAST)))
     lost = jnp.sum(different, dtype=jnp.int32) > width
-    return known, jnp.where(lost, _peak_after(cut, rule), LAST)
+    return best, jnp.where(lost, _peak_after(cut, rule), LAST)
 
 
 def _peak_after(cut: Cut, rule: Rule) -> jax.Array:
