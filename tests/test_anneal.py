@@ -22,7 +22,7 @@ from graphrl.solvers.base import Budget, Interrupted, Task
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.orders.anneal import moves as moves_module
 from graphrl.solvers.orders.anneal import solver
-from graphrl.solvers.orders.anneal.moves import Buffers, Moves, build_moves
+from graphrl.solvers.orders.anneal.moves import Moves, WeighedBuffers, build_moves
 from graphrl.solvers.orders.anneal.profile import Profile
 from graphrl.solvers.orders.anneal.solver import load, solve
 from graphrl.solvers.orders.anneal.window import STEPS, Chains, anneal_window
@@ -35,7 +35,7 @@ HOT = 0.5  # temperature at which almost every move is made
 
 def parts(graph: ComputationGraph) -> tuple[Flow, Moves, Profile]:
     flow = Flow(graph)
-    buffers = Buffers(flow)
+    buffers = WeighedBuffers(flow)
     return flow, build_moves(flow, buffers, 1.0), Profile(buffers, 1.0)
 
 

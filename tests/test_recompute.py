@@ -206,7 +206,7 @@ def test_clones_without_effect_are_given_up(program: HloProgram) -> None:
 
 def test_compile_keeps_clones_for_the_next_process(plans: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from graphrl.xla.planning import planner
-    from graphrl.xla.planning.cache import Decisions
+    from graphrl.xla.planning.cache import DecisionCache
 
     args = network()[1]
     compiled = functools.partial(graphrl.compile, network()[0], *args, seconds=4)
@@ -218,7 +218,7 @@ def test_compile_keeps_clones_for_the_next_process(plans: Any, monkeypatch: pyte
     assert temporaries(again) < 0.75 * temporaries(once)
     assert "computed again" in str(report)
     assert again.plan is not None
-    monkeypatch.setattr(planner, "_SHARED", Decisions(on_disk=True))
+    monkeypatch.setattr(planner, "_SHARED", DecisionCache(on_disk=True))
     monkeypatch.setattr(planner, "decide", lambda *_: pytest.fail("searched"))
     assert temporaries(compiled(recompute=0.2)) == temporaries(again)
     assert temporaries(compiled()) == temporaries(once)

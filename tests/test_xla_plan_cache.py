@@ -16,7 +16,7 @@ import graphrl
 from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.xla import hook
 from graphrl.xla.planning import planner, search
-from graphrl.xla.planning.cache import Decision, Decisions, jaxlib_version, places
+from graphrl.xla.planning.cache import Decision, DecisionCache, jaxlib_version, places
 
 __all__ = ["plans"]
 
@@ -71,13 +71,13 @@ def search_count(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return search.decide(lowered, module, settings, decision)
 
     monkeypatch.setattr(planner, "decide", decide)
-    monkeypatch.setattr(planner, "_SHARED", Decisions(on_disk=True))
+    monkeypatch.setattr(planner, "_SHARED", DecisionCache(on_disk=True))
     return known
 
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a new process has it."""
-    monkeypatch.setattr(planner, "_SHARED", Decisions(on_disk=True))
+    monkeypatch.setattr(planner, "_SHARED", DecisionCache(on_disk=True))
 
 
 @pytest.fixture(scope="module")
@@ -109,15 +109,15 @@ def decision(program: HloModule) -> Decision:
 
 def test_decision_is_found_as_it_was_kept(program: HloModule, plans: Path) -> None:
     kept = decision(program)
-    Decisions(on_disk=True).keep(kept)
+    DecisionCache(on_disk=True).keep(kept)
     assert [file.name for file in plans.iterdir()] == [f"{program.fingerprint}.json"]
-    decisions = Decisions(on_disk=True)
+    decisions = DecisionCache(on_disk=True)
     assert decisions.find(program) == (kept, True)
     assert decisions.find(program) == (kept, False)
     assert kept.sequence(program) == program.order(program.entry)
     own = dataclasses.replace(kept, order=None, found_by="", reason="no better one was found")
-    Decisions(on_disk=True).keep(own)
-    assert Decisions(on_disk=True).find(program) == (own, True)
+    DecisionCache(on_disk=True).keep(own)
+    assert DecisionCache(on_disk=True).find(program) == (own, True)
     assert own.sequence(program) is None
 
 
@@ -140,12 +140,12 @@ def test_decision_is_found_as_it_was_kept(program: HloModule, plans: Path) -> No
     ],
 )
 def test_broken_files_count_as_none(spoil: Any, program: HloModule, plans: Path) -> None:
-    Decisions(on_disk=True).keep(decision(program))
+    DecisionCache(on_disk=True).keep(decision(program))
     (file,) = plans.iterdir()
     text = file.read_text()
     assert spoil(text) != text
     file.write_text(spoil(text))
-    assert Decisions(on_disk=True).find(program) == (None, False)
+    assert DecisionCache(on_disk=True).find(program) == (None, False)
 
 
 def test_broken_file_is_rewritten(plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 from jax import lax
 
 from graphrl.decoding import memory
-from graphrl.decoding.memory import Buffers, Memory
+from graphrl.decoding.memory import GraphBuffers, Memory
 from graphrl.decoding.orders import Rollout
 from graphrl.decoding.releases import releases, waits
 from graphrl.decoding.stepwise import Context, Logits, masked_log_softmax
@@ -32,7 +32,7 @@ class _Tables(NamedTuple):
     """Read-only arrays of the loop."""
 
     graph: PaddedGraph  # a batch
-    buffers: Buffers  # [g, ...]
+    buffers: GraphBuffers  # [g, ...]
     releases: jax.Array  # [g, n + 1, n] int16
     reads: jax.Array  # [g, n + 1, t] int16, tensors of each buffer that an op reads
     need: jax.Array  # [g, n] float32, byte units: outputs and workspace

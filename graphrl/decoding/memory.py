@@ -1,6 +1,6 @@
 """Peak memory on one device, op by op and exactly: what an order that is not complete yet has cost so far.
 
-The rules are those of `costs/exact/memory.py`. What is known before any op runs is `Buffers`; functions are of one
+The rules are those of `costs/exact/memory.py`. What is known before any op runs is `GraphBuffers`; functions are of one
 graph and one state, to be mapped over. A step looks at all t tensors, in a few vector operations.
 """
 
@@ -13,7 +13,7 @@ from graphrl.costs.device.indexing import add, take
 from graphrl.graphs.padding import PaddedGraph
 
 
-class Buffers(NamedTuple):
+class GraphBuffers(NamedTuple):
     """The buffers of a graph, each named by its first tensor; t tensors, s shares."""
 
     of: jax.Array  # [t] int32, the buffer of each tensor: its own, or what it is an alias in
@@ -31,14 +31,14 @@ class Memory(NamedTuple):
     peak: jax.Array  # [] float32, byte units
 
 
-def buffers(graph: PaddedGraph) -> Buffers:
+def buffers(graph: PaddedGraph) -> GraphBuffers:
     """The buffers of one graph."""
     n, t, shares = graph.sizes.ops, graph.sizes.tensors, graph.sizes.shares
     own = jnp.arange(t, dtype=jnp.int32)
     pinned = graph.kept
     if not shares:
         nothing = jnp.zeros(0, jnp.int32)
-        return Buffers(own, pinned, nothing, nothing)
+        return GraphBuffers(own, pinned, nothing, nothing)
     # [t + 1] the tensor that each is an alias of
     aliases = jnp.where(graph.share_reuses, t, graph.share_tensor)
     of = jnp.arange(t + 1, dtype=jnp.int32).at[aliases].set(graph.share_of).at[t].set(t)
@@ -51,10 +51,10 @@ def buffers(graph: PaddedGraph) -> Buffers:
     op = jnp.where(real, take(graph.producer, jnp.minimum(graph.share_tensor, t - 1)), n)
     same = (op[:, None] == op[None]) & (source[:, None] == source[None])
     second = jnp.tril(same, -1).any(1)
-    return Buffers(of[:t], pinned, source, jnp.where(second, n, op))
+    return GraphBuffers(of[:t], pinned, source, jnp.where(second, n, op))
 
 
-def start(graph: PaddedGraph, buffers: Buffers) -> Memory:
+def start(graph: PaddedGraph, buffers: GraphBuffers) -> Memory:
     """Before the first op."""
     t, n = graph.sizes.tensors, graph.sizes.ops
     read = jnp.concatenate([buffers.of, jnp.full(1, t, jnp.int32)])[graph.use_tensor]
@@ -63,14 +63,14 @@ def start(graph: PaddedGraph, buffers: Buffers) -> Memory:
     return Memory(left, graph.owned_bytes, zero, zero)
 
 
-def reads(graph: PaddedGraph, buffers: Buffers, op: jax.Array) -> jax.Array:
+def reads(graph: PaddedGraph, buffers: GraphBuffers, op: jax.Array) -> jax.Array:
     """How many tensors of each buffer an op reads: `[t]` int32."""
     t = graph.sizes.tensors
     read = jnp.concatenate([buffers.of, jnp.full(1, t, jnp.int32)])[graph.use_tensor]
     return add(jnp.zeros(t + 1, jnp.int32), read, (graph.use_op == op).astype(jnp.int32))[:t]
 
 
-def spared(graph: PaddedGraph, buffers: Buffers, memory: Memory, read: jax.Array) -> jax.Array:
+def spared(graph: PaddedGraph, buffers: GraphBuffers, memory: Memory, read: jax.Array) -> jax.Array:
     """What each share would spare its op now by taking over a buffer: `[s]` float32, byte units; -1 if it may not.
 
     Args:
@@ -84,7 +84,7 @@ def spared(graph: PaddedGraph, buffers: Buffers, memory: Memory, read: jax.Array
     return jnp.where(takes, take(memory.size, jnp.minimum(graph.share_tensor, graph.sizes.tensors - 1)), -1)
 
 
-def run(graph: PaddedGraph, buffers: Buffers, memory: Memory, op: jax.Array, read: jax.Array) -> Memory:
+def run(graph: PaddedGraph, buffers: GraphBuffers, memory: Memory, op: jax.Array, read: jax.Array) -> Memory:
     """Memory after an op that was ready.
 
     Args:

@@ -31,7 +31,7 @@ from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
-from graphrl.solvers.base import Budget, Decisions, Task, solver
+from graphrl.solvers.base import Budget, PlacedOrder, Task, solver
 from graphrl.solvers.chromosomes import anneal_keys, brkga_solver
 from graphrl.solvers.exact.cp_sat import solver as cp_sat
 from graphrl.solvers.orders import dfs_dp, series_parallel
@@ -67,7 +67,7 @@ def begun(task: Task) -> Portfolio:
     return portfolio
 
 
-def candidates(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterator[Decisions]:
+def candidates(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterator[PlacedOrder]:
     """List scheduling, the given order, list scheduling on fewer devices, which is sometimes better, and the textbook
     rules, which on real graphs often are.
     """
@@ -118,9 +118,9 @@ def stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterato
             yield Stage(anneal_keys.solve, options=_hint)
 
 
-def _orders(plans: list[Decisions]) -> dict[str, Any]:
+def _orders(plans: list[PlacedOrder]) -> dict[str, Any]:
     return {"starts": [order for _, order in plans]}
 
 
-def _hint(plans: list[Decisions]) -> dict[str, Any]:
+def _hint(plans: list[PlacedOrder]) -> dict[str, Any]:
     return {"hint": plans[0]}

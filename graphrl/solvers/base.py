@@ -23,7 +23,7 @@ from graphrl.plan import Plan
 if TYPE_CHECKING:
     from graphrl.graphs.padding import Sizes
 
-Decisions = tuple[np.ndarray, np.ndarray]  # placement [n] of ops, order [m] of node ids as in costs/exact
+PlacedOrder = tuple[np.ndarray, np.ndarray]  # placement [n] of ops, order [m] of node ids as in costs/exact
 
 REPORT_SECONDS = 0.3  # between two reports
 MAX_EVALUATIONS = 2**31 - 1  # counters are int32 on the device

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from graphrl.errors import ProblemError
 from graphrl.plan import Plan
-from graphrl.solvers.base import Budget, Decisions, Interrupted, Solver, Task
+from graphrl.solvers.base import Budget, Interrupted, PlacedOrder, Solver, Task
 
 ROUNDING = 1e-5  # relative: the device knows values as float32; an exact look follows
 SECONDS_ROUNDING = 1e-9  # relative: the makespan bound is shaved by rounding (costs/bounds)
@@ -20,7 +20,7 @@ class Stage(NamedTuple):
     solver: Solver[Any]
     share: float = 1.0  # of what is left of the budget
     seconds: float = math.inf  # at most
-    options: Callable[[list[Decisions]], dict[str, Any]] = lambda plans: {}  # from the plans so far, the best first
+    options: Callable[[list[PlacedOrder]], dict[str, Any]] = lambda plans: {}  # from the plans so far, the best first
 
 
 class _Optimal(Exception):
@@ -43,7 +43,7 @@ class Portfolio:
         self._task = task
         self._plans: list[Plan] = []
 
-    def add(self, decisions: Iterable[Decisions]) -> None:
+    def add(self, decisions: Iterable[PlacedOrder]) -> None:
         """Plans of rules, an evaluation each, until the budget ends or one is optimal; the first always."""
         for placement, order in decisions:
             if self.done:

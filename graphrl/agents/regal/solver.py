@@ -16,7 +16,7 @@ from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.plan import Plan
 from graphrl.solvers import auto
-from graphrl.solvers.base import Decisions, Task, solver
+from graphrl.solvers.base import PlacedOrder, Task, solver
 from graphrl.solvers.chromosomes.brkga import Parameters
 from graphrl.solvers.chromosomes.brkga_solver import evolve, solve_warm
 from graphrl.solvers.portfolio import Stage
@@ -38,7 +38,7 @@ _published, _hinted = functools.partial(digest, "none"), functools.partial(diges
 
 
 @solver("regal", "REGAL as published: brkga with the proposals of a trained policy", digest=_published)
-def solve(task: Task, *, checkpoint: str = "", starts: Sequence[Decisions] = ()) -> Plan:
+def solve(task: Task, *, checkpoint: str = "", starts: Sequence[PlacedOrder] = ()) -> Plan:
     """BRKGA with proposals that the policy makes for the graph.
 
     Args:
@@ -53,7 +53,7 @@ def solve(task: Task, *, checkpoint: str = "", starts: Sequence[Decisions] = ())
 
 
 @solver("regal-hint", "regal whose policy sees a list schedule and proposes plans around it", digest=_hinted)
-def solve_hint(task: Task, *, checkpoint: str = "", starts: Sequence[Decisions] = ()) -> Plan:
+def solve_hint(task: Task, *, checkpoint: str = "", starts: Sequence[PlacedOrder] = ()) -> Plan:
     """As `solve`, with policies of `graphrl train regal-hint`."""
     return _search(task, "list", checkpoint, starts=starts)
 
@@ -83,7 +83,7 @@ def solve_portfolio(task: Task, *, checkpoint: str = "") -> Plan:
     """
     _policy(task, checkpoint, "list")  # a portfolio passes over methods that do not take a problem
 
-    def proposing(plans: list[Decisions]) -> dict[str, Any]:
+    def proposing(plans: list[PlacedOrder]) -> dict[str, Any]:
         return {"checkpoint": checkpoint, "starts": plans}
 
     stages = auto.stages(task.graph, task.problem, task.budget)
@@ -119,7 +119,7 @@ def _search(
     hint: Hint,
     checkpoint: str,
     parameters: Parameters | None = None,
-    starts: Sequence[Decisions] = (),
+    starts: Sequence[PlacedOrder] = (),
 ) -> Plan:
     policy = _policy(task, checkpoint, hint)
     return evolve(

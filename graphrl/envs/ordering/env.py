@@ -9,7 +9,7 @@ import numpy as np
 
 from graphrl.costs.device.indexing import add
 from graphrl.decoding import memory
-from graphrl.decoding.memory import Buffers, Memory
+from graphrl.decoding.memory import GraphBuffers, Memory
 from graphrl.envs import specs
 from graphrl.envs.base import TimeStep
 from graphrl.envs.ordering.instance import OrderingParams
@@ -34,7 +34,7 @@ class State(NamedTuple):
     """Of one episode."""
 
     waits: jax.Array  # [n] int32, inputs and predecessors that each op waits for; -1 once it has run
-    buffers: Buffers  # of the graph: the same throughout
+    buffers: GraphBuffers  # of the graph: the same throughout
     memory: Memory
     step: jax.Array  # [] int32, ops that have run
     last: jax.Array  # [] int32
@@ -147,7 +147,7 @@ def _released(graph: PaddedGraph, op: jax.Array) -> jax.Array:
     return add(released, op, jnp.int32(1))[:n]
 
 
-def _largest_op(graph: PaddedGraph, buffers: Buffers) -> jax.Array:
+def _largest_op(graph: PaddedGraph, buffers: GraphBuffers) -> jax.Array:
     """The most that an op reads, writes and works with: `[]` float32, byte units. A buffer counts once a tensor."""
     t = graph.sizes.tensors
     of = jnp.minimum(graph.use_tensor, t - 1)

@@ -15,7 +15,7 @@ from graphrl.costs.device.problem import DeviceProblem
 from graphrl.errors import ProblemError
 from graphrl.graphs.padding import PaddedGraph, pad_batch
 from graphrl.plan import Plan
-from graphrl.solvers.base import Decisions, Task, solver
+from graphrl.solvers.base import PlacedOrder, Task, solver
 from graphrl.solvers.chromosomes import chains as walks
 from graphrl.solvers.chromosomes.neighbourhood import Mix, random_solution
 from graphrl.solvers.chromosomes.population_search import search_population
@@ -35,7 +35,7 @@ def solve(
     tries: int = 16,
     hot: float = 0.01,
     cold: float = 0.0002,
-    hint: Decisions | None = None,
+    hint: PlacedOrder | None = None,
 ) -> Plan:
     """Whole steps of `chains * tries` evaluations within the budget; at least one. Random starts depend on the padding,
     and so ignore the task's sizes.
@@ -72,7 +72,7 @@ def solve(
     )
 
 
-def _start(task: Task, padded: PaddedGraph, chains: int, plan: Decisions | None) -> walks.Chains:
+def _start(task: Task, padded: PaddedGraph, chains: int, plan: PlacedOrder | None) -> walks.Chains:
     key, devices = jax.random.key(task.seed), task.problem.devices
     if plan is None:
         solution = random_solution(jax.random.bits(key, (1, 2)), padded.sizes, devices, chains)

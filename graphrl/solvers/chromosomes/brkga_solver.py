@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from graphrl.costs.device.problem import DeviceProblem
 from graphrl.graphs.padding import PaddedGraph, Sizes, pad_batch
 from graphrl.plan import Plan
-from graphrl.solvers.base import Decisions, Task, solver
+from graphrl.solvers.base import PlacedOrder, Task, solver
 from graphrl.solvers.chromosomes import brkga
 from graphrl.solvers.chromosomes.beta import BetaTable
 from graphrl.solvers.chromosomes.population_search import search_population
@@ -41,7 +41,7 @@ def solve_warm(task: Task, *, population: int = 100, elites: int = 20, mutants: 
 def evolve(
     task: Task,
     parameters: brkga.Parameters = brkga.Parameters(),
-    warm_starts: Sequence[Decisions] = (),
+    warm_starts: Sequence[PlacedOrder] = (),
     proposals: Callable[[Sizes], BetaTable] | None = None,
 ) -> Plan:
     """BRKGA: whole generations within the budget; one smaller one if it is less than a generation.

@@ -22,7 +22,7 @@ from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.topology import grouped
 from graphrl.plan import Plan
-from graphrl.solvers.base import Decisions, Task, solver
+from graphrl.solvers.base import PlacedOrder, Task, solver
 from graphrl.solvers.orders.memory_walk import MemoryWalk
 
 STEPS = 3_000_000  # some 20 s
@@ -72,7 +72,7 @@ class _Search:
         self._task, self._graph, self._problem, self._steps = task, task.graph, task.problem, steps
         self._limit = math.inf if task.problem.memory_limit is None else task.problem.memory_limit
         self._memory = task.problem.objective == "peak_memory" or task.problem.memory_limit is not None
-        self.best: Decisions | None = None
+        self.best: PlacedOrder | None = None
         self.rank: Rank = (math.inf, math.inf)
         self.evaluations = self._done = 0
         self.finished = False

@@ -15,13 +15,13 @@ import heapq
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
-from graphrl.solvers.base import Decisions, Task, solver
+from graphrl.solvers.base import PlacedOrder, Task, solver
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.rules.list_scheduling import levels
 from graphrl.solvers.rules.plan_builder import Builder
 
 
-def hlfet(graph: ComputationGraph, problem: Problem) -> Decisions:
+def hlfet(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
     """HLFET. O((n + e) (log n + d)) for d devices. Ties of level go to the lower op, of starts to the lower device."""
     flow = Flow(graph)
     builder, level = Builder(flow, problem), levels(flow)
@@ -38,7 +38,7 @@ def hlfet(graph: ComputationGraph, problem: Problem) -> Decisions:
     return builder.plan()
 
 
-def etf(graph: ComputationGraph, problem: Problem) -> Decisions:
+def etf(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
     """ETF. Looks at every ready op on every device for every op: O(n w d) for d devices and w ready ops."""
     flow = Flow(graph)
     builder, level = Builder(flow, problem), levels(flow)

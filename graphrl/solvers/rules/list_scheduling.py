@@ -29,7 +29,7 @@ from graphrl.costs import exact
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.solvers.base import Decisions
+from graphrl.solvers.base import PlacedOrder
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.rules.memory_orders import memory_orders
 from graphrl.solvers.rules.plan_builder import Builder, Trial
@@ -42,15 +42,15 @@ SPARE = 1.2  # times the bound, the target of a quick schedule
 BISECTIONS = 6  # the first aims at the least peak of every device
 
 
-def schedule(graph: ComputationGraph, problem: Problem) -> Decisions:
+def schedule(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
     """The best list schedule: placement `[n] int64` and order `[m] int64` of node ids."""
     return best_schedule(graph, problem)[0]
 
 
-def best_schedule(graph: ComputationGraph, problem: Problem) -> tuple[Decisions, int]:
+def best_schedule(graph: ComputationGraph, problem: Problem) -> tuple[PlacedOrder, int]:
     """The best list schedule, and how many plans were costed for it."""
     flow = Flow(graph)
-    best: tuple[tuple[int, float], Decisions] | None = None
+    best: tuple[tuple[int, float], PlacedOrder] | None = None
     evaluations = 0
     for stage in _stages(flow, problem):
         for plan in stage:
@@ -64,7 +64,7 @@ def best_schedule(graph: ComputationGraph, problem: Problem) -> tuple[Decisions,
     return best[1], evaluations + flow.evaluations
 
 
-def quick_schedule(graph: ComputationGraph, problem: Problem) -> Decisions:
+def quick_schedule(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
     """A plan in an eighth to a quarter of `schedule`'s time: placement `[n] int64` and order `[m] int64` of node ids.
 
     Makespan: by the rule that is best most often under the transfer model: under `rendezvous` ops without transfers
@@ -88,7 +88,7 @@ def quick_schedule(graph: ComputationGraph, problem: Problem) -> Decisions:
     return _in_order(flow, problem, order, _fewest_bytes(SPARE * lower_bound(graph, problem))).plan()
 
 
-def _stages(flow: Flow, problem: Problem) -> Iterator[Iterator[Decisions]]:
+def _stages(flow: Flow, problem: Problem) -> Iterator[Iterator[PlacedOrder]]:
     """The plans to choose from; a later stage only matters if none of those before it is within the memory limit."""
     limited = problem.memory_limit is not None
     if problem.objective == "makespan" and not limited:
@@ -100,7 +100,7 @@ def _stages(flow: Flow, problem: Problem) -> Iterator[Iterator[Decisions]]:
         yield _memory_plans(flow, problem, orders)
 
 
-def _makespan_plans(flow: Flow, problem: Problem, orders: list[np.ndarray]) -> Iterator[Decisions]:
+def _makespan_plans(flow: Flow, problem: Problem, orders: list[np.ndarray]) -> Iterator[PlacedOrder]:
     """Everything on one device, in the first of the orders; highest level first; and, under a limit, in the orders."""
     yield np.zeros(flow.num_ops, np.int64), orders[0]
     if problem.devices == 1:
@@ -125,7 +125,7 @@ def _earliest(problem: Problem, busy: float, lost: float) -> Choice:
     return choose
 
 
-def _highest_level_first(flow: Flow, problem: Problem, local_first: bool, choose: Choice) -> Decisions:
+def _highest_level_first(flow: Flow, problem: Problem, local_first: bool, choose: Choice) -> PlacedOrder:
     builder = Builder(flow, problem)
     level = levels(flow)
     left = [len(before) for before in flow.predecessors]
@@ -164,7 +164,7 @@ def _in_order(flow: Flow, problem: Problem, order: np.ndarray, choose: Choice) -
     return builder
 
 
-def _memory_plans(flow: Flow, problem: Problem, orders: list[np.ndarray]) -> Iterator[Decisions]:
+def _memory_plans(flow: Flow, problem: Problem, orders: list[np.ndarray]) -> Iterator[PlacedOrder]:
     """Everything on one device, in the first of the orders; and a bisection with each of them."""
     yield np.zeros(flow.num_ops, np.int64), orders[0]
     if problem.devices == 1:

@@ -5,11 +5,11 @@ import numpy as np
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
-from graphrl.solvers.base import Decisions, Task, solver
+from graphrl.solvers.base import PlacedOrder, Task, solver
 from graphrl.solvers.rules.list_scheduling import best_schedule
 
 
-def given_order(graph: ComputationGraph, problem: Problem) -> Decisions:
+def given_order(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
     """Everything on device 0, in the order in which the graph stands, as far as its dependencies allow.
 
     For a traced program or an ONNX file this is the order in which it was written, often a good one for memory.

@@ -125,7 +125,7 @@ def places(module: HloModule, sequence: Sequence[str], clones: Sequence[Clone] =
     return tuple(place[name] for name in sequence)
 
 
-class Decisions:
+class DecisionCache:
     """The decisions that this process knows, over those on disk. Threads may share it.
 
     Args:

@@ -10,12 +10,12 @@ from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.units import format_bytes
 from graphrl.xla.assignment import TempPredictor
 from graphrl.xla.callback import Unplanned
-from graphrl.xla.planning.cache import Decision, Decisions
+from graphrl.xla.planning.cache import Decision, DecisionCache
 from graphrl.xla.planning.search import MIN_BYTES, decide, is_small
 from graphrl.xla.report import Report
 from graphrl.xla.settings import Settings
 
-_SHARED = Decisions(on_disk=True)
+_SHARED = DecisionCache(on_disk=True)
 
 # A search uses all cores, and a second thread with the same program shall find what the first one found.
 _searching = threading.RLock()
@@ -34,7 +34,7 @@ class Planner:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.reports: dict[str, Report] = {}
-        self._decisions = _SHARED if settings.cache else Decisions(on_disk=False)
+        self._decisions = _SHARED if settings.cache else DecisionCache(on_disk=False)
 
     def rule(self, module: HloModule) -> Sequence[str] | bytes | None:
         """What a module runs as, for `callback.set_rule`.

@@ -19,7 +19,7 @@ import numpy as np
 
 from graphrl.costs.problem import Problem, Transfer
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.solvers.base import Decisions
+from graphrl.solvers.base import PlacedOrder
 from graphrl.solvers.exact.cp_sat.clock import Clock, windows
 from graphrl.solvers.exact.cp_sat.engine import Expression, Literal, Model
 from graphrl.solvers.exact.cp_sat.memory import add_memory
@@ -146,13 +146,13 @@ def _pure(
             busy.append(model.cp.new_fixed_size_interval_var(start[op], length, ""))
     model.cp.add_cumulative(busy, [1] * len(busy), problem.devices)
 
-    def decode(values: Sequence[int]) -> Decisions:
+    def decode(values: Sequence[int]) -> PlacedOrder:
         return _hand_out(graph, problem, list(values), lengths)
 
     return Built(model, makespan, start, decode)
 
 
-def _hand_out(graph: ComputationGraph, problem: Problem, start: list[int], lengths: Lengths) -> Decisions:
+def _hand_out(graph: ComputationGraph, problem: Problem, start: list[int], lengths: Lengths) -> PlacedOrder:
     """Devices for ops of which no more than d run at a time: the one that is free and was busy last, as seldom idle.
 
     An op without length runs as soon as it can, on the device that has just ended what it waited for.

@@ -7,7 +7,7 @@ import numpy as np
 
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.solvers.base import Decisions
+from graphrl.solvers.base import PlacedOrder
 from graphrl.solvers.exact.cp_sat.clock import Clock
 from graphrl.solvers.exact.cp_sat.engine import Expression, Model
 from graphrl.solvers.exact.cp_sat.reference import Lengths, in_order
@@ -19,7 +19,7 @@ class Built(NamedTuple):
     model: Model
     objective: Expression
     variables: list[Expression]  # whose values make a solution
-    decode: Callable[[Sequence[int]], Decisions]
+    decode: Callable[[Sequence[int]], PlacedOrder]
 
 
 def built(model: Model, objective: Expression, axis: Clock, graph: ComputationGraph, problem: Problem) -> Built:
@@ -27,7 +27,7 @@ def built(model: Model, objective: Expression, axis: Clock, graph: ComputationGr
     n, nodes = axis.where.num_ops, list(axis.start)
     devices = [sum(device * here for device, here in enumerate(on)) for on in axis.where.on]
 
-    def decode(values: Sequence[int]) -> Decisions:
+    def decode(values: Sequence[int]) -> PlacedOrder:
         start = dict(zip(nodes, values[n:], strict=True))
         return in_order(graph, problem, np.array(values[:n], np.int64), start, axis.lengths)
 

@@ -9,7 +9,7 @@ from graphrl.costs.exact import run_times
 from graphrl.costs.exact.routes import Routes
 from graphrl.costs.problem import Problem, Transfer
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.solvers.base import Decisions
+from graphrl.solvers.base import PlacedOrder
 
 
 class Lengths(NamedTuple):
@@ -50,7 +50,7 @@ class Reference:
 
 def in_order(
     graph: ComputationGraph, problem: Problem, placement: np.ndarray, start: Mapping[int, int], lengths: Lengths
-) -> Decisions:
+) -> PlacedOrder:
     """The plan in which nodes run as they start.
 
     At one moment what has no length goes first, and then what others wait for: so no clock is later than in `start`,

@@ -12,7 +12,7 @@ from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
-from graphrl.solvers.base import MAX_EVALUATIONS, Decisions, Task, solver
+from graphrl.solvers.base import MAX_EVALUATIONS, PlacedOrder, Task, solver
 from graphrl.solvers.exact.cp_sat.engine import Limits, minimise
 from graphrl.solvers.exact.cp_sat.makespan import MAX_PAIRS, makespan_model, num_pairs
 from graphrl.solvers.exact.cp_sat.memory import check_memory
@@ -29,7 +29,7 @@ LEAST_PEAK: dict[str, Any] = {"objective": "peak_memory", "memory_limit": None}
 
 
 @solver("cp-sat", "OR-Tools' CP-SAT from the best list schedule: search and proof, for up to some hundred ops")
-def solve(task: Task, *, workers: int = 0, gap: float = 1e-6, hint: Decisions | None = None) -> Plan:
+def solve(task: Task, *, workers: int = 0, gap: float = 1e-6, hint: PlacedOrder | None = None) -> Plan:
     """Never worse than list scheduling and the hint; `Plan.bound` is what was proved.
 
     It ends when the best plan is proved to be the best, or at the budget's seconds (60 if it has evaluations alone). An
@@ -98,7 +98,7 @@ class _Search:
         self.task, self.graph, self.problem = task, task.graph, task.problem
         self.workers, self.gap = workers, gap
         self.evaluations = self.peak = 0
-        self.best: Decisions | None = None
+        self.best: PlacedOrder | None = None
         self.rank: tuple[int, float] = (0, 0.0)
         self.bound = lower_bound(task.graph, task.problem)
 
@@ -107,7 +107,7 @@ class _Search:
         """Bytes by which the best plan is above the memory limit."""
         return self.rank[0]
 
-    def consider(self, decisions: Decisions) -> None:
+    def consider(self, decisions: PlacedOrder) -> None:
         """Costs a plan exactly, and keeps it if it is the best."""
         placement, order = (np.asarray(part) for part in decisions)
         costs = exact.evaluate(self.graph, self.problem, placement, order)

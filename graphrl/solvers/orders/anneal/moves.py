@@ -36,7 +36,7 @@ class Moves:
     fixed: jax.Array  # [N + 1] bool, ops that are not moved themselves: padding, and those with too many neighbours
 
 
-class Buffers:
+class WeighedBuffers:
     """The buffers that moves weigh.
 
     Attributes:
@@ -75,7 +75,7 @@ class Buffers:
         self.workspace = flow.graph.arrays.workspace_bytes
 
 
-def build_moves(flow: Flow, buffers: Buffers, quantum: float) -> Moves:
+def build_moves(flow: Flow, buffers: WeighedBuffers, quantum: float) -> Moves:
     """The tables of a graph.
 
     Args:
@@ -109,7 +109,7 @@ class _Neighbours(NamedTuple):
 _BEFORE, _AFTER = -2, -1
 
 
-def _neighbours(flow: Flow, buffers: Buffers, reads: list[int], op: int) -> _Neighbours:
+def _neighbours(flow: Flow, buffers: WeighedBuffers, reads: list[int], op: int) -> _Neighbours:
     """The entries of an op. Buffers with most users go last and are left out where they do not fit: while a move is
     weighed, such a buffer counts as held by others. An op whose own dependencies do not fit is fixed.
     """

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from graphrl.solvers.orders.anneal.moves import Buffers
+from graphrl.solvers.orders.anneal.moves import WeighedBuffers
 
 
 class Profile:
@@ -10,7 +10,7 @@ class Profile:
     (moves.py) may have made what it keeps inexact.
     """
 
-    def __init__(self, buffers: Buffers, quantum: float) -> None:
+    def __init__(self, buffers: WeighedBuffers, quantum: float) -> None:
         size = np.rint(buffers.size / quantum)
         self._needed = np.rint(buffers.workspace / quantum)  # [n]
         np.add.at(self._needed, buffers.writer, size)

@@ -16,7 +16,7 @@ from graphrl.graphs.padding import bucket
 from graphrl.plan import Plan
 from graphrl.solvers.base import Task, solver
 from graphrl.solvers.flow import Flow
-from graphrl.solvers.orders.anneal.moves import LEVELS, Buffers, Moves, build_moves
+from graphrl.solvers.orders.anneal.moves import LEVELS, Moves, WeighedBuffers, build_moves
 from graphrl.solvers.orders.anneal.profile import Profile
 from graphrl.solvers.orders.anneal.window import STEPS, Chains, anneal_window
 from graphrl.solvers.orders.random_orders import Drawing
@@ -65,7 +65,7 @@ class _Search:
         orders = start_orders(flow, self._usage, chains, task.seed, starts)
         self._best, self._peak = orders[0], math.inf
         self._keep(orders)
-        buffers = Buffers(flow)
+        buffers = WeighedBuffers(flow)
         quantum = _quantum(buffers, float(self._usage.peaks(orders).max()))
         self._profile = Profile(buffers, quantum)
         self._moves = build_moves(flow, buffers, quantum)
@@ -157,7 +157,7 @@ def _random_orders(flow: Flow, seed: int) -> np.ndarray:
     return orders
 
 
-def _quantum(buffers: Buffers, peak: float) -> float:
+def _quantum(buffers: WeighedBuffers, peak: float) -> float:
     """Bytes of a quantum: exact where memory then has few enough levels."""
     sizes = np.concatenate([buffers.size, buffers.workspace]).astype(np.int64)
     exact = float(np.gcd.reduce(sizes)) or 1.0
