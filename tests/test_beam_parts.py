@@ -1,4 +1,4 @@
-"""What approximate dynamic programming ("beam") is made of: greedy ends, equal sets, cuts, members, units."""
+"""What approximate dynamic programming ("beam") is made of: greedy ends, equal sets, thresholds, members, units."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from search_graphs import random_dag
 from graphrl.costs.exact import evaluate
 from graphrl.graphs.datasets.layered import layered
 from graphrl.solvers.flow import Flow
-from graphrl.solvers.orders.approximate_dp import cuts
+from graphrl.solvers.orders.approximate_dp import thresholds
 from graphrl.solvers.orders.approximate_dp.collapse import least_of_equals
 from graphrl.solvers.orders.approximate_dp.keys import LAST, Keys
 from graphrl.solvers.orders.approximate_dp.model import model
@@ -45,11 +45,13 @@ def test_equal_sets_become_one(candidates: list[tuple[int, int, bool]]) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=40, max_size=40), st.integers(1, 45))
-def test_cut_is_the_first_with_enough_before_it(keys: list[tuple[int, int]], goal: int) -> None:
+def test_the_threshold_is_the_first_with_enough_before_it(keys: list[tuple[int, int]], goal: int) -> None:
     first, second = np.array(keys).T
-    cut = jax.jit(cuts.cut_after)(Keys(jnp.int32(first), jnp.uint32(second), jnp.int32(first)), jnp.int32(goal))
-    found = int(cut.first), int(cut.second)
-    assert found == (sorted(keys)[goal - 1] if goal <= 40 else (LAST - 1, 2**32 - 1))
+    threshold = jax.jit(thresholds.threshold_after)(
+        Keys(jnp.int32(first), jnp.uint32(second), jnp.int32(first)), jnp.int32(goal)
+    )
+    place = int(threshold.first), int(threshold.second)
+    assert place == (sorted(keys)[goal - 1] if goal <= 40 else (LAST - 1, 2**32 - 1))
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from([1, 5]), st.floats(0, 1))
@@ -57,11 +59,11 @@ def test_cut_is_the_first_with_enough_before_it(keys: list[tuple[int, int]], goa
 def test_members_of_sets(seed: int, words: int, density: float) -> None:
     ran = np.random.default_rng(seed).random((7, 32 * words)) < density
     sets = (ran.reshape(7, words, 32) << np.arange(32)).sum(-1).astype(np.uint32)
-    state, op, count = jax.jit(cuts.members, static_argnums=1)(jnp.asarray(sets.T), 100)
+    state, op, count = jax.jit(thresholds.members, static_argnums=1)(jnp.asarray(sets.T), 100)
     expected = np.argwhere(ran)[:100]
     assert int(count) == ran.sum()
-    found = np.stack([np.asarray(state), np.asarray(op)], 1)
-    np.testing.assert_array_equal(found[: len(expected)], expected)
+    place = np.stack([np.asarray(state), np.asarray(op)], 1)
+    np.testing.assert_array_equal(place[: len(expected)], expected)
 
 
 def test_units_leave_nothing_out() -> None:

@@ -110,12 +110,12 @@ def test_what_is_dear_is_a_class_of_its_own() -> None:
 def test_the_better_class_is_kept(better: int, program: HloProgram, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
-    def settled(search: plan._Search, state: State) -> plan._Found:
+    def settled(search: plan._Search, state: State) -> plan._Variant:
         order, clones = without(state, [])
         made, places, names = search._program(order, clones)
         seen.append(search.classes.index(state.facts))
         first = len(seen) <= 2
-        return plan._Found(order, clones, made, names, places, abs(seen[-1] - better) + 100 if first else 50)
+        return plan._Variant(order, clones, made, names, places, abs(seen[-1] - better) + 100 if first else 50)
 
     monkeypatch.setattr(plan._Search, "_settled", settled)
     search = plan._Search(program, 0.2, 60.0, 0)

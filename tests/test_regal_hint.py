@@ -18,8 +18,7 @@ from graphrl.costs import exact
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem, Transfer
 from graphrl.envs.proposal.coding import CodingName, coding
-from graphrl.envs.proposal.hint import hint
-from graphrl.envs.proposal.instance import instance
+from graphrl.envs.proposal.instance import hint, instance
 from graphrl.graphs.datasets.regal_like import regal_like
 from graphrl.graphs.features import NODE_FEATURES, padded_features
 from graphrl.graphs.padding import common_sizes

@@ -1,4 +1,5 @@
-"""Memory of every device along an order of nodes (costs/exact/memory.py has the rules).
+"""Memory of every device along an order of nodes (costs/exact/memory.py has the rules), as a limit and as what a model
+minimises: peak memory.
 
 A tensor is in memory where it is made from the start of its producer to the end of its last local use: an op there that
 reads it, a transfer that sends it away, or the last use of an alias made there. A copy is in memory from the start of
@@ -17,8 +18,11 @@ from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import NONE, ComputationGraph
 from graphrl.solvers.exact.cp_sat.clock import Clock
-from graphrl.solvers.exact.cp_sat.engine import Expression, Literal
+from graphrl.solvers.exact.cp_sat.engine import Expression, Literal, Model
+from graphrl.solvers.exact.cp_sat.model import Built, built, most_nodes, unit_lengths
+from graphrl.solvers.exact.cp_sat.placement import Placement
 from graphrl.solvers.exact.cp_sat.quanta import byte_unit
+from graphrl.solvers.exact.cp_sat.reference import Reference
 from graphrl.solvers.flow import Flow
 
 Term = tuple[Expression, int, tuple[Literal, ...]]  # an end, the same in the reference, and when it counts
@@ -39,6 +43,27 @@ def check_memory(graph: ComputationGraph, problem: Problem) -> int:
     weights = a.weight_bytes if problem.resident_weights else a.weight_bytes[:0]
     every = np.concatenate([*[a.tensor_bytes] * problem.devices, a.workspace_bytes, weights])
     return byte_unit(every.tolist())
+
+
+def peak_model(
+    graph: ComputationGraph, problem: Problem, reference: Reference, unit: int, low: int, high: int
+) -> Built:
+    """Minimises the largest device peak.
+
+    Args:
+      reference: a plan.
+      unit: bytes, of `check_memory`.
+      low: units at which a peak is as good as any lower one.
+      high: units of the reference's peak, at least `low`.
+    """
+    model = Model()
+    where = Placement(model, graph, problem.devices, reference.placement)
+    lengths = unit_lengths(graph)
+    starts = reference.starts(lengths, "rendezvous")
+    axis = Clock(model, graph, where, "rendezvous", lengths, most_nodes(graph, problem.devices), starts)
+    peak = model.integer(low, high, high)
+    add_memory(axis, graph, problem, unit, peak)
+    return built(model, peak, axis, graph, problem)
 
 
 def add_memory(axis: Clock, graph: ComputationGraph, problem: Problem, unit: int, peak: Expression) -> None:

@@ -15,9 +15,8 @@ from graphrl.plan import Plan
 from graphrl.solvers.base import MAX_EVALUATIONS, PlacedOrder, Task, solver
 from graphrl.solvers.exact.cp_sat.engine import Limits, minimise
 from graphrl.solvers.exact.cp_sat.makespan import MAX_PAIRS, makespan_model, num_pairs
-from graphrl.solvers.exact.cp_sat.memory import check_memory
+from graphrl.solvers.exact.cp_sat.memory import check_memory, peak_model
 from graphrl.solvers.exact.cp_sat.model import Built
-from graphrl.solvers.exact.cp_sat.peak import peak_model
 from graphrl.solvers.exact.cp_sat.quanta import Quanta
 from graphrl.solvers.exact.cp_sat.reference import Lengths, Reference
 from graphrl.solvers.rules.list_scheduling import schedule

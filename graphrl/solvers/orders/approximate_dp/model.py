@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphrl.solvers.flow import Flow
-from graphrl.solvers.orders.approximate_dp import bits
 from graphrl.solvers.orders.approximate_dp.tables import WORD, Model, Tables
 
 LIVE_BITS = 20  # of live memory in the key of a tie (keys.py)
+_PLANES = (5, 8, 12, 16, 20, 24, 28, 32)  # numbers of planes: few, for few programs
 _MAX_UNITS = 2**31 - 2  # 2^31 - 1 is the key of what is no candidate
 
 Slots = list[tuple[int, int]]  # (buffer, bytes)
@@ -25,7 +25,7 @@ def model(flow: Flow, seed: int) -> Model:
     number[ops] = np.arange(n)
     buffers = [b for b, users in enumerate(flow.users) if users and not flow.pinned[b]]
     buffers.sort(key=lambda b: min(number[flow.users[b]]))
-    words, buffer_words = bits.words(n), bits.words(len(buffers))
+    words, buffer_words = _words(n), _words(len(buffers))
     size = WORD * words
     unit = _unit(flow)
     reads, taken = _slots(flow, buffers, unit)
@@ -39,18 +39,18 @@ def model(flow: Flow, seed: int) -> Model:
     fields: dict[str, np.ndarray | np.generic] = dict(  # noqa: C408  (reads as the constructor that it fills)
         num_ops=np.int32(n),
         live_shift=np.uint32(max(0, total.bit_length() - LIVE_BITS)),
-        allocated=bits.filled([allocated[op] for op in ops], size),
-        held=bits.filled([held[op] for op in ops], size),
+        allocated=_filled([allocated[op] for op in ops], size),
+        held=_filled([held[op] for op in ops], size),
         hashes=np.random.default_rng([seed, n]).integers(0, 2**32, (2, size), dtype=np.uint32),
-        successors=bits.sets([number[flow.successors[op]].tolist() for op in ops], size, words),
-        reads=bits.sets([[buffer for buffer, _ in row] for row in reads], size, buffer_words),
-        waits=bits.planes([len(flow.predecessors[op]) for op in ops], words, padding=1),
-        users=bits.planes([len(flow.users[b]) for b in buffers], buffer_words, padding=0),
+        successors=_sets([number[flow.successors[op]].tolist() for op in ops], size, words),
+        reads=_sets([[buffer for buffer, _ in row] for row in reads], size, buffer_words),
+        waits=_planes([len(flow.predecessors[op]) for op in ops], words, padding=1),
+        users=_planes([len(flow.users[b]) for b in buffers], buffer_words, padding=0),
         op_words=_active(begins, latest[ops], words, size),
         buffer_words=_active(buffer_begins, buffer_ends, buffer_words, size),
     )
     for name, rows, always in (("freed", reads, True), ("taken", taken, False)):
-        columns = bits.columns(rows, size, always)
+        columns = _columns(rows, size, always)
         fields |= zip((f"{name}_buffer", f"{name}_bytes", f"{name}_count"), columns, strict=True)
     tables: Tables = jax.tree.map(jnp.asarray, Tables(**fields))  # type: ignore[arg-type]
     return Model(tables, ops, unit)
@@ -109,3 +109,51 @@ def _active(begins: np.ndarray, ends: np.ndarray, words: int, steps: int) -> np.
     np.add.at(change, (ends, word), -1)
     active = np.cumsum(change, axis=0)[:-1] > 0
     return np.column_stack([active.sum(1), np.argsort(~active, axis=1, kind="stable")]).astype(np.int32)
+
+
+def _words(count: int) -> int:
+    """Words for `count` bits, at least 1, rounded up to one of four sizes an octave."""
+    least = max(1, -(-count // WORD))
+    step = max(1, (1 << least.bit_length() - 1) // 4)
+    return -(-least // step) * step
+
+
+def _filled(values: list[int], size: int) -> np.ndarray:
+    """The values and then zeros: `[size]` int32."""
+    out = np.zeros(size, np.int32)
+    out[: len(values)] = values
+    return out
+
+
+def _sets(rows: list[list[int]], size: int, words: int) -> np.ndarray:
+    """Sets as columns: `[words, size]` uint32."""
+    out = np.zeros((words, size), np.uint32)
+    for column, row in enumerate(rows):
+        for index in row:
+            out[index // WORD, column] |= np.uint32(1 << index % WORD)
+    return out
+
+
+def _planes(counts: list[int], words: int, padding: int) -> np.ndarray:
+    """Counters as planes: `[words, planes]` uint32."""
+    longest = max(counts, default=0).bit_length()
+    number = next(number for number in _PLANES if number >= longest)
+    padded = np.full(words * WORD, padding, np.int64)
+    padded[: len(counts)] = counts
+    bits = padded.reshape(words, 1, WORD) >> np.arange(number)[:, None] & 1
+    return (bits << np.arange(WORD)).sum(-1).astype(np.uint32)
+
+
+def _columns(rows: list[list[tuple[int, int]]], size: int, always: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Lists of pairs as columns: their first and second parts `[s, size]` int32, and lengths `[size]` int32.
+
+    s is a power of two of at least 32 (who sums them stops at the longest) that holds the longest list; or 0, if all
+    are empty and not `always`.
+    """
+    longest = max(always, *(len(row) for row in rows))
+    slots = max(32, 1 << (longest - 1).bit_length()) if longest else 0
+    out = np.zeros((2, slots, size), np.int32)
+    for column, row in enumerate(rows):
+        if row:
+            out[:, : len(row), column] = np.array(row).T
+    return out[0], out[1], _filled([len(row) for row in rows], size)

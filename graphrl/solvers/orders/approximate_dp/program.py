@@ -14,12 +14,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from graphrl.solvers.orders.approximate_dp import cuts
+from graphrl.solvers.orders.approximate_dp import thresholds
 from graphrl.solvers.orders.approximate_dp.collapse import least_of_equals
-from graphrl.solvers.orders.approximate_dp.cuts import Cut
 from graphrl.solvers.orders.approximate_dp.keys import LAST, Keys, Rule, Step, at_most, keys_of
 from graphrl.solvers.orders.approximate_dp.states import Choice, States, alone, expand, initial, ready
 from graphrl.solvers.orders.approximate_dp.tables import Tables
+from graphrl.solvers.orders.approximate_dp.thresholds import Threshold
 
 _ROUND = 2
 _AIM = 0.8  # part of that room to aim at: the threshold is an estimate
@@ -48,7 +48,7 @@ class _Candidates(NamedTuple):
 
 class _Rounds(NamedTuple):
     best: _Candidates  # k
-    upto: Cut  # candidates before it were taken
+    upto: Threshold  # candidates before it were taken
     taken: jax.Array  # [] float32, about how many that is
     stride: jax.Array  # [] float32, how many more to take
     least_cut: jax.Array
@@ -121,12 +121,12 @@ def _step(beam: Beam, tables: Tables, cap: jax.Array, seed: jax.Array, rule: Rul
 def _choose(step: Step, total: jax.Array, rule: Rule) -> tuple[Choice, jax.Array]:
     """The k best candidates of different sets, and a bound of the peaks of all others (LAST if there are none)."""
     width = len(step.states.live)
-    sample, in_sample = cuts.sample(step, rule)
+    sample, in_sample = thresholds.sample(step, rule)
     nothing = jnp.zeros(width, jnp.int32)
     keys = Keys(nothing + LAST, nothing.astype(jnp.uint32), nothing)
     best = _Candidates(keys, jnp.zeros((2, width), jnp.uint32), nothing, nothing, nothing > 0)
     stride = jnp.float32(_AIM * _ROUND * width)
-    rounds = _Rounds(best, cuts.start(), jnp.float32(0), stride, jnp.int32(LAST))
+    rounds = _Rounds(best, thresholds.start(), jnp.float32(0), stride, jnp.int32(LAST))
 
     def unfinished(rounds: _Rounds) -> jax.Array:
         return (jnp.sum(rounds.best.real, dtype=jnp.int32) < width) & (rounds.upto.first < LAST - 1)
@@ -134,7 +134,7 @@ def _choose(step: Step, total: jax.Array, rule: Rule) -> tuple[Choice, jax.Array
     def more(rounds: _Rounds) -> _Rounds:
         goal = rounds.taken + rounds.stride
         goal_in_sample = jnp.where(goal >= total, 2.0**31 - 128, jnp.ceil(goal / total * in_sample.astype(jnp.float32)))
-        until = cuts.cut_after(sample, goal_in_sample.astype(jnp.int32))
+        until = thresholds.threshold_after(sample, goal_in_sample.astype(jnp.int32))
         return _round(step, rounds, until, goal, rule)
 
     rounds = lax.while_loop(unfinished, more, rounds)
@@ -144,12 +144,12 @@ def _choose(step: Step, total: jax.Array, rule: Rule) -> tuple[Choice, jax.Array
     return Choice(best.state, best.op, best.keys.peak, count), jnp.minimum(rounds.least_cut, rest)
 
 
-def _round(step: Step, rounds: _Rounds, until: Cut, goal: jax.Array, rule: Rule) -> _Rounds:
+def _round(step: Step, rounds: _Rounds, until: Threshold, goal: jax.Array, rule: Rule) -> _Rounds:
     """One round, which takes the candidates up to `until`; or, if they are too many, only aims lower."""
     width = len(step.states.live)
     room = _ROUND * width
-    sets = cuts.between(step, rounds.upto, until, rule)
-    state, op, count = cuts.members(sets, room)
+    sets = thresholds.between(step, rounds.upto, until, rule)
+    state, op, count = thresholds.members(sets, room)
     # a stride this small cannot become smaller: what has no place is cut
     fits = (count <= room) | (rounds.stride < room / 64)
     keys = keys_of(step, state, op, fits & (jnp.arange(room) < count), rule)
@@ -171,17 +171,17 @@ def _best(candidates: _Candidates, width: int, rule: Rule) -> tuple[_Candidates,
     """The best `width` of different sets, and a bound of the peaks of the other sets (LAST if there are none)."""
     different = least_of_equals(candidates.hashes, candidates.keys.peak, candidates.real)
     keys = candidates.keys._replace(first=jnp.where(different, candidates.keys.first, LAST))
-    cut = cuts.cut_after(keys, jnp.int32(width))
-    kept = different & at_most(keys, *cut)
-    index = cuts.first_true(kept, width)
+    threshold = thresholds.threshold_after(keys, jnp.int32(width))
+    kept = different & at_most(keys, *threshold)
+    index = thresholds.first_true(kept, width)
     index = jnp.where(jnp.arange(width) < jnp.sum(kept, dtype=jnp.int32), index, index[0])
     best = jax.tree.map(lambda values: values.at[..., index].get(mode="promise_in_bounds"), candidates)
     real = jnp.arange(width) < jnp.sum(kept, dtype=jnp.int32)
     best = best._replace(real=real, keys=best.keys._replace(first=jnp.where(real, best.keys.first, LAST)))
     lost = jnp.sum(different, dtype=jnp.int32) > width
-    return best, jnp.where(lost, _peak_after(cut, rule), LAST)
+    return best, jnp.where(lost, _peak_after(threshold, rule), LAST)
 
 
-def _peak_after(cut: Cut, rule: Rule) -> jax.Array:
-    """A bound of the peaks of the candidates after a cut: keys tell only with the rank "peak"."""
-    return cut.first if rule.rank == "peak" else jnp.int32(0)
+def _peak_after(threshold: Threshold, rule: Rule) -> jax.Array:
+    """A bound of the peaks of the candidates after a threshold: keys tell only with the rank "peak"."""
+    return threshold.first if rule.rank == "peak" else jnp.int32(0)

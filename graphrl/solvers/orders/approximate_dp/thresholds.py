@@ -14,25 +14,25 @@ from graphrl.solvers.orders.approximate_dp.tables import WORD
 _SAMPLE = 2**13  # candidates to find a threshold from: it may be wrong by some percent
 
 
-class Cut(NamedTuple):
+class Threshold(NamedTuple):
     """A place in the sorted sequence of all candidates: after all keys of at most (first, second)."""
 
     first: jax.Array  # [] int32
     second: jax.Array  # [] uint32
 
 
-def start() -> Cut:
+def start() -> Threshold:
     """The place before all candidates: no key is negative."""
-    return Cut(jnp.int32(-1), jnp.uint32(LAST_TIE))
+    return Threshold(jnp.int32(-1), jnp.uint32(LAST_TIE))
 
 
-def end() -> Cut:
+def end() -> Threshold:
     """The place after all candidates."""
-    return Cut(jnp.int32(LAST - 1), jnp.uint32(LAST_TIE))
+    return Threshold(jnp.int32(LAST - 1), jnp.uint32(LAST_TIE))
 
 
-def cut_after(keys: Keys, goal: jax.Array) -> Cut:
-    """The earliest cut with at least `goal` of the keys before it; `end()` if there are not that many."""
+def threshold_after(keys: Keys, goal: jax.Array) -> Threshold:
+    """The earliest threshold with at least `goal` of the keys before it; `end()` if there are not that many."""
     real = keys.first < LAST
     low = jnp.min(keys.first)
     high = jnp.where(jnp.sum(real, dtype=jnp.int32) >= goal, jnp.max(jnp.where(real, keys.first, -1)), low)
@@ -45,7 +45,7 @@ def cut_after(keys: Keys, goal: jax.Array) -> Cut:
         jnp.max(jnp.where(tied, keys.second, jnp.uint32(0))),
     )
     enough = jnp.sum(real, dtype=jnp.int32) >= goal
-    return jax.tree.map(lambda reached, last: jnp.where(enough, reached, last), Cut(first, second), end())
+    return jax.tree.map(lambda reached, last: jnp.where(enough, reached, last), Threshold(first, second), end())
 
 
 def _bisect(holds: Callable[[jax.Array], jax.Array], low: jax.Array, high: jax.Array) -> jax.Array:
@@ -78,8 +78,8 @@ def sample(step: Step, rule: Rule) -> tuple[Keys, jax.Array]:
     return keys_of(step, take(chosen, state), op, jnp.arange(room) < count, rule), count
 
 
-def between(step: Step, after: Cut, until: Cut, rule: Rule) -> jax.Array:
-    """The candidates after one cut and not after another: sets `[w, k]` uint32."""
+def between(step: Step, after: Threshold, until: Threshold, rule: Rule) -> jax.Array:
+    """The candidates after one threshold and not after another: sets `[w, k]` uint32."""
     shifts = jnp.arange(WORD, dtype=jnp.uint32)[:, None]
 
     def of_word(word: jax.Array, sets: jax.Array) -> jax.Array:
