@@ -10,7 +10,7 @@ sys.path.insert(0, str(DOCS / "_ext"))
 
 project = "graphrl"
 author = "the graphrl authors"
-extensions = ["myst_nb", "sphinx.ext.autodoc", "docstrings", "sphinx.ext.napoleon", "methods_table"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "docstrings", "sphinx.ext.napoleon"]
 suppress_warnings = ["misc.highlighting_failure"]  # notebooks call commands over several lines
 
 myst_heading_anchors = 3

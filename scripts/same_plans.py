@@ -18,7 +18,8 @@ from graphrl.files import write_atomically
 from graphrl.progress import progress
 
 ORDERS = (
-    "list", "xla", "inductor", "random-priorities", "dfs-dp", "beam:width=64", "min-cut", "anneal", "brkga+", "auto",
+    "list", "xla", "inductor", "random-priorities", "dfs-dp", "approximate-dp:width=64", "min-cut", "anneal",
+    "brkga+", "auto",
 )  # fmt: skip
 PLACEMENTS = ("list", "hlfet", "etf", "metis", "random", "local-search", "anneal-keys", "brkga", "auto")
 SEED, EVALUATIONS = 3, 640

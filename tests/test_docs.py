@@ -16,6 +16,7 @@ from typing import Any
 import onnx
 import onnx_models
 import pytest
+from methods_table import PAGE, with_table
 
 from graphrl.cli import main
 from graphrl.methods import find_solver
@@ -181,6 +182,19 @@ def test_results_say_where_they_come_from(path: Path) -> None:
     assert re.match(r"Command: .*`.+ Seeds?: .+\. Hardware: .+\. Date: \d{4}-\d\d-\d\d( to .+)?\.$", head)
     assert any(line.startswith("| ") for line in rest)
     assert any(f"results/{path.name}" in TEXTS[page] for page in PAGES), "no page shows it"
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=shown)
+def test_a_page_that_shows_results_links_their_file(path: Path) -> None:
+    """Where pages are not built, what they include does not show."""
+    pages = [page for page in PAGES if f"{{include}} ../results/{path.name}" in TEXTS[page]]
+    assert [page.name for page in pages if f"](../results/{path.name})" not in TEXTS[page]] == []
+
+
+def test_the_table_of_methods_is_that_of_the_registry() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert with_table(page) == page, "run: python scripts/methods_table.py"
+    assert with_table(page.replace("| `brkga`", "| `beam`")) == page
 
 
 def test_no_file_cites_what_a_reader_does_not_have() -> None:

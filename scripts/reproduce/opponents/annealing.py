@@ -115,7 +115,7 @@ def _against_dp(settings: Settings, sets: dict[int, list[ComputationGraph]]) -> 
     lines, everything = [], []
     for ops, graphs in sets.items():
         auto = settings.at_time(graphs, Problem(), ("auto",), seconds).rows
-        exact = settings.at_time(graphs, Problem(), ("beam:width=10000",), 600.0).rows
+        exact = settings.at_time(graphs, Problem(), ("approximate-dp:width=10000",), 600.0).rows
         ours, theirs = (np.array([row.value for row in rows], float) for rows in (auto, exact))
         took = [float(np.mean([row.seconds for row in rows])) for rows in (auto, exact)]
         share = f"{np.sum(ours <= theirs)} of {len(ours)}"

@@ -20,7 +20,8 @@ PLACERS = (
 ORDERERS = (
     "auto", "list", "xla-list", "xla-dfs", "xla-postorder", "xla", "inductor-lpmf", "inductor-bfs", "inductor-dfs",
     "inductor", "alap", "depth-first", "breadth-first", "random-ready", "random-priorities", "dfs-dp", "min-cut",
-    "beam:width=1000", "beam:width=10000", "beam:width=100000", "anneal", "brkga", "brkga-tuned", "brkga+", "cp-sat",
+    "approximate-dp:width=1000", "approximate-dp:width=10000", "approximate-dp:width=100000", "anneal", "brkga",
+    "brkga-tuned", "brkga+", "cp-sat",
 )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from graphrl.xla.arguments import random_arguments
 from graphrl.xla.planning.search import memory_of
 from reproduce.real_programs.measurements import Figures
 from reproduce.real_programs.names import IDENTICAL
-from reproduce.real_programs.settings import Settings, megabytes
+from reproduce.real_programs.settings import Settings, mebibytes
 from reproduce.real_programs.subject import Subject
 from reproduce.real_programs.temporaries import of_plan, planned_order
 from reproduce.results import Table
@@ -25,7 +25,7 @@ _ROUNDS = 11
 
 def identical(settings: Settings) -> Iterator[Table]:
     """One table, a line a program."""
-    headings = ["program", "XLA [MB]", "plan [MB]", "identical", "finite", "XLA's step", "plan's step", "ratio"]
+    headings = ["program", "XLA [MiB]", "plan [MiB]", "identical", "finite", "XLA's step", "plan's step", "ratio"]
     by_name = {subject.name: _figures(settings, subject) for subject in settings.subjects(IDENTICAL)}
     lines = [[name, *_cells(figures)] for name, figures in by_name.items()]
     how = (
@@ -87,7 +87,7 @@ def _cells(figures: Figures | None) -> list[str]:
         return ["-"] * 7
     same = "yes" if not figures["differing"] else f"no: {figures['differing']:,} of {figures['numbers']:,} differ"
     times = map(format_seconds, figures["step_seconds"])
-    memory = map(megabytes, figures["temp"])
+    memory = map(mebibytes, figures["temp"])
     return [*memory, same, f"{100 * figures['finite']:.0f}%", *times, f"{figures['ratio']:.3f}"]
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from graphrl.compare.report import markdown
 from reproduce.real_programs.names import INFERENCE, TRAINING, parts
-from reproduce.real_programs.settings import MB, Settings, megabytes, ratio
+from reproduce.real_programs.settings import MIB, Settings, mebibytes, ratio
 from reproduce.real_programs.subject import Subject
 from reproduce.real_programs.temporaries import (
     RECOMPUTE,
@@ -19,7 +19,7 @@ from reproduce.real_programs.temporaries import (
 )
 from reproduce.results import Table, bullets
 
-# program: MB of temporaries, and whether as much is enough or it must be less
+# program: MiB of temporaries, and whether as much is enough or it must be less
 TARGETS = {
     "efficientnetb0/training/b8": (560, True),
     "mobilenetv2/training/b8": (220, True),
@@ -68,7 +68,7 @@ def _table(settings: Settings, training: bool, rows: Sequence[_Row]) -> Table:
     figures = "Predicted, not compiled." if settings.cheap else "XLA's own figures."
     how = f"{figures} No order needs less than the bound: live bytes, less all that the buffers of results could hold."
     lines = markdown(headings, [row.cells for row in rows])
-    return settings.table(f"{title}: MB (2^20) of temporaries", how, lines, _means(rows, training))
+    return settings.table(f"{title}: MiB of temporaries", how, lines, _means(rows, training))
 
 
 def _row(settings: Settings, subject: Subject) -> _Row:
@@ -81,13 +81,13 @@ def _row(settings: Settings, subject: Subject) -> _Row:
     cells = [
         subject.name,
         f"{xla[0]['ops']:,}" if xla[0] else "-",
-        megabytes(default),
-        megabytes(less),
-        megabytes(bytes_of(heuristic)) + (f" ({heuristic['found_by']})" if heuristic else ""),
-        *(megabytes(bytes_of(plan)) for plan in plans),
-        megabytes(bound["bound"] if bound else None),
+        mebibytes(default),
+        mebibytes(less),
+        mebibytes(bytes_of(heuristic)) + (f" ({heuristic['found_by']})" if heuristic else ""),
+        *(mebibytes(bytes_of(plan)) for plan in plans),
+        mebibytes(bound["bound"] if bound else None),
         *(_ratio(best, whole) for whole in (less, default)),
-        megabytes(bytes_of(again)),
+        mebibytes(bytes_of(again)),
         _ratio(bytes_of(again), less),
     ]
     return _Row(cells, default, less, best, bytes_of(again))
@@ -115,9 +115,9 @@ def _means(rows: Sequence[_Row], training: bool) -> str:
 
 def _target(name: str, plan: int | None, recomputed: int | None) -> str:
     limit, equal = TARGETS[name]
-    met = plan is not None and (plan <= limit * MB if equal else plan < limit * MB)
+    met = plan is not None and (plan <= limit * MIB if equal else plan < limit * MIB)
     words, more = (
         "at most" if equal else "below",
-        "" if recomputed is None else f" ({megabytes(recomputed)} recomputed)",
+        "" if recomputed is None else f" ({mebibytes(recomputed)} recomputed)",
     )
-    return f"{name}: {megabytes(plan)} MB{more}, target {words} {limit}: {'met' if met else '**not met**'}"
+    return f"{name}: {mebibytes(plan)} MiB{more}, target {words} {limit}: {'met' if met else '**not met**'}"

@@ -19,7 +19,7 @@ from graphrl.xla.hook import scheduled_module
 from graphrl.xla.settings import PROBLEM
 from reproduce.real_programs.measurements import Figures
 from reproduce.real_programs.names import PLANNING
-from reproduce.real_programs.settings import Settings, megabytes
+from reproduce.real_programs.settings import Settings, mebibytes
 from reproduce.real_programs.subject import Subject
 from reproduce.results import Table
 
@@ -35,7 +35,7 @@ def planning(settings: Settings) -> Iterator[Table]:
     lines = [[name, *_around_cells(figures)] for name, figures in around.items()]
     yield settings.table("Around planning", "Seconds.", markdown(headings, lines))
     headings = ["program", "instructions", "budget [s]", "taken [s]", "compiling", f"within {NEAR:.0%} after",
-                "final after", "peak [MB]", "to bound"]  # fmt: skip
+                "final after", "peak [MiB]", "to bound"]  # fmt: skip
     lines = []
     for subject in settings.subjects(PLANNING):
         figures = around[subject.name]
@@ -100,4 +100,4 @@ def _search_cells(figures: Figures | None) -> list[str]:
         return ["-"] * 6
     times = [f"{figures[name]:.2f}" for name in ("seconds", "compiling", "near", "final")]
     gap = figures["value"] / figures["bound"] - 1 if figures["bound"] else None
-    return [*times, megabytes(figures["value"]), percent(gap)]
+    return [*times, mebibytes(figures["value"]), percent(gap)]

@@ -6,7 +6,7 @@ from graphrl.compare.report import markdown, percent
 from graphrl.errors import GraphrlError
 from reproduce.real_programs.measurements import Figures
 from reproduce.real_programs.names import INFERENCE, TRAINING
-from reproduce.real_programs.settings import Settings, megabytes
+from reproduce.real_programs.settings import Settings, mebibytes
 from reproduce.real_programs.temporaries import of_plan, of_xla
 from reproduce.results import Table
 
@@ -21,7 +21,10 @@ def prediction(settings: Settings) -> Iterator[Table]:
     """
     if settings.cheap:
         raise GraphrlError("prediction: --cheap compiles nothing that a prediction could be compared with")
-    headings = ["program", *(f"{name}{what}" for name in _COLUMNS for what in (", XLA [MB]", ", predicted", ", error"))]
+    headings = [
+        "program",
+        *(f"{name}{what}" for name in _COLUMNS for what in (", XLA [MiB]", ", predicted", ", error")),
+    ]
     lines, errors = [], []
     for subject in settings.subjects((*TRAINING, *INFERENCE)):
         schedules = [of_xla(settings, subject, "default"), of_xla(settings, subject, "memory")]
@@ -46,7 +49,7 @@ def _error(figures: Figures | None) -> float | None:
 def _cells(figures: Figures | None, error: float | None) -> list[str]:
     if figures is None:
         return ["-"] * 3
-    return [megabytes(figures["temp"]), megabytes(figures["predicted"]), percent(error)]
+    return [mebibytes(figures["temp"]), mebibytes(figures["predicted"]), percent(error)]
 
 
 def _share(name: str, errors: list[float | None]) -> str:

@@ -10,7 +10,7 @@ from graphrl.units import format_seconds
 from graphrl.xla.resident import RETURNING, Recipe, Schedule, measure_resident
 from reproduce.real_programs.measurements import Figures
 from reproduce.real_programs.names import RESIDENT
-from reproduce.real_programs.settings import Settings, megabytes
+from reproduce.real_programs.settings import Settings, mebibytes
 from reproduce.real_programs.subject import Subject
 from reproduce.real_programs.temporaries import of_plan, planned_order
 from reproduce.results import Table
@@ -21,8 +21,8 @@ _REPEATS = {False: 3, True: 1}  # with --quick
 def resident(settings: Settings) -> Iterator[Table]:
     """One table: for each program a line a schedule."""
     headings = [
-        "program", "schedule", "XLA's figure [MB]", "less than default", "rise [MB]", "less than default", "first call",
-        "rise, freed memory returned [MB]", "less than default", "first call", "results",
+        "program", "schedule", "XLA's figure [MiB]", "less than default", "rise [MiB]", "less than default",
+        "first call", "rise, freed memory returned [MiB]", "less than default", "first call", "results",
     ]  # fmt: skip
     lines = [line for subject in settings.subjects(RESIDENT) for line in _lines(settings, subject)]
     how = (
@@ -48,7 +48,7 @@ def _lines(settings: Settings, subject: Subject) -> Iterator[list[str]]:
         figures = (both[0][0]["temp"], *(_median(runs, "rise") for runs in both))
         default = default or figures
         digests |= {run["digest"] for runs in both for run in runs}
-        columns = [[megabytes(now), megabytes(before - now)] for before, now in zip(default, figures, strict=True)]
+        columns = [[mebibytes(now), mebibytes(before - now)] for before, now in zip(default, figures, strict=True)]
         for column, runs in zip(columns[1:], both, strict=True):
             column.append(format_seconds(_median(runs, "seconds")))
         yield [subject.name, name, *itertools.chain(*columns), "identical" if len(digests) == 1 else "**differ**"]

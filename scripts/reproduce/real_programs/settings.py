@@ -12,7 +12,7 @@ from reproduce.real_programs.names import QUICK, parts
 from reproduce.real_programs.subject import Subject
 from reproduce.results import Table, bullets
 
-MB = 2**20  # as the targets have it
+MIB = 2**20  # as the targets have it
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,9 +55,9 @@ class Settings(launcher.Settings):
         return Table(title, of_measurements(used), (*texts, bullets([*notes, *failed])))
 
 
-def megabytes(value: float | None) -> str:
+def mebibytes(value: float | None) -> str:
     """Bytes in 2^20, one digit after the point."""
-    return "-" if value is None else f"{value / MB:,.1f}"
+    return "-" if value is None else f"{value / MIB:,.1f}"
 
 
 def ratio(value: float | None) -> str:

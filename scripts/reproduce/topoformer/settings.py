@@ -125,7 +125,7 @@ class Settings(launcher.Settings):
 
     def reference(self) -> Entrant:
         """Approximate dynamic programming."""
-        return Entrant(DP, [f"beam:width={self.width}"], ENDS, self.few)
+        return Entrant(DP, [f"approximate-dp:width={self.width}"], ENDS, self.few)
 
     def classical(self) -> list[Entrant]:
         """Every method without learning that takes part; always those that gaps are measured from."""
