@@ -95,12 +95,15 @@ def problem_of(args: argparse.Namespace) -> Problem:
     )
 
 
-def add_budget(group: Any, *, of: str = "", clock: str = "compilation included") -> None:
+def add_budget(
+    group: Any, *, of: str = "", clock: str = "compilation included", default: str = f"{DEFAULT_SECONDS:g}"
+) -> None:
     """Adds --evaluations and --seconds; `make_budget` takes them.
 
     Args:
       of: whose budget it is, at the end of a clause (" in each run").
       clock: what the seconds count.
+      default: what is spent if neither is given.
     """
     group.add_argument(
         "--evaluations", type=option(whole_number), metavar="N", help=f"decode and cost at most so many solutions{of}"
@@ -109,7 +112,7 @@ def add_budget(group: Any, *, of: str = "", clock: str = "compilation included")
         "--seconds",
         type=option(parse_seconds),
         metavar="S",
-        help=f"search for at most so long{of}, {clock} (default, without --evaluations: {DEFAULT_SECONDS:g})",
+        help=f"search for at most so long{of}, {clock} (default, without --evaluations: {default})",
     )
 
 

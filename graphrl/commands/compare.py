@@ -75,8 +75,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_common(parser, seed="the first of --seeds (default: 0)")
 
 
-def add_runs(parser: Any, methods: str, *, required: bool = False) -> None:
-    """Adds what says which methods run, how often, for how long, and which files are written; `run` reads it."""
+def add_runs(parser: Any, methods: str, *, required: bool = False, **budget: str) -> None:
+    """Adds what says which methods run, how often, for how long (see `add_budget`), and which files are written; `run`
+    reads it.
+    """
     search = parser.add_argument_group("search")
     search.add_argument("--methods", type=option(_methods), required=required, metavar="M,...", help=methods)
     search.add_argument(
@@ -86,7 +88,7 @@ def add_runs(parser: Any, methods: str, *, required: bool = False) -> None:
         metavar="K|S,...",
         help="how many, counted from --seed, or which, as in 0,1,5 (default: 1)",
     )
-    add_budget(search, of=" in each run", clock="after the warm-up")
+    add_budget(search, of=" in each run", clock="after the warm-up", **budget)
     search.add_argument(
         "--warm-up",
         action=argparse.BooleanOptionalAction,

@@ -24,7 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a folder of `graphrl train`")
     parser.add_argument("models", metavar="MODEL", nargs="*", help="files, folders or sets of graphs")
     parser.add_argument("--dataset", action="append", default=[], metavar="NAME", help="a set of graphs, as MODEL")
-    compare.add_runs(parser, "beside the agent's own (default: the agent's opponents)")
+    evaluations = "as many evaluations as the agent's, by default of REGAL 400 and of Topoformer 100,000"
+    compare.add_runs(parser, "beside the agent's own (default: the agent's opponents)", default=evaluations)
     add_model(parser)
     add_common(parser, seed="the first of --seeds (default: 0)")
 
