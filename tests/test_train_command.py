@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from graphrl.agents import AGENTS
+from graphrl.agents.regal.config import RegalConfig
+from graphrl.agents.topoformer.config import TopoformerConfig
 from graphrl.cli import main
 from graphrl.compare.store import read_rows
 from graphrl.training.checkpoints import find, read
@@ -151,6 +153,12 @@ def test_evaluate_takes_all_from_the_run(tmp_path: Path, capsys: pytest.CaptureF
     assert [method["method"] for method in found["methods"]] == ["list", "random"]
     assert (found["objective"], found["model"]["devices"], found["budget"]["evaluations"]) == ("makespan", 2, 100)
     assert len({row.graph for row in read_rows(rows)}) == 2
+
+
+def test_help_of_evaluate_says_what_is_spent_by_default(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert f"of REGAL {RegalConfig().evaluations} and of Topoformer {TopoformerConfig().evaluations:,})" in text
 
 
 @pytest.mark.usefixtures("tiny")
