@@ -49,7 +49,7 @@ $(INSTALLED): $(LOCKED) pyproject.toml
 
 train: venv ## train a small REGAL on synthetic graphs and compare it on unseen ones
 	@$(VENV)/bin/graphrl train regal --config scripts/train.toml --out out/train/run --resume $(TRAIN_ARGS)
-	@$(VENV)/bin/graphrl evaluate out/train/run --methods brkga,list --output out/train/rows.jsonl --histogram out/train/improvements.png
+	@$(VENV)/bin/graphrl evaluate out/train/run --evaluations 5000 --methods brkga,list --output out/train/rows.jsonl --histogram out/train/improvements.png
 
 demo: venv ## optimise ResNet-50 (ONNX and traced JAX) and print the tables
 	@$(PY) scripts/demo.py $(DEMO_ARGS)

@@ -50,7 +50,7 @@ def ablation(settings: Settings) -> Iterator[Table]:
         f"The best look at the held-out graphs of each training, and {len(settings.unseen(task))} unseen graphs with "
         f"{settings.evaluations:,} evaluations."
     )
-    title = f"Rounds of messages: {problem_line(TASKS[task].problem)}"
+    title = f"Rounds of messages of REGAL as published: {problem_line(TASKS[task].problem)}"
     yield Table(title, of_rows(contest.rows), (how, markdown(_HEADINGS, lines)))
     yield _entropies(settings, task, max(trained), trained[max(trained)], of_rows(contest.rows))
 

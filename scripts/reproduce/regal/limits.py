@@ -16,7 +16,7 @@ from reproduce.regal.tables import scores
 from reproduce.regal.tasks import TASKS
 from reproduce.results import Table, bullets, of_rows
 
-METHODS = ("brkga", "gas", "idrs", "regal")
+METHODS = ("brkga", "gas", "idrs", "regal", "regal-hint")
 
 
 def limits(settings: Settings) -> Iterator[Table]:
@@ -49,16 +49,15 @@ def limits(settings: Settings) -> Iterator[Table]:
 
 
 def _reached(by_limit: dict[int, dict[str, Score]], evaluations: int) -> Iterator[str]:
-    """Whether BRKGA with the most evaluations reaches REGAL with those of the table."""
-    most = max(by_limit)
-    if "regal" not in by_limit.get(evaluations, {}) or BASELINE not in by_limit[most]:
-        return
-    ours, theirs = by_limit[evaluations]["regal"].improvement, by_limit[most][BASELINE].improvement
-    word = "reaches" if theirs.mean >= ours.mean else "does not reach"
-    yield (
-        f"BRKGA with {most:,} evaluations ({theirs.percent(True)}) {word} REGAL with {evaluations:,} "
-        f"({ours.percent(True)})"
-    )
+    """Whether BRKGA with the most evaluations reaches REGAL, with and without the hint, with those of the table."""
+    most, usual = max(by_limit), by_limit.get(evaluations, {})
+    for label in (label for label in ("regal", "regal-hint") if label in usual and BASELINE in by_limit[most]):
+        ours, theirs = usual[label].improvement, by_limit[most][BASELINE].improvement
+        word = "reaches" if theirs.mean >= ours.mean else "does not reach"
+        yield (
+            f"BRKGA with {most:,} evaluations ({theirs.percent(True)}) {word} {label} with {evaluations:,} "
+            f"({ours.percent(True)})"
+        )
 
 
 def _figure(by_limit: dict[int, dict[str, Score]], settings: Settings) -> Figure:

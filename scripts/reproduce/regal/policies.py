@@ -85,7 +85,12 @@ class Policies:
         if not policies:
             wanted = RegalConfig().rounds if rounds is None else rounds
             folder = self._folder / "training" / f"{name}-{kind.encoder}-{kind.hint}-{wanted}"
-            runs = train_seeds("regal", folder, self._seeds, self._settings_of(task, kind, wanted))
+            runs = train_seeds(
+                "regal-hint" if kind.hint == "list" else "regal",
+                folder,
+                self._seeds,
+                self._settings_of(task, kind, wanted),
+            )
             policies = [_trained(run, self._folder) for run in runs]
         if len(policies) < self._seeds:
             raise GraphrlError(
@@ -132,7 +137,7 @@ class Policies:
         problem["bandwidth"] = task.problem.bandwidth
         return [
             *(f"agent.problem.{key}={value}" for key, value in problem.items()),
-            *(f"agent.{key}={value}" for key, value in kind._asdict().items()),
+            f"agent.encoder={kind.encoder}",
             f"agent.rounds={rounds}",
             # without a hint, what was learned of affinities at few evaluations did harm at 5,000; not so on the zoo
             *(["agent.genes=priorities"] if kind.hint == "none" else []),

@@ -13,24 +13,25 @@ from reproduce.launcher import check_known, names, numbers, option, seconds
 from reproduce.regal.policies import Kind, Policies, Trained
 from reproduce.regal.tasks import TASKS, unseen
 
-REGAL = Kind("message-passing", "list")
+REGAL, HINTED = Kind("message-passing", "none"), Kind("message-passing", "list")
 # what tables call a learned method -> the method that plays a checkpoint, and what that is
 LEARNED: dict[str, tuple[str, Kind]] = {
-    "regal": ("regal-hint", REGAL),
-    "regal without hint": ("regal", Kind("message-passing", "none")),
-    "regal+": ("regal+", REGAL),
-    "idrs": ("idrs-hint", REGAL),
-    "gas": ("regal-hint", Kind("recurrent", "list")),
+    "regal": ("regal", REGAL),
+    "idrs": ("idrs", REGAL),
+    "gas": ("regal", Kind("recurrent", "none")),
+    "regal-hint": ("regal-hint", HINTED),
+    "idrs-hint": ("idrs-hint", HINTED),
+    "gas-hint": ("regal-hint", Kind("recurrent", "list")),
+    "regal+": ("regal+", HINTED),
 }
-UNTRAINED = "hint alone"
+UNTRAINED = "regal-hint untrained"
 BASELINE = "brkga"
-# methods of the paper's table, and others beside them
-PAPER = (
-    "cp-sat", "metis", "local-search", BASELINE, "brkga-tuned", "gas", "idrs", "regal without hint", UNTRAINED, "regal",
-)  # fmt: skip
-BESIDE = (UNTRAINED, "list", "anneal-keys", "auto", "regal+")
-TIMED = (BASELINE, "brkga+", "list", "anneal-keys", "auto", "regal", "regal+")
-METHODS = tuple(dict.fromkeys((*PAPER, *BESIDE, *TIMED)))
+# methods of the paper's table; those that are told a list schedule; and others beside them
+PAPER = ("cp-sat", "metis", "random", "local-search", BASELINE, "brkga-tuned", "idrs", "gas", "regal")
+TOLD = ("list", "brkga+", "idrs-hint", "gas-hint", UNTRAINED, "regal-hint")
+BESIDE = ("anneal-keys", "auto", "regal+")
+METHODS = (*PAPER, *TOLD, *BESIDE)
+TIMED = (BASELINE, "regal", "list", "brkga+", "regal-hint", *BESIDE)
 ONCE = ("cp-sat", "list", "metis")  # methods that draw no numbers, or are slow: one seed is what they get by default
 
 
@@ -79,20 +80,29 @@ class Settings(launcher.Settings):
             self.policies.check_unseen(one, self.unseen(task))
         return policies
 
-    def entrant(self, task: str, label: str, budget: Budget, rounds: int | None = None) -> Entrant:
-        """A method of `LEARNED` or of the solvers, with its policies if it has any, or `UNTRAINED`.
+    def entrant(
+        self, task: str, label: str, budget: Budget, rounds: int | None = None, *, shipped: bool = False
+    ) -> Entrant:
+        """A method of `LEARNED` or of the solvers, or `UNTRAINED`.
+
+        Args:
+          task: its name.
+          label: see above.
+          budget: of each run.
+          rounds: of messages of a learned method, see `Policies.of`.
+          shipped: whether learned methods play the policy of the package, with every seed the same one.
 
         Raises:
           GraphrlError: see `Policies.of`.
         """
         if label == UNTRAINED:
-            file = self.policies.untrained(task).file
-            return Entrant(label, [f"regal-hint:checkpoint={file}"] * (1 if label in self.once else self.seeds), budget)
-        if label not in LEARNED:
-            return Entrant(label, [label] * (1 if label in self.once else self.seeds), budget)
-        method, kind = LEARNED[label]
-        files = [one.file for one in self.trained(task, kind, rounds)][: 1 if label in self.once else None]
-        return Entrant(label, [f"{method}:checkpoint={file}" for file in files], budget)
+            methods = [f"regal-hint:checkpoint={self.policies.untrained(task).file}"] * self.seeds
+        elif label in LEARNED and not shipped:
+            method, kind = LEARNED[label]
+            methods = [f"{method}:checkpoint={one.file}" for one in self.trained(task, kind, rounds)]
+        else:
+            methods = [label] * self.seeds
+        return Entrant(label, methods[: 1 if label in self.once else None], budget)
 
     def on_task(self, task: str, entrants: Sequence[Entrant]) -> Contest:
         """The rows of all entrants on a task's graphs.

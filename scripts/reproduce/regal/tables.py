@@ -12,7 +12,7 @@ from graphrl.plan.plot import write_figure
 from graphrl.solvers.base import Budget
 from reproduce.contest import Contest
 from reproduce.regal.arithmetic import Score, score
-from reproduce.regal.settings import BASELINE, BESIDE, LEARNED, PAPER, Settings
+from reproduce.regal.settings import BASELINE, LEARNED, METHODS, UNTRAINED, Settings
 from reproduce.regal.tasks import TASKS
 from reproduce.results import Table, bullets, of_rows
 
@@ -20,6 +20,7 @@ HEADINGS = (
     "method", "improvement over BRKGA", "gap from best known", "matches or beats", "best", "worst", "to bound",
     "seconds", "failed",
 )  # fmt: skip
+_LEARNED = {False: "and training", True: "with the policies that ship"}
 # share of BRKGA's gap that REGAL closes, share of graphs on which it is as good: our goals
 GOALS = {
     "synthetic": (0.25, 0.87),
@@ -29,25 +30,32 @@ GOALS = {
 }
 
 
-def table(settings: Settings, task: str) -> Iterator[Table]:
+def shipped(settings: Settings) -> Iterator[Table]:
+    """The table of --task with the policies that ship: nothing is trained for it."""
+    return table(settings, settings.task, shipped=True)
+
+
+def table(settings: Settings, task: str, *, shipped: bool = False) -> Iterator[Table]:
     """One table and the histogram of improvements."""
     title, problem, budget = TASKS[task].title, TASKS[task].problem, Budget(settings.evaluations)
-    labels = dict.fromkeys([BASELINE, *settings.among([*PAPER, *BESIDE])])
-    order = [label for label in dict.fromkeys((*PAPER, *BESIDE)) if label in labels]
+    labels = {BASELINE, *settings.among(METHODS)} - ({"gas", "gas-hint"} if shipped else set())  # none ships
+    order = [label for label in METHODS if label in labels]
     entrants = [
-        settings.entrant(task, label, Budget(None, settings.cp_sat) if label == "cp-sat" else budget) for label in order
+        settings.entrant(task, label, Budget(None, settings.cp_sat) if label == "cp-sat" else budget, shipped=shipped)
+        for label in order
     ]
     print(f"{title}: {settings.evaluations:,} evaluations", file=sys.stderr)
     contest = settings.on_task(task, entrants)
     by_label = scores(contest, contest.by_label[BASELINE])
     drawn = [row for label in order if label in (BASELINE, *LEARNED) for row in contest.by_label[label]]
-    write_figure(histogram_figure(drawn, BASELINE), settings.out / f"{task}-improvements.png")
+    picture = f"{task}-{'shipped' if shipped else 'improvements'}.png"
+    write_figure(histogram_figure(drawn, BASELINE), settings.out / picture)
     proof = f"; CP-SAT {settings.cp_sat:g} s" if "cp-sat" in by_label else ""
     how = (
         f"{len(settings.unseen(task))} unseen graphs, {settings.evaluations:,} evaluations a run{proof}. "
         "Improvement: arithmetic mean over graphs; gap: geometric mean. Means over "
-        f"{settings.seeds} seed{'s' * (settings.seeds > 1)} of search and training, with 95% intervals if there are "
-        "several. Seconds without compiling."
+        f"{settings.seeds} seed{'s' * (settings.seeds > 1)} of search {_LEARNED[shipped]}, with 95% intervals if there "
+        "are several. Seconds without compiling."
     )
     lines = markdown(HEADINGS, [cells(label, one) for label, one in by_label.items()])
     notes = bullets([*_goals(task, by_label), *contest.faults()])
@@ -71,19 +79,18 @@ def cells(label: str, one: Score) -> list[str]:
 
 
 def _goals(task: str, by_label: Mapping[str, Score]) -> Iterator[str]:
-    """What the figures say of the goals."""
-    if "regal" not in by_label:
-        return
-    ours, brkga = by_label["regal"], by_label[BASELINE]
-    closing, matching = GOALS[task]
-    if brkga.gap.mean > 0:
-        closed = 1 - ours.gap.mean / brkga.gap.mean
-        yield f"REGAL closes {100 * closed:.1f}% of BRKGA's gap{_wanted(closed, closing)}"
-    share = ours.matched.mean
-    yield f"REGAL matches or beats BRKGA on {100 * share:.1f}% of the graphs{_wanted(share, matching)}"
+    """What the figures say of the goals, of what the hint is worth, and of what training adds to it."""
+    brkga, (closing, matching) = by_label[BASELINE], GOALS[task]
+    for label in (label for label in ("regal", UNTRAINED, "regal-hint") if label in by_label):
+        ours = by_label[label]
+        if brkga.gap.mean > 0:
+            closed = 1 - ours.gap.mean / brkga.gap.mean
+            yield f"{label} closes {100 * closed:.1f}% of BRKGA's gap{_wanted(closed, closing)}"
+        share = ours.matched.mean
+        yield f"{label} matches or beats BRKGA on {100 * share:.1f}% of the graphs{_wanted(share, matching)}"
     yield from ahead(by_label, "regal", ("brkga-tuned", "gas", "idrs"))
-    if "regal+" in by_label:
-        yield from ahead(by_label, "regal+", ("list", "anneal-keys", "auto"))
+    yield from ahead(by_label, "regal-hint", (UNTRAINED, "brkga+", "gas-hint", "idrs-hint", "list"))
+    yield from ahead(by_label, "regal+")
 
 
 def ahead(
