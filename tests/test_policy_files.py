@@ -87,9 +87,14 @@ def test_a_note_may_be_missing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "name", "setting", "fault"),
     [
-        (RegalPolicy, "makespan", {"rounds": 10**9}, "rounds is 1000000000: must be an integer from 0 to 64"),
-        (RegalPolicy, "makespan", {"width": 10**9}, "width is 1000000000: must be an integer from 2 to 4,096"),
-        (RegalPolicy, "makespan", {"problem": {"devices": 10**9}}, "devices is 1000000000"),
+        (RegalPolicy, "published/makespan", {"rounds": 10**9}, "rounds is 1000000000: must be an integer from 0 to 64"),
+        (
+            RegalPolicy,
+            "published/makespan",
+            {"width": 10**9},
+            "width is 1000000000: must be an integer from 2 to 4,096",
+        ),
+        (RegalPolicy, "published/makespan", {"problem": {"devices": 10**9}}, "devices is 1000000000"),
         (TopoformerPolicy, "peak_memory", {"layers": 10**9}, "layers is 1000000000: must be an integer from 1 to 64"),
         (TopoformerPolicy, "peak_memory", {"heads": 10**9}, "heads is 1000000000: must be an integer from 1 to 256"),
         (TopoformerPolicy, "peak_memory", {"head_width": 10**9}, "head_width is 1000000000"),

@@ -12,8 +12,9 @@ from search_graphs import random_dag
 from graphrl.costs.problem import Problem
 from graphrl.envs.proposal.env import ProposalEnv
 from graphrl.envs.proposal.instance import instance
-from graphrl.solvers.base import Budget
-from graphrl.solvers.chromosomes import anneal_keys, batch, brkga, brkga_solver, local_search, random_search
+from graphrl.methods import find_solver
+from graphrl.solvers.base import Budget, Task
+from graphrl.solvers.chromosomes import batch, brkga
 
 FIRST = Problem("makespan", 2, "link", latency=0.25, bandwidth=8.0, memory_limit=70)
 OTHERS: list[dict[str, Any]] = [
@@ -22,6 +23,7 @@ OTHERS: list[dict[str, Any]] = [
     {"bandwidth": float("inf")},
     {"memory_limit": 31},
 ]
+METHODS = ("brkga", "anneal-keys", "local-search", "random")
 SMALL = brkga.Parameters(population=12, elites=3, mutants=3)
 
 
@@ -41,17 +43,17 @@ def proposal(problem: Problem) -> None:
     env.step(jax.random.key(1), state, np.zeros((params.graph.sizes.ops, 3), np.int32), params)  # type: ignore[arg-type]
 
 
-def solving(method: Any) -> Callable[[Problem], None]:
+def solving(method: str) -> Callable[[Problem], None]:
     def solve(problem: Problem) -> None:
-        method.solve(random_dag(0), problem, Budget(evaluations=160), 0)
+        find_solver(method)(Task(random_dag(0), problem, Budget(evaluations=160)))
 
     return solve
 
 
 @pytest.mark.parametrize(
     "work",
-    [*(solving(method) for method in (brkga_solver, anneal_keys, local_search, random_search)), run_batch, proposal],
-    ids=["brkga", "anneal-keys", "local-search", "random", "run_batch", "Proposal-v0"],
+    [*map(solving, METHODS), run_batch, proposal],
+    ids=[*METHODS, "run_batch", "Proposal-v0"],
 )
 def test_other_figures_compile_nothing(work: Callable[[Problem], None], caplog: pytest.LogCaptureFixture) -> None:
     with jax.log_compiles():

@@ -275,6 +275,6 @@ def test_a_number_that_is_none_is_found_before_another_checkpoint(tmp_path: Path
     with pytest.raises(TrainingError, match="step 9: loss is not finite"):
         train_tiny(tmp_path, "training.ahead=1", resume=True)
     assert not [path for path in tmp_path.glob("step-*") if read_info(path).step > 8]
-    assert TinyPolicy.agent == read_info(find(tmp_path)).agent
+    assert read_info(find(tmp_path)).agent in TinyPolicy.agents
     assert os.path.islink(tmp_path / "best")
     assert states.restore(find(tmp_path) / "state")

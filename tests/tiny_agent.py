@@ -44,7 +44,7 @@ class TinyConfig:
 class TinyPolicy(Policy[TinyConfig]):
     """A linear model on `[g, width]` features."""
 
-    agent: ClassVar[str] = "tiny"
+    agents: ClassVar[tuple[str, ...]] = ("tiny",)
     network: ClassVar[str] = "width"
     settings = staticmethod(TinyConfig)
 
