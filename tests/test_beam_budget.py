@@ -11,7 +11,9 @@ from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.layered import layered
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Interrupted, Task
+from graphrl.solvers.flow import Flow
 from graphrl.solvers.orders.approximate_dp import program, solve
+from graphrl.solvers.rules.memory_orders import greedy
 
 
 @pytest.mark.parametrize("rank", ["peak", "live"])
@@ -55,6 +57,26 @@ def test_interrupted_it_has_a_plan() -> None:
     graph = layered(100, 0)
     with pytest.raises(Interrupted) as caught:
         solve(Task(graph, ONE, ANY, 0, stop), width=64)
+    caught.value.plan.check(graph)
+
+
+@pytest.mark.usefixtures("talkative")
+def test_interrupted_while_the_greedy_rule_ends_it_it_has_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = layered(100, 0)
+    module = "graphrl.solvers.orders.approximate_dp.search.greedy"
+
+    def stop(flow: Flow, order: list[int]) -> list[int]:
+        monkeypatch.setattr(module, greedy)
+        raise KeyboardInterrupt
+
+    def time_is_over(evaluations: int, seconds: float, plan: Callable[[], Plan], value: float) -> None:
+        if evaluations >= 32:
+            task.end = 0.0
+            monkeypatch.setattr(module, stop)
+
+    task = Task(graph, ONE, ANY, 0, time_is_over)
+    with pytest.raises(Interrupted) as caught:
+        solve(task, width=64)
     caught.value.plan.check(graph)
 
 

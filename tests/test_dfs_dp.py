@@ -18,7 +18,7 @@ from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.plan import OpStep, Plan
 from graphrl.solvers.base import Budget, Interrupted, Task
 from graphrl.solvers.exact import brute_force
-from graphrl.solvers.orders.dfs_dp import solve
+from graphrl.solvers.orders.dfs_dp import DepthFirst, solve
 
 LONG = Budget(seconds=600)
 
@@ -120,6 +120,18 @@ def test_it_reports_and_can_be_interrupted() -> None:
         solve(Task(graph, Problem(), LONG, 0, progress))
     assert isinstance(stop.value.plan, Plan)
     assert stop.value.plan.value == seen[-1][1] <= seen[0][1]
+
+
+def test_interrupted_after_its_first_order_it_has_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(search: DepthFirst, _: object) -> None:
+        if search.best:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(DepthFirst, "_leave", stop)
+    graph = layered(300, 0)
+    with pytest.raises(Interrupted) as interrupted:
+        solve(Task(graph, Problem(), LONG, 0))
+    interrupted.value.plan.check(graph)
 
 
 def test_refusals() -> None:

@@ -86,6 +86,9 @@ class Steps(Sequence[Step]):
     def __eq__(self, other: object) -> bool:
         return self._steps == tuple(other) if isinstance(other, Steps | tuple) else NotImplemented
 
+    def __hash__(self) -> int:
+        return hash(self._steps)
+
     def __repr__(self) -> str:
         return repr(self._steps)
 

@@ -57,11 +57,14 @@ def solve(task: Task) -> Plan:
 
 
 def begun(task: Task) -> Portfolio:
-    """The portfolio with the plans that need no search."""
+    """The portfolio with the plans that need no search. Its seconds count from the first of them and the bound, which
+    take seconds on thousands of ops: a short budget would end without any search.
+    """
     plans = candidates(task.graph, task.problem, task.budget)
     first = next(plans)
     # on one device `min-cut` improves it soon, by the best order so far
     bound = lower_bound(task.graph, task.problem, first[1] if task.problem.devices > 1 else None)
+    task.restart()
     portfolio = Portfolio(task, bound)
     portfolio.add(itertools.chain([first], plans))
     return portfolio

@@ -120,8 +120,12 @@ class Task:
         self.graph, self.problem, self.budget, self.seed = graph, problem, budget, seed
         self.progress, self.sizes, self.method = progress, sizes, method
         self.best: Callable[[], Plan] | None = None
+        self.restart()
+
+    def restart(self) -> None:
+        """Starts the clock anew: what was done so far does not count."""
         self.started = self._reported = self._warm = time.perf_counter()
-        self.end = self.started + (math.inf if budget.seconds is None else budget.seconds)
+        self.end = self.started + (math.inf if self.budget.seconds is None else self.budget.seconds)
 
     @property
     def seconds(self) -> float:

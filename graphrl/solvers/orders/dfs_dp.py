@@ -56,7 +56,6 @@ def solve(task: Task, *, paper: bool = False, states: int = STATES) -> Plan:
     if states < 0:
         raise ProblemError(f"states is {states}: must be at least 0, the number of states to remember")
     n, most = len(task.graph.ops), task.budget.evaluations
-    search = DepthFirst(task.graph, task.seed, paper=paper, states=states)
 
     def evaluations() -> int:
         return -(-search.steps // n)
@@ -65,12 +64,14 @@ def solve(task: Task, *, paper: bool = False, states: int = STATES) -> Plan:
         optimal = search.finished and task.problem.objective == "peak_memory"
         return task.plan(None, search.best, evaluations=evaluations(), optimal=optimal)
 
+    def improved() -> None:
+        task.best = plan
+
     def ended() -> bool:
-        if search.best:
-            task.best = plan
-            task.report(evaluations(), task.order_value(search.best_peak))
+        task.report(evaluations(), task.order_value(search.best_peak))
         return task.over(search.steps // n)
 
+    search = DepthFirst(task.graph, task.seed, improved, paper=paper, states=states)
     search.run(ended, math.inf if most is None else n * most)
     return plan()
 
@@ -94,13 +95,15 @@ class DepthFirst:
       steps: ops that were run, also for trial.
     """
 
-    def __init__(self, graph: ComputationGraph, seed: int, *, paper: bool, states: int) -> None:
+    def __init__(
+        self, graph: ComputationGraph, seed: int, improved: Callable[[], None], *, paper: bool, states: int
+    ) -> None:
         flow = Flow(graph)
         self._walk = MemoryWalk(graph, Problem(), flow.routes)
         self._n, self._successors = flow.num_ops, flow.successors
         self._left = [len(before) for before in flow.predecessors]
         self._ready = [op for op in range(self._n) if self._left[op] == 0]
-        self._random, self._paper = random.Random(seed), paper
+        self._random, self._paper, self._improved = random.Random(seed), paper, improved
         state = len(graph.ops) // 8 + 100  # bytes, roughly: a set is an integer of as many bits as ops
         self._states = min(states, MAX_BYTES // state)
         self._floor = 0.0 if paper else lower_bound(graph, Problem())
@@ -138,6 +141,7 @@ class DepthFirst:
             walk.back(op)
         elif len(self._stack) == self._n:
             self.best, self.best_peak = [*(before.op for before in self._stack[1:]), op], peak
+            self._improved()
             walk.back(op)
             if peak <= self._floor:
                 self._stack.clear()

@@ -85,10 +85,10 @@ class BeamSearch:
                 self.task.report(self.evaluations, self._value())
             pace = (now - began) / steps if steps > 1 or done > 1 else 0.0
             steps = max(1, int(min(REPORT_SECONDS, self.task.end - now) / pace)) if pace else 1
-        self._begun = None
         finished = count > 0 and done == self.flow.num_ops
         if count > 0:
             self.learn(best if finished else greedy(self.flow, best))
+        self._begun = None  # not before: Ctrl-C may come while the greedy rule works
         reached = peak if finished else cap_units + 1
         proven = (finished or count == 0) and int(beam.least_cut) >= reached
         if proven:
