@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_graphs import graphs
 
-from graphrl.costs import bounds
-from graphrl.costs.bounds import lower_bound
+from graphrl.costs.bounds import lower, lower_bound
 from graphrl.costs.bounds.cuts import DONE, LATER, OPEN, Cuts
 from graphrl.costs.bounds.needs import Needs
 from graphrl.costs.problem import Problem
@@ -119,6 +118,6 @@ def test_sizes_whose_sum_just_fits_into_64_bits() -> None:
 def test_cuts_raise_the_bound(devices: int) -> None:
     graph, problem = layered(100, 1), Problem(devices=devices)  # on two, one op's own needs are the bound
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bounds, "CUT_WORK", 0)
+        patch.setattr(lower, "CUT_WORK", 0)
         plain = lower_bound(graph, problem)
     assert lower_bound(graph, problem) >= (1.05 if devices == 1 else 1) * plain
