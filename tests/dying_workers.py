@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 
 import graphrl.compare.execute as execute_module
 from graphrl.plan import Plan
@@ -19,5 +20,14 @@ def die_of_diamonds() -> None:
             return find(name)(task)
 
         return solve if name == "list" else find(name)
+
+    execute_module.find_solver = find_solver  # type: ignore[attr-defined, assignment]
+
+
+def sleep_a_minute() -> None:
+    """In a worker: every run takes a minute."""
+
+    def find_solver(name: str):  # type: ignore[no-untyped-def]
+        return lambda task: time.sleep(60)
 
     execute_module.find_solver = find_solver  # type: ignore[attr-defined, assignment]

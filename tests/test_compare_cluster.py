@@ -3,24 +3,32 @@
 import contextlib
 import dataclasses
 import json
+import multiprocessing
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import distributed
 import pytest
-from comparison_runs import runs_of
-from dying_workers import die_of_diamonds
+from comparison_runs import replace_solver, runs_of
+from dying_workers import die_of_diamonds, sleep_a_minute
 
 import graphrl
 from graphrl.bench.machine import cores
 from graphrl.cli import main
-from graphrl.compare.cluster import execute_all, share, survey
+from graphrl.compare.cluster import _execute, execute_all, share, survey
 from graphrl.compare.comparison import Comparison, compare
 from graphrl.compare.runs import Row, Run
 from graphrl.errors import GraphrlError, ProblemError
+from graphrl.plan import Plan
+from graphrl.solvers.base import Task
+from graphrl.solvers.rules.plain import solve_given
 
 PACKAGE, TESTS = Path(graphrl.__file__).parents[1], Path(__file__).parent
 DASK = [sys.executable, "-m"]
@@ -60,6 +68,64 @@ def test_processes_are_at_most_the_cores() -> None:
         list(execute_all(runs_of("given"), 100_000))
 
 
+@pytest.mark.skipif(cores() < 2, reason="one core")
+@pytest.mark.parametrize("fault", [KeyboardInterrupt, RuntimeError("no")])
+def test_a_local_cluster_that_does_not_start_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, fault: type[KeyboardInterrupt] | RuntimeError
+) -> None:
+    environment = dict(os.environ)
+
+    class Interrupted(distributed.LocalCluster):
+        def __init__(self, **options: object) -> None:
+            super().__init__(**options)
+            if isinstance(fault, RuntimeError):
+                raise fault
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    monkeypatch.setattr(distributed, "LocalCluster", Interrupted)
+    with pytest.raises((KeyboardInterrupt, GraphrlError)):
+        list(execute_all(runs_of("given"), 2))
+    deadline = time.monotonic() + 10
+    while multiprocessing.active_children():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert dict(os.environ) == environment
+
+
+@pytest.mark.skipif(cores() < 2, reason="one core")
+def test_a_program_without_the_guard_is_told_so(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "from comparison_runs import runs_of\n"
+        "from graphrl.compare.cluster import execute_all\n"
+        "from graphrl.errors import GraphrlError\n"
+        "try:\n    list(execute_all(runs_of('given'), 2))\n"
+        "except GraphrlError as error:\n    print(error)\n"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(PACKAGE), str(TESTS)))}
+    command = [sys.executable, "-W", "ignore", str(program)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.count("\n") == 1
+    assert 'under `if __name__ == "__main__":`' in done.stdout
+    assert set(done.stderr.splitlines()) == {done.stdout.strip().split("): ")[1]}, done.stderr
+
+
+def test_a_worker_with_several_threads_makes_one_run_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    running: list[int] = []
+
+    def solve(task: Task) -> Plan:
+        running.append(1)
+        time.sleep(0.2)
+        assert len(running) == 1
+        running.pop()
+        return solve_given(task)
+
+    replace_solver(monkeypatch, solve)
+    with ThreadPoolExecutor(2) as threads:
+        rows = list(threads.map(lambda run: _execute(run, None, ()), runs_of("given", seeds=2)))
+    assert [row.error for row in rows] == [None] * len(rows)
+
+
 @contextlib.contextmanager
 def started(folder: Path, *command: str) -> Iterator[subprocess.Popen[bytes]]:
     """A process of Dask for the length of a `with`; what it says is in the folder."""
@@ -73,16 +139,23 @@ def started(folder: Path, *command: str) -> Iterator[subprocess.Popen[bytes]]:
             process.wait()
 
 
-@pytest.fixture
-def scheduler(tmp_path: Path) -> Iterator[str]:
-    """The address of a cluster's scheduler, without any workers yet."""
+@contextlib.contextmanager
+def started_scheduler(tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """The address of a cluster's scheduler, without any workers yet, and its process."""
     file = tmp_path / "scheduler.json"
     options = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(file)]
     with started(tmp_path, "distributed.cli.dask_scheduler", *options) as process:
         while not file.exists() or not file.read_text():
             assert process.poll() is None
             time.sleep(0.05)
-        yield json.loads(file.read_text())["address"]
+        yield json.loads(file.read_text())["address"], process
+
+
+@pytest.fixture
+def scheduler(tmp_path: Path) -> Iterator[str]:
+    """The address of a cluster's scheduler, without any workers yet."""
+    with started_scheduler(tmp_path) as (address, _):
+        yield address
 
 
 @contextlib.contextmanager
@@ -125,6 +198,22 @@ def test_a_worker_that_dies_costs_its_run_and_one_that_joins_takes_over(tmp_path
         comparison = compare(runs, cluster=scheduler, prepare=die_of_diamonds)
     assert comparison.new == 8
     check_that_only_diamonds_died(comparison, runs, "")
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+def test_a_scheduler_that_is_lost_ends_the_comparison(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: signal.Signals
+) -> None:
+    monkeypatch.setattr("graphrl.compare.cluster._CONNECT_SECONDS", 2.0)
+    rows: list[Row] = []
+    with started_scheduler(tmp_path) as (address, process), workers(tmp_path, address, "--no-nanny"):
+        killer = threading.Timer(2.0, process.send_signal, [end])
+        killer.start()
+        with pytest.raises(GraphrlError, match=f"^the cluster at {address} has gone: "):
+            rows.extend(execute_all(runs_of("list", seeds=2), cluster=address, prepare=sleep_a_minute))
+        killer.join()
+        assert process.wait(10) is not None
+    assert not rows
 
 
 def test_a_cluster_that_is_not_there_is_one_line(

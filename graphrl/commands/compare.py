@@ -50,7 +50,8 @@ EXAMPLES = """how it is compared:
   A method that crashes or fills the memory ends a comparison in one process, and costs one run of several. With
   --cluster, an address as in tcp://10.0.0.5:8786, all machines need the same graphrl and see the same checkpoints;
   each worker makes one run at a time, with all the cores that it may use: `dask scheduler`, and `dask worker ADDRESS
-  --nthreads 1` (under `taskset`, if several share a machine), start one.
+  --nthreads 1` (under `taskset`, if several share a machine), start one. A method that holds Python's lock for longer
+  than the scheduler's `distributed.scheduler.worker-ttl` (5 minutes by default) gets its worker removed: raise that.
 
   With --output, a comparison that was stopped goes on where it was: runs with the same graph content, problem, method,
   seed and budget (under --seconds: also cores and warm-up) are not made again. More methods, seeds or graphs

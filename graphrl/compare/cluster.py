@@ -16,6 +16,7 @@ import logging
 import multiprocessing.resource_tracker
 import os
 import signal
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -35,6 +36,9 @@ _THREADS = ("NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS
 _LOOK_SECONDS = 1.0  # between two looks at who is alive, while nobody is done
 _PATIENCE = 60.0  # seconds that a cluster may be without any worker
 _CONNECT_SECONDS = 10.0
+
+_GUARD = 'a program that makes runs in several processes must do so under `if __name__ == "__main__":`'
+_one_run = threading.Lock()  # in a worker: one that was stopped goes on beside the next, if there is a thread for it
 
 
 def share(processes: int) -> int:
@@ -109,9 +113,10 @@ def _on_workers(
     groups = deque([deque(group) for _, group in grouped])  # runs of a group share compiled programs
     queues: dict[str, deque[Run]] = {}  # of each worker: what is left of its group
     busy: dict[str, tuple[Any, Run]] = {}
+    scheduler: Any = client.scheduler
     seen = time.monotonic()
     while busy or groups or any(queues.values()):
-        workers = client.scheduler_info(n_workers=-1)["workers"]
+        workers = client.sync(scheduler.identity, n_workers=-1)["workers"]  # fails once the scheduler is lost
         for gone in queues.keys() - workers.keys():
             groups.appendleft(queues.pop(gone))
         for worker in workers.keys() - busy.keys():
@@ -142,6 +147,8 @@ def _row(future: Any, run: Run, end: int | None) -> Row:
         with contextlib.suppress(Exception):  # it has died since
             return future.result(timeout=_CONNECT_SECONDS)
     error = future.exception(timeout=_CONNECT_SECONDS) if future.status == "error" else None
+    if future.cancelled():  # not by us: the scheduler is lost
+        raise OSError("the connection was lost")
     future.cancel()
     if error is not None and type(error).__name__ != "KilledWorker":
         return row_of(run, error=" ".join(f"{type(error).__name__}: {error}".split())[:300])
@@ -152,7 +159,8 @@ def _row(future: Any, run: Run, end: int | None) -> Row:
 
 def _execute(run: Run, prepare: Prepare | None, cores: tuple[int, ...]) -> Row:
     """In a worker: the row of a run."""
-    return _executor_here(prepare, cores).execute(run)
+    with _one_run:
+        return _executor_here(prepare, cores).execute(run)
 
 
 def _prepared(prepare: Prepare | None, cores: tuple[int, ...] = ()) -> Executor:
@@ -176,6 +184,7 @@ def _connected(address: str) -> Iterator["Client"]:
       GraphrlError: nobody answers there, or no longer.
     """
     from distributed import Client
+    from distributed.client import FuturesCancelledError
 
     try:
         client = Client(address, timeout=_CONNECT_SECONDS)
@@ -184,48 +193,69 @@ def _connected(address: str) -> Iterator["Client"]:
     with client:
         try:
             yield client
-        except OSError as error:
-            raise GraphrlError(f"the cluster at {address} has gone: {error}") from None
+        except (OSError, FuturesCancelledError) as error:
+            reason = " ".join(str(error).split())[:300]
+            raise GraphrlError(f"the cluster at {address} has gone: {reason}") from None
 
 
 @contextlib.contextmanager
 def _local(slices: Sequence[Sequence[int]], ends: dict[str, int]) -> Iterator["Client"]:
-    """A client of a cluster of processes of this machine, as many as slices; `ends` gets the exit codes of workers."""
+    """A client of a cluster of processes of this machine, as many as slices; `ends` gets the exit codes of workers.
+
+    Raises:
+      GraphrlError: they do not start.
+    """
     import dask
-    from distributed import LocalCluster, Nanny
+    from distributed import LocalCluster, Nanny, Status
+
+    if getattr(multiprocessing.current_process(), "_inheriting", False):  # spawned: still importing the program
+        raise SystemExit(_GUARD)
+    nannies: list[Nanny] = []
 
     class Watchful(Nanny):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            nannies.append(self)
+
         def _on_worker_exit_sync(self, exitcode: int) -> None:
             ends[self.worker_address] = exitcode
             super()._on_worker_exit_sync(exitcode)
+
+    def kill() -> None:
+        for nanny in nannies:  # what runs is not waited for
+            if nanny.status not in (Status.closed, Status.failed):
+                nanny.close_gracefully()
+            if nanny.pid is not None:
+                os.kill(nanny.pid, signal.SIGKILL)
 
     threads = dict.fromkeys(_THREADS, str(max(1, len(slices[0]))))
     settings = {
         "distributed.nanny.pre-spawn-environ": threads,
         "distributed.scheduler.worker-ttl": None,  # a method may keep Python's lock for minutes
     }
-    environment = dict(os.environ)  # a nanny leaves what it sets for its process
-    multiprocessing.resource_tracker.ensure_running()  # when it starts, it undoes the next line
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # threads and processes inherit: it is ours
-    try:
-        with dask.config.set(settings):
-            cluster = LocalCluster(
-                n_workers=len(slices), threads_per_worker=1, memory_limit=0, worker_class=Watchful,
-                dashboard_address=None, silence_logs=logging.CRITICAL,
-            )  # fmt: skip
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-    try:
-        with cluster.get_client() as client:
-            yield client
-    finally:
-        for nanny in cluster.workers.values():  # what runs is not waited for
-            nanny.close_gracefully()
-            if nanny.pid is not None:
-                os.kill(nanny.pid, signal.SIGKILL)
-        cluster.close()
-        os.environ.clear()
-        os.environ.update(environment)
+    with contextlib.ExitStack() as stack:
+        stack.callback(_restore, dict(os.environ))  # a nanny leaves what it sets for its process
+        multiprocessing.resource_tracker.ensure_running()  # when it starts, it undoes the next line
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # threads and processes inherit: it is ours
+        try:
+            with dask.config.set(settings):
+                cluster = LocalCluster(
+                    n_workers=len(slices), threads_per_worker=1, memory_limit=0, worker_class=Watchful,
+                    dashboard_address=None, silence_logs=logging.CRITICAL,
+                )  # fmt: skip
+            stack.callback(cluster.close)
+        except RuntimeError as error:
+            raise GraphrlError(f"the processes did not start ({error}): {_GUARD}") from None
+        finally:
+            stack.callback(kill)
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        yield stack.enter_context(cluster.get_client())
+
+
+def _restore(environment: dict[str, str]) -> None:
+    """Makes the environment variables these."""
+    os.environ.clear()
+    os.environ.update(environment)
 
 
 def _slices(processes: int) -> list[list[int]]:
