@@ -1,5 +1,6 @@
 """Graphs by name: files, folders, sets of generated graphs, and the names that stand for one graph."""
 
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ from comparison_runs import diamond
 
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.graphs.datasets.layered import layered
-from graphrl.graphs.datasets.sets import generated, identities, load_graph, load_graphs
+from graphrl.graphs.datasets.sets import generated, in_both, load_graph, load_graphs
 from graphrl.graphs.readers.json import write_json
 from graphrl.optimize import optimize
 
@@ -38,9 +39,20 @@ def test_graphs_come_from_files_folders_and_sets(tmp_path: Path) -> None:
 def test_graphs_are_told_apart_without_reading_them(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("no graph")
     (tmp_path / "link.json").symlink_to(tmp_path / "a.json")
-    assert identities([str(tmp_path / "link.json")]) == identities([str(tmp_path)]) == {str(tmp_path / "a.json")}
-    assert identities(["layered:20x2@5", "regal-like:"]) == {"layered:20@5", "layered:20@6", "regal-like:@0"}
-    assert "zoo:resnet50/inference/b1/hlo" in identities(["zoo:hlo"]) & identities(["zoo:resnet50"])
+    assert in_both([str(tmp_path / "link.json")], [str(tmp_path)]) == str(tmp_path / "a.json")
+    assert in_both(["layered:20x2@5", "regal-like:"], ["layered:20x9@6"]) == "layered:20@6"
+    assert in_both(["layered:20x2@5", "regal-like:"], ["layered:20x9@7", "layered:30x9", "in-tree:20x9"]) is None
+    assert in_both(["regal-like:x3@7"], ["zoo:hlo", "layered:20x2", "regal-like:"]) is None
+    assert in_both(["zoo:resnet50"], ["zoo:resnet50/inference/b1/hlo"]) == "zoo:resnet50/inference/b1/hlo"
+
+
+def test_the_largest_sets_are_told_apart_without_naming_each_graph() -> None:
+    tracemalloc.start()
+    assert in_both(["regal-like:x1000000"], ["regal-like:x1000000@1000000"]) is None
+    assert in_both(["regal-like:x1000000"], ["regal-like:x1000000@999999"]) == "regal-like:@999999"
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1_000_000
 
 
 def test_one_graph_by_name() -> None:

@@ -4,6 +4,7 @@ The pages themselves are built by `make docs`, with every warning an error.
 """
 
 import argparse
+import dataclasses
 import re
 import runpy
 import shlex
@@ -20,9 +21,12 @@ from methods_table import PAGE, with_table
 
 from graphrl.cli import main
 from graphrl.methods import find_solver
+from graphrl.training.schedule import Schedule
 from graphrl.xla.hook import available
 
 ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "graphrl"
+SETTINGS = {f"training.{field.name}" for field in dataclasses.fields(Schedule)}
 RESULTS = sorted((ROOT / "docs" / "results").glob("*.md"))
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
@@ -172,6 +176,42 @@ def test_links_and_paths_lead_somewhere(path: Path) -> None:
     assert [link for link in links if link and not (path.parent / link).exists()] == []
     assert [name for name in paths if not (ROOT / name).exists()] == []
     assert set(re.findall(r"`make ([a-z]+)", text)) <= targets()
+
+
+def test_names_of_modules_lead_somewhere() -> None:
+    """Those in backticks, in code and pages alike: `costs.device.fitness`, `graphrl.learning.spread`."""
+    rooms = "|".join(path.stem for path in PACKAGE.iterdir() if not path.stem.startswith("_"))
+    dotted = re.compile(rf"`(?:graphrl\.)?((?:{rooms})(?:\.\w+)+)")
+    names = [
+        (str(path.relative_to(ROOT)), name)
+        for path in texts()
+        if path.suffix in (".py", ".md", ".ipynb")
+        for name in dotted.findall(path.read_text(encoding="utf-8"))
+    ]
+    assert len(names) > 20
+    assert [(path, name) for path, name in names if not leads_somewhere(name)] == []
+
+
+def leads_somewhere(name: str) -> bool:
+    """Whether it names a module, or one that mentions what follows; files (`progress.py`) and settings are others'."""
+    if name.endswith(".py") or name in SETTINGS:
+        return True
+    module, rest = PACKAGE, name.split(".")
+    while rest and (module / rest[0]).is_dir():
+        module /= rest.pop(0)
+    if rest and (module / f"{rest[0]}.py").exists():
+        source = module / f"{rest.pop(0)}.py"
+    else:
+        source = module / "__init__.py"
+    words = re.findall(r"\w+", source.read_text(encoding="utf-8"))
+    return set(rest) <= set(words)
+
+
+def test_names_of_modules_that_have_moved_are_seen() -> None:
+    for name in ("costs.device.fitness", "decoding.beam", "training.steps", "progress.py", "costs.exact.evaluate"):
+        assert leads_somewhere(name)
+    for name in ("costs.fitness", "costs.decisions", "envs.ordering.beam", "decoding.beam.gone", "mesh.gone"):
+        assert not leads_somewhere(name)
 
 
 @pytest.mark.parametrize("path", RESULTS, ids=shown)

@@ -222,6 +222,53 @@ def test_small_values_that_make_a_large_one_are_not_computed() -> None:
     assert [left.op_type for left in graph.node] == ["Max", "Relu"]
 
 
+@pytest.mark.parametrize(
+    ("type", "data", "other", "folded"),
+    [
+        ("Expand", (40,), [40], True),
+        ("Expand", (1024,), [1024], True),
+        ("Expand", (2, 1), [2, 512], True),
+        ("Expand", (3, 1), [1, 342], False),  # 1,026
+        ("Expand", (), [1024], True),
+        ("Expand", (), [1025], False),
+        ("Expand", (0, 1), [1, 1 << 40], False),
+        ("Gather", (600,), [7, 599], True),
+        ("Gather", (512, 2), [0] * 512, True),
+        ("Gather", (512, 2), [0] * 513, False),  # 1,026
+        ("Gather", (0, 3), [], True),
+        ("Gather", (), [0], False),
+    ],
+)
+def test_values_are_computed_up_to_their_limit(
+    type: str, data: tuple[int, ...], other: list[int], folded: bool
+) -> None:
+    """The result has to be small, however many elements there are to choose from."""
+    weights = [array("data", np.ones(data)), array("other", other)]
+    nodes = [node(type, ["data", "other"], ["small"]), node("Relu", ["x"], ["y"])]
+    graph = helper.make_graph(nodes, "g", [info("x", (1,))], [info("y", (1,))], weights)
+    assert fold(graph, 20) == folded
+
+
+def test_the_limit_of_a_gather_is_that_of_its_axis() -> None:
+    for axis, folded in ((0, False), (1, True), (-1, True)):
+        nodes = [node("Gather", ["data", "other"], ["small"], axis=axis), node("Relu", ["x"], ["y"])]
+        weights = [array("data", np.ones((2, 512))), array("other", [0, 1, 0])]  # 3 x 512 or 2 x 3
+        assert fold(helper.make_graph(nodes, "g", [info("x", (1,))], [info("y", (1,))], weights), 20) == folded
+
+
+def test_sizes_that_are_expanded_to_their_own_shape() -> None:
+    nodes = [
+        node("Shape", ["x"], ["shape"]),
+        node("Abs", ["shape"], ["sizes"]),
+        node("Expand", ["sizes", "forty"], ["expanded"]),
+        node("ReduceSum", ["expanded"], ["target"], keepdims=1),
+        node("Reshape", ["ones", "target"], ["y"]),
+    ]
+    inputs = {"x": (2,) * 40, "ones": (80,)}
+    graph = read(model(nodes, inputs, weights=[array("forty", [40])]))
+    assert graph.ops[-1].outputs == (Tensor("y", 4 * 80),)
+
+
 def test_dims_by_name_and_by_axis() -> None:
     nodes = [node("MatMul", ["x", "z"], ["m"]), node("NonZero", ["m"], ["n"]), node("Transpose", ["n"], ["y"])]
     data = model(nodes, {"x": ("batch", None), "z": ("k", 7)})

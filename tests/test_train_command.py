@@ -89,7 +89,7 @@ def test_settings_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 def test_faults_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert fault(capsys, "train", "go") == (
         2,
-        "graphrl: error: unknown agent 'go': known are regal, topoformer, tiny\n",
+        "graphrl: error: unknown agent 'go': known are regal, regal-hint, topoformer, tiny\n",
     )
     code, err = fault(capsys, "train", "tiny", "--set", "agent.rat=1")
     assert code == 2
@@ -182,7 +182,7 @@ def test_regal_from_training_to_table(tmp_path: Path, capsys: pytest.CaptureFixt
     capsys.readouterr()
     assert main(["evaluate", whole, "--methods", "brkga,list", "--json"]) == 0
     names = [method["method"].partition(":")[0] for method in json.loads(capsys.readouterr().out)["methods"]]
-    assert names == ["regal", "regal+", "idrs", "brkga", "list"]
+    assert names == ["regal", "idrs", "brkga", "list"]  # as published: without a hint
 
 
 @pytest.mark.slow

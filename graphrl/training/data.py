@@ -9,7 +9,7 @@ import numpy as np
 
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.families import FAMILIES
-from graphrl.graphs.datasets.sets import GeneratedSet, generated_set, identities, load_graphs
+from graphrl.graphs.datasets.sets import GeneratedSet, generated_set, in_both, load_graphs
 from graphrl.graphs.datasets.zoo import augmented
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes, bucketed, common_sizes, sizes
@@ -93,9 +93,10 @@ class Data:
           ProblemError: too few graphs, or one in both sets.
         """
         train, held_out = (load_graphs(names) for names in (config.train, config.validation))
-        _check_disjoint("train", "validation", *({graph.name for graph in graphs} for graphs in (train, held_out)))
+        both = {graph.name for graph in train} & {graph.name for graph in held_out}
+        _check_disjoint("train", "validation", min(both, default=None))
         for name in ("train", "validation"):
-            _check_disjoint(name, "test", identities(getattr(config, name)), identities(config.test))
+            _check_disjoint(name, "test", in_both(getattr(config, name), config.test))
         least, name = (1, "1") if config.fresh else (config.buckets, f"data.buckets ({config.buckets})")
         if len(train) < least or len(held_out) < config.graphs:
             raise ProblemError(
@@ -170,15 +171,14 @@ def _walks(config: DataConfig) -> list[_Bucket]:
     return sorted(buckets, key=lambda bucket: bucket.sizes.ops)
 
 
-def _check_disjoint(one: str, other: str, graphs: set[str], others: set[str]) -> None:
-    if both := graphs & others:
-        raise ProblemError(f"{min(both)} is in data.{one} and in data.{other}: name sets that share no graph")
+def _check_disjoint(one: str, other: str, both: str | None) -> None:
+    if both is not None:
+        raise ProblemError(f"{both} is in data.{one} and in data.{other}: name sets that share no graph")
 
 
 def _check_apart(held_out: GeneratedSet, sources: Sequence[GeneratedSet], name: str) -> None:
     for source in sources:
-        same = (held_out.family, held_out.ops) == (source.family, source.ops)
-        if same and held_out.first + held_out.count > source.first:
+        if held_out.kind == source.kind and held_out.first + held_out.count > source.first:
             raise ProblemError(
                 f"{name} is where the fresh graphs of data.train come to, whose seeds walk on from "
                 f"{source.first}: must have lower seeds"

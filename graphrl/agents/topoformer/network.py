@@ -39,7 +39,7 @@ class Orders(Protocol):
         """Independent orders, each graph's from its key of `[g]`: leading shape `[g, count]`."""
 
     def beam(self, width: int) -> Rollout:
-        """The best of a beam (`envs.ordering.beam`): leading shape `[g]`."""
+        """The best of a beam (`decoding.beam`): leading shape `[g]`."""
 
     def log_prob(self, order: jax.Array) -> jax.Array:
         """`[g, s]` float32 of orders `[g, s, n]`; differentiable in the policy's parameters."""

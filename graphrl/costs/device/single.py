@@ -23,7 +23,7 @@ class SolutionCosts(NamedTuple):
 
 
 _ALL: Any = SolutionCosts(True, True)  # type: ignore[arg-type]  # every output is batched
-Task = tuple[PaddedGraph, DeviceProblem]  # what solutions are for; of a batch, all arrays have a leading axis g
+GraphProblem = tuple[PaddedGraph, DeviceProblem]  # of a batch, all arrays have a leading axis g
 
 
 def solution_costs(
@@ -42,9 +42,9 @@ def solution_costs(
 
 
 @jax.custom_batching.custom_vmap
-def _of_batch(task: Task, placement: jax.Array, op_keys: jax.Array, transfer_keys: jax.Array) -> Any:
+def _of_batch(posed: GraphProblem, placement: jax.Array, op_keys: jax.Array, transfer_keys: jax.Array) -> Any:
     """A batch `[g, p, ...]`."""
-    graph, problem = task
+    graph, problem = posed
     decisions = Decisions(
         jnp.moveaxis(placement, -1, 0), jnp.moveaxis(op_keys, -1, 0), jnp.transpose(transfer_keys, (3, 2, 0, 1))
     )
@@ -55,11 +55,11 @@ def _of_batch(task: Task, placement: jax.Array, op_keys: jax.Array, transfer_key
 
 @_of_batch.def_vmap
 def _of_batches(size: int, batched: list, *arguments: Any) -> Any:
-    """`[b, g, p, ...]`: more solutions of each task or, where the tasks differ too, a batch of b * g tasks."""
+    """`[b, g, p, ...]`: more solutions of each problem or, where these differ too, a batch of b * g problems."""
     if not any(jax.tree.leaves(batched[0])):
-        task, *rest = arguments
+        posed, *rest = arguments
         solutions = _spread(size, batched[1:], tuple(rest))
-        costs = _of_batch(task, *(_merge(jnp.moveaxis(x, 0, 1), 1) for x in solutions))
+        costs = _of_batch(posed, *(_merge(jnp.moveaxis(x, 0, 1), 1) for x in solutions))
         split = jax.tree.map(lambda x: x.reshape(x.shape[0], size, -1, *x.shape[2:]), costs)
         return jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), split), _ALL
     costs = _of_batch(*jax.tree.map(_merge, _spread(size, batched, arguments)))
@@ -67,37 +67,37 @@ def _of_batches(size: int, batched: list, *arguments: Any) -> Any:
 
 
 @jax.custom_batching.custom_vmap
-def _of_population(task: Task, placement: jax.Array, op_keys: jax.Array, transfer_keys: jax.Array) -> Any:
-    """Solutions `[p, ...]` of one task."""
-    one = jax.tree.map(lambda x: x[None], (task, placement, op_keys, transfer_keys))
+def _of_population(posed: GraphProblem, placement: jax.Array, op_keys: jax.Array, transfer_keys: jax.Array) -> Any:
+    """Solutions `[p, ...]` of one problem."""
+    one = jax.tree.map(lambda x: x[None], (posed, placement, op_keys, transfer_keys))
     return jax.tree.map(lambda x: x[0], _of_batch(*one))
 
 
 @_of_population.def_vmap
 def _of_populations(size: int, batched: list, *arguments: Any) -> Any:
-    """`[b, p, ...]`: more solutions of one task, or p of each of b tasks."""
+    """`[b, p, ...]`: more solutions of one problem, or p of each of b problems."""
     if any(jax.tree.leaves(batched[0])):
         return _of_batch(*_spread(size, batched, arguments)), _ALL
-    task, *rest = arguments
+    posed, *rest = arguments
     solutions = _spread(size, batched[1:], tuple(rest))
-    costs = _of_population(task, *(_merge(x) for x in solutions))
+    costs = _of_population(posed, *(_merge(x) for x in solutions))
     return jax.tree.map(lambda x: x.reshape(size, -1, *x.shape[1:]), costs), _ALL
 
 
 @jax.custom_batching.custom_vmap
-def _of_one(task: Task, placement: jax.Array, op_keys: jax.Array, transfer_keys: jax.Array) -> Any:
-    costs = _of_population(task, placement[None], op_keys[None], transfer_keys[None])
+def _of_one(posed: GraphProblem, placement: jax.Array, op_keys: jax.Array, transfer_keys: jax.Array) -> Any:
+    costs = _of_population(posed, placement[None], op_keys[None], transfer_keys[None])
     return jax.tree.map(lambda x: x[0], costs)
 
 
 @_of_one.def_vmap
 def _of_many(size: int, batched: list, *arguments: Any) -> Any:
     if any(jax.tree.leaves(batched[0])):
-        task, *solutions = _spread(size, batched, arguments)
-        costs = _of_batch(task, *(x[:, None] for x in solutions))
+        posed, *solutions = _spread(size, batched, arguments)
+        costs = _of_batch(posed, *(x[:, None] for x in solutions))
         return jax.tree.map(lambda x: x[:, 0], costs), _ALL
-    task, *solutions = arguments
-    return _of_population(task, *_spread(size, batched[1:], tuple(solutions))), _ALL
+    posed, *solutions = arguments
+    return _of_population(posed, *_spread(size, batched[1:], tuple(solutions))), _ALL
 
 
 def _merge(array: jax.Array, axis: int = 0) -> jax.Array:

@@ -1,6 +1,7 @@
 """Graphs by name: files, folders of files, and sets such as `layered:500x20` and `zoo:training/hlo`."""
 
 import dataclasses
+import itertools
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -70,9 +71,9 @@ def load_graph(
         return read_graph(model, chip=chip, dims=dims)
     graphs = generated_set(model)
     if graphs.count > 1:
-        first = f"{graphs.family}:{'' if graphs.ops is None else graphs.ops}@{graphs.first}"
         raise ProblemError(
-            f"{shown(model)} stands for {graphs.count:,} graphs, where one is needed: for example {first}"
+            f"{shown(model)} stands for {graphs.count:,} graphs, where one is needed: for example "
+            f"{graphs.kind}@{graphs.first}"
         )
     return graphs.graph(graphs.first)
 
@@ -99,25 +100,31 @@ def load_graphs(
     return graphs
 
 
-def identities(models: Sequence[str]) -> set[str]:
-    """Of every graph of `load_graphs` what tells it from others without reading or making it: its own name as a set or
-    in the model zoo, or the file's path.
+def in_both(models: Sequence[str], others: Sequence[str]) -> str | None:
+    """A graph that `load_graphs` gives for both, told from others without reading or making it: its own name as a set
+    or in the model zoo, or the file's path. None if there is none.
 
     Raises:
       GraphrlError: a folder cannot be read.
       ProblemError: a set's name is wrong.
     """
+    (names, sets), (other_names, other_sets) = _identities(models), _identities(others)
+    shared = itertools.chain(names & other_names, *(one.shared(other) for one in sets for other in other_sets))
+    return min(shared, default=None)
+
+
+def _identities(models: Sequence[str]) -> tuple[set[str], list["GeneratedSet"]]:
+    """Names in the model zoo and paths of files; sets of generated graphs, which may be too many to name each."""
     names: set[str] = set()
+    sets: list[GeneratedSet] = []
     for model in models:
         if is_zoo(model):
             names |= {zoo.PREFIX + entry.name for entry in zoo.select(model.removeprefix(zoo.PREFIX))}
         elif files := model_files(model):
             names |= {os.path.realpath(file) for file in files}
         else:
-            graphs = generated_set(model)
-            of = f"{graphs.family}:{'' if graphs.ops is None else graphs.ops}"
-            names |= {f"{of}@{seed}" for seed in range(graphs.first, graphs.first + graphs.count)}
-    return names
+            sets.append(generated_set(model))
+    return names, sets
 
 
 def _named(name: str) -> Iterator[ComputationGraph]:
@@ -136,6 +143,22 @@ class GeneratedSet:
     count: int
     first: int  # seed
 
+    @property
+    def kind(self) -> str:
+        """The name without number and seed."""
+        return f"{self.family}:{'' if self.ops is None else self.ops}"
+
+    @property
+    def seeds(self) -> range:
+        """Of its graphs."""
+        return range(self.first, self.first + self.count)
+
+    def shared(self, other: "GeneratedSet") -> list[str]:
+        """The name of the first graph that is in both sets, if there is one."""
+        first = max(self.first, other.first)
+        both = self.kind == other.kind and first in self.seeds and first in other.seeds
+        return [f"{self.kind}@{first}"] if both else []
+
     def graph(self, seed: int) -> ComputationGraph:
         """The graph of a seed, in the set or beyond it.
 
@@ -145,7 +168,7 @@ class GeneratedSet:
         try:
             return sample(self.family, self.ops, seed)[0]
         except ProblemError as error:
-            raise ProblemError(f"{self.family}:{'' if self.ops is None else self.ops}: {error}") from None
+            raise ProblemError(f"{self.kind}: {error}") from None
 
 
 def generated_set(name: str) -> GeneratedSet:
@@ -174,5 +197,5 @@ def generated(name: str) -> Iterator[ComputationGraph]:
       ProblemError: the name is wrong, the set is empty, or the generator cannot make such graphs.
     """
     graphs = generated_set(name)
-    for seed in range(graphs.first, graphs.first + graphs.count):
+    for seed in graphs.seeds:
         yield graphs.graph(seed)

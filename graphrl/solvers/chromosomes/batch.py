@@ -49,7 +49,8 @@ def run_batch(
       mesh: one axis of devices to spread the graphs over; by default all local devices whose number divides g.
 
     Returns:
-      Genes `[k, g]` float32 (`costs.decisions` has their layout) and fitness `[g]` float32, in the graph's units.
+      Genes `[k, g]` float32 (`costs.device.decisions` has their layout) and fitness `[g]` float32, in the graph's
+      units.
 
     Raises:
       ProblemError: the mesh has more than one axis, or its size does not divide g.

@@ -15,7 +15,7 @@ from graphrl.graphs.padding import Sizes
 def chromosome(
     graph: ComputationGraph, problem: Problem, sizes: Sizes, placement: np.ndarray, order: np.ndarray
 ) -> np.ndarray:
-    """Genes that decode to this placement and order: `[k]` float32 (`costs.decisions` has their layout).
+    """Genes that decode to this placement and order: `[k]` float32 (`costs.device.decisions` has their layout).
 
     Keys fall along the order. Where an order is longer than a quantised key has levels (above some 16,000 nodes),
     neighbours may change places.

@@ -19,7 +19,7 @@ class PlainGraph(NamedTuple):
     """One graph or, with a leading axis, a batch: n ops, t tensors, d devices, e uses.
 
     Nodes: op v is node v, and the transfer of tensor t to its s-th foreign device is node n + t * (d - 1) + s, as in
-    `costs.lanes`; N = n + t * (d - 1) is no node. n is no op, t is no tensor.
+    `costs.device.lanes`; N = n + t * (d - 1) is no node. n is no op, t is no tensor.
     """
 
     levels: jax.Array  # [] float32, quantisation levels of keys

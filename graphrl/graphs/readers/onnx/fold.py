@@ -103,9 +103,13 @@ def _most_elements(node: NodeProto, inputs: list[np.ndarray]) -> float:
     if kind in _BOUNDED.split():
         return sum(array.size for array in inputs)
     if kind in ("ConstantOfShape", "Expand"):
-        return math.prod(max(1, size) for size in inputs[-1].tolist()) * (inputs[0].size if kind == "Expand" else 1)
+        shape = inputs[-1].tolist()
+        sizes = np.broadcast_shapes(inputs[0].shape, tuple(shape)) if kind == "Expand" else shape
+        return math.prod(max(1, size) for size in sizes)  # beside a size of 0 the others count: sums may leave it out
     if kind == "Gather":
-        return inputs[0].size * inputs[1].size
+        table, indices = inputs
+        axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
+        return table.size // max(1, table.shape[axis]) * indices.size
     if kind == "Range":
         start, limit, step = (array.item() for array in inputs)
         return math.ceil(max(0, (limit - start) / step))
