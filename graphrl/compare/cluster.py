@@ -20,6 +20,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any
 
 from graphrl.bench.machine import cores as count_cores
@@ -184,7 +185,6 @@ def _connected(address: str) -> Iterator["Client"]:
       GraphrlError: nobody answers there, or no longer.
     """
     from distributed import Client
-    from distributed.client import FuturesCancelledError
 
     try:
         client = Client(address, timeout=_CONNECT_SECONDS)
@@ -193,7 +193,7 @@ def _connected(address: str) -> Iterator["Client"]:
     with client:
         try:
             yield client
-        except (OSError, FuturesCancelledError) as error:
+        except (OSError, CancelledError) as error:
             reason = " ".join(str(error).split())[:300]
             raise GraphrlError(f"the cluster at {address} has gone: {reason}") from None
 
