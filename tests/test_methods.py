@@ -37,7 +37,8 @@ def test_every_registered_solver_is_there() -> None:
 
 def test_no_solver_is_registered_that_has_no_line() -> None:
     list(describe())  # imports all that have
-    assert set(SOLVERS) == set(METHODS)
+    ours = {name for name, solver in SOLVERS.items() if solver.search.__module__.startswith("graphrl.")}  # not a test's
+    assert ours == set(METHODS)
 
 
 def test_a_method_says_what_it_is() -> None:
