@@ -74,7 +74,7 @@ class Executable:
             self._report = dataclasses.replace(self._report, memory_bytes=memory_of(memory)[0], memory_measured=True)
         if args or kwargs:
             before = self._lowered.compile()
-            seconds = _step_seconds((before, self.compiled), args, kwargs)
+            seconds = step_seconds((before, self.compiled), args, kwargs)
             self._report = dataclasses.replace(
                 self._report, xla_step_seconds=seconds[0], graphrl_step_seconds=seconds[1]
             )
@@ -172,7 +172,7 @@ def _planned(lowered: jax.stages.Lowered, planner: Planner) -> Executable:
     return executable
 
 
-def _step_seconds(
+def step_seconds(
     executables: Sequence[jax.stages.Compiled], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[float, ...]:
     """The median of one call of each, taken in turns, so that a change of the machine's load meets all alike.
