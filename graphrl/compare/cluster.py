@@ -241,7 +241,7 @@ def _local(slices: Sequence[Sequence[int]], ends: dict[str, int]) -> Iterator["C
             with dask.config.set(settings):
                 cluster = LocalCluster(
                     n_workers=len(slices), threads_per_worker=1, memory_limit=0, worker_class=Watchful,
-                    dashboard_address="127.0.0.1:0", silence_logs=logging.CRITICAL,  # any free port: others may run beside it
+                    dashboard_address="127.0.0.1:0", silence_logs=logging.CRITICAL,  # a free port
                 )  # fmt: skip
             stack.callback(cluster.close)
         except RuntimeError as error:
