@@ -9,12 +9,13 @@ import time
 from pathlib import Path
 
 import pytest
+from comparison_rows import read_rows
 from comparison_runs import chain, diamond, replace_solver, runs_of
 
 import graphrl.compare.execute as execute_module
 from graphrl.commands.progress import Forecast
 from graphrl.compare.comparison import compare
-from graphrl.compare.store import RUNS, open_store, read_rows
+from graphrl.compare.store import RUNS, open_store
 from graphrl.compare.table import summarise
 from graphrl.errors import GraphrlError
 from graphrl.plan import Plan
@@ -131,8 +132,8 @@ def test_a_killed_comparison_goes_on(tmp_path: Path) -> None:
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
-    path.write_bytes(path.read_bytes() + b'{"format": "graphrl-run", "ver')  # as if it had been writing
     before = read_rows(path)
+    path.write_bytes(path.read_bytes() + b'{"format": "graphrl-run", "ver')  # as if it had been writing
     assert 5 <= len(before) < 80
     resumed = compare(runs_of("given", "list", seeds=20), path)
     assert resumed.new == 80 - len(before)

@@ -6,8 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from comparison_rows import read_rows
+
 import graphrl
-from graphrl.compare.store import read_rows
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = Path(graphrl.__file__).parents[1]

@@ -13,6 +13,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from comparison_rows import read_rows
 from reproduce.regal import ablation, arithmetic, tasks
 from reproduce.regal.policies import Kind, Policies
 from reproduce.regal.settings import Settings
@@ -23,7 +24,6 @@ from graphrl.agents.regal.network import networks
 from graphrl.agents.regal.policy import Policy, smallest
 from graphrl.compare.execute import row_of
 from graphrl.compare.runs import Row, make_runs
-from graphrl.compare.store import read_rows
 from graphrl.compare.table import best_known
 from graphrl.costs.problem import Problem
 from graphrl.envs.proposal.env import observe

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import pytest
 import reproduce_topoformer
+from comparison_rows import read_rows
 from reproduce import launcher
 from reproduce.contest import Contest, Entrant, _sizes, run_contest
 from reproduce.topoformer import ablations, appendix_a, figures, layered, policies, tables
@@ -23,7 +24,6 @@ from graphrl.agents.topoformer.config import TopoformerConfig
 from graphrl.agents.topoformer.policy import Policy
 from graphrl.compare.execute import row_of
 from graphrl.compare.runs import Row, make_runs
-from graphrl.compare.store import read_rows
 from graphrl.costs.problem import Problem
 from graphrl.graphs.datasets.layered import Layered, layered_arrays
 from graphrl.graphs.datasets.sets import load_graphs
