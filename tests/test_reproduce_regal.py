@@ -14,7 +14,7 @@ import jax
 import numpy as np
 import pytest
 from comparison_rows import read_rows
-from reproduce.regal import ablation, arithmetic, tasks
+from reproduce.regal import arithmetic, tasks
 from reproduce.regal.policies import Kind, Policies
 from reproduce.regal.settings import Settings
 
@@ -138,11 +138,6 @@ def test_who_runs_how_often(tmp_path: Path) -> None:
         label: len(some.entrant("synthetic", label, budget).methods) for label in ("brkga", "auto", "regal", "idrs")
     }
     assert seeds == {"brkga": 1, "auto": 2, "regal": 1, "idrs": 2}
-
-
-def test_entropy_of_actions() -> None:
-    assert ablation._entropy(np.array([3, 3, 3])) == 0
-    assert ablation._entropy(np.array([0, 1, 2, 3])) == pytest.approx(math.log(4))
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -8,7 +8,6 @@ from pathlib import Path
 from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError
 from graphrl.graphs.datasets.families import sample
-from graphrl.graphs.graph import ComputationGraph
 from graphrl.solvers.base import Budget
 from reproduce import launcher
 from reproduce.contest import Contest, Entrant
@@ -101,27 +100,14 @@ class Settings(launcher.Settings):
         """Graphs that slow methods get."""
         return self.graphs if self.slow is None else min(self.slow, self.graphs)
 
-    @property
-    def layered_sizes(self) -> tuple[int, ...]:
-        """Ops of the graphs of `layered`: those of a published graph too."""
-        return self.sizes if self.quick else tuple(sorted({*self.sizes, 250}))
-
-    @property
-    def graph_seeds(self) -> range:
-        """Of the layered graphs of a size."""
-        return range(self.first, self.first + self.graphs)
-
-    def layered(self, ops: int) -> list[ComputationGraph]:
-        """The unseen layered graphs of a size."""
-        return [sample("layered", ops, seed)[0] for seed in self.graph_seeds]
-
     def on_layered(self, ops: int, entrants: Sequence[Entrant]) -> Contest:
-        """The rows of all entrants on the layered graphs of a size.
+        """The rows of all entrants on the unseen layered graphs of a size.
 
         Raises:
           Interrupted: Ctrl-C; what is done stays in the file.
         """
-        return self.contest(self.layered(ops), PROBLEM, entrants)
+        graphs = [sample("layered", ops, seed)[0] for seed in range(self.first, self.first + self.graphs)]
+        return self.contest(graphs, PROBLEM, entrants)
 
     def reference(self) -> Entrant:
         """Approximate dynamic programming."""
