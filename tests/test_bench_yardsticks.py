@@ -48,16 +48,16 @@ def split(genes: np.ndarray, graph: ComputationGraph, devices: int) -> tuple[np.
 def exact_costs(graph: ComputationGraph, task: Problem, genes: np.ndarray) -> tuple[float, tuple[int, ...]]:
     """What the host twin says of one chromosome: makespan and peaks."""
     placement, op_keys, transfer_keys = split(genes, graph, task.devices)
-    found = exact.evaluate(graph, task, placement, exact.decode(graph, task, placement, op_keys, transfer_keys))
-    return found.makespan, found.peak_memory
+    costs = exact.evaluate(graph, task, placement, exact.decode(graph, task, placement, op_keys, transfer_keys))
+    return costs.makespan, costs.peak_memory
 
 
 def chromosomes(graphs: list[ComputationGraph], devices: int, count: int) -> list[np.ndarray]:
     """Random chromosomes of each graph; the second half of them with keys that often tie."""
-    found = [random_chromosomes(graph, devices, count, seed) for seed, graph in enumerate(graphs)]
-    for genes in found:
+    batches = [random_chromosomes(graph, devices, count, seed) for seed, graph in enumerate(graphs)]
+    for genes in batches:
         genes[count // 2 :] = np.floor(genes[count // 2 :] * 4) / 4
-    return found
+    return batches
 
 
 # The yardsticks

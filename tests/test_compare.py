@@ -84,9 +84,9 @@ def test_a_fault_of_a_method_is_a_row(monkeypatch: pytest.MonkeyPatch, error: Ex
         return solve_given(task)
 
     replace_solver(monkeypatch, fail)
-    found = compare(runs_of("list"))
-    assert [row.error for row in found.rows] == [text, None]
-    assert [row.value for row in found.rows] == [None, 2]
+    comparison = compare(runs_of("list"))
+    assert [row.error for row in comparison.rows] == [text, None]
+    assert [row.value for row in comparison.rows] == [None, 2]
 
 
 def test_a_wrong_plan_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,9 +58,9 @@ def test_every_cut_of_the_last_line_is_tolerated(tmp_path: Path) -> None:
     for cut in (start, start + 1, start + 9, start + 40, len(whole) - 2, len(whole) - 1):
         path.write_bytes(whole[:cut])
         with open_store(path, RUNS) as store:
-            known = list(store.rows.values())
-            if len(known) < 4:
-                assert known == rows[:3]
+            stored = list(store.rows.values())
+            if len(stored) < 4:
+                assert stored == rows[:3]
                 store.append(rows[3])
         assert path.read_bytes() == whole
 
@@ -100,8 +100,8 @@ def test_ctrl_c_keeps_what_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     path = tmp_path / "runs.jsonl"
     with monkeypatch.context() as patch:
         replace_solver(patch, stop)
-        found = compare(runs_of("given"), path)
-    assert (found.interrupted, len(found.rows)) == (True, 1)
+        comparison = compare(runs_of("given"), path)
+    assert (comparison.interrupted, len(comparison.rows)) == (True, 1)
     assert compare(runs_of("given"), path).new == 1
 
 

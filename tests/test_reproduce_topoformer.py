@@ -15,8 +15,8 @@ import reproduce_topoformer
 from comparison_rows import read_rows
 from reproduce import launcher
 from reproduce.contest import Contest, Entrant, _sizes, run_contest
-from reproduce.topoformer import ablations, figures, policies, tables
-from reproduce.topoformer.settings import DECODERS, ENCODERS, OURS, Settings
+from reproduce.topoformer import ablations, figures, tables
+from reproduce.topoformer.settings import DECODERS, ENCODERS, OURS, QUICK, Settings
 
 import graphrl
 from graphrl.agents import find_agent
@@ -83,8 +83,8 @@ def test_programs_that_are_tested_are_of_other_families_than_those_of_training()
 
 def test_every_network_of_the_ablations_can_be_trained() -> None:
     variants = (*ENCODERS.values(), *DECODERS.values())
-    found = [run_config(find_agent("topoformer"), parsed([*words, *policies.QUICK])).agent for words in variants]
-    assert len(set(found)) == len({*ENCODERS, *DECODERS}) == len(ablations.PAPER)
+    configs = [run_config(find_agent("topoformer"), parsed([*words, *QUICK])).agent for words in variants]
+    assert len(set(configs)) == len({*ENCODERS, *DECODERS}) == len(ablations.PAPER)
     assert TopoformerConfig().encoder == OURS
 
 
@@ -114,11 +114,11 @@ def test_tables_and_pictures(tmp_path: Path) -> None:
     table = (out / "topoformer-table1.md").read_text()
     assert table.count("| approximate DP | +0.00% |") == table.count("| random 100 | ") == 2
     assert table.count("- greedy against ") == table.count("- sample against greedy") == 2
-    found = read_rows(out / "runs.jsonl")
-    assert not [row for row in found if row.error]
+    measured = read_rows(out / "runs.jsonl")
+    assert not [row for row in measured if row.error]
     options[2] = "table1"  # what is timed anew needs no second run
     assert run(tmp_path, *options).returncode == 0
-    assert read_rows(out / "runs.jsonl") == found
+    assert read_rows(out / "runs.jsonl") == measured
 
 
 @pytest.mark.slow
@@ -160,10 +160,10 @@ def test_faults_are_one_line(
     monkeypatch.setattr(sys, "argv", ["reproduce_topoformer.py", *arguments.split(" ")])
     with pytest.raises(SystemExit) as exit:
         launcher.main("topoformer", "", Settings, reproduce_topoformer.SECTIONS)
-    told = str(exit.value.code) if isinstance(exit.value.code, str) else capsys.readouterr().err.splitlines()[-1]
+    line = str(exit.value.code) if isinstance(exit.value.code, str) else capsys.readouterr().err.splitlines()[-1]
     assert exit.value.code != 0
-    assert fault in told
-    assert "\n" not in told
+    assert fault in line
+    assert "\n" not in line
 
 
 def test_who_gets_which_graphs_padded_to_what_and_rows_are_not_made_twice(tmp_path: Path) -> None:

@@ -72,8 +72,8 @@ def test_train_for_machines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     options = ["train", "tiny", "--out", str(out), "--seed", "3", "--resume", "--json", *sets("training.steps=4")]
     assert main(options) == 0
     printed = capsys.readouterr()
-    found = json.loads(printed.out)
-    assert (found["step"], found["interrupted"], len(found["validation"])) == (4, False, 2)
+    summary = json.loads(printed.out)
+    assert (summary["step"], summary["interrupted"], len(summary["validation"])) == (4, False, 2)
     assert "starting one" in printed.err
     assert read(out).info.config["seed"] == 3
     assert main(options) == 0  # there is nothing left to do
@@ -136,8 +136,8 @@ def test_a_run_without_its_settings_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], stored: str, code: int, says: str
 ) -> None:
     (tmp_path / "run.json").write_text(stored)
-    found, err = fault(capsys, "train", "tiny", "--out", str(tmp_path), "--resume")
-    assert (found, says in err) == (code, True)
+    ended, err = fault(capsys, "train", "tiny", "--out", str(tmp_path), "--resume")
+    assert (ended, says in err) == (code, True)
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
 
 
@@ -155,9 +155,9 @@ def test_evaluate_takes_all_from_the_run(tmp_path: Path, capsys: pytest.CaptureF
     main(["train", "tiny", "--out", str(run), *sets("training.steps=1", "data.test=in-tree:9x2")])
     capsys.readouterr()
     assert main(["evaluate", str(run), "--methods", "list,random", "--output", str(rows), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [method["method"] for method in found["methods"]] == ["list", "random"]
-    assert (found["objective"], found["model"]["devices"], found["budget"]["evaluations"]) == ("makespan", 2, 100)
+    table = json.loads(capsys.readouterr().out)
+    assert [method["method"] for method in table["methods"]] == ["list", "random"]
+    assert (table["objective"], table["model"]["devices"], table["budget"]["evaluations"]) == ("makespan", 2, 100)
     assert len({row.graph for row in read_rows(rows)}) == 2
 
 

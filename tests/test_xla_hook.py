@@ -22,7 +22,7 @@ def lowered() -> jax.stages.Lowered:
 
 def test_the_module_comes_scheduled_by_either_scheduler() -> None:
     program = lowered()
-    default, memory = (parse_module(hook.scheduled_module(program, which)) for which in hook.SCHEDULERS)
+    default, memory = (hook.captured(program, which) for which in hook.SCHEDULERS)
     assert default.fingerprint == memory.fingerprint
     assert default.order(default.entry) != memory.order(memory.entry)
 

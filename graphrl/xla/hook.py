@@ -56,24 +56,16 @@ def available(platform: str = PLATFORM) -> str | None:
     return None
 
 
-def scheduled_module(lowered: jax.stages.Lowered, scheduler: Scheduler = "default") -> bytes:
+def captured(lowered: jax.stages.Lowered, scheduler: Scheduler = "default") -> HloModule:
     """The optimised module of a lowered program as XLA schedules it, without generating code: seconds, no weights.
 
     Args:
       lowered: what `jax.jit(fn).lower(...)` gives.
       scheduler: XLA's "default" one or the one that it offers for "memory".
 
-    Returns:
-      A serialized `HloModuleProto`.
-
     Raises:
       GraphrlError: this jax has no hook.
     """
-    return captured(lowered, scheduler).message.SerializeToString()
-
-
-def captured(lowered: jax.stages.Lowered, scheduler: Scheduler = "default") -> HloModule:
-    """`scheduled_module`, parsed."""
 
     def stop(module: HloModule) -> None:
         raise Unplanned(module)
