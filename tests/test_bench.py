@@ -2,14 +2,12 @@
 
 import io
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+from processes import run_python
 from rich.console import Console
 
 from graphrl.bench.cases import TRANSFERS, Row, Settings
@@ -92,11 +90,8 @@ def test_cases_cover_the_models() -> None:
 
 def test_command_measures_and_writes(tmp_path: Path) -> None:
     """In a process of its own, as the number of CPU devices and the compilation cache are a process's."""
-    command = [sys.executable, "-m", "graphrl", "bench", "--quick", "--sizes", "64", "--threads", "1", "--json"]
-    package = Path(sys.modules["graphrl"].__file__ or "").parents[1]
-    env = os.environ | {"PYTHONPATH": str(package)}
-    done = subprocess.run(
-        [*command, "--output", "out"], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    done = run_python(
+        tmp_path, "-m", "graphrl", "bench", "--quick", "--sizes", "64", "--threads", "1", "--json", "--output", "out"
     )
     assert done.returncode == 0, done.stderr
     assert [line.partition(" ")[0] for line in done.stderr.splitlines()] == ["1/2", "2/2"]
@@ -122,12 +117,8 @@ def test_command_measures_and_writes(tmp_path: Path) -> None:
 
 
 def test_command_measures_environments(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "graphrl", "bench", "--envs", "1,2", "--quick", "--sizes", "16", "--threads", "1"]
-    package = Path(sys.modules["graphrl"].__file__ or "").parents[1]
-    env = os.environ | {"PYTHONPATH": str(package)}
-    done = subprocess.run(
-        [*command, "--json", "--output", "out"], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
-    )
+    arguments = ["bench", "--envs", "1,2", "--quick", "--sizes", "16", "--threads", "1", "--json", "--output", "out"]
+    done = run_python(tmp_path, "-m", "graphrl", *arguments)
     assert done.returncode == 0, done.stderr
     assert [line.partition(" ")[0] for line in done.stderr.splitlines()] == ["1/2", "2/2"]
     assert (tmp_path / "out" / "bench.png").read_bytes().startswith(b"\x89PNG")

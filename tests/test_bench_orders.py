@@ -2,12 +2,10 @@
 
 import io
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from processes import run_python
 from rich.console import Console
 
 from graphrl.bench.orders import CONFIG, DECODERS, LEARNING, SAMPLES, OrderRow, print_orders
@@ -15,12 +13,8 @@ from graphrl.cli import main
 
 
 def test_command_measures_decoders_and_learning(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "graphrl", "bench", "--orders", "2", "--quick", "--sizes", "16", "--threads", "1"]
-    package = Path(sys.modules["graphrl"].__file__ or "").parents[1]
-    env = os.environ | {"PYTHONPATH": str(package)}
-    done = subprocess.run(
-        [*command, "--json", "--output", "out"], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
-    )
+    arguments = ["bench", "--orders", "2", "--quick", "--sizes", "16", "--threads", "1", "--json", "--output", "out"]
+    done = run_python(tmp_path, "-m", "graphrl", *arguments)
     assert done.returncode == 0, done.stderr
     assert [line.partition(" ")[0] for line in done.stderr.splitlines()] == ["1/1"]
     assert (tmp_path / "out" / "bench.png").read_bytes().startswith(b"\x89PNG")

@@ -1,10 +1,8 @@
 """The yardsticks of `scripts/bench.py`: exact, searches, measured beside graphrl, and named where there is none."""
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import jax
@@ -13,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from processes import run_script
 from random_graphs import graphs as any_graphs
 from reproduce.yardsticks import plain
 from reproduce.yardsticks.compiled import CompiledGraphs, find_compiler, library
@@ -29,7 +28,6 @@ from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.padding import common_sizes
 from graphrl.solvers.chromosomes.brkga import Parameters
 
-ROOT = Path(__file__).resolve().parents[1]
 HAS_COMPILER = any(map(shutil.which, ("c++", "g++", "clang++")))
 compiled_only = pytest.mark.skipif(not HAS_COMPILER, reason="no C++ compiler")
 
@@ -155,9 +153,7 @@ def test_missing_compiler_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """scripts/bench.py in a process of its own."""
-    environment = os.environ | {"PYTHONPATH": str(Path(sys.modules["graphrl"].__file__ or "").parents[1])}
-    command = [sys.executable, str(ROOT / "scripts" / "bench.py"), "--threads", "1", *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return run_script("bench", folder, "--threads", "1", *arguments)
 
 
 def test_the_script_measures_graphrl_beside_the_yardsticks(tmp_path: Path) -> None:

@@ -1,23 +1,15 @@
 """The script of the tables: what it writes, that it goes on where it was, and its faults."""
 
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 from comparison_rows import read_rows
-
-import graphrl
-
-ROOT = Path(__file__).resolve().parents[1]
-PACKAGE = Path(graphrl.__file__).parents[1]
+from processes import run_script
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "scripts" / "reproduce_opponents.py"), "--out", "out", *arguments]
-    environment = os.environ | {"PYTHONPATH": str(PACKAGE)}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return run_script("reproduce_opponents", folder, "--out", "out", *arguments)
 
 
 def test_tables_and_pictures(tmp_path: Path) -> None:

@@ -3,10 +3,8 @@
 import dataclasses
 import functools
 import math
-import os
 import re
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,11 +12,11 @@ import jax
 import numpy as np
 import pytest
 from comparison_rows import read_rows
+from processes import run_script
 from reproduce.regal import arithmetic, tasks
 from reproduce.regal.policies import Kind, Policies
 from reproduce.regal.settings import Settings
 
-import graphrl
 from graphrl.agents.regal.config import RegalConfig
 from graphrl.agents.regal.network import networks
 from graphrl.agents.regal.policy import Policy, smallest
@@ -33,8 +31,6 @@ from graphrl.graphs.datasets.zoo import split
 from graphrl.solvers.base import Budget
 from graphrl.training.data import DataConfig
 
-ROOT = Path(__file__).resolve().parents[1]
-PACKAGE = Path(graphrl.__file__).parents[1]
 CONFIG = RegalConfig(hint="none", rounds=1, width=4, preference=40.0)  # untrained, it proposes the uniform only
 GRAPHS = load_graphs(["regal-like:10x2"])
 SEEDS = (("a", 4), ("b", 6))  # policies of two seeds: names and widths
@@ -141,9 +137,7 @@ def test_who_runs_how_often(tmp_path: Path) -> None:
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "scripts" / "reproduce_regal.py"), "--out", "out", *arguments]
-    environment = os.environ | {"PYTHONPATH": str(PACKAGE)}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return run_script("reproduce_regal", folder, "--out", "out", *arguments)
 
 
 @pytest.mark.slow

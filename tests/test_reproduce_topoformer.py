@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -13,12 +12,12 @@ import numpy as np
 import pytest
 import reproduce_topoformer
 from comparison_rows import read_rows
+from processes import run_script
 from reproduce import launcher
 from reproduce.contest import Contest, Entrant, _sizes, run_contest
 from reproduce.topoformer import ablations, figures, tables
 from reproduce.topoformer.settings import DECODERS, ENCODERS, OURS, QUICK, Settings
 
-import graphrl
 from graphrl.agents import find_agent
 from graphrl.agents.topoformer.config import TopoformerConfig
 from graphrl.agents.topoformer.policy import Policy
@@ -31,8 +30,6 @@ from graphrl.solvers.base import Budget
 from graphrl.training.config import parsed
 from graphrl.training.run import run_config
 
-ROOT = Path(__file__).resolve().parents[1]
-PACKAGE = Path(graphrl.__file__).parents[1]
 GRAPHS = load_graphs(["layered:10x3"])
 
 
@@ -89,9 +86,7 @@ def test_every_network_of_the_ablations_can_be_trained() -> None:
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "scripts" / "reproduce_topoformer.py"), "--out", "out", *arguments]
-    environment = os.environ | {"PYTHONPATH": str(PACKAGE)}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return run_script("reproduce_topoformer", folder, "--out", "out", *arguments)
 
 
 @functools.cache
