@@ -12,7 +12,6 @@ from typing import IO
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
-from rich.console import Console
 
 from graphrl.bench import machine
 from graphrl.bench.cases import DEVICES, PARAMETERS, Settings, problem
@@ -114,9 +113,8 @@ def _batches(env: ProposalEnv, params: ProposalParams, mesh: Mesh, seed: int) ->
     return over_and_over(functools.partial(run_batch, mesh=mesh), arguments, len(keys))
 
 
-def print_envs(rows: Sequence[EnvRow], console: Console | None = None) -> None:
+def print_envs(rows: Sequence[EnvRow]) -> None:
     """Prints proposals and evaluations a second by number of environments."""
-    console = console or make_console()
     first = rows[0]
     heading = f"{first.env}: proposals evaluated a second ({first.evaluations:,} evaluations each, {first.transfer})"
     columns = "envs", "proposals / s", "evaluations / s", "/ run_batch", "compile s"
@@ -130,7 +128,7 @@ def print_envs(rows: Sequence[EnvRow], console: Console | None = None) -> None:
             f"{row.ratio_to_batch:.3g}",
             f"{row.compile_s:.1f}",
         )
-    console.print(table)
+    make_console().print(table)
 
 
 def write_envs_plot(rows: Sequence[EnvRow], file: IO[bytes]) -> None:

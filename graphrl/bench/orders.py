@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
-from rich.console import Console
 
 from graphrl.agents.topoformer.config import TopoformerConfig
 from graphrl.agents.topoformer.learner import learner
@@ -167,9 +166,8 @@ def _learning(graphs: Sequence[ComputationGraph], mesh: Mesh, seed: int) -> Prog
     return Program(timed(work), compile_s)
 
 
-def print_orders(rows: Sequence[OrderRow], console: Console | None = None) -> None:
+def print_orders(rows: Sequence[OrderRow]) -> None:
     """Prints orders and graphs a second by size, number of graphs and decoder, and what an update learns from."""
-    console = console or make_console()
     columns = "graphs", "work", "orders / graph", "orders / s", "graphs / s", "/ drawing", "compile s"
     table = make_table(f"Orders decoded and costed a second (layered graphs)\n{machine_line(rows)}", "ops", *columns)
     for row, following in zip(rows, (*rows[1:], None), strict=True):
@@ -184,7 +182,7 @@ def print_orders(rows: Sequence[OrderRow], console: Console | None = None) -> No
             f"{row.compile_s:.1f}",
             end_section=following is None or (following.n, following.graphs) != (row.n, row.graphs),
         )
-    console.print(table)
+    make_console().print(table)
 
 
 def write_orders_plot(rows: Sequence[OrderRow], file: IO[bytes]) -> None:

@@ -38,9 +38,9 @@ def machine_line(rows: Sequence[Measured]) -> str:
     return f"{first.device_kind} · {cores} · jax {first.jax} · {clock}, median of {first.repeats}"
 
 
-def print_table(rows: Sequence[Row], console: Console | None = None) -> None:
+def print_table(rows: Sequence[Row]) -> None:
     """Prints evaluations a second, their ratios and graphrl's compile seconds, then the shares of its BRKGA runs."""
-    console = console or make_console()
+    console = make_console()
     methods = list(dict.fromkeys(row.method for row in rows))
     others = methods[1:]
     columns = *methods, *(f"/ {other}" for other in others), "compile s"

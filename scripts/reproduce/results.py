@@ -50,11 +50,11 @@ def of_rows(rows: Iterable[Row]) -> Origin:
     )
 
 
-def here(seed: int = 0) -> Origin:
+def here() -> Origin:
     """The origin of what has been measured now, in this process."""
     versions = f"graphrl {graphrl.__version__}, jax {jax.__version__}"
     hardware, today = f"{device_name()}, {cores()} cores", time.strftime("%Y-%m-%d")
-    return Origin(frozenset([seed]), frozenset([hardware]), frozenset([versions]), frozenset([today]))
+    return Origin(frozenset([0]), frozenset([hardware]), frozenset([versions]), frozenset([today]))
 
 
 def bullets(lines: Iterable[str]) -> str:

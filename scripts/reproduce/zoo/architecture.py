@@ -50,9 +50,9 @@ def floats(*shape: int) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, "float32")
 
 
-def image(size: int, channels: int = 3) -> jax.ShapeDtypeStruct:
+def image(size: int) -> jax.ShapeDtypeStruct:
     """A square image."""
-    return floats(size, size, channels)
+    return floats(size, size, 3)
 
 
 def tokens(length: int, *names: str) -> dict[str, jax.ShapeDtypeStruct]:
