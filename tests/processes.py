@@ -22,3 +22,10 @@ def run_python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str
 def run_script(name: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """A script of the repository."""
     return run_python(folder, str(ROOT / "scripts" / f"{name}.py"), *arguments)
+
+
+def check_fault(done: subprocess.CompletedProcess[str], fault: str) -> None:
+    """It has failed, and the last line that it printed says why."""
+    assert done.returncode != 0
+    assert fault in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
