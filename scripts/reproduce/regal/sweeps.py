@@ -67,7 +67,7 @@ def ablation(settings: Settings) -> Iterator[Table]:
         held_out: list[list[Any]] = [
             [line["validation"] for line in read_metrics(run) if "validation" in line] for run in runs if run
         ]
-        best = estimate([max(look["improvement"] for look in looks) / 100 for looks in held_out])
+        best = estimate([max(look["improvement"] for look in looks) / 100 for looks in held_out if looks])
         figures = best.percent(True), one.improvement.percent(True), one.gap.percent(), one.matched.percent()
         lines.append([f"{rounds}", *figures])
     how = (
