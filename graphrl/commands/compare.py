@@ -121,7 +121,7 @@ def run(args: argparse.Namespace, names: Mapping[str, str] | None = None) -> int
 
     Args:
       args: of `add_arguments`.
-      names: what tables and pictures call a method; others have the name that they were asked for by.
+      names: what tables and pictures call some of the methods; rows of --output have their full names.
     """
     runs, workers = _runs(args)
     from graphrl.compare.comparison import compare
@@ -137,10 +137,10 @@ def run(args: argparse.Namespace, names: Mapping[str, str] | None = None) -> int
     )
     if comparison.interrupted and not comparison.rows:
         raise KeyboardInterrupt
-    names = dict(zip(args.methods, args.methods, strict=True)) | dict(names or {})
-    rows = [dataclasses.replace(row, method=names[row.method]) for row in comparison.rows]
+    names, baseline = names or {}, args.baseline or args.methods[0]
+    rows = [dataclasses.replace(row, method=names.get(row.method, row.method)) for row in comparison.rows]
     comparison = comparison._replace(rows=rows)
-    written = _write(comparison, args, names[args.baseline or args.methods[0]])
+    written = _write(comparison, args, names.get(baseline, baseline))
     if args.json:
         _print_json(comparison, len(runs), written)
     else:
