@@ -5,16 +5,13 @@ yardsticks:
   plain       in JAX as one would write it first: vmapped scans with a masked argmax over all nodes
   compiled    in C++ as an expert would write it: a binary heap on packed keys, OpenMP threads a graph each.
               Needs a C++ compiler ($CXX, c++, g++ or clang++)
-  reference   a compiled program of yours (--reference). It decodes ops only, without transfer nodes: less work
 """
 
 import argparse
 import sys
 
 from reproduce.yardsticks import compiled, plain
-from reproduce.yardsticks.external import Reference
 
-from graphrl.bench.machine import cores
 from graphrl.bench.measure import Yardstick
 from graphrl.commands import bench
 from graphrl.errors import GraphrlError
@@ -25,8 +22,7 @@ fewer graphs there and shorter BRKGA runs.
 
 examples:
   python scripts/bench.py
-  python scripts/bench.py --threads 1 --sizes 512 --transfers free --yardsticks compiled
-  python scripts/bench.py --output results --reference my_search.cpp"""
+  python scripts/bench.py --threads 1 --sizes 512 --transfers free --yardsticks compiled"""
 
 
 def main() -> None:
@@ -41,16 +37,12 @@ def main() -> None:
     parser.add_argument(
         "--yardsticks", type=bench.names, default=tuple(YARDSTICKS), metavar="Y,...", help="default: plain,compiled"
     )
-    parser.add_argument("--reference", metavar="FILE", help="a compiled program, or its .cpp, to measure as well")
     args = parser.parse_args()
     for name in args.yardsticks:
         if name not in YARDSTICKS:
             parser.error(f"yardsticks has {name!r}: known are {', '.join(YARDSTICKS)}")
-    yardsticks = {name: YARDSTICKS[name] for name in args.yardsticks}
     try:
-        if args.reference is not None:
-            yardsticks["reference"] = Reference(args.reference, args.threads or cores()).program
-        sys.exit(bench.run(args, yardsticks))
+        sys.exit(bench.run(args, {name: YARDSTICKS[name] for name in args.yardsticks}))
     except KeyboardInterrupt:
         sys.exit("bench: interrupted before there was a figure")
     except (GraphrlError, OSError) as error:

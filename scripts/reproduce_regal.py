@@ -16,20 +16,18 @@ shorter, and --quick only looks whether everything works.
 from functools import partial
 
 from reproduce.launcher import Section, main
-from reproduce.regal import limits, tables, timed
-from reproduce.regal.ablation import ablation
-from reproduce.regal.overhead import overhead, throughput
+from reproduce.regal import sweeps, tables
+from reproduce.regal.overhead import overhead
 from reproduce.regal.settings import Settings
 from reproduce.regal.tasks import TASKS
 
 SECTIONS = {
     **{name: Section(f"{task.title} on 2 devices", partial(tables.table, task=name)) for name, task in TASKS.items()},
     "shipped": Section("The policies that ship, of --task", tables.shipped),
-    "time": Section("Some methods at equal time", timed.timed),
-    "limits": Section("Quality against the evaluation limit", limits.limits),
-    "ablation": Section("Rounds of messages, training curves, entropy of actions", ablation),
+    "time": Section("Some methods at equal time", sweeps.timed),
+    "limits": Section("Quality against the evaluation limit", sweeps.limits),
+    "ablation": Section("Rounds of messages", sweeps.ablation),
     "overhead": Section("Seconds of REGAL beside BRKGA's", overhead),
-    "throughput": Section("Proposals evaluated a second, against the number of environments", throughput),
 }
 
 if __name__ == "__main__":

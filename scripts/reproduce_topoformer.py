@@ -11,11 +11,10 @@ Writes to --out runs.jsonl with a row a run (a stopped run goes on where it was)
 """
 
 from reproduce.launcher import Section, main
-from reproduce.topoformer import ablations, budget, inference, layered, tables
+from reproduce.topoformer import ablations, budget, inference, tables
 from reproduce.topoformer.settings import Settings
 
 SECTIONS = {
-    "layered": Section("Statistics of layered graphs beside appendix A's text and published graphs", layered.layered),
     "table1": Section("Every method on unseen layered graphs (table 1)", tables.table1),
     "encoders": Section("Encoders (table 3)", ablations.encoders),
     "decoders": Section("Auto-regressive decoders beside priorities (table 4)", ablations.decoders),

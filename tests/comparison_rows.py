@@ -1,8 +1,11 @@
-"""Rows of comparisons made by hand."""
+"""Rows of comparisons: made by hand, and those of files."""
 
 import json
+from collections.abc import Sequence
+from pathlib import Path
 
 from graphrl.compare.runs import Row
+from graphrl.compare.store import RUNS, open_store
 from graphrl.costs.problem import Objective, Problem
 from graphrl.solvers.base import Budget
 
@@ -59,6 +62,17 @@ ROWS = [
     row("h", "b", 50, bound=50, seconds=5),
     row("h", "b", 52, seed=1, bound=40, seconds=5),
 ]
+
+
+def read_rows(path: str | Path) -> list[Row]:
+    """The rows of a file; a last line that was cut short is dropped from it."""
+    with open_store(path, RUNS) as store:
+        return list(store.rows.values())
+
+
+def json_lines(rows: Sequence[Row]) -> str:
+    """The rows as a file holds them."""
+    return "".join(json.dumps(row.to_dict(), allow_nan=False) + "\n" for row in rows)
 
 
 def read_again(value: dict) -> Row:

@@ -22,12 +22,12 @@ def same(a: Any, b: Any) -> bool:
 @pytest.fixture
 def searches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the programs that were searched."""
-    found: list[str] = []
+    names: list[str] = []
 
     def decide(lowered: Any, module: Any, *rest: Any) -> Any:
-        found.append(module.name)
+        names.append(module.name)
         return original(lowered, module, *rest)
 
     original = search.decide
     monkeypatch.setattr(planner, "decide", decide)
-    return found
+    return names

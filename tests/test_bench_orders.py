@@ -1,26 +1,18 @@
 """`graphrl bench --orders`: small runs that must work; nothing here says how fast."""
 
-import io
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from rich.console import Console
+from processes import run_python
 
 from graphrl.bench.orders import CONFIG, DECODERS, LEARNING, SAMPLES, OrderRow, print_orders
 from graphrl.cli import main
 
 
-def test_command_measures_decoders_and_learning(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "graphrl", "bench", "--orders", "2", "--quick", "--sizes", "16", "--threads", "1"]
-    package = Path(sys.modules["graphrl"].__file__ or "").parents[1]
-    env = os.environ | {"PYTHONPATH": str(package)}
-    done = subprocess.run(
-        [*command, "--json", "--output", "out"], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
-    )
+def test_command_measures_decoders_and_learning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["bench", "--orders", "2", "--quick", "--sizes", "16", "--threads", "1", "--json", "--output", "out"]
+    done = run_python(tmp_path, "-m", "graphrl", *arguments)
     assert done.returncode == 0, done.stderr
     assert [line.partition(" ")[0] for line in done.stderr.splitlines()] == ["1/1"]
     assert (tmp_path / "out" / "bench.png").read_bytes().startswith(b"\x89PNG")
@@ -29,9 +21,8 @@ def test_command_measures_decoders_and_learning(tmp_path: Path) -> None:
     assert [(row.work, row.n, row.graphs) for row in rows] == [(work, 16, 2) for work in (*DECODERS, LEARNING)]
     assert [row.orders for row in rows] == [1, SAMPLES, SAMPLES, CONFIG.samples]
     assert all(row.orders_per_s > 0 and row.ratio_to_drawing > 0 for row in rows)
-    console = Console(file=io.StringIO(), width=140)
-    print_orders(rows, console)
-    assert "orders / s" in console.file.getvalue()  # type: ignore[attr-defined]
+    print_orders(rows)
+    assert "orders / s" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,8 @@
 """The yardsticks of `scripts/bench.py`: exact, searches, measured beside graphrl, and named where there is none."""
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import jax
@@ -13,14 +11,14 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from processes import check_fault, run_script
 from random_graphs import graphs as any_graphs
 from reproduce.yardsticks import plain
 from reproduce.yardsticks.compiled import CompiledGraphs, find_compiler, library
-from reproduce.yardsticks.external import Reference, binary_graph
 from reproduce.yardsticks.plain_graph import plain_batch
 
 from graphrl.bench.cases import PARAMETERS, TRANSFERS, problem
-from graphrl.bench.graphs import padded, random_chromosomes, random_graph, random_graphs
+from graphrl.bench.graphs import padded, random_chromosomes, random_graphs
 from graphrl.bench.measure import Unavailable, check_agreement
 from graphrl.bench.timing import Costs, Program, Sample
 from graphrl.costs import exact
@@ -30,7 +28,6 @@ from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.padding import common_sizes
 from graphrl.solvers.chromosomes.brkga import Parameters
 
-ROOT = Path(__file__).resolve().parents[1]
 HAS_COMPILER = any(map(shutil.which, ("c++", "g++", "clang++")))
 compiled_only = pytest.mark.skipif(not HAS_COMPILER, reason="no C++ compiler")
 
@@ -49,16 +46,16 @@ def split(genes: np.ndarray, graph: ComputationGraph, devices: int) -> tuple[np.
 def exact_costs(graph: ComputationGraph, task: Problem, genes: np.ndarray) -> tuple[float, tuple[int, ...]]:
     """What the host twin says of one chromosome: makespan and peaks."""
     placement, op_keys, transfer_keys = split(genes, graph, task.devices)
-    found = exact.evaluate(graph, task, placement, exact.decode(graph, task, placement, op_keys, transfer_keys))
-    return found.makespan, found.peak_memory
+    costs = exact.evaluate(graph, task, placement, exact.decode(graph, task, placement, op_keys, transfer_keys))
+    return costs.makespan, costs.peak_memory
 
 
 def chromosomes(graphs: list[ComputationGraph], devices: int, count: int) -> list[np.ndarray]:
     """Random chromosomes of each graph; the second half of them with keys that often tie."""
-    found = [random_chromosomes(graph, devices, count, seed) for seed, graph in enumerate(graphs)]
-    for genes in found:
+    batches = [random_chromosomes(graph, devices, count, seed) for seed, graph in enumerate(graphs)]
+    for genes in batches:
         genes[count // 2 :] = np.floor(genes[count // 2 :] * 4) / 4
-    return found
+    return batches
 
 
 # The yardsticks
@@ -142,47 +139,6 @@ def test_disagreement_is_told() -> None:
         check_agreement({"graphrl": ours, "none": ours._replace(costs=None), "plain": ours._replace(costs=wrong)})
 
 
-# The user's reference
-
-
-FAKE = """#!{python}
-import sys
-if sys.argv[1] == "bench":
-    print("g threads=1 mode=5 2000 ev/s 500 us/eval (1)")
-else:
-    print('{{"s": 0.25, "threads": ' + sys.argv[3] + "}}")
-"""
-
-
-def test_reference_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "reference"
-    path.write_text(FAKE.format(python=sys.executable))
-    path.chmod(0o755)
-    graphs = random_graphs(16, 2, 0)
-    reference = Reference(str(path), 1)
-    assert reference.evaluation(graphs).run(3) == Sample(600, None, 0.3)
-    assert reference.search(graphs, "makespan", PARAMETERS, 62, 0).run(1) == Sample(2 * 4980, None, 0.5)
-    assert Reference(str(path), 2).evaluation(graphs).run(1) == Sample(200, 0.1, None)
-    path.write_text("#!/bin/sh\nexit 3\n")
-    with pytest.raises(GraphrlError, match="bench failed with exit code 3"):
-        Reference(str(path), 1).evaluation(graphs).run(1)
-    path.write_text("#!/bin/sh\necho hello\n")
-    with pytest.raises(GraphrlError, match="must say"):
-        Reference(str(path), 1).evaluation(graphs).run(1)
-    with pytest.raises(GraphrlError, match="it is no file"):
-        Reference(str(tmp_path), 1)
-
-
-def test_reference_graphs_are_binary() -> None:
-    graph = random_graph("layered", 16, 0)
-    data = binary_graph(graph)
-    ops, edges = np.frombuffer(data, np.int32, 2)
-    assert (ops, edges) == (16, len(graph.arrays.use_op))
-    assert len(data) == 8 + 8 * edges + 8 * ops
-    with pytest.raises(GraphrlError, match="one tensor each"):
-        binary_graph(ComputationGraph("none", (Op("a"),)))
-
-
 def test_missing_compiler_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(Unavailable, match="no-such-compiler not found"):
@@ -197,33 +153,27 @@ def test_missing_compiler_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """scripts/bench.py in a process of its own."""
-    environment = os.environ | {"PYTHONPATH": str(Path(sys.modules["graphrl"].__file__ or "").parents[1])}
-    command = [sys.executable, str(ROOT / "scripts" / "bench.py"), "--threads", "1", *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return run_script("bench", folder, "--threads", "1", *arguments)
 
 
 def test_the_script_measures_graphrl_beside_the_yardsticks(tmp_path: Path) -> None:
-    reference = tmp_path / "reference"
-    reference.write_text(FAKE.format(python=sys.executable))
-    reference.chmod(0o755)
-    options = "--quick", "--sizes", "16", "--output", "out", "--reference", "reference"
+    options = "--quick", "--sizes", "16", "--output", "out"
     done = run(tmp_path, *options)
     assert done.returncode == 0, done.stderr
     assert "/ plain" in done.stdout
-    assert "reference: decodes ops only" in done.stdout
     assert (tmp_path / "out" / "bench.png").read_bytes().startswith(b"\x89PNG")
     rows = [json.loads(line) for line in (tmp_path / "out" / "bench.jsonl").read_text().splitlines()]
     assert [(row["what"], row["method"]) for row in rows] == [
         (what, method)
         for what in ("decode + makespan + memory", "brkga")
-        for method in ("graphrl", "plain", "compiled", "reference")
+        for method in ("graphrl", "plain", "compiled")
     ]
     for row in rows:
         if row["method"] != "compiled" or HAS_COMPILER:
-            assert row["note"] is None or row["method"] == "reference"
+            assert row["note"] is None
             assert row["evaluations_per_s"] == pytest.approx(row["evaluations"] / row["median_s"])
         assert (row["compile_s"] is not None) == (row["method"] in ("graphrl", "plain"))
-    ours, plain_row = rows[4:6]
+    ours, plain_row = rows[3:5]
     rate = ours["evaluations_per_s"] / plain_row["evaluations_per_s"]
     assert ours["ratios"]["plain"] == pytest.approx(rate)
 
@@ -232,11 +182,10 @@ def test_the_script_measures_graphrl_beside_the_yardsticks(tmp_path: Path) -> No
     ("arguments", "code", "fault"),
     [
         (("--yardsticks", "guess"), 2, "yardsticks has 'guess': known are plain, compiled"),
-        (("--reference", "missing"), 1, "bench: cannot read missing: it is no file"),
+        (("--output", ""), 1, "bench: cannot make the folder '': it is no name of a folder"),
     ],
 )
 def test_faults_of_the_script_are_one_line(tmp_path: Path, arguments: tuple[str, ...], code: int, fault: str) -> None:
     done = run(tmp_path, *arguments)
     assert done.returncode == code
-    assert fault in done.stderr.splitlines()[-1]
-    assert "Traceback" not in done.stderr
+    check_fault(done, fault)

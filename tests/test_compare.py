@@ -4,6 +4,7 @@ import dataclasses
 import json
 
 import pytest
+from comparison_rows import json_lines
 from comparison_runs import chain, diamond, replace_solver, runs_of
 from hypothesis import given, settings
 from random_graphs import graphs as any_graphs
@@ -12,7 +13,6 @@ from graphrl.compare.comparison import compare
 from graphrl.compare.compiling import _covered
 from graphrl.compare.execute import Executor
 from graphrl.compare.runs import Row, fingerprint, make_runs
-from graphrl.compare.store import json_lines
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph
@@ -84,9 +84,9 @@ def test_a_fault_of_a_method_is_a_row(monkeypatch: pytest.MonkeyPatch, error: Ex
         return solve_given(task)
 
     replace_solver(monkeypatch, fail)
-    found = compare(runs_of("list"))
-    assert [row.error for row in found.rows] == [text, None]
-    assert [row.value for row in found.rows] == [None, 2]
+    comparison = compare(runs_of("list"))
+    assert [row.error for row in comparison.rows] == [text, None]
+    assert [row.value for row in comparison.rows] == [None, 2]
 
 
 def test_a_wrong_plan_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,6 +117,10 @@ def test_the_warm_up_is_short_and_once_a_size(monkeypatch: pytest.MonkeyPatch) -
     replace_solver(monkeypatch, solve)
     compare(runs_of("list", seeds=2, seconds=30))
     assert budgets == [1.0, 30, 30, 30, 30]  # 4 and 5 ops are of one padded size
+    budgets.clear()
+    problems = [Problem("makespan", 2, "link", latency, memory_limit=limit) for latency, limit in ((0, 50), (1, 60))]
+    compare([dataclasses.replace(run, problem=problem) for run in runs_of("list", seconds=30) for problem in problems])
+    assert budgets == [1.0, 30, 30, 30, 30]  # arguments of one program
     budgets.clear()
     compare(runs_of("list", seeds=2))
     assert budgets == [None] * 4

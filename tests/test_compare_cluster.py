@@ -40,11 +40,11 @@ def without_times(row: Row) -> Row:
     return dataclasses.replace(row, seconds=0.0, compile_seconds=0.0, date="", curve=curve)
 
 
-def check_that_only_diamonds_died(comparison: Comparison, runs: Sequence[Run], told: str) -> None:
+def check_that_only_diamonds_died(comparison: Comparison, runs: Sequence[Run], fault: str) -> None:
     """Of list scheduling; everything else is as one process gives it."""
     for row, other in zip(comparison.rows, compare(runs).rows, strict=True):
         if row.graph == "diamond" and row.method == "list":
-            assert (row.error or "").startswith(f"the process that ran it died{told}")
+            assert (row.error or "").startswith(f"the process that ran it died{fault}")
         else:
             assert without_times(row) == without_times(other)
 

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from comparison_rows import MEMORY
+from comparison_rows import MEMORY, json_lines, read_rows
 
 from graphrl.bench.machine import cores
 from graphrl.cli import main
@@ -19,7 +19,6 @@ from graphrl.commands.progress import runs_bar
 from graphrl.compare.comparison import compare
 from graphrl.compare.report import HEADINGS
 from graphrl.compare.runs import make_runs
-from graphrl.compare.store import json_lines, read_rows
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.solvers.base import Budget

@@ -13,17 +13,17 @@ from graphrl.compare.estimates import estimate
 def test_intervals_are_those_of_students_t_however_many_values_there_are(count: int) -> None:
     values = np.random.default_rng(count).normal(0.1, 0.05, count)
     low, high = ttest_1samp(values, 0.0).confidence_interval(0.95)
-    found = estimate(values.tolist())
-    assert found.half is not None
-    assert (found.mean - found.half, found.mean + found.half) == pytest.approx((low, high))
+    interval = estimate(values.tolist())
+    assert interval.half is not None
+    assert (interval.mean - interval.half, interval.mean + interval.half) == pytest.approx((low, high))
 
 
 def test_the_interval_of_paired_differences_is_that_of_the_paired_test() -> None:
     rng = np.random.default_rng(0)
     ours, theirs = rng.normal(1.0, 0.3, 16), rng.normal(1.1, 0.3, 16)
-    found = estimate((ours - theirs).tolist())
+    difference = estimate((ours - theirs).tolist())
     interval = ttest_rel(ours, theirs).confidence_interval(0.95)
-    assert found.half == pytest.approx((interval.high - interval.low) / 2)
+    assert difference.half == pytest.approx((interval.high - interval.low) / 2)
 
 
 def test_of_one_value_and_of_none() -> None:

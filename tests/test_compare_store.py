@@ -9,12 +9,13 @@ import time
 from pathlib import Path
 
 import pytest
+from comparison_rows import read_rows
 from comparison_runs import chain, diamond, replace_solver, runs_of
 
 import graphrl.compare.execute as execute_module
 from graphrl.commands.progress import Forecast
 from graphrl.compare.comparison import compare
-from graphrl.compare.store import RUNS, open_store, read_rows
+from graphrl.compare.store import RUNS, open_store
 from graphrl.compare.table import summarise
 from graphrl.errors import GraphrlError
 from graphrl.plan import Plan
@@ -57,9 +58,9 @@ def test_every_cut_of_the_last_line_is_tolerated(tmp_path: Path) -> None:
     for cut in (start, start + 1, start + 9, start + 40, len(whole) - 2, len(whole) - 1):
         path.write_bytes(whole[:cut])
         with open_store(path, RUNS) as store:
-            known = list(store.rows.values())
-            if len(known) < 4:
-                assert known == rows[:3]
+            stored = list(store.rows.values())
+            if len(stored) < 4:
+                assert stored == rows[:3]
                 store.append(rows[3])
         assert path.read_bytes() == whole
 
@@ -99,8 +100,8 @@ def test_ctrl_c_keeps_what_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     path = tmp_path / "runs.jsonl"
     with monkeypatch.context() as patch:
         replace_solver(patch, stop)
-        found = compare(runs_of("given"), path)
-    assert (found.interrupted, len(found.rows)) == (True, 1)
+        comparison = compare(runs_of("given"), path)
+    assert (comparison.interrupted, len(comparison.rows)) == (True, 1)
     assert compare(runs_of("given"), path).new == 1
 
 
@@ -131,8 +132,8 @@ def test_a_killed_comparison_goes_on(tmp_path: Path) -> None:
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
-    path.write_bytes(path.read_bytes() + b'{"format": "graphrl-run", "ver')  # as if it had been writing
     before = read_rows(path)
+    path.write_bytes(path.read_bytes() + b'{"format": "graphrl-run", "ver')  # as if it had been writing
     assert 5 <= len(before) < 80
     resumed = compare(runs_of("given", "list", seeds=20), path)
     assert resumed.new == 80 - len(before)

@@ -34,9 +34,9 @@ def test_graphs_weigh_the_same_whatever_the_number_of_their_runs() -> None:
 
 
 def test_previous_rows_give_the_best_known_only() -> None:
-    known = [row("g", "c", 90, bound=85), row("h", "c", 55, bound=45), row("elsewhere", "c", 1)]
-    assert best_known([*ROWS, *known])[("g", MEMORY)] == (90, 85)
-    a, _ = summarise(ROWS, known)
+    others = [row("g", "c", 90, bound=85), row("h", "c", 55, bound=45), row("elsewhere", "c", 1)]
+    assert best_known([*ROWS, *others])[("g", MEMORY)] == (90, 85)
+    a, _ = summarise(ROWS, others)
     assert a.mean_gap == pytest.approx(((100 / 90 + 120 / 90) / 2 - 1 + 0.3) / 2)
     assert (a.graphs, a.won_or_tied) == (2, 0.5)
 
@@ -62,8 +62,8 @@ def test_failures_and_plans_above_the_limit_count_as_neither_good_nor_won() -> N
     assert (a.value, c.seconds) == (None, None)
     assert b.value == pytest.approx(10)
     assert cells(c) == ["c", "-", "-", "-", "0%", "0%", "0%", "-", "2 of 2"]
-    told = notes(rows, [a, b, c])
-    assert told == ["a: it broke", "c: 2 plans above the memory limit"]
+    lines = notes(rows, [a, b, c])
+    assert lines == ["a: it broke", "c: 2 plans above the memory limit"]
     assert improvements(rows, "a", "b") == []
 
 

@@ -27,7 +27,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("plan",),
     ("costs",),
     ("graphs",),
-    ("progress",),
+    ("documents", "progress"),
     ("colours", "files", "mesh", "random_bits", "units"),
     ("errors",),
 )

@@ -18,7 +18,7 @@ from graphrl.graphs.readers.hlo.reader import HloProgram, read_hlo
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.orders.usage import Usage
 from graphrl.xla import hook
-from graphrl.xla.assignment import predict_temp
+from graphrl.xla.assignment import TempPredictor
 from graphrl.xla.callback import rescheduled
 from graphrl.xla.recompute import plan
 from graphrl.xla.recompute.candidates import Routes, repeatable
@@ -79,22 +79,22 @@ def arguments(seed: int = 0) -> Any:
 @pytest.mark.parametrize("text", [HAND, OUTER])
 def test_by_hand(text: str) -> None:
     program = read_hlo(text)
-    found = recompute(program, program.schedule, limit=0.5, seconds=0.2)
-    assert found is not None
+    again = recompute(program, program.schedule, limit=0.5, seconds=0.2)
+    assert again is not None
     # Three values are live while a product is computed, two without `wide`. The buffer of the result holds one of them.
-    assert predict_temp(program.module, program.module.order(program.module.entry)) == 2 * MB
-    assert found.predicted == MB
-    assert [clone.original for clone in found.clones] == ["wide", "view"]
+    assert TempPredictor(program.module)(program.module.order(program.module.entry)) == 2 * MB
+    assert again.predicted == MB
+    assert [clone.original for clone in again.clones] == ["wide", "view"]
     costs, by_name = RunTimes(program.module), program.module.entry.by_name
     total = sum(costs.of(by_name[op.name]) for op in program.graph.ops)
-    assert found.cost == pytest.approx(costs.of(by_name["wide"]) / total)
+    assert again.cost == pytest.approx(costs.of(by_name["wide"]) / total)
 
 
 def test_the_limit_holds() -> None:
     program = read_hlo(HAND)
-    found = recompute(program, program.schedule, limit=0.5, seconds=0.2)
-    assert found is not None
-    assert recompute(program, program.schedule, limit=0.99 * found.cost, seconds=0.2) is None
+    again = recompute(program, program.schedule, limit=0.5, seconds=0.2)
+    assert again is not None
+    assert recompute(program, program.schedule, limit=0.99 * again.cost, seconds=0.2) is None
     assert recompute(program, program.schedule, limit=0, seconds=0.2) is None
 
 
@@ -112,15 +112,15 @@ def test_the_better_class_is_kept(better: int, program: HloProgram, monkeypatch:
 
     def settled(search: plan._Search, state: State) -> plan._Variant:
         order, clones = without(state, [])
-        made, places, names = search._program(order, clones)
+        variant, places, names = search._program(order, clones)
         seen.append(search.classes.index(state.facts))
         first = len(seen) <= 2
-        return plan._Variant(order, clones, made, names, places, abs(seen[-1] - better) + 100 if first else 50)
+        return plan._Variant(order, clones, variant, names, places, abs(seen[-1] - better) + 100 if first else 50)
 
     monkeypatch.setattr(plan._Search, "_settled", settled)
     search = plan._Search(program, 0.2, 60.0, 0)
     classes = search.classes
-    monkeypatch.setattr(search, "_polished", lambda found: found)
+    monkeypatch.setattr(search, "_polished", lambda best: best)
     search.run(np.asarray(program.schedule))
     assert seen[:2] == [0, 1]
     assert search.classes == [classes[better]]
@@ -134,13 +134,13 @@ def test_limits_out_of_range_are_refused(limit: Any) -> None:
 
 
 def test_xla_needs_what_was_predicted_and_gives_the_same_bits(program: HloProgram) -> None:
-    found = recompute(program, program.schedule, limit=0.2, seconds=1)
-    assert found is not None
-    assert found.cost <= 0.2
-    own, again = lowered().compile(), xla(program, found.clones, found.sequence)
-    assert temporaries(again) == found.predicted
+    recomputation = recompute(program, program.schedule, limit=0.2, seconds=1)
+    assert recomputation is not None
+    assert recomputation.cost <= 0.2
+    own, again = lowered().compile(), xla(program, recomputation.clones, recomputation.sequence)
+    assert temporaries(again) == recomputation.predicted
     ordered = graphrl.compile(lowered(), seconds=1, cache=False)
-    assert found.predicted < 0.75 * temporaries(ordered)
+    assert recomputation.predicted < 0.75 * temporaries(ordered)
     args = arguments()
     ours, theirs = jax.tree.leaves(again(*args)), jax.tree.leaves(own(*args))
     assert all(a.tobytes() == b.tobytes() for a, b in zip(ours, theirs, strict=True))
@@ -152,11 +152,11 @@ def test_products_computed_again_have_the_same_bits(program: HloProgram) -> None
     Greedy(state, 0).run(sum(facts.seconds), lambda: False)
     _, clones = without(state, [])
     assert sum(not cheap[op] for op, _ in clones) >= 3
-    _, made = wired(program, Routes(program), clones)
-    module = rewritten(program.module, made)
-    own, again = lowered().compile(), xla(program, made, module.order(module.entry))
+    _, copies = wired(program, Routes(program), clones)
+    module = rewritten(program.module, copies)
+    own, again = lowered().compile(), xla(program, copies, module.order(module.entry))
     # With some 90 clones, 64 bytes beside: XLA breaks a tie between blocks of the heap otherwise.
-    assert temporaries(again) == pytest.approx(predict_temp(module, module.order(module.entry)), abs=1024)
+    assert temporaries(again) == pytest.approx(TempPredictor(module)(module.order(module.entry)), abs=1024)
     args = arguments(2)
     ours, theirs = jax.tree.leaves(again(*args)), jax.tree.leaves(own(*args))
     assert all(a.tobytes() == b.tobytes() for a, b in zip(ours, theirs, strict=True))
@@ -181,9 +181,9 @@ def test_what_is_taken_is_booked(program: HloProgram, shared: bool) -> None:
     assert state.spent <= limit
     order, clones = without(state, [])
     assert state.spent == pytest.approx(sum(facts.seconds[op] for op, _ in clones))
-    made = State(facts, order, clones)  # counted anew, with ops and clones at places of their own
+    anew = State(facts, order, clones)  # counted anew, with ops and clones at places of their own
     booked = state.profile[[state.time[node] for node in range(facts.n)]]
-    counted = made.profile[[made.time[node] for node in range(facts.n)]]
+    counted = anew.profile[[anew.time[node] for node in range(facts.n)]]
     assert np.all(counted <= booked)
     assert np.mean(counted == booked) > 0.9  # the others: what now ends earlier may be written over
 

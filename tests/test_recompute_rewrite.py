@@ -18,16 +18,16 @@ def module() -> HloModule:
 
 
 def test_clones_run_right_before_their_readers(module: HloModule) -> None:
-    made = rewritten(module, CLONES)
-    order = made.order(made.entry)
+    changed = rewritten(module, CLONES)
+    order = changed.order(changed.entry)
     assert order[order.index("late") - 2 :][:3] == ("wide.again0", "view.again1", "late")
     assert tuple(name for name in order if ".again" not in name) == module.order(module.entry)
-    check_sequence(made, order)
+    check_sequence(changed, order)
 
 
 def test_only_the_readers_that_are_named_change(module: HloModule) -> None:
-    made = rewritten(module, CLONES)
-    by_name = made.entry.by_name
+    changed = rewritten(module, CLONES)
+    by_name = changed.entry.by_name
     assert by_name["late"].operands == ("view.again1", "middle")
     assert by_name["view.again1"].operands == ("wide.again0",)
     assert by_name["wide.again0"].operands == module.entry.by_name["wide"].operands
@@ -37,11 +37,11 @@ def test_only_the_readers_that_are_named_change(module: HloModule) -> None:
 
 
 def test_every_fusion_has_a_body_of_its_own(module: HloModule) -> None:
-    made = rewritten(module, CLONES)
-    bodies = [i.called[0] for i in made.entry.instructions if i.opcode == "fusion"]
+    changed = rewritten(module, CLONES)
+    bodies = [i.called[0] for i in changed.entry.instructions if i.opcode == "fusion"]
     assert len(set(bodies)) == len(bodies) == 4
-    names = [i.name for c in made.computations.values() for i in c.instructions]
-    ids = [i.id for c in made.message.computations for i in c.instructions]
+    names = [i.name for c in changed.computations.values() for i in c.instructions]
+    ids = [i.id for c in changed.message.computations for i in c.instructions]
     assert len(set(names)) == len(names)
     assert len(set(ids)) == len(ids)
 
@@ -49,19 +49,18 @@ def test_every_fusion_has_a_body_of_its_own(module: HloModule) -> None:
 def test_xla_takes_the_module(module: HloModule) -> None:
     from jaxlib import _hlo
 
-    made = rewritten(module, CLONES)
-    live = _hlo.HloModule.from_serialized_hlo_module_proto(made.message.SerializeToString())
+    changed = rewritten(module, CLONES)
+    live = _hlo.HloModule.from_serialized_hlo_module_proto(changed.message.SerializeToString())
     live.schedule().verify()
-    assert parse_module(live).order(parse_module(live).entry) == made.order(made.entry)
+    assert parse_module(live).order(parse_module(live).entry) == changed.order(changed.entry)
 
 
-def test_another_order_and_a_clone_of_a_clones_input(module: HloModule) -> None:
+def test_a_clone_of_a_clones_input(module: HloModule) -> None:
     clones = (Clone("late.again0", "late", ("result",)), Clone("middle.again1", "middle", ("late.again0",)))
-    order = module.order(module.entry)
-    made = rewritten(module, clones, order)
-    assert made.entry.by_name["late.again0"].operands == ("view", "middle.again1")
-    found = made.order(made.entry)
-    assert found[-4:] == ("late", "middle.again1", "late.again0", "result")
+    changed = rewritten(module, clones)
+    assert changed.entry.by_name["late.again0"].operands == ("view", "middle.again1")
+    sequence = changed.order(changed.entry)
+    assert sequence[-4:] == ("late", "middle.again1", "late.again0", "result")
 
 
 @pytest.mark.parametrize(
@@ -79,11 +78,11 @@ def test_clones_that_do_not_fit_are_refused(module: HloModule, clone: Clone, tex
 
 
 def test_clones_come_back_from_numbers(module: HloModule) -> None:
-    found = numbered(module, CLONES)
+    pairs = numbered(module, CLONES)
     places = {i.name: k for k, i in enumerate(module.entry.instructions)}
     n = len(places)
-    assert found == ((places["wide"], (n + 1,)), (places["view"], (places["late"],)))
-    assert named(module, found) == CLONES
+    assert pairs == ((places["wide"], (n + 1,)), (places["view"], (places["late"],)))
+    assert named(module, pairs) == CLONES
 
 
 @pytest.mark.parametrize("found", [((99, (1,)),), ((-1, (1,)),), ((1, (99,)),), ((1, (-1,)),)])
@@ -95,6 +94,6 @@ def test_numbers_of_another_module_are_refused(
 
 
 def test_names_are_new(module: HloModule) -> None:
-    made = rewritten(module, CLONES)
-    (name,) = clone_names(made, ["wide"])
-    assert name not in made.entry.by_name
+    changed = rewritten(module, CLONES)
+    (name,) = clone_names(changed, ["wide"])
+    assert name not in changed.entry.by_name

@@ -49,14 +49,14 @@ def policy(**changes: object) -> Policy:
 def test_a_quick_schedule_is_a_plan_and_the_hint_says_which(seed: int, ops: int, problem: Problem) -> None:
     graph = random_dag(seed, ops)
     placement, order = quick_schedule(graph, problem)
-    found = exact.evaluate(graph, problem, placement, order)  # raises for an order that is none
-    value = max(found.peak_memory) if problem.objective == "peak_memory" else found.makespan
+    costs = exact.evaluate(graph, problem, placement, order)  # raises for an order that is none
+    value = max(costs.peak_memory) if problem.objective == "peak_memory" else costs.makespan
     assert value >= lower_bound(graph, problem) * (1 - 1e-9)
-    told = hint(graph, problem)
-    assert told.shape == (ops, problem.devices + 1)
-    np.testing.assert_array_equal(told[:, :-1].argmax(1), placement)
-    assert set(told[:, :-1].ravel()) <= {0.0, 1.0}
-    np.testing.assert_array_equal(np.argsort(-told[:, -1]), order[order < ops])
+    shares = hint(graph, problem)
+    assert shares.shape == (ops, problem.devices + 1)
+    np.testing.assert_array_equal(shares[:, :-1].argmax(1), placement)
+    assert set(shares[:, :-1].ravel()) <= {0.0, 1.0}
+    np.testing.assert_array_equal(np.argsort(-shares[:, -1]), order[order < ops])
 
 
 def test_a_quick_schedule_is_about_as_good_as_the_best_of_the_list_schedules() -> None:
@@ -80,9 +80,9 @@ def test_features_end_with_the_hint_if_there_is_one() -> None:
 @settings(max_examples=50, deadline=None)
 @given(name=st.sampled_from(get_args(CodingName)), mean=st.floats(0, 1, width=32))
 def test_the_nearest_distribution_is_the_surest_of_those_with_the_nearest_mean(name: CodingName, mean: float) -> None:
-    known = coding(name)
-    alpha, beta = np.array(known.alpha), np.array(known.beta)
-    row = int(np.ravel_multi_index(np.atleast_1d(known.nearest(jnp.float32(mean))), known.heads))
+    distributions = coding(name)
+    alpha, beta = np.array(distributions.alpha), np.array(distributions.beta)
+    row = int(np.ravel_multi_index(np.atleast_1d(distributions.nearest(jnp.float32(mean))), distributions.heads))
     distance = abs(alpha / (alpha + beta) - mean)
     assert distance[row] <= distance.min() + 1e-6
     alike = np.isclose(alpha / (alpha + beta), alpha[row] / (alpha[row] + beta[row]))
@@ -91,26 +91,28 @@ def test_the_nearest_distribution_is_the_surest_of_those_with_the_nearest_mean(n
 
 @pytest.mark.parametrize("name", get_args(CodingName))
 def test_the_untrained_policy_proposes_what_is_around_the_hint(name: CodingName) -> None:
-    sizes, known = common_sizes([GRAPH]), coding(name)
-    made = policy(coding=name)
-    choice = np.asarray(made.propose(GRAPH, sizes, 0).choice)[: 3 * sizes.ops, 0].reshape(3, -1)[:, :OPS]
-    mean = np.array(known.alpha) / (np.array(known.alpha) + np.array(known.beta))
-    proposed, told = mean[choice].T, hint(GRAPH, made.config.problem)
-    assert abs(proposed - told).max() < 0.1
-    again = np.asarray(made.propose(GRAPH, sizes, 1).choice)[: 3 * sizes.ops, 0].reshape(3, -1)[:, :OPS]
+    sizes, distributions = common_sizes([GRAPH]), coding(name)
+    untrained = policy(coding=name)
+    choice = np.asarray(untrained.propose(GRAPH, sizes, 0).choice)[: 3 * sizes.ops, 0].reshape(3, -1)[:, :OPS]
+    mean = np.array(distributions.alpha) / (np.array(distributions.alpha) + np.array(distributions.beta))
+    proposed, hinted = mean[choice].T, hint(GRAPH, untrained.config.problem)
+    assert abs(proposed - hinted).max() < 0.1
+    again = np.asarray(untrained.propose(GRAPH, sizes, 1).choice)[: 3 * sizes.ops, 0].reshape(3, -1)[:, :OPS]
     np.testing.assert_array_equal(again, choice)  # the likeliest: no chance in it
 
 
 def test_the_hint_is_for_the_problem_that_is_asked_about() -> None:
-    sizes, made = common_sizes([GRAPH]), policy()
-    own, asked = made.config.problem, Problem("peak_memory", 2)
-    found = {}
-    for problem in (None, own, asked):
-        choice = np.asarray(made.propose(GRAPH, sizes, 0, problem).choice)[: 3 * sizes.ops, 0].reshape(3, -1)[:2, :OPS]
+    sizes, untrained = common_sizes([GRAPH]), policy()
+    own, other = untrained.config.problem, Problem("peak_memory", 2)
+    proposals = {}
+    for problem in (None, own, other):
+        choice = np.asarray(untrained.propose(GRAPH, sizes, 0, problem).choice)[: 3 * sizes.ops, 0].reshape(3, -1)[
+            :2, :OPS
+        ]
         np.testing.assert_array_equal(MEANS[choice].argmax(0), hint(GRAPH, problem or own)[:, :2].argmax(1))
-        found[problem] = choice
-    np.testing.assert_array_equal(found[None], found[own])
-    assert (found[own] != found[asked]).any()
+        proposals[problem] = choice
+    np.testing.assert_array_equal(proposals[None], proposals[own])
+    assert (proposals[own] != proposals[other]).any()
 
 
 def test_priorities_alone_leave_affinities_uniform() -> None:
@@ -122,12 +124,12 @@ def test_priorities_alone_leave_affinities_uniform() -> None:
 
 def test_brkga_around_the_hint_is_better_than_brkga() -> None:
     """At 400 evaluations of graphs with 50 ops, by some 12%; a mean of 8 graphs above 5% is not chance."""
-    made, better = policy(), []
+    untrained, better = policy(), []
     for seed in range(8):
         graph = regal_like(1000 + seed, num_ops=50)
-        plain = solve(Task(graph, made.config.problem, Budget(400), 0))
+        plain = solve(Task(graph, untrained.config.problem, Budget(400), 0))
         ours = evolve(
-            Task(graph, made.config.problem, Budget(400), 0), proposals=functools.partial(made.propose, graph)
+            Task(graph, untrained.config.problem, Budget(400), 0), proposals=functools.partial(untrained.propose, graph)
         )
         better.append(1 - ours.value / plain.value)
     assert np.mean(better) > 0.05

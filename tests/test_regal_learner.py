@@ -35,8 +35,8 @@ def after(config: RegalConfig, devices: int, steps: int) -> tuple[LearnerState, 
 
 
 def test_a_policy_that_prefers_the_uniform_is_standard_brkga() -> None:
-    made = learner(dataclasses.replace(SMALL, preference=100.0, hint="none"), 1)
-    metrics = made.evaluate(made.init(jax.random.key(3)).params, jax.random.key(0), graphs(None))
+    functions = learner(dataclasses.replace(SMALL, preference=100.0, hint="none"), 1)
+    metrics = functions.evaluate(functions.init(jax.random.key(3)).params, jax.random.key(0), graphs(None))
     assert {name: float(value) for name, value in metrics.items() if name != "entropy"} == {
         "improvement": 0.0,
         "improvement_least": 0.0,
@@ -44,7 +44,7 @@ def test_a_policy_that_prefers_the_uniform_is_standard_brkga() -> None:
         "matched": 1.0,
     }
     assert float(metrics["entropy"]) < 1e-6
-    assert made.score in metrics
+    assert functions.score in metrics
 
 
 def test_one_and_two_devices_give_the_same_parameters() -> None:
@@ -62,17 +62,17 @@ def test_two_processes_give_the_same_parameters(tmp_path: Path) -> None:
     """Each loads its own graphs alone, and the gradient is a sum over both (Gloo)."""
     script = str(Path(__file__).with_name("small_regal.py"))
     assert finish(*start_together([script, str(tmp_path / "state.npz")])) == "2 2"
-    with np.load(tmp_path / "state.npz") as found:
-        for a, b in zip(leaves(after(SMALL, 2, 2)[0]), found.values(), strict=True):
+    with np.load(tmp_path / "state.npz") as arrays:
+        for a, b in zip(leaves(after(SMALL, 2, 2)[0]), arrays.values(), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
 def test_equal_keys_give_equal_bits_and_other_keys_other_parameters() -> None:
     again = after(SMALL, 1, 2)[0]
     assert all(np.array_equal(a, b) for a, b in zip(leaves(after(SMALL, 1, 2)[0]), leaves(again), strict=True))
-    made = learner(SMALL, 1)
-    other, _ = made.update(made.init(jax.random.key(0)), jax.random.key(99), graphs())
-    once, _ = made.update(made.init(jax.random.key(0)), jax.random.key(98), graphs())
+    functions = learner(SMALL, 1)
+    other, _ = functions.update(functions.init(jax.random.key(0)), jax.random.key(99), graphs())
+    once, _ = functions.update(functions.init(jax.random.key(0)), jax.random.key(98), graphs())
     assert not all(np.array_equal(a, b) for a, b in zip(leaves(other), leaves(once), strict=True))
 
 
@@ -83,24 +83,24 @@ def test_an_update_is_compiled_once_wherever_its_state_comes_from() -> None:
     def update(state: LearnerState, key: jax.Array, batch: Any) -> tuple[LearnerState, Metrics]:
         return functions.update(state, key, batch)
 
-    made = on_mesh(functions._replace(update=update), make_mesh(4, jax.devices()[:2]))
-    state, _ = made.update(made.init(jax.random.key(0)), key, graphs())
+    compiled = on_mesh(functions._replace(update=update), make_mesh(4, jax.devices()[:2]))
+    state, _ = compiled.update(compiled.init(jax.random.key(0)), key, graphs())
     restored = jax.tree.map(np.array, state)
-    made.update(state, key, graphs())
-    made.update(restored, key, graphs())
+    compiled.update(state, key, graphs())
+    compiled.update(restored, key, graphs())
 
 
 @pytest.mark.slow
 def test_the_learned_baseline_learns_what_rewards_are_like() -> None:
     """It starts at -1, moved to -3 here, and comes nearer to the rewards, which are about -1, with every update."""
     config = dataclasses.replace(SMALL, baseline="learned", actions=1, encoder="recurrent", learning_rate=0.01)
-    made = learner(config, 1)
-    state, errors = made.init(jax.random.key(0)), []
+    functions = learner(config, 1)
+    state, errors = functions.init(jax.random.key(0)), []
     output = state.params["baseline"]["of_graph"]
     last = max(output)  # the layer whose bias is added to what the network says of every graph
     output[last]["bias"] = output[last]["bias"] - 2
     for step in range(30):
-        state, metrics = made.update(state, jax.random.key(step), graphs())
+        state, metrics = functions.update(state, jax.random.key(step), graphs())
         assert float(metrics["improvement"]) == pytest.approx(100 * (1 + float(metrics["reward"])), abs=1e-3)
         errors.append(float(metrics["value_error"]))
     assert errors[0] > 1.5
@@ -111,22 +111,22 @@ def test_the_learned_baseline_learns_what_rewards_are_like() -> None:
 def test_genes_that_are_fixed_are_no_choices(coding: CodingName) -> None:
     """Of a policy that prefers nothing, every choice that is learned has the entropy of its options."""
     config = dataclasses.replace(SMALL, genes="priorities", preference=0.0, hint="none", coding=coding)
-    made = learner(config, 1)
-    state = made.init(jax.random.key(0))
+    functions = learner(config, 1)
+    state = functions.init(jax.random.key(0))
     first = jax.tree.map(lambda x: x[0], graphs(None))
     options = np.log(networks(config).policy.apply(state.params["policy"], observe(first)).shape[-1])
-    assert float(made.evaluate(state.params, jax.random.key(0), graphs(None))["entropy"]) == pytest.approx(
+    assert float(functions.evaluate(state.params, jax.random.key(0), graphs(None))["entropy"]) == pytest.approx(
         options, 1e-2
     )
-    _, metrics = made.update(state, jax.random.key(0), graphs(None))
+    _, metrics = functions.update(state, jax.random.key(0), graphs(None))
     assert float(metrics["entropy"]) == pytest.approx(options, rel=1e-2)
 
 
 def test_a_batch_that_the_devices_cannot_share_is_refused() -> None:
     batch = jax.tree.map(lambda x: x[:3], graphs())
-    made = learner(SMALL, 2)
+    functions = learner(SMALL, 2)
     with pytest.raises(ProblemError, match="3 graphs a batch: must be a multiple of the 2 devices, as 2 or 4"):
-        made.update(made.init(jax.random.key(0)), jax.random.key(0), batch)
+        functions.update(functions.init(jax.random.key(0)), jax.random.key(0), batch)
 
 
 @pytest.mark.parametrize(

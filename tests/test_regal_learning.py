@@ -31,19 +31,19 @@ def test_the_trained_policy_beats_its_starting_point_on_unseen_graphs() -> None:
     config = RegalConfig(evaluations=240, genes="priorities", hint="none")  # as published: it starts as BRKGA
     sizes = common_sizes([*seen, *validation, *unseen])
     training, looked_at, test = (instances(graphs, sizes, config.hint_for) for graphs in (seen, validation, unseen))
-    made = on_mesh(learner(config), make_mesh(GRAPHS, jax.devices()[:1]))
+    functions = on_mesh(learner(config), make_mesh(GRAPHS, jax.devices()[:1]))
     start, updates, key = jax.random.split(jax.random.key(SEED), 3)
-    state, chooser = made.init(start), np.random.default_rng(SEED)
+    state, chooser = functions.init(start), np.random.default_rng(SEED)
 
     def improvement(params: Any, graphs: Any) -> float:
-        return float(made.evaluate(params, key, graphs)["improvement"])
+        return float(functions.evaluate(params, key, graphs)["improvement"])
 
     before = improvement(state.params, test)
     best, params = -np.inf, state.params
     for step in range(UPDATES):
         rows = chooser.choice(len(seen), GRAPHS, replace=False)
         batch = jax.tree.map(lambda x, rows=rows: x[rows], training)
-        state, _ = made.update(state, jax.random.fold_in(updates, step), batch)
+        state, _ = functions.update(state, jax.random.fold_in(updates, step), batch)
         if (step + 1) % LOOK == 0 and (score := improvement(state.params, looked_at)) > best:
             best, params = score, jax.tree.map(np.array, state.params)
     assert improvement(params, test) > max(before, 0) + 3

@@ -46,20 +46,20 @@ def saved(tmp_path: Path) -> str:
 
 
 def test_a_policy_comes_back_from_its_file(saved: str) -> None:
-    found, made = Policy.load(saved), untrained()
-    assert found.config == made.config
-    assert found.note == "by hand"
-    assert jax.tree.all(jax.tree.map(np.array_equal, found.params, made.params))
+    loaded, policy = Policy.load(saved), untrained()
+    assert loaded.config == policy.config
+    assert loaded.note == "by hand"
+    assert jax.tree.all(jax.tree.map(np.array_equal, loaded.params, policy.params))
 
 
 def test_proposals_are_the_policys_choices() -> None:
-    known, sizes = coding("moments"), common_sizes([GRAPH])
+    distributions, sizes = coding("moments"), common_sizes([GRAPH])
     choice = np.asarray(untrained(preferred=3).propose(GRAPH, sizes, 0).choice)
     learned, n = (PROBLEM.devices + 1) * sizes.ops, len(GRAPH.ops)
     assert choice.shape == (learned + PROBLEM.devices * sizes.tensors, 1)
     assert (choice[:learned].reshape(-1, sizes.ops)[:, :n] == 3).all()
     assert (choice[learned:] == UNIFORM).all()
-    assert (known.alpha[3], known.beta[3]) != (1.0, 1.0)
+    assert (distributions.alpha[3], distributions.beta[3]) != (1.0, 1.0)
     assert (np.asarray(untrained().propose(GRAPH, sizes, 0).choice) == UNIFORM).all()
 
 

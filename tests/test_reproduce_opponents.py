@@ -1,22 +1,15 @@
 """The script of the tables: what it writes, that it goes on where it was, and its faults."""
 
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
-import graphrl
-from graphrl.compare.store import read_rows
-
-ROOT = Path(__file__).resolve().parents[1]
-PACKAGE = Path(graphrl.__file__).parents[1]
+from comparison_rows import read_rows
+from processes import check_fault, run_script
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "scripts" / "reproduce_opponents.py"), "--out", "out", *arguments]
-    environment = os.environ | {"PYTHONPATH": str(PACKAGE)}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return run_script("reproduce_opponents", folder, "--out", "out", *arguments)
 
 
 def test_tables_and_pictures(tmp_path: Path) -> None:
@@ -50,7 +43,4 @@ def test_faults_are_one_line(tmp_path: Path) -> None:
         (("--sections", "dags,layered", "--methods", "inductor"), "none of --methods takes part"),
         (("--sections", "dags", "--times", "soon"), "argument --times: soon: must be numbers of seconds"),
     ):
-        done = run(tmp_path, *arguments)
-        assert done.returncode != 0
-        assert fault in done.stderr.splitlines()[-1]
-        assert "Traceback" not in done.stderr
+        check_fault(run(tmp_path, *arguments), fault)

@@ -1,26 +1,19 @@
 """The script of the tables on real programs: what it writes, that it goes on where it was, and its faults."""
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from processes import check_fault, run_script
 
-import graphrl
 from graphrl.xla.hook import available
-
-ROOT = Path(__file__).resolve().parents[1]
-PACKAGE = Path(graphrl.__file__).parents[1]
 
 pytestmark = pytest.mark.skipif(available() is not None, reason=str(available()))
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "scripts" / "reproduce_real_programs.py"), "--out", "out", *arguments]
-    environment = os.environ | {"PYTHONPATH": str(PACKAGE)}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return run_script("reproduce_real_programs", folder, "--out", "out", *arguments)
 
 
 def cells(text: str, first: str) -> list[str]:
@@ -86,7 +79,4 @@ def test_faults_are_one_line(tmp_path: Path) -> None:
         (("--sections", "memory", "--programs", "cell/other/b3"), "program 'cell/other/b3': must be as in "),
         (("--sections", "memory"), "out/measured.jsonl, line 1: it is no measurement"),
     ):
-        done = run(tmp_path, *arguments)
-        assert done.returncode != 0
-        assert fault in done.stderr.splitlines()[-1]
-        assert "Traceback" not in done.stderr
+        check_fault(run(tmp_path, *arguments), fault)

@@ -3,27 +3,25 @@
 import dataclasses
 import functools
 import math
-import os
 import re
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
-from reproduce.regal import ablation, arithmetic, tasks
+from comparison_rows import read_rows
+from processes import check_fault, run_script
+from reproduce.regal import arithmetic, tasks
 from reproduce.regal.policies import Kind, Policies
 from reproduce.regal.settings import Settings
 
-import graphrl
 from graphrl.agents.regal.config import RegalConfig
 from graphrl.agents.regal.network import networks
 from graphrl.agents.regal.policy import Policy, smallest
 from graphrl.compare.execute import row_of
 from graphrl.compare.runs import Row, make_runs
-from graphrl.compare.store import read_rows
 from graphrl.compare.table import best_known
 from graphrl.costs.problem import Problem
 from graphrl.envs.proposal.env import observe
@@ -33,8 +31,6 @@ from graphrl.graphs.datasets.zoo import split
 from graphrl.solvers.base import Budget
 from graphrl.training.data import DataConfig
 
-ROOT = Path(__file__).resolve().parents[1]
-PACKAGE = Path(graphrl.__file__).parents[1]
 CONFIG = RegalConfig(hint="none", rounds=1, width=4, preference=40.0)  # untrained, it proposes the uniform only
 GRAPHS = load_graphs(["regal-like:10x2"])
 SEEDS = (("a", 4), ("b", 6))  # policies of two seeds: names and widths
@@ -64,26 +60,26 @@ def rows(method: str, by_seed: Sequence[Sequence[float | None]]) -> list[Row]:
 def test_improvements_are_arithmetic_and_gaps_geometric_means() -> None:
     base = rows("brkga", [[10.0, 20.0], [10.0, 40.0]])
     ours = rows("regal", [[9.0, 20.0], [8.0, 44.0]])
-    found = arithmetic.score(ours, base, best_known([*base, *ours]))
-    assert found.improvement.mean == pytest.approx((0.05 + (0.2 - 0.1) / 2) / 2)
-    assert found.improvement.half == pytest.approx(0.0, abs=1e-9)  # both seeds are 5% better
+    score = arithmetic.score(ours, base, best_known([*base, *ours]))
+    assert score.improvement.mean == pytest.approx((0.05 + (0.2 - 0.1) / 2) / 2)
+    assert score.improvement.half == pytest.approx(0.0, abs=1e-9)  # both seeds are 5% better
     gaps = [math.sqrt(9 / 8 * 20 / 20) - 1, math.sqrt(8 / 8 * 44 / 20) - 1]
-    assert found.gap.mean == pytest.approx(sum(gaps) / 2)
+    assert score.gap.mean == pytest.approx(sum(gaps) / 2)
     deviation = abs(gaps[1] - gaps[0]) / math.sqrt(2)
-    assert found.gap.half == pytest.approx(12.7062047 * deviation / math.sqrt(2))
-    assert found.matched.mean == 0.75
-    assert [found.highest, found.lowest] == pytest.approx([0.2, -0.1])
-    assert found.bound == pytest.approx((math.sqrt(9 * 20) + math.sqrt(8 * 44)) / 2 - 1)
-    assert (found.seconds, found.failed, found.runs) == (1.5, 0, 4)
+    assert score.gap.half == pytest.approx(12.7062047 * deviation / math.sqrt(2))
+    assert score.matched.mean == 0.75
+    assert [score.highest, score.lowest] == pytest.approx([0.2, -0.1])
+    assert score.bound == pytest.approx((math.sqrt(9 * 20) + math.sqrt(8 * 44)) / 2 - 1)
+    assert (score.seconds, score.failed, score.runs) == (1.5, 0, 4)
 
 
 def test_one_seed_has_no_interval_and_meets_every_seed_of_the_baseline() -> None:
     base = rows("brkga", [[10.0, 20.0], [8.0, 20.0]])
     once = rows("list", [[9.0, None]])
-    found = arithmetic.score(once, base, best_known([*base, *once]))
-    assert found.improvement.mean == pytest.approx((1 / 10 - 1 / 8) / 2)
-    assert found.gap.half is None
-    assert (found.failed, found.runs, found.matched.mean) == (1, 2, 0.5)
+    score = arithmetic.score(once, base, best_known([*base, *once]))
+    assert score.improvement.mean == pytest.approx((1 / 10 - 1 / 8) / 2)
+    assert score.gap.half is None
+    assert (score.failed, score.runs, score.matched.mean) == (1, 2, 0.5)
     nothing = arithmetic.score(rows("random", [[None, None]]), base, best_known(base))
     assert nothing.improvement.percent() == nothing.gap.percent() == "-"
 
@@ -111,10 +107,10 @@ def test_policies_are_found_by_problem_network_and_rounds(tmp_path: Path) -> Non
     deeper = saved(tmp_path / "deeper", untrained(config))
     gas = saved(tmp_path / "gas", untrained(dataclasses.replace(CONFIG, encoder="recurrent")))
     given = [saved(tmp_path / "a", first), gas, deeper]
-    found = Policies(tmp_path / "out", 1, given, (), False)
-    (regal,) = found.of("synthetic", plain)
-    (flat,) = found.of("synthetic", plain, 1)
-    (recurrent,) = found.of("synthetic", sequence)
+    policies = Policies(tmp_path / "out", 1, given, (), False)
+    (regal,) = policies.of("synthetic", plain)
+    (flat,) = policies.of("synthetic", plain, 1)
+    (recurrent,) = policies.of("synthetic", sequence)
     assert (regal.policy.config.rounds, flat.policy.config.rounds) == (2, 1)
     assert recurrent.policy.config.encoder == "recurrent"
     again = Policies(tmp_path / "out", 1, [saved(tmp_path / "b", first)], (), False).of("synthetic", plain)
@@ -140,28 +136,21 @@ def test_who_runs_how_often(tmp_path: Path) -> None:
     assert seeds == {"brkga": 1, "auto": 2, "regal": 1, "idrs": 2}
 
 
-def test_entropy_of_actions() -> None:
-    assert ablation._entropy(np.array([3, 3, 3])) == 0
-    assert ablation._entropy(np.array([0, 1, 2, 3])) == pytest.approx(math.log(4))
-
-
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "scripts" / "reproduce_regal.py"), "--out", "out", *arguments]
-    environment = os.environ | {"PYTHONPATH": str(PACKAGE)}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return run_script("reproduce_regal", folder, "--out", "out", *arguments)
 
 
 @pytest.mark.slow
 def test_tables_and_pictures(tmp_path: Path) -> None:
     saved(tmp_path / "plain", untrained(CONFIG))
     saved(tmp_path / "hinted", untrained(dataclasses.replace(CONFIG, hint="list")))
-    options = ["--quick", "--seeds", "1", "--sections", "synthetic,time,limits,overhead"]
+    options = ["--quick", "--seeds", "1", "--sections", "synthetic,time,limits,ablation,overhead", "--rounds", "1"]
     options += ["--methods", "brkga,regal,regal-hint,regal-hint untrained,list", "--checkpoints", "plain", "hinted"]
     done = run(tmp_path, *options)
     assert done.returncode == 0, done.stderr
     out = tmp_path / "out"
     pictures = {"synthetic-improvements.png", "synthetic-time.png", "synthetic-limits.png"}
-    texts = {f"regal-{name}.md" for name in ("synthetic", "time", "limits", "overhead")}
+    texts = {f"regal-{name}.md" for name in ("synthetic", "time", "limits", "ablation", "overhead")}
     assert {path.name for path in out.iterdir()} == {"runs.jsonl", "policies", *texts, *pictures}
     assert all((out / name).read_bytes().startswith(b"\x89PNG") for name in pictures)
     table = (out / "regal-synthetic.md").read_text()
@@ -171,11 +160,12 @@ def test_tables_and_pictures(tmp_path: Path) -> None:
     assert "| regal-hint | +0.00% |" not in table  # it is what is around the hint
     assert "| regal-hint untrained |" in table
     assert re.search(r"- regal matches or beats BRKGA on \d+\.\d% of the graphs \(goal: at least 87%: \w+\)", table)
+    assert "| 1 | - | +0.00% |" in (out / "regal-ablation.md").read_text()  # no record of its training is at hand
     assert re.search(r"- BRKGA with .* regal-hint with 400", (out / "regal-limits.md").read_text())
-    found = read_rows(out / "runs.jsonl")
-    assert not [row for row in found if row.error]
+    measured = read_rows(out / "runs.jsonl")
+    assert not [row for row in measured if row.error]
     assert run(tmp_path, *options).returncode == 0
-    assert read_rows(out / "runs.jsonl") == found
+    assert read_rows(out / "runs.jsonl") == measured
 
 
 def test_faults_are_one_line(tmp_path: Path) -> None:
@@ -184,7 +174,4 @@ def test_faults_are_one_line(tmp_path: Path) -> None:
         (("--methods", "regal,cats"), "unknown method 'cats': known are cp-sat, metis"),
         (("--checkpoints", "nowhere"), "nowhere"),
     ):
-        done = run(tmp_path, *arguments)
-        assert done.returncode != 0
-        assert fault in done.stderr.splitlines()[-1]
-        assert "Traceback" not in done.stderr
+        check_fault(run(tmp_path, *arguments), fault)

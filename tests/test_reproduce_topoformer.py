@@ -1,8 +1,7 @@
-"""The script of Topoformer's tables: statistics of layered graphs, its arithmetic, what it writes, and its faults."""
+"""The script of Topoformer's tables: its arithmetic, what it writes, and its faults."""
 
 import dataclasses
 import functools
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -12,64 +11,26 @@ import jax
 import numpy as np
 import pytest
 import reproduce_topoformer
+from comparison_rows import read_rows
+from processes import run_script
 from reproduce import launcher
 from reproduce.contest import Contest, Entrant, _sizes, run_contest
-from reproduce.topoformer import ablations, appendix_a, figures, layered, policies, tables
-from reproduce.topoformer.settings import DECODERS, ENCODERS, OURS, Settings
+from reproduce.topoformer import ablations, figures, tables
+from reproduce.topoformer.settings import DECODERS, ENCODERS, OURS, QUICK, Settings
 
-import graphrl
 from graphrl.agents import find_agent
 from graphrl.agents.topoformer.config import TopoformerConfig
 from graphrl.agents.topoformer.policy import Policy
 from graphrl.compare.execute import row_of
 from graphrl.compare.runs import Row, make_runs
-from graphrl.compare.store import read_rows
 from graphrl.costs.problem import Problem
-from graphrl.graphs.datasets.layered import Layered, layered_arrays
 from graphrl.graphs.datasets.sets import load_graphs
 from graphrl.graphs.datasets.zoo import split
 from graphrl.solvers.base import Budget
 from graphrl.training.config import parsed
 from graphrl.training.run import run_config
 
-ROOT = Path(__file__).resolve().parents[1]
-PACKAGE = Path(graphrl.__file__).parents[1]
 GRAPHS = load_graphs(["layered:10x3"])
-
-
-@pytest.mark.parametrize("ops", [100, 500])
-def test_layered_graphs_have_the_statistics_of_appendix_a(ops: int) -> None:
-    """Of the text, written down once more. Chance breaks a limit once in a thousand times, and the seeds are fixed."""
-    ours, text = layered.ours_and_text(ops, range(120))
-    for name, of in layered.STATISTICS.items():
-        a, b = (np.array([of(graph) for graph in graphs]) for graphs in (ours, text))
-        assert layered.distance(a, b) < layered.limit(len(a), len(b)), name
-        assert np.mean(a) == pytest.approx(np.mean(b), rel=0.08), name
-    for name, costs_of in layered.COSTS.items():
-        costs = layered.layer_costs(ours, costs_of)
-        assert layered.cost_distance(costs) < layered.limit(len(costs)), name
-
-
-def test_the_comparison_tells_other_graphs_apart() -> None:
-    """Of a graph of the published kind its 1,850 costs were 0.012 away; of the whole mixture, truncated, 0.044."""
-    graphs, wider = (
-        [layered_arrays(100, seed, Layered(least_width=width, most_width=width)) for seed in range(60)]
-        for width in (0.25, 0.5)
-    )
-    layers = [np.array([layered.STATISTICS["layers"](graph) for graph in some]) for some in (graphs, wider)]
-    assert layered.distance(*layers) > layered.limit(60, 60)
-    rng = np.random.default_rng(0)
-    component = rng.choice(4, size=8000, p=appendix_a.WEIGHTS)
-    costs = rng.normal(np.array(appendix_a.MEANS)[component], np.array(appendix_a.DEVIATIONS)[component])
-    assert layered.cost_distance(costs[costs > 0]) > layered.limit(7000)
-    assert layered.cost_distance(np.abs(costs)) > layered.limit(8000)
-
-
-def test_distances_by_hand() -> None:
-    assert layered.distance(np.array([1.0, 2.0]), np.array([1.0, 2.0])) == 0
-    assert layered.distance(np.array([1.0, 2.0]), np.array([2.0, 3.0])) == 0.5
-    assert layered.distance(np.array([1.0]), np.array([2.0, 3.0])) == 1
-    assert layered.cost_distance(np.array([1e-9])) == pytest.approx(1)  # all of it lies above
 
 
 def rows(label: str, by_seed: Sequence[Sequence[float | None]]) -> list[Row]:
@@ -119,15 +80,13 @@ def test_programs_that_are_tested_are_of_other_families_than_those_of_training()
 
 def test_every_network_of_the_ablations_can_be_trained() -> None:
     variants = (*ENCODERS.values(), *DECODERS.values())
-    found = [run_config(find_agent("topoformer"), parsed([*words, *policies.QUICK])).agent for words in variants]
-    assert len(set(found)) == len({*ENCODERS, *DECODERS}) == len(ablations.PAPER)
+    configs = [run_config(find_agent("topoformer"), parsed([*words, *QUICK])).agent for words in variants]
+    assert len(set(configs)) == len({*ENCODERS, *DECODERS}) == len(ablations.PAPER)
     assert TopoformerConfig().encoder == OURS
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "scripts" / "reproduce_topoformer.py"), "--out", "out", *arguments]
-    environment = os.environ | {"PYTHONPATH": str(PACKAGE)}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return run_script("reproduce_topoformer", folder, "--out", "out", *arguments)
 
 
 @functools.cache
@@ -139,26 +98,22 @@ def untrained() -> Policy:
 @pytest.mark.slow
 def test_tables_and_pictures(tmp_path: Path) -> None:
     untrained().save(tmp_path / "policy")
-    options = ["--quick", "--sections", "layered,table1,inference", "--checkpoint", "policy"]
+    options = ["--quick", "--sections", "table1,inference", "--checkpoint", "policy"]
     options += ["--methods", "xla,depth first,greedy,sample"]
     done = run(tmp_path, *options)
     assert done.returncode == 0, done.stderr
     out = tmp_path / "out"
-    pictures, texts = (
-        {"layered.png", "table1.png"},
-        {"topoformer-layered.md", "topoformer-table1.md", "topoformer-inference.md"},
-    )
-    assert {path.name for path in out.iterdir()} == {"runs.jsonl", "policies", *texts, *pictures}
-    assert all((out / name).read_bytes().startswith(b"\x89PNG") for name in pictures)
-    assert "- 0 of 22 distances are above their limits" in (out / "topoformer-layered.md").read_text()
+    texts = {"topoformer-table1.md", "topoformer-inference.md"}
+    assert {path.name for path in out.iterdir()} == {"runs.jsonl", "policies", "table1.png", *texts}
+    assert (out / "table1.png").read_bytes().startswith(b"\x89PNG")
     table = (out / "topoformer-table1.md").read_text()
     assert table.count("| approximate DP | +0.00% |") == table.count("| random 100 | ") == 2
     assert table.count("- greedy against ") == table.count("- sample against greedy") == 2
-    found = read_rows(out / "runs.jsonl")
-    assert not [row for row in found if row.error]
-    options[2] = "layered,table1"  # what is timed anew needs no second run
+    measured = read_rows(out / "runs.jsonl")
+    assert not [row for row in measured if row.error]
+    options[2] = "table1"  # what is timed anew needs no second run
     assert run(tmp_path, *options).returncode == 0
-    assert read_rows(out / "runs.jsonl") == found
+    assert read_rows(out / "runs.jsonl") == measured
 
 
 @pytest.mark.slow
@@ -200,10 +155,10 @@ def test_faults_are_one_line(
     monkeypatch.setattr(sys, "argv", ["reproduce_topoformer.py", *arguments.split(" ")])
     with pytest.raises(SystemExit) as exit:
         launcher.main("topoformer", "", Settings, reproduce_topoformer.SECTIONS)
-    told = str(exit.value.code) if isinstance(exit.value.code, str) else capsys.readouterr().err.splitlines()[-1]
+    line = str(exit.value.code) if isinstance(exit.value.code, str) else capsys.readouterr().err.splitlines()[-1]
     assert exit.value.code != 0
-    assert fault in told
-    assert "\n" not in told
+    assert fault in line
+    assert "\n" not in line
 
 
 def test_who_gets_which_graphs_padded_to_what_and_rows_are_not_made_twice(tmp_path: Path) -> None:

@@ -73,12 +73,12 @@ def test_random_arguments_fill_what_is_abstract() -> None:
         "keys": shape((2,), jax.random.key(0).dtype),
         "held": held,
     }
-    found = random_arguments(args, seed=1)
+    filled = random_arguments(args, seed=1)
     for name, arg in args.items():
-        assert (found[name].shape, found[name].dtype) == (arg.shape, arg.dtype)
-    assert found["held"] is held
-    assert float(found["kernel"].std()) == pytest.approx((2 / (9 * 64)) ** 0.5, rel=0.05)
-    assert bool((found["variance"] > 0).all())
-    assert set(np.asarray(found["tokens"]).ravel().tolist()) == {0, 1}
-    assert digest(found) == digest(random_arguments(args, seed=1))
-    assert digest(found) != digest(random_arguments(args, seed=2))
+        assert (filled[name].shape, filled[name].dtype) == (arg.shape, arg.dtype)
+    assert filled["held"] is held
+    assert float(filled["kernel"].std()) == pytest.approx((2 / (9 * 64)) ** 0.5, rel=0.05)
+    assert bool((filled["variance"] > 0).all())
+    assert set(np.asarray(filled["tokens"]).ravel().tolist()) == {0, 1}
+    assert digest(filled) == digest(random_arguments(args, seed=1))
+    assert digest(filled) != digest(random_arguments(args, seed=2))

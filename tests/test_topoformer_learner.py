@@ -39,10 +39,10 @@ def learner(config: TopoformerConfig, devices: int = 1) -> Learner:
 
 def updated(config: TopoformerConfig, devices: int, steps: int) -> tuple[LearnerState, Metrics]:
     """The state after some updates, and the last metrics."""
-    made, metrics = learner(config, devices), dict[str, jax.Array]()
-    state = made.init(jax.random.key(0))
+    functions, metrics = learner(config, devices), dict[str, jax.Array]()
+    state = functions.init(jax.random.key(0))
     for step in range(steps):
-        state, metrics = made.update(state, jax.random.fold_in(jax.random.key(1), step), graphs())
+        state, metrics = functions.update(state, jax.random.fold_in(jax.random.key(1), step), graphs())
     return state, metrics
 
 
@@ -63,19 +63,19 @@ def test_one_and_two_devices_give_the_same_parameters() -> None:
 def test_equal_keys_give_equal_bits_and_other_keys_other_parameters() -> None:
     first, again = leaves(updated(SMALL, 1, 2)[0]), leaves(updated(SMALL, 1, 2)[0])
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
-    made = learner(SMALL)
-    one, other = (made.update(made.init(jax.random.key(0)), jax.random.key(n), graphs())[0] for n in (98, 99))
+    functions = learner(SMALL)
+    one, other = (functions.update(functions.init(jax.random.key(0)), jax.random.key(n), graphs())[0] for n in (98, 99))
     assert not all(np.array_equal(a, b) for a, b in zip(leaves(one), leaves(other), strict=True))
 
 
 @pytest.mark.slow
 def test_what_was_cheap_becomes_likelier() -> None:
     """REINFORCE's sign is right: on the graphs that it is trained on, peaks fall."""
-    made, state = learner(SMALL), learner(SMALL).init(jax.random.key(3))
-    before = float(made.evaluate(state.params, jax.random.key(0), graphs())["greedy"])
+    functions, state = learner(SMALL), learner(SMALL).init(jax.random.key(3))
+    before = float(functions.evaluate(state.params, jax.random.key(0), graphs())["greedy"])
     for step in range(60):
-        state, _ = made.update(state, jax.random.key(step), graphs())
-    assert float(made.evaluate(state.params, jax.random.key(0), graphs())["greedy"]) > before + 1
+        state, _ = functions.update(state, jax.random.key(step), graphs())
+    assert float(functions.evaluate(state.params, jax.random.key(0), graphs())["greedy"]) > before + 1
 
 
 def same(a: Any, b: Any) -> bool:
@@ -83,23 +83,23 @@ def same(a: Any, b: Any) -> bool:
 
 
 def test_the_baseline_stands_still_until_a_better_policy_is_found() -> None:
-    made = learner(ROLLOUT)
-    state = made.validated(made.init(jax.random.key(0)), {"greedy": -20.0})
+    functions = learner(ROLLOUT)
+    state = functions.validated(functions.init(jax.random.key(0)), {"greedy": -20.0})
     assert same(state.baseline, state.params["policy"])
     moved = state._replace(params=jax.tree.map(lambda x: x + 1, state.params))
-    assert same(made.validated(moved, {"greedy": -20.5}).baseline, state.baseline)
-    better = made.validated(moved, {"greedy": -19.5})
+    assert same(functions.validated(moved, {"greedy": -20.5}).baseline, state.baseline)
+    better = functions.validated(moved, {"greedy": -19.5})
     assert same(better.baseline, moved.params["policy"])
     assert float(better.score) == -19.5
 
 
 @pytest.mark.slow
 def test_greedy_orders_of_a_frozen_policy_are_a_baseline() -> None:
-    made = learner(ROLLOUT)
-    state = made.validated(made.init(jax.random.key(0)), {"greedy": -20.0})
+    functions = learner(ROLLOUT)
+    state = functions.validated(functions.init(jax.random.key(0)), {"greedy": -20.0})
     first = jax.tree.map(np.array, state.baseline)
     for step in range(2):  # the second update would find that the first gave away the baseline's memory
-        state, metrics = made.update(state, jax.random.key(step), graphs())
+        state, metrics = functions.update(state, jax.random.key(step), graphs())
         assert 0 < float(metrics["gradient_norm"]) < np.inf
     assert same(state.baseline, first)
     assert not same(state.params["policy"], first)
@@ -139,8 +139,8 @@ def test_heads_of_each_graph_and_tied_ones_come_from_the_command_line() -> None:
         """Of the first layer's queries: width, heads that have parameters of their own, width of a head."""
         config = updated_settings(SMALL, parsed(settings))
         params = jax.eval_shape(functools.partial(Policy.initial, config), jax.random.key(0))
-        found: tuple[int, ...] = params["encoder"]["attention_0"]["query"]["kernel"].shape
-        return found
+        size: tuple[int, ...] = params["encoder"]["attention_0"]["query"]["kernel"].shape
+        return size
 
     assert shape() == (8, 7, 4)
     assert shape("heads=2,1,1,2,1,1,4") == (8, 12, 4)

@@ -42,9 +42,9 @@ def saved(tmp_path: Path) -> str:
 
 
 def test_a_policy_comes_back_from_its_file(saved: str) -> None:
-    found, made = Policy.load(saved), untrained()
-    assert (found.config, found.note, found.digest) == (made.config, "by hand", made.digest)
-    assert digest(f"topoformer+:checkpoint={saved}", PROBLEM) == made.digest != untrained(1).digest
+    loaded, policy = Policy.load(saved), untrained()
+    assert (loaded.config, loaded.note, loaded.digest) == (policy.config, "by hand", policy.digest)
+    assert digest(f"topoformer+:checkpoint={saved}", PROBLEM) == policy.digest != untrained(1).digest
 
 
 def test_every_order_of_a_decoder_is_counted_and_none_beyond_the_budget(saved: str) -> None:

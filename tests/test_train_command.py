@@ -1,5 +1,6 @@
 """`graphrl train` and `graphrl evaluate`: what they print, write and refuse."""
 
+import dataclasses
 import json
 import re
 import shutil
@@ -9,12 +10,17 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+import tiny_agent
+from comparison_rows import read_rows
 
 from graphrl.agents import AGENTS
 from graphrl.agents.regal.config import RegalConfig
 from graphrl.agents.topoformer.config import TopoformerConfig
 from graphrl.cli import main
-from graphrl.compare.store import read_rows
+from graphrl.methods import METHODS
+from graphrl.plan import Plan
+from graphrl.solvers.base import SOLVERS, Solver, Task
+from graphrl.solvers.rules.plain import solve_given
 from graphrl.training.checkpoints import find, read
 
 REGAL = [
@@ -66,8 +72,8 @@ def test_train_for_machines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     options = ["train", "tiny", "--out", str(out), "--seed", "3", "--resume", "--json", *sets("training.steps=4")]
     assert main(options) == 0
     printed = capsys.readouterr()
-    found = json.loads(printed.out)
-    assert (found["step"], found["interrupted"], len(found["validation"])) == (4, False, 2)
+    summary = json.loads(printed.out)
+    assert (summary["step"], summary["interrupted"], len(summary["validation"])) == (4, False, 2)
     assert "starting one" in printed.err
     assert read(out).info.config["seed"] == 3
     assert main(options) == 0  # there is nothing left to do
@@ -130,8 +136,8 @@ def test_a_run_without_its_settings_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], stored: str, code: int, says: str
 ) -> None:
     (tmp_path / "run.json").write_text(stored)
-    found, err = fault(capsys, "train", "tiny", "--out", str(tmp_path), "--resume")
-    assert (found, says in err) == (code, True)
+    ended, err = fault(capsys, "train", "tiny", "--out", str(tmp_path), "--resume")
+    assert (ended, says in err) == (code, True)
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
 
 
@@ -149,10 +155,31 @@ def test_evaluate_takes_all_from_the_run(tmp_path: Path, capsys: pytest.CaptureF
     main(["train", "tiny", "--out", str(run), *sets("training.steps=1", "data.test=in-tree:9x2")])
     capsys.readouterr()
     assert main(["evaluate", str(run), "--methods", "list,random", "--output", str(rows), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [method["method"] for method in found["methods"]] == ["list", "random"]
-    assert (found["objective"], found["model"]["devices"], found["budget"]["evaluations"]) == ("makespan", 2, 100)
+    table = json.loads(capsys.readouterr().out)
+    assert [method["method"] for method in table["methods"]] == ["list", "random"]
+    assert (table["objective"], table["model"]["devices"], table["budget"]["evaluations"]) == ("makespan", 2, 100)
     assert len({row.graph for row in read_rows(rows)}) == 2
+
+
+@pytest.mark.usefixtures("tiny")
+def test_evaluate_calls_the_agent_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def play(task: Task, *, checkpoint: str = "") -> Plan:
+        return solve_given(task)
+
+    monkeypatch.setitem(METHODS, "played", "tiny_agent")
+    monkeypatch.setitem(SOLVERS, "played", Solver("played", "the given order", play))
+    monkeypatch.setattr("tiny_agent.AGENT", dataclasses.replace(tiny_agent.AGENT, methods=lambda _: ("played",)))
+    run, rows = tmp_path / "run", tmp_path / "rows.jsonl"
+    main(["train", "tiny", "--out", str(run), *sets("training.steps=1", "data.test=in-tree:9x2")])
+    capsys.readouterr()
+    full = f"played:checkpoint={find(run)}"
+    for others, name in (("list", "played"), ("list,played", full)):  # two lines of a table have two names
+        assert main(["evaluate", str(run), "--methods", others, "--output", str(rows)]) == 0
+        table = capsys.readouterr().out
+        assert (f" {name} " in table.replace("\n", " "), str(run) in table) == (True, name == full)
+    assert {row.method for row in read_rows(rows)} == {full, "list", "played"}
 
 
 def test_help_of_evaluate_says_what_is_spent_by_default(capsys: pytest.CaptureFixture[str]) -> None:
@@ -181,7 +208,7 @@ def test_regal_from_training_to_table(tmp_path: Path, capsys: pytest.CaptureFixt
     jax.tree.map(np.testing.assert_array_equal, ours, theirs)
     capsys.readouterr()
     assert main(["evaluate", whole, "--methods", "brkga,list", "--json"]) == 0
-    names = [method["method"].partition(":")[0] for method in json.loads(capsys.readouterr().out)["methods"]]
+    names = [method["method"] for method in json.loads(capsys.readouterr().out)["methods"]]
     assert names == ["regal", "idrs", "brkga", "list"]  # as published: without a hint
 
 

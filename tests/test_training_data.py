@@ -46,27 +46,27 @@ def test_each_process_makes_its_rows_of_the_same_batch() -> None:
 
 
 def test_small_graphs_come_first() -> None:
-    made = data(curriculum=6)
-    assert [made.batch(step).sizes.ops for step in (1, 2, 3)] == [made.batch(1).sizes.ops] * 3
-    assert len({made.batch(step).sizes for step in range(4, 30)}) == 2
+    batches = data(curriculum=6)
+    assert [batches.batch(step).sizes.ops for step in (1, 2, 3)] == [batches.batch(1).sizes.ops] * 3
+    assert len({batches.batch(step).sizes for step in range(4, 30)}) == 2
 
 
 def test_batches_have_few_sizes() -> None:
-    made = data(buckets=2)
-    sizes = {made.batch(step).sizes for step in range(1, 30)} | {batch.sizes for batch in made.validation()}
+    batches = data(buckets=2)
+    sizes = {batches.batch(step).sizes for step in range(1, 30)} | {batch.sizes for batch in batches.validation()}
     assert len(sizes) == 2
 
 
 def test_held_out_graphs_are_the_same_each_time() -> None:
-    made = data()
-    first, second = ([batch.names for batch in made.validation()] for _ in range(2))
+    batches = data()
+    first, second = ([batch.names for batch in batches.validation()] for _ in range(2))
     assert first == second
-    assert len({name for names in first for name in names}) == made.validation_graphs == 8
+    assert len({name for names in first for name in names}) == batches.validation_graphs == 8
 
 
 def test_augmented_graphs_differ_each_time() -> None:
-    made = data(augment=True, train=("layered:20@100",), buckets=1)
-    assert len(set(made.batch(1).rows["target"].tolist())) == 4
+    batches = data(augment=True, train=("layered:20@100",), buckets=1)
+    assert len(set(batches.batch(1).rows["target"].tolist())) == 4
 
 
 def fresh(seed: int = 0, **changes: Any) -> Data:
@@ -74,8 +74,8 @@ def fresh(seed: int = 0, **changes: Any) -> Data:
 
 
 def test_fresh_graphs_never_come_again_and_follow_from_seed_and_step() -> None:
-    made, again = fresh(), fresh()
-    batches = [made.batch(step) for step in range(1, 13)]
+    source, again = fresh(), fresh()
+    batches = [source.batch(step) for step in range(1, 13)]
     names = [name for batch in batches for name in batch.names]
     assert len(set(names)) == len(names) == 4 * 12
     assert batches[2].names[0] in ("layered-20-108", "layered-40-108")
@@ -87,10 +87,10 @@ def test_fresh_graphs_never_come_again_and_follow_from_seed_and_step() -> None:
 
 
 def test_a_fresh_graph_that_is_too_large_gets_larger_arrays() -> None:
-    made = fresh()
-    small, large = sorted(made._buckets, key=lambda bucket: bucket.sizes.ops)
-    made._buckets = [small._replace(sizes=dataclasses.replace(small.sizes, uses=8)), large]
-    assert min(made.batch(step).sizes.uses for step in range(1, 9)) > 8
+    batches = fresh()
+    small, large = sorted(batches._buckets, key=lambda bucket: bucket.sizes.ops)
+    batches._buckets = [small._replace(sizes=dataclasses.replace(small.sizes, uses=8)), large]
+    assert min(batches.batch(step).sizes.uses for step in range(1, 9)) > 8
 
 
 def test_fresh_graphs_stay_apart_from_those_of_validation() -> None:
@@ -103,23 +103,23 @@ def test_fresh_graphs_stay_apart_from_those_of_validation() -> None:
 
 
 def test_what_is_made_ahead_comes_in_order_and_stops_when_told() -> None:
-    made: list[int] = []
+    numbers: list[int] = []
 
     def make(number: int) -> int:
-        made.append(number)
+        numbers.append(number)
         if number == 7:
             raise ProblemError("seven")
         return 10 * number
 
     for ahead in (0, 1, 3):
-        with made_ahead(make, range(1, 6), ahead) as found:
-            assert list(found) == [10, 20, 30, 40, 50]
-    made.clear()
-    with made_ahead(make, range(100), 2) as found:
-        assert [next(found) for _ in range(3)] == [0, 10, 20]
-    assert len(made) <= 6
-    with pytest.raises(ProblemError, match="seven"), made_ahead(make, range(6, 100), 2) as found:
-        list(found)
+        with made_ahead(make, range(1, 6), ahead) as items:
+            assert list(items) == [10, 20, 30, 40, 50]
+    numbers.clear()
+    with made_ahead(make, range(100), 2) as items:
+        assert [next(items) for _ in range(3)] == [0, 10, 20]
+    assert len(numbers) <= 6
+    with pytest.raises(ProblemError, match="seven"), made_ahead(make, range(6, 100), 2) as items:
+        list(items)
 
 
 @pytest.mark.parametrize(

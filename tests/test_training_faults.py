@@ -88,10 +88,10 @@ def test_a_run_goes_on_from_the_last_whole_checkpoint(
 ) -> None:
     harm(run / "step-00000012")
     assert_gone_on_with(run, whole)
-    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("graphrl:")]
-    assert len(told) == 1
-    assert "step-00000012" in told[0] or "step 12" in told[0]
-    assert told[0].endswith(f"going on from {run}/step-00000010")
+    warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("graphrl:")]
+    assert len(warnings) == 1
+    assert "step-00000012" in warnings[0] or "step 12" in warnings[0]
+    assert warnings[0].endswith(f"going on from {run}/step-00000010")
     assert (run / "broken-step-00000012").is_dir()
 
 
@@ -229,8 +229,8 @@ def test_a_second_training_in_a_folder_is_one_line(
     with owned(Path(run), resume=False):
         assert main(["train", "tiny", "--out", run]) == 1
         assert main(["train", "tiny", "--out", run, "--resume"]) == 1
-    told = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
-    assert told == [f"graphrl: error: {run}: another process trains there now: name another --out"] * 2
+    errors = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
+    assert errors == [f"graphrl: error: {run}: another process trains there now: name another --out"] * 2
     assert main(["train", "tiny", "--out", run, "--set", "training.steps=1"]) == 0
 
 

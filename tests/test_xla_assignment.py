@@ -11,9 +11,10 @@ import pytest
 from graphrl.errors import PlanError
 from graphrl.graphs.readers.hlo.module import HloModule, parse_module
 from graphrl.xla import hook
-from graphrl.xla.assignment import TempPredictor, predict_temp
+from graphrl.xla.assignment import TempPredictor
 from graphrl.xla.assignment.heap import Block
 from graphrl.xla.assignment.packing import heap_size
+from graphrl.xla.planning.search import undonated
 
 
 def _array(*dims: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
@@ -94,7 +95,7 @@ def test_the_prediction_is_exact_for_xlas_schedules(name: str) -> None:
     lowered = jax.jit(function, **options).lower(*arguments)
     compiled = lowered.compile()
     module = parse_module(compiled)
-    assert predict_temp(module, module.order(module.entry)) == _temp(compiled)
+    assert TempPredictor(module)(module.order(module.entry)) == _temp(compiled)
 
 
 def _shuffled(module: HloModule, seed: int) -> list[str]:
@@ -119,7 +120,7 @@ def test_the_prediction_is_exact_for_other_schedules(name: str, seed: int) -> No
     module = hook.captured(lowered)
     order = _shuffled(module, seed)
     # XLA forgets donation when a module comes back from the hook.
-    assert predict_temp(module, order, donation=False) == _temp(hook.compile_in_order(lowered, order))
+    assert TempPredictor(undonated(module))(order) == _temp(hook.compile_by(lowered, lambda _: order))
 
 
 def _temp(compiled: jax.stages.Compiled) -> int:
@@ -145,7 +146,7 @@ def test_a_chain_by_hand() -> None:
     # b lies where a does; c needs another 400 bytes. The result's 200 bytes hold e, which exp overwrites; d lies in
     # the place of a and b: 400 bytes, rounded up to 448, and 400.
     module = parse_module(_CHAIN)
-    assert predict_temp(module, [*"pabcder"]) == 848
+    assert TempPredictor(module)([*"pabcder"]) == 848
 
 
 def test_a_predictor_serves_many_schedules() -> None:
@@ -176,7 +177,7 @@ ENTRY main {
   b = f32[100]{0} reverse(a), dimensions={0}
   ROOT r = f32[100]{0} reverse(b), dimensions={0}
 }""")
-    assert predict_temp(module, [*"pabr"]) == 400  # b; a lies where r will be
+    assert TempPredictor(module)([*"pabr"]) == 400  # b; a lies where r will be
 
 
 @pytest.mark.parametrize(
@@ -185,7 +186,7 @@ ENTRY main {
 )
 def test_a_wrong_schedule_is_refused(sequence: str, message: str) -> None:
     with pytest.raises(PlanError, match=message):
-        predict_temp(parse_module(_CHAIN), [*sequence])
+        TempPredictor(parse_module(_CHAIN))([*sequence])
 
 
 def test_the_heap_is_packed_into_the_smallest_hole() -> None:

@@ -10,6 +10,7 @@ from xla_programs import branches, plans, temporaries, vector
 from graphrl.errors import GraphrlError, PlanError
 from graphrl.graphs.readers.hlo.module import HloModule, parse_module
 from graphrl.xla import callback, hook
+from graphrl.xla.planning.cache import places
 
 pytestmark = pytest.mark.usefixtures("plans")
 
@@ -22,7 +23,7 @@ def lowered() -> jax.stages.Lowered:
 
 def test_the_module_comes_scheduled_by_either_scheduler() -> None:
     program = lowered()
-    default, memory = (parse_module(hook.scheduled_module(program, which)) for which in hook.SCHEDULERS)
+    default, memory = (hook.captured(program, which) for which in hook.SCHEDULERS)
     assert default.fingerprint == memory.fingerprint
     assert default.order(default.entry) != memory.order(memory.entry)
 
@@ -30,9 +31,12 @@ def test_the_module_comes_scheduled_by_either_scheduler() -> None:
 def test_xla_runs_the_order_that_it_is_given() -> None:
     program, x = lowered(), vector()
     memory = hook.captured(program, "memory")
-    wide, narrow = hook.compile_in_order(program), hook.compile_in_order(program, memory.order(memory.entry))
+    wide, narrow = (
+        hook.compile_in_order(program),
+        hook.compile_in_order(program, places(memory, memory.order(memory.entry))),
+    )
     assert temporaries(narrow) < 0.5 * temporaries(wide)
-    assert temporaries(narrow) == temporaries(hook.compile_in_order(program, scheduler="memory"))
+    assert temporaries(narrow) == temporaries(hook.compile_in_order(program, "memory"))
     assert np.array_equal(narrow(x), wide(x))
     final = parse_module(narrow)
     names = [name for name in final.order(final.entry) if name in memory.entry.by_name]
@@ -48,7 +52,7 @@ def test_other_compilations_are_left_alone() -> None:
     program = lowered()
     before = temporaries(jax.jit(branches).lower(vector()).compile())
     memory = hook.captured(program, "memory")
-    hook.compile_in_order(program, memory.order(memory.entry))
+    hook.compile_in_order(program, places(memory, memory.order(memory.entry)))
     assert temporaries(jax.jit(lambda x: branches(x)).lower(vector()).compile()) == before
 
 
@@ -76,7 +80,7 @@ def test_what_is_no_order_of_the_module_is_refused(spoil, text: str) -> None:  #
     program = lowered()
     module = hook.captured(program)
     with pytest.raises(PlanError, match=text):
-        hook.compile_in_order(program, spoil(list(module.order(module.entry))))
+        hook.compile_by(program, lambda _: spoil(list(module.order(module.entry))))
 
 
 def test_what_a_rule_raises_comes_out_and_the_next_compilation_is_none_the_worse() -> None:

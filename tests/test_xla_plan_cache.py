@@ -64,15 +64,15 @@ def test_the_next_process_finds_the_plan_and_jax_s_cache_mixes_nothing_up(tmp_pa
 
 
 def search_count(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    known: list[Any] = []
+    earlier: list[Any] = []
 
     def decide(lowered: Any, module: Any, settings: Any, decision: Any) -> Any:
-        known.append(decision)
+        earlier.append(decision)
         return search.decide(lowered, module, settings, decision)
 
     monkeypatch.setattr(planner, "decide", decide)
     monkeypatch.setattr(planner, "_SHARED", DecisionCache(on_disk=True))
-    return known
+    return earlier
 
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,8 +166,8 @@ def test_more_seconds_another_seed_or_method_search_again_from_what_is_known(
     plans: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     searches = search_count(monkeypatch)
-    asked: tuple[dict[str, Any], ...] = ({}, {"seconds": 0.1}, {"seconds": 0.3}, {"seed": 1}, {"method": "given"})
-    for options in asked:
+    requests: tuple[dict[str, Any], ...] = ({}, {"seconds": 0.1}, {"seconds": 0.3}, {"seed": 1}, {"method": "given"})
+    for options in requests:
         forget(monkeypatch)
         executable = graphrl.compile(branches, vector(), **({"seconds": 0.2} | options))
         assert temporaries(executable) < 300_000  # "given" alone finds nothing, but the file never gets worse

@@ -1,11 +1,16 @@
 """What is measured: the cases, the settings of a run, and the rows that it gives."""
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from graphrl.bench.graphs import MIN_OPS
+import numpy as np
+from jax.sharding import Mesh
+
+from graphrl.bench import machine
+from graphrl.bench.graphs import MIN_OPS, random_chromosomes, random_graphs
 from graphrl.costs.problem import Objective, Problem, Transfer
 from graphrl.errors import ProblemError
 from graphrl.solvers.chromosomes.brkga import Parameters
@@ -114,11 +119,48 @@ class Settings:
             yield Case(size, "free", makespan=True, memory=False, search=True)
 
 
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """What graphrl or a yardstick took in one case. None: not measured, or there is no such figure."""
+class Work:
+    """One case made ready: its graphs, its chromosomes, its problem. Programs are made of it."""
 
-    what: str  # "decode + ...", or "brkga"
+    def __init__(self, settings: Settings, case: Case) -> None:
+        self.settings, self.case = settings, case
+        self.graphs = random_graphs(case.num_ops, settings.num_graphs, settings.seed)
+        self.problem = problem(case.objective, case.transfer)
+
+    @functools.cached_property
+    def chromosomes(self) -> list[np.ndarray]:
+        """`[p, genes]` float32 of each graph (graphs.py)."""
+        seed, count = self.settings.seed, PARAMETERS.population
+        return [random_chromosomes(graph, DEVICES, count, seed + i) for i, graph in enumerate(self.graphs)]
+
+    def mesh(self, graphs: int) -> Mesh:
+        """The devices that share so many graphs."""
+        return machine.make_mesh(self.settings.threads, graphs)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What the rows of all tables have: what was measured, and how."""
+
+    what: str
+    threads: int
+    pinned: bool  # to one core
+    device_kind: str
+    jax: str
+    repeats: int
+    clock: str  # which one seconds and rates are by: "cpu" if pinned, else "wall"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The row as a JSON object."""
+        return dataclasses.asdict(self)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Row(Measured):
+    """What graphrl or a yardstick took in one case, `what`: "decode + ..." or "brkga". None: not measured, or there is
+    no such figure.
+    """
+
     method: str  # "graphrl", or a yardstick's name
     n: int  # ops of each graph
     graphs: int
@@ -127,14 +169,8 @@ class Row:
     transfer: str
     objective: str | None  # of BRKGA
     evaluations: int | None  # of one sample, on all graphs
-    threads: int
-    pinned: bool  # to one core
-    device_kind: str
-    jax: str
     compile_s: float | None  # of tracing and compiling, without a cache
     cached_compile_s: float | None  # the same in a second process, with a cache
-    repeats: int
-    clock: str  # which one median_s, min_s and the rates are by: "cpu" if pinned, else "wall"
     median_s: float | None
     min_s: float | None
     wall_s: float | None  # median
@@ -143,8 +179,4 @@ class Row:
     ratios: dict[str, float]  # of evaluations_per_s to that of each yardstick
     own_share: float | None  # of a BRKGA run's seconds: random numbers, crossover, selection
     beta_share: float | None  # of a BRKGA run's seconds with Beta proposals: sampling them
-    note: str | None  # why there are no figures, or what to know about them
-
-    def to_dict(self) -> dict[str, Any]:
-        """The row as a JSON object."""
-        return dataclasses.asdict(self)
+    note: str | None  # why there are no figures

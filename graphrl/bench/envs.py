@@ -5,26 +5,24 @@ proposals: that is what a step must not be slower than.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
-from rich.console import Console
 
 from graphrl.bench import machine
 from graphrl.bench.cases import DEVICES, PARAMETERS, Settings, problem
 from graphrl.bench.graphs import random_graphs
-from graphrl.bench.programs import BY_GRAPH, compile_program
-from graphrl.bench.report import machine_line, make_console, make_table
-from graphrl.bench.timing import Program, Sample, TimedRow, interleaved, timed, timed_fields
-from graphrl.colours import GRID
+from graphrl.bench.programs import BY_GRAPH, compile_program, over_and_over
+from graphrl.bench.report import machine_line, make_console, make_table, write_curves
+from graphrl.bench.timing import Program, Sample, Say, TimedRow, by_size_and_count, interleaved, timed_fields
 from graphrl.envs import specs
 from graphrl.envs.proposal.coding import chosen, gene_choices
 from graphrl.envs.proposal.env import ProposalEnv, State
 from graphrl.envs.proposal.instance import ProposalParams, instances
-from graphrl.errors import ProblemError
 from graphrl.solvers.chromosomes.batch import run_batch
 
 ENV = "Proposal-v0"
@@ -48,38 +46,27 @@ class EnvRow(TimedRow):
     ratio_to_batch: float  # of that and what `run_batch` makes on the same graphs
 
 
-def measure_envs(
-    settings: Settings, counts: tuple[int, ...], say: Callable[[str], None] = lambda text: None
-) -> Iterator[list[EnvRow]]:
-    """One row for each size of graphs and number of environments. The first transfer model of `settings` counts.
-
-    Raises:
-      ProblemError: a count is out of range or given twice, or jax has not as many devices as threads are asked for.
+def measure_envs(settings: Settings, counts: tuple[int, ...], say: Say) -> Iterator[list[EnvRow]]:
+    """One row for each size of graphs and number of environments; see `by_size_and_count`. The first transfer model of
+    `settings` counts.
     """
-    if not counts or len(set(counts)) < len(counts) or not 1 <= min(counts) <= max(counts) <= MOST_ENVS:
-        raise ProblemError(
-            f"envs is {', '.join(map(str, counts)) or 'empty'}: must name numbers from 1 to {MOST_ENVS}, each once"
-        )
-    with machine.pinned(settings.threads) as pinned:
-        machine.configure(settings.threads)
-        for n in settings.sizes:
-            for envs in counts:
-                yield [_row(settings, n, envs, pinned, say)]
+    return by_size_and_count(settings, "envs", counts, MOST_ENVS, _rows, say)
 
 
-def _row(settings: Settings, n: int, envs: int, pinned: bool, say: Callable[[str], None]) -> EnvRow:
+def _rows(settings: Settings, n: int, envs: int, pinned: bool, say: Say) -> list[EnvRow]:
+    title = f"n = {n}, {envs} environment{'s' * (envs > 1)}"
     task = problem("makespan", settings.transfers[0])
     env = ProposalEnv(task, settings.evaluations, PARAMETERS)
     mesh = machine.make_mesh(settings.threads, envs)
-    say(f"{_title(n, envs)}: preparing")
+    say(f"{title}: preparing")
     params = instances(random_graphs(n, envs, settings.seed))
     steps = _steps(env, params, mesh, settings.seed)
     batches = _batches(env, params, mesh, settings.seed)
-    say(f"{_title(n, envs)}: timing")
+    say(f"{title}: timing")
     ours, theirs = interleaved([steps.run, batches], settings.repeats, settings.seconds)
     clock = machine.clock(pinned)
     each = PARAMETERS.generations(settings.evaluations) * PARAMETERS.offspring
-    return EnvRow(
+    row = EnvRow(
         what="env",
         env=ENV,
         n=n,
@@ -94,10 +81,7 @@ def _row(settings: Settings, n: int, envs: int, pinned: bool, say: Callable[[str
         ratio_to_batch=ours.per_second(clock) / theirs.per_second(clock),
         **timed_fields(settings, pinned, steps.compile_s, ours),
     )
-
-
-def _title(n: int, envs: int) -> str:
-    return f"n = {n}, {envs} environment{'s' * (envs > 1)}"
+    return [row]
 
 
 def _drawn(env: ProposalEnv, params: ProposalParams, seed: int) -> tuple[jax.Array, jax.Array]:
@@ -115,12 +99,7 @@ def _steps(env: ProposalEnv, params: ProposalParams, mesh: Mesh, seed: int) -> P
     arguments = jax.device_put((keys, state, actions, params), NamedSharding(mesh, BY_GRAPH))
     compiled, compile_s = compile_program(lambda *arguments: step(*arguments)[1].reward, *arguments)
 
-    def work(runs: int) -> int:
-        for _ in range(runs):
-            jax.block_until_ready(compiled(*arguments))
-        return runs * len(keys)
-
-    return Program(timed(work), compile_s)
+    return Program(over_and_over(compiled, arguments, len(keys)), compile_s)
 
 
 def _batches(env: ProposalEnv, params: ProposalParams, mesh: Mesh, seed: int) -> Callable[[int], Sample]:
@@ -130,18 +109,12 @@ def _batches(env: ProposalEnv, params: ProposalParams, mesh: Mesh, seed: int) ->
     choice = jax.vmap(lambda action: gene_choices(action, coding, sizes, env.problem.devices))(actions)
     table = chosen(choice.T, coding)
 
-    def work(runs: int) -> int:
-        for _ in range(runs):
-            best = run_batch(keys, params.graph, env.problem, env.parameters, env.evaluations, table, mesh=mesh)
-            jax.block_until_ready(best)
-        return runs * len(keys)
-
-    return timed(work)
+    arguments = keys, params.graph, env.problem, env.parameters, env.evaluations, table
+    return over_and_over(functools.partial(run_batch, mesh=mesh), arguments, len(keys))
 
 
-def print_envs(rows: Sequence[EnvRow], console: Console | None = None) -> None:
+def print_envs(rows: Sequence[EnvRow]) -> None:
     """Prints proposals and evaluations a second by number of environments."""
-    console = console or make_console()
     first = rows[0]
     heading = f"{first.env}: proposals evaluated a second ({first.evaluations:,} evaluations each, {first.transfer})"
     columns = "envs", "proposals / s", "evaluations / s", "/ run_batch", "compile s"
@@ -155,26 +128,12 @@ def print_envs(rows: Sequence[EnvRow], console: Console | None = None) -> None:
             f"{row.ratio_to_batch:.3g}",
             f"{row.compile_s:.1f}",
         )
-    console.print(table)
+    make_console().print(table)
 
 
 def write_envs_plot(rows: Sequence[EnvRow], file: IO[bytes]) -> None:
-    """Writes a PNG: proposals a second against environments, both on log scales, a line a size of graphs."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5.5, 4), layout="constrained", dpi=150)
-    axis = figure.subplots()
-    for n in dict.fromkeys(row.n for row in rows):
-        points = sorted((row.envs, row.proposals_per_s) for row in rows if row.n == n)
-        axis.plot(*zip(*points, strict=True), marker="o", markersize=5, linewidth=1.5, label=f"{n:,} ops")
-    axis.set_xscale("log", base=2)
-    axis.set_yscale("log")
-    counts = sorted({row.envs for row in rows})
-    axis.set_xticks(counts, [f"{count:,}" for count in counts])
-    axis.set_xlabel("environments at once")
-    axis.set_ylabel(f"proposals / s ({rows[0].evaluations:,} evaluations each)")
-    axis.grid(True, which="major", color=GRID, linewidth=0.6)
-    axis.legend(frameon=False)
-    figure.suptitle(f"{rows[0].env}\n{machine_line(rows)}", fontsize=9)
-    FigureCanvasAgg(figure).print_png(file)
+    """Writes a PNG: proposals a second against environments, a line a size of graphs."""
+    points = [
+        (f"{row.evaluations:,} evaluations each", f"{row.n:,} ops", row.envs, row.proposals_per_s) for row in rows
+    ]
+    write_curves(f"{rows[0].env}\n{machine_line(rows)}", ("environments at once", "proposals / s"), points, file)

@@ -1,19 +1,15 @@
 """Measures every case with graphrl and the given yardsticks, in turns, and makes rows of it."""
 
-import functools
 from collections.abc import Callable, Iterator, Mapping
 
-import jax
 import numpy as np
-from jax.sharding import Mesh
 
 from graphrl.bench import machine
-from graphrl.bench.cases import DEVICES, PARAMETERS, Case, Row, Settings, problem
-from graphrl.bench.graphs import random_chromosomes, random_graphs
+from graphrl.bench.cases import DEVICES, PARAMETERS, Case, Row, Settings, Work
 from graphrl.bench.programs import graphrl_evaluation
 from graphrl.bench.searches import graphrl_search, own_work
 from graphrl.bench.start import cached_compile_seconds
-from graphrl.bench.timing import Program, Samples, interleaved
+from graphrl.bench.timing import Program, Samples, Say, interleaved, measured_fields
 from graphrl.errors import GraphrlError
 
 GRAPHRL = "graphrl"
@@ -23,38 +19,16 @@ class Unavailable(GraphrlError):
     """A yardstick has no program for a case, or none on this machine; the message says why."""
 
 
-class Work:
-    """One case made ready: its graphs, its chromosomes, its problem. Yardsticks make their programs of it."""
-
-    def __init__(self, settings: Settings, case: Case) -> None:
-        self.settings, self.case = settings, case
-        self.graphs = random_graphs(case.num_ops, settings.num_graphs, settings.seed)
-        self.problem = problem(case.objective, case.transfer)
-
-    @functools.cached_property
-    def chromosomes(self) -> list[np.ndarray]:
-        """`[p, genes]` float32 of each graph (graphs.py)."""
-        seed, count = self.settings.seed, PARAMETERS.population
-        return [random_chromosomes(graph, DEVICES, count, seed + i) for i, graph in enumerate(self.graphs)]
-
-    def mesh(self, graphs: int) -> Mesh:
-        """The devices that share so many graphs."""
-        return machine.make_mesh(self.settings.threads, graphs)
-
-
 Yardstick = Callable[[Work], Program]  # raises Unavailable
-Say = Callable[[str], None]
 
 
-def measure(
-    settings: Settings, yardsticks: Mapping[str, Yardstick] | None = None, say: Say = lambda text: None
-) -> Iterator[list[Row]]:
+def measure(settings: Settings, yardsticks: Mapping[str, Yardstick] | None, say: Say) -> Iterator[list[Row]]:
     """The rows of each case in turn, graphrl's first.
 
     Args:
       settings: what to measure.
       yardsticks: other implementations of the same search to measure beside graphrl, by name.
-      say: gets what is going on, for a progress line.
+      say: see `Say`.
 
     Raises:
       GraphrlError: two methods do not compute the same costs, or a yardstick cannot be run.
@@ -67,19 +41,7 @@ def measure(
 
 
 def _graphrl(work: Work) -> Program:
-    case, settings, mesh = work.case, work.settings, work.mesh(len(work.graphs))
-    if case.search:
-        return graphrl_search(work.graphs, work.problem, PARAMETERS, settings.evaluations, mesh, settings.seed)
-    return graphrl_evaluation(
-        work.graphs, work.chromosomes, work.problem, mesh, makespan=case.makespan, memory=case.memory
-    )
-
-
-def _parts(work: Work) -> dict[str, Program]:
-    """What tells the shares of a BRKGA run: its own work alone ("own"), and a run with Beta proposals ("beta")."""
-    s = work.settings
-    arguments = work.graphs, work.problem, PARAMETERS, s.evaluations, work.mesh(len(work.graphs)), s.seed
-    return {"own": own_work(*arguments), "beta": graphrl_search(*arguments, proposals=True)}
+    return graphrl_search(work) if work.case.search else graphrl_evaluation(work)
 
 
 def _rows(settings: Settings, case: Case, methods: Mapping[str, Yardstick], pinned: bool, tell: Say) -> list[Row]:
@@ -101,12 +63,11 @@ def _rows(settings: Settings, case: Case, methods: Mapping[str, Yardstick], pinn
     timed = dict(programs)
     cached = None
     if case.search:
-        say("preparing graphrl's parts")
-        timed |= _parts(work)
+        say("preparing graphrl's parts")  # they tell the shares of a run: its own work alone, and Beta proposals
+        timed |= {"own": own_work(work), "beta": graphrl_search(work, proposals=True)}
         if not case.makespan:
             say("starting processes with a compilation cache")
-            threads, evaluations = settings.threads, settings.evaluations
-            cached = cached_compile_seconds(case.num_ops, settings.num_graphs, threads, evaluations, settings.seed)
+            cached = cached_compile_seconds(work)
     say(f"timing {', '.join(programs)}")
     samples = interleaved([program.run for program in timed.values()], settings.repeats, settings.seconds)
     figures = _Figures(dict(zip(timed, samples, strict=True)), machine.clock(pinned))
@@ -169,7 +130,11 @@ def _row(
 ) -> Row:
     samples, clock, is_ours = figures.samples.get(method), figures.clock, method == GRAPHRL
     slowdown = figures.ratio("beta", GRAPHRL) if is_ours else None
+    fields = measured_fields(settings, pinned)
+    if program is None or program.on_host:
+        fields["device_kind"] = machine.cpu_name()
     return Row(
+        **fields,
         what=case.what,
         method=method,
         n=case.num_ops,
@@ -179,21 +144,15 @@ def _row(
         transfer=case.transfer,
         objective=case.objective if case.search else None,
         evaluations=samples.evaluations if samples else None,
-        threads=settings.threads,
-        pinned=pinned,
-        device_kind=machine.cpu_name() if program is None or program.on_host else machine.device_name(),
-        jax=jax.__version__,
         compile_s=(program.compile_s or None) if program else None,
         cached_compile_s=cached if is_ours else None,
-        repeats=settings.repeats,
-        clock=clock,
         median_s=samples.median(clock) if samples else None,
         min_s=min(samples.seconds(clock)) if samples else None,
-        wall_s=samples.own_median("wall") if samples else None,
-        cpu_s=samples.own_median("cpu") if samples else None,
+        wall_s=samples.median("wall") if samples else None,
+        cpu_s=samples.median("cpu") if samples else None,
         evaluations_per_s=figures.rate(method),
         ratios=figures.ratios(method),
         own_share=figures.ratio(GRAPHRL, "own") if is_ours else None,
         beta_share=1 - slowdown if slowdown is not None else None,
-        note=program.note if program else reason,
+        note=reason,
     )

@@ -15,21 +15,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
-from rich.console import Console
 
 from graphrl.agents.topoformer.config import TopoformerConfig
 from graphrl.agents.topoformer.learner import learner
 from graphrl.bench import machine
 from graphrl.bench.cases import Settings
-from graphrl.bench.programs import BY_GRAPH, compile_program
-from graphrl.bench.report import machine_line, make_console, make_table
-from graphrl.bench.timing import Program, Sample, Samples, TimedRow, interleaved, timed, timed_fields
-from graphrl.colours import COLOURS, GRID
+from graphrl.bench.programs import BY_GRAPH, compile_program, over_and_over
+from graphrl.bench.report import machine_line, make_console, make_table, write_curves
+from graphrl.bench.timing import (
+    Program,
+    Sample,
+    Samples,
+    Say,
+    TimedRow,
+    by_size_and_count,
+    interleaved,
+    timed,
+    timed_fields,
+)
 from graphrl.decoding.beam import beam
 from graphrl.decoding.orders import Rollout
 from graphrl.decoding.rollout import greedy, sample
 from graphrl.envs.ordering.instance import instances
-from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import PaddedGraph, pad_batch
@@ -46,7 +53,6 @@ LARGEST_LEARNT = 512  # ops; attention is quadratic: an update of 16 graphs of 2
 SAMPLES = 16  # orders of a graph that sample and beam decode: the paper's
 SPREAD = 5.0  # of the priorities: alpha of eq. 17
 MOST_GRAPHS = 4096
-_COLOR = dict(zip((*DECODERS, LEARNING), COLOURS, strict=False))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,26 +67,14 @@ class OrderRow(TimedRow):
     ratio_to_drawing: float  # of that and random-priority orders drawn and costed a second, on one core
 
 
-def measure_orders(
-    settings: Settings, counts: tuple[int, ...], say: Callable[[str], None] = lambda text: None
-) -> Iterator[list[OrderRow]]:
-    """A row for each decoder, and for learning up to `LARGEST_LEARNT` ops, of each size and number of graphs at once.
-
-    Raises:
-      ProblemError: a count is out of range or given twice, or jax has not as many devices as threads are asked for.
+def measure_orders(settings: Settings, counts: tuple[int, ...], say: Say) -> Iterator[list[OrderRow]]:
+    """A row for each decoder, and for learning up to `LARGEST_LEARNT` ops, of each size and number of graphs at once;
+    see `by_size_and_count`.
     """
-    if not counts or len(set(counts)) < len(counts) or not 1 <= min(counts) <= max(counts) <= MOST_GRAPHS:
-        raise ProblemError(
-            f"orders is {', '.join(map(str, counts)) or 'empty'}: must name numbers from 1 to {MOST_GRAPHS}, each once"
-        )
-    with machine.pinned(settings.threads) as pinned:
-        machine.configure(settings.threads)
-        for n in settings.sizes:
-            for graphs in counts:
-                yield _rows(settings, n, graphs, pinned, say)
+    return by_size_and_count(settings, "orders", counts, MOST_GRAPHS, _rows, say)
 
 
-def _rows(settings: Settings, n: int, count: int, pinned: bool, say: Callable[[str], None]) -> list[OrderRow]:
+def _rows(settings: Settings, n: int, count: int, pinned: bool, say: Say) -> list[OrderRow]:
     mesh = machine.make_mesh(settings.threads, count)
     title = f"n = {n}, {count} graph{'s' * (count > 1)}"
     say(f"{title}: preparing")
@@ -133,12 +127,7 @@ def _decoding(decoder: Decoder, batch: PaddedGraph, mesh: Mesh, seed: int) -> Pr
     arguments = jax.device_put(on_one, NamedSharding(mesh, BY_GRAPH))
     compiled, compile_s = compile_program(spread, *arguments)
 
-    def work(runs: int) -> int:
-        for _ in range(runs):
-            jax.block_until_ready(compiled(*arguments))
-        return runs * count * _orders(decoder)
-
-    return Program(timed(work), compile_s)
+    return Program(over_and_over(compiled, arguments, count * _orders(decoder)), compile_s)
 
 
 def _drawing(graph: ComputationGraph, seed: int) -> Callable[[int], Sample]:
@@ -177,9 +166,8 @@ def _learning(graphs: Sequence[ComputationGraph], mesh: Mesh, seed: int) -> Prog
     return Program(timed(work), compile_s)
 
 
-def print_orders(rows: Sequence[OrderRow], console: Console | None = None) -> None:
+def print_orders(rows: Sequence[OrderRow]) -> None:
     """Prints orders and graphs a second by size, number of graphs and decoder, and what an update learns from."""
-    console = console or make_console()
     columns = "graphs", "work", "orders / graph", "orders / s", "graphs / s", "/ drawing", "compile s"
     table = make_table(f"Orders decoded and costed a second (layered graphs)\n{machine_line(rows)}", "ops", *columns)
     for row, following in zip(rows, (*rows[1:], None), strict=True):
@@ -194,30 +182,11 @@ def print_orders(rows: Sequence[OrderRow], console: Console | None = None) -> No
             f"{row.compile_s:.1f}",
             end_section=following is None or (following.n, following.graphs) != (row.n, row.graphs),
         )
-    console.print(table)
+    make_console().print(table)
 
 
 def write_orders_plot(rows: Sequence[OrderRow], file: IO[bytes]) -> None:
-    """Writes a PNG: orders a second against graphs at once, both on log scales, a panel a size, a line a work."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    sizes = list(dict.fromkeys(row.n for row in rows))
-    figure = Figure(figsize=(0.8 + 3.2 * len(sizes), 3.8), layout="constrained", dpi=150)
-    axes = figure.subplots(1, len(sizes), squeeze=False, sharey=True)[0]
-    counts = sorted({row.graphs for row in rows})
-    for axis, n in zip(axes, sizes, strict=True):
-        for work, color in _COLOR.items():
-            points = sorted((row.graphs, row.orders_per_s) for row in rows if (row.n, row.work) == (n, work))
-            if points:
-                axis.plot(*zip(*points, strict=True), color=color, marker="o", markersize=5, label=work)
-        axis.set_title(f"{n:,} ops", fontsize=9)
-        axis.set_xscale("log", base=2)
-        axis.set_yscale("log")
-        axis.set_xticks(counts, [f"{count:,}" for count in counts])
-        axis.set_xlabel("graphs at once")
-        axis.grid(True, which="major", color=GRID, linewidth=0.6)
-    axes[0].set_ylabel("orders / s")
-    axes[0].legend(frameon=False)
-    figure.suptitle(f"Orders decoded and costed a second\n{machine_line(rows)}", fontsize=9)
-    FigureCanvasAgg(figure).print_png(file)
+    """Writes a PNG: orders a second against graphs at once, a panel a size, a line a work."""
+    points = [(f"{row.n:,} ops", row.work, row.graphs, row.orders_per_s) for row in rows]
+    heading = f"Orders decoded and costed a second\n{machine_line(rows)}"
+    write_curves(heading, ("graphs at once", "orders / s"), points, file)

@@ -5,7 +5,7 @@ on accelerators they run together.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,51 +14,35 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from graphrl.bench.cases import DEVICES, PARAMETERS, Work
 from graphrl.bench.graphs import padded
-from graphrl.bench.timing import Costs, Program, timed
+from graphrl.bench.timing import Costs, Program, Sample, timed
 from graphrl.costs.device.decisions import from_genes
 from graphrl.costs.device.evaluate import evaluate
 from graphrl.costs.device.problem import DeviceProblem
-from graphrl.costs.problem import Problem
-from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import PaddedGraph, common_sizes, pad_batch
 
 BY_GRAPH, EVERYWHERE = PartitionSpec("graphs"), PartitionSpec()
 
 
-def graphrl_evaluation(
-    graphs: Sequence[ComputationGraph],
-    chromosomes: Sequence[np.ndarray],
-    problem: Problem,
-    mesh: Mesh,
-    *,
-    makespan: bool,
-    memory: bool,
-) -> Program:
-    """Decoding and costing a population on every graph with graphrl.
-
-    Args:
-      chromosomes: `[p, genes]` of each graph (graphs.py).
-    """
-    sizes, d = common_sizes(graphs), problem.devices
+def graphrl_evaluation(work: Work) -> Program:
+    """Decoding and costing a population on every graph with graphrl."""
+    graphs, problem, case, d = work.graphs, work.problem, work.case, DEVICES
+    sizes = common_sizes(graphs)
     batch = pad_batch(graphs, sizes)
-    genes = np.stack([padded(x, graph, sizes, d).T for x, graph in zip(chromosomes, graphs, strict=True)])
+    genes = np.stack([padded(x, graph, sizes, d).T for x, graph in zip(work.chromosomes, graphs, strict=True)])
 
     def costs(group: PaddedGraph, genes: jax.Array) -> tuple[jax.Array, jax.Array]:
         decisions = from_genes(jnp.moveaxis(genes, 0, 1), sizes, d)
-        cost = evaluate(group, decisions, DeviceProblem.of(problem), makespan=makespan, memory=memory)
+        cost = evaluate(group, decisions, DeviceProblem.of(problem), makespan=case.makespan, memory=case.memory)
         second_unit, byte_unit = group.second_unit[:, None], group.byte_unit[:, None, None]
         return cost.makespan * second_unit, jnp.moveaxis(cost.peak_memory, 0, -1) * byte_unit
 
-    return evaluation_program(costs, batch, genes, genes.shape[2], mesh)
+    return evaluation_program(costs, batch, genes, work.mesh(len(graphs)))
 
 
 def evaluation_program(
-    costs: Callable[[Any, jax.Array], tuple[jax.Array, jax.Array]],
-    batch: Any,
-    genes: np.ndarray,
-    population: int,
-    mesh: Mesh,
+    costs: Callable[[Any, jax.Array], tuple[jax.Array, jax.Array]], batch: Any, genes: np.ndarray, mesh: Mesh
 ) -> Program:
     """A program that costs the same genes over and over.
 
@@ -85,9 +69,9 @@ def evaluation_program(
 
     def work(runs: int) -> int:
         jax.block_until_ready(compiled(batch, genes, _replicated(runs, mesh)))
-        return runs * len(genes) * population
+        return runs * len(genes) * PARAMETERS.population
 
-    return Program(timed(work), compile_s, len(genes), population, Costs(makespan, peak))
+    return Program(timed(work), compile_s, len(genes), PARAMETERS.population, Costs(makespan, peak))
 
 
 def spread(function: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:
@@ -108,6 +92,17 @@ def compile_program(function: Callable[..., Any], *arguments: Any) -> tuple[Call
     started = time.perf_counter()
     compiled = jax.jit(function).lower(*arguments).compile()
     return compiled, time.perf_counter() - started
+
+
+def over_and_over(function: Callable[..., Any], arguments: Any, evaluations: int) -> Callable[[int], Sample]:
+    """Calls of a function with the same arguments, to be timed; `evaluations` are those of one call."""
+
+    def work(runs: int) -> int:
+        for _ in range(runs):
+            jax.block_until_ready(function(*arguments))
+        return runs * evaluations
+
+    return timed(work)
 
 
 def _replicated(value: int, mesh: Mesh) -> jax.Array:

@@ -4,35 +4,17 @@ import itertools
 import json
 import math
 from collections.abc import Sequence
-from typing import IO, Any, Protocol
+from typing import IO
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from graphrl.bench.cases import Row
+from graphrl.bench.cases import Measured, Row
 from graphrl.colours import COLOURS, GRID, MARKERS
 
 _STYLES = tuple(zip(COLOURS, MARKERS, strict=False))  # graphrl, then the yardsticks
 _MAX_COLUMNS = 3
-
-
-class Measured(Protocol):
-    """What the rows of all tables have: `cases.Row` says what each is."""
-
-    @property
-    def device_kind(self) -> str: ...
-    @property
-    def jax(self) -> str: ...
-    @property
-    def threads(self) -> int: ...
-    @property
-    def pinned(self) -> bool: ...
-    @property
-    def clock(self) -> str: ...
-    @property
-    def repeats(self) -> int: ...
-    def to_dict(self) -> dict[str, Any]: ...
 
 
 def json_lines(rows: Sequence[Measured]) -> str:
@@ -56,9 +38,9 @@ def machine_line(rows: Sequence[Measured]) -> str:
     return f"{first.device_kind} · {cores} · jax {first.jax} · {clock}, median of {first.repeats}"
 
 
-def print_table(rows: Sequence[Row], console: Console | None = None) -> None:
+def print_table(rows: Sequence[Row]) -> None:
     """Prints evaluations a second, their ratios and graphrl's compile seconds, then the shares of its BRKGA runs."""
-    console = console or make_console()
+    console = make_console()
     methods = list(dict.fromkeys(row.method for row in rows))
     others = methods[1:]
     columns = *methods, *(f"/ {other}" for other in others), "compile s"
@@ -122,44 +104,53 @@ def _ratio(value: float | None) -> str:
 
 
 def write_plot(rows: Sequence[Row], file: IO[bytes]) -> None:
-    """Writes a PNG: evaluations a second against ops, both on log scales, a line a method, a panel a case."""
+    """Writes a PNG: evaluations a second against ops, a line a method, a panel a case."""
+    points = [
+        (title(row), row.method, row.n, row.evaluations_per_s) for row in rows if row.evaluations_per_s is not None
+    ]
+    write_curves(f"Evaluations a second\n{machine_line(rows)}", ("ops", "evaluations / s"), points, file)
+
+
+def write_curves(
+    heading: str, labels: tuple[str, str], points: Sequence[tuple[str, str, int, float]], file: IO[bytes]
+) -> None:
+    """Writes a PNG of curves, both axes on log scales.
+
+    Args:
+      heading: above all.
+      labels: of the axes.
+      points: panel, line in it, x and y.
+      file: to write to.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    panels = list(dict.fromkeys(title(row) for row in rows))
+    panels, lines = (list(dict.fromkeys(point[place] for point in points)) for place in (0, 1))
     columns = min(_MAX_COLUMNS, len(panels))
-    lines = math.ceil(len(panels) / columns)
-    figure = Figure(figsize=(0.8 + 3.6 * columns, 1.5 + 2.7 * lines), layout="constrained", dpi=150)
-    axes = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True).ravel()
-    methods = list(dict.fromkeys(row.method for row in rows))
+    height = math.ceil(len(panels) / columns)
+    figure = Figure(figsize=(0.8 + 3.6 * columns, 1.5 + 2.7 * height), layout="constrained", dpi=150)
+    axes = figure.subplots(height, columns, squeeze=False, sharex=True, sharey=True).ravel()
+    ticks = sorted({x for *_, x, _ in points})
     for axis, panel in zip(axes, panels, strict=False):
-        _draw(axis, panel, methods, [row for row in rows if title(row) == panel])
+        axis.set_title(panel, fontsize=9)
+        axis.set_xscale("log", base=2)
+        axis.set_yscale("log")
+        axis.set_xlabel(labels[0], fontsize=9)
+        axis.set_ylabel(labels[1], fontsize=9)
+        axis.label_outer()
+        axis.grid(True, which="major", color=GRID, linewidth=0.6)
+        axis.tick_params(labelsize=8)
+        axis.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+        axis.set_xticks([], minor=True)
+        for line, (color, marker) in zip(lines, itertools.cycle(_STYLES)):
+            curve = sorted((x, y) for one, other, x, y in points if (one, other) == (panel, line))
+            if curve:
+                axis.plot(
+                    *zip(*curve, strict=True), color=color, marker=marker, markersize=5, linewidth=1.5, label=line
+                )
     for axis in axes[len(panels) :]:
         axis.set_visible(False)
     handles = {text: line for axis in axes for line, text in zip(*axis.get_legend_handles_labels(), strict=True)}
-    figure.suptitle(f"Evaluations a second\n{machine_line(rows)}", fontsize=10)
-    if handles:
-        figure.legend(
-            list(handles.values()), list(handles), loc="outside lower center", ncols=len(handles), frameon=False
-        )
+    figure.suptitle(heading, fontsize=10)
+    figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=len(handles), frameon=False)
     FigureCanvasAgg(figure).print_png(file)
-
-
-def _draw(axis: Any, panel: str, methods: Sequence[str], rows: Sequence[Row]) -> None:
-    axis.set_title(panel, fontsize=9)
-    axis.set_xscale("log", base=2)
-    axis.set_yscale("log")
-    axis.set_xlabel("ops", fontsize=9)
-    axis.set_ylabel("evaluations / s", fontsize=9)
-    axis.label_outer()
-    axis.grid(True, which="major", color=GRID, linewidth=0.6)
-    axis.tick_params(labelsize=8)
-    sizes = sorted({row.n for row in rows})
-    axis.set_xticks(sizes, [f"{size:,}" for size in sizes])
-    axis.set_xticks([], minor=True)
-    for method, (color, marker) in zip(methods, itertools.cycle(_STYLES)):
-        points = sorted(
-            (row.n, row.evaluations_per_s) for row in rows if row.method == method and row.evaluations_per_s
-        )
-        if points:
-            axis.plot(*zip(*points, strict=True), color=color, marker=marker, markersize=5, linewidth=1.5, label=method)

@@ -4,16 +4,19 @@ import dataclasses
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
 
 from graphrl.bench import machine
-from graphrl.bench.cases import Settings
+from graphrl.bench.cases import Measured, Settings
+from graphrl.errors import ProblemError
 
 _MAX_RUNS = 100_000
+Say = Callable[[str], None]  # gets what is going on, for a progress line
+R = TypeVar("R", bound="TimedRow")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,8 +24,8 @@ class Sample:
     """One timing."""
 
     evaluations: int
-    wall_s: float | None  # seconds; None: not known
-    cpu_s: float | None  # seconds of all threads of this process; None: not known
+    wall_s: float  # seconds
+    cpu_s: float  # seconds of all threads of this process
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,19 +39,12 @@ class Samples:
         """Of one sample."""
         return self.samples[0].evaluations
 
-    def own_median(self, clock: str) -> float | None:
-        """Median seconds of a sample by clock "wall" or "cpu"; None where the program does not know that clock."""
-        values = [sample.wall_s if clock == "wall" else sample.cpu_s for sample in self.samples]
-        seconds = [value for value in values if value is not None]
-        return statistics.median(seconds) if seconds else None
-
     def seconds(self, clock: str) -> list[float]:
-        """Of each sample, by a clock; by the other one where a program knows only that."""
-        pairs = [(s.wall_s, s.cpu_s) if clock == "wall" else (s.cpu_s, s.wall_s) for s in self.samples]
-        return [first if first is not None else second or 0.0 for first, second in pairs]
+        """Of each sample, by clock "wall" or "cpu"."""
+        return [sample.wall_s if clock == "wall" else sample.cpu_s for sample in self.samples]
 
     def median(self, clock: str) -> float:
-        """Median seconds of a sample, as `seconds`."""
+        """Median seconds of a sample."""
         return statistics.median(self.seconds(clock))
 
     def per_second(self, clock: str) -> float:
@@ -72,43 +68,66 @@ class Program(NamedTuple):
     population: int = 1
     costs: Costs | None = None
     on_host: bool = False  # whatever device jax computes on
-    note: str | None = None  # what readers of its figures must know
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TimedRow:
-    """A program, the machine and its timings."""
+class TimedRow(Measured):
+    """A program and its timings."""
 
-    what: str  # was measured
-    threads: int
-    pinned: bool  # to one core
-    device_kind: str
-    jax: str
     compile_s: float
-    repeats: int
-    clock: str  # "cpu" if pinned, else "wall"
     median_s: float  # of a sample
     min_s: float
 
-    def to_dict(self) -> dict[str, Any]:
-        """The row as a JSON object."""
-        return dataclasses.asdict(self)
 
-
-def timed_fields(settings: Settings, pinned: bool, compile_s: float, samples: Samples) -> dict[str, Any]:
-    """The fields of a `TimedRow` but `what`."""
-    clock = machine.clock(pinned)
+def measured_fields(settings: Settings, pinned: bool) -> dict[str, Any]:
+    """The fields of a `Measured` but `what`."""
     return {
         "threads": settings.threads,
         "pinned": pinned,
         "device_kind": machine.device_name(),
         "jax": jax.__version__,
-        "compile_s": compile_s,
         "repeats": settings.repeats,
-        "clock": clock,
-        "median_s": samples.median(clock),
-        "min_s": min(samples.seconds(clock)),
+        "clock": machine.clock(pinned),
     }
+
+
+def timed_fields(settings: Settings, pinned: bool, compile_s: float, samples: Samples) -> dict[str, Any]:
+    """The fields of a `TimedRow` but `what`."""
+    clock = machine.clock(pinned)
+    timings = {"compile_s": compile_s, "median_s": samples.median(clock), "min_s": min(samples.seconds(clock))}
+    return measured_fields(settings, pinned) | timings
+
+
+def by_size_and_count(
+    settings: Settings,
+    name: str,
+    counts: Sequence[int],
+    most: int,
+    rows: Callable[[Settings, int, int, bool, Say], list[R]],
+    say: Say,
+) -> Iterator[list[R]]:
+    """Rows for each size of graphs and each of the counts: `rows(settings, ops, count, whether pinned, say)`.
+
+    Args:
+      settings: what to measure.
+      name: of the option that the counts are of.
+      counts: how many at once.
+      most: the largest that a count may be.
+      rows: see above.
+      say: see `Say`.
+
+    Raises:
+      ProblemError: a count is out of range or given twice, or jax has not as many devices as threads are asked for.
+    """
+    if not counts or len(set(counts)) < len(counts) or not 1 <= min(counts) <= max(counts) <= most:
+        raise ProblemError(
+            f"{name} is {', '.join(map(str, counts)) or 'empty'}: must name numbers from 1 to {most}, each once"
+        )
+    with machine.pinned(settings.threads) as pinned:
+        machine.configure(settings.threads)
+        for ops in settings.sizes:
+            for count in counts:
+                yield rows(settings, ops, count, pinned, say)
 
 
 def timed(work: Callable[[int], int]) -> Callable[[int], Sample]:
@@ -142,7 +161,6 @@ def _runs_needed(program: Callable[[int], Sample], seconds: float) -> int:
     """Runs that make a sample of that length. Looks again after the first ones, which are slow: they warm up."""
     runs, taken = 1, 0.0
     while taken < seconds / 2 and runs < _MAX_RUNS:
-        sample = program(runs)
-        taken = sample.wall_s or sample.cpu_s or 0.0
+        taken = program(runs).wall_s
         runs = max(runs, min(_MAX_RUNS, math.ceil(runs * seconds / max(taken, 1e-6))))
     return runs

@@ -1,6 +1,7 @@
 """What the commands share: options, checks of output files before the work, and printing."""
 
 import argparse
+import dataclasses
 import json
 import math
 import os
@@ -84,15 +85,7 @@ def problem_of(args: argparse.Namespace) -> Problem:
     Raises:
       ProblemError: a value is out of range.
     """
-    return Problem(
-        args.objective,
-        args.devices,
-        args.transfer,
-        args.latency,
-        args.bandwidth,
-        args.memory_limit,
-        args.resident_weights,
-    )
+    return Problem(**{field.name: getattr(args, field.name) for field in dataclasses.fields(Problem)})
 
 
 def add_budget(

@@ -1,7 +1,9 @@
 """`graphrl compare MODEL... --methods a,b,c`: a table of how methods do on the same graphs at equal budget."""
 
 import argparse
+import dataclasses
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from graphrl.commands.cache import keep_compiled
@@ -114,8 +116,13 @@ def add_runs(parser: Any, methods: str, *, required: bool = False, **budget: str
     files.add_argument("--baseline", metavar="M", help="one of the methods (default: the first)")
 
 
-def run(args: argparse.Namespace) -> int:
-    """Compares; returns the exit code."""
+def run(args: argparse.Namespace, names: Mapping[str, str] | None = None) -> int:
+    """Compares; returns the exit code.
+
+    Args:
+      args: of `add_arguments`.
+      names: what tables and pictures call some of the methods; rows of --output have their full names.
+    """
     runs, workers = _runs(args)
     from graphrl.compare.comparison import compare
 
@@ -130,7 +137,10 @@ def run(args: argparse.Namespace) -> int:
     )
     if comparison.interrupted and not comparison.rows:
         raise KeyboardInterrupt
-    written = _write(comparison, args)
+    names, baseline = names or {}, args.baseline or args.methods[0]
+    rows = [dataclasses.replace(row, method=names.get(row.method, row.method)) for row in comparison.rows]
+    comparison = comparison._replace(rows=rows)
+    written = _write(comparison, args, names.get(baseline, baseline))
     if args.json:
         _print_json(comparison, len(runs), written)
     else:
@@ -178,7 +188,7 @@ def _runs(args: argparse.Namespace) -> tuple[list["Run"], int]:
     return runs, workers
 
 
-def _write(comparison: "Comparison", args: argparse.Namespace) -> list[str]:
+def _write(comparison: "Comparison", args: argparse.Namespace, baseline: str) -> list[str]:
     """Draws the pictures that were asked for; returns the names of all files that were written."""
     written = [] if args.output is None else [args.output]
     if args.plot is not None or args.histogram is not None:
@@ -189,7 +199,7 @@ def _write(comparison: "Comparison", args: argparse.Namespace) -> list[str]:
             write_figure(quality_figure(comparison.rows, comparison.others), args.plot)
             written.append(args.plot)
         if args.histogram is not None:
-            write_figure(histogram_figure(comparison.rows, args.baseline or args.methods[0]), args.histogram)
+            write_figure(histogram_figure(comparison.rows, baseline), args.histogram)
             written.append(args.histogram)
     return written
 

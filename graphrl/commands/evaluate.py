@@ -1,6 +1,7 @@
 """`graphrl evaluate CHECKPOINT`: the table of a trained agent against classical methods, on graphs it has not seen."""
 
 import argparse
+import dataclasses
 
 from graphrl.commands import compare
 from graphrl.commands.common import add_common, add_model
@@ -44,13 +45,11 @@ def run(args: argparse.Namespace) -> int:
     agent = find_agent(info.agent)
     config = updated(default_config(agent), info.config)
     args.models = [*args.models, *args.dataset] or list(config.data.test)
-    own = tuple(f"{method}:checkpoint={path}" for method in agent.methods(config.agent))
+    own = {f"{method}:checkpoint={path}": method for method in agent.methods(config.agent)}
     others = agent.opponents if args.methods is None else args.methods
     args.methods = (*own, *others)
     args.baseline = args.baseline or others[0]
     if args.evaluations is None and args.seconds is None:
         args.evaluations = config.agent.evaluations
-    problem = config.agent.problem
-    for name in ("objective", "devices", "transfer", "latency", "bandwidth", "memory_limit", "resident_weights"):
-        setattr(args, name, getattr(problem, name))
-    return compare.run(args)
+    vars(args).update(dataclasses.asdict(config.agent.problem))
+    return compare.run(args, {long: name for long, name in own.items() if name not in others})

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import dataclasses
 import os
 import sys
 import tempfile
@@ -101,16 +102,9 @@ def run(args: argparse.Namespace) -> int:
         with progress_bar(graph.name, problem, budget) as progress:
             plan = optimize(
                 graph,
-                objective=problem.objective,
-                devices=problem.devices,
-                transfer=problem.transfer,
-                latency=problem.latency,
-                bandwidth=problem.bandwidth,
-                memory_limit=problem.memory_limit,
-                resident_weights=problem.resident_weights,
+                **dataclasses.asdict(problem),
+                **dataclasses.asdict(budget),
                 method=args.method,
-                evaluations=budget.evaluations,
-                seconds=budget.seconds,
                 seed=args.seed,
                 progress=progress,
             )

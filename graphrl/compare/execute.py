@@ -1,8 +1,10 @@
 """Making one run: the method under a clock, its curve, its faults as an error in the row."""
 
 import contextlib
+import dataclasses
 import datetime
 import gc
+import math
 import time
 import warnings
 from collections.abc import Callable
@@ -36,8 +38,9 @@ class Executor:
         """The row of a run; whatever goes wrong inside the method is its `error`.
 
         With `run.warm_up` and a budget in seconds, the method first runs for a second at most on this graph, unless it
-        has run on one of the same padded sizes. A run that nevertheless compiled for more than a twentieth of its
-        budget (a stage that only a larger budget reaches) is made once more, and the second one counts.
+        has run on one of the same padded sizes (whatever latency, bandwidth and limit were: compiled programs take
+        them as arguments). A run that nevertheless compiled for more than a twentieth of its budget (a stage that only
+        a larger budget reaches) is made once more, and the second one counts.
 
         Raises:
           KeyboardInterrupt: Ctrl-C; the run is lost.
@@ -53,7 +56,9 @@ class Executor:
         return row
 
     def _warm_up(self, run: Run) -> None:
-        program = (run.method, run.problem, run.sizes or common_sizes([run.graph]))
+        limit = None if run.problem.memory_limit is None else 1  # one program for any limit
+        problem = dataclasses.replace(run.problem, latency=0.0, bandwidth=math.inf, memory_limit=limit)
+        program = (run.method, problem, run.sizes or common_sizes([run.graph]))
         if program in self._warm:
             return
         if len(self._warm) >= _MAX_PROGRAMS:

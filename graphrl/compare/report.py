@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -67,7 +68,7 @@ def notes(rows: Sequence[Row], summaries: Sequence[Summary], others: Sequence[Ro
         lines.append(f"a value of {', '.join(names) or case[0]} is below its lower bound: one of them is wrong")
     for method, cases in by_method_and_case(rows).items():
         noted = [row for some in cases.values() for row in some if row.error or row.note]
-        for text, count in _counted([row.error or row.note or "" for row in noted]).items():
+        for text, count in Counter(row.error or row.note or "" for row in noted).items():
             lines.append(f"{method}: {text}" + (f" ({count} runs)" if count > 1 else ""))
         over = sum(row.error is None and not row.feasible for some in cases.values() for row in some)
         if over:
@@ -93,9 +94,9 @@ def values_by_graph(rows: Sequence[Row], others: Sequence[Row] = ()) -> tuple[li
     lines = []
     for row in {row.case: row for row in rows}.values():
         values = [mean_value(cases.get(row.case, [])) for cases in by_method.values()]
-        known_best = best[row.case]  # without a plan there is no bound either
-        shown = [*values, known_best.value, known_best.bound if math.isfinite(known_best.value) else None]
-        words = ["-" if v is None or math.isinf(v) else format_objective(row.problem.objective, v) for v in shown]
+        least, bound = best[row.case]
+        shown = [*values, least, bound if math.isfinite(least) else math.inf]  # without a plan there is no bound either
+        words = ["-" if math.isinf(value) else format_objective(row.problem.objective, value) for value in shown]
         lines.append([row.graph, f"{row.ops:,}", *words])
     return ["graph", "ops", *by_method, "best known", "bound"], lines
 
@@ -172,7 +173,3 @@ def as_dict(rows: Sequence[Row], others: Sequence[Row] = ()) -> dict[str, Any]:
 
 def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _counted(texts: Sequence[str]) -> dict[str, int]:
-    return {text: texts.count(text) for text in dict.fromkeys(texts)}

@@ -61,7 +61,7 @@ class Store(Generic[T]):
         Raises:
           OSError: the disk is full, or the like.
         """
-        line = memoryview(_line(row))
+        line = memoryview(json.dumps(row.to_dict(), allow_nan=False).encode() + b"\n")
         while line:
             line = line[self._file.write(line) :]
         self.rows[self._kind.key(row)] = row  # before the slow part, in which Ctrl-C is likely to come
@@ -95,31 +95,10 @@ def open_store(path: str | os.PathLike[str], kind: Kind[T]) -> Iterator[Store[T]
         yield Store(file, kind, rows)
 
 
-def read_rows(path: str | os.PathLike[str]) -> list[Row]:
-    """The rows of a file, without touching it.
-
-    Raises:
-      GraphrlError: one line, if the file cannot be read or holds anything but runs.
-    """
-    from graphrl.files import content
-
-    with content(path) as data:
-        return list(_parse(bytes(data), shown(path), RUNS)[0].values())
-
-
-def json_lines(rows: list[Row]) -> str:
-    """The rows as the file holds them."""
-    return b"".join(map(_line, rows)).decode()
-
-
 def _opened(path: str | os.PathLike[str]) -> FileIO:
     if os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode):
         raise OSError(None, "it is no plain file, and runs are read from it as well as written")
     return open(path, "a+b", buffering=0)
-
-
-def _line(row: Entry) -> bytes:
-    return json.dumps(row.to_dict(), allow_nan=False).encode() + b"\n"
 
 
 def _parse(data: bytes, source: str, kind: Kind[T]) -> tuple[dict[str, T], int]:

@@ -88,7 +88,7 @@ def summarise(rows: Sequence[Row], others: Iterable[Row] = ()) -> list[Summary]:
     """
     best = best_known([*rows, *others])
     cells = by_method_and_case(rows)
-    means = {method: {case: _mean_value(some) for case, some in cases.items()} for method, cases in cells.items()}
+    means = {method: {case: mean_value(some) for case, some in cases.items()} for method, cases in cells.items()}
     return [_summary(method, cells[method], means, best) for method in cells]
 
 
@@ -107,17 +107,12 @@ def improvements(rows: Sequence[Row], method: str, baseline: str) -> list[float]
     """
     cells = by_method_and_case(rows)
     ours, theirs = cells.get(method, {}), cells.get(baseline, {})
-    pairs = [(_mean_value(some), _mean_value(theirs.get(case, []))) for case, some in ours.items()]
+    pairs = [(mean_value(some), mean_value(theirs.get(case, []))) for case, some in ours.items()]
     return [-gap(value, base) for value, base in pairs if math.isfinite(value) and math.isfinite(base)]
 
 
-def mean_value(rows: Sequence[Row]) -> float | None:
-    """The mean value of the rows of one method and graph; None if there are none or any failed."""
-    value = _mean_value(rows)
-    return value if math.isfinite(value) else None
-
-
-def _mean_value(rows: Sequence[Row]) -> float:
+def mean_value(rows: Sequence[Row]) -> float:
+    """The mean value of the rows of one method and graph; infinite if there are none or any failed."""
     values = [row.value for row in rows if row.feasible and row.value is not None]
     return _mean(values) if values and len(values) == len(rows) else math.inf
 

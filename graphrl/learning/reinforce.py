@@ -1,7 +1,8 @@
 """REINFORCE for a contextual bandit (Williams 1992): an action of a graph is many choices, and one reward follows.
 
 `policy_term` is for any policy, `loss` for one whose choices are independent and made at once (REGAL, ICLR paper,
-section 4). Letters: g graphs, a sampled actions of each graph; `[..., options]` are the logits of a graph's choices.
+section 4). Both are for one device's graphs; means are over the graphs of all devices of the mesh. Letters: g graphs, a
+sampled actions of each graph; `[..., options]` are the logits of a graph's choices.
 """
 
 import dataclasses
@@ -10,6 +11,9 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from graphrl.learning.spread import mean
+from graphrl.mesh import AXIS
 
 Baseline = Literal["learned", "leave-one-out"]
 
@@ -64,7 +68,7 @@ def entropy(logits: jax.Array, real: jax.Array | np.ndarray) -> jax.Array:
     return _sum_real(-(jnp.exp(each) * each).sum(-1), real)
 
 
-def loss(batch: Batch, weights: Weights, axis: str | None) -> tuple[jax.Array, dict[str, jax.Array]]:
+def loss(batch: Batch, weights: Weights) -> tuple[jax.Array, dict[str, jax.Array]]:
     """What a step of gradient descent lessens: the mean over graphs and actions of
 
       -A log p(action) / c  -  entropy * H / c  +  value * (reward - b(G))^2,   A = (reward - baseline) / deviation
@@ -78,25 +82,24 @@ def loss(batch: Batch, weights: Weights, axis: str | None) -> tuple[jax.Array, d
     Args:
       batch: of this device's graphs.
       weights: of the terms.
-      axis: of the mesh that the batch is spread over: means are over all of it; None if it is not.
 
     Returns:
-      This device's part of the loss, `[]` float32, whose gradients add up over the axis; and means over the batch.
+      This device's part of the loss, `[]` float32, whose gradients add up over the devices; and means over the batch.
     """
 
     if weights.baseline == "learned":
         expected = jnp.broadcast_to(jax.lax.stop_gradient(batch.value)[:, None], batch.reward.shape)
     else:
         expected = others_mean(batch.reward)
-    policy, metrics = policy_term(batch.log_prob, batch.reward, expected, batch.choices, weights.clip, axis)
-    choices = _mean(batch.choices, axis)
+    policy, metrics = policy_term(batch.log_prob, batch.reward, expected, batch.choices, weights.clip)
+    choices = mean(batch.choices)
     terms = {
         "entropy": -weights.entropy * batch.entropy.mean() / choices,
         "value": weights.value * jnp.square(batch.reward - batch.value[:, None]).mean(),
     }
-    metrics["entropy"] = _mean(batch.entropy / batch.choices, axis)
-    metrics["value_error"] = jnp.sqrt(_mean(jnp.square(batch.reward - batch.value[:, None]), axis))
-    return policy + sum(terms.values(), start=jnp.float32(0.0)) / _devices(axis), metrics
+    metrics["entropy"] = mean(batch.entropy / batch.choices)
+    metrics["value_error"] = jnp.sqrt(mean(jnp.square(batch.reward - batch.value[:, None])))
+    return policy + sum(terms.values(), start=jnp.float32(0.0)) / _devices(), metrics
 
 
 def others_mean(reward: jax.Array) -> jax.Array:
@@ -105,7 +108,7 @@ def others_mean(reward: jax.Array) -> jax.Array:
 
 
 def policy_term(
-    log_prob: jax.Array, reward: jax.Array, expected: jax.Array, choices: jax.Array, clip: float, axis: str | None
+    log_prob: jax.Array, reward: jax.Array, expected: jax.Array, choices: jax.Array, clip: float
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """The first term of `loss`, whose gradient is REINFORCE's.
 
@@ -113,24 +116,19 @@ def policy_term(
       log_prob, reward, choices: see `Batch`.
       expected: `[g, a]` float32, the baseline of each action.
       clip: see `Weights`.
-      axis: see `loss`.
 
     Returns:
       See `loss`.
     """
     advantage = reward - expected
-    deviation = jnp.sqrt(_mean(jnp.square(advantage), axis))
+    deviation = jnp.sqrt(mean(jnp.square(advantage)))
     scaled = jnp.clip(advantage / jnp.maximum(deviation, 1e-6), -clip, clip)
-    term = -(scaled * log_prob).mean() / _mean(choices, axis)
-    return term / _devices(axis), {"reward": _mean(reward, axis), "advantage_deviation": deviation}
+    term = -(scaled * log_prob).mean() / mean(choices)
+    return term / _devices(), {"reward": mean(reward), "advantage_deviation": deviation}
 
 
-def _mean(x: jax.Array, axis: str | None) -> jax.Array:
-    return x.mean() if axis is None else jax.lax.pmean(x.mean(), axis)
-
-
-def _devices(axis: str | None) -> jax.Array:
-    return jnp.float32(1.0) if axis is None else jax.lax.psum(jnp.float32(1.0), axis)
+def _devices() -> jax.Array:
+    return jax.lax.psum(jnp.float32(1.0), AXIS)
 
 
 def _sum_real(each: jax.Array, real: jax.Array | np.ndarray) -> jax.Array:

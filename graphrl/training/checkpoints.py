@@ -18,10 +18,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from graphrl.documents import BrokenError, read_document, write_document
 from graphrl.errors import GraphrlError
 from graphrl.files import shown
 from graphrl.training import states
-from graphrl.training.documents import BrokenError, read_document, write_document
 
 FORMAT, VERSION = "graphrl-checkpoint", 1
 INFO, STATE, BEST = "checkpoint.json", "state", "best"

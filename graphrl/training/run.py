@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from graphrl.documents import BrokenError, read_document, write_document
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import shown
 from graphrl.learning.learner import Learner
@@ -21,7 +22,6 @@ from graphrl.training.agent import Agent
 from graphrl.training.checkpoints import Checkpoint, Checkpoints, Info, Values, find
 from graphrl.training.config import RunConfig, as_dict, differences, updated
 from graphrl.training.data import Data
-from graphrl.training.documents import BrokenError, read_document, write_document
 from graphrl.training.folder import SETTINGS, owned
 from graphrl.training.loop import Loop, Observer, Outcome
 from graphrl.training.metrics import metrics_log

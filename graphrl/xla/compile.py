@@ -70,7 +70,7 @@ class Executable:
             which compiles XLA's own schedule and takes some calls of both. Donated ones are copied before.
         """
         if self._report.xla_bytes is not None and not self._report.memory_measured:
-            memory = hook.compile_in_order(self._lowered, scheduler="memory", quick=True)
+            memory = hook.compile_in_order(self._lowered, "memory", quick=True)
             self._report = dataclasses.replace(self._report, memory_bytes=memory_of(memory)[0], memory_measured=True)
         if args or kwargs:
             before = self._lowered.compile()

@@ -56,24 +56,16 @@ def available(platform: str = PLATFORM) -> str | None:
     return None
 
 
-def scheduled_module(lowered: jax.stages.Lowered, scheduler: Scheduler = "default") -> bytes:
+def captured(lowered: jax.stages.Lowered, scheduler: Scheduler = "default") -> HloModule:
     """The optimised module of a lowered program as XLA schedules it, without generating code: seconds, no weights.
 
     Args:
       lowered: what `jax.jit(fn).lower(...)` gives.
       scheduler: XLA's "default" one or the one that it offers for "memory".
 
-    Returns:
-      A serialized `HloModuleProto`.
-
     Raises:
       GraphrlError: this jax has no hook.
     """
-    return captured(lowered, scheduler).message.SerializeToString()
-
-
-def captured(lowered: jax.stages.Lowered, scheduler: Scheduler = "default") -> HloModule:
-    """`scheduled_module`, parsed."""
 
     def stop(module: HloModule) -> None:
         raise Unplanned(module)
@@ -86,25 +78,22 @@ def captured(lowered: jax.stages.Lowered, scheduler: Scheduler = "default") -> H
 
 
 def compile_in_order(
-    lowered: jax.stages.Lowered,
-    sequence: Sequence[str] | None = None,
-    *,
-    scheduler: Scheduler = "default",
-    quick: bool = False,
+    lowered: jax.stages.Lowered, order: Scheduler | Sequence[int] = "default", *, quick: bool = False
 ) -> jax.stages.Compiled:
     """Compiles with the entry computation in a given order.
 
     Args:
       lowered: what `jax.jit(fn).lower(...)` gives.
-      sequence: names of all instructions of the entry computation, or None for the scheduler's own order.
-      scheduler: which of XLA's schedulers, for `sequence=None` and for called computations.
+      order: of one of XLA's schedulers; or places of all instructions in `HloModule.entry.instructions`.
       quick: for `memory_analysis()` only: the same buffers, slow code.
 
     Raises:
-      PlanError: the sequence is no order of the entry's instructions.
+      PlanError: the places are no order of the entry's instructions.
       GraphrlError: this jax has no hook.
     """
-    return compile_by(lowered, lambda _: sequence, scheduler=scheduler, quick=quick)
+    if isinstance(order, str):
+        return compile_by(lowered, lambda _: None, scheduler=order, quick=quick)
+    return compile_by(lowered, lambda module: [module.entry.instructions[place].name for place in order], quick=quick)
 
 
 def compile_by(

@@ -138,14 +138,11 @@ def _compile(fn: Any, args: tuple[Any, ...], schedule: Schedule) -> Any:
     import jax
 
     from graphrl.xla.compile import compile as compile_planned
-    from graphrl.xla.hook import compile_by, compile_in_order
+    from graphrl.xla.hook import compile_in_order
 
     if isinstance(schedule, Mapping):
         return compile_planned(fn, *args, **schedule)
-    lowered = jax.jit(fn).lower(*args)
-    if isinstance(schedule, str):
-        return compile_in_order(lowered, scheduler=schedule)
-    return compile_by(lowered, lambda module: [module.entry.instructions[place].name for place in schedule])
+    return compile_in_order(jax.jit(fn).lower(*args), schedule)
 
 
 def _run(compiled: Any, args: tuple[Any, ...], seed: int) -> Resident:

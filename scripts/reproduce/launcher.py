@@ -13,6 +13,7 @@ from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError
 from graphrl.files import write_atomically
 from graphrl.graphs.graph import ComputationGraph
+from graphrl.solvers.base import Budget
 from reproduce.contest import Contest, Entrant, Interrupted, run_contest
 from reproduce.results import Table, results_text
 
@@ -79,9 +80,11 @@ class Settings:
       sections: those that are made.
       out: folder of runs.jsonl, pictures and all else that is kept.
       results: folder of the tables.
+      seeds: of each method on each graph, where a script does not make an option of it.
     """
 
     sections: tuple[str, ...] = ()
+    seeds: int = 1
     out: Path = option(Path("out"), "folder of measurements and pictures")
     results: Path = option(RESULTS, "folder of the tables (default: docs/results, with --quick that of --out)")
     times: tuple[float, ...] = option((1.0, 10.0), "seconds of a run", quick=(0.2, 0.5), parse=seconds, metavar="S,...")
@@ -108,6 +111,13 @@ class Settings:
           Interrupted: Ctrl-C; what is done stays in the file.
         """
         return run_contest(graphs, problem, entrants, self.out, processes=self.processes, retry=self.retry)
+
+    def at_time(
+        self, graphs: Sequence[ComputationGraph], problem: Problem, methods: Sequence[str], seconds: float
+    ) -> Contest:
+        """The rows of the methods at one time; see `contest`."""
+        budget = Budget(None, seconds)
+        return self.contest(graphs, problem, [Entrant(method, [method] * self.seeds, budget) for method in methods])
 
 
 S = TypeVar("S", bound=Settings)
@@ -158,14 +168,14 @@ def command() -> str:
     return shlex.join(["python", f"scripts/{Path(sys.argv[0]).name}", *sys.argv[1:]])
 
 
-def check_known(what: str, given: Collection[str], known: Collection[str]) -> None:
+def check_known(what: str, given: Collection[str], names: Collection[str]) -> None:
     """Looks at the names of an option.
 
     Raises:
       GraphrlError: one is not known.
     """
-    if unknown := set(given) - set(known):
-        raise GraphrlError(f"unknown {what} {min(unknown)!r}: known are {', '.join(known)}")
+    if unknown := set(given) - set(names):
+        raise GraphrlError(f"unknown {what} {min(unknown)!r}: known are {', '.join(names)}")
 
 
 def _parsed(description: str, settings: type[S], sections: Mapping[str, Section]) -> S:

@@ -19,15 +19,6 @@ class Origin(NamedTuple):
     versions: frozenset[str]
     dates: frozenset[str]
 
-    def joined(self, other: "Origin") -> "Origin":
-        """That of the tables of both."""
-        return Origin(
-            self.seeds | other.seeds,
-            self.hardware | other.hardware,
-            self.versions | other.versions,
-            self.dates | other.dates,
-        )
-
 
 class Table(NamedTuple):
     """A part of a section.
@@ -59,11 +50,11 @@ def of_rows(rows: Iterable[Row]) -> Origin:
     )
 
 
-def here(seed: int = 0) -> Origin:
+def here() -> Origin:
     """The origin of what has been measured now, in this process."""
     versions = f"graphrl {graphrl.__version__}, jax {jax.__version__}"
     hardware, today = f"{device_name()}, {cores()} cores", time.strftime("%Y-%m-%d")
-    return Origin(frozenset([seed]), frozenset([hardware]), frozenset([versions]), frozenset([today]))
+    return Origin(frozenset([0]), frozenset([hardware]), frozenset([versions]), frozenset([today]))
 
 
 def bullets(lines: Iterable[str]) -> str:
@@ -73,13 +64,12 @@ def bullets(lines: Iterable[str]) -> str:
 
 def results_text(title: str, tables: Sequence[Table], command: str) -> str:
     """The file of a section."""
-    origin = tables[0].origin
-    for table in tables[1:]:
-        origin = origin.joined(table.origin)
-    seeds, dates = ", ".join(map(str, sorted(origin.seeds))), sorted(origin.dates)
+    seeds, hardware, versions, dates = (
+        sorted(frozenset().union(*parts)) for parts in zip(*(table.origin for table in tables), strict=True)
+    )
     where = (
-        f"Command: `{command}`. Seed: {seeds}. "
-        f"Hardware: {'; '.join(sorted(origin.hardware))}. Versions: {'; '.join(sorted(origin.versions))}. "
+        f"Command: `{command}`. Seed: {', '.join(map(str, seeds))}. "
+        f"Hardware: {'; '.join(hardware)}. Versions: {'; '.join(versions)}. "
         f"Date: {' to '.join(dict.fromkeys((dates[0], dates[-1])))}.\n"
     )
     texts = [table.text if len(tables) == 1 else f"## {table.title}\n\n{table.text}" for table in tables]

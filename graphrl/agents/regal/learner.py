@@ -15,7 +15,6 @@ from graphrl.envs.proposal.env import ProposalEnv, observe
 from graphrl.envs.proposal.instance import ProposalParams
 from graphrl.learning import descent, reinforce, spread
 from graphrl.learning.learner import Learner, LearnerState
-from graphrl.mesh import AXIS
 
 
 def learner(config: RegalConfig) -> Learner:
@@ -100,7 +99,7 @@ def _loss(
     choices = jax.vmap(_choices)(logits[..., 0], real)
     batch = reinforce.Batch(log_prob, entropy, choices, value, reward)
     weights = reinforce.Weights(config.baseline, config.entropy, config.baseline_error, config.clip)
-    total, metrics = reinforce.loss(batch, weights, AXIS)
+    total, metrics = reinforce.loss(batch, weights)
     return total, metrics | {"baseline": spread.mean(value)}
 
 

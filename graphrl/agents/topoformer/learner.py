@@ -23,7 +23,6 @@ from graphrl.envs.ordering.instance import OrderingParams
 from graphrl.graphs.padding import PaddedGraph
 from graphrl.learning import descent, reinforce, spread
 from graphrl.learning.learner import Learner
-from graphrl.mesh import AXIS
 
 RANDOM = 100  # orders by random priorities, whose best is what a policy is measured by: the paper's "random order"
 
@@ -116,7 +115,6 @@ def _loss(
         -expected / usual,
         graph.num_ops.astype(jnp.float32),
         config.clip,
-        AXIS,
     )
     written = jnp.maximum(graph.owned_bytes.sum(1, keepdims=True), 1e-30)
     del metrics["reward"]  # -1, by what it is relative to

@@ -23,14 +23,12 @@ class TempPredictor:
     """Predicts a module's temporary memory for many schedules: what does not depend on the schedule is found once.
 
     Args:
-      module: optimised for the CPU.
-      donation: whether outputs may overwrite donated parameters, as the module says. XLA forgets that when jax's hook
-        gives it a module with another schedule: False predicts what that one will need.
+      module: optimised for the CPU. With another schedule XLA makes another one of it: see `search.undonated`.
     """
 
-    def __init__(self, module: HloModule, donation: bool = True) -> None:
+    def __init__(self, module: HloModule) -> None:
         self.module = module
-        self._buffers = ModuleBuffers(module, donation)
+        self._buffers = ModuleBuffers(module)
         self._local = _local_values(module, self._buffers.flow.place)
 
     def __call__(self, sequence: Sequence[str]) -> int:
@@ -76,8 +74,3 @@ def _local_values(module: HloModule, sequential: Collection[str]) -> int:
     """Number of values in computations that work on single elements, fusions aside: for XLA a block each."""
     local = [c for c in module.computations.values() if not c.is_fusion and c.name not in sequential]
     return sum(i.opcode != "get-tuple-element" for c in local for i in c.instructions)
-
-
-def predict_temp(module: HloModule, sequence: Sequence[str], donation: bool = True) -> int:
-    """Bytes of temporary memory that XLA will allocate for a schedule: one call of `TempPredictor`."""
-    return TempPredictor(module, donation)(sequence)

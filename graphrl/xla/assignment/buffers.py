@@ -45,15 +45,14 @@ class ModuleBuffers:
         more behind the last of them, that of its start before. [K]
     """
 
-    def __init__(self, module: HloModule, donation: bool = True) -> None:
+    def __init__(self, module: HloModule) -> None:
         self.module = module
         self.flow = Dataflow(module)
         flow = self.flow
         self.used = np.zeros(len(flow.values), bool)
         self.used[[v for node in flow.nodes for v in node.values]] = True
         self.starts, self.ends = len(flow.nodes), len(flow.nodes) + len(flow.computations)
-        aliases = module.input_output_aliases if donation else ()
-        self.donated = {(a.parameter, a.parameter_index): a.output_index for a in aliases}
+        self.donated = {(a.parameter, a.parameter_index): a.output_index for a in module.input_output_aliases}
         self.buffers = self._buffers()
         self.buffer_of = np.full(len(flow.values), -1)
         for k, buffer in enumerate(self.buffers):

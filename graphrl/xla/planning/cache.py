@@ -7,16 +7,14 @@ limits of recomputation are kept apart.
 """
 
 import dataclasses
-import json
 import threading
-import typing
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from graphrl.documents import read_document, write_document
 from graphrl.errors import GraphrlError, PlanError
-from graphrl.files import cache_folder, content, write_atomically
+from graphrl.files import cache_folder
 from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.xla.callback import check_sequence, rescheduled
 from graphrl.xla.recompute.clones import Clone, Numbered, named, numbers
@@ -148,9 +146,9 @@ class DecisionCache:
                 return self._in_memory[key], False
         if not self._on_disk:
             return None, False
-        decision = _read(_path(module.fingerprint, recompute))
         try:
-            if decision is None or (decision.fingerprint, decision.recompute) != (module.fingerprint, recompute):
+            decision = read_document(_path(module.fingerprint, recompute), Decision, FORMAT, VERSION)
+            if (decision.fingerprint, decision.recompute) != (module.fingerprint, recompute):
                 return None, False
             decision.sequence(module)
         except GraphrlError:
@@ -165,10 +163,9 @@ class DecisionCache:
             self._in_memory[_folder(), decision.fingerprint, decision.recompute] = decision
         if not self._on_disk:
             return
-        data = {"format": FORMAT, "version": VERSION, **dataclasses.asdict(decision)}
         try:
             _folder().mkdir(parents=True, exist_ok=True)
-            write_atomically(_path(decision.fingerprint, decision.recompute), lambda file: json.dump(data, file))
+            write_document(_path(decision.fingerprint, decision.recompute), decision, FORMAT, VERSION)
         except (OSError, GraphrlError) as error:
             warnings.warn(f"graphrl: the plan is not kept for the next process: {error}", stacklevel=2)
 
@@ -180,37 +177,3 @@ def _folder() -> Path:
 def _path(fingerprint: str, recompute: float) -> Path:
     suffix = f"-recompute-{float(recompute)!r}" if recompute else ""
     return _folder() / f"{fingerprint}{suffix}.json"
-
-
-def _read(path: Path) -> Decision | None:
-    """The decision in a file; None if there is none, or anything is wrong with it."""
-    try:
-        with content(path) as data:
-            fields = json.loads(bytes(data[:]))
-    except (GraphrlError, ValueError, RecursionError):
-        return None
-    if not isinstance(fields, dict) or (fields.pop("format", None), fields.pop("version", None)) != (FORMAT, VERSION):
-        return None
-    types = typing.get_type_hints(Decision)
-    if fields.keys() != types.keys() or not all(_is(fields[name], types[name]) for name in types):
-        return None
-    order = fields.pop("order")
-    clones = tuple((original, tuple(users)) for original, users in fields.pop("clones"))
-    return Decision(**fields, order=None if order is None else tuple(order), clones=clones)
-
-
-def _is(value: Any, kind: Any) -> bool:
-    if kind == tuple[int, ...] | None:
-        return value is None or _are_places(value)
-    if kind == Numbered:
-        return isinstance(value, list) and all(
-            isinstance(clone, list) and len(clone) == 2 and type(clone[0]) is int and _are_places(clone[1])
-            for clone in value
-        )
-    if kind is float:
-        return type(value) in (int, float)
-    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
-
-
-def _are_places(value: Any) -> bool:
-    return isinstance(value, list) and all(type(place) is int for place in value)

@@ -94,12 +94,8 @@ class Greedy:
         self._queue: list[tuple[float, int, int]] = []  # (-score, value, time of the later use)
         self._charged = self._charges() if shared else {}
 
-    def run(self, limit: float, over: Callable[[], bool]) -> bool:
-        """Takes gaps until nothing is over the target, or the limit (seconds of all clones) is reached, or `over`.
-
-        Returns:
-          Whether nothing is over the target.
-        """
+    def run(self, limit: float, over: Callable[[], bool]) -> None:
+        """Takes gaps until nothing is over the target, or the limit (seconds of all clones) is reached, or `over`."""
         state = self._state
         for value in list(state.values):
             self._offer(value)
@@ -112,7 +108,6 @@ class Greedy:
                 heapq.heappush(self._queue, (-gain.score, value, time))
                 continue
             self._take(value, gain)
-        return bool(state.profile.max() <= self._target)
 
     def _offer(self, value: int) -> None:
         """Puts all gaps of a value into the queue."""
@@ -141,7 +136,7 @@ class Greedy:
         if len(over) == 0 or over.max() <= 0:
             return None
         closure = _Closure((SMALL_SHARED if self._shared else SMALL) * size)
-        if not self._close(state.op[v.writer], at, value, closure):
+        if not self._close(state.op[v.writer], at, closure):
             return None
         seconds = sum(state.facts.seconds[op] for op in closure.order)
         relief = self._relief(size, begin, at, closure)
@@ -162,7 +157,7 @@ class Greedy:
         over = state.profile[first : at + 1] - self._target
         return float(np.maximum(over, 0).sum() - np.maximum(over + change, 0).sum())
 
-    def _close(self, op: int, at: int, dropped: int, closure: _Closure) -> bool:
+    def _close(self, op: int, at: int, closure: _Closure) -> bool:
         """Adds an op and all that it needs; whether it can be computed at that time."""
         state, flow = self._state, self._state.facts.flow
         if len(closure.order) + 1 > MAX_CHAIN:
@@ -173,7 +168,7 @@ class Greedy:
             if writer in closure.order:
                 reads[buffer] = None
                 continue
-            value = self._last_before(buffer, at, dropped)
+            value = self._last_before(buffer, at)
             if value is None:
                 return False
             if not flow.pinned[buffer] and flow.size[buffer] and state.death(value) < at:
@@ -184,7 +179,7 @@ class Greedy:
                 elif not again:
                     return False
                 if again:
-                    if not self._close(writer, at, dropped, closure):
+                    if not self._close(writer, at, closure):
                         return False
                     reads[buffer] = None
                     continue
@@ -206,7 +201,7 @@ class Greedy:
             charges[buffer] = flow.size[buffer] / max(1, sharing)
         return charges
 
-    def _last_before(self, buffer: int, at: int, dropped: int) -> int | None:
+    def _last_before(self, buffer: int, at: int) -> int | None:
         """The youngest value of a buffer that is there at a time."""
         state = self._state
         births = [(state.birth(value), value) for value in state.versions[buffer] if state.birth(value) <= at]

@@ -1,6 +1,5 @@
 """Recomputation for a program: which instructions, and in which order, for least temporary memory within a limit."""
 
-import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -8,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.graphs.readers.hlo.reader import HloProgram, read_hlo
 from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.orders.min_cut.solver import solve
@@ -30,25 +28,20 @@ CHOOSING, ORDERING = 0.4, 0.3  # of the time that is left, in a round, for all c
 LEAST_SECONDS = 0.2  # for one, also where no time is left
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Recomputation:
+class Recomputation(NamedTuple):
     """A program that computes some values again.
 
     Attributes:
       clones: what is computed again.
-      module: the program's module with them.
       sequence: names of all instructions of its entry computation, as they shall run.
       predicted: bytes of temporaries that XLA will need for it.
       cost: part of the program's estimated run time that they take.
-      seconds: that finding it took.
     """
 
     clones: tuple[Clone, ...]
-    module: HloModule
     sequence: tuple[str, ...]
     predicted: int
     cost: float
-    seconds: float
 
 
 class _Variant(NamedTuple):
@@ -172,5 +165,4 @@ class _Search:
         if predicted > best.predicted:  # there was no time to look at it
             sequence, predicted = program.sequence(best.places), best.predicted
         spent = sum(self.spent[op] for op, _ in best.clones)
-        seconds = time.perf_counter() - self.began
-        return Recomputation(best.names, program.module, sequence, predicted, spent / self.total, seconds)
+        return Recomputation(best.names, sequence, predicted, spent / self.total)

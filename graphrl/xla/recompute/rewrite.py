@@ -16,14 +16,12 @@ _LOCAL_BITS = 32  # an instruction's id is that of its computation, and its own 
 _LOCAL = (1 << _LOCAL_BITS) - 1
 
 
-def rewritten(module: HloModule, clones: Sequence[Clone], sequence: Sequence[str] | None = None) -> HloModule:
+def rewritten(module: HloModule, clones: Sequence[Clone]) -> HloModule:
     """The module with the clones in it, each scheduled right before the first instruction that reads it.
 
     Args:
       module: scheduled.
       clones: of its entry computation.
-      sequence: names of all instructions of its entry computation, in the order in which they shall run; by default
-        the module's own schedule.
 
     Returns:
       Another module, whose donated parameters are those of `module`; this stays as it is.
@@ -32,8 +30,7 @@ def rewritten(module: HloModule, clones: Sequence[Clone], sequence: Sequence[str
       PlanError: a clone's original or one of its users is missing, or a user does not read the original.
     """
     editor = _Editor(module, clones)
-    order = _scheduled(module, clones, sequence or module.order(module.entry))
-    editor.add(order)
+    editor.add(_scheduled(module, clones))
     changed = parse_module(editor.message.SerializeToString(), module.name)
     return dataclasses.replace(changed, name=module.name, input_output_aliases=module.input_output_aliases)
 
@@ -122,8 +119,8 @@ def _replace(field: Any, items: list[Any]) -> None:
     field.extend(kept)
 
 
-def _scheduled(module: HloModule, clones: Sequence[Clone], sequence: Sequence[str]) -> tuple[str, ...]:
-    """The sequence with every clone right before the first instruction that reads it."""
+def _scheduled(module: HloModule, clones: Sequence[Clone]) -> tuple[str, ...]:
+    """The module's own schedule with every clone right before the first instruction that reads it."""
     read: dict[str, list[Clone]] = {}
     for clone in clones:
         for user in clone.users:
@@ -137,4 +134,4 @@ def _scheduled(module: HloModule, clones: Sequence[Clone], sequence: Sequence[st
                 yield from before(clone.name)
                 yield clone.name
 
-    return tuple(each for name in sequence for each in (*before(name), name))
+    return tuple(each for name in module.order(module.entry) for each in (*before(name), name))

@@ -1,15 +1,11 @@
 """What the sections share: the settings of the command line, and graphs."""
 
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
 
-from graphrl.costs.problem import Problem
 from graphrl.graphs.datasets.families import sample
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.solvers.base import Budget
 from reproduce import launcher
-from reproduce.contest import Contest, Entrant
 from reproduce.launcher import check_known, option, seconds, whole_number
 
 MODELS = ("er", "ba", "ws", "sbm")
@@ -47,13 +43,6 @@ class Settings(launcher.Settings):
     def graph_seeds(self) -> range:
         """Of the graphs in a table."""
         return range(self.first, self.first + self.graphs)
-
-    def at_time(
-        self, graphs: Sequence[ComputationGraph], problem: Problem, methods: Sequence[str], seconds: float
-    ) -> Contest:
-        """The rows of the methods at one time; see `contest`."""
-        budget = Budget(None, seconds)
-        return self.contest(graphs, problem, [Entrant(method, [method] * self.seeds, budget) for method in methods])
 
 
 def dag(seed: int, num_ops: int | None = None) -> ComputationGraph:

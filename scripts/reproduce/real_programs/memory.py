@@ -31,21 +31,18 @@ _MEAN_TARGET = 0.9  # of XLA's memory scheduler, over the training steps
 
 def memory(settings: Settings) -> Iterator[Table]:
     """A table of training steps, one of inference programs, and the targets."""
-    plans: dict[str, int | None] = {}
-    again: dict[str, int | None] = {}
+    by_name: dict[str, _Row] = {}
     for training in (True, False):
         names = [
             name for name in settings.names_of((*TRAINING, *INFERENCE)) if (parts(name)[1] == "training") == training
         ]
         if names:
-            rows = [_row(settings, Subject(name, settings.out)) for name in names]
-            plans |= {name: row.plan for name, row in zip(names, rows, strict=True)}
-            again |= {name: row.recomputed for name, row in zip(names, rows, strict=True)}
-            table = _table(settings, training, rows)
+            rows = {name: _row(settings, Subject(name, settings.out)) for name in names}
+            by_name |= rows
+            table = _table(settings, training, list(rows.values()))
             yield table
-    planned = {name: plans[name] for name in TARGETS if name in plans}
-    if planned:
-        notes = [_target(name, plan, again[name]) for name, plan in planned.items()]
+    notes = [_target(name, by_name[name]) for name in TARGETS if name in by_name]
+    if notes:
         yield table._replace(title="Targets", parts=[bullets(notes)])
 
 
@@ -113,11 +110,9 @@ def _means(rows: Sequence[_Row], training: bool) -> str:
     )
 
 
-def _target(name: str, plan: int | None, recomputed: int | None) -> str:
+def _target(name: str, row: _Row) -> str:
     limit, equal = TARGETS[name]
-    met = plan is not None and (plan <= limit * MIB if equal else plan < limit * MIB)
-    words, more = (
-        "at most" if equal else "below",
-        "" if recomputed is None else f" ({mebibytes(recomputed)} recomputed)",
-    )
-    return f"{name}: {mebibytes(plan)} MiB{more}, target {words} {limit}: {'met' if met else '**not met**'}"
+    met = row.plan is not None and (row.plan <= limit * MIB if equal else row.plan < limit * MIB)
+    words = "at most" if equal else "below"
+    more = "" if row.recomputed is None else f" ({mebibytes(row.recomputed)} recomputed)"
+    return f"{name}: {mebibytes(row.plan)} MiB{more}, target {words} {limit}: {'met' if met else '**not met**'}"

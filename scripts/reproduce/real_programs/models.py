@@ -30,8 +30,8 @@ def open_model(model: Any, inputs: Any, weights: Any, call: dict[str, Any]) -> P
     Raises:
       GraphrlError: it is of no kind that is known, or the weights are missing or too many.
     """
-    known = _is_a(model, "keras", "Model", "Layer") or _is_a(model, "flax.linen", "Module")
-    if known and weights is not None:
+    has_weights = _is_a(model, "keras", "Model", "Layer") or _is_a(model, "flax.linen", "Module")
+    if has_weights and weights is not None:
         raise GraphrlError(f"{type(model).__name__} has its own weights: give weights only with a function")
     if _is_a(model, "keras", "Model", "Layer"):
         from reproduce.real_programs.keras_models import keras_parts

@@ -14,9 +14,8 @@ from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.readers.jaxpr.reader import from_jax
 from graphrl.methods import find_solver
-from graphrl.solvers.base import Budget, Task
+from graphrl.solvers.base import Task
 from graphrl.units import format_seconds
-from reproduce.contest import Contest, Entrant
 from reproduce.real_programs.names import build
 from reproduce.real_programs.settings import Settings
 from reproduce.results import Table, bullets, of_rows
@@ -66,13 +65,6 @@ def placement(settings: Settings) -> Iterator[Table]:
     yield _traces(settings, graphs, methods)
 
 
-def _at_time(
-    settings: Settings, graphs: Sequence[ComputationGraph], problem: Problem, methods: Sequence[str], seconds: float
-) -> Contest:
-    budget = Budget(None, seconds)
-    return settings.contest(graphs, problem, [Entrant(method, [method], budget) for method in methods])
-
-
 def _graph(name: str) -> ComputationGraph:
     program = build(name)
     return from_jax(program.fn, *program.args, chip=CHIP, name=name, weights_argnums=program.weights)
@@ -82,7 +74,7 @@ def _table(
     settings: Settings, graphs: Sequence[ComputationGraph], problem: Problem, methods: Sequence[str], link: Link
 ) -> Table:
     """Mean gaps to the best known at every time, and each program's best makespan against one device."""
-    contests = [_at_time(settings, graphs, problem, methods, seconds) for seconds in settings.times]
+    contests = [settings.at_time(graphs, problem, methods, seconds) for seconds in settings.times]
     gaps, notes = times_markdown(settings.times, contests)
     headings = ["program", "ops", "one device", *methods, "bound", "speed-up"]
     makespans = markdown(headings, [_line(graph, contests[-1].rows, methods) for graph in graphs])
@@ -105,7 +97,7 @@ def _traces(settings: Settings, graphs: Sequence[ComputationGraph], methods: Seq
     """For each program a trace of a plan by the method that was best after the longest time, over the first link."""
     link, devices, seconds = LINKS[0], 2 if settings.quick else LINKS[0].devices[-1], settings.times[-1]
     problem = Problem("makespan", devices, "link", link.latency, link.bandwidth)
-    rows = _at_time(settings, graphs, problem, methods, seconds).rows
+    rows = settings.at_time(graphs, problem, methods, seconds).rows
     folder = settings.out / "traces"
     folder.mkdir(parents=True, exist_ok=True)
     lines = []

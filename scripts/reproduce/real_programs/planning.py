@@ -15,7 +15,7 @@ from graphrl.graphs.roofline import DEFAULT_CHIP
 from graphrl.solvers.base import Budget
 from graphrl.xla.assignment import TempPredictor
 from graphrl.xla.callback import rescheduled
-from graphrl.xla.hook import scheduled_module
+from graphrl.xla.hook import captured
 from graphrl.xla.settings import PROBLEM
 from reproduce.real_programs.measurements import Figures
 from reproduce.real_programs.names import PLANNING
@@ -54,7 +54,8 @@ def _around(settings: Settings, subject: Subject) -> Figures | None:
     def measure() -> Figures:
         fresh = Subject(subject.name, settings.out)
         lower, _ = _timed(lambda: fresh.lowered)
-        capture, data = _timed(lambda: scheduled_module(fresh.lowered))
+        capture, module = _timed(lambda: captured(fresh.lowered))
+        data = module.message.SerializeToString()
         parse, module = _timed(lambda: parse_module(data))
         read, program = _timed(lambda: read_hlo(module, chip=DEFAULT_CHIP))
         predict, _ = _timed(lambda: TempPredictor(module)(module.order(module.entry)))

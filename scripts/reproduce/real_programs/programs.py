@@ -12,7 +12,7 @@ function `fn(weights, *inputs)`.
 import functools
 import operator
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,14 +33,6 @@ class Program(NamedTuple):
     fn: Callable[..., Any]
     args: tuple[Any, ...]
     weights: tuple[int, ...]
-
-
-class Optimizer(Protocol):
-    """What `optax.GradientTransformation` has."""
-
-    def init(self, weights: Any) -> Any: ...
-
-    def update(self, gradients: Any, state: Any, weights: Any) -> tuple[Any, Any]: ...
 
 
 def mean_square(outputs: Any) -> jax.Array:
@@ -74,25 +66,9 @@ def inference(model: Any, inputs: Any, *, batch: int | None = None, weights: Any
     return Program(apply, (parts.weights, parts.state, inputs), (0, 1))
 
 
-def training_step(
-    model: Any,
-    inputs: Any,
-    *,
-    batch: int | None = None,
-    weights: Any = None,
-    loss: Callable[[Any], jax.Array] = mean_square,
-    optimizer: Optimizer | None = None,
-    **call: Any,
-) -> Program:
-    """One step of training a model; arguments as for `inference`.
-
-    Args:
-      loss: outputs -> scalar.
-      optimizer: with `init` and `update` as optax has them.
-
-    Returns:
-      Without an optimizer `fn(weights, state, inputs) -> ((loss, state), gradients)`; with one
-      `fn(weights, state, moments, inputs) -> (weights, state, moments, loss)`.
+def training_step(model: Any, inputs: Any, *, batch: int | None = None, weights: Any = None, **call: Any) -> Program:
+    """`fn(weights, state, inputs) -> ((loss, state), gradients)` of a model; arguments as for `inference`. The loss is
+    the `mean_square` of the outputs.
 
     Raises:
       GraphrlError: see `inference`.
@@ -101,21 +77,10 @@ def training_step(
 
     def objective(weights: Any, state: Any, inputs: Any) -> tuple[jax.Array, Any]:
         outputs, state = parts.call(weights, state, inputs, True)
-        return loss(outputs), state
+        return mean_square(outputs), state
 
     gradient = jax.value_and_grad(objective, has_aux=True)
-    if optimizer is None:
-        return Program(gradient, (parts.weights, parts.state, inputs), (0, 1))
-    update = optimizer.update
-
-    def step(weights: Any, state: Any, moments: Any, inputs: Any) -> tuple[Any, Any, Any, jax.Array]:
-        (value, state), gradients = gradient(weights, state, inputs)
-        updates, moments = update(gradients, moments, weights)
-        weights = jax.tree_util.tree_map(lambda w, u: w + jnp.asarray(u, w.dtype), weights, updates)
-        return weights, state, moments, value
-
-    moments = jax.eval_shape(optimizer.init, parts.weights)
-    return Program(step, (parts.weights, parts.state, moments, inputs), (0, 1, 2))
+    return Program(gradient, (parts.weights, parts.state, inputs), (0, 1))
 
 
 def _open(model: Any, inputs: Any, batch: int | None, weights: Any, call: dict[str, Any]) -> tuple[Parts, Any]:

@@ -13,7 +13,7 @@ from graphrl.graphs.readers.hlo.module import HloModule, parse_module
 from graphrl.graphs.readers.hlo.reader import HloProgram, read_hlo
 from graphrl.graphs.roofline import DEFAULT_CHIP
 from graphrl.xla.assignment import TempPredictor
-from graphrl.xla.hook import Scheduler, captured, compile_by, compile_in_order
+from graphrl.xla.hook import Scheduler, captured, compile_in_order
 from graphrl.xla.planning.cache import places
 from reproduce.real_programs.names import build
 from reproduce.real_programs.programs import Program
@@ -73,13 +73,7 @@ class Subject:
 
     def compiled(self, schedule: Scheduler | Sequence[int], *, quick: bool = False) -> Any:
         """The executable of one of XLA's schedulers or of an order; `quick`: as `hook.compile_in_order`."""
-        if isinstance(schedule, str):
-            return compile_in_order(self.lowered, scheduler=schedule, quick=quick)
-
-        def rule(module: HloModule) -> list[str]:
-            return [module.entry.instructions[place].name for place in schedule]
-
-        return compile_by(self.lowered, rule, quick=quick)
+        return compile_in_order(self.lowered, schedule, quick=quick)
 
     def keep_order(self, what: str, order: Sequence[int]) -> None:
         """Keeps an order for `kept_order`, also for the next process."""

@@ -1,1 +1,1 @@
-"""The sections of scripts/reproduce_regal.py, a file each; a section gives Markdown, a text a table."""
+"""The sections of scripts/reproduce_regal.py; a section gives Markdown, a text a table."""

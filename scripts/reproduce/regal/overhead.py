@@ -1,4 +1,4 @@
-"""What REGAL's proposals cost: wall clock beside standard BRKGA's, and the network's part; an environment's throughput.
+"""What REGAL's proposals cost: wall clock beside standard BRKGA's, and the network's part.
 
 Both methods have run on graphs of the same padded size before, and what is compiled all the same is left out.
 """
@@ -10,24 +10,19 @@ from collections.abc import Iterator
 import jax
 
 from graphrl.agents.regal.policy import Policy
-from graphrl.cli import main as graphrl
 from graphrl.compare.report import markdown, problem_line
 from graphrl.compare.runs import Row
-from graphrl.errors import GraphrlError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import common_sizes
 from graphrl.solvers.base import Budget
 from reproduce.regal.settings import BASELINE, LEARNED, Settings
 from reproduce.regal.tasks import TASKS
-from reproduce.results import Table, bullets, here, of_rows
+from reproduce.results import Table, bullets, of_rows
 from reproduce.timing import median_seconds
 
 METHODS = (BASELINE, "regal", "regal-hint", "gas")
 GOAL = 0.15  # of BRKGA's time
-_LONG = (
-    3600.0  # seconds: with a limit, though one that is never met, `graphrl.compare` compiles before the clock starts
-)
-_ENVS = ("1,4,16,64", "128")  # environments at once, ops
+_LONG = 3600.0  # seconds: under a limit, though it is never met, `graphrl.compare` compiles before the clock starts
 
 
 def overhead(settings: Settings) -> Iterator[Table]:
@@ -58,16 +53,6 @@ def overhead(settings: Settings) -> Iterator[Table]:
     )
     title = f"Time of the proposals: {problem_line(TASKS[task].problem)}"
     yield Table(title, of_rows(contest.rows), (how, markdown(headings, lines), bullets(notes)))
-
-
-def throughput(settings: Settings) -> Iterator[Table]:
-    """`graphrl bench --envs`, whose table goes to standard output, rows and picture to the folder."""
-    envs, sizes = ("1,2", "32") if settings.quick else _ENVS
-    words = ["bench", "--envs", envs, "--sizes", sizes, "--output", str(settings.out / "throughput")]
-    if graphrl([*words, *(["--quick"] if settings.quick else [])]):
-        raise GraphrlError("graphrl bench --envs has failed: see above")
-    text = f"`graphrl {' '.join(words)}`: throughput/bench.jsonl and throughput/bench.png"
-    yield Table("Throughput of Proposal-v0", here(), [text])
 
 
 def _seconds(rows: list[Row]) -> dict[tuple[str, int], float]:

@@ -18,8 +18,7 @@ from graphrl.training.metrics import read_metrics
 from reproduce.contest import Contest, Entrant
 from reproduce.results import Table, bullets, of_rows
 from reproduce.topoformer.figures import Score, scores, seconds_text, spread, verdict
-from reproduce.topoformer.policies import Trained
-from reproduce.topoformer.settings import DECODED, DECODERS, ENCODERS, ENDS, OURS, RANDOM, Settings
+from reproduce.topoformer.settings import DECODED, DECODERS, ENCODERS, ENDS, OURS, RANDOM, Settings, Trained
 
 # tables 3 and 4: gap of greedy, sample and beam from approximate DP with K = 100,000, percent, on 500 ops
 PAPER: dict[str, tuple[float, float, float]] = {
@@ -60,7 +59,7 @@ def curve(trained: Trained) -> tuple[list[int], list[float]]:
 
 def _ablation(settings: Settings, title: str, variants: Mapping[str, Sequence[str]]) -> Iterator[Table]:
     names = [name for name in variants if settings.networks is None or name in settings.networks]
-    trained = {name: settings.policies.trained(folder_of(name), variants[name]) for name in names}
+    trained = {name: settings.trained(folder_of(name), variants[name]) for name in names}
     write_figure(_figure(trained), settings.out / f"{title.lower()}-training.png")
     for ops in settings.ablation_sizes:
         print(f"{title}: layered graphs of {ops:,} ops", file=sys.stderr, flush=True)
@@ -81,7 +80,7 @@ def _table(settings: Settings, title: str, names: Sequence[str], contest: Contes
     headings = ("network", "decoding", "gap from approx. DP", "of the seeds", "paper", "against random 100", "seconds")
     how = (
         f"{settings.graphs} unseen graphs, seeds from {settings.first}; approximate DP keeps K = {settings.width:,} "
-        f"sets, on the first {settings.few}. Means over graphs and {settings.policies.seeds} seed(s) of training, "
+        f"sets, on the first {settings.few}. Means over graphs and {settings.seeds} seed(s) of training, "
         "with 95% intervals over graphs; then the least and the largest mean of a seed."
     )
     others = (name for name in names if name != OURS)

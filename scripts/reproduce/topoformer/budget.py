@@ -31,7 +31,7 @@ def budget(settings: Settings) -> Iterator[Table]:
     checkpoints = _checkpoints(settings.run)
     entrants = [settings.reference(), Entrant(RANDOM, ["random-priorities"], ENDS)]
     for step, path in checkpoints.items():
-        file = settings.policies.kept(path)
+        file = settings.kept(path)
         entrants += [Entrant(f"{decode} {step}", [played(DECODED[decode], file)], ENDS) for decode in _SHOWN]
     print(f"budget: layered graphs of {ops:,} ops", file=sys.stderr, flush=True)
     contest = settings.on_layered(ops, entrants)

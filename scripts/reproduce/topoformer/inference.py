@@ -35,7 +35,7 @@ class Measured(NamedTuple):
 
 def inference(settings: Settings) -> Iterator[Table]:
     """One table, a line a size; decodings are whole methods, from a graph to a checked plan."""
-    policy = Policy.load(settings.policies.given) if settings.policies.given else Policy.default(PROBLEM)
+    policy = Policy.load(settings.given) if settings.given else Policy.default(PROBLEM)
     by_size = {ops: _measured(sample("layered", ops, settings.first)[0], policy, settings) for ops in settings.sizes}
     lines = []
     for ops, (*taken, compiling) in by_size.items():
@@ -69,5 +69,5 @@ def _measured(graph: ComputationGraph, policy: Policy, settings: Settings) -> Me
 
 
 def _playing(graph: ComputationGraph, method: str, settings: Settings) -> Callable[[], object]:
-    solver = find_solver(played(method, settings.policies.given))
+    solver = find_solver(played(method, settings.given))
     return lambda: solver(Task(graph, PROBLEM, ENDS))

@@ -4,16 +4,16 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+from graphrl.agents.topoformer.policy import Policy
 from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError
 from graphrl.graphs.datasets.families import sample
-from graphrl.graphs.graph import ComputationGraph
 from graphrl.solvers.base import Budget
-from reproduce import launcher
+from reproduce import launcher, policies
 from reproduce.contest import Contest, Entrant
 from reproduce.launcher import check_known, names, numbers, option, whole_number
-from reproduce.topoformer.policies import Policies
 
 PROBLEM = Problem()  # peak memory of one device
 ENDS = Budget(None, 3600.0)  # of methods that come to an end: with a limit in seconds programs are compiled before
@@ -51,6 +51,24 @@ DECODERS: dict[str, tuple[str, ...]] = {
     "topoformer + autoregressive": (f"agent.encoder={OURS}", "agent.decoder=autoregressive"),
     OURS: ENCODERS[OURS],
 }
+# of training that only shows that everything works
+QUICK = (
+    "data.train=layered:20x8@10000", "data.validation=layered:20x4@5000", "data.graphs=2", "agent.width=8",
+    "agent.layers=1", "agent.heads=1", "agent.head_width=4", "agent.samples=2", "training.steps=2",
+    "training.validate_every=1",
+)  # fmt: skip
+
+
+class Trained(NamedTuple):
+    """A policy.
+
+    Attributes:
+      file: its copy: what methods are given as `checkpoint`.
+      run: the folder of its training.
+    """
+
+    file: str
+    run: Path
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -89,39 +107,52 @@ class Settings(launcher.Settings):
             )
         check_known("method", self.methods or (), METHODS)
         check_known("network", self.networks or (), sorted({*ENCODERS, *DECODERS}))
-        _ = self.policies
+        _ = self.given
 
     @functools.cached_property
-    def policies(self) -> Policies:
-        """Those that are measured."""
-        return Policies(self.out, self.seeds, self.checkpoint, self.set, self.quick)
+    def given(self) -> str:
+        """The copy of --checkpoint, "" for the policy that graphrl ships.
+
+        Raises:
+          GraphrlError: the checkpoint cannot be read.
+        """
+        return "" if self.checkpoint is None else self.kept(self.checkpoint)
+
+    def kept(self, path: Path) -> str:
+        """The path of a policy's copy.
+
+        Raises:
+          GraphrlError: it cannot be read.
+        """
+        return str(policies.kept(Policy.load(path), self.out))
+
+    def trained(self, name: str, settings: Sequence[str]) -> list[Trained]:
+        """Policies that are trained here, one a seed; what is interrupted goes on later.
+
+        Args:
+          name: of the folders.
+          settings: as --set of `graphrl train`, under those of the command line.
+
+        Raises:
+          GraphrlError: training fails or is interrupted.
+        """
+        words = [*settings, *(QUICK if self.quick else ()), *self.set]
+        runs = policies.train_seeds("topoformer", self.out / "training" / name, self.seeds, words)
+        return [Trained(self.kept(run), run) for run in runs]
 
     @property
     def few(self) -> int:
         """Graphs that slow methods get."""
         return self.graphs if self.slow is None else min(self.slow, self.graphs)
 
-    @property
-    def layered_sizes(self) -> tuple[int, ...]:
-        """Ops of the graphs of `layered`: those of a published graph too."""
-        return self.sizes if self.quick else tuple(sorted({*self.sizes, 250}))
-
-    @property
-    def graph_seeds(self) -> range:
-        """Of the layered graphs of a size."""
-        return range(self.first, self.first + self.graphs)
-
-    def layered(self, ops: int) -> list[ComputationGraph]:
-        """The unseen layered graphs of a size."""
-        return [sample("layered", ops, seed)[0] for seed in self.graph_seeds]
-
     def on_layered(self, ops: int, entrants: Sequence[Entrant]) -> Contest:
-        """The rows of all entrants on the layered graphs of a size.
+        """The rows of all entrants on the unseen layered graphs of a size.
 
         Raises:
           Interrupted: Ctrl-C; what is done stays in the file.
         """
-        return self.contest(self.layered(ops), PROBLEM, entrants)
+        graphs = [sample("layered", ops, seed)[0] for seed in range(self.first, self.first + self.graphs)]
+        return self.contest(graphs, PROBLEM, entrants)
 
     def reference(self) -> Entrant:
         """Approximate dynamic programming."""
@@ -136,8 +167,8 @@ class Settings(launcher.Settings):
 
     def learned(self) -> list[Entrant]:
         """The policy's decodings and its warm start of annealing, as far as they take part."""
-        checkpoint = self.policies.given
-        entrants = [*self.decoded([checkpoint]), *self._at_times("topoformer+", played("topoformer+", checkpoint))]
+        warm = self._at_times("topoformer+", played("topoformer+", self.given))
+        entrants = [*self.decoded([self.given]), *warm]
         return [one for one in entrants if self._takes_part(one.label)]
 
     def decoded(self, checkpoints: Sequence[str], mark: str = "") -> list[Entrant]:

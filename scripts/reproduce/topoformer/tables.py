@@ -47,7 +47,7 @@ def real(settings: Settings) -> Iterator[Table]:
     """A table for the programs of each stratum of sizes that the test split has, and the picture."""
     entrants = [*settings.classical(), *settings.learned()]
     if settings.train_real:
-        trained = settings.policies.trained("real", real_data(settings.quick))
+        trained = settings.trained("real", real_data(settings.quick))
         entrants += settings.decoded([one.file for one in trained], " (trained on programs)")
     by_title = {}
     for (least, most), graphs in programs(settings).items():

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from graphrl.bench.cases import PARAMETERS
-from graphrl.bench.measure import Unavailable, Work
+from graphrl.bench.cases import PARAMETERS, Work
+from graphrl.bench.measure import Unavailable
 from graphrl.bench.timing import Costs, Program, timed
 from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError

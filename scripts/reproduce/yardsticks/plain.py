@@ -14,9 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from graphrl.bench.cases import PARAMETERS
+from graphrl.bench.cases import PARAMETERS, Work
 from graphrl.bench.graphs import padded
-from graphrl.bench.measure import Work
 from graphrl.bench.programs import evaluation_program, spread
 from graphrl.bench.searches import search_program
 from graphrl.bench.timing import Program
@@ -245,11 +244,11 @@ def program(work: Work) -> Program:
 
         shared = spread(run, mesh)
         each = population + (generations - 1) * offspring
-        return search_program(lambda g, keys: shared(g, keys, 0), batch, each, PARAMETERS, mesh, settings.seed)
+        return search_program(lambda g, keys: shared(g, keys, 0), batch, each, mesh, settings.seed)
 
     def one(graph: PlainGraph, genes: jax.Array) -> tuple[jax.Array, jax.Array]:
         return costs(graph, genes, problem, makespan=work.case.makespan, memory=work.case.memory)
 
     sizes = common_sizes(graphs)
     genes = np.stack([padded(x, g, sizes, problem.devices) for x, g in zip(work.chromosomes, graphs, strict=False)])
-    return evaluation_program(jax.vmap(jax.vmap(one, (None, 0))), batch, genes, genes.shape[1], mesh)
+    return evaluation_program(jax.vmap(jax.vmap(one, (None, 0))), batch, genes, mesh)

@@ -1,10 +1,14 @@
 """What an architecture of the zoo is."""
 
 import dataclasses
+import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+
+SMALL: dict[str, Any] = {"inference": (1, 8), "training": (2, 8)}
+LARGE: dict[str, Any] = {"inference": (1, 4), "training": (1, 4)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,11 +50,28 @@ def floats(*shape: int) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, "float32")
 
 
-def image(size: int, channels: int = 3) -> jax.ShapeDtypeStruct:
+def image(size: int) -> jax.ShapeDtypeStruct:
     """A square image."""
-    return floats(size, size, channels)
+    return floats(size, size, 3)
 
 
 def tokens(length: int, *names: str) -> dict[str, jax.ShapeDtypeStruct]:
     """Integer sequences by name."""
     return {name: jax.ShapeDtypeStruct((length,), "int32") for name in names}
+
+
+def hub(name: str, **options: Any) -> Callable[[], Any]:
+    """What builds a model of keras_hub.
+
+    Args:
+      name: in `keras_hub.models`, or with a module of `keras_hub.src.models` before it.
+      **options: of the model; what builds another model stands for that one.
+    """
+
+    def build() -> Any:
+        module, _, model = name.rpartition(".")
+        library = importlib.import_module(f"keras_hub.src.models.{module}" if module else "keras_hub.models")
+        built = {key: value() if callable(value) else value for key, value in options.items()}
+        return getattr(library, model)(**built)
+
+    return build

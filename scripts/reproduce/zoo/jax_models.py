@@ -6,8 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from reproduce.zoo.architecture import Architecture, Function, image
-from reproduce.zoo.keras_text import SMALL
+from reproduce.zoo.architecture import SMALL, Architecture, Function, image
 
 
 def _dense(size_in: int, size_out: int) -> dict[str, jax.ShapeDtypeStruct]:

@@ -2,168 +2,143 @@
 
 from typing import Any
 
-from reproduce.zoo.architecture import Architecture, floats, image, tokens
-from reproduce.zoo.keras_text import LARGE, SMALL
+from reproduce.zoo.architecture import LARGE, SMALL, Architecture, floats, hub, image, tokens
 
-_RESNET50: dict[str, Any] = {
-    "input_conv_filters": [64],
-    "input_conv_kernel_sizes": [7],
-    "stackwise_num_filters": [64, 128, 256, 512],
-    "stackwise_num_blocks": [3, 4, 6, 3],
-    "stackwise_num_strides": [1, 2, 2, 2],
-    "block_type": "bottleneck_block",
-    "image_shape": (512, 512, 3),
-}
+_RESNET50 = hub(
+    "ResNetBackbone",
+    input_conv_filters=[64],
+    input_conv_kernel_sizes=[7],
+    stackwise_num_filters=[64, 128, 256, 512],
+    stackwise_num_blocks=[3, 4, 6, 3],
+    stackwise_num_strides=[1, 2, 2, 2],
+    block_type="bottleneck_block",
+    image_shape=(512, 512, 3),
+)
 _VIT: dict[str, Any] = {"image_shape": (224, 224, 3), "patch_size": 16, "num_layers": 12}
-
-
-def _hub() -> Any:
-    import keras_hub
-
-    return keras_hub.models
-
-
-def _vit() -> Any:
-    return _hub().ViTBackbone(**_VIT, num_heads=12, hidden_dim=768, mlp_dim=3072)
-
-
-def _deit() -> Any:
-    return _hub().DeiTBackbone(**_VIT, num_heads=6, hidden_dim=384, intermediate_dim=1536)
-
-
-def _swin() -> Any:
-    return _hub().SwinTransformerBackbone(
-        image_shape=(224, 224, 3), embed_dim=96, depths=(2, 2, 6, 2), num_heads=(3, 6, 12, 24), window_size=7
-    )
-
-
-def _segformer() -> Any:
-    encoder = _hub().MiTBackbone(
-        layerwise_depths=[2, 2, 2, 2],
-        num_layers=4,
-        layerwise_num_heads=[1, 2, 5, 8],
-        layerwise_sr_ratios=[8, 4, 2, 1],
-        max_drop_path_rate=0.1,
-        layerwise_patch_sizes=[7, 3, 3, 3],
-        layerwise_strides=[4, 2, 2, 2],
-        image_shape=(512, 512, 3),
-        hidden_dims=[32, 64, 160, 256],
-    )
-    return _hub().SegFormerBackbone(image_encoder=encoder, projection_filters=256)
-
-
-def _deeplab() -> Any:
-    return _hub().DeepLabV3Backbone(
-        image_encoder=_hub().ResNetBackbone(**_RESNET50),
-        spatial_pyramid_pooling_key="P4",
-        low_level_feature_key="P2",
-        upsampling_size=4,
-        dilation_rates=[6, 12, 18],
-        image_shape=(512, 512, 3),
-    )
-
-
-def _retinanet() -> Any:
-    return _hub().RetinaNetBackbone(
-        image_encoder=_hub().ResNetBackbone(**_RESNET50),
-        min_level=3,
-        max_level=7,
-        use_p5=False,
-        image_shape=(512, 512, 3),
-    )
-
-
-def _cspdarknet() -> Any:
-    return _hub().CSPNetBackbone(
-        stem_filters=32,
-        stem_kernel_size=3,
-        stem_strides=1,
-        stackwise_depth=[1, 2, 8, 8, 4],
-        stackwise_strides=[2, 2, 2, 2, 2],
-        stackwise_num_filters=[64, 128, 256, 512, 1024],
-        block_type="dark_block",
-        bottle_ratio=[0.5, 1.0],
-        block_ratio=[1.0, 0.5, 0.5, 0.5, 0.5],
-        expand_ratio=[2.0, 1.0],
-        stage_type="csp",
-        stem_padding="same",
-        down_growth=True,
-        image_shape=(256, 256, 3),
-    )
-
-
-def _sam_encoder() -> Any:
-    return _hub().ViTDetBackbone(
-        hidden_size=768,
+_VIT_BASE = hub("ViTBackbone", **_VIT, num_heads=12, hidden_dim=768, mlp_dim=3072)
+_DEIT = hub("DeiTBackbone", **_VIT, num_heads=6, hidden_dim=384, intermediate_dim=1536)
+_SWIN = hub(
+    "SwinTransformerBackbone",
+    image_shape=(224, 224, 3),
+    embed_dim=96,
+    depths=(2, 2, 6, 2),
+    num_heads=(3, 6, 12, 24),
+    window_size=7,
+)
+_MIT = hub(
+    "MiTBackbone",
+    layerwise_depths=[2, 2, 2, 2],
+    num_layers=4,
+    layerwise_num_heads=[1, 2, 5, 8],
+    layerwise_sr_ratios=[8, 4, 2, 1],
+    max_drop_path_rate=0.1,
+    layerwise_patch_sizes=[7, 3, 3, 3],
+    layerwise_strides=[4, 2, 2, 2],
+    image_shape=(512, 512, 3),
+    hidden_dims=[32, 64, 160, 256],
+)
+_SEGFORMER = hub("SegFormerBackbone", image_encoder=_MIT, projection_filters=256)
+_DEEPLAB = hub(
+    "DeepLabV3Backbone",
+    image_encoder=_RESNET50,
+    spatial_pyramid_pooling_key="P4",
+    low_level_feature_key="P2",
+    upsampling_size=4,
+    dilation_rates=[6, 12, 18],
+    image_shape=(512, 512, 3),
+)
+_RETINANET = hub(
+    "RetinaNetBackbone", image_encoder=_RESNET50, min_level=3, max_level=7, use_p5=False, image_shape=(512, 512, 3)
+)
+_CSPDARKNET = hub(
+    "CSPNetBackbone",
+    stem_filters=32,
+    stem_kernel_size=3,
+    stem_strides=1,
+    stackwise_depth=[1, 2, 8, 8, 4],
+    stackwise_strides=[2, 2, 2, 2, 2],
+    stackwise_num_filters=[64, 128, 256, 512, 1024],
+    block_type="dark_block",
+    bottle_ratio=[0.5, 1.0],
+    block_ratio=[1.0, 0.5, 0.5, 0.5, 0.5],
+    expand_ratio=[2.0, 1.0],
+    stage_type="csp",
+    stem_padding="same",
+    down_growth=True,
+    image_shape=(256, 256, 3),
+)
+_SAM_ENCODER = hub(
+    "ViTDetBackbone",
+    hidden_size=768,
+    num_layers=12,
+    intermediate_dim=3072,
+    num_heads=12,
+    global_attention_layer_indices=[2, 5, 8, 11],
+    image_shape=(1024, 1024, 3),
+)
+_CLIP = hub(
+    "CLIPBackbone",
+    vision_encoder=hub(
+        "clip.clip_vision_encoder.CLIPVisionEncoder",
+        patch_size=32,
+        hidden_dim=768,
         num_layers=12,
-        intermediate_dim=3072,
         num_heads=12,
-        global_attention_layer_indices=[2, 5, 8, 11],
-        image_shape=(1024, 1024, 3),
-    )
-
-
-def _clip() -> Any:
-    from keras_hub.src.models.clip.clip_text_encoder import CLIPTextEncoder
-    from keras_hub.src.models.clip.clip_vision_encoder import CLIPVisionEncoder
-
-    vision = CLIPVisionEncoder(
-        patch_size=32, hidden_dim=768, num_layers=12, num_heads=12, intermediate_dim=3072, image_shape=(224, 224, 3)
-    )
-    text = CLIPTextEncoder(
-        vocabulary_size=49408, embedding_dim=512, hidden_dim=512, num_layers=12, num_heads=8, intermediate_dim=2048
-    )
-    return _hub().CLIPBackbone(vision_encoder=vision, text_encoder=text, projection_dim=512)
-
-
-def _whisper() -> Any:
-    return _hub().WhisperBackbone(
-        vocabulary_size=51865, num_layers=4, num_heads=6, hidden_dim=384, intermediate_dim=1536
-    )
-
-
-def _vae() -> Any:
-    from keras_hub.src.models.vae.vae_backbone import VAEBackbone
-
-    return VAEBackbone([128, 256, 512, 512], [2, 2, 2, 2], [512, 512, 256, 128], [3, 3, 3, 3])
-
-
-def _mmdit() -> Any:
-    from keras_hub.src.models.stable_diffusion_3.mmdit import MMDiT
-
-    return MMDiT(
-        patch_size=2,
-        hidden_dim=1536,
-        num_layers=24,
-        num_heads=24,
-        position_size=192,
-        qk_norm=None,
-        dual_attention_indices=None,
-        latent_shape=(64, 64, 16),
-        context_shape=(None, 4096),
-        pooled_projection_shape=(2048,),
-    )
-
-
-def _flux() -> Any:
-    return _hub().FluxBackbone(
-        input_channels=64,
-        hidden_size=3072,
-        mlp_ratio=4.0,
-        num_heads=24,
-        depth=19,
-        depth_single_blocks=38,
-        axes_dim=[16, 56, 56],
-        theta=10000,
-        use_bias=True,
-        guidance_embed=True,
-        image_shape=(1024, 64),
-        text_shape=(256, 4096),
-        image_ids_shape=(1024, 3),
-        text_ids_shape=(256, 3),
-        y_shape=(768,),
-    )
-
+        intermediate_dim=3072,
+        image_shape=(224, 224, 3),
+    ),
+    text_encoder=hub(
+        "clip.clip_text_encoder.CLIPTextEncoder",
+        vocabulary_size=49408,
+        embedding_dim=512,
+        hidden_dim=512,
+        num_layers=12,
+        num_heads=8,
+        intermediate_dim=2048,
+    ),
+    projection_dim=512,
+)
+_WHISPER = hub(
+    "WhisperBackbone", vocabulary_size=51865, num_layers=4, num_heads=6, hidden_dim=384, intermediate_dim=1536
+)
+_VAE = hub(
+    "vae.vae_backbone.VAEBackbone",
+    encoder_num_filters=[128, 256, 512, 512],
+    encoder_num_blocks=[2, 2, 2, 2],
+    decoder_num_filters=[512, 512, 256, 128],
+    decoder_num_blocks=[3, 3, 3, 3],
+)
+_MMDIT = hub(
+    "stable_diffusion_3.mmdit.MMDiT",
+    patch_size=2,
+    hidden_dim=1536,
+    num_layers=24,
+    num_heads=24,
+    position_size=192,
+    qk_norm=None,
+    dual_attention_indices=None,
+    latent_shape=(64, 64, 16),
+    context_shape=(None, 4096),
+    pooled_projection_shape=(2048,),
+)
+_FLUX = hub(
+    "FluxBackbone",
+    input_channels=64,
+    hidden_size=3072,
+    mlp_ratio=4.0,
+    num_heads=24,
+    depth=19,
+    depth_single_blocks=38,
+    axes_dim=[16, 56, 56],
+    theta=10000,
+    use_bias=True,
+    guidance_embed=True,
+    image_shape=(1024, 64),
+    text_shape=(256, 4096),
+    image_ids_shape=(1024, 3),
+    text_ids_shape=(256, 3),
+    y_shape=(768,),
+)
 
 _MMDIT_INPUTS = {
     "latent": floats(64, 64, 16),
@@ -184,17 +159,17 @@ _WHISPER_INPUTS = {"encoder_features": floats(3000, 80), **tokens(64, "decoder_t
 
 # XLA takes minutes to optimise a training step of flux_dev, so it has no HLO graphs.
 ARCHITECTURES = [
-    Architecture("vit_base", "vit", _vit, image(224), **SMALL),
-    Architecture("deit_small", "vit", _deit, image(224), **SMALL),
-    Architecture("sam_vit_b_encoder", "vit", _sam_encoder, image(1024), **LARGE),
-    Architecture("clip_vit_b32", "vit", _clip, {"images": image(224), **tokens(77, "token_ids")}, **SMALL),
-    Architecture("swin_tiny", "swin", _swin, image(224), **SMALL),
-    Architecture("segformer_b0", "segformer", _segformer, image(512), **SMALL),
-    Architecture("deeplabv3_resnet50", "resnet", _deeplab, image(512), **SMALL),
-    Architecture("retinanet_resnet50", "resnet", _retinanet, image(512), **SMALL),
-    Architecture("cspdarknet53", "cspnet", _cspdarknet, image(256), **SMALL),
-    Architecture("whisper_tiny", "whisper", _whisper, _WHISPER_INPUTS, **SMALL),
-    Architecture("sd3_vae", "diffusion", _vae, image(256), inference=(1, 2), training=(1, 2)),
-    Architecture("sd3_mmdit_2b", "diffusion", _mmdit, _MMDIT_INPUTS, **LARGE),
-    Architecture("flux_dev", "diffusion", _flux, _FLUX_INPUTS, **LARGE, levels=("jaxpr",)),
+    Architecture("vit_base", "vit", _VIT_BASE, image(224), **SMALL),
+    Architecture("deit_small", "vit", _DEIT, image(224), **SMALL),
+    Architecture("sam_vit_b_encoder", "vit", _SAM_ENCODER, image(1024), **LARGE),
+    Architecture("clip_vit_b32", "vit", _CLIP, {"images": image(224), **tokens(77, "token_ids")}, **SMALL),
+    Architecture("swin_tiny", "swin", _SWIN, image(224), **SMALL),
+    Architecture("segformer_b0", "segformer", _SEGFORMER, image(512), **SMALL),
+    Architecture("deeplabv3_resnet50", "resnet", _DEEPLAB, image(512), **SMALL),
+    Architecture("retinanet_resnet50", "resnet", _RETINANET, image(512), **SMALL),
+    Architecture("cspdarknet53", "cspnet", _CSPDARKNET, image(256), **SMALL),
+    Architecture("whisper_tiny", "whisper", _WHISPER, _WHISPER_INPUTS, **SMALL),
+    Architecture("sd3_vae", "diffusion", _VAE, image(256), inference=(1, 2), training=(1, 2)),
+    Architecture("sd3_mmdit_2b", "diffusion", _MMDIT, _MMDIT_INPUTS, **LARGE),
+    Architecture("flux_dev", "diffusion", _FLUX, _FLUX_INPUTS, **LARGE, levels=("jaxpr",)),
 ]

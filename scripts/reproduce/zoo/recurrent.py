@@ -5,8 +5,7 @@ from typing import Any
 
 import jax
 
-from reproduce.zoo.architecture import Architecture
-from reproduce.zoo.keras_text import SMALL
+from reproduce.zoo.architecture import SMALL, Architecture
 
 _TOKENS = jax.ShapeDtypeStruct((64,), "int32")
 

@@ -15,7 +15,7 @@ from graphrl.graphs.datasets.zoo.storage import contents, file_name, write_progr
 from graphrl.graphs.readers.hlo.reader import read_hlo
 from graphrl.graphs.readers.jaxpr.reader import from_jax
 from graphrl.graphs.roofline import DEFAULT_CHIP
-from graphrl.xla.assignment import predict_temp
+from graphrl.xla.assignment import TempPredictor
 from graphrl.xla.hook import Scheduler, captured
 from reproduce.real_programs.keras_models import abstract_variables
 from reproduce.real_programs.programs import Program, inference, training_step
@@ -82,9 +82,7 @@ def _from_xla(program: Program) -> dict[str, Any]:
     return {
         "graph": graph,
         "schedules": {key: np.array([index[op.name] for op in each.graph.ops], np.int32) for key, each in read.items()},
-        "temp_bytes": {
-            key: predict_temp(module, module.schedule[module.entry.name]) for key, module in modules.items()
-        },
+        "temp_bytes": {key: TempPredictor(module)(module.order(module.entry)) for key, module in modules.items()},
     }
 
 

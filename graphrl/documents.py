@@ -1,4 +1,4 @@
-"""JSON files of a run, `{"format": ..., "version": ..., ...}`, read into dataclasses with every type checked."""
+"""JSON files, `{"format": ..., "version": ..., ...}`, read into dataclasses with every type checked."""
 
 import dataclasses
 import json

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from op_by_op import evaluate
 
 from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError, PlanError
@@ -15,7 +16,6 @@ from graphrl.optimize import optimize
 from graphrl.plan import Plan
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.orders.random_orders import Drawing
-from graphrl.xla.eager import evaluate
 
 Params = dict[str, jax.Array]
 CHANNELS, BLOCKS = 8, 5
@@ -91,11 +91,11 @@ def test_live_bytes_of_a_training_step_are_those_predicted(training: Traced, met
         plan = ordered(training, np.arange(len(graph.ops)))
     arguments = parameters(), images()
     before, seen = held(), []
-    found = evaluate(training, *arguments, plan=plan, watch=lambda place, live: seen.append(held() - before))
-    np.testing.assert_array_equal(found.live_bytes, predicted(training, plan))
-    np.testing.assert_array_equal(found.live_bytes, seen)
-    assert found.live_bytes.max() == plan.value
-    assert held() - before == sum(array.nbytes for array in jax.tree.leaves(found.results))
+    evaluation = evaluate(training, *arguments, plan=plan, watch=lambda place, live: seen.append(held() - before))
+    np.testing.assert_array_equal(evaluation.live_bytes, predicted(training, plan))
+    np.testing.assert_array_equal(evaluation.live_bytes, seen)
+    assert evaluation.live_bytes.max() == plan.value
+    assert held() - before == sum(array.nbytes for array in jax.tree.leaves(evaluation.results))
 
 
 def test_every_order_gives_the_same_bits(training: Traced) -> None:
@@ -118,31 +118,31 @@ def test_results_of_every_kind_come_back() -> None:
 
     x = jnp.array([1.0, 2.0, 4.0])
     traced = trace(f, x, 2.0, "top", key=jax.random.key(3), static_argnums=2)
-    found = evaluate(traced, x, 2.0, "top", key=jax.random.key(3))
+    evaluation = evaluate(traced, x, 2.0, "top", key=jax.random.key(3))
     expected = jax.jit(f, static_argnums=2)(x, 2.0, "top", key=jax.random.key(3))
-    assert str(jax.tree.structure(found.results)) == str(jax.tree.structure(expected))
-    for a, b in zip(jax.tree.leaves(found.results), jax.tree.leaves(expected), strict=True):
+    assert str(jax.tree.structure(evaluation.results)) == str(jax.tree.structure(expected))
+    for a, b in zip(jax.tree.leaves(evaluation.results), jax.tree.leaves(expected), strict=True):
         assert isinstance(a, jax.Array)
         assert (a.shape, a.dtype) == (b.shape, b.dtype)
         np.testing.assert_allclose(a, b, rtol=1e-6)
-    assert found.results["in"] is x
+    assert evaluation.results["in"] is x
 
 
 def test_effects_keep_their_order() -> None:
-    told: list[float] = []
+    printed: list[float] = []
 
     def f(x: jax.Array) -> jax.Array:
         ref = jax.new_ref(x)
-        jax.debug.callback(lambda v: told.append(float(v)), x[0], ordered=True)
+        jax.debug.callback(lambda v: printed.append(float(v)), x[0], ordered=True)
         ref[...] += 2.0
-        jax.debug.callback(lambda v: told.append(float(v)), ref[0], ordered=True)
+        jax.debug.callback(lambda v: printed.append(float(v)), ref[0], ordered=True)
         return ref[...]
 
     x = jnp.array([1.0, 2.0])
-    found = evaluate(trace(f, x), x)
+    evaluation = evaluate(trace(f, x), x)
     jax.effects_barrier()
-    np.testing.assert_array_equal(found.results, [3.0, 4.0])
-    assert told == [1.0, 3.0]
+    np.testing.assert_array_equal(evaluation.results, [3.0, 4.0])
+    assert printed == [1.0, 3.0]
 
 
 def test_faults_are_told_before_anything_runs(training: Traced) -> None:

@@ -1,0 +1,138 @@
+"""Methods under several budgets, and REGAL under several numbers of rounds of messages, T, T = 0 among them.
+
+- limits: quality against the evaluation limit, with the policy of one limit (ICLR paper, figure 3);
+- timed: methods at equal time: whether proposals and known solutions together win;
+- ablation: what the graph structure is worth: the best validation reward of each T (ICLR paper, section 4.4).
+"""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from graphrl.colours import COLOURS, GREY
+from graphrl.compare.estimates import estimate
+from graphrl.compare.pictures import quality_figure
+from graphrl.compare.report import markdown, problem_line
+from graphrl.compare.runs import Row
+from graphrl.plan.plot import DPI, write_figure
+from graphrl.solvers.base import Budget
+from graphrl.training.metrics import read_metrics
+from reproduce.regal.arithmetic import Score
+from reproduce.regal.settings import BASELINE, REGAL, TIMED, Settings
+from reproduce.regal.tables import ahead, scores
+from reproduce.regal.tasks import TASKS
+from reproduce.results import Table, bullets, of_rows
+
+LIMITED = ("brkga", "gas", "idrs", "regal", "regal-hint")
+_ROUNDS = ("T", "best on held-out graphs", "improvement over BRKGA", "gap from best known", "matches or beats")
+
+
+class _Sweep(NamedTuple):
+    """What methods came to under each budget, and the rows that this is of."""
+
+    by_budget: dict[str, dict[str, Score]]
+    rows: list[Row]
+    others: list[Row]
+
+
+def limits(settings: Settings) -> Iterator[Table]:
+    """One table, a line a method, and the picture."""
+    sweep = _sweep(settings, LIMITED, {f"{limit:,} evaluations": Budget(limit) for limit in settings.limits})
+    by_limit = dict(zip(settings.limits, sweep.by_budget.values(), strict=True))
+    write_figure(_figure(by_limit, settings), settings.out / f"{settings.task}-limits.png")
+    yield _table(settings, "Evaluation limits", sweep, _reached(by_limit, settings.evaluations))
+
+
+def timed(settings: Settings) -> Iterator[Table]:
+    """One table, a line a method, and the picture of quality against time."""
+    sweep = _sweep(settings, TIMED, {f"{seconds:g} s": Budget(None, seconds) for seconds in settings.times})
+    write_figure(quality_figure(sweep.rows, sweep.others), settings.out / f"{settings.task}-time.png")
+    notes = (f"at {name} {line}" for name, by_label in sweep.by_budget.items() for line in ahead(by_label, "regal+"))
+    yield _table(settings, f"{TASKS[settings.task].title}, equal time", sweep, notes)
+
+
+def ablation(settings: Settings) -> Iterator[Table]:
+    """One table, a line a T; the curves of training are in TensorBoard."""
+    task, budget = settings.task, Budget(settings.evaluations)
+    ours = [settings.entrant(task, "regal", budget, rounds)._replace(label=f"{rounds}") for rounds in settings.rounds]
+    contest = settings.on_task(task, [settings.entrant(task, BASELINE, budget), *ours])
+    by_label = scores(contest, contest.by_label[BASELINE])
+    lines = []
+    for rounds in settings.rounds:
+        one, runs = by_label[f"{rounds}"], [trained.run for trained in settings.trained(task, REGAL, rounds)]
+        held_out: list[list[Any]] = [
+            [line["validation"] for line in read_metrics(run) if "validation" in line] for run in runs if run
+        ]
+        best = estimate([max(look["improvement"] for look in looks) / 100 for looks in held_out if looks])
+        figures = best.percent(True), one.improvement.percent(True), one.gap.percent(), one.matched.percent()
+        lines.append([f"{rounds}", *figures])
+    how = (
+        f"The best look at the held-out graphs of each training, and {len(settings.unseen(task))} unseen graphs with "
+        f"{settings.evaluations:,} evaluations."
+    )
+    title = f"Rounds of messages of REGAL as published: {problem_line(TASKS[task].problem)}"
+    yield Table(title, of_rows(contest.rows), (how, markdown(_ROUNDS, lines)))
+
+
+def _sweep(settings: Settings, labels: Sequence[str], budgets: Mapping[str, Budget]) -> _Sweep:
+    """Of the methods that take part, over the baseline with the evaluations of the task's own table."""
+    task, labels = settings.task, settings.among(labels)
+    reference = settings.on_task(task, [settings.entrant(task, BASELINE, Budget(settings.evaluations))])
+    sweep = _Sweep({}, [], [])
+    for name, budget in budgets.items():
+        print(f"{TASKS[task].title}: {name}", file=sys.stderr)
+        contest = settings.on_task(task, [settings.entrant(task, label, budget) for label in labels])
+        sweep.by_budget[name] = scores(contest, reference.by_label[BASELINE])
+        sweep.rows.extend(contest.rows)
+        sweep.others[:] = contest.others
+    return sweep
+
+
+def _table(settings: Settings, what: str, sweep: _Sweep, notes: Iterator[str]) -> Table:
+    headings = ["method", *(f"{name}: {figure}" for name in sweep.by_budget for figure in ("improvement", "gap"))]
+    columns = list(sweep.by_budget.values())
+    lines = [
+        [label, *(text for one in columns for text in (one[label].improvement.percent(True), one[label].gap.percent()))]
+        for label in columns[0]
+    ]
+    how = (
+        f"{len(settings.unseen(settings.task))} unseen graphs. Improvement is over BRKGA with "
+        f"{settings.evaluations:,} evaluations, of the same seed."
+    )
+    title = f"{what}: {problem_line(TASKS[settings.task].problem)}"
+    return Table(title, of_rows(sweep.rows), (how, markdown(headings, lines), bullets(notes)))
+
+
+def _reached(by_limit: Mapping[int, Mapping[str, Score]], evaluations: int) -> Iterator[str]:
+    """Whether BRKGA with the most evaluations reaches REGAL, with and without the hint, with those of the table."""
+    most, usual = max(by_limit), by_limit.get(evaluations, {})
+    for label in (label for label in ("regal", "regal-hint") if label in usual and BASELINE in by_limit[most]):
+        ours, theirs = usual[label].improvement, by_limit[most][BASELINE].improvement
+        word = "reaches" if theirs.mean >= ours.mean else "does not reach"
+        yield (
+            f"BRKGA with {most:,} evaluations ({theirs.percent(True)}) {word} {label} with {evaluations:,} "
+            f"({ours.percent(True)})"
+        )
+
+
+def _figure(by_limit: Mapping[int, Mapping[str, Score]], settings: Settings) -> Figure:
+    """Improvement over the reference against the limit, with the intervals over seeds as bars."""
+    figure = Figure(figsize=(7, 4.5), dpi=DPI, layout="constrained")
+    axes = figure.subplots()
+    for label, colour in zip(LIMITED, COLOURS, strict=False):
+        points = {limit: some[label].improvement for limit, some in by_limit.items() if label in some}
+        if points:
+            means, halves = np.array([(100 * mean, 100 * (half or 0.0)) for mean, half in points.values()]).T
+            axes.errorbar(list(points), means, halves, label=label, color=colour, marker="o", capsize=3)
+    axes.axhline(0, color=GREY, linewidth=0.8)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.set_xlabel("evaluations")
+    axes.set_ylabel(f"improvement over BRKGA with {settings.evaluations:,} [%]")
+    axes.set_title(problem_line(TASKS[settings.task].problem), fontsize=10, loc="left")
+    axes.legend(frameon=False)
+    return figure
