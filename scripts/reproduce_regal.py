@@ -17,6 +17,7 @@ from functools import partial
 
 from reproduce.launcher import Section, main
 from reproduce.regal import sweeps, tables
+from reproduce.regal.ablation import ablation
 from reproduce.regal.overhead import overhead
 from reproduce.regal.settings import Settings
 from reproduce.regal.tasks import TASKS
@@ -26,7 +27,7 @@ SECTIONS = {
     "shipped": Section("The policies that ship, of --task", tables.shipped),
     "time": Section("Some methods at equal time", sweeps.timed),
     "limits": Section("Quality against the evaluation limit", sweeps.limits),
-    "ablation": Section("Rounds of messages", sweeps.ablation),
+    "ablation": Section("Rounds of messages, training curves, entropy of actions", ablation),
     "overhead": Section("Seconds of REGAL beside BRKGA's", overhead),
 }
 

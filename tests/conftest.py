@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("MPLBACKEND", "Agg")  # also for the processes that tests start
+# Nearly all of the time goes into compiling: what is compiled with less effort (LLVM's -O1) computes the same.
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=1".strip()
 
 import hypothesis
 import jax
@@ -22,9 +24,10 @@ CACHE = Path(__file__).resolve().parents[1] / ".cache"
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_num_cpu_devices", 2)
-# The workers of one run, and the next run, do not compile what one has compiled already.
-jax.config.update("jax_compilation_cache_dir", str(CACHE / "jax"))
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+# The workers of one run, the processes that tests start, and the next run do not compile what one has compiled already.
+for name, value in (("jax_compilation_cache_dir", str(CACHE / "jax")), ("jax_persistent_cache_min_compile_time_secs", 0.1)):
+    jax.config.update(name, value)
+    os.environ[name.upper()] = str(value)
 
 # Compilation makes first examples slow: no deadline. CI draws the same examples every time; by hand they differ, and a
 # failing one is kept for the next run.

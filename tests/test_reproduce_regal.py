@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from comparison_rows import read_rows
 from processes import check_fault, run_script
-from reproduce.regal import arithmetic, tasks
+from reproduce.regal import ablation, arithmetic, tasks
 from reproduce.regal.policies import Kind, Policies
 from reproduce.regal.settings import Settings
 
@@ -136,6 +136,11 @@ def test_who_runs_how_often(tmp_path: Path) -> None:
     assert seeds == {"brkga": 1, "auto": 2, "regal": 1, "idrs": 2}
 
 
+def test_entropy_of_actions() -> None:
+    assert ablation._entropy(np.array([3, 3, 3])) == 0
+    assert ablation._entropy(np.array([0, 1, 2, 3])) == pytest.approx(math.log(4))
+
+
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return run_script("reproduce_regal", folder, "--out", "out", *arguments)
 
@@ -150,6 +155,7 @@ def test_tables_and_pictures(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     out = tmp_path / "out"
     pictures = {"synthetic-improvements.png", "synthetic-time.png", "synthetic-limits.png"}
+    pictures |= {"synthetic-training.png", "synthetic-entropy.png"}
     texts = {f"regal-{name}.md" for name in ("synthetic", "time", "limits", "ablation", "overhead")}
     assert {path.name for path in out.iterdir()} == {"runs.jsonl", "policies", *texts, *pictures}
     assert all((out / name).read_bytes().startswith(b"\x89PNG") for name in pictures)

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import jax
 import numpy as np
 
 from graphrl.training.checkpoints import read
@@ -15,8 +14,6 @@ from graphrl.training.checkpoints import read
 ENVIRONMENT = os.environ | {
     "JAX_PLATFORMS": "cpu",
     "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]),
-    "XLA_FLAGS": "",
-    "JAX_COMPILATION_CACHE_DIR": str(jax.config.values["jax_compilation_cache_dir"]),
 }
 
 

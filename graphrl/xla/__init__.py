@@ -4,5 +4,6 @@
   planning gained;
 - hook.py, callback.py: XLA's compiler with a say in its schedule;
 - planning/: from a captured module to a decision about it, in memory and on disk;
-- assignment/: what an order's temporaries will take, as XLA assigns buffers; recompute/: what to compute again.
+- assignment/: what an order's temporaries will take, as XLA assigns buffers; recompute/: what to compute again;
+- eager.py: a function op by op in a plan's order.
 """

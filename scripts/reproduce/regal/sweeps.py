@@ -1,34 +1,30 @@
-"""Methods under several budgets, and REGAL under several numbers of rounds of messages, T, T = 0 among them.
+"""Methods under several budgets.
 
 - limits: quality against the evaluation limit, with the policy of one limit (ICLR paper, figure 3);
-- timed: methods at equal time: whether proposals and known solutions together win;
-- ablation: what the graph structure is worth: the best validation reward of each T (ICLR paper, section 4.4).
+- timed: methods at equal time: whether proposals and known solutions together win.
 """
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from graphrl.colours import COLOURS, GREY
-from graphrl.compare.estimates import estimate
 from graphrl.compare.pictures import quality_figure
 from graphrl.compare.report import markdown, problem_line
 from graphrl.compare.runs import Row
 from graphrl.plan.plot import DPI, write_figure
 from graphrl.solvers.base import Budget
-from graphrl.training.metrics import read_metrics
 from reproduce.regal.arithmetic import Score
-from reproduce.regal.settings import BASELINE, REGAL, TIMED, Settings
+from reproduce.regal.settings import BASELINE, TIMED, Settings
 from reproduce.regal.tables import ahead, scores
 from reproduce.regal.tasks import TASKS
 from reproduce.results import Table, bullets, of_rows
 
 LIMITED = ("brkga", "gas", "idrs", "regal", "regal-hint")
-_ROUNDS = ("T", "best on held-out graphs", "improvement over BRKGA", "gap from best known", "matches or beats")
 
 
 class _Sweep(NamedTuple):
@@ -53,29 +49,6 @@ def timed(settings: Settings) -> Iterator[Table]:
     write_figure(quality_figure(sweep.rows, sweep.others), settings.out / f"{settings.task}-time.png")
     notes = (f"at {name} {line}" for name, by_label in sweep.by_budget.items() for line in ahead(by_label, "regal+"))
     yield _table(settings, f"{TASKS[settings.task].title}, equal time", sweep, notes)
-
-
-def ablation(settings: Settings) -> Iterator[Table]:
-    """One table, a line a T; the curves of training are in TensorBoard."""
-    task, budget = settings.task, Budget(settings.evaluations)
-    ours = [settings.entrant(task, "regal", budget, rounds)._replace(label=f"{rounds}") for rounds in settings.rounds]
-    contest = settings.on_task(task, [settings.entrant(task, BASELINE, budget), *ours])
-    by_label = scores(contest, contest.by_label[BASELINE])
-    lines = []
-    for rounds in settings.rounds:
-        one, runs = by_label[f"{rounds}"], [trained.run for trained in settings.trained(task, REGAL, rounds)]
-        held_out: list[list[Any]] = [
-            [line["validation"] for line in read_metrics(run) if "validation" in line] for run in runs if run
-        ]
-        best = estimate([max(look["improvement"] for look in looks) / 100 for looks in held_out if looks])
-        figures = best.percent(True), one.improvement.percent(True), one.gap.percent(), one.matched.percent()
-        lines.append([f"{rounds}", *figures])
-    how = (
-        f"The best look at the held-out graphs of each training, and {len(settings.unseen(task))} unseen graphs with "
-        f"{settings.evaluations:,} evaluations."
-    )
-    title = f"Rounds of messages of REGAL as published: {problem_line(TASKS[task].problem)}"
-    yield Table(title, of_rows(contest.rows), (how, markdown(_ROUNDS, lines)))
 
 
 def _sweep(settings: Settings, labels: Sequence[str], budgets: Mapping[str, Budget]) -> _Sweep:

@@ -1,6 +1,6 @@
 """Computation graphs from JAX functions: `from_jax` traces a function on abstract arguments and reads its jaxpr.
 
-`trace` keeps what evaluating the function op by op needs beside its graph (`tests/op_by_op.py`).
+`trace` keeps what evaluating the function op by op needs beside its graph (`xla/eager.py`).
 
 One op per equation of the jaxpr, calls (jit, custom derivatives, remat, ...) inlined, loops and branches single ops
 (`flatten.py`), dead code dropped. Tensors are what evaluating the jaxpr op by op allocates: views such as

@@ -1,7 +1,8 @@
 """Evaluating a JAX function op by op in a plan's order: what the graph of `from_jax` predicts, made true.
 
 Every op runs alone and to its end, and a value is freed when the last op that reads it has run. So the bytes of all
-live values are, op by op, those of the graph's memory rules: a test of the rules. Nothing is fused.
+live values are, op by op, those of the graph's memory rules: a test of the rules, and the one way to run
+in a plan's order where XLA takes no schedule. It is no fast way: nothing is fused.
 """
 
 from collections import Counter

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from op_by_op import evaluate
+from graphrl.xla.eager import evaluate
 
 from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError, PlanError
