@@ -150,7 +150,7 @@ def test_decode_runs_the_ready_node_of_the_highest_key(data: st.DataObject) -> N
             if home[name] != placement[i]:
                 requires[transfer] = {producer}
     assert sorted(order.tolist()) == sorted(requires)
-    assert exact.needed_transfers(graph, problem, placement).tolist() == sorted(requires)[n:]
+    assert exact.Routes(graph, problem, placement).transfers.tolist() == sorted(requires)[n:]
     keys = [*op_keys.tolist(), *transfer_keys.ravel().tolist()]
     for i, node in enumerate(order.tolist()):
         done = set(order[:i].tolist())

@@ -115,10 +115,9 @@ class Task:
         progress: Progress | None = None,
         *,
         sizes: "Sizes | None" = None,
-        method: str = "",
     ) -> None:
         self.graph, self.problem, self.budget, self.seed = graph, problem, budget, seed
-        self.progress, self.sizes, self.method = progress, sizes, method
+        self.progress, self.sizes, self.method = progress, sizes, ""
         self.best: Callable[[], Plan] | None = None
         self.restart()
 

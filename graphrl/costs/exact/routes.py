@@ -54,12 +54,3 @@ def _checked_placement(graph: ComputationGraph, problem: Problem, placement: Arr
         op, device = graph.ops[bad[0]].name, array[bad[0]]
         raise PlanError(f"op {op!r} is placed on device {device}: must be from 0 to {problem.devices - 1}")
     return array.astype(np.int64)
-
-
-def needed_transfers(graph: ComputationGraph, problem: Problem, placement: ArrayLike) -> np.ndarray:
-    """Node ids of the transfers that a placement `[n]` implies: `int64`, ascending.
-
-    Raises:
-      PlanError: the placement has the wrong length, or a device out of range.
-    """
-    return Routes(graph, problem, placement).transfers

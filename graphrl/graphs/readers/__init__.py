@@ -87,7 +87,7 @@ def read_graph(
     Args:
       path: of the file.
       chip: whose run times the ops get in formats without run times (ONNX, HLO); by default `roofline.DEFAULT_CHIP`.
-      dims: sizes of dimensions that an ONNX model leaves open, as in `read_onnx`; other formats have none.
+      dims: sizes of dimensions that an ONNX model leaves open, as in `parse_onnx`; other formats have none.
 
     Raises:
       GraphrlError: one line, if the file is missing, a directory, a device or unreadable, or the chip is unknown.

@@ -7,7 +7,7 @@ unknown or repeated key is more likely a spelling mistake than a wish.
 import gzip
 import json
 import os
-from typing import IO, Any
+from typing import Any
 
 from graphrl import files
 from graphrl.errors import GraphError
@@ -21,19 +21,12 @@ _OP_KEYS = frozenset(Op.__dataclass_fields__)
 _TENSOR_KEYS = frozenset(Tensor.__dataclass_fields__)
 
 
-def read_json(path: str | os.PathLike[str]) -> ComputationGraph:
-    """Reads a graph file; gzip is recognised by content.
+def parse_json(data: bytes, source: str) -> ComputationGraph:
+    """The graph that the file `source` of content `data` holds.
 
     Raises:
-      GraphrlError: one line, if the file cannot be read (see `files.content`).
       GraphError: one line that names the file and, where there is one, the op, if it breaks a rule of the format.
     """
-    with files.content(path) as data:
-        return parse_json(bytes(data), files.shown(path))
-
-
-def parse_json(data: bytes, source: str) -> ComputationGraph:
-    """The graph that `data` holds; `source` names it in errors, which are as in `read_json`."""
     try:
         value = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_object)
     except UnicodeDecodeError as error:
@@ -219,11 +212,7 @@ def write_json(graph: ComputationGraph, path: str | os.PathLike[str]) -> None:
     text = _lines(graph_to_dict(graph)).encode()
     if os.fspath(path).endswith(".gz"):
         text = gzip.compress(text, mtime=0)  # no time stamp, for equal bytes
-
-    def write(file: IO[bytes]) -> None:
-        file.write(text)
-
-    files.write_atomically(path, write, binary=True)
+    files.write_atomically(path, lambda file: file.write(text), binary=True)
 
 
 def _lines(value: dict[str, Any]) -> str:

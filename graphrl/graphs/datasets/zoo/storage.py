@@ -14,7 +14,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -47,12 +47,8 @@ def write_programs(programs: Sequence[ZooProgram], folder: str | os.PathLike[str
     value |= {key: _plain(getattr(first, key)) for key in _SHARED}
     value["groups"] = [_group(group, storage, structure) for group, storage, structure in _groups(programs)]
     data = lzma.compress(json.dumps(value, separators=(",", ":")).encode(), preset=6 | lzma.PRESET_EXTREME)
-
-    def write(file: IO[bytes]) -> None:
-        file.write(data)
-
     path = Path(folder) / file_name(first.architecture, first.kind, first.level)
-    files.write_atomically(path, write, binary=True)
+    files.write_atomically(path, lambda file: file.write(data), binary=True)
     return path
 
 

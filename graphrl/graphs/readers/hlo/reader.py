@@ -32,8 +32,7 @@ from graphrl.graphs.readers.hlo.lower import lower
 from graphrl.graphs.readers.hlo.module import HloModule, parse_module
 from graphrl.graphs.readers.hlo.values import CONTRACTED, ValueReader
 from graphrl.graphs.readers.hlo.work import Works
-from graphrl.graphs.roofline import DEFAULT_CHIP, Chip
-from graphrl.graphs.roofline import chip as find_chip
+from graphrl.graphs.roofline import DEFAULT_CHIP, Chip, find_chip
 
 # What comes of instructions without the operands, dimensions or computations that their kind has. XLA writes none.
 _MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)

@@ -18,8 +18,7 @@ from graphrl.errors import GraphrlError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.readers.jaxpr.flatten import External, Flat, Outside, Result, flatten
 from graphrl.graphs.readers.jaxpr.flops import array_bytes
-from graphrl.graphs.roofline import DEFAULT_CHIP, Chip
-from graphrl.graphs.roofline import chip as find_chip
+from graphrl.graphs.roofline import DEFAULT_CHIP, Chip, find_chip
 
 
 class Traced(NamedTuple):

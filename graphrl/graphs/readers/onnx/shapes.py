@@ -17,7 +17,7 @@ _MAX_TRIPS = 2**31  # exporters write "until the condition fails" as the largest
 
 
 def inferred(model: ModelProto, dims: Mapping[str, int]) -> ModelProto:
-    """The model with all shapes that follow from its inputs and `dims` (see `read_onnx`).
+    """The model with all shapes that follow from its inputs and `dims` (see `parse_onnx`).
 
     Raises:
       GraphError: a size in `dims` is no positive integer, or names no unknown dimension of the model; inference fails.
