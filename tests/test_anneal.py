@@ -23,8 +23,7 @@ from graphrl.solvers.flow import Flow
 from graphrl.solvers.orders.anneal import moves as moves_module
 from graphrl.solvers.orders.anneal import solver
 from graphrl.solvers.orders.anneal.moves import Moves, WeighedBuffers, build_moves
-from graphrl.solvers.orders.anneal.profile import Profile
-from graphrl.solvers.orders.anneal.solver import load, solve
+from graphrl.solvers.orders.anneal.solver import Profile, load, solve
 from graphrl.solvers.orders.anneal.window import STEPS, Chains, anneal_window
 from graphrl.solvers.orders.dfs_dp import solve as exact
 from graphrl.solvers.orders.usage import Usage

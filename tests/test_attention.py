@@ -17,7 +17,7 @@ from graphrl.graphs.relations import RELATIONS, TO_REDUCTION, relations
 from graphrl.networks import attention
 from graphrl.networks.attention import HeadGroup, MaskedAttention
 from graphrl.networks.base import Network, network
-from graphrl.networks.priorities import Priorities, normalised
+from graphrl.networks.heads import Priorities, normalised
 from graphrl.networks.topological_attention import GRAPHS, EncoderName, encoder
 
 GRAPH = layered(20, 3)

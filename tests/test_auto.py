@@ -14,9 +14,10 @@ from graphrl.graphs.datasets.families import sample
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.plan import Plan
-from graphrl.solvers.base import Budget, Interrupted, Solver, Task
+from graphrl.solvers.base import Budget, Interrupted, Task
 from graphrl.solvers.exact import brute_force
 from graphrl.solvers.portfolio import Portfolio, Stage
+from graphrl.solvers.solver import Solver
 
 GOOD = Plan.from_order(TINY, Problem(), [0] * 4, [0, 2, 1, 3], method="b", seconds=1, evaluations=9, seed=0)
 BAD = Plan.from_order(TINY, Problem(), [0] * 4, [0, 1, 2, 3], method="b", seconds=0, evaluations=1, seed=0)

@@ -21,7 +21,7 @@ from graphrl.graphs.datasets.trees import in_tree, out_tree
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.solvers.base import Task
 from graphrl.solvers.flow import Flow
-from graphrl.solvers.orders.approximate_dp import solve
+from graphrl.solvers.orders.approximate_dp.solver import solve
 
 
 def least_peak(graph: ComputationGraph) -> int:

@@ -12,7 +12,8 @@ from graphrl.graphs.datasets.layered import layered
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Interrupted, Task
 from graphrl.solvers.flow import Flow
-from graphrl.solvers.orders.approximate_dp import program, solve
+from graphrl.solvers.orders.approximate_dp import program
+from graphrl.solvers.orders.approximate_dp.solver import solve
 from graphrl.solvers.rules.memory_orders import greedy
 
 

@@ -11,7 +11,7 @@ from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.planted import planted
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Task
-from graphrl.solvers.rules.plain import solve_list
+from graphrl.solvers.rules.list_scheduling import solve_list
 
 
 @pytest.mark.parametrize("devices", [1, 2, 3, 8])

@@ -54,7 +54,7 @@ def test_an_action_says_the_distribution_of_every_gene(name: codings.CodingName)
     coding = codings.coding(name)
     spec = coding.action_spec(12, 2)
     action = specs.sample(spec, KEY)
-    table = codings.proposals(action, coding, SIZES, 2)
+    table = codings.chosen(codings.gene_choices(action, coding, SIZES, 2)[:, None], coding)
     choice = np.asarray(table.choice)[:, 0]
     assert choice.shape == (3 * 12 + 2 * 12,)
     assert np.all(choice[36:] == UNIFORM)

@@ -9,8 +9,9 @@ from search_graphs import random_dag
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
-from graphrl.solvers.base import Budget, Solver, Task
+from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.rules.list_rules import etf, hlfet, solve_etf, solve_hlfet
+from graphrl.solvers.solver import Solver
 
 BUDGET = Budget(evaluations=1)
 RULES = pytest.mark.parametrize("solve", [solve_hlfet, solve_etf], ids=["hlfet", "etf"])

@@ -17,9 +17,8 @@ from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.flow import Flow
-from graphrl.solvers.rules.list_scheduling import best_schedule, schedule
+from graphrl.solvers.rules.list_scheduling import best_schedule, schedule, solve_list
 from graphrl.solvers.rules.memory_orders import memory_orders
-from graphrl.solvers.rules.plain import solve_list
 from graphrl.solvers.rules.plan_builder import Builder, Trial
 
 

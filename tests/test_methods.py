@@ -13,7 +13,7 @@ from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.trees import in_tree
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.methods import METHODS, OLD_NAMES, describe, find_solver
-from graphrl.solvers.base import SOLVERS
+from graphrl.solvers.solver import SOLVERS
 
 
 def ladder(rungs: int) -> ComputationGraph:

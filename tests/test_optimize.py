@@ -22,7 +22,7 @@ from graphrl.errors import GraphError, GraphrlError, ProblemError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget
-from graphrl.solvers.rules.plain import given_order
+from graphrl.solvers.rules.simple import given_order
 
 
 def tangle(ops: int) -> ComputationGraph:

@@ -63,7 +63,7 @@ def test_a_comparison_compiles_a_program_for_graphs_of_similar_sizes() -> None:
     graphs = load_graphs([f"series-parallel:{ops}" for ops in (100, 110, 120)])
     runs = make_runs(graphs, RENDEZVOUS, ["brkga"], [0], Budget(160), cores=1)
     assert len({run.sizes for run in runs}) == 1 < len({common_sizes([graph]) for graph in graphs})
-    programs = getattr(brkga_solver._advance, "_cache_size")  # noqa: B009  (types do not know it)
+    programs = getattr(brkga_solver._evolve, "_cache_size")  # noqa: B009  (types do not know it)
     before = programs()
     executor = Executor()
     assert [executor.execute(run).error for run in runs] == [None] * 3

@@ -68,32 +68,18 @@ class Timeline:
             memory=tuple(_curve(changes, is_op, start, end, length) for changes in costs.memory_changes),
         )
 
-    def consumers(self) -> list[list[int]]:
-        """For each entry, the later entries that read what a transfer brings; empty for ops: `[m]` lists."""
+    def routes(self) -> dict[int, tuple[int, list[int]]]:
+        """By the entry of a transfer: the entry of the op that writes what it moves, and those that read its copy."""
         a = self.graph.arrays
         entry_of_op = np.empty(a.num_ops, np.int64)
         entry_of_op[self.op[self.op >= 0]] = np.flatnonzero(self.op >= 0)
         moved = np.flatnonzero(self.tensor >= 0).tolist()
-        entry_of_copy = {(int(self.tensor[i]), int(self.to[i])): i for i in moved}
-        result: list[list[int]] = [[] for _ in self.op]
-        if not moved:
-            return result
-        for tensor, op in zip(a.use_tensor.tolist(), a.use_op.tolist(), strict=True):
+        readers: dict[tuple[int, int], list[int]] = {(int(self.tensor[i]), int(self.to[i])): [] for i in moved}
+        for tensor, op in zip(a.use_tensor.tolist(), a.use_op.tolist(), strict=True) if moved else ():
             reader = int(entry_of_op[op])
-            copy = entry_of_copy.get((tensor, int(self.device[reader])))
-            if copy is not None:
-                result[copy].append(reader)
-        return result
-
-    def producer_entry(self) -> np.ndarray:
-        """For each entry, the entry of the op that writes what a transfer moves; -1 for ops: `[m] int64`."""
-        a = self.graph.arrays
-        entry_of_op = np.empty(a.num_ops, np.int64)
-        entry_of_op[self.op[self.op >= 0]] = np.flatnonzero(self.op >= 0)
-        result = np.full(len(self.op), -1, np.int64)
-        moved = self.tensor >= 0
-        result[moved] = entry_of_op[a.producer[self.tensor[moved]]]
-        return result
+            readers.get((tensor, int(self.device[reader])), []).append(reader)
+        pairs = zip(moved, entry_of_op[a.producer[self.tensor[moved]]].tolist(), readers.values(), strict=True)
+        return {entry: (source, targets) for entry, source, targets in pairs}
 
     def name(self, entry: int) -> str:
         """What an order entry is called: the op's name, or "tensor → device 1"."""

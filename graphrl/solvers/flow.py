@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from graphrl.costs.exact.memory import SharedBuffers, memory_changes
+from graphrl.costs.exact.memory import MemoryWalk, SharedBuffers
 from graphrl.costs.exact.routes import Routes
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
@@ -57,7 +57,7 @@ class Flow:
     def peak(self, order: list[int]) -> int:
         """Exact peak of one device, bytes, without resident weights."""
         self.evaluations += 1
-        return int(memory_changes(self.graph, Problem(), self.routes, np.array(order, np.int64))[0][:, 1].max())
+        return max(map(MemoryWalk(self.graph, Problem(), self.routes).step, order))
 
     def least_peak(self, orders: Iterable[list[int]]) -> list[int]:
         """The order of least peak, the first of equals."""

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from graphrl.errors import ProblemError
 from graphrl.plan import Plan
-from graphrl.solvers.base import Budget, Interrupted, PlacedOrder, Solver, Task
+from graphrl.solvers.base import Budget, Interrupted, PlacedOrder, Task
+from graphrl.solvers.solver import Solver
 
 ROUNDING = 1e-5  # relative: the device knows values as float32; an exact look follows
 SECONDS_ROUNDING = 1e-9  # relative: the makespan bound is shaved by rounding (costs/bounds)

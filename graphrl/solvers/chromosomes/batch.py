@@ -85,18 +85,8 @@ def _sharded(
     specs: Any = PartitionSpec(axis), PartitionSpec(None, axis), PartitionSpec()
     by_graph, by_gene, whole = specs
     of_proposals = None if proposals is None else BetaTable(whole, whole, whole, by_gene)
-
-    def local(
-        keys: jax.Array,
-        graph: PaddedGraph,
-        proposals: BetaTable | None,
-        elite_bias: jax.Array | None,
-        problem: DeviceProblem,
-    ) -> tuple[jax.Array, jax.Array]:
-        return run_grouped(keys, graph, proposals, elite_bias, problem, parameters, generations)
-
     return jax.shard_map(
-        local,
+        functools.partial(run_grouped, parameters=parameters, generations=generations),
         mesh=mesh,
         in_specs=(by_graph, by_graph, of_proposals, by_graph, whole),
         out_specs=(by_gene, by_graph),

@@ -13,9 +13,9 @@ All are O((n + e) log n); Inductor's lpmf looks at every ready node in every ste
 import bisect
 import heapq
 
+from graphrl.graphs.topology import post_order
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.rules.one_pass import order_rule
-from graphrl.solvers.rules.traversal import post_order
 
 NOTHING = 2**200  # above any bytes * ops
 

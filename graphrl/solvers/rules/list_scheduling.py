@@ -29,10 +29,12 @@ from graphrl.costs import exact
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.solvers.base import PlacedOrder
+from graphrl.plan import Plan
+from graphrl.solvers.base import PlacedOrder, Task
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.rules.memory_orders import memory_orders
 from graphrl.solvers.rules.plan_builder import Builder, Trial
+from graphrl.solvers.solver import solver
 
 Choice = Callable[[Trial], tuple]
 
@@ -40,6 +42,13 @@ BUSY = (0.0, 0.25, 0.5)  # what a second of being busy counts as, in seconds of 
 LOST = (0.0, 0.5)  # what a second that others lose counts as
 SPARE = 1.2  # times the bound, the target of a quick schedule
 BISECTIONS = 6  # the first aims at the least peak of every device
+
+
+@solver("list", "the best of several list schedules")
+def solve_list(task: Task) -> Plan:
+    """A few plans, whatever the budget and the seed."""
+    plan, evaluations = best_schedule(task.graph, task.problem)
+    return task.answer(task.plan(*plan, evaluations=evaluations))
 
 
 def schedule(graph: ComputationGraph, problem: Problem) -> PlacedOrder:

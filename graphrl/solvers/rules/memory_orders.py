@@ -18,10 +18,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.topology import post_order
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.orders.usage import Usage
 from graphrl.solvers.rules.simple import depth_first
-from graphrl.solvers.rules.traversal import post_order
 
 MAX_BYTES_ABOVE = 2**62  # sums over paths grow exponentially
 

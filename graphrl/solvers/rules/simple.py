@@ -1,4 +1,4 @@
-"""Plain traversals: depth first, breadth first, as late as possible. They look at no sizes; O(n + e).
+"""Plain traversals: as given, depth first, breadth first, as late as possible. They look at no sizes; O(n + e).
 
 Topoformer (section 5) has the first two "according to the layout of the graph generated using pygraphviz"; without a
 layout, ties go by index. On 60 layered graphs of 500 ops the mean peak against that of the best of 100 random
@@ -9,8 +9,13 @@ from collections import deque
 
 import numpy as np
 
+from graphrl.costs.problem import Problem
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.plan import Plan
+from graphrl.solvers.base import PlacedOrder, Task
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.rules.one_pass import order_rule
+from graphrl.solvers.solver import solver
 
 
 def depth_first(flow: Flow, *, lowest_first: bool = True) -> list[int]:
@@ -52,6 +57,23 @@ def as_late_as_possible(flow: Flow) -> list[int]:
     its longest path to a sink has edges. Equal ones by index.
     """
     return np.argsort(-flow.graph.arrays.height, kind="stable").tolist()
+
+
+def given_order(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
+    """Everything on device 0, in the order in which the graph stands, as far as its dependencies allow.
+
+    For a traced program or an ONNX file this is the order in which it was written, often a good one for memory.
+
+    Returns:
+      The placement `[n] int64`, all 0, and the order `[n] int64` of ops: no transfer is needed.
+    """
+    return np.zeros(len(graph.ops), np.int64), graph.arrays.topological.astype(np.int64)
+
+
+@solver("given", "everything on one device, in the order in which the graph stands")
+def solve_given(task: Task) -> Plan:
+    """One plan, whatever the budget and the seed."""
+    return task.answer(task.plan(*given_order(task.graph, task.problem), evaluations=1))
 
 
 order_rule("depth-first", "the ready op that became ready last", depth_first)

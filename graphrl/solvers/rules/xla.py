@@ -24,9 +24,9 @@ simulator without fragmentation; ties prefer list, then depth first.
 
 import heapq
 
+from graphrl.graphs.topology import post_order
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.rules.one_pass import order_rule
-from graphrl.solvers.rules.traversal import post_order
 
 SCALAR_BYTES = 8
 FIRST = 2**63 - 1  # int64's largest: the priority of scalars

@@ -16,10 +16,11 @@ import numpy as np
 from graphrl.graphs.readers.hlo.reader import HloProgram, read_hlo
 from graphrl.graphs.roofline import DEFAULT_CHIP
 from graphrl.plan import Plan
-from graphrl.solvers.base import Solver, Task
+from graphrl.solvers.base import Task
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.orders.min_cut.passes import Passes
 from graphrl.solvers.orders.nearby import Nearby
+from graphrl.solvers.solver import Solver
 
 METHOD = "auto"
 RULES = 4  # orders of rules of each graph whose figure is predicted

@@ -28,7 +28,7 @@ from numpy.typing import ArrayLike
 
 from graphrl.errors import GraphError
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.readers.hlo.lower import lower
+from graphrl.graphs.readers.hlo.lower import Lowered
 from graphrl.graphs.readers.hlo.module import HloModule, parse_module
 from graphrl.graphs.readers.hlo.values import CONTRACTED, ValueReader
 from graphrl.graphs.readers.hlo.work import Works
@@ -139,7 +139,7 @@ def read_hlo(
     try:
         reader = ValueReader(module)
         values = reader.of(module.entry)
-        lowered = lower(module, module.entry, values, Works(module, reader, figures).of, count_results)
+        lowered = Lowered(module, module.entry, values, Works(module, reader, figures).of, count_results)
         external = tuple(values.external.values())
         return HloProgram(module, ComputationGraph(module.name, lowered.ops, external, lowered.outputs))
     except GraphError as error:

@@ -9,7 +9,7 @@ One op per equation of the jaxpr, calls (jit, custom derivatives, remat, ...) in
 """
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -73,28 +73,27 @@ def from_jax(
       GraphrlError: `fn` is no function, an argument number is out of range, or the chip is unknown.
       GraphError: the function computes nothing, or shapes are symbolic. What `fn` itself raises passes through.
     """
-    options: Any = {"chip": chip, "name": name, "static_argnums": static_argnums, "weights_argnums": weights_argnums}
-    return trace(fn, *abstract_args, **options, **abstract_kwargs).graph
+    return trace(fn, abstract_args, abstract_kwargs, chip, name, static_argnums, weights_argnums).graph
 
 
 def trace(
     fn: Callable[..., Any],
-    *abstract_args: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
     chip: str | Chip = DEFAULT_CHIP,
     name: str | None = None,
     static_argnums: int | Sequence[int] = (),
     weights_argnums: int | Sequence[int] = (),
-    **abstract_kwargs: Any,
 ) -> Traced:
-    """The graph of `from_jax`, with what evaluating it needs: arguments and errors are the same."""
+    """The graph of `from_jax`, with what evaluating it needs. Arguments and errors as there."""
     if not callable(fn):
         raise GraphrlError(f"from_jax: {fn!r} is no function: must be a callable that JAX can trace")
-    static = _argnums("static_argnums", static_argnums, len(abstract_args))
-    weights = _argnums("weights_argnums", weights_argnums, len(abstract_args))
+    static = _argnums("static_argnums", static_argnums, len(args))
+    weights = _argnums("weights_argnums", weights_argnums, len(args))
     figures = find_chip(chip)
     make = jax.make_jaxpr(fn, static_argnums=static, return_shape=True)
-    closed, results = make(*abstract_args, **abstract_kwargs)
-    arguments = _externals(fn, abstract_args, abstract_kwargs, static, weights, closed.in_avals)
+    closed, results = make(*args, **kwargs)
+    arguments = _externals(fn, args, kwargs, static, weights, closed.in_avals)
     flat = flatten(closed, arguments, figures)
     nodes = [index for index, alive in enumerate(flat.live) if alive]
     graph = _graph(flat, nodes, name or _name(fn), len(arguments))
@@ -122,7 +121,7 @@ def _name(fn: Any) -> str:
 def _externals(
     fn: Callable[..., Any],
     args: Sequence[Any],
-    kwargs: dict[str, Any],
+    kwargs: Mapping[str, Any],
     static: tuple[int, ...],
     weights: tuple[int, ...],
     avals: Sequence[Any],

@@ -61,15 +61,12 @@ def parse_onnx(
     try:
         model = load(data)
         check_and_sort(model.graph)
-        return _graph(inferred(model, dims or {}), _stem(source), figures)
+        name = os.path.basename(source).removesuffix(".gz").removesuffix(".onnx")
+        return _graph(inferred(model, dims or {}), name, figures)
     except GraphError as error:
         raise GraphError(f"{source}: {error}") from None
     except UnicodeDecodeError:
         raise GraphError(f"{source}: broken ONNX: a name is not UTF-8 text") from None
-
-
-def _stem(source: str) -> str:
-    return os.path.basename(source).removesuffix(".gz").removesuffix(".onnx")
 
 
 def _graph(model: ModelProto, name: str, chip: Chip) -> ComputationGraph:

@@ -1,6 +1,6 @@
 """Shapes of the tensors of an ONNX model: ONNX's inference, and what it needs to be told."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import onnx
 import onnx.numpy_helper
@@ -59,16 +59,10 @@ def _infer(model: ModelProto) -> ModelProto:
         raise GraphError(f"ONNX shape inference failed: {reason[:300]}") from None
 
 
-def _infos(graph: GraphProto) -> Iterator[ValueInfoProto]:
-    yield from graph.input
-    yield from graph.value_info
-    yield from graph.output
-
-
 def _fill(graph: GraphProto, dims: Mapping[str, int], used: set[str], unknown: dict[str, None]) -> bool:
     """Puts the sizes in `dims` into the graph; whether there were any. Notes what was used, and what was unknown."""
     filled = False
-    for info in _infos(graph):
+    for info in (*graph.input, *graph.value_info, *graph.output):
         for axis, dim in enumerate(info.type.tensor_type.shape.dim):
             if not is_unknown(dim):
                 continue

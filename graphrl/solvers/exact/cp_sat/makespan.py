@@ -22,7 +22,7 @@ from graphrl.graphs.graph import ComputationGraph
 from graphrl.solvers.base import PlacedOrder
 from graphrl.solvers.exact.cp_sat.clock import Clock, windows
 from graphrl.solvers.exact.cp_sat.engine import Expression, Literal, Model
-from graphrl.solvers.exact.cp_sat.memory import add_memory
+from graphrl.solvers.exact.cp_sat.memory import Memory
 from graphrl.solvers.exact.cp_sat.model import Built, built, most_nodes, unit_lengths
 from graphrl.solvers.exact.cp_sat.placement import Placement
 from graphrl.solvers.exact.cp_sat.reference import Lengths, Reference, in_order
@@ -67,7 +67,7 @@ def makespan_model(
         places = reference.starts(units, "rendezvous")
         axis = Clock(model, graph, where, "rendezvous", units, most_nodes(graph, problem.devices), places)
         _couple(graph, clock, axis)
-        add_memory(axis, graph, problem, limit[1], limit[0])
+        Memory(axis, graph, problem, limit[1]).limit(limit[0])
     return built(model, makespan, axis, graph, problem)
 
 
