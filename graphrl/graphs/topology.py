@@ -3,7 +3,7 @@ computed once.
 """
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -25,35 +25,55 @@ def topological_order(names: Sequence[str], sources: np.ndarray, targets: np.nda
       GraphError: there is none; one cycle is printed.
     """
     n = len(names)
-    order = least_first(np.arange(n), grouped(sources, targets, n), np.bincount(targets, minlength=n).tolist())
+    order = least_first(np.arange(n), Waiting(np.bincount(targets, minlength=n).tolist(), grouped(sources, targets, n)))
     if len(order) < n:
         raise GraphError("cycle: " + " -> ".join(_cycle(names, sources, targets, set(range(n)) - set(order))))
     return np.array(order, np.int32)
 
 
-def least_first(values: np.ndarray, successors: Sequence[Sequence[int]], waits: Sequence[int]) -> list[int]:
-    """The order in which always the ready item of least value runs, ties to the lower index; without those that never
-    become ready.
+class Waiting:
+    """What n items wait for while they run one after the other.
 
     Args:
-      values: `[n]` numbers.
+      counts: by item, how many others it waits for.
       successors: by item, those that wait for it.
-      waits: by item, how many it waits for.
+
+    Attributes:
+      left: by item, how many of those it waits for have not run.
+    """
+
+    def __init__(self, counts: Iterable[int], successors: Sequence[Sequence[int]]) -> None:
+        self.left, self._successors = list(counts), successors
+
+    def ready(self) -> list[int]:
+        """Those with none left, ascending."""
+        return [item for item, left in enumerate(self.left) if left == 0]
+
+    def ran(self, item: int) -> list[int]:
+        """Notes that an item has run: those that this makes ready, as they stand among its successors."""
+        ready = []
+        for after in self._successors[item]:
+            self.left[after] -= 1
+            if self.left[after] == 0:
+                ready.append(after)
+        return ready
+
+
+def least_first(values: np.ndarray, waiting: Waiting) -> list[int]:
+    """The order in which always the ready item of least value `[n]` runs, ties to the lower index; without those that
+    never become ready.
     """
     by_value = np.argsort(values, kind="stable").tolist()
-    rank, left = [0] * len(by_value), list(waits)
+    rank = [0] * len(by_value)
     for place, item in enumerate(by_value):
         rank[item] = place
-    ready = [rank[item] for item in range(len(rank)) if left[item] == 0]
-    heapq.heapify(ready)
+    queue = [rank[item] for item in waiting.ready()]
+    heapq.heapify(queue)
     order = []
-    while ready:
-        item = by_value[heapq.heappop(ready)]
-        order.append(item)
-        for after in successors[item]:
-            left[after] -= 1
-            if left[after] == 0:
-                heapq.heappush(ready, rank[after])
+    while queue:
+        order.append(by_value[heapq.heappop(queue)])
+        for item in waiting.ran(order[-1]):
+            heapq.heappush(queue, rank[item])
     return order
 
 

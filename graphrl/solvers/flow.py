@@ -11,7 +11,7 @@ from graphrl.costs.exact.memory import MemoryWalk, SharedBuffers
 from graphrl.costs.exact.routes import Routes
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.topology import grouped
+from graphrl.graphs.topology import Waiting, grouped
 
 
 class Flow:
@@ -49,6 +49,10 @@ class Flow:
         self.of, self.size, self.pinned = buffers.of.tolist(), buffers.bytes.tolist(), buffers.pinned.tolist()
         self.reuses = {t: self.of[a.reuses[t]] for t in np.flatnonzero(a.reuses >= 0).tolist()}
         self.evaluations = 0
+
+    def waiting(self) -> Waiting:
+        """For an order of the ops, from its first one."""
+        return Waiting(map(len, self.predecessors), self.successors)
 
     def held(self, op: int) -> int:
         """Bytes that an op allocates and leaves behind."""

@@ -7,7 +7,7 @@ from graphrl.costs.exact.routes import Routes
 from graphrl.costs.problem import Problem
 from graphrl.errors import PlanError
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.topology import grouped, least_first
+from graphrl.graphs.topology import Waiting, grouped, least_first
 
 
 def key_bits(num_ops: int, num_tensors: int, devices: int) -> int:
@@ -72,5 +72,6 @@ def decode(
     bits = key_bits(n, t, problem.devices)
     needed_keys = quantise(transfer_keys, bits).reshape(-1)[routes.transfers - n]
     keys = np.concatenate([quantise(op_keys, bits), needed_keys])
-    successors, waits = grouped(routes.before, routes.after, len(keys)), np.bincount(routes.after, minlength=len(keys))
-    return routes.nodes[least_first(-keys, successors, waits.tolist())]  # slots are in the order of node ids
+    counts = np.bincount(routes.after, minlength=len(keys)).tolist()
+    waiting = Waiting(counts, grouped(routes.before, routes.after, len(keys)))
+    return routes.nodes[least_first(-keys, waiting)]  # slots are in the order of node ids

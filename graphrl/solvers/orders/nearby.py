@@ -15,8 +15,7 @@ class Nearby:
     """
 
     def __init__(self, flow: Flow) -> None:
-        self._successors = flow.successors
-        self._waits = [len(before) for before in flow.predecessors]
+        self._flow = flow
 
     def __call__(self, order: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """An order `[n]` near `order` `[n]`."""
@@ -26,4 +25,4 @@ class Nearby:
         length = max(1, int(n * rng.choice(STRETCHES)))
         begin = int(rng.integers(n - length + 1))
         key[order[begin : begin + length]] += rng.choice(REACHES) * rng.standard_normal(length)
-        return np.array(least_first(key, self._successors, self._waits), np.int64)
+        return np.array(least_first(key, self._flow.waiting()), np.int64)

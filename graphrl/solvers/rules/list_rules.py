@@ -26,8 +26,8 @@ from graphrl.solvers.solver import solver
 def hlfet(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
     """HLFET. O((n + e) (log n + d)) for d devices. Ties of level go to the lower op, of starts to the lower device."""
     flow = Flow(graph)
-    builder, waits = Builder(flow, problem), [len(before) for before in flow.predecessors]
-    for op in least_first(-np.array(levels(flow)), flow.successors, waits):
+    builder = Builder(flow, problem)
+    for op in least_first(-np.array(levels(flow)), flow.waiting()):
         builder.append(op, lambda trial: (trial.start, trial.device))
     return builder.plan()
 
@@ -36,17 +36,14 @@ def etf(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
     """ETF. Looks at every ready op on every device for every op: O(n w d) for d devices and w ready ops."""
     flow = Flow(graph)
     builder, level = Builder(flow, problem), levels(flow)
-    left = [len(before) for before in flow.predecessors]
-    ready = [op for op in range(flow.num_ops) if left[op] == 0]
+    waiting = flow.waiting()
+    ready = waiting.ready()
     while ready:
         pairs = ((op, device) for op in ready for device in range(problem.devices))
         op, device = min(pairs, key=lambda pair: (builder.trial(*pair).start, -level[pair[0]], *pair))
         builder.place(op, device)
         ready.remove(op)
-        for after in flow.successors[op]:
-            left[after] -= 1
-            if left[after] == 0:
-                ready.append(after)
+        ready += waiting.ran(op)
     return builder.plan()
 
 

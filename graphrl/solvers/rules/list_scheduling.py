@@ -137,8 +137,8 @@ def _earliest(problem: Problem, busy: float, lost: float) -> Choice:
 def _highest_level_first(flow: Flow, problem: Problem, local_first: bool, choose: Choice) -> PlacedOrder:
     builder = Builder(flow, problem)
     level = levels(flow)
-    left = [len(before) for before in flow.predecessors]
-    pending = [(0.0, op) for op in range(flow.num_ops) if left[op] == 0]  # (when its predecessors have ended, op)
+    waiting = flow.waiting()
+    pending = [(0.0, op) for op in waiting.ready()]  # (when its predecessors have ended, op)
     available: list[tuple[float, int]] = []  # (-level, op)
     local: list[list[tuple[float, int]]] = [[] for _ in range(problem.devices)]  # those with all inputs on the device
     while pending or available:
@@ -153,10 +153,8 @@ def _highest_level_first(flow: Flow, problem: Problem, local_first: bool, choose
         for queue in (available, *local):
             while queue and builder.placement[queue[0][1]] >= 0:
                 heapq.heappop(queue)
-        for after in flow.successors[op]:
-            left[after] -= 1
-            if left[after] == 0:
-                heapq.heappush(pending, (max(builder.end[before] for before in flow.predecessors[after]), after))
+        for after in waiting.ran(op):
+            heapq.heappush(pending, (max(builder.end[before] for before in flow.predecessors[after]), after))
     return builder.plan()
 
 

@@ -5,8 +5,6 @@ layout, ties go by index. On 60 layered graphs of 500 ops the mean peak against 
 priorities is 1.064 depth first and 1.117 breadth first; the paper's figures give 1.057 and 1.132.
 """
 
-from collections import deque
-
 import numpy as np
 
 from graphrl.costs.problem import Problem
@@ -24,31 +22,21 @@ def depth_first(flow: Flow, *, lowest_first: bool = True) -> list[int]:
     Args:
       lowest_first: of several that one op made ready, the lowest index first, else the highest. Sources go by index.
     """
-    left = [len(before) for before in flow.predecessors]
-    ready = [op for op in reversed(range(flow.num_ops)) if left[op] == 0]
+    waiting = flow.waiting()
+    ready = waiting.ready()[::-1]
     order = []
     while ready:
-        op = ready.pop()
-        order.append(op)
-        for after in reversed(flow.successors[op]) if lowest_first else flow.successors[op]:
-            left[after] -= 1
-            if left[after] == 0:
-                ready.append(after)
+        order.append(ready.pop())
+        ready += waiting.ran(order[-1])[:: -1 if lowest_first else 1]
     return order
 
 
 def breadth_first(flow: Flow) -> list[int]:
     """The ready op that became ready first (Kahn's algorithm with a queue), equal ones by index."""
-    left = [len(before) for before in flow.predecessors]
-    ready = deque(op for op in range(flow.num_ops) if left[op] == 0)
-    order = []
-    while ready:
-        op = ready.popleft()
-        order.append(op)
-        for after in flow.successors[op]:
-            left[after] -= 1
-            if left[after] == 0:
-                ready.append(after)
+    waiting = flow.waiting()
+    order = waiting.ready()  # also the queue: it grows while it is walked
+    for op in order:
+        order += waiting.ran(op)
     return order
 
 
