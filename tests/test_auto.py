@@ -49,9 +49,9 @@ def test_auto_stops_at_the_bound() -> None:
 
 @pytest.mark.parametrize("family", ["in-tree", "out-tree", "series-parallel"])
 def test_known_peaks_are_found_and_proved(family: str) -> None:
-    graph, known = sample(family, 200, 0)
+    graph, facts = sample(family, 200, 0)
     plan = graphrl.optimize(graph, seconds=60)
-    assert plan.value == plan.bound == known["optimal_peak_memory"]
+    assert plan.value == plan.bound == facts["optimal_peak_memory"]
     assert plan.seconds < 30
 
 

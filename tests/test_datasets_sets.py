@@ -19,11 +19,11 @@ def test_graphs_come_from_files_folders_and_sets(tmp_path: Path) -> None:
         write_json(diamond(name), tmp_path / f"{name}.json.gz")
     for name in ("notes.txt", "manifest.json", ".hidden.json"):
         (tmp_path / name).write_text("{}")
-    found = load_graphs([str(tmp_path / "b.json.gz"), str(tmp_path), "layered:20x2@5", "regal-like:", "in-tree:9"])
-    assert [graph.name for graph in found[:3]] == ["b", "a", "b"]
-    assert [len(graph.ops) for graph in found[3:5]] == [20, 20]
-    assert found[3] == load_graph("layered:20@5")
-    assert len(found) == 7
+    loaded = load_graphs([str(tmp_path / "b.json.gz"), str(tmp_path), "layered:20x2@5", "regal-like:", "in-tree:9"])
+    assert [graph.name for graph in loaded[:3]] == ["b", "a", "b"]
+    assert [len(graph.ops) for graph in loaded[3:5]] == [20, 20]
+    assert loaded[3] == load_graph("layered:20@5")
+    assert len(loaded) == 7
     (tmp_path / "empty").mkdir()
     with pytest.raises(GraphrlError, match="the folder has no graphs"):
         load_graphs([str(tmp_path / "empty")])

@@ -68,21 +68,21 @@ def naive_memory(graph: ComputationGraph, problem: Problem, entries: list[tuple]
 
     def members(name: str) -> set[str]:
         """The tensors in the buffer of the instance `name` on this device: its aliases made here, and theirs."""
-        found = {name}
+        sharing = {name}
         for i in range(len(entries)):  # in order, so that an alias of an alias is found too
-            found |= {tensor.name for tensor in produced(i) if tensor.alias in found}
-        return found
+            sharing |= {tensor.name for tensor in produced(i) if tensor.alias in sharing}
+        return sharing
 
     def uses(name: str) -> list[int]:
         """Order entries that use the buffer of `name` on this device."""
-        group, found = members(name), []
+        group, users = members(name), []
         for i, entry in enumerate(entries):
             if entry[0] == "op":
                 used = entry[2] == device and bool(group & set(entry[1].inputs))
             else:
                 used = entry[2] == device and entry[1] in group
-            found += [i] if used else []
-        return found
+            users += [i] if used else []
+        return users
 
     def base(name: str) -> str:
         """The instance that allocates the buffer of `name`, or an external input."""

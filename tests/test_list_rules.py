@@ -61,6 +61,6 @@ def test_hlfet_goes_by_level_and_etf_by_start() -> None:
 @pytest.mark.parametrize("devices", [2, 4])
 def test_free_transfers_are_near_the_bound(solve: Solver, devices: int) -> None:
     problem = Problem("makespan", devices, "free")
-    made = [random_dag(seed) for seed in range(8)]
-    gaps = [solve(Task(graph, problem, BUDGET, 0)).value / lower_bound(graph, problem) - 1 for graph in made]
+    dags = [random_dag(seed) for seed in range(8)]
+    gaps = [solve(Task(graph, problem, BUDGET, 0)).value / lower_bound(graph, problem) - 1 for graph in dags]
     assert np.mean(gaps) < 0.06

@@ -59,9 +59,9 @@ def test_most_graphs_are_solved_exactly() -> None:
 
 
 def test_trees_are_proven_optimal() -> None:
-    known = in_tree(300, 0)
-    plan = solve(Task(known.graph, Problem(), Budget(5_000), 0))
-    assert plan.value == known.peak
+    tree = in_tree(300, 0)
+    plan = solve(Task(tree.graph, Problem(), Budget(5_000), 0))
+    assert plan.value == tree.peak
 
 
 def test_better_than_the_rules_and_the_same_again() -> None:

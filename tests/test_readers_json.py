@@ -84,18 +84,18 @@ names = st.text(st.characters(), min_size=1, max_size=8)  # any character, lone 
 @given(graphs(), st.lists(names, min_size=40, max_size=40, unique=True), st.floats(0, 1e30), st.integers(0, 2**62))
 def test_round_trip(graph: ComputationGraph, labels: list[str], runtime: float, flops: int) -> None:
     """Any graph comes back equal, whatever its names are; nothing that is empty or 0 is written."""
-    known = dict(zip(("x", *graph.tensor_names), labels, strict=False))
+    label_of = dict(zip(("x", *graph.tensor_names), labels, strict=False))
 
     def renamed(tensor: Tensor) -> Tensor:
-        alias, reuses = (None if name is None else known[name] for name in (tensor.alias, tensor.reuses))
-        return Tensor(known[tensor.name], tensor.bytes, alias, reuses)
+        alias, reuses = (None if name is None else label_of[name] for name in (tensor.alias, tensor.reuses))
+        return Tensor(label_of[tensor.name], tensor.bytes, alias, reuses)
 
     ops = tuple(
         Op(
             name=op.name,
             type=labels[0],
             runtime=runtime,
-            inputs=tuple(known[name] for name in op.inputs),
+            inputs=tuple(label_of[name] for name in op.inputs),
             outputs=tuple(map(renamed, op.outputs)),
             after=op.after,
             workspace_bytes=op.workspace_bytes,
@@ -105,7 +105,7 @@ def test_round_trip(graph: ComputationGraph, labels: list[str], runtime: float, 
         for op in graph.ops
     )
     graph = ComputationGraph(
-        labels[1], ops, tuple(map(renamed, graph.inputs)), tuple(known[name] for name in graph.outputs)
+        labels[1], ops, tuple(map(renamed, graph.inputs)), tuple(label_of[name] for name in graph.outputs)
     )
     value = graph_to_dict(graph)
     assert graph_from_dict(value) == graph

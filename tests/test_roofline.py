@@ -48,7 +48,7 @@ def test_chips_are_found_by_name_whatever_the_case_and_given_ones_pass() -> None
 def test_unknown_chips_are_refused_with_the_known_ones(name: str) -> None:
     with pytest.raises(GraphrlError, match="known are") as refusal:
         find_chip(name)
-    assert all(known in str(refusal.value) for known in CHIPS)
+    assert all(chip in str(refusal.value) for chip in CHIPS)
 
 
 def test_a_chip_that_is_neither_name_nor_chip_is_refused() -> None:

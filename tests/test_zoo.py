@@ -24,7 +24,7 @@ def program(graph: ComputationGraph, batch: int = 8, architecture: str = "vgg16"
     """A program of the zoo with this graph under the name that it gets from a file."""
     order = graph.arrays.topological
     schedules = {"default": order, "memory": order[::-1] if graph.arrays.dependencies()[0].size == 0 else order}
-    found = zoo.ZooProgram(
+    traced = zoo.ZooProgram(
         architecture,
         "vgg",
         "training",
@@ -36,7 +36,7 @@ def program(graph: ComputationGraph, batch: int = 8, architecture: str = "vgg16"
         {"jax": "0.10.2"},
         "2026-11-21",
     )
-    return dataclasses.replace(found, graph=dataclasses.replace(graph, name=found.name))
+    return dataclasses.replace(traced, graph=dataclasses.replace(graph, name=traced.name))
 
 
 def times(graph: ComputationGraph, factor: int) -> ComputationGraph:

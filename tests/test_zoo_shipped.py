@@ -50,31 +50,31 @@ def test_every_architecture_is_in_one_split() -> None:
 
 def test_the_zoo_is_shipped() -> None:
     """At least 50 architectures, inference and training step at two batch sizes each, in less than 10 MB."""
-    found = zoo.entries()
-    architectures = {entry.architecture for entry in found}
+    entries = zoo.entries()
+    architectures = {entry.architecture for entry in entries}
     assert len(architectures) >= 50
-    assert {entry.family for entry in found} <= zoo.SPLITS.keys()
+    assert {entry.family for entry in entries} <= zoo.SPLITS.keys()
     for name in architectures:
         for kind in zoo.KINDS:
             assert len(zoo.select(f"{name}/{kind}/jaxpr")) >= 2
     assert sum(len(zoo.select(f"{kind}/hlo")) >= 80 for kind in zoo.KINDS) == 2
     assert sum(path.stat().st_size for path in zoo.DATA.iterdir()) < 10e6
-    sizes = {name: len([e for e in found if e.split == name]) / len(found) for name in ("train", "valid", "test")}
+    sizes = {name: len([e for e in entries if e.split == name]) / len(entries) for name in ("train", "valid", "test")}
     assert sizes["train"] > 0.4
     assert min(sizes.values()) > 0.1
 
 
 @pytest.mark.parametrize("name", ["efficientnetb0/training/b8/hlo", "nasnetmobile/inference/b16/hlo"])
 def test_shipped_programs_have_both_schedules_of_xla(name: str) -> None:
-    found = zoo.load(name)
-    n, (source, target) = len(found.graph.ops), found.graph.arrays.dependencies()
-    assert found.schedules["default"].tolist() == list(range(n))
-    for order in found.schedules.values():
+    shipped = zoo.load(name)
+    n, (source, target) = len(shipped.graph.ops), shipped.graph.arrays.dependencies()
+    assert shipped.schedules["default"].tolist() == list(range(n))
+    for order in shipped.schedules.values():
         place = np.empty(n, int)
         place[order] = np.arange(n)
         assert sorted(order.tolist()) == list(range(n))
         assert (place[source] < place[target]).all()
-    assert found.temp_bytes["memory"] < found.temp_bytes["default"]
+    assert shipped.temp_bytes["memory"] < shipped.temp_bytes["default"]
 
 
 def test_the_largest_shipped_graph_loads_soon() -> None:
