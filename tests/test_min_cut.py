@@ -23,7 +23,7 @@ from graphrl.solvers.flow import Flow
 from graphrl.solvers.orders.dfs_dp import solve as exact_solve
 from graphrl.solvers.orders.min_cut.passes import Passes
 from graphrl.solvers.orders.min_cut.solver import solve
-from graphrl.solvers.orders.nearby import Nearby
+from graphrl.solvers.orders.nearby import nearby
 from graphrl.solvers.orders.random_orders import Drawing
 from graphrl.solvers.orders.usage import Usage
 
@@ -133,7 +133,7 @@ def test_one_device_only() -> None:
 def test_nearby_orders_are_topological(graph: ComputationGraph, seed: int) -> None:
     flow = Flow(graph)
     order = np.array(flow.topological, np.int64)
-    near = Nearby(flow)(order, np.random.default_rng(seed))
+    near = nearby(flow, order, np.random.default_rng(seed))
     plan = Plan.from_order(
         graph, Problem(), np.zeros(len(order), np.int64), near, method="x", seconds=0, evaluations=1, seed=0
     )
@@ -145,5 +145,5 @@ def test_nearby_orders_are_near_but_different() -> None:
     flow = Flow(graph)
     order = np.array(flow.topological, np.int64)
     rng = np.random.default_rng(0)
-    moved = [float(np.mean(Nearby(flow)(order, rng) != order)) for _ in range(20)]
+    moved = [float(np.mean(nearby(flow, order, rng) != order)) for _ in range(20)]
     assert 0 < np.median(moved) < 1

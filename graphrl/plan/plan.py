@@ -223,7 +223,7 @@ class Plan:
         costs = evaluate(self._graph, self.problem, placement, order)
         if by_position is None:
             by_position = costs.makespan == 0
-        return Timeline.of(self._graph, self.problem, placement, order, costs, by_position=by_position)
+        return Timeline(self._graph, self.problem, placement, order, costs, by_position=by_position)
 
     def trace(self, path: str | os.PathLike[str]) -> None:
         """Writes trace events as JSON, for ui.perfetto.dev or chrome://tracing.

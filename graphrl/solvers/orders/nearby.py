@@ -9,20 +9,14 @@ REACHES = (1.0, 4.0, 16.0, 64.0)  # standard deviations, in places, of how far o
 STRETCHES = (0.1, 0.3, 1.0)  # parts of the order within which they are
 
 
-class Nearby:
-    """Draws orders of one graph: in a random stretch of an order, each op's place gets a normal deviate added, and then
-    the ready op of least place runs next.
+def nearby(flow: Flow, order: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """An order `[n]` near another: in a random stretch of it each op's place gets a normal deviate added, and then the
+    ready op of least place runs next.
     """
-
-    def __init__(self, flow: Flow) -> None:
-        self._flow = flow
-
-    def __call__(self, order: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """An order `[n]` near `order` `[n]`."""
-        n = len(order)
-        key = np.empty(n)
-        key[order] = np.arange(n)
-        length = max(1, int(n * rng.choice(STRETCHES)))
-        begin = int(rng.integers(n - length + 1))
-        key[order[begin : begin + length]] += rng.choice(REACHES) * rng.standard_normal(length)
-        return np.array(least_first(key, self._flow.waiting()), np.int64)
+    n = len(order)
+    places = np.empty(n)
+    places[order] = np.arange(n)
+    length = max(1, int(n * rng.choice(STRETCHES)))
+    begin = int(rng.integers(n - length + 1))
+    places[order[begin : begin + length]] += rng.choice(REACHES) * rng.standard_normal(length)
+    return np.array(least_first(places, flow.waiting()), np.int64)

@@ -10,10 +10,10 @@ environment variable GRAPHRL_ZOO names a folder with another zoo.
 
 import os
 
-from graphrl.graphs.datasets.zoo.catalogue import DATA, PREFIX, Entry, entries, home, select, select_one
+from graphrl.graphs.datasets.zoo.catalogue import DATA, PREFIX, entries, home, select, select_one
 from graphrl.graphs.datasets.zoo.noise import augmented
-from graphrl.graphs.datasets.zoo.program import KINDS, LEVELS, ZooProgram, program_name
-from graphrl.graphs.datasets.zoo.splits import SPLITS, Split
+from graphrl.graphs.datasets.zoo.program import KINDS, LEVELS, ZooProgram
+from graphrl.graphs.datasets.zoo.splits import SPLITS
 from graphrl.graphs.datasets.zoo.storage import file_name, read_program
 
 __all__ = [
@@ -22,14 +22,10 @@ __all__ = [
     "LEVELS",
     "PREFIX",
     "SPLITS",
-    "Entry",
-    "Split",
     "ZooProgram",
     "augmented",
     "entries",
-    "home",
     "load",
-    "program_name",
     "select",
     "select_one",
 ]

@@ -152,7 +152,8 @@ def _path(root: str, path: Any) -> str:
 
 def _graph(flat: Flat, live: Sequence[int], name: str, num_arguments: int) -> ComputationGraph:
     """Names the live nodes and writes them as ops."""
-    op_names = {index: _op_name(flat.nodes[index].scope, flat.nodes[index].type, i) for i, index in enumerate(live)}
+    scoped = [(flat.nodes[index].scope, f"{flat.nodes[index].type}.{i}") for i, index in enumerate(live)]
+    op_names = {index: "/".join(filter(None, name)) for index, name in zip(live, scoped, strict=True)}
     tensors = {
         Result(index, k): Tensor(f"{op_names[index]}:{k}", size)
         for index in live
@@ -184,10 +185,6 @@ def _graph(flat: Flat, live: Sequence[int], name: str, num_arguments: int) -> Co
         )
     kept = dict.fromkeys(tensors[value].name for value in flat.outputs if isinstance(value, Result))
     return ComputationGraph(name, tuple(ops), tuple(externals.values()), tuple(kept))
-
-
-def _op_name(scope: str, primitive: str, index: int) -> str:
-    return f"{scope}/{primitive}.{index}" if scope else f"{primitive}.{index}"
 
 
 def _external_tensors(flat: Flat, num_arguments: int, read: set[int], taken: set[str]) -> dict[int, Tensor]:

@@ -176,16 +176,12 @@ def start_orders(flow: Flow, usage: Usage, chains: int, seed: int, given: Sequen
     """Different orders `[c, n]`: the given ones, those of the rules, and random ones, the best."""
     orders = [*given, *memory_orders(flow)]
     if flow.num_ops <= MAX_RANDOM_OPS:
-        orders += list(_random_orders(flow, seed))
+        drawn = Drawing(flow).draw(np.random.default_rng(seed), RANDOM_STARTS, by_priority=True)
+        assert drawn is not None  # no time limit was given
+        orders += list(drawn)
     distinct = np.unique(np.stack(orders), axis=0)
     ranked = distinct[np.argsort(usage.peaks(distinct), kind="stable")]
     return ranked[np.arange(chains) % len(ranked)]
-
-
-def _random_orders(flow: Flow, seed: int) -> np.ndarray:
-    orders = Drawing(flow).draw(np.random.default_rng(seed), RANDOM_STARTS, by_priority=True)
-    assert orders is not None  # no time limit was given
-    return orders
 
 
 def _quantum(buffers: WeighedBuffers, peak: float) -> float:
