@@ -1,5 +1,5 @@
-"""Padded graphs as jraph sees them. The one module that imports jraph (three of its helpers are broken on current jax;
-`GraphsTuple`, `GraphNetwork` and `segment_*` work).
+"""Padded graphs as jraph sees them. Of jraph, `GraphsTuple`, `GraphNetwork` and `segment_*` work on current jax; three
+of its helpers do not.
 """
 
 import jax

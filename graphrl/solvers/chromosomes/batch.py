@@ -56,18 +56,15 @@ def run_batch(
       ProblemError: the mesh has more than one axis, or its size does not divide g.
     """
     graphs = keys.shape[0]
-    mesh = _default_mesh(graphs) if mesh is None else mesh
+    if mesh is None:
+        devices = jax.local_devices()
+        mesh = make_mesh(graphs, devices[: most_that_share(graphs, len(devices))])
     if len(mesh.axis_names) != 1 or graphs % mesh.size:
         raise ProblemError(
             f"a mesh of shape {dict(mesh.shape)} cannot share {graphs} graphs: needs one axis that divides"
         )
     generations = parameters.generations(evaluations)
     return _sharded(keys, graph, proposals, elite_bias, DeviceProblem.of(problem), parameters, generations, mesh)
-
-
-def _default_mesh(graphs: int) -> Mesh:
-    devices = jax.local_devices()
-    return make_mesh(graphs, devices[: most_that_share(graphs, len(devices))])
 
 
 @functools.partial(jax.jit, static_argnames=("parameters", "generations", "mesh"))

@@ -92,13 +92,9 @@ def equation_flops(equation: Any) -> int:
     if name in DATA_MOVEMENT:
         return 0
     if name in INPUT_SIZED:
-        return _inputs(equation)
+        return sum(array_size(atom.aval) for atom in equation.invars)
     rule = _RULES.get(name)
     return _outputs(equation) if rule is None else int(rule(equation))
-
-
-def _inputs(equation: Any) -> int:
-    return sum(array_size(atom.aval) for atom in equation.invars)
 
 
 def _outputs(equation: Any) -> int:
