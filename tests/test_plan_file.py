@@ -159,7 +159,7 @@ def test_broken_files_are_refused_in_one_line(tmp_path: Path, change: Callable[[
         (b"null", "holds null"),
         (b"[" * 100_000, "nested too deeply"),
         (b'{"value": 1' + b"0" * 5000 + b"}", "thousands of digits"),
-        (b'{"format": 1, "format": 2}', "'format' appears twice"),
+        (b'{"format": 1, "format": 2}', 'key "format" appears twice'),
     ],
 )
 def test_files_that_are_no_json_are_refused(tmp_path: Path, content: bytes, fault: str) -> None:

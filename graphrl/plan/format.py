@@ -189,14 +189,14 @@ def _number(data: dict[str, Any], key: str, where: str | None = None) -> int | f
 
 
 def _integer(value: object, where: str, minimum: int | None = 0) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or (minimum is not None and value < minimum):
+    if type(value) is not int or (minimum is not None and value < minimum):
         raise PlanError(f"{where} is {_short(value)}: must be an integer" + (" of at least 0" if minimum == 0 else ""))
     return value
 
 
 def _short(value: object) -> str:
     """A value of the file as it may stand in a message: one line, not too long."""
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10**40:
+    if type(value) is int and abs(value) >= 10**40:
         return "an integer of more than 40 digits"
     text = repr(value) if value is None or isinstance(value, str | int | float | bool) else _shape(value)
     return text if len(text) <= 60 else text[:57] + "..."

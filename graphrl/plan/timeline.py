@@ -39,7 +39,8 @@ class Timeline:
         self.tensor = np.where(is_op, -1, tensor)  # [m] int64, tensor of a transfer; -1 for an op
         self.device = np.where(is_op, placement[np.where(is_op, order, 0)], home)  # [m] int64, where it runs or begins
         self.to = np.where(is_op, self.device, to)  # [m] int64, where the transfer goes; the op's own device
-        self.start, self.end = (places, places + 1) if by_position else (costs.start, costs.end)  # [m] float64
+        self.start = places if by_position else costs.start  # [m] float64
+        self.end = places + 1 if by_position else costs.end  # [m] float64
         self.length = float(self.end.max())  # of the time axis: the latest end of anything
         self.memory = [_curve(each, is_op, self.start, self.end, self.length) for each in costs.memory_changes]
 

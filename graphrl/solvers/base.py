@@ -44,9 +44,7 @@ class Budget:
         if self.evaluations is None and self.seconds is None:
             raise ProblemError("a budget needs evaluations or seconds: neither was given")
         count, seconds = self.evaluations, self.seconds
-        if count is not None and (
-            isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_EVALUATIONS
-        ):
+        if count is not None and (type(count) is not int or not 1 <= count <= MAX_EVALUATIONS):
             raise ProblemError(f"evaluations is {count!r}: must be an integer from 1 to 2^31 - 1")
         if seconds is not None and (
             isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf

@@ -104,7 +104,7 @@ def _argnums(option: str, numbers: int | Sequence[int], count: int) -> tuple[int
     """Argument numbers as a tuple, each from 0 to `count` - 1 (negative ones count from the end)."""
     places = []
     for number in (numbers,) if isinstance(numbers, int) else tuple(numbers):
-        if isinstance(number, bool) or not isinstance(number, int) or not -count <= number < count:
+        if type(number) is not int or not -count <= number < count:
             raise GraphrlError(
                 f"from_jax: {option} holds {number!r}: the function is given {count} positional arguments"
             )

@@ -23,7 +23,7 @@ def inferred(model: ModelProto, dims: Mapping[str, int]) -> ModelProto:
       GraphError: a size in `dims` is no positive integer, or names no unknown dimension of the model; inference fails.
     """
     for key, size in dims.items():
-        if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size < 2**62:
+        if type(size) is not int or not 1 <= size < 2**62:
             raise GraphError(f"dims: the size of {key!r} must be an integer from 1 to 2^62")
     used: set[str] = set()
     unknown: dict[str, None] = {}

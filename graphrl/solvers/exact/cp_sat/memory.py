@@ -20,7 +20,7 @@ from graphrl.graphs.arrays import NONE
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.solvers.exact.cp_sat.clock import Clock
 from graphrl.solvers.exact.cp_sat.engine import Expression, Literal, Model
-from graphrl.solvers.exact.cp_sat.model import Built, built, most_nodes, unit_lengths
+from graphrl.solvers.exact.cp_sat.model import Built, built, order_axis
 from graphrl.solvers.exact.cp_sat.placement import Placement
 from graphrl.solvers.exact.cp_sat.quanta import byte_unit
 from graphrl.solvers.exact.cp_sat.reference import Reference
@@ -59,9 +59,7 @@ def peak_model(
     """
     model = Model()
     where = Placement(model, graph, problem.devices, reference.placement)
-    lengths = unit_lengths(graph)
-    starts = reference.starts(lengths, "rendezvous")
-    axis = Clock(model, graph, where, "rendezvous", lengths, most_nodes(graph, problem.devices), starts)
+    axis = order_axis(model, graph, where, reference)
     peak = model.integer(low, high, high)
     Memory(axis, graph, problem, unit).limit(peak)
     return built(model, peak, axis, graph, problem)

@@ -70,7 +70,7 @@ def solve(task: Task, *, workers: int = 0, gap: float = 1e-6, hint: PlacedOrder 
 
 
 def _check(graph: ComputationGraph, problem: Problem, workers: int, gap: float) -> None:
-    if isinstance(workers, bool) or not isinstance(workers, int) or not 0 <= workers <= 1024:
+    if type(workers) is not int or not 0 <= workers <= 1024:
         raise ProblemError(f"workers is {workers!r}: must be an integer from 0 (one a core) to 1024")
     if isinstance(gap, bool) or not isinstance(gap, int | float) or not 0 <= gap < 1:
         raise ProblemError(f"gap is {gap!r}: must be from 0 to below 1")
