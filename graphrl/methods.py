@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError, ProblemError
-from graphrl.solvers.base import SOLVERS, Solver
+from graphrl.solvers.solver import SOLVERS, Solver
 
 METHODS: dict[str, str] = {
     "auto": "graphrl.solvers.auto",
     # one pass, any number of devices
-    "given": "graphrl.solvers.rules.plain",
-    "list": "graphrl.solvers.rules.plain",
+    "given": "graphrl.solvers.rules.simple",
+    "list": "graphrl.solvers.rules.list_scheduling",
     "hlfet": "graphrl.solvers.rules.list_rules",
     "etf": "graphrl.solvers.rules.list_rules",
     "metis": "graphrl.solvers.rules.metis",

@@ -118,7 +118,7 @@ def make_budget(evaluations: int | None, seconds: float | None) -> Budget:
 
 def check_seed(seed: int) -> None:
     """Raises ProblemError if the seed is not an integer from 0 to 2^32 - 1."""
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= MAX_SEED:
+    if type(seed) is not int or not 0 <= seed <= MAX_SEED:
         raise ProblemError(f"seed is {seed!r}: must be an integer from 0 to 2^32 - 1")
 
 

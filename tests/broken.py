@@ -45,7 +45,7 @@ TINY: dict[str, Any] = {
 }
 
 
-def add_file(known: dict[str, Broken], name: str, says: str, content: bytes, suffix: str) -> None:
+def add_file(files: dict[str, Broken], name: str, says: str, content: bytes, suffix: str) -> None:
     """Adds a file of this content, whose name ends in the suffix."""
 
     def make(folder: Path) -> Path:
@@ -53,8 +53,8 @@ def add_file(known: dict[str, Broken], name: str, says: str, content: bytes, suf
         path.write_bytes(content)
         return path
 
-    assert name not in known, name
-    known[name] = Broken(make, says)
+    assert name not in files, name
+    files[name] = Broken(make, says)
 
 
 def _file(name: str, says: str, content: bytes, suffix: str) -> None:

@@ -25,7 +25,8 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_num_cpu_devices", 2)
 # The workers of one run, the processes that tests start, and the next run do not compile what one has compiled already.
-for name, value in (("jax_compilation_cache_dir", str(CACHE / "jax")), ("jax_persistent_cache_min_compile_time_secs", 0.1)):
+SHARED = {"jax_compilation_cache_dir": str(CACHE / "jax"), "jax_persistent_cache_min_compile_time_secs": 0.1}
+for name, value in SHARED.items():
     jax.config.update(name, value)
     os.environ[name.upper()] = str(value)
 

@@ -41,14 +41,14 @@ def random_graph(rng: np.random.Generator, max_ops: int = 20) -> ComputationGrap
     edges beside data edges, external inputs, kept tensors, workspace, weights, aliases and reuses.
     """
     ops: list[Op] = []
-    known = [Tensor("x", 4), Tensor("y", 9)]
+    tensors = [Tensor("x", 4), Tensor("y", 9)]
     producer: dict[str, str] = {}
     hub, many_wait = rng.random() < 0.4, rng.random() < 0.3
     for i in range(int(rng.integers(1, max_ops + 1))):
-        recent = known[-6:] if rng.random() < 0.6 else known
+        recent = tensors[-6:] if rng.random() < 0.6 else tensors
         inputs = [recent[j] for j in rng.integers(0, len(recent), rng.integers(0, 4))]
-        if hub and len(known) > 2 and rng.random() < 0.7:
-            inputs.append(known[2])
+        if hub and len(tensors) > 2 and rng.random() < 0.7:
+            inputs.append(tensors[2])
         after = [ops[j].name for j in rng.integers(0, i, rng.choice([0, 0, 1, 2]))] if i else []
         after += [producer[tensor.name] for tensor in inputs if tensor.name in producer and rng.random() < 0.15]
         after += ["op0"] if i and many_wait else []
@@ -64,8 +64,8 @@ def random_graph(rng: np.random.Generator, max_ops: int = 20) -> ComputationGrap
             weight_bytes=int(rng.choice([0, 3])),
         )
         ops.append(op)
-        known += outputs
-    kept = [tensor.name for tensor in known if rng.random() < 0.05]
+        tensors += outputs
+    kept = [tensor.name for tensor in tensors if rng.random() < 0.05]
     rng.shuffle(ops)
     return ComputationGraph("random", tuple(ops), (Tensor("x", 4), Tensor("y", 9)), tuple(kept))
 

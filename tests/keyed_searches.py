@@ -5,8 +5,9 @@ from collections.abc import Callable
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.plan import Plan
-from graphrl.solvers.base import Budget, Interrupted, Solver, Task
+from graphrl.solvers.base import Budget, Interrupted, Task
 from graphrl.solvers.exact.brute_force import solve as brute_force
+from graphrl.solvers.solver import Solver
 
 PROBLEMS = [
     Problem("makespan", 2, "rendezvous", latency=0.5, bandwidth=20.0),

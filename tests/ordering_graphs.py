@@ -19,13 +19,13 @@ SHARING = Sizes(ops=24, tensors=40, slots=24 + 24, rows=72, uses=72, controls=40
 def small_graphs(count: int, seed: int = 0) -> list[ComputationGraph]:
     """Graphs of at least 3 and at most 7 ops that fit `SIZES`, without shared buffers."""
     rng = np.random.default_rng(seed)
-    found: list[ComputationGraph] = []
-    while len(found) < count:
+    drawn: list[ComputationGraph] = []
+    while len(drawn) < count:
         for graph in random_graphs(rng, 20, SHARING):
             real = sizes(graph)
             if 3 <= real.ops <= 7 and real.shares == 0:
-                found.append(graph)
-    return found[:count]
+                drawn.append(graph)
+    return drawn[:count]
 
 
 def all_orders(graph: ComputationGraph) -> Iterator[tuple[int, ...]]:

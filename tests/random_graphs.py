@@ -19,10 +19,10 @@ def graphs(draw: st.DrawFn, max_ops: int = 8, sharing: bool = True) -> Computati
     """Graphs with several or no outputs per op, zero bytes, control edges, external inputs, kept tensors, ops in any
     order, and (if `sharing`) aliases and reuses.
     """
-    known: list[Tensor] = [Tensor("x", 4)]
+    tensors: list[Tensor] = [Tensor("x", 4)]
     ops: list[Op] = []
     for i in range(draw(st.integers(1, max_ops))):
-        inputs = draw(st.lists(st.sampled_from(known), max_size=3))
+        inputs = draw(st.lists(st.sampled_from(tensors), max_size=3))
         outputs: list[Tensor] = []
         for k in range(draw(st.sampled_from([0, 1, 1, 1, 2, 3]))):
             num_bytes, share = draw(BYTES), draw(st.sampled_from(["", "", "alias", "reuses"] if sharing else [""]))
@@ -42,10 +42,10 @@ def graphs(draw: st.DrawFn, max_ops: int = 8, sharing: bool = True) -> Computati
                 weight_bytes=draw(BYTES),
             )
         )
-        known += outputs
-    kept = draw(st.lists(st.sampled_from(known), max_size=2, unique=True)) if draw(st.booleans()) else []
+        tensors += outputs
+    kept = draw(st.lists(st.sampled_from(tensors), max_size=2, unique=True)) if draw(st.booleans()) else []
     random.Random(draw(st.integers(0, 99))).shuffle(ops)
-    return ComputationGraph("random", tuple(ops), (known[0],), tuple(tensor.name for tensor in kept))
+    return ComputationGraph("random", tuple(ops), (tensors[0],), tuple(tensor.name for tensor in kept))
 
 
 @st.composite

@@ -5,9 +5,10 @@ from typing import Any
 
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.methods import find_solver
-from graphrl.solvers.base import Budget, Solver
+from graphrl.solvers.base import Budget
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.rules import inductor, simple, xla
+from graphrl.solvers.solver import Solver
 
 RULES: dict[str, Callable[[Flow], list[int]]] = {
     "depth-first": simple.depth_first,

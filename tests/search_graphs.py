@@ -11,12 +11,12 @@ SIZES = Sizes(ops=32, tensors=32, slots=32, rows=48, uses=64, controls=0, shares
 def random_dag(seed: int, ops: int = 30) -> ComputationGraph:
     """Each op reads up to two of the eight before it."""
     rng = np.random.default_rng(seed)
-    made = []
+    drawn = []
     for i in range(ops):
         recent = range(max(0, i - 8), i)
         count = min(len(recent), int(rng.integers(1, 3)))
         chosen = sorted(rng.choice(recent, count, replace=False).tolist()) if i else []
         inputs = tuple(f"t{j}" for j in chosen)
         output = Tensor(f"t{i}", int(rng.integers(1, 50)))
-        made.append(Op(f"op{i}", runtime=float(rng.integers(1, 9)), inputs=inputs, outputs=(output,)))
-    return ComputationGraph(f"dag{seed}", tuple(made))
+        drawn.append(Op(f"op{i}", runtime=float(rng.integers(1, 9)), inputs=inputs, outputs=(output,)))
+    return ComputationGraph(f"dag{seed}", tuple(drawn))

@@ -23,8 +23,7 @@ from graphrl.solvers.flow import Flow
 from graphrl.solvers.orders.anneal import moves as moves_module
 from graphrl.solvers.orders.anneal import solver
 from graphrl.solvers.orders.anneal.moves import Moves, WeighedBuffers, build_moves
-from graphrl.solvers.orders.anneal.profile import Profile
-from graphrl.solvers.orders.anneal.solver import load, solve
+from graphrl.solvers.orders.anneal.solver import Profile, load, solve
 from graphrl.solvers.orders.anneal.window import STEPS, Chains, anneal_window
 from graphrl.solvers.orders.dfs_dp import solve as exact
 from graphrl.solvers.orders.usage import Usage
@@ -129,9 +128,9 @@ def test_ops_with_too_many_neighbours_stay(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("seed", range(3))
 def test_known_optima(seed: int) -> None:
-    known = in_tree(30, seed)
-    plan = solve(Task(known.graph, Problem(), Budget(evaluations=8 * STEPS * 100), seed))
-    assert plan.value == known.peak
+    tree = in_tree(30, seed)
+    plan = solve(Task(tree.graph, Problem(), Budget(evaluations=8 * STEPS * 100), seed))
+    assert plan.value == tree.peak
     graph = layered(30, seed)
     assert (
         solve(Task(graph, Problem(), Budget(evaluations=8 * STEPS * 20), 0)).value
@@ -171,17 +170,17 @@ def test_the_same_seed_gives_the_same_plan() -> None:
 
 
 def test_evaluations_are_counted_and_progress_is_told() -> None:
-    told: list[tuple[int, float]] = []
+    reports: list[tuple[int, float]] = []
 
     def progress(evaluations: int, seconds: float, plan: object, value: float) -> None:
-        told.append((evaluations, value))
+        reports.append((evaluations, value))
 
     solve(Task(layered(60, 0), Problem(), Budget(evaluations=8 * STEPS), 0))  # compiles
     plan = solve(Task(layered(60, 0), Problem(), Budget(seconds=2), 0, progress))
     assert plan.evaluations % (8 * STEPS) == 0
-    assert told
-    assert all(a[0] < b[0] and a[1] >= b[1] for a, b in itertools.pairwise(told))
-    assert plan.value <= told[-1][1]
+    assert reports
+    assert all(a[0] < b[0] and a[1] >= b[1] for a, b in itertools.pairwise(reports))
+    assert plan.value <= reports[-1][1]
 
 
 def test_one_program_serves_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:

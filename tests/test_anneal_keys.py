@@ -42,9 +42,9 @@ def test_a_plan_as_a_solution_decodes_to_itself(data: st.DataObject) -> None:
     genes = to_genes(_decisions(padded, solution, problem.devices), problem.devices)
     again = decisions(graph, problem, LARGE, np.asarray(genes)[:, 0, 0])
     np.testing.assert_array_equal(again[0], placement)
-    wanted, found = (exact.evaluate(graph, problem, placement, o) for o in (order, again[1]))
-    assert found.makespan == wanted.makespan
-    assert found.peak_memory == wanted.peak_memory
+    wanted, decoded = (exact.evaluate(graph, problem, placement, o) for o in (order, again[1]))
+    assert decoded.makespan == wanted.makespan
+    assert decoded.peak_memory == wanted.peak_memory
 
 
 @pytest.mark.parametrize("devices", [1, 2, 3])

@@ -17,7 +17,7 @@ from graphrl.graphs.relations import RELATIONS, TO_REDUCTION, relations
 from graphrl.networks import attention
 from graphrl.networks.attention import HeadGroup, MaskedAttention
 from graphrl.networks.base import Network, network
-from graphrl.networks.priorities import Priorities, normalised
+from graphrl.networks.heads import Priorities, normalised
 from graphrl.networks.topological_attention import GRAPHS, EncoderName, encoder
 
 GRAPH = layered(20, 3)
@@ -76,10 +76,10 @@ def test_additive_heads_are_those_of_the_graph_attention_network() -> None:
     nodes = np.random.default_rng(0).standard_normal((20, 6)).astype(np.float32)
     variables = module.init(jax.random.key(0), jnp.asarray(nodes), jnp.asarray(relation))
     got = np.asarray(module.apply(variables, jnp.asarray(nodes), jnp.asarray(relation))).reshape(20, 2, 4)
-    known = jax.tree.map(np.asarray, variables["params"])
+    params = jax.tree.map(np.asarray, variables["params"])
     for head in range(2):
-        v = nodes @ known["value"]["kernel"][:, head]
-        scores = (v @ known["receiver"][head])[:, None] + (v @ known["sender"][head])
+        v = nodes @ params["value"]["kernel"][:, head]
+        scores = (v @ params["receiver"][head])[:, None] + (v @ params["sender"][head])
         weights = np.exp(np.where(scores > 0, scores, 0.2 * scores)) * np.isin(relation, (0, 1, 2))
         np.testing.assert_allclose(got[:, head], weights @ v / weights.sum(1, keepdims=True), rtol=2e-4, atol=1e-5)
 
@@ -197,8 +197,8 @@ def test_gradients_in_bfloat16_are_close() -> None:
     def slopes(dtype: str) -> np.ndarray:
         module = MaskedAttention((HeadGroup((3,), 1), HeadGroup((7,), 1)), 4, dtype=jnp.dtype(dtype))
         some = params("topoformer")["encoder"]["node_in"]["kernel"][:, :4]
-        known = {"params": {name: {"kernel": jnp.stack([some, -some], 1)} for name in ("query", "key", "value")}}
-        tree = jax.grad(lambda p: jnp.square(jnp.asarray(module.apply(p, nodes, relation))[:7]).sum())(known)
+        weights = {"params": {name: {"kernel": jnp.stack([some, -some], 1)} for name in ("query", "key", "value")}}
+        tree = jax.grad(lambda p: jnp.square(jnp.asarray(module.apply(p, nodes, relation))[:7]).sum())(weights)
         return np.concatenate([np.asarray(leaf).ravel() for leaf in jax.tree.leaves(tree)])
 
     exact, rough = slopes("float32"), slopes("bfloat16")

@@ -31,8 +31,8 @@ SMALL = ComputationGraph(
 @functools.cache
 def net() -> Stepwise:
     module = AutoregressiveDecoder(encoder("topoformer", layers=1, width=8, head_width=4), 8, heads=2)
-    made = stepwise(module)
-    return Stepwise(made.init, jax.jit(made.prepare), jax.jit(made.step))
+    decoder = stepwise(module)
+    return Stepwise(decoder.init, jax.jit(decoder.prepare), jax.jit(decoder.step))
 
 
 @functools.cache

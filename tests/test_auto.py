@@ -14,9 +14,10 @@ from graphrl.graphs.datasets.families import sample
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.plan import Plan
-from graphrl.solvers.base import Budget, Interrupted, Solver, Task
+from graphrl.solvers.base import Budget, Interrupted, Task
 from graphrl.solvers.exact import brute_force
 from graphrl.solvers.portfolio import Portfolio, Stage
+from graphrl.solvers.solver import Solver
 
 GOOD = Plan.from_order(TINY, Problem(), [0] * 4, [0, 2, 1, 3], method="b", seconds=1, evaluations=9, seed=0)
 BAD = Plan.from_order(TINY, Problem(), [0] * 4, [0, 1, 2, 3], method="b", seconds=0, evaluations=1, seed=0)
@@ -48,9 +49,9 @@ def test_auto_stops_at_the_bound() -> None:
 
 @pytest.mark.parametrize("family", ["in-tree", "out-tree", "series-parallel"])
 def test_known_peaks_are_found_and_proved(family: str) -> None:
-    graph, known = sample(family, 200, 0)
+    graph, facts = sample(family, 200, 0)
     plan = graphrl.optimize(graph, seconds=60)
-    assert plan.value == plan.bound == known["optimal_peak_memory"]
+    assert plan.value == plan.bound == facts["optimal_peak_memory"]
     assert plan.seconds < 30
 
 

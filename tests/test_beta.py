@@ -18,10 +18,10 @@ def table(shapes: list) -> tuple:
 
 
 def test_quantiles_have_the_right_distribution() -> None:
-    made, alpha, beta = table(SHAPES)
+    betas, alpha, beta = table(SHAPES)
     uniform = (jnp.arange(4000, dtype=jnp.float32) + 0.5) / 4000
     wanted = jnp.broadcast_to(uniform, (len(SHAPES), 1, 4000))
-    quantiles = beta_quantile(made, wanted)
+    quantiles = beta_quantile(betas, wanted)
     assert bool(jnp.all((quantiles >= 0) & (quantiles < 1)))
     assert bool(jnp.all(jnp.diff(quantiles, axis=-1) >= 0))
     below = betainc(
@@ -36,9 +36,9 @@ def test_quantiles_have_the_right_distribution() -> None:
 
 @pytest.mark.parametrize("shape", SHAPES[:7])
 def test_moments_of_samples(shape: tuple[float, float]) -> None:
-    made, _, _ = table([shape])
+    betas, _, _ = table([shape])
     words = random_words(jnp.asarray([[1, 2]], jnp.uint32), 1, 200_000)
-    samples = np.asarray(beta_quantile(made, unit_interval(words)), np.float64).ravel()
+    samples = np.asarray(beta_quantile(betas, unit_interval(words)), np.float64).ravel()
     a, b = shape
     mean, variance = a / (a + b), a * b / ((a + b) ** 2 * (a + b + 1))
     assert abs(samples.mean() - mean) < 5 * np.sqrt(variance / samples.size) + 0.002 * np.sqrt(variance)

@@ -24,8 +24,8 @@ def test_no_plan_is_below_the_bound(data: st.DataObject) -> None:
     placement, order = data.draw(plans(graph, problem))
     costs = exact.evaluate(graph, problem, placement, order)
     for objective in ("peak_memory", "makespan"):
-        asked = dataclasses.replace(problem, objective=objective)
-        assert lower_bound(graph, asked) <= costs.objective(asked)
+        other = dataclasses.replace(problem, objective=objective)
+        assert lower_bound(graph, other) <= costs.objective(other)
 
 
 def all_plans(graph: ComputationGraph, devices: int) -> Iterator[tuple[tuple[int, ...], list[int]]]:

@@ -51,12 +51,12 @@ def test_a_generation_keeps_the_best_and_makes_children_of_an_elite_and_another_
     for _ in range(3):
         values = np.asarray(_fitness(graph, from_genes(state.offspring, graph.sizes, 2), MAKESPAN_TASK))
         population = np.concatenate([state.elites, state.offspring], -1)
-        known = np.concatenate([state.elite_fitness, values], -1)
+        fitness = np.concatenate([state.elite_fitness, values], -1)
         after = _evolve(state, graph, MAKESPAN_TASK, SMALL, 1)
         for g in range(2):
-            rank = np.argsort(known[g], kind="stable")
+            rank = np.argsort(fitness[g], kind="stable")
             np.testing.assert_array_equal(after.elites[:, g], population[:, g, rank[:3]])
-            np.testing.assert_array_equal(after.elite_fitness[g], known[g, rank[:3]])
+            np.testing.assert_array_equal(after.elite_fitness[g], fitness[g, rank[:3]])
             np.testing.assert_array_equal(after.offspring[:, g, :2], state.draw.mutants[:, g])
             elites, others = population[:, g, rank[:3]], population[:, g, rank[3:]]
             for child in np.asarray(after.offspring[:, g, 2:]).T:
@@ -167,21 +167,21 @@ def test_known_solutions_start_the_first_population() -> None:
 def test_decisions_and_genes_are_inverse() -> None:
     rng = np.random.default_rng(0)
     n, t = SIZES.ops, SIZES.tensors
-    made = Decisions(
+    solutions = Decisions(
         jnp.asarray(rng.integers(0, 3, (n, 1, 4)), jnp.int32),
         jnp.asarray(rng.random((n, 1, 4)), jnp.float32),
         jnp.asarray(rng.random((3, t, 1, 4)), jnp.float32),
     )
-    again = from_genes(to_genes(made, 3), SIZES, 3)
-    for a, b in zip(jax.tree.leaves(made), jax.tree.leaves(again), strict=True):
+    again = from_genes(to_genes(solutions, 3), SIZES, 3)
+    for a, b in zip(jax.tree.leaves(solutions), jax.tree.leaves(again), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize(("evaluations", "made"), [(1, 1), (79, 79), (80, 80), (500, 480)])
-def test_evaluations_are_counted_exactly(evaluations: int, made: int) -> None:
+@pytest.mark.parametrize(("evaluations", "spent"), [(1, 1), (79, 79), (80, 80), (500, 480)])
+def test_evaluations_are_counted_exactly(evaluations: int, spent: int) -> None:
     for method in (solve, solve_random):
         plan = method(Task(random_dag(1), MEMORY, Budget(evaluations=evaluations), 0))
-        assert plan.evaluations == made
+        assert plan.evaluations == spent
         plan.check(random_dag(1))
 
 

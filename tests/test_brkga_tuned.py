@@ -91,8 +91,8 @@ def test_what_is_stored_is_of_the_grid_and_says_how_it_was_found(objective: str)
 
 def test_the_proposals_of_the_solver_are_the_stored_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, budget = random_dag(0), Budget(evaluations=500)
-    made: dict[str, Any] = {"settings": {"makespan": dataclasses.asdict(Setting(30, 5, 5, 0.8, 0.5, 2.0))}}
-    monkeypatch.setattr(brkga_tuned, "stored", lambda: made)
+    settings: dict[str, Any] = {"settings": {"makespan": dataclasses.asdict(Setting(30, 5, 5, 0.8, 0.5, 2.0))}}
+    monkeypatch.setattr(brkga_tuned, "stored", lambda: settings)
     parameters = Parameters(30, 5, 5, 0.8)
     proposals = partial(op_proposals, [(0.5, 2.0)], devices=PROBLEM.devices, graphs=1)
     expected = evolve(Task(graph, PROBLEM, budget, 0), parameters, proposals=proposals)

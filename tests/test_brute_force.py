@@ -15,13 +15,13 @@ from search_graphs import random_dag
 
 from graphrl.costs import exact
 from graphrl.costs.bounds import lower_bound
+from graphrl.costs.exact.memory import MemoryWalk
 from graphrl.costs.exact.routes import Routes
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.exact.brute_force import placements, solve
-from graphrl.solvers.orders.memory_walk import MemoryWalk
 
 # The worked example of graphrl/costs
 WORKED = ComputationGraph(

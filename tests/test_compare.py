@@ -18,7 +18,7 @@ from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Task
-from graphrl.solvers.rules.plain import solve_given
+from graphrl.solvers.rules.simple import solve_given
 
 
 def test_a_row_says_what_the_plan_costs() -> None:

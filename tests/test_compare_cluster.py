@@ -28,7 +28,7 @@ from graphrl.compare.runs import Row, Run
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.plan import Plan
 from graphrl.solvers.base import Task
-from graphrl.solvers.rules.plain import solve_given
+from graphrl.solvers.rules.simple import solve_given
 
 PACKAGE, TESTS = Path(graphrl.__file__).parents[1], Path(__file__).parent
 DASK = [sys.executable, "-m"]

@@ -20,7 +20,7 @@ from graphrl.compare.table import summarise
 from graphrl.errors import GraphrlError
 from graphrl.plan import Plan
 from graphrl.solvers.base import Task
-from graphrl.solvers.rules.plain import solve_given
+from graphrl.solvers.rules.simple import solve_given
 
 PACKAGE = Path(execute_module.__file__).parents[2]
 
@@ -110,7 +110,7 @@ import sys, time
 import graphrl.compare.execute as execute
 from graphrl.compare.comparison import compare
 from test_compare import runs_of
-from graphrl.solvers.rules.plain import solve_given
+from graphrl.solvers.rules.simple import solve_given
 
 def slow(task):
     time.sleep(0.05)

@@ -63,7 +63,7 @@ class Module:
             elif match := _INSTRUCTION.match(line):
                 shapes = [shape.split(",") for shape in re.findall(r"\w+\[([\d,]*)\]", match[2])]
                 elements = max((math.prod(int(size) for size in shape if size) for shape in shapes), default=0)
-                calls = [name.strip("% ") for found in _CALLS.findall(line) for name in "".join(found).split(",")]
+                calls = [name.strip("% ") for groups in _CALLS.findall(line) for name in "".join(groups).split(",")]
                 instructions.append(Instruction(match[1], elements, match[3], tuple(calls), line.strip()))
 
     def loops(self, carries: str) -> list[Instruction]:
@@ -75,12 +75,12 @@ class Module:
     def body(self, loop: Instruction) -> list[Instruction]:
         """The body of a while, loops and calls inside it included, but not what is fused."""
         names = [name.strip("% ") for name in re.findall(r"body=(%?[\w.\-]+)", loop.text)]
-        found: list[Instruction] = []
+        every: list[Instruction] = []
         while names:
             own = self.computations[names.pop()]
-            found += own
+            every += own
             names += [call for each in own if each.opcode in ("while", "call", "conditional") for call in each.calls]
-        return found
+        return every
 
     def made_anew(self, loop: Instruction, elements: int) -> list[str]:
         """What in a loop writes a whole array of at least `elements` elements: all but updates in place."""

@@ -26,7 +26,7 @@ from graphrl.solvers.exact.cp_sat import solver
 from graphrl.solvers.exact.cp_sat.quanta import Quanta, byte_unit
 from graphrl.solvers.exact.cp_sat.solver import solve
 from graphrl.solvers.rules.list_scheduling import schedule
-from graphrl.solvers.rules.plain import given_order
+from graphrl.solvers.rules.simple import given_order
 
 pytest.importorskip("ortools")
 

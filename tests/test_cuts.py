@@ -88,8 +88,8 @@ def test_other_weights_lead_to_other_cuts() -> None:
     needs = Needs(graph)
     cuts, sizes = Cuts(graph, needs), needs.least[needs.least > 0]
     rng = np.random.default_rng(0)
-    found = {cuts.least(50, weight=rng.integers(1, 1000, len(sizes))).done.tobytes() for _ in range(20)}
-    assert len(found) > 1
+    cut_sets = {cuts.least(50, weight=rng.integers(1, 1000, len(sizes))).done.tobytes() for _ in range(20)}
+    assert len(cut_sets) > 1
 
 
 def test_the_bound_is_tight_on_layered_graphs() -> None:

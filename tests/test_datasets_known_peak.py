@@ -67,10 +67,10 @@ def test_the_peak_is_the_least_of_all_orders(name: str, sizes: Bytes) -> None:
     """18 x 40 = 720 instances of 2 to 13 ops."""
     easy = 0
     for seed in range(40):
-        known = MAKERS[name](2 + seed % 12, seed, sizes)
-        assert known.peak == least_peak(known.graph) == peak_of(known.graph, known.order)
-        assert lower_bound(known.graph, Problem()) <= known.peak
-        easy += known.peak == peak_of(known.graph, known.graph.arrays.topological)
+        drawn = MAKERS[name](2 + seed % 12, seed, sizes)
+        assert drawn.peak == least_peak(drawn.graph) == peak_of(drawn.graph, drawn.order)
+        assert lower_bound(drawn.graph, Problem()) <= drawn.peak
+        easy += drawn.peak == peak_of(drawn.graph, drawn.graph.arrays.topological)
     assert easy < 36  # the order in which the ops stand is often not the best
 
 
@@ -78,18 +78,18 @@ def test_the_peak_is_the_least_of_all_orders(name: str, sizes: Bytes) -> None:
     st.sampled_from(sorted(MAKERS)), st.integers(2, 10), st.integers(0, 2**40), st.integers(1, 40), st.integers(0, 60)
 )
 def test_any_instance(name: str, num_ops: int, seed: int, least: int, more: int) -> None:
-    known = MAKERS[name](num_ops, seed, Bytes(least, least + more, 0.7))
-    assert known.peak == least_peak(known.graph) == peak_of(known.graph, known.order)
+    drawn = MAKERS[name](num_ops, seed, Bytes(least, least + more, 0.7))
+    assert drawn.peak == least_peak(drawn.graph) == peak_of(drawn.graph, drawn.order)
 
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_large_ones(name: str) -> None:
-    known = MAKERS[name](1500, 1, Bytes())
-    assert known.graph.arrays.num_ops == 1500
-    assert peak_of(known.graph, known.order) == known.peak < peak_of(known.graph, known.graph.arrays.topological)
+    drawn = MAKERS[name](1500, 1, Bytes())
+    assert drawn.graph.arrays.num_ops == 1500
+    assert peak_of(drawn.graph, drawn.order) == drawn.peak < peak_of(drawn.graph, drawn.graph.arrays.topological)
     again = MAKERS[name](1500, 1, Bytes())
-    assert again.graph == known.graph
-    assert (again.order == known.order).all()
+    assert again.graph == drawn.graph
+    assert (again.order == drawn.order).all()
 
 
 def test_shapes() -> None:
@@ -114,8 +114,8 @@ def test_the_smallest() -> None:
 
 def test_chains_are_half_as_deep_as_long_where_the_window_is_small() -> None:
     """A deep tree does not exceed Python's stack."""
-    known = out_tree(5000, 0, 2)
-    assert peak_of(known.graph, known.order) == known.peak
+    tree = out_tree(5000, 0, 2)
+    assert peak_of(tree.graph, tree.order) == tree.peak
 
 
 def test_errors() -> None:

@@ -108,11 +108,11 @@ def test_every_op_has_an_edge_to_both_neighbouring_layers() -> None:
 
 
 def test_skips_are_the_share_of_eq_14_and_leave_source_and_target_alone() -> None:
-    found = drawn = 0
+    distinct = drawn = 0
     for seed in SEEDS:
         a = layered_arrays(500, seed)
         skips = span(a) > 1
-        found += int(skips.sum())
+        distinct += int(skips.sum())
         drawn += math.ceil((~skips).sum() * 0.14 / 0.86)
         assert a.source[skips].min() > 0
         assert a.target[skips].max() < 499
@@ -122,7 +122,7 @@ def test_skips_are_the_share_of_eq_14_and_leave_source_and_target_alone() -> Non
         width = 1 / sizes[a.layer[a.source[skips]]], 1 / sizes[a.layer[a.target[skips]]]
         assert (y + width[1] > x - 1e-9).all()  # below the source op or up to a fifth to the right
         assert (y < x + width[0] + 0.2).all()
-    assert 0.92 * drawn < found < drawn  # equal ones are merged: 331 of 347 in a published graph of 500 nodes
+    assert 0.92 * drawn < distinct < drawn  # equal ones are merged: 331 of 347 in a published graph of 500 nodes
 
 
 def test_edge_counts_are_those_of_published_graphs() -> None:

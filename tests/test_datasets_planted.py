@@ -11,47 +11,49 @@ from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.planted import planted
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Task
-from graphrl.solvers.rules.plain import solve_list
+from graphrl.solvers.rules.list_scheduling import solve_list
 
 
 @pytest.mark.parametrize("devices", [1, 2, 3, 8])
 @pytest.mark.parametrize("num_ops", [8, 50, 300])
 def test_the_planted_plan_meets_the_bound(num_ops: int, devices: int) -> None:
     for seed in range(10):
-        found = planted(num_ops, devices, seed)
+        instance = planted(num_ops, devices, seed)
         for bandwidth in (float("inf"), 1.0):  # tensors are small enough to arrive in time at a byte per second
             problem = Problem("makespan", devices, "free", bandwidth=bandwidth)
-            assert evaluate(found.graph, problem, found.placement, found.order).makespan == found.makespan
-        assert lower_bound(found.graph, problem) == found.makespan == found.graph.arrays.runtime.sum() / devices
+            assert evaluate(instance.graph, problem, instance.placement, instance.order).makespan == instance.makespan
+        assert (
+            lower_bound(instance.graph, problem) == instance.makespan == instance.graph.arrays.runtime.sum() / devices
+        )
         plan = Plan.from_order(
-            found.graph,
+            instance.graph,
             problem,
-            found.placement,
-            found.order,
+            instance.placement,
+            instance.order,
             method="planted",
             seconds=0.0,
             evaluations=0,
             seed=seed,
         )
-        plan.check(found.graph)
-        assert found.graph.arrays.topological.tolist() == list(range(num_ops))
-        assert (found.graph.arrays.runtime >= 1).all()
+        plan.check(instance.graph)
+        assert instance.graph.arrays.topological.tolist() == list(range(num_ops))
+        assert (instance.graph.arrays.runtime >= 1).all()
 
 
 def test_the_optimum_is_that_of_an_independent_solver() -> None:
     for seed in range(6):
-        found = planted(9, 2, seed)
-        assert optimum(found.graph, 2) == found.makespan
+        instance = planted(9, 2, seed)
+        assert optimum(instance.graph, 2) == instance.makespan
 
 
 def test_list_scheduling_often_misses_the_optimum() -> None:
     """That is what the instances are for."""
     missed = 0
     for seed in range(20):
-        found = planted(60, 4, seed)
-        value = solve_list(Task(found.graph, Problem("makespan", 4, "free"), Budget(evaluations=1), 0)).value
-        assert value >= found.makespan
-        missed += value > found.makespan
+        instance = planted(60, 4, seed)
+        value = solve_list(Task(instance.graph, Problem("makespan", 4, "free"), Budget(evaluations=1), 0)).value
+        assert value >= instance.makespan
+        missed += value > instance.makespan
     assert missed >= 10
 
 

@@ -90,8 +90,8 @@ def test_source_and_sink_close_every_graph(model: Model) -> None:
 def test_what_is_drawn_on_top_of_the_models() -> None:
     graphs = [regal_like(seed) for seed in range(60)]
     inner = [op for graph in graphs for op in graph.ops[1:-1]]
-    made = np.bincount([len(op.outputs) for op in inner]) / len(inner)
-    assert made == pytest.approx([1 / 3] * 3, abs=0.03)
+    shares = np.bincount([len(op.outputs) for op in inner]) / len(inner)
+    assert shares == pytest.approx([1 / 3] * 3, abs=0.03)
     for values in ([op.runtime for op in inner], [tensor.bytes for op in inner for tensor in op.outputs]):
         assert np.mean(values) == pytest.approx(50, abs=0.5)
         assert np.std(values) == pytest.approx(10, abs=0.5)

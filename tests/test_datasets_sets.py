@@ -8,7 +8,8 @@ from comparison_runs import diamond
 
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.graphs.datasets.layered import layered
-from graphrl.graphs.datasets.sets import generated, in_both, load_graph, load_graphs
+from graphrl.graphs.datasets.regal_like import regal_like
+from graphrl.graphs.datasets.sets import in_both, load_graph, load_graphs
 from graphrl.graphs.readers.json import write_json
 from graphrl.optimize import optimize
 
@@ -18,11 +19,11 @@ def test_graphs_come_from_files_folders_and_sets(tmp_path: Path) -> None:
         write_json(diamond(name), tmp_path / f"{name}.json.gz")
     for name in ("notes.txt", "manifest.json", ".hidden.json"):
         (tmp_path / name).write_text("{}")
-    found = load_graphs([str(tmp_path / "b.json.gz"), str(tmp_path), "layered:20x2@5", "regal-like:", "in-tree:9"])
-    assert [graph.name for graph in found[:3]] == ["b", "a", "b"]
-    assert [len(graph.ops) for graph in found[3:5]] == [20, 20]
-    assert found[3] == next(generated("layered:20@5"))
-    assert len(found) == 7
+    loaded = load_graphs([str(tmp_path / "b.json.gz"), str(tmp_path), "layered:20x2@5", "regal-like:", "in-tree:9"])
+    assert [graph.name for graph in loaded[:3]] == ["b", "a", "b"]
+    assert [len(graph.ops) for graph in loaded[3:5]] == [20, 20]
+    assert loaded[3] == load_graph("layered:20@5")
+    assert len(loaded) == 7
     (tmp_path / "empty").mkdir()
     with pytest.raises(GraphrlError, match="the folder has no graphs"):
         load_graphs([str(tmp_path / "empty")])
@@ -60,7 +61,7 @@ def test_one_graph_by_name() -> None:
     for name, seed in (("layered:20", 0), ("layered:20@7", 7), ("layered:20x1@7", 7)):
         assert load_graph(name) == layered(20, seed)
     assert optimize("layered:20@7", method="given", evaluations=1).graph == "layered-20-7"
-    assert load_graph("regal-like:") == next(generated("regal-like:"))
+    assert load_graph("regal-like:") == regal_like(0)
     several = (("layered:20x3", "3", "layered:20@0"), ("regal-like:x2000@7", "2,000", "regal-like:@7"))
     for name, count, one in several:
         with pytest.raises(ProblemError, match=f"{name} stands for {count} graphs, where one is needed: .* {one}$"):

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from graphrl.xla.eager import evaluate
 
 from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError, PlanError
@@ -16,6 +15,7 @@ from graphrl.optimize import optimize
 from graphrl.plan import Plan
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.orders.random_orders import Drawing
+from graphrl.xla.eager import evaluate
 
 Params = dict[str, jax.Array]
 CHANNELS, BLOCKS = 8, 5
@@ -74,7 +74,7 @@ def held() -> int:
 
 @pytest.fixture(scope="module")
 def training() -> Traced:
-    return trace(step, parameters(), images(), weights_argnums=0)
+    return trace(step, (parameters(), images()), {}, weights_argnums=0)
 
 
 @pytest.mark.parametrize("method", ["program", "random", "auto"])
@@ -117,7 +117,7 @@ def test_results_of_every_kind_come_back() -> None:
         return {"in": x, "n": 7, "sum": [total, steps], "noise": noise, "c": scale * x + constant, mode: largest}
 
     x = jnp.array([1.0, 2.0, 4.0])
-    traced = trace(f, x, 2.0, "top", key=jax.random.key(3), static_argnums=2)
+    traced = trace(f, (x, 2.0, "top"), {"key": jax.random.key(3)}, static_argnums=2)
     evaluation = evaluate(traced, x, 2.0, "top", key=jax.random.key(3))
     expected = jax.jit(f, static_argnums=2)(x, 2.0, "top", key=jax.random.key(3))
     assert str(jax.tree.structure(evaluation.results)) == str(jax.tree.structure(expected))
@@ -139,7 +139,7 @@ def test_effects_keep_their_order() -> None:
         return ref[...]
 
     x = jnp.array([1.0, 2.0])
-    evaluation = evaluate(trace(f, x), x)
+    evaluation = evaluate(trace(f, (x,), {}), x)
     jax.effects_barrier()
     np.testing.assert_array_equal(evaluation.results, [3.0, 4.0])
     assert printed == [1.0, 3.0]
@@ -152,6 +152,6 @@ def test_faults_are_told_before_anything_runs(training: Traced) -> None:
     with pytest.raises(GraphrlError, match="1 arrays given: step was traced with 12"):
         evaluate(training, x)
     with pytest.raises(PlanError, match="is of graph 'cell'"):
-        evaluate(training, params, x, plan=optimize(trace(cell, params, x).graph, evaluations=1))
+        evaluate(training, params, x, plan=optimize(trace(cell, (params, x), {}).graph, evaluations=1))
     with pytest.raises(PlanError, match="for 2 devices: op by op runs on one"):
         evaluate(training, params, x, plan=optimize(training.graph, devices=2, method="list"))

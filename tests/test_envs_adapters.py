@@ -41,8 +41,8 @@ def lenient() -> Iterator[None]:
 
 
 def proposal() -> tuple[ProposalEnv, ProposalParams]:
-    made = ProposalEnv(Problem("makespan", 2), 45, Parameters(12, 3, 3))
-    return made, jax.tree.map(jnp.asarray, instance(random_dag(0, 10), SIZES))
+    env = ProposalEnv(Problem("makespan", 2), 45, Parameters(12, 3, 3))
+    return env, jax.tree.map(jnp.asarray, instance(random_dag(0, 10), SIZES))
 
 
 ORDERED = random_dag(0, 10)
@@ -217,13 +217,13 @@ def test_gymnasium_passes_its_own_checker(name: str) -> None:
 
     envs: dict[str, tuple[Environment[Any, Any, Any], Any]]
     envs = {"walk": (Walk(), LINE), "proposal": proposal(), "ordering": ordering()}
-    made = adapters.to_gymnasium(*envs[name])
-    check_env(made, skip_render_check=True)
-    first, _ = made.reset(seed=3)
-    again, _ = made.reset(seed=3)
+    env = adapters.to_gymnasium(*envs[name])
+    check_env(env, skip_render_check=True)
+    first, _ = env.reset(seed=3)
+    again, _ = env.reset(seed=3)
     for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(again), strict=True):
         np.testing.assert_array_equal(a, b)
-    assert isinstance(made.step(made.action_space.sample())[1], float)
+    assert isinstance(env.step(env.action_space.sample())[1], float)
 
 
 def test_gymnasium_runs_orders() -> None:

@@ -46,11 +46,11 @@ def test_samples_are_as_specified_and_take_every_value() -> None:
         "any": specs.floats((500,)),
         "flag": specs.booleans((500,)),
     }
-    found = specs.sample(spec, KEY)
-    specs.validate(spec, found)
-    assert set(np.unique(found["choice"])) == {0, 1, 2}
-    assert set(np.unique(found["range"])) == {-2, -1, 0, 1, 2}
-    assert set(np.unique(found["flag"])) == {False, True}
+    values = specs.sample(spec, KEY)
+    specs.validate(spec, values)
+    assert set(np.unique(values["choice"])) == {0, 1, 2}
+    assert set(np.unique(values["range"])) == {-2, -1, 0, 1, 2}
+    assert set(np.unique(values["flag"])) == {False, True}
     assert spec["choice"].num_values == 3
     with pytest.raises(specs.SpecError, match="no number of values"):
         _ = spec["unit"].num_values
@@ -62,8 +62,8 @@ def test_make_knows_what_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:
     assert graphrl.make("Walk-v0", limit=3).limit == 3
     assert "Proposal-v0" in registry.registered()
     assert type(graphrl.make("Proposal-v0")).__name__ == "ProposalEnv"
-    known = "known are Ordering-v0, Proposal-v0, Walk-v0"
-    with pytest.raises(GraphrlError, match=rf"'Proposal-v1': did you mean Proposal-v0. {known}"):
+    choices = "known are Ordering-v0, Proposal-v0, Walk-v0"
+    with pytest.raises(GraphrlError, match=rf"'Proposal-v1': did you mean Proposal-v0. {choices}"):
         graphrl.make("Proposal-v1")
     with pytest.raises(GraphrlError, match="Walk-v0 has no option 'limits': its options are limit"):
         graphrl.make("Walk-v0", limits=3)

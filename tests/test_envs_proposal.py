@@ -36,8 +36,8 @@ def env(problem: Problem = MAKESPAN, coding: codings.CodingName = "moments") -> 
 
 
 @functools.cache
-def compiled(made: ProposalEnv) -> tuple[Any, Any]:
-    return jax.jit(made.reset), jax.jit(made.step)
+def compiled(environment: ProposalEnv) -> tuple[Any, Any]:
+    return jax.jit(environment.reset), jax.jit(environment.step)
 
 
 @functools.cache
@@ -54,7 +54,7 @@ def test_an_action_says_the_distribution_of_every_gene(name: codings.CodingName)
     coding = codings.coding(name)
     spec = coding.action_spec(12, 2)
     action = specs.sample(spec, KEY)
-    table = codings.proposals(action, coding, SIZES, 2)
+    table = codings.chosen(codings.gene_choices(action, coding, SIZES, 2)[:, None], coding)
     choice = np.asarray(table.choice)[:, 0]
     assert choice.shape == (3 * 12 + 2 * 12,)
     assert np.all(choice[36:] == UNIFORM)
@@ -96,10 +96,10 @@ def test_it_passes_the_conformance_suite_for_peak_memory_on_three_devices() -> N
 
 
 def test_the_uniform_action_is_standard_brkga_exactly() -> None:
-    made = env()
-    spec = made.action_spec(one())
-    uniform = jnp.broadcast_to(jnp.int32(made.distributions.uniform[0]), spec.shape)
-    reset, step = compiled(made)
+    environment = env()
+    spec = environment.action_spec(one())
+    uniform = jnp.broadcast_to(jnp.int32(environment.distributions.uniform[0]), spec.shape)
+    reset, step = compiled(environment)
     state, first = reset(KEY, one())
     _, timestep = step(KEY, state, uniform, one())
     assert float(timestep.reward) == -1
@@ -115,21 +115,21 @@ def _many() -> tuple[jax.Array, jax.Array]:
 
 def test_many_at_once_are_a_loop_over_one_and_what_run_batch_finds() -> None:
     """Three actions for each of four graphs: vmap in vmap, with keys, graphs and actions mapped at different levels."""
-    made, (keys, actions) = env(), _many()
+    environment, (keys, actions) = env(), _many()
     by_graph = actions.reshape(4, 3, *actions.shape[1:])
-    states, _ = jax.jit(jax.vmap(made.reset))(keys, batch())
-    over_actions = jax.vmap(made.step, (None, None, 0, None))
-    found = jax.jit(jax.vmap(over_actions))(keys, states, by_graph, batch())[1]
-    step = compiled(made)[1]
+    states, _ = jax.jit(jax.vmap(environment.reset))(keys, batch())
+    over_actions = jax.vmap(environment.step, (None, None, 0, None))
+    timesteps = jax.jit(jax.vmap(over_actions))(keys, states, by_graph, batch())[1]
+    step = compiled(environment)[1]
     for g, a in ((0, 0), (1, 2), (3, 1)):
         state = jax.tree.map(lambda x, g=g: x[g], states)
         alone = step(keys[g], state, by_graph[g, a], one(g))[1]
-        np.testing.assert_array_equal(alone.info["objective"], found.info["objective"][g, a])
-        np.testing.assert_allclose(alone.reward, found.reward[g, a], rtol=1e-6)
-    choice = jax.vmap(lambda action: codings.gene_choices(action, made.distributions, SIZES, 2))(by_graph[:, 0])
-    table = codings.chosen(choice.T, made.distributions)
+        np.testing.assert_array_equal(alone.info["objective"], timesteps.info["objective"][g, a])
+        np.testing.assert_allclose(alone.reward, timesteps.reward[g, a], rtol=1e-6)
+    choice = jax.vmap(lambda action: codings.gene_choices(action, environment.distributions, SIZES, 2))(by_graph[:, 0])
+    table = codings.chosen(choice.T, environment.distributions)
     values = run_batch(keys, batch().graph, MAKESPAN, SMALL, 45, table)[1]
-    np.testing.assert_array_equal(values * batch().graph.second_unit, found.info["objective"][:, 0])
+    np.testing.assert_array_equal(values * batch().graph.second_unit, timesteps.info["objective"][:, 0])
 
 
 def test_proposals_that_say_the_answer_find_it() -> None:
@@ -140,11 +140,11 @@ def test_proposals_that_say_the_answer_find_it() -> None:
         for i in range(5)
     ]
     params = instance(ComputationGraph("chains", tuple(ops)), SIZES)
-    made = env()
+    environment = env()
     low, high = 1 + 2 * 5, 1 + 2 * 5 + 4  # the narrowest distributions around 0.1 and 0.9
     action = jnp.zeros((12, 3), jnp.int32).at[:5, :2].set(jnp.array([high, low], jnp.int32))
     action = action.at[5:10, :2].set(jnp.array([low, high], jnp.int32))
-    reset, step = compiled(made)
+    reset, step = compiled(environment)
     state, _ = reset(KEY, params)
     _, timestep = step(KEY, state, action, params)
     assert float(timestep.info["objective"]) == 5

@@ -81,7 +81,7 @@ def test_control_edges_across_devices_cost_no_transfer_but_are_waited_for(transf
         "control", (Op("a", runtime=2, outputs=(Tensor("t", 5),)), Op("b", runtime=1, after=("a",)))
     )
     problem = Problem("makespan", 2, transfer, latency=9.0)  # type: ignore[arg-type]
-    assert exact.needed_transfers(graph, problem, [0, 1]).tolist() == []
+    assert exact.Routes(graph, problem, [0, 1]).transfers.tolist() == []
     costs = exact.evaluate(graph, problem, [0, 1], [0, 1])
     assert costs.start.tolist() == [0.0, 2.0]
     assert costs.peak_memory == (5, 0)

@@ -68,21 +68,21 @@ def naive_memory(graph: ComputationGraph, problem: Problem, entries: list[tuple]
 
     def members(name: str) -> set[str]:
         """The tensors in the buffer of the instance `name` on this device: its aliases made here, and theirs."""
-        found = {name}
+        sharing = {name}
         for i in range(len(entries)):  # in order, so that an alias of an alias is found too
-            found |= {tensor.name for tensor in produced(i) if tensor.alias in found}
-        return found
+            sharing |= {tensor.name for tensor in produced(i) if tensor.alias in sharing}
+        return sharing
 
     def uses(name: str) -> list[int]:
         """Order entries that use the buffer of `name` on this device."""
-        group, found = members(name), []
+        group, users = members(name), []
         for i, entry in enumerate(entries):
             if entry[0] == "op":
                 used = entry[2] == device and bool(group & set(entry[1].inputs))
             else:
                 used = entry[2] == device and entry[1] in group
-            found += [i] if used else []
-        return found
+            users += [i] if used else []
+        return users
 
     def base(name: str) -> str:
         """The instance that allocates the buffer of `name`, or an external input."""
@@ -150,7 +150,7 @@ def test_decode_runs_the_ready_node_of_the_highest_key(data: st.DataObject) -> N
             if home[name] != placement[i]:
                 requires[transfer] = {producer}
     assert sorted(order.tolist()) == sorted(requires)
-    assert exact.needed_transfers(graph, problem, placement).tolist() == sorted(requires)[n:]
+    assert exact.Routes(graph, problem, placement).transfers.tolist() == sorted(requires)[n:]
     keys = [*op_keys.tolist(), *transfer_keys.ravel().tolist()]
     for i, node in enumerate(order.tolist()):
         done = set(order[:i].tolist())

@@ -82,10 +82,10 @@ def test_which_operands_may_be_overwritten(case: str) -> None:
     module = _module(line)
     x = module.entry.root
     leaves = [index for index, _ in x.shape.leaves]
-    found = {
+    pairs = {
         (k, leaf) for k in range(len(x.operands)) for leaf in leaves if may_share(module, module.entry, x, k, (), leaf)
     }
-    assert found == expected
+    assert pairs == expected
 
 
 def test_a_sort_does_not_overwrite_what_others_read() -> None:

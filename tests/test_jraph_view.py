@@ -6,10 +6,16 @@ import jraph
 import numpy as np
 from search_graphs import SIZES, random_dag
 
-from graphrl.graphs.features import node_features
+from graphrl.graphs.features import node_features, padded_features
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
-from graphrl.graphs.jraph_view import graphs_tuple
-from graphrl.graphs.padding import Sizes
+from graphrl.graphs.jraph_view import to_graphs_tuple
+from graphrl.graphs.padding import Sizes, pad
+
+
+def graphs_tuple(graph: ComputationGraph, sizes: Sizes) -> jraph.GraphsTuple:
+    """A graph with its own features, padded."""
+    nodes, edges = map(jnp.asarray, padded_features(graph, sizes))
+    return to_graphs_tuple(jax.tree.map(jnp.asarray, pad(graph, sizes)), nodes, edges)
 
 
 def test_edges_are_uses_and_padding_is_a_graph_of_its_own() -> None:

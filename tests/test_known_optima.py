@@ -76,11 +76,11 @@ def test_an_exhaustive_search_over_keys_finds_the_optimum(ops: int) -> None:
     for seed in range(12):
         graph = random_dag(seed, ops)
         padded = jax.tree.map(jnp.asarray, pad_batch([graph], SIZES))
-        found = np.asarray(makespans(padded, solutions, DeviceProblem.of(problem)), np.float64)
+        values = np.asarray(makespans(padded, solutions, DeviceProblem.of(problem)), np.float64)
         best, bound = optimum(graph, 2), lower_bound(graph, problem)
-        assert found.min() == best
+        assert values.min() == best
         assert bound <= best + 1e-9
-        gaps += found.max() > best
+        gaps += values.max() > best
     assert gaps >= 9  # on most graphs solutions differ (not on chains): the search has something to find
 
 

@@ -72,17 +72,17 @@ def _resolve(node: ast.ImportFrom, module: str, is_package: bool) -> str:
 
 def violations(package: Path) -> list[str]:
     """One line for every import that does not run downwards, and for every module that stands in no room."""
-    found = []
+    faults = []
     for path in sorted(package.rglob("*.py")):
         module = module_of(path, package)
         room = room_of(module)
         if room not in FLOOR_OF:
-            found.append(f"{module}: stands on no floor: give {room!r} its place in tests/test_layering.py")
+            faults.append(f"{module}: stands on no floor: give {room!r} its place in tests/test_layering.py")
             continue
         for line, target in imports(path.read_text(encoding="utf-8"), module, path.name == "__init__.py"):
             if not _may_import(room, room_of(target)):
-                found.append(f"{module}:{line}: {room or 'graphrl'!r} may not import {target}")
-    return found
+                faults.append(f"{module}:{line}: {room or 'graphrl'!r} may not import {target}")
+    return faults
 
 
 def _may_import(room: str, target: str) -> bool:

@@ -9,8 +9,9 @@ from search_graphs import random_dag
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
-from graphrl.solvers.base import Budget, Solver, Task
+from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.rules.list_rules import etf, hlfet, solve_etf, solve_hlfet
+from graphrl.solvers.solver import Solver
 
 BUDGET = Budget(evaluations=1)
 RULES = pytest.mark.parametrize("solve", [solve_hlfet, solve_etf], ids=["hlfet", "etf"])
@@ -60,6 +61,6 @@ def test_hlfet_goes_by_level_and_etf_by_start() -> None:
 @pytest.mark.parametrize("devices", [2, 4])
 def test_free_transfers_are_near_the_bound(solve: Solver, devices: int) -> None:
     problem = Problem("makespan", devices, "free")
-    made = [random_dag(seed) for seed in range(8)]
-    gaps = [solve(Task(graph, problem, BUDGET, 0)).value / lower_bound(graph, problem) - 1 for graph in made]
+    dags = [random_dag(seed) for seed in range(8)]
+    gaps = [solve(Task(graph, problem, BUDGET, 0)).value / lower_bound(graph, problem) - 1 for graph in dags]
     assert np.mean(gaps) < 0.06

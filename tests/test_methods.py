@@ -13,7 +13,7 @@ from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.trees import in_tree
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.methods import METHODS, OLD_NAMES, describe, find_solver
-from graphrl.solvers.base import SOLVERS
+from graphrl.solvers.solver import SOLVERS
 
 
 def ladder(rungs: int) -> ComputationGraph:
@@ -28,8 +28,8 @@ def ladder(rungs: int) -> ComputationGraph:
 def test_every_registered_solver_is_there() -> None:
     assert [find_solver(name).name for name in METHODS] == list(METHODS)
     assert [method.name for method in describe()] == list(METHODS)
-    known = re.escape(", ".join(METHODS))
-    with pytest.raises(ProblemError, match=f"^unknown method 'magic': known are {known}$"):
+    every = re.escape(", ".join(METHODS))
+    with pytest.raises(ProblemError, match=f"^unknown method 'magic': known are {every}$"):
         find_solver("magic")
     with pytest.raises(ProblemError, match="method is of type int: must be a name"):
         find_solver(3)  # type: ignore[arg-type]

@@ -22,19 +22,19 @@ from graphrl.errors import GraphError, GraphrlError, ProblemError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget
-from graphrl.solvers.rules.plain import given_order
+from graphrl.solvers.rules.simple import given_order
 
 
 def tangle(ops: int) -> ComputationGraph:
     """A random graph on which list scheduling is not optimal."""
     random = np.random.default_rng(0)
-    made = [Op("op0", runtime=1.0, outputs=(Tensor("t0", 3),))]
+    drawn = [Op("op0", runtime=1.0, outputs=(Tensor("t0", 3),))]
     for i in range(1, ops):
         inputs = tuple(f"t{j}" for j in sorted(set(random.integers(max(0, i - 9), i, 2).tolist())))
-        made.append(
+        drawn.append(
             Op(f"op{i}", "x", float(random.integers(1, 9)), inputs, (Tensor(f"t{i}", int(random.integers(9))),))
         )
-    return ComputationGraph("tangle", tuple(made))
+    return ComputationGraph("tangle", tuple(drawn))
 
 
 # Budgets
@@ -135,11 +135,11 @@ def test_progress_tells_what_was_found() -> None:
     seen: list[tuple[int, float]] = []
 
     def progress(evaluations: int, seconds: float, plan: Callable[[], Plan], value: float) -> None:
-        found = plan()
-        found.check(graph)
-        assert found.value == pytest.approx(value, rel=1e-5)
+        best = plan()
+        best.check(graph)
+        assert best.value == pytest.approx(value, rel=1e-5)
         assert seconds >= 0
-        seen.append((evaluations, found.value))
+        seen.append((evaluations, best.value))
 
     graph = tangle(40)
     plan = graphrl.optimize(graph, objective="makespan", devices=2, evaluations=1000, progress=progress)

@@ -60,8 +60,8 @@ def prefix_peak(graph: ComputationGraph, prefix: tuple[int, ...]) -> int:
 def test_it_keeps_the_states_that_a_plain_one_keeps(width: int) -> None:
     graphs = small_graphs(12, seed=3)
     y = np.random.default_rng(4).normal(size=(len(graphs), SIZES.ops)).astype(np.float32)
-    found = compiled(pad_batch(graphs, SIZES), y, width=width)
-    for graph, priorities, order in zip(graphs, y, np.asarray(found.order), strict=True):
+    rollout = compiled(pad_batch(graphs, SIZES), y, width=width)
+    for graph, priorities, order in zip(graphs, y, np.asarray(rollout.order), strict=True):
         assert order[: graph.arrays.num_ops].tolist() == list(plain_beam(graph, priorities, width))
 
 
@@ -70,17 +70,17 @@ def test_a_wide_one_finds_the_optimum() -> None:
     graphs = small_graphs(12, seed=3)
     batch = pad_batch(graphs, SIZES)
     peak = np.asarray(compiled(batch, np.zeros((len(graphs), SIZES.ops), np.float32), width=40).peak) * batch.byte_unit
-    for graph, found in zip(graphs, peak, strict=True):
-        assert found == min(exact_peak(graph, np.array(order)) for order in all_orders(graph))
+    for graph, lowest in zip(graphs, peak, strict=True):
+        assert lowest == min(exact_peak(graph, np.array(order)) for order in all_orders(graph))
 
 
 def test_its_peaks_and_log_probabilities_are_those_of_its_orders() -> None:
     graphs = random_graphs(np.random.default_rng(0), 30, SHARING)
     batch: PaddedGraph = jax.tree.map(jnp.asarray, pad_batch(graphs, SHARING))
     y = np.random.default_rng(1).normal(size=(len(graphs), SHARING.ops)).astype(np.float32)
-    found = compiled(batch, y, width=6)
-    np.testing.assert_allclose(found.log_prob, jax.jit(log_prob)(batch, y, found.order), rtol=1e-4, atol=1e-4)
-    for graph, order, peak, unit in zip(graphs, np.asarray(found.order), found.peak, batch.byte_unit, strict=True):
+    rollout = compiled(batch, y, width=6)
+    np.testing.assert_allclose(rollout.log_prob, jax.jit(log_prob)(batch, y, rollout.order), rtol=1e-4, atol=1e-4)
+    for graph, order, peak, unit in zip(graphs, np.asarray(rollout.order), rollout.peak, batch.byte_unit, strict=True):
         assert np.all(order[graph.arrays.num_ops :] == SHARING.ops)
         assert peak * unit == exact_peak(graph, order)
 
@@ -90,7 +90,7 @@ def test_a_policy_that_is_asked_at_every_step_gives_the_same() -> None:
     batch = pad_batch(graphs, SIZES)
     y = np.random.default_rng(0).normal(size=(4, SIZES.ops)).astype(np.float32)
 
-    def asked(batch: PaddedGraph, y: jax.Array) -> jax.Array:
+    def stepwise_orders(batch: PaddedGraph, y: jax.Array) -> jax.Array:
         return beam_with(batch, lambda context: y[:, None] + context.step.astype(jnp.float32), 4).order
 
-    np.testing.assert_array_equal(jax.jit(asked)(batch, y), compiled(batch, y, width=4).order)
+    np.testing.assert_array_equal(jax.jit(stepwise_orders)(batch, y), compiled(batch, y, width=4).order)

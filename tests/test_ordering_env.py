@@ -25,12 +25,12 @@ def run(params: OrderingParams, seed: int) -> tuple[list[int], list[TimeStep[Obs
     """An episode of random ready ops."""
     rng, order = np.random.default_rng(seed), []
     state, timestep = reset(KEY, params)
-    found = [timestep]
+    timesteps = [timestep]
     while not timestep.done:
         order.append(int(rng.choice(np.flatnonzero(timestep.observation.action_mask))))
         state, timestep = step(KEY, state, jnp.int32(order[-1]), params)
-        found.append(timestep)
-    return order, found
+        timesteps.append(timestep)
+    return order, timesteps
 
 
 def test_it_fulfils_the_contract() -> None:
@@ -42,12 +42,12 @@ def test_it_fulfils_the_contract() -> None:
 @pytest.mark.parametrize("seed", range(10))
 def test_memory_is_exact_at_every_step(seed: int) -> None:
     (graph,) = random_graphs(np.random.default_rng(seed), 1, SHARING)
-    order, found = run(instance(graph, SHARING), seed)
+    order, timesteps = run(instance(graph, SHARING), seed)
     n = graph.arrays.num_ops
     assert sorted(order) == list(range(n))
-    assert found[-1].info["peak"] == exact_peak(graph, np.array(order))
-    assert np.all(np.diff([timestep.info["peak"] for timestep in found]) >= 0)
-    for done, timestep in enumerate(found):
+    assert timesteps[-1].info["peak"] == exact_peak(graph, np.array(order))
+    assert np.all(np.diff([timestep.info["peak"] for timestep in timesteps]) >= 0)
+    for done, timestep in enumerate(timesteps):
         seen = timestep.observation
         assert sorted(np.flatnonzero(seen.scheduled)) == sorted(order[:done])
         assert seen.last == (order[done - 1] if done else SHARING.ops)

@@ -41,16 +41,16 @@ def six_orders() -> np.ndarray:
 @pytest.mark.parametrize("scale", [1, 5, 20])
 def test_the_probabilities_of_all_orders_sum_to_1(scale: float) -> None:
     every, orders = orders_of_all()
-    found = np.asarray(compiled(BATCH, drawn(scale), orders))
-    for orders_of_one, values in zip(every, found, strict=True):
+    log_probs = np.asarray(compiled(BATCH, drawn(scale), orders))
+    for orders_of_one, values in zip(every, log_probs, strict=True):
         assert np.exp(values[: len(orders_of_one)]).sum() == pytest.approx(1, abs=2e-5)
 
 
 @pytest.mark.parametrize("scale", [1, 5, 20])
 def test_it_is_the_product_of_the_probabilities_of_the_steps(scale: float) -> None:
     priorities, some = drawn(scale), six_orders()
-    found = np.asarray(compiled(BATCH, priorities, some))
-    for graph, y, its_orders, values in zip(GRAPHS, priorities, some, found, strict=True):
+    log_probs = np.asarray(compiled(BATCH, priorities, some))
+    for graph, y, its_orders, values in zip(GRAPHS, priorities, some, log_probs, strict=True):
         n = graph.arrays.num_ops
         for order, value in zip(its_orders[:, :n].tolist(), values, strict=True):
             assert value == pytest.approx(plain_log_prob(graph, y, order), rel=1e-5, abs=1e-5)
@@ -59,7 +59,7 @@ def test_it_is_the_product_of_the_probabilities_of_the_steps(scale: float) -> No
 def test_the_gradient_is_that_of_the_plain_definition() -> None:
     some, weight = jnp.asarray(six_orders()), np.random.default_rng(1).normal(size=(len(GRAPHS), 6)).astype(np.float32)
     priorities = drawn(3)
-    found = jax.jit(jax.grad(lambda y: (log_prob(BATCH, y, some) * weight).sum()))(jnp.asarray(priorities))
+    gradient = jax.jit(jax.grad(lambda y: (log_prob(BATCH, y, some) * weight).sum()))(jnp.asarray(priorities))
     for g, graph in enumerate(GRAPHS):
         n = graph.arrays.num_ops
         for op in range(n):
@@ -69,8 +69,8 @@ def test_the_gradient_is_that_of_the_plain_definition() -> None:
                 w * (plain_log_prob(graph, priorities[g] + step, o) - plain_log_prob(graph, priorities[g] - step, o))
                 for w, o in zip(weight[g], np.asarray(some)[g, :, :n].tolist(), strict=True)
             ]
-            assert found[g, op] == pytest.approx(sum(change) / 2e-4, abs=2e-4)
-        assert np.all(found[g, n:] == 0)
+            assert gradient[g, op] == pytest.approx(sum(change) / 2e-4, abs=2e-4)
+        assert np.all(gradient[g, n:] == 0)
 
 
 def test_priorities_far_apart_lose_no_digits() -> None:

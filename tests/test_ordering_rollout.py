@@ -40,10 +40,12 @@ def plain_greedy(graph: ComputationGraph, y: np.ndarray) -> list[int]:
     return order
 
 
-def check_costs(graphs: list[ComputationGraph], batch: PaddedGraph, priorities: np.ndarray, found: Rollout) -> None:
+def check_costs(graphs: list[ComputationGraph], batch: PaddedGraph, priorities: np.ndarray, rollout: Rollout) -> None:
     """Peaks are the host's, and log-probabilities those of the orders; orders `[g, s, n]`."""
-    np.testing.assert_allclose(found.log_prob, compiled_log_prob(batch, priorities, found.order), rtol=1e-4, atol=1e-4)
-    for graph, orders, peaks, unit in zip(graphs, found.order, found.peak, batch.byte_unit, strict=True):
+    np.testing.assert_allclose(
+        rollout.log_prob, compiled_log_prob(batch, priorities, rollout.order), rtol=1e-4, atol=1e-4
+    )
+    for graph, orders, peaks, unit in zip(graphs, rollout.order, rollout.peak, batch.byte_unit, strict=True):
         assert np.all(np.asarray(orders)[:, graph.arrays.num_ops :] == batch.sizes.ops)
         for order, peak in zip(np.asarray(orders), np.asarray(peaks), strict=True):
             assert peak * unit == exact_peak(graph, order)
@@ -52,10 +54,10 @@ def check_costs(graphs: list[ComputationGraph], batch: PaddedGraph, priorities: 
 @pytest.mark.parametrize("levels", [1, None])
 def test_greedy_takes_the_ready_op_of_highest_priority_and_the_lower_of_equals(levels: int | None) -> None:
     y = PRIORITIES if levels is None else np.floor(PRIORITIES * levels)
-    found = compiled_greedy(BATCH, y)
-    for graph, priorities, order in zip(GRAPHS, y, np.asarray(found.order), strict=True):
+    rollout = compiled_greedy(BATCH, y)
+    for graph, priorities, order in zip(GRAPHS, y, np.asarray(rollout.order), strict=True):
         assert order[: graph.arrays.num_ops].tolist() == plain_greedy(graph, priorities)
-    check_costs(GRAPHS, BATCH, y, jax.tree.map(lambda x: x[:, None], found))
+    check_costs(GRAPHS, BATCH, y, jax.tree.map(lambda x: x[:, None], rollout))
 
 
 def test_greedy_tells_priorities_apart_that_differ_in_their_last_bit() -> None:
@@ -69,8 +71,8 @@ def test_greedy_tells_priorities_apart_that_differ_in_their_last_bit() -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_samples_are_orders_and_cost_what_they_cost(form: Form) -> None:
-    found = compiled_sample(BATCH, PRIORITIES, keys(len(GRAPHS)), 2, form=form)
-    check_costs(GRAPHS, BATCH, PRIORITIES, found)
+    rollout = compiled_sample(BATCH, PRIORITIES, keys(len(GRAPHS)), 2, form=form)
+    check_costs(GRAPHS, BATCH, PRIORITIES, rollout)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -107,9 +109,9 @@ def test_large_graphs_whatever_the_priorities(spread: float) -> None:
     graph = layered(700, 1)
     batch = pad_batch([graph])
     y = np.random.default_rng(0).normal(size=(1, batch.sizes.ops)).astype(np.float32) * np.float32(spread)
-    found = compiled_sample(batch, y, keys(1), 1, form="queue")
-    check_costs([graph], batch, y, found)
-    assert np.isfinite(found.log_prob).all()
+    rollout = compiled_sample(batch, y, keys(1), 1, form="queue")
+    check_costs([graph], batch, y, rollout)
+    assert np.isfinite(rollout.log_prob).all()
 
 
 def nearest_after_the_last(graph: ComputationGraph) -> list[int]:
@@ -127,9 +129,9 @@ def constant(y: jax.Array | np.ndarray, samples: int) -> jax.Array:
 
 
 def test_a_policy_that_is_asked_at_every_step_gives_the_same() -> None:
-    found = jax.jit(lambda batch, y: rollout_with(batch, lambda _: constant(y, 1)))(BATCH, PRIORITIES)
-    np.testing.assert_array_equal(found.order[:, 0], compiled_greedy(BATCH, PRIORITIES).order)
-    check_costs(GRAPHS, BATCH, PRIORITIES, found)
+    rollout = jax.jit(lambda batch, y: rollout_with(batch, lambda _: constant(y, 1)))(BATCH, PRIORITIES)
+    np.testing.assert_array_equal(rollout.order[:, 0], compiled_greedy(BATCH, PRIORITIES).order)
+    check_costs(GRAPHS, BATCH, PRIORITIES, rollout)
 
 
 def test_the_gradient_through_the_steps_is_that_of_eq_8() -> None:
@@ -155,6 +157,6 @@ def test_a_policy_is_told_what_has_run() -> None:
         distance = (index[None, None] - context.last[..., None]) % n
         return jnp.where(started[..., None], -distance.astype(jnp.float32), jnp.nan)
 
-    found = jax.jit(lambda batch: rollout_with(batch, logits))(BATCH)
-    for graph, order in zip(GRAPHS, np.asarray(found.order)[:, 0], strict=True):
+    rollout = jax.jit(lambda batch: rollout_with(batch, logits))(BATCH)
+    for graph, order in zip(GRAPHS, np.asarray(rollout.order)[:, 0], strict=True):
         assert order[: graph.arrays.num_ops].tolist() == nearest_after_the_last(graph)

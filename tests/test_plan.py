@@ -53,8 +53,8 @@ def test_names_are_the_same_whether_they_were_made_or_read() -> None:
 def test_a_plan_of_an_equal_graph_has_the_same_decisions() -> None:
     plan, again = tiny_plan(), dataclasses.replace(TINY)
     other = dataclasses.replace(TINY, ops=(*TINY.ops[2:], *TINY.ops[:2]))
-    for wanted, found in zip(plan.decisions(TINY), plan.decisions(again), strict=True):
-        assert wanted.tolist() == found.tolist()
+    for wanted, loaded in zip(plan.decisions(TINY), plan.decisions(again), strict=True):
+        assert wanted.tolist() == loaded.tolist()
     assert plan.decisions(other)[0].tolist() == [1, 0, 0, 0]
     assert plan.decisions(other)[1].tolist()[:2] == [2, 3]
 

@@ -105,6 +105,7 @@ def _drop(*keys: Any) -> Callable[[dict[str, Any]], None]:
         (_set("objective", []), "objective is"),
         (_set("value", "11"), "value is '11'"),
         (_set("value", -1), "value is -1"),
+        (_set("value", math.nan), "value is nan: must be a finite number"),
         (_set("value", 10**400), "value is an integer of more than 40 digits"),
         (_set("makespan", True), "makespan is True"),
         (_set("peak_memory", [9]), "peak_memory has 1 entries for 2 devices"),
@@ -151,15 +152,14 @@ def test_broken_files_are_refused_in_one_line(tmp_path: Path, change: Callable[[
 @pytest.mark.parametrize(
     ("content", "fault"),
     [
-        (b"", "is no JSON"),
-        (b"{", "cut off"),
+        (b"", "broken or truncated JSON"),
+        (b"{", "broken or truncated JSON"),
         (b"[]", "holds a list"),
-        (b"\xff\xfe", "no UTF-8"),
+        (b"\xff\xfe", "not UTF-8"),
         (b"null", "holds null"),
         (b"[" * 100_000, "nested too deeply"),
-        (b'{"value": NaN}', "NaN"),
-        (b'{"value": 1' + b"0" * 5000 + b"}", "number"),
-        (b'{"format": 1, "format": 2}', "'format' appears twice"),
+        (b'{"value": 1' + b"0" * 5000 + b"}", "thousands of digits"),
+        (b'{"format": 1, "format": 2}', 'key "format" appears twice'),
     ],
 )
 def test_files_that_are_no_json_are_refused(tmp_path: Path, content: bytes, fault: str) -> None:

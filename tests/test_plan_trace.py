@@ -103,10 +103,10 @@ def test_trace_events_fit_together(tmp_path_factory: pytest.TempPathFactory, dat
         assert all(later[0] >= earlier[1] - 1e-3 for earlier, later in itertools.pairwise(spans))
     starts = {(event["pid"], event["tid"], event["ts"]) for event in events["X"]}
     ends: dict[str, dict[int, float]] = {"s": {}, "f": {}}
-    for phase, found in ends.items():
+    for phase, times in ends.items():
         for event in events[phase]:
             assert (event["pid"], event["tid"], event["ts"]) in starts
-            found[event["id"]] = event["ts"]
+            times[event["id"]] = event["ts"]
     assert ends["s"].keys() == ends["f"].keys()
     assert all(ends["s"][arrow] <= ends["f"][arrow] for arrow in ends["s"])
     transfers = len(plan.order) - len(graph.ops)

@@ -74,13 +74,13 @@ def test_little_work_leaves_the_bound_of_the_cuts(monkeypatch: pytest.MonkeyPatc
     graph = layered(60, 2)
     order = graph.arrays.topological
     full = lower_bound(graph, Problem(), order)
-    found = []
+    bounds = []
     for work in (0, 2_000, 20_000):
         monkeypatch.setattr(probing, "WORK", work)
-        found.append(lower_bound(graph, Problem(), order))
+        bounds.append(lower_bound(graph, Problem(), order))
     monkeypatch.setattr(lower, "probed_bound", lambda graph, cuts, arcs, ops, low, high: low)
-    assert found[0] == lower_bound(graph, Problem(), order) <= min(found)
-    assert max(found) <= full <= exact.evaluate(graph, Problem(), [0] * 60, order).peak_memory[0]
+    assert bounds[0] == lower_bound(graph, Problem(), order) <= min(bounds)
+    assert max(bounds) <= full <= exact.evaluate(graph, Problem(), [0] * 60, order).peak_memory[0]
 
 
 def test_a_large_graph_is_not_probed(monkeypatch: pytest.MonkeyPatch) -> None:

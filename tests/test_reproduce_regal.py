@@ -27,7 +27,7 @@ from graphrl.costs.problem import Problem
 from graphrl.envs.proposal.env import observe
 from graphrl.errors import GraphrlError
 from graphrl.graphs.datasets.sets import load_graphs
-from graphrl.graphs.datasets.zoo import split
+from graphrl.graphs.datasets.zoo import select_one
 from graphrl.solvers.base import Budget
 from graphrl.training.data import DataConfig
 
@@ -93,12 +93,12 @@ def test_unseen_graphs_are_not_those_of_training() -> None:
     ]
     for which in (tasks.MAKESPAN["test"], tasks.MEMORY_TEST):
         programs = tasks._programs(which, False)
-        assert {split(name) for name in programs} == {"test"}
+        assert {select_one(name).split for name in programs} == {"test"}
         task = "zoo-makespan" if which == tasks.MAKESPAN["test"] else "zoo-memory"
         graphs = tasks.unseen(task, len(programs) + 2, False)
         assert len({graph.name for graph in graphs}) == len(programs) + 2
     (train,) = [text for text in tasks.TASKS["zoo-makespan"].data(False) if text.startswith("data.train=")]
-    assert {split(name) for name in train.removeprefix("data.train=").split(",")} == {"train"}
+    assert {select_one(name).split for name in train.removeprefix("data.train=").split(",")} == {"train"}
 
 
 def test_policies_are_found_by_problem_network_and_rounds(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from graphrl.compare.execute import row_of
 from graphrl.compare.runs import Row, make_runs
 from graphrl.costs.problem import Problem
 from graphrl.graphs.datasets.sets import load_graphs
-from graphrl.graphs.datasets.zoo import split
+from graphrl.graphs.datasets.zoo import select_one
 from graphrl.solvers.base import Budget
 from graphrl.training.config import parsed
 from graphrl.training.run import run_config
@@ -75,7 +75,7 @@ def labelled(label: str, by_seed: Sequence[Sequence[float | None]]) -> list[Row]
 def test_programs_that_are_tested_are_of_other_families_than_those_of_training() -> None:
     train, validation, *_ = tables.real_data(False)
     for text, name in ((train, "train"), (validation, "valid")):
-        assert {split(program.removeprefix("zoo:")) for program in text.partition("=")[2].split(",")} == {name}
+        assert {select_one(program).split for program in text.partition("=")[2].split(",")} == {name}
 
 
 def test_every_network_of_the_ablations_can_be_trained() -> None:

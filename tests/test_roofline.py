@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrl.errors import GraphrlError
-from graphrl.graphs.roofline import CHIPS, DEFAULT_CHIP, Chip, chip, runtime
+from graphrl.graphs.roofline import CHIPS, DEFAULT_CHIP, Chip, find_chip, runtime
 
 TOY = Chip("toy", flops_per_second=10.0, bytes_per_second=2.0, launch_seconds=0.5)
 
@@ -38,22 +38,22 @@ def test_every_chip_has_its_name_a_source_and_plausible_figures() -> None:
 
 
 def test_chips_are_found_by_name_whatever_the_case_and_given_ones_pass() -> None:
-    assert chip("H100 SXM") is CHIPS["h100-sxm"]
-    assert chip("tpu_v5e") is CHIPS["tpu-v5e"]
-    assert chip(TOY) is TOY
+    assert find_chip("H100 SXM") is CHIPS["h100-sxm"]
+    assert find_chip("tpu_v5e") is CHIPS["tpu-v5e"]
+    assert find_chip(TOY) is TOY
     assert runtime(1, 1) == runtime(1, 1, DEFAULT_CHIP)
 
 
 @pytest.mark.parametrize("name", ["", "h1000", "gpu"])
 def test_unknown_chips_are_refused_with_the_known_ones(name: str) -> None:
     with pytest.raises(GraphrlError, match="known are") as refusal:
-        chip(name)
-    assert all(known in str(refusal.value) for known in CHIPS)
+        find_chip(name)
+    assert all(chip in str(refusal.value) for chip in CHIPS)
 
 
 def test_a_chip_that_is_neither_name_nor_chip_is_refused() -> None:
     with pytest.raises(GraphrlError, match="must be a Chip"):
-        chip(3)  # type: ignore[arg-type]
+        find_chip(3)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("figures", [(0, 1, 0), (1, -1, 0), (1, 1, -1), (math.inf, 1, 0), (1, math.nan, 0)])

@@ -23,10 +23,10 @@ ANY = Budget(evaluations=1)
 @pytest.mark.parametrize("ops", [2, 13, 300])
 @pytest.mark.parametrize("seed", range(3))
 def test_the_known_peak(family: str, ops: int, seed: int) -> None:
-    graph, known = sample(family, ops, seed)
+    graph, facts = sample(family, ops, seed)
     plan = solve(Task(graph, Problem(), ANY, 0))
     plan.check(graph)
-    assert plan.value == plan.bound == known["optimal_peak_memory"]
+    assert plan.value == plan.bound == facts["optimal_peak_memory"]
 
 
 @given(graphs(max_ops=7))

@@ -26,17 +26,17 @@ RENDEZVOUS = Problem("makespan", 2)
 @given(st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=8))
 def test_every_graph_fits_and_alone_has_its_own_bucket(seeds: list[int]) -> None:
     graphs = [random_graph(np.random.default_rng(seed)) for seed in seeds]
-    found = shared_sizes(graphs)
-    for graph, to in zip(graphs, found, strict=True):
+    shared = shared_sizes(graphs)
+    for graph, to in zip(graphs, shared, strict=True):
         assert pad(graph, to).sizes == to
     assert shared_sizes(graphs[:1]) == [common_sizes(graphs[:1])]
 
 
 def test_sizes_are_few_and_close() -> None:
     graphs = load_graphs(["regal-like:x24"])
-    found = shared_sizes(graphs)
-    assert len(set(found)) <= 10 < len({common_sizes([graph]) for graph in graphs})
-    for graph, to in zip(graphs, found, strict=True):
+    shared = shared_sizes(graphs)
+    assert len(set(shared)) <= 10 < len({common_sizes([graph]) for graph in graphs})
+    for graph, to in zip(graphs, shared, strict=True):
         real = sizes(graph)
         assert to.ops <= 1.25 * 1.125 * real.ops
         assert to.tensors <= 1.25 * 1.125 * real.tensors
@@ -63,7 +63,7 @@ def test_a_comparison_compiles_a_program_for_graphs_of_similar_sizes() -> None:
     graphs = load_graphs([f"series-parallel:{ops}" for ops in (100, 110, 120)])
     runs = make_runs(graphs, RENDEZVOUS, ["brkga"], [0], Budget(160), cores=1)
     assert len({run.sizes for run in runs}) == 1 < len({common_sizes([graph]) for graph in graphs})
-    programs = getattr(brkga_solver._advance, "_cache_size")  # noqa: B009  (types do not know it)
+    programs = getattr(brkga_solver._evolve, "_cache_size")  # noqa: B009  (types do not know it)
     before = programs()
     executor = Executor()
     assert [executor.execute(run).error for run in runs] == [None] * 3

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import jax
 import numpy as np
 
 from graphrl.training.checkpoints import read

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import PICTURES, descriptor_of, shown
-from graphrl.graphs.roofline import DEFAULT_CHIP, Chip, chip
+from graphrl.graphs.roofline import DEFAULT_CHIP, Chip, find_chip
 from graphrl.optimize import DEFAULT_SECONDS
 from graphrl.units import parse_bytes, parse_rate, parse_seconds
 
@@ -148,7 +148,7 @@ def _chip(text: str) -> Chip:
     """A known chip by name, or the user's own by its figures."""
     figures = text.split(",")
     if len(figures) == 1:
-        return chip(text)
+        return find_chip(text)
     if len(figures) > 3:
         raise ProblemError(f"{text!r} is neither a chip's name nor FLOP/s,BYTES/s,LAUNCH")
     launch = parse_seconds(figures[2]) if len(figures) == 3 else 0.0

@@ -43,7 +43,7 @@ class Problem:
             raise ProblemError(f"objective is {self.objective!r}: must be one of {', '.join(get_args(Objective))}")
         if self.transfer not in get_args(Transfer):
             raise ProblemError(f"transfer is {self.transfer!r}: must be one of {', '.join(get_args(Transfer))}")
-        if isinstance(self.devices, bool) or not isinstance(self.devices, int) or not 1 <= self.devices <= MAX_DEVICES:
+        if type(self.devices) is not int or not 1 <= self.devices <= MAX_DEVICES:
             raise ProblemError(f"devices is {self.devices!r}: must be an integer from 1 to {MAX_DEVICES}")
         if not (_is_number(self.latency) and math.isfinite(self.latency) and self.latency >= 0):
             raise ProblemError(f"latency is {self.latency!r}: must be a finite number of seconds of at least 0")
@@ -52,11 +52,7 @@ class Problem:
                 f"bandwidth is {self.bandwidth!r}: must be at least {MIN_BANDWIDTH} bytes per second, or inf"
             )
         if self.memory_limit is not None:
-            if (
-                isinstance(self.memory_limit, bool)
-                or not isinstance(self.memory_limit, int)
-                or not 0 < self.memory_limit <= 2**62
-            ):
+            if type(self.memory_limit) is not int or not 0 < self.memory_limit <= 2**62:
                 raise ProblemError(f"memory_limit is {self.memory_limit!r}: must be an integer of bytes from 1 to 2^62")
             if self.objective != "makespan":
                 raise ProblemError("memory_limit goes with the makespan objective: peak_memory minimises memory itself")

@@ -100,14 +100,10 @@ def _backward(kept: tuple, cotangent: jax.Array) -> tuple:
     expected = jnp.exp(values) * _sums_over_steps(inverse, ready)
     real = ready.end > ready.first
     gradient = (jnp.where(real, 1 - expected, 0) * cotangent[None]).sum(-1, keepdims=True)
-    return gradient, *jax.tree.map(_no_gradient, (order, ready))
+    return gradient, *jax.tree.map(lambda x: np.zeros(x.shape, jax.dtypes.float0), (order, ready))
 
 
 _log_prob.defvjp(_forward, _backward)
-
-
-def _no_gradient(array: jax.Array) -> np.ndarray:
-    return np.zeros(array.shape, jax.dtypes.float0)
 
 
 # The tree is a heap: node 1 is all steps, node i has the children 2 i and 2 i + 1, and the leaves come last. Node 0 is

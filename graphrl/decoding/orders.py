@@ -1,7 +1,7 @@
 """What decoding gives: orders, how probable they were and what they cost.
 
-All of `envs/ordering` takes a batch of graphs, and what it returns has the batch's leading axis g. In an order `[n]`
-the first `num_ops` places are ops and the rest n. Lanes (samples of graphs) come last inside, as everywhere in `costs`.
+All of `decoding` takes a batch of graphs, and what it returns has the batch's leading axis g. In an order `[n]` the
+first `num_ops` places are ops and the rest n. Lanes (samples of graphs) come last inside, as everywhere in `costs`.
 """
 
 from typing import NamedTuple

@@ -9,7 +9,8 @@ tensor that is an alias counts no bytes: it has no buffer of its own.
 
 import numpy as np
 
-from graphrl.graphs.graph import NONE, ComputationGraph, GraphArrays
+from graphrl.graphs.arrays import NONE, GraphArrays
+from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes
 
 NODE_FEATURES = (

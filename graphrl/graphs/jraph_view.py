@@ -1,14 +1,12 @@
-"""Padded graphs as jraph sees them. The one module that imports jraph (three of its helpers are broken on current jax;
-`GraphsTuple`, `GraphNetwork` and `segment_*` work).
+"""Padded graphs as jraph sees them. Of jraph, `GraphsTuple`, `GraphNetwork` and `segment_*` work on current jax; three
+of its helpers do not.
 """
 
 import jax
 import jax.numpy as jnp
 import jraph
 
-from graphrl.graphs.features import padded_features
-from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.padding import PaddedGraph, Sizes, common_sizes, pad
+from graphrl.graphs.padding import PaddedGraph
 
 
 def to_graphs_tuple(graph: PaddedGraph, nodes: jax.Array, edges: jax.Array) -> jraph.GraphsTuple:
@@ -47,10 +45,3 @@ def to_graphs_tuple(graph: PaddedGraph, nodes: jax.Array, edges: jax.Array) -> j
         n_edge=jnp.stack([total, e + f - total]),
         globals=None,
     )
-
-
-def graphs_tuple(graph: ComputationGraph, to: Sizes | None = None) -> jraph.GraphsTuple:
-    """A graph with its own features (`features.py`), padded to `to` (by default its bucket)."""
-    to = common_sizes([graph]) if to is None else to
-    nodes, edges = map(jnp.asarray, padded_features(graph, to))
-    return to_graphs_tuple(jax.tree.map(jnp.asarray, pad(graph, to)), nodes, edges)

@@ -13,7 +13,8 @@ import jax
 import numpy as np
 
 from graphrl.errors import GraphError
-from graphrl.graphs.graph import NONE, ComputationGraph, GraphArrays
+from graphrl.graphs.arrays import NONE, GraphArrays
+from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.rows import NEVER, Rows, rows_of
 
 _STEPS_PER_OCTAVE = 8
@@ -52,7 +53,6 @@ class PaddedGraph:
     runtime: jax.Array  # [n] float32, second units
     workspace: jax.Array  # [n] float32, byte units
     weight: jax.Array  # [n] float32, byte units
-    flops: jax.Array  # [n] float32
     producer: jax.Array  # [t] int32, op; 0 for padding
     tensor_bytes: jax.Array  # [t] float32, byte units that a copy on another device holds
     owned_bytes: jax.Array  # [t] float32, byte units that its producer allocates (0 for an alias)
@@ -191,7 +191,6 @@ def pad(graph: ComputationGraph, to: Sizes | None = None) -> PaddedGraph:
         runtime=fill(a.runtime / second_unit, to.ops, 0, np.float32),
         workspace=fill(a.workspace_bytes / byte_unit, to.ops, 0, np.float32),
         weight=fill(a.weight_bytes / byte_unit, to.ops, 0, np.float32),
-        flops=fill(a.flops, to.ops, 0, np.float32),
         producer=fill(a.producer, to.tensors, 0, np.int32),
         tensor_bytes=fill(a.tensor_bytes / byte_unit, to.tensors, 0, np.float32),
         owned_bytes=fill(owned, to.tensors, 0, np.float32),

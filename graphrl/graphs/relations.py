@@ -7,7 +7,8 @@ one dependency. NumPy, on the host; 2,000 ops take 11 to 21 ms.
 import numpy as np
 
 from graphrl.errors import GraphError
-from graphrl.graphs.graph import ComputationGraph, GraphArrays
+from graphrl.graphs.arrays import GraphArrays
+from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.topology import bit_matrix
 
 RELATIONS = (

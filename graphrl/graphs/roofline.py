@@ -98,13 +98,20 @@ CHIPS: dict[str, Chip] = {
 DEFAULT_CHIP = "a100-80gb"
 
 
-def chip(name_or_chip: str | Chip) -> Chip:
+def find_chip(name: str | Chip) -> Chip:
     """The chip of that name (case, spaces and underscores do not matter), or the caller's own `Chip` as it is.
 
     Raises:
       GraphrlError: unknown name; the message lists the known ones.
     """
-    return _find(name_or_chip)
+    if isinstance(name, Chip):
+        return name
+    if not isinstance(name, str):
+        raise GraphrlError(f"chip is {name!r}: must be a Chip or one of {', '.join(CHIPS)}")
+    figures = CHIPS.get(name.strip().lower().replace("_", "-").replace(" ", "-"))
+    if figures is None:
+        raise GraphrlError(f"unknown chip {name!r}: known are {', '.join(CHIPS)}")
+    return figures
 
 
 def runtime(flops: float, bytes_moved: float, chip: str | Chip = DEFAULT_CHIP) -> float:
@@ -113,18 +120,7 @@ def runtime(flops: float, bytes_moved: float, chip: str | Chip = DEFAULT_CHIP) -
     Raises:
       GraphrlError: unknown chip, or work that is negative or not finite.
     """
-    figures = _find(chip)
+    figures = find_chip(chip)
     if not (math.isfinite(flops) and math.isfinite(bytes_moved)) or min(flops, bytes_moved) < 0:
         raise GraphrlError(f"roofline: {flops} FLOPs and {bytes_moved} bytes: both must be finite and at least 0")
     return max(flops / figures.flops_per_second, bytes_moved / figures.bytes_per_second) + figures.launch_seconds
-
-
-def _find(name_or_chip: str | Chip) -> Chip:
-    if isinstance(name_or_chip, Chip):
-        return name_or_chip
-    if not isinstance(name_or_chip, str):
-        raise GraphrlError(f"chip is {name_or_chip!r}: must be a Chip or one of {', '.join(CHIPS)}")
-    figures = CHIPS.get(name_or_chip.strip().lower().replace("_", "-").replace(" ", "-"))
-    if figures is None:
-        raise GraphrlError(f"unknown chip {name_or_chip!r}: known are {', '.join(CHIPS)}")
-    return figures

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from graphrl.graphs.graph import NONE, GraphArrays
+from graphrl.graphs.arrays import NONE, GraphArrays
 
 ROW_WIDTH = 4  # a power of two keeps index arithmetic to shifts; measured against 2, 3 and 8
 READS, WAITS = 1, 2  # what an entry of a row is: an op that reads the row's tensor, or a control successor

@@ -1,4 +1,4 @@
-"""What stands on a vector per op: logits of the ops' choices, and one number for a whole graph."""
+"""What stands on a vector per op: logits of the ops' choices, priorities, one number for a whole graph."""
 
 import math
 from collections.abc import Callable
@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from graphrl.networks.base import GraphObservation
+from graphrl.networks.base import GraphObservation, PairObservation
 from graphrl.networks.mlp import MLP
 
 _SMALL = nn.initializers.variance_scaling(1e-2, "fan_in", "normal")  # the untrained policy is all but its biases
@@ -74,3 +74,32 @@ class GraphValue(nn.Module):
         real = observation.mask[:, None].astype(jnp.float32)
         mean = (each * real).sum(0) / jnp.maximum(real.sum(), 1.0)
         return MLP(self.width, 1, _SMALL, name="of_graph")(mean)[0] + self.typical
+
+
+class Priorities(nn.Module):
+    """Topoformer's decoder head: y = MLP(h) with ReLU (Gagrani et al. 2022, eq. 7), normalised (eq. 17).
+
+    Attributes:
+      encoder: observation -> `[n, w]`.
+      width: of the hidden layer.
+      alpha: the standard deviation of the priorities.
+    """
+
+    encoder: nn.Module
+    width: int
+    alpha: float = 5.0
+
+    @nn.compact
+    def __call__(self, observation: PairObservation) -> jax.Array:
+        """`[n]` float32, nats; those of padding ops mean nothing."""
+        raw = MLP(self.width, 1, name="priority")(self.encoder(observation))[:, 0]
+        return normalised(raw, observation.mask, self.alpha)
+
+
+def normalised(priorities: jax.Array, mask: jax.Array, alpha: float = 5.0) -> jax.Array:
+    """Eq. 17: mean 0 and standard deviation `alpha` over the ops of `mask` `[n]` bool; equal priorities become 0."""
+    real = mask.astype(jnp.float32)
+    count = jnp.maximum(real.sum(), 1.0)
+    centred = (priorities - (priorities * real).sum() / count) * real
+    variance = (centred**2).sum() / count
+    return alpha * centred * jax.lax.rsqrt(variance + 1e-12)

@@ -12,16 +12,15 @@ class MLP(nn.Module):
     Attributes:
       hidden: width of the hidden layer.
       outputs: of the last layer.
-      last_init, bias_init: initial weights and biases of the last layer.
+      last_init: initial weights of the last layer.
     """
 
     hidden: int
     outputs: int
     last_init: Callable[..., jax.Array] = nn.initializers.lecun_normal()
-    bias_init: Callable[..., jax.Array] = nn.initializers.zeros_init()
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """`[..., F]` float32 to `[..., outputs]`."""
         x = nn.relu(nn.Dense(self.hidden)(x))
-        return nn.Dense(self.outputs, kernel_init=self.last_init, bias_init=self.bias_init)(x)
+        return nn.Dense(self.outputs, kernel_init=self.last_init)(x)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError, PlanError
 from graphrl.files import content, shown, write_atomically
+from graphrl.graphs.readers.json import strict
 from graphrl.plan.steps import OpStep, Step, TransferStep
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ _KEYS = (
     "seed", "model", "placement", "order",
 )  # fmt: skip
 _MODEL_KEYS = ("devices", "transfer", "latency", "bandwidth", "resident_weights")
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def plan_to_dict(plan: "Plan") -> dict[str, Any]:
@@ -34,13 +34,9 @@ def plan_to_dict(plan: "Plan") -> dict[str, Any]:
     if not (math.isfinite(plan.value) and math.isfinite(plan.makespan)):
         raise PlanError(f"the makespan is {plan.makespan}: only a finite one can be written")
     problem = plan.problem
-    model: dict[str, Any] = {
-        "devices": problem.devices,
-        "transfer": problem.transfer,
-        "latency": problem.latency,
-        "bandwidth": problem.bandwidth if math.isfinite(problem.bandwidth) else None,
-        "resident_weights": problem.resident_weights,
-    }
+    model = {key: getattr(problem, key) for key in _MODEL_KEYS}
+    if math.isinf(problem.bandwidth):
+        model["bandwidth"] = None
     if problem.memory_limit is not None:
         model["memory_limit"] = problem.memory_limit
     return {
@@ -89,9 +85,9 @@ def read_plan(path: str | os.PathLike[str]) -> dict[str, Any]:
       PlanError: it is no plan; one line that names the file and the first fault.
     """
     with content(path) as data:
-        raw = bytes(data[:])
+        raw = bytes(data)
     try:
-        return plan_from_dict(_parse(raw.removeprefix(_BYTE_ORDER_MARK)))
+        return plan_from_dict(strict(raw))
     except GraphrlError as error:
         raise PlanError(f"{shown(path)}: {error}") from None
 
@@ -131,34 +127,6 @@ def plan_from_dict(data: object) -> dict[str, Any]:
 
 def _step_to_dict(step: Step) -> dict[str, Any]:
     return {"op": step.op} if isinstance(step, OpStep) else {"transfer": step.tensor, "to": step.to}
-
-
-def _parse(raw: bytes) -> object:
-    try:
-        return json.loads(raw.decode(), object_pairs_hook=_without_duplicates, parse_constant=_no_constant)
-    except UnicodeDecodeError as error:
-        raise PlanError(f"is no UTF-8 text (byte {error.start}): must be a {FORMAT} JSON file") from None
-    except json.JSONDecodeError as error:
-        raise PlanError(f"is no JSON, or cut off: {error.msg} at line {error.lineno}, column {error.colno}") from None
-    except RecursionError:
-        raise PlanError("is nested too deeply for a plan") from None
-    except ValueError as error:  # an integer of thousands of digits
-        if isinstance(error, GraphrlError):
-            raise
-        raise PlanError(f"holds a number that cannot be read: {error}") from None
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) < len(pairs):
-        seen: set[str] = set()
-        name = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise PlanError(f"key {name!r} appears twice in one object: must be unique")
-    return result
-
-
-def _no_constant(name: str) -> None:
-    raise PlanError(f"holds the number {name}: must be finite")
 
 
 def _check_keys(data: dict[str, Any], where: str, needed: tuple[str, ...], optional: tuple[str, ...] = ()) -> None:
@@ -221,14 +189,14 @@ def _number(data: dict[str, Any], key: str, where: str | None = None) -> int | f
 
 
 def _integer(value: object, where: str, minimum: int | None = 0) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or (minimum is not None and value < minimum):
+    if type(value) is not int or (minimum is not None and value < minimum):
         raise PlanError(f"{where} is {_short(value)}: must be an integer" + (" of at least 0" if minimum == 0 else ""))
     return value
 
 
 def _short(value: object) -> str:
     """A value of the file as it may stand in a message: one line, not too long."""
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10**40:
+    if type(value) is int and abs(value) >= 10**40:
         return "an integer of more than 40 digits"
     text = repr(value) if value is None or isinstance(value, str | int | float | bool) else _shape(value)
     return text if len(text) <= 60 else text[:57] + "..."

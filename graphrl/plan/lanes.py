@@ -103,21 +103,16 @@ def _label_ops(axes: Axes, timeline: Timeline, ops: np.ndarray, colours: dict[st
     """
     if timeline.problem.devices > 12:
         return
-    shares = (timeline.end[ops] - timeline.start[ops]) / (timeline.length or 1.0)
-    for entry, inches in _widest(ops, shares * _AXIS_WIDTH):
+    inches = (timeline.end[ops] - timeline.start[ops]) / (timeline.length or 1.0) * _AXIS_WIDTH
+    for entry, room in sorted(zip(ops.tolist(), inches.tolist(), strict=True), key=lambda box: -box[1])[:_MAX_LABELS]:
         op = timeline.graph.ops[timeline.op[entry]]
-        text = next((text for text in (op.name, op.type) if text and len(text) * _CHARACTER + 0.06 <= inches), None)
+        text = next((text for text in (op.name, op.type) if text and len(text) * _CHARACTER + 0.06 <= room), None)
         if text is not None:
             middle = (timeline.start[entry] + timeline.end[entry]) / 2 / scale
             axes.text(
                 middle, timeline.device[entry], clean(text), ha="center", va="center", fontsize=7,
                 color=_ink(colours[op.type or "op"]), zorder=3, parse_math=False, clip_on=True,
             )  # fmt: skip
-
-
-def _widest(ops: np.ndarray, inches: np.ndarray) -> list[tuple[int, float]]:
-    order = np.argsort(-inches, kind="stable")[:_MAX_LABELS]
-    return list(zip(ops[order].tolist(), inches[order].tolist(), strict=True))
 
 
 def _draw_transfers(axes: Axes, timeline: Timeline, scale: float) -> None:

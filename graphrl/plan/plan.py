@@ -19,15 +19,13 @@ from graphrl.costs.problem import Problem
 from graphrl.errors import PlanError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan.format import plan_from_dict, plan_to_dict, read_plan, write_plan
-from graphrl.plan.steps import OpStep, PlacedOps, Step, Steps, TransferStep, order_array, placement_array
+from graphrl.plan.steps import PlacedOps, Step, Steps, order_array, placement_array
 from graphrl.plan.timeline import Timeline
 from graphrl.plan.trace import write_trace
 from graphrl.units import format_objective
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-__all__ = ["OpStep", "Plan", "Step", "TransferStep"]
 
 RELATIVE_ERROR = 1e-9  # of stated seconds: a plan may have been written by a tool that rounds
 
@@ -225,7 +223,7 @@ class Plan:
         costs = evaluate(self._graph, self.problem, placement, order)
         if by_position is None:
             by_position = costs.makespan == 0
-        return Timeline.of(self._graph, self.problem, placement, order, costs, by_position=by_position)
+        return Timeline(self._graph, self.problem, placement, order, costs, by_position=by_position)
 
     def trace(self, path: str | os.PathLike[str]) -> None:
         """Writes trace events as JSON, for ui.perfetto.dev or chrome://tracing.

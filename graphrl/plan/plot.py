@@ -125,7 +125,9 @@ def _draw_memory(axes: Axes, plan: Plan, timeline: Timeline, scale: float, right
     for device in sorted(range(devices), key=lambda device: device == highest and not few):
         coloured = few or device == highest
         label = f"device {device}" if coloured else f"{devices - 1} others" if device == (highest == 0) else None
-        _draw_curve(axes, timeline, device, scale, unit_bytes, colour=_device_colour(device, coloured), label=label)
+        # beyond so many devices only the fullest has a colour
+        colour = _DEVICE_COLOURS[device % len(_DEVICE_COLOURS)] if coloured else PALE
+        _draw_curve(axes, timeline, device, scale, unit_bytes, colour=colour, label=label)
     _mark_peak(axes, timeline, highest, scale, right, unit_bytes)
     if problem.objective == "peak_memory" and plan.bound:
         _level(axes, plan.bound / unit_bytes, f"bound {format_bytes(plan.bound)}", GREY, "--")
@@ -146,11 +148,6 @@ def _draw_memory(axes: Axes, plan: Plan, timeline: Timeline, scale: float, right
         axes.spines[side].set_visible(False)
     if devices > 1:
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8, handlelength=1.2)
-
-
-def _device_colour(device: int, coloured: bool) -> str:
-    # beyond so many devices only the fullest has a colour
-    return _DEVICE_COLOURS[device % len(_DEVICE_COLOURS)] if coloured else PALE
 
 
 def _draw_curve(

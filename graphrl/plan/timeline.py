@@ -14,28 +14,14 @@ from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
 class Timeline:
-    """What runs when, and the memory beside it, for an order of m entries.
+    """What runs when, and the memory beside it, for a placement `[n]` and an order `[m]` of node ids with their costs.
 
     Times are seconds or, with `by_position`, places in the order (entry i runs from i to i + 1).
     """
 
-    graph: ComputationGraph
-    problem: Problem
-    by_position: bool
-    op: np.ndarray  # [m] int64, op of the entry; -1 for a transfer
-    tensor: np.ndarray  # [m] int64, tensor of a transfer; -1 for an op
-    device: np.ndarray  # [m] int64, where the op runs or the transfer comes from
-    to: np.ndarray  # [m] int64, where the transfer goes; the op's own device
-    start: np.ndarray  # [m] float64
-    end: np.ndarray  # [m] float64
-    length: float  # of the time axis: the latest end of anything
-    memory: tuple["MemoryCurve", ...]  # [devices]
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         graph: ComputationGraph,
         problem: Problem,
         placement: np.ndarray,
@@ -43,57 +29,33 @@ class Timeline:
         costs: Costs,
         *,
         by_position: bool,
-    ) -> "Timeline":
-        """The timeline of a placement `[n]` and an order `[m]` of node ids with their costs."""
-        n, m = graph.arrays.num_ops, len(order)
+    ) -> None:
+        n, places = graph.arrays.num_ops, np.arange(len(order), dtype=np.float64)
         is_op = order < n
         tensor, to = np.divmod(np.where(is_op, 0, order - n), problem.devices)
-        op = np.where(is_op, order, -1)
-        home = placement[graph.arrays.producer][tensor] if graph.arrays.num_tensors else np.zeros(m, np.int64)
-        device = np.where(is_op, placement[np.where(is_op, order, 0)], home)
-        positions = np.arange(m, dtype=np.float64)
-        start, end = (positions, positions + 1) if by_position else (costs.start, costs.end)
-        length = float(end.max())
-        return cls(
-            graph=graph,
-            problem=problem,
-            by_position=by_position,
-            op=op,
-            tensor=np.where(is_op, -1, tensor),
-            device=device,
-            to=np.where(is_op, device, to),
-            start=start,
-            end=end,
-            length=length,
-            memory=tuple(_curve(changes, is_op, start, end, length) for changes in costs.memory_changes),
-        )
+        home = placement[graph.arrays.producer][tensor] if graph.arrays.num_tensors else np.zeros_like(tensor)
+        self.graph, self.problem, self.by_position = graph, problem, by_position
+        self.op = np.where(is_op, order, -1)  # [m] int64, op of the entry; -1 for a transfer
+        self.tensor = np.where(is_op, -1, tensor)  # [m] int64, tensor of a transfer; -1 for an op
+        self.device = np.where(is_op, placement[np.where(is_op, order, 0)], home)  # [m] int64, where it runs or begins
+        self.to = np.where(is_op, self.device, to)  # [m] int64, where the transfer goes; the op's own device
+        self.start = places if by_position else costs.start  # [m] float64
+        self.end = places + 1 if by_position else costs.end  # [m] float64
+        self.length = float(self.end.max())  # of the time axis: the latest end of anything
+        self.memory = [_curve(each, is_op, self.start, self.end, self.length) for each in costs.memory_changes]
 
-    def consumers(self) -> list[list[int]]:
-        """For each entry, the later entries that read what a transfer brings; empty for ops: `[m]` lists."""
+    def routes(self) -> dict[int, tuple[int, list[int]]]:
+        """By the entry of a transfer: the entry of the op that writes what it moves, and those that read its copy."""
         a = self.graph.arrays
         entry_of_op = np.empty(a.num_ops, np.int64)
         entry_of_op[self.op[self.op >= 0]] = np.flatnonzero(self.op >= 0)
         moved = np.flatnonzero(self.tensor >= 0).tolist()
-        entry_of_copy = {(int(self.tensor[i]), int(self.to[i])): i for i in moved}
-        result: list[list[int]] = [[] for _ in self.op]
-        if not moved:
-            return result
-        for tensor, op in zip(a.use_tensor.tolist(), a.use_op.tolist(), strict=True):
+        readers: dict[tuple[int, int], list[int]] = {(int(self.tensor[i]), int(self.to[i])): [] for i in moved}
+        for tensor, op in zip(a.use_tensor.tolist(), a.use_op.tolist(), strict=True) if moved else ():
             reader = int(entry_of_op[op])
-            copy = entry_of_copy.get((tensor, int(self.device[reader])))
-            if copy is not None:
-                result[copy].append(reader)
-        return result
-
-    def producer_entry(self) -> np.ndarray:
-        """For each entry, the entry of the op that writes what a transfer moves; -1 for ops: `[m] int64`."""
-        a = self.graph.arrays
-        entry_of_op = np.empty(a.num_ops, np.int64)
-        entry_of_op[self.op[self.op >= 0]] = np.flatnonzero(self.op >= 0)
-        result = np.full(len(self.op), -1, np.int64)
-        moved = self.tensor >= 0
-        result[moved] = entry_of_op[a.producer[self.tensor[moved]]]
-        return result
+            readers.get((tensor, int(self.device[reader])), []).append(reader)
+        pairs = zip(moved, entry_of_op[a.producer[self.tensor[moved]]].tolist(), readers.values(), strict=True)
+        return {entry: (source, targets) for entry, source, targets in pairs}
 
     def name(self, entry: int) -> str:
         """What an order entry is called: the op's name, or "tensor → device 1"."""

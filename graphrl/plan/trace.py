@@ -131,10 +131,9 @@ def _names(timeline: Timeline, track: np.ndarray) -> Iterator[Event]:
 
 def _arrows(timeline: Timeline, start: np.ndarray, track: np.ndarray) -> Iterator[Event]:
     """Producer to transfer and transfer to each consumer; both ends stand at the start of their slices."""
-    producer, consumers = timeline.producer_entry(), timeline.consumers()
     arrow = 0
-    for entry in np.flatnonzero(timeline.op < 0).tolist():
-        pairs = [(int(producer[entry]), entry), *((entry, reader) for reader in consumers[entry])]
+    for entry, (producer, consumers) in timeline.routes().items():
+        pairs = [(producer, entry), *((entry, reader) for reader in consumers)]
         for tail, head in pairs:
             arrow += 1
             for phase, at in (("s", tail), ("f", head)):

@@ -31,7 +31,7 @@ from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
-from graphrl.solvers.base import Budget, PlacedOrder, Task, solver
+from graphrl.solvers.base import Budget, PlacedOrder, Task
 from graphrl.solvers.chromosomes import anneal_keys, brkga_solver
 from graphrl.solvers.exact.cp_sat import solver as cp_sat
 from graphrl.solvers.orders import dfs_dp, series_parallel
@@ -40,7 +40,8 @@ from graphrl.solvers.orders.min_cut import solver as min_cut
 from graphrl.solvers.portfolio import Portfolio, Stage
 from graphrl.solvers.rules.list_rules import etf, hlfet
 from graphrl.solvers.rules.list_scheduling import schedule
-from graphrl.solvers.rules.plain import given_order
+from graphrl.solvers.rules.simple import given_order
+from graphrl.solvers.solver import solver
 
 DP_OPS, DP_SHARE, DP_SECONDS = 300, 0.2, 2.0
 ETF_OPS, ETF_SECONDS = 6_000, 10.0  # up to which it is tried, fewer where there are fewer seconds

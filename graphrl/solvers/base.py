@@ -1,21 +1,17 @@
-"""What a solver is, `solve(task, *, width=...) -> Plan`, and the task that it works on.
+"""What a solver works on: one search, with its graph, problem, budget, seed, clock and whoever watches.
 
-A `Task` is one search: graph, problem, budget, seed, clock and whoever watches. It makes the plan, reports, and says
-when time is over. `@solver` makes a function a `Solver`, which is what `graphrl/methods.py` finds by its name.
-
-Stopping early: a solver sets `task.best` as soon as it can make a plan. On Ctrl-C the `Solver` answers with that plan
-in an `Interrupted`; before there is one, KeyboardInterrupt passes.
+It makes the plan, reports, and says when time is over.
 """
 
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, get_args
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from graphrl.costs.problem import Objective, Problem
+from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
@@ -48,9 +44,7 @@ class Budget:
         if self.evaluations is None and self.seconds is None:
             raise ProblemError("a budget needs evaluations or seconds: neither was given")
         count, seconds = self.evaluations, self.seconds
-        if count is not None and (
-            isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_EVALUATIONS
-        ):
+        if count is not None and (type(count) is not int or not 1 <= count <= MAX_EVALUATIONS):
             raise ProblemError(f"evaluations is {count!r}: must be an integer from 1 to 2^31 - 1")
         if seconds is not None and (
             isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf
@@ -115,10 +109,9 @@ class Task:
         progress: Progress | None = None,
         *,
         sizes: "Sizes | None" = None,
-        method: str = "",
     ) -> None:
         self.graph, self.problem, self.budget, self.seed = graph, problem, budget, seed
-        self.progress, self.sizes, self.method = progress, sizes, method
+        self.progress, self.sizes, self.method = progress, sizes, ""
         self.best: Callable[[], Plan] | None = None
         self.restart()
 
@@ -214,97 +207,3 @@ class Task:
         if self.progress is not None and self.best is not None and (at_once or now - self._reported >= REPORT_SECONDS):
             self._reported = now
             self.progress(evaluations, now - self.started, self.best, value)
-
-
-P = ParamSpec("P")
-
-
-@dataclasses.dataclass(frozen=True)
-class Solver(Generic[P]):
-    """A search for a good plan, by name.
-
-    Attributes:
-      name: of the method.
-      help: one line: what it does.
-      search: the function that `solver` decorates.
-      one_device: whether it orders the ops of one device.
-      objectives: that it minimises.
-      settings: options that it was given beside those of a call, see `given`.
-      digest: (problem, **options) -> what tells apart the trained policies that it plays; None where it plays none.
-    """
-
-    name: str
-    help: str
-    search: Callable[Concatenate[Task, P], Plan]
-    one_device: bool = False
-    objectives: tuple[Objective, ...] = get_args(Objective)
-    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    digest: Callable[..., str] | None = None
-
-    def __call__(self, task: Task, *args: P.args, **options: P.kwargs) -> Plan:
-        """The best plan that it finds.
-
-        Raises:
-          Interrupted: Ctrl-C, and it has a plan.
-          GraphrlError: it cannot take this graph or problem; the message says why.
-        """
-        self._check(task.problem)
-        task.method = self.name
-        try:
-            return self.search(task, *args, **{**self.settings, **options})
-        except Interrupted:
-            raise
-        except KeyboardInterrupt:
-            if task.best is None:
-                raise
-            raise Interrupted(task.best()) from None
-
-    @property
-    def options(self) -> dict[str, type]:
-        """Types of what a user can set: the keyword-only parameters that are numbers, texts or booleans."""
-        types: dict[str, Any] = self.search.__annotations__
-        return {name: types[name] for name in self._keywords if types[name] in (int, float, str, bool)}
-
-    @property
-    def defaults(self) -> dict[str, Any]:
-        """The values of those options."""
-        return {name: {**self._keywords, **self.settings}[name] for name in self.options}
-
-    def given(self, settings: Mapping[str, Any]) -> "Solver[P]":
-        """The same with these options."""
-        return dataclasses.replace(self, settings={**self.settings, **settings})
-
-    @property
-    def _keywords(self) -> dict[str, Any]:
-        return getattr(self.search, "__kwdefaults__", None) or {}
-
-    def _check(self, problem: Problem) -> None:
-        if self.one_device and problem.devices != 1:
-            raise ProblemError(
-                f"method {self.name!r} orders the ops of one device: devices must be 1, and is {problem.devices}"
-            )
-        if problem.objective not in self.objectives:
-            alike = "on one device every order has the same makespan"
-            fault = alike if self.one_device else f"objective must not be {problem.objective}"
-            raise ProblemError(f"method {self.name!r} minimises {' or '.join(self.objectives)}: {fault}")
-
-
-SOLVERS: dict[str, Solver[Any]] = {}  # by name: those of the modules that were imported
-
-
-def solver(
-    name: str,
-    help: str,
-    *,
-    one_device: bool = False,
-    objectives: tuple[Objective, ...] = get_args(Objective),
-    digest: Callable[..., str] | None = None,
-) -> Callable[[Callable[Concatenate[Task, P], Plan]], Solver[P]]:
-    """Makes a function of a task and keyword-only options a `Solver`, and registers it; arguments as its attributes."""
-
-    def register(search: Callable[Concatenate[Task, P], Plan]) -> Solver[P]:
-        registered = Solver(name, help, search, one_device, objectives, digest=digest)
-        SOLVERS[name] = registered
-        return registered
-
-    return register

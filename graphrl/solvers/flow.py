@@ -7,11 +7,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from graphrl.costs.exact.memory import SharedBuffers, memory_changes
+from graphrl.costs.exact.memory import MemoryWalk, SharedBuffers
 from graphrl.costs.exact.routes import Routes
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.topology import grouped
+from graphrl.graphs.topology import Waiting, grouped
 
 
 class Flow:
@@ -50,6 +50,10 @@ class Flow:
         self.reuses = {t: self.of[a.reuses[t]] for t in np.flatnonzero(a.reuses >= 0).tolist()}
         self.evaluations = 0
 
+    def waiting(self) -> Waiting:
+        """For an order of the ops, from its first one."""
+        return Waiting(map(len, self.predecessors), self.successors)
+
     def held(self, op: int) -> int:
         """Bytes that an op allocates and leaves behind."""
         return sum(self.size[b] for b in self.writes[op] if self.users[b] or self.pinned[b])
@@ -57,7 +61,7 @@ class Flow:
     def peak(self, order: list[int]) -> int:
         """Exact peak of one device, bytes, without resident weights."""
         self.evaluations += 1
-        return int(memory_changes(self.graph, Problem(), self.routes, np.array(order, np.int64))[0][:, 1].max())
+        return max(map(MemoryWalk(self.graph, Problem(), self.routes).step, order))
 
     def least_peak(self, orders: Iterable[list[int]]) -> list[int]:
         """The order of least peak, the first of equals."""

@@ -4,11 +4,13 @@ import dataclasses
 import math
 import warnings
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from graphrl.errors import ProblemError
 from graphrl.plan import Plan
-from graphrl.solvers.base import Budget, Interrupted, PlacedOrder, Solver, Task
+from graphrl.solvers.base import Budget, Interrupted, PlacedOrder, Task
+from graphrl.solvers.solver import Solver
 
 ROUNDING = 1e-5  # relative: the device knows values as float32; an exact look follows
 SECONDS_ROUNDING = 1e-9  # relative: the makespan bound is shaved by rounding (costs/bounds)
@@ -80,11 +82,11 @@ class Portfolio:
     @property
     def done(self) -> bool:
         """Whether there is a plan and nothing is left, or nothing to gain."""
-        return bool(self._plans) and (self._left() is None or self._is_optimal(min(self._plans, key=_rank)))
+        return bool(self._plans) and (self._left() is None or self._is_optimal(self._ranked()[0]))
 
     def best(self, *more: Plan) -> Plan:
         """The best plan so far, with what all of them took."""
-        best = min([*self._plans, *more], key=_rank)
+        best = self._ranked(*more)[0]
         evaluations = self._evaluations() + sum(plan.evaluations for plan in more)
         return dataclasses.replace(
             best, method=self._task.method, evaluations=evaluations, seconds=self._task.seconds, bound=self.bound
@@ -97,7 +99,7 @@ class Portfolio:
         )
         whole = self._task
         task = Task(whole.graph, whole.problem, part, whole.seed, self._watch, sizes=whole.sizes)
-        ranked = [plan.decisions(whole.graph) for plan in sorted(self._plans, key=_rank)]
+        ranked = [plan.decisions(whole.graph) for plan in self._ranked()]
         try:
             self.keep(stage.solver(task, **stage.options(ranked)))
         except ProblemError:  # the method does not take such graphs or problems
@@ -112,7 +114,7 @@ class Portfolio:
             raise _Optimal(candidate)
         if self._task.progress is not None:
             if self._plans:
-                best = min(self._plans, key=_rank)
+                best = self._ranked()[0]
                 value = min(value, best.value) if best.excess == 0 else value
             evaluations += self._evaluations()
             self._task.progress(evaluations, self._task.seconds, lambda: self.best(plan()), value)
@@ -124,9 +126,8 @@ class Portfolio:
     def _left(self) -> Budget | None:
         return self._task.left(self._evaluations())
 
+    def _ranked(self, *more: Plan) -> list[Plan]:
+        return sorted([*self._plans, *more], key=attrgetter("rank"))
+
     def _evaluations(self) -> int:
         return sum(plan.evaluations for plan in self._plans)
-
-
-def _rank(plan: Plan) -> tuple[int, float]:
-    return plan.rank

@@ -16,10 +16,11 @@ from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.plan import Plan
 from graphrl.solvers import auto
-from graphrl.solvers.base import PlacedOrder, Task, solver
+from graphrl.solvers.base import PlacedOrder, Task
 from graphrl.solvers.chromosomes.brkga import Parameters
 from graphrl.solvers.chromosomes.brkga_solver import evolve, solve_warm
 from graphrl.solvers.portfolio import Stage
+from graphrl.solvers.solver import solver
 
 SEARCH_SHARE = 0.3  # of the budget of "regal+", as `brkga+` has in `auto`
 _ONLY_MUTANTS = Parameters(population=81, elites=1, mutants=80)  # every offspring is drawn from the proposals

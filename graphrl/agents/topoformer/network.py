@@ -17,7 +17,7 @@ from graphrl.envs.ordering.instance import OrderingParams
 from graphrl.graphs.padding import PaddedGraph
 from graphrl.networks.autoregressive import AutoregressiveDecoder, Prepared, Stepwise, stepwise
 from graphrl.networks.base import Network, network
-from graphrl.networks.priorities import Priorities
+from graphrl.networks.heads import Priorities
 from graphrl.networks.topological_attention import TopologicalEncoder, encoder
 
 

@@ -11,9 +11,10 @@ from graphrl.envs.ordering.instance import instances
 from graphrl.errors import ProblemError
 from graphrl.graphs.padding import roomy_sizes
 from graphrl.plan import Plan
-from graphrl.solvers.base import Task, solver
+from graphrl.solvers.base import Task
 from graphrl.solvers.orders.anneal.solver import solve as anneal
 from graphrl.solvers.portfolio import Portfolio, Stage
+from graphrl.solvers.solver import solver
 
 MOST = 4096  # orders of a graph at once
 # Of annealing's eight chains so many start from learned orders, the others from its own. After 1 s, on 44 graphs of

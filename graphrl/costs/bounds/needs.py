@@ -11,7 +11,8 @@ import numpy as np
 from graphrl.costs.exact.memory import SharedBuffers
 from graphrl.costs.exact.routes import Routes
 from graphrl.costs.problem import Problem
-from graphrl.graphs.graph import EXTERNAL, NONE, ComputationGraph
+from graphrl.graphs.arrays import EXTERNAL, NONE
+from graphrl.graphs.graph import ComputationGraph
 
 
 class Needs:

@@ -3,8 +3,9 @@
 Every number that leaves the library comes from `evaluate`. It is plain NumPy and Python: O((n + e) log n).
 """
 
+from graphrl.costs.exact.clocks import run_times
 from graphrl.costs.exact.decode import decode, key_bits, quantise
-from graphrl.costs.exact.evaluate import Costs, evaluate, run_times
-from graphrl.costs.exact.routes import needed_transfers
+from graphrl.costs.exact.evaluate import Costs, evaluate
+from graphrl.costs.exact.routes import Routes
 
-__all__ = ["Costs", "decode", "evaluate", "key_bits", "needed_transfers", "quantise", "run_times"]
+__all__ = ["Costs", "Routes", "decode", "evaluate", "key_bits", "quantise", "run_times"]

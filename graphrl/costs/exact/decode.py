@@ -1,8 +1,5 @@
 """The order that keys mean, exactly: the host twin of `device/decode.py`."""
 
-import heapq
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -10,7 +7,7 @@ from graphrl.costs.exact.routes import Routes
 from graphrl.costs.problem import Problem
 from graphrl.errors import PlanError
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.topology import grouped
+from graphrl.graphs.topology import Waiting, grouped, least_first
 
 
 def key_bits(num_ops: int, num_tensors: int, devices: int) -> int:
@@ -75,26 +72,6 @@ def decode(
     bits = key_bits(n, t, problem.devices)
     needed_keys = quantise(transfer_keys, bits).reshape(-1)[routes.transfers - n]
     keys = np.concatenate([quantise(op_keys, bits), needed_keys])
-    # Slots are in the order of node ids, so that one integer holds the key and its tie-break.
-    priority = ((2**bits - 1 - keys) * (len(keys) + 1) + np.arange(len(keys))).tolist()
-    return routes.nodes[_priority_order(routes, priority)]
-
-
-def _priority_order(routes: Routes, priority: Sequence[int]) -> list[int]:
-    """Topological order of the slots, always the ready one of least priority value; the value modulo
-    `len(priority) + 1` is the slot.
-    """
-    size = len(priority)
-    successors = grouped(routes.before, routes.after, size)
-    left = np.bincount(routes.after, minlength=size).tolist()
-    ready = [value for slot, value in enumerate(priority) if left[slot] == 0]
-    heapq.heapify(ready)
-    order = []
-    while ready:
-        slot = heapq.heappop(ready) % (size + 1)
-        order.append(slot)
-        for target in successors[slot]:
-            left[target] -= 1
-            if left[target] == 0:
-                heapq.heappush(ready, priority[target])
-    return order
+    counts = np.bincount(routes.after, minlength=len(keys)).tolist()
+    waiting = Waiting(counts, grouped(routes.before, routes.after, len(keys)))
+    return routes.nodes[least_first(-keys, waiting)]  # slots are in the order of node ids

@@ -1,25 +1,17 @@
-"""What a plan costs, exactly: the host twin of the device code, in int64 bytes and float64 seconds.
-
-Every number that leaves the library comes from `evaluate`. It is plain NumPy and Python: O((n + e) log n).
-
-Node ids on the host: op v is `v`; the transfer of tensor t to device b is `n + t * devices + b`. A transfer is needed
-for every tensor and every device that has a consumer of it and is not its producer's; control edges need none.
-The memory rules stand in `costs/exact/memory.py`.
-"""
+"""The exact costs of a placement and an order, both checked first. `graphrl.costs` says what they mean."""
 
 import dataclasses
 import functools
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from graphrl.costs.exact.clocks import run_times
 from graphrl.costs.exact.memory import memory_changes
 from graphrl.costs.exact.routes import Routes
-from graphrl.costs.problem import Problem, Transfer
+from graphrl.costs.problem import Problem
 from graphrl.errors import PlanError
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.topology import grouped
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -73,9 +65,7 @@ def evaluate(graph: ComputationGraph, problem: Problem, placement: ArrayLike, or
     """
     routes = Routes(graph, problem, placement)
     slots = _checked_slots(graph, problem, routes, order)
-    copies = graph.arrays.tensor_bytes[routes.transfer_tensor].tolist()
-    seconds = graph.arrays.runtime.tolist() + [problem.transfer_seconds(num_bytes) for num_bytes in copies]
-    start, end = run_times(routes, slots, seconds, problem.transfer, problem.devices)
+    start, end = run_times(routes, slots, routes.seconds(graph, problem), problem.transfer, problem.devices)
     changes = memory_changes(graph, problem, routes, slots)
     return Costs(
         makespan=float(end[slots < routes.num_ops].max()),
@@ -120,32 +110,3 @@ def _checked_slots(graph: ComputationGraph, problem: Problem, routes: Routes, or
         first, second = (_node_name(graph, problem, int(node)) for node in pair)
         raise PlanError(f"order has {second} before {first}, which it depends on: it must come after")
     return slots
-
-
-def run_times(
-    routes: Routes, slots: np.ndarray, lengths: Sequence[float], transfer: Transfer, devices: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Start and end of every order entry, in the unit of `lengths`: two `[m] float64`.
-
-    Args:
-      slots: `[m]` a topological order of all slots.
-      lengths: `[slots]`, how long each op and each transfer takes.
-    """
-    n, size = routes.num_ops, len(slots)
-    sources = grouped(routes.after, routes.before, size)
-    device = routes.placement.tolist() + routes.home[routes.transfer_tensor].tolist()  # where it starts from
-    to = routes.transfer_to.tolist()
-    free, link = [0.0] * devices, [0.0] * devices
-    start, end = [0.0] * size, [0.0] * size
-    for slot in slots.tolist():
-        begin = max((end[source] for source in sources[slot]), default=0.0)
-        here = device[slot]
-        if slot < n or transfer == "rendezvous":
-            there = here if slot < n else to[slot - n]
-            begin = max(begin, free[here], free[there])
-            free[here] = free[there] = begin + lengths[slot]
-        elif transfer == "link":
-            begin = max(begin, link[here])
-            link[here] = begin + lengths[slot]
-        start[slot], end[slot] = begin, begin + lengths[slot]
-    return np.array(start)[slots], np.array(end)[slots]

@@ -1,14 +1,9 @@
-"""Memory of every device along an order, exactly.
-
-Memory rules, per device, along the order:
+"""Memory of every device along an order, exactly. `graphrl.costs` has the rules; these are those of shared buffers:
 
 - A device holds *buffers*. A tensor that is produced or transferred there has its own buffer, of its declared bytes,
   except an output with `alias`: it lives in the buffer that the aliased tensor has on that device (the tensor itself
   or its transferred copy), or, if the aliased tensor is an external input, in no counted memory at all (0 bytes).
   A transfer of an alias allocates its declared bytes at the receiver, as a buffer of its own.
-- An op on a allocates its outputs' buffers on a; then live bytes plus workspace are compared with a's peak; then each
-  distinct input counts one use as done. A transfer from a to b allocates its copy on b, compares there, and counts as
-  one use of the tensor on a.
 - A buffer is freed when all uses on its device of all tensors in it are done (at once, after the comparison, if there
   are none), unless a tensor that was produced into it is in the graph's `outputs`: then never. Copies of such a
   tensor on other devices are freed like any other.
@@ -16,14 +11,14 @@ Memory rules, per device, along the order:
   buffer, and the buffer is neither kept nor external: nothing is allocated, nothing is freed, and the buffer keeps the
   *input's* size until the output's own uses are done (an output may in turn pass it on). Otherwise it allocates as
   usual. If two outputs of an op want one buffer, the first has it.
-- With `resident_weights`, the weights of a device's ops are there from the start.
 """
 
 import numpy as np
 
 from graphrl.costs.exact.routes import Routes
 from graphrl.costs.problem import Problem
-from graphrl.graphs.graph import EXTERNAL, ComputationGraph
+from graphrl.graphs.arrays import EXTERNAL
+from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.topology import grouped
 
 
@@ -51,55 +46,110 @@ def memory_changes(
     graph: ComputationGraph, problem: Problem, routes: Routes, slots: np.ndarray
 ) -> tuple[np.ndarray, ...]:
     """Per device `[c, 3] int64`: order entry, bytes compared with the peak, bytes after the entry's releases."""
-    a = graph.arrays
-    n, t = routes.num_ops, routes.num_tensors
-    buffers = SharedBuffers(graph, problem, routes)
-    size, left, pinned = buffers.bytes.tolist(), buffers.uses.tolist(), buffers.pinned.tolist()
-    reads = grouped(a.use_op, buffers.of[routes.use_instance], n)  # [n] the buffer of each distinct input
-    outputs = grouped(a.producer, np.arange(t), n)
-    reuses = {
-        tensor: int(buffers.of[routes.instance(int(a.reuses[tensor]), int(routes.home[tensor]), problem.devices)])
-        for tensor in np.flatnonzero(a.reuses >= 0).tolist()
-    }
-    workspace, placement = a.workspace_bytes.tolist(), routes.placement.tolist()
-    live = [0] * problem.devices
-    if problem.resident_weights:
-        for device, weight in zip(placement, a.weight_bytes.tolist(), strict=True):
-            live[device] += weight
-    changes = [[(-1, bytes_live, bytes_live)] for bytes_live in live]
-    home_buffer = buffers.of[routes.transfer_tensor].tolist()
-    home, to = routes.home[routes.transfer_tensor].tolist(), routes.transfer_to.tolist()
+    walk = MemoryWalk(graph, problem, routes)
+    changes = [[(-1, bytes_live, bytes_live)] for bytes_live in walk.live]
     for entry, slot in enumerate(slots.tolist()):
-        if slot >= n:
-            k = slot - n
-            live[to[k]] += size[t + k]
-            changes[to[k]].append((entry, live[to[k]], live[to[k]]))
-            released, compared, here = [home_buffer[k]], live[home[k]], home[k]
-        else:
-            here, released = placement[slot], reads[slot]
-            taken = set()
-            for tensor in outputs[slot]:
-                source = reuses.get(tensor)
-                if source is not None and source not in taken and _is_last_use(source, released, left, pinned):
-                    taken.add(source)
-                    size[tensor], size[source] = size[source], 0  # so that the release below frees nothing
-                elif buffers.allocates[tensor]:
-                    live[here] += size[tensor]
-            compared = live[here] + workspace[slot]
-            live[here] -= sum(size[tensor] for tensor in outputs[slot] if _is_unused(tensor, buffers, left, pinned))
-        for buffer in released:
-            left[buffer] -= 1
-            if left[buffer] == 0 and not pinned[buffer]:
-                live[here] -= size[buffer]
-        changes[here].append((entry, compared, live[here]))
+        device, to = walk.device[slot], walk.to[slot]
+        before = walk.live[device]
+        compared = walk.step(slot)
+        if device != to:  # a transfer: its source allocates nothing
+            changes[device].append((entry, before, walk.live[device]))
+        changes[to].append((entry, compared, walk.live[to]))
     return tuple(np.array(device, np.int64) for device in changes)
 
 
-def _is_last_use(buffer: int, reads: list[int], left: list[int], pinned: list[bool]) -> bool:
-    """Whether an op that reads the buffers `reads` holds all uses of a buffer that are left."""
-    return not pinned[buffer] and left[buffer] == reads.count(buffer)
+class MemoryWalk:
+    """The memory of every device after some slots (as in `Routes`) have run; steps can be taken back.
 
+    Attributes:
+      live: by device, bytes.
+      device, to: by slot, the device that it reads on, and that it writes on.
+    """
 
-def _is_unused(tensor: int, buffers: SharedBuffers, left: list[int], pinned: list[bool]) -> bool:
-    """Whether an output's own buffer is free as soon as it is written."""
-    return buffers.allocates[tensor] and left[tensor] == 0 and not pinned[tensor]
+    def __init__(self, graph: ComputationGraph, problem: Problem, routes: Routes) -> None:
+        a, n, t = graph.arrays, routes.num_ops, routes.num_tensors
+        buffers = SharedBuffers(graph, problem, routes)
+        self.live = [0] * problem.devices
+        if problem.resident_weights:
+            for device, weight in zip(routes.placement.tolist(), a.weight_bytes.tolist(), strict=True):
+                self.live[device] += weight
+        self._bytes, self._pinned = buffers.bytes.tolist(), buffers.pinned.tolist()
+        self._size = list(self._bytes)  # of a buffer: not its bytes once it has taken over another
+        self._left = buffers.uses.tolist()
+        copies = len(routes.transfers)
+        read_op = np.concatenate([a.use_op, n + np.arange(copies)])
+        read = np.concatenate([buffers.of[routes.use_instance], buffers.of[routes.transfer_tensor]])
+        self._reads = grouped(read_op, read, n + copies)
+        own = np.flatnonzero(buffers.allocates)
+        written = np.concatenate([own, t + np.arange(copies)])
+        self._writes = grouped(np.concatenate([a.producer[own], n + np.arange(copies)]), written, n + copies)
+        self._unused = [[b for b in group if not self._left[b] and not self._pinned[b]] for group in self._writes[:n]]
+        self.device = routes.placement.tolist() + routes.home[routes.transfer_tensor].tolist()
+        self.to = routes.placement.tolist() + routes.transfer_to.tolist()
+        self._workspace = a.workspace_bytes.tolist() + [0] * copies
+        self._reuses = {
+            tensor: int(buffers.of[routes.instance(int(a.reuses[tensor]), int(routes.home[tensor]), problem.devices)])
+            for tensor in np.flatnonzero(a.reuses >= 0).tolist()
+        }
+        self._num_ops = n
+        self._undo: list[tuple[int, int, list[tuple[int, int]]]] = []
+
+    @property
+    def reuses(self) -> bool:
+        """Whether live bytes depend on more than the set of slots that have run: some output may reuse an input."""
+        return bool(self._reuses)
+
+    def step(self, slot: int) -> int:
+        """Runs a slot that is ready: the bytes that are compared with the peak of the device that it writes on."""
+        live, size, left = self.live, self._size, self._left
+        device, to, reads = self.device[slot], self.to[slot], self._reads[slot]
+        before = live[device], live[to]
+        taken: list[tuple[int, int]] = []
+        if self._reuses:
+            taken = self._take_over(slot)
+        for buffer in self._writes[slot]:
+            live[to] += size[buffer]
+        for buffer, source in taken:  # only now: nothing new was allocated for it
+            live[to] -= self._bytes[buffer]
+            size[buffer], size[source] = size[source], 0  # so that the release below frees nothing
+        compared = live[to] + self._workspace[slot]
+        for buffer in reads:
+            left[buffer] -= 1
+            if left[buffer] == 0 and not self._pinned[buffer]:
+                live[device] -= size[buffer]
+        if slot < self._num_ops:
+            for buffer in self._unused[slot]:
+                live[to] -= size[buffer]
+        self._undo.append((*before, taken))
+        return compared
+
+    def back(self, slot: int) -> None:
+        """Takes back the last step, which ran `slot`."""
+        live_device, live_to, taken = self._undo.pop()
+        self.live[self.to[slot]] = live_to
+        self.live[self.device[slot]] = live_device
+        for buffer in self._reads[slot]:
+            self._left[buffer] += 1
+        for buffer, source in taken:
+            self._size[source], self._size[buffer] = self._size[buffer], self._bytes[buffer]
+
+    def sizes(self) -> tuple[tuple[int, int], ...]:
+        """(buffer, bytes) of what lives in a taken-over buffer of other than its own bytes: with the set of slots that
+        have run, all that matters for what follows.
+        """
+        return tuple(
+            (buffer, self._size[buffer])
+            for buffer in self._reuses
+            if self._size[buffer] != self._bytes[buffer] and (self._left[buffer] or self._pinned[buffer])
+        )
+
+    def _take_over(self, slot: int) -> list[tuple[int, int]]:
+        """(output's buffer, buffer that it takes over) of an op: those that it holds all uses of that are left."""
+        taken: dict[int, int] = {}
+        for buffer in self._writes[slot]:
+            source = self._reuses.get(buffer, -1)
+            if source < 0 or source in taken or self._pinned[source]:
+                continue
+            if self._left[source] == self._reads[slot].count(source):
+                taken[source] = buffer
+        return [(buffer, source) for source, buffer in taken.items()]

@@ -33,7 +33,11 @@ class Routes:
         self.before = np.concatenate([transfer_source, use_source, a.control_source])
         self.after = np.concatenate([self.num_ops + np.arange(len(self.transfers)), a.use_op, a.control_target])
         self.nodes = np.concatenate([np.arange(self.num_ops, dtype=np.int64), self.transfers])  # [slots] node ids
-        self.slot_tensor = np.concatenate([np.full(self.num_ops, -1, np.int64), self.transfer_tensor])
+
+    def seconds(self, graph: ComputationGraph, problem: Problem) -> list[float]:
+        """How long every slot takes: `[slots]`."""
+        copies = graph.arrays.tensor_bytes[self.transfer_tensor].tolist()
+        return graph.arrays.runtime.tolist() + [problem.transfer_seconds(num_bytes) for num_bytes in copies]
 
     def instance(self, tensor: int, device: int, devices: int) -> int:
         """The instance of a tensor on a device that has one."""
@@ -54,12 +58,3 @@ def _checked_placement(graph: ComputationGraph, problem: Problem, placement: Arr
         op, device = graph.ops[bad[0]].name, array[bad[0]]
         raise PlanError(f"op {op!r} is placed on device {device}: must be from 0 to {problem.devices - 1}")
     return array.astype(np.int64)
-
-
-def needed_transfers(graph: ComputationGraph, problem: Problem, placement: ArrayLike) -> np.ndarray:
-    """Node ids of the transfers that a placement `[n]` implies: `int64`, ascending.
-
-    Raises:
-      PlanError: the placement has the wrong length, or a device out of range.
-    """
-    return Routes(graph, problem, placement).transfers

@@ -113,11 +113,6 @@ def gene_choices(action: jax.Array, coding: Coding, sizes: Sizes, devices: int) 
     return jnp.concatenate([row.T.reshape(-1), transfers])
 
 
-def proposals(action: jax.Array, coding: Coding, sizes: Sizes, devices: int) -> BetaTable:
-    """What an action proposes for one graph, as BRKGA takes it: choices `[k, 1]`. The arguments of `gene_choices`."""
-    return chosen(gene_choices(action, coding, sizes, devices)[:, None], coding)
-
-
 def chosen(choice: jax.Array, coding: Coding) -> BetaTable:
     """The distributions of a coding, and which of them each gene has: `[k, g]` int32."""
     logit, lower, upper = map(jnp.asarray, _tabulated(coding))

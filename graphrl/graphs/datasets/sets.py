@@ -66,7 +66,7 @@ def load_graph(
       ProblemError: a set's name is wrong, or it has several graphs.
     """
     if is_zoo(model):
-        return zoo.load(str(model).removeprefix(zoo.PREFIX)).graph
+        return zoo.load(str(model)).graph
     if not isinstance(model, str) or not _is_generated(model):
         return read_graph(model, chip=chip, dims=dims)
     graphs = generated_set(model)
@@ -119,7 +119,7 @@ def _identities(models: Sequence[str]) -> tuple[set[str], list["GeneratedSet"]]:
     sets: list[GeneratedSet] = []
     for model in models:
         if is_zoo(model):
-            names |= {zoo.PREFIX + entry.name for entry in zoo.select(model.removeprefix(zoo.PREFIX))}
+            names |= {zoo.PREFIX + entry.name for entry in zoo.select(model)}
         elif files := model_files(model):
             names |= {os.path.realpath(file) for file in files}
         else:
@@ -128,10 +128,10 @@ def _identities(models: Sequence[str]) -> tuple[set[str], list["GeneratedSet"]]:
 
 
 def _named(name: str) -> Iterator[ComputationGraph]:
-    if not is_zoo(name):
-        return generated(name)
-    chosen = zoo.select(name.removeprefix(zoo.PREFIX))
-    return (zoo.load(entry.name).graph for entry in chosen)
+    if is_zoo(name):
+        return (zoo.load(entry.name).graph for entry in zoo.select(name))
+    graphs = generated_set(name)
+    return map(graphs.graph, graphs.seeds)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,14 +188,3 @@ def generated_set(name: str) -> GeneratedSet:
         if number is not None and int(number) > most:
             raise ProblemError(f"{shown(name)} has {number[:20]} {what}: must be at most {most:,}")
     return GeneratedSet(family, None if ops is None else int(ops), int(count or 1), int(first or 0))
-
-
-def generated(name: str) -> Iterator[ComputationGraph]:
-    """The graphs of a set by its name (see `load_graphs`).
-
-    Raises:
-      ProblemError: the name is wrong, the set is empty, or the generator cannot make such graphs.
-    """
-    graphs = generated_set(name)
-    for seed in graphs.seeds:
-        yield graphs.graph(seed)

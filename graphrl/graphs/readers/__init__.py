@@ -13,13 +13,7 @@ from graphrl.graphs.readers.json import parse_json
 from graphrl.graphs.readers.stg import is_stg, parse_stg
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip
 
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """What a reader may need beside the file: see `read_graph`."""
-
-    chip: str | Chip
-    dims: Mapping[str, int]
+Parser = Callable[[files.Content, str, str | Chip, Mapping[str, int]], ComputationGraph]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,37 +24,30 @@ class Format:
       name: as messages call it.
       recognises: whether a file that starts with these bytes may be one.
       suffixes: of file names that say so whatever the bytes are, so that errors speak of the intended format.
-      parse: content, name of the file for messages, options -> graph.
+      parse: content, name of the file for messages, chip and dims (see `read_graph`) -> graph.
     """
 
     name: str
     recognises: Callable[[bytes], bool]
     suffixes: tuple[str, ...]
-    parse: Callable[[files.Content, str, Options], ComputationGraph]
+    parse: Parser
 
 
-def _json(data: files.Content, source: str, options: Options) -> ComputationGraph:
-    return parse_json(bytes(data), source)
-
-
-def _onnx(data: files.Content, source: str, options: Options) -> ComputationGraph:
+def _onnx(data: files.Content, source: str, chip: str | Chip, dims: Mapping[str, int]) -> ComputationGraph:
     from graphrl.graphs.readers.onnx.reader import parse_onnx  # slow to import
 
-    return parse_onnx(data, source, chip=options.chip, dims=options.dims)
+    return parse_onnx(data, source, chip=chip, dims=dims)
 
 
-def _stg(data: files.Content, source: str, options: Options) -> ComputationGraph:
-    return parse_stg(bytes(data), source)
-
-
-def _costgraph(data: files.Content, source: str, options: Options) -> ComputationGraph:
-    return parse_costgraph(bytes(data), source)
-
-
-def _hlo(data: files.Content, source: str, options: Options) -> ComputationGraph:
+def _hlo(data: files.Content, source: str, chip: str | Chip, dims: Mapping[str, int]) -> ComputationGraph:
     from graphrl.graphs.readers.hlo.reader import read_hlo  # needs protobuf
 
-    return read_hlo(data[:], chip=options.chip, source=source).graph
+    return read_hlo(data[:], chip=chip, source=source).graph
+
+
+def _plain(parse: Callable[[bytes, str], ComputationGraph]) -> Parser:
+    """Of a format that needs no chip and has no open dimensions."""
+    return lambda data, source, chip, dims: parse(bytes(data), source)
 
 
 def _text(head: bytes) -> bytes:
@@ -71,10 +58,10 @@ def _text(head: bytes) -> bytes:
 # ONNX starts with field 1, the integer ir_version: protobuf's tag 0x08, which begins no text.
 FORMATS = (
     Format("XLA's HLO (text or proto)", is_hlo, (".hlo", ".hlo.txt", ".pb"), _hlo),
-    Format("JSON (graphrl-graph)", lambda head: _text(head)[:1] in (b"{", b"["), (".json",), _json),
+    Format("JSON (graphrl-graph)", lambda head: _text(head)[:1] in (b"{", b"["), (".json",), _plain(parse_json)),
     Format("ONNX", lambda head: head[:1] == b"\x08", (".onnx",), _onnx),
-    Format("standard task graph", lambda head: is_stg(_text(head)), (".stg",), _stg),
-    Format("CostGraphDef text", lambda head: is_costgraph(_text(head)), (".pbtxt",), _costgraph),
+    Format("standard task graph", lambda head: is_stg(_text(head)), (".stg",), _plain(parse_stg)),
+    Format("CostGraphDef text", lambda head: is_costgraph(_text(head)), (".pbtxt",), _plain(parse_costgraph)),
 )
 _HEAD = 4096  # bytes that recognition looks at
 
@@ -87,13 +74,13 @@ def read_graph(
     Args:
       path: of the file.
       chip: whose run times the ops get in formats without run times (ONNX, HLO); by default `roofline.DEFAULT_CHIP`.
-      dims: sizes of dimensions that an ONNX model leaves open, as in `read_onnx`; other formats have none.
+      dims: sizes of dimensions that an ONNX model leaves open, as in `parse_onnx`; other formats have none.
 
     Raises:
       GraphrlError: one line, if the file is missing, a directory, a device or unreadable, or the chip is unknown.
       GraphError: one line that names the file and, where there is one, the op, if the content is no graph.
     """
-    source, options = files.shown(path), Options(DEFAULT_CHIP if chip is None else chip, dims or {})
+    source = files.shown(path)
     with files.content(path) as data:
         if not len(data):
             raise GraphError(f"{source}: the file is empty: a graph has at least one op")
@@ -105,5 +92,5 @@ def read_graph(
             *(f for f in FORMATS if f.recognises(head)),
             *(f for f in FORMATS if named.endswith(f.suffixes)),
         ):
-            return reader.parse(data, source, options)
+            return reader.parse(data, source, DEFAULT_CHIP if chip is None else chip, dims or {})
     raise GraphError(f"{source}: no graph that graphrl can read: {', '.join(f.name for f in FORMATS)}")

@@ -15,7 +15,6 @@ Fields of a node (tensorflow/core/framework/cost_graph.proto; absent means 0, as
 import os
 import re
 
-from graphrl import files
 from graphrl.errors import GraphError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.readers import text_proto
@@ -69,24 +68,17 @@ class _Node:
             raise GraphError(f"line {field.line}: {field.name!a} is no field of a CostGraphDef's node{hint}")
 
 
-def read_costgraph(path: str | os.PathLike[str]) -> ComputationGraph:
-    """Reads a CostGraphDef; gzip is recognised by content.
-
-    Raises:
-      GraphrlError: one line, if the file cannot be read (see `files.content`).
-      GraphError: one line that names the file and the line or the op, if it breaks the format.
-    """
-    with files.content(path) as data:
-        return parse_costgraph(bytes(data), files.shown(path))
-
-
 def is_costgraph(head: bytes) -> bool:
     """Whether a file that starts with `head` may be a CostGraphDef as text."""
     return _HEAD.match(head) is not None
 
 
 def parse_costgraph(data: bytes, source: str) -> ComputationGraph:
-    """The graph that `data` holds; `source` names it in errors, which are as in `read_costgraph`."""
+    """The graph that the file `source` of content `data` holds.
+
+    Raises:
+      GraphError: one line that names the file and the line or the op, if it breaks the format.
+    """
     name = os.path.basename(source).removesuffix(".gz").removesuffix(".pbtxt")
     try:
         return _graph(text_proto.parse(data.decode("utf-8-sig")), name)

@@ -7,7 +7,7 @@ unknown or repeated key is more likely a spelling mistake than a wish.
 import gzip
 import json
 import os
-from typing import IO, Any
+from typing import Any
 
 from graphrl import files
 from graphrl.errors import GraphError
@@ -21,32 +21,37 @@ _OP_KEYS = frozenset(Op.__dataclass_fields__)
 _TENSOR_KEYS = frozenset(Tensor.__dataclass_fields__)
 
 
-def read_json(path: str | os.PathLike[str]) -> ComputationGraph:
-    """Reads a graph file; gzip is recognised by content.
+def parse_json(data: bytes, source: str) -> ComputationGraph:
+    """The graph that the file `source` of content `data` holds.
 
     Raises:
-      GraphrlError: one line, if the file cannot be read (see `files.content`).
       GraphError: one line that names the file and, where there is one, the op, if it breaks a rule of the format.
     """
-    with files.content(path) as data:
-        return parse_json(bytes(data), files.shown(path))
-
-
-def parse_json(data: bytes, source: str) -> ComputationGraph:
-    """The graph that `data` holds; `source` names it in errors, which are as in `read_json`."""
     try:
-        value = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_object)
-    except UnicodeDecodeError as error:
-        raise GraphError(f"{source}: not UTF-8 text: byte {error.start} is 0x{data[error.start]:02x}") from None
-    except json.JSONDecodeError as error:
-        raise GraphError(f"{source}: broken or truncated JSON: {error}") from None
-    except RecursionError:
-        raise GraphError(f"{source}: JSON nested too deeply: a {FORMAT} has five levels") from None
+        value = strict(data)
     except GraphError as error:
         raise GraphError(f"{source}: {error}") from None
-    except ValueError:  # Python refuses to convert integers of more than 4300 digits
-        raise GraphError(f"{source}: an integer has thousands of digits: no size or count needs them") from None
     return graph_from_dict(value, source=source)
+
+
+def strict(data: bytes) -> object:
+    """The JSON value that UTF-8 text holds, no key of an object twice.
+
+    Raises:
+      GraphError: it holds none; one line.
+    """
+    try:
+        return json.loads(data.decode("utf-8-sig"), object_pairs_hook=_object)
+    except UnicodeDecodeError as error:
+        raise GraphError(f"not UTF-8 text: byte {error.start} is 0x{data[error.start]:02x}") from None
+    except json.JSONDecodeError as error:
+        raise GraphError(f"broken or truncated JSON: {error}") from None
+    except RecursionError:
+        raise GraphError("JSON nested too deeply: no format here has more than five levels") from None
+    except GraphError:
+        raise
+    except ValueError:  # Python refuses to convert integers of more than 4300 digits
+        raise GraphError("an integer has thousands of digits: no size or count needs them") from None
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -97,10 +102,7 @@ def _check_header(top: object) -> None:
 
 def _op(entry: object, index: int) -> Op:
     op = _checked(entry, f"op number {index}", _OP_KEYS)
-    name = op.get("name")
-    if type(name) is not str:
-        what = f"its name is {_show(name)}" if "name" in op else "it has no name"
-        raise GraphError(f"op number {index}: {what}: must be text")
+    name = _name(op, f"op number {index}")
     where = f"op {name!r}"
     return Op(
         name=name,
@@ -122,12 +124,17 @@ def _tensors(owner: dict[str, Any], key: str, where: str, what: str) -> tuple[Te
 def _tensor(entry: object, where: str, what: str, index: int) -> Tensor:
     place = f"{where}, {what} number {index}"
     tensor = _checked(entry, place, _TENSOR_KEYS)
-    name = tensor.get("name")
-    if type(name) is not str:
-        what = f"its name is {_show(name)}" if "name" in tensor else "it has no name"
-        raise GraphError(f"{place}: {what}: must be text")
+    name = _name(tensor, place)
     alias, reuses = (_text(tensor, key, place, "") if key in tensor else None for key in ("alias", "reuses"))
     return Tensor(name, tensor.get("bytes", 0), alias, reuses)
+
+
+def _name(owner: dict[str, Any], where: str) -> str:
+    name = owner.get("name")
+    if type(name) is not str:
+        what = f"its name is {_show(name)}" if "name" in owner else "it has no name"
+        raise GraphError(f"{where}: {what}: must be text")
+    return name
 
 
 def _checked(entry: object, where: str, keys: frozenset[str]) -> dict[str, Any]:
@@ -219,11 +226,7 @@ def write_json(graph: ComputationGraph, path: str | os.PathLike[str]) -> None:
     text = _lines(graph_to_dict(graph)).encode()
     if os.fspath(path).endswith(".gz"):
         text = gzip.compress(text, mtime=0)  # no time stamp, for equal bytes
-
-    def write(file: IO[bytes]) -> None:
-        file.write(text)
-
-    files.write_atomically(path, write, binary=True)
+    files.write_atomically(path, lambda file: file.write(text), binary=True)
 
 
 def _lines(value: dict[str, Any]) -> str:

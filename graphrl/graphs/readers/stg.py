@@ -12,23 +12,11 @@ that occupies both devices under `rendezvous`. So all transfer models agree, and
 import os
 import re
 
-from graphrl import files
 from graphrl.errors import GraphError
 from graphrl.graphs.graph import ComputationGraph, Op
 
 # The number of tasks and the entry task's line; comments may stand before.
 _HEAD = re.compile(rb"(?:#[^\n]*\n|\s)*\d+[ \t\r]*(?:#[^\n]*)?\n\s*\d+[ \t]+\d+[ \t]+\d+[ \t\r]*(?:#[^\n]*)?(?:\n|$)")
-
-
-def read_stg(path: str | os.PathLike[str]) -> ComputationGraph:
-    """Reads a standard task graph; gzip is recognised by content.
-
-    Raises:
-      GraphrlError: one line, if the file cannot be read (see `files.content`).
-      GraphError: one line that names the file and the line, if it breaks the format.
-    """
-    with files.content(path) as data:
-        return parse_stg(bytes(data), files.shown(path))
 
 
 def is_stg(head: bytes) -> bool:
@@ -37,7 +25,11 @@ def is_stg(head: bytes) -> bool:
 
 
 def parse_stg(data: bytes, source: str) -> ComputationGraph:
-    """The graph that `data` holds; `source` names it in errors, which are as in `read_stg`."""
+    """The graph that the file `source` of content `data` holds.
+
+    Raises:
+      GraphError: one line that names the file and the line, if it breaks the format.
+    """
     numbered = _numbered_lines(data, source)
     if not numbered:
         raise GraphError(f"{source}: only comments: a standard task graph begins with its number of tasks")

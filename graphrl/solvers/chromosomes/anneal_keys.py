@@ -15,11 +15,12 @@ from graphrl.costs.device.problem import DeviceProblem
 from graphrl.errors import ProblemError
 from graphrl.graphs.padding import PaddedGraph, pad_batch
 from graphrl.plan import Plan
-from graphrl.solvers.base import PlacedOrder, Task, solver
+from graphrl.solvers.base import PlacedOrder, Task
 from graphrl.solvers.chromosomes import chains as walks
 from graphrl.solvers.chromosomes.neighbourhood import Mix, random_solution
 from graphrl.solvers.chromosomes.population_search import search_population
 from graphrl.solvers.rules.list_scheduling import schedule
+from graphrl.solvers.solver import solver
 
 MIX = Mix(device=0.2, edge=0.1, place=0.4, swap=0.1, transfer=0.2)
 EXCHANGE = 50  # steps between two exchanges

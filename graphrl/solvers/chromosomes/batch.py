@@ -56,18 +56,15 @@ def run_batch(
       ProblemError: the mesh has more than one axis, or its size does not divide g.
     """
     graphs = keys.shape[0]
-    mesh = _default_mesh(graphs) if mesh is None else mesh
+    if mesh is None:
+        devices = jax.local_devices()
+        mesh = make_mesh(graphs, devices[: most_that_share(graphs, len(devices))])
     if len(mesh.axis_names) != 1 or graphs % mesh.size:
         raise ProblemError(
             f"a mesh of shape {dict(mesh.shape)} cannot share {graphs} graphs: needs one axis that divides"
         )
     generations = parameters.generations(evaluations)
     return _sharded(keys, graph, proposals, elite_bias, DeviceProblem.of(problem), parameters, generations, mesh)
-
-
-def _default_mesh(graphs: int) -> Mesh:
-    devices = jax.local_devices()
-    return make_mesh(graphs, devices[: most_that_share(graphs, len(devices))])
 
 
 @functools.partial(jax.jit, static_argnames=("parameters", "generations", "mesh"))
@@ -85,18 +82,8 @@ def _sharded(
     specs: Any = PartitionSpec(axis), PartitionSpec(None, axis), PartitionSpec()
     by_graph, by_gene, whole = specs
     of_proposals = None if proposals is None else BetaTable(whole, whole, whole, by_gene)
-
-    def local(
-        keys: jax.Array,
-        graph: PaddedGraph,
-        proposals: BetaTable | None,
-        elite_bias: jax.Array | None,
-        problem: DeviceProblem,
-    ) -> tuple[jax.Array, jax.Array]:
-        return run_grouped(keys, graph, proposals, elite_bias, problem, parameters, generations)
-
     return jax.shard_map(
-        local,
+        functools.partial(run_grouped, parameters=parameters, generations=generations),
         mesh=mesh,
         in_specs=(by_graph, by_graph, of_proposals, by_graph, whole),
         out_specs=(by_gene, by_graph),

@@ -1,21 +1,24 @@
 """BRKGA as a search of a task, and as the methods "brkga" and "brkga+". "brkga-tuned" stands in brkga_tuned.py."""
 
-import functools
 from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 
 from graphrl.costs.device.problem import DeviceProblem
-from graphrl.graphs.padding import PaddedGraph, Sizes, pad_batch
+from graphrl.graphs.padding import Sizes, pad_batch
 from graphrl.plan import Plan
-from graphrl.solvers.base import PlacedOrder, Task, solver
+from graphrl.solvers.base import PlacedOrder, Task
 from graphrl.solvers.chromosomes import brkga
 from graphrl.solvers.chromosomes.beta import BetaTable
 from graphrl.solvers.chromosomes.population_search import search_population
 from graphrl.solvers.chromosomes.warm_start import chromosomes
 from graphrl.solvers.rules.list_scheduling import schedule
-from graphrl.solvers.rules.plain import given_order
+from graphrl.solvers.rules.simple import given_order
+from graphrl.solvers.solver import solver
+
+_init = jax.jit(brkga.init, static_argnames=("parameters",))
+_evolve = jax.jit(brkga.evolve, static_argnames=("parameters",), donate_argnames=("state",))
 
 
 @solver("brkga", "biased random-key genetic algorithm, from random chromosomes (REGAL's baseline)")
@@ -69,31 +72,7 @@ def evolve(
         task,
         padded,
         _init(keys, padded, on_device, parameters, table, initial),
-        advance=lambda state, steps, _: _advance(state, padded, on_device, parameters, steps, table),
+        advance=lambda state, steps, _: _evolve(state, padded, on_device, parameters, steps, table),
         best=best,
         evaluations=parameters.offspring,
     )
-
-
-@functools.partial(jax.jit, static_argnames=("parameters",))
-def _init(
-    keys: jax.Array,
-    graph: PaddedGraph,
-    problem: DeviceProblem,
-    parameters: brkga.Parameters,
-    proposals: BetaTable | None,
-    initial: jax.Array | None,
-) -> brkga.State:
-    return brkga.init(keys, graph, problem, parameters, proposals, initial)
-
-
-@functools.partial(jax.jit, static_argnames=("parameters",), donate_argnames=("state",))
-def _advance(
-    state: brkga.State,
-    graph: PaddedGraph,
-    problem: DeviceProblem,
-    parameters: brkga.Parameters,
-    generations: int,
-    proposals: BetaTable | None,
-) -> brkga.State:
-    return brkga.evolve(state, graph, problem, parameters, generations, proposals)

@@ -24,10 +24,11 @@ from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import PaddedGraph, pad_batch
 from graphrl.plan import Plan
-from graphrl.solvers.base import Task, solver
+from graphrl.solvers.base import Task
 from graphrl.solvers.chromosomes.batch import run_batch
 from graphrl.solvers.chromosomes.brkga import Parameters, op_proposals
 from graphrl.solvers.chromosomes.brkga_solver import evolve
+from graphrl.solvers.solver import solver
 
 STORED = "brkga_tuned.json"
 

@@ -72,7 +72,8 @@ def advance(
       temperature: `[]` float32, of relative differences.
     """
     count = chains.energy.shape[0]
-    words = random_words(_seeds(chains), WORDS + 2, count * tries)
+    seeds = jax.random.bits(jax.random.fold_in(chains.key, chains.step), (1, 2))
+    words = random_words(seeds, WORDS + 2, count * tries)
     now = jax.tree.map(lambda x: jnp.repeat(x, tries, -1, total_repeat_length=count * tries), chains.solution)
     moved = mutate(graph, now, words[:WORDS], mix, problem.devices)
     uncosted = jnp.repeat(chains.energy, tries, total_repeat_length=count * tries) == jnp.inf
@@ -103,10 +104,6 @@ def advance(
         chains.key,
         chains.step + jnp.int32(1),
     )
-
-
-def _seeds(chains: Chains) -> jax.Array:
-    return jax.random.bits(jax.random.fold_in(chains.key, chains.step), (1, 2))
 
 
 def _energy(graph: PaddedGraph, costs: DeviceCosts, problem: DeviceProblem) -> jax.Array:

@@ -16,10 +16,11 @@ from graphrl.costs.device.problem import DeviceProblem
 from graphrl.errors import ProblemError
 from graphrl.graphs.padding import PaddedGraph, pad_batch
 from graphrl.plan import Plan
-from graphrl.solvers.base import Task, solver
+from graphrl.solvers.base import Task
 from graphrl.solvers.chromosomes import chains as walks
 from graphrl.solvers.chromosomes.neighbourhood import Mix, random_solution
 from graphrl.solvers.chromosomes.population_search import search_population
+from graphrl.solvers.solver import solver
 
 MIX = Mix(device=0.5, edge=0.0, place=0.5, swap=0.0, transfer=0.0)
 

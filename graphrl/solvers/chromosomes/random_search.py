@@ -13,8 +13,9 @@ from graphrl.costs.device.problem import DeviceProblem
 from graphrl.graphs.padding import PaddedGraph, pad_batch
 from graphrl.plan import Plan
 from graphrl.random_bits import random_words, unit_interval
-from graphrl.solvers.base import Task, solver
+from graphrl.solvers.base import Task
 from graphrl.solvers.chromosomes.population_search import search_population
+from graphrl.solvers.solver import solver
 
 _SAMPLES = 80  # a step; 80 to 256 lanes are fastest on a CPU: 1,000 are 0.65 times as fast
 

@@ -7,8 +7,7 @@ What is left out loses nothing:
   makespan and peak: all that follows is the same;
 - where memory does not matter, a transfer that holds nobody up (`free`) runs at once.
 
-Neither bounds nor any other solver's ideas are used. The clocks are advanced as in `costs/exact`, memory by
-`memory_walk.py`; the plan itself is costed by `costs/exact`.
+Neither bounds nor any other solver's ideas are used.
 """
 
 import math
@@ -16,14 +15,14 @@ from collections.abc import Hashable, Iterator
 
 import numpy as np
 
+from graphrl.costs.exact.clocks import Clocks
+from graphrl.costs.exact.memory import MemoryWalk
 from graphrl.costs.exact.routes import Routes
-from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
-from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.topology import grouped
 from graphrl.plan import Plan
-from graphrl.solvers.base import PlacedOrder, Task, solver
-from graphrl.solvers.orders.memory_walk import MemoryWalk
+from graphrl.solvers.base import PlacedOrder, Task
+from graphrl.solvers.solver import solver
 
 STEPS = 3_000_000  # some 20 s
 OPS = 64  # more are refused at once
@@ -98,7 +97,8 @@ class _Search:
     def _place(self, placement: np.ndarray) -> None:
         self._routes = routes = Routes(self._graph, self._problem, placement)
         self._walk = MemoryWalk(self._graph, self._problem, routes)
-        self._clocks = _Clocks(self._graph, self._problem, routes)
+        seconds = routes.seconds(self._graph, self._problem)
+        self._clocks = Clocks(routes, seconds, self._problem.transfer, self._problem.devices)
         slots = len(routes.nodes)
         self._successors = grouped(routes.before, routes.after, slots)
         self._left = np.bincount(routes.after, minlength=slots).tolist()
@@ -123,7 +123,7 @@ class _Search:
             ready = ready[-1:]
         for slot in ready:
             self._count_step()
-            compared, end = self._walk.step(slot), self._clocks.step(slot)
+            compared, (_, end) = self._walk.step(slot), self._clocks.step(slot)
             self._order.append(slot)
             for after in self._successors[slot]:
                 self._left[after] -= 1
@@ -138,16 +138,21 @@ class _Search:
     def _was_reached(self, ran: int, rank: Rank) -> bool:
         """Whether the same state was reached at no worse a rank."""
         unfinished = [slot for slot in self._order if any(not ran >> after & 1 for after in self._successors[slot])]
-        state = (
-            ran,
-            self._walk.sizes() if self._memory else None,
-            self._clocks.state(unfinished) if self._problem.objective == "makespan" else None,
-        )
+        sizes = self._walk.sizes() if self._memory else None
+        state = (ran, sizes, self._times(unfinished) if self._problem.objective == "makespan" else None)
         ranks = self._seen.setdefault(state, [])
         if any(excess <= rank[0] and objective <= rank[1] for excess, objective in ranks):
             return True
         ranks.append(rank)
         return False
+
+    def _times(self, unfinished: list[int]) -> Hashable:
+        """What the clocks say of the future; `unfinished` are the slots that others still wait for."""
+        # Under rendezvous everything waits for the clock of a device: ends before them all do not matter.
+        clocks = self._clocks
+        first = min(clocks.free) if self._problem.transfer == "rendezvous" else -1.0
+        ends = ((slot, clocks.end[slot]) for slot in sorted(unfinished) if clocks.end[slot] > first)
+        return tuple(clocks.free), tuple(clocks.link), tuple(ends)
 
     def _count_step(self) -> None:
         self._done += 1
@@ -165,54 +170,6 @@ class _Search:
         self._task.report(self.evaluations, self.rank[1])
         if self.best is not None and self._task.over(self.evaluations):
             raise _Ended
-
-
-class _Clocks:
-    """Clocks and ends of the slots that have run, as `costs/exact` advances them."""
-
-    def __init__(self, graph: ComputationGraph, problem: Problem, routes: Routes) -> None:
-        a, n = graph.arrays, routes.num_ops
-        self._transfer = problem.transfer
-        self._num_ops = n
-        self._sources = grouped(routes.after, routes.before, len(routes.nodes))
-        copies = a.tensor_bytes[routes.transfer_tensor].tolist()
-        self._seconds = a.runtime.tolist() + [problem.transfer_seconds(num_bytes) for num_bytes in copies]
-        self._device = routes.placement.tolist() + routes.home[routes.transfer_tensor].tolist()
-        self._to = routes.placement.tolist() + routes.transfer_to.tolist()
-        self._end = [0.0] * len(routes.nodes)
-        self._free = [0.0] * problem.devices
-        self._link = [0.0] * problem.devices
-        self._undo: list[tuple[float, float, float]] = []
-
-    def step(self, slot: int) -> float:
-        """Runs a slot: its end, seconds."""
-        here, there = self._device[slot], self._to[slot]
-        self._undo.append((self._free[here], self._free[there], self._link[here]))
-        begin = max((self._end[source] for source in self._sources[slot]), default=0.0)
-        if slot < self._num_ops or self._transfer == "rendezvous":
-            begin = max(begin, self._free[here], self._free[there])
-            self._free[here] = self._free[there] = begin + self._seconds[slot]
-        elif self._transfer == "link":
-            begin = max(begin, self._link[here])
-            self._link[here] = begin + self._seconds[slot]
-        self._end[slot] = begin + self._seconds[slot]
-        return self._end[slot]
-
-    def back(self, slot: int) -> None:
-        """Takes back the last step, which ran `slot`."""
-        here, there = self._device[slot], self._to[slot]
-        self._free[here], self._free[there], self._link[here] = self._undo.pop()
-
-    def state(self, unfinished: list[int]) -> Hashable:
-        """What the future depends on; `unfinished` are the slots that others still wait for."""
-        first = min(self._free)
-        # Under rendezvous everything waits for the clock of a device: ends before them all do not matter.
-        ends = [
-            (slot, self._end[slot])
-            for slot in sorted(unfinished)
-            if self._transfer != "rendezvous" or self._end[slot] > first
-        ]
-        return tuple(self._free), tuple(self._link), tuple(ends)
 
 
 def placements(num_ops: int, devices: int) -> Iterator[np.ndarray]:

@@ -27,13 +27,14 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from graphrl.costs.bounds import lower_bound
+from graphrl.costs.exact.memory import MemoryWalk
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
-from graphrl.solvers.base import Task, solver
+from graphrl.solvers.base import Task
 from graphrl.solvers.flow import Flow
-from graphrl.solvers.orders.memory_walk import MemoryWalk
+from graphrl.solvers.solver import solver
 
 MAX_BYTES = 2**30  # of the table of states
 STATES = 2_000_000  # some 0.5 GB at 500 ops

@@ -16,9 +16,10 @@ import numpy as np
 
 from graphrl.errors import ProblemError
 from graphrl.plan import Plan
-from graphrl.solvers.base import Task, solver
+from graphrl.solvers.base import Task
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.orders.usage import Usage
+from graphrl.solvers.solver import solver
 
 SAMPLES = 100
 LANES = 256  # orders drawn at once: the time of a step hardly depends on it

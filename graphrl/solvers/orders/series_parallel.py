@@ -10,8 +10,9 @@ from graphrl.errors import ProblemError
 from graphrl.graphs.datasets import hill_valley
 from graphrl.graphs.datasets.hill_valley import Segment
 from graphrl.plan import Plan
-from graphrl.solvers.base import Task, solver
+from graphrl.solvers.base import Task
 from graphrl.solvers.flow import Flow
+from graphrl.solvers.solver import solver
 
 
 @solver(

@@ -13,9 +13,9 @@ All are O((n + e) log n); Inductor's lpmf looks at every ready node in every ste
 import bisect
 import heapq
 
+from graphrl.graphs.topology import post_order
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.rules.one_pass import order_rule
-from graphrl.solvers.rules.traversal import post_order
 
 NOTHING = 2**200  # above any bytes * ops
 
@@ -74,10 +74,9 @@ def lpmf(flow: Flow) -> list[int]:
     sizes = [size[op] for op in by_size]
     place = dict(zip(by_size, range(n), strict=True))
     ready = _PrefixMin(n)
-    left = [len(before) for before in flow.predecessors]
-    for op in range(n):
-        if left[op] == 0:
-            ready.put(place[op], behind[op] * n + op)
+    waiting = flow.waiting()
+    for op in waiting.ready():
+        ready.put(place[op], behind[op] * n + op)
     live, peak = 0, sum(buffer_size[b] for b in range(len(pinned)) if pinned[b])
     order: list[int] = []
     while len(order) < n:
@@ -89,35 +88,30 @@ def lpmf(flow: Flow) -> list[int]:
         order.append(op)
         peak = max(peak, live + size[op])
         live += behind[op]
-        for after in flow.successors[op]:
-            left[after] -= 1
-            if left[after] == 0:
-                ready.put(place[after], behind[after] * n + after)
+        for after in waiting.ran(op):
+            ready.put(place[after], behind[after] * n + after)
         for buffer in flow.reads[op]:
             users_left[buffer] -= 1
             last_user[buffer] -= op
             if users_left[buffer] == 1 and not pinned[buffer]:
                 user = last_user[buffer]
                 behind[user] -= buffer_size[buffer]
-                if left[user] == 0:
+                if waiting.left[user] == 0:
                     ready.put(place[user], behind[user] * n + user)
     return order
 
 
 def bfs(flow: Flow) -> list[int]:
     """The ready op whose predecessors ran earliest: by the sorted list of their places, then by index."""
-    left = [len(before) for before in flow.predecessors]
-    position = [0] * flow.num_ops
-    queue: list[tuple[list[int], int]] = [([], op) for op in range(flow.num_ops) if left[op] == 0]
+    waiting, position = flow.waiting(), [0] * flow.num_ops
+    queue: list[tuple[list[int], int]] = [([], op) for op in waiting.ready()]
     order: list[int] = []
     while queue:
         _, op = heapq.heappop(queue)
         position[op] = len(order)
         order.append(op)
-        for after in flow.successors[op]:
-            left[after] -= 1
-            if left[after] == 0:
-                heapq.heappush(queue, (sorted(position[before] for before in flow.predecessors[after]), after))
+        for after in waiting.ran(op):
+            heapq.heappush(queue, (sorted(position[before] for before in flow.predecessors[after]), after))
     return order
 
 

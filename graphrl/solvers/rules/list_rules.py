@@ -10,31 +10,25 @@ counts the transfers that the op still needs, which run right before it. The met
 deviations (list_scheduling.py).
 """
 
-import heapq
+import numpy as np
 
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.topology import least_first
 from graphrl.plan import Plan
-from graphrl.solvers.base import PlacedOrder, Task, solver
+from graphrl.solvers.base import PlacedOrder, Task
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.rules.list_scheduling import levels
 from graphrl.solvers.rules.plan_builder import Builder
+from graphrl.solvers.solver import solver
 
 
 def hlfet(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
     """HLFET. O((n + e) (log n + d)) for d devices. Ties of level go to the lower op, of starts to the lower device."""
     flow = Flow(graph)
-    builder, level = Builder(flow, problem), levels(flow)
-    left = [len(before) for before in flow.predecessors]
-    ready = [(-level[op], op) for op in range(flow.num_ops) if left[op] == 0]
-    heapq.heapify(ready)
-    while ready:
-        _, op = heapq.heappop(ready)
+    builder = Builder(flow, problem)
+    for op in least_first(-np.array(levels(flow)), flow.waiting()):
         builder.append(op, lambda trial: (trial.start, trial.device))
-        for after in flow.successors[op]:
-            left[after] -= 1
-            if left[after] == 0:
-                heapq.heappush(ready, (-level[after], after))
     return builder.plan()
 
 
@@ -42,17 +36,14 @@ def etf(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
     """ETF. Looks at every ready op on every device for every op: O(n w d) for d devices and w ready ops."""
     flow = Flow(graph)
     builder, level = Builder(flow, problem), levels(flow)
-    left = [len(before) for before in flow.predecessors]
-    ready = [op for op in range(flow.num_ops) if left[op] == 0]
+    waiting = flow.waiting()
+    ready = waiting.ready()
     while ready:
         pairs = ((op, device) for op in ready for device in range(problem.devices))
         op, device = min(pairs, key=lambda pair: (builder.trial(*pair).start, -level[pair[0]], *pair))
         builder.place(op, device)
         ready.remove(op)
-        for after in flow.successors[op]:
-            left[after] -= 1
-            if left[after] == 0:
-                ready.append(after)
+        ready += waiting.ran(op)
     return builder.plan()
 
 

@@ -29,10 +29,12 @@ from graphrl.costs import exact
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.solvers.base import PlacedOrder
+from graphrl.plan import Plan
+from graphrl.solvers.base import PlacedOrder, Task
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.rules.memory_orders import memory_orders
 from graphrl.solvers.rules.plan_builder import Builder, Trial
+from graphrl.solvers.solver import solver
 
 Choice = Callable[[Trial], tuple]
 
@@ -40,6 +42,13 @@ BUSY = (0.0, 0.25, 0.5)  # what a second of being busy counts as, in seconds of 
 LOST = (0.0, 0.5)  # what a second that others lose counts as
 SPARE = 1.2  # times the bound, the target of a quick schedule
 BISECTIONS = 6  # the first aims at the least peak of every device
+
+
+@solver("list", "the best of several list schedules")
+def solve_list(task: Task) -> Plan:
+    """A few plans, whatever the budget and the seed."""
+    plan, evaluations = best_schedule(task.graph, task.problem)
+    return task.answer(task.plan(*plan, evaluations=evaluations))
 
 
 def schedule(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
@@ -128,8 +137,8 @@ def _earliest(problem: Problem, busy: float, lost: float) -> Choice:
 def _highest_level_first(flow: Flow, problem: Problem, local_first: bool, choose: Choice) -> PlacedOrder:
     builder = Builder(flow, problem)
     level = levels(flow)
-    left = [len(before) for before in flow.predecessors]
-    pending = [(0.0, op) for op in range(flow.num_ops) if left[op] == 0]  # (when its predecessors have ended, op)
+    waiting = flow.waiting()
+    pending = [(0.0, op) for op in waiting.ready()]  # (when its predecessors have ended, op)
     available: list[tuple[float, int]] = []  # (-level, op)
     local: list[list[tuple[float, int]]] = [[] for _ in range(problem.devices)]  # those with all inputs on the device
     while pending or available:
@@ -144,10 +153,8 @@ def _highest_level_first(flow: Flow, problem: Problem, local_first: bool, choose
         for queue in (available, *local):
             while queue and builder.placement[queue[0][1]] >= 0:
                 heapq.heappop(queue)
-        for after in flow.successors[op]:
-            left[after] -= 1
-            if left[after] == 0:
-                heapq.heappush(pending, (max(builder.end[before] for before in flow.predecessors[after]), after))
+        for after in waiting.ran(op):
+            heapq.heappush(pending, (max(builder.end[before] for before in flow.predecessors[after]), after))
     return builder.plan()
 
 

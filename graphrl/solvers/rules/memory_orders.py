@@ -18,10 +18,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.topology import Waiting, post_order
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.orders.usage import Usage
 from graphrl.solvers.rules.simple import depth_first
-from graphrl.solvers.rules.traversal import post_order
 
 MAX_BYTES_ABOVE = 2**62  # sums over paths grow exponentially
 
@@ -58,7 +58,7 @@ def _ranked(flow: Flow) -> tuple[tuple[np.ndarray, ...], int]:
 
 def greedy(flow: Flow, first: Sequence[int] = ()) -> list[int]:
     """The rule "greedy", from where the ops `first` have run in this order."""
-    left = [len(before) for before in flow.predecessors]
+    waiting = flow.waiting()
     users_left = [len(users) for users in flow.users]
     last_user = [sum(users) for users in flow.users]  # sum of the users that are left: the user, once it is one
     change = [flow.held(op) for op in range(flow.num_ops)]  # of live bytes, if run next
@@ -77,18 +77,15 @@ def greedy(flow: Flow, first: Sequence[int] = ()) -> list[int]:
             users_left[buffer] -= 1
             last_user[buffer] -= op
             frees_alone(buffer)
-            if users_left[buffer] == 1 and left[last_user[buffer]] == 0:
+            if users_left[buffer] == 1 and waiting.left[last_user[buffer]] == 0:
                 heapq.heappush(queue, (change[last_user[buffer]], age, last_user[buffer]))
-        for after in flow.successors[op]:
-            left[after] -= 1
-            if left[after] == 0:
-                heapq.heappush(queue, (change[after], age, after))
+        for after in waiting.ran(op):
+            heapq.heappush(queue, (change[after], age, after))
 
     for buffer in range(len(users_left)):
         frees_alone(buffer)
-    for op in range(flow.num_ops):
-        if left[op] == 0:
-            heapq.heappush(queue, (change[op], 0, op))
+    for op in waiting.ready():
+        heapq.heappush(queue, (change[op], 0, op))
     for op in first:
         run(op)
     while queue:
@@ -99,11 +96,11 @@ def greedy(flow: Flow, first: Sequence[int] = ()) -> list[int]:
 
 
 def _reverse_greedy(flow: Flow) -> list[int]:
-    left = [len(after) for after in flow.successors]
+    waiting = Waiting(map(len, flow.successors), flow.predecessors)
     live = list(flow.pinned)
     # Going backwards over an op, its own buffers vanish and those that it is the first to read appear.
     change = [sum(flow.size[b] for b in flow.reads[op] if not live[b]) - flow.held(op) for op in range(flow.num_ops)]
-    queue = [(change[op], 0, op) for op in range(flow.num_ops) if left[op] == 0]
+    queue = [(change[op], 0, op) for op in waiting.ready()]
     heapq.heapify(queue)
     order, done = [], [False] * flow.num_ops
     age = 0
@@ -120,12 +117,10 @@ def _reverse_greedy(flow: Flow) -> list[int]:
             live[buffer] = True
             for user in flow.users[buffer]:
                 change[user] -= flow.size[buffer]
-                if left[user] == 0 and not done[user]:
+                if waiting.left[user] == 0 and not done[user]:
                     heapq.heappush(queue, (change[user], age, user))
-        for before in flow.predecessors[op]:
-            left[before] -= 1
-            if left[before] == 0:
-                heapq.heappush(queue, (change[before], age, before))
+        for before in waiting.ran(op):
+            heapq.heappush(queue, (change[before], age, before))
     return order[::-1]
 
 

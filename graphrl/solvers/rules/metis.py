@@ -13,10 +13,11 @@ from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
-from graphrl.solvers.base import Task, solver
+from graphrl.solvers.base import Task
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.rules.plan_builder import Builder
 from graphrl.solvers.rules.xla import xla_depth_first
+from graphrl.solvers.solver import solver
 
 LARGEST = 2**20  # weight of an op or an edge: METIS adds them up as 32-bit integers
 TOTAL = 2**30  # of all ops or edges

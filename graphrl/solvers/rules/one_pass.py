@@ -6,8 +6,9 @@ Budget and seed do not matter to them: they take what they take, and say so in t
 from collections.abc import Callable, Sequence
 
 from graphrl.plan import Plan
-from graphrl.solvers.base import Solver, Task, solver
+from graphrl.solvers.base import Task
 from graphrl.solvers.flow import Flow
+from graphrl.solvers.solver import Solver, solver
 
 
 def order_rule(name: str, help: str, order_of: Callable[[Flow], Sequence[int]]) -> Solver[[]]:

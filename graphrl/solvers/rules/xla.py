@@ -24,9 +24,9 @@ simulator without fragmentation; ties prefer list, then depth first.
 
 import heapq
 
+from graphrl.graphs.topology import Waiting, post_order
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.rules.one_pass import order_rule
-from graphrl.solvers.rules.traversal import post_order
 
 SCALAR_BYTES = 8
 FIRST = 2**63 - 1  # int64's largest: the priority of scalars
@@ -117,20 +117,16 @@ def xla_list(flow: Flow) -> list[int]:
     """
     hlo = Instructions(flow)
     queue = _ReadyQueue(flow, hlo)
-    left = [len(hlo.operands[op]) + len(hlo.control[op]) for op in range(flow.num_ops)]
-    for op in range(flow.num_ops):
-        if left[op] == 0:
-            queue.enter(op)
+    counts = [len(operands) + len(control) for operands, control in zip(hlo.operands, hlo.control, strict=True)]
+    waiting = Waiting(counts, [[*users, *others] for users, others in zip(hlo.users, hlo.control_users, strict=True)])
+    for op in waiting.ready():
+        queue.enter(op)
     order: list[int] = []
     while (best := queue.pop()) is not None:
         order.append(best)
         raised = queue.ran(best)
-        for after in (*hlo.users[best], *hlo.control_users[best]):
-            left[after] -= 1
-            if left[after] == 0:
-                queue.enter(after)
-        for user in raised:
-            queue.enter(user)
+        for op in (*waiting.ran(best), *raised):
+            queue.enter(op)
     return order
 
 

@@ -16,10 +16,11 @@ import numpy as np
 from graphrl.graphs.readers.hlo.reader import HloProgram, read_hlo
 from graphrl.graphs.roofline import DEFAULT_CHIP
 from graphrl.plan import Plan
-from graphrl.solvers.base import Solver, Task
+from graphrl.solvers.base import Task
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.orders.min_cut.passes import Passes
-from graphrl.solvers.orders.nearby import Nearby
+from graphrl.solvers.orders.nearby import nearby
+from graphrl.solvers.solver import Solver
 
 METHOD = "auto"
 RULES = 4  # orders of rules of each graph whose figure is predicted
@@ -84,7 +85,7 @@ class _Search:
         for passes in makers:
             for order in passes.orders[:RULES]:
                 self._try(order, always=order is passes.orders[0])
-        nearby, rng = Nearby(Flow(graph)), np.random.default_rng(self._task.seed)
+        flow, rng = Flow(graph), np.random.default_rng(self._task.seed)
         last, count = 0, len(self._predicted)
         for turn in itertools.count():
             if len(self._predicted) > count:
@@ -97,7 +98,7 @@ class _Search:
                 if passes.usage(order).max() <= PASS_SLACK * passes.peak:
                     self._try(order)
             else:
-                self._near(nearby, makers[0], rng)
+                self._near(flow, makers[0], rng)
             self._task.report(len(self._predicted), float(self._least))
 
     def plan(self) -> Plan:
@@ -108,12 +109,12 @@ class _Search:
     def _over(self) -> bool:
         return self._task.over(len(self._predicted))
 
-    def _near(self, nearby: Nearby, passes: Passes, rng: np.random.Generator) -> None:
+    def _near(self, flow: Flow, passes: Passes, rng: np.random.Generator) -> None:
         """Predicts a random order near the best, if one of low peak is soon found."""
         assert self.best is not None
         highest = NEAR_SLACK * passes.usage(self.best).max()
         for _ in range(TRIES):
-            order = nearby(self.best, rng)
+            order = nearby(flow, self.best, rng)
             if passes.usage(order).max() <= highest:
                 self._try(order)
                 return

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 from graphrl import files
 from graphrl.errors import GraphError, GraphrlError, ProblemError
@@ -66,11 +66,7 @@ def write_index(folder: str | os.PathLike[str]) -> tuple[Entry, ...]:
     entries = sorted(Entry(*row) for path in Path(folder).glob(f"*{SUFFIX}") for row in contents(path))
     rows = ",\n ".join(json.dumps(entry) for entry in entries)
     text = f'{{"format": "{FORMAT}", "version": {VERSION}, "programs": [\n {rows}\n]}}\n'
-
-    def write(file: IO[str]) -> None:
-        file.write(text)
-
-    files.write_atomically(Path(folder) / INDEX, write)
+    files.write_atomically(Path(folder) / INDEX, lambda file: file.write(text))
     _entries.cache_clear()
     return tuple(entries)
 

@@ -1,13 +1,12 @@
 """Variants of a graph: same ops and edges, other sizes and times (REGAL, section 4.1 "Tasks and datasets")."""
 
 import dataclasses
-from collections.abc import Iterator
 
 import numpy as np
 
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.seeds import generator
-from graphrl.graphs.graph import ComputationGraph, Tensor
+from graphrl.graphs.graph import ComputationGraph
 
 
 def augmented(graph: ComputationGraph, seed: int, sigma: float = 0.3) -> ComputationGraph:
@@ -40,16 +39,11 @@ def augmented(graph: ComputationGraph, seed: int, sigma: float = 0.3) -> Computa
             runtime=op.runtime * float(runtime[i]),
             workspace_bytes=_scaled(op.workspace_bytes, float(workspace[i])),
             weight_bytes=_scaled(op.weight_bytes, float(weights[i])),
-            outputs=tuple(_tensors(op.outputs, factors)),
+            outputs=tuple(dataclasses.replace(t, bytes=_scaled(t.bytes, next(factors))) for t in op.outputs),
         )
         for i, op in enumerate(graph.ops)
     ]
     return ComputationGraph(f"{graph.name}~{seed}", tuple(ops), graph.inputs, graph.outputs)
-
-
-def _tensors(tensors: tuple[Tensor, ...], factors: Iterator[float]) -> Iterator[Tensor]:
-    for tensor in tensors:
-        yield dataclasses.replace(tensor, bytes=_scaled(tensor.bytes, next(factors)))
 
 
 def _scaled(size: int, factor: float) -> int:

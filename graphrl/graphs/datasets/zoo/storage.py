@@ -14,7 +14,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -44,20 +44,12 @@ def write_programs(programs: Sequence[ZooProgram], folder: str | os.PathLike[str
 
     first = programs[0]
     value: dict[str, Any] = {"format": FORMAT, "version": VERSION}
-    value |= {key: _plain(getattr(first, key)) for key in _SHARED}
+    value |= {key: getattr(first, key) for key in _SHARED} | {"versions": dict(first.versions)}
     value["groups"] = [_group(group, storage, structure) for group, storage, structure in _groups(programs)]
     data = lzma.compress(json.dumps(value, separators=(",", ":")).encode(), preset=6 | lzma.PRESET_EXTREME)
-
-    def write(file: IO[bytes]) -> None:
-        file.write(data)
-
     path = Path(folder) / file_name(first.architecture, first.kind, first.level)
-    files.write_atomically(path, write, binary=True)
+    files.write_atomically(path, lambda file: file.write(data), binary=True)
     return path
-
-
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, str) else dict(value)
 
 
 _Group = tuple[list[ZooProgram], list[list[int]], dict[str, Any]]  # programs, how each is stored, what they share

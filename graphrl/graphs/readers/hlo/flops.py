@@ -119,10 +119,6 @@ def _select_and_scatter(flops: Flops, computation: Computation, i: Instruction) 
     return _read(computation, i, 1) * (select * max(0, window - 1) + scatter)
 
 
-def _scatter(flops: Flops, computation: Computation, i: Instruction) -> int:
-    return flops.called(i) * _read(computation, i, len(i.operands) // 2 + 1)
-
-
 def _sort(flops: Flops, computation: Computation, i: Instruction) -> int:
     shape = computation.by_name[i.operands[0]].shape
     length = shape.dims[i.attributes.dimensions[0]] if i.attributes.dimensions else shape.size
@@ -134,48 +130,23 @@ def _fft(flops: Flops, computation: Computation, i: Instruction) -> int:
     return 5 * max(_read(computation, i), i.shape.size) * math.ceil(math.log2(max(2, points)))
 
 
-def _cholesky(flops: Flops, computation: Computation, i: Instruction) -> int:
-    return i.shape.size * i.shape.dims[-1] // 3
-
-
-def _triangular_solve(flops: Flops, computation: Computation, i: Instruction) -> int:
-    return _read(computation, i, 1) * computation.by_name[i.operands[0]].shape.dims[-1]
-
-
-def _per_element(flops: Flops, computation: Computation, i: Instruction) -> int:
-    return flops.called(i) * sum(computation.by_name[name].shape.size for name in i.operands)
-
-
-def _map(flops: Flops, computation: Computation, i: Instruction) -> int:
-    return flops.called(i) * i.shape.size
-
-
-def _once(flops: Flops, computation: Computation, i: Instruction) -> int:
-    return flops.called(i)
-
-
-def _loop(flops: Flops, computation: Computation, i: Instruction) -> int:
-    return flops.called(i) * trip_count(i)
-
-
-def _branches(flops: Flops, computation: Computation, i: Instruction) -> int:
-    return max((flops.of_computation(name) for name in i.called), default=0)
-
-
-_RULES: dict[str, Callable[[Flops, Computation, Instruction], int]] = {
+_RULES: dict[str, Callable[[Flops, Computation, Instruction], int]] = {  # c: the computation of instruction i
     "dot": _dot,
     "convolution": _convolution,
     "reduce": _reduce,
     "reduce-window": _reduce_window,
     "select-and-scatter": _select_and_scatter,
-    "scatter": _scatter,
+    "scatter": lambda flops, c, i: flops.called(i) * _read(c, i, len(i.operands) // 2 + 1),
     "sort": _sort,
     "fft": _fft,
-    "cholesky": _cholesky,
-    "triangular-solve": _triangular_solve,
-    "map": _map,
-    "while": _loop,
-    "conditional": _branches,
-    **dict.fromkeys(["all-reduce", "all-reduce-start", "reduce-scatter"], _per_element),
-    **dict.fromkeys(["async-start", "call", "fusion"], _once),
+    "cholesky": lambda flops, c, i: i.shape.size * i.shape.dims[-1] // 3,
+    "triangular-solve": lambda flops, c, i: _read(c, i, 1) * c.by_name[i.operands[0]].shape.dims[-1],
+    "map": lambda flops, c, i: flops.called(i) * i.shape.size,
+    "while": lambda flops, c, i: flops.called(i) * trip_count(i),
+    "conditional": lambda flops, c, i: max((flops.of_computation(name) for name in i.called), default=0),
+    **dict.fromkeys(
+        ["all-reduce", "all-reduce-start", "reduce-scatter"],
+        lambda flops, c, i: flops.called(i) * sum(c.by_name[name].shape.size for name in i.operands),
+    ),
+    **dict.fromkeys(["async-start", "call", "fusion"], lambda flops, c, i: flops.called(i)),
 }

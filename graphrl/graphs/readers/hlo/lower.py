@@ -1,6 +1,5 @@
 """Ops of a graph from the instructions of an XLA computation, in the order in which they run."""
 
-import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -25,66 +24,56 @@ class Work(NamedTuple):
     workspace_bytes: int
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
 class Lowered:
-    """A computation as ops; `outputs` are the tensors of its result that it writes itself."""
-
-    ops: tuple[Op, ...]
-    outputs: tuple[str, ...]
-
-
-def lower(
-    module: HloModule,
-    computation: Computation,
-    values: Values,
-    work: Callable[[Computation, Instruction], Work],
-    count_results: bool = False,
-) -> Lowered:
     """The ops of a computation.
 
-    Args:
-      values: of the computation.
-      work: what an instruction takes.
-      count_results: whether its results have their bytes, not 0.
+    Attributes:
+      ops: in the order in which they run.
+      outputs: the tensors of its result that it writes itself.
     """
-    return _Lowering(module, computation, values, work, count_results).run()
 
-
-class _Lowering:
     def __init__(
         self,
         module: HloModule,
         computation: Computation,
         values: Values,
         work: Callable[[Computation, Instruction], Work],
-        count_results: bool,
+        count_results: bool = False,
     ) -> None:
-        self.module, self.computation, self.values, self.work = module, computation, values, work
+        """Lowers a computation.
+
+        Args:
+          values: of the computation.
+          work: what an instruction takes.
+          count_results: whether its results have their bytes, not 0.
+        """
+        self._module, self._computation, self._values, self._work = module, computation, values, work
         names = module.order(computation)
-        self.instructions = [i for i in map(computation.by_name.__getitem__, names) if i.opcode not in CONTRACTED]
-        self.inputs = {
+        self._instructions = [i for i in map(computation.by_name.__getitem__, names) if i.opcode not in CONTRACTED]
+        self._inputs = {
             i.name: tuple(dict.fromkeys(r for o in i.operands for roots in values.leaves[o].values() for r in roots))
-            for i in self.instructions
+            for i in self._instructions
         }
         result = values.leaves[computation.root.name].values()
         self.outputs = tuple(dict.fromkeys(r for roots in result for r in roots if r not in values.external))
         # buffers that the caller gives, unless they are to be counted
-        self.given = set() if count_results else {values.buffer(name) for name in self.outputs}
-        self.bytes = {
-            tensor_name(i.name, index): leaf.bytes for i in self.instructions for index, leaf in i.shape.leaves
+        self._given = set() if count_results else {values.buffer(name) for name in self.outputs}
+        self._bytes = {
+            tensor_name(i.name, index): leaf.bytes for i in self._instructions for index, leaf in i.shape.leaves
         }
         # how many instructions read each buffer
-        self.readers = Counter(b for reads in self.inputs.values() for b in {values.buffer(r) for r in reads})
-        self.writer = {tensor_name(i.name, index): i.name for i in self.instructions for index, _ in i.shape.leaves}
+        self._readers = Counter(b for reads in self._inputs.values() for b in {values.buffer(r) for r in reads})
+        self._writer = {tensor_name(i.name, index): i.name for i in self._instructions for index, _ in i.shape.leaves}
+        self.ops = self._lowered()
 
-    def run(self) -> Lowered:
+    def _lowered(self) -> tuple[Op, ...]:
         charged: set[str] = set()  # parameters and constants that an earlier op holds
         ops = []
-        for i in self.instructions:
-            inputs = self.inputs[i.name]
-            own = {r for r in inputs if r in self.values.external} - charged
+        for i in self._instructions:
+            inputs = self._inputs[i.name]
+            own = {r for r in inputs if r in self._values.external} - charged
             charged |= own
-            work = self.work(self.computation, i)
+            work = self._work(self._computation, i)
             ops.append(
                 Op(
                     name=i.name,
@@ -94,39 +83,39 @@ class _Lowering:
                     outputs=tuple(self._outputs(i)),
                     after=self._after(i),
                     workspace_bytes=work.workspace_bytes,
-                    weight_bytes=sum(self.values.external[r].bytes for r in own),
+                    weight_bytes=sum(self._values.external[r].bytes for r in own),
                     flops=work.flops,
                 )
             )
-        return Lowered(tuple(ops), self.outputs)
+        return tuple(ops)
 
     def _after(self, i: Instruction) -> tuple[str, ...]:
         """Ops that have to run before an instruction although it reads nothing of theirs."""
-        waits = self.values.waits
+        waits = self._values.waits
         before: set[str] = set()
         for name in i.operands:
             before |= waits.get(name, frozenset())
         for name in i.control_predecessors:
             before |= waits.get(name, {name})
-        return tuple(sorted(before - {self.writer.get(r) for r in self.inputs[i.name]}))
+        return tuple(sorted(before - {self._writer.get(r) for r in self._inputs[i.name]}))
 
     def _size(self, tensor: str) -> int:
         """Bytes that a tensor holds of the memory that is planned: none in a buffer that the caller gives."""
-        return 0 if self.values.buffer(tensor) in self.given else self.bytes[tensor]
+        return 0 if self._values.buffer(tensor) in self._given else self._bytes[tensor]
 
     def _outputs(self, i: Instruction) -> Iterator[Tensor]:
         """The tensors that an instruction writes, and whose buffers they share."""
-        leaves = self.values.leaves[i.name]
+        leaves = self._values.leaves[i.name]
         taken: set[str] = set()
         for index, leaf in i.shape.leaves:
             name = tensor_name(i.name, index)
             if leaves[index] != (name,):
                 continue  # what the start of an asynchronous operation merely shows
-            alias = self.values.alias.get(name)
+            alias = self._values.alias.get(name)
             reuses = None
-            if alias is None and name not in self.given and leaf.bytes:
+            if alias is None and name not in self._given and leaf.bytes:
                 reuses = self._reused(i, index, taken)
-                taken |= {self.values.buffer(reuses)} if reuses else set()
+                taken |= {self._values.buffer(reuses)} if reuses else set()
             yield Tensor(name, self._size(name), alias, reuses)
 
     def _reused(self, i: Instruction, index: tuple[int, ...], taken: set[str]) -> str | None:
@@ -134,14 +123,14 @@ class _Lowering:
         source: str | None = None
         wanted = i.shape.at(index).bytes
         for k, operand in enumerate(i.operands):
-            for at, roots in self.values.leaves[operand].items():
-                if len(roots) != 1 or self.bytes.get(roots[0]) != wanted:
+            for at, roots in self._values.leaves[operand].items():
+                if len(roots) != 1 or self._bytes.get(roots[0]) != wanted:
                     continue
-                buffer = self.values.buffer(roots[0])
-                alone = self.readers[buffer] == 1
+                buffer = self._values.buffer(roots[0])
+                alone = self._readers[buffer] == 1
                 if (source and not alone) or buffer in taken or self._size_of_buffer(buffer) < wanted:
                     continue
-                if may_share(self.module, self.computation, i, k, at, index):
+                if may_share(self._module, self._computation, i, k, at, index):
                     if alone:
                         return roots[0]
                     source = roots[0]
@@ -149,7 +138,7 @@ class _Lowering:
 
     def _size_of_buffer(self, buffer: str) -> int:
         """Bytes that can be taken over: none of what is the caller's."""
-        return 0 if buffer in self.values.external or buffer in self.given else self.bytes[buffer]
+        return 0 if buffer in self._values.external or buffer in self._given else self._bytes[buffer]
 
 
 def peak(ops: tuple[Op, ...], values: Values) -> int:

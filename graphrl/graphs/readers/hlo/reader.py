@@ -28,12 +28,11 @@ from numpy.typing import ArrayLike
 
 from graphrl.errors import GraphError
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.readers.hlo.lower import lower
+from graphrl.graphs.readers.hlo.lower import Lowered
 from graphrl.graphs.readers.hlo.module import HloModule, parse_module
 from graphrl.graphs.readers.hlo.values import CONTRACTED, ValueReader
 from graphrl.graphs.readers.hlo.work import Works
-from graphrl.graphs.roofline import DEFAULT_CHIP, Chip
-from graphrl.graphs.roofline import chip as find_chip
+from graphrl.graphs.roofline import DEFAULT_CHIP, Chip, find_chip
 
 # What comes of instructions without the operands, dimensions or computations that their kind has. XLA writes none.
 _MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
@@ -140,7 +139,7 @@ def read_hlo(
     try:
         reader = ValueReader(module)
         values = reader.of(module.entry)
-        lowered = lower(module, module.entry, values, Works(module, reader, figures).of, count_results)
+        lowered = Lowered(module, module.entry, values, Works(module, reader, figures).of, count_results)
         external = tuple(values.external.values())
         return HloProgram(module, ComputationGraph(module.name, lowered.ops, external, lowered.outputs))
     except GraphError as error:

@@ -1,7 +1,7 @@
 """Run time, memory traffic and workspace of XLA instructions, those of loops and calls from what they call."""
 
 from graphrl.graphs.readers.hlo.flops import Flops, trip_count
-from graphrl.graphs.readers.hlo.lower import Work, lower, peak
+from graphrl.graphs.readers.hlo.lower import Lowered, Work, peak
 from graphrl.graphs.readers.hlo.module import Computation, HloModule, Instruction
 from graphrl.graphs.readers.hlo.values import ValueReader
 from graphrl.graphs.roofline import Chip, runtime
@@ -43,7 +43,7 @@ class Works:
         if name not in self._work:
             computation = self.module.computations[name]
             values = self.values.of(computation)
-            ops = lower(self.module, computation, values, self.of).ops
+            ops = Lowered(self.module, computation, values, self.of).ops
             self._work[name] = Work(sum(op.flops for op in ops), sum(op.runtime for op in ops), peak(ops, values))
         return self._work[name]
 

@@ -135,7 +135,7 @@ class _Flattener:
 
         for equation in jaxpr.eqns:
             inputs = [read(atom) for atom in equation.invars]
-            inner_scope = _join(scope, str(equation.source_info.name_stack))
+            inner_scope = "/".join(filter(None, (scope, str(equation.source_info.name_stack))))
             call = _call(equation)
             if call is not None:
                 outputs = self.run(call[0], call[1], inputs, inner_scope)
@@ -249,10 +249,6 @@ def _call(equation: Any) -> tuple[core.Jaxpr, Sequence[Any]] | None:
 
 def _signature(atoms: Sequence[Any]) -> list[tuple[Any, Any]]:
     return [(getattr(atom.aval, "shape", None), getattr(atom.aval, "dtype", None)) for atom in atoms]
-
-
-def _join(scope: str, inner: str) -> str:
-    return f"{scope}/{inner}" if scope and inner else scope or inner
 
 
 def _live(nodes: Sequence[Node], outputs: Sequence[Value]) -> list[bool]:

@@ -92,13 +92,9 @@ def equation_flops(equation: Any) -> int:
     if name in DATA_MOVEMENT:
         return 0
     if name in INPUT_SIZED:
-        return _inputs(equation)
+        return sum(array_size(atom.aval) for atom in equation.invars)
     rule = _RULES.get(name)
     return _outputs(equation) if rule is None else int(rule(equation))
-
-
-def _inputs(equation: Any) -> int:
-    return sum(array_size(atom.aval) for atom in equation.invars)
 
 
 def _outputs(equation: Any) -> int:
@@ -151,21 +147,9 @@ def _ragged_dot(equation: Any) -> int:
     return 2 * _outputs(equation) * math.prod(shape[i] for i in contracted) // max(1, groups)
 
 
-def _windows(equation: Any) -> int:
-    return _outputs(equation) * math.prod(equation.params["window_dimensions"])
-
-
-def _select_and_scatter(equation: Any) -> int:
-    return _first(equation) * math.prod(equation.params["window_dimensions"])
-
-
 def _reduce(equation: Any) -> int:
     """The combining function once per element, whatever it holds."""
     return _first(equation) * max(1, len(equation.params["jaxpr"].eqns))
-
-
-def _scatter_updates(equation: Any) -> int:
-    return array_size(equation.invars[2].aval)
 
 
 def _sort(equation: Any) -> int:
@@ -203,15 +187,7 @@ def _matrix(formula: Callable[[int, int], float]) -> Callable[[Any], int]:
     return rule
 
 
-def _triangular_solve(equation: Any) -> int:
-    return array_size(equation.invars[1].aval) * equation.invars[0].aval.shape[-1]
-
-
-def _tridiagonal_solve(equation: Any) -> int:
-    return 8 * _outputs(equation)
-
-
-_RULES: dict[str, Callable[[Any], int]] = {
+_RULES: dict[str, Callable[[Any], int]] = {  # e: the equation
     "conv_general_dilated": _convolution,
     "dot_general": _dot,
     "ragged_dot_general": _ragged_dot,
@@ -221,8 +197,8 @@ _RULES: dict[str, Callable[[Any], int]] = {
     "approx_top_k": _first,
     "fft": _fft,
     "reduce": _reduce,
-    "triangular_solve": _triangular_solve,
-    "tridiagonal_solve": _tridiagonal_solve,
+    "triangular_solve": lambda e: array_size(e.invars[1].aval) * e.invars[0].aval.shape[-1],
+    "tridiagonal_solve": lambda e: 8 * _outputs(e),
     "cholesky": _matrix(lambda m, n: n**3 / 3),
     "lu": _matrix(lambda m, n: m * n**2 - n**3 / 3),
     "geqrf": _matrix(lambda m, n: 2 * m * n**2 - 2 * n**3 / 3),
@@ -236,12 +212,15 @@ _RULES: dict[str, Callable[[Any], int]] = {
     "svd": _matrix(lambda m, n: 4 * m**2 * n + 8 * m * n**2 + 9 * n**3),
     **dict.fromkeys(
         ["reduce_window", "reduce_window_sum", "reduce_window_max", "reduce_window_min", "select_and_gather_add"],
-        _windows,
+        lambda e: _outputs(e) * math.prod(e.params["window_dimensions"]),
     ),
-    **dict.fromkeys(["select_and_scatter", "select_and_scatter_add"], _select_and_scatter),
+    **dict.fromkeys(
+        ["select_and_scatter", "select_and_scatter_add"],
+        lambda e: _first(e) * math.prod(e.params["window_dimensions"]),
+    ),
     **dict.fromkeys(
         [f"scatter{separator}{kind}" for kind in ("add", "sub", "mul", "min", "max") for separator in "-_"],
-        _scatter_updates,
+        lambda e: array_size(e.invars[2].aval),
     ),
     **dict.fromkeys(
         str.split("random_bits random_split random_fold_in random_seed threefry2x32 rng_bit_generator rng_uniform"),

@@ -9,7 +9,7 @@ One op per equation of the jaxpr, calls (jit, custom derivatives, remat, ...) in
 """
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -18,8 +18,7 @@ from graphrl.errors import GraphrlError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.readers.jaxpr.flatten import External, Flat, Outside, Result, flatten
 from graphrl.graphs.readers.jaxpr.flops import array_bytes
-from graphrl.graphs.roofline import DEFAULT_CHIP, Chip
-from graphrl.graphs.roofline import chip as find_chip
+from graphrl.graphs.roofline import DEFAULT_CHIP, Chip, find_chip
 
 
 class Traced(NamedTuple):
@@ -74,28 +73,27 @@ def from_jax(
       GraphrlError: `fn` is no function, an argument number is out of range, or the chip is unknown.
       GraphError: the function computes nothing, or shapes are symbolic. What `fn` itself raises passes through.
     """
-    options: Any = {"chip": chip, "name": name, "static_argnums": static_argnums, "weights_argnums": weights_argnums}
-    return trace(fn, *abstract_args, **options, **abstract_kwargs).graph
+    return trace(fn, abstract_args, abstract_kwargs, chip, name, static_argnums, weights_argnums).graph
 
 
 def trace(
     fn: Callable[..., Any],
-    *abstract_args: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
     chip: str | Chip = DEFAULT_CHIP,
     name: str | None = None,
     static_argnums: int | Sequence[int] = (),
     weights_argnums: int | Sequence[int] = (),
-    **abstract_kwargs: Any,
 ) -> Traced:
-    """The graph of `from_jax`, with what evaluating it needs: arguments and errors are the same."""
+    """The graph of `from_jax`, with what evaluating it needs. Arguments and errors as there."""
     if not callable(fn):
         raise GraphrlError(f"from_jax: {fn!r} is no function: must be a callable that JAX can trace")
-    static = _argnums("static_argnums", static_argnums, len(abstract_args))
-    weights = _argnums("weights_argnums", weights_argnums, len(abstract_args))
+    static = _argnums("static_argnums", static_argnums, len(args))
+    weights = _argnums("weights_argnums", weights_argnums, len(args))
     figures = find_chip(chip)
     make = jax.make_jaxpr(fn, static_argnums=static, return_shape=True)
-    closed, results = make(*abstract_args, **abstract_kwargs)
-    arguments = _externals(fn, abstract_args, abstract_kwargs, static, weights, closed.in_avals)
+    closed, results = make(*args, **kwargs)
+    arguments = _externals(fn, args, kwargs, static, weights, closed.in_avals)
     flat = flatten(closed, arguments, figures)
     nodes = [index for index, alive in enumerate(flat.live) if alive]
     graph = _graph(flat, nodes, name or _name(fn), len(arguments))
@@ -106,7 +104,7 @@ def _argnums(option: str, numbers: int | Sequence[int], count: int) -> tuple[int
     """Argument numbers as a tuple, each from 0 to `count` - 1 (negative ones count from the end)."""
     places = []
     for number in (numbers,) if isinstance(numbers, int) else tuple(numbers):
-        if isinstance(number, bool) or not isinstance(number, int) or not -count <= number < count:
+        if type(number) is not int or not -count <= number < count:
             raise GraphrlError(
                 f"from_jax: {option} holds {number!r}: the function is given {count} positional arguments"
             )
@@ -123,7 +121,7 @@ def _name(fn: Any) -> str:
 def _externals(
     fn: Callable[..., Any],
     args: Sequence[Any],
-    kwargs: dict[str, Any],
+    kwargs: Mapping[str, Any],
     static: tuple[int, ...],
     weights: tuple[int, ...],
     avals: Sequence[Any],
@@ -154,7 +152,8 @@ def _path(root: str, path: Any) -> str:
 
 def _graph(flat: Flat, live: Sequence[int], name: str, num_arguments: int) -> ComputationGraph:
     """Names the live nodes and writes them as ops."""
-    op_names = {index: _op_name(flat.nodes[index].scope, flat.nodes[index].type, i) for i, index in enumerate(live)}
+    scoped = [(flat.nodes[index].scope, f"{flat.nodes[index].type}.{i}") for i, index in enumerate(live)]
+    op_names = {index: "/".join(filter(None, name)) for index, name in zip(live, scoped, strict=True)}
     tensors = {
         Result(index, k): Tensor(f"{op_names[index]}:{k}", size)
         for index in live
@@ -186,10 +185,6 @@ def _graph(flat: Flat, live: Sequence[int], name: str, num_arguments: int) -> Co
         )
     kept = dict.fromkeys(tensors[value].name for value in flat.outputs if isinstance(value, Result))
     return ComputationGraph(name, tuple(ops), tuple(externals.values()), tuple(kept))
-
-
-def _op_name(scope: str, primitive: str, index: int) -> str:
-    return f"{scope}/{primitive}.{index}" if scope else f"{primitive}.{index}"
 
 
 def _external_tensors(flat: Flat, num_arguments: int, read: set[int], taken: set[str]) -> dict[int, Tensor]:

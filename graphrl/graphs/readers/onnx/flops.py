@@ -114,14 +114,6 @@ def _convolution(weights: int = 1) -> Callable[[Call], int]:
     return rule
 
 
-def _transposed_convolution(call: Call) -> int:
-    return 2 * call.read * math.prod(call.input(1)[1:]) + bool(call.input(2)) * call.written
-
-
-def _matmul(call: Call) -> int:
-    return 2 * call.written * math.prod(call.input(0)[-1:])
-
-
 def _gemm(call: Call) -> int:
     contracted = call.input(0)[:1] if call.attributes.get("transA") else call.input(0)[-1:]
     return 2 * call.written * math.prod(contracted) + bool(call.input(2)) * call.written
@@ -140,10 +132,6 @@ def _einsum(call: Call) -> int:
             for axis, size in enumerate(reversed(shape[len(head) : len(shape) - len(tail)])):
                 sizes[axis] = max(size, sizes.get(axis, 1))
     return len(call.inputs) * math.prod(sizes.values())
-
-
-def _pool(call: Call) -> int:
-    return call.written * math.prod(call.attributes.get("kernel_shape", ()))
 
 
 def _recurrent(call: Call) -> int:
@@ -168,10 +156,6 @@ def _attention(call: Call) -> int:
     return scores * (2 * (query[2] + value[2] * max(1, groups)) + 5 * heads)
 
 
-def _local_response(call: Call) -> int:
-    return call.read * (2 * call.attributes.get("size", 1) + 3)
-
-
 def _top_k(call: Call) -> int:
     kept = call.outputs[0] if call.outputs else ()
     axis = call.attributes.get("axis", -1)
@@ -184,27 +168,27 @@ def _fourier(call: Call) -> int:
     return 5 * max(call.read, call.written) * math.ceil(math.log2(max(2, axis_size)))
 
 
-def _variadic(call: Call) -> int:
-    return call.written * max(1, len(call.inputs) - (call.type != "Mean"))
-
-
-def _determinant(call: Call) -> int:
-    return 2 * call.read * math.prod(call.input(0)[-1:]) // 3
-
-
 _RULES: dict[str, Callable[[Call], int]] = {
     **dict.fromkeys(["Conv", "ConvInteger", "DeformConv", "FusedConv"], _convolution()),
     "QLinearConv": _convolution(weights=3),
-    "ConvTranspose": _transposed_convolution,
-    **dict.fromkeys(["MatMul", "MatMulInteger", "QLinearMatMul", "FusedMatMul"], _matmul),
+    "ConvTranspose": lambda call: 2 * call.read * math.prod(call.input(1)[1:]) + bool(call.input(2)) * call.written,
+    **dict.fromkeys(
+        ["MatMul", "MatMulInteger", "QLinearMatMul", "FusedMatMul"],
+        lambda call: 2 * call.written * math.prod(call.input(0)[-1:]),
+    ),
     **dict.fromkeys(["Gemm", "FusedGemm"], _gemm),
     "Einsum": _einsum,
-    **dict.fromkeys(["AveragePool", "MaxPool", "LpPool"], _pool),
+    **dict.fromkeys(
+        ["AveragePool", "MaxPool", "LpPool"],
+        lambda call: call.written * math.prod(call.attributes.get("kernel_shape", ())),
+    ),
     **dict.fromkeys(["RNN", "GRU", "LSTM"], _recurrent),
     "Attention": _attention,
-    "LRN": _local_response,
+    "LRN": lambda call: call.read * (2 * call.attributes.get("size", 1) + 3),
     "TopK": _top_k,
     "DFT": _fourier,
-    "Det": _determinant,
-    **dict.fromkeys(["Sum", "Max", "Min", "Mean"], _variadic),
+    "Det": lambda call: 2 * call.read * math.prod(call.input(0)[-1:]) // 3,
+    **dict.fromkeys(
+        ["Sum", "Max", "Min", "Mean"], lambda call: call.written * max(1, len(call.inputs) - (call.type != "Mean"))
+    ),
 }

@@ -26,8 +26,7 @@ from graphrl.graphs.readers.onnx.model import check_and_sort, load, opset_of
 from graphrl.graphs.readers.onnx.shapes import inferred
 from graphrl.graphs.readers.onnx.values import Scope, Value, dimension, reads_of, scope_of, subgraphs, weight_names
 from graphrl.graphs.readers.onnx.work import node_work
-from graphrl.graphs.roofline import DEFAULT_CHIP, Chip
-from graphrl.graphs.roofline import chip as find_chip
+from graphrl.graphs.roofline import DEFAULT_CHIP, Chip, find_chip
 
 _UNKNOWN = Value("unknown")
 _STANDARD = ("", "ai.onnx", "ai.onnx.ml")
@@ -36,13 +35,14 @@ _NEVER_CONSTANT = frozenset(
 )
 
 
-def read_onnx(
-    path: str | os.PathLike[str], *, chip: str | Chip = DEFAULT_CHIP, dims: Mapping[str, int] | None = None
+def parse_onnx(
+    data: files.Content, source: str, *, chip: str | Chip = DEFAULT_CHIP, dims: Mapping[str, int] | None = None
 ) -> ComputationGraph:
-    """Reads the graph of an ONNX model, named after the file.
+    """The graph of an ONNX model, named after its file.
 
     Args:
-      path: the model, gzipped or not; weights in separate files need not be there.
+      data: the model; weights in separate files need not be there.
+      source: the file's name.
       chip: whose run times the ops get, by `roofline.runtime`: a name in `roofline.CHIPS` or a `Chip`.
       dims: sizes of dimensions that the model leaves open, by their name in the model (`{"batch": 8}`), or by tensor
         and axis (`{"input_ids:1": 128}`) if they have none or depend on data. A model whose sizes do not all follow
@@ -53,31 +53,20 @@ def read_onnx(
       that the sum over the ops is the model's.
 
     Raises:
-      GraphrlError: one line, if the file cannot be read or the chip is unknown.
+      GraphrlError: the chip is unknown.
       GraphError: one line that names the file and the op, if the file is broken or truncated, needs a newer `onnx`, is
         no directed acyclic graph, or has values of unknown size (sequences, maps, text).
     """
-    with files.content(path) as data:
-        return parse_onnx(data, files.shown(path), chip=chip, dims=dims)
-
-
-def parse_onnx(
-    data: files.Content, source: str, *, chip: str | Chip = DEFAULT_CHIP, dims: Mapping[str, int] | None = None
-) -> ComputationGraph:
-    """The graph of the model `data`; `source` is the file's name. The rest as in `read_onnx`."""
     figures = find_chip(chip)
     try:
         model = load(data)
         check_and_sort(model.graph)
-        return _graph(inferred(model, dims or {}), _stem(source), figures)
+        name = os.path.basename(source).removesuffix(".gz").removesuffix(".onnx")
+        return _graph(inferred(model, dims or {}), name, figures)
     except GraphError as error:
         raise GraphError(f"{source}: {error}") from None
     except UnicodeDecodeError:
         raise GraphError(f"{source}: broken ONNX: a name is not UTF-8 text") from None
-
-
-def _stem(source: str) -> str:
-    return os.path.basename(source).removesuffix(".gz").removesuffix(".onnx")
 
 
 def _graph(model: ModelProto, name: str, chip: Chip) -> ComputationGraph:

@@ -1,6 +1,6 @@
 """Shapes of the tensors of an ONNX model: ONNX's inference, and what it needs to be told."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import onnx
 import onnx.numpy_helper
@@ -17,13 +17,13 @@ _MAX_TRIPS = 2**31  # exporters write "until the condition fails" as the largest
 
 
 def inferred(model: ModelProto, dims: Mapping[str, int]) -> ModelProto:
-    """The model with all shapes that follow from its inputs and `dims` (see `read_onnx`).
+    """The model with all shapes that follow from its inputs and `dims` (see `parse_onnx`).
 
     Raises:
       GraphError: a size in `dims` is no positive integer, or names no unknown dimension of the model; inference fails.
     """
     for key, size in dims.items():
-        if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size < 2**62:
+        if type(size) is not int or not 1 <= size < 2**62:
             raise GraphError(f"dims: the size of {key!r} must be an integer from 1 to 2^62")
     used: set[str] = set()
     unknown: dict[str, None] = {}
@@ -59,16 +59,10 @@ def _infer(model: ModelProto) -> ModelProto:
         raise GraphError(f"ONNX shape inference failed: {reason[:300]}") from None
 
 
-def _infos(graph: GraphProto) -> Iterator[ValueInfoProto]:
-    yield from graph.input
-    yield from graph.value_info
-    yield from graph.output
-
-
 def _fill(graph: GraphProto, dims: Mapping[str, int], used: set[str], unknown: dict[str, None]) -> bool:
     """Puts the sizes in `dims` into the graph; whether there were any. Notes what was used, and what was unknown."""
     filled = False
-    for info in _infos(graph):
+    for info in (*graph.input, *graph.value_info, *graph.output):
         for axis, dim in enumerate(info.type.tensor_type.shape.dim):
             if not is_unknown(dim):
                 continue

@@ -22,8 +22,8 @@ from graphrl.graphs.graph import ComputationGraph
 from graphrl.solvers.base import PlacedOrder
 from graphrl.solvers.exact.cp_sat.clock import Clock, windows
 from graphrl.solvers.exact.cp_sat.engine import Expression, Literal, Model
-from graphrl.solvers.exact.cp_sat.memory import add_memory
-from graphrl.solvers.exact.cp_sat.model import Built, built, most_nodes, unit_lengths
+from graphrl.solvers.exact.cp_sat.memory import Memory
+from graphrl.solvers.exact.cp_sat.model import Built, built, order_axis
 from graphrl.solvers.exact.cp_sat.placement import Placement
 from graphrl.solvers.exact.cp_sat.reference import Lengths, Reference, in_order
 
@@ -63,11 +63,9 @@ def makespan_model(
     if limit is None and transfer == "rendezvous" and num_pairs(graph, problem) <= MAX_HELPFUL_PAIRS:
         _couple(graph, clock, clock)
     if limit is not None:
-        units = unit_lengths(graph)
-        places = reference.starts(units, "rendezvous")
-        axis = Clock(model, graph, where, "rendezvous", units, most_nodes(graph, problem.devices), places)
+        axis = order_axis(model, graph, where, reference)
         _couple(graph, clock, axis)
-        add_memory(axis, graph, problem, limit[1], limit[0])
+        Memory(axis, graph, problem, limit[1]).limit(limit[0])
     return built(model, makespan, axis, graph, problem)
 
 

@@ -16,10 +16,11 @@ import numpy as np
 
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
-from graphrl.graphs.graph import NONE, ComputationGraph
+from graphrl.graphs.arrays import NONE
+from graphrl.graphs.graph import ComputationGraph
 from graphrl.solvers.exact.cp_sat.clock import Clock
 from graphrl.solvers.exact.cp_sat.engine import Expression, Literal, Model
-from graphrl.solvers.exact.cp_sat.model import Built, built, most_nodes, unit_lengths
+from graphrl.solvers.exact.cp_sat.model import Built, built, order_axis
 from graphrl.solvers.exact.cp_sat.placement import Placement
 from graphrl.solvers.exact.cp_sat.quanta import byte_unit
 from graphrl.solvers.exact.cp_sat.reference import Reference
@@ -58,26 +59,20 @@ def peak_model(
     """
     model = Model()
     where = Placement(model, graph, problem.devices, reference.placement)
-    lengths = unit_lengths(graph)
-    starts = reference.starts(lengths, "rendezvous")
-    axis = Clock(model, graph, where, "rendezvous", lengths, most_nodes(graph, problem.devices), starts)
+    axis = order_axis(model, graph, where, reference)
     peak = model.integer(low, high, high)
-    add_memory(axis, graph, problem, unit, peak)
+    Memory(axis, graph, problem, unit).limit(peak)
     return built(model, peak, axis, graph, problem)
 
 
-def add_memory(axis: Clock, graph: ComputationGraph, problem: Problem, unit: int, peak: Expression) -> None:
-    """Holds every device's memory at or below `peak`, in units of bytes.
+class Memory:
+    """Every device's memory along an axis, in units of bytes.
 
     Args:
       axis: where nodes start, of at least length 1 each, alone on the devices that they concern.
       unit: bytes, of `check_memory`.
-      peak: a variable or a number.
     """
-    _Memory(axis, graph, problem, unit).limit(peak)
 
-
-class _Memory:
     def __init__(self, axis: Clock, graph: ComputationGraph, problem: Problem, unit: int) -> None:
         self.axis, self.model, self.where = axis, axis.model, axis.where
         self.graph, self.problem = graph, problem
@@ -101,6 +96,7 @@ class _Memory:
                 self._add_copy(*copy)
 
     def limit(self, peak: Expression) -> None:
+        """Holds it at or below `peak`, a variable or a number."""
         cp, where = self.model.cp, self.where
         for device, held in enumerate(self.held):
             for op, bytes_held in enumerate(self.workspace):

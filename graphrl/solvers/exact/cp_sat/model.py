@@ -10,7 +10,8 @@ from graphrl.graphs.graph import ComputationGraph
 from graphrl.solvers.base import PlacedOrder
 from graphrl.solvers.exact.cp_sat.clock import Clock
 from graphrl.solvers.exact.cp_sat.engine import Expression, Model
-from graphrl.solvers.exact.cp_sat.reference import Lengths, in_order
+from graphrl.solvers.exact.cp_sat.placement import Placement
+from graphrl.solvers.exact.cp_sat.reference import Lengths, Reference, in_order
 
 
 class Built(NamedTuple):
@@ -34,12 +35,12 @@ def built(model: Model, objective: Expression, axis: Clock, graph: ComputationGr
     return Built(model, objective, [*devices, *axis.start.values()], decode)
 
 
-def unit_lengths(graph: ComputationGraph) -> Lengths:
-    """Every node of length 1: the axis is the order itself."""
-    return Lengths([1] * graph.arrays.num_ops, [1] * graph.arrays.num_tensors)
-
-
-def most_nodes(graph: ComputationGraph, devices: int) -> int:
-    """Nodes that an order can have: ops, and a transfer from each tensor to each other device that has a user."""
-    users = np.bincount(graph.arrays.use_tensor, minlength=graph.arrays.num_tensors)
-    return graph.arrays.num_ops + int(np.minimum(users, devices - 1).sum())
+def order_axis(model: Model, graph: ComputationGraph, where: Placement, reference: Reference) -> Clock:
+    """The axis that is the order itself: every node, an op or a transfer from a tensor to another device that has a
+    user of it, is of length 1.
+    """
+    a = graph.arrays
+    lengths = Lengths([1] * a.num_ops, [1] * a.num_tensors)
+    users = np.bincount(a.use_tensor, minlength=a.num_tensors)
+    most = a.num_ops + int(np.minimum(users, where.devices - 1).sum())
+    return Clock(model, graph, where, "rendezvous", lengths, most, reference.starts(lengths, "rendezvous"))

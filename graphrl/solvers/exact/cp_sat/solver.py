@@ -12,7 +12,7 @@ from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
-from graphrl.solvers.base import MAX_EVALUATIONS, PlacedOrder, Task, solver
+from graphrl.solvers.base import MAX_EVALUATIONS, PlacedOrder, Task
 from graphrl.solvers.exact.cp_sat.engine import Limits, minimise
 from graphrl.solvers.exact.cp_sat.makespan import MAX_PAIRS, makespan_model, num_pairs
 from graphrl.solvers.exact.cp_sat.memory import check_memory, peak_model
@@ -20,6 +20,7 @@ from graphrl.solvers.exact.cp_sat.model import Built
 from graphrl.solvers.exact.cp_sat.quanta import Quanta
 from graphrl.solvers.exact.cp_sat.reference import Lengths, Reference
 from graphrl.solvers.rules.list_scheduling import schedule
+from graphrl.solvers.solver import solver
 
 DEFAULT_SECONDS = 60.0  # where the budget says evaluations alone
 MAX_OPS = 5000  # whose n^2 reachability is still quick
@@ -69,7 +70,7 @@ def solve(task: Task, *, workers: int = 0, gap: float = 1e-6, hint: PlacedOrder 
 
 
 def _check(graph: ComputationGraph, problem: Problem, workers: int, gap: float) -> None:
-    if isinstance(workers, bool) or not isinstance(workers, int) or not 0 <= workers <= 1024:
+    if type(workers) is not int or not 0 <= workers <= 1024:
         raise ProblemError(f"workers is {workers!r}: must be an integer from 0 (one a core) to 1024")
     if isinstance(gap, bool) or not isinstance(gap, int | float) or not 0 <= gap < 1:
         raise ProblemError(f"gap is {gap!r}: must be from 0 to below 1")

@@ -14,14 +14,14 @@ from jax import lax
 from graphrl.errors import ProblemError
 from graphrl.graphs.padding import bucket
 from graphrl.plan import Plan
-from graphrl.solvers.base import Task, solver
+from graphrl.solvers.base import Task
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.orders.anneal.moves import LEVELS, Moves, WeighedBuffers, build_moves
-from graphrl.solvers.orders.anneal.profile import Profile
 from graphrl.solvers.orders.anneal.window import STEPS, Chains, anneal_window
 from graphrl.solvers.orders.random_orders import Drawing
 from graphrl.solvers.orders.usage import Usage
 from graphrl.solvers.rules.memory_orders import memory_orders
+from graphrl.solvers.solver import solver
 
 WIDTH = 128  # places of a window
 MAX_CHAINS = 1024
@@ -126,6 +126,37 @@ class _Search:
             self._best, self._peak = orders[peaks.argmin()], float(peaks.min())
 
 
+class Profile:
+    """The memory along orders, in quanta, on the host: what annealing keeps of its orders. Called at its start, and
+    between chunks, where a left-out buffer (moves.py) may have made what it keeps inexact.
+    """
+
+    def __init__(self, buffers: WeighedBuffers, quantum: float) -> None:
+        size = np.rint(buffers.size / quantum)
+        self._needed = np.rint(buffers.workspace / quantum)  # [n]
+        np.add.at(self._needed, buffers.writer, size)
+        lasting = [b for b, users in enumerate(buffers.users) if users or buffers.pinned[b]]
+        self._writer, self._size = np.array(buffers.writer, np.int64)[lasting], size[lasting]
+        freed = [b for b in lasting if not buffers.pinned[b]]
+        self._users = np.array([user for b in freed for user in buffers.users[b]], np.int64)
+        self._first = np.cumsum([0, *(len(buffers.users[b]) for b in freed)])[:-1]
+        self._freed = size[freed]
+
+    def __call__(self, orders: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Quanta `[lanes, n]` while the op at each place runs, and `[lanes, n + 1]` live before it and at the end."""
+        lanes, n = orders.shape
+        position = np.empty((lanes, n), np.int64)
+        np.put_along_axis(position, orders, np.arange(n)[None], axis=1)
+        lane = np.arange(lanes)[:, None]
+        change = np.zeros((lanes, n + 1))  # of live memory, by the op before each place
+        np.add.at(change, (lane, position[:, self._writer] + 1), self._size)
+        if len(self._users):
+            last = np.maximum.reduceat(position[:, self._users], self._first, axis=1)
+            np.add.at(change, (lane, last + 1), -self._freed)
+        live = np.cumsum(change, axis=1)
+        return live[:, :n] + self._needed[orders], live
+
+
 def load(orders: np.ndarray, profile: Profile) -> Chains:
     """Chains that stand at the orders `[c, n]`, on the device."""
     c, n = orders.shape
@@ -145,16 +176,12 @@ def start_orders(flow: Flow, usage: Usage, chains: int, seed: int, given: Sequen
     """Different orders `[c, n]`: the given ones, those of the rules, and random ones, the best."""
     orders = [*given, *memory_orders(flow)]
     if flow.num_ops <= MAX_RANDOM_OPS:
-        orders += list(_random_orders(flow, seed))
+        drawn = Drawing(flow).draw(np.random.default_rng(seed), RANDOM_STARTS, by_priority=True)
+        assert drawn is not None  # no time limit was given
+        orders += list(drawn)
     distinct = np.unique(np.stack(orders), axis=0)
     ranked = distinct[np.argsort(usage.peaks(distinct), kind="stable")]
     return ranked[np.arange(chains) % len(ranked)]
-
-
-def _random_orders(flow: Flow, seed: int) -> np.ndarray:
-    orders = Drawing(flow).draw(np.random.default_rng(seed), RANDOM_STARTS, by_priority=True)
-    assert orders is not None  # no time limit was given
-    return orders
 
 
 def _quantum(buffers: WeighedBuffers, peak: float) -> float:

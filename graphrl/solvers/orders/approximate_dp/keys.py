@@ -69,8 +69,8 @@ def keys_of_word(step: Step, word: jax.Array, rule: Rule) -> Keys:
         return rows_of_alone(step.alone, part(buffer), part(size), jnp.max(part(count)))
 
     bits = take(step.ready, word)[None] >> jnp.arange(WORD, dtype=jnp.uint32)[:, None]
-    of_ops = _OfOp(*(part(column)[:, None] for column in (tables.allocated, tables.held, tables.hashes[0])))
-    of_states = _OfState(states.live[None], states.peak[None], states.hashes[:1])
+    of_ops = tuple(part(column)[:, None] for column in (tables.allocated, tables.held, tables.hashes[0]))
+    of_states = states.live[None], states.peak[None], states.hashes[:1]
     return _keys(step, rule, (bits & jnp.uint32(1)) > 0, of_states, of_ops, sums)
 
 
@@ -81,40 +81,28 @@ def keys_of(step: Step, state: jax.Array, op: jax.Array, real: jax.Array, rule: 
     def sums(buffer: jax.Array, size: jax.Array, count: jax.Array) -> jax.Array:
         return sum_of_alone(step.alone, state, op, buffer, size, count)
 
-    of_ops = _OfOp(*(take(column, op) for column in (tables.allocated, tables.held, tables.hashes[0])))
-    of_states = _OfState(*(take(values, state) for values in (states.live, states.peak, states.hashes[0])))
+    of_ops = tuple(take(column, op) for column in (tables.allocated, tables.held, tables.hashes[0]))
+    of_states = tuple(take(values, state) for values in (states.live, states.peak, states.hashes[0]))
     return _keys(step, rule, real, of_states, of_ops, sums)
-
-
-class _OfOp(NamedTuple):
-    allocated: jax.Array
-    held: jax.Array
-    hash: jax.Array
-
-
-class _OfState(NamedTuple):
-    live: jax.Array
-    peak: jax.Array
-    hash: jax.Array
 
 
 def _keys(
     step: Step,
     rule: Rule,
     real: jax.Array,
-    state: _OfState,
-    op: _OfOp,
+    of_states: tuple[jax.Array, ...],
+    of_ops: tuple[jax.Array, ...],
     sums: Callable[[jax.Array, jax.Array, jax.Array], jax.Array],
 ) -> Keys:
-    tables = step.tables
-    compared = state.live + op.allocated
+    tables, (live, so_far, of_set), (allocated, held, of_op) = step.tables, of_states, of_ops
+    compared = live + allocated
     if len(tables.taken_buffer):
         compared = compared - sums(tables.taken_buffer, tables.taken_bytes, tables.taken_count)
-    peak = jnp.maximum(state.peak, compared)
+    peak = jnp.maximum(so_far, compared)
     first = peak
-    second = _mixed(state.hash ^ op.hash, step.salt)
+    second = _mixed(of_set ^ of_op, step.salt)
     if rule.needs_live:
-        after = state.live + op.held - sums(tables.freed_buffer, tables.freed_bytes, tables.freed_count)
+        after = live + held - sums(tables.freed_buffer, tables.freed_bytes, tables.freed_count)
         if rule.rank == "live":
             first = after
         else:

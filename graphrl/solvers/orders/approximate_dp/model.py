@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from graphrl.graphs.topology import reached
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.orders.approximate_dp.tables import WORD, Model, Tables
 
@@ -58,13 +59,7 @@ def model(flow: Flow, seed: int) -> Model:
 
 def _reach(flow: Flow) -> tuple[np.ndarray, np.ndarray]:
     """When an op can run: the number of its ancestors, and that of all ops but its descendants: two `[n]` int64."""
-    above, below = [0] * flow.num_ops, [0] * flow.num_ops  # sets
-    for op in flow.topological:
-        for before in flow.predecessors[op]:
-            above[op] |= above[before] | 1 << before
-    for op in reversed(flow.topological):
-        for after in flow.successors[op]:
-            below[op] |= below[after] | 1 << after
+    above, below = reached(flow.topological, flow.predecessors), reached(flow.topological[::-1], flow.successors)
     earliest = np.array([ops.bit_count() for ops in above], np.int64)
     return earliest, flow.num_ops - np.array([ops.bit_count() for ops in below], np.int64)
 

@@ -21,10 +21,11 @@ import time
 
 from graphrl.errors import ProblemError
 from graphrl.plan import Plan
-from graphrl.solvers.base import Task, solver
+from graphrl.solvers.base import Task
 from graphrl.solvers.orders.approximate_dp.keys import Rule
 from graphrl.solvers.orders.approximate_dp.search import BeamSearch, Outcome
 from graphrl.solvers.rules.memory_orders import memory_orders
+from graphrl.solvers.solver import solver
 
 MAX_WIDTH = 2**22  # counts of candidates are float32 in places
 _SMALL = 128  # ops, up to which narrow beams are tried first: they often suffice

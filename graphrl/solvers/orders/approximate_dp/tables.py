@@ -50,11 +50,6 @@ class Tables:
     taken_bytes: jax.Array  # [s, n] int32, of the output
     taken_count: jax.Array  # [n] int32
 
-    @property
-    def words(self) -> int:
-        """Words of a set of ops."""
-        return self.successors.shape[0]
-
 
 @dataclasses.dataclass(frozen=True)
 class Model:

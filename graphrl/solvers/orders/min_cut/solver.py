@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from graphrl.plan import Plan
-from graphrl.solvers.base import Task, solver
+from graphrl.solvers.base import Task
 from graphrl.solvers.orders.min_cut.passes import Passes
+from graphrl.solvers.solver import solver
 
 
 @solver("min-cut", "orders through minimum cuts at the peak, with a bound by the same cuts", one_device=True)

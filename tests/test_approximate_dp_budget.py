@@ -1,10 +1,10 @@
-"""Approximate dynamic programming ("beam"): time, evaluations and memory are kept to, and it may be stopped."""
+"""Approximate dynamic programming ("approximate-dp"): time, evaluations, memory are kept to, and it may be stopped."""
 
 import time
 from collections.abc import Callable
 
 import pytest
-from beam_searches import ANY, ONE
+from approximate_dp_tasks import ANY, ONE
 from search_graphs import random_dag
 
 from graphrl.errors import ProblemError
@@ -12,7 +12,8 @@ from graphrl.graphs.datasets.layered import layered
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Interrupted, Task
 from graphrl.solvers.flow import Flow
-from graphrl.solvers.orders.approximate_dp import program, solve
+from graphrl.solvers.orders.approximate_dp import program
+from graphrl.solvers.orders.approximate_dp.solver import solve
 from graphrl.solvers.rules.memory_orders import greedy
 
 
@@ -99,7 +100,7 @@ def test_what_does_not_fit_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_graphs_of_a_bucket_share_a_program() -> None:
     solve(Task(random_dag(0, 14), ONE, ANY, 0), width=8)
-    known = program.advance._cache_size()  # type: ignore[attr-defined]
+    programs = program.advance._cache_size()  # type: ignore[attr-defined]
     for ops in (3, 20, 32):
         solve(Task(random_dag(1, ops), ONE, ANY, 0), width=8)
-    assert program.advance._cache_size() == known  # type: ignore[attr-defined]
+    assert program.advance._cache_size() == programs  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""What the tests of "beam" share."""
+"""What the tests of "approximate-dp" share."""
 
 import dataclasses
 

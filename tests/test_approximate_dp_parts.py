@@ -1,9 +1,9 @@
-"""What approximate dynamic programming ("beam") is made of: greedy ends, equal sets, thresholds, members, units."""
+"""What approximate dynamic programming is made of: greedy ends, equal sets, thresholds, members, units."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from beam_searches import ONE, scaled
+from approximate_dp_tasks import ONE, scaled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from search_graphs import random_dag
@@ -68,8 +68,8 @@ def test_members_of_sets(seed: int, words: int, density: float) -> None:
 
 def test_units_leave_nothing_out() -> None:
     flow = Flow(scaled(random_dag(0, 14), 3 * 2**34))
-    made = model(flow, 0)
-    assert made.unit % (3 * 2**34) == 0
-    assert np.asarray(made.tables.allocated).sum() * made.unit == sum(flow.size) + sum(
+    rounded = model(flow, 0)
+    assert rounded.unit % (3 * 2**34) == 0
+    assert np.asarray(rounded.tables.allocated).sum() * rounded.unit == sum(flow.size) + sum(
         flow.graph.arrays.workspace_bytes.tolist()
     )

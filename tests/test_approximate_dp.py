@@ -1,4 +1,4 @@
-"""Approximate dynamic programming ("beam"): exact where nothing is cut, valid and repeatable always."""
+"""Approximate dynamic programming ("approximate-dp"): exact where nothing is cut, valid and repeatable always."""
 
 import dataclasses
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import random_graphs
-from beam_searches import ANY, ONE, scaled
+from approximate_dp_tasks import ANY, ONE, scaled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from search_graphs import random_dag
@@ -21,7 +21,7 @@ from graphrl.graphs.datasets.trees import in_tree, out_tree
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.solvers.base import Task
 from graphrl.solvers.flow import Flow
-from graphrl.solvers.orders.approximate_dp import solve
+from graphrl.solvers.orders.approximate_dp.solver import solve
 
 
 def least_peak(graph: ComputationGraph) -> int:
@@ -98,10 +98,10 @@ def test_sizes_that_do_not_fit_in_32_bits() -> None:
 @pytest.mark.parametrize("family", [in_tree, out_tree, series_parallel])
 def test_known_optima(family: Callable[[int, int], KnownPeak]) -> None:
     for seed in range(6):
-        known = family(16, seed)
-        plan = solve(Task(known.graph, ONE, ANY, seed), width=256)
-        assert plan.value == known.peak
-        assert plan.bound in (None, known.peak)
+        tree = family(16, seed)
+        plan = solve(Task(tree.graph, ONE, ANY, seed), width=256)
+        assert plan.value == tree.peak
+        assert plan.bound in (None, tree.peak)
 
 
 def test_hub_with_many_readers_and_many_inputs() -> None:

@@ -1,0 +1,108 @@
+"""What a solver is, `solve(task, *, width=...) -> Plan`. `@solver` makes a function one, which is what
+`graphrl/methods.py` finds by its name.
+
+Stopping early: a solver sets `task.best` as soon as it can make a plan. On Ctrl-C the `Solver` answers with that plan
+in an `Interrupted`; before there is one, KeyboardInterrupt passes.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, Concatenate, Generic, ParamSpec, get_args
+
+from graphrl.costs.problem import Objective, Problem
+from graphrl.errors import ProblemError
+from graphrl.plan import Plan
+from graphrl.solvers.base import Interrupted, Task
+
+P = ParamSpec("P")
+
+
+@dataclasses.dataclass(frozen=True)
+class Solver(Generic[P]):
+    """A search for a good plan, by name.
+
+    Attributes:
+      name: of the method.
+      help: one line: what it does.
+      search: the function that `solver` decorates.
+      one_device: whether it orders the ops of one device.
+      objectives: that it minimises.
+      settings: options that it was given beside those of a call, see `given`.
+      digest: (problem, **options) -> what tells apart the trained policies that it plays; None where it plays none.
+    """
+
+    name: str
+    help: str
+    search: Callable[Concatenate[Task, P], Plan]
+    one_device: bool = False
+    objectives: tuple[Objective, ...] = get_args(Objective)
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    digest: Callable[..., str] | None = None
+
+    def __call__(self, task: Task, *args: P.args, **options: P.kwargs) -> Plan:
+        """The best plan that it finds.
+
+        Raises:
+          Interrupted: Ctrl-C, and it has a plan.
+          GraphrlError: it cannot take this graph or problem; the message says why.
+        """
+        self._check(task.problem)
+        task.method = self.name
+        try:
+            return self.search(task, *args, **{**self.settings, **options})
+        except Interrupted:
+            raise
+        except KeyboardInterrupt:
+            if task.best is None:
+                raise
+            raise Interrupted(task.best()) from None
+
+    @property
+    def options(self) -> dict[str, type]:
+        """Types of what a user can set: the keyword-only parameters that are numbers, texts or booleans."""
+        types: dict[str, Any] = self.search.__annotations__
+        return {name: types[name] for name in self._keywords if types[name] in (int, float, str, bool)}
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The values of those options."""
+        return {name: {**self._keywords, **self.settings}[name] for name in self.options}
+
+    def given(self, settings: Mapping[str, Any]) -> "Solver[P]":
+        """The same with these options."""
+        return dataclasses.replace(self, settings={**self.settings, **settings})
+
+    @property
+    def _keywords(self) -> dict[str, Any]:
+        return getattr(self.search, "__kwdefaults__", None) or {}
+
+    def _check(self, problem: Problem) -> None:
+        if self.one_device and problem.devices != 1:
+            raise ProblemError(
+                f"method {self.name!r} orders the ops of one device: devices must be 1, and is {problem.devices}"
+            )
+        if problem.objective not in self.objectives:
+            alike = "on one device every order has the same makespan"
+            fault = alike if self.one_device else f"objective must not be {problem.objective}"
+            raise ProblemError(f"method {self.name!r} minimises {' or '.join(self.objectives)}: {fault}")
+
+
+SOLVERS: dict[str, Solver[Any]] = {}  # by name: those of the modules that were imported
+
+
+def solver(
+    name: str,
+    help: str,
+    *,
+    one_device: bool = False,
+    objectives: tuple[Objective, ...] = get_args(Objective),
+    digest: Callable[..., str] | None = None,
+) -> Callable[[Callable[Concatenate[Task, P], Plan]], Solver[P]]:
+    """Makes a function of a task and keyword-only options a `Solver`, and registers it; arguments as its attributes."""
+
+    def register(search: Callable[Concatenate[Task, P], Plan]) -> Solver[P]:
+        registered = Solver(name, help, search, one_device, objectives, digest=digest)
+        SOLVERS[name] = registered
+        return registered
+
+    return register
