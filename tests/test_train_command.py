@@ -19,8 +19,9 @@ from graphrl.agents.topoformer.config import TopoformerConfig
 from graphrl.cli import main
 from graphrl.methods import METHODS
 from graphrl.plan import Plan
-from graphrl.solvers.base import SOLVERS, Solver, Task
-from graphrl.solvers.rules.plain import solve_given
+from graphrl.solvers.base import Task
+from graphrl.solvers.rules.simple import solve_given
+from graphrl.solvers.solver import SOLVERS, Solver
 from graphrl.training.checkpoints import find, read
 
 REGAL = [

@@ -56,8 +56,8 @@ def test_the_zoo_is_shipped() -> None:
     assert {entry.family for entry in entries} <= zoo.SPLITS.keys()
     for name in architectures:
         for kind in zoo.KINDS:
-            assert len(zoo.names(architecture=name, kind=kind, level="jaxpr")) >= 2
-    assert sum(len(zoo.names(kind=kind, level="hlo")) >= 80 for kind in zoo.KINDS) == 2
+            assert len(zoo.select(f"{name}/{kind}/jaxpr")) >= 2
+    assert sum(len(zoo.select(f"{kind}/hlo")) >= 80 for kind in zoo.KINDS) == 2
     assert sum(path.stat().st_size for path in zoo.DATA.iterdir()) < 10e6
     sizes = {name: len([e for e in entries if e.split == name]) / len(entries) for name in ("train", "valid", "test")}
     assert sizes["train"] > 0.4
