@@ -35,7 +35,12 @@ _SHRINK = 4  # by how much the steps of the cap shrink after one that no order w
 _FIRST_GAP, _LAST_GAP = 64, 2048  # parts of the peak that the cap is below the best order
 
 
-@solver("approximate-dp", "dynamic programming over sets of ops that keeps the best of each size", one_device=True)
+@solver(
+    "approximate-dp",
+    "dynamic programming over sets of ops (Gagrani et al. 2022, C.3): an order of least peak of each set, the `width` "
+    "best sets of each size; exact where none was cut off",
+    one_device=True,
+)
 def solve(task: Task, *, width: int = 10_000, tie: str = "random", rank: str = "peak") -> Plan:
     """See the module.
 
