@@ -37,8 +37,7 @@ _FIRST_GAP, _LAST_GAP = 64, 2048  # parts of the peak that the cap is below the 
 
 @solver(
     "approximate-dp",
-    "dynamic programming over sets of ops (Gagrani et al. 2022, C.3): an order of least peak of each set, the `width` "
-    "best sets of each size; exact where none was cut off",
+    "dynamic programming over sets of ops, the `width` best of each size (Gagrani et al. 2022, C.3)",
     one_device=True,
 )
 def solve(task: Task, *, width: int = 10_000, tie: str = "random", rank: str = "peak") -> Plan:
