@@ -3,7 +3,7 @@
 plan = graphrl.optimize("model.onnx", objective="makespan", devices=2, transfer="link", seconds=30)
 plan.save("plan.json"); plan.trace("trace.json"); plan.plot("plan.png")
 
-train_step = graphrl.jit(train_step, donate_argnums=0)  # jax.jit, in the order that needs the least memory
+train_step = graphrl.jit(train_step)  # jax.jit, in the order that needs the least memory
 """
 
 from typing import TYPE_CHECKING, Any

@@ -59,7 +59,8 @@ def optimize(
         that was best for the time.
       evaluations: solutions to decode and cost at most. With neither limit the budget is 10 seconds; with both,
         whichever comes first. Results repeat exactly only under `evaluations`.
-      seconds: of wall clock at most, compilation included, as far as the method's chunks of work allow.
+      seconds: of wall clock at most, compilation included, as far as the method's chunks of work allow; "auto" and
+        "regal+" have the first list schedule and the bound on top.
       seed: 0 to 2^32 - 1.
       progress: called now and then with the best so far (`solvers/base.py`).
       chip: for run times of ONNX and HLO files and functions: a name in `roofline.CHIPS` or a `Chip`.

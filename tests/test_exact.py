@@ -10,7 +10,7 @@ from exact_peaks import peaks
 from worked_example import TINY
 
 from graphrl.costs import exact
-from graphrl.costs.problem import Problem
+from graphrl.costs.problem import Problem, Transfer
 from graphrl.errors import PlanError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 
@@ -44,6 +44,14 @@ def test_worked_example_on_two_devices(transfer: str, latency: float, bandwidth:
     costs = exact.evaluate(TINY, problem, placement, order)
     assert costs.peak_memory == (9, 11)
     assert costs.makespan == costs.objective(problem) == makespan
+
+
+@pytest.mark.parametrize(("transfer", "makespan"), [("free", 9.5), ("link", 10.75), ("rendezvous", 15.75)])
+def test_worked_example_with_two_transfers_from_one_device(transfer: Transfer, makespan: float) -> None:
+    problem = Problem("makespan", 2, transfer, 3.5, 4.0)
+    a0_to_1, b0_to_1 = 4 + 0 * 2 + 1, 4 + 1 * 2 + 1
+    costs = exact.evaluate(TINY, problem, [0, 0, 1, 1], [0, 1, a0_to_1, 2, b0_to_1, 3])
+    assert costs.makespan == makespan
 
 
 def test_memory_curves_of_the_worked_example() -> None:

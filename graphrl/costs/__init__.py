@@ -22,8 +22,8 @@ latency + bytes / bandwidth seconds and, by the transfer model,
 - `link` starts at the later of its producer's end and the time when a's outgoing link is free, and holds that link
   alone (as in Placeto and Baechi).
 
-The makespan is the latest end of an op. Whoever prints one says of which model: under `free` a list scheduler is within
-0.4% of the optimum on two devices, under `rendezvous` BRKGA's 5,000 evaluations leave 20 to 38%.
+The makespan is the latest end of an op. Whoever prints one says of which model: under `free` one pass of list
+scheduling comes within 0.4% of the best known, under `rendezvous` not within 15% (docs/results/opponents-dags.md).
 
 **Memory**, per device, along the order and not along the clock. An op allocates its outputs on its device; then the
 live bytes and its workspace are compared with the device's peak; then each distinct input has had one use, and an
@@ -47,4 +47,6 @@ writes c0 (5 B); d (1 s) reads b0 and c0 and writes d0 (1 B). No outputs are kep
 - On two devices, c on device 1 and all else on device 0, equal keys give the order a, b, a0 -> 1, c, c0 -> 0, d. The
   peaks are 9 B and 11 B. It takes 7 s under `rendezvous` and 5 s under `free`; with a latency of 0.5 s and a bandwidth
   of 4 B/s, 10.25 s and 8.25 s.
+- With c and d on device 1, a latency of 3.5 s and 4 B/s, the order a, b, a0 -> 1, c, b0 -> 1, d takes 9.5 s under
+  `free`; 10.75 s under `link`, where b0 waits from 3 to 5.5 s for a0 to leave; 15.75 s under `rendezvous`.
 """

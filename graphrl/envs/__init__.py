@@ -1,8 +1,8 @@
 """Environments: pure `reset` and `step` on padded graphs, and the registry behind `graphrl.make`.
 
-One file an environment: what one step decides (the proposals of a genetic algorithm, the next op, the placement of
-all ops, the memory of every tensor), its observation, its reward and its end. The contract of all stands in
-`base.py`. The code stands here; `envs` at the top of the repository is a link to this folder.
+One folder an environment: what one step decides (`proposal`: the proposals of a genetic algorithm; `ordering`: the
+next op), its observation, its reward and its end. The contract of all stands in `base.py`. The code stands here; `envs`
+at the top of the repository is a link to this folder.
 """
 
 if __name__ != "graphrl.envs":  # through the link: a second copy of every class, and nothing would be equal to itself

@@ -8,18 +8,21 @@ unique, and so are those of tensors. Ops stand in any order; an op's index is it
 declared as an external input: it is always there and costs nothing in an order (readers give the bytes of weights to
 the ops that read them).
 
-Compiled programs share buffers. An output may say `alias` and name an input of its op: it always is that tensor's
-buffer, has no bytes of its own, and the buffer lives until the last use of either. Or it may say `reuses`: where the op
-is the last use of that input, the output takes over its buffer, which must be at least as large; then nothing is
-allocated for it, and the input's bytes are not freed but become the output's.
+Compiled programs share buffers. An output may say `alias` and name an input of its op: on its op's device it always is
+that tensor's buffer, which lives until the last use of either, and costs nothing (so one of an external input costs
+nothing at all there); its `bytes` are what a copy takes on another device. Or it may say `reuses`: where the op is the
+last use of that input, the output takes over its buffer, which must be at least as large; then nothing is allocated for
+it, and the input's bytes are not freed but become the output's. No output has both.
 
 **File format** `graphrl-graph`, version 1, JSON, gzipped or not:
 
     {"format": "graphrl-graph", "version": 1, "name": "tiny",
      "inputs": [{"name": "x", "bytes": 4}],
      "ops": [{"name": "a", "type": "input", "runtime": 1.0, "inputs": ["x"], "after": [],
-              "outputs": [{"name": "a0", "bytes": 4}], "workspace_bytes": 0, "weight_bytes": 0, "flops": 0}],
-     "outputs": ["a0"]}
+              "outputs": [{"name": "a0", "bytes": 4}], "workspace_bytes": 0, "weight_bytes": 0, "flops": 0},
+             {"name": "b", "inputs": ["a0"], "outputs": [{"name": "b0", "bytes": 4, "alias": "a0"}]},
+             {"name": "c", "inputs": ["b0"], "outputs": [{"name": "c0", "bytes": 4, "reuses": "b0"}]}],
+     "outputs": ["c0"]}
 
 `outputs` names the tensors that stay in memory to the end. All but the `name` of an op or a tensor may be left out, and
 is then empty or 0. A file is refused with one line that names it and the op for: a cycle (one is printed), a name that

@@ -31,7 +31,8 @@ class Budget:
 
     Attributes:
       evaluations: decoded and costed solutions, or None for no limit.
-      seconds: of wall clock, compilation included, or None for no limit.
+      seconds: of wall clock, compilation included, or None for no limit. A solver may leave out what it begins with:
+        "auto" and "regal+" have the first list schedule and the bound on top.
 
     Raises:
       ProblemError: neither is given, or one is out of range.

@@ -35,7 +35,11 @@ _SHRINK = 4  # by how much the steps of the cap shrink after one that no order w
 _FIRST_GAP, _LAST_GAP = 64, 2048  # parts of the peak that the cap is below the best order
 
 
-@solver("approximate-dp", "dynamic programming over sets of ops that keeps the best of each size", one_device=True)
+@solver(
+    "approximate-dp",
+    "dynamic programming over sets of ops, the `width` best of each size (Gagrani et al. 2022, C.3)",
+    one_device=True,
+)
 def solve(task: Task, *, width: int = 10_000, tie: str = "random", rank: str = "peak") -> Plan:
     """See the module.
 
