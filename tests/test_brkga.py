@@ -32,7 +32,7 @@ MAKESPAN_TASK, MEMORY_TASK = DeviceProblem.of(PROBLEM), DeviceProblem.of(MEMORY)
 SMALL = brkga.Parameters(population=12, elites=3, mutants=2)
 
 _init = jax.jit(brkga.init, static_argnames=("parameters",))
-_evolve = jax.jit(brkga.evolve, static_argnames=("parameters", "generations"))
+_evolve = jax.jit(brkga.evolve, static_argnames=("parameters",))
 _fitness = jax.jit(fitness)
 
 

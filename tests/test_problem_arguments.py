@@ -57,8 +57,8 @@ def solving(method: str) -> Callable[[Problem], None]:
 )
 def test_other_figures_compile_nothing(work: Callable[[Problem], None], caplog: pytest.LogCaptureFixture) -> None:
     with jax.log_compiles():
-        work(dataclasses.replace(FIRST, transfer="free"))  # the log says what is compiled
-        assert "Compiling" in caplog.text
+        jax.jit(lambda x: x + 1)(1.0)
+        assert "Compiling" in caplog.text  # the log says what is compiled
         work(FIRST)
         caplog.clear()
         for other in OTHERS:

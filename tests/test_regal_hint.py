@@ -125,12 +125,12 @@ def test_priorities_alone_leave_affinities_uniform() -> None:
 def test_brkga_around_the_hint_is_better_than_brkga() -> None:
     """At 400 evaluations of graphs with 50 ops, by some 12%; a mean of 8 graphs above 5% is not chance."""
     untrained, better = policy(), []
-    for seed in range(8):
-        graph = regal_like(1000 + seed, num_ops=50)
-        plain = solve(Task(graph, untrained.config.problem, Budget(400), 0))
-        ours = evolve(
-            Task(graph, untrained.config.problem, Budget(400), 0), proposals=functools.partial(untrained.propose, graph)
-        )
+    graphs = [regal_like(1000 + seed, num_ops=50) for seed in range(8)]
+    sizes = common_sizes(graphs)
+    for graph in graphs:
+        task = functools.partial(Task, graph, untrained.config.problem, Budget(400), 0, sizes=sizes)
+        plain = solve(task())
+        ours = evolve(task(), proposals=functools.partial(untrained.propose, graph))
         better.append(1 - ours.value / plain.value)
     assert np.mean(better) > 0.05
 

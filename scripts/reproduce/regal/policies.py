@@ -139,8 +139,6 @@ class Policies:
             *(f"agent.problem.{key}={value}" for key, value in problem.items()),
             f"agent.encoder={kind.encoder}",
             f"agent.rounds={rounds}",
-            # without a hint, what was learned of affinities at few evaluations did harm at 5,000; not so on the zoo
-            *(["agent.genes=priorities"] if kind.hint == "none" else []),
             *task.data(self._quick),
             *(QUICK if self._quick else ()),
             *self._settings,
