@@ -3,14 +3,14 @@
 Policies are --checkpoints (runs or checkpoints of `graphrl train regal`, or files of policies; as many as --seeds for
 every task, network, hint and number of rounds that a section needs), or are trained here, into --out/training. What
 is trained, and from what, tells their settings: a policy with a recurrent encoder is GAS, and one that sees a plan of
-list scheduling is that of regal-hint (with a recurrent encoder gas-hint), where regal is REGAL as published. Section
-shipped takes the policies of the package, and trains nothing.
+list scheduling is that of regal-hint (with a recurrent encoder gas-hint), where regal is REGAL as published. Sections
+that end with shipped take the policies of the package, and train nothing.
 
 Writes to --out runs.jsonl with a row a run (a stopped run goes on where it was), pictures and policies, and to
 --results a file a section. Everything takes days on two cores: --sections, --graphs, --seeds and --methods make it
 shorter, and --quick only looks whether everything works.
 
-  python scripts/reproduce_regal.py --sections shipped --graphs 20 --seeds 1 --methods brkga,regal,regal-hint,list
+  python scripts/reproduce_regal.py --sections synthetic-shipped --graphs 20 --seeds 1 --methods brkga,regal,list
 """
 
 from functools import partial
@@ -24,7 +24,12 @@ from reproduce.regal.tasks import TASKS
 
 SECTIONS = {
     **{name: Section(f"{task.title} on 2 devices", partial(tables.table, task=name)) for name, task in TASKS.items()},
-    "shipped": Section("The policies that ship, of --task", tables.shipped),
+    **{
+        f"{name}-shipped": Section(
+            f"{task.title}: the policies that ship", partial(tables.table, task=name, shipped=True)
+        )
+        for name, task in TASKS.items()
+    },
     "time": Section("Some methods at equal time", sweeps.timed),
     "limits": Section("Quality against the evaluation limit", sweeps.limits),
     "ablation": Section("Rounds of messages, training curves, entropy of actions", ablation),

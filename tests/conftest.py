@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("MPLBACKEND", "Agg")  # also for the processes that tests start
-# Nearly all of the time goes into compiling: what is compiled with less effort (LLVM's -O1) computes the same.
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=1".strip()
 
 import hypothesis
 import jax
@@ -24,6 +22,11 @@ CACHE = Path(__file__).resolve().parents[1] / ".cache"
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_num_cpu_devices", 2)
+# Nearly all of the time goes into compiling: what is compiled with less effort (LLVM's -O1) computes the same. Not so
+# in processes that tests start, which train and measure.
+with pytest.MonkeyPatch.context() as patch:
+    patch.setenv("XLA_FLAGS", f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=1".strip())
+    jax.devices()
 # The workers of one run, the processes that tests start, and the next run do not compile what one has compiled already.
 SHARED = {"jax_compilation_cache_dir": str(CACHE / "jax"), "jax_persistent_cache_min_compile_time_secs": 0.1}
 for name, value in SHARED.items():

@@ -111,8 +111,8 @@ def test_better_than_brkga_from_the_same_start() -> None:
     ratios = []
     for seed in range(3):
         graph = random_dag(seed)
-        other = evolve(Task(graph, problem, budget, 0), warm_starts=[schedule(graph, problem)])
-        ratios.append(solve(Task(graph, problem, budget, 0)).value / other.value)
+        other = evolve(Task(graph, problem, budget, 0, sizes=SIZES), warm_starts=[schedule(graph, problem)])
+        ratios.append(solve(Task(graph, problem, budget, 0, sizes=SIZES)).value / other.value)
     assert np.mean(ratios) < 1
 
 

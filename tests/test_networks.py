@@ -155,5 +155,5 @@ def test_gradients_are_finite_also_where_nothing_is_joined() -> None:
     for module in ENCODERS.values():
         net = jitted(module)
         params = net.init(jax.random.key(0), observation)
-        slope = jax.grad(lambda p, net=net: jnp.square(net.apply(p, observation)[:2]).sum())(params)
+        slope = jax.jit(jax.grad(lambda p, net=net: jnp.square(net.apply(p, observation)[:2]).sum()))(params)
         assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(slope))

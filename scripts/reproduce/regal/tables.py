@@ -30,11 +30,6 @@ GOALS = {
 }
 
 
-def shipped(settings: Settings) -> Iterator[Table]:
-    """The table of --task with the policies that ship: nothing is trained for it."""
-    return table(settings, settings.task, shipped=True)
-
-
 def table(settings: Settings, task: str, *, shipped: bool = False) -> Iterator[Table]:
     """One table and the histogram of improvements."""
     title, problem, budget = TASKS[task].title, TASKS[task].problem, Budget(settings.evaluations)
