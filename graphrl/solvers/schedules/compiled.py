@@ -1,0 +1,57 @@
+"""How host searches are compiled: by numba, once for all sizes and problems, and kept on disk.
+
+What is compiled lies in `$XDG_CACHE_HOME/graphrl/numba` (by default ~/.cache/graphrl/numba), or where NUMBA_CACHE_DIR
+says, in a folder of its own for these sources, this numba and this processor: numba alone would take a function for
+unchanged whose file is, though it calls another that has changed. A folder that cannot be written costs nothing but
+the compilation.
+
+Compiled functions get all their arrays and make none: without numba's reference counts (`_nrt`) they compile and run
+several times faster.
+"""
+
+import functools
+import hashlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import llvmlite.binding
+import numba
+from numba.core import config
+
+from graphrl.files import cache_folder
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def inlined(function: F) -> F:
+    """A small function that becomes a part of those compiled ones that call it: a call passes every array's parts."""
+    return compiled(function, inline=True)
+
+
+def compiled(function: F, inline: bool = False) -> F:
+    """The function as a compiled one that other threads run beside."""
+    users = config.CACHE_DIR
+    config.CACHE_DIR = str(folder())
+    try:
+        return cast(F, numba.njit(cache=True, nogil=True, _nrt=False, forceinline=inline)(function))
+    except RuntimeError:  # there is no folder that can be written
+        return cast(F, numba.njit(nogil=True, _nrt=False, forceinline=inline)(function))
+    finally:
+        config.CACHE_DIR = users
+
+
+@functools.cache
+def folder() -> Path:
+    """Where what is compiled from this package's sources lies."""
+    parts = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
+    parts += [numba.__version__.encode(), llvmlite.binding.get_host_cpu_name().encode()]
+    digest = hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
+    return Path(config.CACHE_DIR or cache_folder("numba")) / digest
+
+
+def announce() -> None:
+    """Says in one line on standard error that there is something to compile, where there is."""
+    if not any(folder().glob("**/*.nbi")):
+        print("graphrl: compiling the search for this machine, once", file=sys.stderr, flush=True)

@@ -1,0 +1,198 @@
+"""Annealing of explicit schedules: costs that are the exact ones, whatever the moves, and what the solver makes of it."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from keyed_searches import DIAMOND, interrupted_plan, optimum
+from random_graphs import graphs, plans, problems
+from search_graphs import random_dag
+
+from graphrl.costs import exact
+from graphrl.costs.bounds import lower_bound
+from graphrl.costs.problem import Problem
+from graphrl.errors import ProblemError
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.plan import Plan
+from graphrl.solvers.base import Budget, Task
+from graphrl.solvers.rules.list_scheduling import schedule as list_schedule
+from graphrl.solvers.schedules.chain import anneal
+from graphrl.solvers.schedules.memory import write_nodes
+from graphrl.solvers.schedules.moves import KINDS
+from graphrl.solvers.schedules.solver import WEIGHT, Chain, cumulative, penalty, solve, start_chain
+
+PROBLEMS = [
+    Problem("makespan", 2, "rendezvous", latency=0.5, bandwidth=20.0),
+    Problem("makespan", 3, "link", latency=0.5, bandwidth=20.0),
+    Problem("makespan", 2, "free"),
+    Problem("makespan", 3, "rendezvous", memory_limit=400, resident_weights=True),
+    Problem("makespan", 1, memory_limit=100),
+]
+
+
+def walk(chain: Chain, of_byte: float, moves: int, heat: float, kind: str | None = None) -> int:
+    mix = cumulative({name: float(kind in (None, name)) for name in KINDS})
+    c = chain
+    return anneal(
+        *(c.schedule, c.memory, c.move, c.best, c.rng, mix, moves, heat, heat, WEIGHT, of_byte, c.counts, c.work)
+    )
+
+
+def check_exact(graph: ComputationGraph, problem: Problem, chain: Chain) -> None:
+    """The schedule's clocks and score are those of its order and placement by exact costs."""
+    s = chain.schedule
+    placement, nodes = s.ops["device"][:-1], chain.memory.nodes[: write_nodes(s, chain.memory)]
+    costs = exact.evaluate(graph, problem, placement, nodes)
+    excess = costs.excess(problem)
+    ends = {node: end for node, end in zip(nodes.tolist(), costs.end.tolist(), strict=True)}
+    n = len(graph.ops)
+    assert s.score[0] == costs.makespan
+    assert s.score[2] == pytest.approx(costs.makespan + WEIGHT * s.score[1] + penalty(graph, problem) * excess)
+    assert s.ops["end"][:-1].tolist() == [ends[op] for op in range(n)]
+    arrivals = {n + copy: s.copies["arrival"][copy] for copy in np.flatnonzero(s.copies["sent"] < 2**31 - 1).tolist()}
+    assert arrivals == {node: end for node, end in ends.items() if node >= n}
+    s.ops["place"][s.order].tolist() == list(range(n))
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[ComputationGraph, Problem]:
+    limit = draw(st.sampled_from([None, 1, 10, 20, 40]))
+    problem = dataclasses.replace(draw(problems()), objective="makespan", memory_limit=limit)
+    return draw(graphs(max_ops=draw(st.sampled_from([4, 12, 40])))), problem
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_costs_are_exact_after_any_moves(data: st.DataObject) -> None:
+    graph, problem = data.draw(cases())
+    plan = data.draw(plans(graph, problem))
+    chain = start_chain(graph, problem, plan, np.random.SeedSequence(data.draw(st.integers(0, 9))))
+    check_exact(graph, problem, chain)
+    for heat in (10.0, 1.0, 0.1):
+        walk(chain, penalty(graph, problem), 50, heat, data.draw(st.sampled_from([None, *KINDS])))
+        check_exact(graph, problem, chain)
+    best = chain.best
+    assert (best.excess[0], best.makespan[0]) <= (chain.memory.limit + 10**9, chain.schedule.score[0])
+
+
+@settings(max_examples=50)
+@given(st.data())
+def test_plans_whose_transfers_are_late_or_early_are_kept(data: st.DataObject) -> None:
+    graph, problem = data.draw(cases())
+    placement, order = data.draw(plans(graph, problem))
+    first, second = (start_chain(graph, problem, (placement, order), np.random.SeedSequence(0)) for _ in range(2))
+    walk(first, 0.0, 20, 1e9)
+    s, m = first.schedule, first.memory
+    nodes = m.nodes[: write_nodes(s, m)].copy()
+    second = start_chain(graph, problem, (s.ops["device"][:-1], nodes), np.random.SeedSequence(0))
+    again = second.memory.nodes[: write_nodes(second.schedule, second.memory)]
+    costs = [exact.evaluate(graph, problem, s.ops["device"][:-1], order) for order in (nodes, again)]
+    assert costs[0].makespan == costs[1].makespan
+    assert costs[0].peak_memory == costs[1].peak_memory
+
+
+@pytest.mark.parametrize("problem", PROBLEMS[:4], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_walks_that_end_early_are_exact_on_long_orders(kind: str, problem: Problem) -> None:
+    graph = random_dag(0, 300)
+    chain = start_chain(graph, problem, list_schedule(graph, problem), np.random.SeedSequence(1))
+    for heat in (5.0, 0.5, 0.01):
+        walk(chain, penalty(graph, problem), 200, heat)
+        walk(chain, penalty(graph, problem), 200, heat, kind)
+        check_exact(graph, problem, chain)
+
+
+def solved(graph: ComputationGraph, problem: Problem, evaluations: int = 2000, seed: int = 3, **options: Any) -> Plan:
+    return solve(Task(graph, problem, Budget(evaluations=evaluations), seed), **options)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+def test_plans_are_valid_repeatable_and_not_worse_than_list_scheduling(problem: Problem) -> None:
+    graph = random_dag(0)
+    plan, again = solved(graph, problem), solved(graph, problem)
+    plan.check(graph)
+    assert plan.rank <= exact.evaluate(graph, problem, *list_schedule(graph, problem)).rank(problem)
+    assert plan.value >= lower_bound(graph, problem)
+    assert (again.order, again.placement, again.evaluations) == (plan.order, plan.placement, plan.evaluations)
+    assert plan.evaluations <= 2000
+
+
+@pytest.mark.parametrize(
+    "problem", [Problem("makespan", 2, latency=0.25), Problem("makespan", 2, "link", bandwidth=8.0)]
+)
+def test_tiny_optima_are_found(problem: Problem) -> None:
+    assert solved(DIAMOND, problem).value == pytest.approx(optimum(DIAMOND, problem), rel=1e-9)
+
+
+def test_one_core_and_two_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = random_dag(2, 60)
+    plans = []
+    for cores in ({0}, {0, 1}):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, cores=cores: cores, raising=False)
+        plans.append(solved(graph, PROBLEMS[0], 5000, chains=3))
+    assert plans[0].order == plans[1].order
+    assert plans[0].placement == plans[1].placement
+
+
+def test_another_seed_walks_elsewhere() -> None:
+    graph = random_dag(2, 60)
+    assert solved(graph, PROBLEMS[0], seed=1).order != solved(graph, PROBLEMS[0], seed=2).order
+
+
+def test_a_memory_limit_is_kept_where_it_can_be() -> None:
+    graph, free = random_dag(1), Problem("makespan", 2)
+    peak = max(exact.evaluate(graph, free, *list_schedule(graph, free)).peak_memory)
+    memory = Problem("peak_memory", 2)
+    least = int(exact.evaluate(graph, memory, *list_schedule(graph, memory)).objective(memory))
+    for limit in (least, (least + peak) // 2):
+        limited = dataclasses.replace(free, memory_limit=limit)
+        plan = solved(graph, limited)
+        plan.check(graph)
+        assert plan.excess == 0
+        assert plan.rank <= exact.evaluate(graph, limited, *list_schedule(graph, limited)).rank(limited)
+    assert 0 < solved(graph, dataclasses.replace(free, memory_limit=1)).excess < least + 1
+
+
+@pytest.mark.parametrize("evaluations", [1, 2, 3])
+def test_small_budgets_are_kept(evaluations: int) -> None:
+    assert solved(random_dag(0), PROBLEMS[0], evaluations).evaluations == evaluations
+
+
+def test_seconds_are_kept_and_count_after_the_start() -> None:
+    plan = solve(Task(random_dag(0, 200), PROBLEMS[0], Budget(seconds=0.3)))
+    assert 0.2 < plan.seconds < 1.5
+    assert plan.evaluations > 500
+
+
+def test_without_moves_it_ends() -> None:
+    from graphrl.graphs.graph import Op
+
+    plan = solve(Task(ComputationGraph("one", (Op("a", runtime=1),)), Problem("makespan", 1), Budget(seconds=60.0)))
+    assert plan.seconds < 10
+    assert plan.value == 1
+
+
+def test_interrupted_it_has_a_plan() -> None:
+    interrupted_plan(solve, random_dag(0), PROBLEMS[0]).check(random_dag(0))
+
+
+def test_it_starts_from_a_hint() -> None:
+    graph, problem = random_dag(0), PROBLEMS[0]
+    hint = np.zeros(30, np.int64), graph.arrays.topological.astype(np.int64)
+    plan = solved(graph, problem, 1, hint=hint)
+    assert plan.value == sum(op.runtime for op in graph.ops)
+
+
+@pytest.mark.parametrize("options", [{"chains": 0}, {"hot": 0.1, "cold": 0.2}])
+def test_bad_options_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ProblemError, match=f"{next(iter(options))} is"):
+        solved(DIAMOND, PROBLEMS[0], **options)
+    with pytest.raises(ProblemError, match="minimises makespan"):
+        solved(DIAMOND, Problem("peak_memory", 2))
