@@ -56,9 +56,9 @@ def check_exact(graph: ComputationGraph, problem: Problem, chain: Chain) -> None
     assert s.score[0] == costs.makespan
     assert s.score[2] == pytest.approx(costs.makespan + WEIGHT * s.score[1] + penalty(graph, problem) * excess)
     assert s.ops["end"][:-1].tolist() == [ends[op] for op in range(n)]
-    arrivals = {n + copy: s.copies["arrival"][copy] for copy in np.flatnonzero(s.copies["sent"] < 2**31 - 1).tolist()}
+    arrivals = {n + copy: s.copies["arrival"][copy] for copy in np.flatnonzero(s.copies["first"] >= 0).tolist()}
     assert arrivals == {node: end for node, end in ends.items() if node >= n}
-    s.ops["place"][s.order].tolist() == list(range(n))
+    assert s.ops["place"][s.order].tolist() == list(range(n))
 
 
 @st.composite

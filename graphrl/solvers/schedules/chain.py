@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphrl.solvers.schedules.clocks import forget, keep, take_back, walk
+from graphrl.solvers.schedules.clocks import keep, take_back, walk
 from graphrl.solvers.schedules.compiled import compiled
 from graphrl.solvers.schedules.memory import Memory, excess
-from graphrl.solvers.schedules.moves import ALIKE, FIRST, SETTLED, TENSORS, Move, draw, undo
+from graphrl.solvers.schedules.moves import FIRST, SETTLED, Move, draw, undo
 from graphrl.solvers.schedules.random import uniform
+from graphrl.solvers.schedules.readers import set_readers
 from graphrl.solvers.schedules.state import STRIDE, Schedule
 from graphrl.solvers.schedules.tails import make_tails
 
@@ -42,11 +43,12 @@ def no_best(s: Schedule) -> Best:
 @compiled
 def start(s: Schedule, memory: Memory, best: Best, weight: float, penalty: float) -> None:
     """Sets the clocks of a new schedule, which becomes the best."""
-    n, first = len(s.order), np.int64(0)  # not a literal, which numba compiles functions for
-    makespan, mean, checkpoint, sends = walk(s, first, n, n + STRIDE, np.inf, weight)
-    keep(s, first, n, checkpoint, sends)
+    n, first = (len(s.order), np.int64(0))  # not a literal, which numba compiles functions for
+    set_readers(s)
+    makespan, mean, checkpoint, _ = walk(s, first, n, np.inf, weight)
+    keep(s, first, n, checkpoint)
     over = excess(s, memory) if memory.limit >= 0 else 0
-    s.score[0], s.score[1], s.score[2] = makespan, mean, makespan + weight * mean + penalty * over
+    s.score[0], s.score[1], s.score[2] = (makespan, mean, makespan + weight * mean + penalty * over)
     best.makespan[0], best.excess[0] = np.inf, over
     _keep_best(s, best, over)
 
@@ -107,7 +109,7 @@ def anneal(
         temperature *= cooling
         limit = score[2] - temperature * np.log(uniform(rng))
         first, settled = facts[FIRST], facts[SETTLED]
-        makespan, mean, checkpoint, sends = walk(s, first, settled, facts[ALIKE], limit, weight)
+        makespan, mean, checkpoint, sends = walk(s, first, settled, limit, weight)
         counts[3 * kind] += 1
         counts[3 * kind + 2] += checkpoint * STRIDE - first
         energy, over = makespan + weight * mean, 0
@@ -121,9 +123,7 @@ def anneal(
                 fresh[1] += checkpoint * STRIDE - first
             continue
         counts[3 * kind + 1] += 1
-        for i in range(facts[TENSORS]):
-            forget(s, move.tensors[i], first)
-        keep(s, first, settled, checkpoint, sends)
+        keep(s, first, settled, checkpoint)
         score[0], score[1], score[2] = makespan, mean, energy
         _keep_best(s, best, over)
     return made

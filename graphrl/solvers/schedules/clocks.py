@@ -14,62 +14,56 @@ control predecessors are looked at.
 
 import numpy as np
 
+from graphrl.graphs.graph import NONE
 from graphrl.solvers.schedules.compiled import compiled, inlined
-from graphrl.solvers.schedules.state import FREE, NEVER, RENDEZVOUS, STRIDE, Schedule
-
-TRIAL = 2**30  # is taken from the places of copies that the walk sends, so that they are below every checkpoint
+from graphrl.solvers.schedules.readers import home
+from graphrl.solvers.schedules.state import FREE, RENDEZVOUS, STRIDE, Schedule
 
 
 @compiled
-def walk(
-    s: Schedule, first: int, settled: int, alike: int, limit: float, weight: float
-) -> tuple[float, float, int, int]:
+def walk(s: Schedule, first: int, settled: int, limit: float, weight: float) -> tuple[float, float, int, int]:
     """Clocks from place `first` on, after a move.
 
     Args:
       first: before this place nothing has changed.
       settled: from this place on the same ops run on the same devices, with the same transfers between them.
-      alike: from this place on they also read the same copies.
       limit: of the energy, above which the schedule need not be known.
       weight: of the mean last clock in the energy.
 
     Returns:
-      Makespan and mean last clock in seconds (infinite if above the limit), the checkpoint where the walk ended, and
-      the length of the log.
+      Makespan and mean last clock in seconds (the makespan is infinite if above the limit), the checkpoint where the
+      walk ended, and the length of the log.
     """
-    ops, tensors, copies, rows, order, log = s.ops, s.tensors, s.copies, s.rows, s.order, s.log
+    ops, tensors, copies, rows, order = s.ops, s.tensors, s.copies, s.rows, s.order
     clocks, trial, now, changed, score, fresh = s.clocks, s.trial, s.now, s.changed, s.score, s.fresh
     n, d = len(order), s.devices
     begin = checkpoint = first // STRIDE
-    bar = begin * STRIDE
     sends = num_changed = seen = np.int64(0)  # not literals, which numba compiles functions for
     for i in range(2 * d):
         now[i] = clocks[begin * 2 * d + i]
-    for k in range(bar, n, STRIDE):
-        if k > bar:
-            checkpoint = k // STRIDE
+    for k in range(begin * STRIDE, n, STRIDE):
+        checkpoint = k // STRIDE
+        if checkpoint > begin:
             for i in range(2 * d):
                 trial[checkpoint * 2 * d + i] = now[i]
-            if k >= alike and _same(s, checkpoint):
+            if k >= settled and _same(s, checkpoint):
                 seen = _unread(s, seen, num_changed, k)
                 if seen == num_changed:
                     return score[0], score[1], checkpoint, sends
             if k >= settled and k >= fresh[0] and least_energy(s, checkpoint, weight) > limit:
-                return np.inf, np.inf, checkpoint, sends
+                return np.inf, 0.0, checkpoint, sends
         for place in range(k, min(k + STRIDE, n)):
             x = order[place]
             op = ops[x]
             here, start = op.device, 0.0
-            for e in range(op.reads, ops[x + 1].reads):
-                t = np.int64(rows[e])
-                there = ops[tensors[t].producer].device
-                if there != here:
-                    copy = t * d + here
-                    if copies[copy].sent >= bar:
-                        _send(s, t, there, here, place, sends)
-                        sends += 1
-                    if s.transfer != RENDEZVOUS and copies[copy].arrival > start:
-                        start = copies[copy].arrival
+            copy = op.copies
+            while copy != NONE:
+                if not copies[copy].early:
+                    _send(s, copy, home(s, copies[copy].tensor), here, sends)
+                    sends += 1
+                if s.transfer != RENDEZVOUS and copies[copy].arrival > start:
+                    start = copies[copy].arrival
+                copy = copies[copy].after
             for e in range(op.awaits, ops[x + 1].awaits):
                 if ops[rows[e]].end > start:
                     start = ops[rows[e]].end
@@ -83,12 +77,12 @@ def walk(
                 if tensors[t].early:
                     for there in range(d):
                         copy = t * d + there
-                        if copies[copy].early and there != here and copies[copy].readers:
-                            _send(s, t, here, there, place, sends)
-                            if copies[copy].arrival != log[sends].arrival:
+                        if copies[copy].early and copies[copy].first != NONE:
+                            _send(s, copy, here, there, sends)
+                            sends += 1
+                            if copies[copy].arrival != copies[copy].old_arrival:
                                 changed[num_changed] = n + copy
                                 num_changed += 1
-                            sends += 1
     makespan = total = 0.0
     for device in range(d):
         makespan = max(makespan, now[device])
@@ -97,21 +91,20 @@ def walk(
 
 
 @inlined
-def _send(s: Schedule, t: int, here: int, there: int, place: int, line: int) -> None:
+def _send(s: Schedule, copy: int, here: int, there: int, line: int) -> None:
     """A transfer: clocks move, and it is written into a line of the log."""
-    ops, tensors, copies, log, now = s.ops, s.tensors, s.copies, s.log, s.now
-    tensor = tensors[t]
+    now, entry = s.now, s.copies[copy]
+    tensor = s.tensors[entry.tensor]
     if s.transfer == RENDEZVOUS:
         arrival = (now[here] if now[here] > now[there] else now[there]) + tensor.seconds
         now[here] = now[there] = arrival
     elif s.transfer == FREE:
-        arrival = ops[tensor.producer].end + tensor.seconds
+        arrival = s.ops[tensor.producer].end + tensor.seconds
     else:
-        arrival = max(ops[tensor.producer].end, now[s.devices + here]) + tensor.seconds
+        arrival = max(s.ops[tensor.producer].end, now[s.devices + here]) + tensor.seconds
         now[s.devices + here] = arrival
-    copy, entry = copies[t * s.devices + there], log[line]
-    entry.copy, entry.sent, entry.arrival = t * s.devices + there, copy.sent, copy.arrival
-    copy.sent, copy.arrival = place - TRIAL, arrival
+    s.log[line] = copy
+    entry.old_arrival, entry.arrival = entry.arrival, arrival
 
 
 @inlined
@@ -129,20 +122,23 @@ def _unread(s: Schedule, seen: int, num_changed: int, place: int) -> int:
     """How many of the changed ends and arrivals, from the number `seen` on, nobody looks at from a place on; up to the
     first that somebody does.
     """
-    ops, tensors, rows, order, changed = s.ops, s.tensors, s.rows, s.order, s.changed
-    n, d = len(order), s.devices
+    ops, copies, rows, changed = s.ops, s.copies, s.rows, s.changed
+    n = len(s.order)
     while seen < num_changed:
         item = changed[seen]
-        if item < n:
+        if item >= n:
+            first = copies[item - n].first
+            if first != NONE and ops[first].place >= place:
+                return seen
+        else:
             for e in range(ops[item].waiters, ops[item + 1].waiters):
                 if ops[rows[e]].place >= place:
                     return seen
-        elif s.transfer != RENDEZVOUS:
-            t, device = (item - n) // d, (item - n) % d
-            for e in range(tensors[t].users, tensors[t + 1].users):
-                user = ops[rows[e]]
-                if user.place >= place and user.device == device:
-                    return seen
+            if s.transfer != RENDEZVOUS:
+                for copy in range(ops[item].writes * s.devices, ops[item + 1].writes * s.devices):
+                    first = copies[copy].first
+                    if first != NONE and not copies[copy].early and ops[first].place >= place:
+                        return seen
         seen += 1
     return seen
 
@@ -163,24 +159,12 @@ def least_energy(s: Schedule, checkpoint: int, weight: float) -> float:
 
 
 @compiled
-def keep(s: Schedule, first: int, settled: int, checkpoint: int, sends: int) -> None:
+def keep(s: Schedule, first: int, settled: int, checkpoint: int) -> None:
     """Makes what a walk from place `first` to a checkpoint has written the schedule's own."""
-    copies, clocks, trial, fresh, log = s.copies, s.clocks, s.trial, s.fresh, s.log
-    for line in range(sends):
-        copies[log[line].copy].sent += TRIAL
-    d = s.devices
+    clocks, trial, fresh, d = s.clocks, s.trial, s.fresh, s.devices
     for i in range((first // STRIDE + 1) * 2 * d, min(checkpoint * 2 * d, len(clocks))):
         clocks[i] = trial[i]
     fresh[0] = max(fresh[0], settled)
-
-
-@compiled
-def forget(s: Schedule, tensor: int, first: int) -> None:
-    """Before `keep`: copies of a tensor that the walk from place `first` on did not send are needed no more."""
-    copies = s.copies
-    for copy in range(tensor * s.devices, (tensor + 1) * s.devices):
-        if copies[copy].sent >= first // STRIDE * STRIDE:
-            copies[copy].sent = NEVER
 
 
 @compiled
@@ -191,5 +175,5 @@ def take_back(s: Schedule, first: int, checkpoint: int, sends: int) -> None:
         op = ops[order[place]]
         op.end = op.old_end
     for line in range(sends):
-        entry = log[line]
-        copies[entry.copy].sent, copies[entry.copy].arrival = entry.sent, entry.arrival
+        copy = copies[log[line]]
+        copy.arrival = copy.old_arrival

@@ -19,7 +19,6 @@ BUFFER = np.dtype(
         ("left", np.int64),  # uses to come
         ("taker", np.int64),  # the op that took it over, -1 for none
         ("pinned", np.int64),  # 1 if it is never freed
-        ("present", np.int64),  # of copies, 1 if it has been sent
     ],
     align=True,
 )
@@ -59,30 +58,22 @@ def memory(graph: ComputationGraph, problem: Problem) -> Memory:
 @compiled
 def write_nodes(s: Schedule, m: Memory) -> int:
     """Writes the schedule's node ids as costs have them; gives their number."""
-    ops, tensors, copies, rows, order = s.ops, s.tensors, s.copies, s.rows, s.order
-    buffers, nodes, alias = m.buffers, m.nodes, m.alias
-    n, d, base, count = len(order), s.devices, len(alias), 0
-    for i in range(len(buffers)):
-        buffers[i].present = 0
+    ops, copies, order, nodes = s.ops, s.copies, s.order, m.nodes
+    n, d, count = len(order), s.devices, 0
     for place in range(n):
         x = order[place]
-        here = ops[x].device
-        for e in range(ops[x].reads, ops[x + 1].reads):
-            t = np.int64(rows[e])
-            copy = t * d + here
-            if ops[tensors[t].producer].device != here and not buffers[base + copy].present:
-                buffers[base + copy].present = 1
+        copy = ops[x].copies
+        while copy != NONE:
+            if not copies[copy].early:
                 nodes[count] = n + copy
                 count += 1
+            copy = copies[copy].after
         nodes[count] = x
         count += 1
-        for t in range(ops[x].writes, ops[x + 1].writes):
-            for there in range(d):
-                copy = t * d + there
-                if copies[copy].early and there != here and copies[copy].readers:
-                    buffers[base + copy].present = 1
-                    nodes[count] = n + copy
-                    count += 1
+        for copy in range(ops[x].writes * d, ops[x + 1].writes * d):
+            if copies[copy].early and copies[copy].first != NONE:
+                nodes[count] = n + copy
+                count += 1
     return count
 
 

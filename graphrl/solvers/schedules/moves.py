@@ -2,8 +2,9 @@
 
 - shift: an op goes to another place between its predecessors and its successors, near by or anywhere;
 - device: an op goes to another device;
+- join: an op goes to the device of one that it depends on or that depends on it;
+- jump: one of those two, and a shift;
 - cluster: some ops that depend on one another go to one device;
-- stretch: of ops that follow one another, those of one device go to another, or the two change places;
 - send: a copy is sent late instead of early, or the other way round.
 """
 
@@ -11,44 +12,37 @@ from typing import NamedTuple
 
 import numpy as np
 
+from graphrl.graphs.graph import NONE
 from graphrl.solvers.schedules.compiled import compiled, inlined
 from graphrl.solvers.schedules.random import below, coin, uniform
-from graphrl.solvers.schedules.state import NEVER, RENDEZVOUS, Schedule
+from graphrl.solvers.schedules.readers import first_reader, home, set_first
+from graphrl.solvers.schedules.state import Schedule
 
-KINDS = ("shift", "device", "cluster", "stretch", "send")
-SHIFT, DEVICE, CLUSTER, STRETCH, SEND = range(5)
+KINDS = ("shift", "device", "join", "jump", "cluster", "send")
+SHIFT, DEVICE, JOIN, JUMP, CLUSTER, SEND = range(6)
 
 NEAR = 50  # places of a shift that stays near
-STRETCH_OPS = 60
-SMALL, LARGE = 6.0, 40.0  # mean ops of a cluster beyond the second; every fourth is a large one
+SMALL, LARGE = (6.0, 40.0)  # mean ops of a cluster beyond the second; every fourth is a large one
 
-# of Move.facts
-LOW, PLACES, OPS, TENSORS, COPY_SENT, FIRST, SETTLED, ALIKE, STAMP = range(9)
+LOW, PLACES, OPS, COPIES, FLIPPED, FIRST, SETTLED, STAMP = range(8)  # of Move.facts
 
 
 class Move(NamedTuple):
     """A move that has been made, and what undoes it."""
 
-    facts: np.ndarray  # [9] int64: the first of the places that changed, how many places, ops and tensors did, the
-    # copy that is sent at another time or -1, `first`, `settled` and `alike` of clocks.walk, the stamp of marks
+    facts: np.ndarray  # [8] int64: the first of the places that changed, how many places, ops and copies did, the copy
+    # that is sent at another time or NONE, `first` and `settled` of clocks.walk, the stamp of marks
     old_order: np.ndarray  # [n] int64, the ops that stood at those places
     ops: np.ndarray  # [2n] int64, ops that went to another device, and, n places on, from which
-    tensors: np.ndarray  # [t] int64, whose copies may be others
+    copies: np.ndarray  # [2k] int64, copies that got another first reader, and, k places on, the old one
     queue: np.ndarray  # [8n + 64] int64
-    first: np.ndarray  # [d] int64, places
 
 
 def no_move(s: Schedule) -> Move:
     """Room for moves of a schedule."""
     n = len(s.order)
-    return Move(
-        facts=np.zeros(9, np.int64),
-        old_order=np.zeros(n, np.int64),
-        ops=np.zeros(2 * n, np.int64),
-        tensors=np.zeros(len(s.tensors), np.int64),
-        queue=np.zeros(8 * n + 64, np.int64),
-        first=np.zeros(s.devices, np.int64),
-    )
+    changes = 2 * int(s.ops[n]["reads"] + s.ops[n]["writes"])  # a move changes each use at most twice
+    return Move(*(np.zeros(size, np.int64) for size in (8, n, 2 * n, 2 * changes, 8 * n + 64)))
 
 
 @compiled
@@ -56,23 +50,21 @@ def draw(s: Schedule, m: Move, kind: int, rng: np.ndarray) -> bool:
     """Makes a random move of a kind; False if there is none where it looked, and nothing has changed."""
     ops, order = s.ops, s.order
     facts = m.facts
-    facts[PLACES] = facts[OPS] = facts[TENSORS] = 0
-    facts[COPY_SENT] = -1
+    facts[PLACES] = facts[OPS] = facts[COPIES] = facts[SETTLED] = 0
+    facts[FLIPPED], facts[FIRST] = NONE, len(order)
+    x = below(rng, len(order))
     if kind == SHIFT:
-        return _shift(s, m, rng)
+        return _shift(s, m, x, rng)
     if kind == SEND:
-        return _send(s, m, rng)
-    if kind == DEVICE:
-        op, device = below(rng, len(order)), below(rng, s.devices)
-        if ops[op].device != device:
-            _place(s, m, op, device)
-    elif kind == CLUSTER:
-        _cluster(s, m, rng)
-    else:
-        _stretch(s, m, rng)
-    if facts[OPS] == 0:
+        return _send(s, m, x, rng)
+    if kind == CLUSTER:
+        _cluster(s, m, x, rng)
+        return facts[OPS] > 0
+    beside = kind == JOIN or (kind == JUMP and coin(rng))
+    device = _neighbour_device(s, x, rng) if beside else below(rng, s.devices)
+    if device == ops[x].device or (kind == JUMP and not _shift(s, m, x, rng)):
         return False
-    _span_of_placement(s, m)
+    _place(s, m, x, device)
     return True
 
 
@@ -86,17 +78,18 @@ def undo(s: Schedule, m: Move) -> None:
         order[facts[LOW] + i] = op
         ops[op].place = facts[LOW] + i
     for i in range(facts[OPS]):
-        _set_device(s, m.ops[i], m.ops[len(order) + i])
-    if facts[COPY_SENT] >= 0:
-        _flip(s, facts[COPY_SENT])
+        _move_reads(s, m.ops[i], m.ops[len(order) + i])
+    for i in range(facts[COPIES] - 1, -1, -1):
+        set_first(s, m.copies[i], m.copies[len(m.copies) // 2 + i])
+    if facts[FLIPPED] != NONE:
+        _flip(s, facts[FLIPPED])
 
 
 @compiled
-def _shift(s: Schedule, m: Move, rng: np.ndarray) -> bool:
+def _shift(s: Schedule, m: Move, x: int, rng: np.ndarray) -> bool:
     ops, rows, order = s.ops, s.rows, s.order
     facts, old_order = m.facts, m.old_order
     n = len(order)
-    x = below(rng, n)
     place, low, high = ops[x].place, 0, n - 1
     for e in range(ops[x].before, ops[x + 1].before):
         low = max(low, ops[rows[e]].place + 1)
@@ -119,41 +112,97 @@ def _shift(s: Schedule, m: Move, rng: np.ndarray) -> bool:
         ops[order[k]].place = k
     order[to] = x
     ops[x].place = to
+    here = ops[x].device
+    for e in range(ops[x].reads, ops[x + 1].reads):
+        t = np.int64(rows[e])
+        reader = s.copies[t * s.devices + here].first
+        if reader == x:
+            _note(s, m, t * s.devices + here, first_reader(s, t, here))
+        elif reader != NONE and to < ops[reader].place:
+            _note(s, m, t * s.devices + here, x)
     facts[LOW], facts[PLACES] = first, last - first + 1
-    facts[FIRST], facts[SETTLED], facts[ALIKE] = first, last + 1, last + 1
+    facts[FIRST], facts[SETTLED] = first, last + 1
     return True
 
 
 @compiled
-def _place(s: Schedule, m: Move, x: int, device: int) -> None:
-    ops, order = s.ops, s.order
-    facts = m.facts
-    count = facts[OPS]
-    m.ops[count], m.ops[len(order) + count] = x, ops[x].device
-    facts[OPS] = count + 1
-    _set_device(s, x, device)
+def _note(s: Schedule, m: Move, copy: int, x: int) -> None:
+    """Makes op x, or NONE, the first reader of a copy; `undo` will know."""
+    ops, facts = s.ops, m.facts
+    entry = s.copies[copy]
+    if entry.first == x:
+        return
+    m.copies[facts[COPIES]], m.copies[len(m.copies) // 2 + facts[COPIES]] = copy, entry.first
+    facts[COPIES] += 1
+    for reader in (entry.first, x):
+        if reader != NONE:
+            facts[SETTLED] = max(facts[SETTLED], ops[reader].place + 1)
+        elif entry.early:
+            facts[FIRST] = min(facts[FIRST], ops[s.tensors[entry.tensor].producer].place)
+    set_first(s, copy, x)
 
 
-@inlined
-def _set_device(s: Schedule, x: int, device: int) -> None:
+@compiled
+def _neighbour_device(s: Schedule, x: int, rng: np.ndarray) -> int:
+    """The device of an op beside x; that of x if it has none."""
+    ops = s.ops
+    before = ops[x + 1].before - ops[x].before
+    count = before + ops[x + 1].after - ops[x].after
+    if count == 0:
+        return ops[x].device
+    i = below(rng, count)
+    entry = ops[x].before + i if i < before else ops[x].after + i - before
+    return ops[s.rows[entry]].device
+
+
+@compiled
+def _place(s: Schedule, m: Move, x: int, there: int) -> None:
+    """Sends an op to another device."""
+    ops, copies, rows = s.ops, s.copies, s.rows
+    d, facts, op = s.devices, m.facts, ops[x]
+    here = op.device
+    m.ops[facts[OPS]], m.ops[len(s.order) + facts[OPS]] = x, here
+    facts[OPS] += 1
+    facts[FIRST] = min(facts[FIRST], op.place)
+    facts[SETTLED] = max(facts[SETTLED], op.place + 1)
+    _move_reads(s, x, there)
+    for e in range(op.reads, ops[x + 1].reads):
+        t = np.int64(rows[e])
+        if copies[t * d + here].first == x:
+            _note(s, m, t * d + here, first_reader(s, t, here))
+        if home(s, t) != there:
+            reader = copies[t * d + there].first
+            if reader == NONE or op.place < ops[reader].place:
+                _note(s, m, t * d + there, x)
+    for t in range(op.writes, ops[x + 1].writes):
+        _note(s, m, t * d + there, np.int64(NONE))
+        _note(s, m, t * d + here, first_reader(s, t, here))
+        for copy in range(t * d, t * d + d):
+            if copies[copy].first != NONE:
+                facts[SETTLED] = max(facts[SETTLED], ops[copies[copy].first].place + 1)
+
+
+@compiled
+def _move_reads(s: Schedule, x: int, there: int) -> None:
+    """Counts an op's reads on another device, and places it there."""
     ops, copies, rows = s.ops, s.copies, s.rows
     op = ops[x]
     for e in range(op.reads, ops[x + 1].reads):
         copy = rows[e] * s.devices
         copies[copy + op.device].readers -= 1
-        copies[copy + device].readers += 1
-    op.device = device
+        copies[copy + there].readers += 1
+    op.device = there
 
 
 @compiled
-def _cluster(s: Schedule, m: Move, rng: np.ndarray) -> None:
-    ops, order = s.ops, s.order
+def _cluster(s: Schedule, m: Move, x: int, rng: np.ndarray) -> None:
+    ops = s.ops
     facts, queue = m.facts, m.queue
     device = below(rng, s.devices)
     mean = SMALL if below(rng, 4) else LARGE
     size = 2 + int(-np.log(uniform(rng)) * mean)
     facts[STAMP] += 1
-    queue[0] = below(rng, len(order))
+    queue[0] = x
     waiting, taken = np.int64(1), 0
     while waiting > 0 and taken < size:
         i = below(rng, waiting)
@@ -183,42 +232,19 @@ def _join(s: Schedule, m: Move, waiting: int, begin: int, end: int, rng: np.ndar
 
 
 @compiled
-def _stretch(s: Schedule, m: Move, rng: np.ndarray) -> None:
-    ops, order = s.ops, s.order
-    n = len(order)
-    begin, size = below(rng, n), 2 + below(rng, STRETCH_OPS)
-    here, there = ops[order[begin]].device, below(rng, s.devices)
-    exchange = coin(rng)
-    if here == there:
-        return
-    for k in range(begin, min(n, begin + size)):
-        x = order[k]
-        if ops[x].device == here:
-            _place(s, m, x, there)
-        elif exchange and ops[x].device == there:
-            _place(s, m, x, here)
-
-
-@compiled
-def _send(s: Schedule, m: Move, rng: np.ndarray) -> bool:
-    ops, tensors, rows, order = s.ops, s.tensors, s.rows, s.order
-    facts = m.facts
-    x = below(rng, len(order))
+def _send(s: Schedule, m: Move, x: int, rng: np.ndarray) -> bool:
+    ops, rows = s.ops, s.rows
     begin, count = ops[x].reads, ops[x + 1].reads - ops[x].reads
     if count == 0:
         return False
-    t = np.int64(rows[begin + below(rng, count)])
-    producer, here = ops[tensors[t].producer], ops[x].device
-    if producer.device == here:
+    copy = np.int64(rows[begin + below(rng, count)]) * s.devices + ops[x].device
+    reader = s.copies[copy].first
+    if reader == NONE:
         return False
-    _flip(s, t * s.devices + here)
-    first = NEVER
-    for e in range(tensors[t].users, tensors[t + 1].users):
-        user = ops[rows[e]]
-        if user.device == here:
-            first = min(first, user.place)
-    facts[COPY_SENT] = t * s.devices + here
-    facts[FIRST], facts[SETTLED], facts[ALIKE] = producer.place, first + 1, first + 1
+    _flip(s, copy)
+    m.facts[FLIPPED] = copy
+    m.facts[FIRST] = ops[s.tensors[s.copies[copy].tensor].producer].place
+    m.facts[SETTLED] = ops[reader].place + 1
     return True
 
 
@@ -227,57 +253,3 @@ def _flip(s: Schedule, copy: int) -> None:
     tensors, copies = s.tensors, s.copies
     copies[copy].early = 1 - copies[copy].early
     tensors[copy // s.devices].early += 2 * copies[copy].early - 1
-
-
-@compiled
-def _span_of_placement(s: Schedule, m: Move) -> None:
-    """What ops on other devices change: first the earliest of them and of those who send to them early, and up to the
-    place where all copies that they make or read have been sent, before the move and after it.
-    """
-    ops, tensors, copies, rows, order = s.ops, s.tensors, s.copies, s.rows, s.order
-    facts = m.facts
-    n, d = len(order), s.devices
-    first, settled, alike = n, 0, 0
-    facts[STAMP] += 1
-    for i in range(facts[OPS]):
-        x = m.ops[i]
-        first, settled = min(first, ops[x].place), max(settled, ops[x].place + 1)
-        for t in range(ops[x].writes, ops[x + 1].writes):
-            settled = max(settled, _sent_by(s, m, t))
-            for e in range(tensors[t].users, tensors[t + 1].users):
-                alike = max(alike, ops[rows[e]].place + 1)
-    for i in range(facts[OPS]):
-        x = m.ops[i]
-        for e in range(ops[x].reads, ops[x + 1].reads):
-            t = np.int64(rows[e])
-            if copies[t * d + m.ops[n + i]].early or copies[t * d + ops[x].device].early:
-                first = min(first, ops[tensors[t].producer].place)
-            settled = max(settled, _sent_by(s, m, t))
-    if s.transfer == RENDEZVOUS:  # a device that has a copy was held until it came
-        alike = settled
-    facts[FIRST], facts[SETTLED], facts[ALIKE] = first, settled, max(settled, alike)
-
-
-@compiled
-def _sent_by(s: Schedule, m: Move, t: int) -> int:
-    """The place by which all copies of a tensor are sent; 0 if the tensor has been looked at for this move."""
-    ops, tensors, copies, rows = s.ops, s.tensors, s.copies, s.rows
-    facts, first = m.facts, m.first
-    d, tensor = s.devices, tensors[t]
-    if tensor.mark == facts[STAMP]:
-        return 0
-    tensor.mark = facts[STAMP]
-    m.tensors[facts[TENSORS]] = t
-    facts[TENSORS] += 1
-    settled = 0
-    for device in range(d):
-        first[device] = NEVER
-        if copies[t * d + device].sent != NEVER:
-            settled = max(settled, copies[t * d + device].sent + 1)
-    for e in range(tensor.users, tensors[t + 1].users):
-        user = ops[rows[e]]
-        first[user.device] = min(first[user.device], user.place)
-    for device in range(d):
-        if first[device] != NEVER and device != ops[tensor.producer].device:
-            settled = max(settled, first[device] + 1)
-    return settled

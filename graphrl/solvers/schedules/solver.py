@@ -24,15 +24,16 @@ from graphrl.solvers.schedules.chain import Best, anneal, no_best, start
 from graphrl.solvers.schedules.compiled import announce
 from graphrl.solvers.schedules.memory import Memory, memory, write_nodes
 from graphrl.solvers.schedules.moves import KINDS, Move, no_move
+from graphrl.solvers.schedules.readers import set_readers
 from graphrl.solvers.schedules.state import Schedule, schedule
 
 # How often moves are drawn of each kind.
-MIX = {"shift": 0.40, "device": 0.20, "cluster": 0.25, "stretch": 0.08, "send": 0.07}
+MIX = {"shift": 0.35, "device": 0.05, "join": 0.20, "jump": 0.25, "cluster": 0.05, "send": 0.10}
 WEIGHT = 0.02  # of the mean last clock in the energy
 PENALTY = 5.0  # an excess of a hundredth of the memory limit weighs as much as a makespan that is 5% longer
 MAX_CHAINS = 1024
 EXCHANGES = 10
-CHUNKS, CHUNK_MOVES = 50, 5_000  # at least so many, and at most so long, where the budget is in evaluations
+CHUNKS, CHUNK_MOVES = (50, 5_000)  # at least so many, and at most so long, where the budget is in evaluations
 CHUNK_SECONDS, FIRST_MOVES = 0.05, 32  # where it is in seconds
 
 
@@ -156,8 +157,9 @@ class _Search:
         """Placement `[n]` and order of nodes `[m]`."""
         task = self._task
         placement, order = best.placement.copy(), best.order
-        s, m = schedule(task.graph, task.problem, (placement, order)), memory(task.graph, task.problem)
+        s, m = (schedule(task.graph, task.problem, (placement, order)), memory(task.graph, task.problem))
         s.copies["early"] = best.early
+        set_readers(s)
         return placement, m.nodes[: write_nodes(s, m)]
 
     def _anneal(self, chain: Chain, moves: int, begin: float, end: float) -> int:

@@ -16,14 +16,13 @@ from typing import NamedTuple
 import numpy as np
 
 from graphrl.costs.problem import Problem
-from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.graph import NONE, ComputationGraph
 from graphrl.solvers.base import PlacedOrder
 
 FREE, RENDEZVOUS, LINK = range(3)
 TRANSFERS = {"free": FREE, "rendezvous": RENDEZVOUS, "link": LINK}
 
 STRIDE = 16  # places between two checkpoints of the clocks
-NEVER = 2**31 - 1  # the place at which a copy is sent that nobody needs
 MOST_REDUCED = 20_000  # ops up to which dependencies that others imply are left out: sets of ops take n^2 bits
 
 # Rows are parts of `Schedule.rows`, from their begin to that of the next record's.
@@ -37,9 +36,11 @@ OP = np.dtype(
         ("writes", np.int64),  # the first of its tensors; they follow one another
         ("reads", np.int64),  # row of tensors
         ("awaits", np.int64),  # row of control predecessors that no other dependency implies
-        ("waiters", np.int64),  # row of ops that look at its end: control successors and, if arrivals count, readers
+        ("waiters", np.int64),  # row of control successors, the same
         ("before", np.int64),  # row of predecessors, without those that others imply
         ("after", np.int64),  # row of successors, the same
+        ("copies", np.int64),  # the first of the copies of which it is the first reader, or NONE; they are linked
+        ("last", np.int64),  # the last of them
         ("mark", np.int64),
     ],
     align=True,
@@ -50,21 +51,22 @@ TENSOR = np.dtype(
         ("producer", np.int64),  # op
         ("users", np.int64),  # row of ops
         ("early", np.int64),  # copies that are sent early where they are needed
-        ("mark", np.int64),
     ],
     align=True,
 )
 COPY = np.dtype(
     [
         ("arrival", np.float64),  # seconds, if it is needed
-        ("sent", np.int32),  # the place of the op that it follows or precedes, or NEVER
-        ("readers", np.int32),  # ops on the device that read the tensor
-        ("first", np.int32),  # of them, as tails.py knows it
-        ("early", np.int32),  # 1 or 0
+        ("old_arrival", np.float64),  # before the trial
+        ("tensor", np.int64),
+        ("first", np.int64),  # the first op on the device that reads it, or NONE where it is not needed
+        ("before", np.int64),  # the next smaller copy of the same first reader, or NONE
+        ("after", np.int64),  # the next larger one
+        ("readers", np.int64),  # ops on the device that read the tensor
+        ("early", np.int64),  # 1 or 0
     ],
     align=True,
 )
-SENT = np.dtype([("copy", np.int32), ("sent", np.int32), ("arrival", np.float64)], align=True)  # as they were before
 
 
 class Schedule(NamedTuple):
@@ -88,7 +90,7 @@ class Schedule(NamedTuple):
     onward: np.ndarray  # [2 * n * d] float64: the same from the start of each op, and from its end by others
     score: np.ndarray  # [3] float64: makespan, mean of the devices' last clocks, energy
     fresh: np.ndarray  # [2] int64: the place from which on tails are right, places that were walked in vain since
-    log: np.ndarray  # [t * d] SENT, of the trial
+    log: np.ndarray  # [t * d] int64, copies that were sent in the trial
     changed: np.ndarray  # [n + t * d] int64: ops whose end changed, and n + early copies whose arrival did
 
 
@@ -100,13 +102,13 @@ def schedule(graph: ComputationGraph, problem: Problem, plan: PlacedOrder) -> Sc
     n, t = a.num_ops, a.num_tensors
     placement, nodes = plan
     checkpoints = -(-n // STRIDE)
-    ops, tensors, copies = np.zeros(n + 1, OP), np.zeros(t + 1, TENSOR), np.zeros(t * d, COPY)
+    ops, tensors, copies = (np.zeros(n + 1, OP), np.zeros(t + 1, TENSOR), np.zeros(t * d, COPY))
     order = nodes[nodes < n].astype(np.int64)
-    ops["runtime"][:n], ops["device"][:n], ops["place"][order] = a.runtime, placement, np.arange(n)
+    ops["runtime"][:n], ops["device"][:n], ops["place"][order] = (a.runtime, placement, np.arange(n))
     ops["writes"] = np.searchsorted(a.producer, np.arange(n + 1))
     tensors["seconds"][:t] = [problem.transfer_seconds(num_bytes) for num_bytes in a.tensor_bytes.tolist()]
     tensors["producer"][:t] = a.producer
-    copies["sent"] = NEVER
+    copies["tensor"], copies["first"], ops["copies"] = np.arange(t * d) // d, NONE, NONE
     copies["readers"] = np.bincount(a.use_tensor * d + placement[a.use_op], minlength=t * d)
     copies["early"] = _early(nodes, n, d, ops["place"], a.producer, a.use_tensor, a.use_op, placement)
     tensors["early"][:t] = copies["early"].reshape(t, d).sum(1)
@@ -116,7 +118,7 @@ def schedule(graph: ComputationGraph, problem: Problem, plan: PlacedOrder) -> Sc
         ops=ops,
         tensors=tensors,
         copies=copies,
-        rows=_set_rows(graph, problem, ops, tensors),
+        rows=_set_rows(graph, ops, tensors),
         order=order,
         clocks=np.zeros(checkpoints * 2 * d),
         trial=np.zeros(checkpoints * 2 * d),
@@ -125,7 +127,7 @@ def schedule(graph: ComputationGraph, problem: Problem, plan: PlacedOrder) -> Sc
         onward=np.zeros(2 * n * d),
         score=np.zeros(3),
         fresh=np.array([n, 0]),
-        log=np.zeros(t * d, SENT),
+        log=np.zeros(t * d, np.int64),
         changed=np.zeros(n + t * d, np.int64),
     )
 
@@ -153,7 +155,7 @@ def _early(
     return early
 
 
-def _set_rows(graph: ComputationGraph, problem: Problem, ops: np.ndarray, tensors: np.ndarray) -> np.ndarray:
+def _set_rows(graph: ComputationGraph, ops: np.ndarray, tensors: np.ndarray) -> np.ndarray:
     """All rows, one after another; their begins are written into ops and tensors."""
     a = graph.arrays
     n = a.num_ops
@@ -161,13 +163,12 @@ def _set_rows(graph: ComputationGraph, problem: Problem, ops: np.ndarray, tensor
     data = _pairs(a.producer[a.use_tensor], a.use_op, n)
     control = np.setdiff1d(_pairs(a.control_source, a.control_target, n), data)
     control = np.intersect1d(control, _pairs(source, target, n))
-    watched = control if problem.transfer == "rendezvous" else np.union1d(control, data)
     rows: list[np.ndarray] = []
     begin = 0
     for records, field, keys, values in (
         (ops, "reads", a.use_op, a.use_tensor),
         (ops, "awaits", control % n, control // n),
-        (ops, "waiters", watched // n, watched % n),
+        (ops, "waiters", control // n, control % n),
         (ops, "before", target, source),
         (ops, "after", source, target),
         (tensors, "users", a.use_tensor, a.use_op),

@@ -8,7 +8,9 @@ place and is waited for after it.
 
 import numpy as np
 
+from graphrl.graphs.graph import NONE
 from graphrl.solvers.schedules.compiled import compiled, inlined
+from graphrl.solvers.schedules.readers import home
 from graphrl.solvers.schedules.state import FREE, RENDEZVOUS, STRIDE, Schedule
 
 
@@ -20,16 +22,8 @@ def make_tails(s: Schedule, work: np.ndarray) -> None:
       s: a schedule whose clocks are right.
       work: `[2d * d]` float64, is overwritten.
     """
-    ops, tensors, copies, rows, order, tails, onward, fresh = (
-        s.ops,
-        s.tensors,
-        s.copies,
-        s.rows,
-        s.order,
-        s.tails,
-        s.onward,
-        s.fresh,
-    )
+    ops, tensors, copies, rows, order = s.ops, s.tensors, s.copies, s.rows, s.order
+    tails, onward, fresh = s.tails, s.onward, s.fresh
     n, d = len(order), s.devices
     for i in range(2 * d * d):
         work[i] = -np.inf
@@ -45,8 +39,8 @@ def make_tails(s: Schedule, work: np.ndarray) -> None:
             if tensors[t].early:
                 for there in range(d - 1, -1, -1):
                     copy = copies[t * d + there]
-                    if copy.early and there != here and copy.readers:
-                        _before_transfer(s, work, t, here, there, np.int64(copy.first))
+                    if copy.early and copy.first != NONE:
+                        _before_transfer(s, work, t, here, there, copy.first)
         for last in range(d):
             tail = max(work[here * d + last], onward[(n + x) * d + last]) + op.runtime
             work[here * d + last] = onward[x * d + last] = tail
@@ -54,15 +48,12 @@ def make_tails(s: Schedule, work: np.ndarray) -> None:
             for last in range(d):
                 i = (n + rows[e]) * d + last
                 onward[i] = max(onward[i], onward[x * d + last])
-        for e in range(ops[x + 1].reads - 1, op.reads - 1, -1):
-            t = np.int64(rows[e])
-            there = ops[tensors[t].producer].device
-            if there != here:
-                copy = copies[t * d + here]
-                if copy.early:
-                    copy.first = x
-                elif copy.sent == place:
-                    _before_transfer(s, work, t, there, here, x)
+        number = op.last if op.copies != NONE else NONE
+        while number != NONE:
+            copy = copies[number]
+            if not copy.early:
+                _before_transfer(s, work, copy.tensor, home(s, copy.tensor), here, x)
+            number = copy.before
         if place % STRIDE == 0:
             for i in range(2 * d * d):
                 tails[place // STRIDE * 2 * d * d + i] = work[i]
