@@ -6,9 +6,10 @@ are. A few times in all the worst of them goes on from where the best stands ("g
 """
 
 import itertools
+import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -29,7 +30,9 @@ from graphrl.solvers.schedules.state import Schedule, schedule
 
 # How often moves are drawn of each kind.
 MIX = {"shift": 0.35, "device": 0.05, "join": 0.20, "jump": 0.25, "cluster": 0.05, "send": 0.10}
-WEIGHT = 0.02  # of the mean last clock in the energy
+HOT, COLD = 0.0003, 0.00001  # first and last temperature, parts of the first makespan
+TYPICAL, HOTTEST = 100.0, 0.01  # moves for each op with which a chain begins at HOT, and where it begins at most
+WEIGHT = 0.1  # of the mean last clock in the energy
 PENALTY = 5.0  # an excess of a hundredth of the memory limit weighs as much as a makespan that is 5% longer
 MAX_CHAINS = 1024
 EXCHANGES = 10
@@ -43,13 +46,14 @@ CHUNK_SECONDS, FIRST_MOVES = 0.05, 32  # where it is in seconds
     objectives=("makespan",),
 )
 def solve(
-    task: Task, *, chains: int = 2, hot: float = 0.004, cold: float = 0.00002, hint: PlacedOrder | None = None
+    task: Task, *, chains: int = 2, hot: float = HOT, cold: float = COLD, hint: PlacedOrder | None = None
 ) -> Plan:
     """An evaluation is one move of one chain. Seconds count from the first plan on, and from when all is compiled.
 
     Args:
       chains: how many walk.
-      hot, cold: first and last temperature: a rise of the makespan by that share is accepted with chance 1/e.
+      hot, cold: first and last temperature: a rise of the makespan by that share is accepted with chance 1/e. The
+        first is for 100 moves an op: with more time it is hotter, see `temperature`.
       hint: placement `[n]` and order `[m]` of a plan, to start from in place of list scheduling.
 
     Raises:
@@ -73,6 +77,7 @@ class Chain(NamedTuple):
     move: Move
     best: Best
     rng: np.ndarray  # [1] uint64
+    penalty: float  # seconds of energy for a byte of excess
     counts: np.ndarray  # [kinds * 3] int64: moves, those that were kept, places walked
     work: np.ndarray  # [2 * devices^2] float64
 
@@ -86,22 +91,31 @@ def start_chain(graph: ComputationGraph, problem: Problem, plan: PlacedOrder, se
         move=no_move(s),
         best=no_best(s),
         rng=seed.generate_state(1, np.uint64),
+        penalty=0.0 if problem.memory_limit is None else PENALTY * graph.arrays.runtime.sum() / problem.memory_limit,
         counts=np.zeros(3 * len(KINDS), np.int64),
         work=np.zeros(2 * problem.devices**2),
     )
-    start(s, chain.memory, chain.best, WEIGHT, penalty(graph, problem))
+    start(s, chain.memory, chain.best, WEIGHT, chain.penalty)
     return chain
 
 
-def penalty(graph: ComputationGraph, problem: Problem) -> float:
-    """Seconds of energy for a byte of excess."""
-    return 0.0 if problem.memory_limit is None else PENALTY * float(graph.arrays.runtime.sum()) / problem.memory_limit
+def run_chain(chain: Chain, moves: int, hot: float, cold: float, mix: Mapping[str, float] = MIX) -> int:
+    """Makes some moves while the temperature falls from `hot` to `cold`, seconds; gives how many there were."""
+    c, shares = chain, np.cumsum([mix[kind] for kind in KINDS])
+    return anneal(
+        *(c.schedule, c.memory, c.move, c.best, c.rng, shares / shares[-1], moves, hot, cold, WEIGHT, c.penalty),
+        *(c.counts, c.work),
+    )
 
 
-def cumulative(mix: dict[str, float]) -> np.ndarray:
-    """Shares of the kinds of moves `[kinds]`, added up."""
-    shares = np.cumsum([mix[kind] for kind in KINDS])
-    return shares / shares[-1]
+def temperature(share: float, moves_per_op: float, hot: float = HOT, cold: float = COLD) -> float:
+    """What it is, as a part of the first makespan, when a share of the budget is spent.
+
+    The first grows with the square root of the moves that a chain has for each op (measured from 10 to 30,000): a
+    search that is too short for more stays near its start.
+    """
+    first = min(max(hot * math.sqrt(moves_per_op / TYPICAL), cold), max(HOTTEST, hot))
+    return first * (cold / first) ** share
 
 
 class _Search:
@@ -109,8 +123,7 @@ class _Search:
 
     def __init__(self, task: Task, plan: PlacedOrder, chains: int, hot: float, cold: float) -> None:
         self._task, self._start, self._hot, self._cold = task, plan, hot, cold
-        self._penalty, self._mix = penalty(task.graph, task.problem), cumulative(MIX)
-        self._evaluations = 1
+        self._evaluations, self._expected = 1, 0.0  # moves of all chains so far, and of each in the whole budget
         first = task.plan(*plan, evaluations=1)
         self._rank = first.rank  # of a plan that its schedule, which has no transfer anywhere, may not reach
         task.best = lambda: first
@@ -164,12 +177,9 @@ class _Search:
 
     def _anneal(self, chain: Chain, moves: int, begin: float, end: float) -> int:
         """Some moves of a chain, between two shares of the budget."""
-        hot, cold = (self._unit * self._hot * (self._cold / self._hot) ** share for share in (begin, end))
-        c = chain
-        return anneal(
-            *(c.schedule, c.memory, c.move, c.best, c.rng, self._mix, moves, hot, cold, WEIGHT, self._penalty),
-            *(c.counts, c.work),
-        )
+        each = self._expected / len(self._task.graph.ops)
+        hot, cold = (self._unit * temperature(share, each, self._hot, self._cold) for share in (begin, end))
+        return run_chain(chain, moves, hot, cold)
 
     def _chunks(self) -> Iterator[tuple[list[int], float, float]]:
         """Moves of each chain, and the shares of the budget that are spent before and after them."""
@@ -177,6 +187,7 @@ class _Search:
         total = None if budget.evaluations is None else budget.evaluations - 1
         if budget.seconds is None:
             assert total is not None  # one of the two is given
+            self._expected = total / count
             chunks = max(CHUNKS, -(-total // (CHUNK_MOVES * count)))
             for chunk in range(chunks):
                 low, high = total * chunk // chunks, total * (chunk + 1) // chunks
@@ -195,6 +206,7 @@ class _Search:
             rate = (self._evaluations - done) / count / (time.perf_counter() - began)
             shares = [self._task.seconds / budget.seconds, 0.0 if total is None else (self._evaluations - 1) / total]
             spent = min(1.0, max(shares))
+            self._expected = rate * budget.seconds if total is None else min(rate * budget.seconds, total / count)
 
 
 def _split(high: int, count: int, low: int = 0) -> list[int]:
