@@ -2,6 +2,8 @@
 
 import dataclasses
 import os
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,10 +18,11 @@ from graphrl.costs import exact
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
-from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.rules.list_scheduling import schedule as list_schedule
+from graphrl.solvers.schedules import compiled
 from graphrl.solvers.schedules.memory import write_nodes
 from graphrl.solvers.schedules.moves import KINDS
 from graphrl.solvers.schedules.solver import WEIGHT, Chain, run_chain, solve, start_chain
@@ -164,8 +167,6 @@ def test_seconds_are_kept_and_count_after_the_start() -> None:
 
 
 def test_without_moves_it_ends() -> None:
-    from graphrl.graphs.graph import Op
-
     plan = solve(Task(ComputationGraph("one", (Op("a", runtime=1),)), Problem("makespan", 1), Budget(seconds=60.0)))
     assert plan.seconds < 10
     assert plan.value == 1
@@ -188,3 +189,31 @@ def test_bad_options_are_refused(options: dict[str, Any]) -> None:
         solved(DIAMOND, PROBLEMS[0], **options)
     with pytest.raises(ProblemError, match="minimises makespan"):
         solved(DIAMOND, Problem("peak_memory", 2))
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder for caches."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    compiled.folder.cache_clear()
+    yield tmp_path
+    compiled.folder.cache_clear()
+
+
+def test_compiling_is_announced_once_in_one_line(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    compiled.announce()
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert compiled.folder().is_relative_to(cache / "graphrl" / "numba")
+    compiled.folder().mkdir(parents=True)
+    (compiled.folder() / "function.nbi").touch()
+    compiled.announce()
+    assert capsys.readouterr().err == ""
+
+
+def test_a_cache_that_cannot_be_written_costs_the_compilation_alone(cache: Path) -> None:
+    (cache / "graphrl").touch()
+
+    def twice(x: int) -> int:
+        return 2 * x
+
+    assert compiled.compiled(twice)(21) == 42
