@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from graphrl.solvers.schedules.clocks import keep, take_back, walk
-from graphrl.solvers.schedules.compiled import compiled
+from graphrl.solvers.schedules.compiled import compiled, integer
 from graphrl.solvers.schedules.memory import Memory, excess
 from graphrl.solvers.schedules.moves import FIRST, SETTLED, Move, draw, undo
 from graphrl.solvers.schedules.random import uniform
@@ -43,7 +43,7 @@ def no_best(s: Schedule) -> Best:
 @compiled
 def start(s: Schedule, memory: Memory, best: Best, weight: float, penalty: float) -> None:
     """Sets the clocks of a new schedule, which becomes the best."""
-    n, first = (len(s.order), np.int64(0))  # not a literal, which numba compiles functions for
+    n, first = len(s.order), integer(0)  # not a literal, which numba compiles functions for
     set_readers(s)
     makespan, mean, checkpoint, _ = walk(s, first, n, np.inf, weight)
     keep(s, first, n, checkpoint)

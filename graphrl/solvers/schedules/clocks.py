@@ -15,7 +15,7 @@ control predecessors are looked at.
 import numpy as np
 
 from graphrl.graphs.graph import NONE
-from graphrl.solvers.schedules.compiled import compiled, inlined
+from graphrl.solvers.schedules.compiled import compiled, inlined, integer
 from graphrl.solvers.schedules.readers import home
 from graphrl.solvers.schedules.state import FREE, RENDEZVOUS, STRIDE, Schedule
 
@@ -38,7 +38,7 @@ def walk(s: Schedule, first: int, settled: int, limit: float, weight: float) -> 
     clocks, trial, now, changed, score, fresh = s.clocks, s.trial, s.now, s.changed, s.score, s.fresh
     n, d = len(order), s.devices
     begin = checkpoint = first // STRIDE
-    sends = num_changed = seen = np.int64(0)  # not literals, which numba compiles functions for
+    sends = num_changed = seen = integer(0)  # not literals, which numba compiles functions for
     for i in range(2 * d):
         now[i] = clocks[begin * 2 * d + i]
     for k in range(begin * STRIDE, n, STRIDE):

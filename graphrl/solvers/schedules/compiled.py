@@ -18,10 +18,12 @@ from typing import Any, TypeVar, cast
 
 import llvmlite.binding
 import numba
+import numpy as np
 from numba.core import config
 
 from graphrl.files import cache_folder
 
+integer: Any = np.int64  # what literals and int32 become before they are passed on: numba compiles for each type
 F = TypeVar("F", bound=Callable[..., Any])
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import NONE, ComputationGraph
-from graphrl.solvers.schedules.compiled import compiled, inlined
+from graphrl.solvers.schedules.compiled import compiled, inlined, integer
 from graphrl.solvers.schedules.state import Schedule
 
 BUFFER = np.dtype(
@@ -160,7 +160,7 @@ def _run(s: Schedule, m: Memory, x: int) -> None:
         if alias[t] == NONE and buffers[t].left == 0 and not buffers[t].pinned:
             live[here] -= buffers[t].size
     for e in range(ops[x].reads, ops[x + 1].reads):
-        _release(m, _holder(s, m, np.int64(rows[e]), here), here)
+        _release(m, _holder(s, m, integer(rows[e]), here), here)
 
 
 @compiled
@@ -170,7 +170,7 @@ def _is_last_use(s: Schedule, m: Memory, x: int, source: int) -> bool:
     buffers = m.buffers
     reads = 0
     for e in range(ops[x].reads, ops[x + 1].reads):
-        reads += _holder(s, m, np.int64(rows[e]), ops[x].device) == source
+        reads += _holder(s, m, integer(rows[e]), ops[x].device) == source
     return not buffers[source].pinned and buffers[source].left == reads
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from graphrl.graphs.graph import NONE
-from graphrl.solvers.schedules.compiled import compiled, inlined
+from graphrl.solvers.schedules.compiled import compiled, inlined, integer
 from graphrl.solvers.schedules.random import below, coin, uniform
 from graphrl.solvers.schedules.readers import first_reader, home, set_first
 from graphrl.solvers.schedules.state import Schedule
@@ -114,7 +114,7 @@ def _shift(s: Schedule, m: Move, x: int, rng: np.ndarray) -> bool:
     ops[x].place = to
     here = ops[x].device
     for e in range(ops[x].reads, ops[x + 1].reads):
-        t = np.int64(rows[e])
+        t = integer(rows[e])
         reader = s.copies[t * s.devices + here].first
         if reader == x:
             _note(s, m, t * s.devices + here, first_reader(s, t, here))
@@ -167,7 +167,7 @@ def _place(s: Schedule, m: Move, x: int, there: int) -> None:
     facts[SETTLED] = max(facts[SETTLED], op.place + 1)
     _move_reads(s, x, there)
     for e in range(op.reads, ops[x + 1].reads):
-        t = np.int64(rows[e])
+        t = integer(rows[e])
         if copies[t * d + here].first == x:
             _note(s, m, t * d + here, first_reader(s, t, here))
         if home(s, t) != there:
@@ -175,7 +175,7 @@ def _place(s: Schedule, m: Move, x: int, there: int) -> None:
             if reader == NONE or op.place < ops[reader].place:
                 _note(s, m, t * d + there, x)
     for t in range(op.writes, ops[x + 1].writes):
-        _note(s, m, t * d + there, np.int64(NONE))
+        _note(s, m, t * d + there, integer(NONE))
         _note(s, m, t * d + here, first_reader(s, t, here))
         for copy in range(t * d, t * d + d):
             if copies[copy].first != NONE:
@@ -203,7 +203,7 @@ def _cluster(s: Schedule, m: Move, x: int, rng: np.ndarray) -> None:
     size = 2 + int(-np.log(uniform(rng)) * mean)
     facts[STAMP] += 1
     queue[0] = x
-    waiting, taken = np.int64(1), 0
+    waiting, taken = integer(1), 0
     while waiting > 0 and taken < size:
         i = below(rng, waiting)
         x = queue[i]
@@ -237,7 +237,7 @@ def _send(s: Schedule, m: Move, x: int, rng: np.ndarray) -> bool:
     begin, count = ops[x].reads, ops[x + 1].reads - ops[x].reads
     if count == 0:
         return False
-    copy = np.int64(rows[begin + below(rng, count)]) * s.devices + ops[x].device
+    copy = integer(rows[begin + below(rng, count)]) * s.devices + ops[x].device
     reader = s.copies[copy].first
     if reader == NONE:
         return False

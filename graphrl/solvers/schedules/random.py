@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from graphrl.solvers.schedules.compiled import inlined
+from graphrl.solvers.schedules.compiled import inlined, integer
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
@@ -22,7 +22,7 @@ def word(rng: np.ndarray) -> np.uint64:
 @inlined
 def below(rng: np.ndarray, count: int) -> int:
     """Uniform from 0 to count - 1, for a count below 2^32."""
-    return np.int64(((word(rng) >> _32) * np.uint64(count)) >> _32)
+    return integer(((word(rng) >> _32) * np.uint64(count)) >> _32)
 
 
 @inlined

@@ -103,8 +103,8 @@ def _against(
         line = [f"{ops:,}", transfer, f"{devices}", f"{len(cases)}", *(f"{value:.4f}" for value in values), *speeds]
         print("  ".join(line), file=sys.stderr, flush=True)
         lines.append(line)
-    for transfer, values in ratios.items():
-        lines.append(["all", transfer, "", f"{len(values)}", "", "", f"{_mean(np.array(values)):.4f}", "", ""])
+    for transfer, of_all in ratios.items():
+        lines.append(["all", transfer, "", f"{len(of_all)}", "", "", f"{_mean(np.array(of_all)):.4f}", "", ""])
     return lines
 
 
@@ -158,8 +158,8 @@ def _yardstick(source: Path, built: Path) -> Annealing:
         source, target = a.dependencies()
         placement, nodes = case.plan
         times = np.array([problem.transfer_seconds(size) for size in a.tensor_bytes.tolist()])
-        rows = ((a.use_op, a.use_tensor, n), (a.control_target, a.control_source, n), (a.producer, np.arange(t), n))
-        rows += ((a.use_tensor, a.use_op, t), (target, source, n), (source, target, n))
+        rows = [(a.use_op, a.use_tensor, n), (a.control_target, a.control_source, n), (a.producer, np.arange(t), n)]
+        rows += [(a.use_tensor, a.use_op, t), (target, source, n), (source, target, n)]
         state = nodes[nodes < n].astype(np.int32), placement.astype(np.int32), np.ones(t, np.int8)
         trace, lengths, moves = np.zeros(2 * t * problem.devices + n, np.int32), np.zeros(1, np.int32), np.zeros(1, int)
         arrays = (
