@@ -14,7 +14,7 @@ control predecessors are looked at.
 
 import numpy as np
 
-from graphrl.graphs.graph import NONE
+from graphrl.graphs.arrays import NONE
 from graphrl.solvers.schedules.compiled import compiled, inlined, integer
 from graphrl.solvers.schedules.readers import home
 from graphrl.solvers.schedules.state import FREE, RENDEZVOUS, STRIDE, Schedule

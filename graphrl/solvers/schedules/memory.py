@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from graphrl.costs.problem import Problem
-from graphrl.graphs.graph import NONE, ComputationGraph
+from graphrl.graphs.arrays import NONE
+from graphrl.graphs.graph import ComputationGraph
 from graphrl.solvers.schedules.compiled import compiled, inlined, integer
 from graphrl.solvers.schedules.state import Schedule
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphrl.graphs.graph import NONE
+from graphrl.graphs.arrays import NONE
 from graphrl.solvers.schedules.compiled import compiled, inlined, integer
 from graphrl.solvers.schedules.random import below, coin, uniform
 from graphrl.solvers.schedules.readers import first_reader, home, set_first

@@ -4,7 +4,7 @@ A copy is needed on every device but the producer's that reads the tensor. An op
 first reader, in ascending order: those of them that are sent late are sent right before it.
 """
 
-from graphrl.graphs.graph import NONE
+from graphrl.graphs.arrays import NONE
 from graphrl.solvers.schedules.compiled import compiled, inlined
 from graphrl.solvers.schedules.state import Schedule
 

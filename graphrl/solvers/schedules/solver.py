@@ -19,7 +19,7 @@ from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
-from graphrl.solvers.base import PlacedOrder, Task, solver
+from graphrl.solvers.base import PlacedOrder, Task
 from graphrl.solvers.rules.list_scheduling import schedule as list_schedule
 from graphrl.solvers.schedules.chain import Best, anneal, no_best, start
 from graphrl.solvers.schedules.compiled import announce
@@ -27,6 +27,7 @@ from graphrl.solvers.schedules.memory import Memory, memory, write_nodes
 from graphrl.solvers.schedules.moves import KINDS, Move, no_move
 from graphrl.solvers.schedules.readers import set_readers
 from graphrl.solvers.schedules.state import Schedule, schedule
+from graphrl.solvers.solver import solver
 
 # How often moves are drawn of each kind.
 MIX = {"shift": 0.35, "device": 0.05, "join": 0.20, "jump": 0.25, "cluster": 0.05, "send": 0.10}

@@ -16,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from graphrl.costs.problem import Problem
-from graphrl.graphs.graph import NONE, ComputationGraph
+from graphrl.graphs.arrays import NONE
+from graphrl.graphs.graph import ComputationGraph
 from graphrl.solvers.base import PlacedOrder
 
 FREE, RENDEZVOUS, LINK = range(3)

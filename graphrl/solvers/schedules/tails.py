@@ -8,7 +8,7 @@ place and is waited for after it.
 
 import numpy as np
 
-from graphrl.graphs.graph import NONE
+from graphrl.graphs.arrays import NONE
 from graphrl.solvers.schedules.compiled import compiled, inlined
 from graphrl.solvers.schedules.readers import home
 from graphrl.solvers.schedules.state import FREE, RENDEZVOUS, STRIDE, Schedule
