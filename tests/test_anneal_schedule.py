@@ -195,6 +195,7 @@ def test_bad_options_are_refused(options: dict[str, Any]) -> None:
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty folder for caches."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(compiled.config, "CACHE_DIR", "")
     compiled.folder.cache_clear()
     yield tmp_path
     compiled.folder.cache_clear()

@@ -19,10 +19,11 @@ from typing import Any, TypeVar, cast
 import llvmlite.binding
 import numba
 import numpy as np
-from numba.core import config
 
 from graphrl.files import cache_folder
 
+# What numba's types leave out: the setting, and the keyword `_nrt`.
+config, njit = cast(Any, numba.config), cast(Any, numba.njit)
 integer: Any = np.int64  # what literals and int32 become before they are passed on: numba compiles for each type
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -37,9 +38,9 @@ def compiled(function: F, inline: bool = False) -> F:
     users = config.CACHE_DIR
     config.CACHE_DIR = str(folder())
     try:
-        return cast(F, numba.njit(cache=True, nogil=True, _nrt=False, forceinline=inline)(function))
+        return cast(F, njit(cache=True, nogil=True, _nrt=False, forceinline=inline)(function))
     except RuntimeError:  # there is no folder that can be written
-        return cast(F, numba.njit(nogil=True, _nrt=False, forceinline=inline)(function))
+        return cast(F, njit(nogil=True, _nrt=False, forceinline=inline)(function))
     finally:
         config.CACHE_DIR = users
 

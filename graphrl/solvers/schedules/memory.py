@@ -46,10 +46,15 @@ def memory(graph: ComputationGraph, problem: Problem) -> Memory:
     a = graph.arrays
     n, t, d = a.num_ops, a.num_tensors, problem.devices
     resident = a.weight_bytes if problem.resident_weights else np.zeros(n)
-    of_tensors = (a.kept, a.alias, a.reuses, np.argsort(a.rank[a.producer], kind="stable"))
     return Memory(
-        -1 if problem.memory_limit is None else problem.memory_limit,
-        *(array.astype(np.int64) for array in (a.tensor_bytes, a.workspace_bytes, resident, *of_tensors)),
+        limit=-1 if problem.memory_limit is None else problem.memory_limit,
+        num_bytes=a.tensor_bytes.astype(np.int64),
+        workspace=a.workspace_bytes.astype(np.int64),
+        resident=resident.astype(np.int64),
+        kept=a.kept.astype(np.int64),
+        alias=a.alias.astype(np.int64),
+        reuses=a.reuses.astype(np.int64),
+        tensors=np.argsort(a.rank[a.producer], kind="stable").astype(np.int64),
         nodes=np.zeros(n + t * d, np.int64),
         buffers=np.zeros(t + t * d, BUFFER),
         live=np.zeros(2 * d, np.int64),
