@@ -70,6 +70,7 @@ def test_processes_are_at_most_the_cores() -> None:
 
 
 @pytest.mark.skipif(cores() < 2, reason="one core")
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("fault", [KeyboardInterrupt, RuntimeError("no")])
 def test_a_local_cluster_that_does_not_start_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, fault: type[KeyboardInterrupt] | RuntimeError

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from tiny_regal import REGAL
 
 from graphrl.agents import find_agent
 from graphrl.cli import main
@@ -33,10 +34,8 @@ def test_the_commands_of_the_makefile(
     monkeypatch.chdir(tmp_path)
     (recipe,) = re.findall(r"^train: .*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
     train, evaluate = re.findall(r"graphrl (.*)", recipe.replace("\\\n", ""))
-    small = ["training.steps=2", "data.train=regal-like:10x4@10000", "data.validation=regal-like:10x4@5000"]
-    small += ["data.test=regal-like:10x2", "data.graphs=2", "agent.evaluations=160", "agent.actions=2"]
     words = train.replace("scripts/train.toml", str(SETTINGS)).replace("$(TRAIN_ARGS)", "").split()
-    assert main([*words, *(word for setting in small for word in ("--set", setting))]) == 0
+    assert main([*words, *(word for setting in REGAL for word in ("--set", setting))]) == 0
     assert main(evaluate.split()) == 0
     out = capsys.readouterr().out
     for method in ("regal", "brkga", "list", "idrs"):

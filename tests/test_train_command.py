@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tiny_agent
 from comparison_rows import read_rows
+from tiny_regal import REGAL
 
 from graphrl.agents import AGENTS
 from graphrl.agents.regal.config import RegalConfig
@@ -23,20 +24,6 @@ from graphrl.solvers.base import Task
 from graphrl.solvers.rules.simple import solve_given
 from graphrl.solvers.solver import SOLVERS, Solver
 from graphrl.training.checkpoints import find, read
-
-REGAL = [
-    "data.train=regal-like:12x8@10000",
-    "data.validation=regal-like:12x2@5000",
-    "data.test=regal-like:12x2",
-    "data.graphs=2",
-    "data.buckets=1",
-    "agent.evaluations=160",
-    "agent.actions=2",
-    "agent.rounds=1",
-    "agent.width=8",
-    "training.steps=3",
-    "training.validate_every=3",
-]
 
 
 @pytest.fixture

@@ -117,6 +117,10 @@ def test_several_processes_have_no_hook(monkeypatch: pytest.MonkeyPatch) -> None
 def test_jax_s_cache_on_disk_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from jax._src import compilation_cache
 
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    program, least = lowered(), jax.config.values["jax_persistent_cache_min_compile_time_secs"]
     monkeypatch.setattr(compilation_cache, "put_executable_and_time", lambda *_: pytest.fail("was written"))
-    hook.compile_in_order(lowered())
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    try:
+        hook.compile_in_order(program)
+    finally:
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", least)
