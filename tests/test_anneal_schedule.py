@@ -205,16 +205,20 @@ def test_compiling_is_announced_once_in_one_line(cache: Path, capsys: pytest.Cap
     compiled.announce()
     assert len(capsys.readouterr().err.splitlines()) == 1
     assert compiled.folder().is_relative_to(cache / "graphrl" / "numba")
-    compiled.folder().mkdir(parents=True)
     (compiled.folder() / "function.nbi").touch()
     compiled.announce()
     assert capsys.readouterr().err == ""
 
 
-def test_a_cache_that_cannot_be_written_costs_the_compilation_alone(cache: Path) -> None:
+def test_a_cache_that_cannot_be_written_costs_the_compilation_alone(
+    cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (cache / "graphrl").touch()
+    compiled.announce()
+    assert f"{compiled.folder()} cannot be written" in capsys.readouterr().err
 
     def twice(x: int) -> int:
         return 2 * x
 
     assert compiled.compiled(twice)(21) == 42
+    assert not list(Path(__file__).parent.rglob("*.nbi"))

@@ -11,6 +11,7 @@ several times faster.
 
 import functools
 import hashlib
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +21,7 @@ import llvmlite.binding
 import numba
 import numpy as np
 
-from graphrl.files import cache_folder
+from graphrl.files import cache_folder, shown
 
 # What numba's types leave out: the setting, and the keyword `_nrt`.
 config, njit = cast(Any, numba.config), cast(Any, numba.njit)
@@ -38,9 +39,7 @@ def compiled(function: F, inline: bool = False) -> F:
     users = config.CACHE_DIR
     config.CACHE_DIR = str(folder())
     try:
-        return cast(F, njit(cache=True, nogil=True, _nrt=False, forceinline=inline)(function))
-    except RuntimeError:  # there is no folder that can be written
-        return cast(F, njit(nogil=True, _nrt=False, forceinline=inline)(function))
+        return cast(F, njit(cache=_is_writable(), nogil=True, _nrt=False, forceinline=inline)(function))
     finally:
         config.CACHE_DIR = users
 
@@ -54,7 +53,17 @@ def folder() -> Path:
     return Path(config.CACHE_DIR or cache_folder("numba")) / digest
 
 
+def _is_writable() -> bool:
+    """Whether the folder is there and can be written: where it cannot, numba would write beside the sources."""
+    try:
+        folder().mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(folder(), os.W_OK)
+
+
 def announce() -> None:
     """Says in one line on standard error that there is something to compile, where there is."""
     if not any(folder().glob("**/*.nbi")):
-        print("graphrl: compiling the search for this machine, once", file=sys.stderr, flush=True)
+        when = "once" if _is_writable() else f"again in each run: {shown(folder())} cannot be written"
+        print(f"graphrl: compiling the search for this machine, {when}", file=sys.stderr, flush=True)
