@@ -44,6 +44,7 @@ METHODS: dict[str, str] = {
     # search, any number of devices
     "random": "graphrl.solvers.chromosomes.random_search",
     "local-search": "graphrl.solvers.chromosomes.local_search",
+    "anneal-schedule": "graphrl.solvers.schedules.solver",
     "anneal-keys": "graphrl.solvers.chromosomes.anneal_keys",
     "brkga": "graphrl.solvers.chromosomes.brkga_solver",
     "brkga-tuned": "graphrl.solvers.chromosomes.brkga_tuned",

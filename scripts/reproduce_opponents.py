@@ -11,7 +11,7 @@ only looks whether everything works.
 """
 
 from reproduce.launcher import Section, main
-from reproduce.opponents import annealing, optima, scale, tables
+from reproduce.opponents import annealing, optima, scale, schedules, tables
 from reproduce.opponents.settings import Settings
 
 SECTIONS = {
@@ -19,6 +19,7 @@ SECTIONS = {
     "layered": Section("Peak memory of layered graphs", tables.layered),
     "optima": Section("Known optima: how often they are found and proved", optima.optima),
     "annealing": Section("Annealing against compiled code, auto against approximate DP", annealing.annealing),
+    "schedules": Section("Annealing of schedules against compiled code, and its moves", schedules.schedules),
     "scale": Section("Graphs of 1,000 to 100,000 ops read, planned and written", scale.scale),
 }
 

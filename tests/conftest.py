@@ -32,6 +32,7 @@ SHARED = {"jax_compilation_cache_dir": str(CACHE / "jax"), "jax_persistent_cache
 for name, value in SHARED.items():
     jax.config.update(name, value)
     os.environ[name.upper()] = str(value)
+os.environ["NUMBA_CACHE_DIR"] = str(CACHE / "numba")
 
 # Compilation makes first examples slow: no deadline. CI draws the same examples every time; by hand they differ, and a
 # failing one is kept for the next run.

@@ -83,7 +83,7 @@ ONE_DEVICE = (
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_gives_a_plan_that_checks(method: str) -> None:
     ordering = re.match(ONE_DEVICE, method)
-    for objective in ("peak_memory",) if method == "series-parallel" else ("peak_memory", "makespan"):
+    for objective in find_solver(method).objectives:
         devices = 1 if ordering else 2
         options: dict[str, Any] = {"objective": objective, "devices": devices, "evaluations": 200, "seed": 1}
         graph = in_tree(6, 0).graph if method == "series-parallel" else ladder(4)

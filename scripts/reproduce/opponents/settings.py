@@ -10,8 +10,8 @@ from reproduce.launcher import check_known, option, seconds, whole_number
 
 MODELS = ("er", "ba", "ws", "sbm")
 PLACERS = (
-    "auto", "list", "hlfet", "etf", "metis", "local-search", "anneal-keys", "brkga", "brkga-tuned", "brkga+", "random",
-    "cp-sat",
+    "auto", "list", "hlfet", "etf", "metis", "local-search", "anneal-schedule", "anneal-keys", "brkga", "brkga-tuned",
+    "brkga+", "random", "cp-sat",
 )  # fmt: skip
 ORDERERS = (
     "auto", "list", "xla-list", "xla-dfs", "xla-postorder", "xla", "inductor-lpmf", "inductor-bfs", "inductor-dfs",
@@ -31,6 +31,7 @@ class Settings(launcher.Settings):
     first: int = option(0, "seed of the first graph; 0-3 chose auto's rule", parse=lambda text: whole_number(text, 0))
     seeds: int = option(1, "of each method on each graph")
     yardstick: Path | None = option(None, "C++ source of an annealing to compare with", parse=Path, metavar="CPP")
+    schedule_yardstick: Path | None = option(None, "C++ source of one for makespan", parse=Path, metavar="CPP")
 
     def check(self) -> None:
         """

@@ -1,0 +1,69 @@
+"""How host searches are compiled: by numba, once for all sizes and problems, and kept on disk.
+
+What is compiled lies in `$XDG_CACHE_HOME/graphrl/numba` (by default ~/.cache/graphrl/numba), or where NUMBA_CACHE_DIR
+says, in a folder of its own for these sources, this numba and this processor: numba alone would take a function for
+unchanged whose file is, though it calls another that has changed. A folder that cannot be written costs nothing but
+the compilation.
+
+Compiled functions get all their arrays and make none: without numba's reference counts (`_nrt`) they compile and run
+several times faster.
+"""
+
+import functools
+import hashlib
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import llvmlite.binding
+import numba
+import numpy as np
+
+from graphrl.files import cache_folder, shown
+
+# What numba's types leave out: the setting, and the keyword `_nrt`.
+config, njit = cast(Any, numba.config), cast(Any, numba.njit)
+integer: Any = np.int64  # what literals and int32 become before they are passed on: numba compiles for each type
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def inlined(function: F) -> F:
+    """A small function that becomes a part of those compiled ones that call it: a call passes every array's parts."""
+    return compiled(function, inline=True)
+
+
+def compiled(function: F, inline: bool = False) -> F:
+    """The function as a compiled one that other threads run beside."""
+    users = config.CACHE_DIR
+    config.CACHE_DIR = str(folder())
+    try:
+        return cast(F, njit(cache=_is_writable(), nogil=True, _nrt=False, forceinline=inline)(function))
+    finally:
+        config.CACHE_DIR = users
+
+
+@functools.cache
+def folder() -> Path:
+    """Where what is compiled from this package's sources lies."""
+    parts = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
+    parts += [numba.__version__.encode(), llvmlite.binding.get_host_cpu_name().encode()]
+    digest = hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
+    return Path(config.CACHE_DIR or cache_folder("numba")) / digest
+
+
+def _is_writable() -> bool:
+    """Whether the folder is there and can be written: where it cannot, numba would write beside the sources."""
+    try:
+        folder().mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(folder(), os.W_OK)
+
+
+def announce() -> None:
+    """Says in one line on standard error that there is something to compile, where there is."""
+    if not any(folder().glob("**/*.nbi")):
+        when = "once" if _is_writable() else f"again in each run: {shown(folder())} cannot be written"
+        print(f"graphrl: compiling the search for this machine, {when}", file=sys.stderr, flush=True)

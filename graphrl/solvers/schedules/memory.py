@@ -1,0 +1,190 @@
+"""Memory of a schedule on every device, exactly as costs/exact/memory.py has it, and the schedule as an order of nodes.
+
+Instances of tensors are numbered t for the one on the producer's device, and T + t * devices + b for the copy on b.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from graphrl.costs.problem import Problem
+from graphrl.graphs.arrays import NONE
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.solvers.schedules.compiled import compiled, inlined, integer
+from graphrl.solvers.schedules.state import Schedule
+
+BUFFER = np.dtype(
+    [
+        ("holder", np.int64),  # the instance that holds an instance's buffer; what follows is of holders
+        ("size", np.int64),  # bytes
+        ("left", np.int64),  # uses to come
+        ("taker", np.int64),  # the op that took it over, -1 for none
+        ("pinned", np.int64),  # 1 if it is never freed
+    ],
+    align=True,
+)
+
+
+class Memory(NamedTuple):
+    """What buffers need, and room for a walk over them: n ops, t tensors, d devices."""
+
+    limit: int  # bytes of a device; below 0 for none
+    num_bytes: np.ndarray  # [t] int64
+    workspace: np.ndarray  # [n] int64
+    resident: np.ndarray  # [n] int64, bytes that an op holds on its device from the start
+    kept: np.ndarray  # [t] int64, 1 or 0
+    alias: np.ndarray  # [t] int64, a tensor, NONE or EXTERNAL
+    reuses: np.ndarray  # [t] int64, the same
+    tensors: np.ndarray  # [t] int64, in an order in which aliases follow what they are an alias of
+    nodes: np.ndarray  # [n + t * d] int64, of the schedule
+    buffers: np.ndarray  # [t + t * d] BUFFER
+    live: np.ndarray  # [2 * d] int64, bytes on each device, and peaks
+
+
+def memory(graph: ComputationGraph, problem: Problem) -> Memory:
+    """The memory of a graph's schedules."""
+    a = graph.arrays
+    n, t, d = a.num_ops, a.num_tensors, problem.devices
+    resident = a.weight_bytes if problem.resident_weights else np.zeros(n)
+    return Memory(
+        limit=-1 if problem.memory_limit is None else problem.memory_limit,
+        num_bytes=a.tensor_bytes.astype(np.int64),
+        workspace=a.workspace_bytes.astype(np.int64),
+        resident=resident.astype(np.int64),
+        kept=a.kept.astype(np.int64),
+        alias=a.alias.astype(np.int64),
+        reuses=a.reuses.astype(np.int64),
+        tensors=np.argsort(a.rank[a.producer], kind="stable").astype(np.int64),
+        nodes=np.zeros(n + t * d, np.int64),
+        buffers=np.zeros(t + t * d, BUFFER),
+        live=np.zeros(2 * d, np.int64),
+    )
+
+
+@compiled
+def write_nodes(s: Schedule, m: Memory) -> int:
+    """Writes the schedule's node ids as costs have them; gives their number."""
+    ops, copies, order, nodes = s.ops, s.copies, s.order, m.nodes
+    n, d, count = len(order), s.devices, 0
+    for place in range(n):
+        x = order[place]
+        copy = ops[x].copies
+        while copy != NONE:
+            if not copies[copy].early:
+                nodes[count] = n + copy
+                count += 1
+            copy = copies[copy].after
+        nodes[count] = x
+        count += 1
+        for copy in range(ops[x].writes * d, ops[x + 1].writes * d):
+            if copies[copy].early and copies[copy].first != NONE:
+                nodes[count] = n + copy
+                count += 1
+    return count
+
+
+@compiled
+def excess(s: Schedule, m: Memory) -> int:
+    """Bytes by which the largest peak of a device is above the limit, at least 0."""
+    ops, tensors, order = s.ops, s.tensors, s.order
+    buffers, nodes, live, alias = m.buffers, m.nodes, m.live, m.alias
+    n, d, base = len(order), s.devices, len(alias)
+    _share(s, m)
+    for device in range(d):
+        live[device] = 0
+    for x in range(n):
+        live[ops[x].device] += m.resident[x]
+    for device in range(d):
+        live[d + device] = live[device]
+    for i in range(write_nodes(s, m)):
+        node = nodes[i]
+        if node < n:
+            _run(s, m, node)
+        else:
+            t, there = (node - n) // d, (node - n) % d
+            live[there] += buffers[base + node - n].size
+            live[d + there] = max(live[d + there], live[there])
+            _release(m, buffers[t].holder, ops[tensors[t].producer].device)
+    over = 0
+    for device in range(d):
+        over = max(over, live[d + device] - m.limit)
+    return over
+
+
+@compiled
+def _share(s: Schedule, m: Memory) -> None:
+    """Buffers of all instances, and how often each will be used."""
+    ops, tensors, copies = s.ops, s.tensors, s.copies
+    buffers, alias = m.buffers, m.alias
+    d, base = s.devices, len(alias)
+    for i in range(len(buffers)):
+        buffer = buffers[i]
+        buffer.holder, buffer.left, buffer.taker, buffer.pinned = i, 0, -1, 0
+        buffer.size = m.num_bytes[i] if i < base else m.num_bytes[(i - base) // d]
+    for i in range(base):
+        t = m.tensors[i]
+        source = alias[t]
+        if source != NONE:
+            buffers[t].size = 0
+        if source >= 0:
+            buffers[t].holder = _holder(s, m, source, ops[tensors[t].producer].device)
+    for t in range(base):
+        home = ops[tensors[t].producer].device
+        if m.kept[t] or alias[t] < NONE:
+            buffers[buffers[t].holder].pinned = 1
+        for device in range(d):
+            readers = copies[t * d + device].readers
+            buffers[_holder(s, m, t, device)].left += readers
+            if device != home and readers:
+                buffers[buffers[t].holder].left += 1
+
+
+@inlined
+def _holder(s: Schedule, m: Memory, t: int, device: int) -> int:
+    """The instance that holds the buffer of a tensor on a device that has it."""
+    ops, tensors = s.ops, s.tensors
+    buffers, alias = m.buffers, m.alias
+    home = ops[tensors[t].producer].device == device
+    return buffers[t if home else len(alias) + t * s.devices + device].holder
+
+
+@compiled
+def _run(s: Schedule, m: Memory, x: int) -> None:
+    """An op allocates, is compared with the peak, and releases."""
+    ops, rows = s.ops, s.rows
+    buffers, live, alias = m.buffers, m.live, m.alias
+    here, begin, end = ops[x].device, ops[x].writes, ops[x + 1].writes
+    for t in range(begin, end):
+        source = _holder(s, m, m.reuses[t], here) if m.reuses[t] >= 0 else -1
+        if source >= 0 and buffers[source].taker != x and _is_last_use(s, m, x, source):
+            buffers[source].taker = x
+            buffers[t].size, buffers[source].size = buffers[source].size, 0
+        elif alias[t] == NONE:
+            live[here] += buffers[t].size
+    live[s.devices + here] = max(live[s.devices + here], live[here] + m.workspace[x])
+    for t in range(begin, end):
+        if alias[t] == NONE and buffers[t].left == 0 and not buffers[t].pinned:
+            live[here] -= buffers[t].size
+    for e in range(ops[x].reads, ops[x + 1].reads):
+        _release(m, _holder(s, m, integer(rows[e]), here), here)
+
+
+@compiled
+def _is_last_use(s: Schedule, m: Memory, x: int, source: int) -> bool:
+    """Whether an op holds all uses of a buffer that are left, and it may be freed."""
+    ops, rows = s.ops, s.rows
+    buffers = m.buffers
+    reads = 0
+    for e in range(ops[x].reads, ops[x + 1].reads):
+        reads += _holder(s, m, integer(rows[e]), ops[x].device) == source
+    return not buffers[source].pinned and buffers[source].left == reads
+
+
+@inlined
+def _release(m: Memory, holder: int, device: int) -> None:
+    """One use of a buffer is done."""
+    buffers, live = m.buffers, m.live
+    buffer = buffers[holder]
+    buffer.left -= 1
+    if buffer.left == 0 and not buffer.pinned:
+        live[device] -= buffer.size

@@ -1,0 +1,255 @@
+"""Moves of a schedule. Each is drawn and made at once; `undo` takes it back.
+
+- shift: an op goes to another place between its predecessors and its successors, near by or anywhere;
+- device: an op goes to another device;
+- join: an op goes to the device of one that it depends on or that depends on it;
+- jump: one of those two, and a shift;
+- cluster: some ops that depend on one another go to one device;
+- send: a copy is sent late instead of early, or the other way round.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from graphrl.graphs.arrays import NONE
+from graphrl.solvers.schedules.compiled import compiled, inlined, integer
+from graphrl.solvers.schedules.random import below, coin, uniform
+from graphrl.solvers.schedules.readers import first_reader, home, set_first
+from graphrl.solvers.schedules.state import Schedule
+
+KINDS = ("shift", "device", "join", "jump", "cluster", "send")
+SHIFT, DEVICE, JOIN, JUMP, CLUSTER, SEND = range(6)
+
+NEAR = 50  # places of a shift that stays near
+SMALL, LARGE = (6.0, 40.0)  # mean ops of a cluster beyond the second; every fourth is a large one
+
+LOW, PLACES, OPS, COPIES, FLIPPED, FIRST, SETTLED, STAMP = range(8)  # of Move.facts
+
+
+class Move(NamedTuple):
+    """A move that has been made, and what undoes it."""
+
+    facts: np.ndarray  # [8] int64: the first of the places that changed, how many places, ops and copies did, the copy
+    # that is sent at another time or NONE, `first` and `settled` of clocks.walk, the stamp of marks
+    old_order: np.ndarray  # [n] int64, the ops that stood at those places
+    ops: np.ndarray  # [2n] int64, ops that went to another device, and, n places on, from which
+    copies: np.ndarray  # [2k] int64, copies that got another first reader, and, k places on, the old one
+    queue: np.ndarray  # [8n + 64] int64
+
+
+def no_move(s: Schedule) -> Move:
+    """Room for moves of a schedule."""
+    n = len(s.order)
+    changes = 2 * int(s.ops[n]["reads"] + s.ops[n]["writes"])  # a move changes each use at most twice
+    return Move(*(np.zeros(size, np.int64) for size in (8, n, 2 * n, 2 * changes, 8 * n + 64)))
+
+
+@compiled
+def draw(s: Schedule, m: Move, kind: int, rng: np.ndarray) -> bool:
+    """Makes a random move of a kind; False if there is none where it looked, and nothing has changed."""
+    ops, order = s.ops, s.order
+    facts = m.facts
+    facts[PLACES] = facts[OPS] = facts[COPIES] = facts[SETTLED] = 0
+    facts[FLIPPED], facts[FIRST] = NONE, len(order)
+    x = below(rng, len(order))
+    if kind == SHIFT:
+        return _shift(s, m, x, rng)
+    if kind == SEND:
+        return _send(s, m, x, rng)
+    if kind == CLUSTER:
+        _cluster(s, m, x, rng)
+        return facts[OPS] > 0
+    beside = kind == JOIN or (kind == JUMP and coin(rng))
+    device = _neighbour_device(s, x, rng) if beside else below(rng, s.devices)
+    if device == ops[x].device or (kind == JUMP and not _shift(s, m, x, rng)):
+        return False
+    _place(s, m, x, device)
+    return True
+
+
+@compiled
+def undo(s: Schedule, m: Move) -> None:
+    """Takes the move back."""
+    ops, order = s.ops, s.order
+    facts, old_order = m.facts, m.old_order
+    for i in range(facts[PLACES]):
+        op = old_order[i]
+        order[facts[LOW] + i] = op
+        ops[op].place = facts[LOW] + i
+    for i in range(facts[OPS]):
+        _move_reads(s, m.ops[i], m.ops[len(order) + i])
+    for i in range(facts[COPIES] - 1, -1, -1):
+        set_first(s, m.copies[i], m.copies[len(m.copies) // 2 + i])
+    if facts[FLIPPED] != NONE:
+        _flip(s, facts[FLIPPED])
+
+
+@compiled
+def _shift(s: Schedule, m: Move, x: int, rng: np.ndarray) -> bool:
+    ops, rows, order = s.ops, s.rows, s.order
+    facts, old_order = m.facts, m.old_order
+    n = len(order)
+    place, low, high = ops[x].place, 0, n - 1
+    for e in range(ops[x].before, ops[x + 1].before):
+        low = max(low, ops[rows[e]].place + 1)
+    for e in range(ops[x].after, ops[x + 1].after):
+        high = min(high, ops[rows[e]].place - 1)
+    if coin(rng):
+        reach = 1 + below(rng, NEAR)
+        low, high = max(low, place - reach), min(high, place + reach)
+    if low >= high:
+        return False
+    to = low + below(rng, high - low)
+    if to >= place:
+        to += 1
+    first, last = min(place, to), max(place, to)
+    for k in range(first, last + 1):
+        old_order[k - first] = order[k]
+    step = 1 if to > place else -1
+    for k in range(place, to, step):
+        order[k] = order[k + step]
+        ops[order[k]].place = k
+    order[to] = x
+    ops[x].place = to
+    here = ops[x].device
+    for e in range(ops[x].reads, ops[x + 1].reads):
+        t = integer(rows[e])
+        reader = s.copies[t * s.devices + here].first
+        if reader == x:
+            _note(s, m, t * s.devices + here, first_reader(s, t, here))
+        elif reader != NONE and to < ops[reader].place:
+            _note(s, m, t * s.devices + here, x)
+    facts[LOW], facts[PLACES] = first, last - first + 1
+    facts[FIRST], facts[SETTLED] = first, last + 1
+    return True
+
+
+@compiled
+def _note(s: Schedule, m: Move, copy: int, x: int) -> None:
+    """Makes op x, or NONE, the first reader of a copy; `undo` will know."""
+    ops, facts = s.ops, m.facts
+    entry = s.copies[copy]
+    if entry.first == x:
+        return
+    m.copies[facts[COPIES]], m.copies[len(m.copies) // 2 + facts[COPIES]] = copy, entry.first
+    facts[COPIES] += 1
+    for reader in (entry.first, x):
+        if reader != NONE:
+            facts[SETTLED] = max(facts[SETTLED], ops[reader].place + 1)
+        elif entry.early:
+            facts[FIRST] = min(facts[FIRST], ops[s.tensors[entry.tensor].producer].place)
+    set_first(s, copy, x)
+
+
+@compiled
+def _neighbour_device(s: Schedule, x: int, rng: np.ndarray) -> int:
+    """The device of an op beside x; that of x if it has none."""
+    ops = s.ops
+    before = ops[x + 1].before - ops[x].before
+    count = before + ops[x + 1].after - ops[x].after
+    if count == 0:
+        return ops[x].device
+    i = below(rng, count)
+    entry = ops[x].before + i if i < before else ops[x].after + i - before
+    return ops[s.rows[entry]].device
+
+
+@compiled
+def _place(s: Schedule, m: Move, x: int, there: int) -> None:
+    """Sends an op to another device."""
+    ops, copies, rows = s.ops, s.copies, s.rows
+    d, facts, op = s.devices, m.facts, ops[x]
+    here = op.device
+    m.ops[facts[OPS]], m.ops[len(s.order) + facts[OPS]] = x, here
+    facts[OPS] += 1
+    facts[FIRST] = min(facts[FIRST], op.place)
+    facts[SETTLED] = max(facts[SETTLED], op.place + 1)
+    _move_reads(s, x, there)
+    for e in range(op.reads, ops[x + 1].reads):
+        t = integer(rows[e])
+        if copies[t * d + here].first == x:
+            _note(s, m, t * d + here, first_reader(s, t, here))
+        if home(s, t) != there:
+            reader = copies[t * d + there].first
+            if reader == NONE or op.place < ops[reader].place:
+                _note(s, m, t * d + there, x)
+    for t in range(op.writes, ops[x + 1].writes):
+        _note(s, m, t * d + there, integer(NONE))
+        _note(s, m, t * d + here, first_reader(s, t, here))
+        for copy in range(t * d, t * d + d):
+            if copies[copy].first != NONE:
+                facts[SETTLED] = max(facts[SETTLED], ops[copies[copy].first].place + 1)
+
+
+@compiled
+def _move_reads(s: Schedule, x: int, there: int) -> None:
+    """Counts an op's reads on another device, and places it there."""
+    ops, copies, rows = s.ops, s.copies, s.rows
+    op = ops[x]
+    for e in range(op.reads, ops[x + 1].reads):
+        copy = rows[e] * s.devices
+        copies[copy + op.device].readers -= 1
+        copies[copy + there].readers += 1
+    op.device = there
+
+
+@compiled
+def _cluster(s: Schedule, m: Move, x: int, rng: np.ndarray) -> None:
+    ops = s.ops
+    facts, queue = m.facts, m.queue
+    device = below(rng, s.devices)
+    mean = SMALL if below(rng, 4) else LARGE
+    size = 2 + int(-np.log(uniform(rng)) * mean)
+    facts[STAMP] += 1
+    queue[0] = x
+    waiting, taken = integer(1), 0
+    while waiting > 0 and taken < size:
+        i = below(rng, waiting)
+        x = queue[i]
+        waiting -= 1
+        queue[i] = queue[waiting]
+        if ops[x].mark == facts[STAMP]:
+            continue
+        ops[x].mark = facts[STAMP]
+        taken += 1
+        if ops[x].device != device:
+            _place(s, m, x, device)
+        waiting = _join(s, m, waiting, ops[x].before, ops[x + 1].before, rng)
+        waiting = _join(s, m, waiting, ops[x].after, ops[x + 1].after, rng)
+
+
+@compiled
+def _join(s: Schedule, m: Move, waiting: int, begin: int, end: int, rng: np.ndarray) -> int:
+    """Half of a row's ops join the queue, which gets so long."""
+    rows = s.rows
+    queue = m.queue
+    for e in range(begin, end):
+        if waiting < len(queue) and coin(rng):
+            queue[waiting] = rows[e]
+            waiting += 1
+    return waiting
+
+
+@compiled
+def _send(s: Schedule, m: Move, x: int, rng: np.ndarray) -> bool:
+    ops, rows = s.ops, s.rows
+    begin, count = ops[x].reads, ops[x + 1].reads - ops[x].reads
+    if count == 0:
+        return False
+    copy = integer(rows[begin + below(rng, count)]) * s.devices + ops[x].device
+    reader = s.copies[copy].first
+    if reader == NONE:
+        return False
+    _flip(s, copy)
+    m.facts[FLIPPED] = copy
+    m.facts[FIRST] = ops[s.tensors[s.copies[copy].tensor].producer].place
+    m.facts[SETTLED] = ops[reader].place + 1
+    return True
+
+
+@inlined
+def _flip(s: Schedule, copy: int) -> None:
+    tensors, copies = s.tensors, s.copies
+    copies[copy].early = 1 - copies[copy].early
+    tensors[copy // s.devices].early += 2 * copies[copy].early - 1

@@ -1,0 +1,68 @@
+"""Which copies of tensors are needed, and by whom first: kept up to date as ops move.
+
+A copy is needed on every device but the producer's that reads the tensor. An op links the copies of which it is the
+first reader, in ascending order: those of them that are sent late are sent right before it.
+"""
+
+from graphrl.graphs.arrays import NONE
+from graphrl.solvers.schedules.compiled import compiled, inlined
+from graphrl.solvers.schedules.state import Schedule
+
+
+@compiled
+def set_first(s: Schedule, copy: int, x: int) -> None:
+    """Makes op x the first reader of a copy, or NONE."""
+    ops, copies = s.ops, s.copies
+    entry = copies[copy]
+    if entry.first != NONE:
+        if entry.before == NONE:
+            ops[entry.first].copies = entry.after
+        else:
+            copies[entry.before].after = entry.after
+        if entry.after == NONE:
+            ops[entry.first].last = entry.before
+        else:
+            copies[entry.after].before = entry.before
+    entry.first = x
+    if x == NONE:
+        return
+    before, after = NONE, ops[x].copies
+    while after != NONE and after < copy:
+        before, after = after, copies[after].after
+    entry.before, entry.after = before, after
+    if before == NONE:
+        ops[x].copies = copy
+    else:
+        copies[before].after = copy
+    if after == NONE:
+        ops[x].last = copy
+    else:
+        copies[after].before = copy
+
+
+@compiled
+def first_reader(s: Schedule, t: int, device: int) -> int:
+    """The first op on a device that reads a tensor, or NONE."""
+    ops, rows = s.ops, s.rows
+    first, place = NONE, len(s.order)
+    if s.copies[t * s.devices + device].readers:
+        for e in range(s.tensors[t].users, s.tensors[t + 1].users):
+            user = ops[rows[e]]
+            if user.device == device and user.place < place:
+                first, place = rows[e], user.place
+    return first
+
+
+@inlined
+def home(s: Schedule, t: int) -> int:
+    """The device of a tensor's producer."""
+    return s.ops[s.tensors[t].producer].device
+
+
+@compiled
+def set_readers(s: Schedule) -> None:
+    """First readers of all copies of a schedule that has none."""
+    for t in range(len(s.tensors) - 1):
+        for device in range(s.devices):
+            if device != home(s, t):
+                set_first(s, t * s.devices + device, first_reader(s, t, device))

@@ -1,0 +1,219 @@
+"""Annealing over explicit schedules as a `Solver`: the best schedule that its chains find within the budget.
+
+Chains start at a list schedule, cool geometrically over the budget, and run side by side on as many cores as there
+are. A few times in all the worst of them goes on from where the best stands ("go with the winners", Aldous & Vazirani
+1994). With evaluations alone a run depends on nothing else.
+"""
+
+import itertools
+import math
+import os
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+
+from graphrl.costs.problem import Problem
+from graphrl.errors import ProblemError
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.plan import Plan
+from graphrl.solvers.base import PlacedOrder, Task
+from graphrl.solvers.rules.list_scheduling import schedule as list_schedule
+from graphrl.solvers.schedules.chain import Best, anneal, no_best, start
+from graphrl.solvers.schedules.compiled import announce
+from graphrl.solvers.schedules.memory import Memory, memory, write_nodes
+from graphrl.solvers.schedules.moves import KINDS, Move, no_move
+from graphrl.solvers.schedules.readers import set_readers
+from graphrl.solvers.schedules.state import Schedule, schedule
+from graphrl.solvers.solver import solver
+
+# How often moves are drawn of each kind.
+MIX = {"shift": 0.35, "device": 0.05, "join": 0.20, "jump": 0.25, "cluster": 0.05, "send": 0.10}
+HOT, COLD = 0.0003, 0.00001  # first and last temperature, parts of the first makespan
+TYPICAL, HOTTEST = 100.0, 0.01  # moves for each op with which a chain begins at HOT, and where it begins at most
+WEIGHT = 0.1  # of the mean last clock in the energy
+PENALTY = 5.0  # an excess of a hundredth of the memory limit weighs as much as a makespan that is 5% longer
+MAX_CHAINS = 1024
+EXCHANGES = 10
+CHUNKS, CHUNK_MOVES = (50, 5_000)  # at least so many, and at most so long, where the budget is in evaluations
+CHUNK_SECONDS, FIRST_MOVES = 0.05, 32  # where it is in seconds
+
+
+@solver(
+    "anneal-schedule",
+    "simulated annealing on order, placement and send times, compiled for the host",
+    objectives=("makespan",),
+)
+def solve(
+    task: Task, *, chains: int = 2, hot: float = HOT, cold: float = COLD, hint: PlacedOrder | None = None
+) -> Plan:
+    """An evaluation is one move of one chain. Seconds count from the first plan on, and from when all is compiled.
+
+    Args:
+      chains: how many walk.
+      hot, cold: first and last temperature: a rise of the makespan by that share is accepted with chance 1/e. The
+        first is for 100 moves an op: with more time it is hotter, see `temperature`.
+      hint: placement `[n]` and order `[m]` of a plan, to start from in place of list scheduling.
+
+    Raises:
+      ProblemError: an option is out of range.
+    """
+    if not 1 <= chains <= MAX_CHAINS:
+        raise ProblemError(f"chains is {chains}: must be from 1 to {MAX_CHAINS:,}")
+    if not 0 < cold <= hot:
+        raise ProblemError(f"hot is {hot} and cold is {cold}: must be above 0, and cold at most hot")
+    plan = list_schedule(task.graph, task.problem) if hint is None else hint
+    search = _Search(task, plan, chains, hot, cold)
+    search.run()
+    return search.plan()
+
+
+class Chain(NamedTuple):
+    """What one chain of compiled annealing works on."""
+
+    schedule: Schedule
+    memory: Memory
+    move: Move
+    best: Best
+    rng: np.ndarray  # [1] uint64
+    penalty: float  # seconds of energy for a byte of excess
+    counts: np.ndarray  # [kinds * 3] int64: moves, those that were kept, places walked
+    work: np.ndarray  # [2 * devices^2] float64
+
+
+def start_chain(graph: ComputationGraph, problem: Problem, plan: PlacedOrder, seed: np.random.SeedSequence) -> Chain:
+    """A chain at a plan."""
+    s = schedule(graph, problem, plan)
+    chain = Chain(
+        schedule=s,
+        memory=memory(graph, problem),
+        move=no_move(s),
+        best=no_best(s),
+        rng=seed.generate_state(1, np.uint64),
+        penalty=0.0 if problem.memory_limit is None else PENALTY * graph.arrays.runtime.sum() / problem.memory_limit,
+        counts=np.zeros(3 * len(KINDS), np.int64),
+        work=np.zeros(2 * problem.devices**2),
+    )
+    start(s, chain.memory, chain.best, WEIGHT, chain.penalty)
+    return chain
+
+
+def run_chain(chain: Chain, moves: int, hot: float, cold: float, mix: Mapping[str, float] = MIX) -> int:
+    """Makes some moves while the temperature falls from `hot` to `cold`, seconds; gives how many there were."""
+    c, shares = chain, np.cumsum([mix[kind] for kind in KINDS])
+    return anneal(
+        *(c.schedule, c.memory, c.move, c.best, c.rng, shares / shares[-1], moves, hot, cold, WEIGHT, c.penalty),
+        *(c.counts, c.work),
+    )
+
+
+def temperature(share: float, moves_per_op: float, hot: float = HOT, cold: float = COLD) -> float:
+    """What it is, as a part of the first makespan, when a share of the budget is spent.
+
+    The first grows with the square root of the moves that a chain has for each op (measured from 10 to 30,000): a
+    search that is too short for more stays near its start.
+    """
+    first = min(max(hot * math.sqrt(moves_per_op / TYPICAL), cold), max(HOTTEST, hot))
+    return first * (cold / first) ** share
+
+
+class _Search:
+    """The chains of one task."""
+
+    def __init__(self, task: Task, plan: PlacedOrder, chains: int, hot: float, cold: float) -> None:
+        self._task, self._start, self._hot, self._cold = task, plan, hot, cold
+        self._evaluations, self._expected = 1, 0.0  # moves of all chains so far, and of each in the whole budget
+        first = task.plan(*plan, evaluations=1)
+        self._rank = first.rank  # of a plan that its schedule, which has no transfer anywhere, may not reach
+        task.best = lambda: first
+        announce()
+        seeds = np.random.SeedSequence(task.seed).spawn(chains)
+        self._chains = [start_chain(task.graph, task.problem, plan, seed) for seed in seeds]
+        self._unit = max(float(self._chains[0].best.makespan[0]), 1e-30)
+        self._anneal(self._chains[0], 0, 0.0, 0.0)  # compiles
+        task.best = self.plan
+        task.restart()
+
+    def run(self) -> None:
+        """Anneals until the budget is spent."""
+        with ThreadPoolExecutor(min(len(self._chains), _cores())) as pool:
+            exchanged = 0
+            for moves, begin, end in self._chunks():
+                made = pool.map(self._anneal, self._chains, moves, itertools.repeat(begin), itertools.repeat(end))
+                count = sum(made)
+                self._evaluations += count
+                self._task.report(self._evaluations, min(float(chain.best.makespan[0]) for chain in self._chains))
+                if count == 0:  # there are no moves
+                    return
+                if len(self._chains) > 1 and int(end * EXCHANGES) > exchanged:
+                    exchanged = int(end * EXCHANGES)
+                    self._exchange()
+
+    def plan(self) -> Plan:
+        """The best so far."""
+        best = min((chain.best for chain in self._chains), key=lambda best: (best.excess[0], best.makespan[0]))
+        plan = self._task.plan(*self._decisions(best), evaluations=self._evaluations)
+        if plan.rank <= self._rank:
+            return plan
+        return self._task.plan(*self._start, evaluations=self._evaluations)
+
+    def _exchange(self) -> None:
+        """The worst chain goes on from where the best stands."""
+        ranked = sorted(self._chains, key=lambda chain: float(chain.schedule.score[2]))
+        for of_worst, of_best in ((ranked[-1].schedule, ranked[0].schedule), (ranked[-1].move, ranked[0].move)):
+            for target, source in zip(of_worst, of_best, strict=True):
+                if isinstance(target, np.ndarray):
+                    target[:] = source
+
+    def _decisions(self, best: Best) -> PlacedOrder:
+        """Placement `[n]` and order of nodes `[m]`."""
+        task = self._task
+        placement, order = best.placement.copy(), best.order
+        s, m = (schedule(task.graph, task.problem, (placement, order)), memory(task.graph, task.problem))
+        s.copies["early"] = best.early
+        set_readers(s)
+        return placement, m.nodes[: write_nodes(s, m)]
+
+    def _anneal(self, chain: Chain, moves: int, begin: float, end: float) -> int:
+        """Some moves of a chain, between two shares of the budget."""
+        each = self._expected / len(self._task.graph.ops)
+        hot, cold = (self._unit * temperature(share, each, self._hot, self._cold) for share in (begin, end))
+        return run_chain(chain, moves, hot, cold)
+
+    def _chunks(self) -> Iterator[tuple[list[int], float, float]]:
+        """Moves of each chain, and the shares of the budget that are spent before and after them."""
+        budget, count = self._task.budget, len(self._chains)
+        total = None if budget.evaluations is None else budget.evaluations - 1
+        if budget.seconds is None:
+            assert total is not None  # one of the two is given
+            self._expected = total / count
+            chunks = max(CHUNKS, -(-total // (CHUNK_MOVES * count)))
+            for chunk in range(chunks):
+                low, high = total * chunk // chunks, total * (chunk + 1) // chunks
+                if high > low:
+                    yield _split(high, count, low), chunk / chunks, (chunk + 1) / chunks
+            return
+        rate = spent = 0.0  # moves a second, and the share of the budget
+        while not self._task.over(self._evaluations):
+            began, done = time.perf_counter(), self._evaluations
+            moves = max(FIRST_MOVES, int(rate * CHUNK_SECONDS)) * count
+            step = CHUNK_SECONDS / budget.seconds if rate else 0.0
+            if total is not None:
+                moves = min(moves, total + 1 - done)
+                step = max(step, moves / total)
+            yield _split(moves, count), spent, min(1.0, spent + step)
+            rate = (self._evaluations - done) / count / (time.perf_counter() - began)
+            shares = [self._task.seconds / budget.seconds, 0.0 if total is None else (self._evaluations - 1) / total]
+            spent = min(1.0, max(shares))
+            self._expected = rate * budget.seconds if total is None else min(rate * budget.seconds, total / count)
+
+
+def _split(high: int, count: int, low: int = 0) -> list[int]:
+    """Numbers from low to high - 1, each dealt to one of `count` in turn: how many each has."""
+    return [(high + count - 1 - i) // count - (low + count - 1 - i) // count for i in range(count)]
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,205 @@
+"""What a search over schedules walks on: a schedule with its clocks, as flat arrays.
+
+A *schedule* is a topological order of ops, a placement, and for each copy, the pair (tensor t, device b) of index
+t * devices + b, whether it is sent *early*, as soon as there is something to send, or late, right before the first op
+that needs it. Early copies of an op follow it at once, in the order of tensors and devices; late ones precede their
+first reader, in the order of its inputs. So a schedule is an order of ops and transfers as `costs` have it, whatever
+the placement, and a copy that a move makes necessary has its place at once.
+
+All is a named tuple of a few arrays of records, which numba compiles once for all sizes, and soon: how long it takes
+grows with the arrays that a function gets, and with the types of integers that it is called with. So integers that are
+passed on are of 64 bits.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from graphrl.costs.problem import Problem
+from graphrl.graphs.arrays import NONE
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.solvers.base import PlacedOrder
+
+FREE, RENDEZVOUS, LINK = range(3)
+TRANSFERS = {"free": FREE, "rendezvous": RENDEZVOUS, "link": LINK}
+
+STRIDE = 16  # places between two checkpoints of the clocks
+MOST_REDUCED = 20_000  # ops up to which dependencies that others imply are left out: sets of ops take n^2 bits
+
+# Rows are parts of `Schedule.rows`, from their begin to that of the next record's.
+OP = np.dtype(
+    [
+        ("runtime", np.float64),  # seconds
+        ("end", np.float64),  # seconds
+        ("old_end", np.float64),  # before the trial
+        ("place", np.int64),  # in the order
+        ("device", np.int64),
+        ("writes", np.int64),  # the first of its tensors; they follow one another
+        ("reads", np.int64),  # row of tensors
+        ("awaits", np.int64),  # row of control predecessors that no other dependency implies
+        ("waiters", np.int64),  # row of control successors, the same
+        ("before", np.int64),  # row of predecessors, without those that others imply
+        ("after", np.int64),  # row of successors, the same
+        ("copies", np.int64),  # the first of the copies of which it is the first reader, or NONE; they are linked
+        ("last", np.int64),  # the last of them
+        ("mark", np.int64),
+    ],
+    align=True,
+)
+TENSOR = np.dtype(
+    [
+        ("seconds", np.float64),  # of a transfer
+        ("producer", np.int64),  # op
+        ("users", np.int64),  # row of ops
+        ("early", np.int64),  # copies that are sent early where they are needed
+    ],
+    align=True,
+)
+COPY = np.dtype(
+    [
+        ("arrival", np.float64),  # seconds, if it is needed
+        ("old_arrival", np.float64),  # before the trial
+        ("tensor", np.int64),
+        ("first", np.int64),  # the first op on the device that reads it, or NONE where it is not needed
+        ("before", np.int64),  # the next smaller copy of the same first reader, or NONE
+        ("after", np.int64),  # the next larger one
+        ("readers", np.int64),  # ops on the device that read the tensor
+        ("early", np.int64),  # 1 or 0
+    ],
+    align=True,
+)
+
+
+class Schedule(NamedTuple):
+    """A schedule of n ops and t tensors on d devices, its clocks, and what a trial of a move needs to be taken back.
+
+    Checkpoint c, of C, stands before place c * STRIDE of the order. Clocks are when the devices are free, and then
+    when their outgoing links are.
+    """
+
+    devices: int
+    transfer: int
+    ops: np.ndarray  # [n + 1] OP
+    tensors: np.ndarray  # [t + 1] TENSOR
+    copies: np.ndarray  # [t * d] COPY
+    rows: np.ndarray  # int32
+    order: np.ndarray  # [n] int64, ops
+    clocks: np.ndarray  # [C * 2d] float64, seconds
+    trial: np.ndarray  # [C * 2d] float64, the same after a move that is tried
+    now: np.ndarray  # [2d] float64
+    tails: np.ndarray  # [C * 2d * d] float64: least seconds from a clock to each device's last one
+    onward: np.ndarray  # [2 * n * d] float64: the same from the start of each op, and from its end by others
+    score: np.ndarray  # [3] float64: makespan, mean of the devices' last clocks, energy
+    fresh: np.ndarray  # [2] int64: the place from which on tails are right, places that were walked in vain since
+    log: np.ndarray  # [t * d] int64, copies that were sent in the trial
+    changed: np.ndarray  # [n + t * d] int64: ops whose end changed, and n + early copies whose arrival did
+
+
+def schedule(graph: ComputationGraph, problem: Problem, plan: PlacedOrder) -> Schedule:
+    """The schedule of a plan (placement, order of nodes): copies that stand right behind their producer, and not right
+    before their first reader, are early. Its clocks are not set.
+    """
+    a, d = graph.arrays, problem.devices
+    n, t = a.num_ops, a.num_tensors
+    placement, nodes = plan
+    checkpoints = -(-n // STRIDE)
+    ops, tensors, copies = (np.zeros(n + 1, OP), np.zeros(t + 1, TENSOR), np.zeros(t * d, COPY))
+    order = nodes[nodes < n].astype(np.int64)
+    ops["runtime"][:n], ops["device"][:n], ops["place"][order] = (a.runtime, placement, np.arange(n))
+    ops["writes"] = np.searchsorted(a.producer, np.arange(n + 1))
+    tensors["seconds"][:t] = [problem.transfer_seconds(num_bytes) for num_bytes in a.tensor_bytes.tolist()]
+    tensors["producer"][:t] = a.producer
+    copies["tensor"], copies["first"], ops["copies"] = np.arange(t * d) // d, NONE, NONE
+    copies["readers"] = np.bincount(a.use_tensor * d + placement[a.use_op], minlength=t * d)
+    copies["early"] = _early(nodes, n, d, ops["place"], a.producer, a.use_tensor, a.use_op, placement)
+    tensors["early"][:t] = copies["early"].reshape(t, d).sum(1)
+    return Schedule(
+        devices=d,
+        transfer=TRANSFERS[problem.transfer],
+        ops=ops,
+        tensors=tensors,
+        copies=copies,
+        rows=_set_rows(graph, ops, tensors),
+        order=order,
+        clocks=np.zeros(checkpoints * 2 * d),
+        trial=np.zeros(checkpoints * 2 * d),
+        now=np.zeros(2 * d),
+        tails=np.zeros(checkpoints * 2 * d * d),
+        onward=np.zeros(2 * n * d),
+        score=np.zeros(3),
+        fresh=np.array([n, 0]),
+        log=np.zeros(t * d, np.int64),
+        changed=np.zeros(n + t * d, np.int64),
+    )
+
+
+def _early(
+    nodes: np.ndarray,
+    n: int,
+    devices: int,
+    place: np.ndarray,
+    producer: np.ndarray,
+    use_tensor: np.ndarray,
+    use_op: np.ndarray,
+    placement: np.ndarray,
+) -> np.ndarray:
+    """Which copies `[t * d]` stand right behind their producer and not right before their first reader."""
+    size = len(producer) * devices
+    first = np.full(size, n)
+    np.minimum.at(first, use_tensor * devices + placement[use_op], place[use_op])
+    ops_before = np.cumsum(nodes < n)  # up to a node, itself included
+    early = np.zeros(size, np.int32)
+    at = np.flatnonzero(nodes >= n)
+    copy = nodes[at] - n
+    behind = ops_before[at] - 1 == place[producer[copy // devices]]
+    early[copy] = behind & (ops_before[at] < first[copy])
+    return early
+
+
+def _set_rows(graph: ComputationGraph, ops: np.ndarray, tensors: np.ndarray) -> np.ndarray:
+    """All rows, one after another; their begins are written into ops and tensors."""
+    a = graph.arrays
+    n = a.num_ops
+    source, target = _reduced(graph)
+    data = _pairs(a.producer[a.use_tensor], a.use_op, n)
+    control = np.setdiff1d(_pairs(a.control_source, a.control_target, n), data)
+    control = np.intersect1d(control, _pairs(source, target, n))
+    rows: list[np.ndarray] = []
+    begin = 0
+    for records, field, keys, values in (
+        (ops, "reads", a.use_op, a.use_tensor),
+        (ops, "awaits", control % n, control // n),
+        (ops, "waiters", control // n, control % n),
+        (ops, "before", target, source),
+        (ops, "after", source, target),
+        (tensors, "users", a.use_tensor, a.use_op),
+    ):
+        by_key = np.argsort(keys, kind="stable")
+        records[field] = begin + np.searchsorted(keys[by_key], np.arange(len(records)))
+        rows.append(values[by_key].astype(np.int32))
+        begin += len(keys)
+    return np.concatenate(rows)
+
+
+def _pairs(source: np.ndarray, target: np.ndarray, n: int) -> np.ndarray:
+    """Pairs of ops as one number each, sorted, each once."""
+    return np.unique(source.astype(np.int64) * n + target)
+
+
+def _reduced(graph: ComputationGraph) -> tuple[np.ndarray, np.ndarray]:
+    """The dependencies that no others imply (the transitive reduction): sources and targets, `[m]` int."""
+    a = graph.arrays
+    if a.num_ops > MOST_REDUCED:
+        return a.dependencies()
+    rank = a.rank.tolist()
+    reached = [0] * a.num_ops  # sets of ops as the bits of integers
+    source, target = [], []
+    for op in a.topological.tolist():
+        ancestors = 0
+        for before in sorted(a.predecessors[op], key=rank.__getitem__, reverse=True):
+            if not ancestors >> before & 1:
+                source.append(before)
+                target.append(op)
+                ancestors |= reached[before] | 1 << before
+        reached[op] = ancestors
+    return np.array(source, np.int64), np.array(target, np.int64)

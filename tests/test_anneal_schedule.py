@@ -1,0 +1,224 @@
+"""Annealing of explicit schedules: its costs are the exact ones whatever the moves, and what the solver makes of it."""
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from keyed_searches import DIAMOND, interrupted_plan, optimum
+from random_graphs import graphs, plans, problems
+from search_graphs import random_dag
+
+from graphrl.costs import exact
+from graphrl.costs.bounds import lower_bound
+from graphrl.costs.problem import Problem
+from graphrl.errors import ProblemError
+from graphrl.graphs.graph import ComputationGraph, Op
+from graphrl.plan import Plan
+from graphrl.solvers.base import Budget, Task
+from graphrl.solvers.rules.list_scheduling import schedule as list_schedule
+from graphrl.solvers.schedules import compiled
+from graphrl.solvers.schedules.memory import write_nodes
+from graphrl.solvers.schedules.moves import KINDS
+from graphrl.solvers.schedules.solver import WEIGHT, Chain, run_chain, solve, start_chain
+
+PROBLEMS = [
+    Problem("makespan", 2, "rendezvous", latency=0.5, bandwidth=20.0),
+    Problem("makespan", 3, "link", latency=0.5, bandwidth=20.0),
+    Problem("makespan", 2, "free"),
+    Problem("makespan", 3, "rendezvous", memory_limit=400, resident_weights=True),
+    Problem("makespan", 1, memory_limit=100),
+]
+
+
+def walk(chain: Chain, moves: int, heat: float, kind: str | None = None) -> None:
+    """Moves of one kind, or of all."""
+    run_chain(chain, moves, heat, heat, {name: float(kind in (None, name)) for name in KINDS})
+
+
+def check_exact(graph: ComputationGraph, problem: Problem, chain: Chain) -> None:
+    """The schedule's clocks and score are those of its order and placement by exact costs; the best is not worse."""
+    s = chain.schedule
+    placement, nodes = s.ops["device"][:-1], chain.memory.nodes[: write_nodes(s, chain.memory)]
+    costs = exact.evaluate(graph, problem, placement, nodes)
+    excess = costs.excess(problem)
+    ends = dict(zip(nodes.tolist(), costs.end.tolist(), strict=True))
+    n = len(graph.ops)
+    assert s.score[0] == costs.makespan
+    assert (chain.best.excess[0], chain.best.makespan[0]) <= costs.rank(problem)
+    assert s.score[2] == pytest.approx(costs.makespan + WEIGHT * s.score[1] + chain.penalty * excess)
+    assert s.ops["end"][:-1].tolist() == [ends[op] for op in range(n)]
+    arrivals = {n + copy: s.copies["arrival"][copy] for copy in np.flatnonzero(s.copies["first"] >= 0).tolist()}
+    assert arrivals == {node: end for node, end in ends.items() if node >= n}
+    assert s.ops["place"][s.order].tolist() == list(range(n))
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[ComputationGraph, Problem]:
+    limit = draw(st.sampled_from([None, 1, 10, 20, 40]))
+    problem = dataclasses.replace(draw(problems()), objective="makespan", memory_limit=limit)
+    return draw(graphs(max_ops=draw(st.sampled_from([4, 12, 40])))), problem
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_costs_are_exact_after_any_moves(data: st.DataObject) -> None:
+    graph, problem = data.draw(cases())
+    plan = data.draw(plans(graph, problem))
+    chain = start_chain(graph, problem, plan, np.random.SeedSequence(data.draw(st.integers(0, 9))))
+    check_exact(graph, problem, chain)
+    for heat in (10.0, 1.0, 0.1):
+        walk(chain, 50, heat, data.draw(st.sampled_from([None, *KINDS])))
+        check_exact(graph, problem, chain)
+
+
+@settings(max_examples=50)
+@given(st.data())
+def test_plans_whose_transfers_are_late_or_early_are_kept(data: st.DataObject) -> None:
+    graph, problem = data.draw(cases())
+    placement, order = data.draw(plans(graph, problem))
+    first, second = (start_chain(graph, problem, (placement, order), np.random.SeedSequence(0)) for _ in range(2))
+    walk(first, 20, 1e9)
+    s, m = first.schedule, first.memory
+    nodes = m.nodes[: write_nodes(s, m)].copy()
+    second = start_chain(graph, problem, (s.ops["device"][:-1], nodes), np.random.SeedSequence(0))
+    again = second.memory.nodes[: write_nodes(second.schedule, second.memory)]
+    costs = [exact.evaluate(graph, problem, s.ops["device"][:-1], order) for order in (nodes, again)]
+    assert costs[0].makespan == costs[1].makespan
+    assert costs[0].peak_memory == costs[1].peak_memory
+
+
+@pytest.mark.parametrize("problem", PROBLEMS[:4], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_walks_that_end_early_are_exact_on_long_orders(kind: str, problem: Problem) -> None:
+    graph = random_dag(0, 300)
+    chain = start_chain(graph, problem, list_schedule(graph, problem), np.random.SeedSequence(1))
+    for heat in (5.0, 0.5, 0.01):
+        walk(chain, 200, heat)
+        walk(chain, 200, heat, kind)
+        check_exact(graph, problem, chain)
+
+
+def solved(graph: ComputationGraph, problem: Problem, evaluations: int = 2000, seed: int = 3, **options: Any) -> Plan:
+    return solve(Task(graph, problem, Budget(evaluations=evaluations), seed), **options)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+def test_plans_are_valid_repeatable_and_not_worse_than_list_scheduling(problem: Problem) -> None:
+    graph = random_dag(0)
+    plan, again = solved(graph, problem), solved(graph, problem)
+    plan.check(graph)
+    assert plan.rank <= exact.evaluate(graph, problem, *list_schedule(graph, problem)).rank(problem)
+    assert plan.value >= lower_bound(graph, problem)
+    assert (again.order, again.placement, again.evaluations) == (plan.order, plan.placement, plan.evaluations)
+    assert plan.evaluations <= 2000
+
+
+@pytest.mark.parametrize(
+    "problem", [Problem("makespan", 2, latency=0.25), Problem("makespan", 2, "link", bandwidth=8.0)]
+)
+def test_tiny_optima_are_found(problem: Problem) -> None:
+    assert solved(DIAMOND, problem).value == pytest.approx(optimum(DIAMOND, problem), rel=1e-9)
+
+
+def test_one_core_and_two_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = random_dag(2, 60)
+    plans = []
+    for cores in ({0}, {0, 1}):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, cores=cores: cores, raising=False)
+        plans.append(solved(graph, PROBLEMS[0], 5000, chains=3))
+    assert plans[0].order == plans[1].order
+    assert plans[0].placement == plans[1].placement
+
+
+def test_another_seed_walks_elsewhere() -> None:
+    graph = random_dag(2, 60)
+    assert solved(graph, PROBLEMS[0], seed=1).order != solved(graph, PROBLEMS[0], seed=2).order
+
+
+def test_a_memory_limit_is_kept_where_it_can_be() -> None:
+    graph, free = random_dag(1), Problem("makespan", 2)
+    peak = max(exact.evaluate(graph, free, *list_schedule(graph, free)).peak_memory)
+    memory = Problem("peak_memory", 2)
+    least = int(exact.evaluate(graph, memory, *list_schedule(graph, memory)).objective(memory))
+    for limit in (least, (least + peak) // 2):
+        limited = dataclasses.replace(free, memory_limit=limit)
+        plan = solved(graph, limited)
+        plan.check(graph)
+        assert plan.excess == 0
+        assert plan.rank <= exact.evaluate(graph, limited, *list_schedule(graph, limited)).rank(limited)
+    assert 0 < solved(graph, dataclasses.replace(free, memory_limit=1)).excess < least + 1
+
+
+@pytest.mark.parametrize("evaluations", [1, 2, 3])
+def test_small_budgets_are_kept(evaluations: int) -> None:
+    assert solved(random_dag(0), PROBLEMS[0], evaluations).evaluations == evaluations
+
+
+def test_seconds_are_kept_and_count_after_the_start() -> None:
+    plan = solve(Task(random_dag(0, 200), PROBLEMS[0], Budget(seconds=0.3)))
+    assert 0.2 < plan.seconds < 1.5
+    assert plan.evaluations > 500
+
+
+def test_without_moves_it_ends() -> None:
+    plan = solve(Task(ComputationGraph("one", (Op("a", runtime=1),)), Problem("makespan", 1), Budget(seconds=60.0)))
+    assert plan.seconds < 10
+    assert plan.value == 1
+
+
+def test_interrupted_it_has_a_plan() -> None:
+    interrupted_plan(solve, random_dag(0), PROBLEMS[0]).check(random_dag(0))
+
+
+def test_it_starts_from_a_hint() -> None:
+    graph, problem = random_dag(0), PROBLEMS[0]
+    hint = np.zeros(30, np.int64), graph.arrays.topological.astype(np.int64)
+    plan = solved(graph, problem, 1, hint=hint)
+    assert plan.value == sum(op.runtime for op in graph.ops)
+
+
+@pytest.mark.parametrize("options", [{"chains": 0}, {"hot": 0.1, "cold": 0.2}])
+def test_bad_options_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ProblemError, match=f"{next(iter(options))} is"):
+        solved(DIAMOND, PROBLEMS[0], **options)
+    with pytest.raises(ProblemError, match="minimises makespan"):
+        solved(DIAMOND, Problem("peak_memory", 2))
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder for caches."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(compiled.config, "CACHE_DIR", "")
+    compiled.folder.cache_clear()
+    yield tmp_path
+    compiled.folder.cache_clear()
+
+
+def test_compiling_is_announced_once_in_one_line(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    compiled.announce()
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert compiled.folder().is_relative_to(cache / "graphrl" / "numba")
+    (compiled.folder() / "function.nbi").touch()
+    compiled.announce()
+    assert capsys.readouterr().err == ""
+
+
+def test_a_cache_that_cannot_be_written_costs_the_compilation_alone(
+    cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (cache / "graphrl").touch()
+    compiled.announce()
+    assert f"{compiled.folder()} cannot be written" in capsys.readouterr().err
+
+    def twice(x: int) -> int:
+        return 2 * x
+
+    assert compiled.compiled(twice)(21) == 42
+    assert not list(Path(__file__).parent.rglob("*.nbi"))
