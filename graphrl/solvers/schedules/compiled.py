@@ -66,4 +66,6 @@ def announce() -> None:
     """Says in one line on standard error that there is something to compile, where there is."""
     if not any(folder().glob("**/*.nbi")):
         when = "once" if _is_writable() else f"again in each run: {shown(folder())} cannot be written"
-        print(f"graphrl: compiling the search for this machine (some 20 s of a core), {when}", file=sys.stderr, flush=True)
+        print(
+            f"graphrl: compiling the search for this machine (some 20 s of a core), {when}", file=sys.stderr, flush=True
+        )
