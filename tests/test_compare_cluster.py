@@ -20,11 +20,11 @@ from comparison_runs import replace_solver, runs_of
 from dying_workers import die_of_diamonds, sleep_a_minute
 
 import graphrl
-from graphrl.bench.machine import cores
 from graphrl.cli import main
 from graphrl.compare.cluster import _execute, execute_all, share, survey
 from graphrl.compare.comparison import Comparison, compare
 from graphrl.compare.runs import Row, Run
+from graphrl.cores import count_cores
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.plan import Plan
 from graphrl.solvers.base import Task
@@ -49,7 +49,7 @@ def check_that_only_diamonds_died(comparison: Comparison, runs: Sequence[Run], f
             assert without_times(row) == without_times(other)
 
 
-@pytest.mark.skipif(cores() < 2, reason="one core")
+@pytest.mark.skipif(count_cores() < 2, reason="one core")
 def test_processes_give_the_same_rows() -> None:
     environment = dict(os.environ)
     runs = runs_of("given", "list", seeds=2)
@@ -62,14 +62,14 @@ def test_processes_give_the_same_rows() -> None:
 
 
 def test_processes_are_at_most_the_cores() -> None:
-    assert share(1) == cores()
+    assert share(1) == count_cores()
     with pytest.raises(ProblemError, match="processes is 0: must be from 1"):
         share(0)
     with pytest.raises(ProblemError, match="cores of this machine"):
         list(execute_all(runs_of("given"), 100_000))
 
 
-@pytest.mark.skipif(cores() < 2, reason="one core")
+@pytest.mark.skipif(count_cores() < 2, reason="one core")
 @pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("fault", [KeyboardInterrupt, RuntimeError("no")])
 def test_a_local_cluster_that_does_not_start_leaves_nothing(
@@ -94,7 +94,7 @@ def test_a_local_cluster_that_does_not_start_leaves_nothing(
     assert dict(os.environ) == environment
 
 
-@pytest.mark.skipif(cores() < 2, reason="one core")
+@pytest.mark.skipif(count_cores() < 2, reason="one core")
 def test_a_program_without_the_guard_is_told_so(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
@@ -196,7 +196,7 @@ def test_a_cluster_of_two_workers_gives_what_one_process_gives(
 def test_a_worker_that_dies_costs_its_run_and_one_that_joins_takes_over(tmp_path: Path, scheduler: str) -> None:
     runs = runs_of("given", "list", seeds=2)
     with workers(tmp_path, scheduler, "--nanny"):
-        assert survey(scheduler) == (2, cores())
+        assert survey(scheduler) == (2, count_cores())
         comparison = compare(runs, cluster=scheduler, prepare=die_of_diamonds)
     assert comparison.new == 8
     check_that_only_diamonds_died(comparison, runs, "")

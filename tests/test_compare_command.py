@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from comparison_rows import MEMORY, json_lines, read_rows
 
-from graphrl.bench.machine import cores
 from graphrl.cli import main
 from graphrl.commands.compare import _methods, _seeds
 from graphrl.commands.progress import runs_bar
 from graphrl.compare.comparison import compare
 from graphrl.compare.report import HEADINGS
 from graphrl.compare.runs import make_runs
+from graphrl.cores import count_cores
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.solvers.base import Budget
@@ -130,7 +130,9 @@ def test_lists_of_methods_and_seeds() -> None:
 
 
 @pytest.mark.usefixtures("ctrl_c")
-@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.skipif(cores() < 2, reason="one core"))])
+@pytest.mark.parametrize(
+    "processes", [1, pytest.param(2, marks=pytest.mark.skipif(count_cores() < 2, reason="one core"))]
+)
 def test_ctrl_c_shows_what_is_done(tmp_path: Path, processes: int) -> None:
     path = tmp_path / "runs.jsonl"
     command = [sys.executable, "-m", "graphrl", "compare", "layered:30x2000", "--methods", "list", "--json"]

@@ -28,7 +28,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("costs",),
     ("graphs",),
     ("documents", "progress"),
-    ("colours", "files", "mesh", "random_bits", "units"),
+    ("colours", "cores", "files", "mesh", "random_bits", "units"),
     ("errors",),
 )
 MODULE = re.compile(r"graphrl(\.[a-z_]\w*)+(:\w+)?")  # a string that names a module

@@ -13,11 +13,6 @@ from graphrl import mesh
 from graphrl.errors import ProblemError
 
 
-def cores() -> int:
-    """Cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 @contextlib.contextmanager
 def pinned(threads: int) -> Iterator[bool]:
     """With one thread, keeps this process on one core (the last one) while the `with` lasts; says whether it does.

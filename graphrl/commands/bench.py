@@ -9,6 +9,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from graphrl.commands.common import check_outputs, option, whole_number
 from graphrl.commands.progress import case_bar
+from graphrl.cores import count_cores
 from graphrl.errors import GraphrlError
 from graphrl.files import make_folder, write_atomically
 from graphrl.optimize import check_seed
@@ -166,7 +167,6 @@ def _settings(args: argparse.Namespace) -> "Settings":
       GraphrlError: an option that does not go with --envs or --orders.
       ProblemError: a value is out of range.
     """
-    from graphrl.bench import machine
     from graphrl.bench.cases import TRANSFERS, Settings
 
     check_seed(args.seed)
@@ -181,7 +181,7 @@ def _settings(args: argparse.Namespace) -> "Settings":
     quick = {"repeats": 2, "seconds": 0.02, "evaluations": 400} if args.quick else {}
     given = {"sizes": args.sizes, "repeats": args.repeats}
     return Settings(
-        threads=machine.cores() if args.threads is None else args.threads,
+        threads=count_cores() if args.threads is None else args.threads,
         graphs=args.graphs,
         transfers=transfers if args.transfers is None else args.transfers,
         quick=args.quick,

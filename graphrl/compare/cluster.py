@@ -23,9 +23,9 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any
 
-from graphrl.bench.machine import cores as count_cores
 from graphrl.compare.execute import Executor, row_of
 from graphrl.compare.runs import Row, Run
+from graphrl.cores import count_cores
 from graphrl.errors import GraphrlError, ProblemError
 
 if TYPE_CHECKING:

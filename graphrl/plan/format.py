@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError, PlanError
 from graphrl.files import content, shown, write_atomically
-from graphrl.graphs.readers.json import strict
+from graphrl.graphs.readers.json import strict_json
 from graphrl.plan.steps import OpStep, Step, TransferStep
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def read_plan(path: str | os.PathLike[str]) -> dict[str, Any]:
     with content(path) as data:
         raw = bytes(data)
     try:
-        return plan_from_dict(strict(raw))
+        return plan_from_dict(strict_json(raw))
     except GraphrlError as error:
         raise PlanError(f"{shown(path)}: {error}") from None
 

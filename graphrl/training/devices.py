@@ -16,6 +16,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from graphrl.cores import count_cores
 from graphrl.errors import ProblemError
 from graphrl.mesh import AXIS, most_that_share
 
@@ -32,7 +33,7 @@ def start(graphs: int, *, distributed: bool = False) -> None:
     Raises:
       ProblemError: the environment does not say enough, or the other processes cannot be reached.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = count_cores()
     share = cores if distributed else most_that_share(graphs, cores)
     with contextlib.suppress(RuntimeError):  # JAX is in use already, with the devices that its user wanted
         if jax.config.values["jax_num_cpu_devices"] < 1:

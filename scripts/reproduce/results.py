@@ -7,8 +7,9 @@ from typing import NamedTuple
 import jax
 
 import graphrl
-from graphrl.bench.machine import cores, device_name
+from graphrl.bench.machine import device_name
 from graphrl.compare.runs import Row
+from graphrl.cores import count_cores
 
 
 class Origin(NamedTuple):
@@ -53,7 +54,7 @@ def of_rows(rows: Iterable[Row]) -> Origin:
 def here() -> Origin:
     """The origin of what has been measured now, in this process."""
     versions = f"graphrl {graphrl.__version__}, jax {jax.__version__}"
-    hardware, today = f"{device_name()}, {cores()} cores", time.strftime("%Y-%m-%d")
+    hardware, today = f"{device_name()}, {count_cores()} cores", time.strftime("%Y-%m-%d")
     return Origin(frozenset([0]), frozenset([hardware]), frozenset([versions]), frozenset([today]))
 
 

@@ -28,13 +28,13 @@ def parse_json(data: bytes, source: str) -> ComputationGraph:
       GraphError: one line that names the file and, where there is one, the op, if it breaks a rule of the format.
     """
     try:
-        value = strict(data)
+        value = strict_json(data)
     except GraphError as error:
         raise GraphError(f"{source}: {error}") from None
     return graph_from_dict(value, source=source)
 
 
-def strict(data: bytes) -> object:
+def strict_json(data: bytes) -> object:
     """The JSON value that UTF-8 text holds, no key of an object twice.
 
     Raises:

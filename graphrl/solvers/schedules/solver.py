@@ -7,7 +7,6 @@ are. A few times in all the worst of them goes on from where the best stands ("g
 
 import itertools
 import math
-import os
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from graphrl.cores import count_cores
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph
@@ -138,7 +138,7 @@ class _Search:
 
     def run(self) -> None:
         """Anneals until the budget is spent."""
-        with ThreadPoolExecutor(min(len(self._chains), _cores())) as pool:
+        with ThreadPoolExecutor(min(len(self._chains), count_cores())) as pool:
             exchanged = 0
             for moves, begin, end in self._chunks():
                 made = pool.map(self._anneal, self._chains, moves, itertools.repeat(begin), itertools.repeat(end))
@@ -213,7 +213,3 @@ class _Search:
 def _split(high: int, count: int, low: int = 0) -> list[int]:
     """Numbers from low to high - 1, each dealt to one of `count` in turn: how many each has."""
     return [(high + count - 1 - i) // count - (low + count - 1 - i) // count for i in range(count)]
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import jax
 
 import graphrl
-from graphrl.bench.machine import cores, cpu_name
+from graphrl.bench.machine import cpu_name
 from graphrl.compare.store import Kind, open_store
+from graphrl.cores import count_cores
 from graphrl.errors import GraphrlError
 from reproduce.results import Origin
 
@@ -106,4 +107,6 @@ def _measured(key: dict[str, Any], measure: Callable[[], Figures]) -> Measuremen
         error = " ".join(f"{type(fault).__name__}: {fault}".split())[:300]
         print(error, file=sys.stderr, flush=True)
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    return Measurement(key, value, error, f"{cpu_name()}, {cores()} cores", graphrl.__version__, jax.__version__, now)
+    return Measurement(
+        key, value, error, f"{cpu_name()}, {count_cores()} cores", graphrl.__version__, jax.__version__, now
+    )

@@ -4,10 +4,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from graphrl.bench.machine import cores
 from graphrl.compare.execute import Executor
 from graphrl.compare.report import markdown, percent
 from graphrl.compare.runs import make_runs
+from graphrl.cores import count_cores
 from graphrl.errors import GraphrlError
 from graphrl.graphs.readers.hlo.module import parse_module
 from graphrl.graphs.readers.hlo.reader import read_hlo
@@ -77,7 +77,7 @@ def _timed(work: Callable[[], Any]) -> tuple[float, Any]:
 def _search(settings: Settings, subject: Subject, seconds: float) -> Figures | None:
     def measure() -> Figures:
         budget = Budget(None, seconds)
-        (run,) = make_runs([subject.hlo.graph], PROBLEM, ("auto",), (0,), budget, cores=cores(), warm_up=False)
+        (run,) = make_runs([subject.hlo.graph], PROBLEM, ("auto",), (0,), budget, cores=count_cores(), warm_up=False)
         row = Executor().execute(run)
         if row.value is None:
             raise GraphrlError(row.error or "no plan")

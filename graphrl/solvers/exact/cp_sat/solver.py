@@ -1,11 +1,11 @@
 """CP-SAT as a `Solver`: a known plan, then search for a better one and for the proof that there is none."""
 
 import dataclasses
-import os
 from typing import Any
 
 import numpy as np
 
+from graphrl.cores import count_cores
 from graphrl.costs import exact
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem
@@ -176,9 +176,7 @@ class _Search:
         left = self.left()
         if left is None:
             return None
-        limits = Limits(
-            left[1] * share, left[0], self.task.seed, self.workers or len(os.sched_getaffinity(0)), self.gap
-        )
+        limits = Limits(left[1] * share, left[0], self.task.seed, self.workers or count_cores(), self.gap)
 
         def take(values: list[int]) -> None:
             self.consider(model.decode(values))
