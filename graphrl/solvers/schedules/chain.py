@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from graphrl.solvers.base import PlacedOrder
 from graphrl.solvers.schedules.clocks import keep, take_back, walk
-from graphrl.solvers.schedules.compiled import compiled, integer
-from graphrl.solvers.schedules.memory import Memory, excess
+from graphrl.solvers.schedules.compiled import entry, integer, part
+from graphrl.solvers.schedules.memory import Memory, excess, write_nodes
 from graphrl.solvers.schedules.moves import FIRST, SETTLED, Move, draw, undo
 from graphrl.solvers.schedules.random import uniform
 from graphrl.solvers.schedules.readers import set_readers
@@ -25,48 +26,56 @@ FRUITLESS = 50  # draws for each move, above which there seem to be none
 class Best(NamedTuple):
     """The best schedule so far: the least excess, then the least makespan."""
 
-    order: np.ndarray  # [n] int64
     placement: np.ndarray  # [n] int64
-    early: np.ndarray  # [t * d] int32
+    nodes: np.ndarray  # [n + t * d] int64, ids as costs have them
+    facts: np.ndarray  # [2] int64: the number of nodes, and the excess in bytes; -1 before there is any
     makespan: np.ndarray  # [1] float64, seconds
-    excess: np.ndarray  # [1] int64, bytes
+
+    @property
+    def rank(self) -> tuple[int, float]:
+        """Sorts the best first."""
+        return int(self.facts[1]), float(self.makespan[0])
+
+    @property
+    def plan(self) -> PlacedOrder:
+        """Placement `[n]` and order of nodes `[m]`."""
+        return self.placement.copy(), self.nodes[: self.facts[0]].copy()
 
 
 def no_best(s: Schedule) -> Best:
     """Room for the best of a schedule's neighbours."""
-    n, copies = len(s.order), len(s.copies)
-    return Best(
-        np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(copies, np.int32), np.zeros(1), np.zeros(1, np.int64)
-    )
+    n = len(s.order)
+    return Best(np.zeros(n, np.int64), np.zeros(n + len(s.copies), np.int64), np.full(2, -1), np.zeros(1))
 
 
-@compiled
-def start(s: Schedule, memory: Memory, best: Best, weight: float, penalty: float) -> None:
+@part
+def _start(s: Schedule, memory: Memory | None, best: Best, weight: float, penalty: float) -> None:
     """Sets the clocks of a new schedule, which becomes the best."""
     n, first = len(s.order), integer(0)  # not a literal, which numba compiles functions for
     set_readers(s)
     makespan, mean, checkpoint, _ = walk(s, first, n, np.inf, weight)
     keep(s, first, n, checkpoint)
-    over = excess(s, memory) if memory.limit >= 0 else 0
+    over = integer(0)
+    if memory is not None:
+        over = excess(s, memory)
     s.score[0], s.score[1], s.score[2] = (makespan, mean, makespan + weight * mean + penalty * over)
-    best.makespan[0], best.excess[0] = np.inf, over
+    best.makespan[0], best.facts[1] = np.inf, over
     _keep_best(s, best, over)
 
 
-@compiled
+@part
 def _keep_best(s: Schedule, best: Best, over: int) -> None:
-    if over < best.excess[0] or (over == best.excess[0] and s.score[0] < best.makespan[0]):
-        best.makespan[0], best.excess[0] = s.score[0], over
-        for i in range(len(s.order)):
-            best.order[i], best.placement[i] = s.order[i], s.ops[i].device
-        for i in range(len(s.copies)):
-            best.early[i] = s.copies[i].early
+    facts = best.facts
+    if over < facts[1] or (over == facts[1] and s.score[0] < best.makespan[0]):
+        best.makespan[0], facts[0], facts[1] = s.score[0], write_nodes(s, best.nodes), over
+        for op in range(len(s.order)):
+            best.placement[op] = s.ops[op].device
 
 
-@compiled
+@entry
 def anneal(
     s: Schedule,
-    memory: Memory,
+    memory: Memory | None,
     move: Move,
     best: Best,
     rng: np.ndarray,
@@ -82,7 +91,7 @@ def anneal(
     """Makes some moves, at a temperature that falls geometrically from `hot` to `cold`; gives how many it was.
 
     Args:
-      s, memory, best, rng: the chain, as `start` or an earlier call left it.
+      s, memory, best, rng: the chain, new or as an earlier call left it.
       move: room for one.
       mix: `[kinds]` float64, cumulative.
       moves: at most.
@@ -93,6 +102,8 @@ def anneal(
       work: of `make_tails`.
     """
     score, fresh, facts = s.score, s.fresh, move.facts
+    if best.facts[1] < 0:
+        _start(s, memory, best, weight, penalty)
     made = drawn = 0
     cooling = (cold / hot) ** (1.0 / max(1, moves))
     temperature = hot
@@ -112,8 +123,8 @@ def anneal(
         makespan, mean, checkpoint, sends = walk(s, first, settled, limit, weight)
         counts[3 * kind] += 1
         counts[3 * kind + 2] += checkpoint * STRIDE - first
-        energy, over = makespan + weight * mean, 0
-        if memory.limit >= 0 and energy <= limit:
+        energy, over = makespan + weight * mean, integer(0)
+        if memory is not None and energy <= limit:  # numba leaves that out where there is none
             over = excess(s, memory)
             energy += penalty * over
         if energy > limit:

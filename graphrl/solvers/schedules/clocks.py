@@ -15,12 +15,12 @@ control predecessors are looked at.
 import numpy as np
 
 from graphrl.graphs.arrays import NONE
-from graphrl.solvers.schedules.compiled import compiled, inlined, integer
+from graphrl.solvers.schedules.compiled import inlined, integer, part
 from graphrl.solvers.schedules.readers import home
 from graphrl.solvers.schedules.state import FREE, RENDEZVOUS, STRIDE, Schedule
 
 
-@compiled
+@part
 def walk(s: Schedule, first: int, settled: int, limit: float, weight: float) -> tuple[float, float, int, int]:
     """Clocks from place `first` on, after a move.
 
@@ -117,7 +117,7 @@ def _same(s: Schedule, checkpoint: int) -> bool:
     return True
 
 
-@compiled
+@part
 def _unread(s: Schedule, seen: int, num_changed: int, place: int) -> int:
     """How many of the changed ends and arrivals, from the number `seen` on, nobody looks at from a place on; up to the
     first that somebody does.
@@ -143,7 +143,7 @@ def _unread(s: Schedule, seen: int, num_changed: int, place: int) -> int:
     return seen
 
 
-@compiled
+@part
 def least_energy(s: Schedule, checkpoint: int, weight: float) -> float:
     """A bound of the energy: each device's last clock is at least every clock of a checkpoint and its tail."""
     now, tails = s.now, s.tails
@@ -158,7 +158,7 @@ def least_energy(s: Schedule, checkpoint: int, weight: float) -> float:
     return makespan + weight * (total / d)
 
 
-@compiled
+@part
 def keep(s: Schedule, first: int, settled: int, checkpoint: int) -> None:
     """Makes what a walk from place `first` to a checkpoint has written the schedule's own."""
     clocks, trial, fresh, d = s.clocks, s.trial, s.fresh, s.devices
@@ -167,7 +167,7 @@ def keep(s: Schedule, first: int, settled: int, checkpoint: int) -> None:
     fresh[0] = max(fresh[0], settled)
 
 
-@compiled
+@part
 def take_back(s: Schedule, first: int, checkpoint: int, sends: int) -> None:
     """Undoes what a walk has written, before the move itself is undone."""
     ops, copies, order, log = s.ops, s.copies, s.order, s.log

@@ -13,7 +13,8 @@ import functools
 import hashlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -27,21 +28,27 @@ from graphrl.files import cache_folder, shown
 config, njit = cast(Any, numba.config), cast(Any, numba.njit)
 integer: Any = np.int64  # what literals and int32 become before they are passed on: numba compiles for each type
 F = TypeVar("F", bound=Callable[..., Any])
+OPTIONS = {"_nrt": False, "error_model": "numpy"}
 
 
-def inlined(function: F) -> F:
-    """A small function that becomes a part of those compiled ones that call it: a call passes every array's parts."""
-    return compiled(function, inline=True)
-
-
-def compiled(function: F, inline: bool = False) -> F:
-    """The function as a compiled one that other threads run beside."""
+def entry(function: F) -> F:
+    """A compiled function for Python to call: other threads run beside it, and it is kept on disk with its parts."""
     users = config.CACHE_DIR
     config.CACHE_DIR = str(folder())
     try:
-        return cast(F, njit(cache=_is_writable(), nogil=True, _nrt=False, forceinline=inline)(function))
+        return cast(F, njit(cache=_is_writable(), nogil=True, **OPTIONS)(function))
     finally:
         config.CACHE_DIR = users
+
+
+def part(function: F) -> F:
+    """A function for compiled ones alone: what Python would need to call it takes longer to compile than itself."""
+    return cast(F, njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **OPTIONS)(function))
+
+
+def inlined(function: F) -> F:
+    """A small one that becomes a part of those that call it: a call passes every array's parts."""
+    return cast(F, njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True, **OPTIONS)(function))
 
 
 @functools.cache
@@ -62,10 +69,13 @@ def _is_writable() -> bool:
     return os.access(folder(), os.W_OK)
 
 
-def announce() -> None:
-    """Says in one line on standard error that there is something to compile, where there is."""
-    if not any(folder().glob("**/*.nbi")):
+@contextmanager
+def announced(what: str) -> Iterator[None]:
+    """Says in one line on standard error that something is compiled in it, unless it was here before."""
+    ready = folder() / f"{what}.ready"
+    if not ready.exists():
         when = "once" if _is_writable() else f"again in each run: {shown(folder())} cannot be written"
-        print(
-            f"graphrl: compiling the search for this machine (some 20 s of a core), {when}", file=sys.stderr, flush=True
-        )
+        print(f"graphrl: compiling {what} for this machine (some 10 s), {when}", file=sys.stderr, flush=True)
+    yield
+    if _is_writable():
+        ready.touch()

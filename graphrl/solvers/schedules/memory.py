@@ -10,7 +10,7 @@ import numpy as np
 from graphrl.costs.problem import Problem
 from graphrl.graphs.arrays import NONE
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.solvers.schedules.compiled import compiled, inlined, integer
+from graphrl.solvers.schedules.compiled import inlined, integer, part
 from graphrl.solvers.schedules.state import Schedule
 
 BUFFER = np.dtype(
@@ -61,10 +61,10 @@ def memory(graph: ComputationGraph, problem: Problem) -> Memory:
     )
 
 
-@compiled
-def write_nodes(s: Schedule, m: Memory) -> int:
-    """Writes the schedule's node ids as costs have them; gives their number."""
-    ops, copies, order, nodes = s.ops, s.copies, s.order, m.nodes
+@part
+def write_nodes(s: Schedule, nodes: np.ndarray) -> int:
+    """Writes the schedule's node ids `[n + t * d]` as costs have them; gives their number."""
+    ops, copies, order = s.ops, s.copies, s.order
     n, d, count = len(order), s.devices, 0
     for place in range(n):
         x = order[place]
@@ -83,7 +83,7 @@ def write_nodes(s: Schedule, m: Memory) -> int:
     return count
 
 
-@compiled
+@part
 def excess(s: Schedule, m: Memory) -> int:
     """Bytes by which the largest peak of a device is above the limit, at least 0."""
     ops, tensors, order = s.ops, s.tensors, s.order
@@ -96,7 +96,7 @@ def excess(s: Schedule, m: Memory) -> int:
         live[ops[x].device] += m.resident[x]
     for device in range(d):
         live[d + device] = live[device]
-    for i in range(write_nodes(s, m)):
+    for i in range(write_nodes(s, nodes)):
         node = nodes[i]
         if node < n:
             _run(s, m, node)
@@ -111,7 +111,7 @@ def excess(s: Schedule, m: Memory) -> int:
     return over
 
 
-@compiled
+@part
 def _share(s: Schedule, m: Memory) -> None:
     """Buffers of all instances, and how often each will be used."""
     ops, tensors, copies = s.ops, s.tensors, s.copies
@@ -148,7 +148,7 @@ def _holder(s: Schedule, m: Memory, t: int, device: int) -> int:
     return buffers[t if home else len(alias) + t * s.devices + device].holder
 
 
-@compiled
+@part
 def _run(s: Schedule, m: Memory, x: int) -> None:
     """An op allocates, is compared with the peak, and releases."""
     ops, rows = s.ops, s.rows
@@ -169,7 +169,7 @@ def _run(s: Schedule, m: Memory, x: int) -> None:
         _release(m, _holder(s, m, integer(rows[e]), here), here)
 
 
-@compiled
+@part
 def _is_last_use(s: Schedule, m: Memory, x: int, source: int) -> bool:
     """Whether an op holds all uses of a buffer that are left, and it may be freed."""
     ops, rows = s.ops, s.rows

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from graphrl.graphs.arrays import NONE
-from graphrl.solvers.schedules.compiled import compiled, inlined, integer
+from graphrl.solvers.schedules.compiled import inlined, integer, part
 from graphrl.solvers.schedules.random import below, coin, uniform
 from graphrl.solvers.schedules.readers import first_reader, home, set_first
 from graphrl.solvers.schedules.state import Schedule
@@ -45,7 +45,7 @@ def no_move(s: Schedule) -> Move:
     return Move(*(np.zeros(size, np.int64) for size in (8, n, 2 * n, 2 * changes, 8 * n + 64)))
 
 
-@compiled
+@part
 def draw(s: Schedule, m: Move, kind: int, rng: np.ndarray) -> bool:
     """Makes a random move of a kind; False if there is none where it looked, and nothing has changed."""
     ops, order = s.ops, s.order
@@ -68,7 +68,7 @@ def draw(s: Schedule, m: Move, kind: int, rng: np.ndarray) -> bool:
     return True
 
 
-@compiled
+@part
 def undo(s: Schedule, m: Move) -> None:
     """Takes the move back."""
     ops, order = s.ops, s.order
@@ -85,7 +85,7 @@ def undo(s: Schedule, m: Move) -> None:
         _flip(s, facts[FLIPPED])
 
 
-@compiled
+@part
 def _shift(s: Schedule, m: Move, x: int, rng: np.ndarray) -> bool:
     ops, rows, order = s.ops, s.rows, s.order
     facts, old_order = m.facts, m.old_order
@@ -125,7 +125,7 @@ def _shift(s: Schedule, m: Move, x: int, rng: np.ndarray) -> bool:
     return True
 
 
-@compiled
+@part
 def _note(s: Schedule, m: Move, copy: int, x: int) -> None:
     """Makes op x, or NONE, the first reader of a copy; `undo` will know."""
     ops, facts = s.ops, m.facts
@@ -142,7 +142,7 @@ def _note(s: Schedule, m: Move, copy: int, x: int) -> None:
     set_first(s, copy, x)
 
 
-@compiled
+@part
 def _neighbour_device(s: Schedule, x: int, rng: np.ndarray) -> int:
     """The device of an op beside x; that of x if it has none."""
     ops = s.ops
@@ -155,7 +155,7 @@ def _neighbour_device(s: Schedule, x: int, rng: np.ndarray) -> int:
     return ops[s.rows[entry]].device
 
 
-@compiled
+@part
 def _place(s: Schedule, m: Move, x: int, there: int) -> None:
     """Sends an op to another device."""
     ops, copies, rows = s.ops, s.copies, s.rows
@@ -182,7 +182,7 @@ def _place(s: Schedule, m: Move, x: int, there: int) -> None:
                 facts[SETTLED] = max(facts[SETTLED], ops[copies[copy].first].place + 1)
 
 
-@compiled
+@part
 def _move_reads(s: Schedule, x: int, there: int) -> None:
     """Counts an op's reads on another device, and places it there."""
     ops, copies, rows = s.ops, s.copies, s.rows
@@ -194,7 +194,7 @@ def _move_reads(s: Schedule, x: int, there: int) -> None:
     op.device = there
 
 
-@compiled
+@part
 def _cluster(s: Schedule, m: Move, x: int, rng: np.ndarray) -> None:
     ops = s.ops
     facts, queue = m.facts, m.queue
@@ -219,7 +219,7 @@ def _cluster(s: Schedule, m: Move, x: int, rng: np.ndarray) -> None:
         waiting = _join(s, m, waiting, ops[x].after, ops[x + 1].after, rng)
 
 
-@compiled
+@part
 def _join(s: Schedule, m: Move, waiting: int, begin: int, end: int, rng: np.ndarray) -> int:
     """Half of a row's ops join the queue, which gets so long."""
     rows = s.rows
@@ -231,7 +231,7 @@ def _join(s: Schedule, m: Move, waiting: int, begin: int, end: int, rng: np.ndar
     return waiting
 
 
-@compiled
+@part
 def _send(s: Schedule, m: Move, x: int, rng: np.ndarray) -> bool:
     ops, rows = s.ops, s.rows
     begin, count = ops[x].reads, ops[x + 1].reads - ops[x].reads

@@ -5,11 +5,11 @@ first reader, in ascending order: those of them that are sent late are sent righ
 """
 
 from graphrl.graphs.arrays import NONE
-from graphrl.solvers.schedules.compiled import compiled, inlined
+from graphrl.solvers.schedules.compiled import inlined, part
 from graphrl.solvers.schedules.state import Schedule
 
 
-@compiled
+@part
 def set_first(s: Schedule, copy: int, x: int) -> None:
     """Makes op x the first reader of a copy, or NONE."""
     ops, copies = s.ops, s.copies
@@ -40,7 +40,7 @@ def set_first(s: Schedule, copy: int, x: int) -> None:
         copies[after].before = copy
 
 
-@compiled
+@part
 def first_reader(s: Schedule, t: int, device: int) -> int:
     """The first op on a device that reads a tensor, or NONE."""
     ops, rows = s.ops, s.rows
@@ -59,7 +59,7 @@ def home(s: Schedule, t: int) -> int:
     return s.ops[s.tensors[t].producer].device
 
 
-@compiled
+@part
 def set_readers(s: Schedule) -> None:
     """First readers of all copies of a schedule that has none."""
     for t in range(len(s.tensors) - 1):

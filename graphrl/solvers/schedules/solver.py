@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -21,11 +22,10 @@ from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
 from graphrl.solvers.base import PlacedOrder, Task
 from graphrl.solvers.rules.list_scheduling import schedule as list_schedule
-from graphrl.solvers.schedules.chain import Best, anneal, no_best, start
-from graphrl.solvers.schedules.compiled import announce
-from graphrl.solvers.schedules.memory import Memory, memory, write_nodes
+from graphrl.solvers.schedules.chain import Best, anneal, no_best
+from graphrl.solvers.schedules.compiled import announced
+from graphrl.solvers.schedules.memory import Memory, memory
 from graphrl.solvers.schedules.moves import KINDS, Move, no_move
-from graphrl.solvers.schedules.readers import set_readers
 from graphrl.solvers.schedules.state import Schedule, schedule
 from graphrl.solvers.solver import solver
 
@@ -74,7 +74,7 @@ class Chain(NamedTuple):
     """What one chain of compiled annealing works on."""
 
     schedule: Schedule
-    memory: Memory
+    memory: Memory | None
     move: Move
     best: Best
     rng: np.ndarray  # [1] uint64
@@ -88,7 +88,7 @@ def start_chain(graph: ComputationGraph, problem: Problem, plan: PlacedOrder, se
     s = schedule(graph, problem, plan)
     chain = Chain(
         schedule=s,
-        memory=memory(graph, problem),
+        memory=None if problem.memory_limit is None else memory(graph, problem),
         move=no_move(s),
         best=no_best(s),
         rng=seed.generate_state(1, np.uint64),
@@ -96,7 +96,7 @@ def start_chain(graph: ComputationGraph, problem: Problem, plan: PlacedOrder, se
         counts=np.zeros(3 * len(KINDS), np.int64),
         work=np.zeros(2 * problem.devices**2),
     )
-    start(s, chain.memory, chain.best, WEIGHT, chain.penalty)
+    run_chain(chain, 0, 1.0, 1.0)
     return chain
 
 
@@ -128,11 +128,10 @@ class _Search:
         first = task.plan(*plan, evaluations=1)
         self._rank = first.rank  # of a plan that its schedule, which has no transfer anywhere, may not reach
         task.best = lambda: first
-        announce()
         seeds = np.random.SeedSequence(task.seed).spawn(chains)
-        self._chains = [start_chain(task.graph, task.problem, plan, seed) for seed in seeds]
+        with announced("anneal-schedule" if task.problem.memory_limit is None else "anneal-schedule under a limit"):
+            self._chains = [start_chain(task.graph, task.problem, plan, seed) for seed in seeds]
         self._unit = max(float(self._chains[0].best.makespan[0]), 1e-30)
-        self._anneal(self._chains[0], 0, 0.0, 0.0)  # compiles
         task.best = self.plan
         task.restart()
 
@@ -153,8 +152,8 @@ class _Search:
 
     def plan(self) -> Plan:
         """The best so far."""
-        best = min((chain.best for chain in self._chains), key=lambda best: (best.excess[0], best.makespan[0]))
-        plan = self._task.plan(*self._decisions(best), evaluations=self._evaluations)
+        best = min((chain.best for chain in self._chains), key=attrgetter("rank"))
+        plan = self._task.plan(*best.plan, evaluations=self._evaluations)
         if plan.rank <= self._rank:
             return plan
         return self._task.plan(*self._start, evaluations=self._evaluations)
@@ -166,15 +165,6 @@ class _Search:
             for target, source in zip(of_worst, of_best, strict=True):
                 if isinstance(target, np.ndarray):
                     target[:] = source
-
-    def _decisions(self, best: Best) -> PlacedOrder:
-        """Placement `[n]` and order of nodes `[m]`."""
-        task = self._task
-        placement, order = best.placement.copy(), best.order
-        s, m = (schedule(task.graph, task.problem, (placement, order)), memory(task.graph, task.problem))
-        s.copies["early"] = best.early
-        set_readers(s)
-        return placement, m.nodes[: write_nodes(s, m)]
 
     def _anneal(self, chain: Chain, moves: int, begin: float, end: float) -> int:
         """Some moves of a chain, between two shares of the budget."""

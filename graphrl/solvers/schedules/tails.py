@@ -9,12 +9,12 @@ place and is waited for after it.
 import numpy as np
 
 from graphrl.graphs.arrays import NONE
-from graphrl.solvers.schedules.compiled import compiled, inlined
+from graphrl.solvers.schedules.compiled import inlined, part
 from graphrl.solvers.schedules.readers import home
 from graphrl.solvers.schedules.state import FREE, RENDEZVOUS, STRIDE, Schedule
 
 
-@compiled
+@part
 def make_tails(s: Schedule, work: np.ndarray) -> None:
     """Tails of all checkpoints, walked from the end of the order.
 
