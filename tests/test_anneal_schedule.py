@@ -2,8 +2,6 @@
 
 import dataclasses
 import os
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +12,7 @@ from keyed_searches import DIAMOND, interrupted_plan, optimum
 from random_graphs import graphs, plans, problems
 from search_graphs import random_dag
 
+from graphrl.compiled import entry
 from graphrl.costs import exact
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem
@@ -22,8 +21,6 @@ from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.rules.list_scheduling import schedule as list_schedule
-from graphrl.solvers.schedules import compiled
-from graphrl.solvers.schedules.compiled import entry
 from graphrl.solvers.schedules.memory import write_nodes
 from graphrl.solvers.schedules.moves import KINDS
 from graphrl.solvers.schedules.solver import WEIGHT, Chain, run_chain, solve, start_chain
@@ -201,39 +198,3 @@ def test_bad_options_are_refused(options: dict[str, Any]) -> None:
         solved(DIAMOND, PROBLEMS[0], **options)
     with pytest.raises(ProblemError, match="minimises makespan"):
         solved(DIAMOND, Problem("peak_memory", 2))
-
-
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty folder for caches."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(compiled.config, "CACHE_DIR", "")
-    compiled.folder.cache_clear()
-    yield tmp_path
-    compiled.folder.cache_clear()
-
-
-def test_compiling_is_announced_once_in_one_line(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for lines in (1, 0):
-        with compiled.announced("a search"):
-            assert len(capsys.readouterr().err.splitlines()) == lines
-    with pytest.raises(KeyboardInterrupt), compiled.announced("another"):
-        raise KeyboardInterrupt
-    with compiled.announced("another"):
-        assert capsys.readouterr().err.count("compiling another") == 2
-    assert compiled.folder().is_relative_to(cache / "graphrl" / "numba")
-
-
-def test_a_cache_that_cannot_be_written_costs_the_compilation_alone(
-    cache: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (cache / "graphrl").touch()
-    with compiled.announced("a search"):
-        pass
-    assert f"{compiled.folder()} cannot be written" in capsys.readouterr().err
-
-    def twice(x: int) -> int:
-        return 2 * x
-
-    assert compiled.entry(twice)(21) == 42
-    assert not list(Path(__file__).parent.rglob("*.nbi"))

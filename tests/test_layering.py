@@ -27,7 +27,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("plan",),
     ("costs",),
     ("graphs",),
-    ("documents", "progress"),
+    ("compiled", "documents", "progress"),
     ("colours", "cores", "files", "mesh", "random_bits", "units"),
     ("errors",),
 )

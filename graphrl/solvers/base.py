@@ -3,10 +3,11 @@
 It makes the plan, reports, and says when time is over.
 """
 
+import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -120,6 +121,16 @@ class Task:
         """Starts the clock anew: what was done so far does not count."""
         self.started = self._reported = self._warm = time.perf_counter()
         self.end = self.started + (math.inf if self.budget.seconds is None else self.budget.seconds)
+
+    @contextlib.contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """The clock stands still in it: for what is compiled once on a machine."""
+        began = time.perf_counter()
+        yield
+        spent = time.perf_counter() - began
+        self.started, self.end, self._reported, self._warm = (
+            moment + spent for moment in (self.started, self.end, self._reported, self._warm)
+        )
 
     @property
     def seconds(self) -> float:

@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from graphrl.compiled import entry, integer, part
+from graphrl.compiled.random import uniform
 from graphrl.solvers.base import PlacedOrder
 from graphrl.solvers.schedules.clocks import keep, take_back, walk
-from graphrl.solvers.schedules.compiled import entry, integer, part
 from graphrl.solvers.schedules.memory import Memory, excess, write_nodes
 from graphrl.solvers.schedules.moves import FIRST, SETTLED, Move, draw, undo
-from graphrl.solvers.schedules.random import uniform
 from graphrl.solvers.schedules.readers import set_readers
 from graphrl.solvers.schedules.state import STRIDE, Schedule
 from graphrl.solvers.schedules.tails import make_tails

@@ -14,8 +14,8 @@ control predecessors are looked at.
 
 import numpy as np
 
+from graphrl.compiled import inlined, integer, part
 from graphrl.graphs.arrays import NONE
-from graphrl.solvers.schedules.compiled import inlined, integer, part
 from graphrl.solvers.schedules.readers import home
 from graphrl.solvers.schedules.state import FREE, RENDEZVOUS, STRIDE, Schedule
 

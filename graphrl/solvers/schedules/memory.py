@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from graphrl.compiled import inlined, integer, part
 from graphrl.costs.problem import Problem
 from graphrl.graphs.arrays import NONE
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.solvers.schedules.compiled import inlined, integer, part
 from graphrl.solvers.schedules.state import Schedule
 
 BUFFER = np.dtype(

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from graphrl.compiled import inlined, integer, part
+from graphrl.compiled.random import below, coin, uniform
 from graphrl.graphs.arrays import NONE
-from graphrl.solvers.schedules.compiled import inlined, integer, part
-from graphrl.solvers.schedules.random import below, coin, uniform
 from graphrl.solvers.schedules.readers import first_reader, home, set_first
 from graphrl.solvers.schedules.state import Schedule
 

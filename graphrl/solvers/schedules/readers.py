@@ -4,8 +4,8 @@ A copy is needed on every device but the producer's that reads the tensor. An op
 first reader, in ascending order: those of them that are sent late are sent right before it.
 """
 
+from graphrl.compiled import inlined, part
 from graphrl.graphs.arrays import NONE
-from graphrl.solvers.schedules.compiled import inlined, part
 from graphrl.solvers.schedules.state import Schedule
 
 

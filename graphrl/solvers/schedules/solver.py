@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from graphrl.compiled import announced
 from graphrl.cores import count_cores
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
@@ -23,7 +24,6 @@ from graphrl.plan import Plan
 from graphrl.solvers.base import PlacedOrder, Task
 from graphrl.solvers.rules.list_scheduling import schedule as list_schedule
 from graphrl.solvers.schedules.chain import Best, anneal, no_best
-from graphrl.solvers.schedules.compiled import announced
 from graphrl.solvers.schedules.memory import Memory, memory
 from graphrl.solvers.schedules.moves import KINDS, Move, no_move
 from graphrl.solvers.schedules.state import Schedule, schedule
@@ -129,7 +129,7 @@ class _Search:
         self._rank = first.rank  # of a plan that its schedule, which has no transfer anywhere, may not reach
         task.best = lambda: first
         seeds = np.random.SeedSequence(task.seed).spawn(chains)
-        with announced("anneal-schedule" if task.problem.memory_limit is None else "anneal-schedule under a limit"):
+        with announced(anneal, "anneal-schedule" + " under a memory limit" * (task.problem.memory_limit is not None)):
             self._chains = [start_chain(task.graph, task.problem, plan, seed) for seed in seeds]
         self._unit = max(float(self._chains[0].best.makespan[0]), 1e-30)
         task.best = self.plan

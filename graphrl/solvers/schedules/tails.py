@@ -8,8 +8,8 @@ place and is waited for after it.
 
 import numpy as np
 
+from graphrl.compiled import inlined, part
 from graphrl.graphs.arrays import NONE
-from graphrl.solvers.schedules.compiled import inlined, part
 from graphrl.solvers.schedules.readers import home
 from graphrl.solvers.schedules.state import FREE, RENDEZVOUS, STRIDE, Schedule
 

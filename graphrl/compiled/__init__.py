@@ -1,9 +1,9 @@
-"""How host searches are compiled: by numba, once for all sizes and problems, and kept on disk.
+"""How searches on the host are compiled: by numba, once for all sizes and problems, and kept on disk.
 
 What is compiled lies in `$XDG_CACHE_HOME/graphrl/numba` (by default ~/.cache/graphrl/numba), or where NUMBA_CACHE_DIR
-says, in a folder of its own for these sources, this numba and this processor: numba alone would take a function for
-unchanged whose file is, though it calls another that has changed. A folder that cannot be written costs nothing but
-the compilation.
+says, in a folder of its own for the sources, numba and processor: numba alone would take a function for unchanged whose
+file is, though it calls another that has changed. So a compiled function calls only those of its own folder and of this
+one. A cache that cannot be written costs nothing but the compilation.
 
 Compiled functions get all their arrays and make none: without numba's reference counts (`_nrt`) they compile and run
 several times faster.
@@ -33,10 +33,10 @@ OPTIONS = {"_nrt": False, "error_model": "numpy"}
 
 def entry(function: F) -> F:
     """A compiled function for Python to call: other threads run beside it, and it is kept on disk with its parts."""
-    users = config.CACHE_DIR
-    config.CACHE_DIR = str(folder())
+    users, here = config.CACHE_DIR, folder(function)
+    config.CACHE_DIR = str(here)
     try:
-        return cast(F, njit(cache=_is_writable(), nogil=True, **OPTIONS)(function))
+        return cast(F, njit(cache=_is_writable(here), nogil=True, **OPTIONS)(function))
     finally:
         config.CACHE_DIR = users
 
@@ -51,31 +51,42 @@ def inlined(function: F) -> F:
     return cast(F, njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True, **OPTIONS)(function))
 
 
+def folder(function: Callable[..., Any]) -> Path:
+    """Where a function is kept."""
+    function = getattr(function, "py_func", function)
+    return _folder(Path(function.__code__.co_filename).parent)
+
+
 @functools.cache
-def folder() -> Path:
-    """Where what is compiled from this package's sources lies."""
-    parts = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
+def _folder(sources: Path) -> Path:
+    parts = [path.read_bytes() for place in (sources, Path(__file__).parent) for path in sorted(place.glob("*.py"))]
     parts += [numba.__version__.encode(), llvmlite.binding.get_host_cpu_name().encode()]
     digest = hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
     return Path(config.CACHE_DIR or cache_folder("numba")) / digest
 
 
-def _is_writable() -> bool:
-    """Whether the folder is there and can be written: where it cannot, numba would write beside the sources."""
+def _is_writable(path: Path) -> bool:
+    """Whether a folder is there and can be written: where it cannot, numba would write beside the sources."""
     try:
-        folder().mkdir(parents=True, exist_ok=True)
+        path.mkdir(parents=True, exist_ok=True)
     except OSError:
         return False
-    return os.access(folder(), os.W_OK)
+    return os.access(path, os.W_OK)
 
 
 @contextmanager
-def announced(what: str) -> Iterator[None]:
-    """Says in one line on standard error that something is compiled in it, unless it was here before."""
-    ready = folder() / f"{what}.ready"
+def announced(function: Callable[..., Any], what: str) -> Iterator[None]:
+    """Says in one line on standard error that a function is compiled in it, unless it was before.
+
+    Args:
+      function: an `entry`.
+      what: it is: a method, and the kind of problem if it is compiled for several.
+    """
+    here = folder(function)
+    ready = here / f"{what}.ready"
     if not ready.exists():
-        when = "once" if _is_writable() else f"again in each run: {shown(folder())} cannot be written"
+        when = "once" if _is_writable(here) else f"again in each run: {shown(here)} cannot be written"
         print(f"graphrl: compiling {what} for this machine (some 10 s), {when}", file=sys.stderr, flush=True)
     yield
-    if _is_writable():
+    if _is_writable(here):
         ready.touch()
