@@ -19,8 +19,8 @@ from graphrl.solvers.base import Budget, Interrupted, Task
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.orders.anneal import solver
 from graphrl.solvers.orders.anneal.buffers import WeighedBuffers
-from graphrl.solvers.orders.anneal.solver import Profile, load, solve
-from graphrl.solvers.orders.anneal.window import STEPS, Chain, anneal
+from graphrl.solvers.orders.anneal.solver import STEPS, Profile, load, solve
+from graphrl.solvers.orders.anneal.window import Chain, anneal
 from graphrl.solvers.orders.dfs_dp import solve as exact
 from graphrl.solvers.orders.usage import Usage
 
@@ -38,7 +38,7 @@ def annealed(graph: ComputationGraph, windows: int, temperature: float, seed: in
     weighed = WeighedBuffers(flow).arrays(flow)
     (chain,) = load(np.array([flow.topological]), profile, [np.random.SeedSequence(seed)])
     for _ in range(windows):
-        anneal(chain, weighed, 1, temperature, temperature)
+        anneal(chain, weighed, 1, STEPS, temperature, temperature)
         assert_topological(flow, chain.order)
         during, before = profile(chain.order)
         np.testing.assert_array_equal(chain.during, during)
@@ -151,6 +151,12 @@ def test_evaluations_are_counted_and_progress_is_told() -> None:
     assert reports
     assert all(a[0] < b[0] and a[1] >= b[1] for a, b in itertools.pairwise(reports))
     assert plan.value <= reports[-1][1]
+
+
+@pytest.mark.parametrize("evaluations", [1, 100, 300, 5000])
+def test_no_more_evaluations_than_the_budget(evaluations: int) -> None:
+    plan = solve(Task(layered(60, 1), Problem(), Budget(evaluations=evaluations)))
+    assert 0.7 * evaluations <= plan.evaluations <= evaluations
 
 
 def test_one_core_and_two_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,15 +8,14 @@ peak memory of one device
   2. `dfs-dp` for a fifth of the budget, at most 2 s, on up to 300 ops: often a proof within a second
   3. `min-cut` for 3 tenths of what is left, or 1 ms an op if that is more, which its first pass may take: on compiled
      programs mostly a proof within a second
-  4. `anneal` for 7 tenths of the rest, from the best orders so far (`brkga+` where the evaluations are too few for it)
+  4. `anneal` for 7 tenths of the rest, from the best orders so far
   5. `min-cut` again, from those
 
-makespan, and peak memory of several devices (`cp-sat` only if the budget is in seconds), each from the best plan so far
-  free and link: `brkga+` for 3 tenths, then `anneal-keys`; up to 300 ops for 3 tenths too, at most 5 s each, and then
-    `cp-sat`, which makes more of a long time
-  rendezvous, up to 120 ops: `anneal-keys` for 3 tenths, `cp-sat` for half, `anneal-keys` for the rest
-  peak memory, up to 60 ops: `cp-sat` for half, `anneal-keys` for the rest
-  otherwise `anneal-keys`
+makespan, and peak memory of several devices
+  `anneal-schedule`; where the budget is in seconds and `cp-sat` makes something of them, for a tenth, at most 2 s, then
+  `cp-sat` from its plan, and `anneal-schedule` again for the rest:
+    makespan under free and link, up to 150 ops: `cp-sat` for 7 tenths; up to 300 ops for 3
+    makespan under rendezvous, up to 120 ops, and peak memory, up to 60 ops: for half
 """
 
 import dataclasses
@@ -32,7 +31,6 @@ from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, PlacedOrder, Task
-from graphrl.solvers.chromosomes import anneal_keys, brkga_solver
 from graphrl.solvers.exact.cp_sat import solver as cp_sat
 from graphrl.solvers.orders import dfs_dp, series_parallel
 from graphrl.solvers.orders.anneal import solver as anneal
@@ -41,14 +39,14 @@ from graphrl.solvers.portfolio import Portfolio, Stage
 from graphrl.solvers.rules.list_rules import etf, hlfet
 from graphrl.solvers.rules.list_scheduling import schedule
 from graphrl.solvers.rules.simple import given_order
+from graphrl.solvers.schedules import solver as schedules
 from graphrl.solvers.solver import solver
 
 DP_OPS, DP_SHARE, DP_SECONDS = 300, 0.2, 2.0
 ETF_OPS, ETF_SECONDS = 6_000, 10.0  # up to which it is tried, fewer where there are fewer seconds
 CUT_SHARE, CUT_SECONDS = 0.3, 1e-3  # the seconds for each op
-PEAK_OPS, RENDEZVOUS_OPS, PROOF_OPS = 60, 120, 300  # up to which CP-SAT is worth its time
-PROOF_SECONDS = 5.0  # of each method before CP-SAT
-ANNEAL_EVALUATIONS = 8 * 256  # a window of all chains: fewer are not worth a program
+PEAK_OPS, RENDEZVOUS_OPS, OPTIMUM_OPS, PROOF_OPS = 60, 120, 150, 300  # up to which CP-SAT is worth its time
+SOON_SHARE, SOON_SECONDS = 0.1, 2.0  # of annealing before it
 
 
 @solver("auto", "the portfolio of the methods below that was best for the time")
@@ -93,33 +91,29 @@ def candidates(graph: ComputationGraph, problem: Problem, budget: Budget) -> Ite
 def stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterator[Stage]:
     """What the module says, from the first search on."""
     ops, timed = len(graph.ops), budget.seconds is not None
-    few = budget.evaluations is not None and budget.evaluations < ANNEAL_EVALUATIONS
     if problem.devices == 1 and problem.objective == "peak_memory":
         yield Stage(series_parallel.solve)
         if ops <= DP_OPS:
             yield Stage(dfs_dp.solve, DP_SHARE, DP_SECONDS)
         least = 0.0 if budget.seconds is None else CUT_SECONDS * ops / budget.seconds
         yield Stage(min_cut.solve, min(1.0, max(CUT_SHARE, least)))
-        yield Stage(brkga_solver.solve_warm) if few else Stage(anneal.solve, 1 - CUT_SHARE, options=_orders)
+        yield Stage(anneal.solve, 1 - CUT_SHARE, options=_orders)
         yield Stage(min_cut.solve, options=_orders)
         return
+    share = _exact_share(ops, problem) if timed else 0.0
+    if share:
+        yield Stage(schedules.solve, SOON_SHARE, SOON_SECONDS, options=_hint)
+        yield Stage(cp_sat.solve, share, options=_hint)
+    yield Stage(schedules.solve, options=_hint)
+
+
+def _exact_share(ops: int, problem: Problem) -> float:
+    """Of the time for CP-SAT, on several devices."""
     if problem.objective == "peak_memory":
-        if timed and ops <= PEAK_OPS:
-            yield Stage(cp_sat.solve, 0.5, options=_hint)
-        yield Stage(anneal_keys.solve, options=_hint)
-    elif problem.transfer == "rendezvous":
-        if timed and ops <= RENDEZVOUS_OPS:
-            yield Stage(anneal_keys.solve, 0.3, options=_hint)
-            yield Stage(cp_sat.solve, 0.7, options=_hint)
-        yield Stage(anneal_keys.solve, options=_hint)
-    else:
-        if timed and ops <= PROOF_OPS:
-            yield Stage(brkga_solver.solve_warm, 0.3, PROOF_SECONDS)
-            yield Stage(anneal_keys.solve, 0.45, PROOF_SECONDS, options=_hint)
-            yield Stage(cp_sat.solve, options=_hint)
-        else:
-            yield Stage(brkga_solver.solve_warm, 0.3)
-            yield Stage(anneal_keys.solve, options=_hint)
+        return 0.5 if ops <= PEAK_OPS else 0.0
+    if problem.transfer == "rendezvous":
+        return 0.5 if ops <= RENDEZVOUS_OPS else 0.0
+    return 0.7 if ops <= OPTIMUM_OPS else 0.3 if ops <= PROOF_OPS else 0.0
 
 
 def _orders(plans: list[PlacedOrder]) -> dict[str, Any]:

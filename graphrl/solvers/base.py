@@ -100,6 +100,7 @@ class Task:
       method: what plans are said to be found by; a `Solver` writes its name here.
       best: makes the best plan so far; None while there is none.
       started, end: of the search, as `time.perf_counter` counts; the end may be infinite.
+      forgiven: seconds that did not count.
     """
 
     def __init__(
@@ -115,6 +116,7 @@ class Task:
         self.graph, self.problem, self.budget, self.seed = graph, problem, budget, seed
         self.progress, self.sizes, self.method = progress, sizes, ""
         self.best: Callable[[], Plan] | None = None
+        self.forgiven = 0.0
         self.restart()
 
     def restart(self) -> None:
@@ -127,9 +129,13 @@ class Task:
         """The clock stands still in it: for what is compiled once on a machine."""
         began = time.perf_counter()
         yield
-        spent = time.perf_counter() - began
+        self.forgive(time.perf_counter() - began)
+
+    def forgive(self, seconds: float) -> None:
+        """Seconds that have passed do not count."""
+        self.forgiven += seconds
         self.started, self.end, self._reported, self._warm = (
-            moment + spent for moment in (self.started, self.end, self._reported, self._warm)
+            moment + seconds for moment in (self.started, self.end, self._reported, self._warm)
         )
 
     @property

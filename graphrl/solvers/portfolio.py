@@ -101,7 +101,9 @@ class Portfolio:
         task = Task(whole.graph, whole.problem, part, whole.seed, self._watch, sizes=whole.sizes)
         ranked = [plan.decisions(whole.graph) for plan in self._ranked()]
         try:
-            self.keep(stage.solver(task, **stage.options(ranked)))
+            plan = stage.solver(task, **stage.options(ranked))
+            whole.forgive(task.forgiven)
+            self.keep(plan)
         except ProblemError:  # the method does not take such graphs or problems
             return
         except (MemoryError, RuntimeError) as error:  # RuntimeError: how jax says that memory ran out

@@ -1,8 +1,8 @@
 """One chain of simulated annealing: it draws moves, walks the clocks, and keeps the best schedule that it meets.
 
 Its energy is the makespan, a little of the mean of the devices' last clocks, which tells apart the many schedules of
-one makespan, and under a memory limit a penalty for the excess. The limit of Metropolis' rule is drawn before a move is
-walked, so that most walks of bad moves are short.
+one makespan, and under a memory limit a penalty for the excess; or the largest peak alone. The limit of Metropolis'
+rule is drawn before a move is walked, so that most walks of bad moves are short.
 """
 
 from typing import NamedTuple
@@ -49,16 +49,18 @@ def no_best(s: Schedule) -> Best:
 
 
 @part
-def _start(s: Schedule, memory: Memory | None, best: Best, weight: float, penalty: float) -> None:
+def _start(s: Schedule, memory: Memory | None, best: Best, weight: float, seconds: float, penalty: float) -> None:
     """Sets the clocks of a new schedule, which becomes the best."""
     n, first = len(s.order), integer(0)  # not a literal, which numba compiles functions for
     set_readers(s)
-    makespan, mean, checkpoint, _ = walk(s, first, n, np.inf, weight)
-    keep(s, first, n, checkpoint)
+    makespan = mean = 0.0
+    if seconds > 0:
+        makespan, mean, checkpoint, _ = walk(s, first, n, np.inf, weight)
+        keep(s, first, n, checkpoint)
     over = integer(0)
     if memory is not None:
         over = excess(s, memory)
-    s.score[0], s.score[1], s.score[2] = (makespan, mean, makespan + weight * mean + penalty * over)
+    s.score[0], s.score[1], s.score[2] = makespan, mean, seconds * (makespan + weight * mean) + penalty * over
     best.makespan[0], best.facts[1] = np.inf, over
     _keep_best(s, best, over)
 
@@ -84,6 +86,7 @@ def anneal(
     hot: float,
     cold: float,
     weight: float,
+    seconds: float,
     penalty: float,
     counts: np.ndarray,
     work: np.ndarray,
@@ -95,15 +98,16 @@ def anneal(
       move: room for one.
       mix: `[kinds]` float64, cumulative.
       moves: at most.
-      hot, cold: seconds of energy.
-      weight: of the mean last clock.
-      penalty: seconds of energy for a byte of excess.
+      hot, cold: of energy.
+      weight: of the mean last clock beside the makespan.
+      seconds: energy for a second, 0 where time does not count.
+      penalty: energy for a byte of excess.
       counts: `[kinds * 3]` int64, adds up moves, those that were kept, and the places that were walked.
       work: of `make_tails`.
     """
     score, fresh, facts = s.score, s.fresh, move.facts
     if best.facts[1] < 0:
-        _start(s, memory, best, weight, penalty)
+        _start(s, memory, best, weight, seconds, penalty)
     made = drawn = 0
     cooling = (cold / hot) ** (1.0 / max(1, moves))
     temperature = hot
@@ -120,10 +124,12 @@ def anneal(
         temperature *= cooling
         limit = score[2] - temperature * np.log(uniform(rng))
         first, settled = facts[FIRST], facts[SETTLED]
-        makespan, mean, checkpoint, sends = walk(s, first, settled, limit, weight)
+        makespan, mean, checkpoint, sends = 0.0, 0.0, first // STRIDE, integer(0)
+        if seconds > 0:
+            makespan, mean, checkpoint, sends = walk(s, first, settled, limit / seconds, weight)
         counts[3 * kind] += 1
         counts[3 * kind + 2] += checkpoint * STRIDE - first
-        energy, over = makespan + weight * mean, integer(0)
+        energy, over = seconds * (makespan + weight * mean), integer(0)
         if memory is not None and energy <= limit:  # numba leaves that out where there is none
             over = excess(s, memory)
             energy += penalty * over

@@ -28,7 +28,7 @@ BUFFER = np.dtype(
 class Memory(NamedTuple):
     """What buffers need, and room for a walk over them: n ops, t tensors, d devices."""
 
-    limit: int  # bytes of a device; below 0 for none
+    limit: int  # bytes of a device, 0 where the peak is what counts
     num_bytes: np.ndarray  # [t] int64
     workspace: np.ndarray  # [n] int64
     resident: np.ndarray  # [n] int64, bytes that an op holds on its device from the start
@@ -47,7 +47,7 @@ def memory(graph: ComputationGraph, problem: Problem) -> Memory:
     n, t, d = a.num_ops, a.num_tensors, problem.devices
     resident = a.weight_bytes if problem.resident_weights else np.zeros(n)
     return Memory(
-        limit=-1 if problem.memory_limit is None else problem.memory_limit,
+        limit=0 if problem.objective == "peak_memory" else problem.memory_limit or 0,
         num_bytes=a.tensor_bytes.astype(np.int64),
         workspace=a.workspace_bytes.astype(np.int64),
         resident=resident.astype(np.int64),

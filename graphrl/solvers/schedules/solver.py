@@ -5,6 +5,7 @@ are. A few times in all the worst of them goes on from where the best stands ("g
 1994). With evaluations alone a run depends on nothing else.
 """
 
+import functools
 import itertools
 import math
 import time
@@ -19,7 +20,7 @@ from graphrl.compiled import announced
 from graphrl.cores import count_cores
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
-from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.plan import Plan
 from graphrl.solvers.base import PlacedOrder, Task
 from graphrl.solvers.rules.list_scheduling import schedule as list_schedule
@@ -33,6 +34,7 @@ from graphrl.solvers.solver import solver
 MIX = {"shift": 0.35, "device": 0.05, "join": 0.20, "jump": 0.25, "cluster": 0.05, "send": 0.10}
 HOT, COLD = 0.0003, 0.00001  # first and last temperature, parts of the first makespan
 TYPICAL, HOTTEST = 100.0, 0.01  # moves for each op with which a chain begins at HOT, and where it begins at most
+LARGE = 800  # ops, below which a schedule is hotter, for one op is a larger part of it
 WEIGHT = 0.1  # of the mean last clock in the energy
 PENALTY = 5.0  # an excess of a hundredth of the memory limit weighs as much as a makespan that is 5% longer
 MAX_CHAINS = 1024
@@ -44,17 +46,16 @@ CHUNK_SECONDS, FIRST_MOVES = 0.05, 32  # where it is in seconds
 @solver(
     "anneal-schedule",
     "simulated annealing on order, placement and send times, compiled for the host",
-    objectives=("makespan",),
 )
 def solve(
     task: Task, *, chains: int = 2, hot: float = HOT, cold: float = COLD, hint: PlacedOrder | None = None
 ) -> Plan:
-    """An evaluation is one move of one chain. Seconds count from the first plan on, and from when all is compiled.
+    """An evaluation is one move of one chain. Compiling does not count.
 
     Args:
       chains: how many walk.
       hot, cold: first and last temperature: a rise of the makespan by that share is accepted with chance 1/e. The
-        first is for 100 moves an op: with more time it is hotter, see `temperature`.
+        first is for 100 moves an op, both are for 800 ops or more: see `temperature`.
       hint: placement `[n]` and order `[m]` of a plan, to start from in place of list scheduling.
 
     Raises:
@@ -78,7 +79,8 @@ class Chain(NamedTuple):
     move: Move
     best: Best
     rng: np.ndarray  # [1] uint64
-    penalty: float  # seconds of energy for a byte of excess
+    seconds: float  # energy for a second of makespan
+    penalty: float  # energy for a byte of excess
     counts: np.ndarray  # [kinds * 3] int64: moves, those that were kept, places walked
     work: np.ndarray  # [2 * devices^2] float64
 
@@ -86,13 +88,17 @@ class Chain(NamedTuple):
 def start_chain(graph: ComputationGraph, problem: Problem, plan: PlacedOrder, seed: np.random.SeedSequence) -> Chain:
     """A chain at a plan."""
     s = schedule(graph, problem, plan)
+    peak = problem.objective == "peak_memory"
+    limit = problem.memory_limit
+    penalty = 1.0 if peak or limit is None else PENALTY * graph.arrays.runtime.sum() / limit
     chain = Chain(
         schedule=s,
-        memory=None if problem.memory_limit is None else memory(graph, problem),
+        memory=memory(graph, problem) if counts_memory(problem) else None,
         move=no_move(s),
         best=no_best(s),
         rng=seed.generate_state(1, np.uint64),
-        penalty=0.0 if problem.memory_limit is None else PENALTY * graph.arrays.runtime.sum() / problem.memory_limit,
+        seconds=0.0 if peak else 1.0,
+        penalty=penalty,
         counts=np.zeros(3 * len(KINDS), np.int64),
         work=np.zeros(2 * problem.devices**2),
     )
@@ -104,19 +110,34 @@ def run_chain(chain: Chain, moves: int, hot: float, cold: float, mix: Mapping[st
     """Makes some moves while the temperature falls from `hot` to `cold`, seconds; gives how many there were."""
     c, shares = chain, np.cumsum([mix[kind] for kind in KINDS])
     return anneal(
-        *(c.schedule, c.memory, c.move, c.best, c.rng, shares / shares[-1], moves, hot, cold, WEIGHT, c.penalty),
-        *(c.counts, c.work),
+        *(c.schedule, c.memory, c.move, c.best, c.rng, shares / shares[-1], moves, hot, cold),
+        *(WEIGHT, c.seconds, c.penalty, c.counts, c.work),
     )
 
 
-def temperature(share: float, moves_per_op: float, hot: float = HOT, cold: float = COLD) -> float:
+def temperature(share: float, moves_per_op: float, ops: int, hot: float = HOT, cold: float = COLD) -> float:
     """What it is, as a part of the first makespan, when a share of the budget is spent.
 
     The first grows with the square root of the moves that a chain has for each op (measured from 10 to 30,000): a
     search that is too short for more stays near its start.
     """
-    first = min(max(hot * math.sqrt(moves_per_op / TYPICAL), cold), max(HOTTEST, hot))
-    return first * (cold / first) ** share
+    coarse = max(1.0, LARGE / ops)
+    first = min(max(hot * math.sqrt(moves_per_op / TYPICAL), cold), max(HOTTEST, hot)) * coarse
+    return first * (cold * max(1.0, coarse / 3) / first) ** share
+
+
+def counts_memory(problem: Problem) -> bool:
+    """Whether chains look at memory."""
+    return problem.objective == "peak_memory" or problem.memory_limit is not None
+
+
+@functools.cache
+def prepare(with_memory: bool) -> None:
+    """Compiles annealing, or loads it, once in a process: without memory limits, and with."""
+    graph = ComputationGraph("one", (Op("a"),))
+    problem = Problem("peak_memory" if with_memory else "makespan", 2)
+    with announced(anneal, "anneal-schedule" + " with memory" * with_memory):
+        start_chain(graph, problem, (np.zeros(1, np.int64), np.zeros(1, np.int64)), np.random.SeedSequence(0))
 
 
 class _Search:
@@ -129,11 +150,12 @@ class _Search:
         self._rank = first.rank  # of a plan that its schedule, which has no transfer anywhere, may not reach
         task.best = lambda: first
         seeds = np.random.SeedSequence(task.seed).spawn(chains)
-        with announced(anneal, "anneal-schedule" + " under a memory limit" * (task.problem.memory_limit is not None)):
-            self._chains = [start_chain(task.graph, task.problem, plan, seed) for seed in seeds]
-        self._unit = max(float(self._chains[0].best.makespan[0]), 1e-30)
+        with task.uncounted():
+            prepare(counts_memory(task.problem))
+        self._chains = [start_chain(task.graph, task.problem, plan, seed) for seed in seeds]
+        excess, makespan = self._chains[0].best.rank
+        self._unit = max(float(excess if task.problem.objective == "peak_memory" else makespan), 1e-30)
         task.best = self.plan
-        task.restart()
 
     def run(self) -> None:
         """Anneals until the budget is spent."""
@@ -143,7 +165,7 @@ class _Search:
                 made = pool.map(self._anneal, self._chains, moves, itertools.repeat(begin), itertools.repeat(end))
                 count = sum(made)
                 self._evaluations += count
-                self._task.report(self._evaluations, min(float(chain.best.makespan[0]) for chain in self._chains))
+                self._task.report(self._evaluations, self._value())
                 if count == 0:  # there are no moves
                     return
                 if len(self._chains) > 1 and int(end * EXCHANGES) > exchanged:
@@ -152,11 +174,18 @@ class _Search:
 
     def plan(self) -> Plan:
         """The best so far."""
-        best = min((chain.best for chain in self._chains), key=attrgetter("rank"))
-        plan = self._task.plan(*best.plan, evaluations=self._evaluations)
+        plan = self._task.plan(*self._best().plan, evaluations=self._evaluations)
         if plan.rank <= self._rank:
             return plan
         return self._task.plan(*self._start, evaluations=self._evaluations)
+
+    def _best(self) -> Best:
+        return min((chain.best for chain in self._chains), key=attrgetter("rank"))
+
+    def _value(self) -> float:
+        """The objective of the best."""
+        excess, makespan = self._best().rank
+        return excess if self._task.problem.objective == "peak_memory" else makespan
 
     def _exchange(self) -> None:
         """The worst chain goes on from where the best stands."""
@@ -168,8 +197,10 @@ class _Search:
 
     def _anneal(self, chain: Chain, moves: int, begin: float, end: float) -> int:
         """Some moves of a chain, between two shares of the budget."""
-        each = self._expected / len(self._task.graph.ops)
-        hot, cold = (self._unit * temperature(share, each, self._hot, self._cold) for share in (begin, end))
+        ops = len(self._task.graph.ops)
+        hot, cold = (
+            self._unit * temperature(share, self._expected / ops, ops, self._hot, self._cold) for share in (begin, end)
+        )
         return run_chain(chain, moves, hot, cold)
 
     def _chunks(self) -> Iterator[tuple[list[int], float, float]]:

@@ -96,9 +96,7 @@ class Schedule(NamedTuple):
 
 
 def schedule(graph: ComputationGraph, problem: Problem, plan: PlacedOrder) -> Schedule:
-    """The schedule of a plan (placement, order of nodes): copies that stand right behind their producer, and not right
-    before their first reader, are early. Its clocks are not set.
-    """
+    """The schedule of a plan (placement, order of nodes), see `_early`. Its clocks are not set."""
     a, d = graph.arrays, problem.devices
     n, t = a.num_ops, a.num_tensors
     placement, nodes = plan
@@ -143,16 +141,21 @@ def _early(
     use_op: np.ndarray,
     placement: np.ndarray,
 ) -> np.ndarray:
-    """Which copies `[t * d]` stand right behind their producer and not right before their first reader."""
-    size = len(producer) * devices
-    first = np.full(size, n)
+    """Which copies `[t * d]` stand right behind their producer, and not in the row of ascending ones right before an op
+    that is their first reader.
+    """
+    first = np.full(len(producer) * devices, n)
     np.minimum.at(first, use_tensor * devices + placement[use_op], place[use_op])
-    ops_before = np.cumsum(nodes < n)  # up to a node, itself included
-    early = np.zeros(size, np.int32)
-    at = np.flatnonzero(nodes >= n)
-    copy = nodes[at] - n
-    behind = ops_before[at] - 1 == place[producer[copy // devices]]
-    early[copy] = behind & (ops_before[at] < first[copy])
+    early = np.zeros(len(first), np.int64)
+    op, limit = n, -1  # the place of the next op, and the copies below which one is in its row
+    for node in nodes[::-1].tolist():
+        if node < n:
+            op, limit = int(place[node]), len(first)
+        elif node - n < limit and first[node - n] == op:
+            limit = node - n
+        else:
+            limit = -1
+            early[node - n] = place[producer[(node - n) // devices]] == op - 1
     return early
 
 

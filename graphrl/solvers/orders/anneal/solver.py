@@ -19,13 +19,14 @@ from graphrl.plan import Plan
 from graphrl.solvers.base import Task
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.orders.anneal.buffers import WeighedBuffers
-from graphrl.solvers.orders.anneal.window import STEPS, WIDTH, Chain, anneal
+from graphrl.solvers.orders.anneal.window import WIDTH, Chain, anneal
 from graphrl.solvers.orders.random_orders import Drawing
 from graphrl.solvers.orders.usage import Usage
 from graphrl.solvers.rules.memory_orders import memory_orders
 from graphrl.solvers.solver import solver
 
 MAX_CHAINS = 1024
+STEPS = 256  # moves of a chain in a window
 CHUNK_SECONDS = 0.1  # of work between two looks at the clock
 CHUNK = 16  # windows, where the budget is in evaluations
 RANDOM_STARTS = 64
@@ -53,7 +54,8 @@ def solve(task: Task, *, chains: int = 8, starts: Sequence[np.ndarray] = ()) -> 
         raise ProblemError(f"chains is {chains}: must be from 1 to {MAX_CHAINS:,}")
     with task.uncounted():
         prepare()
-    search = _Search(task, chains, starts)
+    most = task.budget.evaluations
+    search = _Search(task, chains if most is None else max(1, min(chains, most // STEPS)), starts)
     search.run()
     return search.plan()
 
@@ -65,7 +67,7 @@ def prepare() -> None:
     buffers = WeighedBuffers(flow)
     (chain,) = load(np.zeros((1, 1), np.int64), Profile(buffers), np.random.SeedSequence(0).spawn(1))
     with announced(anneal, "anneal"):
-        anneal(chain, buffers.arrays(flow), 0, 1.0, 1.0)
+        anneal(chain, buffers.arrays(flow), 0, STEPS, 1.0, 1.0)
 
 
 class _Search:
@@ -90,12 +92,13 @@ class _Search:
         """Anneals until the budget is spent, or there is no memory to save."""
         task, most = self._task, self._task.budget.evaluations
         total = None if most is None else max(1, most // (STEPS * len(self._chains)))
+        steps = STEPS if most is None else min(STEPS, most)
         done, windows = 0, 1 if task.budget.seconds is not None else CHUNK
         with ThreadPoolExecutor(min(len(self._chains), count_cores())) as pool:
             while self._peak > 0 and (total is None or done < total) and not (done and task.over()):
                 windows = windows if total is None else min(windows, total - done)
                 began, (spent, pace) = time.perf_counter(), task.share(done, total)
-                self._advance(pool, windows, spent, min(1.0, spent + windows * pace))
+                self._advance(pool, windows, steps, spent, min(1.0, spent + windows * pace))
                 done += windows
                 task.report(self._evaluations, task.order_value(self._peak))
                 if task.budget.seconds is not None:  # else chunks are equal: the result must not depend on the clock
@@ -105,14 +108,14 @@ class _Search:
         """The best so far."""
         return self._task.plan(None, self._best, evaluations=max(1, self._evaluations))
 
-    def _advance(self, pool: ThreadPoolExecutor, windows: int, begin: float, end: float) -> None:
+    def _advance(self, pool: ThreadPoolExecutor, windows: int, steps: int, begin: float, end: float) -> None:
         """Some windows of all chains, between two shares of the cooling."""
 
         def advance(chain: Chain, hot: float) -> None:
-            anneal(chain, self._weighed, windows, hot * COOLING**-begin, hot * COOLING**-end)
+            anneal(chain, self._weighed, windows, steps, hot * COOLING**-begin, hot * COOLING**-end)
 
         list(pool.map(advance, self._chains, self._hot.tolist()))
-        self._evaluations += windows * STEPS * len(self._chains)
+        self._evaluations += windows * steps * len(self._chains)
         self._keep(np.stack([chain.best_order for chain in self._chains]))
 
     def _keep(self, orders: np.ndarray) -> None:

@@ -23,7 +23,6 @@ from graphrl.compiled.random import below, uniform
 from graphrl.solvers.orders.anneal.buffers import Weighed
 
 WIDTH = 128  # places of a window
-STEPS = 256  # moves in a window
 BAND = 0.15  # how far below the best peak the energy begins to count, as a part of it
 FOCUS = 0.75  # how many windows lie where the memory is near its peak; the others lie anywhere
 
@@ -43,13 +42,14 @@ class Chain(NamedTuple):
 
 
 @entry
-def anneal(c: Chain, w: Weighed, windows: int, hot: float, cold: float) -> None:
+def anneal(c: Chain, w: Weighed, windows: int, steps: int, hot: float, cold: float) -> None:
     """Makes the moves of some windows, while the temperature falls geometrically.
 
     Args:
       c: the chain.
       w: of the graph.
       windows: how many.
+      steps: moves in each.
       hot, cold: first and last temperature, parts of the best peak.
     """
     n = len(c.order)
@@ -63,7 +63,7 @@ def anneal(c: Chain, w: Weighed, windows: int, hot: float, cold: float) -> None:
         total = 0.0
         for k in range(n):
             total += _excess(c.during[k], floor, inverse)
-        for _ in range(STEPS):
+        for _ in range(steps):
             x = c.order[start + below(c.rng, width)]
             total = _move(c, w, x, start, start + width, total, floor, inverse, temperature)
         _keep_best(c)
