@@ -1,7 +1,8 @@
 """The default method: the portfolio that was best for the time (docs/systems/opponents.md has the figures).
 
 First plans without search: list scheduling, the given order, list scheduling on fewer devices; for makespan `hlfet`
-and, where there is time for it, `etf`. Then, as long as no plan reaches the bound and the budget lasts:
+and, where there is time for it, `etf`; on large graphs in a short time one list schedule and the given order. Then, as
+long as no plan reaches the bound and the budget lasts:
 
 peak memory of one device
   1. `series-parallel`, which is exact, where the graph is of that kind
@@ -37,12 +38,13 @@ from graphrl.solvers.orders.anneal import solver as anneal
 from graphrl.solvers.orders.min_cut import solver as min_cut
 from graphrl.solvers.portfolio import Portfolio, Stage
 from graphrl.solvers.rules.list_rules import etf, hlfet
-from graphrl.solvers.rules.list_scheduling import schedule
+from graphrl.solvers.rules.list_scheduling import quick_schedule, schedule
 from graphrl.solvers.rules.simple import given_order
 from graphrl.solvers.schedules import solver as schedules
 from graphrl.solvers.solver import solver
 
 DP_OPS, DP_SHARE, DP_SECONDS = 300, 0.2, 2.0
+LISTED = 100_000  # ops and uses, times devices, for which list schedules take some second
 ETF_OPS, ETF_SECONDS = 6_000, 10.0  # up to which it is tried, fewer where there are fewer seconds
 CUT_SHARE, CUT_SECONDS = 0.3, 1e-3  # the seconds for each op
 PEAK_OPS, RENDEZVOUS_OPS, OPTIMUM_OPS, PROOF_OPS = 60, 120, 150, 300  # up to which CP-SAT is worth its time
@@ -71,8 +73,14 @@ def begun(task: Task) -> Portfolio:
 
 def candidates(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterator[PlacedOrder]:
     """List scheduling, the given order, list scheduling on fewer devices, which is sometimes better, and the textbook
-    rules, which on real graphs often are.
+    rules, which on real graphs often are. Where there is no time for several list schedules, one, and the given order.
     """
+    a = graph.arrays
+    work = (a.num_ops + len(a.use_op)) * problem.devices
+    if budget.seconds is not None and work > LISTED * max(1.0, budget.seconds):
+        yield quick_schedule(graph, problem)
+        yield given_order(graph, problem)
+        return
     yield schedule(graph, problem)
     yield given_order(graph, problem)
     devices = problem.devices // 2

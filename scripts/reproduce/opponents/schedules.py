@@ -102,7 +102,7 @@ def _dags(settings: Settings) -> Cells:
 
 def _programs(settings: Settings) -> Cells:
     """Programs of the model zoo, from small to large, on two of the devices that its times are of."""
-    entries = sorted((entry.ops, entry.name) for entry in zoo.select("") if LEAST_OPS <= entry.ops <= MOST_OPS)
+    entries = sorted((entry.ops, entry.name) for entry in zoo.select("*") if LEAST_OPS <= entry.ops <= MOST_OPS)
     chosen = np.linspace(0, len(entries) - 1, 2 if settings.quick else PROGRAMS).astype(int)
     graphs = [zoo.load(entries[i][1]).graph for i in chosen]
     transfers = {name: {"latency": LATENCY, "bandwidth": BANDWIDTH} for name in ("rendezvous", "link")}
