@@ -18,6 +18,7 @@ from graphrl.solvers.chromosomes.brkga import Parameters
 DEVICES = 2
 PARAMETERS = Parameters(population=100, elites=20, mutants=20, elite_bias=0.7)
 TRANSFERS: tuple[Transfer, ...] = ("free", "rendezvous", "link")
+BATCHES = (1, 64)  # graphs at once, of the headline
 # seconds and bytes a second, on the scale of the graphs' run times: 1 to 99 s and 16 to 2,048 bytes
 LATENCY, BANDWIDTH = 5.0, 16.0
 MAX_OPS = 1 << 16
@@ -33,6 +34,7 @@ class Case:
     """One line of the table: something to measure, with graphrl and every yardstick."""
 
     num_ops: int
+    graphs: int  # at once
     transfer: Transfer
     makespan: bool
     memory: bool
@@ -49,7 +51,7 @@ class Case:
 
     @property
     def title(self) -> str:
-        """In words, without the size."""
+        """In words, without the sizes."""
         if self.search:
             return f"BRKGA, {self.objective.replace('_', ' ')}"
         return f"{self.what}, {self.transfer}" if self.makespan else self.what
@@ -64,7 +66,7 @@ class Settings:
       threads: CPU threads; 1 keeps the process on one core.
       repeats: samples of each program.
       seconds: the least length of a sample, about.
-      graphs: at each size; 0 for three a thread.
+      graphs: at once, but in the headline; 0 for three a thread.
       evaluations: of a BRKGA run on each graph.
       transfers: transfer models.
       quick: few cases, for a look whether everything works.
@@ -102,21 +104,23 @@ class Settings:
 
     @property
     def num_graphs(self) -> int:
-        """Graphs of each size: by default every thread gets all three families."""
+        """Graphs at once: by default every thread gets all three families."""
         return self.graphs or 3 * self.threads
 
     def cases(self) -> Iterator[Case]:
-        """All cases, by size."""
+        """All cases: the headline, which is the decoder on one graph and on many at once, and then the rest by size."""
+        first, *others = self.transfers
+        for size, graphs in itertools.product(self.sizes, BATCHES[-1:] if self.quick else BATCHES):
+            yield Case(size, graphs, first, makespan=True, memory=True)
         for size in self.sizes:
-            if self.quick:
-                yield Case(size, self.transfers[0], makespan=True, memory=True)
-                yield Case(size, "free", makespan=False, memory=True, search=True)
-                continue
-            yield Case(size, "free", makespan=False, memory=True)  # without clocks all models are one
-            for transfer, memory in itertools.product(self.transfers, (False, True)):
-                yield Case(size, transfer, makespan=True, memory=memory)
-            yield Case(size, "free", makespan=False, memory=True, search=True)
-            yield Case(size, "free", makespan=True, memory=False, search=True)
+            case = functools.partial(Case, size, self.num_graphs)
+            if not self.quick:
+                yield case("free", makespan=False, memory=True)  # without clocks all models are one
+                yield case(first, makespan=True, memory=False)
+                for transfer, memory in itertools.product(others, (False, True)):
+                    yield case(transfer, makespan=True, memory=memory)
+                yield case("free", makespan=True, memory=False, search=True)
+            yield case("free", makespan=False, memory=True, search=True)
 
 
 class Work:
@@ -124,7 +128,7 @@ class Work:
 
     def __init__(self, settings: Settings, case: Case) -> None:
         self.settings, self.case = settings, case
-        self.graphs = random_graphs(case.num_ops, settings.num_graphs, settings.seed)
+        self.graphs = random_graphs(case.num_ops, case.graphs, settings.seed)
         self.problem = problem(case.objective, case.transfer)
 
     @functools.cached_property
@@ -157,26 +161,23 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Row(Measured):
-    """What graphrl or a yardstick took in one case, `what`: "decode + ..." or "brkga". None: not measured, or there is
-    no such figure.
-    """
+    """What graphrl or a yardstick took in one case, `what`: "decode + ..." or "brkga". None: no such figure."""
 
     method: str  # "graphrl", or a yardstick's name
     n: int  # ops of each graph
-    graphs: int
+    graphs: int  # at once
     population: int
     devices: int
     transfer: str
     objective: str | None  # of BRKGA
-    evaluations: int | None  # of one sample, on all graphs
+    evaluations: int  # of one sample, on all graphs
     compile_s: float | None  # of tracing and compiling, without a cache
-    cached_compile_s: float | None  # the same in a second process, with a cache
-    median_s: float | None
-    min_s: float | None
-    wall_s: float | None  # median
-    cpu_s: float | None  # median, all threads
-    evaluations_per_s: float | None  # by median_s
+    median_s: float
+    min_s: float
+    wall_s: float  # median
+    cpu_s: float  # median, all threads
+    evaluations_per_s: float  # by median_s
     ratios: dict[str, float]  # of evaluations_per_s to that of each yardstick
-    own_share: float | None  # of a BRKGA run's seconds: random numbers, crossover, selection
-    beta_share: float | None  # of a BRKGA run's seconds with Beta proposals: sampling them
-    note: str | None  # why there are no figures
+    cached_compile_s: float | None = None  # compile_s of a second process, with a cache
+    own_share: float | None = None  # of a BRKGA run's seconds: random numbers, crossover, selection
+    beta_share: float | None = None  # of a BRKGA run's seconds with Beta proposals: sampling them

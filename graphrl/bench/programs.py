@@ -71,7 +71,7 @@ def evaluation_program(
         jax.block_until_ready(compiled(batch, genes, _replicated(runs, mesh)))
         return runs * len(genes) * PARAMETERS.population
 
-    return Program(timed(work), compile_s, len(genes), PARAMETERS.population, Costs(makespan, peak))
+    return Program(timed(work), compile_s, Costs(makespan, peak))
 
 
 def spread(function: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:

@@ -23,7 +23,7 @@ def json_lines(rows: Sequence[Measured]) -> str:
 
 
 def title(row: Row) -> str:
-    """What was measured, in words, without the size."""
+    """What was measured, in words, without the sizes."""
     if row.what == "brkga":
         return f"BRKGA, {(row.objective or '').replace('_', ' ')}"
     parts = row.what.removeprefix("decode + ")
@@ -42,24 +42,25 @@ def print_table(rows: Sequence[Row]) -> None:
     """Prints evaluations a second, their ratios and graphrl's compile seconds, then the shares of its BRKGA runs."""
     console = make_console()
     methods = list(dict.fromkeys(row.method for row in rows))
-    others = methods[1:]
-    columns = *methods, *(f"/ {other}" for other in others), "compile s"
-    table = make_table(f"Evaluations a second\n{machine_line(rows)}", "ops", "case", *columns)
-    for last, (ops, what), by_method in _by_case(rows):
-        ours = by_method[methods[0]]
-        ratios = (_ratio(ours.ratios.get(other)) for other in others)
-        rates = (_rate(by_method[method]) for method in methods)
-        table.add_row(ops, what, *rates, *ratios, _shown(ours.compile_s, "{:.1f}"), end_section=last)
+    columns = *methods, *(f"/ {other}" for other in methods[1:]), "compile s"
+    table = make_table(f"Evaluations a second\n{machine_line(rows)}", "ops", "graphs", "case", *columns)
+    cases = [list(case) for _, case in itertools.groupby(rows, lambda row: (row.n, row.graphs, title(row)))]
+    for case, following in zip(cases, (*cases[1:], None), strict=True):
+        ours = case[0]
+        figures = *(row.evaluations_per_s for row in case), *ours.ratios.values()
+        last = following is None or following[0].n != ours.n
+        table.add_row(
+            *(f"{ours.n:,}", f"{ours.graphs:,}", title(ours), *map(_rounded, figures), f"{ours.compile_s:.1f}"),
+            end_section=last,
+        )
     console.print(table)
-    searches = [row for row in rows if row.method == "graphrl" and row.what == "brkga"]
+    searches = [row for row in rows if row.own_share is not None]
     if searches:
         table = make_table("graphrl's BRKGA runs", "ops", "case", "own work", "Beta draws", "compile s, cached")
         for row in searches:
-            shares = (_shown(share, "{:.0%}") for share in (row.own_share, row.beta_share))
-            table.add_row(f"{row.n:,}", title(row), *shares, _shown(row.cached_compile_s, "{:.1f}"))
+            cached = "-" if row.cached_compile_s is None else f"{row.cached_compile_s:.1f}"
+            table.add_row(f"{row.n:,}", title(row), f"{row.own_share:.0%}", f"{row.beta_share:.0%}", cached)
         console.print(table)
-    for note in dict.fromkeys(f"{row.method}: {row.note}" for row in rows if row.note):
-        console.print(note, markup=False)
 
 
 def make_console() -> Console:
@@ -76,38 +77,13 @@ def make_table(heading: str, *columns: str) -> Table:
     return table
 
 
-def _by_case(rows: Sequence[Row]) -> list[tuple[bool, tuple[str, str], dict[str, Row]]]:
-    """(whether the next case is of another size, (ops, title), rows by method), in order."""
-    cases: dict[tuple[int, str], dict[str, Row]] = {}
-    for row in rows:
-        cases.setdefault((row.n, title(row)), {})[row.method] = row
-    sizes = [ops for ops, _ in cases]
-    last = [a != b for a, b in zip(sizes, [*sizes[1:], -1], strict=True)]
-    return [
-        (end, (f"{ops:,}", what), by_method) for end, ((ops, what), by_method) in zip(last, cases.items(), strict=True)
-    ]
-
-
-def _rate(row: Row) -> str:
-    if row.evaluations_per_s is None:
-        return "-"
-    rate = row.evaluations_per_s
-    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
-
-
-def _shown(value: float | None, form: str) -> str:
-    return "-" if value is None else form.format(value)
-
-
-def _ratio(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+def _rounded(figure: float) -> str:
+    return f"{figure:,.0f}" if figure >= 100 else f"{figure:.3g}"
 
 
 def write_plot(rows: Sequence[Row], file: IO[bytes]) -> None:
     """Writes a PNG: evaluations a second against ops, a line a method, a panel a case."""
-    points = [
-        (title(row), row.method, row.n, row.evaluations_per_s) for row in rows if row.evaluations_per_s is not None
-    ]
+    points = [(f"{title(row)}; {row.graphs} at once", row.method, row.n, row.evaluations_per_s) for row in rows]
     write_curves(f"Evaluations a second\n{machine_line(rows)}", ("ops", "evaluations / s"), points, file)
 
 

@@ -65,4 +65,4 @@ def search_program(
     keys = jax.random.split(jax.random.key(seed), graphs)
     arguments = jax.device_put((batch, keys), NamedSharding(mesh, BY_GRAPH))
     compiled, compile_s = compile_program(run, *arguments)
-    return Program(over_and_over(compiled, arguments, graphs * evaluations), compile_s, graphs, PARAMETERS.population)
+    return Program(over_and_over(compiled, arguments, graphs * evaluations), compile_s)

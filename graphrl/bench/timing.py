@@ -64,8 +64,6 @@ class Program(NamedTuple):
 
     run: Callable[[int], Sample]  # runs it so many times over; `timed` makes one
     compile_s: float = 0.0  # of tracing and compiling, without a cache; 0 for what was compiled before
-    graphs: int = 1
-    population: int = 1
     costs: Costs | None = None
     on_host: bool = False  # whatever device jax computes on
 
@@ -79,23 +77,20 @@ class TimedRow(Measured):
     min_s: float
 
 
-def measured_fields(settings: Settings, pinned: bool) -> dict[str, Any]:
-    """The fields of a `Measured` but `what`."""
+def timed_fields(settings: Settings, pinned: bool, compile_s: float, samples: Samples) -> dict[str, Any]:
+    """The fields of a `TimedRow` but `what`."""
+    clock = machine.clock(pinned)
     return {
         "threads": settings.threads,
         "pinned": pinned,
         "device_kind": machine.device_name(),
         "jax": jax.__version__,
         "repeats": settings.repeats,
-        "clock": machine.clock(pinned),
+        "clock": clock,
+        "compile_s": compile_s,
+        "median_s": samples.median(clock),
+        "min_s": min(samples.seconds(clock)),
     }
-
-
-def timed_fields(settings: Settings, pinned: bool, compile_s: float, samples: Samples) -> dict[str, Any]:
-    """The fields of a `TimedRow` but `what`."""
-    clock = machine.clock(pinned)
-    timings = {"compile_s": compile_s, "median_s": samples.median(clock), "min_s": min(samples.seconds(clock))}
-    return measured_fields(settings, pinned) | timings
 
 
 def by_size_and_count(

@@ -6,7 +6,6 @@ runs on one core. "yardstick x 2" is the better of two such runs with different 
 """
 
 import ctypes
-import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -22,9 +21,9 @@ from graphrl.graphs.graph import ComputationGraph
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.orders.random_orders import Drawing
 from graphrl.solvers.orders.usage import Usage
+from reproduce.opponents.cpp import load_cpp
 from reproduce.opponents.settings import Settings
 from reproduce.results import Table, of_rows
-from reproduce.yardsticks.compiled import compile_cpp
 
 # start and end temperature (parts of the first peak), band below the best peak, weight of the mean excess
 YARDSTICK = (0.01, 0.0005, 0.15, 1.0)
@@ -51,32 +50,29 @@ def _against_yardstick(
     settings: Settings, sets: dict[int, list[ComputationGraph]], source: Path
 ) -> tuple[list[list[str]], list[Row]]:
     lines, everything = [], []
-    with tempfile.TemporaryDirectory() as folder:
-        built = Path(folder) / "yardstick.so"
-        compile_cpp(source, built, "-shared", "-fPIC")
-        yardstick = ctypes.CDLL(str(built)).anneal2
-        yardstick.restype = ctypes.c_int64
-        for ops, graphs in sets.items():
-            for seconds in settings.times:
-                rows = settings.at_time(graphs, Problem(), ("anneal",), seconds).rows
-                ours = np.array([row.value for row in rows if row.seed == 0], float)
-                # two at once, as ctypes lets go of the interpreter: a core each
-                with ThreadPoolExecutor(2) as both:
-                    runs = [list(both.map(partial(_run, yardstick, graph, seconds), (1, 2))) for graph in graphs]
-                theirs = np.array(runs, float)
-                one, two = theirs[:, 0], theirs.min(1)
-                lines.append(
-                    [
-                        f"{ops:,}",
-                        f"{seconds:g} s",
-                        f"{len(graphs)}",
-                        f"{100 * np.mean(ours / one):.2f}%",
-                        f"{100 * np.mean(ours / two):.2f}%",
-                        f"{np.sum(ours <= one)}",
-                        f"{np.sum(ours < one)}",
-                    ]
-                )
-                everything += rows
+    yardstick = load_cpp(source).anneal2
+    yardstick.restype = ctypes.c_int64
+    for ops, graphs in sets.items():
+        for seconds in settings.times:
+            rows = settings.at_time(graphs, Problem(), ("anneal",), seconds).rows
+            ours = np.array([row.value for row in rows if row.seed == 0], float)
+            # two at once, as ctypes lets go of the interpreter: a core each
+            with ThreadPoolExecutor(2) as both:
+                runs = [list(both.map(partial(_run, yardstick, graph, seconds), (1, 2))) for graph in graphs]
+            theirs = np.array(runs, float)
+            one, two = theirs[:, 0], theirs.min(1)
+            lines.append(
+                [
+                    f"{ops:,}",
+                    f"{seconds:g} s",
+                    f"{len(graphs)}",
+                    f"{100 * np.mean(ours / one):.2f}%",
+                    f"{100 * np.mean(ours / two):.2f}%",
+                    f"{np.sum(ours <= one)}",
+                    f"{np.sum(ours < one)}",
+                ]
+            )
+            everything += rows
     return lines, everything
 
 

@@ -10,7 +10,6 @@ import ctypes
 import itertools
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -29,11 +28,11 @@ from graphrl.solvers.rules.list_scheduling import schedule as list_schedule
 from graphrl.solvers.schedules.moves import KINDS
 from graphrl.solvers.schedules.solver import MIX, run_chain, start_chain, temperature
 from graphrl.solvers.schedules.state import TRANSFERS as NUMBERS
+from reproduce.opponents.cpp import load_cpp
 from reproduce.opponents.settings import Settings, dag
 from reproduce.opponents.tables import TRANSFERS
 from reproduce.regal.tasks import BANDWIDTH, LATENCY
 from reproduce.results import Table, here
-from reproduce.yardsticks.compiled import compile_cpp
 
 YARDSTICK = (0.004, 2e-5, 0.02)  # its first and last temperature, and what a mean clock weighs: parts of the start
 HEADINGS = (
@@ -67,16 +66,15 @@ Annealing = Callable[[Case, float], Run]  # in so many seconds of CPU time
 def schedules(settings: Settings) -> Iterator[Table]:
     """Two tables a time: against the yardstick, if there is one, and without one of the kinds of moves."""
     if settings.schedule_yardstick is not None:
-        with tempfile.TemporaryDirectory() as folder:
-            yardstick = _yardstick(settings.schedule_yardstick, Path(folder) / "yardstick.so")
-            cells = {**_dags(settings), **_programs(settings)}
-            for seconds in settings.times:
-                lines = _against(cells, yardstick, seconds)
-                yield Table(
-                    f"Annealing of schedules against compiled code, {seconds:g} s",
-                    here(),
-                    ("Mean makespans of the yardstick, parts of the list schedule's.", markdown(HEADINGS, lines)),
-                )
+        yardstick = _yardstick(settings.schedule_yardstick)
+        cells = {**_dags(settings), **_programs(settings)}
+        for seconds in settings.times:
+            lines = _against(cells, yardstick, seconds)
+            yield Table(
+                f"Annealing of schedules against compiled code, {seconds:g} s",
+                here(),
+                ("Mean makespans of the yardstick, parts of the list schedule's.", markdown(HEADINGS, lines)),
+            )
     seconds = settings.times[0]
     lines = _moves([case for cases in _dags(settings).values() for case in cases[:1]], seconds)
     how = (
@@ -187,9 +185,8 @@ def ours(case: Case, seconds: float, mix: Mapping[str, float] = MIX) -> Run:
     return Run(float(chain.best.makespan[0]), made / (spent * seconds), chain.counts.reshape(-1, 3))
 
 
-def _yardstick(source: Path, built: Path) -> Annealing:
-    compile_cpp(source, built, "-shared", "-fPIC")
-    function = ctypes.CDLL(str(built)).mkanneal
+def _yardstick(source: Path) -> Annealing:
+    function = load_cpp(source).mkanneal
     function.restype = ctypes.c_double
 
     def run(case: Case, seconds: float) -> Run:

@@ -24,8 +24,8 @@ from graphrl.graphs.padding import common_sizes
 from graphrl.solvers.chromosomes.brkga import Parameters
 from reproduce.yardsticks.plain_graph import NEVER, PlainGraph, plain_batch
 
-# Time grows with the square of the ops. Above so many ops there is one graph a thread, and above the second figure
-# BRKGA runs get shorter.
+# Time grows with the square of the ops. Above so many ops there is one graph a thread, below not more than in cases
+# beside the headline, and above the second figure BRKGA runs get shorter.
 _BATCH_OPS, _SEARCH_OPS = 512, 64
 
 
@@ -232,7 +232,7 @@ def _offspring(population: jax.Array, key: jax.Array, parameters: Parameters) ->
 def program(work: Work) -> Program:
     """The program to be timed on a case."""
     settings, problem, ops = work.settings, work.problem, work.case.num_ops
-    graphs = work.graphs if ops <= _BATCH_OPS else work.graphs[: settings.threads]
+    graphs = work.graphs[: settings.num_graphs if ops <= _BATCH_OPS else settings.threads]
     mesh, batch = work.mesh(len(graphs)), plain_batch(graphs, problem)
     if work.case.search:
         shorter = (_SEARCH_OPS / max(_SEARCH_OPS, ops)) ** 2

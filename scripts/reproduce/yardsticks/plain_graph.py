@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from graphrl.bench.yardstick.graph import check_supported
 from graphrl.costs.exact import key_bits
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes, common_sizes
-from reproduce.yardsticks.compiled import check_supported
 
 NEVER = 1 << 20  # so many inputs never come
 
