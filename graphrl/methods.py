@@ -45,6 +45,7 @@ METHODS: dict[str, str] = {
     "random": "graphrl.solvers.chromosomes.random_search",
     "local-search": "graphrl.solvers.chromosomes.local_search",
     "anneal-schedule": "graphrl.solvers.schedules.solver",
+    "multilevel": "graphrl.solvers.schedules.multilevel",
     "anneal-keys": "graphrl.solvers.chromosomes.anneal_keys",
     "brkga": "graphrl.solvers.chromosomes.brkga_solver",
     "brkga-tuned": "graphrl.solvers.chromosomes.brkga_tuned",

@@ -17,6 +17,7 @@ makespan, and peak memory of several devices
   `cp-sat` from its plan, and `anneal-schedule` again for the rest:
     makespan under free and link, up to 150 ops: `cp-sat` for 7 tenths; up to 300 ops for 3
     makespan under rendezvous, up to 120 ops, and peak memory, up to 60 ops: for half
+  makespan from 3,000 ops on: `multilevel` in its place
 """
 
 import dataclasses
@@ -38,16 +39,17 @@ from graphrl.solvers.orders.anneal import solver as anneal
 from graphrl.solvers.orders.min_cut import solver as min_cut
 from graphrl.solvers.portfolio import Portfolio, Stage
 from graphrl.solvers.rules.list_rules import etf, hlfet
-from graphrl.solvers.rules.list_scheduling import quick_schedule, schedule
+from graphrl.solvers.rules.list_scheduling import has_time, schedule, timely_schedule
 from graphrl.solvers.rules.simple import given_order
+from graphrl.solvers.schedules import multilevel
 from graphrl.solvers.schedules import solver as schedules
 from graphrl.solvers.solver import solver
 
 DP_OPS, DP_SHARE, DP_SECONDS = 300, 0.2, 2.0
-LISTED = 100_000  # ops and uses, times devices, for which list schedules take some second
 ETF_OPS, ETF_SECONDS = 6_000, 10.0  # up to which it is tried, fewer where there are fewer seconds
 CUT_SHARE, CUT_SECONDS = 0.3, 1e-3  # the seconds for each op
 PEAK_OPS, RENDEZVOUS_OPS, OPTIMUM_OPS, PROOF_OPS = 60, 120, 150, 300  # up to which CP-SAT is worth its time
+MULTILEVEL_OPS = 3_000  # from which a makespan is annealed in levels
 SOON_SHARE, SOON_SECONDS = 0.1, 2.0  # of annealing before it
 
 
@@ -75,14 +77,11 @@ def candidates(graph: ComputationGraph, problem: Problem, budget: Budget) -> Ite
     """List scheduling, the given order, list scheduling on fewer devices, which is sometimes better, and the textbook
     rules, which on real graphs often are. Where there is no time for several list schedules, one, and the given order.
     """
-    a = graph.arrays
-    work = (a.num_ops + len(a.use_op)) * problem.devices
-    if budget.seconds is not None and work > LISTED * max(1.0, budget.seconds):
-        yield quick_schedule(graph, problem)
-        yield given_order(graph, problem)
-        return
-    yield schedule(graph, problem)
+    seconds = math.inf if budget.seconds is None else budget.seconds
+    yield timely_schedule(graph, problem, seconds)
     yield given_order(graph, problem)
+    if not has_time(graph, problem, seconds):
+        return
     devices = problem.devices // 2
     while devices > 1:
         placement, order = schedule(graph, dataclasses.replace(problem, devices=devices))
@@ -92,7 +91,7 @@ def candidates(graph: ComputationGraph, problem: Problem, budget: Budget) -> Ite
         devices //= 2
     if problem.devices > 1 and problem.objective == "makespan":
         yield hlfet(graph, problem)
-        if len(graph.ops) <= ETF_OPS * min(1.0, math.inf if budget.seconds is None else budget.seconds / ETF_SECONDS):
+        if len(graph.ops) <= ETF_OPS * min(1.0, seconds / ETF_SECONDS):
             yield etf(graph, problem)
 
 
@@ -112,7 +111,8 @@ def stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterato
     if share:
         yield Stage(schedules.solve, SOON_SHARE, SOON_SECONDS, options=_hint)
         yield Stage(cp_sat.solve, share, options=_hint)
-    yield Stage(schedules.solve, options=_hint)
+    large = problem.objective == "makespan" and ops >= MULTILEVEL_OPS
+    yield Stage(multilevel.solve if large else schedules.solve, options=_hint)
 
 
 def _exact_share(ops: int, problem: Problem) -> float:

@@ -38,6 +38,7 @@ from graphrl.solvers.solver import solver
 
 Choice = Callable[[Trial], tuple]
 
+WORK = 100_000  # ops and uses, times devices, of which all list schedules take some second
 BUSY = (0.0, 0.25, 0.5)  # what a second of being busy counts as, in seconds of finish
 LOST = (0.0, 0.5)  # what a second that others lose counts as
 SPARE = 1.2  # times the bound, the target of a quick schedule
@@ -95,6 +96,21 @@ def quick_schedule(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
     if problem.objective == "makespan":
         return _in_order(flow, problem, order, _earliest(problem, BUSY[1], LOST[1])).plan()
     return _in_order(flow, problem, order, _fewest_bytes(SPARE * lower_bound(graph, problem))).plan()
+
+
+def timely_schedule(graph: ComputationGraph, problem: Problem, seconds: float) -> PlacedOrder:
+    """The best list schedule where there is time for all of them, else a quick one.
+
+    Args:
+      seconds: that are left, infinite for no limit; below 1 they count as 1.
+    """
+    return schedule(graph, problem) if has_time(graph, problem, seconds) else quick_schedule(graph, problem)
+
+
+def has_time(graph: ComputationGraph, problem: Problem, seconds: float) -> bool:
+    """Whether some seconds are enough for several list schedules beside a search."""
+    a = graph.arrays
+    return (a.num_ops + len(a.use_op)) * problem.devices <= WORK * max(1.0, seconds)
 
 
 def _stages(flow: Flow, problem: Problem) -> Iterator[Iterator[PlacedOrder]]:

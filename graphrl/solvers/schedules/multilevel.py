@@ -1,7 +1,11 @@
 """Annealing of large graphs in levels, as a `Solver`: first of a small graph whose ops are segments of the order, then
-of larger ones, each from the schedule of the one before (Walshaw 2004; what graph partitioners do).
+of larger ones, each from the schedule of the one before (Walshaw 2004; what graph partitioners do), and the whole graph
+from the best so far, which on graphs without chains is often the plan that it began with.
 """
 
+import math
+import time
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -12,14 +16,15 @@ from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, PlacedOrder, Task
 from graphrl.solvers.flow import Flow
-from graphrl.solvers.rules.list_scheduling import quick_schedule, schedule
+from graphrl.solvers.rules.list_scheduling import quick_schedule, timely_schedule
 from graphrl.solvers.rules.simple import depth_first
 from graphrl.solvers.schedules.coarsening import coarse_graph, expanded, segments
 from graphrl.solvers.schedules.solver import solve as anneal_schedule
 from graphrl.solvers.solver import solver
 
 COARSE, FACTOR = 1_000, 5.0  # ops of the smallest graph, and how many times as many the next has
-COARSE_SHARE = 0.4  # of the budget for the smallest; the others share the rest
+START_SHARE = 0.1  # of the time for its list schedules
+COARSE_SHARE = 0.3  # of the budget for the smallest; the others share the rest
 
 
 @solver("multilevel", "anneal-schedule on a graph of large pieces, then of smaller ones, for 5,000 ops and more")
@@ -39,22 +44,22 @@ def solve(task: Task, *, coarse: int = COARSE, hint: PlacedOrder | None = None) 
     best = task.plan(*(quick_schedule(graph, problem) if hint is None else hint), evaluations=1)
     task.best = lambda: best
     levels = _levels(graph, problem, coarse)
-    decisions, evaluations = schedule(levels[-1].graph, problem), 1
+    seconds = math.inf if task.budget.seconds is None else START_SHARE * (task.end - time.perf_counter())
+    decisions, evaluations = timely_schedule(levels[-1].graph, problem, seconds), 1
     for number in range(len(levels) - 1, -1, -1):
         left = task.left(evaluations)
         if left is None:
             break
         share = COARSE_SHARE if number == len(levels) - 1 > 0 else 1 / (number + 1)
         part = Task(levels[number].graph, problem, _part(left, share), task.seed)
-        plan = anneal_schedule.search(part, hint=decisions)
+        plan = anneal_schedule.search(part, hint=decisions if number else best.decisions(graph))
         task.forgive(part.forgiven)
         evaluations += plan.evaluations
-        fine = decisions = plan.decisions(part.graph)
+        decisions = plan.decisions(part.graph)
+        fine = decisions
         for level in reversed(levels[:number]):
             fine = level.expanded(problem, fine)
-        candidate = task.plan(*fine, evaluations=evaluations)
-        if candidate.rank < best.rank:
-            best = candidate
+        best = min(best, task.plan(*fine, evaluations=evaluations), key=attrgetter("rank"))
         task.report(evaluations, best.value)
         if number:
             decisions = levels[number - 1].expanded(problem, decisions)

@@ -130,8 +130,8 @@ def _against(
         print("  ".join(line), file=sys.stderr, flush=True)
         lines.append(line)
     for transfer, of_all in ratios.items():
-        means = (f"{value:.4f}" for value in _means(np.array(of_all)))
-        lines.append(["all", transfer, "", f"{len(of_all)}", "", *means, "", ""])
+        of_transfer = [f"{value:.4f}" for value in _means(np.array(of_all))]
+        lines.append(["all", transfer, "", f"{len(of_all)}", "", *of_transfer, "", ""])
     return lines
 
 
