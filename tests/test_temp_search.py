@@ -41,6 +41,7 @@ PROGRAMS: dict[str, Callable[[jax.Array, jax.Array], Any]] = {
     "branches": lambda x, w: lax.cond(
         x[0, 0] > 0, lambda a: ((a @ w) @ w)[:5], lambda a: jnp.sin(a)[:5], squashed(x, w)
     ),
+    "over what calls give": lambda x, w: [jnp.sort(lax.rng_uniform(0.0, 1.0, x.shape) + a).sum() for a in (x, w)],
     "one result twice": lambda x, w: (squashed(x, w),) * 2,
     "parameters and constants": lambda x, w: (x, squashed(x, w) @ w, jnp.ones((SIDE, SIDE))),
 }

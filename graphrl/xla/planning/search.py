@@ -158,18 +158,19 @@ def temp_bound(program: HloProgram, sequence: Sequence[str]) -> float:
     """Bytes that XLA's temporaries need in any order, beside the results; a good order makes the bound tight."""
     everything, results = counted(program)
     graph = everything.graph
-    least = ComputationGraph(graph.name, tuple(map(_needed, graph.ops)), graph.inputs, graph.outputs)
+    least = ComputationGraph(graph.name, tuple(_least(graph.ops)), graph.inputs, graph.outputs)
     return max(0.0, lower_bound(least, PROBLEM, order_of(program, sequence)) - results)
 
 
-def _needed(op: Op) -> Op:
-    """An op with the bytes that it needs for certain. What a loop or a branch needs inside may lie in the buffers of
+def _least(ops: Sequence[Op]) -> Iterator[Op]:
+    """Ops with the bytes that they need for certain. What a loop or a branch needs inside may lie in the buffers of
     what it is given and what it gives, while they hold nothing; the results of a call in those of its operands.
     """
-    outputs = op.outputs
-    if op.type == "call":
-        outputs = tuple(t if t.alias else dataclasses.replace(t, bytes=0, reuses=None) for t in outputs)
-    return dataclasses.replace(op, outputs=outputs, workspace_bytes=0)
+    called = {t.name for op in ops if op.type == "call" for t in op.outputs if t.alias is None}
+    for op in ops:
+        outputs = (dataclasses.replace(t, bytes=0, reuses=None) if t.name in called else t for t in op.outputs)
+        outputs = (dataclasses.replace(t, reuses=None) if t.reuses in called else t for t in outputs)
+        yield dataclasses.replace(op, outputs=tuple(outputs), workspace_bytes=0)
 
 
 def _orders(
