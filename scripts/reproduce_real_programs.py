@@ -12,7 +12,7 @@ whether everything works (it needs neither Keras nor keras_hub, of which the zoo
 """
 
 from reproduce.launcher import Section, main
-from reproduce.real_programs import identical, memory, placement, planning, prediction, resident
+from reproduce.real_programs import first_calls, identical, memory, placement, planning, prediction, resident
 from reproduce.real_programs.settings import Settings
 
 SECTIONS = {
@@ -21,6 +21,7 @@ SECTIONS = {
     "identical": Section("Results and step times against XLA's own schedule", identical.identical),
     "resident": Section("How much the process grows while a program runs", resident.resident),
     "planning": Section("Seconds to read, plan, predict and write schedules", planning.planning),
+    "first_calls": Section("Seconds of first calls of small training steps", first_calls.first_calls),
     "placement": Section("Makespan on several devices", placement.placement),
 }
 

@@ -28,7 +28,7 @@ def test_every_section_is_written_and_goes_on_where_it_was(tmp_path: Path) -> No
     done = run(tmp_path, *options)
     assert done.returncode == 0, done.stderr
     out = tmp_path / "out"
-    sections = ("memory", "prediction", "identical", "resident", "planning", "placement")
+    sections = ("memory", "prediction", "identical", "resident", "planning", "first_calls", "placement")
     texts = {name: (out / f"programs-{name}.md").read_text() for name in sections}
     for text in texts.values():
         assert "failed:" not in text
@@ -46,6 +46,7 @@ def test_every_section_is_written_and_goes_on_where_it_was(tmp_path: Path) -> No
     assert len(resident) == 3
     assert all(line.endswith("| identical |") for line in resident)
     assert texts["planning"].count(f"| {program} |") == 2
+    assert texts["first_calls"].count("| neural ODE |") == 2
     assert texts["placement"].count(f"| {program} |") == 2  # two links
     trace = json.loads((out / "traces" / "cell-training-b2.trace.json").read_text())
     assert trace["traceEvents"]

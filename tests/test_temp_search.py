@@ -11,6 +11,7 @@ from jax import lax
 
 from graphrl.graphs.readers.hlo.module import HloModule, parse_module
 from graphrl.graphs.readers.hlo.reader import read_hlo
+from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Task
 from graphrl.xla.assignment import TempPredictor
 from graphrl.xla.planning.search import temp_bound
@@ -41,6 +42,7 @@ PROGRAMS: dict[str, Callable[[jax.Array, jax.Array], Any]] = {
     "branches": lambda x, w: lax.cond(
         x[0, 0] > 0, lambda a: ((a @ w) @ w)[:5], lambda a: jnp.sin(a)[:5], squashed(x, w)
     ),
+    "over what calls give": lambda x, w: [jnp.sort(lax.rng_uniform(0.0, 1.0, x.shape) + a).sum() for a in (x, w)],
     "one result twice": lambda x, w: (squashed(x, w),) * 2,
     "parameters and constants": lambda x, w: (x, squashed(x, w) @ w, jnp.ones((SIDE, SIDE))),
 }
@@ -79,3 +81,25 @@ def test_the_search_ends_where_there_is_one_order() -> None:
     plan = least_temp(Task(program.graph, PROBLEM, Budget(50)), program, TempPredictor(module), ())
     assert plan.evaluations < 50
     assert np.array_equal(plan.decisions(program.graph)[1], program.schedule)
+
+
+def wide(x: jax.Array, w: jax.Array) -> jax.Array:
+    """Many orders, and no bound that shows which is best."""
+    parts = [jnp.sort(squashed(x + k, w) @ w, axis=k % 2) for k in range(6)]
+    return jnp.stack([parts[k] @ parts[k - 1] for k in range(6)])
+
+
+def searched(seconds: float, bound: float) -> Plan:
+    module, _ = compiled(wide)
+    program = read_hlo(module)
+    task = Task(program.graph, PROBLEM, Budget(None, seconds))
+    return least_temp(task, program, TempPredictor(module), (), bound)
+
+
+def test_the_search_ends_where_an_order_is_near_the_bound() -> None:
+    assert searched(5.0, bound=1.0).evaluations > 1
+    assert searched(5.0, bound=1e9).evaluations == 1  # XLA's own
+
+
+def test_the_search_ends_where_it_gains_nothing_any_more() -> None:
+    assert searched(5.0, bound=0.0).seconds < 4

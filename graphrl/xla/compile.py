@@ -105,7 +105,7 @@ def compile(
         what `lower` of these gave, without arguments here.
       *args: its arguments, arrays or `jax.ShapeDtypeStruct`s: it is traced, not run. Static ones as they are.
       objective: "peak_memory", the only one that one program's schedule has.
-      seconds: of search, of wall clock; the compilations that compare orders come on top.
+      seconds: of search at most, of wall clock; the compilations that compare orders come on top.
       method: as in `graphrl.optimize`.
       seed: 0 to 2^32 - 1.
       progress: as in `graphrl.optimize`.

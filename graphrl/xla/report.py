@@ -17,8 +17,9 @@ class Report:
       reason: one line why XLA's schedule stays; "" where it does not.
       method: that the search was asked for.
       found_by: the method behind the best order; "" where XLA's schedule stays.
-      xla_bytes: temporaries under XLA's default schedule; None if the program was too small to look.
-      memory_bytes: under the schedule that XLA's memory scheduler makes.
+      xla_bytes: temporaries under XLA's default schedule, predicted where that was enough to keep it; None if the
+        program was too small to look.
+      memory_bytes: under the schedule that XLA's memory scheduler makes; None if it was not asked.
       memory_measured: whether that is XLA's own figure, not a prediction of it.
       graphrl_bytes: under the best order found, whether it is used or not.
       undonated_bytes: of results that XLA's own schedule writes into donated arguments. XLA forgets donation where it

@@ -36,7 +36,8 @@ class Decision:
       found_by: the method behind the order; "" without one.
       reason: one line why XLA's schedule stays; "" where it does not.
       xla_bytes, memory_bytes, graphrl_bytes: temporaries under XLA's default schedule, under that of its memory
-        scheduler, and under the best order found, also if that is not used.
+        scheduler (None where it was not asked), and under the best order found, also if that is not used. Where a
+        prediction was enough to keep XLA's schedule, they are predicted.
       memory_measured: whether `memory_bytes` is XLA's figure, and not a prediction.
       undonated_bytes: of results that XLA writes into donated arguments, but not under an order that it is given.
       bound: bytes that the temporaries of no order are below (`search.temp_bound`).
@@ -56,7 +57,7 @@ class Decision:
     found_by: str
     reason: str
     xla_bytes: int
-    memory_bytes: int
+    memory_bytes: int | None
     memory_measured: bool
     graphrl_bytes: int
     undonated_bytes: int

@@ -20,6 +20,9 @@ _SHARED = DecisionCache(on_disk=True)
 # A search uses all cores, and a second thread with the same program shall find what the first one found.
 _searching = threading.RLock()
 
+# What XLA makes of `jax.lax.rng_uniform`, with a key from a sequence that goes on with each compilation of the process.
+_DRAWS = "rng-get-and-update-state"
+
 _BODIES = frozenset(("while", "conditional", "call"))  # instructions with computations of their own
 
 
@@ -42,9 +45,12 @@ class Planner:
         Raises:
           Unplanned: it needs a search.
         """
-        decision, from_disk = (None, False) if is_small(module) else self._find(module)
-        if decision is None and _needs_little(module):
-            self.reports[module.fingerprint] = Report(module.name, False, _left_alone(module))
+        reason = _untouched(module)
+        decision, from_disk = (None, False) if reason else self._find(module)
+        if decision is None and not reason and _needs_little(module):
+            reason = _too_small(module)
+        if reason:
+            self.reports[module.fingerprint] = Report(module.name, False, reason)
             return None
         if decision is None or not decision.serves(self.settings):
             raise Unplanned(module)
@@ -89,13 +95,22 @@ class Planner:
             self.reports[module.fingerprint] = Report.of(module.name, decision, from_cache=from_cache)
 
 
+def _untouched(module: HloModule) -> str:
+    """One line why a module is left alone whatever is known of it; "" if it is not."""
+    if is_small(module):
+        return _too_small(module)
+    if any(i.opcode == _DRAWS for c in module.computations.values() for i in c.instructions):
+        return "left alone: compiling it twice, as planning does, would change its random numbers (jax.lax.rng_uniform)"
+    return ""
+
+
 def _needs_little(module: HloModule) -> bool:
     """Whether it is not worth a search: XLA's own schedule needs next to nothing, however much the program makes."""
-    return is_small(module) or TempPredictor(module)(module.order(module.entry)) < MIN_BYTES
+    return TempPredictor(module)(module.order(module.entry)) < MIN_BYTES
 
 
-def _left_alone(module: HloModule) -> str:
-    """One line why; a program may be large only in what it repeats."""
+def _too_small(module: HloModule) -> str:
+    """One line that says so; a program may be large only in what it repeats."""
     inside = sorted({i.opcode for i in module.entry.instructions} & _BODIES)
     if inside:
         return f"left alone: too small outside of its {' and '.join(inside)} bodies, where XLA's order stays"

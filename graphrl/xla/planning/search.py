@@ -30,6 +30,8 @@ from graphrl.xla.settings import PROBLEM, Settings
 MIN_OPS = 5
 MIN_BYTES = 2**20
 
+LEAST_GAIN = 0.05  # of XLA's bytes: where the bound shows that less is to be had, there is no search
+
 RECOMPUTING = 0.5  # of the seconds go to finding what to compute again, if anything may be
 
 MEMORY_SCHEDULER = "XLA's memory scheduler"
@@ -82,38 +84,70 @@ def decide(lowered: jax.stages.Lowered, module: HloModule, settings: Settings, e
     started = time.perf_counter()
     rescheduled = undonated(module)
     program, predict = read_hlo(rescheduled, chip=DEFAULT_CHIP), TempPredictor(rescheduled)
+    own = module.order(module.entry)
+    stays = _xla_s_own(module, settings, TempPredictor(module)(own), temp_bound(program, own))
+    if (earlier is None or earlier.order is None) and _cannot_win(stays):
+        return dataclasses.replace(stays, search_seconds=time.perf_counter() - started)
     memory = hook.captured(lowered, "memory")
     candidates = [
         Candidate(by, sequence, predict(sequence), evaluations)
-        for by, sequence, evaluations in _orders(program, predict, memory, settings, earlier)
+        for by, sequence, evaluations in _orders(program, predict, memory, settings, earlier, stays.bound)
     ]
     best = ordered = min(candidates, key=lambda candidate: candidate.predicted)
     if settings.recompute:
         best = min([best, *_recomputed(program, settings, earlier, best)], key=lambda candidate: candidate.predicted)
-    figures = _measured(lowered, module, best)
+    figures = _measured(lowered, module, best, stays)
     if figures.reason and best is not ordered:
-        best, figures = ordered, _measured(lowered, module, ordered)
+        best, figures = ordered, _measured(lowered, module, ordered, stays)
+    decision = dataclasses.replace(
+        stays,
+        reason=figures.reason,
+        xla_bytes=figures.xla,
+        memory_bytes=TempPredictor(memory)(memory.order(memory.entry)),
+        graphrl_bytes=figures.graphrl,
+        undonated_bytes=figures.undonated,
+        bound=max(stays.bound, temp_bound(program, ordered.sequence)),
+        evaluations=best.evaluations,
+        search_seconds=time.perf_counter() - started,
+    )
+    if figures.reason:
+        return decision
+    return dataclasses.replace(
+        decision,
+        order=places(module, best.sequence, best.clones),
+        found_by=best.found_by,
+        clones=numbered(module, best.clones),
+        recomputed=best.recomputed,
+    )
+
+
+def _xla_s_own(module: HloModule, settings: Settings, predicted: int, bound: float) -> Decision:
+    """The decision that XLA's schedule stays, since no order can need much less; with predicted figures."""
+    donated = sum(module.entry.root.shape.at(alias.output_index).bytes for alias in module.input_output_aliases)
     return Decision(
         fingerprint=module.fingerprint,
         jaxlib=jaxlib_version(),
         method=settings.method,
         seed=settings.seed,
         seconds=float(settings.seconds),
-        order=None if figures.reason else places(module, best.sequence, best.clones),
-        found_by="" if figures.reason else best.found_by,
-        reason=figures.reason,
-        xla_bytes=figures.xla,
-        memory_bytes=TempPredictor(memory)(memory.order(memory.entry)),
+        order=None,
+        found_by="",
+        reason=f"no order needs less than {format_bytes(bound)}{_beside(donated)}; XLA's own {format_bytes(predicted)}",
+        xla_bytes=predicted,
+        memory_bytes=None,
         memory_measured=False,
-        graphrl_bytes=figures.graphrl,
-        undonated_bytes=figures.undonated,
-        bound=temp_bound(program, ordered.sequence),
-        search_seconds=time.perf_counter() - started,
-        evaluations=best.evaluations,
+        graphrl_bytes=predicted,
+        undonated_bytes=donated,
+        bound=bound,
+        search_seconds=0.0,
+        evaluations=0,
         recompute=float(settings.recompute),
-        clones=() if figures.reason else numbered(module, best.clones),
-        recomputed=0.0 if figures.reason else best.recomputed,
     )
+
+
+def _cannot_win(stays: Decision) -> bool:
+    """Whether even the bound is hardly below what XLA's own schedule needs; computing again may go below it."""
+    return not stays.recompute and stays.bound + stays.undonated_bytes >= (1 - LEAST_GAIN) * stays.xla_bytes
 
 
 def undonated(module: HloModule) -> HloModule:
@@ -158,22 +192,28 @@ def temp_bound(program: HloProgram, sequence: Sequence[str]) -> float:
     """Bytes that XLA's temporaries need in any order, beside the results; a good order makes the bound tight."""
     everything, results = counted(program)
     graph = everything.graph
-    least = ComputationGraph(graph.name, tuple(map(_needed, graph.ops)), graph.inputs, graph.outputs)
+    least = ComputationGraph(graph.name, tuple(_least(graph.ops)), graph.inputs, graph.outputs)
     return max(0.0, lower_bound(least, PROBLEM, order_of(program, sequence)) - results)
 
 
-def _needed(op: Op) -> Op:
-    """An op with the bytes that it needs for certain. What a loop or a branch needs inside may lie in the buffers of
+def _least(ops: Sequence[Op]) -> Iterator[Op]:
+    """Ops with the bytes that they need for certain. What a loop or a branch needs inside may lie in the buffers of
     what it is given and what it gives, while they hold nothing; the results of a call in those of its operands.
     """
-    outputs = op.outputs
-    if op.type == "call":
-        outputs = tuple(t if t.alias else dataclasses.replace(t, bytes=0, reuses=None) for t in outputs)
-    return dataclasses.replace(op, outputs=outputs, workspace_bytes=0)
+    called = {t.name for op in ops if op.type == "call" for t in op.outputs if t.alias is None}
+    for op in ops:
+        outputs = (dataclasses.replace(t, bytes=0, reuses=None) if t.name in called else t for t in op.outputs)
+        outputs = (dataclasses.replace(t, reuses=None) if t.reuses in called else t for t in outputs)
+        yield dataclasses.replace(op, outputs=tuple(outputs), workspace_bytes=0)
 
 
 def _orders(
-    program: HloProgram, predict: TempPredictor, memory: HloModule, settings: Settings, earlier: Decision | None
+    program: HloProgram,
+    predict: TempPredictor,
+    memory: HloModule,
+    settings: Settings,
+    earlier: Decision | None,
+    bound: float,
 ) -> Iterator[tuple[str, tuple[str, ...], int]]:
     """Who made it, the sequence, and the evaluations that it took."""
     starts = []
@@ -190,7 +230,7 @@ def _orders(
         yield earlier.found_by, again, earlier.evaluations
     task = Task(program.graph, PROBLEM, _budget(settings), settings.seed, settings.progress)
     if settings.method == METHOD:
-        plan = least_temp(task, program, predict, starts)
+        plan = least_temp(task, program, predict, starts, bound)
     else:
         plan = find_solver(settings.method)(task)
     yield plan.method, program.sequence(plan.decisions(program.graph)[1]), plan.evaluations
@@ -226,9 +266,13 @@ class _Figures(NamedTuple):
     reason: str
 
 
-def _measured(lowered: jax.stages.Lowered, module: HloModule, best: Candidate) -> _Figures:
-    """Bytes under XLA's schedule and under the best order, and why XLA's stays, if it does."""
-    xla, donated = memory_of(_quick(lowered, module, None))
+def _measured(lowered: jax.stages.Lowered, module: HloModule, best: Candidate, stays: Decision) -> _Figures:
+    """Bytes under XLA's schedule and under the best order, and why XLA's stays, if it does. Nothing is compiled where
+    the prediction says so.
+    """
+    xla, donated = stays.xla_bytes, stays.undonated_bytes
+    if best.predicted + donated < xla:
+        xla, donated = memory_of(_quick(lowered, module, None))
     if best.predicted + donated >= xla:
         return _Figures(xla, best.predicted, donated, _too_much(best.predicted, donated, xla, " by prediction"))
     planned, left = memory_of(_quick(lowered, module, best))
@@ -236,9 +280,12 @@ def _measured(lowered: jax.stages.Lowered, module: HloModule, best: Candidate) -
     return _Figures(xla, planned, donated - left, reason)
 
 
-def _too_much(planned: int, undonated: int, xla: int, how: str) -> str:
-    donation = f", and {format_bytes(undonated)} for donated arguments that it cannot write to" if undonated else ""
-    return f"the best order found needs {format_bytes(planned)}{how}{donation}; XLA's own {format_bytes(xla)}"
+def _too_much(planned: int, donated: int, xla: int, how: str) -> str:
+    return f"the best order found needs {format_bytes(planned)}{how}{_beside(donated)}; XLA's own {format_bytes(xla)}"
+
+
+def _beside(donated: int) -> str:
+    return f", and {format_bytes(donated)} for donated arguments that it cannot write to" if donated else ""
 
 
 class _Other(Exception):

@@ -27,6 +27,9 @@ RULES = 4  # orders of rules of each graph whose figure is predicted
 PASS_SLACK, NEAR_SLACK = 1.01, 1.003  # peaks above the best by more are not predicted
 TRIES = 20  # random orders in search of one whose peak is low enough
 IDLE = 1_000  # turns that find no new order, after which there are none, or hardly any
+NEAR = 0.01  # above the bound, by this part of it, an order is good enough
+GAIN = 0.001  # of the bytes: what a search is to gain
+PATIENCE, PATIENT_TURNS = 0.2, 8  # part of the seconds, and turns, that it may go on without
 
 
 def counted(program: HloProgram) -> tuple[HloProgram, int]:
@@ -37,7 +40,11 @@ def counted(program: HloProgram) -> tuple[HloProgram, int]:
 
 
 def _least_temp(
-    task: Task, program: HloProgram, predict: Callable[[Sequence[str]], int], starts: Sequence[np.ndarray]
+    task: Task,
+    program: HloProgram,
+    predict: Callable[[Sequence[str]], int],
+    starts: Sequence[np.ndarray],
+    bound: float = 0.0,
 ) -> Plan:
     """The plan of the order with the least predicted figure; its bound is that of live bytes.
 
@@ -47,8 +54,9 @@ def _least_temp(
       program: of the module.
       predict: bytes of temporaries for a sequence of all instructions.
       starts: orders `[n]` of the graph's ops that take part.
+      bound: bytes that no figure is below.
     """
-    search = _Search(task, program, predict, starts)
+    search = _Search(task, program, predict, starts, bound)
     search.run()
     return search.plan()
 
@@ -69,28 +77,34 @@ class _Search:
         program: HloProgram,
         predict: Callable[[Sequence[str]], int],
         starts: Sequence[np.ndarray],
+        bound: float,
     ) -> None:
         self._task, self._program, self._predict, self._starts = task, program, predict, starts
+        self._enough = (1 + NEAR) * bound
         self._predicted: dict[bytes, int] = {}
         self.best: np.ndarray | None = None
         self._least = 0
+        self._gained = (0, 0.0, 0)  # bytes, seconds and turn of the last gain that counts
 
     def run(self) -> None:
-        """Predicts orders until the budget is spent, or no new ones are found; nothing cheap proves one optimal."""
+        """Predicts orders until the budget is spent, one is near the bound, or the search gains nothing any more."""
         graph = self._program.graph
         for order in (self._program.schedule, *self._starts):
             self._try(np.asarray(order, np.int64), always=True)
         graphs = (graph, counted(self._program)[0].graph)
-        makers = [Passes(each, seed, self._starts) for seed, each in enumerate(graphs, self._task.seed)]
-        for passes in makers:
-            for order in passes.orders[:RULES]:
-                self._try(order, always=order is passes.orders[0])
+        makers = []
+        for seed, each in enumerate(graphs, self._task.seed):
+            if self._least <= self._enough:
+                return
+            makers.append(Passes(each, seed, self._starts))
+            for order in makers[-1].orders[:RULES]:
+                self._try(order, always=order is makers[-1].orders[0])
         flow, rng = Flow(graph), np.random.default_rng(self._task.seed)
         last, count = 0, len(self._predicted)
         for turn in itertools.count():
             if len(self._predicted) > count:
                 last, count = turn, len(self._predicted)
-            if self._over() or turn - last > IDLE:
+            if self._over() or turn - last > IDLE or self._least <= self._enough or self._is_idle(turn):
                 return
             passes = makers[turn % 4 % 2]
             if turn % 4 < 2 and (turn < 2 or passes.peak > passes.bound):
@@ -105,6 +119,16 @@ class _Search:
         """The best so far."""
         assert self.best is not None
         return self._task.plan(None, self.best, evaluations=len(self._predicted))
+
+    def _is_idle(self, turn: int) -> bool:
+        """Whether the last gain is too long ago."""
+        bytes_then, seconds_then, turn_then = self._gained
+        seconds = self._task.seconds
+        if turn == 0 or self._least < (1 - GAIN) * bytes_then:
+            self._gained = self._least, seconds, turn
+            return False
+        patience = PATIENCE * (self._task.end - self._task.started)
+        return seconds - seconds_then > patience and turn - turn_then > PATIENT_TURNS
 
     def _over(self) -> bool:
         return self._task.over(len(self._predicted))

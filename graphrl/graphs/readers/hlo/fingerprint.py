@@ -3,7 +3,8 @@
 import functools
 import hashlib
 import json
-from typing import Any
+
+from graphrl.graphs.readers.hlo.module import Computation, HloModule
 
 # What differs between two compilations of one program, or does not matter to a schedule: names, source lines, values of
 # constants, ids, and maps (protobuf writes them in any order).
@@ -21,32 +22,33 @@ _LEFT_OUT = (
 )
 
 
-def fingerprint(module: Any) -> str:
-    """SHA-256 of an `HloModuleProto`, in hexadecimal: of each computation from its instructions in their order, with
-    operands by place and called computations by their own hashes; and of the donated parameters.
+def fingerprint(module: HloModule) -> str:
+    """SHA-256 of a module, in hexadecimal: of each computation from its instructions in their order, with operands by
+    place and called computations by their own hashes; and of the donated parameters.
     """
-    digests: dict[int, bytes] = {}
-    for computation in module.computations:
-        digests[computation.id] = _digest(computation, digests)
-    whole = hashlib.sha256(digests[module.entry_computation_id])
-    whole.update(b"".join(sorted(e.SerializeToString(deterministic=True) for e in module.input_output_alias.entries)))
+    digests: dict[str, bytes] = {}
+    for computation in module.computations.values():
+        digests[computation.name] = _digest(computation, digests)
+    whole = hashlib.sha256(digests[module.entry.name])
+    aliases = module.message.input_output_alias.entries
+    whole.update(b"".join(sorted(e.SerializeToString(deterministic=True) for e in aliases)))
     return whole.hexdigest()
 
 
-def _digest(computation: Any, digests: dict[int, bytes]) -> bytes:
-    place = {i.id: k for k, i in enumerate(computation.instructions)}
+def _digest(computation: Computation, digests: dict[str, bytes]) -> bytes:
+    place = {name: k for k, name in enumerate(computation.by_name)}
     whole = hashlib.sha256()
     for i in computation.instructions:
-        kept = type(i)()
-        kept.CopyFrom(i)
+        kept = type(i.attributes)()
+        kept.CopyFrom(i.attributes)
         for field in _LEFT_OUT:
             kept.ClearField(field)
-        kept.backend_config = _canonical(i.backend_config)
-        links = ([place[k] for k in i.operand_ids], sorted([place[k] for k in i.control_predecessor_ids]))
+        kept.backend_config = _canonical(i.attributes.backend_config)
+        links = ([place[name] for name in i.operands], sorted([place[name] for name in i.control_predecessors]))
         own = kept.SerializeToString(deterministic=True)
-        whole.update(f"{len(own)} {links} {i.id == computation.root_id}".encode())
+        whole.update(f"{len(own)} {links} {i.is_root}".encode())
         whole.update(own)
-        for called in i.called_computation_ids:
+        for called in i.called:
             whole.update(digests[called])
     return whole.digest()
 

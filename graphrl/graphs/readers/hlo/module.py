@@ -27,7 +27,8 @@ class Instruction:
       opcode: as HLO text has it: "fusion", "get-tuple-element", ...
       shape: of its result.
       operands: names of instructions of the same computation, in order; one may appear several times.
-      control_predecessors: names of instructions of the same computation that must run before it.
+      control_predecessors: names of instructions of the same computation that must run before it: those that XLA names,
+        and of an instruction with effects the one before it in the schedule (`effects.py`).
       called: names of the computations that it calls: the body of a fusion, reduce or call; body and condition of a
         while (in this order); the branches of a conditional.
       is_root: whether its result is the computation's.
@@ -48,7 +49,7 @@ class Instruction:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Computation:
-    """A function of a module: its instructions by name, each after what it waits for, but not in scheduled order."""
+    """A function of a module: its instructions by name, each after its operands, but not in scheduled order."""
 
     name: str
     is_fusion: bool
@@ -114,7 +115,7 @@ class HloModule:
         """
         from graphrl.graphs.readers.hlo.fingerprint import fingerprint
 
-        return fingerprint(self.message)
+        return fingerprint(self)
 
     def order(self, computation: Computation) -> tuple[str, ...]:
         """Names of a computation's instructions in the order in which they run; as written if it has no schedule."""
@@ -180,6 +181,8 @@ def _from_text(text: str) -> bytes:
 
 
 def _module(message: Any) -> HloModule:
+    from graphrl.graphs.readers.hlo.effects import in_order_of_effects
+
     shapes = Shapes()
     names = {c.id: c.name for c in message.computations}
     computations: dict[str, Computation] = {}
@@ -201,7 +204,8 @@ def _module(message: Any) -> HloModule:
             raise GraphError(f"broken HLO: a schedule for the computation of id {sequence.key}, which is missing")
         computation = computations[names[sequence.key]]
         schedules[computation.name] = _schedule(computation, schedule[computation.name], sequence.value.instruction_ids)
-    return HloModule(message.name, entry, computations, schedules, aliases, message)
+    computations = in_order_of_effects(computations, schedules)
+    return HloModule(message.name, computations[entry.name], computations, schedules, aliases, message)
 
 
 def _computation(

@@ -67,6 +67,7 @@ _TABLE: dict[str, dict[str, str]] = {
         "backend_config": "43 bytes",
         "feature_group_count": "50 int64",
         "batch_group_count": "58 int64",
+        "custom_call_has_side_effect": "65 bool",
         "frontend_attributes": "68 bytes",
         "output_operand_aliasing": "74 OutputOperandAliasing*",
         "statistics_viz": "82 bytes",

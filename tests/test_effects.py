@@ -1,0 +1,147 @@
+"""Instructions with effects keep XLA's order, in graphs and plans, and run once; random numbers are those of jax."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+from broken import refusal
+from processes import run_python
+from xla_programs import plans, vector
+
+import graphrl
+from graphrl.graphs.readers.hlo.module import HloModule, parse_module
+from graphrl.graphs.readers.hlo.reader import read_hlo
+from graphrl.xla import hook
+from graphrl.xla.recompute.candidates import repeatable
+
+__all__ = ["plans"]
+
+TEXT = """
+HloModule effects, is_scheduled=true
+
+%body (s: f32[256]) -> f32[256] {
+  %s = f32[256]{0} parameter(0)
+  %noted = f32[256]{0} custom-call(%s), custom_call_target="note", custom_call_has_side_effect=true
+  ROOT %sum = f32[256]{0} add(%noted, %s)
+}
+
+%pure (v: f32[256]) -> f32[256] {
+  %v = f32[256]{0} parameter(0)
+  ROOT %sum.1 = f32[256]{0} add(%v, %v)
+}
+
+%random (r: f32[]) -> f32[256] {
+  %r = f32[] parameter(0)
+  ROOT %numbers = f32[256]{0} rng(%r, %r), distribution=rng_uniform
+}
+
+ENTRY %main (p: f32[256], q: f32[]) -> (f32[256], f32[256], f32[256], f32[256]) {
+  %p = f32[256]{0} parameter(0)
+  %q = f32[] parameter(1)
+  %start = token[] after-all()
+  %note = f32[256]{0} custom-call(%p), custom_call_target="note", custom_call_has_side_effect=true
+  %infeed = (f32[256]{0}, token[]) infeed(%start)
+  %fed = f32[256]{0} get-tuple-element(%infeed), index=0
+  %plain = f32[256]{0} custom-call(%p), custom_call_target="sort"
+  %state = u64[2]{0} rng-get-and-update-state(), delta=1
+  %fusion = f32[256]{0} fusion(%q), kind=kLoop, calls=%random
+  %call = f32[256]{0} call(%fed), to_apply=%body
+  %quiet = f32[256]{0} call(%note), to_apply=%pure
+  %sine = f32[256]{0} sine(%p)
+  %outfeed = token[] outfeed(%sine, %start), outfeed_shape=f32[256]{0}
+  ROOT %results = (f32[256]{0}, f32[256]{0}, f32[256]{0}, f32[256]{0}) tuple(%plain, %fusion, %call, %quiet)
+}
+"""
+
+
+def test_effects_wait_for_the_one_before_them() -> None:
+    after = {op.name: op.after for op in read_hlo(TEXT).graph.ops}
+    assert after == {
+        "note": (),
+        "infeed": ("note",),
+        "plain": (),
+        "state": ("infeed",),
+        "fusion": ("state",),
+        "call": ("fusion",),
+        "quiet": (),
+        "sine": (),
+        "outfeed": ("call",),
+    }
+
+
+def test_no_schedule_has_them_in_another_order() -> None:
+    program = read_hlo(TEXT)
+    place = {op.name: k for k, op in enumerate(program.graph.ops)}
+    order = program.schedule.tolist()
+    order[place["note"]], order[place["infeed"]] = order[place["infeed"]], order[place["note"]]
+    assert "'infeed' before what it waits for" in refusal(lambda: program.sequence(order))
+
+
+def test_their_order_is_part_of_the_program() -> None:
+    note, state = (next(line for line in TEXT.splitlines() if line.startswith(f"  %{i} =")) for i in ("note", "state"))
+    lines = TEXT.replace(f"{state}\n", "")
+    moved = lines.replace(note, f"{note}\n{state}"), lines.replace(note, f"{state}\n{note}")
+    earlier, first = (parse_module(text).fingerprint for text in moved)
+    assert earlier != first
+
+
+def test_they_are_computed_once() -> None:
+    program = read_hlo(TEXT)
+    again = repeatable(program, dear=True)
+    assert [op.name for op, yes in zip(program.graph.ops, again, strict=True) if yes] == ["sine"]
+
+
+def callbacks(module: HloModule) -> list[str]:
+    """Their instructions in the order in which the program runs them."""
+    return [name for name in module.order(module.entry) if module.entry.by_name[name].opcode == "custom-call"]
+
+
+@pytest.mark.usefixtures("plans")
+def test_a_planned_program_makes_its_callbacks_in_xla_s_order() -> None:
+    def program(x: jax.Array) -> jax.Array:
+        total = jnp.zeros_like(x)
+        for k in range(4):
+            big = jnp.sort(jnp.sin(jnp.outer(x, x) * (k + 1.0)), axis=0)
+            part = jnp.sort(big * 2.0, axis=1).sum(0)
+            jax.debug.callback(lambda _: None, part)
+            total = total + part
+        return total
+
+    lowered = jax.jit(program).lower(vector())
+    compiled = graphrl.compile(lowered, seconds=0.2)
+    assert compiled.plan is not None
+    names = callbacks(hook.captured(lowered))
+    assert len(names) == 4
+    assert callbacks(parse_module(compiled)) == names
+
+
+RANDOM = """
+import sys
+import jax
+import jax.numpy as jnp
+from jax import lax
+import graphrl
+
+def program(x):
+    total = x
+    for k in range(3):
+        big = jnp.sort(jnp.sin(jnp.outer(x, x) * k) + lax.rng_uniform(0.0, 1.0, (256, 256)), axis=0)
+        total = total + jnp.sort(big * 2.0, axis=1).sum(0)
+    return total
+
+def other(x):
+    return x + lax.rng_uniform(0.0, 1.0, x.shape)
+
+jit = {"jax": jax.jit, "graphrl": graphrl.jit}[sys.argv[1]]
+first, second = jit(program), jit(other)
+x = jnp.arange(256.0)
+print([values.tolist() for values in (first(x), first(x), second(x))])
+"""
+
+
+def test_random_numbers_are_those_of_jax(tmp_path: Path) -> None:
+    """In processes of their own: XLA draws other numbers whenever a process compiles a program again."""
+    jax_s, ours = (run_python(tmp_path, "-c", RANDOM, which) for which in ("jax", "graphrl"))
+    assert (jax_s.returncode, ours.returncode, ours.stderr) == (0, 0, "")
+    assert jax_s.stdout == ours.stdout
