@@ -15,7 +15,7 @@ from search_graphs import random_dag
 from graphrl.compiled import entry
 from graphrl.costs import exact
 from graphrl.costs.bounds import lower_bound
-from graphrl.costs.problem import Problem
+from graphrl.costs.problem import Objective, Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.plan import Plan
@@ -77,7 +77,7 @@ def check_exact(graph: ComputationGraph, problem: Problem, chain: Chain) -> None
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[ComputationGraph, Problem]:
     limit = draw(st.sampled_from([None, 1, 10, 20, 40]))
-    objective = draw(st.sampled_from(["makespan", "makespan", "peak_memory"]))
+    objective: Objective = draw(st.sampled_from(["makespan", "makespan", "peak_memory"]))
     limit = None if objective == "peak_memory" else limit
     problem = dataclasses.replace(draw(problems()), objective=objective, memory_limit=limit)
     return draw(graphs(max_ops=draw(st.sampled_from([4, 12, 40])))), problem
