@@ -46,12 +46,16 @@ def solve(task: Task, *, coarse: int = COARSE, hint: PlacedOrder | None = None) 
     levels = _levels(graph, problem, coarse)
     seconds = math.inf if task.budget.seconds is None else START_SHARE * (task.end - time.perf_counter())
     decisions, evaluations = timely_schedule(levels[-1].graph, problem, seconds), 1
+
+    def tell(count: int, *_: object) -> None:
+        task.report(evaluations + count, best.value)
+
     for number in range(len(levels) - 1, -1, -1):
         left = task.left(evaluations)
         if left is None:
             break
         share = COARSE_SHARE if number == len(levels) - 1 > 0 else 1 / (number + 1)
-        part = Task(levels[number].graph, problem, _part(left, share), task.seed)
+        part = Task(levels[number].graph, problem, _part(left, share), task.seed, tell)
         plan = anneal_schedule.search(part, hint=decisions if number else best.decisions(graph))
         task.forgive(part.forgiven)
         evaluations += plan.evaluations
@@ -60,7 +64,6 @@ def solve(task: Task, *, coarse: int = COARSE, hint: PlacedOrder | None = None) 
         for level in reversed(levels[:number]):
             fine = level.expanded(problem, fine)
         best = min(best, task.plan(*fine, evaluations=evaluations), key=attrgetter("rank"))
-        task.report(evaluations, best.value)
         if number:
             decisions = levels[number - 1].expanded(problem, decisions)
     return task.plan(*best.decisions(graph), evaluations=evaluations)
