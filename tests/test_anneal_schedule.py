@@ -199,7 +199,7 @@ def test_it_starts_from_a_hint() -> None:
     assert plan.value == sum(op.runtime for op in graph.ops)
 
 
-@pytest.mark.parametrize("options", [{"chains": 0}, {"hot": 0.1, "cold": 0.2}])
+@pytest.mark.parametrize("options", [{"chains": -1}, {"hot": 0.1, "cold": 0.2}])
 def test_bad_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ProblemError, match=f"{next(iter(options))} is"):
         solved(DIAMOND, PROBLEMS[0], **options)

@@ -50,6 +50,7 @@ ETF_OPS, ETF_SECONDS = 6_000, 10.0  # up to which it is tried, fewer where there
 CUT_SHARE, CUT_SECONDS = 0.3, 1e-3  # the seconds for each op
 PEAK_OPS, RENDEZVOUS_OPS, OPTIMUM_OPS, PROOF_OPS = 60, 120, 150, 300  # up to which CP-SAT is worth its time
 MULTILEVEL_OPS = 3_000  # from which a makespan is annealed in levels
+EXACT_SECONDS = 5e-3  # for each op, below which CP-SAT has no time
 SOON_SHARE, SOON_SECONDS = 0.1, 2.0  # of annealing before it
 
 
@@ -97,7 +98,7 @@ def candidates(graph: ComputationGraph, problem: Problem, budget: Budget) -> Ite
 
 def stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterator[Stage]:
     """What the module says, from the first search on."""
-    ops, timed = len(graph.ops), budget.seconds is not None
+    ops = len(graph.ops)
     if problem.devices == 1 and problem.objective == "peak_memory":
         yield Stage(series_parallel.solve)
         if ops <= DP_OPS:
@@ -107,8 +108,8 @@ def stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterato
         yield Stage(anneal.solve, 1 - CUT_SHARE, options=_orders)
         yield Stage(min_cut.solve, options=_orders)
         return
-    share = _exact_share(ops, problem) if timed else 0.0
-    if share:
+    share = _exact_share(ops, problem)
+    if budget.seconds is not None and share * budget.seconds > EXACT_SECONDS * ops:
         yield Stage(schedules.solve, SOON_SHARE, SOON_SECONDS, options=_hint)
         yield Stage(cp_sat.solve, share, options=_hint)
     large = problem.objective == "makespan" and ops >= MULTILEVEL_OPS

@@ -18,7 +18,7 @@ from graphrl.plan import Plan
 from graphrl.solvers import auto
 from graphrl.solvers.base import PlacedOrder, Task
 from graphrl.solvers.chromosomes.brkga import Parameters
-from graphrl.solvers.chromosomes.brkga_solver import evolve, solve_warm
+from graphrl.solvers.chromosomes.brkga_solver import evolve
 from graphrl.solvers.portfolio import Stage
 from graphrl.solvers.solver import solver
 
@@ -75,10 +75,10 @@ def solve_samples_hint(task: Task, *, checkpoint: str = "") -> Plan:
     return _search(task, "list", checkpoint, _ONLY_MUTANTS)
 
 
-@solver("regal+", "auto with the proposals of regal-hint in the place of brkga+", digest=_hinted)
+@solver("regal+", "the proposals of regal-hint, then what auto does, from the best", digest=_hinted)
 def solve_portfolio(task: Task, *, checkpoint: str = "") -> Plan:
     """The plans that `auto` begins with, list scheduling among them, are in the first population of "regal-hint", for 3
-    tenths of the budget; `auto`'s searches but `brkga+` go on from the best.
+    tenths of the budget; `auto`'s searches go on from the best.
 
     Args and errors: as `solve_hint`.
     """
@@ -87,8 +87,7 @@ def solve_portfolio(task: Task, *, checkpoint: str = "") -> Plan:
     def proposing(plans: list[PlacedOrder]) -> dict[str, Any]:
         return {"checkpoint": checkpoint, "starts": plans}
 
-    stages = auto.stages(task.graph, task.problem, task.budget)
-    others = (stage for stage in stages if stage.solver is not solve_warm)
+    others = auto.stages(task.graph, task.problem, task.budget)
     return auto.begun(task).run(itertools.chain([Stage(solve_hint, SEARCH_SHARE, options=proposing)], others))
 
 

@@ -5,6 +5,7 @@ from the best so far, which on graphs without chains is often the plan that it b
 
 import math
 import time
+from collections.abc import Callable
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -45,28 +46,28 @@ def solve(task: Task, *, coarse: int = COARSE, hint: PlacedOrder | None = None) 
     task.best = lambda: best
     levels = _levels(graph, problem, coarse)
     seconds = math.inf if task.budget.seconds is None else START_SHARE * (task.end - time.perf_counter())
-    decisions, evaluations = timely_schedule(levels[-1].graph, problem, seconds), 1
+    decisions, spent = timely_schedule(levels[-1].graph, problem, seconds), 1
 
-    def tell(count: int, *_: object) -> None:
-        task.report(evaluations + count, best.value)
+    def tell(evaluations: int, seconds: float, plan: Callable[[], Plan], value: float) -> None:
+        task.report(spent + evaluations, best.value)
 
     for number in range(len(levels) - 1, -1, -1):
-        left = task.left(evaluations)
+        left = task.left(spent)
         if left is None:
             break
         share = COARSE_SHARE if number == len(levels) - 1 > 0 else 1 / (number + 1)
         part = Task(levels[number].graph, problem, _part(left, share), task.seed, tell)
         plan = anneal_schedule.search(part, hint=decisions if number else best.decisions(graph))
         task.forgive(part.forgiven)
-        evaluations += plan.evaluations
+        spent += plan.evaluations
         decisions = plan.decisions(part.graph)
         fine = decisions
         for level in reversed(levels[:number]):
             fine = level.expanded(problem, fine)
-        best = min(best, task.plan(*fine, evaluations=evaluations), key=attrgetter("rank"))
+        best = min(best, task.plan(*fine, evaluations=spent), key=attrgetter("rank"))
         if number:
             decisions = levels[number - 1].expanded(problem, decisions)
-    return task.plan(*best.decisions(graph), evaluations=evaluations)
+    return task.plan(*best.decisions(graph), evaluations=spent)
 
 
 class _Level(NamedTuple):

@@ -48,12 +48,12 @@ CHUNK_SECONDS, FIRST_MOVES = 0.05, 32  # where it is in seconds
     "simulated annealing on order, placement and send times, compiled for the host",
 )
 def solve(
-    task: Task, *, chains: int = 2, hot: float = HOT, cold: float = COLD, hint: PlacedOrder | None = None
+    task: Task, *, chains: int = 0, hot: float = HOT, cold: float = COLD, hint: PlacedOrder | None = None
 ) -> Plan:
     """An evaluation is one move of one chain. Compiling does not count.
 
     Args:
-      chains: how many walk.
+      chains: how many walk; 0 is two where the budget is in evaluations, else one a core.
       hot, cold: first and last temperature: a rise of the makespan by that share is accepted with chance 1/e. The
         first is for 100 moves an op, both are for 800 ops or more: see `temperature`.
       hint: placement `[n]` and order `[m]` of a plan, to start from in place of list scheduling.
@@ -61,8 +61,10 @@ def solve(
     Raises:
       ProblemError: an option is out of range.
     """
-    if not 1 <= chains <= MAX_CHAINS:
-        raise ProblemError(f"chains is {chains}: must be from 1 to {MAX_CHAINS:,}")
+    if not 0 <= chains <= MAX_CHAINS:
+        raise ProblemError(f"chains is {chains}: must be from 0 to {MAX_CHAINS:,}")
+    if chains == 0:
+        chains = 2 if task.budget.seconds is None else min(count_cores(), MAX_CHAINS)
     if not 0 < cold <= hot:
         raise ProblemError(f"hot is {hot} and cold is {cold}: must be above 0, and cold at most hot")
     plan = list_schedule(task.graph, task.problem) if hint is None else hint
