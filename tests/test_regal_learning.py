@@ -21,9 +21,9 @@ SEED = 1
 
 @pytest.mark.slow
 def test_the_trained_policy_beats_its_starting_point_on_unseen_graphs() -> None:
-    """Standard BRKGA is 0%. The improvements of 32 unseen graphs differ by some 4 points: a mean of 3% is four standard
-    errors away from it, and more than that from the untrained policy. As in a real run, the policy is the one that was
-    best on other held-out graphs.
+    """Standard BRKGA is 0%, and so is the untrained policy, within a point. Measured on the unseen graphs after 120
+    updates: 2.9, 7.8 and 9.2% for seeds 0, 1 and 2; seed 1 is there after 40. As in a real run, the policy is the one
+    that was best on other held-out graphs.
     """
     seen, validation, unseen = (
         [regal_like(first + i, num_ops=30 + 6 * (i % 3)) for i in range(count)]
