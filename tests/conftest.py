@@ -1,4 +1,4 @@
-"""Settings of every test run: strict numerics, two CPU devices, headless pictures, a shared compilation cache.
+"""Settings of every test run: strict numerics, two CPU devices, headless pictures, quick compiling and a shared cache.
 
 They are set here, before the first JAX call, so that pytest run by hand and `make test` see the same library.
 """
@@ -22,11 +22,11 @@ CACHE = Path(__file__).resolve().parents[1] / ".cache"
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_num_cpu_devices", 2)
-# Nearly all of the time goes into compiling: what is compiled with less effort (LLVM's -O1) computes the same. Not so
-# in processes that tests start, which train and measure.
-with pytest.MonkeyPatch.context() as patch:
-    patch.setenv("XLA_FLAGS", f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=1".strip())
-    jax.devices()
+# Nearly all of the time goes into compiling, here and in processes that tests start: what is compiled with less effort
+# (no optimisation by LLVM, one plain loop a kernel) computes the same. `users_xla` is for tests of what users get.
+QUICK_FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+USERS_FLAGS = os.environ.get("XLA_FLAGS", "").replace(QUICK_FLAGS, "").strip()  # xdist's workers inherit them
+os.environ["XLA_FLAGS"] = f"{USERS_FLAGS} {QUICK_FLAGS}".strip()
 # The workers of one run, the processes that tests start, and the next run do not compile what one has compiled already.
 SHARED = {"jax_compilation_cache_dir": str(CACHE / "jax"), "jax_persistent_cache_min_compile_time_secs": 0.1}
 for name, value in SHARED.items():
@@ -56,6 +56,12 @@ def few_mappings() -> Iterator[None]:
     if maps_run_short(share=0.25):
         jax.clear_caches()
         gc.collect()
+
+
+@pytest.fixture
+def users_xla(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that the test starts compile as they do for users."""
+    monkeypatch.setenv("XLA_FLAGS", USERS_FLAGS)
 
 
 @pytest.fixture

@@ -87,12 +87,6 @@ def test_cases_cover_the_models() -> None:
 # The command
 
 
-@pytest.fixture(autouse=True)
-def compiled_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes compile with less effort, as nothing here says how fast."""
-    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=1")
-
-
 def test_search_is_measured_beside_the_yardsticks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """By the script, which has one more than the command. In a process of its own, as the number of CPU devices and
     the compilation cache are a process's.

@@ -10,10 +10,7 @@ from graphrl.bench.orders import CONFIG, DECODERS, LEARNING, SAMPLES, OrderRow, 
 from graphrl.cli import main
 
 
-def test_command_measures_decoders_and_learning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=1")
+def test_command_measures_decoders_and_learning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["bench", "--orders", "2", "--quick", "--sizes", "16", "--threads", "1", "--json", "--output", "out"]
     done = run_python(tmp_path, "-m", "graphrl", *arguments)
     assert done.returncode == 0, done.stderr

@@ -50,10 +50,10 @@ _CALLS = re.compile(r"(?:calls|to_apply|body|condition|\w+_computations?)=(?:\{(
 
 
 class Module:
-    """The text of a compiled HLO module."""
+    """The text of a lowered program's HLO module, compiled as it is for users."""
 
-    def __init__(self, compiled: jax.stages.Compiled) -> None:
-        text = compiled.as_text()
+    def __init__(self, lowered: jax.stages.Lowered) -> None:
+        text = lowered.compile(compiler_options={"xla_cpu_use_fusion_emitters": True}).as_text()
         assert text is not None
         self.computations: dict[str, list[Instruction]] = {}
         instructions: list[Instruction] = []
@@ -105,7 +105,7 @@ def padded(graphs: int = GRAPHS) -> PaddedGraph:
 def compile_evaluate(problem: Problem, form: str, **options: bool) -> Module:
     decisions = random_decisions(np.random.default_rng(0), GRAPHS, LANES, problem.devices, SIZES)
     jitted = jax.jit(functools.partial(evaluate, problem=DeviceProblem.of(problem), form=form, **options))  # type: ignore[arg-type]
-    return Module(jitted.lower(padded(), decisions).compile())
+    return Module(jitted.lower(padded(), decisions))
 
 
 def the_decoding_loop(module: Module) -> Instruction:
@@ -130,7 +130,7 @@ def test_a_step_writes_its_state_in_place_inside_brkga(objective: str) -> None:
     graph = padded()
     state = brkga.init(jax.random.split(jax.random.key(0), GRAPHS), graph, problem, parameters)
     evolve = jax.jit(brkga.evolve, static_argnames=("parameters", "generations"))
-    module = Module(evolve.lower(state, graph, problem, parameters, 4).compile())
+    module = Module(evolve.lower(state, graph, problem, parameters, 4))
     assert module.made_anew(the_decoding_loop(module), BLOCKS * L) == []
 
 
@@ -157,7 +157,7 @@ def test_the_check_finds_bad_steps(step: Callable[[jax.Array, jax.Array], jax.Ar
     def run(state: jax.Array, trips: int) -> jax.Array:
         return lax.fori_loop(0, trips, lambda i, state: step(state, jnp.arange(4) * 8 + i), state)
 
-    module = Module(run.lower(jnp.zeros(4096, jnp.int32), 9).compile())
+    module = Module(run.lower(jnp.zeros(4096, jnp.int32), 9))
     (loop,) = module.loops("s32[4096]")
     assert bool(module.made_anew(loop, 4096)) == bad
 
@@ -184,5 +184,5 @@ def test_rows_with_fixed_trips_have_a_static_trip_count(fixed_trips: bool) -> No
         return schedule(graph, lanes, 2, "free", durations, fixed_trips=fixed_trips).makespan
 
     decisions = random_decisions(np.random.default_rng(0), GRAPHS, LANES, 2, SIZES)
-    module = Module(decoded.lower(padded(), decisions).compile())
+    module = Module(decoded.lower(padded(), decisions))
     assert ("known_trip_count" in the_decoding_loop(module).text) == fixed_trips

@@ -12,6 +12,6 @@ def test_a_step_writes_its_state_in_place() -> None:
     n = graph.sizes.ops
     priorities, keys = np.zeros((GRAPHS, n), np.float32), jax.random.split(jax.random.key(0), GRAPHS)
     run = jax.jit(lambda graph, y, keys: sampled_orders(graph, y, keys, samples))
-    module = Module(run.lower(graph, priorities, keys).compile())
+    module = Module(run.lower(graph, priorities, keys))
     (loop,) = module.loops(f"s32[{(n + 1) * L}]")
     assert module.made_anew(loop, (n + 1) // 4 * L) == []

@@ -131,7 +131,8 @@ def test_genes_that_are_fixed_are_no_choices() -> None:
     functions = learner(config, 1)
     state = functions.init(jax.random.key(0))
     first = jax.tree.map(lambda x: x[0], graphs(None))
-    options = np.log(networks(config).policy.apply(state.params["policy"], observe(first)).shape[-1])
+    logits = jax.eval_shape(networks(config).policy.apply, state.params["policy"], jax.eval_shape(observe, first))
+    options = np.log(logits.shape[-1])
     assert float(functions.evaluate(state.params, jax.random.key(0), graphs(None))["entropy"]) == pytest.approx(
         options, 1e-2
     )

@@ -15,7 +15,10 @@ from graphrl.xla.hook import available, captured
 from graphrl.xla.planning.cache import places
 from graphrl.xla.resident import Recipe, digest, measure_resident
 
-pytestmark = pytest.mark.skipif(available() is not None, reason=str(available()))
+pytestmark = [
+    pytest.mark.skipif(available() is not None, reason=str(available())),
+    pytest.mark.usefixtures("users_xla"),
+]
 
 WIDE = Recipe("wide_program:wide")
 NOISE = 12 * 2**20  # bytes: threads, kernels' scratch, and what malloc had to spare

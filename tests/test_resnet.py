@@ -91,7 +91,7 @@ def test_the_network_runs_and_a_small_step_lowers_the_loss() -> None:
     assert count(params) == TRAINABLE - 996 * 2049
     images = jax.random.normal(jax.random.key(1), (4, 64, 64, 3))
     labels = jnp.arange(4, dtype=jnp.int32)
-    momentum = jax.tree.map(jnp.zeros_like, params)
+    momentum = jax.tree.map(np.zeros_like, params)
     step = jax.jit(resnet.train_step)
     losses = []  # steps are tiny: normalised over 16 values in the last stage, the fresh network has steep gradients
     for _ in range(2):

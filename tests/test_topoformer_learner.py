@@ -14,6 +14,7 @@ from graphrl.agents.topoformer.config import TopoformerConfig
 from graphrl.agents.topoformer.learner import LOWEST, LearnerState
 from graphrl.agents.topoformer.network import orders
 from graphrl.agents.topoformer.policy import Policy
+from graphrl.decoding.orders import Rollout
 from graphrl.envs.ordering.instance import OrderingParams, instances
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.layered import layered
@@ -116,10 +117,16 @@ def test_a_network_that_is_asked_at_every_step_learns_alike() -> None:
     config = dataclasses.replace(SMALL, decoder="autoregressive", encoder="gat", samples=2)
     state, metrics = updated(config, 1, 1)
     assert 0 < float(metrics["gradient_norm"]) < np.inf
-    policy = orders(config, state.params["policy"], graphs())
-    drawn, likeliest = policy.sample(jax.random.split(jax.random.key(0), 4), 2), policy.greedy()
+
+    @jax.jit
+    def played(params: Any) -> tuple[Rollout, Rollout, jax.Array]:
+        policy = orders(config, params, graphs())
+        drawn = policy.sample(jax.random.split(jax.random.key(0), 4), 2)
+        return drawn, policy.greedy(), policy.log_prob(drawn.order)
+
+    drawn, likeliest, log_prob = played(state.params["policy"])
     assert (drawn.order.shape, likeliest.order.shape) == ((4, 2, 44), (4, 44))
-    np.testing.assert_allclose(policy.log_prob(drawn.order), drawn.log_prob, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(log_prob, drawn.log_prob, rtol=1e-4, atol=1e-4)
 
 
 def test_training_goes_on_from_a_policy(tmp_path: Path) -> None:
