@@ -50,6 +50,7 @@ ETF_OPS, ETF_SECONDS = 6_000, 10.0  # up to which it is tried, fewer where there
 CUT_SHARE, CUT_SECONDS = 0.3, 1e-3  # the seconds for each op
 PEAK_OPS, RENDEZVOUS_OPS, OPTIMUM_OPS, PROOF_OPS = 60, 120, 150, 300  # up to which CP-SAT is worth its time
 MULTILEVEL_OPS = 3_000  # from which a makespan is annealed in levels
+OTHERS_SHARE = 0.05  # of the time for other plans without search than the first two
 EXACT_SECONDS = 5e-3  # for each op, below which CP-SAT has no time
 SOON_SHARE, SOON_SECONDS = 0.1, 2.0  # of annealing before it
 
@@ -76,12 +77,12 @@ def begun(task: Task) -> Portfolio:
 
 def candidates(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterator[PlacedOrder]:
     """List scheduling, the given order, list scheduling on fewer devices, which is sometimes better, and the textbook
-    rules, which on real graphs often are. Where there is no time for several list schedules, one, and the given order.
+    rules, which on real graphs often are. Where there is little time, the first two; and a quick list schedule.
     """
     seconds = math.inf if budget.seconds is None else budget.seconds
     yield timely_schedule(graph, problem, seconds)
     yield given_order(graph, problem)
-    if not has_time(graph, problem, seconds):
+    if not has_time(graph, problem, OTHERS_SHARE * seconds):
         return
     devices = problem.devices // 2
     while devices > 1:

@@ -104,13 +104,13 @@ def timely_schedule(graph: ComputationGraph, problem: Problem, seconds: float) -
     Args:
       seconds: that are left, infinite for no limit; below 1 they count as 1.
     """
-    return schedule(graph, problem) if has_time(graph, problem, seconds) else quick_schedule(graph, problem)
+    return schedule(graph, problem) if has_time(graph, problem, max(1.0, seconds)) else quick_schedule(graph, problem)
 
 
 def has_time(graph: ComputationGraph, problem: Problem, seconds: float) -> bool:
     """Whether some seconds are enough for several list schedules beside a search."""
     a = graph.arrays
-    return (a.num_ops + len(a.use_op)) * problem.devices <= WORK * max(1.0, seconds)
+    return (a.num_ops + len(a.use_op)) * problem.devices <= WORK * seconds
 
 
 def _stages(flow: Flow, problem: Problem) -> Iterator[Iterator[PlacedOrder]]:
