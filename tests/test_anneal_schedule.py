@@ -176,9 +176,9 @@ def test_small_budgets_are_kept(evaluations: int) -> None:
     assert solved(random_dag(0), PROBLEMS[0], evaluations).evaluations == evaluations
 
 
-def test_seconds_are_kept_and_count_after_the_start() -> None:
-    plan = solve(Task(random_dag(0, 200), PROBLEMS[0], Budget(seconds=0.3)))
-    assert 0.2 < plan.seconds < 1.5
+def test_seconds_are_kept() -> None:
+    plan = solve(Task(random_dag(0, 100), PROBLEMS[0], Budget(seconds=1.5)))
+    assert 1.4 < plan.seconds < 3
     assert plan.evaluations > 500
 
 
