@@ -9,12 +9,12 @@ Compiled functions get all their arrays and make none: without numba's reference
 several times faster.
 """
 
+import contextlib
 import functools
 import hashlib
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -74,9 +74,9 @@ def _is_writable(path: Path) -> bool:
     return os.access(path, os.W_OK)
 
 
-@contextmanager
+@contextlib.contextmanager
 def announced(function: Callable[..., Any], what: str) -> Iterator[None]:
-    """Says in one line on standard error that a function is compiled in it, unless it was before.
+    """Says in one line on standard error that a function is compiled in it, unless it was before from these sources.
 
     Args:
       function: an `entry`.
@@ -88,5 +88,5 @@ def announced(function: Callable[..., Any], what: str) -> Iterator[None]:
         when = "once" if _is_writable(here) else f"again in each run: {shown(here)} cannot be written"
         print(f"graphrl: compiling {what} for this machine (some 10 s), {when}", file=sys.stderr, flush=True)
     yield
-    if _is_writable(here):
+    with contextlib.suppress(OSError):
         ready.touch()

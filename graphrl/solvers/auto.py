@@ -17,11 +17,10 @@ makespan, and peak memory of several devices
   `cp-sat` from its plan, and `anneal-schedule` again for the rest:
     makespan under free and link, up to 150 ops: `cp-sat` for 7 tenths; up to 300 ops for 3
     makespan under rendezvous, up to 120 ops, and peak memory, up to 60 ops: for half
-  makespan from 3,000 ops on: `multilevel` in its place
+  makespan from 3,000 ops on, with 1 ms for each: `multilevel` in its place
 """
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -49,7 +48,7 @@ DP_OPS, DP_SHARE, DP_SECONDS = 300, 0.2, 2.0
 ETF_OPS, ETF_SECONDS = 6_000, 10.0  # up to which it is tried, fewer where there are fewer seconds
 CUT_SHARE, CUT_SECONDS = 0.3, 1e-3  # the seconds for each op
 PEAK_OPS, RENDEZVOUS_OPS, OPTIMUM_OPS, PROOF_OPS = 60, 120, 150, 300  # up to which CP-SAT is worth its time
-MULTILEVEL_OPS = 3_000  # from which a makespan is annealed in levels
+MULTILEVEL_OPS, MULTILEVEL_SECONDS = 3_000, 1e-3  # from which a makespan is annealed in levels, seconds for each op
 OTHERS_SHARE = 0.05  # of the time for other plans without search than the first two
 EXACT_SECONDS = 5e-3  # for each op, below which CP-SAT has no time
 SOON_SHARE, SOON_SECONDS = 0.1, 2.0  # of annealing before it
@@ -67,11 +66,12 @@ def begun(task: Task) -> Portfolio:
     """
     plans = candidates(task.graph, task.problem, task.budget)
     first = next(plans)
+    portfolio = Portfolio(task)
+    portfolio.add([first])
     # on one device `min-cut` improves it soon, by the best order so far
-    bound = lower_bound(task.graph, task.problem, first[1] if task.problem.devices > 1 else None)
+    portfolio.bound = lower_bound(task.graph, task.problem, first[1] if task.problem.devices > 1 else None)
     task.restart()
-    portfolio = Portfolio(task, bound)
-    portfolio.add(itertools.chain([first], plans))
+    portfolio.add(plans)
     return portfolio
 
 
@@ -114,6 +114,7 @@ def stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterato
         yield Stage(schedules.solve, SOON_SHARE, SOON_SECONDS, options=_hint)
         yield Stage(cp_sat.solve, share, options=_hint)
     large = problem.objective == "makespan" and ops >= MULTILEVEL_OPS
+    large &= budget.seconds is None or budget.seconds >= MULTILEVEL_SECONDS * ops
     yield Stage(multilevel.solve if large else schedules.solve, options=_hint)
 
 

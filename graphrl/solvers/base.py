@@ -32,7 +32,8 @@ class Budget:
 
     Attributes:
       evaluations: decoded and costed solutions, or None for no limit.
-      seconds: of wall clock, compilation included, or None for no limit. A solver may leave out what it begins with:
+      seconds: of wall clock, JAX's compilation included (what numba compiles once on a machine is not), or None for
+        no limit. A solver may leave out what it begins with:
         "auto" and "regal+" have the first list schedule and the bound on top.
 
     Raises:
@@ -128,8 +129,10 @@ class Task:
     def uncounted(self) -> Iterator[None]:
         """The clock stands still in it: for what is compiled once on a machine."""
         began = time.perf_counter()
-        yield
-        self.forgive(time.perf_counter() - began)
+        try:
+            yield
+        finally:
+            self.forgive(time.perf_counter() - began)
 
     def forgive(self, seconds: float) -> None:
         """Seconds that have passed do not count."""

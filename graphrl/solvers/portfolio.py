@@ -101,14 +101,14 @@ class Portfolio:
         task = Task(whole.graph, whole.problem, part, whole.seed, self._watch, sizes=whole.sizes)
         ranked = [plan.decisions(whole.graph) for plan in self._ranked()]
         try:
-            plan = stage.solver(task, **stage.options(ranked))
-            whole.forgive(task.forgiven)
-            self.keep(plan)
+            self.keep(stage.solver(task, **stage.options(ranked)))
         except ProblemError:  # the method does not take such graphs or problems
             return
         except (MemoryError, RuntimeError) as error:  # RuntimeError: how jax says that memory ran out
             fault = " ".join(str(error).split())[:200]
             warnings.warn(f"{stage.solver.name} could not run ({fault}): the best plan so far stands", stacklevel=4)
+        finally:
+            whole.forgive(task.forgiven)
 
     def _watch(self, evaluations: int, seconds: float, plan: Callable[[], Plan], value: float) -> None:
         """The progress of a stage."""

@@ -20,7 +20,7 @@ from graphrl.solvers.schedules.state import STRIDE, Schedule
 from graphrl.solvers.schedules.tails import make_tails
 
 REFRESH = 2.0  # orders' lengths that are walked in vain before tails are made anew
-FRUITLESS = 50  # draws for each move, above which there seem to be none
+FRUITLESS, LEAST_DRAWS = 50, 2_000  # draws for each move, and in all, above which there seem to be none
 
 
 class Best(NamedTuple):
@@ -111,7 +111,7 @@ def anneal(
     made = drawn = 0
     cooling = (cold / hot) ** (1.0 / max(1, moves))
     temperature = hot
-    while made < moves and drawn < FRUITLESS * moves:
+    while made < moves and drawn < max(FRUITLESS * moves, LEAST_DRAWS):
         drawn += 1
         if fresh[1] > REFRESH * len(s.order):
             make_tails(s, work)

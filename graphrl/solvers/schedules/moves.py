@@ -5,6 +5,7 @@
 - join: an op goes to the device of one that it depends on or that depends on it;
 - jump: one of those two, and a shift;
 - cluster: some ops that depend on one another go to one device;
+- stretch: the ops of one device in a stretch of the order go to another, half of the time in exchange for those there;
 - send: a copy is sent late instead of early, or the other way round.
 """
 
@@ -18,10 +19,11 @@ from graphrl.graphs.arrays import NONE
 from graphrl.solvers.schedules.readers import first_reader, home, set_first
 from graphrl.solvers.schedules.state import Schedule
 
-KINDS = ("shift", "device", "join", "jump", "cluster", "send")
-SHIFT, DEVICE, JOIN, JUMP, CLUSTER, SEND = range(6)
+KINDS = ("shift", "device", "join", "jump", "cluster", "stretch", "send")
+SHIFT, DEVICE, JOIN, JUMP, CLUSTER, STRETCH, SEND = range(7)
 
 NEAR = 50  # places of a shift that stays near
+LONG = 60  # places of a stretch beyond the second, at most
 SMALL, LARGE = (6.0, 40.0)  # mean ops of a cluster beyond the second; every fourth is a large one
 
 LOW, PLACES, OPS, COPIES, FLIPPED, FIRST, SETTLED, STAMP = range(8)  # of Move.facts
@@ -60,6 +62,8 @@ def draw(s: Schedule, m: Move, kind: int, rng: np.ndarray) -> bool:
     if kind == CLUSTER:
         _cluster(s, m, x, rng)
         return facts[OPS] > 0
+    if kind == STRETCH:
+        return _stretch(s, m, ops[x].place, rng)
     beside = kind == JOIN or (kind == JUMP and coin(rng))
     device = _neighbour_device(s, x, rng) if beside else below(rng, s.devices)
     if device == ops[x].device or (kind == JUMP and not _shift(s, m, x, rng)):
@@ -217,6 +221,22 @@ def _cluster(s: Schedule, m: Move, x: int, rng: np.ndarray) -> None:
             _place(s, m, x, device)
         waiting = _join(s, m, waiting, ops[x].before, ops[x + 1].before, rng)
         waiting = _join(s, m, waiting, ops[x].after, ops[x + 1].after, rng)
+
+
+@part
+def _stretch(s: Schedule, m: Move, place: int, rng: np.ndarray) -> bool:
+    ops, order = s.ops, s.order
+    here, there = ops[order[place]].device, below(rng, s.devices)
+    if here == there:
+        return False
+    exchange = coin(rng)
+    for k in range(place, min(place + 2 + below(rng, LONG), len(order))):
+        x = order[k]
+        if ops[x].device == here:
+            _place(s, m, x, there)
+        elif exchange and ops[x].device == there:
+            _place(s, m, x, here)
+    return True
 
 
 @part

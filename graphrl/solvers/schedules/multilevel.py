@@ -28,7 +28,7 @@ START_SHARE = 0.1  # of the time for its list schedules
 COARSE_SHARE = 0.3  # of the budget for the smallest; the others share the rest
 
 
-@solver("multilevel", "anneal-schedule on a graph of large pieces, then of smaller ones, for 5,000 ops and more")
+@solver("multilevel", "anneal-schedule on a graph of large pieces, then of smaller ones, for 3,000 ops and more")
 def solve(task: Task, *, coarse: int = COARSE, hint: PlacedOrder | None = None) -> Plan:
     """An evaluation is one move of one chain on any level.
 
@@ -41,33 +41,69 @@ def solve(task: Task, *, coarse: int = COARSE, hint: PlacedOrder | None = None) 
     """
     if coarse < 1:
         raise ProblemError(f"coarse is {coarse}: must be at least 1")
-    graph, problem = task.graph, task.problem
-    best = task.plan(*(quick_schedule(graph, problem) if hint is None else hint), evaluations=1)
-    task.best = lambda: best
-    levels = _levels(graph, problem, coarse)
-    seconds = math.inf if task.budget.seconds is None else START_SHARE * (task.end - time.perf_counter())
-    decisions, spent = timely_schedule(levels[-1].graph, problem, seconds), 1
+    first = task.plan(*(quick_schedule(task.graph, task.problem) if hint is None else hint), evaluations=1)
+    task.best = lambda: first
+    search = _Search(task, first, coarse)
+    task.best = search.current
+    search.run()
+    return search.current()
 
-    def tell(evaluations: int, seconds: float, plan: Callable[[], Plan], value: float) -> None:
-        task.report(spent + evaluations, best.value)
 
-    for number in range(len(levels) - 1, -1, -1):
-        left = task.left(spent)
-        if left is None:
-            break
-        share = COARSE_SHARE if number == len(levels) - 1 > 0 else 1 / (number + 1)
-        part = Task(levels[number].graph, problem, _part(left, share), task.seed, tell)
-        plan = anneal_schedule.search(part, hint=decisions if number else best.decisions(graph))
-        task.forgive(part.forgiven)
-        spent += plan.evaluations
-        decisions = plan.decisions(part.graph)
-        fine = decisions
-        for level in reversed(levels[:number]):
-            fine = level.expanded(problem, fine)
-        best = min(best, task.plan(*fine, evaluations=spent), key=attrgetter("rank"))
-        if number:
-            decisions = levels[number - 1].expanded(problem, decisions)
-    return task.plan(*best.decisions(graph), evaluations=spent)
+class _Search:
+    """The levels of one graph, and the best plan so far."""
+
+    def __init__(self, task: Task, first: Plan, coarse: int) -> None:
+        self._task, self._best, self._spent = task, first, 1
+        self._levels = _levels(task.graph, task.problem, coarse)
+        seconds = math.inf if task.budget.seconds is None else START_SHARE * (task.end - time.perf_counter())
+        self._number = len(self._levels) - 1
+        self._part = self._started(self._number)
+        self._decisions = timely_schedule(self._part.graph, task.problem, seconds)
+        self._best = self._better(self._decisions, 1)
+
+    def run(self) -> None:
+        """Anneals every level for its share of the budget."""
+        task = self._task
+        for number in range(len(self._levels) - 1, -1, -1):
+            if task.left(self._spent) is None:
+                return
+            self._number, self._part = number, self._started(number)
+            plan = anneal_schedule.search(
+                self._part, hint=self._decisions if number else self._best.decisions(task.graph)
+            )
+            task.forgive(self._part.forgiven)
+            self._part.best, self._spent = None, self._spent + plan.evaluations
+            self._decisions = plan.decisions(self._part.graph)
+            self._best = self._better(self._decisions, self._spent)
+            if number:
+                self._decisions = self._levels[number - 1].expanded(task.problem, self._decisions)
+
+    def current(self) -> Plan:
+        """The best plan so far, of the whole graph."""
+        if self._part.best is None:  # no level is being annealed
+            return self._task.plan(*self._best.decisions(self._task.graph), evaluations=self._spent)
+        plan = self._part.best()
+        return self._better(plan.decisions(self._part.graph), self._spent + plan.evaluations)
+
+    def _better(self, decisions: PlacedOrder, evaluations: int) -> Plan:
+        """The best plan, or that for which the decisions of the level stand."""
+        for level in reversed(self._levels[: self._number]):
+            decisions = level.expanded(self._task.problem, decisions)
+        return min(self._best, self._task.plan(*decisions, evaluations=evaluations), key=attrgetter("rank"))
+
+    def _started(self, number: int) -> Task:
+        """The search of a level, for its share of what is left of the budget."""
+        task, left = self._task, self._task.left(self._spent) or self._task.budget
+        share = COARSE_SHARE if number == len(self._levels) - 1 > 0 else 1 / (number + 1)
+        part = Budget(
+            None if left.evaluations is None else max(1, int(share * left.evaluations)),
+            None if left.seconds is None else share * left.seconds,
+        )
+        return Task(self._levels[number].graph, task.problem, part, task.seed, self._tell)
+
+    def _tell(self, evaluations: int, seconds: float, plan: Callable[[], Plan], value: float) -> None:
+        whole = value if self._number == 0 and self._best.excess == 0 else self._best.value
+        self._task.report(self._spent + evaluations, min(self._best.value, whole))
 
 
 class _Level(NamedTuple):
@@ -92,10 +128,3 @@ def _levels(graph: ComputationGraph, problem: Problem, coarse: int) -> list[_Lev
         graph = coarse_graph(graph, segment)
         order = np.arange(len(graph.ops))
     return [*levels, _Level(graph, order, order)]
-
-
-def _part(left: Budget, share: float) -> Budget:
-    return Budget(
-        None if left.evaluations is None else max(1, int(share * left.evaluations)),
-        None if left.seconds is None else share * left.seconds,
-    )

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -31,10 +31,11 @@ from graphrl.solvers.schedules.state import Schedule, schedule
 from graphrl.solvers.solver import solver
 
 # How often moves are drawn of each kind.
-MIX = {"shift": 0.35, "device": 0.05, "join": 0.20, "jump": 0.25, "cluster": 0.05, "send": 0.10}
+MIX = {"shift": 0.35, "device": 0.10, "join": 0.15, "jump": 0.15, "cluster": 0.10, "stretch": 0.08, "send": 0.07}
 HOT, COLD = 0.0003, 0.00001  # first and last temperature, parts of the first makespan
 TYPICAL, HOTTEST = 100.0, 0.01  # moves for each op with which a chain begins at HOT, and where it begins at most
-LARGE = 800  # ops, below which a schedule is hotter, for one op is a larger part of it
+FINE, HEAT = 8_000, 10.0  # ops below which a schedule is hotter, for one op is a larger part of it; at most so much,
+SMALL = 800  # but where there are very few
 WEIGHT = 0.1  # of the mean last clock in the energy
 PENALTY = 5.0  # an excess of a hundredth of the memory limit weighs as much as a makespan that is 5% longer
 MAX_CHAINS = 1024
@@ -55,7 +56,7 @@ def solve(
     Args:
       chains: how many walk; 0 is two where the budget is in evaluations, else one a core.
       hot, cold: first and last temperature: a rise of the makespan by that share is accepted with chance 1/e. The
-        first is for 100 moves an op, both are for 800 ops or more: see `temperature`.
+        first is for 100 moves an op, both are for 8,000 ops or more: see `temperature`.
       hint: placement `[n]` and order `[m]` of a plan, to start from in place of list scheduling.
 
     Raises:
@@ -108,6 +109,24 @@ def start_chain(graph: ComputationGraph, problem: Problem, plan: PlacedOrder, se
     return chain
 
 
+def _copied(chain: Chain, seed: np.random.SeedSequence) -> Chain:
+    """Another chain at the same schedule."""
+    copy = copied(chain)
+    copy.rng[:] = seed.generate_state(1, np.uint64)
+    return copy
+
+
+T = TypeVar("T", bound=tuple[Any, ...])
+
+
+def copied(parts: T) -> T:
+    """A named tuple with copies of its arrays, and of those in its named tuples."""
+    make = type(parts)._make  # type: ignore[attr-defined]
+    return cast(
+        T, make(copied(x) if isinstance(x, tuple) else x.copy() if isinstance(x, np.ndarray) else x for x in parts)
+    )
+
+
 def run_chain(chain: Chain, moves: int, hot: float, cold: float, mix: Mapping[str, float] = MIX) -> int:
     """Makes some moves while the temperature falls from `hot` to `cold`, seconds; gives how many there were."""
     c, shares = chain, np.cumsum([mix[kind] for kind in KINDS])
@@ -117,15 +136,30 @@ def run_chain(chain: Chain, moves: int, hot: float, cold: float, mix: Mapping[st
     )
 
 
-def temperature(share: float, moves_per_op: float, ops: int, hot: float = HOT, cold: float = COLD) -> float:
+def temperature(share: float, moves_per_op: float, ops: float, hot: float = HOT, cold: float = COLD) -> float:
     """What it is, as a part of the first makespan, when a share of the budget is spent.
 
     The first grows with the square root of the moves that a chain has for each op (measured from 10 to 30,000): a
     search that is too short for more stays near its start.
+
+    Args:
+      share: of the budget.
+      moves_per_op: of one chain in the whole budget.
+      ops: `effective_ops`.
+      hot, cold: see `solve`.
     """
-    coarse = max(1.0, LARGE / ops)
+    coarse = max(1.0, min(FINE / ops, HEAT), SMALL / ops)
     first = min(max(hot * math.sqrt(moves_per_op / TYPICAL), cold), max(HOTTEST, hot)) * coarse
     return first * (cold * max(1.0, coarse / 3) / first) ** share
+
+
+def effective_ops(graph: ComputationGraph) -> float:
+    """How many ops of equal run time the graph's are like, (sum of r)^2 / sum of r^2: in real programs a few take most
+    of the time.
+    """
+    runtime = graph.arrays.runtime
+    squares = float((runtime**2).sum())
+    return float(runtime.sum()) ** 2 / squares if squares > 0 else float(len(runtime))
 
 
 def counts_memory(problem: Problem) -> bool:
@@ -154,7 +188,9 @@ class _Search:
         seeds = np.random.SeedSequence(task.seed).spawn(chains)
         with task.uncounted():
             prepare(counts_memory(task.problem))
-        self._chains = [start_chain(task.graph, task.problem, plan, seed) for seed in seeds]
+        chain = start_chain(task.graph, task.problem, plan, seeds[0])
+        self._chains = [chain, *(_copied(chain, seed) for seed in seeds[1:])]
+        self._effective_ops = effective_ops(task.graph)
         excess, makespan = self._chains[0].best.rank
         self._unit = max(float(excess if task.problem.objective == "peak_memory" else makespan), 1e-30)
         task.best = self.plan
@@ -199,9 +235,9 @@ class _Search:
 
     def _anneal(self, chain: Chain, moves: int, begin: float, end: float) -> int:
         """Some moves of a chain, between two shares of the budget."""
-        ops = len(self._task.graph.ops)
+        each = self._expected / len(self._task.graph.ops)
         hot, cold = (
-            self._unit * temperature(share, self._expected / ops, ops, self._hot, self._cold) for share in (begin, end)
+            self._unit * temperature(share, each, self._effective_ops, self._hot, self._cold) for share in (begin, end)
         )
         return run_chain(chain, moves, hot, cold)
 
@@ -221,8 +257,9 @@ class _Search:
         rate = spent = 0.0  # moves a second, and the share of the budget
         while not self._task.over(self._evaluations):
             began, done = time.perf_counter(), self._evaluations
-            moves = max(FIRST_MOVES, int(rate * CHUNK_SECONDS)) * count
-            step = CHUNK_SECONDS / budget.seconds if rate else 0.0
+            seconds = min(CHUNK_SECONDS, max(0.0, self._task.end - began))
+            moves = max(1, int(rate * seconds)) * count if rate else FIRST_MOVES * count
+            step = seconds / budget.seconds if rate else 0.0
             if total is not None:
                 moves = min(moves, total + 1 - done)
                 step = max(step, moves / total)

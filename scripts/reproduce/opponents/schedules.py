@@ -26,7 +26,7 @@ from graphrl.solvers.auto import solve as auto
 from graphrl.solvers.base import Budget, PlacedOrder, Task
 from graphrl.solvers.rules.list_scheduling import schedule as list_schedule
 from graphrl.solvers.schedules.moves import KINDS
-from graphrl.solvers.schedules.solver import MIX, run_chain, start_chain, temperature
+from graphrl.solvers.schedules.solver import MIX, effective_ops, run_chain, start_chain, temperature
 from graphrl.solvers.schedules.state import TRANSFERS as NUMBERS
 from reproduce.opponents.cpp import load_cpp
 from reproduce.opponents.settings import Settings, dag
@@ -176,9 +176,8 @@ def ours(case: Case, seconds: float, mix: Mapping[str, float] = MIX) -> Run:
     began = time.process_time()
     while spent < 1:
         end = min(1.0, spent + (_CHUNK if made else 0.0))
-        ops = len(case.graph.ops)
-        each = made / spent / ops if made else 0.0
-        hot, cold = (case.makespan * temperature(share, each, ops) for share in (spent, end))
+        each = made / spent / len(case.graph.ops) if made else 0.0
+        hot, cold = (case.makespan * temperature(share, each, effective_ops(case.graph)) for share in (spent, end))
         made += run_chain(chain, moves, hot, cold, mix)
         spent = (time.process_time() - began) / seconds
         moves = max(1, int(made / spent * _CHUNK))

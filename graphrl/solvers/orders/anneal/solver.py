@@ -93,16 +93,22 @@ class _Search:
         task, most = self._task, self._task.budget.evaluations
         total = None if most is None else max(1, most // (STEPS * len(self._chains)))
         steps = STEPS if most is None else min(STEPS, most)
-        done, windows = 0, 1 if task.budget.seconds is not None else CHUNK
+        done, rate = 0, 0.0  # windows of each chain so far, and in a second
         with ThreadPoolExecutor(min(len(self._chains), count_cores())) as pool:
             while self._peak > 0 and (total is None or done < total) and not (done and task.over()):
+                began = time.perf_counter()
+                seconds = min(CHUNK_SECONDS, max(0.0, task.end - began))
+                # with evaluations alone chunks are equal: the result must not depend on the clock
+                windows = CHUNK if task.budget.seconds is None else max(1, int(rate * seconds))
                 windows = windows if total is None else min(windows, total - done)
-                began, (spent, pace) = time.perf_counter(), task.share(done, total)
-                self._advance(pool, windows, steps, spent, min(1.0, spent + windows * pace))
+                spent = [] if total is None else [(done / total, windows / total)]
+                if task.budget.seconds is not None:
+                    spent.append((task.seconds / task.budget.seconds, seconds / task.budget.seconds))
+                share, step = max(spent)
+                self._advance(pool, windows, steps, min(1.0, share), min(1.0, share + step))
                 done += windows
+                rate = windows / (time.perf_counter() - began)
                 task.report(self._evaluations, task.order_value(self._peak))
-                if task.budget.seconds is not None:  # else chunks are equal: the result must not depend on the clock
-                    windows = max(1, int(CHUNK_SECONDS * windows / (time.perf_counter() - began)))
 
     def plan(self) -> Plan:
         """The best so far."""
