@@ -7,10 +7,11 @@ long as no plan reaches the bound and the budget lasts:
 peak memory of one device
   1. `series-parallel`, which is exact, where the graph is of that kind
   2. `dfs-dp` for a fifth of the budget, at most 2 s, on up to 300 ops: often a proof within a second
-  3. `min-cut` for 3 tenths of what is left, or 1 ms an op if that is more, which its first pass may take: on compiled
+  3. `anneal` for two fifths, at most half a second
+  4. `min-cut` for 3 tenths of what is left, or 1 ms an op if that is more, which its first pass may take: on compiled
      programs mostly a proof within a second
-  4. `anneal` for 7 tenths of the rest, from the best orders so far
-  5. `min-cut` again, from those
+  5. `anneal` for 7 tenths of the rest, from the best orders so far
+  6. `min-cut` again, from those
 
 makespan, and peak memory of several devices
   `anneal-schedule`; where the budget is in seconds and `cp-sat` makes something of them, for a tenth, at most 2 s, then
@@ -46,6 +47,7 @@ from graphrl.solvers.solver import solver
 
 DP_OPS, DP_SHARE, DP_SECONDS = 300, 0.2, 2.0
 ETF_OPS, ETF_SECONDS = 6_000, 10.0  # up to which it is tried, fewer where there are fewer seconds
+FIRST_SHARE, FIRST_SECONDS = 0.4, 0.5  # of annealing before the minimum cuts
 CUT_SHARE, CUT_SECONDS = 0.3, 1e-3  # the seconds for each op
 PEAK_OPS, RENDEZVOUS_OPS, OPTIMUM_OPS, PROOF_OPS = 60, 120, 150, 300  # up to which CP-SAT is worth its time
 MULTILEVEL_OPS, MULTILEVEL_SECONDS = 3_000, 1e-3  # from which a makespan is annealed in levels, seconds for each op
@@ -104,6 +106,7 @@ def stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterato
         yield Stage(series_parallel.solve)
         if ops <= DP_OPS:
             yield Stage(dfs_dp.solve, DP_SHARE, DP_SECONDS)
+        yield Stage(anneal.solve, FIRST_SHARE, FIRST_SECONDS, options=_orders)
         least = 0.0 if budget.seconds is None else CUT_SECONDS * ops / budget.seconds
         yield Stage(min_cut.solve, min(1.0, max(CUT_SHARE, least)))
         yield Stage(anneal.solve, 1 - CUT_SHARE, options=_orders)
