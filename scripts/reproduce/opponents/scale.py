@@ -18,7 +18,7 @@ from graphrl.graphs.datasets.families import sample
 from reproduce.opponents.settings import Settings
 from reproduce.results import Table, here
 
-METHODS = ("list", "anneal")
+METHODS = ("list", "anneal", "auto")
 HEADINGS = ("ops", "objective", "method", "value", "planning [s]", "whole [s]", "whole [ms/op]", "memory [GB]")
 _SECONDS = 60.0
 _EDGE_DENSITY = 0.01
