@@ -34,14 +34,17 @@ from graphrl.solvers.solver import solver
 MIX = {"shift": 0.35, "device": 0.10, "join": 0.15, "jump": 0.15, "cluster": 0.10, "stretch": 0.08, "send": 0.07}
 HOT, COLD = 0.0003, 0.00001  # first and last temperature, parts of the first makespan
 TYPICAL, HOTTEST = 100.0, 0.01  # moves for each op with which a chain begins at HOT, and where it begins at most
-FINE, HEAT = 8_000, 10.0  # ops below which a schedule is hotter, for one op is a larger part of it; at most so much,
-SMALL = 800  # but where there are very few
+# With fewer ops than FINE one is a larger part of the schedule, which is as much hotter: at most HEAT times, or as many
+# times as it has fewer ops than SMALL.
+FINE, HEAT, SMALL = 8_000, 10.0, 800
 WEIGHT = 0.1  # of the mean last clock in the energy
 PENALTY = 5.0  # an excess of a hundredth of the memory limit weighs as much as a makespan that is 5% longer
 MAX_CHAINS = 1024
 EXCHANGES = 10
 CHUNKS, CHUNK_MOVES = (50, 5_000)  # at least so many, and at most so long, where the budget is in evaluations
 CHUNK_SECONDS, FIRST_MOVES = 0.05, 32  # where it is in seconds
+
+T = TypeVar("T", bound=tuple[Any, ...])
 
 
 @solver(
@@ -109,21 +112,18 @@ def start_chain(graph: ComputationGraph, problem: Problem, plan: PlacedOrder, se
     return chain
 
 
-def _copied(chain: Chain, seed: np.random.SeedSequence) -> Chain:
-    """Another chain at the same schedule."""
-    copy = copied(chain)
+def _beside(chain: Chain, seed: np.random.SeedSequence) -> Chain:
+    """Another chain at the same schedule: building one anew takes as long as the first did."""
+    copy = _copied(chain)
     copy.rng[:] = seed.generate_state(1, np.uint64)
     return copy
 
 
-T = TypeVar("T", bound=tuple[Any, ...])
-
-
-def copied(parts: T) -> T:
+def _copied(parts: T) -> T:
     """A named tuple with copies of its arrays, and of those in its named tuples."""
     make = type(parts)._make  # type: ignore[attr-defined]
     return cast(
-        T, make(copied(x) if isinstance(x, tuple) else x.copy() if isinstance(x, np.ndarray) else x for x in parts)
+        T, make(_copied(x) if isinstance(x, tuple) else x.copy() if isinstance(x, np.ndarray) else x for x in parts)
     )
 
 
@@ -189,7 +189,7 @@ class _Search:
         with task.uncounted():
             prepare(counts_memory(task.problem))
         chain = start_chain(task.graph, task.problem, plan, seeds[0])
-        self._chains = [chain, *(_copied(chain, seed) for seed in seeds[1:])]
+        self._chains = [chain, *(_beside(chain, seed) for seed in seeds[1:])]
         self._effective_ops = effective_ops(task.graph)
         excess, makespan = self._chains[0].best.rank
         self._unit = max(float(excess if task.problem.objective == "peak_memory" else makespan), 1e-30)
