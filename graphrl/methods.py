@@ -43,7 +43,7 @@ METHODS: dict[str, str] = {
     "anneal": "graphrl.solvers.orders.anneal.solver",
     # search, any number of devices
     "random": "graphrl.solvers.chromosomes.random_search",
-    "local-search": "graphrl.solvers.chromosomes.local_search",
+    "local-search": "graphrl.solvers.schedules.local_search",
     "anneal-schedule": "graphrl.solvers.schedules.solver",
     "multilevel": "graphrl.solvers.schedules.multilevel",
     "anneal-keys": "graphrl.solvers.chromosomes.anneal_keys",

@@ -1,6 +1,6 @@
 """Local search: climbs, restarts, finds tiny optima."""
 
-from typing import Any
+import dataclasses
 
 import numpy as np
 import pytest
@@ -10,9 +10,10 @@ from search_graphs import random_dag
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
+from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.solvers.base import Budget, Task
-from graphrl.solvers.chromosomes.local_search import solve
 from graphrl.solvers.chromosomes.random_search import solve as solve_random
+from graphrl.solvers.schedules.local_search import solve
 
 
 def test_plans_are_valid_repeatable_and_mostly_better_than_random_ones() -> None:
@@ -25,24 +26,27 @@ def test_plans_are_valid_repeatable_and_mostly_better_than_random_ones() -> None
         again = solve(Task(graph, problem, budget, 0))
         assert (again.order, again.placement) == (plan.order, plan.placement)
         ratios.append(plan.value / solve_random(Task(graph, problem, budget, 0)).value)
-    assert np.mean(ratios) < 0.97  # measured: 0.90
+        assert plan.evaluations == budget.evaluations
+    assert np.mean(ratios) < 0.9  # measured: 0.86
 
 
 @pytest.mark.parametrize(
     "problem", [Problem("makespan", 2, latency=0.25), Problem("makespan", 2, "free"), Problem(devices=2)]
 )
 def test_tiny_optima_are_found(problem: Problem) -> None:
-    plan = solve(Task(DIAMOND, problem, Budget(evaluations=4000), 0), patience=10)
+    plan = solve(Task(DIAMOND, problem, Budget(evaluations=4000), 0), patience=50)
     assert plan.value == pytest.approx(optimum(DIAMOND, problem), rel=1e-6)
 
 
-def test_a_climber_that_is_stuck_starts_anew() -> None:
-    """Without restarts more time changes nothing once all climbers are stuck; with them it does on some graph."""
-    problem, budget = PROBLEMS[0], Budget(evaluations=8000)
+def test_it_starts_anew_when_it_is_stuck() -> None:
+    """Without restarts more time changes nothing once it is stuck; with them it does on some graph."""
+    problem, budget = PROBLEMS[0], Budget(evaluations=20_000)
     gains = []
     for seed in range(3):
         graph = random_dag(seed)
-        stuck, restarted = (solve(Task(graph, problem, budget, 0), patience=patience).value for patience in (10**6, 40))
+        stuck, restarted = (
+            solve(Task(graph, problem, budget, 0), patience=patience).value for patience in (10**6, 400)
+        )
         gains.append(stuck - restarted)
     assert max(gains) > 0
 
@@ -51,7 +55,32 @@ def test_interrupted_it_has_a_plan() -> None:
     interrupted_plan(solve, random_dag(0), PROBLEMS[0]).check(random_dag(0))
 
 
-@pytest.mark.parametrize("options", [{"climbers": 0}, {"neighbours": 0}, {"patience": 0}])
-def test_bad_options_are_refused(options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("problem", PROBLEMS[:3], ids=str)
+def test_memory_limits_are_kept_where_they_can_be(problem: Problem) -> None:
+    graph, budget = random_dag(0), Budget(evaluations=5000)
+    least = int(solve(Task(graph, Problem(devices=problem.devices), budget, 0)).value)
+    for limit in (2 * least, 1):
+        plan = solve(Task(graph, dataclasses.replace(problem, memory_limit=limit), budget, 0))
+        plan.check(graph)
+        assert (plan.excess == 0) == (limit > 1)
+
+
+def test_seconds_are_kept() -> None:
+    plan = solve(Task(random_dag(0, 100), PROBLEMS[0], Budget(seconds=1.0), 0))
+    assert 0.9 < plan.seconds < 3
+    assert plan.evaluations > 500
+
+
+@pytest.mark.parametrize("evaluations", [1, 2])
+def test_small_budgets_are_kept(evaluations: int) -> None:
+    assert solve(Task(random_dag(0), PROBLEMS[0], Budget(evaluations), 0)).evaluations == evaluations
+
+
+def test_without_moves_it_ends() -> None:
+    graph = ComputationGraph("one", (Op("a", runtime=1),))
+    assert solve(Task(graph, Problem("makespan", 1), Budget(seconds=60.0))).seconds < 10
+
+
+def test_bad_options_are_refused() -> None:
     with pytest.raises(ProblemError, match="must be at least 1"):
-        solve(Task(DIAMOND, PROBLEMS[0], Budget(evaluations=100), 0), **options)
+        solve(Task(DIAMOND, PROBLEMS[0], Budget(evaluations=100), 0), patience=0)

@@ -23,7 +23,7 @@ OTHERS: list[dict[str, Any]] = [
     {"bandwidth": float("inf")},
     {"memory_limit": 31},
 ]
-METHODS = ("brkga", "anneal-keys", "local-search", "random")
+METHODS = ("brkga", "anneal-keys", "random")
 SMALL = brkga.Parameters(population=12, elites=3, mutants=3)
 
 

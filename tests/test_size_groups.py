@@ -48,7 +48,6 @@ def test_sizes_are_few_and_close() -> None:
     [
         *((method, RENDEZVOUS) for method in ("brkga", "brkga+", "brkga-tuned", "anneal-keys")),
         ("anneal-keys:start=random", RENDEZVOUS),
-        ("local-search", RENDEZVOUS),  # which leaves them alone, as its results depend on them
         ("auto", RENDEZVOUS),
     ],
 )

@@ -1,8 +1,8 @@
-"""Chains of solutions, each a walk that tries several moves a step: the core of local search and of annealing.
+"""Chains of solutions, each a walk that tries several moves a step: the core of annealing.
 
 In a step of a chain, `tries` neighbours are made and costed, one of them is picked with Boltzmann weights, and it
-replaces the chain's solution by Metropolis' rule. At temperature 0 that is the best neighbour, if it is not worse.
-Where few moves are accepted, several tries a step go nearly as far as as many steps of one, at a fraction of the time.
+replaces the chain's solution by Metropolis' rule. Where few moves are accepted, several tries a step go nearly as far
+as as many steps of one, at a fraction of the time.
 
 What walks is *energy*, whose differences are relative: the logarithm of the objective and, under a memory limit, a
 penalty for the excess. What is kept is the best by `costs.device.fitness`.
@@ -29,7 +29,7 @@ from graphrl.solvers.chromosomes.warm_start import chromosome
 
 PENALTY = 5.0  # an excess of a hundredth of the memory limit weighs as much as a makespan that is 5% longer
 _LEAST = 1e-30  # stands in for an objective of 0
-_COLDEST = 1e-9  # stands in for a temperature of 0
+_COLDEST = 1e-9  # temperature, below which float32 knows no differences
 
 
 class Chains(NamedTuple):

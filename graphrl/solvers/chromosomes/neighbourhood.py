@@ -1,10 +1,10 @@
-"""Candidate solutions that change a little at a time: what local search and annealing walk on.
+"""Candidate solutions that change a little at a time: what annealing walks on.
 
 A solution is a placement, a key for each op (as in `costs.device.decisions`) and, instead of a key, a *lateness* for
 each transfer: 0 puts it right after its producer, 1 right before its first reader, by the keys of those two. So a
 transfer goes with its ops when they move, and one that a move makes necessary has a sensible place at once.
 
-Moves, one or two ops at a time (REGAL's local search: "moving an op across devices or changing an op's order"):
+Moves, one or two ops at a time:
 
 - device: an op goes to another device;
 - edge: an op and one of its readers go to one device: another than the op's, or, if they are apart, the op's;

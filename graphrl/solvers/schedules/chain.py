@@ -11,6 +11,7 @@ import numpy as np
 
 from graphrl.compiled import entry, integer, part
 from graphrl.compiled.random import uniform
+from graphrl.costs.problem import Problem
 from graphrl.solvers.base import PlacedOrder
 from graphrl.solvers.schedules.clocks import keep, take_back, walk
 from graphrl.solvers.schedules.memory import Memory, excess, write_nodes
@@ -35,6 +36,10 @@ class Best(NamedTuple):
     def rank(self) -> tuple[int, float]:
         """Sorts the best first."""
         return int(self.facts[1]), float(self.makespan[0])
+
+    def objective(self, problem: Problem) -> float:
+        """Bytes or seconds."""
+        return float(self.facts[1] if problem.objective == "peak_memory" else self.makespan[0])
 
     @property
     def plan(self) -> PlacedOrder:

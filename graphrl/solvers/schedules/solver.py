@@ -191,8 +191,7 @@ class _Search:
         chain = start_chain(task.graph, task.problem, plan, seeds[0])
         self._chains = [chain, *(_beside(chain, seed) for seed in seeds[1:])]
         self._effective_ops = effective_ops(task.graph)
-        excess, makespan = self._chains[0].best.rank
-        self._unit = max(float(excess if task.problem.objective == "peak_memory" else makespan), 1e-30)
+        self._unit = max(self._value(), 1e-30)
         task.best = self.plan
 
     def run(self) -> None:
@@ -222,8 +221,7 @@ class _Search:
 
     def _value(self) -> float:
         """The objective of the best."""
-        excess, makespan = self._best().rank
-        return excess if self._task.problem.objective == "peak_memory" else makespan
+        return self._best().objective(self._task.problem)
 
     def _exchange(self) -> None:
         """The worst chain goes on from where the best stands."""
