@@ -1,9 +1,14 @@
 """What numba compiles is kept in the user's cache, and said."""
 
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from processes import PACKAGE
 
 from graphrl import compiled
 
@@ -41,6 +46,36 @@ def test_a_function_is_kept_on_disk(cache: Path) -> None:
     assert list(compiled.folder(twice).rglob("*.nbi"))
 
 
+def test_what_is_compiled_depends_on_constants_of_other_folders(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiled, "ROOT", tmp_path)
+    (tmp_path / "graphrl/loops").mkdir(parents=True)
+    source = "from graphrl.facts import (\n    EDGE,\n)\n"
+    path = tmp_path / "graphrl/loops/loop.py"
+    path.write_text(source + "def loop():\n    return EDGE\n")
+    facts, folders, scope = tmp_path / "graphrl/facts.py", [], {}
+    exec(compile(path.read_text().removeprefix(source), str(path), "exec"), scope)
+    for content in ("EDGE = -1\n", "EDGE = 0\n", "EDGE = -1\n"):
+        facts.write_text(content)
+        compiled._folder.cache_clear()
+        folders.append(compiled.folder(scope["loop"]))
+    assert folders[0] == folders[2] != folders[1]
+
+
+def test_folders_of_other_sources_go_once_they_are_not_used(cache: Path) -> None:
+    here = compiled.folder(twice)
+    old, young, others = (here.parent / name for name in ("0" * 16, "1" * 16, "not-ours"))
+    for place, days in ((old, 31), (young, 29), (others, 31)):
+        (place / "parts").mkdir(parents=True)
+        os.utime(place, 2 * (time.time() - days * 24 * 3600,))
+    compiled.entry(twice)
+    assert {path.name for path in here.parent.iterdir()} == {here.name, young.name, others.name}
+    os.utime(here, (0, 0))
+    compiled.entry(twice)
+    assert time.time() - here.stat().st_mtime < 3600
+
+
 def test_a_cache_that_cannot_be_written_costs_the_compilation_alone(
     cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -49,3 +84,22 @@ def test_a_cache_that_cannot_be_written_costs_the_compilation_alone(
         assert f"{compiled.folder(twice)} cannot be written" in capsys.readouterr().err
     assert compiled.entry(twice)(21) == 42
     assert not list(Path(__file__).parent.rglob("*.nbi"))
+
+
+def test_a_command_without_a_cache_says_so_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "home").touch()  # permissions would not bind root
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("XDG_CACHE_HOME", "NUMBA_CACHE_DIR")
+    }
+    arguments = ["-m", "graphrl", "optimize", "regal-like:12", "--method", "anneal", "--evaluations", "10"]
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=tmp_path,
+        env=environment | {"HOME": str(tmp_path / "home"), "PYTHONPATH": str(PACKAGE)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert len(done.stderr.splitlines()) == 1
+    assert "cannot be written" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]

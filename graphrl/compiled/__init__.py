@@ -3,7 +3,8 @@
 What is compiled lies in `$XDG_CACHE_HOME/graphrl/numba` (by default ~/.cache/graphrl/numba), or where NUMBA_CACHE_DIR
 says, in a folder of its own for the sources, numba and processor: numba alone would take a function for unchanged whose
 file is, though it calls another that has changed. So a compiled function calls only those of its own folder and of this
-one. A cache that cannot be written costs nothing but the compilation.
+one, and modules from which a folder's import constants, CAPITALS, belong to its sources. Folders that no process has
+used for a month go when one is made. A cache that cannot be written costs nothing but the compilation.
 
 Compiled functions get all their arrays and make none: without numba's reference counts (`_nrt`) they compile and run
 several times faster.
@@ -13,7 +14,10 @@ import contextlib
 import functools
 import hashlib
 import os
+import re
+import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -29,6 +33,12 @@ config, njit = cast(Any, numba.config), cast(Any, numba.njit)
 integer: Any = np.int64  # what literals and int32 become before they are passed on: numba compiles for each type
 F = TypeVar("F", bound=Callable[..., Any])
 OPTIONS = {"_nrt": False, "error_model": "numpy"}
+
+ROOT = Path(__file__).parents[2]  # of modules
+IMPORT = re.compile(r"^from (graphrl[\w.]*) import (\([^)]*\)|.*)", re.MULTILINE)
+CONSTANT = re.compile(r"\b[A-Z][A-Z0-9_]*\b")
+FOLDER = re.compile(r"[0-9a-f]{16}")
+KEPT_SECONDS = 30 * 24 * 3600.0  # for which a folder stays that is not used
 
 
 def entry(function: F) -> F:
@@ -59,19 +69,37 @@ def folder(function: Callable[..., Any]) -> Path:
 
 @functools.cache
 def _folder(sources: Path) -> Path:
-    parts = [path.read_bytes() for place in (sources, Path(__file__).parent) for path in sorted(place.glob("*.py"))]
-    parts += [numba.__version__.encode(), llvmlite.binding.get_host_cpu_name().encode()]
-    digest = hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
+    paths = [path for place in (sources, Path(__file__).parent) for path in sorted(place.glob("*.py"))]
+    parts = [path.read_text("utf-8") for path in paths]
+    constants = {module for part in parts for module, names in IMPORT.findall(part) if CONSTANT.search(names)}
+    for module in sorted(constants):
+        place = ROOT.joinpath(*module.split("."))
+        parts.append((place / "__init__.py" if place.is_dir() else place.with_suffix(".py")).read_text("utf-8"))
+    parts += [numba.__version__, llvmlite.binding.get_host_cpu_name()]
+    digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
     return Path(config.CACHE_DIR or cache_folder("numba")) / digest
 
 
 def _is_writable(path: Path) -> bool:
-    """Whether a folder is there and can be written: where it cannot, numba would write beside the sources."""
+    """Whether a folder is there, now as one that is used, and can be written: where it cannot, numba would write beside
+    the sources.
+    """
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        if not path.is_dir():
+            path.mkdir(parents=True, exist_ok=True)
+            _remove_unused(path.parent)
+        os.utime(path)
     except OSError:
         return False
     return os.access(path, os.W_OK)
+
+
+def _remove_unused(caches: Path) -> None:
+    """Removes folders of other sources. A process that has one open compiles anew what it has not loaded yet."""
+    for place in caches.iterdir():
+        with contextlib.suppress(OSError):  # another process removes it, too
+            if FOLDER.fullmatch(place.name) and time.time() - place.stat().st_mtime > KEPT_SECONDS:
+                shutil.rmtree(place)
 
 
 @contextlib.contextmanager
