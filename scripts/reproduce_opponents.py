@@ -18,8 +18,11 @@ SECTIONS = {
     "dags": Section("Makespan of random DAGs", tables.dags),
     "layered": Section("Peak memory of layered graphs", tables.layered),
     "optima": Section("Known optima: how often they are found and proved", optima.optima),
+    "optima-dags": Section("Random DAGs of 50 and 100 ops: auto against CP-SAT in a minute", optima.random_dags),
     "annealing": Section("Annealing against compiled code, auto against approximate DP", annealing.annealing),
-    "schedules": Section("Annealing of schedules against compiled code, and its moves", schedules.schedules),
+    "schedules": Section("Annealing of schedules against compiled code", schedules.schedules),
+    "moves": Section("What each move of a schedule earns", schedules.moves),
+    "gaps": Section("How far list scheduling, auto and compiled annealing are from the best", schedules.gaps),
     "scale": Section("Graphs of 1,000 to 100,000 ops read, planned and written", scale.scale),
 }
 

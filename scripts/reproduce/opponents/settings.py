@@ -1,14 +1,20 @@
 """What the sections share: the settings of the command line, and graphs."""
 
 import dataclasses
+import functools
 from pathlib import Path
 
 from graphrl.graphs.datasets.families import sample
 from graphrl.graphs.graph import ComputationGraph
 from reproduce import launcher
 from reproduce.launcher import check_known, option, seconds, whole_number
+from reproduce.measurements import Measurements
 
 MODELS = ("er", "ba", "ws", "sbm")
+# A transfer that nobody waits for costs nothing under "free" and, as in REGAL, under "rendezvous", where it still makes
+# two devices wait for one another. Under "link" only its time counts: 1 s + bytes / (5 B/s) is 11 s for a tensor of 50
+# bytes, where an op takes 50 s.
+TRANSFERS: dict[str, dict[str, float]] = {"free": {}, "rendezvous": {}, "link": {"latency": 1.0, "bandwidth": 5.0}}
 PLACERS = (
     "auto", "list", "hlfet", "etf", "metis", "local-search", "anneal-schedule", "anneal-keys", "brkga", "brkga-tuned",
     "brkga+", "random", "cp-sat",
@@ -28,6 +34,7 @@ class Settings(launcher.Settings):
     out: Path = option(Path("out/opponents"), "folder of measurements and pictures")
     times: tuple[float, ...] = option((1.0, 10.0, 60.0), "seconds of a run", quick=(0.2, 0.5), parse=seconds)
     graphs: int = option(20, "in each table", quick=2)
+    programs: int = option(30, "of the model zoo", quick=2)
     first: int = option(0, "seed of the first graph; 0-3 chose auto's rule", parse=lambda text: whole_number(text, 0))
     seeds: int = option(1, "of each method on each graph")
     yardstick: Path | None = option(None, "C++ source of an annealing to compare with", parse=Path, metavar="CPP")
@@ -39,6 +46,11 @@ class Settings(launcher.Settings):
           GraphrlError: a method is unknown.
         """
         check_known("method", self.methods or (), dict.fromkeys((*PLACERS, *ORDERERS)))
+
+    @functools.cached_property
+    def measurements(self) -> Measurements:
+        """The file of figures that are no rows of comparisons."""
+        return Measurements(self.out / "measured.jsonl", retry=self.retry)
 
     @property
     def graph_seeds(self) -> range:

@@ -11,14 +11,10 @@ from graphrl.errors import GraphrlError
 from graphrl.graphs.datasets.families import sample
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan.plot import write_figure
-from reproduce.opponents.settings import ORDERERS, PLACERS, Settings, dag
+from reproduce.opponents.settings import ORDERERS, PLACERS, TRANSFERS, Settings, dag
 from reproduce.results import Table, of_rows
 from reproduce.times import all_rows, times_markdown
 
-# A transfer that nobody waits for costs nothing under "free" and, as in REGAL, under "rendezvous", where it still makes
-# two devices wait for one another. Under "link" only its time counts: 1 s + bytes / (5 B/s) is 11 s for a tensor of 50
-# bytes, where an op takes 50 s.
-TRANSFERS: dict[str, dict[str, float]] = {"free": {}, "rendezvous": {}, "link": {"latency": 1.0, "bandwidth": 5.0}}
 BASELINE = "brkga"
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 import graphrl
 from graphrl.compare.report import markdown
-from reproduce.real_programs.measurements import Figures
+from reproduce.measurements import Figures
 from reproduce.real_programs.settings import Settings, mebibytes
 from reproduce.real_programs.updates import UPDATES
 from reproduce.results import Table
@@ -25,7 +25,7 @@ def first_calls(settings: Settings) -> Iterator[Table]:
         f"Of the first call, which compiles; graphrl.jit with seconds={settings.times[0]:g}. Nothing is on disk. "
         "Temporaries by XLA's figure; where XLA's schedule stays by prediction, predicted."
     )
-    yield settings.table("First calls", how, markdown(headings, lines))
+    yield settings.measurements.table("First calls", how, markdown(headings, lines))
 
 
 def _line(settings: Settings, name: str, donated: bool) -> list[str]:

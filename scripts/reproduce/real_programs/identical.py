@@ -12,7 +12,7 @@ from graphrl.compare.report import markdown
 from graphrl.units import format_seconds
 from graphrl.xla.arguments import random_arguments
 from graphrl.xla.planning.search import memory_of
-from reproduce.real_programs.measurements import Figures
+from reproduce.measurements import Figures
 from reproduce.real_programs.names import IDENTICAL
 from reproduce.real_programs.settings import Settings, mebibytes
 from reproduce.real_programs.subject import Subject
@@ -33,7 +33,7 @@ def identical(settings: Settings) -> Iterator[Table]:
         'turns; the ratio is the median over these rounds. "Finite" is the share of numbers in the results that are.'
     )
     notes = _summary([figures for figures in by_name.values() if figures is not None])
-    yield settings.table(
+    yield settings.measurements.table(
         "Results and step times against XLA's own schedule", how, markdown(headings, lines), notes=notes
     )
 

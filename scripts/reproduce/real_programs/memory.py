@@ -65,7 +65,7 @@ def _table(settings: Settings, training: bool, rows: Sequence[_Row]) -> Table:
     figures = "Predicted, not compiled." if settings.cheap else "XLA's own figures."
     how = f"{figures} No order needs less than the bound: live bytes, less all that the buffers of results could hold."
     lines = markdown(headings, [row.cells for row in rows])
-    return settings.table(f"{title}: MiB of temporaries", how, lines, _means(rows, training))
+    return settings.measurements.table(f"{title}: MiB of temporaries", how, lines, _means(rows, training))
 
 
 def _row(settings: Settings, subject: Subject) -> _Row:

@@ -17,7 +17,7 @@ from graphrl.xla.assignment import TempPredictor
 from graphrl.xla.callback import rescheduled
 from graphrl.xla.hook import captured
 from graphrl.xla.settings import PROBLEM
-from reproduce.real_programs.measurements import Figures
+from reproduce.measurements import Figures
 from reproduce.real_programs.names import PLANNING
 from reproduce.real_programs.settings import Settings, mebibytes
 from reproduce.real_programs.subject import Subject
@@ -33,7 +33,7 @@ def planning(settings: Settings) -> Iterator[Table]:
     headings = ["program", "instructions", "ops", "trace and lower", "XLA, to its schedule", "parse", "read", "predict",
                 "write schedule"]  # fmt: skip
     lines = [[name, *_around_cells(figures)] for name, figures in around.items()]
-    yield settings.table("Around planning", "Seconds.", markdown(headings, lines))
+    yield settings.measurements.table("Around planning", "Seconds.", markdown(headings, lines))
     headings = ["program", "instructions", "budget [s]", "taken [s]", "compiling", f"within {NEAR:.0%} after",
                 "final after", "peak [MiB]", "to bound"]  # fmt: skip
     lines = []
@@ -47,7 +47,7 @@ def planning(settings: Settings) -> Iterator[Table]:
         "Method auto, from a graph in memory to its plan, without a warm-up: what JAX compiles is in the time. The "
         "last two times are those at which the plan was that good."
     )
-    yield settings.table("Planning", how, markdown(headings, lines))
+    yield settings.measurements.table("Planning", how, markdown(headings, lines))
 
 
 def _around(settings: Settings, subject: Subject) -> Figures | None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from graphrl.compare.report import markdown, percent
 from graphrl.errors import GraphrlError
-from reproduce.real_programs.measurements import Figures
+from reproduce.measurements import Figures
 from reproduce.real_programs.names import INFERENCE, TRAINING
 from reproduce.real_programs.settings import Settings, mebibytes
 from reproduce.real_programs.temporaries import of_plan, of_xla
@@ -34,7 +34,7 @@ def prediction(settings: Settings) -> Iterator[Table]:
         lines.append([subject.name, *cells])
     shares = [_share(name, [row[k] for row in errors]) for k, name in enumerate(_COLUMNS)]
     shares.append(_share("all", [error for row in errors for error in row]))
-    yield settings.table("Predicted temporaries", markdown(headings, lines), notes=shares)
+    yield settings.measurements.table("Predicted temporaries", markdown(headings, lines), notes=shares)
 
 
 _COLUMNS = ("default", "memory", "graphrl")

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from graphrl.compare.report import markdown
 from graphrl.units import format_seconds
 from graphrl.xla.resident import RETURNING, Recipe, Schedule, measure_resident
-from reproduce.real_programs.measurements import Figures
+from reproduce.measurements import Figures
 from reproduce.real_programs.names import RESIDENT
 from reproduce.real_programs.settings import Settings, mebibytes
 from reproduce.real_programs.subject import Subject
@@ -30,7 +30,7 @@ def resident(settings: Settings) -> Iterator[Table]:
         f"sampled every 2 ms; medians of {_REPEATS[settings.quick]} processes each; as the C library has it, and with "
         f"{' '.join(map('='.join, RETURNING.items()))} (`graphrl.xla.resident` says why)."
     )
-    yield settings.table("Resident size of the process", how, markdown(headings, lines))
+    yield settings.measurements.table("Resident size of the process", how, markdown(headings, lines))
 
 
 def _lines(settings: Settings, subject: Subject) -> Iterator[list[str]]:

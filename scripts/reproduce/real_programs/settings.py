@@ -2,15 +2,14 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from reproduce import launcher
 from reproduce.launcher import names, option, seconds
-from reproduce.real_programs.measurements import Measurements, of_measurements
+from reproduce.measurements import Measurements
 from reproduce.real_programs.names import QUICK, parts
 from reproduce.real_programs.subject import Subject
-from reproduce.results import Table, bullets
 
 MIB = 2**20  # as the targets have it
 
@@ -47,12 +46,6 @@ class Settings(launcher.Settings):
     def subjects(self, own: Sequence[str]) -> Iterator[Subject]:
         """The same, one after another: what is known of one takes much memory."""
         return (Subject(name, self.out) for name in self.names_of(own))
-
-    def table(self, title: str, *texts: str, notes: Iterable[str] = ()) -> Table:
-        """A table of the figures since the last one; what failed is among the notes."""
-        used, self.measurements.used = self.measurements.used, []
-        failed = [f"failed: {' '.join(map(str, one.key.values()))}: {one.error}" for one in used if one.error]
-        return Table(title, of_measurements(used), (*texts, bullets([*notes, *failed])))
 
 
 def mebibytes(value: float | None) -> str:

@@ -17,7 +17,7 @@ from graphrl.xla.planning.search import decide, memory_of, order_of, temp_bound,
 from graphrl.xla.planning.temp_search import least_temp
 from graphrl.xla.settings import PROBLEM
 from graphrl.xla.settings import Settings as PlanSettings
-from reproduce.real_programs.measurements import Figures
+from reproduce.measurements import Figures
 from reproduce.real_programs.settings import Settings
 from reproduce.real_programs.subject import Subject
 

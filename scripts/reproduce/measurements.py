@@ -5,9 +5,10 @@ with equal keys the last counts (`graphrl.compare.store`).
 """
 
 import datetime
+import functools
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,12 +16,14 @@ import jax
 
 import graphrl
 from graphrl.bench.machine import cpu_name
-from graphrl.compare.store import Kind, open_store
+from graphrl.compare.store import Kind, Store, open_store
 from graphrl.cores import count_cores
 from graphrl.errors import GraphrlError
-from reproduce.results import Origin
+from reproduce.apart import each_apart
+from reproduce.results import Origin, Table, bullets
 
 Figures = dict[str, Any]
+Key = Mapping[str, Any]
 
 
 class Measurement(NamedTuple):
@@ -70,19 +73,44 @@ class Measurements:
         self._retry = retry
         self.used: list[Measurement] = []
 
-    def get(self, key: Mapping[str, Any], measure: Callable[[], Figures]) -> Figures | None:
+    def get(self, key: Key, measure: Callable[[], Figures]) -> Figures | None:
         """The figures under a key, measured now if the file has none; None if that failed, now or before."""
         with open_store(self._path, _KIND) as store:
-            one = store.rows.get(_text(key))
-            if one is None or (self._retry and one.error is not None):
-                one = _measured(dict(key), measure)
-                store.append(one)
+            if self._lacks(store, key):
+                store.append(_measured(dict(key), measure))
+            one = store.rows[_text(key)]
         self.used.append(one)
         return one.value
 
+    def get_groups(
+        self, groups: Sequence[Sequence[Key]], measure: Callable[[Key], Figures], processes: int
+    ) -> list[list[Figures | None]]:
+        """As `get`, for groups of keys, each of which is measured by one of some processes of a core each.
 
-def of_measurements(measurements: Sequence[Measurement]) -> Origin:
-    """Where figures come from."""
+        Raises:
+          GraphrlError: such a process died.
+        """
+        with open_store(self._path, _KIND) as store:
+            missing = [some for group in groups if (some := [key for key in group if self._lacks(store, key)])]
+            for measured in each_apart(functools.partial(_measured_all, measure), missing, processes):
+                for one in measured:
+                    store.append(one)
+            by_group = [[store.rows[_text(key)] for key in group] for group in groups]
+        self.used += (one for some in by_group for one in some)
+        return [[one.value for one in some] for some in by_group]
+
+    def table(self, title: str, *texts: str, notes: Iterable[str] = ()) -> Table:
+        """A table of the figures since the last one; what failed is among the notes."""
+        used, self.used = self.used, []
+        failed = [f"failed: {' '.join(map(str, one.key.values()))}: {one.error}" for one in used if one.error]
+        return Table(title, _origin(used), (*texts, bullets([*notes, *failed])))
+
+    def _lacks(self, store: Store[Measurement], key: Key) -> bool:
+        one = store.rows.get(_text(key))
+        return one is None or (self._retry and one.error is not None)
+
+
+def _origin(measurements: Sequence[Measurement]) -> Origin:
     return Origin(
         frozenset([0]),
         frozenset(one.machine for one in measurements),
@@ -91,11 +119,15 @@ def of_measurements(measurements: Sequence[Measurement]) -> Origin:
     )
 
 
-def _text(key: Mapping[str, Any]) -> str:
+def _text(key: Key) -> str:
     return json.dumps(key, sort_keys=True)
 
 
 _KIND = Kind(Measurement.from_dict, lambda one: _text(one.key), b'{"key": {')
+
+
+def _measured_all(measure: Callable[[Key], Figures], keys: Sequence[Key]) -> list[Measurement]:
+    return [_measured(dict(key), functools.partial(measure, key)) for key in keys]
 
 
 def _measured(key: dict[str, Any], measure: Callable[[], Figures]) -> Measurement:
@@ -108,5 +140,11 @@ def _measured(key: dict[str, Any], measure: Callable[[], Figures]) -> Measuremen
         print(error, file=sys.stderr, flush=True)
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     return Measurement(
-        key, value, error, f"{cpu_name()}, {count_cores()} cores", graphrl.__version__, jax.__version__, now
+        key,
+        value,
+        error,
+        f"{cpu_name()}, {count_cores()} core{'s' * (count_cores() > 1)}",
+        graphrl.__version__,
+        jax.__version__,
+        now,
     )
