@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from processes import PACKAGE
@@ -54,7 +55,7 @@ def test_what_is_compiled_depends_on_constants_of_other_folders(
     source = "from graphrl.facts import (\n    EDGE,\n)\n"
     path = tmp_path / "graphrl/loops/loop.py"
     path.write_text(source + "def loop():\n    return EDGE\n")
-    facts, folders, scope = tmp_path / "graphrl/facts.py", [], {}
+    facts, folders, scope = tmp_path / "graphrl/facts.py", list[Path](), dict[str, Any]()
     exec(compile(path.read_text().removeprefix(source), str(path), "exec"), scope)
     for content in ("EDGE = -1\n", "EDGE = 0\n", "EDGE = -1\n"):
         facts.write_text(content)

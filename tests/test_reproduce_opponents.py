@@ -1,11 +1,17 @@
 """The script of the tables: what it writes, that it goes on where it was, and its faults."""
 
+import json
+import os
 import re
 import subprocess
 from pathlib import Path
 
+import pytest
 from comparison_rows import read_rows
 from processes import check_fault, run_script
+from reproduce.apart import each_apart
+
+from graphrl.errors import GraphrlError
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -34,6 +40,44 @@ def test_tables_and_pictures(tmp_path: Path) -> None:
     assert len(rows) == 2 * 2 * (6 + 2)  # graphs, times, tables
     assert run(tmp_path, *options).returncode == 0
     assert read_rows(out / "runs.jsonl") == rows
+
+
+def test_makespans_on_a_core_each(tmp_path: Path) -> None:
+    options = ("--quick", "--sections", "optima-dags,moves,gaps")
+    done = run(tmp_path, *options)
+    assert done.returncode == 0, done.stderr
+    out = tmp_path / "out"
+    optima, moves, gaps = ((out / f"opponents-{name}.md").read_text() for name in ("optima-dags", "moves", "gaps"))
+    assert re.search(r"\| 12 \| 2 \| 2 \| 100% \| 100% \| 0.00% \| 0.00% \| 2 of 2 \|", optima)
+    assert len(re.findall(r"\| (shift|send) \| \d+\.\d% ", moves)) == 2
+    assert "| graphs | list | auto, 5,000 evaluations | auto, 0.2 s | auto, 0.5 s |" in gaps
+    assert len(re.findall(r"\| (rendezvous|link) \| 2 \| \d \| ", gaps)) == 4
+    assert "failed:" not in gaps
+    kept = out / "measured.jsonl"
+    assert "1 core" in json.loads(kept.read_text().splitlines()[0])["machine"]
+    lines = kept.read_text().splitlines(keepends=True)
+    kept.write_text("".join(lines[:-2]))  # as if it had been stopped
+    done = run(tmp_path, "--quick", "--sections", "gaps")
+    assert done.stderr.count("measuring:") == 2
+    assert [json.loads(line)["key"] for line in kept.read_text().splitlines()] == [
+        json.loads(line)["key"] for line in lines
+    ]
+
+
+def cores(item: int) -> tuple[int, set[int]]:
+    return item, os.sched_getaffinity(0)
+
+
+def die(item: int) -> None:
+    os._exit(item)
+
+
+def test_work_apart_has_a_core_and_a_death_is_a_fault() -> None:
+    done = dict(each_apart(cores, [3, 1, 2], 1))
+    assert done.keys() == {1, 2, 3}
+    assert all(len(some) == 1 for some in done.values())
+    with pytest.raises(GraphrlError, match="a process died"):
+        list(each_apart(die, [1, 2], 1))
 
 
 def test_faults_are_one_line(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from typing import TypeVar
 from graphrl.compare.cluster import share
 from graphrl.errors import GraphrlError
 
-T, R = TypeVar("T"), TypeVar("R")
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 def each_apart(work: Callable[[T], R], items: Sequence[T], processes: int) -> Iterator[R]:

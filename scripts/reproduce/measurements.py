@@ -138,13 +138,6 @@ def _measured(key: dict[str, Any], measure: Callable[[], Figures]) -> Measuremen
     except Exception as fault:  # one program that fails must not end days of measuring
         error = " ".join(f"{type(fault).__name__}: {fault}".split())[:300]
         print(error, file=sys.stderr, flush=True)
-    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    return Measurement(
-        key,
-        value,
-        error,
-        f"{cpu_name()}, {count_cores()} core{'s' * (count_cores() > 1)}",
-        graphrl.__version__,
-        jax.__version__,
-        now,
-    )
+    now, cores = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), count_cores()
+    machine = f"{cpu_name()}, {cores} core{'s' * (cores > 1)}"
+    return Measurement(key, value, error, machine, graphrl.__version__, jax.__version__, now)

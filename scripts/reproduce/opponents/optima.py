@@ -57,8 +57,8 @@ def random_dags(settings: Settings) -> Iterator[Table]:
         )
         everything += [*rows, *references]
     how = (
-        f"`auto` in {_time(settings)}; whole run times, free transfers. The best known is the least of it, of CP-SAT in "
-        f"{_PROOF_SECONDS:g} s on all cores, and, where that proves nothing, of CP-SAT in as much time from `auto`'s plan."
+        f"`auto` in {_time(settings)}; whole run times, free transfers. The best known is the least of it, of CP-SAT "
+        f"on all cores in {_PROOF_SECONDS:g} s and, where that proves nothing, in as much time from `auto`'s plan."
     )
     yield Table("Random DAGs of 50 and 100 ops", of_rows(everything), (how, markdown(_DAG_HEADINGS, lines)))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from graphrl.graphs.datasets.families import sample
 from graphrl.graphs.graph import ComputationGraph
 from reproduce import launcher
-from reproduce.launcher import check_known, option, seconds, whole_number
+from reproduce.launcher import check_known, numbers, option, seconds, whole_number
 from reproduce.measurements import Measurements
 
 MODELS = ("er", "ba", "ws", "sbm")
@@ -34,7 +34,10 @@ class Settings(launcher.Settings):
     out: Path = option(Path("out/opponents"), "folder of measurements and pictures")
     times: tuple[float, ...] = option((1.0, 10.0, 60.0), "seconds of a run", quick=(0.2, 0.5), parse=seconds)
     graphs: int = option(20, "in each table", quick=2)
-    programs: int = option(30, "of the model zoo", quick=2)
+    sizes: tuple[int, ...] = option(
+        (200, 500, 1000, 2000, 5000), "ops of random DAGs (schedules, moves)", quick=(30, 40), parse=numbers
+    )
+    programs: int = option(30, "of the model zoo", quick=1)
     first: int = option(0, "seed of the first graph; 0-3 chose auto's rule", parse=lambda text: whole_number(text, 0))
     seeds: int = option(1, "of each method on each graph")
     yardstick: Path | None = option(None, "C++ source of an annealing to compare with", parse=Path, metavar="CPP")
