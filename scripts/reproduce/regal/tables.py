@@ -9,10 +9,9 @@ from graphrl.compare.report import markdown, problem_line
 from graphrl.compare.runs import Row
 from graphrl.compare.table import best_known
 from graphrl.plan.plot import write_figure
-from graphrl.solvers.base import Budget
 from reproduce.contest import Contest
 from reproduce.regal.arithmetic import Score, score
-from reproduce.regal.settings import BASELINE, LEARNED, METHODS, UNTRAINED, Settings
+from reproduce.regal.settings import BASELINE, LEARNED, LONGER, METHODS, UNTRAINED, Settings
 from reproduce.regal.tasks import TASKS
 from reproduce.results import Table, bullets, of_rows
 
@@ -32,22 +31,21 @@ GOALS = {
 
 def table(settings: Settings, task: str, *, shipped: bool = False) -> Iterator[Table]:
     """One table and the histogram of improvements."""
-    title, problem, budget = TASKS[task].title, TASKS[task].problem, Budget(settings.evaluations)
+    title, problem = TASKS[task].title, TASKS[task].problem
     labels = {BASELINE, *settings.among(METHODS)} - ({"gas", "gas-hint"} if shipped else set())  # none ships
     order = [label for label in METHODS if label in labels]
-    entrants = [
-        settings.entrant(task, label, Budget(None, settings.cp_sat) if label == "cp-sat" else budget, shipped=shipped)
-        for label in order
-    ]
+    entrants = [settings.entrant(task, label, settings.budget(label), shipped=shipped) for label in order]
     print(f"{title}: {settings.evaluations:,} evaluations", file=sys.stderr)
     contest = settings.on_task(task, entrants)
     by_label = scores(contest, contest.by_label[BASELINE])
     drawn = [row for label in order if label in (BASELINE, *LEARNED) for row in contest.by_label[label]]
     picture = f"{task}-{'shipped' if shipped else 'improvements'}.png"
     write_figure(histogram_figure(drawn, BASELINE), settings.out / picture)
-    proof = f"; CP-SAT {settings.cp_sat:g} s" if "cp-sat" in by_label else ""
+    others = "".join(
+        f"; {label} {settings.budget(label).seconds:g} s" for label in ("cp-sat", LONGER) if label in by_label
+    )
     how = (
-        f"{len(settings.unseen(task))} unseen graphs, {settings.evaluations:,} evaluations a run{proof}. "
+        f"{len(settings.unseen(task))} unseen graphs, {settings.evaluations:,} evaluations a run{others}. "
         "Improvement: arithmetic mean over graphs; gap: geometric mean. Means over "
         f"{settings.seeds} seed{'s' * (settings.seeds > 1)} of search {_LEARNED[shipped]}, with 95% intervals if there "
         "are several. Seconds without compiling."
@@ -89,7 +87,9 @@ def _goals(task: str, by_label: Mapping[str, Score]) -> Iterator[str]:
 
 
 def ahead(
-    by_label: Mapping[str, Score], label: str, others: Sequence[str] = ("list", "anneal-keys", "auto")
+    by_label: Mapping[str, Score],
+    label: str,
+    others: Sequence[str] = ("list", "anneal-keys", "anneal-schedule", "auto"),
 ) -> Iterator[str]:
     """Whether a method's mean gap is below those of others, and by how much."""
     for other in others:
