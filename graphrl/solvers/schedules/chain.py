@@ -129,9 +129,9 @@ def anneal(
         temperature *= cooling
         limit = score[2] - temperature * np.log(uniform(rng))
         first, settled = facts[FIRST], facts[SETTLED]
-        makespan, mean, checkpoint, sends = 0.0, 0.0, first // STRIDE, integer(0)
+        makespan, mean, checkpoint, changes = 0.0, 0.0, first // STRIDE, integer(0)
         if seconds > 0:
-            makespan, mean, checkpoint, sends = walk(s, first, settled, limit / seconds, weight)
+            makespan, mean, checkpoint, changes = walk(s, first, settled, limit / seconds, weight)
         counts[3 * kind] += 1
         counts[3 * kind + 2] += checkpoint * STRIDE - first
         energy, over = seconds * (makespan + weight * mean), integer(0)
@@ -139,7 +139,7 @@ def anneal(
             over = excess(s, memory)
             energy += penalty * over
         if energy > limit:
-            take_back(s, first, checkpoint, sends)
+            take_back(s, changes)
             undo(s, move)
             if fresh[0] > settled:
                 fresh[1] += checkpoint * STRIDE - first

@@ -5,7 +5,7 @@ A walk starts at the checkpoint before that place. It ends early where the rest 
 - the clocks stand as they stood before the move, and nothing that ended otherwise is waited for: the rest is as it was;
 - by the tails (tails.py) the schedule will be worse than the limit.
 
-Otherwise it goes to the end of the order. What it writes is logged, so that `keep` and `take_back` cost what it walked.
+Otherwise it goes to the end of the order. What changes is logged, so that `keep` and `take_back` cost what it walked.
 
 That an op's inputs are there is mostly known from the clock of its device: an input that was made there ended before
 the device was free, under `rendezvous` a copy too. So only arrivals of copies (not under `rendezvous`) and the ends of
@@ -32,110 +32,108 @@ def walk(s: Schedule, first: int, settled: int, limit: float, weight: float) -> 
 
     Returns:
       Makespan and mean last clock in seconds (the makespan is infinite if above the limit), the checkpoint where the
-      walk ended, and the length of the log.
+      walk ended, and how many ends and arrivals changed.
     """
-    ops, tensors, copies, rows, order = s.ops, s.tensors, s.copies, s.rows, s.order
+    ops, begins, copies, rows, order = s.ops, s.begins, s.copies, s.rows, s.order
     clocks, trial, now, changed, score, fresh = s.clocks, s.trial, s.now, s.changed, s.score, s.fresh
-    n, d = len(order), s.devices
+    n, d, width = len(order), s.devices, len(now)
     begin = checkpoint = first // STRIDE
-    sends = num_changed = seen = integer(0)  # not literals, which numba compiles functions for
-    for i in range(2 * d):
-        now[i] = clocks[begin * 2 * d + i]
+    changes = seen = integer(0)  # not literals, which numba compiles functions for
+    for i in range(width):
+        now[i] = clocks[begin * width + i]
     for k in range(begin * STRIDE, n, STRIDE):
         checkpoint = k // STRIDE
         if checkpoint > begin:
-            for i in range(2 * d):
-                trial[checkpoint * 2 * d + i] = now[i]
+            for i in range(width):
+                trial[checkpoint * width + i] = now[i]
             if k >= settled and _same(s, checkpoint):
-                seen = _unread(s, seen, num_changed, k)
-                if seen == num_changed:
-                    return score[0], score[1], checkpoint, sends
+                seen = _unread(s, seen, changes, k)
+                if seen == changes:
+                    return score[0], score[1], checkpoint, changes
             if k >= settled and k >= fresh[0] and least_energy(s, checkpoint, weight) > limit:
-                return np.inf, 0.0, checkpoint, sends
+                return np.inf, 0.0, checkpoint, changes
         for place in range(k, min(k + STRIDE, n)):
             x = order[place]
             op = ops[x]
-            here, start = op.device, 0.0
-            copy = op.copies
+            here, start = integer(op.device), 0.0
+            copy = integer(op.copies)
             while copy != NONE:
                 if not copies[copy].early:
-                    _send(s, copy, home(s, copies[copy].tensor), here, sends)
-                    sends += 1
+                    changes = _send(s, copy, home(s, integer(copies[copy].tensor)), here, changes)
                 if s.transfer != RENDEZVOUS and copies[copy].arrival > start:
                     start = copies[copy].arrival
-                copy = copies[copy].after
-            for e in range(op.awaits, ops[x + 1].awaits):
-                if ops[rows[e]].end > start:
-                    start = ops[rows[e]].end
+                copy = integer(copies[copy].after)
+            if op.awaits:
+                for e in range(begins[x].awaits, begins[x + 1].awaits):
+                    if ops[rows[e]].end > start:
+                        start = ops[rows[e]].end
             end = (start if start > now[here] else now[here]) + op.runtime
-            op.old_end = op.end
+            now[here] = end
             if end != op.end:
-                changed[num_changed] = x
-                num_changed += 1
-            op.end = now[here] = end
-            for t in range(op.writes, ops[x + 1].writes):
-                if tensors[t].early:
+                op.old_end, op.end = op.end, end
+                changed[changes] = x
+                changes += 1
+            if op.early:
+                for t in range(begins[x].writes, begins[x + 1].writes):
                     for there in range(d):
                         copy = t * d + there
                         if copies[copy].early and copies[copy].first != NONE:
-                            _send(s, copy, here, there, sends)
-                            sends += 1
-                            if copies[copy].arrival != copies[copy].old_arrival:
-                                changed[num_changed] = n + copy
-                                num_changed += 1
+                            changes = _send(s, copy, here, there, changes)
     makespan = total = 0.0
     for device in range(d):
         makespan = max(makespan, now[device])
         total += now[device]
-    return makespan, total / d, checkpoint + 1, sends
+    return makespan, total / d, checkpoint + 1, changes
 
 
 @inlined
-def _send(s: Schedule, copy: int, here: int, there: int, line: int) -> None:
-    """A transfer: clocks move, and it is written into a line of the log."""
+def _send(s: Schedule, copy: int, here: int, there: int, changes: int) -> int:
+    """A transfer moves clocks, or the arrival; gives how many changes there are then."""
     now, entry = s.now, s.copies[copy]
     tensor = s.tensors[entry.tensor]
     if s.transfer == RENDEZVOUS:
-        arrival = (now[here] if now[here] > now[there] else now[there]) + tensor.seconds
-        now[here] = now[there] = arrival
-    elif s.transfer == FREE:
-        arrival = s.ops[tensor.producer].end + tensor.seconds
-    else:
+        now[here] = now[there] = (now[here] if now[here] > now[there] else now[there]) + tensor.seconds
+        return changes
+    arrival = s.ops[tensor.producer].end + tensor.seconds
+    if s.transfer != FREE:
         arrival = max(s.ops[tensor.producer].end, now[s.devices + here]) + tensor.seconds
         now[s.devices + here] = arrival
-    s.log[line] = copy
-    entry.old_arrival, entry.arrival = entry.arrival, arrival
+    if arrival != entry.arrival:
+        entry.old_arrival, entry.arrival = entry.arrival, arrival
+        s.changed[changes] = len(s.order) + copy
+        changes += 1
+    return changes
 
 
 @inlined
 def _same(s: Schedule, checkpoint: int) -> bool:
     """Whether the clocks are those of the checkpoint."""
     clocks, now = s.clocks, s.now
-    for i in range(2 * s.devices):  # noqa: SIM110 (numba knows no generators)
-        if now[i] != clocks[checkpoint * 2 * s.devices + i]:
+    for i in range(len(now)):  # noqa: SIM110 (numba knows no generators)
+        if now[i] != clocks[checkpoint * len(now) + i]:
             return False
     return True
 
 
 @part
-def _unread(s: Schedule, seen: int, num_changed: int, place: int) -> int:
+def _unread(s: Schedule, seen: int, changes: int, place: int) -> int:
     """How many of the changed ends and arrivals, from the number `seen` on, nobody looks at from a place on; up to the
     first that somebody does.
     """
-    ops, copies, rows, changed = s.ops, s.copies, s.rows, s.changed
+    ops, begins, copies, rows, changed = s.ops, s.begins, s.copies, s.rows, s.changed
     n = len(s.order)
-    while seen < num_changed:
+    while seen < changes:
         item = changed[seen]
         if item >= n:
             first = copies[item - n].first
             if first != NONE and ops[first].place >= place:
                 return seen
         else:
-            for e in range(ops[item].waiters, ops[item + 1].waiters):
+            for e in range(begins[item].waiters, begins[item + 1].waiters):
                 if ops[rows[e]].place >= place:
                     return seen
             if s.transfer != RENDEZVOUS:
-                for copy in range(ops[item].writes * s.devices, ops[item + 1].writes * s.devices):
+                for copy in range(begins[item].writes * s.devices, begins[item + 1].writes * s.devices):
                     first = copies[copy].first
                     if first != NONE and not copies[copy].early and ops[first].place >= place:
                         return seen
@@ -147,12 +145,12 @@ def _unread(s: Schedule, seen: int, num_changed: int, place: int) -> int:
 def least_energy(s: Schedule, checkpoint: int, weight: float) -> float:
     """A bound of the energy: each device's last clock is at least every clock of a checkpoint and its tail."""
     now, tails = s.now, s.tails
-    d = s.devices
+    d, width = s.devices, len(now)
     makespan = total = 0.0
     for last in range(d):
         clock = 0.0
-        for i in range(2 * d):
-            clock = max(clock, now[i] + tails[(checkpoint * 2 * d + i) * d + last])
+        for i in range(width):
+            clock = max(clock, now[i] + tails[(checkpoint * width + i) * d + last])
         makespan = max(makespan, clock)
         total += clock
     return makespan + weight * (total / d)
@@ -161,19 +159,19 @@ def least_energy(s: Schedule, checkpoint: int, weight: float) -> float:
 @part
 def keep(s: Schedule, first: int, settled: int, checkpoint: int) -> None:
     """Makes what a walk from place `first` to a checkpoint has written the schedule's own."""
-    clocks, trial, fresh, d = s.clocks, s.trial, s.fresh, s.devices
-    for i in range((first // STRIDE + 1) * 2 * d, min(checkpoint * 2 * d, len(clocks))):
+    clocks, trial, fresh, width = s.clocks, s.trial, s.fresh, len(s.now)
+    for i in range((first // STRIDE + 1) * width, min(checkpoint * width, len(clocks))):
         clocks[i] = trial[i]
     fresh[0] = max(fresh[0], settled)
 
 
 @part
-def take_back(s: Schedule, first: int, checkpoint: int, sends: int) -> None:
-    """Undoes what a walk has written, before the move itself is undone."""
-    ops, copies, order, log = s.ops, s.copies, s.order, s.log
-    for place in range(first // STRIDE * STRIDE, min(checkpoint * STRIDE, len(order))):
-        op = ops[order[place]]
-        op.end = op.old_end
-    for line in range(sends):
-        copy = copies[log[line]]
-        copy.arrival = copy.old_arrival
+def take_back(s: Schedule, changes: int) -> None:
+    """Undoes the changes of a walk."""
+    ops, copies, changed, n = s.ops, s.copies, s.changed, len(s.order)
+    for i in range(changes):
+        item = changed[i]
+        if item < n:
+            ops[item].end = ops[item].old_end
+        else:
+            copies[item - n].arrival = copies[item - n].old_arrival

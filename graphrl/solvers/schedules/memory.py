@@ -11,6 +11,7 @@ from graphrl.compiled import inlined, integer, part
 from graphrl.costs.problem import Problem
 from graphrl.graphs.arrays import NONE
 from graphrl.graphs.graph import ComputationGraph
+from graphrl.solvers.schedules.readers import home
 from graphrl.solvers.schedules.state import Schedule
 
 BUFFER = np.dtype(
@@ -64,7 +65,7 @@ def memory(graph: ComputationGraph, problem: Problem) -> Memory:
 @part
 def write_nodes(s: Schedule, nodes: np.ndarray) -> int:
     """Writes the schedule's node ids `[n + t * d]` as costs have them; gives their number."""
-    ops, copies, order = s.ops, s.copies, s.order
+    ops, begins, copies, order = s.ops, s.begins, s.copies, s.order
     n, d, count = len(order), s.devices, 0
     for place in range(n):
         x = order[place]
@@ -76,7 +77,7 @@ def write_nodes(s: Schedule, nodes: np.ndarray) -> int:
             copy = copies[copy].after
         nodes[count] = x
         count += 1
-        for copy in range(ops[x].writes * d, ops[x + 1].writes * d):
+        for copy in range(begins[x].writes * d, begins[x + 1].writes * d):
             if copies[copy].early and copies[copy].first != NONE:
                 nodes[count] = n + copy
                 count += 1
@@ -86,7 +87,7 @@ def write_nodes(s: Schedule, nodes: np.ndarray) -> int:
 @part
 def excess(s: Schedule, m: Memory) -> int:
     """Bytes by which the largest peak of a device is above the limit, at least 0."""
-    ops, tensors, order = s.ops, s.tensors, s.order
+    ops, order = s.ops, s.order
     buffers, nodes, live, alias = m.buffers, m.nodes, m.live, m.alias
     n, d, base = len(order), s.devices, len(alias)
     _share(s, m)
@@ -104,7 +105,7 @@ def excess(s: Schedule, m: Memory) -> int:
             t, there = (node - n) // d, (node - n) % d
             live[there] += buffers[base + node - n].size
             live[d + there] = max(live[d + there], live[there])
-            _release(m, buffers[t].holder, ops[tensors[t].producer].device)
+            _release(m, buffers[t].holder, home(s, t))
     over = 0
     for device in range(d):
         over = max(over, live[d + device] - m.limit)
@@ -114,8 +115,7 @@ def excess(s: Schedule, m: Memory) -> int:
 @part
 def _share(s: Schedule, m: Memory) -> None:
     """Buffers of all instances, and how often each will be used."""
-    ops, tensors, copies = s.ops, s.tensors, s.copies
-    buffers, alias = m.buffers, m.alias
+    copies, buffers, alias = s.copies, m.buffers, m.alias
     d, base = s.devices, len(alias)
     for i in range(len(buffers)):
         buffer = buffers[i]
@@ -127,33 +127,30 @@ def _share(s: Schedule, m: Memory) -> None:
         if source != NONE:
             buffers[t].size = 0
         if source >= 0:
-            buffers[t].holder = _holder(s, m, source, ops[tensors[t].producer].device)
+            buffers[t].holder = _holder(s, m, source, home(s, t))
     for t in range(base):
-        home = ops[tensors[t].producer].device
         if m.kept[t] or alias[t] < NONE:
             buffers[buffers[t].holder].pinned = 1
         for device in range(d):
             readers = copies[t * d + device].readers
             buffers[_holder(s, m, t, device)].left += readers
-            if device != home and readers:
+            if device != home(s, t) and readers:
                 buffers[buffers[t].holder].left += 1
 
 
 @inlined
 def _holder(s: Schedule, m: Memory, t: int, device: int) -> int:
     """The instance that holds the buffer of a tensor on a device that has it."""
-    ops, tensors = s.ops, s.tensors
     buffers, alias = m.buffers, m.alias
-    home = ops[tensors[t].producer].device == device
-    return buffers[t if home else len(alias) + t * s.devices + device].holder
+    return buffers[t if home(s, t) == device else len(alias) + t * s.devices + device].holder
 
 
 @part
 def _run(s: Schedule, m: Memory, x: int) -> None:
     """An op allocates, is compared with the peak, and releases."""
-    ops, rows = s.ops, s.rows
+    begins, rows = s.begins, s.rows
     buffers, live, alias = m.buffers, m.live, m.alias
-    here, begin, end = ops[x].device, ops[x].writes, ops[x + 1].writes
+    here, begin, end = integer(s.ops[x].device), begins[x].writes, begins[x + 1].writes
     for t in range(begin, end):
         source = _holder(s, m, m.reuses[t], here) if m.reuses[t] >= 0 else -1
         if source >= 0 and buffers[source].taker != x and _is_last_use(s, m, x, source):
@@ -165,18 +162,18 @@ def _run(s: Schedule, m: Memory, x: int) -> None:
     for t in range(begin, end):
         if alias[t] == NONE and buffers[t].left == 0 and not buffers[t].pinned:
             live[here] -= buffers[t].size
-    for e in range(ops[x].reads, ops[x + 1].reads):
+    for e in range(begins[x].reads, begins[x + 1].reads):
         _release(m, _holder(s, m, integer(rows[e]), here), here)
 
 
 @part
 def _is_last_use(s: Schedule, m: Memory, x: int, source: int) -> bool:
     """Whether an op holds all uses of a buffer that are left, and it may be freed."""
-    ops, rows = s.ops, s.rows
-    buffers = m.buffers
+    begins, rows = s.begins, s.rows
+    buffers, here = m.buffers, integer(s.ops[x].device)
     reads = 0
-    for e in range(ops[x].reads, ops[x + 1].reads):
-        reads += _holder(s, m, integer(rows[e]), ops[x].device) == source
+    for e in range(begins[x].reads, begins[x + 1].reads):
+        reads += _holder(s, m, integer(rows[e]), here) == source
     return not buffers[source].pinned and buffers[source].left == reads
 
 

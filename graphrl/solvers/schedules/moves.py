@@ -43,7 +43,7 @@ class Move(NamedTuple):
 def no_move(s: Schedule) -> Move:
     """Room for moves of a schedule."""
     n = len(s.order)
-    changes = 2 * int(s.ops[n]["reads"] + s.ops[n]["writes"])  # a move changes each use at most twice
+    changes = 2 * int(s.begins["reads"][n] + s.begins["writes"][n])  # a move changes each use at most twice
     return Move(*(np.zeros(size, np.int64) for size in (8, n, 2 * n, 2 * changes, 8 * n + 64)))
 
 
@@ -63,7 +63,7 @@ def draw(s: Schedule, m: Move, kind: int, rng: np.ndarray) -> bool:
         _cluster(s, m, x, rng)
         return facts[OPS] > 0
     if kind == STRETCH:
-        return _stretch(s, m, ops[x].place, rng)
+        return _stretch(s, m, integer(ops[x].place), rng)
     beside = kind == JOIN or (kind == JUMP and coin(rng))
     device = _neighbour_device(s, x, rng) if beside else below(rng, s.devices)
     if device == ops[x].device or (kind == JUMP and not _shift(s, m, x, rng)):
@@ -91,13 +91,13 @@ def undo(s: Schedule, m: Move) -> None:
 
 @part
 def _shift(s: Schedule, m: Move, x: int, rng: np.ndarray) -> bool:
-    ops, rows, order = s.ops, s.rows, s.order
+    ops, begins, rows, order = s.ops, s.begins, s.rows, s.order
     facts, old_order = m.facts, m.old_order
     n = len(order)
-    place, low, high = ops[x].place, 0, n - 1
-    for e in range(ops[x].before, ops[x + 1].before):
+    place, low, high = integer(ops[x].place), 0, n - 1
+    for e in range(begins[x].before, begins[x + 1].before):
         low = max(low, ops[rows[e]].place + 1)
-    for e in range(ops[x].after, ops[x + 1].after):
+    for e in range(begins[x].after, begins[x + 1].after):
         high = min(high, ops[rows[e]].place - 1)
     if coin(rng):
         reach = 1 + below(rng, NEAR)
@@ -116,8 +116,8 @@ def _shift(s: Schedule, m: Move, x: int, rng: np.ndarray) -> bool:
         ops[order[k]].place = k
     order[to] = x
     ops[x].place = to
-    here = ops[x].device
-    for e in range(ops[x].reads, ops[x + 1].reads):
+    here = integer(ops[x].device)
+    for e in range(begins[x].reads, begins[x + 1].reads):
         t = integer(rows[e])
         reader = s.copies[t * s.devices + here].first
         if reader == x:
@@ -138,7 +138,7 @@ def _note(s: Schedule, m: Move, copy: int, x: int) -> None:
         return
     m.copies[facts[COPIES]], m.copies[len(m.copies) // 2 + facts[COPIES]] = copy, entry.first
     facts[COPIES] += 1
-    for reader in (entry.first, x):
+    for reader in (integer(entry.first), x):
         if reader != NONE:
             facts[SETTLED] = max(facts[SETTLED], ops[reader].place + 1)
         elif entry.early:
@@ -149,28 +149,28 @@ def _note(s: Schedule, m: Move, copy: int, x: int) -> None:
 @part
 def _neighbour_device(s: Schedule, x: int, rng: np.ndarray) -> int:
     """The device of an op beside x; that of x if it has none."""
-    ops = s.ops
-    before = ops[x + 1].before - ops[x].before
-    count = before + ops[x + 1].after - ops[x].after
+    ops, begins = s.ops, s.begins
+    before = begins[x + 1].before - begins[x].before
+    count = before + begins[x + 1].after - begins[x].after
     if count == 0:
         return ops[x].device
     i = below(rng, count)
-    entry = ops[x].before + i if i < before else ops[x].after + i - before
+    entry = begins[x].before + i if i < before else begins[x].after + i - before
     return ops[s.rows[entry]].device
 
 
 @part
 def _place(s: Schedule, m: Move, x: int, there: int) -> None:
     """Sends an op to another device."""
-    ops, copies, rows = s.ops, s.copies, s.rows
+    ops, begins, copies, rows = s.ops, s.begins, s.copies, s.rows
     d, facts, op = s.devices, m.facts, ops[x]
-    here = op.device
+    here = integer(op.device)
     m.ops[facts[OPS]], m.ops[len(s.order) + facts[OPS]] = x, here
     facts[OPS] += 1
     facts[FIRST] = min(facts[FIRST], op.place)
     facts[SETTLED] = max(facts[SETTLED], op.place + 1)
     _move_reads(s, x, there)
-    for e in range(op.reads, ops[x + 1].reads):
+    for e in range(begins[x].reads, begins[x + 1].reads):
         t = integer(rows[e])
         if copies[t * d + here].first == x:
             _note(s, m, t * d + here, first_reader(s, t, here))
@@ -178,7 +178,7 @@ def _place(s: Schedule, m: Move, x: int, there: int) -> None:
             reader = copies[t * d + there].first
             if reader == NONE or op.place < ops[reader].place:
                 _note(s, m, t * d + there, x)
-    for t in range(op.writes, ops[x + 1].writes):
+    for t in range(begins[x].writes, begins[x + 1].writes):
         _note(s, m, t * d + there, integer(NONE))
         _note(s, m, t * d + here, first_reader(s, t, here))
         for copy in range(t * d, t * d + d):
@@ -189,9 +189,9 @@ def _place(s: Schedule, m: Move, x: int, there: int) -> None:
 @part
 def _move_reads(s: Schedule, x: int, there: int) -> None:
     """Counts an op's reads on another device, and places it there."""
-    ops, copies, rows = s.ops, s.copies, s.rows
-    op = ops[x]
-    for e in range(op.reads, ops[x + 1].reads):
+    begins, copies, rows = s.begins, s.copies, s.rows
+    op = s.ops[x]
+    for e in range(begins[x].reads, begins[x + 1].reads):
         copy = rows[e] * s.devices
         copies[copy + op.device].readers -= 1
         copies[copy + there].readers += 1
@@ -200,7 +200,7 @@ def _move_reads(s: Schedule, x: int, there: int) -> None:
 
 @part
 def _cluster(s: Schedule, m: Move, x: int, rng: np.ndarray) -> None:
-    ops = s.ops
+    ops, begins = s.ops, s.begins
     facts, queue = m.facts, m.queue
     device = below(rng, s.devices)
     mean = SMALL if below(rng, 4) else LARGE
@@ -219,14 +219,14 @@ def _cluster(s: Schedule, m: Move, x: int, rng: np.ndarray) -> None:
         taken += 1
         if ops[x].device != device:
             _place(s, m, x, device)
-        waiting = _join(s, m, waiting, ops[x].before, ops[x + 1].before, rng)
-        waiting = _join(s, m, waiting, ops[x].after, ops[x + 1].after, rng)
+        waiting = _join(s, m, waiting, integer(begins[x].before), integer(begins[x + 1].before), rng)
+        waiting = _join(s, m, waiting, integer(begins[x].after), integer(begins[x + 1].after), rng)
 
 
 @part
 def _stretch(s: Schedule, m: Move, place: int, rng: np.ndarray) -> bool:
     ops, order = s.ops, s.order
-    here, there = ops[order[place]].device, below(rng, s.devices)
+    here, there = integer(ops[order[place]].device), below(rng, s.devices)
     if here == there:
         return False
     exchange = coin(rng)
@@ -253,8 +253,8 @@ def _join(s: Schedule, m: Move, waiting: int, begin: int, end: int, rng: np.ndar
 
 @part
 def _send(s: Schedule, m: Move, x: int, rng: np.ndarray) -> bool:
-    ops, rows = s.ops, s.rows
-    begin, count = ops[x].reads, ops[x + 1].reads - ops[x].reads
+    ops, begins, rows = s.ops, s.begins, s.rows
+    begin, count = begins[x].reads, begins[x + 1].reads - begins[x].reads
     if count == 0:
         return False
     copy = integer(rows[begin + below(rng, count)]) * s.devices + ops[x].device
@@ -270,6 +270,6 @@ def _send(s: Schedule, m: Move, x: int, rng: np.ndarray) -> bool:
 
 @inlined
 def _flip(s: Schedule, copy: int) -> None:
-    tensors, copies = s.tensors, s.copies
-    copies[copy].early = 1 - copies[copy].early
-    tensors[copy // s.devices].early += 2 * copies[copy].early - 1
+    entry = s.copies[copy]
+    entry.early = 1 - entry.early
+    s.ops[s.tensors[entry.tensor].producer].early += 2 * entry.early - 1

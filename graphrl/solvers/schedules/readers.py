@@ -4,7 +4,7 @@ A copy is needed on every device but the producer's that reads the tensor. An op
 first reader, in ascending order: those of them that are sent late are sent right before it.
 """
 
-from graphrl.compiled import inlined, part
+from graphrl.compiled import inlined, integer, part
 from graphrl.graphs.arrays import NONE
 from graphrl.solvers.schedules.state import Schedule
 
@@ -56,7 +56,7 @@ def first_reader(s: Schedule, t: int, device: int) -> int:
 @inlined
 def home(s: Schedule, t: int) -> int:
     """The device of a tensor's producer."""
-    return s.ops[s.tensors[t].producer].device
+    return integer(s.ops[s.tensors[t].producer].device)
 
 
 @part

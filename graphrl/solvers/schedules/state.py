@@ -8,7 +8,8 @@ the placement, and a copy that a move makes necessary has its place at once.
 
 All is a named tuple of a few arrays of records, which numba compiles once for all sizes, and soon: how long it takes
 grows with the arrays that a function gets, and with the types of integers that it is called with. So integers that are
-passed on are of 64 bits.
+passed on are of 64 bits. Records are small: what a walk reads of an op is in one line of the cache, and its integers
+are of 32 bits.
 """
 
 from typing import NamedTuple
@@ -26,45 +27,51 @@ TRANSFERS = {"free": FREE, "rendezvous": RENDEZVOUS, "link": LINK}
 STRIDE = 16  # places between two checkpoints of the clocks
 MOST_REDUCED = 20_000  # ops up to which dependencies that others imply are left out: sets of ops take n^2 bits
 
-# Rows are parts of `Schedule.rows`, from their begin to that of the next record's.
 OP = np.dtype(
     [
         ("runtime", np.float64),  # seconds
         ("end", np.float64),  # seconds
-        ("old_end", np.float64),  # before the trial
-        ("place", np.int64),  # in the order
-        ("device", np.int64),
-        ("writes", np.int64),  # the first of its tensors; they follow one another
-        ("reads", np.int64),  # row of tensors
-        ("awaits", np.int64),  # row of control predecessors that no other dependency implies
-        ("waiters", np.int64),  # row of control successors, the same
-        ("before", np.int64),  # row of predecessors, without those that others imply
-        ("after", np.int64),  # row of successors, the same
-        ("copies", np.int64),  # the first of the copies of which it is the first reader, or NONE; they are linked
-        ("last", np.int64),  # the last of them
-        ("mark", np.int64),
+        ("old_end", np.float64),  # before the trial, if that has changed it
+        ("device", np.int32),
+        ("copies", np.int32),  # the first of the copies of which it is the first reader, or NONE; they are linked
+        ("last", np.int32),  # the last of them
+        ("awaits", np.int32),  # how many control predecessors are in its row
+        ("early", np.int32),  # copies of its tensors that are sent early where they are needed
+        ("place", np.int32),  # in the order
+        ("mark", np.int32),
+    ],
+    align=True,
+)
+# Where what belongs to an op begins, up to where the next one's does: its tensors, and rows, parts of `Schedule.rows`.
+BEGIN = np.dtype(
+    [
+        ("writes", np.int32),  # its tensors
+        ("reads", np.int32),  # row of tensors
+        ("awaits", np.int32),  # row of control predecessors that no other dependency implies
+        ("waiters", np.int32),  # row of control successors, the same
+        ("before", np.int32),  # row of predecessors, without those that others imply
+        ("after", np.int32),  # row of successors, the same
     ],
     align=True,
 )
 TENSOR = np.dtype(
     [
         ("seconds", np.float64),  # of a transfer
-        ("producer", np.int64),  # op
-        ("users", np.int64),  # row of ops
-        ("early", np.int64),  # copies that are sent early where they are needed
+        ("producer", np.int32),  # op
+        ("users", np.int32),  # where its row of ops begins
     ],
     align=True,
 )
 COPY = np.dtype(
     [
-        ("arrival", np.float64),  # seconds, if it is needed
-        ("old_arrival", np.float64),  # before the trial
-        ("tensor", np.int64),
-        ("first", np.int64),  # the first op on the device that reads it, or NONE where it is not needed
-        ("before", np.int64),  # the next smaller copy of the same first reader, or NONE
-        ("after", np.int64),  # the next larger one
-        ("readers", np.int64),  # ops on the device that read the tensor
-        ("early", np.int64),  # 1 or 0
+        ("arrival", np.float64),  # seconds, if it is needed; not under `rendezvous`, where clocks tell
+        ("old_arrival", np.float64),  # before the trial, if that has changed it
+        ("tensor", np.int32),
+        ("first", np.int32),  # the first op on the device that reads it, or NONE where it is not needed
+        ("before", np.int32),  # the next smaller copy of the same first reader, or NONE
+        ("after", np.int32),  # the next larger one
+        ("readers", np.int32),  # ops on the device that read the tensor
+        ("early", np.int32),  # 1 or 0
     ],
     align=True,
 )
@@ -73,26 +80,26 @@ COPY = np.dtype(
 class Schedule(NamedTuple):
     """A schedule of n ops and t tensors on d devices, its clocks, and what a trial of a move needs to be taken back.
 
-    Checkpoint c, of C, stands before place c * STRIDE of the order. Clocks are when the devices are free, and then
-    when their outgoing links are.
+    Checkpoint c, of C, stands before place c * STRIDE of the order. It has k clocks: when the devices are free, and
+    under `link` then when their outgoing links are.
     """
 
     devices: int
     transfer: int
-    ops: np.ndarray  # [n + 1] OP
+    ops: np.ndarray  # [n] OP
+    begins: np.ndarray  # [n + 1] BEGIN
     tensors: np.ndarray  # [t + 1] TENSOR
     copies: np.ndarray  # [t * d] COPY
     rows: np.ndarray  # int32
     order: np.ndarray  # [n] int64, ops
-    clocks: np.ndarray  # [C * 2d] float64, seconds
-    trial: np.ndarray  # [C * 2d] float64, the same after a move that is tried
-    now: np.ndarray  # [2d] float64
-    tails: np.ndarray  # [C * 2d * d] float64: least seconds from a clock to each device's last one
+    clocks: np.ndarray  # [C * k] float64, seconds
+    trial: np.ndarray  # [C * k] float64, the same after a move that is tried
+    now: np.ndarray  # [k] float64
+    tails: np.ndarray  # [C * k * d] float64: least seconds from a clock to each device's last one
     onward: np.ndarray  # [2 * n * d] float64: the same from the start of each op, and from its end by others
     score: np.ndarray  # [3] float64: makespan, mean of the devices' last clocks, energy
     fresh: np.ndarray  # [2] int64: the place from which on tails are right, places that were walked in vain since
-    log: np.ndarray  # [t * d] int64, copies that were sent in the trial
-    changed: np.ndarray  # [n + t * d] int64: ops whose end changed, and n + early copies whose arrival did
+    changed: np.ndarray  # [n + t * d] int64: in the trial, ops whose end changed, and n + copies whose arrival did
 
 
 def schedule(graph: ComputationGraph, problem: Problem, plan: PlacedOrder) -> Schedule:
@@ -101,32 +108,40 @@ def schedule(graph: ComputationGraph, problem: Problem, plan: PlacedOrder) -> Sc
     n, t = a.num_ops, a.num_tensors
     placement, nodes = plan
     checkpoints = -(-n // STRIDE)
-    ops, tensors, copies = (np.zeros(n + 1, OP), np.zeros(t + 1, TENSOR), np.zeros(t * d, COPY))
+    clocks = 2 * d if problem.transfer == "link" else d
+    ops, begins, tensors, copies = (
+        np.zeros(n, OP),
+        np.zeros(n + 1, BEGIN),
+        np.zeros(t + 1, TENSOR),
+        np.zeros(t * d, COPY),
+    )
     order = nodes[nodes < n].astype(np.int64)
-    ops["runtime"][:n], ops["device"][:n], ops["place"][order] = (a.runtime, placement, np.arange(n))
-    ops["writes"] = np.searchsorted(a.producer, np.arange(n + 1))
+    ops["runtime"], ops["device"], ops["place"][order] = (a.runtime, placement, np.arange(n))
+    begins["writes"] = np.searchsorted(a.producer, np.arange(n + 1))
     tensors["seconds"][:t] = [problem.transfer_seconds(num_bytes) for num_bytes in a.tensor_bytes.tolist()]
     tensors["producer"][:t] = a.producer
     copies["tensor"], copies["first"], ops["copies"] = np.arange(t * d) // d, NONE, NONE
     copies["readers"] = np.bincount(a.use_tensor * d + placement[a.use_op], minlength=t * d)
     copies["early"] = _early(nodes, n, d, ops["place"], a.producer, a.use_tensor, a.use_op, placement)
-    tensors["early"][:t] = copies["early"].reshape(t, d).sum(1)
+    ops["early"] = np.bincount(a.producer[copies["tensor"]], copies["early"], n)
+    rows = _set_rows(graph, begins, tensors)
+    ops["awaits"] = np.diff(begins["awaits"])
     return Schedule(
         devices=d,
         transfer=TRANSFERS[problem.transfer],
         ops=ops,
+        begins=begins,
         tensors=tensors,
         copies=copies,
-        rows=_set_rows(graph, ops, tensors),
+        rows=rows,
         order=order,
-        clocks=np.zeros(checkpoints * 2 * d),
-        trial=np.zeros(checkpoints * 2 * d),
-        now=np.zeros(2 * d),
-        tails=np.zeros(checkpoints * 2 * d * d),
+        clocks=np.zeros(checkpoints * clocks),
+        trial=np.zeros(checkpoints * clocks),
+        now=np.zeros(clocks),
+        tails=np.zeros(checkpoints * clocks * d),
         onward=np.zeros(2 * n * d),
         score=np.zeros(3),
         fresh=np.array([n, 0]),
-        log=np.zeros(t * d, np.int64),
         changed=np.zeros(n + t * d, np.int64),
     )
 
@@ -159,8 +174,8 @@ def _early(
     return early
 
 
-def _set_rows(graph: ComputationGraph, ops: np.ndarray, tensors: np.ndarray) -> np.ndarray:
-    """All rows, one after another; their begins are written into ops and tensors."""
+def _set_rows(graph: ComputationGraph, begins: np.ndarray, tensors: np.ndarray) -> np.ndarray:
+    """All rows, one after another; where they begin is written into `begins` and `tensors`."""
     a = graph.arrays
     n = a.num_ops
     source, target = _reduced(graph)
@@ -170,11 +185,11 @@ def _set_rows(graph: ComputationGraph, ops: np.ndarray, tensors: np.ndarray) -> 
     rows: list[np.ndarray] = []
     begin = 0
     for records, field, keys, values in (
-        (ops, "reads", a.use_op, a.use_tensor),
-        (ops, "awaits", control % n, control // n),
-        (ops, "waiters", control // n, control % n),
-        (ops, "before", target, source),
-        (ops, "after", source, target),
+        (begins, "reads", a.use_op, a.use_tensor),
+        (begins, "awaits", control % n, control // n),
+        (begins, "waiters", control // n, control % n),
+        (begins, "before", target, source),
+        (begins, "after", source, target),
         (tensors, "users", a.use_tensor, a.use_op),
     ):
         by_key = np.argsort(keys, kind="stable")

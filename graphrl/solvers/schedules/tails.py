@@ -8,7 +8,7 @@ place and is waited for after it.
 
 import numpy as np
 
-from graphrl.compiled import inlined, part
+from graphrl.compiled import inlined, integer, part
 from graphrl.graphs.arrays import NONE
 from graphrl.solvers.schedules.readers import home
 from graphrl.solvers.schedules.state import FREE, RENDEZVOUS, STRIDE, Schedule
@@ -20,12 +20,13 @@ def make_tails(s: Schedule, work: np.ndarray) -> None:
 
     Args:
       s: a schedule whose clocks are right.
-      work: `[2d * d]` float64, is overwritten.
+      work: `[k * d]` float64, is overwritten.
     """
-    ops, tensors, copies, rows, order = s.ops, s.tensors, s.copies, s.rows, s.order
+    ops, begins, copies, rows, order = s.ops, s.begins, s.copies, s.rows, s.order
     tails, onward, fresh = s.tails, s.onward, s.fresh
     n, d = len(order), s.devices
-    for i in range(2 * d * d):
+    size = len(s.now) * d
+    for i in range(size):
         work[i] = -np.inf
     for device in range(d):
         work[device * d + device] = 0.0
@@ -34,17 +35,17 @@ def make_tails(s: Schedule, work: np.ndarray) -> None:
     for place in range(n - 1, -1, -1):
         x = order[place]
         op = ops[x]
-        here = op.device
-        for t in range(ops[x + 1].writes - 1, op.writes - 1, -1):
-            if tensors[t].early:
+        here = integer(op.device)
+        if op.early:
+            for t in range(begins[x + 1].writes - 1, begins[x].writes - 1, -1):
                 for there in range(d - 1, -1, -1):
                     copy = copies[t * d + there]
                     if copy.early and copy.first != NONE:
-                        _before_transfer(s, work, t, here, there, copy.first)
+                        _before_transfer(s, work, t, here, there, integer(copy.first))
         for last in range(d):
             tail = max(work[here * d + last], onward[(n + x) * d + last]) + op.runtime
             work[here * d + last] = onward[x * d + last] = tail
-        for e in range(op.awaits, ops[x + 1].awaits):
+        for e in range(begins[x].awaits, begins[x + 1].awaits):
             for last in range(d):
                 i = (n + rows[e]) * d + last
                 onward[i] = max(onward[i], onward[x * d + last])
@@ -52,11 +53,11 @@ def make_tails(s: Schedule, work: np.ndarray) -> None:
         while number != NONE:
             copy = copies[number]
             if not copy.early:
-                _before_transfer(s, work, copy.tensor, home(s, copy.tensor), here, x)
+                _before_transfer(s, work, integer(copy.tensor), home(s, integer(copy.tensor)), here, x)
             number = copy.before
         if place % STRIDE == 0:
-            for i in range(2 * d * d):
-                tails[place // STRIDE * 2 * d * d + i] = work[i]
+            for i in range(size):
+                tails[place // STRIDE * size + i] = work[i]
     fresh[0] = fresh[1] = 0
 
 
