@@ -15,9 +15,8 @@ control predecessors are looked at.
 import numpy as np
 
 from graphrl.compiled import inlined, integer, part
-from graphrl.graphs.arrays import NONE
 from graphrl.solvers.schedules.readers import home
-from graphrl.solvers.schedules.state import FREE, RENDEZVOUS, STRIDE, Schedule
+from graphrl.solvers.schedules.state import ABSENT, FREE, RENDEZVOUS, STRIDE, Schedule
 
 
 @part
@@ -53,11 +52,11 @@ def walk(s: Schedule, first: int, settled: int, limit: float, weight: float) -> 
             if k >= settled and k >= fresh[0] and least_energy(s, checkpoint, weight) > limit:
                 return np.inf, 0.0, checkpoint, changes
         for place in range(k, min(k + STRIDE, n)):
-            x = order[place]
+            x = integer(order[place])
             op = ops[x]
             here, start = integer(op.device), 0.0
             copy = integer(op.copies)
-            while copy != NONE:
+            while copy != ABSENT:
                 if not copies[copy].early:
                     changes = _send(s, copy, home(s, integer(copies[copy].tensor)), here, changes)
                 if s.transfer != RENDEZVOUS and copies[copy].arrival > start:
@@ -74,10 +73,10 @@ def walk(s: Schedule, first: int, settled: int, limit: float, weight: float) -> 
                 changed[changes] = x
                 changes += 1
             if op.early:
-                for t in range(begins[x].writes, begins[x + 1].writes):
+                for t in range(integer(begins[x].writes), integer(begins[x + 1].writes)):
                     for there in range(d):
                         copy = t * d + there
-                        if copies[copy].early and copies[copy].first != NONE:
+                        if copies[copy].early and copies[copy].first != ABSENT:
                             changes = _send(s, copy, here, there, changes)
     makespan = total = 0.0
     for device in range(d):
@@ -126,7 +125,7 @@ def _unread(s: Schedule, seen: int, changes: int, place: int) -> int:
         item = changed[seen]
         if item >= n:
             first = copies[item - n].first
-            if first != NONE and ops[first].place >= place:
+            if first != ABSENT and ops[first].place >= place:
                 return seen
         else:
             for e in range(begins[item].waiters, begins[item + 1].waiters):
@@ -135,7 +134,7 @@ def _unread(s: Schedule, seen: int, changes: int, place: int) -> int:
             if s.transfer != RENDEZVOUS:
                 for copy in range(begins[item].writes * s.devices, begins[item + 1].writes * s.devices):
                     first = copies[copy].first
-                    if first != NONE and not copies[copy].early and ops[first].place >= place:
+                    if first != ABSENT and not copies[copy].early and ops[first].place >= place:
                         return seen
         seen += 1
     return seen

@@ -12,7 +12,7 @@ from graphrl.costs.problem import Problem
 from graphrl.graphs.arrays import NONE
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.solvers.schedules.readers import home
-from graphrl.solvers.schedules.state import Schedule
+from graphrl.solvers.schedules.state import ABSENT, Schedule
 
 BUFFER = np.dtype(
     [
@@ -68,9 +68,9 @@ def write_nodes(s: Schedule, nodes: np.ndarray) -> int:
     ops, begins, copies, order = s.ops, s.begins, s.copies, s.order
     n, d, count = len(order), s.devices, 0
     for place in range(n):
-        x = order[place]
+        x = integer(order[place])
         copy = ops[x].copies
-        while copy != NONE:
+        while copy != ABSENT:
             if not copies[copy].early:
                 nodes[count] = n + copy
                 count += 1
@@ -78,7 +78,7 @@ def write_nodes(s: Schedule, nodes: np.ndarray) -> int:
         nodes[count] = x
         count += 1
         for copy in range(begins[x].writes * d, begins[x + 1].writes * d):
-            if copies[copy].early and copies[copy].first != NONE:
+            if copies[copy].early and copies[copy].first != ABSENT:
                 nodes[count] = n + copy
                 count += 1
     return count
@@ -150,7 +150,7 @@ def _run(s: Schedule, m: Memory, x: int) -> None:
     """An op allocates, is compared with the peak, and releases."""
     begins, rows = s.begins, s.rows
     buffers, live, alias = m.buffers, m.live, m.alias
-    here, begin, end = integer(s.ops[x].device), begins[x].writes, begins[x + 1].writes
+    here, begin, end = integer(s.ops[x].device), integer(begins[x].writes), integer(begins[x + 1].writes)
     for t in range(begin, end):
         source = _holder(s, m, m.reuses[t], here) if m.reuses[t] >= 0 else -1
         if source >= 0 and buffers[source].taker != x and _is_last_use(s, m, x, source):

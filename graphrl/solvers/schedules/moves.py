@@ -15,9 +15,8 @@ import numpy as np
 
 from graphrl.compiled import inlined, integer, part
 from graphrl.compiled.random import below, coin, uniform
-from graphrl.graphs.arrays import NONE
 from graphrl.solvers.schedules.readers import first_reader, home, set_first
-from graphrl.solvers.schedules.state import Schedule
+from graphrl.solvers.schedules.state import ABSENT, Schedule
 
 KINDS = ("shift", "device", "join", "jump", "cluster", "stretch", "send")
 SHIFT, DEVICE, JOIN, JUMP, CLUSTER, STRETCH, SEND = range(7)
@@ -33,7 +32,7 @@ class Move(NamedTuple):
     """A move that has been made, and what undoes it."""
 
     facts: np.ndarray  # [8] int64: the first of the places that changed, how many places, ops and copies did, the copy
-    # that is sent at another time or NONE, `first` and `settled` of clocks.walk, the stamp of marks
+    # that is sent at another time or ABSENT, `first` and `settled` of clocks.walk, the stamp of marks
     old_order: np.ndarray  # [n] int64, the ops that stood at those places
     ops: np.ndarray  # [2n] int64, ops that went to another device, and, n places on, from which
     copies: np.ndarray  # [2k] int64, copies that got another first reader, and, k places on, the old one
@@ -53,7 +52,7 @@ def draw(s: Schedule, m: Move, kind: int, rng: np.ndarray) -> bool:
     ops, order = s.ops, s.order
     facts = m.facts
     facts[PLACES] = facts[OPS] = facts[COPIES] = facts[SETTLED] = 0
-    facts[FLIPPED], facts[FIRST] = NONE, len(order)
+    facts[FLIPPED], facts[FIRST] = ABSENT, len(order)
     x = below(rng, len(order))
     if kind == SHIFT:
         return _shift(s, m, x, rng)
@@ -85,7 +84,7 @@ def undo(s: Schedule, m: Move) -> None:
         _move_reads(s, m.ops[i], m.ops[len(order) + i])
     for i in range(facts[COPIES] - 1, -1, -1):
         set_first(s, m.copies[i], m.copies[len(m.copies) // 2 + i])
-    if facts[FLIPPED] != NONE:
+    if facts[FLIPPED] != ABSENT:
         _flip(s, facts[FLIPPED])
 
 
@@ -122,7 +121,7 @@ def _shift(s: Schedule, m: Move, x: int, rng: np.ndarray) -> bool:
         reader = s.copies[t * s.devices + here].first
         if reader == x:
             _note(s, m, t * s.devices + here, first_reader(s, t, here))
-        elif reader != NONE and to < ops[reader].place:
+        elif reader != ABSENT and to < ops[reader].place:
             _note(s, m, t * s.devices + here, x)
     facts[LOW], facts[PLACES] = first, last - first + 1
     facts[FIRST], facts[SETTLED] = first, last + 1
@@ -131,7 +130,7 @@ def _shift(s: Schedule, m: Move, x: int, rng: np.ndarray) -> bool:
 
 @part
 def _note(s: Schedule, m: Move, copy: int, x: int) -> None:
-    """Makes op x, or NONE, the first reader of a copy; `undo` will know."""
+    """Makes op x, or ABSENT, the first reader of a copy; `undo` will know."""
     ops, facts = s.ops, m.facts
     entry = s.copies[copy]
     if entry.first == x:
@@ -139,7 +138,7 @@ def _note(s: Schedule, m: Move, copy: int, x: int) -> None:
     m.copies[facts[COPIES]], m.copies[len(m.copies) // 2 + facts[COPIES]] = copy, entry.first
     facts[COPIES] += 1
     for reader in (integer(entry.first), x):
-        if reader != NONE:
+        if reader != ABSENT:
             facts[SETTLED] = max(facts[SETTLED], ops[reader].place + 1)
         elif entry.early:
             facts[FIRST] = min(facts[FIRST], ops[s.tensors[entry.tensor].producer].place)
@@ -150,13 +149,13 @@ def _note(s: Schedule, m: Move, copy: int, x: int) -> None:
 def _neighbour_device(s: Schedule, x: int, rng: np.ndarray) -> int:
     """The device of an op beside x; that of x if it has none."""
     ops, begins = s.ops, s.begins
-    before = begins[x + 1].before - begins[x].before
+    before = integer(begins[x + 1].before) - integer(begins[x].before)
     count = before + begins[x + 1].after - begins[x].after
     if count == 0:
-        return ops[x].device
+        return integer(ops[x].device)
     i = below(rng, count)
     entry = begins[x].before + i if i < before else begins[x].after + i - before
-    return ops[s.rows[entry]].device
+    return integer(ops[s.rows[entry]].device)
 
 
 @part
@@ -176,13 +175,13 @@ def _place(s: Schedule, m: Move, x: int, there: int) -> None:
             _note(s, m, t * d + here, first_reader(s, t, here))
         if home(s, t) != there:
             reader = copies[t * d + there].first
-            if reader == NONE or op.place < ops[reader].place:
+            if reader == ABSENT or op.place < ops[reader].place:
                 _note(s, m, t * d + there, x)
-    for t in range(begins[x].writes, begins[x + 1].writes):
-        _note(s, m, t * d + there, integer(NONE))
+    for t in range(integer(begins[x].writes), integer(begins[x + 1].writes)):
+        _note(s, m, t * d + there, integer(ABSENT))
         _note(s, m, t * d + here, first_reader(s, t, here))
         for copy in range(t * d, t * d + d):
-            if copies[copy].first != NONE:
+            if copies[copy].first != ABSENT:
                 facts[SETTLED] = max(facts[SETTLED], ops[copies[copy].first].place + 1)
 
 
@@ -231,7 +230,7 @@ def _stretch(s: Schedule, m: Move, place: int, rng: np.ndarray) -> bool:
         return False
     exchange = coin(rng)
     for k in range(place, min(place + 2 + below(rng, LONG), len(order))):
-        x = order[k]
+        x = integer(order[k])
         if ops[x].device == here:
             _place(s, m, x, there)
         elif exchange and ops[x].device == there:
@@ -254,12 +253,13 @@ def _join(s: Schedule, m: Move, waiting: int, begin: int, end: int, rng: np.ndar
 @part
 def _send(s: Schedule, m: Move, x: int, rng: np.ndarray) -> bool:
     ops, begins, rows = s.ops, s.begins, s.rows
-    begin, count = begins[x].reads, begins[x + 1].reads - begins[x].reads
+    begin = integer(begins[x].reads)
+    count = begins[x + 1].reads - begin
     if count == 0:
         return False
     copy = integer(rows[begin + below(rng, count)]) * s.devices + ops[x].device
     reader = s.copies[copy].first
-    if reader == NONE:
+    if reader == ABSENT:
         return False
     _flip(s, copy)
     m.facts[FLIPPED] = copy

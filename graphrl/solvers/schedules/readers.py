@@ -5,36 +5,35 @@ first reader, in ascending order: those of them that are sent late are sent righ
 """
 
 from graphrl.compiled import inlined, integer, part
-from graphrl.graphs.arrays import NONE
-from graphrl.solvers.schedules.state import Schedule
+from graphrl.solvers.schedules.state import ABSENT, Schedule
 
 
 @part
 def set_first(s: Schedule, copy: int, x: int) -> None:
-    """Makes op x the first reader of a copy, or NONE."""
+    """Makes op x the first reader of a copy, or ABSENT."""
     ops, copies = s.ops, s.copies
     entry = copies[copy]
-    if entry.first != NONE:
-        if entry.before == NONE:
+    if entry.first != ABSENT:
+        if entry.before == ABSENT:
             ops[entry.first].copies = entry.after
         else:
             copies[entry.before].after = entry.after
-        if entry.after == NONE:
+        if entry.after == ABSENT:
             ops[entry.first].last = entry.before
         else:
             copies[entry.after].before = entry.before
     entry.first = x
-    if x == NONE:
+    if x == ABSENT:
         return
-    before, after = NONE, ops[x].copies
-    while after != NONE and after < copy:
+    before, after = ABSENT, ops[x].copies
+    while after != ABSENT and after < copy:
         before, after = after, copies[after].after
     entry.before, entry.after = before, after
-    if before == NONE:
+    if before == ABSENT:
         ops[x].copies = copy
     else:
         copies[before].after = copy
-    if after == NONE:
+    if after == ABSENT:
         ops[x].last = copy
     else:
         copies[after].before = copy
@@ -42,9 +41,9 @@ def set_first(s: Schedule, copy: int, x: int) -> None:
 
 @part
 def first_reader(s: Schedule, t: int, device: int) -> int:
-    """The first op on a device that reads a tensor, or NONE."""
+    """The first op on a device that reads a tensor, or ABSENT."""
     ops, rows = s.ops, s.rows
-    first, place = NONE, len(s.order)
+    first, place = ABSENT, len(s.order)
     if s.copies[t * s.devices + device].readers:
         for e in range(s.tensors[t].users, s.tensors[t + 1].users):
             user = ops[rows[e]]

@@ -17,7 +17,6 @@ from typing import NamedTuple
 import numpy as np
 
 from graphrl.costs.problem import Problem
-from graphrl.graphs.arrays import NONE
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.solvers.base import PlacedOrder
 
@@ -25,6 +24,7 @@ FREE, RENDEZVOUS, LINK = range(3)
 TRANSFERS = {"free": FREE, "rendezvous": RENDEZVOUS, "link": LINK}
 
 STRIDE = 16  # places between two checkpoints of the clocks
+ABSENT = 2**32 - 1  # in place of an op or a copy: there is none
 MOST_REDUCED = 20_000  # ops up to which dependencies that others imply are left out: sets of ops take n^2 bits
 
 OP = np.dtype(
@@ -32,33 +32,33 @@ OP = np.dtype(
         ("runtime", np.float64),  # seconds
         ("end", np.float64),  # seconds
         ("old_end", np.float64),  # before the trial, if that has changed it
-        ("device", np.int32),
-        ("copies", np.int32),  # the first of the copies of which it is the first reader, or NONE; they are linked
-        ("last", np.int32),  # the last of them
-        ("awaits", np.int32),  # how many control predecessors are in its row
-        ("early", np.int32),  # copies of its tensors that are sent early where they are needed
-        ("place", np.int32),  # in the order
-        ("mark", np.int32),
+        ("device", np.uint32),
+        ("copies", np.uint32),  # the first of the copies of which it is the first reader, or ABSENT; they are linked
+        ("last", np.uint32),  # the last of them
+        ("awaits", np.uint32),  # how many control predecessors are in its row
+        ("early", np.uint32),  # copies of its tensors that are sent early where they are needed
+        ("place", np.uint32),  # in the order
+        ("mark", np.int64),
     ],
     align=True,
 )
 # Where what belongs to an op begins, up to where the next one's does: its tensors, and rows, parts of `Schedule.rows`.
 BEGIN = np.dtype(
     [
-        ("writes", np.int32),  # its tensors
-        ("reads", np.int32),  # row of tensors
-        ("awaits", np.int32),  # row of control predecessors that no other dependency implies
-        ("waiters", np.int32),  # row of control successors, the same
-        ("before", np.int32),  # row of predecessors, without those that others imply
-        ("after", np.int32),  # row of successors, the same
+        ("writes", np.uint32),  # its tensors
+        ("reads", np.uint32),  # row of tensors
+        ("awaits", np.uint32),  # row of control predecessors that no other dependency implies
+        ("waiters", np.uint32),  # row of control successors, the same
+        ("before", np.uint32),  # row of predecessors, without those that others imply
+        ("after", np.uint32),  # row of successors, the same
     ],
     align=True,
 )
 TENSOR = np.dtype(
     [
         ("seconds", np.float64),  # of a transfer
-        ("producer", np.int32),  # op
-        ("users", np.int32),  # where its row of ops begins
+        ("producer", np.uint32),  # op
+        ("users", np.uint32),  # where its row of ops begins
     ],
     align=True,
 )
@@ -66,12 +66,12 @@ COPY = np.dtype(
     [
         ("arrival", np.float64),  # seconds, if it is needed; not under `rendezvous`, where clocks tell
         ("old_arrival", np.float64),  # before the trial, if that has changed it
-        ("tensor", np.int32),
-        ("first", np.int32),  # the first op on the device that reads it, or NONE where it is not needed
-        ("before", np.int32),  # the next smaller copy of the same first reader, or NONE
-        ("after", np.int32),  # the next larger one
-        ("readers", np.int32),  # ops on the device that read the tensor
-        ("early", np.int32),  # 1 or 0
+        ("tensor", np.uint32),
+        ("first", np.uint32),  # the first op on the device that reads it, or ABSENT where it is not needed
+        ("before", np.uint32),  # the next smaller copy of the same first reader, or ABSENT
+        ("after", np.uint32),  # the next larger one
+        ("readers", np.uint32),  # ops on the device that read the tensor
+        ("early", np.uint32),  # 1 or 0
     ],
     align=True,
 )
@@ -90,8 +90,8 @@ class Schedule(NamedTuple):
     begins: np.ndarray  # [n + 1] BEGIN
     tensors: np.ndarray  # [t + 1] TENSOR
     copies: np.ndarray  # [t * d] COPY
-    rows: np.ndarray  # int32
-    order: np.ndarray  # [n] int64, ops
+    rows: np.ndarray  # uint32
+    order: np.ndarray  # [n] uint32, ops
     clocks: np.ndarray  # [C * k] float64, seconds
     trial: np.ndarray  # [C * k] float64, the same after a move that is tried
     now: np.ndarray  # [k] float64
@@ -115,12 +115,12 @@ def schedule(graph: ComputationGraph, problem: Problem, plan: PlacedOrder) -> Sc
         np.zeros(t + 1, TENSOR),
         np.zeros(t * d, COPY),
     )
-    order = nodes[nodes < n].astype(np.int64)
+    order = nodes[nodes < n].astype(np.uint32)
     ops["runtime"], ops["device"], ops["place"][order] = (a.runtime, placement, np.arange(n))
     begins["writes"] = np.searchsorted(a.producer, np.arange(n + 1))
     tensors["seconds"][:t] = [problem.transfer_seconds(num_bytes) for num_bytes in a.tensor_bytes.tolist()]
     tensors["producer"][:t] = a.producer
-    copies["tensor"], copies["first"], ops["copies"] = np.arange(t * d) // d, NONE, NONE
+    copies["tensor"], copies["first"], ops["copies"] = np.arange(t * d) // d, ABSENT, ABSENT
     copies["readers"] = np.bincount(a.use_tensor * d + placement[a.use_op], minlength=t * d)
     copies["early"] = _early(nodes, n, d, ops["place"], a.producer, a.use_tensor, a.use_op, placement)
     ops["early"] = np.bincount(a.producer[copies["tensor"]], copies["early"], n)
@@ -194,7 +194,7 @@ def _set_rows(graph: ComputationGraph, begins: np.ndarray, tensors: np.ndarray) 
     ):
         by_key = np.argsort(keys, kind="stable")
         records[field] = begin + np.searchsorted(keys[by_key], np.arange(len(records)))
-        rows.append(values[by_key].astype(np.int32))
+        rows.append(values[by_key].astype(np.uint32))
         begin += len(keys)
     return np.concatenate(rows)
 

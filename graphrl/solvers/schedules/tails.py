@@ -9,9 +9,8 @@ place and is waited for after it.
 import numpy as np
 
 from graphrl.compiled import inlined, integer, part
-from graphrl.graphs.arrays import NONE
 from graphrl.solvers.schedules.readers import home
-from graphrl.solvers.schedules.state import FREE, RENDEZVOUS, STRIDE, Schedule
+from graphrl.solvers.schedules.state import ABSENT, FREE, RENDEZVOUS, STRIDE, Schedule
 
 
 @part
@@ -33,14 +32,14 @@ def make_tails(s: Schedule, work: np.ndarray) -> None:
     for i in range(n * d, 2 * n * d):
         onward[i] = -np.inf
     for place in range(n - 1, -1, -1):
-        x = order[place]
+        x = integer(order[place])
         op = ops[x]
         here = integer(op.device)
         if op.early:
             for t in range(begins[x + 1].writes - 1, begins[x].writes - 1, -1):
                 for there in range(d - 1, -1, -1):
                     copy = copies[t * d + there]
-                    if copy.early and copy.first != NONE:
+                    if copy.early and copy.first != ABSENT:
                         _before_transfer(s, work, t, here, there, integer(copy.first))
         for last in range(d):
             tail = max(work[here * d + last], onward[(n + x) * d + last]) + op.runtime
@@ -49,8 +48,8 @@ def make_tails(s: Schedule, work: np.ndarray) -> None:
             for last in range(d):
                 i = (n + rows[e]) * d + last
                 onward[i] = max(onward[i], onward[x * d + last])
-        number = op.last if op.copies != NONE else NONE
-        while number != NONE:
+        number = op.last if op.copies != ABSENT else ABSENT
+        while number != ABSENT:
             copy = copies[number]
             if not copy.early:
                 _before_transfer(s, work, integer(copy.tensor), home(s, integer(copy.tensor)), here, x)
