@@ -24,7 +24,7 @@ from graphrl.solvers.rules.list_scheduling import schedule as list_schedule
 from graphrl.solvers.schedules.memory import write_nodes
 from graphrl.solvers.schedules.moves import KINDS
 from graphrl.solvers.schedules.solver import WEIGHT, Chain, run_chain, solve, start_chain
-from graphrl.solvers.schedules.state import Schedule
+from graphrl.solvers.schedules.state import ABSENT, Schedule
 
 PROBLEMS = [
     Problem("makespan", 2, "rendezvous", latency=0.5, bandwidth=20.0),
@@ -69,7 +69,7 @@ def check_exact(graph: ComputationGraph, problem: Problem, chain: Chain) -> None
     assert chain.best.rank == best.rank(problem) <= costs.rank(problem)
     assert s.score[2] == pytest.approx(costs.makespan + WEIGHT * s.score[1] + chain.penalty * excess)
     assert s.ops["end"].tolist() == [ends[op] for op in range(n)]
-    assert set(np.flatnonzero(s.copies["first"] >= 0) + n) == {node for node in ends if node >= n}
+    assert set(np.flatnonzero(s.copies["first"] != ABSENT) + n) == {node for node in ends if node >= n}
     if problem.transfer != "rendezvous":
         assert all(s.copies["arrival"][node - n] == end for node, end in ends.items() if node >= n)
     assert s.ops["place"][s.order].tolist() == list(range(n))
