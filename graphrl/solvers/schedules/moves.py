@@ -99,7 +99,7 @@ def _shift(s: Schedule, m: Move, x: int, rng: np.ndarray) -> bool:
     for e in range(begins[x].after, begins[x + 1].after):
         high = min(high, ops[rows[e]].place - 1)
     if coin(rng):
-        reach = 1 + below(rng, NEAR)
+        reach = 1 + below(rng, integer(NEAR))
         low, high = max(low, place - reach), min(high, place + reach)
     if low >= high:
         return False
@@ -202,7 +202,7 @@ def _cluster(s: Schedule, m: Move, x: int, rng: np.ndarray) -> None:
     ops, begins = s.ops, s.begins
     facts, queue = m.facts, m.queue
     device = below(rng, s.devices)
-    mean = SMALL if below(rng, 4) else LARGE
+    mean = SMALL if below(rng, integer(4)) else LARGE
     size = 2 + int(-np.log(uniform(rng)) * mean)
     facts[STAMP] += 1
     queue[0] = x
@@ -229,7 +229,7 @@ def _stretch(s: Schedule, m: Move, place: int, rng: np.ndarray) -> bool:
     if here == there:
         return False
     exchange = coin(rng)
-    for k in range(place, min(place + 2 + below(rng, LONG), len(order))):
+    for k in range(place, min(place + 2 + below(rng, integer(LONG)), len(order))):
         x = integer(order[k])
         if ops[x].device == here:
             _place(s, m, x, there)
