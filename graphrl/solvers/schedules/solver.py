@@ -32,7 +32,7 @@ from graphrl.solvers.solver import solver
 
 # How often moves are drawn of each kind.
 MIX = {"shift": 0.35, "device": 0.10, "join": 0.15, "jump": 0.15, "cluster": 0.10, "stretch": 0.08, "send": 0.07}
-HOT, COLD = 0.0003, 0.00001  # first and last temperature, parts of the first makespan
+HOT, COLD = 0.00015, 0.00001  # first and last temperature, parts of the first makespan
 TYPICAL, HOTTEST = 100.0, 0.01  # moves for each op with which a chain begins at HOT, and where it begins at most
 # With fewer ops than FINE one is a larger part of the schedule, which is as much hotter: at most HEAT times, or as many
 # times as it has fewer ops than SMALL.
