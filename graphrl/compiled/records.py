@@ -10,8 +10,8 @@ def set_rows(*groups: tuple[np.ndarray, str, np.ndarray, np.ndarray]) -> np.ndar
     """Rows of indices, one after another: `[x] int32`.
 
     Args:
-      *groups: records, the field of theirs that the begin of each one's row is written into (it ends where that of the
-        next record begins, so there is one record more), the record `[k]` that an index belongs to, and the index `[k]`.
+      *groups: records, one more than there are rows, the field of theirs that the begins of the rows are written into
+        (a row ends where the next begins), the record `[k]` that an index belongs to, and the index `[k]`.
     """
     rows: list[np.ndarray] = []
     begin = 0

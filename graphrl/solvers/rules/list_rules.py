@@ -19,7 +19,7 @@ from graphrl.plan import Plan
 from graphrl.solvers.base import PlacedOrder, Task
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.rules.plan_builder.append import START, Choice
-from graphrl.solvers.rules.plan_builder.build import earliest_first, in_order
+from graphrl.solvers.rules.plan_builder.build import earliest_first, in_order, prepare
 from graphrl.solvers.rules.plan_builder.state import builder
 from graphrl.solvers.solver import solver
 
@@ -36,13 +36,13 @@ def etf(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
     return earliest_first(builder(graph, problem))
 
 
-@solver("hlfet", "highest level first, where it can start first (Adam et al. 1974)")
+@solver("hlfet", "highest level first, where it can start first (Adam et al. 1974)", prepare=prepare)
 def solve_hlfet(task: Task) -> Plan:
     """One plan, whatever the budget and the seed."""
     return task.answer(task.plan(*hlfet(task.graph, task.problem), evaluations=1))
 
 
-@solver("etf", "earliest task first, ties to the highest level (Hwang et al. 1989)")
+@solver("etf", "earliest task first, ties to the highest level (Hwang et al. 1989)", prepare=prepare)
 def solve_etf(task: Task) -> Plan:
     """One plan, whatever the budget and the seed."""
     return task.answer(task.plan(*etf(task.graph, task.problem), evaluations=1))

@@ -37,14 +37,15 @@ from graphrl.solvers.rules.plan_builder.build import highest_level_first, in_ord
 from graphrl.solvers.rules.plan_builder.state import Builder, builder
 from graphrl.solvers.solver import solver
 
-WORK = 100_000  # ops and uses, times devices, of which all list schedules take some second
+WORK = 100_000  # ops and uses, times devices, of which all list schedules take some second with exact costs
+TIMED = 20  # times as many where the builder knows what they are worth
 BUSY = (0.0, 0.25, 0.5)  # what a second of being busy counts as, in seconds of finish
 LOST = (0.0, 0.5)  # what a second that others lose counts as
 SPARE = 1.2  # times the bound, the target of a quick schedule
 BISECTIONS = 6  # the first aims at the least peak of every device
 
 
-@solver("list", "the best of several list schedules")
+@solver("list", "the best of several list schedules", prepare=prepare)
 def solve_list(task: Task) -> Plan:
     """A few plans, whatever the budget and the seed."""
     plan, evaluations = best_schedule(task.graph, task.problem)
@@ -96,11 +97,9 @@ def quick_schedule(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
         local_first = problem.transfer == "rendezvous"
         plan = highest_level_first(b, _earliest(problem, *prices), local_first=local_first)
         is_spread = plan[0].min() < plan[0].max()
-        return (
-            _on_one_device(b, graph.arrays.topological)
-            if is_spread and b.makespan > graph.arrays.runtime.sum()
-            else plan
-        )
+        if is_spread and b.makespan > graph.arrays.runtime.sum():
+            return _on_one_device(b, graph.arrays.topological)
+        return plan
     order = memory_orders(Flow(graph))[0]
     if problem.objective == "makespan":
         return in_order(b, order, _earliest(problem, BUSY[1], LOST[1]))
@@ -113,11 +112,12 @@ def timely_schedule(graph: ComputationGraph, problem: Problem, seconds: float) -
     Args:
       seconds: that are left, infinite for no limit; below 1 they count as 1.
     """
-    return schedule(graph, problem) if has_time(graph, problem, max(1.0, seconds)) else quick_schedule(graph, problem)
+    seconds = max(1.0, seconds) * (TIMED if _is_timed(problem) else 1)
+    return schedule(graph, problem) if has_time(graph, problem, seconds) else quick_schedule(graph, problem)
 
 
 def has_time(graph: ComputationGraph, problem: Problem, seconds: float) -> bool:
-    """Whether some seconds are enough for several list schedules beside a search."""
+    """Whether some seconds are enough for several list schedules with their exact costs beside a search."""
     a = graph.arrays
     return (a.num_ops + len(a.use_op)) * problem.devices <= WORK * seconds
 

@@ -15,7 +15,7 @@ from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
 from graphrl.solvers.base import Task
 from graphrl.solvers.flow import Flow
-from graphrl.solvers.rules.plan_builder.build import placed
+from graphrl.solvers.rules.plan_builder.build import placed, prepare
 from graphrl.solvers.rules.plan_builder.state import builder
 from graphrl.solvers.rules.xla import xla_depth_first
 from graphrl.solvers.solver import solver
@@ -24,7 +24,7 @@ LARGEST = 2**20  # weight of an op or an edge: METIS adds them up as 32-bit inte
 TOTAL = 2**30  # of all ops or edges
 
 
-@solver("metis", "METIS places the ops, XLA's depth-first rule orders them (REGAL's baseline)")
+@solver("metis", "METIS places the ops, XLA's depth-first rule orders them (REGAL's baseline)", prepare=prepare)
 def solve(task: Task) -> Plan:
     """One plan, whatever the budget; the seed is METIS's.
 

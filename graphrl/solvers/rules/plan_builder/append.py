@@ -17,7 +17,7 @@ KEPT, START, FINISH, BYTES = range(4)
 
 
 class Choice(NamedTuple):
-    """Where an op goes: KEPT is the device that it has, else of the devices that exceed a target least that of the least
+    """Where an op goes: KEPT is the device that it has; else of the devices that exceed a target least the one of least
 
     - START: start;
     - FINISH: finish, with a price on being busy and on the time of others; then the least busy, then the fewest bytes;
@@ -90,8 +90,8 @@ def transfer(b: Builder, op: int, device: int, count: int) -> tuple[float, float
       count: of nodes, from which on they are written, with what they hold and when they arrive; NONE is a trial.
 
     Returns:
-      When the op would start, the seconds by which the clocks of other devices advance (rendezvous), and the bytes that arrive or,
-      if it is no trial, the number of nodes.
+      When the op would start; the seconds by which the clocks of other devices advance (rendezvous: they send); and
+      the bytes that arrive or, if it is no trial, the number of nodes.
     """
     ops, tensors, copies, devices, rows = b.ops, b.tensors, b.copies, b.devices, b.rows
     d = len(devices)

@@ -108,6 +108,7 @@ def builder(graph: ComputationGraph, problem: Problem) -> Builder:
     source, target = a.dependencies()
     users = np.unique(np.stack([buffers.of[a.use_tensor], a.use_op.astype(np.int64)], 1), axis=0)
     own = np.flatnonzero(buffers.of == np.arange(t))
+    num_users = np.bincount(users[:, 0], minlength=t)
     ops, tensors = np.zeros(n + 1, OP), np.zeros(t, TENSOR)
     ops["runtime"][:n], ops["workspace"][:n] = a.runtime, a.workspace_bytes
     ops["rank"][np.argsort(-(a.tail + a.runtime), kind="stable")] = np.arange(n)
@@ -115,11 +116,7 @@ def builder(graph: ComputationGraph, problem: Problem) -> Builder:
     ops["waits"] = np.bincount(target, minlength=n + 1)
     tensors["seconds"], tensors["bytes"] = problem.latency + a.tensor_bytes / problem.bandwidth, a.tensor_bytes
     tensors["producer"], tensors["buffer"] = a.producer, buffers.of
-    tensors["size"], tensors["pinned"], tensors["users"] = (
-        buffers.bytes,
-        buffers.pinned,
-        np.bincount(users[:, 0], minlength=t),
-    )
+    tensors["size"], tensors["pinned"], tensors["users"] = buffers.bytes, buffers.pinned, num_users
     tensors["source"] = _sources(a.reuses, buffers)
     taken = np.flatnonzero(tensors["source"] >= 0)
     _, first = np.unique(np.stack([a.producer[taken], tensors["source"][taken]]), axis=1, return_index=True)
@@ -148,5 +145,8 @@ def builder(graph: ComputationGraph, problem: Problem) -> Builder:
 
 def _sources(reuses: np.ndarray, buffers: SharedBuffers) -> np.ndarray:
     """The buffer `[t]` that each may take over, NONE where there is none or it is never freed."""
-    source = np.where(reuses >= 0, buffers.of[reuses], NONE)
-    return np.where((source >= 0) & ~buffers.pinned[source], source, NONE)
+    source = np.full(len(reuses), NONE)
+    inside = np.flatnonzero(reuses >= 0)
+    inside = inside[~buffers.pinned[buffers.of[reuses[inside]]]]
+    source[inside] = buffers.of[reuses[inside]]
+    return source
