@@ -17,7 +17,6 @@ from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.topology import least_first
 from graphrl.plan import Plan
 from graphrl.solvers.base import PlacedOrder, Task
-from graphrl.solvers.flow import Flow
 from graphrl.solvers.rules.plan_builder.append import START, Choice
 from graphrl.solvers.rules.plan_builder.build import earliest_first, in_order, prepare
 from graphrl.solvers.rules.plan_builder.state import builder
@@ -27,7 +26,7 @@ from graphrl.solvers.solver import solver
 def hlfet(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
     """HLFET. O((n + e) (log n + d)) for d devices. Ties of level go to the lower op, of starts to the lower device."""
     b = builder(graph, problem)
-    order = least_first(b.ops["rank"][:-1], Flow(graph).waiting())
+    order = least_first(b.ops["rank"][:-1], graph.arrays.waiting())
     return in_order(b, np.array(order), Choice(START))
 
 

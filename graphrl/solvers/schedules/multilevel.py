@@ -16,7 +16,6 @@ from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, PlacedOrder, Task
-from graphrl.solvers.flow import Flow
 from graphrl.solvers.rules.list_scheduling import quick_schedule, timely_schedule
 from graphrl.solvers.rules.plan_builder.build import prepare
 from graphrl.solvers.rules.simple import depth_first
@@ -126,7 +125,7 @@ class _Level(NamedTuple):
 def _levels(graph: ComputationGraph, problem: Problem, coarse: int) -> list[_Level]:
     """The graph, and smaller and smaller ones."""
     levels: list[_Level] = []
-    order = np.array(depth_first(Flow(graph)), np.int64)
+    order = np.array(depth_first(graph.arrays.waiting()), np.int64)
     while len(graph.ops) > FACTOR / 2 * coarse:
         segment = segments(graph, problem, order, max(coarse, int(len(graph.ops) / FACTOR)))
         levels.append(_Level(graph, order, segment))

@@ -10,6 +10,7 @@ from graphrl.costs.exact.routes import Routes
 from graphrl.costs.problem import Problem
 from graphrl.graphs.arrays import NONE
 from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.topology import distinct
 
 PENDING, AVAILABLE, LOCAL = range(3)  # queues; of the latter one a device
 
@@ -106,9 +107,9 @@ def builder(graph: ComputationGraph, problem: Problem) -> Builder:
     n, t = a.num_ops, a.num_tensors
     buffers = SharedBuffers(graph, Problem(), Routes(graph, Problem(), np.zeros(n, np.int64)))
     source, target = a.dependencies()
-    users = np.unique(np.stack([buffers.of[a.use_tensor], a.use_op.astype(np.int64)], 1), axis=0)
+    used, user = np.divmod(distinct(buffers.of[a.use_tensor] * n + a.use_op), n)
     own = np.flatnonzero(buffers.of == np.arange(t))
-    num_users = np.bincount(users[:, 0], minlength=t)
+    num_users = np.bincount(used, minlength=t)
     ops, tensors = np.zeros(n + 1, OP), np.zeros(t, TENSOR)
     ops["runtime"][:n], ops["workspace"][:n] = a.runtime, a.workspace_bytes
     ops["rank"][np.argsort(-(a.tail + a.runtime), kind="stable")] = np.arange(n)
@@ -125,7 +126,7 @@ def builder(graph: ComputationGraph, problem: Problem) -> Builder:
         (ops, "inputs", a.use_op, a.use_tensor),
         (ops, "awaits", a.control_target, a.control_source),
         (ops, "after", source, target),
-        (ops, "reads", users[:, 1], users[:, 0]),
+        (ops, "reads", user, used),
         (ops, "writes", a.producer[own], own),
     )
     width = max(n, t)
