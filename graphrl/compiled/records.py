@@ -7,7 +7,7 @@ TRANSFERS = {"free": FREE, "rendezvous": RENDEZVOUS, "link": LINK}
 
 
 def set_rows(*groups: tuple[np.ndarray, str, np.ndarray, np.ndarray]) -> np.ndarray:
-    """Rows of indices, one after another: `[x] int32`.
+    """Rows of indices, one after another: `[x] uint32`.
 
     Args:
       *groups: records, one more than there are rows, the field of theirs that the begins of the rows are written into
@@ -18,6 +18,6 @@ def set_rows(*groups: tuple[np.ndarray, str, np.ndarray, np.ndarray]) -> np.ndar
     for records, field, keys, values in groups:
         by_key = np.argsort(keys, kind="stable")
         records[field] = begin + np.searchsorted(keys[by_key], np.arange(len(records)))
-        rows.append(values[by_key].astype(np.int32))
+        rows.append(values[by_key].astype(np.uint32))
         begin += len(keys)
     return np.concatenate(rows)

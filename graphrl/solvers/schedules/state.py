@@ -16,13 +16,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from graphrl.compiled.records import TRANSFERS, set_rows
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.topology import distinct
 from graphrl.solvers.base import PlacedOrder
-
-FREE, RENDEZVOUS, LINK = range(3)
-TRANSFERS = {"free": FREE, "rendezvous": RENDEZVOUS, "link": LINK}
 
 STRIDE = 16  # places between two checkpoints of the clocks
 ABSENT = 2**32 - 1  # in place of an op or a copy: there is none
@@ -182,21 +180,14 @@ def _set_rows(graph: ComputationGraph, begins: np.ndarray, tensors: np.ndarray) 
     data = _pairs(a.producer[a.use_tensor], a.use_op, n)
     control = np.setdiff1d(_pairs(a.control_source, a.control_target, n), data, assume_unique=True)
     control = np.intersect1d(control, _pairs(source, target, n), assume_unique=True)
-    rows: list[np.ndarray] = []
-    begin = 0
-    for records, field, keys, values in (
+    return set_rows(
         (begins, "reads", a.use_op, a.use_tensor),
         (begins, "awaits", control % n, control // n),
         (begins, "waiters", control // n, control % n),
         (begins, "before", target, source),
         (begins, "after", source, target),
         (tensors, "users", a.use_tensor, a.use_op),
-    ):
-        by_key = np.argsort(keys, kind="stable")
-        records[field] = begin + np.searchsorted(keys[by_key], np.arange(len(records)))
-        rows.append(values[by_key].astype(np.uint32))
-        begin += len(keys)
-    return np.concatenate(rows)
+    )
 
 
 def _pairs(source: np.ndarray, target: np.ndarray, n: int) -> np.ndarray:

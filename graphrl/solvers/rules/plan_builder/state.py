@@ -73,7 +73,7 @@ class Builder(NamedTuple):
     tensors: np.ndarray  # [t] TENSOR
     copies: np.ndarray  # [t * d] COPY, of tensors and buffers on devices
     devices: np.ndarray  # [d] DEVICE
-    rows: np.ndarray  # int32
+    rows: np.ndarray  # uint32
     queues: np.ndarray  # [(2 + d) * w] ENTRY, heaps of w places
     lengths: np.ndarray  # [2 + d] int64, of the queues
     inputs: np.ndarray  # [w] int64, tensors; w is at least n and t
