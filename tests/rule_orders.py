@@ -11,7 +11,7 @@ from graphrl.solvers.rules import inductor, simple, xla
 from graphrl.solvers.solver import Solver
 
 RULES: dict[str, Callable[[Flow], list[int]]] = {
-    "depth-first": simple.depth_first,
+    "depth-first": lambda flow: simple.depth_first(flow.waiting()),
     "breadth-first": simple.breadth_first,
     "alap": simple.as_late_as_possible,
     "xla-list": xla.xla_list,

@@ -15,11 +15,13 @@ from graphrl.costs import exact
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
-from graphrl.solvers.base import Budget, Task
+from graphrl.solvers.base import Budget, PlacedOrder, Task
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.rules.list_scheduling import best_schedule, schedule, solve_list
 from graphrl.solvers.rules.memory_orders import memory_orders
-from graphrl.solvers.rules.plan_builder import Builder, Trial
+from graphrl.solvers.rules.plan_builder.append import BYTES, FINISH, START, Choice
+from graphrl.solvers.rules.plan_builder.build import earliest_first, highest_level_first, in_order, placed
+from graphrl.solvers.rules.plan_builder.state import Builder, builder
 
 
 def cost(graph: ComputationGraph, problem: Problem) -> float:
@@ -51,23 +53,61 @@ def test_schedules_are_valid_and_between_the_bound_and_one_device(graph: Computa
     assert value <= one_device.objective(problem)
 
 
+def check_builder(b: Builder, graph: ComputationGraph, problem: Problem, plan: PlacedOrder) -> exact.Costs:
+    """That a plan is valid, its clocks those of the exact costs, and its memory at most the estimate."""
+    placement, order = plan
+    costs = exact.evaluate(graph, problem, placement, order)
+    ends = dict(zip(order.tolist(), costs.end.tolist(), strict=True))
+    assert b.ops["end"][:-1].tolist() == [ends[op] for op in range(len(graph.ops))]
+    assert b.makespan == costs.makespan
+    assert (costs.peak_memory <= b.peaks).all()
+    return costs
+
+
 @given(st.data())
 def test_the_builder_means_what_the_exact_costs_say(data: st.DataObject) -> None:
     graph, problem = data.draw(graphs(max_ops=10)), data.draw(problems())
-    builder = Builder(Flow(graph), problem)
-    chosen = -1
+    n = len(graph.ops)
+    placement = np.array(data.draw(st.lists(st.integers(0, problem.devices - 1), min_size=n, max_size=n)))
+    b = builder(graph, problem)
+    plan = placed(b, graph.arrays.topological, placement)
+    assert plan[0].tolist() == placement.tolist()
+    assert plan[1][plan[1] < n].tolist() == graph.arrays.topological.tolist()
+    check_builder(b, graph, problem, plan)
 
-    def choose(trial: Trial) -> tuple[bool]:
-        return (trial.device != chosen,)
 
-    for op in graph.arrays.topological.tolist():
-        chosen = data.draw(st.integers(0, problem.devices - 1))
-        builder.append(op, choose)
-    placement, order = builder.plan()
-    costs = exact.evaluate(graph, problem, placement, order)
-    ends = dict(zip(order.tolist(), costs.end.tolist(), strict=True))
-    assert builder.end == [ends[op] for op in range(len(graph.ops))]
-    assert all(peak <= estimate for peak, estimate in zip(costs.peak_memory, builder.peaks(), strict=True))
+@given(st.data())
+def test_every_rule_builds_what_the_exact_costs_say(data: st.DataObject) -> None:
+    graph, problem = data.draw(graphs(max_ops=10)), data.draw(problems())
+    prices, targets = st.sampled_from([0.0, 0.25, 1.0]), st.sampled_from([0.0, 9.0, math.inf])
+    least = data.draw(st.sampled_from([START, FINISH, BYTES]))
+    choice = Choice(least, data.draw(prices), data.draw(prices), data.draw(targets))
+    b = builder(graph, problem)  # makes plans one after the other
+    check_builder(b, graph, problem, in_order(b, graph.arrays.topological, choice))
+    for local_first in (False, True):
+        check_builder(b, graph, problem, highest_level_first(b, choice, local_first=local_first))
+    check_builder(b, graph, problem, earliest_first(b))
+
+
+@given(graphs(max_ops=10), problems())
+def test_an_op_goes_where_it_finishes_first(graph: ComputationGraph, problem: Problem) -> None:
+    b, order = builder(graph, problem), graph.arrays.topological
+    chosen, _ = in_order(b, order, Choice(FINISH))
+    ends = []
+    for device in range(problem.devices):
+        placement = np.where(np.arange(len(order)) == order[-1], device, chosen)
+        placed(b, order, placement)
+        ends.append(b.ops["end"][order[-1]])
+    assert ends[chosen[order[-1]]] == min(ends)
+
+
+def test_a_device_within_the_target_goes_first() -> None:
+    ops = (Op("long", runtime=9.0), *(Op(f"op{i}", runtime=1.0, outputs=(Tensor(f"t{i}", 5),)) for i in range(3)))
+    graph = ComputationGraph("kept", ops, outputs=("t0", "t1", "t2"))
+    b = builder(graph, Problem("makespan", 2, "free"))
+    for target, peaks in ((math.inf, [0, 15]), (10.0, [5, 10])):
+        in_order(b, graph.arrays.topological, Choice(FINISH, target=target))
+        assert b.peaks.tolist() == peaks
 
 
 @given(graphs(max_ops=10))

@@ -15,7 +15,6 @@ from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.solvers.base import Budget, Task
-from graphrl.solvers.flow import Flow
 from graphrl.solvers.rules.list_scheduling import quick_schedule, schedule
 from graphrl.solvers.rules.simple import depth_first
 from graphrl.solvers.schedules.coarsening import coarse_graph, expanded, segments
@@ -45,7 +44,7 @@ def chains(count: int, length: int) -> ComputationGraph:
 def test_a_coarse_plan_is_a_plan_of_the_graph(data: st.DataObject) -> None:
     graph = data.draw(graphs(max_ops=25))
     problem = dataclasses.replace(data.draw(problems()), objective="makespan", memory_limit=None)
-    order = np.array(depth_first(Flow(graph)), np.int64)
+    order = np.array(depth_first(graph.arrays.waiting()), np.int64)
     count = data.draw(st.integers(1, len(graph.ops)))
     segment = segments(graph, problem, order, count)
     assert np.array_equal(np.unique(segment), np.arange(count))
@@ -71,7 +70,7 @@ def test_one_segment_an_op_keeps_the_makespan() -> None:
 
 def test_chains_are_not_cut() -> None:
     graph = chains(4, 30)
-    segment = segments(graph, RENDEZVOUS, np.array(depth_first(Flow(graph)), np.int64), 12)
+    segment = segments(graph, RENDEZVOUS, np.array(depth_first(graph.arrays.waiting()), np.int64), 12)
     assert all(len(set(segment[30 * i : 30 * i + 5].tolist())) <= 2 for i in range(4))
 
 

@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import dataclasses
+import gc
 import os
 import sys
 import tempfile
@@ -60,6 +61,9 @@ examples:
 Ctrl-C ends the search; the best plan so far is written. Exit codes: 0 done, 1 failed (also: no plan within
 the memory limit was found; the nearest one is written), 2 usage."""
 
+# Python's garbage collector looks at every op of a large graph again and again: half of the time of exact costs.
+RARELY = 100_000, 50, 100
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what the command takes."""
@@ -95,7 +99,9 @@ def run(args: argparse.Namespace) -> int:
         from graphrl.plan.plot import image_format
 
         image_format(args.plot)
+    gc.set_threshold(*RARELY)
     graph = model_graph(args.model, chip=args.chip, dims=dict(args.dim))
+    gc.freeze()
     keep_compiled()
     interrupted = False
     try:

@@ -103,18 +103,19 @@ def _remove_unused(caches: Path) -> None:
 
 
 @contextlib.contextmanager
-def announced(function: Callable[..., Any], what: str) -> Iterator[None]:
+def announced(function: Callable[..., Any], what: str, seconds: int = 10) -> Iterator[None]:
     """Says in one line on standard error that a function is compiled in it, unless it was before from these sources.
 
     Args:
       function: an `entry`.
       what: it is: a method, and the kind of problem if it is compiled for several.
+      seconds: that it takes, or so.
     """
     here = folder(function)
     ready = here / f"{what}.ready"
     if not ready.exists():
         when = "once" if _is_writable(here) else f"again in each run: {shown(here)} cannot be written"
-        print(f"graphrl: compiling {what} for this machine (some 10 s), {when}", file=sys.stderr, flush=True)
+        print(f"graphrl: compiling {what} for this machine (some {seconds} s), {when}", file=sys.stderr, flush=True)
     yield
     with contextlib.suppress(OSError):
         ready.touch()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from graphrl.errors import GraphError
-from graphrl.graphs.topology import bit_matrix, grouped, longest_paths, reached, topological_order
+from graphrl.graphs.topology import Waiting, bit_matrix, distinct, grouped, longest_paths, reached, topological_order
 
 if TYPE_CHECKING:
     from graphrl.graphs.graph import ComputationGraph, Op, Tensor
@@ -60,6 +60,10 @@ class GraphArrays:
         """The ops that depend on each op, by data or control, ascending: `[n]` lists."""
         return grouped(*self._dependencies, self.num_ops)
 
+    def waiting(self) -> Waiting:
+        """For an order of the ops, from its first one."""
+        return Waiting(map(len, self.predecessors), self.successors)
+
     @functools.cached_property
     def rank(self) -> np.ndarray:
         """The place of each op in `topological`: `[n] int64`."""
@@ -95,7 +99,7 @@ class GraphArrays:
     def _dependencies(self) -> tuple[np.ndarray, np.ndarray]:
         source = np.concatenate([self.producer[self.use_tensor], self.control_source]).astype(np.int64)
         target = np.concatenate([self.use_op, self.control_target]).astype(np.int64)
-        pairs = np.unique(source * max(1, self.num_ops) + target)
+        pairs = distinct(source * max(1, self.num_ops) + target)
         return (pairs // max(1, self.num_ops)).astype(np.int32), (pairs % max(1, self.num_ops)).astype(np.int32)
 
     @functools.cached_property

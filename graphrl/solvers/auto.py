@@ -40,6 +40,7 @@ from graphrl.solvers.orders.min_cut import solver as min_cut
 from graphrl.solvers.portfolio import Portfolio, Stage
 from graphrl.solvers.rules.list_rules import etf, hlfet
 from graphrl.solvers.rules.list_scheduling import has_time, schedule, timely_schedule
+from graphrl.solvers.rules.plan_builder.build import prepare
 from graphrl.solvers.rules.simple import given_order
 from graphrl.solvers.schedules import multilevel
 from graphrl.solvers.schedules import solver as schedules
@@ -56,7 +57,7 @@ EXACT_SECONDS = 5e-3  # for each op, below which CP-SAT has no time
 SOON_SHARE, SOON_SECONDS = 0.1, 2.0  # of annealing before it
 
 
-@solver("auto", "the portfolio of the methods below that was best for the time")
+@solver("auto", "the portfolio of the methods below that was best for the time", prepare=prepare)
 def solve(task: Task) -> Plan:
     """See the module. Its bound is the best that any of its methods proved."""
     return begun(task).run(stages(task.graph, task.problem, task.budget))

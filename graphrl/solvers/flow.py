@@ -52,7 +52,7 @@ class Flow:
 
     def waiting(self) -> Waiting:
         """For an order of the ops, from its first one."""
-        return Waiting(map(len, self.predecessors), self.successors)
+        return self.graph.arrays.waiting()
 
     def held(self, op: int) -> int:
         """Bytes that an op allocates and leaves behind."""

@@ -29,6 +29,7 @@ class Solver(Generic[P]):
       objectives: that it minimises.
       settings: options that it was given beside those of a call, see `given`.
       digest: (problem, **options) -> what tells apart the trained policies that it plays; None where it plays none.
+      prepare: compiles what it needs, once on a machine, which does not count.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Solver(Generic[P]):
     objectives: tuple[Objective, ...] = get_args(Objective)
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     digest: Callable[..., str] | None = None
+    prepare: Callable[[], None] | None = None
 
     def __call__(self, task: Task, *args: P.args, **options: P.kwargs) -> Plan:
         """The best plan that it finds.
@@ -48,6 +50,9 @@ class Solver(Generic[P]):
         """
         self._check(task.problem)
         task.method = self.name
+        if self.prepare is not None:
+            with task.uncounted():
+                self.prepare()
         try:
             return self.search(task, *args, **{**self.settings, **options})
         except Interrupted:
@@ -97,11 +102,12 @@ def solver(
     one_device: bool = False,
     objectives: tuple[Objective, ...] = get_args(Objective),
     digest: Callable[..., str] | None = None,
+    prepare: Callable[[], None] | None = None,
 ) -> Callable[[Callable[Concatenate[Task, P], Plan]], Solver[P]]:
     """Makes a function of a task and keyword-only options a `Solver`, and registers it; arguments as its attributes."""
 
     def register(search: Callable[Concatenate[Task, P], Plan]) -> Solver[P]:
-        registered = Solver(name, help, search, one_device, objectives, digest=digest)
+        registered = Solver(name, help, search, one_device, objectives, digest=digest, prepare=prepare)
         SOLVERS[name] = registered
         return registered
 

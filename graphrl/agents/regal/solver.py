@@ -20,6 +20,7 @@ from graphrl.solvers.base import PlacedOrder, Task
 from graphrl.solvers.chromosomes.brkga import Parameters
 from graphrl.solvers.chromosomes.brkga_solver import evolve
 from graphrl.solvers.portfolio import Stage
+from graphrl.solvers.rules.plan_builder.build import prepare
 from graphrl.solvers.solver import solver
 
 SEARCH_SHARE = 0.3  # of the budget of "regal+", as `brkga+` has in `auto`
@@ -53,7 +54,12 @@ def solve(task: Task, *, checkpoint: str = "", starts: Sequence[PlacedOrder] = (
     return _search(task, "none", checkpoint, starts=starts)
 
 
-@solver("regal-hint", "regal whose policy sees a list schedule and proposes plans around it", digest=_hinted)
+@solver(
+    "regal-hint",
+    "regal whose policy sees a list schedule and proposes plans around it",
+    digest=_hinted,
+    prepare=prepare,
+)
 def solve_hint(task: Task, *, checkpoint: str = "", starts: Sequence[PlacedOrder] = ()) -> Plan:
     """As `solve`, with policies of `graphrl train regal-hint`."""
     return _search(task, "list", checkpoint, starts=starts)
@@ -69,13 +75,13 @@ def solve_samples(task: Task, *, checkpoint: str = "") -> Plan:
     return _search(task, "none", checkpoint, _ONLY_MUTANTS)
 
 
-@solver("idrs-hint", "the best of samples from the proposals of regal-hint", digest=_hinted)
+@solver("idrs-hint", "the best of samples from the proposals of regal-hint", digest=_hinted, prepare=prepare)
 def solve_samples_hint(task: Task, *, checkpoint: str = "") -> Plan:
     """Args and errors: as `solve_hint`."""
     return _search(task, "list", checkpoint, _ONLY_MUTANTS)
 
 
-@solver("regal+", "the proposals of regal-hint, then what auto does, from the best", digest=_hinted)
+@solver("regal+", "the proposals of regal-hint, then what auto does, from the best", digest=_hinted, prepare=prepare)
 def solve_portfolio(task: Task, *, checkpoint: str = "") -> Plan:
     """The plans that `auto` begins with, list scheduling among them, are in the first population of "regal-hint", for 3
     tenths of the budget; `auto`'s searches go on from the best.

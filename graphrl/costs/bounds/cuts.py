@@ -13,7 +13,6 @@ runs v (solvers/min_cut).
 from typing import NamedTuple
 
 import numpy as np
-from ortools.graph.python import max_flow
 
 from graphrl.costs.bounds.needs import Needs
 from graphrl.graphs.graph import ComputationGraph
@@ -94,6 +93,8 @@ class Cuts:
         limited = limited >> coarse
         tail, head = np.concatenate(tails), np.concatenate(heads)
         capacity = np.concatenate([limited, np.full(len(tail) - len(live) - 1, int(limited.sum()) + 1), [0]])
+        from ortools.graph.python import max_flow  # takes a while: not for those who make no cuts
+
         flow = max_flow.SimpleMaxFlow()
         flow.add_arcs_with_capacity(tail.astype(np.int32), head.astype(np.int32), capacity)
         flow.solve(source, sink)

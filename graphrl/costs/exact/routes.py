@@ -6,6 +6,7 @@ from numpy.typing import ArrayLike
 from graphrl.costs.problem import Problem
 from graphrl.errors import PlanError
 from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.topology import distinct
 
 
 class Routes:
@@ -23,7 +24,7 @@ class Routes:
         there = self.placement[a.use_op]  # [e]
         node = self.num_ops + a.use_tensor.astype(np.int64) * problem.devices + there
         remote = there != self.home[a.use_tensor]
-        self.transfers = np.unique(node[remote])  # [k] node ids
+        self.transfers = distinct(node[remote])  # [k] node ids
         self.transfer_tensor, self.transfer_to = np.divmod(self.transfers - self.num_ops, problem.devices)  # [k], [k]
         k = np.searchsorted(self.transfers, node)
         self.use_instance = np.where(remote, self.num_tensors + k, a.use_tensor)  # [e]

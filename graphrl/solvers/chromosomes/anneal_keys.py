@@ -20,6 +20,7 @@ from graphrl.solvers.chromosomes import chains as walks
 from graphrl.solvers.chromosomes.neighbourhood import Mix, random_solution
 from graphrl.solvers.chromosomes.population_search import search_population
 from graphrl.solvers.rules.list_scheduling import schedule
+from graphrl.solvers.rules.plan_builder.build import prepare
 from graphrl.solvers.solver import solver
 
 MIX = Mix(device=0.2, edge=0.1, place=0.4, swap=0.1, transfer=0.2)
@@ -27,7 +28,11 @@ EXCHANGE = 50  # steps between two exchanges
 COPIED = 0.25  # share of the chains that an exchange replaces
 
 
-@solver("anneal-keys", "simulated annealing on placement and keys, many chains at once, from list scheduling")
+@solver(
+    "anneal-keys",
+    "simulated annealing on placement and keys, many chains at once, from list scheduling",
+    prepare=prepare,
+)
 def solve(
     task: Task,
     *,

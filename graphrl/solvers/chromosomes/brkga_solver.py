@@ -14,6 +14,7 @@ from graphrl.solvers.chromosomes.beta import BetaTable
 from graphrl.solvers.chromosomes.population_search import search_population
 from graphrl.solvers.chromosomes.warm_start import chromosomes
 from graphrl.solvers.rules.list_scheduling import schedule
+from graphrl.solvers.rules.plan_builder.build import prepare
 from graphrl.solvers.rules.simple import given_order
 from graphrl.solvers.solver import solver
 
@@ -34,7 +35,7 @@ def solve(task: Task, *, population: int = 100, elites: int = 20, mutants: int =
     return evolve(task, brkga.Parameters(population, elites, mutants, bias))
 
 
-@solver("brkga+", "brkga with list scheduling and the given order in its first population")
+@solver("brkga+", "brkga with list scheduling and the given order in its first population", prepare=prepare)
 def solve_warm(task: Task, *, population: int = 100, elites: int = 20, mutants: int = 20, bias: float = 0.7) -> Plan:
     """Args and errors: as `solve`."""
     parameters = brkga.Parameters(population, elites, mutants, bias)

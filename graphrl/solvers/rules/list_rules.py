@@ -17,43 +17,31 @@ from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.topology import least_first
 from graphrl.plan import Plan
 from graphrl.solvers.base import PlacedOrder, Task
-from graphrl.solvers.flow import Flow
-from graphrl.solvers.rules.list_scheduling import levels
-from graphrl.solvers.rules.plan_builder import Builder
+from graphrl.solvers.rules.plan_builder.append import START, Choice
+from graphrl.solvers.rules.plan_builder.build import earliest_first, in_order, prepare
+from graphrl.solvers.rules.plan_builder.state import builder
 from graphrl.solvers.solver import solver
 
 
 def hlfet(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
     """HLFET. O((n + e) (log n + d)) for d devices. Ties of level go to the lower op, of starts to the lower device."""
-    flow = Flow(graph)
-    builder = Builder(flow, problem)
-    for op in least_first(-np.array(levels(flow)), flow.waiting()):
-        builder.append(op, lambda trial: (trial.start, trial.device))
-    return builder.plan()
+    b = builder(graph, problem)
+    order = least_first(b.ops["rank"][:-1], graph.arrays.waiting())
+    return in_order(b, np.array(order), Choice(START))
 
 
 def etf(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
     """ETF. Looks at every ready op on every device for every op: O(n w d) for d devices and w ready ops."""
-    flow = Flow(graph)
-    builder, level = Builder(flow, problem), levels(flow)
-    waiting = flow.waiting()
-    ready = waiting.ready()
-    while ready:
-        pairs = ((op, device) for op in ready for device in range(problem.devices))
-        op, device = min(pairs, key=lambda pair: (builder.trial(*pair).start, -level[pair[0]], *pair))
-        builder.place(op, device)
-        ready.remove(op)
-        ready += waiting.ran(op)
-    return builder.plan()
+    return earliest_first(builder(graph, problem))
 
 
-@solver("hlfet", "highest level first, where it can start first (Adam et al. 1974)")
+@solver("hlfet", "highest level first, where it can start first (Adam et al. 1974)", prepare=prepare)
 def solve_hlfet(task: Task) -> Plan:
     """One plan, whatever the budget and the seed."""
     return task.answer(task.plan(*hlfet(task.graph, task.problem), evaluations=1))
 
 
-@solver("etf", "earliest task first, ties to the highest level (Hwang et al. 1989)")
+@solver("etf", "earliest task first, ties to the highest level (Hwang et al. 1989)", prepare=prepare)
 def solve_etf(task: Task) -> Plan:
     """One plan, whatever the budget and the seed."""
     return task.answer(task.plan(*etf(task.graph, task.problem), evaluations=1))

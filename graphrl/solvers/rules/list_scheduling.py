@@ -19,9 +19,8 @@ The best of all these plans by exact costs is the answer. Time: O((n + e) (log n
 """
 
 import dataclasses
-import heapq
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -33,19 +32,20 @@ from graphrl.plan import Plan
 from graphrl.solvers.base import PlacedOrder, Task
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.rules.memory_orders import memory_orders
-from graphrl.solvers.rules.plan_builder import Builder, Trial
+from graphrl.solvers.rules.plan_builder.append import BYTES, FINISH, Choice
+from graphrl.solvers.rules.plan_builder.build import highest_level_first, in_order, placed, prepare
+from graphrl.solvers.rules.plan_builder.state import Builder, builder
 from graphrl.solvers.solver import solver
 
-Choice = Callable[[Trial], tuple]
-
-WORK = 100_000  # ops and uses, times devices, of which all list schedules take some second
+WORK = 100_000  # ops and uses, times devices, of which all list schedules take some second with exact costs
+TIMED = 20  # times as many where the builder knows what they are worth
 BUSY = (0.0, 0.25, 0.5)  # what a second of being busy counts as, in seconds of finish
 LOST = (0.0, 0.5)  # what a second that others lose counts as
 SPARE = 1.2  # times the bound, the target of a quick schedule
 BISECTIONS = 6  # the first aims at the least peak of every device
 
 
-@solver("list", "the best of several list schedules")
+@solver("list", "the best of several list schedules", prepare=prepare)
 def solve_list(task: Task) -> Plan:
     """A few plans, whatever the budget and the seed."""
     plan, evaluations = best_schedule(task.graph, task.problem)
@@ -59,19 +59,26 @@ def schedule(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
 
 def best_schedule(graph: ComputationGraph, problem: Problem) -> tuple[PlacedOrder, int]:
     """The best list schedule, and how many plans were costed for it."""
-    flow = Flow(graph)
+    b, orders, evaluations = builder(graph, problem), [graph.arrays.topological], 0
+    if not _is_timed(problem):
+        flow = Flow(graph)
+        orders, evaluations = memory_orders(flow)[:2], flow.evaluations
     best: tuple[tuple[int, float], PlacedOrder] | None = None
-    evaluations = 0
-    for stage in _stages(flow, problem):
+    for stage in _stages(b, graph, problem, orders):
         for plan in stage:
-            rank = exact.evaluate(graph, problem, *plan).rank(problem)
+            rank = (0, b.makespan) if _is_timed(problem) else exact.evaluate(graph, problem, *plan).rank(problem)
             evaluations += 1
             if best is None or rank < best[0]:
                 best = rank, plan
         if best is not None and best[0][0] == 0:
             break
     assert best is not None  # the first stage has a plan
-    return best[1], evaluations + flow.evaluations
+    return best[1], evaluations
+
+
+def _is_timed(problem: Problem) -> bool:
+    """Whether the makespan alone matters, which a builder knows exactly."""
+    return problem.objective == "makespan" and problem.memory_limit is None
 
 
 def quick_schedule(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
@@ -84,18 +91,19 @@ def quick_schedule(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
     as the target. At the bound itself plans are better, but fit so tightly that plans a little beside them are much
     worse (`agents.regal` searches around this one).
     """
-    flow = Flow(graph)
-    if problem.objective == "makespan" and problem.memory_limit is None:
+    b = builder(graph, problem)
+    if _is_timed(problem):
         prices = (BUSY[1], LOST[1]) if problem.transfer == "rendezvous" else (0.0, 0.0)
-        plan = _highest_level_first(flow, problem, problem.transfer == "rendezvous", _earliest(problem, *prices))
+        local_first = problem.transfer == "rendezvous"
+        plan = highest_level_first(b, _earliest(problem, *prices), local_first=local_first)
         is_spread = plan[0].min() < plan[0].max()
-        if is_spread and exact.evaluate(graph, problem, *plan).makespan > graph.arrays.runtime.sum():
-            return np.zeros(flow.num_ops, np.int64), np.array(flow.topological, np.int64)
+        if is_spread and b.makespan > graph.arrays.runtime.sum():
+            return _on_one_device(b, graph.arrays.topological)
         return plan
-    order = memory_orders(flow)[0]
+    order = memory_orders(Flow(graph))[0]
     if problem.objective == "makespan":
-        return _in_order(flow, problem, order, _earliest(problem, BUSY[1], LOST[1])).plan()
-    return _in_order(flow, problem, order, _fewest_bytes(SPARE * lower_bound(graph, problem))).plan()
+        return in_order(b, order, _earliest(problem, BUSY[1], LOST[1]))
+    return in_order(b, order, Choice(BYTES, target=SPARE * lower_bound(graph, problem)))
 
 
 def timely_schedule(graph: ComputationGraph, problem: Problem, seconds: float) -> PlacedOrder:
@@ -104,106 +112,62 @@ def timely_schedule(graph: ComputationGraph, problem: Problem, seconds: float) -
     Args:
       seconds: that are left, infinite for no limit; below 1 they count as 1.
     """
-    return schedule(graph, problem) if has_time(graph, problem, max(1.0, seconds)) else quick_schedule(graph, problem)
+    seconds = max(1.0, seconds) * (TIMED if _is_timed(problem) else 1)
+    return schedule(graph, problem) if has_time(graph, problem, seconds) else quick_schedule(graph, problem)
 
 
 def has_time(graph: ComputationGraph, problem: Problem, seconds: float) -> bool:
-    """Whether some seconds are enough for several list schedules beside a search."""
+    """Whether some seconds are enough for several list schedules with their exact costs beside a search."""
     a = graph.arrays
     return (a.num_ops + len(a.use_op)) * problem.devices <= WORK * seconds
 
 
-def _stages(flow: Flow, problem: Problem) -> Iterator[Iterator[PlacedOrder]]:
+def _stages(
+    b: Builder, graph: ComputationGraph, problem: Problem, orders: list[np.ndarray]
+) -> Iterator[Iterator[PlacedOrder]]:
     """The plans to choose from; a later stage only matters if none of those before it is within the memory limit."""
-    limited = problem.memory_limit is not None
-    if problem.objective == "makespan" and not limited:
-        yield _makespan_plans(flow, problem, [np.array(flow.topological, np.int64)])
-    else:
-        orders = memory_orders(flow)[:2]
-        if limited:
-            yield _makespan_plans(flow, problem, orders)
-        yield _memory_plans(flow, problem, orders)
+    if problem.objective == "makespan":
+        yield _makespan_plans(b, problem, orders)
+    if not _is_timed(problem):
+        yield _memory_plans(b, graph, problem, orders)
 
 
-def _makespan_plans(flow: Flow, problem: Problem, orders: list[np.ndarray]) -> Iterator[PlacedOrder]:
+def _makespan_plans(b: Builder, problem: Problem, orders: list[np.ndarray]) -> Iterator[PlacedOrder]:
     """Everything on one device, in the first of the orders; highest level first; and, under a limit, in the orders."""
-    yield np.zeros(flow.num_ops, np.int64), orders[0]
+    yield _on_one_device(b, orders[0])
     if problem.devices == 1:
         return
-    yield _highest_level_first(flow, problem, False, _earliest(problem, 0.0, 0.0))
+    yield highest_level_first(b, _earliest(problem, 0.0, 0.0), local_first=False)
     for busy in BUSY:
         for lost in LOST if problem.transfer == "rendezvous" else LOST[:1]:
-            yield _highest_level_first(flow, problem, True, _earliest(problem, busy, lost))
+            yield highest_level_first(b, _earliest(problem, busy, lost), local_first=True)
     if problem.memory_limit is not None:
         for order in orders:
-            yield _in_order(flow, problem, order, _earliest(problem, BUSY[1], LOST[1])).plan()
+            yield in_order(b, order, _earliest(problem, BUSY[1], LOST[1]))
+
+
+def _on_one_device(b: Builder, order: np.ndarray) -> PlacedOrder:
+    return placed(b, order, np.zeros(len(order), np.int64))
 
 
 def _earliest(problem: Problem, busy: float, lost: float) -> Choice:
     """Where the op finishes first, of the devices that stay within the memory limit if any does."""
-    limit = math.inf if problem.memory_limit is None else problem.memory_limit
-
-    def choose(trial: Trial) -> tuple:
-        seconds = trial.finish + busy * trial.busy + lost * trial.lost
-        return max(0, trial.peak - limit), seconds, trial.busy, trial.added, trial.device
-
-    return choose
+    limit = math.inf if problem.memory_limit is None else float(problem.memory_limit)
+    return Choice(FINISH, busy, lost, limit)
 
 
-def _highest_level_first(flow: Flow, problem: Problem, local_first: bool, choose: Choice) -> PlacedOrder:
-    builder = Builder(flow, problem)
-    level = levels(flow)
-    waiting = flow.waiting()
-    pending = [(0.0, op) for op in waiting.ready()]  # (when its predecessors have ended, op)
-    available: list[tuple[float, int]] = []  # (-level, op)
-    local: list[list[tuple[float, int]]] = [[] for _ in range(problem.devices)]  # those with all inputs on the device
-    while pending or available:
-        device = min(range(problem.devices), key=lambda device: builder.free[device])
-        now = max(builder.free[device], 0.0 if available else pending[0][0])
-        while pending and pending[0][0] <= now:
-            _, op = heapq.heappop(pending)
-            for queue in (available, *(local[b] for b in range(problem.devices) if builder.has_inputs(op, b))):
-                heapq.heappush(queue, (-level[op], op))
-        _, op = heapq.heappop(local[device] if local_first and local[device] else available)
-        builder.append(op, choose)
-        for queue in (available, *local):
-            while queue and builder.placement[queue[0][1]] >= 0:
-                heapq.heappop(queue)
-        for after in waiting.ran(op):
-            heapq.heappush(pending, (max(builder.end[before] for before in flow.predecessors[after]), after))
-    return builder.plan()
-
-
-def levels(flow: Flow) -> list[float]:
-    """Longest path of run times from the start of each op to the end, seconds."""
-    a = flow.graph.arrays
-    return (a.tail + a.runtime).tolist()
-
-
-def _in_order(flow: Flow, problem: Problem, order: np.ndarray, choose: Choice) -> Builder:
-    builder = Builder(flow, problem)
-    for op in order.tolist():
-        builder.append(op, choose)
-    return builder
-
-
-def _memory_plans(flow: Flow, problem: Problem, orders: list[np.ndarray]) -> Iterator[PlacedOrder]:
+def _memory_plans(
+    b: Builder, graph: ComputationGraph, problem: Problem, orders: list[np.ndarray]
+) -> Iterator[PlacedOrder]:
     """Everything on one device, in the first of the orders; and a bisection with each of them."""
-    yield np.zeros(flow.num_ops, np.int64), orders[0]
+    yield _on_one_device(b, orders[0])
     if problem.devices == 1:
         return
-    memory = dataclasses.replace(problem, objective="peak_memory", memory_limit=None)
-    bound = lower_bound(flow.graph, memory)
+    bound = lower_bound(graph, dataclasses.replace(problem, objective="peak_memory", memory_limit=None))
     for order in orders:
         low, high, target = bound, math.inf, 0.0
         for _ in range(BISECTIONS):
-            builder = _in_order(flow, problem, order, _fewest_bytes(target))
-            yield builder.plan()
-            peak = max(builder.peaks())
+            yield in_order(b, order, Choice(BYTES, target=target))
+            peak = float(b.peaks.max())
             low, high = (low if peak <= target else max(low, target)), min(high, peak)
             target = (low + high) / 2
-
-
-def _fewest_bytes(target: float) -> Choice:
-    """Where the fewest bytes are added, of the devices that stay within the target if any does."""
-    return lambda trial: (max(0, trial.peak - target), trial.added, trial.peak, trial.device)

@@ -46,7 +46,7 @@ def _ranked(flow: Flow) -> tuple[tuple[np.ndarray, ...], int]:
         greedy(flow),
         _reverse_greedy(flow),
         _postorder(flow),
-        depth_first(flow, lowest_first=False),
+        depth_first(flow.waiting(), lowest_first=False),
         flow.topological,
     ]
     usage = Usage(flow)

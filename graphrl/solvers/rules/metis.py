@@ -15,7 +15,8 @@ from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
 from graphrl.solvers.base import Task
 from graphrl.solvers.flow import Flow
-from graphrl.solvers.rules.plan_builder import Builder
+from graphrl.solvers.rules.plan_builder.build import placed, prepare
+from graphrl.solvers.rules.plan_builder.state import builder
 from graphrl.solvers.rules.xla import xla_depth_first
 from graphrl.solvers.solver import solver
 
@@ -23,18 +24,16 @@ LARGEST = 2**20  # weight of an op or an edge: METIS adds them up as 32-bit inte
 TOTAL = 2**30  # of all ops or edges
 
 
-@solver("metis", "METIS places the ops, XLA's depth-first rule orders them (REGAL's baseline)")
+@solver("metis", "METIS places the ops, XLA's depth-first rule orders them (REGAL's baseline)", prepare=prepare)
 def solve(task: Task) -> Plan:
     """One plan, whatever the budget; the seed is METIS's.
 
     Raises:
       ProblemError: pymetis is not installed.
     """
-    flow = Flow(task.graph)
-    builder, placement = Builder(flow, task.problem), partition(task.graph, task.problem, task.seed)
-    for op in xla_depth_first(flow):
-        builder.place(op, int(placement[op]))
-    return task.answer(task.plan(*builder.plan(), evaluations=1))
+    placement = partition(task.graph, task.problem, task.seed)
+    plan = placed(builder(task.graph, task.problem), np.array(xla_depth_first(Flow(task.graph))), placement)
+    return task.answer(task.plan(*plan, evaluations=1))
 
 
 def partition(graph: ComputationGraph, problem: Problem, seed: int) -> np.ndarray:

@@ -9,6 +9,7 @@ import numpy as np
 
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.topology import Waiting
 from graphrl.plan import Plan
 from graphrl.solvers.base import PlacedOrder, Task
 from graphrl.solvers.flow import Flow
@@ -16,13 +17,13 @@ from graphrl.solvers.rules.one_pass import order_rule
 from graphrl.solvers.solver import solver
 
 
-def depth_first(flow: Flow, *, lowest_first: bool = True) -> list[int]:
+def depth_first(waiting: Waiting, *, lowest_first: bool = True) -> list[int]:
     """The ready op that became ready last (Kahn's algorithm with a stack).
 
     Args:
+      waiting: for all ops.
       lowest_first: of several that one op made ready, the lowest index first, else the highest. Sources go by index.
     """
-    waiting = flow.waiting()
     ready = waiting.ready()[::-1]
     order = []
     while ready:
@@ -64,6 +65,6 @@ def solve_given(task: Task) -> Plan:
     return task.answer(task.plan(*given_order(task.graph, task.problem), evaluations=1))
 
 
-order_rule("depth-first", "the ready op that became ready last", depth_first)
+order_rule("depth-first", "the ready op that became ready last", lambda flow: depth_first(flow.waiting()))
 order_rule("breadth-first", "the ready op that became ready first", breadth_first)
 order_rule("alap", "by level, each op as late as it can run", as_late_as_possible)

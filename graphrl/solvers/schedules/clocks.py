@@ -15,8 +15,9 @@ control predecessors are looked at.
 import numpy as np
 
 from graphrl.compiled import inlined, integer, part
+from graphrl.compiled.records import FREE, RENDEZVOUS
 from graphrl.solvers.schedules.readers import home
-from graphrl.solvers.schedules.state import ABSENT, FREE, RENDEZVOUS, STRIDE, Schedule
+from graphrl.solvers.schedules.state import ABSENT, STRIDE, Schedule
 
 
 @part

@@ -9,6 +9,7 @@ import numpy as np
 
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+from graphrl.graphs.topology import distinct
 from graphrl.solvers.base import PlacedOrder
 
 MOST = 3.0  # run time of a segment at most, in averages
@@ -61,12 +62,13 @@ def coarse_graph(graph: ComputationGraph, segment: np.ndarray) -> ComputationGra
     size = int(segment.max()) + 1
     begin, end = segment[a.producer[a.use_tensor]], segment[a.use_op]
     outside = begin != end
-    tensors = np.unique(np.concatenate([a.use_tensor[outside], np.flatnonzero(a.kept)]))
+    tensors = distinct(np.concatenate([a.use_tensor[outside], np.flatnonzero(a.kept)]))
     outputs: list[list[Tensor]] = [[] for _ in range(size)]
     for t, num_bytes in zip(tensors.tolist(), a.tensor_bytes[tensors].tolist(), strict=True):
         outputs[segment[a.producer[t]]].append(Tensor(f"t{t}", num_bytes))
     inputs: list[list[str]] = [[] for _ in range(size)]
-    for reader, t in np.unique(np.stack([end[outside], a.use_tensor[outside]], 1), axis=0).tolist():
+    readers, read = np.divmod(distinct(end[outside] * a.num_tensors + a.use_tensor[outside]), max(1, a.num_tensors))
+    for reader, t in zip(readers.tolist(), read.tolist(), strict=True):
         inputs[reader].append(f"t{t}")
     after: list[list[str]] = [[] for _ in range(size)]
     control = np.stack([segment[a.control_target], segment[a.control_source]], 1)
@@ -108,6 +110,6 @@ def expanded(
     copies = a.use_tensor[away].astype(np.int64) * devices + placement[a.use_op[away]]
     first = np.full(a.num_tensors * devices, n)
     np.minimum.at(first, copies, place[a.use_op[away]])
-    copies = np.unique(copies)
+    copies = distinct(copies)
     keys = np.concatenate([copies, np.full(n, len(first))]), np.concatenate([first[copies], place])
     return placement, np.concatenate([n + copies, np.arange(n)])[np.lexsort(keys)]

@@ -16,8 +16,8 @@ from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, PlacedOrder, Task
-from graphrl.solvers.flow import Flow
 from graphrl.solvers.rules.list_scheduling import quick_schedule, timely_schedule
+from graphrl.solvers.rules.plan_builder.build import prepare
 from graphrl.solvers.rules.simple import depth_first
 from graphrl.solvers.schedules.coarsening import coarse_graph, expanded, segments
 from graphrl.solvers.schedules.solver import solve as anneal_schedule
@@ -28,7 +28,11 @@ START_SHARE = 0.1  # of the time for its list schedules
 COARSE_SHARE = 0.3  # of the budget for the smallest; the others share the rest
 
 
-@solver("multilevel", "anneal-schedule on a graph of large pieces, then of smaller ones, for 3,000 ops and more")
+@solver(
+    "multilevel",
+    "anneal-schedule on a graph of large pieces, then of smaller ones, for 3,000 ops and more",
+    prepare=prepare,
+)
 def solve(task: Task, *, coarse: int = COARSE, hint: PlacedOrder | None = None) -> Plan:
     """An evaluation is one move of one chain on any level.
 
@@ -121,7 +125,7 @@ class _Level(NamedTuple):
 def _levels(graph: ComputationGraph, problem: Problem, coarse: int) -> list[_Level]:
     """The graph, and smaller and smaller ones."""
     levels: list[_Level] = []
-    order = np.array(depth_first(Flow(graph)), np.int64)
+    order = np.array(depth_first(graph.arrays.waiting()), np.int64)
     while len(graph.ops) > FACTOR / 2 * coarse:
         segment = segments(graph, problem, order, max(coarse, int(len(graph.ops) / FACTOR)))
         levels.append(_Level(graph, order, segment))

@@ -24,6 +24,7 @@ from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.plan import Plan
 from graphrl.solvers.base import PlacedOrder, Task
 from graphrl.solvers.rules.list_scheduling import schedule as list_schedule
+from graphrl.solvers.rules.plan_builder.build import prepare as prepare_lists
 from graphrl.solvers.schedules.chain import Best, anneal, no_best
 from graphrl.solvers.schedules.memory import Memory, memory
 from graphrl.solvers.schedules.moves import KINDS, Move, no_move
@@ -50,6 +51,7 @@ T = TypeVar("T", bound=tuple[Any, ...])
 @solver(
     "anneal-schedule",
     "simulated annealing on order, placement and send times, compiled for the host",
+    prepare=prepare_lists,
 )
 def solve(
     task: Task, *, chains: int = 0, hot: float = HOT, cold: float = COLD, hint: PlacedOrder | None = None

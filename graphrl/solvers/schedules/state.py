@@ -16,12 +16,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from graphrl.compiled.records import TRANSFERS, set_rows
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.topology import distinct
 from graphrl.solvers.base import PlacedOrder
-
-FREE, RENDEZVOUS, LINK = range(3)
-TRANSFERS = {"free": FREE, "rendezvous": RENDEZVOUS, "link": LINK}
 
 STRIDE = 16  # places between two checkpoints of the clocks
 ABSENT = 2**32 - 1  # in place of an op or a copy: there is none
@@ -118,7 +117,7 @@ def schedule(graph: ComputationGraph, problem: Problem, plan: PlacedOrder) -> Sc
     order = nodes[nodes < n].astype(np.uint32)
     ops["runtime"], ops["device"], ops["place"][order] = (a.runtime, placement, np.arange(n))
     begins["writes"] = np.searchsorted(a.producer, np.arange(n + 1))
-    tensors["seconds"][:t] = [problem.transfer_seconds(num_bytes) for num_bytes in a.tensor_bytes.tolist()]
+    tensors["seconds"][:t] = problem.latency + a.tensor_bytes / problem.bandwidth
     tensors["producer"][:t] = a.producer
     copies["tensor"], copies["first"], ops["copies"] = np.arange(t * d) // d, ABSENT, ABSENT
     copies["readers"] = np.bincount(a.use_tensor * d + placement[a.use_op], minlength=t * d)
@@ -161,16 +160,15 @@ def _early(
     """
     first = np.full(len(producer) * devices, n)
     np.minimum.at(first, use_tensor * devices + placement[use_op], place[use_op])
+    at, sends = np.flatnonzero(nodes < n), np.flatnonzero(nodes >= n)
+    copies, op = nodes[sends] - n, np.searchsorted(at, sends)  # the place of the op that comes next
+    beyond = np.append(nodes, 0)[sends + 1]
+    fits = (first[copies] == op) & (op < n) & ((beyond < n) | (copies < beyond - n))
+    misfits = np.append(sends[~fits], len(nodes))
+    # those between it and the op must fit, too
+    is_late = fits & (misfits[np.searchsorted(misfits, sends)] > np.append(at, len(nodes))[op])
     early = np.zeros(len(first), np.int64)
-    op, limit = n, -1  # the place of the next op, and the copies below which one is in its row
-    for node in nodes[::-1].tolist():
-        if node < n:
-            op, limit = int(place[node]), len(first)
-        elif node - n < limit and first[node - n] == op:
-            limit = node - n
-        else:
-            limit = -1
-            early[node - n] = place[producer[(node - n) // devices]] == op - 1
+    early[copies] = ~is_late & (place[producer[copies // devices]] == op - 1)
     return early
 
 
@@ -180,28 +178,21 @@ def _set_rows(graph: ComputationGraph, begins: np.ndarray, tensors: np.ndarray) 
     n = a.num_ops
     source, target = _reduced(graph)
     data = _pairs(a.producer[a.use_tensor], a.use_op, n)
-    control = np.setdiff1d(_pairs(a.control_source, a.control_target, n), data)
-    control = np.intersect1d(control, _pairs(source, target, n))
-    rows: list[np.ndarray] = []
-    begin = 0
-    for records, field, keys, values in (
+    control = np.setdiff1d(_pairs(a.control_source, a.control_target, n), data, assume_unique=True)
+    control = np.intersect1d(control, _pairs(source, target, n), assume_unique=True)
+    return set_rows(
         (begins, "reads", a.use_op, a.use_tensor),
         (begins, "awaits", control % n, control // n),
         (begins, "waiters", control // n, control % n),
         (begins, "before", target, source),
         (begins, "after", source, target),
         (tensors, "users", a.use_tensor, a.use_op),
-    ):
-        by_key = np.argsort(keys, kind="stable")
-        records[field] = begin + np.searchsorted(keys[by_key], np.arange(len(records)))
-        rows.append(values[by_key].astype(np.uint32))
-        begin += len(keys)
-    return np.concatenate(rows)
+    )
 
 
 def _pairs(source: np.ndarray, target: np.ndarray, n: int) -> np.ndarray:
     """Pairs of ops as one number each, sorted, each once."""
-    return np.unique(source.astype(np.int64) * n + target)
+    return distinct(source.astype(np.int64) * n + target)
 
 
 def _reduced(graph: ComputationGraph) -> tuple[np.ndarray, np.ndarray]:

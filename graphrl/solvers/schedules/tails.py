@@ -9,8 +9,9 @@ place and is waited for after it.
 import numpy as np
 
 from graphrl.compiled import inlined, integer, part
+from graphrl.compiled.records import FREE, RENDEZVOUS
 from graphrl.solvers.schedules.readers import home
-from graphrl.solvers.schedules.state import ABSENT, FREE, RENDEZVOUS, STRIDE, Schedule
+from graphrl.solvers.schedules.state import ABSENT, STRIDE, Schedule
 
 
 @part

@@ -16,6 +16,7 @@ from unittest import mock
 
 import numpy as np
 
+from graphrl.compiled.records import TRANSFERS as NUMBERS
 from graphrl.costs.exact import evaluate
 from graphrl.costs.problem import Problem
 from graphrl.graphs.datasets import zoo
@@ -24,7 +25,6 @@ from graphrl.solvers.auto import solve as auto
 from graphrl.solvers.base import Budget, PlacedOrder, Task
 from graphrl.solvers.rules.list_scheduling import schedule as list_schedule
 from graphrl.solvers.schedules.solver import MIX, effective_ops, run_chain, start_chain, temperature
-from graphrl.solvers.schedules.state import TRANSFERS as NUMBERS
 from reproduce.measurements import Figures, Key
 from reproduce.opponents.cpp import load_cpp
 from reproduce.opponents.settings import TRANSFERS, Settings, dag

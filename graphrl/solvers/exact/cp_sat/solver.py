@@ -20,6 +20,7 @@ from graphrl.solvers.exact.cp_sat.model import Built
 from graphrl.solvers.exact.cp_sat.quanta import Quanta
 from graphrl.solvers.exact.cp_sat.reference import Lengths, Reference
 from graphrl.solvers.rules.list_scheduling import schedule
+from graphrl.solvers.rules.plan_builder.build import prepare
 from graphrl.solvers.solver import solver
 
 DEFAULT_SECONDS = 60.0  # where the budget says evaluations alone
@@ -28,7 +29,11 @@ ROUGH_SHARE = 0.6  # of the time for a model whose seconds are rounded to few qu
 LEAST_PEAK: dict[str, Any] = {"objective": "peak_memory", "memory_limit": None}
 
 
-@solver("cp-sat", "OR-Tools' CP-SAT from the best list schedule: search and proof, for up to some hundred ops")
+@solver(
+    "cp-sat",
+    "OR-Tools' CP-SAT from the best list schedule: search and proof, for up to some hundred ops",
+    prepare=prepare,
+)
 def solve(task: Task, *, workers: int = 0, gap: float = 1e-6, hint: PlacedOrder | None = None) -> Plan:
     """Never worse than list scheduling and the hint; `Plan.bound` is what was proved.
 

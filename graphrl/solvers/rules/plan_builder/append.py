@@ -1,0 +1,195 @@
+"""Appending an op: what it would mean on each device, and doing it on one. The clocks are as `exact.evaluate` has them.
+
+Memory is estimated from above: a buffer is held on every device that has any of its tensors until all its users are
+placed, since their devices are not known before.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from graphrl.compiled import inlined, integer, part
+from graphrl.compiled.records import FREE, LINK, RENDEZVOUS
+from graphrl.graphs.arrays import NONE
+from graphrl.solvers.rules.plan_builder.state import Builder
+
+KEPT, START, FINISH, BYTES = range(4)
+
+
+class Choice(NamedTuple):
+    """Where an op goes: KEPT is the device that it has; else of the devices that exceed a target least the one of least
+
+    - START: start;
+    - FINISH: finish, with a price on being busy and on the time of others; then the least busy, then the fewest bytes;
+    - BYTES: bytes that are added; then peak.
+
+    Ties go to the lower device.
+    """
+
+    least: int
+    busy: float = 0.0  # what a second that a device is still busy when the first is free counts as, in seconds
+    lost: float = 0.0  # what a second by which the clocks of others advance (rendezvous: they send) counts as
+    target: float = np.inf  # bytes of peak, by the estimate
+
+
+@part
+def choose(b: Builder, op: int, choice: Choice) -> int:
+    """The device for an op whose inputs are sorted."""
+    ops, devices, rows = b.ops, b.devices, b.rows
+    if choice.least == KEPT:
+        return ops[op].device
+    free = np.inf
+    for device in range(len(devices)):
+        free = min(free, devices[device].free)
+    best, best_over, best_first, best_second, best_third = integer(0), np.inf, np.inf, np.inf, np.inf
+    for device in range(len(devices)):
+        entry = devices[device]
+        start, lost, added = transfer(b, op, device, integer(NONE))
+        busy = entry.free - free
+        for e in range(ops[op].writes, ops[op + 1].writes):
+            size, takes = _room(b, integer(rows[e]), device)
+            added += 0 if takes else size
+        peak = max(entry.peak, entry.live + added + ops[op].workspace) + entry.weights + ops[op].weight
+        over, first, second, third = max(0.0, peak - choice.target), start, 0.0, 0.0
+        if choice.least == FINISH:
+            first = start + ops[op].runtime + choice.busy * busy + choice.lost * lost
+            second, third = busy, float(added)
+        elif choice.least == BYTES:
+            first, second = float(added), float(peak)
+        better = third < best_third
+        if over != best_over:
+            better = over < best_over
+        elif first != best_first:
+            better = first < best_first
+        elif second != best_second:
+            better = second < best_second
+        if better:
+            best, best_over, best_first, best_second, best_third = device, over, first, second, third
+    return best
+
+
+@part
+def sort_inputs(b: Builder, op: int) -> None:
+    """Puts the inputs of an op, whose predecessors must be placed, into `b.inputs`, the earliest written first."""
+    ops, tensors, inputs = b.ops, b.tensors, b.inputs
+    begin = ops[op].inputs
+    for e in range(begin, ops[op + 1].inputs):
+        i, t = e - begin, integer(b.rows[e])
+        written = ops[tensors[t].producer].end
+        while i > 0 and ops[tensors[inputs[i - 1]].producer].end > written:
+            inputs[i] = inputs[i - 1]
+            i -= 1
+        inputs[i] = t
+
+
+@part
+def transfer(b: Builder, op: int, device: int, count: int) -> tuple[float, float, int]:
+    """The transfers that an op, whose inputs are sorted, still needs on a device.
+
+    Args:
+      count: of nodes, from which on they are written, with what they hold and when they arrive; NONE is a trial.
+
+    Returns:
+      When the op would start; the seconds by which the clocks of other devices advance (rendezvous: they send); and
+      the bytes that arrive or, if it is no trial, the number of nodes.
+    """
+    ops, tensors, copies, devices, rows = b.ops, b.tensors, b.copies, b.devices, b.rows
+    d = len(devices)
+    for other in range(d):
+        devices[other].now = devices[other].link if b.transfer == LINK else devices[other].free
+    start, added, senders, written = 0.0, integer(0), integer(0), count
+    for i in range(ops[op + 1].inputs - ops[op].inputs):
+        t = b.inputs[i]
+        tensor = tensors[t]
+        home, arrival = ops[tensor.producer].device, ops[tensor.producer].end
+        if home != device:
+            copy = copies[t * d + device]
+            if copy.arrival >= 0.0:
+                arrival = copy.arrival
+            else:
+                if b.transfer != FREE:
+                    arrival = max(arrival, devices[home].now)
+                if b.transfer == RENDEZVOUS:
+                    arrival = max(arrival, devices[device].now)
+                    devices[device].now = arrival + tensor.seconds
+                arrival += tensor.seconds
+                if b.transfer != FREE:
+                    devices[home].now = arrival
+                sender = 0
+                while sender < senders and devices[sender].sender != home:
+                    sender += 1
+                devices[sender].sender, senders = home, max(senders, sender + 1)
+                added += tensor.bytes
+                if count != NONE:
+                    copy.arrival = arrival
+                    _hold(b, tensor.buffer, device, tensor.bytes)
+                    b.nodes[written] = len(ops) - 1 + t * d + device
+                    written += 1
+        start = max(start, arrival)
+    for e in range(ops[op].awaits, ops[op + 1].awaits):
+        start = max(start, ops[rows[e]].end)
+    lost = 0.0
+    for i in range(senders if b.transfer == RENDEZVOUS else 0):
+        sender = devices[i].sender
+        lost += devices[sender].now - devices[sender].free
+    return max(start, devices[device].free), lost, added if count == NONE else written
+
+
+@inlined
+def _room(b: Builder, buffer: int, device: int) -> tuple[int, bool]:
+    """Bytes of a buffer that an op writes on a device, and whether it takes them over."""
+    entry = b.tensors[buffer]
+    if entry.source == NONE:
+        return entry.size, False
+    # Whether the op is really the last user on its device may only turn out later: the larger size is safe.
+    held = b.copies[entry.source * len(b.devices) + device].held
+    return max(entry.size, held), entry.takes == 1 and held != NONE and b.tensors[entry.source].left == 1
+
+
+@inlined
+def _hold(b: Builder, buffer: int, device: int, size: int) -> None:
+    """A device holds so many more bytes for a buffer."""
+    copy = b.copies[buffer * len(b.devices) + device]
+    copy.held = max(copy.held, integer(0)) + size
+    b.devices[device].live += size
+
+
+@part
+def place(b: Builder, op: int, device: int, count: int) -> int:
+    """Appends an op, whose inputs are sorted, on a device. Takes and gives the number of nodes."""
+    ops, devices, rows = b.ops, b.devices, b.rows
+    start, _, count = transfer(b, op, device, count)
+    for other in range(len(devices)):
+        if b.transfer == LINK:
+            devices[other].link = devices[other].now
+        else:
+            devices[other].free = devices[other].now
+    ops[op].device = device
+    ops[op].end = devices[device].free = start + ops[op].runtime
+    b.nodes[count] = op
+    devices[device].weights += ops[op].weight
+    for e in range(ops[op + 1].writes - 1, ops[op].writes - 1, -1):  # the one that takes a buffer over comes last
+        size, takes = _room(b, integer(rows[e]), device)
+        if takes:
+            source = b.copies[b.tensors[rows[e]].source * len(devices) + device]
+            size, source.held = source.held, NONE
+            devices[device].live -= size
+        _hold(b, integer(rows[e]), device, size)
+    devices[device].peak = max(devices[device].peak, devices[device].live + ops[op].workspace)
+    for e in range(ops[op].reads, ops[op + 1].reads):
+        b.tensors[rows[e]].left -= 1
+        _release(b, integer(rows[e]))
+    for e in range(ops[op].writes, ops[op + 1].writes):
+        _release(b, integer(rows[e]))
+    return count + 1
+
+
+@part
+def _release(b: Builder, buffer: int) -> None:
+    """Frees a buffer on all devices if it has no users left."""
+    if b.tensors[buffer].left == 0 and not b.tensors[buffer].pinned:
+        for device in range(len(b.devices)):
+            copy = b.copies[buffer * len(b.devices) + device]
+            if copy.held != NONE:
+                b.devices[device].live -= copy.held
+                copy.held = NONE
