@@ -9,6 +9,7 @@ least one, and they stand one after the other.
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -95,7 +96,7 @@ def pad(problem: MapProblem, to: MapSizes | None = None) -> PaddedMapProblem:
         raise ProblemError(f"graph {problem.graph.name!r} has sizes {own}, more than the {to} it is padded to")
     _check_pages(problem)
     total = max(1, problem.total_bytes)
-    fields = {
+    fields: dict[str, Any] = {
         "num_steps": np.int32(problem.steps),
         "compiler_latency": np.float32(compiler(problem).latency),
         "launch": _filled(np.full(problem.steps, problem.chip.launch), to.steps, np.float32),
@@ -105,7 +106,7 @@ def pad(problem: MapProblem, to: MapSizes | None = None) -> PaddedMapProblem:
     }
     for name in ("compute", "input_seconds", "weight_seconds", "output_seconds"):
         fields[name] = _filled(getattr(problem, name), to.steps, np.float32)
-    return PaddedMapProblem(**fields, **_reads(problem, to), **_rows(problem, to))
+    return PaddedMapProblem(**(fields | _reads(problem, to) | _rows(problem, to)))
 
 
 def pad_batch(problems: Sequence[MapProblem], to: MapSizes | None = None) -> PaddedMapProblem:

@@ -1,6 +1,7 @@
 """What maps of one graph are made for: the graph in an order, on a chip, as arrays by step."""
 
 import dataclasses
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -82,7 +83,7 @@ def map_problem(graph: ComputationGraph, chip: MemoryChip, order: ArrayLike | No
     root = _roots(a)
     own = np.flatnonzero(root == np.arange(a.num_tensors))
     own = own[np.argsort(step[a.producer[own]], kind="stable")]
-    count, size, source, reader, external = _reads(graph, root, step)
+    reads = _reads(graph, root, step)
     read, write, setup = (np.array([getattr(m, key) for m in chip.memories]) for key in ("read", "write", "setup"))
     written = np.bincount(step[a.producer[own]], minlength=a.num_ops)
     output_bytes = _sums(step[a.producer[own]], a.tensor_bytes[own], a.num_ops)
@@ -99,10 +100,10 @@ def map_problem(graph: ComputationGraph, chip: MemoryChip, order: ArrayLike | No
         weight_seconds=_seconds((weight_bytes > 0).astype(np.int64), weight_bytes, setup, read),
         output_bytes=output_bytes,
         output_seconds=_seconds(written, output_bytes, setup, write),
-        input_seconds=_seconds(*external, setup, read)[:, 0],
-        read_step=reader,
-        read_source=source,
-        read_seconds=_seconds(count, size, setup, read),
+        input_seconds=_seconds(reads.outside_count, reads.outside_bytes, setup, read)[:, 0],
+        read_step=reads.reader,
+        read_source=reads.source,
+        read_seconds=_seconds(reads.count, reads.bytes, setup, read),
         writer=step[a.producer[own]],
         last=_last_steps(a, root, step)[own],
         weight_pages=weight_pages,
@@ -146,10 +147,18 @@ def _roots(a: GraphArrays) -> np.ndarray:
     return root
 
 
-def _reads(graph: ComputationGraph, root: np.ndarray, step: np.ndarray) -> tuple:
-    """What is read: for every pair of a reader and a source the number of tensors, their bytes, the source and the
-    reader, pairs by reader; and number and bytes `[n]` of external tensors.
-    """
+class _Reads(NamedTuple):
+    """What steps read: e pairs of a reader and a source, by reader, and external tensors of n steps."""
+
+    reader: np.ndarray  # [e] int64
+    source: np.ndarray  # [e] int64
+    count: np.ndarray  # [e] int64, tensors
+    bytes: np.ndarray  # [e] int64
+    outside_count: np.ndarray  # [n] int64, external tensors
+    outside_bytes: np.ndarray  # [n] int64
+
+
+def _reads(graph: ComputationGraph, root: np.ndarray, step: np.ndarray) -> _Reads:
     a, n = graph.arrays, len(step)
     external_bytes = {tensor.name: tensor.bytes for tensor in graph.inputs}
     count, size = np.zeros(n, np.int64), np.zeros(n, np.int64)
@@ -163,7 +172,7 @@ def _reads(graph: ComputationGraph, root: np.ndarray, step: np.ndarray) -> tuple
     pair = reader[inside] * n + step[a.producer[buffer[inside]]]
     pairs, of_pair = np.unique(pair, return_inverse=True)
     bytes_read = _sums(of_pair, size_read[inside], len(pairs))
-    return np.bincount(of_pair, minlength=len(pairs)), bytes_read, pairs % n, pairs // n, (count, size)
+    return _Reads(pairs // n, pairs % n, np.bincount(of_pair, minlength=len(pairs)), bytes_read, count, size)
 
 
 def _last_steps(a: GraphArrays, root: np.ndarray, step: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ from typing import Any
 from graphrl import files
 from graphrl.errors import GraphError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
-from graphrl.graphs.layer import Layer
+from graphrl.graphs.layers.layer import Layer
 
 FORMAT = "graphrl-graph"
 VERSION = 1
