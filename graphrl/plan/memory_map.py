@@ -102,6 +102,11 @@ class MemoryMap:
         )
 
     @property
+    def value(self) -> float:
+        """What a search for maps minimises: the latency."""
+        return self.latency
+
+    @property
     def speedup(self) -> float:
         """How many times it is as fast as the compiler's own map."""
         return self.compiler_latency / self.latency if self.latency > 0 else 1.0
