@@ -103,7 +103,7 @@ def map_problem(graph: ComputationGraph, chip: MemoryChip, order: ArrayLike | No
         input_seconds=_seconds(reads.outside_count, reads.outside_bytes, setup, read)[:, 0],
         read_step=reads.reader,
         read_source=reads.source,
-        read_seconds=_seconds(reads.count, reads.bytes, setup, read),
+        read_seconds=_seconds(reads.tensors, reads.bytes, setup, read),
         writer=step[a.producer[own]],
         last=_last_steps(a, root, step)[own],
         weight_pages=weight_pages,
@@ -152,7 +152,7 @@ class _Reads(NamedTuple):
 
     reader: np.ndarray  # [e] int64
     source: np.ndarray  # [e] int64
-    count: np.ndarray  # [e] int64, tensors
+    tensors: np.ndarray  # [e] int64, how many
     bytes: np.ndarray  # [e] int64
     outside_count: np.ndarray  # [n] int64, external tensors
     outside_bytes: np.ndarray  # [n] int64
