@@ -68,6 +68,7 @@ METHODS: dict[str, str] = {
 OLD_NAMES = {"beam": "approximate-dp"}
 
 MAP_METHODS: dict[str, str] = {
+    "auto": "graphrl.solvers.maps.auto",
     # one pass
     "all-slowest": "graphrl.solvers.maps.rules",
     "compiler": "graphrl.solvers.maps.rules",

@@ -11,6 +11,7 @@ from graphrl.costs.maps.problem import map_problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.plan.memory_map import MemoryMap
+from graphrl.solvers.base import Budget
 from graphrl.solvers.maps.chain import Chain, anneal, start
 from graphrl.solvers.maps.task import MapTask, map_solver
 
@@ -31,24 +32,29 @@ def solve_annealing(task: MapTask, *, hot: float = HOT, cold: float = COLD) -> M
     """
     if not 0 < cold <= hot:
         raise ProblemError(f"hot is {hot} and cold is {cold}: must be above 0, and cold at most hot")
-    chain, first = _begin(task), task.latency
-    rate = 0.0  # evaluations a second
-    while not task.spent():
-        began, before = time.perf_counter(), _share(task)
-        count = task.fitting(CHUNK if task.budget.seconds is None else max(1, int(rate * CHUNK_SECONDS)))
-        after = _share(task, count, CHUNK_SECONDS)
-        _run(task, chain, count, *(first * hot * (cold / hot) ** share for share in (before, after)))
-        rate = count / (time.perf_counter() - began)
+    cool(task, task.budget, hot, cold)
     return task.answered()
 
 
-def _share(task: MapTask, evaluations: int = 0, seconds: float = 0.0) -> float:
-    """The share of the budget that is spent, and will be after so many more evaluations and seconds."""
+def cool(task: MapTask, budget: Budget, hot: float = HOT, cold: float = COLD) -> None:
+    """Anneals from the compiler's map until a budget, a part of the task's from its start on, is spent."""
+    chain, first = _begin(task), task.latency
+    rate = 0.0  # evaluations a second
+    while not task.spent() and _share(task, budget) < 1:
+        began, before = time.perf_counter(), _share(task, budget)
+        count = task.fitting(CHUNK if budget.seconds is None else max(1, int(rate * CHUNK_SECONDS)))
+        after = _share(task, budget, count, CHUNK_SECONDS)
+        _run(task, chain, count, *(first * hot * (cold / hot) ** share for share in (before, after)))
+        rate = count / (time.perf_counter() - began)
+
+
+def _share(task: MapTask, budget: Budget, evaluations: int = 0, seconds: float = 0.0) -> float:
+    """The share of a budget that is spent, and will be after so many more evaluations and seconds."""
     shares = [0.0]
-    if task.budget.evaluations is not None:
-        shares.append((task.evaluations + evaluations) / task.budget.evaluations)
-    if task.budget.seconds is not None:
-        shares.append((task.seconds + seconds) / task.budget.seconds)
+    if budget.evaluations is not None:
+        shares.append((task.evaluations + evaluations) / budget.evaluations)
+    if budget.seconds is not None:
+        shares.append((task.seconds + seconds) / budget.seconds)
     return min(1.0, max(shares))
 
 

@@ -36,25 +36,31 @@ def solve(task: MapTask, *, workers: int = 0, gap: float = 1e-5) -> MemoryMap:
     if task.problem.steps > MAX_STEPS:
         raise ProblemError(f"method 'cp-sat' takes graphs of up to {MAX_STEPS} ops: this one has {task.problem.steps}")
     task.evaluate(task.fastest[None])
-    left = task.left(task.evaluations)
-    if left is not None and task.row is not None and task.latency > 0:
-        quantum = task.latency / QUANTA
-        model = _model(task.problem, task.row, quantum)
-        seconds = DEFAULT_SECONDS if left.seconds is None else left.seconds
-        evaluations = left.evaluations or MAX_EVALUATIONS
-        limits = Limits(seconds, evaluations, task.seed, workers or count_cores(), gap)
-
-        def take(values: list[int]) -> None:
-            task.evaluate(np.array(values).reshape(-1, task.problem.memories).argmax(1)[None])
-
-        def tick() -> bool:
-            task.report(task.evaluations, task.latency, at_once=True)
-            return False
-
-        proved = minimise(model.model, model.objective, model.variables, limits, take, tick)
-        if proved is not None:
-            task.bound = min(task.latency, proved * quantum)
+    prove(task, workers, gap)
     return task.answered()
+
+
+def prove(task: MapTask, workers: int = 0, gap: float = 1e-5) -> None:
+    """Searches from the best map of a task, for as long as its budget is enough; what is proved is its bound."""
+    left = task.left(task.evaluations)
+    if left is None or task.row is None or task.latency <= 0:
+        return
+    quantum = task.latency / QUANTA
+    model = _model(task.problem, task.row, quantum)
+    seconds = DEFAULT_SECONDS if left.seconds is None else left.seconds
+    evaluations = left.evaluations or MAX_EVALUATIONS
+    limits = Limits(seconds, evaluations, task.seed, workers or count_cores(), gap)
+
+    def take(values: list[int]) -> None:
+        task.evaluate(np.array(values).reshape(-1, task.problem.memories).argmax(1)[None])
+
+    def tick() -> bool:
+        task.report(task.evaluations, task.latency, at_once=True)
+        return False
+
+    proved = minimise(model.model, model.objective, model.variables, limits, take, tick)
+    if proved is not None:
+        task.bound = min(task.latency, proved * quantum)
 
 
 class _Built(NamedTuple):
