@@ -93,16 +93,20 @@ def place(problem: PaddedMapProblem, weights: jax.Array, outputs: jax.Array) -> 
 
 def latency(problem: PaddedMapProblem, weights: jax.Array, outputs: jax.Array) -> jax.Array:
     """The latency of valid maps: `[p]` float32, seconds."""
+    n = len(problem.launch)
     sources = [take(outputs, problem.source[:, k]) for k in range(READS)]
-    more = take(outputs, problem.more_source)
     seconds = problem.compute[:, None]
     for memory in range(problem.memories):
         busy = jnp.where(weights == memory, problem.weight_seconds[:, memory, None], 0.0)
         busy += jnp.where(outputs == memory, problem.output_seconds[:, memory, None], 0.0)
-        for k, source in enumerate(sources):
-            busy += jnp.where(source == memory, problem.source_seconds[:, k, memory, None], 0.0)
-        if more.shape[0]:
-            busy = add(busy, problem.more_reader, jnp.where(more == memory, problem.more_seconds[:, memory, None], 0.0))
+        each = [
+            jnp.where(source == memory, problem.source_seconds[:, k, memory, None], 0.0)
+            for k, source in enumerate(sources)
+        ]
+        reads = sum(each[1:], each[0])
+        busy += reads[:n]
+        if reads.shape[0] > n:
+            busy = add(busy, problem.more_reader, reads[n:])
         if memory == 0:
             busy += problem.input_seconds[:, None]
         seconds = jnp.maximum(seconds, busy)

@@ -1,7 +1,7 @@
 """Map problems as fixed-size arrays: what jitted code reads.
 
-Letters used in shapes, here and in `device.py`: N steps and R rows, padded; M memories; K = `READS` reads a step and X
-further ones; p maps; g problems in a batch.
+Letters used in shapes, here and in `device.py`: N steps and R rows, padded; M memories; X groups of K = `READS` reads
+beyond the first K of each step; p maps; g problems in a batch.
 
 A **row** is a step with one date at which outputs of it die: a step has as many rows as its outputs have dates, at
 least one, and they stand one after the other.
@@ -19,7 +19,7 @@ from graphrl.costs.maps.problem import MapProblem
 from graphrl.errors import ProblemError
 from graphrl.graphs.padding import bucket
 
-READS = 3  # sources of most steps: what a step reads beyond them is scattered
+READS = 3  # sources of most steps
 MAX_PAGES = 2**30  # of a memory: sums of two stay inside int32
 
 
@@ -29,7 +29,7 @@ class MapSizes:
 
     steps: int
     rows: int
-    reads: int  # beyond the K of each step
+    reads: int  # groups of K reads beyond the first K of each step
 
 
 @jax.tree_util.register_dataclass
@@ -50,11 +50,9 @@ class PaddedMapProblem:
     output_seconds: jax.Array  # [N, M] float32
     weight_share: jax.Array  # [N] float32, of all bytes
     output_share: jax.Array  # [N] float32, of all bytes
-    source: jax.Array  # [N, K] int32, steps whose outputs a step reads; 0 for padding
-    source_seconds: jax.Array  # [N, K, M] float32; 0 for padding
-    more_reader: jax.Array  # [X] int32, steps that read more than K; 0 for padding
-    more_source: jax.Array  # [X] int32
-    more_seconds: jax.Array  # [X, M] float32; 0 for padding
+    source: jax.Array  # [N + X, K] int32, steps whose outputs are read: the first K of each step, then the groups
+    source_seconds: jax.Array  # [N + X, K, M] float32; 0 for padding
+    more_reader: jax.Array  # [X] int32, the step of each group; 0 for padding
     capacity: jax.Array  # [M] int32, pages; that of memory 0 means nothing
     step_row: jax.Array  # [N] int32, the first row of each step
     row_step: jax.Array  # [R] int32
@@ -117,7 +115,7 @@ def pad_batch(problems: Sequence[MapProblem], to: MapSizes | None = None) -> Pad
 
 def _sizes(problem: MapProblem) -> MapSizes:
     reads = np.bincount(problem.read_step, minlength=problem.steps)
-    return MapSizes(problem.steps, len(_dates(problem)[0]), int(np.maximum(reads - READS, 0).sum()))
+    return MapSizes(problem.steps, len(_dates(problem)[0]), int(np.maximum(-(-reads // READS) - 1, 0).sum()))
 
 
 def _check_pages(problem: MapProblem) -> None:
@@ -160,21 +158,17 @@ def _rows(problem: MapProblem, to: MapSizes) -> dict[str, np.ndarray]:
 
 
 def _reads(problem: MapProblem, to: MapSizes) -> dict[str, np.ndarray]:
-    """The first K reads of each step, and the others."""
     step = problem.read_step
-    number = np.arange(len(step)) - np.searchsorted(step, step)
-    few = number < READS
-    source = np.zeros((to.steps, READS), np.int32)
-    seconds = np.zeros((to.steps, READS, problem.memories), np.float32)
-    source[step[few], number[few]] = problem.read_source[few]
-    seconds[step[few], number[few]] = problem.read_seconds[few]
-    return {
-        "source": source,
-        "source_seconds": seconds,
-        "more_reader": _filled(step[~few], to.reads, np.int32),
-        "more_source": _filled(problem.read_source[~few], to.reads, np.int32),
-        "more_seconds": _filled(problem.read_seconds[~few], to.reads, np.float32),
-    }
+    number = np.arange(len(step)) - np.searchsorted(step, step)  # of a read among its step's
+    groups = np.maximum(-(-np.bincount(step, minlength=problem.steps) // READS) - 1, 0)
+    first = to.steps + np.cumsum(groups) - groups  # row of a step's first further group
+    row = np.where(number < READS, step, first[step] + number // READS - 1)
+    source = np.zeros((to.steps + to.reads, READS), np.int32)
+    seconds = np.zeros((to.steps + to.reads, READS, problem.memories), np.float32)
+    source[row, number % READS] = problem.read_source
+    seconds[row, number % READS] = problem.read_seconds
+    reader = _filled(np.repeat(np.arange(problem.steps), groups), to.reads, np.int32)
+    return {"source": source, "source_seconds": seconds, "more_reader": reader}
 
 
 def _filled(values: np.ndarray, size: int, dtype: type, fill: float = 0) -> np.ndarray:
