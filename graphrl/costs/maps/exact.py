@@ -94,15 +94,18 @@ def _placed(problem: MapProblem, weights: np.ndarray, outputs: np.ndarray) -> tu
     given = weights.copy(), outputs.copy()
     first = np.searchsorted(problem.writer, np.arange(problem.steps + 1))
     for step in range(problem.steps):
-        needs = [np.full(problem.steps, problem.weight_pages[step]), np.zeros(problem.steps, np.int64)]
-        for tensor in range(first[step], first[step + 1]):
-            needs[1][step : problem.last[tensor] + 1] += problem.tensor_pages[tensor]
-        for memories, need in zip(given, needs, strict=True):
+        own = slice(first[step], first[step + 1])
+        end = problem.last[own].max(initial=step) + 1
+        live = np.zeros(end - step, np.int64)
+        for pages, last in zip(problem.tensor_pages[own], problem.last[own], strict=True):
+            live[: last + 1 - step] += pages
+        needs = (slice(None), problem.weight_pages[step]), (slice(step, end), live)
+        for memories, (span, need) in zip(given, needs, strict=True):
             memory = int(memories[step])
-            while memory > 0 and need.any() and (held[memory] + need)[need > 0].max() > problem.capacity[memory]:
+            while memory > 0 and (held[memory, span] + need).max() > problem.capacity[memory]:
                 memory -= 1
             memories[step] = memory
-            held[memory] += need
+            held[memory, span] += need
     return given, held
 
 
