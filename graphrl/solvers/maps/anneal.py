@@ -19,7 +19,15 @@ HOT, COLD = 1e-3, 3e-5  # temperatures, parts of the first latency; measured at 
 CHUNK, CHUNK_SECONDS = 1_000, 0.05  # evaluations at a time, and how long they may take where time is limited
 
 
-@map_solver("anneal", "simulated annealing from the compiler's map, compiled for the host")
+@functools.cache
+def prepare() -> None:
+    """Compiles chains, or loads them, once in a process."""
+    with announced(anneal, "annealing of memory maps"):
+        problem = map_problem(ComputationGraph("one", (Op("a"),)), NNP_I)
+        anneal(start(problem, np.zeros(2, np.int64), np.random.SeedSequence(0)), 1, 0.0, 0.0)
+
+
+@map_solver("anneal", "simulated annealing from the compiler's map, compiled for the host", prepare=prepare)
 def solve_annealing(task: MapTask, *, hot: float = HOT, cold: float = COLD) -> MemoryMap:
     """One chain, which cools over the budget.
 
@@ -58,7 +66,9 @@ def _share(task: MapTask, budget: Budget, evaluations: int = 0, seconds: float =
     return min(1.0, max(shares))
 
 
-@map_solver("local-search", "moves that make no map slower, from the compiler's map and then from random ones")
+@map_solver(
+    "local-search", "moves that make no map slower, from the compiler's map and then from random ones", prepare=prepare
+)
 def solve_climbing(task: MapTask, *, patience: int = 1_000) -> MemoryMap:
     """Climbs anew from a random map once nothing better came in so many evaluations.
 
@@ -80,18 +90,8 @@ def solve_climbing(task: MapTask, *, patience: int = 1_000) -> MemoryMap:
     return task.answered()
 
 
-@functools.cache
-def _prepare() -> None:
-    """Compiles chains, or loads them, once in a process."""
-    with announced(anneal, "annealing of memory maps"):
-        problem = map_problem(ComputationGraph("one", (Op("a"),)), NNP_I)
-        anneal(start(problem, np.zeros(2, np.int64), np.random.SeedSequence(0)), 1, 0.0, 0.0)
-
-
 def _begin(task: MapTask) -> Chain:
     """A chain that has evaluated the compiler's map."""
-    with task.uncounted():
-        _prepare()
     chain = start(task.problem, task.fastest, np.random.SeedSequence(task.seed))
     _run(task, chain, 1, 0.0, 0.0)
     return chain

@@ -101,12 +101,12 @@ MAP_SOLVERS: dict[str, Method[MapTask, Any, MemoryMap]] = {}  # by name: those o
 
 
 def map_solver(
-    name: str, help: str
+    name: str, help: str, *, prepare: Callable[[], None] | None = None
 ) -> Callable[[Callable[Concatenate[MapTask, P], MemoryMap]], Method[MapTask, P, MemoryMap]]:
     """Makes a function of a task and keyword-only options a method for maps, and registers it."""
 
     def register(search: Callable[Concatenate[MapTask, P], MemoryMap]) -> Method[MapTask, P, MemoryMap]:
-        MAP_SOLVERS[name] = registered = Method(name, help, search)
+        MAP_SOLVERS[name] = registered = Method(name, help, search, prepare=prepare)
         return registered
 
     return register
