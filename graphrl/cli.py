@@ -20,6 +20,7 @@ from graphrl.errors import GraphrlError, ProblemError
 # `run(args) -> exit code`, imported only when it is the one that runs
 COMMANDS = {
     "optimize": "find a better plan for a model: which device runs each op, in which order",
+    "map": "find where a model's weights and tensors lie in the memories of a chip",
     "compare": "compare methods on many graphs at equal budget",
     "convert": "turn any readable model into graph JSON",
     "train": "train an agent",

@@ -6,12 +6,15 @@ imported when the method is asked for.
 
 import contextlib
 import importlib
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError, ProblemError
-from graphrl.solvers.solver import SOLVERS, Solver
+from graphrl.plan.memory_map import MemoryMap
+from graphrl.solvers.solver import SOLVERS, Method, Solver
+
+M = TypeVar("M", bound=Method[Any, Any, Any])
 
 METHODS: dict[str, str] = {
     "auto": "graphrl.solvers.auto",
@@ -64,6 +67,23 @@ METHODS: dict[str, str] = {
 }
 OLD_NAMES = {"beam": "approximate-dp"}
 
+MAP_METHODS: dict[str, str] = {
+    "auto": "graphrl.solvers.maps.auto",
+    # one pass
+    "all-slowest": "graphrl.solvers.maps.rules",
+    "compiler": "graphrl.solvers.maps.rules",
+    "benefit": "graphrl.solvers.maps.rules",
+    # search
+    "greedy-dp": "graphrl.solvers.maps.greedy",
+    "random": "graphrl.solvers.maps.random_search",
+    "local-search": "graphrl.solvers.maps.anneal",
+    "anneal": "graphrl.solvers.maps.anneal",
+    "brkga": "graphrl.solvers.maps.brkga",
+    # exact
+    "cp-sat": "graphrl.solvers.maps.cp_sat",
+}
+"""Methods that search for memory maps, as `METHODS`."""
+
 
 def find_solver(method: str) -> Solver[Any]:
     """The solver of a method: a name, or a name with options as in "approximate-dp:width=1000,tie=live".
@@ -71,11 +91,16 @@ def find_solver(method: str) -> Solver[Any]:
     Raises:
       ProblemError: there is no such method or option, or a value is not of its type; the message lists the known.
     """
-    if not isinstance(method, str):
-        raise ProblemError(f"method is of type {type(method).__name__}: must be a name, as in 'auto'")
-    name, colon, options = method.partition(":")
-    solver = _registered(OLD_NAMES.get(name, name))
-    return solver.given(_parsed(name, solver.options, options)) if colon else solver
+    return _find(method, _registered)
+
+
+def find_map_solver(method: str) -> Method[Any, Any, MemoryMap]:
+    """The method for memory maps of a name, perhaps with options as in "brkga:population=50".
+
+    Raises:
+      ProblemError: as `find_solver`.
+    """
+    return _find(method, _registered_for_maps)
 
 
 def digest(method: str, problem: Problem) -> str:
@@ -119,11 +144,29 @@ def describe() -> Iterator[Description]:
         )
 
 
+def _find(method: str, registered: Callable[[str], M]) -> M:
+    if not isinstance(method, str):
+        raise ProblemError(f"method is of type {type(method).__name__}: must be a name, as in 'auto'")
+    name, colon, options = method.partition(":")
+    solver = registered(name)
+    return solver.given(_parsed(name, solver.options, options)) if colon else solver
+
+
 def _registered(name: str) -> Solver[Any]:
-    if name not in METHODS:
-        raise ProblemError(f"unknown method {name!r}: known are {', '.join(METHODS)}")
-    importlib.import_module(METHODS[name])
+    name = OLD_NAMES.get(name, name)
+    _import(name, METHODS)
     return SOLVERS[name]
+
+
+def _registered_for_maps(name: str) -> Method[Any, Any, MemoryMap]:
+    _import(name, MAP_METHODS)
+    return importlib.import_module("graphrl.solvers.maps.task").MAP_SOLVERS[name]
+
+
+def _import(name: str, methods: Mapping[str, str]) -> None:
+    if name not in methods:
+        raise ProblemError(f"unknown method {name!r}: known are {', '.join(methods)}")
+    importlib.import_module(methods[name])
 
 
 def _parsed(name: str, types: dict[str, type], options: str) -> dict[str, Any]:

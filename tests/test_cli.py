@@ -89,6 +89,14 @@ def test_convert(model: str, folder: Path, capsys: pytest.CaptureFixture[str]) -
     assert gzip.decompress((folder / "graph.json.gz").read_bytes()) == (folder / "graph.json").read_bytes()
 
 
+def test_convert_to_layers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(folder / "graph.json")
+    assert main(["convert", "zoo:resnet50/inference/b1/jaxpr", path, "--layers", "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert (summary["ops"], summary["weight_bytes"]) == (57, 102_546_848)
+    assert len(read_graph(path).ops) == 57
+
+
 def test_a_generated_graph_by_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["convert", "layered:20@7", str(folder / "graph.json")]) == 0
     assert "20 ops" in capsys.readouterr().out

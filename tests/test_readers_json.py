@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_graphs import graphs
 
-from graphrl.errors import GraphrlError
+from graphrl.errors import GraphError, GraphrlError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+from graphrl.graphs.layers.layer import Layer
 from graphrl.graphs.readers import read_graph
 from graphrl.graphs.readers.json import graph_from_dict, graph_to_dict, write_json
 
@@ -187,3 +188,20 @@ def test_a_hundred_thousand_ops_in_seconds(tmp_path: Path) -> None:
     start = time.perf_counter()
     assert read_graph(tmp_path / "large.json") == graph
     assert time.perf_counter() - start < 30
+
+
+def test_layers_come_back_and_are_checked() -> None:
+    op = Op("conv", outputs=(Tensor("y", 4),), layer=Layer(batch=1, output_x=2, kernel_x=3))
+    graph = ComputationGraph("layers", (op, Op("b")))
+    value = graph_to_dict(graph)
+    assert value["ops"][0]["layer"] == {"batch": 1, "output_x": 2, "kernel_x": 3}
+    assert graph_from_dict(value) == graph
+    for layer, fault in (
+        ({"kernel": 3}, "unknown key"),
+        ({"batch": -1}, "layer.batch is -1: must be an integer from 0"),
+        ({"batch": 1.5}, "layer.batch is 1.5"),
+        (3, "op 'conv': layer is 3: must be an object"),
+    ):
+        value["ops"][0]["layer"] = layer
+        with pytest.raises(GraphError, match=fault):
+            graph_from_dict(value)

@@ -11,6 +11,7 @@ from onnx_models import CHIP, LIGHT, array, info, model, node, read, refused, we
 
 from graphrl.errors import GraphrlError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+from graphrl.graphs.layers.layer import Layer
 from graphrl.graphs.readers import read_graph
 from graphrl.graphs.readers.onnx.fold import fold
 from graphrl.graphs.roofline import DEFAULT_CHIP, runtime
@@ -55,10 +56,11 @@ def test_a_known_model() -> None:
         node("Relu", ["s"], ["y"]),
     ]
     graph = read(model(nodes, {"x": (2, 3)}, weights=[weight("w", 3, 5), weight("b", 5)]))
+    wider, same = Layer.of((2, 3), (2, 5)), Layer.of((2, 5), (2, 5))
     expected = (
-        Op("multiply", "MatMul", 124.0, ("x", "w"), (Tensor("m", 40),), weight_bytes=60, flops=60),
-        Op("Add.1", "Add", 100.0, ("m", "b"), (Tensor("s", 40),), weight_bytes=20, flops=10),
-        Op("Relu.2", "Relu", 80.0, ("s",), (Tensor("y", 40),), flops=10),
+        Op("multiply", "MatMul", 124.0, ("x", "w"), (Tensor("m", 40),), weight_bytes=60, flops=60, layer=wider),
+        Op("Add.1", "Add", 100.0, ("m", "b"), (Tensor("s", 40),), weight_bytes=20, flops=10, layer=same),
+        Op("Relu.2", "Relu", 80.0, ("s",), (Tensor("y", 40),), flops=10, layer=same),
     )
     assert graph == ComputationGraph(
         "model", expected, (Tensor("x", 24), Tensor("w", 60), Tensor("b", 20)), outputs=("y",)

@@ -6,6 +6,7 @@ from typing import Any
 from graphrl.commands.common import add_common, add_model, check_json_name, check_outputs, print_json
 from graphrl.files import shown
 from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.layers.coarsen import coarsened
 from graphrl.graphs.readers.json import write_json
 from graphrl.optimize import model_graph
 from graphrl.units import format_bytes, format_seconds
@@ -16,7 +17,8 @@ at all."""
 EXAMPLES = """examples:
   graphrl convert model.onnx graph.json
   graphrl convert model.onnx graph.json.gz --chip h100-sxm --dim batch=32
-  graphrl convert layered:200@7 graph.json"""
+  graphrl convert layered:200@7 graph.json
+  graphrl convert zoo:resnet50/inference/b1/jaxpr resnet50.json --layers"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,6 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("output", metavar="OUT", help="graph JSON file to write, .json; gzipped if it ends in .gz")
     add_model(parser)
+    parser.add_argument(
+        "--layers",
+        action="store_true",
+        help="coarsen the model to its layers: a convolution or product with the light ops that follow it",
+    )
     add_common(parser, seed="accepted as by every command; nothing here is random")
 
 
@@ -37,6 +44,8 @@ def run(args: argparse.Namespace) -> int:
     check_json_name("OUT", args.output)
     check_outputs({"OUT": args.output}, args.input)
     graph = model_graph(args.input, chip=args.chip, dims=dict(args.dim))
+    if args.layers:
+        graph = coarsened(graph)
     write_json(graph, args.output)
     summary = _summary(graph)
     if args.json:

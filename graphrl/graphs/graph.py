@@ -11,6 +11,7 @@ import numpy as np
 
 from graphrl.errors import GraphError
 from graphrl.graphs.arrays import GraphArrays, indexed
+from graphrl.graphs.layers.layer import Layer
 
 MAX_COUNT = 2**31 - 1  # ops, tensors, uses: indices are int32 on the device
 MAX_BYTES = 2**62  # one tensor; sums stay inside int64 for any graph that fits in memory
@@ -51,6 +52,7 @@ class Op:
       workspace_bytes: memory that it holds only while it runs.
       weight_bytes: memory resident on its device for the whole run.
       flops: floating-point operations.
+      layer: shapes and window, where they are known; no cost depends on them.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Op:
     workspace_bytes: int = 0
     weight_bytes: int = 0
     flops: int = 0
+    layer: Layer | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -162,9 +165,18 @@ def _check_numbers(op: Op) -> None:
     _check_bytes(f"op {op.name!r}", "weight_bytes", op.weight_bytes)
     if isinstance(op.flops, bool) or not isinstance(op.flops, int | np.integer) or not 0 <= op.flops <= MAX_WORK:
         raise GraphError(f"op {op.name!r}: flops is {_shown(op.flops)}: must be an integer from 0 to 10^30")
+    if op.layer is not None:
+        _check_layer(op.name, op.layer)
     for tensor in op.outputs:
         _check_name(f"op {op.name!r}: an output", tensor.name)
         _check_bytes(f"op {op.name!r}, output {tensor.name!r}", "bytes", tensor.bytes)
+
+
+def _check_layer(op: str, layer: Layer) -> None:
+    for field in Layer.__dataclass_fields__:
+        value = getattr(layer, field)
+        if type(value) is not int or not 0 <= value <= MAX_COUNT:
+            raise GraphError(f"op {op!r}: layer.{field} is {_shown(value)}: must be an integer from 0 to 2^31 - 1")
 
 
 def _check_total(graph: ComputationGraph) -> None:

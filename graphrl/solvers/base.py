@@ -1,6 +1,6 @@
-"""What a solver works on: one search, with its graph, problem, budget, seed, clock and whoever watches.
+"""What a solver works on: one search, with its budget, seed, clock and whoever watches.
 
-It makes the plan, reports, and says when time is over.
+It reports, and says when time is over; a `Task`, which has a graph and a problem, makes plans too.
 """
 
 import contextlib
@@ -8,7 +8,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -82,41 +82,44 @@ class Interrupted(KeyboardInterrupt):
     It is a KeyboardInterrupt, so that code which knows nothing of it stops all the same.
 
     Attributes:
-      plan: the best until then.
+      plan: the best until then, a `Plan`, or a `MemoryMap` of a search for maps.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Any) -> None:
         super().__init__("interrupted: the best plan so far is in .plan")
         self.plan = plan
 
 
-class Task:
-    """One search: what is planned, what may be spent on it, and a clock that runs from the construction.
+class Answer(Protocol):
+    """What a search gives: a plan or a memory map."""
+
+    @property
+    def evaluations(self) -> int: ...
+
+    @property
+    def value(self) -> float: ...
+
+
+A = TypeVar("A", bound=Answer)
+
+
+class Search(Generic[A]):
+    """What every search has: what may be spent on it, a clock that runs from the construction, and who watches.
 
     Attributes:
-      graph, problem, budget, seed: of the plan.
-      progress: is told of the search, or None.
-      sizes: to pad the graph to, so that graphs of one size after the other need one program; None is its own bucket.
-        Only solvers whose results do not depend on that look at it.
-      method: what plans are said to be found by; a `Solver` writes its name here.
-      best: makes the best plan so far; None while there is none.
+      budget, seed: of the search.
+      progress: is told of it as `Progress` says, or None.
+      method: what its answers are said to be found by; a `Method` writes its name here.
+      best: makes the best answer so far; None while there is none.
       started, end: of the search, as `time.perf_counter` counts; the end may be infinite.
       forgiven: seconds that did not count.
     """
 
     def __init__(
-        self,
-        graph: ComputationGraph,
-        problem: Problem,
-        budget: Budget,
-        seed: int = 0,
-        progress: Progress | None = None,
-        *,
-        sizes: "Sizes | None" = None,
+        self, budget: Budget, seed: int, progress: Callable[[int, float, Callable[[], A], float], None] | None
     ) -> None:
-        self.graph, self.problem, self.budget, self.seed = graph, problem, budget, seed
-        self.progress, self.sizes, self.method = progress, sizes, ""
-        self.best: Callable[[], Plan] | None = None
+        self.budget, self.seed, self.progress, self.method = budget, seed, progress, ""
+        self.best: Callable[[], A] | None = None
         self.forgiven = 0.0
         self.restart()
 
@@ -176,6 +179,44 @@ class Task:
         share, step = max(shares)
         return min(1.0, share), min(1.0, step)
 
+    def answer(self, answer: A) -> A:
+        """Reports an answer that nothing follows, and gives it back."""
+        self.best = lambda: answer
+        self.report(answer.evaluations, answer.value, at_once=True)
+        return answer
+
+    def report(self, evaluations: int, value: float, *, at_once: bool = False) -> None:
+        """Tells the progress, if there is one, of `best`, whose objective is `value`; not if the last report was just
+        now, unless it is to be at once.
+        """
+        now = time.perf_counter()
+        if self.progress is not None and self.best is not None and (at_once or now - self._reported >= REPORT_SECONDS):
+            self._reported = now
+            self.progress(evaluations, now - self.started, self.best, value)
+
+
+class Task(Search[Plan]):
+    """One search for a plan: what is planned, beside what every search has.
+
+    Attributes:
+      graph, problem: of the plan.
+      sizes: to pad the graph to, so that graphs of one size after the other need one program; None is its own bucket.
+        Only solvers whose results do not depend on that look at it.
+    """
+
+    def __init__(
+        self,
+        graph: ComputationGraph,
+        problem: Problem,
+        budget: Budget,
+        seed: int = 0,
+        progress: Progress | None = None,
+        *,
+        sizes: "Sizes | None" = None,
+    ) -> None:
+        self.graph, self.problem, self.sizes = graph, problem, sizes
+        super().__init__(budget, seed, progress)
+
     def plan(
         self,
         placement: np.ndarray | Sequence[int] | None,
@@ -213,18 +254,3 @@ class Task:
         if self.problem.objective == "makespan":
             return float(a.runtime.sum())
         return peak + (int(a.weight_bytes.sum()) if self.problem.resident_weights else 0)
-
-    def answer(self, plan: Plan) -> Plan:
-        """Reports a plan that nothing follows, and gives it back."""
-        self.best = lambda: plan
-        self.report(plan.evaluations, plan.value, at_once=True)
-        return plan
-
-    def report(self, evaluations: int, value: float, *, at_once: bool = False) -> None:
-        """Tells the progress, if there is one, of `best`, whose objective is `value`; not if the last report was just
-        now, unless it is to be at once.
-        """
-        now = time.perf_counter()
-        if self.progress is not None and self.best is not None and (at_once or now - self._reported >= REPORT_SECONDS):
-            self._reported = now
-            self.progress(evaluations, now - self.started, self.best, value)

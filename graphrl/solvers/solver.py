@@ -7,48 +7,43 @@ in an `Interrupted`; before there is one, KeyboardInterrupt passes.
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, Concatenate, Generic, ParamSpec, get_args
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, get_args
 
 from graphrl.costs.problem import Objective, Problem
 from graphrl.errors import ProblemError
 from graphrl.plan import Plan
-from graphrl.solvers.base import Interrupted, Task
+from graphrl.solvers.base import Interrupted, Search, Task
 
 P = ParamSpec("P")
+T = TypeVar("T", bound=Search[Any])
+A = TypeVar("A")
 
 
 @dataclasses.dataclass(frozen=True)
-class Solver(Generic[P]):
-    """A search for a good plan, by name.
+class Method(Generic[T, P, A]):
+    """A search by name.
 
     Attributes:
       name: of the method.
       help: one line: what it does.
-      search: the function that `solver` decorates.
-      one_device: whether it orders the ops of one device.
-      objectives: that it minimises.
+      search: the function that is decorated.
       settings: options that it was given beside those of a call, see `given`.
-      digest: (problem, **options) -> what tells apart the trained policies that it plays; None where it plays none.
       prepare: compiles what it needs, once on a machine, which does not count.
     """
 
     name: str
     help: str
-    search: Callable[Concatenate[Task, P], Plan]
-    one_device: bool = False
-    objectives: tuple[Objective, ...] = get_args(Objective)
+    search: Callable[Concatenate[T, P], A]
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    digest: Callable[..., str] | None = None
     prepare: Callable[[], None] | None = None
 
-    def __call__(self, task: Task, *args: P.args, **options: P.kwargs) -> Plan:
-        """The best plan that it finds.
+    def __call__(self, task: T, *args: P.args, **options: P.kwargs) -> A:
+        """The best answer that it finds.
 
         Raises:
-          Interrupted: Ctrl-C, and it has a plan.
+          Interrupted: Ctrl-C, and it has an answer.
           GraphrlError: it cannot take this graph or problem; the message says why.
         """
-        self._check(task.problem)
         task.method = self.name
         if self.prepare is not None:
             with task.uncounted():
@@ -73,13 +68,33 @@ class Solver(Generic[P]):
         """The values of those options."""
         return {name: {**self._keywords, **self.settings}[name] for name in self.options}
 
-    def given(self, settings: Mapping[str, Any]) -> "Solver[P]":
+    def given(self, settings: Mapping[str, Any]) -> Self:
         """The same with these options."""
         return dataclasses.replace(self, settings={**self.settings, **settings})
 
     @property
     def _keywords(self) -> dict[str, Any]:
         return getattr(self.search, "__kwdefaults__", None) or {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Solver(Method[Task, P, Plan]):
+    """A search for a good plan, by name.
+
+    Attributes:
+      one_device: whether it orders the ops of one device.
+      objectives: that it minimises.
+      digest: (problem, **options) -> what tells apart the trained policies that it plays; None where it plays none.
+    """
+
+    one_device: bool = False
+    objectives: tuple[Objective, ...] = get_args(Objective)
+    digest: Callable[..., str] | None = None
+
+    def __call__(self, task: Task, *args: P.args, **options: P.kwargs) -> Plan:
+        """The best plan that it finds; raises as every `Method`."""
+        self._check(task.problem)
+        return super().__call__(task, *args, **options)
 
     def _check(self, problem: Problem) -> None:
         if self.one_device and problem.devices != 1:
@@ -107,7 +122,9 @@ def solver(
     """Makes a function of a task and keyword-only options a `Solver`, and registers it; arguments as its attributes."""
 
     def register(search: Callable[Concatenate[Task, P], Plan]) -> Solver[P]:
-        registered = Solver(name, help, search, one_device, objectives, digest=digest, prepare=prepare)
+        registered = Solver(
+            name, help, search, one_device=one_device, objectives=objectives, digest=digest, prepare=prepare
+        )
         SOLVERS[name] = registered
         return registered
 

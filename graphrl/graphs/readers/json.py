@@ -4,6 +4,7 @@ Everything but an op's and a tensor's `name` may be left out and is then empty o
 unknown or repeated key is more likely a spelling mistake than a wish.
 """
 
+import dataclasses
 import gzip
 import json
 import os
@@ -12,6 +13,7 @@ from typing import Any
 from graphrl import files
 from graphrl.errors import GraphError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+from graphrl.graphs.layers.layer import Layer
 
 FORMAT = "graphrl-graph"
 VERSION = 1
@@ -19,6 +21,7 @@ VERSION = 1
 _GRAPH_KEYS = frozenset(("format", "version", "name", "inputs", "ops", "outputs"))
 _OP_KEYS = frozenset(Op.__dataclass_fields__)
 _TENSOR_KEYS = frozenset(Tensor.__dataclass_fields__)
+_LAYER_KEYS = frozenset(Layer.__dataclass_fields__)
 
 
 def parse_json(data: bytes, source: str) -> ComputationGraph:
@@ -114,6 +117,7 @@ def _op(entry: object, index: int) -> Op:
         workspace_bytes=op.get("workspace_bytes", 0),
         weight_bytes=op.get("weight_bytes", 0),
         flops=op.get("flops", 0),
+        layer=Layer(**_checked(op["layer"], f"{where}: layer", _LAYER_KEYS)) if "layer" in op else None,
     )
 
 
@@ -202,8 +206,11 @@ def _op_to_dict(op: Op) -> dict[str, Any]:
         "workspace_bytes": int(op.workspace_bytes),
         "weight_bytes": int(op.weight_bytes),
         "flops": int(op.flops),
+        "layer": None
+        if op.layer is None
+        else {key: item for key, item in dataclasses.asdict(op.layer).items() if item},
     }
-    return {key: item for key, item in value.items() if item or key == "name"}
+    return {key: item for key, item in value.items() if item or item == {} or key == "name"}
 
 
 def _tensor_to_dict(tensor: Tensor) -> dict[str, Any]:

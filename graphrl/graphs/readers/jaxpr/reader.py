@@ -18,6 +18,7 @@ from graphrl.errors import GraphrlError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.readers.jaxpr.flatten import External, Flat, Outside, Result, flatten
 from graphrl.graphs.readers.jaxpr.flops import array_bytes
+from graphrl.graphs.readers.jaxpr.shapes import equation_layer
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip, find_chip
 
 
@@ -181,6 +182,7 @@ def _graph(flat: Flat, live: Sequence[int], name: str, num_arguments: int) -> Co
                 workspace_bytes=node.workspace_bytes,
                 weight_bytes=sum(flat.externals[i].bytes for i in own),
                 flops=node.flops,
+                layer=equation_layer(node.equation),
             )
         )
     kept = dict.fromkeys(tensors[value].name for value in flat.outputs if isinstance(value, Result))

@@ -22,6 +22,7 @@ from onnx import GraphProto, ModelProto, NodeProto
 from graphrl import files
 from graphrl.errors import GraphError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+from graphrl.graphs.readers.onnx.layers import node_layer
 from graphrl.graphs.readers.onnx.model import check_and_sort, load, opset_of
 from graphrl.graphs.readers.onnx.shapes import inferred
 from graphrl.graphs.readers.onnx.values import Scope, Value, dimension, reads_of, scope_of, subgraphs, weight_names
@@ -97,6 +98,7 @@ def _graph(model: ModelProto, name: str, chip: Chip) -> ComputationGraph:
                 workspace_bytes=work.workspace_bytes,
                 weight_bytes=work.weight_bytes + sum(_bytes(key, scope, where) for key in fresh),
                 flops=work.flops,
+                layer=node_layer(node, scope),
             )
         )
     weights |= dict.fromkeys(key for key in outputs if key in constants)

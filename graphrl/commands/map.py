@@ -1,0 +1,107 @@
+"""`graphrl map MODEL`: in which memory of a chip each weight and each tensor of a model lies."""
+
+import argparse
+import os
+from typing import Any
+
+from graphrl.commands.common import add_budget, add_common, check_json_name, check_outputs, print_json
+from graphrl.costs.maps.chips import CHIPS, find_chip
+from graphrl.costs.maps.problem import map_problem
+from graphrl.files import content, shown
+from graphrl.graphs.datasets.sets import is_zoo
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.layers.coarsen import coarsened
+from graphrl.methods import MAP_METHODS, find_map_solver
+from graphrl.optimize import check_seed, make_budget, model_graph
+from graphrl.plan.memory_map import MemoryMap
+from graphrl.solvers.base import Interrupted
+from graphrl.solvers.maps.task import MapTask
+from graphrl.units import format_seconds
+
+DESCRIPTION = f"""Find a memory map for a model on a chip with several memories: where the weights and the outputs of
+each layer lie, so that it runs fast and everything fits. Models are coarsened to their layers; graph JSON is taken as
+it is (`graphrl convert MODEL OUT --layers` writes the layers).
+
+methods: {", ".join(MAP_METHODS)}; some take options, as in name:option=value"""
+
+EXAMPLES = """examples:
+  graphrl map model.onnx --output map.json
+  graphrl map zoo:resnet50/inference/b1/jaxpr --chip nnp-i --method cp-sat --seconds 1min
+  graphrl map graph.json --chip chip.json --evaluations 4000 --seed 1 --json
+
+A chip's file holds {"format": "graphrl-chip", "version": 1, "name": ..., "peak": operations/s, "memories": [...]}, its
+memories from the largest and slowest to the smallest and fastest, each {"name": ..., "capacity": bytes or null, "read":
+bytes/s, "write": bytes/s, "setup": seconds}; beside them may stand "launch": seconds, and "page": bytes."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds what the command takes."""
+    parser.add_argument("model", metavar="MODEL", help="file to read, or zoo:NAME")
+    parser.add_argument(
+        "--chip", default="nnp-i", metavar="CHIP", help=f"{', '.join(CHIPS)}, or a chip's file (default: nnp-i)"
+    )
+    parser.add_argument("--method", default="auto", metavar="M", help="one of those above (default: auto)")
+    add_budget(parser)
+    parser.add_argument("--output", metavar="FILE", help="the map, as JSON")
+    add_common(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Searches; returns the exit code."""
+    budget = make_budget(args.evaluations, args.seconds)
+    check_seed(args.seed)
+    solver, chip = find_map_solver(args.method), find_chip(args.chip)
+    check_json_name("--output", args.output)
+    check_outputs({"--output": args.output}, args.model)
+    problem = map_problem(layers_of(args.model), chip)
+    interrupted = False
+    try:
+        memory_map = solver(MapTask(problem, budget, args.seed))
+    except Interrupted as stop:
+        memory_map, interrupted = stop.plan, True
+    if args.output is not None:
+        memory_map.save(args.output)
+    if args.json:
+        print_json({**summary(memory_map), "interrupted": interrupted})
+    else:
+        print("\n".join(_lines(memory_map, args.output, interrupted)))
+    return 0
+
+
+def layers_of(model: str) -> ComputationGraph:
+    """The layers of a model; of graph JSON and generated graphs the graph as it is."""
+    graph = model_graph(model)
+    if is_zoo(model) or not os.path.exists(model):
+        return coarsened(graph) if is_zoo(model) else graph
+    with content(model) as data:
+        is_json = data[:64].lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"{"
+    return graph if is_json else coarsened(graph)
+
+
+def summary(memory_map: MemoryMap) -> dict[str, Any]:
+    """The map's file without the map: seconds, speed-up over the compiler's own map, bound and gap where known."""
+    fields = memory_map.to_dict()
+    kept = ("graph", "method", "latency", "compiler_latency", "seconds", "evaluations", "seed")
+    more = {"speedup": memory_map.speedup, "bound": memory_map.bound, "gap": memory_map.gap}
+    return {key: fields[key] for key in kept} | {"chip": memory_map.chip.name} | more
+
+
+def _lines(memory_map: MemoryMap, output: str | None, interrupted: bool) -> list[str]:
+    latency, compiler = format_seconds(memory_map.latency), format_seconds(memory_map.compiler_latency)
+    lines = [
+        f"{memory_map.graph} on {memory_map.chip.name}: {len(memory_map.order):,} ops",
+        f"latency      {latency}, {memory_map.speedup:.3f} times as fast as the compiler's own map ({compiler})",
+    ]
+    if memory_map.bound is not None:
+        gap = memory_map.gap or 0.0
+        near = "optimal" if gap < 2e-5 else f"gap {100 * gap:.1f}%"
+        lines.append(f"lower bound  {format_seconds(memory_map.bound)}: {near}")
+    for number, name in enumerate(memory_map.chip.names):
+        weights, outputs = (list(part.values()).count(number) for part in (memory_map.weights, memory_map.outputs))
+        lines.append(f"{name:<12.12} weights of {weights:,} ops, outputs of {outputs:,}")
+    lines.append(f"method       {memory_map.method}, {memory_map.evaluations:,} evaluations, seed {memory_map.seed}")
+    if interrupted:
+        lines.append("interrupted  this is the best map until then")
+    if output is not None:
+        lines.append(f"written      {shown(output)}")
+    return lines

@@ -1,0 +1,180 @@
+"""Chips with several memories: their figures, checked, and their file (format "graphrl-chip", version 1)."""
+
+import dataclasses
+import itertools
+import json
+import math
+import os
+from typing import Any, TypeVar
+
+import msgspec
+
+from graphrl.errors import GraphrlError, ProblemError
+from graphrl.files import content, shown, write_atomically
+from graphrl.graphs.readers.json import strict_json
+
+FORMAT, VERSION = "graphrl-chip", 1
+PAGE = 64  # bytes
+MAX_MEMORIES = 16
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class ChipMemory:
+    """One memory of a chip.
+
+    Attributes:
+      name: of the memory.
+      capacity: bytes, None for no limit.
+      read, write: bandwidths, bytes per second.
+      setup: seconds that every tensor takes beside its bytes.
+    """
+
+    name: str
+    capacity: int | None
+    read: float
+    write: float
+    setup: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class MemoryChip:
+    """A chip that runs one op after the other on tensors in a ladder of memories.
+
+    Attributes:
+      name: of the chip.
+      peak: operations per second, two a multiply-add.
+      memories: from the largest and slowest to the smallest and fastest; none is larger than the one before it.
+      launch: seconds that every op takes beside its work.
+      page: bytes; memory is given out in whole pages.
+
+    Raises:
+      ProblemError: a figure is out of range; one line says which.
+    """
+
+    name: str
+    peak: float
+    memories: tuple[ChipMemory, ...]
+    launch: float = 0.0
+    page: int = PAGE
+
+    def __post_init__(self) -> None:
+        chip = f"chip {self.name!r}"
+        _check_figure(chip, "peak", self.peak, above=True)
+        _check_figure(chip, "launch", self.launch)
+        if type(self.page) is not int or not 1 <= self.page <= 2**30:
+            raise ProblemError(f"{chip}: page is {self.page!r}: must be an integer of bytes from 1 to 2^30")
+        if not 1 <= len(self.memories) <= MAX_MEMORIES:
+            raise ProblemError(f"{chip} has {len(self.memories)} memories: must be from 1 to {MAX_MEMORIES}")
+        for memory in self.memories:
+            _check_memory(f"{chip}, memory {memory.name!r}", memory)
+        names = self.names
+        if len(set(names)) < len(names):
+            raise ProblemError(f"{chip} has two memories of one name: {', '.join(names)}")
+        for larger, smaller in itertools.pairwise(self.memories):
+            if _room(larger) < _room(smaller):
+                raise ProblemError(
+                    f"{chip}: memory {smaller.name!r} is larger than {larger.name!r} before it: must be in order, the "
+                    "largest first"
+                )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the memories."""
+        return tuple(memory.name for memory in self.memories)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As its file holds it."""
+        return {"format": FORMAT, "version": VERSION, **dataclasses.asdict(self)}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the file whole or not at all.
+
+        Raises:
+          GraphrlError: it cannot be written.
+        """
+        write_atomically(path, lambda file: file.write(json.dumps(self.to_dict(), indent=1) + "\n"))
+
+
+class _ChipFile(msgspec.Struct, forbid_unknown_fields=True):
+    format: str
+    version: int
+    name: str
+    peak: float
+    memories: list[dict[str, Any]]
+    launch: float = 0.0
+    page: int = PAGE
+
+
+class _MemoryFile(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    capacity: int | None
+    read: float
+    write: float
+    setup: float = 0.0
+
+
+def chip_from_dict(value: object) -> MemoryChip:
+    """The chip of an object of the file's shape.
+
+    Raises:
+      ProblemError: one line that names the first fault.
+    """
+    if isinstance(value, dict):
+        for key, right in (("format", FORMAT), ("version", VERSION)):
+            if value.get(key) != right or isinstance(value[key], bool):
+                raise ProblemError(f"{key} is {_short(value.get(key))}: must be {right!r}")
+    file = _converted(value, _ChipFile, "a chip")
+    entries = [_converted(entry, _MemoryFile, f"memory number {i}") for i, entry in enumerate(file.memories)]
+    memories = tuple(ChipMemory(**msgspec.structs.asdict(entry)) for entry in entries)
+    return MemoryChip(file.name, file.peak, memories, file.launch, file.page)
+
+
+def read_chip(path: str | os.PathLike[str]) -> MemoryChip:
+    """The chip of a file.
+
+    Raises:
+      GraphrlError: the file cannot be read.
+      ProblemError: it holds no chip; one line that names the file and the first fault.
+    """
+    with content(path) as data:
+        text = bytes(data)
+    try:
+        return chip_from_dict(strict_json(text))
+    except GraphrlError as error:
+        raise ProblemError(f"{shown(path)}: {error}") from None
+
+
+def _converted(value: object, kind: type[T], where: str) -> T:
+    try:
+        return msgspec.convert(value, kind)
+    except (msgspec.ValidationError, OverflowError) as error:
+        raise ProblemError(f"{where}: {error}") from None
+
+
+def _room(memory: ChipMemory) -> float:
+    return math.inf if memory.capacity is None else memory.capacity
+
+
+def _check_memory(where: str, memory: ChipMemory) -> None:
+    capacity = memory.capacity
+    if capacity is not None and (type(capacity) is not int or not 0 <= capacity <= 2**62):
+        raise ProblemError(
+            f"{where}: capacity is {_short(capacity)}: must be an integer of bytes from 0 to 2^62, or null"
+        )
+    _check_figure(where, "read", memory.read, above=True)
+    _check_figure(where, "write", memory.write, above=True)
+    _check_figure(where, "setup", memory.setup)
+
+
+def _check_figure(where: str, key: str, value: float, *, above: bool = False) -> None:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 1e-15 * above <= value <= 1e30:
+        least = "above 0" if above else "of at least 0"
+        raise ProblemError(f"{where}: {key} is {_short(value)}: must be a finite number {least}")
+
+
+def _short(value: object) -> str:
+    text = repr(value) if not isinstance(value, int) or abs(value) < 10**30 else "a huge integer"
+    return text if len(text) <= 40 else text[:37] + "..."

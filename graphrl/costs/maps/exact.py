@@ -1,0 +1,122 @@
+"""What the compiler makes of a map and what that costs, exactly: int64 pages, float64 seconds, the table of all steps.
+
+Every number of a map that leaves the library comes from here.
+"""
+
+import dataclasses
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from graphrl.costs.maps.problem import MapProblem
+from graphrl.errors import PlanError
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MapCosts:
+    """A valid map, and what it costs."""
+
+    weights: np.ndarray  # [n] int64, the memory of each step's weights, as the compiler gives it
+    outputs: np.ndarray  # [n] int64, of its outputs
+    latency: float  # seconds
+    step_seconds: np.ndarray  # [n] float64
+    memory_seconds: np.ndarray  # [n, M] float64, T_m
+    held_bytes: np.ndarray  # [M, n] int64, whole pages that each memory holds in each step
+    moved_bytes: int  # that the compiler did not place as it was asked to
+    error: float  # moved bytes over all bytes
+
+    @property
+    def valid(self) -> bool:
+        """Whether the compiler left everything where it was asked to."""
+        return self.moved_bytes == 0
+
+    def reward(self, compiler_latency: float, *, squared: bool = True) -> float:
+        """Algorithm 1 of EGRL: minus the error of a map that is not valid, else how many times it is as fast as the
+        compiler's own map, squared as in the published code.
+        """
+        if not self.valid:
+            return -self.error
+        speedup = compiler_latency / self.latency if self.latency > 0 else 1.0
+        return speedup**2 if squared else speedup
+
+
+def evaluate(problem: MapProblem, weights: ArrayLike, outputs: ArrayLike) -> MapCosts:
+    """What the compiler makes of a map, and its costs.
+
+    Args:
+      weights, outputs: `[n]` memories that are asked for, by step.
+
+    Raises:
+      PlanError: they are no memories of the chip, or not as many as steps.
+    """
+    asked = [_checked(problem, name, part) for name, part in (("weights", weights), ("outputs", outputs))]
+    (given_weights, given_outputs), held = _placed(problem, *asked)
+    seconds = _memory_seconds(problem, given_weights, given_outputs)
+    steps = problem.chip.launch + np.maximum(problem.compute, seconds.max(1))
+    moved = int(problem.weight_bytes[given_weights != asked[0]].sum())
+    moved += int(problem.output_bytes[given_outputs != asked[1]].sum())
+    return MapCosts(
+        weights=given_weights,
+        outputs=given_outputs,
+        latency=float(steps.sum()),
+        step_seconds=steps,
+        memory_seconds=seconds,
+        held_bytes=held * problem.chip.page,
+        moved_bytes=moved,
+        error=moved / problem.total_bytes if moved else 0.0,
+    )
+
+
+def all_in(problem: MapProblem, memory: int) -> MapCosts:
+    """What the compiler makes of asking one memory for everything."""
+    same = np.full(problem.steps, memory)
+    return evaluate(problem, same, same)
+
+
+def compiler(problem: MapProblem) -> MapCosts:
+    """The compiler's own map: the fastest memory for everything, first come, first served."""
+    return all_in(problem, problem.memories - 1)
+
+
+def _checked(problem: MapProblem, name: str, memories: ArrayLike) -> np.ndarray:
+    array = np.asarray(memories)
+    if array.shape != (problem.steps,) or array.dtype.kind not in "iu":
+        raise PlanError(f"{name} of shape {array.shape} and type {array.dtype}: must be {problem.steps} integers")
+    if array.size and not (array.min() >= 0 and array.max() < problem.memories):
+        wrong = array[(array < 0) | (array >= problem.memories)][0]
+        raise PlanError(f"{name} asks for memory {wrong}: chip {problem.chip.name!r} has 0 to {problem.memories - 1}")
+    return array.astype(np.int64)
+
+
+def _placed(problem: MapProblem, weights: np.ndarray, outputs: np.ndarray) -> tuple[tuple, np.ndarray]:
+    """The compiler: the memories `[n]` that weights and outputs get, and the pages `[M, n]` held in each step."""
+    held = np.zeros((problem.memories, problem.steps), np.int64)
+    given = weights.copy(), outputs.copy()
+    first = np.searchsorted(problem.writer, np.arange(problem.steps + 1))
+    for step in range(problem.steps):
+        own = slice(first[step], first[step + 1])
+        end = problem.last[own].max(initial=step) + 1
+        live = np.zeros(end - step, np.int64)
+        for pages, last in zip(problem.tensor_pages[own], problem.last[own], strict=True):
+            live[: last + 1 - step] += pages
+        needs = (slice(None), problem.weight_pages[step]), (slice(step, end), live)
+        for memories, (span, need) in zip(given, needs, strict=True):
+            memory = int(memories[step])
+            while memory > 0 and (held[memory, span] + need).max() > problem.capacity[memory]:
+                memory -= 1
+            memories[step] = memory
+            held[memory, span] += need
+    return given, held
+
+
+def _memory_seconds(problem: MapProblem, weights: np.ndarray, outputs: np.ndarray) -> np.ndarray:
+    """T_m of every step and memory: `[n, M]` float64."""
+    steps = np.arange(problem.steps)
+    seconds = np.zeros((problem.steps, problem.memories))
+    seconds[:, 0] = problem.input_seconds
+    memory = outputs[problem.read_source]
+    pair = np.arange(len(memory))
+    np.add.at(seconds, (problem.read_step, memory), problem.read_seconds[pair, memory])
+    seconds[steps, weights] += problem.weight_seconds[steps, weights]
+    seconds[steps, outputs] += problem.output_seconds[steps, outputs]
+    return seconds

@@ -1,0 +1,1 @@
+"""`MemoryMap-v0`: choose the memory of every weight and output (EGRL)."""

@@ -1,0 +1,163 @@
+"""Models coarsened to their layers: a convolution, product or pooling with all that a compiler does on its way out.
+
+A light op (`kinds.py`) joins the layer that feeds it last; so batch norm, bias, activation and residual add join the
+convolution before them, which then reads the shortcut too. A reduction joins only a layer without a heavy op, so that
+normalisations and softmax become layers of their own, one each. Light ops that nothing feeds (a mask, a scaled weight)
+join their reader, if it is one.
+
+Nothing is lost: FLOPs, run times and weights of a layer are the sums over its ops, and what another layer reads, and
+what the graph keeps, is written as before. What only the layer itself reads is never written.
+"""
+
+import dataclasses
+
+from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+from graphrl.graphs.layers.kinds import LIGHT, REDUCTIONS
+from graphrl.graphs.layers.layer import Layer
+from graphrl.graphs.layers.weights import own_weights
+from graphrl.graphs.topology import grouped
+
+
+def coarsened(graph: ComputationGraph) -> ComputationGraph:
+    """The graph of a model's layers.
+
+    A layer is named after its op of most FLOPs, which also gives type and shapes. Weights are no inputs any more: their
+    bytes are the layers' `weight_bytes`. Layers stand in an order in which they can run. `reuses` is left out, and an
+    alias of what its own layer writes has bytes of its own.
+    """
+    layer_of = _layers(graph)
+    members: dict[int, list[int]] = {}
+    for index in graph.arrays.topological.tolist():
+        members.setdefault(layer_of[index], []).append(index)
+    written = _written(graph, layer_of)
+    weights = own_weights(graph)
+    name_of = {number: graph.ops[_main(graph, ops)].name for number, ops in members.items()}
+    ops = [
+        _layer_op(
+            graph, members[number], written, weights, {name_of[layer_of[i]] for i in _waits(graph, members[number])}
+        )
+        for number in sorted(members)
+    ]
+    read = {name for op in ops for name in op.inputs} | set(graph.outputs)
+    inputs = tuple(tensor for tensor in graph.inputs if tensor.name in read)
+    return ComputationGraph(graph.name, tuple(ops), inputs, graph.outputs)
+
+
+def _layers(graph: ComputationGraph) -> list[int]:
+    """The layer of each op `[n]`. Edges between two layers run upwards in their numbers, so that there is no cycle of
+    layers: an op joins the last layer of those that it depends on, or a later one, or begins one.
+    """
+    a = graph.arrays
+    order = a.topological.tolist()
+    is_loose, reads = _loose(graph, order), _reads(graph)
+    layer_of, heavy = [0] * a.num_ops, list[bool]()
+    beside: dict[int, int] = {}  # by tensor, the last layer without a heavy op that reads it
+    for index in order:
+        if is_loose[index]:
+            continue
+        kind = graph.ops[index].type
+        last = max((layer_of[before] for before in a.predecessors[index] if not is_loose[before]), default=-1)
+        feeds = any(layer_of[writer] == last for writer in a.producer[reads[index]] if not is_loose[writer])
+        sibling = max((beside.get(tensor, -1) for tensor in reads[index]), default=-1)
+        if feeds and (kind in LIGHT or (kind in REDUCTIONS and not heavy[last])):
+            layer = last
+        elif kind in REDUCTIONS and sibling >= max(last, 0):
+            layer = sibling
+        else:
+            layer = len(heavy)
+            heavy.append(kind not in LIGHT and kind not in REDUCTIONS)
+        layer_of[index] = layer
+        if not heavy[layer]:
+            beside |= dict.fromkeys(reads[index], layer)
+    for rank, index in reversed(list(enumerate(order))):
+        if is_loose[index]:
+            readers = {layer_of[after] for after in a.successors[index]}
+            layer_of[index] = readers.pop() if len(readers) == 1 else rank - a.num_ops  # before all others
+    return layer_of
+
+
+def _loose(graph: ComputationGraph, order: list[int]) -> list[bool]:
+    """Whether an op is light and depends on such ops alone: `[n]`."""
+    is_loose = [op.type in LIGHT for op in graph.ops]
+    for index in order:
+        is_loose[index] &= all(is_loose[before] for before in graph.arrays.predecessors[index])
+    return is_loose
+
+
+def _reads(graph: ComputationGraph) -> list[list[int]]:
+    """The tensors that each op reads: `[n]` lists."""
+    return grouped(graph.arrays.use_op, graph.arrays.use_tensor, len(graph.ops))
+
+
+def _written(graph: ComputationGraph, layer_of: list[int]) -> dict[str, Tensor]:
+    """The tensors that layers write: read by another layer, kept, or never read."""
+    a, names = graph.arrays, graph.tensor_names
+    read = set[int]()
+    outside = set(a.kept.nonzero()[0].tolist())
+    for tensor, op in zip(a.use_tensor.tolist(), a.use_op.tolist(), strict=True):
+        read.add(tensor)
+        if layer_of[op] != layer_of[a.producer[tensor]]:
+            outside.add(tensor)
+    tensors = {tensor.name: tensor for op in graph.ops for tensor in op.outputs}
+    home = {name: layer_of[a.producer[i]] for i, name in enumerate(names)}
+    written = {}
+    for i, name in enumerate(names):
+        if i in outside or i not in read:
+            source = tensors[name].alias
+            while source is not None and home.get(source) == home[name]:
+                source = tensors[source].alias
+            written[name] = dataclasses.replace(tensors[name], alias=source, reuses=None)
+    return written
+
+
+def _layer_op(
+    graph: ComputationGraph, members: list[int], written: dict[str, Tensor], weights: list[set[str]], after: set[str]
+) -> Op:
+    ops = [graph.ops[index] for index in members]
+    main = graph.ops[_main(graph, members)]
+    own = {tensor.name for op in ops for tensor in op.outputs}
+    inputs = {
+        name: None
+        for index in members
+        for name in graph.ops[index].inputs
+        if name not in own and name not in weights[index]
+    }
+    outputs = [written[tensor.name] for op in ops for tensor in op.outputs if tensor.name in written]
+    return Op(
+        name=main.name,
+        type=main.type,
+        runtime=sum(op.runtime for op in ops),
+        inputs=tuple(inputs),
+        outputs=tuple(outputs),
+        after=tuple(sorted(after - {main.name})),
+        workspace_bytes=max(op.workspace_bytes for op in ops),
+        weight_bytes=sum(int(op.weight_bytes) for op in ops),
+        flops=sum(int(op.flops) for op in ops),
+        layer=_shapes(main, ops[-1]),
+    )
+
+
+def _main(graph: ComputationGraph, members: list[int]) -> int:
+    """The op of most FLOPs, heavy ones before reductions before light ones, then the first."""
+
+    def rank(index: int) -> tuple[int, int]:
+        op = graph.ops[index]
+        return 0 if op.type in LIGHT else 1 if op.type in REDUCTIONS else 2, op.flops
+
+    return max(members, key=rank)
+
+
+def _waits(graph: ComputationGraph, members: list[int]) -> set[int]:
+    """The ops outside that a layer's ops wait for by control."""
+    a = graph.arrays
+    inside = set(members)
+    pairs = zip(a.control_source.tolist(), a.control_target.tolist(), strict=True)
+    return {source for source, target in pairs if target in inside and source not in inside}
+
+
+def _shapes(main: Op, last: Op) -> Layer | None:
+    """The main op's shapes, with the output of the last."""
+    if main.layer is None or last.layer is None:
+        return main.layer
+    output = {f"output_{axis}": getattr(last.layer, f"output_{axis}") for axis in "xyz"}
+    return dataclasses.replace(main.layer, **output)

@@ -1,0 +1,265 @@
+"""MemoryMap: in which memory of a chip every op's weights and outputs lie, and what that costs. Always a valid one.
+
+Its file has the format "graphrl-map", version 1, and is read strictly.
+"""
+
+import dataclasses
+import json
+import math
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import ArrayLike
+
+from graphrl.costs.maps.chip import MemoryChip, chip_from_dict
+from graphrl.costs.maps.exact import MapCosts, compiler, evaluate
+from graphrl.costs.maps.problem import MapProblem, map_problem
+from graphrl.errors import GraphrlError, PlanError
+from graphrl.files import content, shown, write_atomically
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.readers.json import strict_json
+
+FORMAT, VERSION = "graphrl-map", 1
+RELATIVE_ERROR = 1e-9  # of stated seconds: a map may have been written by a tool that rounds
+
+
+@dataclasses.dataclass(frozen=True)
+class MemoryMap:
+    """A valid map of one graph on one chip, with its exact latency and how it came about.
+
+    Attributes:
+      graph: the graph's name.
+      method: what searched.
+      chip: the chip.
+      latency: seconds.
+      compiler_latency: seconds of the compiler's own map.
+      seconds: of wall clock that the search took.
+      evaluations: maps that the search costed.
+      seed: of the search.
+      order: names of the ops as they run.
+      weights: memory of the weights of each op that has any, by op name.
+      outputs: memory of the outputs of each op that writes any (aliases do not count), by op name.
+      bound: no map is faster, seconds; None if not known. Not in the file.
+    """
+
+    graph: str
+    method: str
+    chip: MemoryChip
+    latency: float
+    compiler_latency: float
+    seconds: float
+    evaluations: int
+    seed: int
+    order: tuple[str, ...]
+    weights: Mapping[str, int]
+    outputs: Mapping[str, int]
+    bound: float | None = None
+
+    def __repr__(self) -> str:
+        speed = f"{self.latency * 1e6:.1f} us, {self.speedup:.3f} times as fast as the compiler's"
+        return f"MemoryMap({self.graph!r} on {self.chip.name!r}, {len(self.order)} ops, {speed}, {self.method!r})"
+
+    @classmethod
+    def from_memories(
+        cls,
+        problem: MapProblem,
+        weights: ArrayLike,
+        outputs: ArrayLike,
+        *,
+        method: str,
+        seconds: float,
+        evaluations: int,
+        seed: int,
+        bound: float | None = None,
+    ) -> "MemoryMap":
+        """What the compiler makes of a map, costed exactly.
+
+        Args:
+          weights, outputs: `[n]` memories that are asked for, by step.
+          method, seconds, evaluations, seed, bound: as in the attributes.
+
+        Raises:
+          PlanError: they are no memories of the chip.
+        """
+        costs = evaluate(problem, weights, outputs)
+        names = [problem.graph.ops[op].name for op in problem.order]
+        return cls(
+            graph=problem.graph.name,
+            method=method,
+            chip=problem.chip,
+            latency=costs.latency,
+            compiler_latency=compiler(problem).latency,
+            seconds=float(seconds),
+            evaluations=int(evaluations),
+            seed=int(seed),
+            order=tuple(names),
+            weights=_by_name(names, costs.weights, problem.has_weights),
+            outputs=_by_name(names, costs.outputs, problem.has_outputs),
+            bound=bound,
+        )
+
+    @property
+    def value(self) -> float:
+        """What a search for maps minimises: the latency."""
+        return self.latency
+
+    @property
+    def speedup(self) -> float:
+        """How many times it is as fast as the compiler's own map."""
+        return self.compiler_latency / self.latency if self.latency > 0 else 1.0
+
+    @property
+    def gap(self) -> float | None:
+        """How far the latency is above the bound, as a fraction of the bound; None if there is no bound above 0."""
+        return None if not self.bound else self.latency / self.bound - 1
+
+    def problem(self, graph: ComputationGraph) -> MapProblem:
+        """The problem that it answers.
+
+        Raises:
+          PlanError: the map is of another graph.
+          ProblemError: the chip's largest memory cannot hold this graph.
+        """
+        if not isinstance(graph, ComputationGraph):
+            raise PlanError(f"graph is of type {type(graph).__name__}: must be a ComputationGraph")
+        if self.graph != graph.name:
+            raise PlanError(f"the map is of graph {self.graph!r}: it cannot be checked against {graph.name!r}")
+        index = {op.name: i for i, op in enumerate(graph.ops)}
+        for name in self.order:
+            if name not in index:
+                raise PlanError(f"order has {_short(name)}, which is no op of graph {graph.name!r}")
+        if len(self.order) != len(index):
+            raise PlanError(f"order has {len(self.order)} ops: graph {graph.name!r} has {len(index)}")
+        return map_problem(graph, self.chip, [index[name] for name in self.order])
+
+    def memories(self, problem: MapProblem) -> tuple[np.ndarray, np.ndarray]:
+        """The map by step: the memories of weights and of outputs, `[n] int64` each, 0 where there is nothing.
+
+        Raises:
+          PlanError: an op that has something to place is not in it, or one that has nothing is.
+        """
+        names = [problem.graph.ops[op].name for op in problem.order]
+        parts = (("weights", self.weights, problem.has_weights), ("outputs", self.outputs, problem.has_outputs))
+        arrays = []
+        for what, memories, there in parts:
+            needed = {name for name, has in zip(names, there.tolist(), strict=True) if has}
+            for name in memories.keys() ^ needed:
+                fault = f"has no memory of op {name!r}" if name in needed else f"has op {_short(name)}, which has none"
+                raise PlanError(f"{what} {fault}")
+            arrays.append(np.array([memories.get(name, 0) for name in names], np.int64))
+        return arrays[0], arrays[1]
+
+    def check(self, graph: ComputationGraph) -> MapCosts:
+        """Recomputes all costs and compares them with what the map states.
+
+        Raises:
+          PlanError: it is of another graph, is not valid, or states a latency that is not so; the first difference.
+        """
+        problem = self.problem(graph)
+        weights, outputs = self.memories(problem)
+        costs = evaluate(problem, weights, outputs)
+        for what, asked, given in (("weights", weights, costs.weights), ("outputs", outputs, costs.outputs)):
+            moved = np.flatnonzero(asked != given)
+            if len(moved):
+                name, memory = self.order[moved[0]], self.chip.memories[asked[moved[0]]]
+                raise PlanError(f"the map is not valid: {what} of op {name!r} do not fit into memory {memory.name!r}")
+        true = {"latency": costs.latency, "compiler_latency": compiler(problem).latency}
+        for key, value in true.items():
+            if not math.isclose(getattr(self, key), value, rel_tol=RELATIVE_ERROR):
+                raise PlanError(f"{key} is stated as {getattr(self, key)!r}: it is {value!r}")
+        return costs
+
+    def to_dict(self) -> dict[str, Any]:
+        """As its file holds it."""
+        fields = {field: getattr(self, field) for field in _MapFile.__struct_fields__ if field not in _HEAD}
+        fields |= {"chip": self.chip.to_dict(), "order": list(self.order)}
+        fields |= {"weights": dict(self.weights), "outputs": dict(self.outputs)}
+        return {"format": FORMAT, "version": VERSION, **fields}
+
+    @staticmethod
+    def from_dict(data: object) -> "MemoryMap":
+        """The map of such a dict. `check` it before trusting its numbers.
+
+        Raises:
+          PlanError: one line that names the first fault.
+          ProblemError: its chip is none.
+        """
+        if isinstance(data, dict):
+            for key, right in (("format", FORMAT), ("version", VERSION)):
+                if data.get(key) != right or isinstance(data[key], bool):
+                    raise PlanError(f"{key} is {_short(data.get(key))}: must be {right!r}")
+        try:
+            file = msgspec.convert(data, _MapFile)
+        except (msgspec.ValidationError, OverflowError) as error:
+            raise PlanError(f"a map: {error}") from None
+        fields = {name: getattr(file, name) for name in file.__struct_fields__ if name not in _HEAD}
+        _check_numbers(file, chip := chip_from_dict(file.chip))
+        return MemoryMap(**{**fields, "chip": chip, "order": tuple(file.order)})
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the map as JSON, whole or not at all.
+
+        Raises:
+          GraphrlError: the file cannot be written; an old one is untouched.
+        """
+        text = json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n"
+        write_atomically(path, lambda file: file.write(text))
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> "MemoryMap":
+        """Reads a map file. `check` it before trusting its numbers.
+
+        Raises:
+          GraphrlError: the file cannot be read.
+          PlanError: it is no map; one line that names the file and the first fault.
+        """
+        with content(path) as data:
+            text = bytes(data)
+        try:
+            return MemoryMap.from_dict(strict_json(text))
+        except GraphrlError as error:
+            raise PlanError(f"{shown(path)}: {error}") from None
+
+
+class _MapFile(msgspec.Struct, forbid_unknown_fields=True):
+    """The file's keys, in its order."""
+
+    format: str
+    version: int
+    graph: str
+    method: str
+    chip: dict[str, Any]
+    latency: float
+    compiler_latency: float
+    seconds: float
+    evaluations: int
+    seed: int
+    order: list[str]
+    weights: dict[str, int]
+    outputs: dict[str, int]
+
+
+_HEAD = ("format", "version")
+
+
+def _by_name(names: list[str], memories: np.ndarray, there: np.ndarray) -> dict[str, int]:
+    return {names[step]: int(memories[step]) for step in np.flatnonzero(there)}
+
+
+def _check_numbers(file: _MapFile, chip: MemoryChip) -> None:
+    for key in ("latency", "compiler_latency", "seconds", "evaluations"):
+        if not 0 <= getattr(file, key) < math.inf:
+            raise PlanError(f"{key} is {getattr(file, key)}: must be a finite number of at least 0")
+    for what in ("weights", "outputs"):
+        for name, memory in getattr(file, what).items():
+            if not 0 <= memory < len(chip.memories):
+                fault = f"memory {memory} for op {_short(name)}"
+                raise PlanError(f"{what} has {fault}: chip {chip.name!r} has 0 to {len(chip.memories) - 1}")
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

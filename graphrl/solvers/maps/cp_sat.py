@@ -1,0 +1,118 @@
+"""CP-SAT on memory maps: a good map, then search for a better one and for the proof that there is none."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from graphrl.cores import count_cores
+from graphrl.costs.maps.problem import MapProblem
+from graphrl.errors import ProblemError
+from graphrl.plan.memory_map import MemoryMap
+from graphrl.solvers.base import MAX_EVALUATIONS
+from graphrl.solvers.exact.cp_sat.engine import Expression, Limits, Literal, Model, minimise
+from graphrl.solvers.maps.task import MapTask, map_solver
+
+DEFAULT_SECONDS = 60.0  # where the budget says evaluations alone
+QUANTA = 10_000_000  # of time in the compiler's latency: so fine is what is proved
+MAX_STEPS = 3_000
+
+
+@map_solver("cp-sat", "OR-Tools' CP-SAT from the compiler's map: search and proof")
+def solve(task: MapTask, *, workers: int = 0, gap: float = 1e-5) -> MemoryMap:
+    """It ends when the best map is proved to be, or at the budget's seconds (60 if it has evaluations alone). An
+    evaluation is the compiler's map, and every better one that CP-SAT finds. `MemoryMap.bound` is what was proved.
+
+    Args:
+      workers: threads of CP-SAT, 0 for one a core.
+      gap: relative; a map so near to the bound counts as proved.
+
+    Raises:
+      ProblemError: ortools is missing, an option is out of range, or the graph has more than 3,000 ops.
+    """
+    if type(workers) is not int or not 0 <= workers <= 1024:
+        raise ProblemError(f"workers is {workers!r}: must be an integer from 0 (one a core) to 1024")
+    if not 0 <= gap < 1:
+        raise ProblemError(f"gap is {gap!r}: must be from 0 to below 1")
+    if task.problem.steps > MAX_STEPS:
+        raise ProblemError(f"method 'cp-sat' takes graphs of up to {MAX_STEPS} ops: this one has {task.problem.steps}")
+    task.evaluate(task.fastest[None])
+    prove(task, workers, gap)
+    return task.answered()
+
+
+def prove(task: MapTask, workers: int = 0, gap: float = 1e-5) -> None:
+    """Searches from the best map of a task, for as long as its budget is enough; what is proved is its bound."""
+    left = task.left(task.evaluations)
+    if left is None or task.row is None or task.latency <= 0:
+        return
+    quantum = task.latency / QUANTA
+    model = _model(task.problem, task.row, quantum)
+    seconds = DEFAULT_SECONDS if left.seconds is None else left.seconds
+    evaluations = left.evaluations or MAX_EVALUATIONS
+    limits = Limits(seconds, evaluations, task.seed, workers or count_cores(), gap)
+
+    def take(values: list[int]) -> None:
+        task.evaluate(np.array(values).reshape(-1, task.problem.memories).argmax(1)[None])
+
+    def tick() -> bool:
+        task.report(task.evaluations, task.latency, at_once=True)
+        return False
+
+    proved = minimise(model.model, model.objective, model.variables, limits, take, tick)
+    if proved is not None:
+        task.bound = min(task.latency, proved * quantum)
+
+
+class _Built(NamedTuple):
+    model: Model
+    objective: Expression
+    variables: list[Literal]  # [2n * M], whether a place of a map is a memory
+
+
+def _model(problem: MapProblem, row: np.ndarray, quantum: float) -> _Built:
+    """The model whose hint is a valid map. Seconds are rounded down to quanta, so that its bound is the latency's."""
+    model, n, m = Model(), problem.steps, problem.memories
+    choice = [[model.boolean(bool(row[place] == memory)) for memory in range(m)] for place in range(2 * n)]
+    for of_place in choice:
+        model.cp.add_exactly_one(of_place)
+    weights, outputs = choice[:n], choice[n:]
+    _add_capacities(model, problem, weights, outputs)
+    reads = np.split(np.arange(len(problem.read_step)), np.searchsorted(problem.read_step, np.arange(1, n)))
+    floor = (np.array([problem.compute, problem.input_seconds]) / quantum).astype(np.int64)
+    in_quanta = [(s / quantum).astype(np.int64) for s in (problem.weight_seconds, problem.output_seconds)]
+    reading = (problem.read_seconds / quantum).astype(np.int64)
+    times = []
+    for step in range(n):
+        busy = [int(floor[1, step])] + [0] * (m - 1)
+        known = busy.copy()
+        for memory in range(m):
+            terms = [(weights[step], in_quanta[0][step]), (outputs[step], in_quanta[1][step])]
+            terms += [(outputs[problem.read_source[e]], reading[e]) for e in reads[step]]
+            for literals, seconds in terms:
+                busy[memory] += int(seconds[memory]) * literals[memory]
+                known[memory] += int(seconds[memory]) * model.holds(literals[memory])
+        least, most = int(floor[0, step]), max(int(floor[0, step]), *known)
+        times.append(model.integer(least, _most(problem, step, reads[step], quantum), most))
+        for memory in range(m):
+            model.cp.add(times[-1] >= busy[memory])
+    launches = int(n * problem.chip.launch / quantum)
+    return _Built(model, sum(times) + launches, [literal for of_place in choice for literal in of_place])
+
+
+def _most(problem: MapProblem, step: int, reads: np.ndarray, quantum: float) -> int:
+    """Quanta that a step takes at most, if all it moves were in the worst memory."""
+    moved = problem.weight_seconds[step] + problem.output_seconds[step] + problem.read_seconds[reads].sum(0)
+    return int((problem.compute[step] + problem.input_seconds[step] + moved.sum()) / quantum) + 1
+
+
+def _add_capacities(model: Model, problem: MapProblem, weights: list, outputs: list) -> None:
+    """What each memory but the largest holds at once, at each step at which most is live."""
+    heavy = np.flatnonzero(problem.weight_pages)
+    live = [np.flatnonzero((problem.writer <= step) & (step <= problem.last)) for step in range(problem.steps)]
+    for step, tensors in enumerate(live):
+        if step + 1 < len(live) and set(tensors.tolist()) <= set(live[step + 1].tolist()):
+            continue
+        for memory in range(1, problem.memories):
+            pages = sum(int(problem.weight_pages[s]) * weights[s][memory] for s in heavy)
+            pages += sum(int(problem.tensor_pages[t]) * outputs[problem.writer[t]][memory] for t in tensors)
+            model.cp.add(pages <= int(problem.capacity[memory]))

@@ -1,0 +1,125 @@
+"""Searches for memory maps: valid answers within the budget, the same for the same seed, and how good they are."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from map_problems import WORKED_CHIP, WORKED_GRAPH, problems
+
+from graphrl.costs.maps import exact
+from graphrl.costs.maps.chips import NNP_I
+from graphrl.costs.maps.problem import MapProblem, map_problem
+from graphrl.errors import ProblemError
+from graphrl.graphs.datasets.workloads import WORKLOADS
+from graphrl.methods import MAP_METHODS, find_map_solver
+from graphrl.plan.memory_map import MemoryMap
+from graphrl.solvers.base import Budget, Interrupted
+from graphrl.solvers.maps.task import MapTask
+
+SEARCHES = [name for name in MAP_METHODS if name != "cp-sat"]
+
+
+def solved(method: str, problem: MapProblem, budget: Budget, seed: int = 0) -> MemoryMap:
+    """What a method finds, checked."""
+    memory_map = find_map_solver(method)(MapTask(problem, budget, seed))
+    memory_map.check(problem.graph)
+    assert budget.evaluations is None or memory_map.evaluations <= budget.evaluations
+    assert memory_map.method == method.partition(":")[0]
+    return memory_map
+
+
+def best_of_all(problem: MapProblem) -> float:
+    """The least latency of all maps, by trying each."""
+    n, m = problem.steps, problem.memories
+    places = np.flatnonzero(np.concatenate([problem.has_weights, problem.has_outputs]))
+    row = np.zeros(2 * n, np.int64)
+    latencies = []
+    for choice in itertools.product(range(m), repeat=len(places)):
+        row[places] = choice
+        latencies.append(exact.evaluate(problem, *np.split(row, 2)).latency)
+    return min(latencies)
+
+
+@settings(max_examples=25)
+@given(st.data())
+def test_cp_sat_is_the_best_of_all(data: st.DataObject) -> None:
+    problem = data.draw(problems(max_ops=4))
+    if problem.memories ** int(problem.has_weights.sum() + problem.has_outputs.sum()) > 1000:
+        return
+    memory_map = solved("cp-sat:workers=1", problem, Budget(seconds=10.0))
+    best = best_of_all(problem)
+    assert memory_map.latency == pytest.approx(best, rel=2e-5)
+    if memory_map.bound is not None:
+        assert memory_map.bound <= best * (1 + 1e-9)
+    for method in SEARCHES:
+        assert solved(method, problem, Budget(50)).latency >= best * (1 - 1e-12)
+
+
+@pytest.mark.parametrize("method", SEARCHES)
+@pytest.mark.parametrize("evaluations", [1, 7, 300])
+def test_answers_are_valid_within_the_budget_and_repeat(method: str, evaluations: int) -> None:
+    problem = map_problem(WORKLOADS["resnet50"](), NNP_I)
+    first, second = (solved(method, problem, Budget(evaluations), seed=3) for _ in range(2))
+    assert (first.weights, first.outputs, first.evaluations) == (second.weights, second.outputs, second.evaluations)
+
+
+@pytest.mark.parametrize(
+    ("method", "least", "most"),
+    [
+        ("all-slowest", 987, 988),
+        ("compiler", 313.5, 314),
+        ("benefit", 300, 314),
+        ("greedy-dp", 310, 314),
+        ("random", 330, 390),
+        ("local-search", 284, 306),
+        ("anneal", 284, 301),
+        ("brkga", 284, 310),
+        ("auto", 284, 301),
+    ],
+)
+def test_resnet50_in_the_papers_budget(method: str, least: float, most: float) -> None:
+    latency = solved(method, map_problem(WORKLOADS["resnet50"](), NNP_I), Budget(4_000)).latency
+    assert least <= latency * 1e6 <= most
+
+
+def test_cp_sat_proves_a_bound_below_every_map() -> None:
+    problem = map_problem(WORKLOADS["resnet50"](), NNP_I)
+    memory_map = solved("cp-sat", problem, Budget(seconds=4.0))
+    assert memory_map.bound is not None
+    assert 150 < memory_map.bound * 1e6 <= 283.45
+    assert memory_map.latency >= memory_map.bound
+
+
+@pytest.mark.parametrize("method", ["anneal", "local-search", "random", "brkga", "auto"])
+def test_seconds_end_a_search(method: str) -> None:
+    memory_map = solved(method, map_problem(WORKED_GRAPH, WORKED_CHIP), Budget(seconds=0.2))
+    assert memory_map.seconds < 2.0
+    assert memory_map.latency == best_of_all(map_problem(WORKED_GRAPH, WORKED_CHIP))
+
+
+def test_ctrl_c_gives_the_best_so_far() -> None:
+    def stop(evaluations: int, seconds: float, best: object, value: float) -> None:
+        raise KeyboardInterrupt
+
+    task = MapTask(map_problem(WORKLOADS["bert"](), NNP_I), Budget(seconds=30.0), 0, stop)
+    with pytest.raises(Interrupted) as stopped:
+        find_map_solver("random")(task)
+    stopped.value.plan.check(task.problem.graph)
+
+
+@pytest.mark.parametrize(
+    ("method", "fault"),
+    [
+        ("egg", "unknown method 'egg': known are auto, all-slowest"),
+        ("brkga:population=1", "elites must be from 1"),
+        ("anneal:cold=1", "cold at most hot"),
+        ("local-search:patience=0", "patience is 0: must be at least 1"),
+        ("cp-sat:gap=2", "gap is 2.0: must be from 0 to below 1"),
+        ("random:width=3", "method 'random' has no option 'width'"),
+    ],
+)
+def test_wrong_methods_and_options_are_refused(method: str, fault: str) -> None:
+    with pytest.raises(ProblemError, match=fault):
+        find_map_solver(method)(MapTask(map_problem(WORKED_GRAPH, WORKED_CHIP), Budget(10)))
