@@ -30,8 +30,13 @@ def descend(optimiser: optax.GradientTransformation, state: Any, gradient: Any) 
       The state after it, and the gradient's length, `[]` float32.
     """
     gradient = jax.lax.psum(gradient, AXIS)
-    with jax.numpy_dtype_promotion("standard"):  # Optax raises floats to the power of its integer count
-        updates, moments = optimiser.update(gradient, state.optimiser, state.params)
+    params, moments = moved(optimiser, state.params, state.optimiser, gradient)
     length = jnp.sqrt(sum(jnp.square(leaf).sum() for leaf in jax.tree.leaves(gradient)))
-    params = optax.apply_updates(state.params, updates)
     return state._replace(params=params, optimiser=moments, step=state.step + 1), length
+
+
+def moved(optimiser: optax.GradientTransformation, params: Any, moments: Any, gradient: Any) -> tuple[Any, Any]:
+    """Parameters and the optimiser's moments after one step with a gradient."""
+    with jax.numpy_dtype_promotion("standard"):  # Optax raises floats to the power of its integer count
+        updates, moments = optimiser.update(gradient, moments, params)
+    return optax.apply_updates(params, updates), moments

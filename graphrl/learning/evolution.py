@@ -1,0 +1,235 @@
+"""Evolution of networks' weights, and of Boltzmann chromosomes beside them (EGRL, algorithm 2, lines 8 to 25, 37).
+
+For any `Network` and any fitness: individuals are what `jax.vmap` over `init` gives, a leading axis on every array, and
+a generation is one pure function of them and their fitness. No loop goes over individuals.
+
+The k individuals stand in places: first the m networks, then the b chromosomes. Places keep their encoding, so that
+their shares in the population stay what they are, as in the published code (the paper leaves open whether they do).
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from graphrl.learning import boltzmann
+from graphrl.learning.boltzmann import Chromosomes, Source
+from graphrl.learning.selection import Chosen, choose
+
+Params = Any
+
+# The published code's mutation of weights.
+_ENTRIES, _RELATIVE = 0.05, 0.1  # at most this share of a tensor's entries; deviation, relative to an entry
+_SUPER, _SUPER_RELATIVE = 0.05, 10.0  # probability of a far mutation, and its deviation
+_RESET, _RESET_DEVIATION = 0.02, 0.1  # probability that an entry is drawn anew, and its deviation
+_TENSOR, _VECTOR = 0.75, 0.02  # probability that a matrix, or a vector, is touched
+_ROWS, _ENTRY = 0.3, 0.2  # of its crossover: at most this share of rows; probability of one entry of a vector
+
+
+@dataclasses.dataclass(frozen=True)
+class EvolutionSettings:
+    """Of evolution. "paper" or "code" says whose operator it is, where the two differ.
+
+    Attributes:
+      elites: share of the population, at least one individual (the code's).
+      tournament: individuals in each (the code's).
+      mutation: probability for every individual but elites (the code's).
+      strength: standard deviation of the noise on weights ("paper"; the number is ours).
+      chromosome_strength: of that on chromosomes (the code's).
+      crossover: of two of one encoding: "paper", single-point; "code", see `crossed` and `boltzmann.crossed`.
+      noise: "paper", on all of the weights; "code", on few of them, see `mutated` and `boltzmann.mutated`.
+      seeding: what of a network becomes a chromosome's prior, see `boltzmann.prior_of`.
+      migration: into the places of the weakest ("paper") or of any that were not chosen ("code").
+    """
+
+    elites: float = 0.1
+    tournament: int = 3
+    mutation: float = 0.85
+    strength: float = 0.02
+    chromosome_strength: float = 0.1
+    crossover: Source = "paper"
+    noise: Source = "paper"
+    seeding: Source = "paper"
+    migration: Source = "paper"
+
+
+class Population(NamedTuple):
+    """Individuals of one encoding or two; None where there are none of it."""
+
+    networks: Params  # [m, ...] each
+    chromosomes: Chromosomes | None  # [b, ...] each
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """m and b."""
+        counts = [leaves[0].shape[0] if (leaves := jax.tree.leaves(part)) else 0 for part in self]
+        return counts[0], counts[1]
+
+
+def next_generation(
+    settings: EvolutionSettings,
+    key: jax.Array,
+    population: Population,
+    fitness: jax.Array,
+    priors: jax.Array | None = None,
+) -> tuple[Population, Chosen]:
+    """Selection, crossover and mutation.
+
+    A free place takes a child of an elite and a winner (see `selection.choose`). If both have the place's encoding it
+    is their crossover. If one has, it is that one: in a chromosome's place with the prior that the network seeds. If
+    none has, a chromosome's place keeps its temperatures and takes the first network's prior; a network's place keeps
+    its weights, since a chromosome cannot be turned into a network.
+
+    Args:
+      settings: of evolution.
+      key: of this generation.
+      population: of k individuals.
+      fitness: `[k]` float32, larger is better.
+      priors: `[m, g, n, h, o]` float32 that networks seed, where there are both encodings.
+
+    Returns:
+      The next population, and who was chosen.
+    """
+    (m, b), k = population.sizes, fitness.shape[0]
+    choose_key, mutate_key, network_key, chromosome_key = jax.random.split(key, 4)
+    chosen = choose(choose_key, fitness, max(1, round(settings.elites * k)), settings.tournament)
+    change = jax.random.bernoulli(mutate_key, settings.mutation, (k,)) & ~chosen.elite
+    networks, chromosomes = population
+    if m:
+        networks = _next_networks(settings, network_key, networks, _part(chosen, slice(m)), change[:m])
+    if chromosomes is not None and b:
+        part = _part(chosen, slice(m, None))
+        chromosomes = _next_chromosomes(settings, chromosome_key, chromosomes, part, change[m:], m, priors)
+    return Population(networks, chromosomes), chosen
+
+
+def migrated(
+    settings: EvolutionSettings,
+    key: jax.Array,
+    population: Population,
+    fitness: jax.Array,
+    chosen: Chosen,
+    newcomers: Params,
+) -> Population:
+    """Networks `[l, ...]` from elsewhere in the places of some of the population's."""
+    m, _ = population.sizes
+    count = jax.tree.leaves(newcomers)[0].shape[0]
+    by_chance = jax.random.uniform(key, (m,)) + chosen.kept[:m].astype(jnp.float32)
+    places = jnp.argsort(fitness[:m] if settings.migration == "paper" else by_chance)[:count]
+    networks = jax.tree.map(lambda old, new: old.at[places].set(new), population.networks, newcomers)
+    return population._replace(networks=networks)
+
+
+def crossed(key: jax.Array, first: Params, second: Params, source: Source) -> Params:
+    """Children `[m]` of parents `[m]`.
+
+    "paper": single-point on the vector of all weights. "code": the first with some rows of the second's matrices, and
+    at times an entry of its vectors.
+    """
+    leaves, tree = jax.tree.flatten(first)
+    others, m = jax.tree.leaves(second), leaves[0].shape[0]
+    if source == "code":
+        pairs = zip(jax.random.split(key, len(leaves)), leaves, others, strict=True)
+        return jax.tree.unflatten(tree, [_rows_crossed(*pair) for pair in pairs])
+    sizes = [leaf[0].size for leaf in leaves]
+    cut = jax.random.randint(key, (m,), 0, sum(sizes) + 1)
+    children, start = [], 0
+    for leaf, other, size in zip(leaves, others, sizes, strict=True):
+        early = (start + jnp.arange(size))[None] < cut[:, None]
+        children.append(jnp.where(early.reshape(leaf.shape), leaf, other))
+        start += size
+    return jax.tree.unflatten(tree, children)
+
+
+def mutated(key: jax.Array, networks: Params, strength: float, source: Source) -> Params:
+    """All of them with noise: "paper", N(0, strength^2) on every weight; "code", relative noise on few."""
+    leaves, tree = jax.tree.flatten(networks)
+    keys = jax.random.split(key, len(leaves))
+    if source == "code":
+        return jax.tree.unflatten(tree, [_few_mutated(*pair) for pair in zip(keys, leaves, strict=True)])
+    noisy = [leaf + strength * jax.random.normal(k, leaf.shape) for k, leaf in zip(keys, leaves, strict=True)]
+    return jax.tree.unflatten(tree, noisy)
+
+
+def _next_networks(
+    settings: EvolutionSettings, key: jax.Array, networks: Params, chosen: Chosen, change: jax.Array
+) -> Params:
+    """Of the m places of networks: `chosen` and `change` `[m]`, parents of all k."""
+    cross_key, mutate_key = jax.random.split(key)
+    m = change.shape[0]
+    own = jnp.arange(m, dtype=jnp.int32)
+    first, second = _fitting(chosen.first, chosen.second, chosen.first < m, chosen.second < m, own)
+    child = crossed(cross_key, _taken(networks, first), _taken(networks, second), settings.crossover)
+    child = _where(chosen.kept, networks, child)
+    return _where(change, mutated(mutate_key, child, settings.strength, settings.noise), child)
+
+
+def _next_chromosomes(
+    settings: EvolutionSettings,
+    key: jax.Array,
+    chromosomes: Chromosomes,
+    chosen: Chosen,
+    change: jax.Array,
+    m: int,
+    priors: jax.Array | None,
+) -> Chromosomes:
+    """Of the b places of chromosomes, after those of m networks."""
+    cross_key, mutate_key = jax.random.split(key)
+    own = jnp.arange(change.shape[0], dtype=jnp.int32)
+    alike = chosen.first >= m, chosen.second >= m
+    first, second = _fitting(chosen.first - m, chosen.second - m, *alike, own)
+    child = boltzmann.crossed(cross_key, _taken(chromosomes, first), _taken(chromosomes, second), settings.crossover)
+    if priors is not None:
+        seeder = jnp.where(alike[0], jnp.minimum(chosen.second, m - 1), chosen.first)
+        child = child._replace(prior=_where(alike[0] & alike[1], child.prior, priors[seeder]))
+    child = _where(chosen.kept, chromosomes, child)
+    noisy = boltzmann.mutated(mutate_key, child, settings.chromosome_strength, settings.noise)
+    result: Chromosomes = _where(change, noisy, child)
+    return result
+
+
+def _fitting(
+    first: jax.Array, second: jax.Array, first_fits: jax.Array, second_fits: jax.Array, own: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """The parents of the place's encoding: both, or twice the one that has it, or twice who is in the place."""
+    left = jnp.where(first_fits, first, jnp.where(second_fits, second, own))
+    return left, jnp.where(second_fits, second, left)
+
+
+def _rows_crossed(key: jax.Array, leaf: jax.Array, other: jax.Array) -> jax.Array:
+    share_key, row_key = jax.random.split(key)
+    m = leaf.shape[0]
+    if leaf.ndim > 2:
+        share = jax.random.uniform(share_key, (m, 1), maxval=_ROWS)
+        swapped = jax.random.uniform(row_key, leaf.shape[:2]) < share
+    else:
+        place = jax.random.randint(row_key, (m, 1), 0, leaf[0].size)
+        swapped = (jnp.arange(leaf[0].size)[None] == place) & jax.random.bernoulli(share_key, _ENTRY, (m, 1))
+        swapped = swapped.reshape(leaf.shape)
+    return jnp.where(swapped.reshape(*swapped.shape, *[1] * (leaf.ndim - swapped.ndim)), other, leaf)
+
+
+def _few_mutated(key: jax.Array, leaf: jax.Array) -> jax.Array:
+    tensor_key, share_key, entry_key, kind_key, noise_key = jax.random.split(key, 5)
+    ones = (leaf.shape[0], *[1] * (leaf.ndim - 1))
+    touched = jax.random.bernoulli(tensor_key, _TENSOR if leaf.ndim > 2 else _VECTOR, ones)
+    share = jax.random.uniform(share_key, ones, maxval=_ENTRIES)
+    entries = touched & (jax.random.uniform(entry_key, leaf.shape) < share)
+    kind, noise = jax.random.uniform(kind_key, leaf.shape), jax.random.normal(noise_key, leaf.shape)
+    strength = jnp.where(kind < _SUPER, _SUPER_RELATIVE, _RELATIVE)
+    changed = jnp.where(kind > 1 - _RESET, _RESET_DEVIATION * noise, leaf * (1 + strength * noise))
+    return jnp.where(entries, changed, leaf)
+
+
+def _part(chosen: Chosen, places: slice) -> Chosen:
+    return Chosen(*(of_all[places] for of_all in chosen))
+
+
+def _taken(stacked: Any, places: jax.Array) -> Any:
+    return jax.tree.map(lambda leaf: leaf[places], stacked)
+
+
+def _where(condition: jax.Array, yes: Any, no: Any) -> Any:
+    """Individual by individual."""
+    return jax.tree.map(lambda a, b: jnp.where(condition.reshape(-1, *[1] * (a.ndim - 1)), a, b), yes, no)

@@ -1,0 +1,189 @@
+"""Soft actor-critic for many discrete choices at once (EGRL, appendix D; Haarnoja et al. 2018; Fujimoto et al. 2018).
+
+Letters: s states of a batch, r actions that were tried in each, n ops, h choices (heads) of an op, o options of each.
+"""
+
+import dataclasses
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from graphrl.learning import descent, reinforce
+from graphrl.networks.base import Network
+from graphrl.networks.sub_actions import Acted
+
+Clipped = Literal["noise", "action"]
+Relaxation = Literal["probabilities", "likeliest", "sampled"]
+Params = Any
+
+
+@dataclasses.dataclass(frozen=True)
+class SacSettings:
+    """Of one learner; the numbers are those of EGRL's table 2 where it has them.
+
+    Attributes:
+      actor_rate, critic_rate: of Adam.
+      gradient_norm: gradients longer than this are shortened (the code's; the paper has none).
+      entropy: alpha, what a nat is worth.
+      following_entropy: the same in the value of what follows, where episodes go on. The paper's formula has no weight
+        there; the code has 0.01.
+      polyak: tau, the part of the parameters that the target networks take over in a step.
+      noise: standard deviation of what is added to actions (the code's).
+      limit: c, the noise is clipped there (ours, as in TD3).
+      clipped: "noise" is (paper), or the noisy "action" is, to [0, 1] (code).
+      reward_scale, reward_shift: the critic learns scale * (reward + shift). Table 2 has 5 and none, the code 5 and 2.
+      relaxation: what the actor's loss gives to the critic: "probabilities" of the options (paper, as we read it);
+        those of the "likeliest" option and 0 for the others (code); "sampled" options whose gradient is the
+        probabilities' (ours).
+      policy_actions: noisy actions in the actor's loss of a batch, at least one for each of its states.
+    """
+
+    actor_rate: float = 1e-3
+    critic_rate: float = 1e-3
+    gradient_norm: float = 5.0
+    entropy: float = 0.05
+    following_entropy: float = 0.05
+    polyak: float = 1e-3
+    noise: float = 0.2
+    limit: float = 0.5
+    clipped: Clipped = "noise"
+    reward_scale: float = 5.0
+    reward_shift: float = 0.0
+    relaxation: Relaxation = "probabilities"
+    policy_actions: int = 8
+
+
+class ActorCritic(NamedTuple):
+    """Two networks."""
+
+    actor: Network  # observation -> logits [n, h, o]
+    critic: Network  # Acted -> [2], two opinions of what the action is worth
+
+
+class State(NamedTuple):
+    """Of one learner; "actor" and "critic" in each."""
+
+    params: dict[str, Params]
+    target: dict[str, Params]  # slowly following
+    optimiser: dict[str, Any]
+
+
+class Batch(NamedTuple):
+    """Transitions of s states, in each of which r actions were tried."""
+
+    observation: Any  # [s, ...] each
+    action: jax.Array  # [s, r, n, h, o] float32, one-hot
+    reward: jax.Array  # [s, r] float32
+    following: Any  # [s, r, ...] each, the observations that came next; None where every episode ended
+    continues: jax.Array  # [s, r] float32, 1 where the episode went on, else 0
+
+
+def init(settings: SacSettings, networks: ActorCritic, key: jax.Array, acted: Acted) -> State:
+    """New networks; the arguments' shapes are those of `acted`."""
+    actor_key, critic_key = jax.random.split(key)
+    params = {"actor": networks.actor.init(actor_key, acted.observation)}
+    params["critic"] = networks.critic.init(critic_key, acted)  # type: ignore[arg-type]
+    moments = {name: optimiser.init(params[name]) for name, optimiser in _optimisers(settings).items()}
+    return State(params, jax.tree.map(jnp.copy, params), moments)
+
+
+def update(
+    settings: SacSettings, networks: ActorCritic, discount: jax.Array, state: State, key: jax.Array, batch: Batch
+) -> tuple[State, dict[str, jax.Array]]:
+    """One step of the critic, of the actor under the new critic, and of the targets towards both.
+
+    Returns:
+      The state, and means of what was seen: "critic_error", "value", "entropy" in nats an op.
+    """
+    critic_key, actor_key = jax.random.split(key)
+    target = _targets(settings, networks, discount, state, batch)
+    noisy = noised(settings, critic_key, batch.action)
+
+    def critic_loss(critic: Params) -> jax.Array:
+        values = _values(networks, critic, batch.observation, noisy)
+        return jnp.square(values - target[..., None]).mean((0, 1)).sum()
+
+    def actor_loss(actor: Params) -> tuple[jax.Array, dict[str, jax.Array]]:
+        logits = jax.vmap(networks.actor.apply, (None, 0))(actor, batch.observation)
+        actions = relaxed(settings, actor_key, logits)
+        value = _values(networks, state.params["critic"], batch.observation, actions).min(-1).mean()
+        entropy = jax.vmap(op_entropy)(logits, batch.observation.mask).mean()
+        return -value - settings.entropy * entropy, {"value": value, "entropy": entropy}
+
+    error, gradient = jax.value_and_grad(critic_loss)(state.params["critic"])
+    state = _descended(settings, state, "critic", gradient)
+    gradient, metrics = jax.grad(actor_loss, has_aux=True)(state.params["actor"])
+    state = _descended(settings, state, "actor", gradient)
+    target_params = optax.incremental_update(state.params, state.target, settings.polyak)
+    return state._replace(target=target_params), metrics | {"critic_error": error}
+
+
+def noised(settings: SacSettings, key: jax.Array, action: jax.Array) -> jax.Array:
+    """Actions with noise: a~ = a + clip(e, -c, c), e ~ N(0, noise^2); or clip(a + e, 0, 1)."""
+    noise = settings.noise * jax.random.normal(key, action.shape)
+    if settings.clipped == "action":
+        return jnp.clip(action + noise, 0.0, 1.0)
+    return action + jnp.clip(noise, -settings.limit, settings.limit)
+
+
+def relaxed(settings: SacSettings, key: jax.Array, logits: jax.Array) -> jax.Array:
+    """Noisy actions of a policy `[s, r, n, h, o]`, differentiable in its logits `[s, n, h, o]`."""
+    sample_key, noise_key = jax.random.split(key)
+    copies = max(1, settings.policy_actions // logits.shape[0])
+    logits = jnp.broadcast_to(logits[:, None], (logits.shape[0], copies, *logits.shape[1:]))
+    action = jax.nn.softmax(logits)
+    if settings.relaxation == "likeliest":
+        action = action * jax.nn.one_hot(logits.argmax(-1), logits.shape[-1])
+    elif settings.relaxation == "sampled":
+        sampled = jax.nn.one_hot(jax.random.categorical(sample_key, logits), logits.shape[-1])
+        action = sampled + action - jax.lax.stop_gradient(action)
+    return noised(settings, noise_key, action)
+
+
+def op_entropy(logits: jax.Array, mask: jax.Array) -> jax.Array:
+    """Entropy in nats: the sum over an op's choices, the mean over the ops of `mask`; `[]`."""
+    return reinforce.entropy(logits, mask) / mask.sum(dtype=jnp.float32)
+
+
+def _values(networks: ActorCritic, critic: Params, observation: Any, action: jax.Array) -> jax.Array:
+    """Both opinions `[s, r, 2]` of actions `[s, r, n, h, o]`."""
+
+    def value(observation: Any, action: jax.Array) -> jax.Array:
+        return networks.critic.apply(critic, Acted(observation, action))  # type: ignore[arg-type]
+
+    return jax.vmap(jax.vmap(value, (None, 0)))(observation, action)
+
+
+def _targets(
+    settings: SacSettings, networks: ActorCritic, discount: jax.Array, state: State, batch: Batch
+) -> jax.Array:
+    """y = r + discount (min_j Q'_j(s', p') + alpha H(p')) where the episode goes on, p' what the target actor says of
+    the next state: `[s, r]`. (The paper's next action is cut off in print; probabilities are the code's.)
+    """
+    reward = settings.reward_scale * (batch.reward + settings.reward_shift)
+    if batch.following is None:
+        return reward
+
+    def worth(observation: Any) -> jax.Array:
+        logits = networks.actor.apply(state.target["actor"], observation)
+        acted = Acted(observation, jax.nn.softmax(logits))
+        value = networks.critic.apply(state.target["critic"], acted).min()  # type: ignore[arg-type]
+        return value + settings.following_entropy * op_entropy(logits, observation.mask)
+
+    return reward + discount * batch.continues * jax.vmap(jax.vmap(worth))(batch.following)
+
+
+def _descended(settings: SacSettings, state: State, name: str, gradient: Params) -> State:
+    optimiser = _optimisers(settings)[name]
+    params, moments = descent.moved(optimiser, state.params[name], state.optimiser[name], gradient)
+    return state._replace(
+        params=state.params | {name: params},
+        optimiser=state.optimiser | {name: moments},
+    )
+
+
+def _optimisers(settings: SacSettings) -> dict[str, optax.GradientTransformation]:
+    rates = {"actor": settings.actor_rate, "critic": settings.critic_rate}
+    return {name: descent.optimiser(rate, settings.gradient_norm) for name, rate in rates.items()}
