@@ -130,7 +130,7 @@ def init(
         states = states._replace(params=states.params | {"actor": _begun(states.params["actor"], policy)})
         blank = jax.tree.map(lambda leaf: leaf[0], transitions(_nothing(start), endless=settings.endless))
         learners = Learners(states, allocation.init(len(settings.discounts)), _buffer(settings).init(blank))
-    best = Best(jnp.full(start.shape[:1], -jnp.inf), start)
+    best = Best(jnp.full(start.shape[:1], -jnp.inf, jnp.float32), start)
     zero = jnp.int32(0)
     population = Population(individuals, chromosomes)
     return State({"policy": _first(population, learners)}, population, learners, best, zero, zero)

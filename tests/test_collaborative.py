@@ -1,0 +1,169 @@
+"""Evolution and policy gradient together: what a generation counts, keeps and shares; it learns; it is reproducible."""
+
+import dataclasses
+import functools
+from pathlib import Path
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import toy_maps as toy
+from toy_networks import NETWORKS
+
+from graphrl.learning import allocation, collaborative
+from graphrl.learning.collaborative import Settings, State
+from graphrl.learning.evolution import EvolutionSettings
+from graphrl.learning.rollouts import Domain
+from graphrl.learning.sac import SacSettings
+from graphrl.training.checkpoints import Checkpoints, Info, read
+
+DOMAIN = Domain(toy.OPTIONS, toy.start, toy.observe, toy.evaluate)
+ONE = toy.stacked(toy.instance(0, 10, 12))
+TWO = toy.stacked(toy.instance(0, 10, 12), toy.instance(1, 12, 12))
+SMALL = Settings(networks=4, chromosomes=2, replay=64, batch=4, sac=SacSettings(actor_rate=1e-2, critic_rate=1e-2))
+EGRL = dataclasses.replace(
+    SMALL, networks=16, chromosomes=4, replay=1024, batch=24, evolution=EvolutionSettings(strength=0.1)
+)
+
+
+_init = jax.jit(collaborative.init, static_argnums=(0, 1, 2))
+_generation = jax.jit(collaborative.generation, static_argnums=(0, 1, 2), donate_argnums=3)
+
+
+def functions(settings: Settings) -> tuple[Any, Any]:
+    """`init` and `generation`, jitted, of the toy."""
+    return tuple(functools.partial(function, settings, DOMAIN, NETWORKS) for function in (_init, _generation))  # type: ignore[return-value]
+
+
+def run(
+    settings: Settings, generations: int, instances: Any = ONE, seed: int = 0
+) -> tuple[State, list[dict[str, float]]]:
+    """The state after some generations, and what each recorded."""
+    init, generation = functions(settings)
+    key = jax.random.key(seed)
+    state, history = init(instances, key), []
+    for number in range(generations):
+        state, metrics = generation(state, jax.random.fold_in(key, number), instances)
+        history.append({name: float(value) for name, value in metrics.items()})
+    return state, history
+
+
+def test_a_generation_counts_and_remembers_every_roll_out() -> None:
+    state, (metrics, _) = run(EGRL, 2)
+    assert metrics["evaluations"] == 22
+    assert int(state.evaluations) == 44
+    replay = state.learners.replay  # type: ignore[union-attr]
+    assert int(replay.current_index) == 44
+    stored = jax.tree.map(lambda leaf: np.asarray(leaf)[0, :44], replay.experience)
+    reward = jax.vmap(toy.evaluate, (None, 0))(jax.tree.map(lambda leaf: leaf[0], ONE), stored.action.astype(np.int32))
+    np.testing.assert_allclose(stored.reward, reward, rtol=1e-6)
+    assert (stored.before == 0).all()
+    assert (stored.continues == 0).all()
+    assert stored.reward.max() == float(state.best.reward[0])
+
+
+def test_it_learns_and_never_loses_its_best() -> None:
+    state, history = run(EGRL, 30)
+    best = [metrics["best"] for metrics in history]
+    assert best == sorted(best)
+    assert best[-1] > 0.85 > 0.7 > best[0]
+    assert float(toy.evaluate(jax.tree.map(lambda leaf: leaf[0], ONE), state.best.action[0])) == best[-1]
+    greedy = NETWORKS.actor.apply(
+        state.params["policy"], toy.observe(*jax.tree.map(lambda leaf: leaf[0], (ONE, state.best.action * 0)))
+    )
+    fitness = toy.evaluate(jax.tree.map(lambda leaf: leaf[0], ONE), greedy.argmax(-1).astype(jnp.int32))
+    assert float(fitness) == history[-1]["networks"], "the policy is the fittest of the last generation"
+
+
+VARIANTS = {
+    "evolution alone": dataclasses.replace(SMALL, greedy=0, noisy=0),
+    "learners alone": dataclasses.replace(SMALL, networks=0, chromosomes=0, noisy=3, exploration="epsilon"),
+    "no chromosomes": dataclasses.replace(SMALL, chromosomes=0, exploration="sample"),
+    "no networks": dataclasses.replace(SMALL, networks=0),
+    "chromosomes alone": dataclasses.replace(SMALL, networks=0, greedy=0, noisy=0),
+    "no migration": dataclasses.replace(SMALL, migrate_every=0),
+    "a portfolio": dataclasses.replace(SMALL, discounts=(0.9, 0.99, 0.999)),
+    "steps": dataclasses.replace(SMALL, steps=3, replay=144),
+    "endless": dataclasses.replace(SMALL, endless=True, replay=16),
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_variants_run_count_and_repeat(name: str) -> None:
+    settings = VARIANTS[name]
+    (state, history), (again, _) = run(settings, 3, TWO), run(settings, 3, TWO)
+    chex.assert_trees_all_equal(state, again)
+    assert history[-1]["evaluations"] == 3 * settings.rollouts * settings.steps * 2
+    assert all(np.isfinite(value) for metrics in history for value in metrics.values())
+    assert (state.params["policy"] is None) == (name == "chromosomes alone")
+    if state.learners is not None:
+        continues = np.asarray(state.learners.replay.experience.continues)
+        is_full, count = (int(each) for each in (state.learners.replay.is_full, state.learners.replay.current_index))
+        stored = continues.shape[1] if is_full else count
+        share = continues[0, :stored].mean()
+        assert share == pytest.approx({"steps": 2 / 3, "endless": 1.0}.get(name, 0.0), abs=1e-6)
+
+
+def test_a_generation_compiles_once() -> None:
+    state, generation = (
+        functions(SMALL)[0](ONE, jax.random.key(0)),
+        chex.assert_max_traces(collaborative.generation, n=1),
+    )
+    jitted = jax.jit(generation, static_argnums=(0, 1, 2))
+    for number in range(2):
+        state, _ = jitted(SMALL, DOMAIN, NETWORKS, state, jax.random.key(number), ONE)
+
+
+def test_learners_migrate_into_the_population() -> None:
+    state, _ = run(SMALL, 1)
+    newest = jax.tree.map(lambda leaf: leaf[0], state.learners.states.params["actor"])  # type: ignore[union-attr]
+
+    def is_learner(state: State) -> list[bool]:
+        same = jax.tree.map(
+            lambda many, one: (many == one[None]).all(range(1, many.ndim)), state.population.networks, newest
+        )
+        return list(np.stack(jax.tree.leaves(same)).all(0))
+
+    assert sum(is_learner(state)) == 1
+    assert sum(is_learner(run(VARIANTS["no migration"], 1)[0])) == 0
+
+
+def test_a_checkpoint_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    init, generation = functions(SMALL)
+    state = init(ONE, jax.random.key(0))
+    for number in range(2):
+        state, _ = generation(state, jax.random.fold_in(jax.random.key(0), number), ONE)
+    root = jax.random.key(0)
+    info = Info("toy", 2, {}, jax.random.key_data(root).tolist(), str(jax.random.key_impl(root)), 0.0, {}, [], None)
+    path = Checkpoints(tmp_path, 1).save(info, jax.tree.map(np.asarray, state))
+    restored = read(path, state).state
+    key = jax.random.key(5)
+    (on, _), (gone_on, _) = generation(state, key, ONE), generation(jax.tree.map(jnp.asarray, restored), key, ONE)
+    chex.assert_trees_all_equal(on, gone_on)
+
+
+def test_a_given_policy_is_where_it_begins() -> None:
+    init, _ = functions(SMALL)
+    policy = jax.tree.map(lambda leaf: leaf + 1, init(ONE, jax.random.key(3)).params["policy"])
+    state = init(ONE, jax.random.key(0), policy)
+    first = jax.tree.map(lambda leaf: leaf[0], state.population.networks)
+    actor = jax.tree.map(lambda leaf: leaf[0], state.learners.states.params["actor"])
+    chex.assert_trees_all_equal(first, policy, actor, state.params["policy"])
+
+
+def test_better_learners_play_more_and_none_is_forgotten() -> None:
+    returns = allocation.init(3)
+
+    def play(returns: allocation.Returns, key: jax.Array) -> tuple[allocation.Returns, None]:
+        drawn = allocation.draw(key, returns, 2)
+        return allocation.record(returns, drawn, jnp.asarray([0.1, 0.2, 0.9])[drawn]), None
+
+    returns, _ = jax.jit(lambda r: jax.lax.scan(play, r, jax.random.split(jax.random.key(0), 100)))(returns)
+    plays = np.asarray(returns.plays)
+    assert plays.sum() == 200
+    assert plays.argmax() == 2
+    assert plays.min() >= 10
+    np.testing.assert_allclose(returns.value, [0.1, 0.2, 0.9], atol=1e-5)

@@ -1,0 +1,182 @@
+"""Evolution: who is chosen, what children and mutants are, seeding and migration; it improves networks of any kind."""
+
+import operator
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from regal_fitness import START, held_out, regal_fitness
+
+from graphrl.learning import boltzmann, evolution
+from graphrl.learning.boltzmann import Chromosomes, Source
+from graphrl.learning.evolution import EvolutionSettings, Population, next_generation
+from graphrl.learning.selection import choose
+
+SOURCES: tuple[Source, ...] = ("paper", "code")
+FITNESS = jnp.asarray([0.1, 0.9, 0.3, 0.9, 0.5, 0.2, 0.8, 0.0])
+
+
+def weights(count: int, seed: int = 0) -> dict[str, jax.Array]:
+    """Networks whose entries tell them apart."""
+    rng = np.random.default_rng(seed)
+    shapes = {"kernel": (count, 40, 5), "bias": (count, 30)}
+    return {name: jnp.asarray(rng.normal(size=shape), jnp.float32) for name, shape in shapes.items()}
+
+
+def chromosomes(count: int) -> Chromosomes:
+    return boltzmann.init(jax.random.key(7), (count, 1, 6, 2, 3))
+
+
+def one(tree: Any, index: int | np.integer) -> np.ndarray:
+    """An individual as a vector."""
+    return np.concatenate([np.asarray(leaf[index]).ravel() for leaf in jax.tree.leaves(tree)])
+
+
+def test_elites_are_the_fittest_and_parents_are_elites_and_winners() -> None:
+    chosen = jax.vmap(lambda key: choose(key, FITNESS, 2, 3))(jax.random.split(jax.random.key(0), 200))
+    elite, kept, first, second = (np.asarray(part) for part in chosen)
+    assert (elite == [False, True, False, True, False, False, False, False]).all()
+    assert set(np.unique(first)) == {1, 3}
+    assert kept[:, [1, 3]].all()
+    winners = np.array([keeps[place] | elite[0][place] for keeps, place in zip(kept, second, strict=True)])
+    assert winners.all()
+    rates = kept.mean(0)
+    assert (np.diff(rates[[7, 0, 5, 2, 4, 6]]) > 0).all(), "the fitter, the likelier"
+    assert rates[7] < 0.05
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_children_have_their_parents_weights(source: Source) -> None:
+    first, second = weights(50, 0), weights(50, 1)
+    child = evolution.crossed(jax.random.key(0), first, second, source)
+    shares = []
+    for index in range(50):
+        c, a, b = (one(tree, index) for tree in (child, first, second))
+        from_second = c == b
+        assert (from_second | (c == a)).all()
+        shares.append(from_second.mean())
+        if source == "paper":  # one cut: first's, then second's
+            assert (np.diff(from_second.astype(int)) >= 0).all()
+    assert 0.0 <= min(shares) < 0.1
+    assert max(shares) > (0.8 if source == "paper" else 0.2)
+    assert np.mean(shares) == pytest.approx(0.5 if source == "paper" else 0.13, abs=0.12)
+
+
+def test_mutants_of_the_paper_are_noisy_everywhere_and_those_of_the_code_in_few_places() -> None:
+    parents = weights(200)
+    noisy = evolution.mutated(jax.random.key(1), parents, 0.03, "paper")
+    noise = np.asarray(noisy["kernel"] - parents["kernel"])
+    assert noise.std() == pytest.approx(0.03, rel=0.05)
+    few = evolution.mutated(jax.random.key(1), parents, 0.03, "code")
+    changed = np.asarray(few["kernel"] != parents["kernel"]).mean((1, 2))
+    assert 0 < changed.mean() < 0.05
+    assert changed.max() < 0.15
+    assert np.asarray(few["bias"] != parents["bias"]).mean() < 0.005
+
+
+def generation(fitness: Any, settings: EvolutionSettings, seed: int) -> tuple[Population, Population, jax.Array, Any]:
+    """A population of 5 networks and 3 chromosomes, the next, the priors that the networks seed, and who was chosen."""
+    before = Population(weights(5), chromosomes(3))
+    priors = jax.random.uniform(jax.random.key(5), (5, 1, 6, 2, 3))
+    after, chosen = next_generation(settings, jax.random.key(seed), before, jnp.asarray(fitness), priors)
+    return before, after, priors, jax.tree.map(np.asarray, chosen)
+
+
+def test_elites_stay_and_without_mutation_winners_do() -> None:
+    settings = EvolutionSettings(elites=0.25, mutation=1.0)
+    before, after, _, chosen = generation(FITNESS, settings, 0)
+    for index, elite in enumerate(chosen.elite[:5]):
+        assert np.array_equal(one(after.networks, index), one(before.networks, index)) == elite
+    for index, elite in enumerate(chosen.elite[5:]):
+        assert np.array_equal(one(after.chromosomes, index), one(before.chromosomes, index)) == elite
+    before, after, _, chosen = generation(FITNESS, EvolutionSettings(mutation=0.0), 1)
+    assert 1 < chosen.kept.sum() < 8
+    for place in np.flatnonzero(chosen.kept[:5]):
+        assert np.array_equal(one(after.networks, place), one(before.networks, place))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_network_seeds_the_prior_of_a_chromosomes_child(seed: int) -> None:
+    """The elite is network 0; a free place of a chromosome has its prior, unless both parents are chromosomes."""
+    fitness = [0.9, 0.1, 0.1, 0.1, 0.1, 0.2, 0.8, 0.1]
+    before, after, priors, chosen = generation(fitness, EvolutionSettings(mutation=0.0), seed)
+    assert before.chromosomes is not None
+    assert after.chromosomes is not None
+    assert chosen.elite.tolist() == [True] + [False] * 7
+    for place in np.flatnonzero(~chosen.kept[5:]):
+        np.testing.assert_array_equal(after.chromosomes.prior[place], priors[0])
+        other = int(chosen.second[5 + place])
+        parent = other - 5 if other >= 5 else place
+        np.testing.assert_array_equal(after.chromosomes.temperature[place], before.chromosomes.temperature[parent])
+    for place in np.flatnonzero(~chosen.kept[:5]):
+        other = int(chosen.second[place])
+        if other >= 5:  # a chromosome gives a network nothing: the place has the elite's copy
+            np.testing.assert_array_equal(one(after.networks, place), one(before.networks, 0))
+
+
+def test_chromosomes_sample_by_their_temperature_and_networks_seed_probabilities() -> None:
+    prior = jnp.asarray([0.2, 0.5, 0.3]).reshape(1, 1, 1, 1, 3)
+    cold, hot = (Chromosomes(prior, jnp.full((1, 1, 1, 1), t)) for t in (0.01, 1000.0))
+    np.testing.assert_allclose(jax.nn.softmax(boltzmann.logits(cold)).ravel(), [0, 1, 0], atol=1e-6)
+    np.testing.assert_allclose(jax.nn.softmax(boltzmann.logits(hot)).ravel(), [1 / 3] * 3, atol=1e-3)
+    logits = jnp.asarray([0.0, jnp.log(2.0), -1.0]).reshape(1, 1, 1, 3)
+    np.testing.assert_allclose(boltzmann.prior_of(logits, "paper").ravel(), jax.nn.softmax(logits.ravel()), rtol=1e-6)
+    shares = np.array([1.0, 1 + np.log(2), 0.0])
+    np.testing.assert_allclose(boltzmann.prior_of(logits, "code").ravel(), shares / shares.sum(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_chromosomes_cross_and_mutate(source: Source) -> None:
+    first, second = chromosomes(40), jax.tree.map(lambda leaf: leaf + 1, chromosomes(40))
+    child = boltzmann.crossed(jax.random.key(0), first, second, source)
+    from_second = np.asarray(child.prior == second.prior).all((1, 3, 4))
+    assert (from_second | np.asarray(child.prior == first.prior).all((1, 3, 4))).all()
+    if source == "paper":
+        assert (np.diff(from_second.astype(int), axis=1) >= 0).all()
+        np.testing.assert_array_equal(np.asarray(child.temperature == second.temperature).all((1, 3)), from_second)
+    else:
+        assert from_second.all()
+        np.testing.assert_array_equal(child.temperature, first.temperature)
+    mutant = boltzmann.mutated(jax.random.key(0), first, 0.1, source)
+    factor = np.asarray(mutant.temperature / first.temperature)
+    assert np.asarray(mutant.temperature).min() > 0
+    assert np.log(factor).mean() == pytest.approx(0.0 if source == "paper" else np.log(0.95), abs=0.02)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_migrants_take_the_weakest_or_an_unchosen_place(source: Source) -> None:
+    settings = EvolutionSettings(migration=source)
+    before = Population(weights(8), None)
+    _, chosen = next_generation(settings, jax.random.key(0), before, FITNESS)
+    newcomers = jax.tree.map(lambda leaf: leaf[:1] + 100, weights(1))
+    after = evolution.migrated(settings, jax.random.key(1), before, FITNESS, chosen, newcomers)
+    replaced = [
+        place for place in range(8) if not np.array_equal(one(after.networks, place), one(before.networks, place))
+    ]
+    assert len(replaced) == 1
+    np.testing.assert_array_equal(one(after.networks, replaced[0]), one(newcomers, 0))
+    assert replaced == [7] if source == "paper" else not chosen.kept[replaced[0]]
+
+
+def test_regals_policy_evolves() -> None:
+    """REGAL's network, and for fitness BRKGA's gain with its proposals: generations, one program, and on other random
+    numbers the fittest is better than the policy that evolution began with.
+    """
+    settings = EvolutionSettings(strength=0.3)
+    step = jax.jit(chex.assert_max_traces(next_generation, n=1), static_argnums=0)
+    population = jax.vmap(lambda key: evolution.mutated(key, START, 0.3, "paper"))(
+        jax.random.split(jax.random.key(0), 12)
+    )
+    population = jax.tree.map(lambda many, start: many.at[0].set(start), population, START)
+    best = []
+    for number in range(8):
+        fitness = regal_fitness(population)
+        best.append(float(fitness.max()))
+        fittest = jax.tree.map(operator.itemgetter(int(fitness.argmax())), population)
+        population = step(settings, jax.random.key(number), Population(population, None), fitness)[0].networks
+    assert best == sorted(best), "elites are never lost"
+    assert best[-1] > best[0] + 0.01
+    assert held_out(fittest) > held_out(START) + 0.005

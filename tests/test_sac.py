@@ -1,0 +1,114 @@
+"""SAC for many choices: what targets, noise and relaxed actions are; a critic and an actor that learn."""
+
+import functools
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import toy_maps as toy
+from toy_networks import NETWORKS
+
+from graphrl.learning import sac
+from graphrl.learning.sac import ActorCritic, Batch, SacSettings
+from graphrl.networks.base import Network
+from graphrl.networks.sub_actions import Acted
+
+GRAPH = toy.instance(0, 6, 8)
+LOGITS = jnp.asarray(np.random.default_rng(0).normal(size=(1, 8, 2, 3)), jnp.float32)
+
+
+def random_batch(key: jax.Array, tried: int = 24) -> Batch:
+    """Random actions on one graph, as a bandit has them."""
+    action = jax.random.randint(key, (tried, *GRAPH.target.shape), 0, toy.OPTIONS)
+    reward = jax.vmap(toy.evaluate, (None, 0))(GRAPH, action)
+    observation = jax.tree.map(lambda leaf: leaf[None], toy.observe(GRAPH, toy.start(GRAPH)))
+    return Batch(observation, jax.nn.one_hot(action, 3)[None], reward[None], None, jnp.zeros((1, tried)))
+
+
+def acted() -> Acted:
+    batch = random_batch(jax.random.key(0), 1)
+    return Acted(jax.tree.map(lambda leaf: leaf[0], batch.observation), batch.action[0, 0])
+
+
+@pytest.mark.parametrize("relaxation", ["probabilities", "likeliest", "sampled"])
+def test_a_bandit_is_learned_from_random_actions(relaxation: Any) -> None:
+    settings = SacSettings(actor_rate=3e-3, critic_rate=3e-3, relaxation=relaxation)
+
+    def steps(state: sac.State, key: jax.Array) -> tuple[sac.State, dict[str, jax.Array]]:
+        def step(state: sac.State, key: jax.Array) -> tuple[sac.State, dict[str, jax.Array]]:
+            batch_key, update_key = jax.random.split(key)
+            batch = random_batch(batch_key)
+            return sac.update(settings, NETWORKS, jnp.float32(0.99), state, update_key, batch)
+
+        return jax.lax.scan(step, state, jax.random.split(key, 1500))
+
+    state = jax.jit(functools.partial(sac.init, settings, NETWORKS))(jax.random.key(0), acted())
+    state, metrics = jax.jit(steps)(state, jax.random.key(1))
+    assert metrics["critic_error"][-30:].mean() < 0.5 * metrics["critic_error"][:30].mean()
+    action = NETWORKS.actor.apply(state.params["actor"], acted().observation).argmax(-1)
+    assert float(toy.evaluate(GRAPH, action.astype(jnp.int32))) > 0.75
+
+
+def constant(values: Any) -> Network:
+    """A network that always says its parameters."""
+    return Network(lambda key, observation: jnp.asarray(values, jnp.float32), lambda params, observation: params)
+
+
+@pytest.mark.parametrize("endless", [False, True])
+def test_targets_are_the_rewards_and_where_episodes_go_on_what_follows(endless: bool) -> None:
+    """With constant networks: the actor's 6 real ops have an entropy of 2 ln 3 each, the critic says 4 and 3."""
+    networks = ActorCritic(constant(np.zeros((8, 2, 3))), constant([4.0, 3.0]))
+    settings = SacSettings(following_entropy=0.1, reward_scale=5.0, reward_shift=2.0, critic_rate=1e-9)
+    batch = random_batch(jax.random.key(0))
+    following = jax.tree.map(lambda leaf: jnp.repeat(leaf[:, None], 24, 1), batch.observation)
+    goes_on = (jnp.arange(24) % 2).astype(jnp.float32)[None]
+    batch = batch._replace(following=following if endless else None, continues=goes_on)
+    state = sac.init(settings, networks, jax.random.key(0), acted())
+    _, metrics = sac.update(settings, networks, jnp.float32(0.9), state, jax.random.key(1), batch)
+    target = 5 * (np.asarray(batch.reward) + 2)
+    if endless:
+        target = target + 0.9 * np.asarray(goes_on) * (3 + 0.1 * 2 * np.log(3))
+    expected = np.square(4 - target).mean() + np.square(3 - target).mean()
+    assert float(metrics["critic_error"]) == pytest.approx(expected, rel=1e-5)
+    assert float(metrics["entropy"]) == pytest.approx(2 * np.log(3), rel=1e-5)
+    assert float(metrics["value"]) == pytest.approx(3.0, abs=1e-3)
+
+
+def test_targets_follow_slowly() -> None:
+    settings = SacSettings(polyak=0.1)
+    state = sac.init(settings, NETWORKS, jax.random.key(0), acted())
+    after, _ = sac.update(
+        settings, NETWORKS, jnp.float32(0.9), state, jax.random.key(1), random_batch(jax.random.key(2))
+    )
+    expected = jax.tree.map(lambda new, old: 0.1 * new + 0.9 * old, after.params, state.params)
+    chex.assert_trees_all_close(after.target, expected, atol=1e-6)
+
+
+def test_noise_is_clipped_or_the_noisy_action_is() -> None:
+    action = jnp.tile(jnp.asarray([0.0, 1.0]), 5000)
+    noise = sac.noised(SacSettings(noise=0.3, limit=0.4), jax.random.key(0), action) - action
+    assert float(jnp.abs(noise).max()) == pytest.approx(0.4, abs=1e-6)
+    assert float(noise.std()) == pytest.approx(0.27, abs=0.02)
+    clipped = sac.noised(SacSettings(noise=0.3, clipped="action"), jax.random.key(0), action)
+    assert (float(clipped.min()), float(clipped.max())) == (0.0, 1.0)
+
+
+def test_relaxed_actions_have_the_gradient_of_probabilities() -> None:
+    def of(relaxation: Any, logits: jax.Array) -> jax.Array:
+        settings = SacSettings(noise=0.0, relaxation=relaxation, policy_actions=4)
+        return sac.relaxed(settings, jax.random.key(0), logits)
+
+    probabilities, likeliest, sampled = (of(name, LOGITS) for name in ("probabilities", "likeliest", "sampled"))
+    assert probabilities.shape == (1, 4, 8, 2, 3)
+    np.testing.assert_allclose(probabilities[0, 3], jax.nn.softmax(LOGITS[0]), rtol=1e-6)
+    np.testing.assert_allclose(likeliest.max(-1), probabilities.max(-1))
+    assert np.asarray(likeliest > 0).sum(-1).max() == 1
+    np.testing.assert_allclose(sampled.max(-1), 1.0, rtol=1e-6)
+    weight = jax.random.normal(jax.random.key(5), probabilities.shape)
+    slopes = [
+        jax.grad(lambda x, name=name: (weight * of(name, x)).sum())(LOGITS) for name in ("probabilities", "sampled")
+    ]
+    np.testing.assert_allclose(slopes[0], slopes[1], atol=1e-5)
