@@ -13,11 +13,15 @@ import pytest
 import toy_maps as toy
 from toy_networks import NETWORKS
 
-from graphrl.learning import allocation, collaborative
-from graphrl.learning.collaborative import Settings, State
+from graphrl.learning import allocation
+from graphrl.learning.collaborative import search
+from graphrl.learning.collaborative.mesh import on_mesh
+from graphrl.learning.collaborative.search import State
+from graphrl.learning.collaborative.settings import Settings
 from graphrl.learning.evolution import EvolutionSettings
 from graphrl.learning.rollouts import Domain
 from graphrl.learning.sac import SacSettings
+from graphrl.mesh import make_mesh
 from graphrl.training.checkpoints import Checkpoints, Info, read
 
 DOMAIN = Domain(toy.OPTIONS, toy.start, toy.observe, toy.evaluate)
@@ -29,8 +33,8 @@ EGRL = dataclasses.replace(
 )
 
 
-_init = jax.jit(collaborative.init, static_argnums=(0, 1, 2))
-_generation = jax.jit(collaborative.generation, static_argnums=(0, 1, 2), donate_argnums=3)
+_init = jax.jit(search.init, static_argnums=(0, 1, 2))
+_generation = jax.jit(search.generation, static_argnums=(0, 1, 2), donate_argnums=3)
 
 
 def functions(settings: Settings) -> tuple[Any, Any]:
@@ -110,7 +114,7 @@ def test_variants_run_count_and_repeat(name: str) -> None:
 def test_a_generation_compiles_once() -> None:
     state, generation = (
         functions(SMALL)[0](ONE, jax.random.key(0)),
-        chex.assert_max_traces(collaborative.generation, n=1),
+        chex.assert_max_traces(search.generation, n=1),
     )
     jitted = jax.jit(generation, static_argnums=(0, 1, 2))
     for number in range(2):
@@ -143,6 +147,21 @@ def test_a_checkpoint_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     key = jax.random.key(5)
     (on, _), (gone_on, _) = generation(state, key, ONE), generation(jax.tree.map(jnp.asarray, restored), key, ONE)
     chex.assert_trees_all_equal(on, gone_on)
+
+
+@pytest.mark.parametrize("instances", [ONE, TWO])
+def test_one_device_is_two_devices(instances: Any) -> None:
+    states = []
+    for devices in (1, 2):
+        init, generation = on_mesh(SMALL, DOMAIN, NETWORKS, make_mesh(2, jax.devices()[:devices]))
+        state = init(instances, jax.random.key(0))
+        for number in range(2):
+            state, _ = generation(state, jax.random.key(number), instances)
+        states.append(state)
+    one, two = states
+    chex.assert_trees_all_close(jax.tree.map(np.asarray, one), jax.tree.map(np.asarray, two), atol=1e-5, rtol=1e-5)
+    for leaf in jax.tree.leaves((two.population, two.learners.replay.experience)):
+        assert leaf.sharding.shard_shape(leaf.shape) != leaf.shape
 
 
 def test_a_given_policy_is_where_it_begins() -> None:
