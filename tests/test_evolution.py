@@ -167,9 +167,8 @@ def test_regals_policy_evolves() -> None:
     """
     settings = EvolutionSettings(strength=0.3)
     step = jax.jit(chex.assert_max_traces(next_generation, n=1), static_argnums=0)
-    population = jax.vmap(lambda key: evolution.mutated(key, START, 0.3, "paper"))(
-        jax.random.split(jax.random.key(0), 12)
-    )
+    copies = jax.tree.map(lambda leaf: jnp.repeat(leaf[None], 12, 0), START)
+    population = evolution.mutated(jax.random.key(0), copies, 0.3, "paper")
     population = jax.tree.map(lambda many, start: many.at[0].set(start), population, START)
     best = []
     for number in range(8):

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from graphrl.learning import boltzmann
 from graphrl.learning.boltzmann import Chromosomes, Source
@@ -145,10 +146,13 @@ def crossed(key: jax.Array, first: Params, second: Params, source: Source) -> Pa
 def mutated(key: jax.Array, networks: Params, strength: float, source: Source) -> Params:
     """All of them with noise: "paper", N(0, strength^2) on every weight; "code", relative noise on few."""
     leaves, tree = jax.tree.flatten(networks)
-    keys = jax.random.split(key, len(leaves))
     if source == "code":
+        keys = jax.random.split(key, len(leaves))
         return jax.tree.unflatten(tree, [_few_mutated(*pair) for pair in zip(keys, leaves, strict=True)])
-    noisy = [leaf + strength * jax.random.normal(k, leaf.shape) for k, leaf in zip(keys, leaves, strict=True)]
+    sizes = np.cumsum([leaf[0].size for leaf in leaves])
+    # drawn at once: a program for every array's own draw takes many times as long to compile
+    noise = jnp.split(strength * jax.random.normal(key, (len(leaves[0]), int(sizes[-1]))), sizes[:-1], 1)
+    noisy = [leaf + part.reshape(leaf.shape) for leaf, part in zip(leaves, noise, strict=True)]
     return jax.tree.unflatten(tree, noisy)
 
 
