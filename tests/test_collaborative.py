@@ -28,8 +28,10 @@ DOMAIN = Domain(toy.OPTIONS, toy.start, toy.observe, toy.evaluate)
 ONE = toy.stacked(toy.instance(0, 10, 12))
 TWO = toy.stacked(toy.instance(0, 10, 12), toy.instance(1, 12, 12))
 SMALL = Settings(networks=4, chromosomes=2, replay=64, batch=4, sac=SacSettings(actor_rate=1e-2, critic_rate=1e-2))
-EGRL = dataclasses.replace(
-    SMALL, networks=16, chromosomes=4, replay=1024, batch=24, evolution=EvolutionSettings(strength=0.1)
+EGRL = Settings(
+    replay=1024,
+    evolution=EvolutionSettings(strength=0.1),
+    sac=SacSettings(actor_rate=1e-2, critic_rate=1e-2, entropy=0.2),
 )
 
 
@@ -74,7 +76,7 @@ def test_it_learns_and_never_loses_its_best() -> None:
     best = [metrics["best"] for metrics in history]
     assert best == sorted(best)
     assert best[0] < 0.6
-    assert best[-1] > 0.7, "as many random maps have 0.66 at best"
+    assert best[-1] > 0.85, "as many random maps have some 0.66 at best, evolution alone some 0.82"
     assert float(toy.evaluate(jax.tree.map(lambda leaf: leaf[0], ONE), state.best.action[0])) == best[-1]
     greedy = NETWORKS.actor.apply(
         state.params["policy"], toy.observe(*jax.tree.map(lambda leaf: leaf[0], (ONE, state.best.action * 0)))
