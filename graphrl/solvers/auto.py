@@ -9,7 +9,7 @@ peak memory of one device
   2. `dfs-dp` for a fifth of the budget, at most 2 s, on up to 300 ops: often a proof within a second
   3. `anneal` for two fifths, at most half a second
   4. `min-cut` for 3 tenths of what is left, or 1 ms an op if that is more, which its first pass may take: on compiled
-     programs mostly a proof within a second
+     programs mostly a proof within a second. With less time than that, 3 and 4 are left out
   5. `anneal` for 7 tenths of the rest, from the best orders so far
   6. `min-cut` again, from those
 
@@ -107,9 +107,10 @@ def stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterato
         yield Stage(series_parallel.solve)
         if ops <= DP_OPS:
             yield Stage(dfs_dp.solve, DP_SHARE, DP_SECONDS)
-        yield Stage(anneal.solve, FIRST_SHARE, FIRST_SECONDS, options=_orders)
-        least = 0.0 if budget.seconds is None else CUT_SECONDS * ops / budget.seconds
-        yield Stage(min_cut.solve, min(1.0, max(CUT_SHARE, least)))
+        if budget.seconds is None or budget.seconds >= CUT_SECONDS * ops:
+            yield Stage(anneal.solve, FIRST_SHARE, FIRST_SECONDS, options=_orders)
+            least = 0.0 if budget.seconds is None else CUT_SECONDS * ops / budget.seconds
+            yield Stage(min_cut.solve, max(CUT_SHARE, least))
         yield Stage(anneal.solve, 1 - CUT_SHARE, options=_orders)
         yield Stage(min_cut.solve, options=_orders)
         return

@@ -82,7 +82,11 @@ def _goals(task: str, by_label: Mapping[str, Score]) -> Iterator[str]:
         share = ours.matched.mean
         yield f"{label} matches or beats BRKGA on {100 * share:.1f}% of the graphs{_wanted(share, matching)}"
     yield from ahead(by_label, "regal", ("brkga-tuned", "gas", "idrs"))
-    yield from ahead(by_label, "regal-hint", (UNTRAINED, "brkga+", "gas-hint", "idrs-hint", "list"))
+    yield from ahead(
+        by_label,
+        "regal-hint",
+        (UNTRAINED, "brkga+", "gas-hint", "idrs-hint", "list", "local-search", "anneal-schedule"),
+    )
     yield from ahead(by_label, "regal+")
 
 
