@@ -139,9 +139,29 @@ def describe() -> Iterator[Description]:
             solver.help,
             "one" if solver.one_device else "any number",
             ", ".join(solver.objectives),
-            ", ".join(f"{option}={value}" for option, value in solver.defaults.items()),
+            _shown(solver),
             solver.digest is not None,
         )
+
+
+class MapDescription(NamedTuple):
+    """A row of a table of methods for memory maps."""
+
+    name: str
+    help: str
+    options: str  # with their defaults
+
+
+def describe_map_methods() -> Iterator[MapDescription]:
+    """All methods for memory maps, in the order in which they stand here. Imports every one of them."""
+    for name in MAP_METHODS:
+        method = _registered_for_maps(name)
+        yield MapDescription(name, method.help, _shown(method))
+
+
+def _shown(method: Method[Any, Any, Any]) -> str:
+    """The options of a method with their defaults."""
+    return ", ".join(f"{option}={value}" for option, value in method.defaults.items())
 
 
 def _find(method: str, registered: Callable[[str], M]) -> M:

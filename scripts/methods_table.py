@@ -1,4 +1,4 @@
-"""Writes the table of all methods into docs/methods.md, from the registry; a test holds the two together.
+"""Writes the tables of all methods into docs/methods.md, from the registries; a test holds them together.
 
 python scripts/methods_table.py
 """
@@ -7,27 +7,35 @@ import argparse
 from pathlib import Path
 
 from graphrl.files import write_atomically
-from graphrl.methods import describe
+from graphrl.methods import describe, describe_map_methods
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "methods.md"
 HEAD = ["| `--method` | what it does | devices | options |", "|---|---|---|---|"]
+MAP_HEAD = ["| `graphrl map --method` | what it does | options |", "|---|---|---|"]
 
 
-def with_table(page: str) -> str:
-    """The page, its table of methods (which begins with `HEAD` and ends at an empty line) made anew."""
-    before, _, rest = page.partition(HEAD[0])
+def with_tables(page: str) -> str:
+    """The page, its tables of methods made anew."""
+    plans = [f"| `{one.name}` | {one.help} | {one.devices} | {_options(one.options)} |" for one in describe()]
+    maps = [f"| `{one.name}` | {one.help} | {_options(one.options)} |" for one in describe_map_methods()]
+    return _with_table(_with_table(page, [*HEAD, *plans]), [*MAP_HEAD, *maps])
+
+
+def _with_table(page: str, lines: list[str]) -> str:
+    """The page with these lines in place of the table that begins with their first; it ends at an empty line."""
+    before, _, rest = page.partition(lines[0])
     _, empty, after = rest.partition("\n\n")
-    lines = [*HEAD]
-    for method in describe():
-        options = ", ".join(f"`{option}`" for option in method.options.split(", ") if option)
-        lines.append(f"| `{method.name}` | {method.help} | {method.devices} | {options} |")
     return before + "\n".join(lines) + empty + after
+
+
+def _options(options: str) -> str:
+    return ", ".join(f"`{option}`" for option in options.split(", ") if option)
 
 
 def main() -> None:
     """Writes the page."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
-    text = with_table(PAGE.read_text(encoding="utf-8"))
+    text = with_tables(PAGE.read_text(encoding="utf-8"))
     write_atomically(PAGE, lambda file: file.write(text))
 
 

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import onnx_models
 import pytest
 from command_line import check_failure
 
@@ -10,6 +11,7 @@ from graphrl.cli import main
 from graphrl.graphs.datasets import zoo
 from graphrl.graphs.layers.coarsen import coarsened
 from graphrl.graphs.readers import read_graph
+from graphrl.plan import Plan
 from graphrl.plan.memory_map import MemoryMap
 
 RESNET = "zoo:resnet50/inference/b1/jaxpr"
@@ -27,6 +29,35 @@ def test_a_model_is_mapped_layer_by_layer(folder: Path, capsys: pytest.CaptureFi
     assert printed["speedup"] > 1
     assert main(command) == 0
     assert json.loads(capsys.readouterr().out)["latency"] == memory_map.latency
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
+def test_a_picture_is_written(suffix: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = folder / f"map.{suffix}"
+    assert main(["map", RESNET, "--method", "compiler", "--plot", str(path)]) == 0
+    assert path.read_bytes()[:4] == {"png": b"\x89PNG", "svg": b"<?xm", "pdf": b"%PDF"}[suffix]
+    assert f"written      {path}" in capsys.readouterr().out
+
+
+def test_ops_run_in_the_order_of_a_plan(model: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan, path = folder / "plan.json", folder / "map.json"
+    assert main(["optimize", model, "--method", "random-ready", "--evaluations", "1", "--output", str(plan)]) == 0
+    assert main(["map", model, "--method", "compiler", "--order", str(plan), "--output", str(path)]) == 0
+    graph = read_graph(model)
+    order = Plan.load(plan).decisions(graph)[1]
+    assert MemoryMap.load(path).order == tuple(graph.ops[op].name for op in order)
+    capsys.readouterr()
+    check_failure(["map", "layered:9", "--order", str(plan)], 2, "order has", capsys)
+
+
+def test_open_dimensions_of_onnx_are_given(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = folder / "open.onnx"
+    nodes = [onnx_models.node("MatMul", ["x", "w"], ["y"])]
+    weights = [onnx_models.weight("w", 6, 4)]
+    path.write_bytes(onnx_models.model(nodes, {"x": ("batch", 6)}, ["y"], weights=weights))
+    command = ["map", str(path), "--method", "compiler", "--json"]
+    check_failure(command, 1, "batch", capsys)
+    assert main([*command, "--dim", "batch=8"]) == 0
 
 
 def test_graph_json_is_taken_as_it_is(model: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,6 +87,7 @@ def test_wrong_arguments_are_refused(model: str, folder: Path, capsys: pytest.Ca
     check_failure(["map", model, "--chip", "nope"], 2, "chips by name are nnp-i", capsys)
     check_failure(["map", model, "--method", "nope"], 2, "unknown method 'nope': known are auto", capsys)
     check_failure(["map", model, "--output", str(folder / "map.onnx")], 2, "must not end in .onnx", capsys)
+    check_failure(["map", model, "--plot", str(folder / "map.txt")], 1, "its ending must be one of .png", capsys)
     check_failure(["map", str(folder / "none.onnx")], 1, "No such file", capsys)
     bad = folder / "bad.json"
     bad.write_text('{"format": "graphrl-chip", "version": 1, "name": "x", "peak": NaN, "memories": []}')

@@ -77,7 +77,7 @@ def test_progress_bar_on_a_terminal(limit: int | None, monkeypatch: pytest.Monke
     monkeypatch.setenv("COLUMNS", "120")
     problem = Problem("makespan", memory_limit=limit)
     plan = Plan.from_order(TINY, problem, [0] * 4, [0, 2, 1, 3], method="m", seconds=0, evaluations=1, seed=0)
-    with progress_bar("[bold]tiny", problem, Budget(100)) as progress:
+    with progress_bar("[bold]tiny", "makespan", Budget(100), limited=limit is not None) as progress:
         assert progress is not None
         progress(50, 1.0, lambda: plan, 7.0)
         time.sleep(0.3)  # the bar is drawn ten times a second
@@ -88,5 +88,5 @@ def test_progress_bar_on_a_terminal(limit: int | None, monkeypatch: pytest.Monke
 
 def test_no_progress_bar_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    with progress_bar("tiny", Problem(), Budget(100)) as progress:
+    with progress_bar("tiny", "peak_memory", Budget(100)) as progress:
         assert progress is None

@@ -36,6 +36,11 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         help="what gives ops of ONNX and HLO files their run times (others have their own): a name (a wrong one lists "
         f"the known) or FLOP/s,BYTES/s,LAUNCH as in 300e12,2TB/s,4us (default: {DEFAULT_CHIP})",
     )
+    add_dim(parser)
+
+
+def add_dim(parser: argparse.ArgumentParser) -> None:
+    """Adds the sizes that ONNX models leave open."""
     parser.add_argument(
         "--dim",
         action=_Dimensions,

@@ -2,9 +2,13 @@
 
 import argparse
 import os
+from collections.abc import Mapping
 from typing import Any
 
-from graphrl.commands.common import add_budget, add_common, check_json_name, check_outputs, print_json
+import numpy as np
+
+from graphrl.commands.common import add_budget, add_common, add_dim, check_json_name, check_outputs, print_json
+from graphrl.commands.progress import progress_bar
 from graphrl.costs.maps.chips import CHIPS, find_chip
 from graphrl.costs.maps.problem import map_problem
 from graphrl.files import content, shown
@@ -13,6 +17,7 @@ from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.layers.coarsen import coarsened
 from graphrl.methods import MAP_METHODS, find_map_solver
 from graphrl.optimize import check_seed, make_budget, model_graph
+from graphrl.plan import Plan
 from graphrl.plan.memory_map import MemoryMap
 from graphrl.solvers.base import Interrupted
 from graphrl.solvers.maps.task import MapTask
@@ -25,8 +30,8 @@ it is (`graphrl convert MODEL OUT --layers` writes the layers).
 methods: {", ".join(MAP_METHODS)}; some take options, as in name:option=value"""
 
 EXAMPLES = """examples:
-  graphrl map model.onnx --output map.json
   graphrl map zoo:resnet50/inference/b1/jaxpr --chip nnp-i --method cp-sat --seconds 1min
+  graphrl map model.onnx --dim batch=1 --output map.json --plot map.png
   graphrl map graph.json --chip chip.json --evaluations 4000 --seed 1 --json
 
 A chip's file holds {"format": "graphrl-chip", "version": 1, "name": ..., "peak": operations/s, "memories": [...]}, its
@@ -42,7 +47,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--method", default="auto", metavar="M", help="one of those above (default: auto)")
     add_budget(parser)
+    parser.add_argument(
+        "--order", metavar="PLAN", help="run the ops in the order of a plan of this graph (default: the graph's own)"
+    )
     parser.add_argument("--output", metavar="FILE", help="the map, as JSON")
+    parser.add_argument("--plot", metavar="FILE", help="a picture: .png, .svg or .pdf")
+    add_dim(parser)
     add_common(parser)
 
 
@@ -52,30 +62,55 @@ def run(args: argparse.Namespace) -> int:
     check_seed(args.seed)
     solver, chip = find_map_solver(args.method), find_chip(args.chip)
     check_json_name("--output", args.output)
-    check_outputs({"--output": args.output}, args.model)
-    problem = map_problem(layers_of(args.model), chip)
+    check_outputs({"--output": args.output, "--plot": args.plot}, *filter(None, (args.model, args.order)))
+    if args.plot is not None:
+        from graphrl.plan.plot import image_format
+
+        image_format(args.plot)
+    graph = layers_of(args.model, dict(args.dim))
+    problem = map_problem(graph, chip, None if args.order is None else _order(args.order, graph))
     interrupted = False
     try:
-        memory_map = solver(MapTask(problem, budget, args.seed))
+        with progress_bar(graph.name, "latency", budget) as progress:
+            memory_map = solver(MapTask(problem, budget, args.seed, progress))
     except Interrupted as stop:
         memory_map, interrupted = stop.plan, True
+    written = [path for path in (args.output, args.plot) if path is not None]
     if args.output is not None:
         memory_map.save(args.output)
+    if args.plot is not None:
+        memory_map.plot(graph, args.plot)
     if args.json:
-        print_json({**summary(memory_map), "interrupted": interrupted})
+        print_json({**summary(memory_map), "interrupted": interrupted, "written": written})
     else:
-        print("\n".join(_lines(memory_map, args.output, interrupted)))
+        print("\n".join(_lines(memory_map, written, interrupted)))
     return 0
 
 
-def layers_of(model: str) -> ComputationGraph:
-    """The layers of a model; of graph JSON and generated graphs the graph as it is."""
-    graph = model_graph(model)
+def layers_of(model: str, dims: Mapping[str, int] | None = None) -> ComputationGraph:
+    """The layers of a model; of graph JSON and generated graphs the graph as it is.
+
+    Args:
+      model: file or name.
+      dims: sizes that an ONNX model leaves open.
+    """
+    graph = model_graph(model, dims=dims)
     if is_zoo(model) or not os.path.exists(model):
         return coarsened(graph) if is_zoo(model) else graph
     with content(model) as data:
         is_json = data[:64].lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"{"
     return graph if is_json else coarsened(graph)
+
+
+def _order(path: str, graph: ComputationGraph) -> np.ndarray:
+    """The ops `[n]` as a plan of the graph runs them.
+
+    Raises:
+      GraphrlError: the file cannot be read.
+      PlanError: it is no plan, or one of another graph.
+    """
+    _, order = Plan.load(path).decisions(graph)
+    return order[order < len(graph.ops)]  # without transfers
 
 
 def summary(memory_map: MemoryMap) -> dict[str, Any]:
@@ -86,15 +121,14 @@ def summary(memory_map: MemoryMap) -> dict[str, Any]:
     return {key: fields[key] for key in kept} | {"chip": memory_map.chip.name} | more
 
 
-def _lines(memory_map: MemoryMap, output: str | None, interrupted: bool) -> list[str]:
+def _lines(memory_map: MemoryMap, written: list[str], interrupted: bool) -> list[str]:
     latency, compiler = format_seconds(memory_map.latency), format_seconds(memory_map.compiler_latency)
     lines = [
         f"{memory_map.graph} on {memory_map.chip.name}: {len(memory_map.order):,} ops",
         f"latency      {latency}, {memory_map.speedup:.3f} times as fast as the compiler's own map ({compiler})",
     ]
     if memory_map.bound is not None:
-        gap = memory_map.gap or 0.0
-        near = "optimal" if gap < 2e-5 else f"gap {100 * gap:.1f}%"
+        near = "optimal" if memory_map.proved else f"gap {100 * (memory_map.gap or 0):.1f}%"
         lines.append(f"lower bound  {format_seconds(memory_map.bound)}: {near}")
     for number, name in enumerate(memory_map.chip.names):
         weights, outputs = (list(part.values()).count(number) for part in (memory_map.weights, memory_map.outputs))
@@ -102,6 +136,6 @@ def _lines(memory_map: MemoryMap, output: str | None, interrupted: bool) -> list
     lines.append(f"method       {memory_map.method}, {memory_map.evaluations:,} evaluations, seed {memory_map.seed}")
     if interrupted:
         lines.append("interrupted  this is the best map until then")
-    if output is not None:
-        lines.append(f"written      {shown(output)}")
+    if written:
+        lines.append(f"written      {', '.join(map(shown, written))}")
     return lines

@@ -105,7 +105,8 @@ def run(args: argparse.Namespace) -> int:
     keep_compiled()
     interrupted = False
     try:
-        with progress_bar(graph.name, problem, budget) as progress:
+        limited = problem.memory_limit is not None
+        with progress_bar(graph.name, problem.objective, budget, limited=limited) as progress:
             plan = optimize(
                 graph,
                 **dataclasses.asdict(problem),

@@ -3,12 +3,11 @@
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from graphrl.costs.problem import Problem
 from graphrl.plan import Plan
 from graphrl.progress import on_terminal, progress
-from graphrl.solvers.base import Budget, Progress
+from graphrl.solvers.base import Budget
 from graphrl.units import format_bytes, format_end, format_objective, format_seconds
 
 if TYPE_CHECKING:
@@ -21,8 +20,17 @@ _EXACT_EVERY = 2.0  # seconds between exact looks at the best plan, which take a
 
 
 @contextlib.contextmanager
-def progress_bar(title: str, problem: Problem, budget: Budget) -> Iterator[Progress | None]:
-    """Shows best value, share of the budget and time left while the `with` lasts; gives the callback, or None."""
+def progress_bar(
+    title: str, objective: str, budget: Budget, *, limited: bool = False
+) -> Iterator[Callable[[int, float, Callable[[], Any], float], None] | None]:
+    """Shows best value, share of the budget and time left while the `with` lasts; gives the callback, or None.
+
+    Args:
+      title: what is searched for.
+      objective: as in `format_objective`; memory maps have seconds.
+      budget: of the search.
+      limited: whether plans have a memory limit.
+    """
     if not on_terminal():
         yield None
         return
@@ -31,10 +39,10 @@ def progress_bar(title: str, problem: Problem, budget: Budget) -> Iterator[Progr
     with _bar(budget) as bar:
         task = bar.add_task(title[:40], total=1.0, evaluations=0, best="starting")
 
-        def update(evaluations: int, seconds: float, plan: Callable[[], Plan], value: float) -> None:
+        def update(evaluations: int, seconds: float, plan: Callable[[], Any], value: float) -> None:
             nonlocal looked, best
-            if problem.memory_limit is None:
-                best = f"best {format_objective(problem.objective, value)}"
+            if not limited:
+                best = f"best {format_objective(objective, value)}"
             elif seconds - looked >= _EXACT_EVERY:  # the device's value mixes time and excess: only the plan can tell
                 looked, best = seconds, best_within_limit(plan())
             bar.update(task, evaluations=evaluations, best=best)

@@ -1,6 +1,6 @@
 """MemoryMap: in which memory of a chip every op's weights and outputs lie, and what that costs. Always a valid one.
 
-Its file has the format "graphrl-map", version 1, and is read strictly.
+Its file has the format "graphrl-map", version 1, and is read strictly; the picture is in `plan/map_plot.py`.
 """
 
 import dataclasses
@@ -8,7 +8,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -22,7 +22,11 @@ from graphrl.files import content, shown, write_atomically
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.readers.json import strict_json
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 FORMAT, VERSION = "graphrl-map", 1
+PROVED = 2e-5  # above the bound: CP-SAT's default gap, and what it rounds
 RELATIVE_ERROR = 1e-9  # of stated seconds: a map may have been written by a tool that rounds
 
 
@@ -116,6 +120,11 @@ class MemoryMap:
         """How far the latency is above the bound, as a fraction of the bound; None if there is no bound above 0."""
         return None if not self.bound else self.latency / self.bound - 1
 
+    @property
+    def proved(self) -> bool:
+        """Whether the bound says that no map is faster, as far as it was proved."""
+        return self.bound is not None and self.latency <= self.bound * (1 + PROVED)
+
     def problem(self, graph: ComputationGraph) -> MapProblem:
         """The problem that it answers.
 
@@ -171,6 +180,25 @@ class MemoryMap:
             if not math.isclose(getattr(self, key), value, rel_tol=RELATIVE_ERROR):
                 raise PlanError(f"{key} is stated as {getattr(self, key)!r}: it is {value!r}")
         return costs
+
+    def plot(self, graph: ComputationGraph, path: str | os.PathLike[str] | None = None) -> "Figure":
+        """Draws what every memory holds at each step over the latency by op, and saves the picture if a path is given.
+
+        Args:
+          graph: that the map is of.
+          path: its ending says the format: .png, .svg or .pdf.
+
+        Raises:
+          PlanError: as `check`.
+          GraphrlError: the file cannot be written, or its ending names no such format.
+        """
+        from graphrl.plan.map_plot import map_figure
+        from graphrl.plan.plot import write_figure
+
+        figure = map_figure(self, self.problem(graph), self.check(graph))
+        if path is not None:
+            write_figure(figure, path)
+        return figure
 
     def to_dict(self) -> dict[str, Any]:
         """As its file holds it."""

@@ -5,6 +5,7 @@ Made to be read for 5 ops and for 5,000: ops are one collection of polygons, nam
 
 import os
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ _DEVICE_COLOURS = COLOURS[:8]
 _BACKGROUND = {"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 1.0}  # of labels over curves
 
 
-class _Picture(Figure):
+class Picture(Figure):
     """A figure that notebooks show although pyplot does not know it."""
 
     def _repr_png_(self) -> bytes:
@@ -75,7 +76,7 @@ def plan_figure(plan: Plan, timeline: Timeline) -> Figure:
         raise GraphrlError(f"the plan takes {timeline.length} seconds: only a finite one can be drawn")
     devices = timeline.problem.devices
     lanes_height, memory_height = min(0.62 * devices + 0.25, 7.0), 2.9
-    figure = _Picture(figsize=(WIDTH, lanes_height + memory_height + 1.55), dpi=DPI, layout="constrained")
+    figure = Picture(figsize=(WIDTH, lanes_height + memory_height + 1.55), dpi=DPI, layout="constrained")
     lanes, memory = figure.subplots(2, 1, sharex=True, height_ratios=[lanes_height, memory_height])
     scale, unit = (1.0, "position in the order") if timeline.by_position else time_unit(timeline.length)
     right = timeline.length / scale or 1.0
@@ -106,11 +107,16 @@ def _draw_title(lanes: Axes, plan: Plan, *, by_position: bool) -> None:
     facts.append(f"{ops:,} op{'s' * (ops > 1)}")
     if problem.devices > 1:
         facts.append(f"{problem.devices} devices, {problem.transfer} transfers ({len(plan.order) - ops:,})")
-    name = f"{clean(plan.graph, 70)}  ·  {clean(plan.method)}"
-    lanes.set_title(name, loc="left", weight="bold", color=TEXT, pad=26, parse_math=False)
-    lanes.annotate(
-        "   ·   ".join(facts), (0, 1), xycoords="axes fraction", xytext=(0, 9), textcoords="offset points",
-        fontsize=9.5, color=FAINT,
+    draw_heading(lanes, plan.graph, plan.method, facts)
+
+
+def draw_heading(axes: Axes, graph: str, method: str, facts: Sequence[str], *, above: float = 0.0) -> None:
+    """Two lines over the topmost axes, so many points above them: what it is of, and what there is to say of it."""
+    name = f"{clean(graph, 70)}  ·  {clean(method)}"
+    axes.set_title(name, loc="left", weight="bold", color=TEXT, pad=26 + above, parse_math=False)
+    axes.annotate(
+        "   ·   ".join(facts), (0, 1), xycoords="axes fraction", xytext=(0, 9 + above), textcoords="offset points",
+        fontsize=9.5, color=FAINT, parse_math=False,
     )  # fmt: skip
 
 

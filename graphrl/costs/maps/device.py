@@ -1,8 +1,8 @@
 """What the compiler makes of maps and what that costs, in pure JAX: many maps of one problem at once, maps minor.
 
 `jax.vmap` over a leading axis takes batches of problems. The compiler is a scan over rows (`padding.py`) that keeps two
-numbers for each memory and map, the weights so far and what is live, and adds up what each later step frees: nothing
-that grows with a live range (see `graphrl.costs.maps`).
+numbers for each memory and map, the room that it has now and that at the fullest step so far, and adds up what each
+later step frees: nothing that grows with a live range (see `graphrl.costs.maps`).
 """
 
 from typing import NamedTuple
@@ -12,7 +12,12 @@ import jax.numpy as jnp
 from jax import lax
 
 from graphrl.costs.device.indexing import add, take
+from graphrl.costs.maps.chip import MAX_MEMORIES
 from graphrl.costs.maps.padding import READS, PaddedMapProblem
+
+_BITS = (
+    MAX_MEMORIES - 1
+).bit_length()  # of a memory's number: two make one, as each array that a scan writes costs time
 
 
 class DeviceMapCosts(NamedTuple):
@@ -56,27 +61,28 @@ def reward(problem: PaddedMapProblem, costs: DeviceMapCosts, *, squared: bool = 
 def place(problem: PaddedMapProblem, weights: jax.Array, outputs: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The compiler: the memories `[N, p]` int32 that weights and outputs get."""
     n, p = weights.shape
-    small = problem.memories - 1  # memories whose room counts
-    capacity, level = problem.capacity[1:, None], jnp.arange(1, small + 1, dtype=jnp.int32)[:, None]
+    small = problem.memories - 1
+    level = jnp.arange(1, small + 1, dtype=jnp.int32)[:, None]  # memories whose room counts
 
-    def highest(asked: jax.Array, needed: jax.Array) -> jax.Array:
-        """The fastest memory, from the asked one on down, that has room."""
-        return jnp.where((level <= asked[None]) & (needed <= capacity), level, 0).max(0, initial=0)
+    def highest(asked: jax.Array, pages: jax.Array, room: jax.Array) -> jax.Array:
+        """The fastest memory, from the asked one on down, that has room for so many pages."""
+        return jnp.where((level <= asked[None]) & (pages <= room), level, 0).max(0, initial=0)
 
-    def step(carry: tuple, row: tuple) -> tuple[tuple, tuple[jax.Array, jax.Array]]:
-        resident, live, fullest, freed, chosen = carry
+    def step(carry: tuple, row: tuple) -> tuple[tuple, jax.Array]:
+        least_room, room, freed, chosen = carry  # pages at the fullest step so far, and now
         first, now, frees, weight, all_pages, pages, asked_weights, asked_outputs = row
-        live = live - take(freed, now)
-        in_weights = highest(asked_weights, resident + fullest + weight)
-        resident = resident + jnp.where(level == in_weights[None], weight, 0)
-        chosen = jnp.where(first, highest(asked_outputs, resident + live + all_pages), chosen)
+        in_weights = highest(asked_weights, weight, least_room)
+        taken = jnp.where(level == in_weights[None], weight, 0)
+        room = room + take(freed, now) - taken
+        chosen = jnp.where(first, highest(asked_outputs, all_pages, room), chosen)
         own = jnp.where(level == chosen[None], pages, 0)
-        live = live + own
-        carry = resident, live, jnp.maximum(fullest, live), add(freed, frees, own), chosen
-        return carry, (in_weights, chosen)
+        room = room - own
+        # not `add`: a scatter takes the host three kernels more
+        freed = lax.dynamic_update_index_in_dim(freed, take(freed, frees) + own, frees, 0)
+        return (jnp.minimum(least_room - taken, room), room, freed, chosen), (in_weights << _BITS) | chosen
 
-    none = jnp.zeros((small, p), jnp.int32)
-    start = none, none, none, jnp.zeros((n + 2, small, p), jnp.int32), jnp.zeros(p, jnp.int32)
+    room = jnp.broadcast_to(problem.capacity[1:, None], (small, p))
+    start = room, room, jnp.zeros((n + 2, small, p), jnp.int32), jnp.zeros(p, jnp.int32)
     rows = (
         problem.row_first,
         problem.row_freed,
@@ -87,8 +93,9 @@ def place(problem: PaddedMapProblem, weights: jax.Array, outputs: jax.Array) -> 
         take(weights, problem.row_step),
         take(outputs, problem.row_step),
     )
-    _, (in_weights, in_outputs) = lax.scan(step, start, rows, unroll=4)
-    return take(in_weights, problem.step_row), take(in_outputs, problem.step_row)
+    _, pairs = lax.scan(step, start, rows, unroll=2)
+    pairs = take(pairs, problem.step_row)
+    return pairs >> _BITS, pairs & ((1 << _BITS) - 1)
 
 
 def latency(problem: PaddedMapProblem, weights: jax.Array, outputs: jax.Array) -> jax.Array:
@@ -117,8 +124,9 @@ def _total(values: jax.Array) -> jax.Array:
     """Sums over the first axis, by pairs: the error grows with the logarithm of the count, and zeros at the end, which
     padding has, change no bit.
     """
+    n = values.shape[0]
+    # written into zeros: padded by another op, XLA:CPU would compute the values inside the sum, one by one
+    values = jnp.zeros((1 << (n - 1).bit_length(), *values.shape[1:]), values.dtype).at[:n].set(values)
     while values.shape[0] > 1:
-        if values.shape[0] % 2:
-            values = jnp.concatenate([values, jnp.zeros_like(values[:1])])
         values = values[0::2] + values[1::2]
     return values[0]
