@@ -78,7 +78,7 @@ def _row(
     given, by_list = (
         graphrl.optimize(graph, method=method, transfer=args.transfer, **options) for method in ("given", "list")
     )
-    with progress_bar(f"{problem.objective} on {problem.devices}", problem, budget) as progress:
+    with progress_bar(f"{problem.objective} on {problem.devices}", problem.objective, budget) as progress:
         best = graphrl.optimize(
             graph,
             transfer=args.transfer,

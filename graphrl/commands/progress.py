@@ -3,7 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from graphrl.plan import Plan
 from graphrl.progress import on_terminal, progress
@@ -19,10 +19,14 @@ _GUESS = 1.0  # seconds that a run is taken to last before there is any
 _EXACT_EVERY = 2.0  # seconds between exact looks at the best plan, which take a while for large graphs
 
 
+class _Update(Protocol):
+    """As `solvers.base.Progress`, of plans or of memory maps."""
+
+    def __call__(self, evaluations: int, seconds: float, plan: Callable[[], Any], value: float) -> None: ...
+
+
 @contextlib.contextmanager
-def progress_bar(
-    title: str, objective: str, budget: Budget, *, limited: bool = False
-) -> Iterator[Callable[[int, float, Callable[[], Any], float], None] | None]:
+def progress_bar(title: str, objective: str, budget: Budget, *, limited: bool = False) -> Iterator[_Update | None]:
     """Shows best value, share of the budget and time left while the `with` lasts; gives the callback, or None.
 
     Args:
