@@ -1,15 +1,15 @@
 """The default method: the portfolio that was best for the time (docs/systems/opponents.md has the figures).
 
 First plans without search: list scheduling, the given order, list scheduling on fewer devices; for makespan `hlfet`
-and, where there is time for it, `etf`; on large graphs in a short time one list schedule and the given order. Then, as
-long as no plan reaches the bound and the budget lasts:
+and, where there is time for it, `etf`; on large graphs in a short time a list schedule, and on one device the given
+order. Then, as long as no plan reaches the bound and the budget lasts:
 
 peak memory of one device
   1. `series-parallel`, which is exact, where the graph is of that kind
   2. `dfs-dp` for a fifth of the budget, at most 2 s, on up to 300 ops: often a proof within a second
   3. `anneal` for two fifths, at most half a second
   4. `min-cut` for 3 tenths of what is left, or 1 ms an op if that is more, which its first pass may take: on compiled
-     programs mostly a proof within a second. With less time than that, 3 and 4 are left out
+     programs mostly a proof within a second. Where that is more than half of the budget, 3 and 4 are left out
   5. `anneal` for 7 tenths of the rest, from the best orders so far
   6. `min-cut` again, from those
 
@@ -49,7 +49,7 @@ from graphrl.solvers.solver import solver
 DP_OPS, DP_SHARE, DP_SECONDS = 300, 0.2, 2.0
 ETF_OPS, ETF_SECONDS = 6_000, 10.0  # up to which it is tried, fewer where there are fewer seconds
 FIRST_SHARE, FIRST_SECONDS = 0.4, 0.5  # of annealing before the minimum cuts
-CUT_SHARE, CUT_SECONDS = 0.3, 1e-3  # the seconds for each op
+CUT_SHARE, CUT_SECONDS, CUT_MOST = 0.3, 1e-3, 0.5  # the seconds for each op; the largest share that they may be
 PEAK_OPS, RENDEZVOUS_OPS, OPTIMUM_OPS, PROOF_OPS = 60, 120, 150, 300  # up to which CP-SAT is worth its time
 MULTILEVEL_OPS, MULTILEVEL_SECONDS = 3_000, 1e-3  # from which a makespan is annealed in levels, seconds for each op
 OTHERS_SHARE = 0.05  # of the time for other plans without search than the first two
@@ -80,10 +80,13 @@ def begun(task: Task) -> Portfolio:
 
 def candidates(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterator[PlacedOrder]:
     """List scheduling, the given order, list scheduling on fewer devices, which is sometimes better, and the textbook
-    rules, which on real graphs often are. Where there is little time, the first two; and a quick list schedule.
+    rules, which on real graphs often are. Where there is little time, the first or the first two; and a quick list
+    schedule.
     """
     seconds = math.inf if budget.seconds is None else budget.seconds
     yield timely_schedule(graph, problem, seconds)
+    if problem.devices > 1 and not has_time(graph, problem, seconds):
+        return  # of many uses, exact costs alone take a part of a second
     yield given_order(graph, problem)
     if not has_time(graph, problem, OTHERS_SHARE * seconds):
         return
@@ -107,9 +110,9 @@ def stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterato
         yield Stage(series_parallel.solve)
         if ops <= DP_OPS:
             yield Stage(dfs_dp.solve, DP_SHARE, DP_SECONDS)
-        if budget.seconds is None or budget.seconds >= CUT_SECONDS * ops:
+        least = 0.0 if budget.seconds is None else CUT_SECONDS * ops / budget.seconds
+        if least <= CUT_MOST:
             yield Stage(anneal.solve, FIRST_SHARE, FIRST_SECONDS, options=_orders)
-            least = 0.0 if budget.seconds is None else CUT_SECONDS * ops / budget.seconds
             yield Stage(min_cut.solve, max(CUT_SHARE, least))
         yield Stage(anneal.solve, 1 - CUT_SHARE, options=_orders)
         yield Stage(min_cut.solve, options=_orders)
