@@ -3,11 +3,12 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
-from onnx_models import LIGHT, model, node, read, weight
+from onnx_models import LIGHT, info, model, node, read, weight
 from random_graphs import graphs
 from traced import shape
 
@@ -91,6 +92,14 @@ def test_onnx_layers_have_shapes_and_windows() -> None:
     assert mean.layer.kernel_x == 0
 
 
+def test_an_operator_of_others_may_pad_as_it_likes() -> None:
+    other = node("Blur", ["x"], ["y"], domain="custom", kernel_shape=[3, 3], pads=[1])
+    proto = onnx.ModelProto.FromString(model([other], {"x": (1, 3, 8, 8)}))
+    proto.graph.output[0].CopyFrom(info("y", (1, 3, 8, 8)))
+    (op,) = read(proto.SerializeToString()).ops
+    assert op.layer == Layer(1, 8, 8, 3, 8, 8, 3, 1, 3, 3, 1, 0, 1)
+
+
 def test_jax_layers_have_shapes_and_windows() -> None:
     def f(x: jax.Array, w: jax.Array, v: jax.Array) -> jax.Array:
         y = lax.conv_general_dilated(x, w, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
@@ -105,6 +114,11 @@ def test_jax_layers_have_shapes_and_windows() -> None:
     assert [op.weight_bytes for op in layers.ops] == [540, 0, 1120, 0]
     assert layers.ops[0].layer == Layer(2, 8, 16, 3, 4, 8, 5, 1, 3, 3, 2, 0, 1)
     assert layers.ops[1].layer == Layer(2, 4, 8, 5, 2, 1, 40, 1, 2, 2, 2, 0, 1)
+
+
+def test_a_convolution_over_no_dimension_has_a_layer() -> None:
+    graph = from_jax(lambda x, w: lax.conv_general_dilated(x, w, (), ()), shape(2, 3), shape(4, 3))
+    assert graph.ops[0].layer == Layer(1, 2, 1, 3, 2, 1, 4, 1, 1, 1, 1, 0, 1)  # a matrix
 
 
 def test_normalisations_are_layers_of_their_own() -> None:

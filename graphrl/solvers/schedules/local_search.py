@@ -49,16 +49,16 @@ def solve(task: Task, *, patience: int = 2000) -> Plan:
     while not task.over(evaluations):
         left = LOOK if task.budget.evaluations is None else task.budget.evaluations - evaluations
         if waited >= patience:
-            chain, made, waited = next(starts), 1, 0
+            chain, moves, waited = next(starts), 1, 0
             least = _energy(chain)
         else:
             heat = max(ROUNDING * least, 1e-300)
-            made = run_chain(chain, min(LOOK, patience - waited, left), heat, heat, MIX)
-            if made == 0:  # no plan but this
+            moves = run_chain(chain, min(LOOK, patience - waited, left), heat, heat, MIX)
+            if moves == 0:  # no plan but this
                 break
             better = _energy(chain) < least * (1 - ROUNDING)
-            least, waited = min(least, _energy(chain)), 0 if better else waited + made
-        evaluations += made
+            least, waited = min(least, _energy(chain)), 0 if better else waited + moves
+        evaluations += moves
         best = min(best, chain.best, key=lambda one: one.rank)
         task.report(evaluations, best.objective(task.problem))
     return plan()

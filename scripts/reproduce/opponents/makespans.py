@@ -105,18 +105,18 @@ def _anneal(start: _Start, seconds: float, mix: Mapping[str, float]) -> Figures:
     """One chain of `anneal-schedule`."""
     chain = start_chain(start.graph, start.problem, start.plan, np.random.SeedSequence(1))
     run_chain(chain, 0, 1.0, 1.0, mix)  # loads what is compiled
-    made, spent, moves = 0, 0.0, 100
+    total, spent, moves = 0, 0.0, 100
     began = time.process_time()
     while spent < 1:
-        end = min(1.0, spent + (CHUNK if made else 0.0))
-        each = made / spent / len(start.graph.ops) if made else 0.0
+        end = min(1.0, spent + (CHUNK if total else 0.0))
+        each = total / spent / len(start.graph.ops) if total else 0.0
         hot, cold = (start.makespan * temperature(share, each, effective_ops(start.graph)) for share in (spent, end))
-        made += run_chain(chain, moves, hot, cold, mix)
+        total += run_chain(chain, moves, hot, cold, mix)
         spent = (time.process_time() - began) / seconds
-        moves = max(1, int(made / spent * CHUNK))
+        moves = max(1, int(total / spent * CHUNK))
     counts = chain.counts.reshape(-1, 3).tolist()
     makespan = float(chain.best.makespan[0])
-    return {"makespan": makespan, "moves_per_second": made / (spent * seconds), "counts": counts}
+    return {"makespan": makespan, "moves_per_second": total / (spent * seconds), "counts": counts}
 
 
 @functools.cache

@@ -60,9 +60,9 @@ def moves(settings: Settings) -> Iterator[Table]:
     values = _values(complete, [whole, *others])
     counts = np.array([some[whole]["counts"] for some in complete])  # [cases, kinds, 3]
     sizes = np.array([some[LIST]["ops"] for some in complete])
-    made = np.maximum(1, counts[..., 0])
+    of_kind = np.maximum(1, counts[..., 0])
     drawn = (counts[..., 0] / counts[..., 0].sum(1, keepdims=True)).mean(0)
-    kept, walked = (counts[..., 1] / made).mean(0), (counts[..., 2] / made / sizes[:, None]).mean(0)
+    kept, walked = (counts[..., 1] / of_kind).mean(0), (counts[..., 2] / of_kind / sizes[:, None]).mean(0)
     without = _means(values[:, 1:] / values[:, :1])
     lines = [
         [kind, *(f"{100 * share[i]:.1f}%" for share in (drawn, kept, walked)), f"{without[i]:.4f}"]

@@ -25,7 +25,7 @@ def _convolution(params: Any, kernel: Any, read: Any, written: Any) -> Layer:
         params["feature_group_count"],
         *_across(size),
         _across(params["window_strides"])[0],
-        _across(params["padding"])[0][0],
+        _first(params["padding"]),
         _across(params["rhs_dilation"])[0],
     )
     inner = [read[axis] for axis in (batch, *spatial, channels)]
@@ -37,9 +37,14 @@ def _pooling(params: Any) -> Window | None:
         return None
     keys = ("window_dimensions", "window_strides", "padding")
     size, strides, padding = (params[key][1:-1] for key in keys)  # without batch and channels
-    return Window(1, *_across(size), _across(strides)[0], _across(padding)[0][0], 1)
+    return Window(1, *_across(size), _across(strides)[0], _first(padding), 1)
 
 
 def _across(values: Any) -> tuple[Any, Any]:
     """Along x and along y, of the spatial dimensions."""
     return (values[-1], values[-2] if len(values) > 1 else 1) if len(values) else (1, 1)
+
+
+def _first(padding: Any) -> Any:
+    """Before the input along x, of pairs for the spatial dimensions."""
+    return padding[-1][0] if len(padding) else 0

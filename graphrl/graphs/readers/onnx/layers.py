@@ -35,5 +35,6 @@ def _window(node: NodeProto, scope: Scope) -> Window | None:
     groups = next((a.i for a in node.attribute if a.name == "group"), 1)
     y = kernel[-2] if len(kernel) > 1 else 1
     stride, dilation = ((lists.get(key) or [1])[-1] for key in ("strides", "dilations"))
-    padding = (lists.get("pads") or [0] * 2 * len(kernel))[len(kernel) - 1]
+    pads = lists.get("pads", [])
+    padding = pads[len(kernel) - 1] if len(pads) == 2 * len(kernel) else 0  # operators of others may mean it otherwise
     return Window(groups, kernel[-1], y, stride, padding, dilation)
