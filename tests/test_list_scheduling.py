@@ -242,3 +242,16 @@ def test_ten_thousand_ops_in_seconds(problem: Problem) -> None:
     started = time.perf_counter()
     schedule(graph, problem)
     assert time.perf_counter() - started < 60  # 4 s and 8 s on one idle core
+
+
+def test_many_inputs_are_sent_in_the_order_in_which_they_are_written() -> None:
+    count = 500
+    runtimes = np.random.default_rng(0).integers(0, 2, count).astype(float).tolist()  # many are written at once
+    writers = [Op(f"w{i}", runtime=runtimes[i], outputs=(Tensor(f"t{i}", 1),)) for i in range(count)]
+    graph = ComputationGraph("fan-in", (*writers, Op("last", inputs=tuple(f"t{i}" for i in range(count)))))
+    order = np.append(np.random.default_rng(1).permutation(count), count)
+    _, nodes = placed(builder(graph, Problem("makespan", 2)), order, np.append(np.zeros(count, np.int64), 1))
+    end = np.empty(count)
+    end[order[:-1]] = np.cumsum(np.array(runtimes)[order[:-1]])
+    sent = (nodes[nodes > count] - count - 1) // 2
+    assert sent.tolist() == np.lexsort((np.arange(count), end)).tolist()

@@ -70,16 +70,31 @@ def choose(b: Builder, op: int, choice: Choice) -> int:
 
 @part
 def sort_inputs(b: Builder, op: int) -> None:
-    """Puts the inputs of an op, whose predecessors must be placed, into `b.inputs`, the earliest written first."""
-    ops, tensors, inputs = b.ops, b.tensors, b.inputs
-    begin = ops[op].inputs
-    for e in range(begin, ops[op + 1].inputs):
-        i, t = e - begin, integer(b.rows[e])
-        written = ops[tensors[t].producer].end
-        while i > 0 and ops[tensors[inputs[i - 1]].producer].end > written:
-            inputs[i] = inputs[i - 1]
-            i -= 1
-        inputs[i] = t
+    """Puts the inputs of an op, whose predecessors must be placed, into `b.inputs`, the earliest written first, of
+    equals the lower tensor. Shell's sort: most ops have few inputs, and some have thousands.
+    """
+    ops, inputs = b.ops, b.inputs
+    begin, gap = ops[op].inputs, integer(1)
+    count = ops[op + 1].inputs - begin
+    for i in range(count):
+        inputs[i] = b.rows[begin + i]
+    while 3 * gap + 1 < count:
+        gap = 3 * gap + 1
+    while gap > 0:
+        for k in range(gap, count):
+            i, t = k, inputs[k]
+            while i >= gap and _is_before(b, t, inputs[i - gap]):
+                inputs[i] = inputs[i - gap]
+                i -= gap
+            inputs[i] = t
+        gap //= 3
+
+
+@inlined
+def _is_before(b: Builder, t: int, other: int) -> bool:
+    """Whether a tensor is written before another one."""
+    end, other_end = b.ops[b.tensors[t].producer].end, b.ops[b.tensors[other].producer].end
+    return end < other_end or (end == other_end and t < other)
 
 
 @part
