@@ -70,12 +70,14 @@ def test_padding_changes_nothing() -> None:
     actor, critic = networks(3, 16, 2, 2)
     near, far = (one(RESNET, to) for to in (None, large))
     params = actor.init(jax.random.key(0), domain.observe(near, domain.start(near)))
-    logits = [actor.apply(params, domain.observe(each, domain.start(each)))[:57] for each in (near, far)]
-    np.testing.assert_allclose(*logits, atol=1e-5)
-    acted = [Acted(domain.observe(each, domain.start(each)), jax.nn.one_hot(each.placed.astype(jnp.int32), 3)) for each in (near, far)]
+    seen = [domain.observe(each, domain.start(each)) for each in (near, far)]
+    logits, padded = (actor.apply(params, each)[:57] for each in seen)
+    np.testing.assert_allclose(logits, padded, atol=1e-5)
+    actions = [jax.nn.one_hot(each.placed.astype(jnp.int32), 3) for each in (near, far)]
+    acted = [Acted(*pair) for pair in zip(seen, actions, strict=True)]
     value_params = critic.init(jax.random.key(0), acted[0])  # type: ignore[arg-type]
-    values = [critic.apply(value_params, each) for each in acted]  # type: ignore[arg-type]
-    np.testing.assert_allclose(*values, atol=1e-5)
+    value, same = (critic.apply(value_params, each) for each in acted)  # type: ignore[arg-type]
+    np.testing.assert_allclose(value, same, atol=1e-5)
 
 
 def test_what_is_not_there_changes_no_value_and_lies_in_the_largest_memory() -> None:

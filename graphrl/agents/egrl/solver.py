@@ -20,16 +20,16 @@ def solve(
     *,
     variant: str = "egrl",
     reward: str = "rectified",
-    width: int = 128,
-    depth: int = 4,
+    width: int = 32,
+    depth: int = 2,
     population: int = 20,
     boltzmann: float = 0.2,
     entropy: float = 0.2,
     rate: float = 1e-3,
-    strength: float = 0.02,
+    strength: float = 0.05,
     chromosome_strength: float = 0.1,
     operators: str = "paper",
-    gradient_steps: float = 1.0,
+    gradient_steps: float = 0.25,
 ) -> MemoryMap:
     """Every roll-out of the population and of the learner is an evaluation; the first is of the compiler's own map.
 
@@ -40,7 +40,7 @@ def solve(
       ProblemError: an option is out of range.
     """
     config = EgrlConfig(
-        variant=variant,  # type: ignore[arg-type]  (checked there)
+        variant=variant,  # type: ignore[arg-type]
         reward=reward,  # type: ignore[arg-type]
         width=width,
         depth=depth,
