@@ -79,6 +79,7 @@ MAP_METHODS: dict[str, str] = {
     "local-search": "graphrl.solvers.maps.anneal",
     "anneal": "graphrl.solvers.maps.anneal",
     "brkga": "graphrl.solvers.maps.brkga",
+    "egrl": "graphrl.agents.egrl.solver",
     # exact
     "cp-sat": "graphrl.solvers.maps.cp_sat",
 }

@@ -52,7 +52,7 @@ def run(
     key = jax.random.key(seed)
     state, history = init(instances, key), []
     for number in range(generations):
-        state, metrics = generation(state, jax.random.fold_in(key, number), instances)
+        state, metrics, _ = generation(state, jax.random.fold_in(key, number), instances)
         history.append({name: float(value) for name, value in metrics.items()})
     return state, history
 
@@ -121,7 +121,7 @@ def test_a_generation_compiles_once() -> None:
     )
     jitted = jax.jit(generation, static_argnums=(0, 1, 2))
     for number in range(2):
-        state, _ = jitted(SMALL, DOMAIN, NETWORKS, state, jax.random.key(number), ONE)
+        state, _, _ = jitted(SMALL, DOMAIN, NETWORKS, state, jax.random.key(number), ONE)
 
 
 def test_learners_migrate_into_the_population() -> None:
@@ -142,13 +142,13 @@ def test_a_checkpoint_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     init, generation = functions(SMALL)
     state = init(ONE, jax.random.key(0))
     for number in range(2):
-        state, _ = generation(state, jax.random.fold_in(jax.random.key(0), number), ONE)
+        state, _, _ = generation(state, jax.random.fold_in(jax.random.key(0), number), ONE)
     root = jax.random.key(0)
     info = Info("toy", 2, {}, jax.random.key_data(root).tolist(), str(jax.random.key_impl(root)), 0.0, {}, [], None)
     path = Checkpoints(tmp_path, 1).save(info, jax.tree.map(np.asarray, state))
     restored = read(path, state).state
     key = jax.random.key(5)
-    (on, _), (gone_on, _) = generation(state, key, ONE), generation(jax.tree.map(jnp.asarray, restored), key, ONE)
+    (on, *_), (gone_on, *_) = generation(state, key, ONE), generation(jax.tree.map(jnp.asarray, restored), key, ONE)
     chex.assert_trees_all_equal(on, gone_on)
 
 
@@ -159,7 +159,7 @@ def test_one_device_is_two_devices(instances: Any) -> None:
         init, generation = on_mesh(SMALL, DOMAIN, NETWORKS, make_mesh(2, jax.devices()[:devices]))
         state = init(instances, jax.random.key(0))
         for number in range(2):
-            state, _ = generation(state, jax.random.key(number), instances)
+            state, _, _ = generation(state, jax.random.key(number), instances)
         states.append(state)
     one, two = states
     chex.assert_trees_all_close(jax.tree.map(np.asarray, one), jax.tree.map(np.asarray, two), atol=1e-5, rtol=1e-5)

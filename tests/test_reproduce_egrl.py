@@ -33,6 +33,14 @@ def test_opponents_have_a_line_each(tmp_path: Path) -> None:
     assert kept.read_text().splitlines() == lines
 
 
+def test_methods_without_learning_stand_beside_egrl(tmp_path: Path) -> None:
+    done = run(tmp_path, "--quick", "--sections", "learning", "--methods", "greedy-dp,anneal")
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "out" / "egrl-learning.md").read_text()
+    assert re.search(r"\| greedy-dp \| 200 evaluations \| ", text)
+    assert re.search(r"\| anneal \| 200 evaluations \| 2 \| ", text)
+
+
 def test_faults_are_one_line(tmp_path: Path) -> None:
     for arguments, fault in (
         (("--workloads", "vgg"), "unknown workload 'vgg': known are resnet50"),

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from graphrl.commands.cache import keep_compiled
 from graphrl.commands.common import add_budget, add_common, add_dim, check_json_name, check_outputs, print_json
 from graphrl.commands.progress import progress_bar
 from graphrl.costs.maps.chips import CHIPS, find_chip
@@ -58,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Searches; returns the exit code."""
+    keep_compiled()
     budget = make_budget(args.evaluations, args.seconds)
     check_seed(args.seed)
     solver, chip = find_map_solver(args.method), find_chip(args.chip)

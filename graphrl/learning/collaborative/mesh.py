@@ -35,7 +35,7 @@ def on_mesh(
     compiled = jax.jit(
         functools.partial(search.generation, settings, domain, networks, spread=spread),
         in_shardings=(places, copies, copies),
-        out_shardings=(places, copies),
+        out_shardings=(places, copies, copies),
         donate_argnums=0,
     )
 

@@ -79,7 +79,7 @@ def generation(
     key: jax.Array,
     instances: Instance,
     spread: Spread = lambda batch: batch,
-) -> tuple[State, dict[str, jax.Array]]:
+) -> tuple[State, dict[str, jax.Array], jax.Array]:
     """Everyone plays and is remembered; evolution; gradient steps; migration.
 
     Args:
@@ -89,8 +89,9 @@ def generation(
       spread: what spreads a batch of transitions over devices.
 
     Returns:
-      The state, and what to record: rewards of "best" so far, "networks", "chromosomes" and "learners", the fittest of
-      each on the mean of graphs; means of `sac.update` over the steps; "evaluations".
+      The state; what to record: rewards of "best" so far, "networks", "chromosomes" and "learners", the fittest of each
+      on the mean of graphs; means of `sac.update` over the steps; "evaluations"; and all actions that were tried,
+      `[t, k, g, n, h]` int32.
     """
     play_key, draw_key, evolve_key, learn_key, migrate_key = jax.random.split(key, 5)
     learners, population, players = state.learners, state.population, state.population.networks
@@ -124,7 +125,7 @@ def generation(
     best = _better(state.best, episodes)
     evaluations = state.evaluations + jnp.int32(episodes.reward.size)
     metrics |= {"best": best.reward.mean(), "evaluations": evaluations.astype(jnp.float32)}
-    return State({"policy": policy}, population, learners, best, evaluations, state.step + 1), metrics
+    return State({"policy": policy}, population, learners, best, evaluations, state.step + 1), metrics, episodes.action
 
 
 def _decide(

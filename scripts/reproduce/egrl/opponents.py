@@ -41,10 +41,11 @@ def opponents(settings: Settings) -> Iterator[Table]:
     entrants = [Entrant(method, settings.evaluations, 0.0) for method in settings.among((*ONCE, *SEARCHES))]
     entrants += [Entrant(method, 0, time) for time in settings.times for method in settings.among(TIMED)]
     for workload in settings.workloads:
-        yield _table(settings, workload, entrants)
+        yield table_of(settings, workload, entrants)
 
 
-def _table(settings: Settings, workload: str, entrants: Sequence[Entrant]) -> Table:
+def table_of(settings: Settings, workload: str, entrants: Sequence[Entrant]) -> Table:
+    """A line for each entrant."""
     groups = [
         [
             {"workload": workload, "chip": settings.chip, **entrant._asdict(), "seed": seed}

@@ -28,7 +28,7 @@ class Settings(launcher.Settings):
         Raises:
           GraphrlError: a method, a workload or the chip is unknown.
         """
-        check_known("method", self.methods or (), MAP_METHODS)
+        check_known("method", [method.partition(":")[0] for method in self.methods or ()], MAP_METHODS)
         check_known("workload", self.workloads, WORKLOADS)
         find_chip(self.chip)
 

@@ -1,0 +1,36 @@
+"""EGRL's actor and critic on problems of memory maps."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from graphrl.learning.sac import ActorCritic
+from graphrl.networks.base import Network, network
+from graphrl.networks.graph_unet import GraphUNet
+from graphrl.networks.sub_actions import Acted, SubActionLogits, TwinValue
+
+_NEVER = -20.0  # logit of a memory for what is not there
+
+
+@functools.cache
+def networks(memories: int, width: int, depth: int, heads: int) -> ActorCritic:
+    """Of Graph U-Nets, see `GraphUNet`; without parameters.
+
+    What is not there lies in memory 0: the actor gives other memories next to no probability, and the critic sees
+    nothing of them, whoever chose.
+    """
+    encoder = functools.partial(GraphUNet, width, depth, heads)
+    actor = network(SubActionLogits(encoder(), 2, memories))
+    critic = network(TwinValue(encoder()))
+
+    def logits(params: Any, seen: Any) -> jax.Array:
+        is_free = seen.placed[:, :, None] | (jnp.arange(memories) == 0)[None, None]
+        return jnp.where(is_free, actor.apply(params, seen), _NEVER)
+
+    def value(params: Any, acted: Any) -> jax.Array:
+        action = jnp.where(acted.observation.placed[:, :, None], acted.action, 0.0)
+        return critic.apply(params, Acted(acted.observation, action))  # type: ignore[arg-type]
+
+    return ActorCritic(Network(actor.init, logits), Network(critic.init, value))

@@ -1,0 +1,88 @@
+"""EGRL as a method: it searches for a map of the given graph."""
+
+import functools
+from typing import Any
+
+import jax
+import numpy as np
+
+from graphrl.agents.egrl.config import EgrlConfig
+from graphrl.agents.egrl.domain import Layers, domain, layers
+from graphrl.agents.egrl.network import networks
+from graphrl.learning.collaborative import search
+from graphrl.plan.memory_map import MemoryMap
+from graphrl.solvers.maps.task import MapTask, map_solver
+
+
+@map_solver("egrl", "EGRL: evolution and policy gradient of graph networks, on the given graph")
+def solve(
+    task: MapTask,
+    *,
+    variant: str = "egrl",
+    reward: str = "rectified",
+    width: int = 32,
+    depth: int = 2,
+    population: int = 20,
+    boltzmann: float = 0.2,
+    entropy: float = 0.2,
+    rate: float = 1e-3,
+    strength: float = 0.05,
+    chromosome_strength: float = 0.1,
+    operators: str = "paper",
+    gradient_steps: float = 0.25,
+) -> MemoryMap:
+    """Every roll-out of the population and of the learner is an evaluation; the first is of the compiler's own map.
+
+    Args:
+      options: see `EgrlConfig`.
+
+    Raises:
+      ProblemError: an option is out of range.
+    """
+    config = EgrlConfig(
+        variant=variant,  # type: ignore[arg-type]
+        reward=reward,  # type: ignore[arg-type]
+        width=width,
+        depth=depth,
+        population=population,
+        boltzmann=boltzmann,
+        entropy=entropy,
+        rate=rate,
+        strength=strength,
+        chromosome_strength=chromosome_strength,
+        operators=operators,  # type: ignore[arg-type]
+        gradient_steps=gradient_steps,
+    )
+    return _search(task, config)
+
+
+def _search(task: MapTask, config: EgrlConfig) -> MemoryMap:
+    """Generations until the budget is spent; of the last one the maps that it is enough for."""
+    instances, root = layers([task.problem]), jax.random.key(task.seed)
+    task.evaluate(task.fastest[None])
+    state = _init(config, task.problem.memories, instances, root)
+    while not task.spent():
+        state, _, actions = _generation(config, task.problem.memories, state, instances, root)
+        task.evaluate(rows_of(actions, task.problem.steps))
+    return task.answered()
+
+
+def rows_of(actions: jax.Array, steps: int) -> np.ndarray:
+    """Actions `[t, k, 1, N, 2]` as maps `[t * k, 2n]` int64, weights and then outputs."""
+    maps = np.asarray(actions, np.int64).reshape(-1, *actions.shape[3:])[:, :steps]
+    return maps.swapaxes(1, 2).reshape(len(maps), -1)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _init(config: EgrlConfig, memories: int, instances: Layers, key: jax.Array) -> search.State:
+    return search.init(config.settings, *_parts(config, memories), instances, key)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=2)
+def _generation(config: EgrlConfig, memories: int, state: search.State, instances: Layers, root: jax.Array) -> Any:
+    key = jax.random.fold_in(root, state.step)
+    return search.generation(config.settings, *_parts(config, memories), state, key, instances)
+
+
+def _parts(config: EgrlConfig, memories: int) -> tuple[Any, Any]:
+    return domain(memories, config.reward), networks(memories, config.width, config.depth, config.heads)
