@@ -1,12 +1,12 @@
 """The script of the tables: what it writes, that it goes on where it was, and its faults."""
 
 import json
-import os
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
+import work_apart
 from comparison_rows import read_rows
 from processes import check_fault, run_script
 from reproduce.apart import each_apart
@@ -64,20 +64,12 @@ def test_makespans_on_a_core_each(tmp_path: Path) -> None:
     ]
 
 
-def cores(item: int) -> tuple[int, set[int]]:
-    return item, os.sched_getaffinity(0)
-
-
-def die(item: int) -> None:
-    os._exit(item)
-
-
 def test_work_apart_has_a_core_and_a_death_is_a_fault() -> None:
-    done = dict(each_apart(cores, [3, 1, 2], 1))
+    done = dict(each_apart(work_apart.cores, [3, 1, 2], 1))
     assert done.keys() == {1, 2, 3}
     assert all(len(some) == 1 for some in done.values())
     with pytest.raises(GraphrlError, match="a process died"):
-        list(each_apart(die, [1, 2], 1))
+        list(each_apart(work_apart.die, [1, 2], 1))
 
 
 def test_faults_are_one_line(tmp_path: Path) -> None:
