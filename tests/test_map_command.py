@@ -13,6 +13,7 @@ from graphrl.graphs.layers.coarsen import coarsened
 from graphrl.graphs.readers import read_graph
 from graphrl.plan import Plan
 from graphrl.plan.memory_map import MemoryMap
+from graphrl.solvers.maps.task import MapTask
 
 RESNET = "zoo:resnet50/inference/b1/jaxpr"
 
@@ -37,6 +38,24 @@ def test_a_picture_is_written(suffix: str, folder: Path, capsys: pytest.CaptureF
     assert main(["map", RESNET, "--method", "compiler", "--plot", str(path)]) == 0
     assert path.read_bytes()[:4] == {"png": b"\x89PNG", "svg": b"<?xm", "pdf": b"%PDF"}[suffix]
     assert f"written      {path}" in capsys.readouterr().out
+
+
+def test_a_map_that_cannot_be_written_is_rescued(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answered = MapTask.answered
+
+    def vanish(task: MapTask) -> MemoryMap:
+        folder.rmdir()
+        return answered(task)
+
+    monkeypatch.setattr(MapTask, "answered", vanish)
+    monkeypatch.setenv("TMPDIR", str(folder.parent))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    command = ["map", RESNET, "--method", "random", "--evaluations", "1", "--output", str(folder / "map.json")]
+    check_failure(command, 1, "; the map is in", capsys)
+    (saved,) = folder.parent.glob("graphrl-*/map.json")
+    MemoryMap.load(saved).check(coarsened(zoo.load(RESNET.removeprefix("zoo:")).graph))
 
 
 def test_ops_run_in_the_order_of_a_plan(model: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

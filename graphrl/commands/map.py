@@ -1,6 +1,7 @@
 """`graphrl map MODEL`: in which memory of a chip each weight and each tensor of a model lies."""
 
 import argparse
+import functools
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -9,6 +10,7 @@ import numpy as np
 
 from graphrl.commands.cache import keep_compiled
 from graphrl.commands.common import add_budget, add_common, add_dim, check_json_name, check_outputs, print_json
+from graphrl.commands.outputs import write_answer
 from graphrl.commands.progress import progress_bar
 from graphrl.costs.maps.chips import CHIPS, find_chip
 from graphrl.costs.maps.problem import map_problem
@@ -77,11 +79,7 @@ def run(args: argparse.Namespace) -> int:
             memory_map = solver(MapTask(problem, budget, args.seed, progress))
     except Interrupted as stop:
         memory_map, interrupted = stop.plan, True
-    written = [path for path in (args.output, args.plot) if path is not None]
-    if args.output is not None:
-        memory_map.save(args.output)
-    if args.plot is not None:
-        memory_map.plot(graph, args.plot)
+    written = write_answer(memory_map, "map", args.output, [(args.plot, functools.partial(memory_map.plot, graph))])
     if args.json:
         print_json({**summary(memory_map), "interrupted": interrupted, "written": written})
     else:

@@ -1,13 +1,9 @@
 """`graphrl optimize MODEL`: finds a plan, writes it, and says what it costs."""
 
 import argparse
-import contextlib
 import dataclasses
 import gc
-import os
 import sys
-import tempfile
-from pathlib import Path
 
 from graphrl.commands.cache import keep_compiled
 from graphrl.commands.common import (
@@ -20,9 +16,9 @@ from graphrl.commands.common import (
     print_json,
     problem_of,
 )
+from graphrl.commands.outputs import write_answer
 from graphrl.commands.progress import progress_bar
 from graphrl.commands.report import plan_table, summary
-from graphrl.errors import GraphrlError
 from graphrl.methods import METHODS, find_solver
 from graphrl.optimize import check_seed, make_budget, model_graph, optimize
 from graphrl.plan import Plan
@@ -117,38 +113,13 @@ def run(args: argparse.Namespace) -> int:
             )
     except Interrupted as stop:
         plan, interrupted = stop.plan, True
-    written = _write(plan, args)
+    others = (args.trace, plan.trace), (args.plot, plan.plot)
+    written = write_answer(plan, "plan", args.output, others)
     if args.json:
         print_json({**summary(plan), "interrupted": interrupted, "written": written})
     else:
         plan_table(plan, graph, interrupted=interrupted, written=written)
     return _verdict(plan)
-
-
-def _write(plan: Plan, args: argparse.Namespace) -> list[str]:
-    """Writes the files that were asked for, the plan first; returns their names."""
-    written = []
-    for path, write in ((args.output, plan.save), (args.trace, plan.trace), (args.plot, plan.plot)):
-        if path is not None:
-            try:
-                write(path)
-            except GraphrlError as error:
-                raise type(error)(f"{error}{_rescue(plan, args)}") from None
-            written.append(path)
-    return written
-
-
-def _rescue(plan: Plan, args: argparse.Namespace) -> str:
-    """Where the plan is, after a file could not be written: a long search must not be lost to a disk that filled up."""
-    if args.output is not None and os.path.exists(args.output):
-        with contextlib.suppress(GraphrlError):
-            if Plan.load(args.output) == Plan.from_dict(plan.to_dict()):
-                return f"; the plan is in {args.output}"
-    with contextlib.suppress(GraphrlError, OSError):
-        path = Path(tempfile.mkdtemp(prefix="graphrl-")) / "plan.json"
-        plan.save(path)
-        return f"; the plan is in {path}"
-    return ""
 
 
 def _verdict(plan: Plan) -> int:

@@ -9,9 +9,9 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from graphrl.costs.problem import Problem
-from graphrl.errors import GraphrlError, PlanError
-from graphrl.files import content, shown, write_atomically
-from graphrl.graphs.readers.json import strict_json
+from graphrl.errors import PlanError
+from graphrl.files import write_atomically
+from graphrl.graphs.readers.json import read_strict_json
 from graphrl.plan.steps import OpStep, Step, TransferStep
 
 if TYPE_CHECKING:
@@ -84,12 +84,7 @@ def read_plan(path: str | os.PathLike[str]) -> dict[str, Any]:
       GraphrlError: the file cannot be read.
       PlanError: it is no plan; one line that names the file and the first fault.
     """
-    with content(path) as data:
-        raw = bytes(data)
-    try:
-        return plan_from_dict(strict_json(raw))
-    except GraphrlError as error:
-        raise PlanError(f"{shown(path)}: {error}") from None
+    return read_strict_json(path, plan_from_dict, PlanError)
 
 
 def plan_from_dict(data: object) -> dict[str, Any]:

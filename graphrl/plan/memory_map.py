@@ -17,10 +17,10 @@ from numpy.typing import ArrayLike
 from graphrl.costs.maps.chip import MemoryChip, chip_from_dict
 from graphrl.costs.maps.exact import MapCosts, compiler, evaluate
 from graphrl.costs.maps.problem import MapProblem, map_problem
-from graphrl.errors import GraphrlError, PlanError
-from graphrl.files import content, shown, write_atomically
+from graphrl.errors import PlanError
+from graphrl.files import write_atomically
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.readers.json import strict_json
+from graphrl.graphs.readers.json import read_strict_json
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -244,12 +244,7 @@ class MemoryMap:
           GraphrlError: the file cannot be read.
           PlanError: it is no map; one line that names the file and the first fault.
         """
-        with content(path) as data:
-            text = bytes(data)
-        try:
-            return MemoryMap.from_dict(strict_json(text))
-        except GraphrlError as error:
-            raise PlanError(f"{shown(path)}: {error}") from None
+        return read_strict_json(path, MemoryMap.from_dict, PlanError)
 
 
 class _MapFile(msgspec.Struct, forbid_unknown_fields=True):

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from graphrl.errors import GraphrlError, ProblemError
-from graphrl.files import content, shown, write_atomically
-from graphrl.graphs.readers.json import strict_json
+from graphrl.errors import ProblemError
+from graphrl.files import write_atomically
+from graphrl.graphs.readers.json import read_strict_json
 
 FORMAT, VERSION = "graphrl-chip", 1
 PAGE = 64  # bytes
@@ -138,12 +138,7 @@ def read_chip(path: str | os.PathLike[str]) -> MemoryChip:
       GraphrlError: the file cannot be read.
       ProblemError: it holds no chip; one line that names the file and the first fault.
     """
-    with content(path) as data:
-        text = bytes(data)
-    try:
-        return chip_from_dict(strict_json(text))
-    except GraphrlError as error:
-        raise ProblemError(f"{shown(path)}: {error}") from None
+    return read_strict_json(path, chip_from_dict, ProblemError)
 
 
 def _converted(value: object, kind: type[T], where: str) -> T:

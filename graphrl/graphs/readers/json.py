@@ -8,12 +8,15 @@ import dataclasses
 import gzip
 import json
 import os
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from graphrl import files
-from graphrl.errors import GraphError
+from graphrl.errors import GraphError, GraphrlError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.layers.layer import Layer
+
+T = TypeVar("T")
 
 FORMAT = "graphrl-graph"
 VERSION = 1
@@ -55,6 +58,21 @@ def strict_json(data: bytes) -> object:
         raise
     except ValueError:  # Python refuses to convert integers of more than 4300 digits
         raise GraphError("an integer has thousands of digits: no size or count needs them") from None
+
+
+def read_strict_json(path: str | os.PathLike[str], parse: Callable[[object], T], error: type[GraphrlError]) -> T:
+    """What `parse` makes of a file's value, see `strict_json`.
+
+    Raises:
+      GraphrlError: the file cannot be read; of type `error` if it holds no such value, or `parse` refuses it: one line
+        that names the file.
+    """
+    with files.content(path) as data:
+        text = bytes(data)
+    try:
+        return parse(strict_json(text))
+    except GraphrlError as fault:
+        raise error(f"{files.shown(path)}: {fault}") from None
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
