@@ -13,9 +13,10 @@ Observations stay what they are for gymnax and jumanji; stoa and gymnasium have 
 tuples become those. gymnasium's are NumPy arrays, and its environment compiles reset and step; the others are pure.
 """
 
+from graphrl.envs.adapters.from_gymnax import from_gymnax
 from graphrl.envs.adapters.gymnasium import to_gymnasium
 from graphrl.envs.adapters.gymnax import to_gymnax
 from graphrl.envs.adapters.jumanji import to_jumanji
 from graphrl.envs.adapters.stoa import to_stoa
 
-__all__ = ["to_gymnasium", "to_gymnax", "to_jumanji", "to_stoa"]
+__all__ = ["from_gymnax", "to_gymnasium", "to_gymnax", "to_jumanji", "to_stoa"]

@@ -1,0 +1,93 @@
+"""Roll-outs: so many steps of every environment, which reset themselves where an episode ends."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from graphrl.envs.base import Environment
+from graphrl.envs.wrappers import FINAL, AutoReset
+from graphrl.learning.ppo.choices import log_probs, sample
+from graphrl.learning.ppo.settings import PpoSettings
+from graphrl.networks.base import Network
+
+
+class PolicyValue(NamedTuple):
+    """Two networks."""
+
+    policy: Network  # observation -> logits, a pytree of the action's structure
+    value: Network  # observation -> [] float32
+
+
+class Runner(NamedTuple):
+    """Where the environments stand: `[g, a, ...]` each."""
+
+    state: Any
+    observation: Any
+    earned: jax.Array  # [g, a] float32, in the episode so far
+
+
+class Trajectory(NamedTuple):
+    """What happened: `[t, g, a, ...]` each."""
+
+    observation: Any
+    action: Any
+    log_prob: Any  # of each choice, under the policy that made it
+    value: jax.Array  # float32, of the observation
+    following: jax.Array  # float32, of the observation that the step led to; 0 where no reward follows
+    reward: jax.Array  # float32
+    done: jax.Array  # bool, the episode was over after the step
+    earned: jax.Array  # float32, in the episode up to and with the step
+
+
+def begin(env: Environment[Any, Any, Any], keys: jax.Array, instances: Any, settings: PpoSettings) -> Runner:
+    """Environments after their reset.
+
+    Args:
+      env: of one instance.
+      keys: `[g]` typed keys.
+      instances: `[g, ...]` each.
+      settings: say how many environments an instance has.
+    """
+    split = jax.vmap(lambda key: jax.random.split(key, settings.environments))(keys)
+    reset = jax.vmap(jax.vmap(AutoReset(env).reset, (0, None)))
+    state, timestep = reset(split, instances)
+    return Runner(state, timestep.observation, jnp.zeros(split.shape, jnp.float32))
+
+
+def rollout(
+    env: Environment[Any, Any, Any],
+    networks: PolicyValue,
+    params: dict[str, Any],
+    runner: Runner,
+    keys: jax.Array,
+    instances: Any,
+    settings: PpoSettings,
+) -> tuple[Runner, Trajectory]:
+    """The steps of a roll-out, with sampled actions.
+
+    Args:
+      env, keys, instances, settings: as for `begin`.
+      networks: policy and value.
+      params: theirs, "policy" and "value".
+      runner: where the environments stand.
+    """
+
+    def act(key: jax.Array, runner: Runner, instance: Any) -> tuple[Runner, Trajectory]:
+        action_key, step_key = jax.random.split(key)
+        seen = runner.observation
+        logits = networks.policy.apply(params["policy"], seen)
+        action = sample(action_key, logits)
+        state, timestep = AutoReset(env).step(step_key, runner.state, action, instance)
+        following = networks.value.apply(params["value"], timestep.info[FINAL]) * timestep.discount
+        value, log_prob = networks.value.apply(params["value"], seen), log_probs(logits, action)
+        earned = runner.earned + timestep.reward
+        happened = Trajectory(seen, action, log_prob, value, following, timestep.reward, timestep.done, earned)
+        return Runner(state, timestep.observation, jnp.where(timestep.done, 0.0, earned)), happened
+
+    def step(runner: Runner, number: jax.Array) -> tuple[Runner, Trajectory]:
+        now = jax.vmap(jax.random.fold_in, (0, None))(keys, number)
+        split = jax.vmap(lambda key: jax.random.split(key, settings.environments))(now)
+        return jax.vmap(jax.vmap(act, (0, 0, None)))(split, runner, instances)
+
+    return jax.lax.scan(step, runner, jnp.arange(settings.steps))
