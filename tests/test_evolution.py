@@ -161,6 +161,17 @@ def test_migrants_take_the_weakest_or_an_unchosen_place(source: Source) -> None:
     assert replaced == [7] if source == "paper" else not chosen.kept[replaced[0]]
 
 
+def test_migrants_leave_elites_alone() -> None:
+    settings = EvolutionSettings(elites=0.25)
+    before = Population(weights(8), None)
+    _, chosen = next_generation(settings, jax.random.key(0), before, FITNESS)
+    few = Population(jax.tree.map(lambda leaf: leaf[:3], before.networks), None)  # of them only the second is an elite
+    newcomers = jax.tree.map(lambda leaf: leaf + 100, weights(3, 1))
+    after = evolution.migrated(settings, jax.random.key(1), few, FITNESS, chosen, newcomers)
+    same = [np.array_equal(one(after.networks, place), one(few.networks, place)) for place in range(3)]
+    assert same == [False, True, False]
+
+
 def test_regals_policy_evolves() -> None:
     """REGAL's network, and for fitness BRKGA's gain with its proposals: generations, one program, and on other random
     numbers the fittest is better than the policy that evolution began with.

@@ -96,6 +96,31 @@ def test_attention_is_graph_attention_in_both_directions() -> None:
     np.testing.assert_allclose(np.asarray(module.apply(params, nodes, senders)), expected.reshape(5, 8), atol=1e-4)
 
 
+@pytest.mark.parametrize("scale", [1.0, 25.0])
+def test_gradients_of_attention_are_those_of_a_softmax(scale: float) -> None:
+    """Also of scores up to its bound, whose exponentials are large."""
+    nodes, senders = jnp.asarray([[1.0, 0.0], [0.9, 0.5], [0.8, -0.5]]), jnp.tril(jnp.ones((3, 3)))
+    weights, module = jnp.asarray([[1.0, 2.0], [3.0, -1.0], [0.5, 1.0]]), BidirectionalAttention(2, 1)
+    ends = dict.fromkeys(("receiver", "sender"), jnp.full((2, 1), scale))
+    params = {"value": {"kernel": jnp.asarray([[1.0, 1.0], [0.3, 0.3]])}, "bias": jnp.zeros(2), **ends}
+
+    def plain(p: Any) -> jax.Array:
+        values = (nodes @ p["value"]["kernel"]).T[:, :, None]
+        receive, send = (jnp.einsum("hnc,hc->hn", values, p[end]) for end in ("receiver", "sender"))
+        scores = jax.nn.leaky_relu(receive[:, :, None] + send[:, None, :], 0.2)
+        masked = jnp.where(jnp.stack([senders, senders.T]) > 0, scores, -jnp.inf)
+        return ((jax.nn.softmax(masked) @ values)[:, :, 0].T * weights).sum()
+
+    def real(p: Any) -> jax.Array:
+        out: Any = module.apply({"params": p}, nodes, senders)
+        return (out * weights).sum()
+
+    ours = jax.grad(real)(params)
+    theirs = jax.grad(plain)(params)
+    for name in ("sender", "receiver"):
+        np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-3, atol=1e-6)
+
+
 def test_gradients_are_finite_and_populations_compile_once() -> None:
     observation, net = seen(OPS + 3), network(SubActionLogits(UNET, CHOICES, OPTIONS))
     population = jax.jit(jax.vmap(net.init, (0, None)))(jax.random.split(jax.random.key(0), 2), observation)

@@ -8,6 +8,7 @@ import pytest
 from command_line import check_failure
 
 from graphrl.cli import main
+from graphrl.costs.maps.chips import NNP_I
 from graphrl.graphs.datasets import zoo
 from graphrl.graphs.layers.coarsen import coarsened
 from graphrl.graphs.readers import read_graph
@@ -56,6 +57,15 @@ def test_a_map_that_cannot_be_written_is_rescued(
     check_failure(command, 1, "; the map is in", capsys)
     (saved,) = folder.parent.glob("graphrl-*/map.json")
     MemoryMap.load(saved).check(coarsened(zoo.load(RESNET.removeprefix("zoo:")).graph))
+
+
+def test_a_chip_is_not_written_over(folder: Path, model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = folder / "chip.json"
+    NNP_I.save(path)
+    before = path.read_bytes()
+    command = ["map", model, "--chip", str(path), "--method", "compiler", "--output", str(path)]
+    check_failure(command, 2, "--output", capsys)
+    assert path.read_bytes() == before
 
 
 def test_ops_run_in_the_order_of_a_plan(model: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from map_problems import WORKED_CHIP, WORKED_GRAPH, problems
 
 from graphrl.costs.maps import exact
+from graphrl.costs.maps.chip import ChipMemory, MemoryChip
 from graphrl.costs.maps.chips import NNP_I
 from graphrl.costs.maps.problem import MapProblem, map_problem
 from graphrl.errors import ProblemError
@@ -92,7 +93,16 @@ def test_cp_sat_proves_a_bound_below_every_map() -> None:
     assert memory_map.latency >= memory_map.bound
 
 
-@pytest.mark.parametrize("method", ["anneal", "local-search", "random", "brkga", "auto"])
+@pytest.mark.parametrize("method", ["auto", "cp-sat"])
+def test_memories_may_differ_by_any_factor(method: str) -> None:
+    flash = ChipMemory("flash", None, 8e7, 1e-9)  # for reading alone
+    chip = MemoryChip("micro", 1e9, (flash, ChipMemory("sram", 26_214_400, 2e9, 2e9)))
+    memory_map = solved(method, map_problem(WORKLOADS["resnet50"](), chip), Budget(seconds=2.0))
+    assert memory_map.bound is not None
+    assert memory_map.bound <= memory_map.latency <= memory_map.compiler_latency
+
+
+@pytest.mark.parametrize("method", ["anneal", "local-search:patience=100000000", "random", "brkga", "auto"])
 def test_seconds_end_a_search(method: str) -> None:
     memory_map = solved(method, map_problem(WORKED_GRAPH, WORKED_CHIP), Budget(seconds=0.2))
     assert memory_map.seconds < 2.0

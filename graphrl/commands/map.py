@@ -66,7 +66,8 @@ def run(args: argparse.Namespace) -> int:
     check_seed(args.seed)
     solver, chip = find_map_solver(args.method), find_chip(args.chip)
     check_json_name("--output", args.output)
-    check_outputs({"--output": args.output, "--plot": args.plot}, *filter(None, (args.model, args.order)))
+    inputs = args.model, args.order, None if args.chip in CHIPS else args.chip
+    check_outputs({"--output": args.output, "--plot": args.plot}, *filter(None, inputs))
     if args.plot is not None:
         from graphrl.plan.plot import image_format
 
@@ -127,8 +128,8 @@ def _lines(memory_map: MemoryMap, written: list[str], interrupted: bool) -> list
         f"{memory_map.graph} on {memory_map.chip.name}: {len(memory_map.order):,} ops",
         f"latency      {latency}, {memory_map.speedup:.3f} times as fast as the compiler's own map ({compiler})",
     ]
-    if memory_map.bound is not None:
-        near = "optimal" if memory_map.proved else f"gap {100 * (memory_map.gap or 0):.1f}%"
+    if memory_map.bound and memory_map.gap is not None:
+        near = "optimal" if memory_map.proved else f"gap {100 * memory_map.gap:.1f}%"
         lines.append(f"lower bound  {format_seconds(memory_map.bound)}: {near}")
     for number, name in enumerate(memory_map.chip.names):
         weights, outputs = (list(part.values()).count(number) for part in (memory_map.weights, memory_map.outputs))

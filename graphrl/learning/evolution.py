@@ -113,12 +113,15 @@ def migrated(
     chosen: Chosen,
     newcomers: Params,
 ) -> Population:
-    """Networks `[l, ...]` from elsewhere in the places of some of the population's."""
+    """Networks `[l, ...]` from elsewhere in the places of some of the population's, which are no elites."""
     m, _ = population.sizes
     count = jax.tree.leaves(newcomers)[0].shape[0]
     by_chance = jax.random.uniform(key, (m,)) + chosen.kept[:m].astype(jnp.float32)
-    places = jnp.argsort(fitness[:m] if settings.migration == "paper" else by_chance)[:count]
-    networks = jax.tree.map(lambda old, new: old.at[places].set(new), population.networks, newcomers)
+    order = fitness[:m] if settings.migration == "paper" else by_chance
+    places = jnp.argsort(jnp.where(chosen.elite[:m], jnp.inf, order))[:count]
+    stays = chosen.elite[places]  # where there are more newcomers than networks that are no elites
+    arrived = jax.tree.map(lambda old, new: _where(stays, old[places], new), population.networks, newcomers)
+    networks = jax.tree.map(lambda old, new: old.at[places].set(new), population.networks, arrived)
     return population._replace(networks=networks)
 
 

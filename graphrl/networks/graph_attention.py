@@ -5,7 +5,9 @@ import jax
 import jax.numpy as jnp
 
 _SLOPE = 0.2  # of the leaky ReLU
-_BOUND = 30.0  # nats, of an end's part of a score; e^60, times thousands of senders, is finite in float32
+# nats, of an end's part of a score. Less so many, a score is from -42 to 30: e^30 times thousands of senders, and what
+# its gradient divides by, the square, are numbers in float32.
+_BOUND = 30.0
 
 
 class BidirectionalAttention(nn.Module):
@@ -35,7 +37,7 @@ class BidirectionalAttention(nn.Module):
         ends = [self.param(name, init, each) for name in ("receiver", "sender")]
         receive, send = (jnp.clip(jnp.einsum("hnc,hc->hn", values, end), -_BOUND, _BOUND) for end in ends)
         scores = nn.leaky_relu(receive[:, :, None] + send[:, None, :], _SLOPE)  # [2 * heads, n, n]
-        weights = jnp.exp(scores) * jnp.repeat(jnp.stack([senders, senders.T]), self.heads, 0)
+        weights = jnp.exp(scores - _BOUND) * jnp.repeat(jnp.stack([senders, senders.T]), self.heads, 0)
         total = weights.sum(-1, keepdims=True)
         out = (weights @ values) / jnp.where(total > 0, total, 1.0)
         return out.swapaxes(0, 1).reshape(n, -1) + self.param("bias", nn.initializers.zeros, (self.width,))[None]

@@ -45,8 +45,8 @@ def map_figure(memory_map: MemoryMap, problem: MapProblem, costs: MapCosts) -> F
 def _facts(memory_map: MemoryMap) -> list[str]:
     latency, speedup = format_seconds(memory_map.latency), f"{memory_map.speedup:.3f}"
     facts = [f"latency {latency}", f"{speedup} times as fast as the compiler's own map"]
-    if memory_map.bound is not None:
-        near = "optimal" if memory_map.proved else f"gap {100 * (memory_map.gap or 0):.1f}%"
+    if memory_map.bound and memory_map.gap is not None:
+        near = "optimal" if memory_map.proved else f"gap {100 * memory_map.gap:.1f}%"
         facts.append(f"bound {format_seconds(memory_map.bound)} ({near})")
     return [*facts, f"chip {clean(memory_map.chip.name)}", f"{len(memory_map.order):,} ops"]
 

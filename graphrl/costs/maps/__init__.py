@@ -3,7 +3,7 @@
 A **chip** (`chip.py`) has memories 0, 1, 2, ... from the largest and slowest to the smallest and fastest. Ops run one
 after the other, in the graph's topological order or in another; here **step** i is the i-th op of that order, and
 every array is by step. A **map** gives every step a memory for its weights and one for its outputs. External inputs
-lie in memory 0.
+lie in memory 0; so does a weight that several ops share, for all but the first, which owns it.
 
 **Time.** A step takes launch + max(operations / peak, max over memories m of T_m) seconds. T_m adds, over every
 distinct tensor, the set-up of m and its bytes over m's bandwidth: inputs that lie in m and the step's weights, if they

@@ -164,10 +164,9 @@ def _check_memory(where: str, memory: ChipMemory) -> None:
 
 
 def _check_figure(where: str, key: str, value: float, *, above: bool = False) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not 1e-15 * above <= value <= 1e30:
-        least = "above 0" if above else "of at least 0"
-        raise ProblemError(f"{where}: {key} is {_short(value)}: must be a finite number {least}")
+    number, least = isinstance(value, int | float) and not isinstance(value, bool), 1e-15 * above
+    if not number or not least <= value <= 1e30:
+        raise ProblemError(f"{where}: {key} is {_short(value)}: must be a number from {least:g} to 1e30")
 
 
 def _short(value: object) -> str:

@@ -90,23 +90,28 @@ def _checked(problem: MapProblem, name: str, memories: ArrayLike) -> np.ndarray:
 
 def _placed(problem: MapProblem, weights: np.ndarray, outputs: np.ndarray) -> tuple[tuple, np.ndarray]:
     """The compiler: the memories `[n]` that weights and outputs get, and the pages `[M, n]` held in each step."""
-    held = np.zeros((problem.memories, problem.steps), np.int64)
-    given = weights.copy(), outputs.copy()
+    held = np.zeros((problem.memories, problem.steps), np.int64)  # of outputs
+    most, resident = np.zeros((2, problem.memories), np.int64)  # of that over the steps, and of weights
+    weights, outputs, capacity = weights.copy(), outputs.copy(), problem.capacity
     first = np.searchsorted(problem.writer, np.arange(problem.steps + 1))
     for step in range(problem.steps):
+        memory, need = int(weights[step]), problem.weight_pages[step]
+        while memory > 0 and resident[memory] + most[memory] + need > capacity[memory]:
+            memory -= 1
+        weights[step] = memory
+        resident[memory] += need
         own = slice(first[step], first[step + 1])
         end = problem.last[own].max(initial=step) + 1
         live = np.zeros(end - step, np.int64)
         for pages, last in zip(problem.tensor_pages[own], problem.last[own], strict=True):
             live[: last + 1 - step] += pages
-        needs = (slice(None), problem.weight_pages[step]), (slice(step, end), live)
-        for memories, (span, need) in zip(given, needs, strict=True):
-            memory = int(memories[step])
-            while memory > 0 and (held[memory, span] + need).max() > problem.capacity[memory]:
-                memory -= 1
-            memories[step] = memory
-            held[memory, span] += need
-    return given, held
+        memory, span = int(outputs[step]), slice(step, end)
+        while memory > 0 and resident[memory] + (held[memory, span] + live).max() > capacity[memory]:
+            memory -= 1
+        outputs[step] = memory
+        held[memory, span] += live
+        most[memory] = max(most[memory], held[memory, span].max())
+    return (weights, outputs), held + resident[:, None]
 
 
 def _memory_seconds(problem: MapProblem, weights: np.ndarray, outputs: np.ndarray) -> np.ndarray:

@@ -115,14 +115,10 @@ def _layer_op(
 ) -> Op:
     ops = [graph.ops[index] for index in members]
     main = graph.ops[_main(graph, members)]
-    own = {tensor.name for op in ops for tensor in op.outputs}
-    inputs = {
-        name: None
-        for index in members
-        for name in graph.ops[index].inputs
-        if name not in own and name not in weights[index]
-    }
     outputs = [written[tensor.name] for op in ops for tensor in op.outputs if tensor.name in written]
+    own = {tensor.name for op in ops for tensor in op.outputs}.union(*(weights[index] for index in members))
+    own -= {tensor.alias for tensor in outputs}
+    inputs = {name: None for op in ops for name in op.inputs if name not in own}
     return Op(
         name=main.name,
         type=main.type,

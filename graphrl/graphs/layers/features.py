@@ -29,6 +29,8 @@ def layer_features(graph: ComputationGraph, order: np.ndarray | None = None) -> 
     batch, ifm, ofm, window = shapes[:, :1], shapes[:, 1:4], shapes[:, 4:7], shapes[:, 7:]
     read, written = np.zeros(a.num_ops), np.zeros(a.num_ops)
     np.add.at(read, a.use_op, a.tensor_bytes[a.use_tensor])
+    outside = {tensor.name: tensor.bytes for tensor in graph.inputs}
+    read += [sum(outside.get(name, 0) for name in set(op.inputs)) for op in graph.ops]
     np.add.at(written, a.producer, a.tensor_bytes)
     weights = a.weight_bytes[order].astype(np.float64)
     left = np.arange(a.num_ops)[::-1]

@@ -47,7 +47,12 @@ def strict_json(data: bytes) -> object:
       GraphError: it holds none; one line.
     """
     try:
-        return json.loads(data.decode("utf-8-sig"), object_pairs_hook=_object)
+        value = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_object)
+        if b"\\u" in data:
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
+    except UnicodeEncodeError:
+        raise GraphError("a text has half of a surrogate pair: no text may") from None
     except UnicodeDecodeError as error:
         raise GraphError(f"not UTF-8 text: byte {error.start} is 0x{data[error.start]:02x}") from None
     except json.JSONDecodeError as error:

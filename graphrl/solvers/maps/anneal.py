@@ -82,8 +82,11 @@ def solve_climbing(task: MapTask, *, patience: int = 1_000) -> MemoryMap:
         raise ProblemError(f"patience is {patience}: must be at least 1")
     rng, chain = np.random.default_rng(task.seed), _begin(task)
     while not task.spent():
-        before = float(chain.seconds[0])
-        _run(task, chain, task.fitting(patience), 0.0, 0.0)
+        before, left = float(chain.seconds[0]), patience
+        while left and not task.spent():
+            count = task.fitting(min(left, CHUNK))
+            _run(task, chain, count, 0.0, 0.0)
+            left -= count
         if chain.seconds[0] >= before and not task.spent():
             chain.asked[:] = rng.integers(0, task.problem.memories, len(chain.asked))
             chain.seconds[0] = np.inf

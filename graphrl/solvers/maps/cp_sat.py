@@ -42,11 +42,13 @@ def solve(task: MapTask, *, workers: int = 0, gap: float = 1e-5) -> MemoryMap:
 
 def prove(task: MapTask, workers: int = 0, gap: float = 1e-5) -> None:
     """Searches from the best map of a task, for as long as its budget is enough; what is proved is its bound."""
-    left = task.left(task.evaluations)
-    if left is None or task.row is None or task.latency <= 0:
+    if task.left(task.evaluations) is None or task.row is None or task.latency <= 0:
         return
     quantum = task.latency / QUANTA
     model = _model(task.problem, task.row, quantum)
+    left = task.left(task.evaluations)  # of thousands of ops the model itself takes seconds
+    if left is None:
+        return
     seconds = DEFAULT_SECONDS if left.seconds is None else left.seconds
     evaluations = left.evaluations or MAX_EVALUATIONS
     limits = Limits(seconds, evaluations, task.seed, workers or count_cores(), gap)
@@ -59,7 +61,7 @@ def prove(task: MapTask, workers: int = 0, gap: float = 1e-5) -> None:
         return False
 
     proved = minimise(model.model, model.objective, model.variables, limits, take, tick)
-    if proved is not None:
+    if proved:  # that it takes at least no time is no news
         task.bound = min(task.latency, proved * quantum)
 
 
@@ -70,17 +72,19 @@ class _Built(NamedTuple):
 
 
 def _model(problem: MapProblem, row: np.ndarray, quantum: float) -> _Built:
-    """The model whose hint is a valid map. Seconds are rounded down to quanta, so that its bound is the latency's."""
+    """The model whose hint is a valid map. Seconds are rounded down to quanta, so that its bound is the latency's; and
+    to twice the hint's latency, since no better map has a step that takes longer, and integers have 64 bits.
+    """
     model, n, m = Model(), problem.steps, problem.memories
     choice = [[model.boolean(bool(row[place] == memory)) for memory in range(m)] for place in range(2 * n)]
     for of_place in choice:
         model.cp.add_exactly_one(of_place)
     weights, outputs = choice[:n], choice[n:]
-    _add_capacities(model, problem, weights, outputs)
+    _add_capacities(model, problem, weights, outputs, row)
     reads = np.split(np.arange(len(problem.read_step)), np.searchsorted(problem.read_step, np.arange(1, n)))
     floor = (np.array([problem.compute, problem.input_seconds]) / quantum).astype(np.int64)
-    in_quanta = [(s / quantum).astype(np.int64) for s in (problem.weight_seconds, problem.output_seconds)]
-    reading = (problem.read_seconds / quantum).astype(np.int64)
+    moved = problem.weight_seconds, problem.output_seconds, problem.read_seconds
+    *in_quanta, reading = (np.minimum(seconds / quantum, 2 * QUANTA).astype(np.int64) for seconds in moved)
     times = []
     for step in range(n):
         busy = [int(floor[1, step])] + [0] * (m - 1)
@@ -102,17 +106,22 @@ def _model(problem: MapProblem, row: np.ndarray, quantum: float) -> _Built:
 def _most(problem: MapProblem, step: int, reads: np.ndarray, quantum: float) -> int:
     """Quanta that a step takes at most, if all it moves were in the worst memory."""
     moved = problem.weight_seconds[step] + problem.output_seconds[step] + problem.read_seconds[reads].sum(0)
-    return int((problem.compute[step] + problem.input_seconds[step] + moved.sum()) / quantum) + 1
+    seconds = problem.compute[step] + problem.input_seconds[step] + moved.sum()
+    return int(min(seconds / quantum, 2 * QUANTA)) + 1
 
 
-def _add_capacities(model: Model, problem: MapProblem, weights: list, outputs: list) -> None:
+def _add_capacities(model: Model, problem: MapProblem, weights: list, outputs: list, row: np.ndarray) -> None:
     """What each memory but the largest holds at once, at each step at which most is live."""
-    heavy = np.flatnonzero(problem.weight_pages)
+    heavy = np.flatnonzero(problem.weight_pages).tolist()
+    resident = [0]  # pages of weights that each memory holds, throughout
+    for memory in range(1, problem.memories):
+        hinted = int(problem.weight_pages[row[: problem.steps] == memory].sum())
+        resident.append(model.integer(0, int(problem.capacity[memory]), hinted))
+        model.cp.add(resident[memory] == sum(int(problem.weight_pages[s]) * weights[s][memory] for s in heavy))
     live = [np.flatnonzero((problem.writer <= step) & (step <= problem.last)) for step in range(problem.steps)]
     for step, tensors in enumerate(live):
         if step + 1 < len(live) and set(tensors.tolist()) <= set(live[step + 1].tolist()):
             continue
         for memory in range(1, problem.memories):
-            pages = sum(int(problem.weight_pages[s]) * weights[s][memory] for s in heavy)
-            pages += sum(int(problem.tensor_pages[t]) * outputs[problem.writer[t]][memory] for t in tensors)
-            model.cp.add(pages <= int(problem.capacity[memory]))
+            pages = sum(int(problem.tensor_pages[t]) * outputs[problem.writer[t]][memory] for t in tensors)
+            model.cp.add(resident[memory] + pages <= int(problem.capacity[memory]))
