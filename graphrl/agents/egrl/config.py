@@ -29,6 +29,8 @@ class EgrlConfig:
       chromosome_strength: of those of chromosomes (the published code's).
       operators: whose mutation of chromosomes and weights, see `EvolutionSettings.noise`.
       gradient_steps: for each map that was tried; the paper's 1 takes four times as long.
+      migrate_every: generations between two migrations of the learner into the population; 0 for none.
+      endless: whether values go on after the one step of an episode, as in the published code; else it is a bandit's.
 
     Raises:
       ProblemError: a value is out of range.
@@ -47,11 +49,19 @@ class EgrlConfig:
     chromosome_strength: float = 0.1
     operators: Source = "paper"
     gradient_steps: float = 0.25
+    migrate_every: int = 1
+    endless: bool = False
 
     def __post_init__(self) -> None:
         check_ranges(
             self,
-            integers={"width": (1, 1024), "depth": (0, 10), "heads": (1, 64), "population": (2, 10_000)},
+            integers={
+                "width": (1, 1024),
+                "depth": (0, 10),
+                "heads": (1, 64),
+                "population": (2, 10_000),
+                "migrate_every": (0, 1_000_000),
+            },
             above_zero=("entropy", "rate", "strength", "chromosome_strength", "gradient_steps"),
             options={"variant": get_args(Variant), "reward": get_args(Reward), "operators": get_args(Source)},
         )
@@ -66,7 +76,13 @@ class EgrlConfig:
             strength=self.strength, chromosome_strength=self.chromosome_strength, noise=self.operators
         )
         sac = SacSettings(actor_rate=self.rate, critic_rate=self.rate, entropy=self.entropy)
-        each = dataclasses.replace(Settings(), gradient_steps=self.gradient_steps, evolution=evolution, sac=sac)
+        each = Settings(
+            gradient_steps=self.gradient_steps,
+            migrate_every=self.migrate_every,
+            endless=self.endless,
+            evolution=evolution,
+            sac=sac,
+        )
         if self.variant == "pg":
             return dataclasses.replace(each, networks=0, chromosomes=0)
         each = dataclasses.replace(each, networks=self.population - chromosomes, chromosomes=chromosomes)

@@ -30,6 +30,8 @@ def solve(
     chromosome_strength: float = 0.1,
     operators: str = "paper",
     gradient_steps: float = 0.25,
+    migrate_every: int = 1,
+    endless: bool = False,
 ) -> MemoryMap:
     """Every roll-out of the population and of the learner is an evaluation; the first is of the compiler's own map.
 
@@ -52,6 +54,8 @@ def solve(
         chromosome_strength=chromosome_strength,
         operators=operators,  # type: ignore[arg-type]
         gradient_steps=gradient_steps,
+        migrate_every=migrate_every,
+        endless=endless,
     )
     return _search(task, config)
 
