@@ -18,7 +18,8 @@ from reproduce.launcher import Section, main
 SECTIONS = {
     "methods": Section("Memory maps by every method", learning.methods),
     "ablations": Section("EGRL with parts left out", learning.ablations),
-    "others": Section("EGRL with other numbers", learning.others),
+    "evolution": Section("EGRL's evolution alone", learning.evolution),
+    "others": Section("EGRL with other learners", learning.others),
     "maps": Section("How maps differ from the compiler's", maps.maps),
 }
 

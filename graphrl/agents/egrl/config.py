@@ -27,6 +27,8 @@ class EgrlConfig:
       rate: of Adam, for actor and critic.
       strength: standard deviation of mutations of weights (ours).
       chromosome_strength: of those of chromosomes (the published code's).
+      temperature: the hottest of the first chromosomes (the published code's). From 0.03 on they draw nearly what their
+        priors say, while at 10 all memories are about as likely; the search as a whole was no better for it.
       operators: whose mutation of chromosomes and weights, see `EvolutionSettings.noise`.
       gradient_steps: for each map that was tried; the paper's 1 takes four times as long.
       migrate_every: generations between two migrations of the learner into the population; 0 for none.
@@ -47,6 +49,7 @@ class EgrlConfig:
     rate: float = 1e-3
     strength: float = 0.05
     chromosome_strength: float = 0.1
+    temperature: float = 10.0
     operators: Source = "paper"
     gradient_steps: float = 0.25
     migrate_every: int = 1
@@ -62,7 +65,7 @@ class EgrlConfig:
                 "population": (2, 10_000),
                 "migrate_every": (0, 1_000_000),
             },
-            above_zero=("entropy", "rate", "strength", "chromosome_strength", "gradient_steps"),
+            above_zero=("entropy", "rate", "strength", "chromosome_strength", "temperature", "gradient_steps"),
             options={"variant": get_args(Variant), "reward": get_args(Reward), "operators": get_args(Source)},
         )
         if not 0 <= self.boltzmann <= 1:
@@ -73,7 +76,10 @@ class EgrlConfig:
         """Of the search."""
         chromosomes = round(self.boltzmann * self.population)
         evolution = EvolutionSettings(
-            strength=self.strength, chromosome_strength=self.chromosome_strength, noise=self.operators
+            strength=self.strength,
+            chromosome_strength=self.chromosome_strength,
+            temperature=self.temperature,
+            noise=self.operators,
         )
         sac = SacSettings(actor_rate=self.rate, critic_rate=self.rate, entropy=self.entropy)
         each = Settings(

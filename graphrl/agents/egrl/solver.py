@@ -28,6 +28,7 @@ def solve(
     rate: float = 1e-3,
     strength: float = 0.05,
     chromosome_strength: float = 0.1,
+    temperature: float = 10.0,
     operators: str = "paper",
     gradient_steps: float = 0.25,
     migrate_every: int = 1,
@@ -52,6 +53,7 @@ def solve(
         rate=rate,
         strength=strength,
         chromosome_strength=chromosome_strength,
+        temperature=temperature,
         operators=operators,  # type: ignore[arg-type]
         gradient_steps=gradient_steps,
         migrate_every=migrate_every,

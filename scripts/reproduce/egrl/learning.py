@@ -20,14 +20,19 @@ ABLATIONS = (
     "egrl:endless=true",
     "egrl:reward=valid",
 )
-OTHERS = (
-    "egrl:boltzmann=0.5",
-    "egrl:entropy=0.05",
-    "egrl:strength=0.02",
-    "egrl:operators=code",
-    "egrl:gradient_steps=1",
-    "egrl:width=128,depth=4",
+EVOLUTION = (
+    "egrl:variant=ea",
+    "egrl:variant=ea,boltzmann=0",
+    "egrl:variant=ea,boltzmann=0.5",
+    "egrl:variant=ea,boltzmann=1",
+    "egrl:variant=ea,temperature=0.3",
+    "egrl:variant=ea,temperature=0.03",
+    "egrl:variant=ea,boltzmann=1,temperature=0.03",
+    "egrl:variant=ea,strength=0.02",
+    "egrl:variant=ea,operators=code",
+    "egrl:variant=ea,reward=valid",
 )
+LEARNING = ("egrl:entropy=0.05", "egrl:gradient_steps=1", "egrl:width=128,depth=4")
 
 
 def methods(settings: Settings) -> Iterator[Table]:
@@ -44,9 +49,14 @@ def ablations(settings: Settings) -> Iterator[Table]:
     yield from _egrl_tables(settings, ("egrl", "egrl:variant=ea", *ABLATIONS))
 
 
+def evolution(settings: Settings) -> Iterator[Table]:
+    """Evolution alone with other chromosomes and mutations: a table for each workload."""
+    yield from _egrl_tables(settings, EVOLUTION)
+
+
 def others(settings: Settings) -> Iterator[Table]:
-    """Numbers of EGRL that are others, one at a time: a table for each workload."""
-    yield from _egrl_tables(settings, ("egrl", *OTHERS))
+    """EGRL with other learners: a table for each workload."""
+    yield from _egrl_tables(settings, ("egrl", *LEARNING))
 
 
 def _egrl_tables(settings: Settings, names: tuple[str, ...]) -> Iterator[Table]:

@@ -41,13 +41,14 @@ class Runs(NamedTuple):
 
 
 def at_evaluations(settings: Settings, workload: str, methods: Sequence[str]) -> list[Entrant]:
-    """Methods with the evaluations of the command line; those that learn run less often on large graphs."""
+    """Methods with the evaluations of the command line; those with gradient steps run less often on large graphs."""
     ops = len(problem(workload, settings.chip).order)
 
     def seeds(method: str) -> int:
         if method in ONCE:
             return 1
-        return settings.large_seeds if method.startswith("egrl") and ops > settings.large else settings.seeds
+        descends = method.startswith("egrl") and "variant=ea" not in method
+        return settings.large_seeds if descends and ops > settings.large else settings.seeds
 
     return [Entrant(method, settings.evaluations, 0.0, seeds(method)) for method in settings.among(methods)]
 
