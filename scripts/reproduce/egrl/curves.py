@@ -11,6 +11,7 @@ from reproduce.egrl.tables import interval
 from reproduce.measurements import Figures
 
 POINTS = 200
+PARTS = 16, 8, 4, 2, 1  # of the evaluations
 
 
 def curves_figure(runs: Runs, settings: Settings) -> Figure:
@@ -42,8 +43,19 @@ def curves_figure(runs: Runs, settings: Settings) -> Figure:
     return figure
 
 
+def curves_lines(runs: Runs, settings: Settings) -> tuple[list[str], list[list[str]]]:
+    """Headings and lines of a table: mean latencies after parts of the evaluations, of the methods with a curve."""
+    at = np.array([max(1, settings.evaluations // part) for part in PARTS])
+    lines = []
+    for entrant, some in runs.by_entrant.items():
+        if entrant.evaluations and len(some[0]["curve"]) > 1:
+            latencies = 1e6 * np.mean([_sampled(run, at) for run in some], axis=0)
+            lines.append([entrant.method, *(f"{latency:.1f}" for latency in latencies)])
+    return ["latency, us, after evaluations", *(f"{count:,}" for count in at)], lines
+
+
 def _sampled(run: Figures, at: np.ndarray) -> np.ndarray:
-    """The best latency after so many evaluations `[...]`; before the first, that one."""
+    """The best latency after so many evaluations `[...]` beside one of the compiler's map; before the first, that."""
     evaluations, latency = np.array(run["curve"]).T
-    place: np.ndarray = np.searchsorted(evaluations, at, side="right") - 1
+    place: np.ndarray = np.searchsorted(evaluations, at + 1, side="right") - 1
     return latency[np.maximum(place, 0)]

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
+from graphrl.compare.report import markdown
 from graphrl.plan.plot import write_figure
-from reproduce.egrl.curves import curves_figure
+from reproduce.egrl.curves import curves_figure, curves_lines
 from reproduce.egrl.runs import at_evaluations, in_time, runs_of
 from reproduce.egrl.settings import Settings
 from reproduce.egrl.tables import table_of
@@ -20,6 +21,7 @@ ABLATIONS = (
     "egrl:endless=true",
     "egrl:reward=valid",
 )
+COUNTED_IN_CHUNKS = "On the way (`anneal` and `local-search` say how far they are after every 1,000 evaluations):"
 EVOLUTION = (
     "egrl:variant=ea",
     "egrl:variant=ea,boltzmann=0",
@@ -41,7 +43,8 @@ def methods(settings: Settings) -> Iterator[Table]:
         timed, counted = in_time(settings, TIMED), at_evaluations(settings, workload, (*RULES, *SEARCHES, *EGRL))
         runs = runs_of(settings, workload, [*timed, *counted])
         write_figure(curves_figure(runs, settings), settings.out / f"curves-{workload}.png")
-        yield table_of(settings, runs)
+        by_evaluations = markdown(*curves_lines(runs, settings))
+        yield table_of(settings, runs, COUNTED_IN_CHUNKS, by_evaluations)
 
 
 def ablations(settings: Settings) -> Iterator[Table]:

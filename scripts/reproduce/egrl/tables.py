@@ -19,13 +19,13 @@ HOW = (
 )
 
 
-def table_of(settings: Settings, runs: Runs) -> Table:
-    """A line for each entrant."""
+def table_of(settings: Settings, runs: Runs, *more: str) -> Table:
+    """A line for each entrant, and more Markdown below."""
     lines = [_line(entrant, some, runs) for entrant, some in runs.by_entrant.items()]
     bound = f"bound {1e6 * runs.bound:.1f} us." if runs.bound else "no bound."
     text = f"Best known {1e6 * runs.best:.1f} us, {bound} {HOW}"
     title = f"{runs.workload} on {settings.chip}"
-    table = settings.measurements.table(title, text, markdown(HEADINGS, lines))
+    table = settings.measurements.table(title, text, markdown(HEADINGS, lines), *more)
     most = max((entrant.runs for entrant in runs.by_entrant), default=1)
     return table._replace(origin=table.origin._replace(seeds=frozenset(range(most))))
 
