@@ -134,7 +134,7 @@ def _kernel(problem: MapProblem, asked: np.ndarray, latency: np.ndarray, mesh: M
 
     specs = (EVERYWHERE, BY_MAP, BY_MAP, EVERYWHERE)
     of_map = PartitionSpec(AXIS)
-    costs = device.DeviceMapCosts(weights=BY_MAP, outputs=BY_MAP, latency=of_map, valid=of_map, error=of_map)
+    costs: Any = device.DeviceMapCosts(BY_MAP, BY_MAP, of_map, of_map, of_map)  # type: ignore[arg-type]
     spread = jax.shard_map(repeated, mesh=mesh, in_specs=specs, out_specs=costs, check_vma=False)
     weights, outputs = jax.device_put(tuple(room), NamedSharding(mesh, BY_MAP))
     padded, once = jax.device_put((padded, jnp.int32(1)), NamedSharding(mesh, EVERYWHERE))
