@@ -6,6 +6,7 @@
 PYTHON ?= python3
 PYTEST_ARGS ?= -n auto --dist worksteal
 DEMO_ARGS ?=
+MAPS_ARGS ?= --seconds 10
 TRAIN_ARGS ?=
 BENCH_ARGS ?=
 
@@ -19,7 +20,7 @@ ROOT := $(CURDIR)
 WHEEL := $(ROOT)/.cache/wheel
 
 .DEFAULT_GOAL := help
-.PHONY: help venv train demo test quick lint types docs format bench notebooks wheel lock clean
+.PHONY: help venv train demo maps test quick lint types docs format bench notebooks wheel lock clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -53,6 +54,11 @@ train: venv ## train a small REGAL on synthetic graphs and compare it on unseen 
 
 demo: venv ## optimise ResNet-50 (ONNX and traced JAX) and print the tables
 	@$(PY) scripts/demo.py $(DEMO_ARGS)
+
+maps: venv ## map ResNet-50 to the memories of a chip, with a picture, and try EGRL on it
+	@mkdir -p out/maps
+	@$(VENV)/bin/graphrl map zoo:resnet50/inference/b1/jaxpr $(MAPS_ARGS) --output out/maps/auto.json --plot out/maps/auto.png
+	@$(VENV)/bin/graphrl map zoo:resnet50/inference/b1/jaxpr --method egrl:variant=ea --evaluations 4000 --output out/maps/egrl.json
 
 # The whole suite runs once, on the built wheel, from an empty folder: what is tested is what a user installs.
 test: lint types docs wheel ## lint, types, the documentation, and the whole suite on the built wheel

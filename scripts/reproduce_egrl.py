@@ -1,24 +1,26 @@
 """Memory maps of EGRL's workloads: ResNet-50, ResNet-101 and BERT, layer by layer, on a chip like Intel's NNP-I.
 
-Every method without learning that searches for maps, at the paper's 4,000 evaluations, and annealing and CP-SAT in
-time; EGRL, its parts and its settings at 4,000 evaluations. Each run has one core. Measured latencies are of our model
-of the chip, not of a chip.
+Every method that searches for maps, EGRL and its parts among them, at the paper's 4,000 evaluations, and annealing and
+CP-SAT in time; EGRL with parts left out and with other numbers; how maps differ from the compiler's. Each run has one
+core. Latencies are of our model of the chip, not of a chip.
 
-Writes to --out measured.jsonl with a line a run (a stopped run goes on where it was), and to --results a file a
-section. With 5 seeds the methods without learning take some 20 minutes, most of them for CP-SAT, and EGRL hours;
---quick only looks whether everything works.
+Writes to --out measured.jsonl with a line a run (a stopped run goes on where it was) and pictures, and to --results a
+file a section. Without learning, all takes minutes; a run of EGRL takes about a minute for ResNet-50, more for larger
+graphs, and its first some minutes of compilation. --quick only looks whether everything works.
 
   python scripts/reproduce_egrl.py --workloads resnet50 --times 1,60
 """
 
-from reproduce.egrl import learning, opponents
+from reproduce.egrl import learning, maps
 from reproduce.egrl.settings import Settings
 from reproduce.launcher import Section, main
 
 SECTIONS = {
-    "opponents": Section("Memory maps without learning", opponents.opponents),
-    "learning": Section("EGRL and its parts", learning.learning),
-    "ablations": Section("EGRL with other settings", learning.ablations),
+    "methods": Section("Memory maps by every method", learning.methods),
+    "ablations": Section("EGRL with parts left out", learning.ablations),
+    "evolution": Section("EGRL's evolution alone", learning.evolution),
+    "others": Section("EGRL with other learners", learning.others),
+    "maps": Section("How maps differ from the compiler's", maps.maps),
 }
 
 if __name__ == "__main__":

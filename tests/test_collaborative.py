@@ -114,6 +114,13 @@ def test_variants_run_count_and_repeat(name: str) -> None:
         assert share == pytest.approx({"steps": 2 / 3, "endless": 1.0}.get(name, 0.0), abs=1e-6)
 
 
+def test_few_gradient_steps_are_at_least_one_a_generation() -> None:
+    alone = dataclasses.replace(SMALL, networks=0, chromosomes=0, gradient_steps=0.25)
+    first, second = (run(alone, generations)[0] for generations in (0, 1))
+    differs = jax.tree.map(lambda a, b: bool((a != b).any()), first.params["policy"], second.params["policy"])
+    assert any(jax.tree.leaves(differs))
+
+
 def test_a_generation_compiles_once() -> None:
     state, generation = (
         functions(SMALL)[0](ONE, jax.random.key(0)),

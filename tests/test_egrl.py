@@ -93,7 +93,7 @@ def test_what_is_not_there_changes_no_value_and_lies_in_the_largest_memory() -> 
     chex.assert_trees_all_equal(*(critic.apply(params, each) for each in acted))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("options", ["", ",variant=ea", ",variant=pg,reward=rectified"])
+@pytest.mark.parametrize("options", ["", ",variant=ea", ",variant=pg,reward=valid", ",migrate_every=0,endless=true"])
 def test_answers_are_valid_within_the_budget_and_repeat(options: str) -> None:
     first, second = (solved(options, WORKED, Budget(15), 3) for _ in range(2))
     assert first.evaluations == 15
@@ -131,6 +131,7 @@ def test_ctrl_c_gives_the_best_so_far() -> None:
         ("population=1", "population is 1: must be an integer from 2 to 10,000"),
         ("boltzmann=2", "boltzmann is 2.0: must be from 0 to 1"),
         ("rate=0", "rate is 0.0: must be above 0"),
+        ("migrate_every=-1", "migrate_every is -1: must be an integer from 0 to 1,000,000"),
     ],
 )
 def test_wrong_options_are_refused(options: str, fault: str) -> None:

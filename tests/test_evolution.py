@@ -27,7 +27,7 @@ def weights(count: int, seed: int = 0) -> dict[str, jax.Array]:
 
 
 def chromosomes(count: int) -> Chromosomes:
-    return boltzmann.init(jax.random.key(7), (count, 1, 6, 2, 3))
+    return boltzmann.init(jax.random.key(7), (count, 1, 6, 2, 3), 10.0)
 
 
 def one(tree: Any, index: int | np.integer) -> np.ndarray:

@@ -17,6 +17,7 @@ from graphrl.optimize import check_seed
 if TYPE_CHECKING:
     from graphrl.bench.cases import Row, Settings
     from graphrl.bench.envs import EnvRow
+    from graphrl.bench.maps import MapRow
     from graphrl.bench.measure import Yardstick
     from graphrl.bench.orders import OrderRow
     from graphrl.costs.problem import Transfer
@@ -31,7 +32,11 @@ run, evaluated) for numbers of environments at once, against run_batch on the sa
 
 With --orders, that of the decoders of priorities: complete orders a second of layered graphs (greedy, 16 samples,
 a beam of 16) for numbers of graphs at once, against drawing random-priority orders; and, up to 512 ops, of updates
-of Topoformer's policy, each from several orders a graph."""
+of Topoformer's policy, each from several orders a graph.
+
+With --maps, that of memory maps: maps made valid and costed a second on ResNet-50 (57 ops), ResNet-101 (108), BERT
+(376) and layered graphs (all other sizes), for numbers of maps at once, against the compiled host engine; and, up to
+64 ops, of generations of EGRL."""
 
 HOW = """how it is measured: programs take turns, samples last about 0.2 s or more, rates are by the median sample.
 With one thread the process is pinned to one core and CPU time counts, else wall time. With more threads,
@@ -44,7 +49,8 @@ examples:
   graphrl bench
   graphrl bench --threads 1 --sizes 512 --transfers free
   graphrl bench --envs 1,8,64 --sizes 128,512
-  graphrl bench --orders --threads 1 --output results"""
+  graphrl bench --orders --threads 1 --output results
+  graphrl bench --maps 22,256 --threads 1"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,6 +73,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N,...",
         help="measure the decoders of orders and learning, so many graphs at once (1,4,16)",
     )
+    others.add_argument(
+        "--maps",
+        type=option(_numbers),
+        nargs="?",
+        const=(1, 22, 256, 4096),
+        metavar="N,...",
+        help="measure memory maps and EGRL, so many maps at once (1,22,256,4096)",
+    )
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -76,7 +90,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--sizes",
         type=option(_numbers),
         metavar="N,...",
-        help="ops of graphs (default: 64,128,512,2048; --envs: 128; --orders: 128,512,2048)",
+        help="ops of graphs (default: 64,128,512,2048; --envs: 128; --orders: 128,512,2048; --maps: 57,108,376,2000)",
     )
     parser.add_argument("--threads", type=number, metavar="N", help="CPU threads (default: all cores)")
     parser.add_argument("--repeats", type=number, metavar="N", help="samples of each method (default: 5; --quick: 2)")
@@ -92,7 +106,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", metavar="DIR", help="write bench.jsonl and bench.png there")
     parser.add_argument("--seed", type=number, default=0, metavar="N", help="of everything random (default: 0)")
     parser.add_argument("--json", action="store_true", help="print JSON lines, for machines, in place of a table")
-    parser.set_defaults(envs=None, orders=None)
+    parser.set_defaults(envs=None, orders=None, maps=None)
 
 
 def run(args: argparse.Namespace, yardsticks: Mapping[str, "Yardstick"] = {}) -> int:
@@ -107,8 +121,8 @@ def run(args: argparse.Namespace, yardsticks: Mapping[str, "Yardstick"] = {}) ->
 
     settings = _settings(args)
     folder = None if args.output is None else _folder(args.output)
-    measured = _measured(settings, args.envs, args.orders, yardsticks)
-    rows: list[Row | EnvRow | OrderRow] = []
+    measured = _measured(settings, args, yardsticks)
+    rows: list[Row | EnvRow | OrderRow | MapRow] = []
     interrupted = False
     try:
         with case_bar(measured.cases) as say:
@@ -139,23 +153,22 @@ class _Measured(NamedTuple):
     plot: Callable[[Any, IO[bytes]], None]
 
 
-def _measured(
-    settings: "Settings",
-    envs: tuple[int, ...] | None,
-    orders: tuple[int, ...] | None,
-    yardsticks: Mapping[str, "Yardstick"],
-) -> _Measured:
-    """The search or, if numbers are given, environments or decoders of orders."""
-    if envs is not None:
+def _measured(settings: "Settings", args: argparse.Namespace, yardsticks: Mapping[str, "Yardstick"]) -> _Measured:
+    """The search or, if numbers are given, environments, decoders of orders, or memory maps."""
+    counts = next((counts for counts in (args.envs, args.orders, args.maps) if counts is not None), ())
+    cases = len(settings.sizes) * len(counts)
+    if args.envs is not None:
         from graphrl.bench.envs import measure_envs, print_envs, write_envs_plot
 
-        cases = len(settings.sizes) * len(envs)
-        return _Measured(cases, lambda say: measure_envs(settings, envs, say), print_envs, write_envs_plot)
-    if orders is not None:
+        return _Measured(cases, lambda say: measure_envs(settings, counts, say), print_envs, write_envs_plot)
+    if args.orders is not None:
         from graphrl.bench.orders import measure_orders, print_orders, write_orders_plot
 
-        cases = len(settings.sizes) * len(orders)
-        return _Measured(cases, lambda say: measure_orders(settings, orders, say), print_orders, write_orders_plot)
+        return _Measured(cases, lambda say: measure_orders(settings, counts, say), print_orders, write_orders_plot)
+    if args.maps is not None:
+        from graphrl.bench.maps import measure_maps, print_maps, write_maps_plot
+
+        return _Measured(cases, lambda say: measure_maps(settings, counts, say), print_maps, write_maps_plot)
     from graphrl.bench.measure import measure
     from graphrl.bench.report import print_table, write_plot
 
@@ -166,7 +179,7 @@ def _measured(
 def _settings(args: argparse.Namespace) -> "Settings":
     """
     Raises:
-      GraphrlError: an option that does not go with --envs or --orders.
+      GraphrlError: an option that does not go with --envs, --orders or --maps.
       ProblemError: a value is out of range.
     """
     from graphrl.bench.cases import TRANSFERS, Settings
@@ -180,6 +193,9 @@ def _settings(args: argparse.Namespace) -> "Settings":
         what = "--orders, which measures decoders on one device"
         _refuse(args, what, "graphs", "transfers")
         args.sizes = (128, 512, 2048) if args.sizes is None else args.sizes
+    if args.maps is not None:
+        _refuse(args, "--maps, which measures memory maps on one chip", "graphs", "transfers")
+        args.sizes = (57, 108, 376, 2000) if args.sizes is None else args.sizes
     quick = {"repeats": 2, "seconds": 0.02, "evaluations": 400} if args.quick else {}
     given = {"sizes": args.sizes, "repeats": args.repeats}
     return Settings(

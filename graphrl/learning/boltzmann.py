@@ -11,7 +11,7 @@ import jax.numpy as jnp
 Source = Literal["paper", "code"]
 
 _COLDEST = 1e-3
-_TEMPERATURES = 0.1, 10.0  # of the first chromosomes, the code's
+_SPAN = 0.01  # the coldest of the first chromosomes, in the hottest: the code's 0.1 in 10
 _DRIFT = 0.95  # of the code's temperatures
 
 
@@ -22,12 +22,11 @@ class Chromosomes(NamedTuple):
     temperature: jax.Array  # [b, g, n, h] float32, above 0
 
 
-def init(key: jax.Array, shape: tuple[int, ...]) -> Chromosomes:
-    """Random ones of shape [b, g, n, h, o]: priors that sum to 1, temperatures uniform from 0.1 to 10 (the code's)."""
+def init(key: jax.Array, shape: tuple[int, ...], hottest: float) -> Chromosomes:
+    """Random ones of shape [b, g, n, h, o]: priors that sum to 1, temperatures uniform up to `hottest`."""
     prior_key, temperature_key = jax.random.split(key)
-    low, high = _TEMPERATURES
     raw = jax.random.uniform(prior_key, shape)
-    temperature = jax.random.uniform(temperature_key, shape[:-1], minval=low, maxval=high)
+    temperature = jax.random.uniform(temperature_key, shape[:-1], minval=_SPAN * hottest, maxval=hottest)
     return Chromosomes(raw / raw.sum(-1, keepdims=True), temperature)
 
 

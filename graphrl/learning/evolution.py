@@ -38,6 +38,7 @@ class EvolutionSettings:
       mutation: probability for every individual but elites (the code's).
       strength: standard deviation of the noise on weights ("paper"; the number is ours).
       chromosome_strength: of that on chromosomes (the code's).
+      temperature: the hottest of the first chromosomes (the code's); the coldest has a hundredth of it.
       crossover: of two of one encoding: "paper", single-point; "code", see `crossed` and `boltzmann.crossed`.
       noise: "paper", on all of the weights; "code", on few of them, see `mutated` and `boltzmann.mutated`.
       seeding: what of a network becomes a chromosome's prior, see `boltzmann.prior_of`.
@@ -49,6 +50,7 @@ class EvolutionSettings:
     mutation: float = 0.85
     strength: float = 0.02
     chromosome_strength: float = 0.1
+    temperature: float = 10.0
     crossover: Source = "paper"
     noise: Source = "paper"
     seeding: Source = "paper"

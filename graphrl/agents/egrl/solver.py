@@ -28,8 +28,11 @@ def solve(
     rate: float = 1e-3,
     strength: float = 0.05,
     chromosome_strength: float = 0.1,
+    temperature: float = 10.0,
     operators: str = "paper",
     gradient_steps: float = 0.25,
+    migrate_every: int = 1,
+    endless: bool = False,
 ) -> MemoryMap:
     """Every roll-out of the population and of the learner is an evaluation; the first is of the compiler's own map.
 
@@ -50,8 +53,11 @@ def solve(
         rate=rate,
         strength=strength,
         chromosome_strength=chromosome_strength,
+        temperature=temperature,
         operators=operators,  # type: ignore[arg-type]
         gradient_steps=gradient_steps,
+        migrate_every=migrate_every,
+        endless=endless,
     )
     return _search(task, config)
 

@@ -43,7 +43,7 @@ def learned(
       The learners, and means of what `sac.update` says.
     """
     graphs = jax.tree.leaves(instances)[0].shape[0]
-    count = round(settings.gradient_steps * settings.rollouts * settings.steps * graphs)
+    count = max(1, round(settings.gradient_steps * settings.rollouts * settings.steps * graphs))
     buffer, discounts = buffer_of(settings), jnp.asarray(settings.discounts, jnp.float32)
 
     def one(discount: jax.Array, state: sac.State, key: jax.Array) -> tuple[sac.State, dict[str, jax.Array]]:

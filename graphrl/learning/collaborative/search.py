@@ -57,7 +57,8 @@ def init(
         init_all = jax.vmap(networks.actor.init, (0, None))
         individuals = _begun(init_all(jax.random.split(network_key, settings.networks), observation), policy)
     if settings.chromosomes:
-        chromosomes = boltzmann.init(chromosome_key, (settings.chromosomes, *start.shape, domain.options))
+        shape = (settings.chromosomes, *start.shape, domain.options)
+        chromosomes = boltzmann.init(chromosome_key, shape, settings.evolution.temperature)
     if settings.has_learners:
         acted = Acted(observation, jax.nn.one_hot(start[0], domain.options))
         init_sac = functools.partial(sac.init, settings.sac, networks, acted=acted)

@@ -21,7 +21,7 @@ class Settings:
       discounts: of each learner: CERL's portfolio; EGRL has one learner.
       replay: transitions that are remembered.
       batch: transitions of a gradient step.
-      gradient_steps: of every learner for each step in the environment.
+      gradient_steps: of every learner for each step in the environment, at least one in a generation.
       migrate_every: generations; 0 for never.
       evolution, sac: see there.
     """

@@ -1,36 +1,69 @@
-"""EGRL, its parts and settings beside searches without learning, at the paper's evaluations (figure 4)."""
+"""Every method on EGRL's workloads at the paper's evaluations, and what time buys (figure 4); EGRL's settings."""
 
 from collections.abc import Iterator
 
-from reproduce.egrl.opponents import Entrant, table_of
+from graphrl.compare.report import markdown
+from graphrl.plan.plot import write_figure
+from reproduce.egrl.curves import curves_figure, curves_lines
+from reproduce.egrl.runs import at_evaluations, in_time, runs_of
 from reproduce.egrl.settings import Settings
+from reproduce.egrl.tables import table_of
 from reproduce.results import Table
 
-PAPER = ("egrl", "egrl:variant=ea", "egrl:variant=pg", "greedy-dp")
-OTHERS = ("random", "local-search", "anneal", "brkga")
+RULES = ("all-slowest", "compiler", "benefit", "greedy-dp")
+SEARCHES = ("random", "local-search", "anneal", "brkga")
+EGRL = ("egrl", "egrl:variant=ea", "egrl:variant=pg")
+TIMED = ("anneal", "cp-sat")
 ABLATIONS = (
+    "egrl:migrate_every=0",
     "egrl:boltzmann=0",
-    "egrl:boltzmann=0.5",
-    "egrl:entropy=0.05",
-    "egrl:gradient_steps=1",
+    "egrl:boltzmann=1",
+    "egrl:endless=true",
     "egrl:reward=valid",
-    "egrl:strength=0.02",
-    "egrl:operators=code",
-    "egrl:width=128,depth=4",
 )
+COUNTED_IN_CHUNKS = "On the way (`anneal` and `local-search` say how far they are after every 1,000 evaluations):"
+EVOLUTION = (
+    "egrl:variant=ea",
+    "egrl:variant=ea,boltzmann=0",
+    "egrl:variant=ea,boltzmann=0.5",
+    "egrl:variant=ea,boltzmann=1",
+    "egrl:variant=ea,temperature=0.3",
+    "egrl:variant=ea,temperature=0.03",
+    "egrl:variant=ea,boltzmann=1,temperature=0.03",
+    "egrl:variant=ea,strength=0.02",
+    "egrl:variant=ea,operators=code",
+    "egrl:variant=ea,reward=valid",
+)
+LEARNING = ("egrl:entropy=0.05", "egrl:gradient_steps=1", "egrl:width=128,depth=4")
 
 
-def learning(settings: Settings) -> Iterator[Table]:
-    """Figure 4: a table for each workload."""
-    yield from _tables(settings, (*PAPER, *OTHERS))
+def methods(settings: Settings) -> Iterator[Table]:
+    """Figure 4: a table and a picture for each workload."""
+    for workload in settings.workloads:
+        timed, counted = in_time(settings, TIMED), at_evaluations(settings, workload, (*RULES, *SEARCHES, *EGRL))
+        runs = runs_of(settings, workload, [*timed, *counted])
+        write_figure(curves_figure(runs, settings), settings.out / f"curves-{workload}.png")
+        by_evaluations = markdown(*curves_lines(runs, settings))
+        yield table_of(settings, runs, COUNTED_IN_CHUNKS, by_evaluations)
 
 
 def ablations(settings: Settings) -> Iterator[Table]:
-    """A setting at a time is another: a table for each workload."""
-    yield from _tables(settings, ("egrl", *ABLATIONS))
+    """Parts of EGRL left out: a table for each workload."""
+    yield from _egrl_tables(settings, ("egrl", "egrl:variant=ea", *ABLATIONS))
 
 
-def _tables(settings: Settings, methods: tuple[str, ...]) -> Iterator[Table]:
-    entrants = [Entrant(method, settings.evaluations, 0.0) for method in settings.among(methods)]
+def evolution(settings: Settings) -> Iterator[Table]:
+    """Evolution alone with other chromosomes and mutations: a table for each workload."""
+    yield from _egrl_tables(settings, EVOLUTION)
+
+
+def others(settings: Settings) -> Iterator[Table]:
+    """EGRL with other learners: a table for each workload."""
+    yield from _egrl_tables(settings, ("egrl", *LEARNING))
+
+
+def _egrl_tables(settings: Settings, names: tuple[str, ...]) -> Iterator[Table]:
+    """With CP-SAT's runs for the bound."""
     for workload in settings.workloads:
-        yield table_of(settings, workload, entrants)
+        entrants = [*in_time(settings, ("cp-sat",))[-1:], *at_evaluations(settings, workload, names)]
+        yield table_of(settings, runs_of(settings, workload, entrants))

@@ -16,12 +16,14 @@ from reproduce.measurements import Measurements
 class Settings(launcher.Settings):
     """What the command line says."""
 
-    out: Path = option(Path("out/egrl"), "folder of measurements")
+    out: Path = option(Path("out/egrl"), "folder of measurements and pictures")
     workloads: tuple[str, ...] = option(tuple(WORKLOADS), "that maps are for", quick=("resnet50",), parse=names)
     chip: str = option("nnp-i", "a chip's name or file", metavar="CHIP")
     evaluations: int = option(4000, "of a run", quick=200)
     times: tuple[float, ...] = option((1.0, 60.0), "seconds of a run", quick=(0.2,), parse=seconds, metavar="S,...")
     seeds: int = option(5, "of each method on each workload", quick=2)
+    large: int = option(200, "ops from which methods with gradient steps have fewer seeds")
+    large_seeds: int = option(1, "of those methods there", quick=1)
 
     def check(self) -> None:
         """

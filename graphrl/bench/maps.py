@@ -1,0 +1,206 @@
+"""The throughput of memory maps: maps that the compiler makes valid and costs a second, against maps at once.
+
+The compiled JAX kernel (`costs/maps/device.py`) beside the compiled host engine that searches without learning use
+(`solvers/maps/evaluation.py`), on the same maps; and, for small graphs, generations of EGRL, each of which is a
+population's maps, evolution and gradient steps.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import IO, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from graphrl.agents.egrl.config import EgrlConfig
+from graphrl.agents.egrl.domain import domain, layers
+from graphrl.agents.egrl.network import networks
+from graphrl.bench import machine
+from graphrl.bench.cases import Settings
+from graphrl.bench.programs import EVERYWHERE, compile_program
+from graphrl.bench.report import machine_line, make_console, make_table, write_curves
+from graphrl.bench.timing import Program, Sample, Say, TimedRow, by_size_and_count, interleaved, timed, timed_fields
+from graphrl.costs.maps import device
+from graphrl.costs.maps.chips import NNP_I
+from graphrl.costs.maps.padding import PaddedMapProblem, pad
+from graphrl.costs.maps.problem import MapProblem, map_problem
+from graphrl.errors import GraphrlError
+from graphrl.graphs.datasets.layered import layered
+from graphrl.graphs.datasets.workloads import WORKLOADS
+from graphrl.learning.collaborative import search
+from graphrl.mesh import AXIS
+from graphrl.solvers.maps.evaluation import evaluate_all, maps_of
+
+KERNEL, GENERATION = "kernel", "generation of EGRL"
+MOST_MAPS = 1 << 16
+LARGEST_LEARNT = 64  # ops: beyond, a generation takes minutes to compile
+AGREEMENT = 1e-5  # relative, of latencies in float32
+BY_MAP = PartitionSpec(None, AXIS)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MapRow(TimedRow):
+    """What the kernel took for so many maps at once, or a generation of EGRL."""
+
+    work: str  # `KERNEL` or `GENERATION`
+    graph: str
+    n: int  # ops
+    maps: int  # at once; of a generation all that its individuals and learners ask for
+    maps_per_s: float  # by the median
+    ratio_to_host: float  # of that and maps a second of the host engine, on one core
+
+
+def measure_maps(settings: Settings, counts: tuple[int, ...], say: Say) -> Iterator[list[MapRow]]:
+    """A row of the kernel for each size and number of maps at once, and one of a generation of EGRL beside the first
+    of these for graphs of up to `LARGEST_LEARNT` ops; see `by_size_and_count`.
+
+    Raises:
+      GraphrlError: kernel and host engine do not agree.
+    """
+
+    def rows(settings: Settings, n: int, count: int, pinned: bool, say: Say) -> list[MapRow]:
+        return _rows(settings, n, count, n <= LARGEST_LEARNT and count == counts[0], pinned, say)
+
+    return by_size_and_count(settings, "maps", counts, MOST_MAPS, rows, say)
+
+
+def _rows(settings: Settings, n: int, count: int, learning: bool, pinned: bool, say: Say) -> list[MapRow]:
+    title = f"n = {n}, {count} map{'s' * (count > 1)}"
+    say(f"{title}: preparing")
+    by_ops = {len(graph.ops): graph for graph in (make() for make in WORKLOADS.values())}
+    problem = map_problem(by_ops[n] if n in by_ops else layered(n, settings.seed), NNP_I)
+    asked = np.random.default_rng(settings.seed).integers(0, problem.memories, (count, 2 * problem.steps))
+    host, latency = _host(problem, asked)
+    programs = {KERNEL: _kernel(problem, asked, latency, machine.make_mesh(settings.threads, count))}
+    if learning:
+        programs[GENERATION] = generation_program(problem, EgrlConfig(), settings.seed)
+    say(f"{title}: timing")
+    runs = [host, *(program.run for program in programs.values())]
+    yardstick, *samples_of = interleaved(runs, settings.repeats, settings.seconds)
+    clock = machine.clock(pinned)
+    return [
+        MapRow(
+            what="maps",
+            work=work,
+            graph=problem.graph.name,
+            n=n,
+            maps=count if work == KERNEL else EgrlConfig().settings.rollouts,
+            maps_per_s=samples.per_second(clock),
+            ratio_to_host=samples.per_second(clock) / yardstick.per_second(clock),
+            **timed_fields(settings, pinned, program.compile_s, samples),
+        )
+        for (work, program), samples in zip(programs.items(), samples_of, strict=True)
+    ]
+
+
+def _host(problem: MapProblem, asked: np.ndarray) -> tuple[Callable[[int], Sample], np.ndarray]:
+    """The host engine on maps `[p, 2n]`, over and over, and their latencies `[p]`."""
+    maps, given = maps_of(problem), np.empty_like(asked)
+    latency, moved = np.empty(len(asked)), np.empty(len(asked), np.int64)
+    evaluate_all(maps, asked, given, latency, moved)
+
+    def work(runs: int) -> int:
+        for _ in range(runs):
+            evaluate_all(maps, asked, given, latency, moved)
+        return runs * len(asked)
+
+    return timed(work), latency
+
+
+def _kernel(problem: MapProblem, asked: np.ndarray, latency: np.ndarray, mesh: Mesh) -> Program:
+    """The kernel on the same maps, over and over in one program, the maps spread over the mesh.
+
+    Raises:
+      GraphrlError: its latencies are others.
+    """
+    padded, n = pad(problem), problem.steps
+    room = np.zeros((2, padded.sizes.steps, len(asked)), np.int32)
+    room[:, :n] = asked.T.reshape(2, n, -1)
+
+    def repeated(padded: PaddedMapProblem, weights: jax.Array, outputs: jax.Array, runs: jax.Array) -> Any:
+        def again(_: jax.Array, state: tuple) -> tuple:
+            # a memory of each kind hangs on the last result: else XLA may compute something once, before the loop
+            (weights, outputs), costs = state
+            least = jnp.where(costs.latency[0] + costs.error[0] < 0, 0, MOST_MAPS)
+            asked = weights.at[0, 0].min(least), outputs.at[0, 0].min(least)
+            return asked, device.evaluate(padded, *asked)
+
+        empty = jax.tree.map(jnp.zeros_like, jax.eval_shape(device.evaluate, padded, weights, outputs))
+        return lax.fori_loop(0, runs, again, ((weights, outputs), empty))[1]
+
+    specs = (EVERYWHERE, BY_MAP, BY_MAP, EVERYWHERE)
+    of_map = PartitionSpec(AXIS)
+    costs: Any = device.DeviceMapCosts(BY_MAP, BY_MAP, of_map, of_map, of_map)  # type: ignore[arg-type]
+    spread = jax.shard_map(repeated, mesh=mesh, in_specs=specs, out_specs=costs, check_vma=False)
+    weights, outputs = jax.device_put(tuple(room), NamedSharding(mesh, BY_MAP))
+    padded, once = jax.device_put((padded, jnp.int32(1)), NamedSharding(mesh, EVERYWHERE))
+    compiled, compile_s = compile_program(spread, padded, weights, outputs, once)
+    if not np.allclose(compiled(padded, weights, outputs, once).latency, latency, rtol=AGREEMENT, atol=0):
+        raise GraphrlError(f"kernel and host engine do not agree on maps of graph {problem.graph.name!r}")
+
+    def work(runs: int) -> int:
+        times = jax.device_put(jnp.int32(runs), NamedSharding(mesh, EVERYWHERE))
+        jax.block_until_ready(compiled(padded, weights, outputs, times))
+        return runs * len(asked)
+
+    return Program(timed(work), compile_s)
+
+
+def generation_program(problem: MapProblem, config: EgrlConfig, seed: int) -> Program:
+    """Generations of a search, one after another."""
+    key = jax.random.key(seed)
+    parts = (
+        config.settings,
+        domain(problem.memories, config.reward),
+        networks(problem.memories, config.width, config.depth, config.heads),
+    )
+    instances = layers([problem])
+
+    @jax.jit
+    def init(instances: object) -> search.State:
+        return search.init(*parts, instances, key)
+
+    def generation(state: search.State, instances: object) -> search.State:
+        return search.generation(*parts, state, jax.random.fold_in(key, state.step), instances)[0]
+
+    started = time.perf_counter()
+    state, next_generation = init(instances), jax.jit(generation, donate_argnums=0)
+    state = jax.block_until_ready(next_generation(state, instances))
+    compile_s = time.perf_counter() - started
+
+    def work(runs: int) -> int:
+        nonlocal state
+        for _ in range(runs):
+            state = next_generation(state, instances)
+        jax.block_until_ready(state)
+        return runs * config.settings.rollouts
+
+    return Program(timed(work), compile_s)
+
+
+def print_maps(rows: Sequence[MapRow]) -> None:
+    """Prints maps and generations a second by graph and number of maps at once."""
+    columns = "maps", "work", "maps / s", "calls / s", "/ host engine", "compile s"
+    table = make_table(f"Memory maps made valid and costed a second\n{machine_line(rows)}", "ops", *columns)
+    for row, following in zip(rows, (*rows[1:], None), strict=True):
+        table.add_row(
+            f"{row.n:,}",
+            f"{row.maps:,}",
+            row.work,
+            f"{row.maps_per_s:,.0f}",
+            f"{row.maps_per_s / row.maps:,.3g}",
+            f"{row.ratio_to_host:.2g}",
+            f"{row.compile_s:.1f}",
+            end_section=following is None or following.n != row.n,
+        )
+    make_console().print(table)
+
+
+def write_maps_plot(rows: Sequence[MapRow], file: IO[bytes]) -> None:
+    """Writes a PNG: maps a second against maps at once, a line a graph."""
+    points = [("kernel", f"{row.n:,} ops", row.maps, row.maps_per_s) for row in rows if row.work == KERNEL]
+    write_curves(f"Memory maps a second\n{machine_line(rows)}", ("maps at once", "maps / s"), points, file)

@@ -1,0 +1,118 @@
+"""Runs of methods on EGRL's workloads, kept in measured.jsonl: sections that want the same run share it."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from graphrl.costs.maps.chips import find_chip
+from graphrl.costs.maps.problem import MapProblem, map_problem
+from graphrl.graphs.datasets.workloads import WORKLOADS
+from graphrl.methods import find_map_solver
+from graphrl.solvers.base import Budget
+from graphrl.solvers.maps.task import MapTask
+from reproduce.egrl.settings import Settings
+from reproduce.measurements import Figures, Key
+
+ONCE = ("all-slowest", "compiler", "benefit", "greedy-dp")  # whatever the seed
+
+
+class Entrant(NamedTuple):
+    """A line: a method, what a run of it may spend (0 is no limit), and how many runs there are."""
+
+    method: str
+    evaluations: int
+    seconds: float
+    runs: int
+
+    @property
+    def budget(self) -> str:
+        return f"{self.evaluations:,} evaluations" if self.evaluations else f"{self.seconds:g} s"
+
+
+class Runs(NamedTuple):
+    """What was measured on one workload."""
+
+    workload: str
+    by_entrant: dict[Entrant, list[Figures]]  # those that did not fail
+    best: float  # seconds, the least latency of all
+    bound: float | None  # seconds, the highest of those proved
+
+
+def at_evaluations(settings: Settings, workload: str, methods: Sequence[str]) -> list[Entrant]:
+    """Methods with the evaluations of the command line; those with gradient steps run less often on large graphs."""
+    ops = len(problem(workload, settings.chip).order)
+
+    def seeds(method: str) -> int:
+        if method in ONCE:
+            return 1
+        descends = method.startswith("egrl") and "variant=ea" not in method
+        return settings.large_seeds if descends and ops > settings.large else settings.seeds
+
+    return [Entrant(method, settings.evaluations, 0.0, seeds(method)) for method in settings.among(methods)]
+
+
+def in_time(settings: Settings, methods: Sequence[str]) -> list[Entrant]:
+    """Methods with each of the times of the command line; beyond 10 s one run is enough to show a bound."""
+    return [
+        Entrant(method, 0, time, settings.seeds if time <= 10 else 1)
+        for time in settings.times
+        for method in settings.among(methods)
+    ]
+
+
+def runs_of(settings: Settings, workload: str, entrants: Sequence[Entrant]) -> Runs:
+    """All runs of the entrants; those that the file does not have are made now, each on one core."""
+    keys = [
+        [
+            {"workload": workload, "chip": settings.chip, **_budget(entrant), "seed": seed}
+            for seed in range(entrant.runs)
+        ]
+        for entrant in entrants
+    ]
+    one_by_one = [[key] for some in keys for key in some]  # each is kept as soon as it is done
+    measured = iter(settings.measurements.get_groups(one_by_one, _measure, settings.processes))
+    by_entrant = {
+        entrant: [run for _ in range(entrant.runs) if (run := next(measured)[0]) is not None] for entrant in entrants
+    }
+    by_entrant = {entrant: runs for entrant, runs in by_entrant.items() if runs}
+    everything = [run for runs in by_entrant.values() for run in runs]
+    best = min((run["latency"] for run in everything), default=0.0)
+    bound = max((run["bound"] for run in everything if run["bound"]), default=None)
+    return Runs(workload, by_entrant, best, bound)
+
+
+@functools.lru_cache(maxsize=1)
+def problem(workload: str, chip: str) -> MapProblem:
+    """What the maps are for."""
+    return map_problem(WORKLOADS[workload](), find_chip(chip))
+
+
+class _Traced(MapTask):
+    """A search that keeps every latency at which it was better than before, and after how many evaluations."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self.curve: list[tuple[int, float]] = []
+        super().__init__(*arguments)
+
+    def keep(self, row: np.ndarray, seconds: float) -> None:
+        if seconds < self.latency:
+            self.curve.append((self.evaluations, seconds))
+        super().keep(row, seconds)
+
+
+def _budget(entrant: Entrant) -> dict[str, Any]:
+    return {"method": entrant.method, "evaluations": entrant.evaluations, "seconds": entrant.seconds}
+
+
+def _measure(key: Key) -> Figures:
+    """Latencies, bound and seconds; the curve `[[evaluations, latency], ...]`; the map, memories by step."""
+    of = problem(key["workload"], key["chip"])
+    task = _Traced(of, Budget(key["evaluations"] or None, key["seconds"] or None), key["seed"])
+    memory_map = find_map_solver(key["method"])(task)
+    memory_map.check(of.graph)
+    names = "latency", "compiler_latency", "bound", "seconds", "evaluations"
+    weights, outputs = (memories.tolist() for memories in memory_map.memories(of))
+    figures = {name: getattr(memory_map, name) for name in names}
+    return {**figures, "curve": task.curve, "weights": weights, "outputs": outputs}
