@@ -8,7 +8,7 @@ lists of several types, parallel loops and rewrites of arrays' arithmetic, none 
 
 from typing import Any
 
-from numba._dynfunc import make_function
+from numba._dynfunc import make_function  # type: ignore[import-not-found]
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase
 from numba.core.compiler_machinery import PassManager, register_pass
