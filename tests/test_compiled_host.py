@@ -116,5 +116,5 @@ prepare()
 assert "scipy.linalg" not in sys.modules
 assert numba.njit(lambda x, y: np.dot(x, y))(np.ones(3), np.ones(3)) == 3
 """
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": PACKAGE}
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(PACKAGE)}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=300)
