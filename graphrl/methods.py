@@ -82,6 +82,8 @@ MAP_METHODS: dict[str, str] = {
     "anneal": "graphrl.solvers.maps.anneal",
     "brkga": "graphrl.solvers.maps.brkga",
     "egrl": "graphrl.agents.egrl.solver",
+    # trained
+    "egrl-policy": "graphrl.agents.egrl.solver",
     # exact
     "cp-sat": "graphrl.solvers.maps.cp_sat",
 }

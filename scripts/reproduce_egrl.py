@@ -11,7 +11,7 @@ graphs, and its first some minutes of compilation. --quick only looks whether ev
   python scripts/reproduce_egrl.py --workloads resnet50 --times 1,60
 """
 
-from reproduce.egrl import learning, maps
+from reproduce.egrl import learning, maps, transfer
 from reproduce.egrl.settings import Settings
 from reproduce.launcher import Section, main
 
@@ -21,6 +21,7 @@ SECTIONS = {
     "evolution": Section("EGRL's evolution alone", learning.evolution),
     "others": Section("EGRL with other learners", learning.others),
     "maps": Section("How maps differ from the compiler's", maps.maps),
+    "transfer": Section("Policies on graphs that they have not seen", transfer.transfer),
 }
 
 if __name__ == "__main__":

@@ -50,7 +50,12 @@ def test_every_package_is_in_the_wheel(wheel: Path) -> None:
     shipped = {name for name in zipfile.ZipFile(wheel).namelist() if not name.split("/")[0].endswith(".dist-info")}
     modules = {str(path.relative_to(ROOT)) for path in (ROOT / "graphrl").rglob("*.py")}
     data = {"graphrl/py.typed", "graphrl/solvers/chromosomes/brkga_tuned.json"}
-    for folder in ("graphs/datasets/zoo/data", "agents/regal/defaults", "agents/topoformer/defaults"):
+    for folder in (
+        "graphs/datasets/zoo/data",
+        "agents/egrl/defaults",
+        "agents/regal/defaults",
+        "agents/topoformer/defaults",
+    ):
         data |= {str(path.relative_to(ROOT)) for path in (ROOT / "graphrl" / folder).rglob("*.*")}
     assert shipped == modules | data
     folders = {path.parent for path in (ROOT / "graphrl").rglob("*.py")}

@@ -15,7 +15,7 @@ from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes
 from graphrl.learning.learner import Learner, LearnerState
-from graphrl.learning.spread import keys, mean
+from graphrl.learning.spread import keys, mean, on_mesh
 from graphrl.mesh import AXIS
 from graphrl.training.agent import Agent
 from graphrl.training.config import RunConfig, parsed
@@ -94,7 +94,7 @@ def tiny_batch(graphs: Sequence[ComputationGraph], to: Sizes) -> dict[str, np.nd
 
 TINY = AGENT = Agent(
     TinyPolicy,
-    tiny_learner,
+    lambda config, mesh, data: on_mesh(tiny_learner(config), mesh),
     lambda config, graphs, to: tiny_batch(graphs, to),
     methods=lambda _: (),
     data=DataConfig(("layered:20x6@100", "layered:40x6@100"), ("layered:20x4", "layered:30x5"), graphs=4, buckets=2),
@@ -113,5 +113,5 @@ if __name__ == "__main__":  # for tests that kill it: FOLDER SETTING...; --distr
     from graphrl.training import devices
 
     arguments = [argument for argument in sys.argv[2:] if argument != "--distributed"]
-    devices.start(TINY.data.graphs, distributed="--distributed" in sys.argv)
+    devices.start(TINY.data.graphs, "graphs a batch", distributed="--distributed" in sys.argv)
     print(train_tiny(Path(sys.argv[1]), *arguments, resume=True).outcome.step, flush=True)

@@ -2,17 +2,27 @@
 
 import argparse
 import dataclasses
+from collections.abc import Mapping
 
 from graphrl.commands import compare
-from graphrl.commands.common import add_common, add_model
-from graphrl.errors import ProblemError
+from graphrl.commands.cache import keep_compiled
+from graphrl.commands.common import add_common, add_model, print_json
+from graphrl.commands.progress import case_bar
+from graphrl.costs.maps.chip import MemoryChip
+from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import shown
+from graphrl.methods import find_map_solver
+from graphrl.optimize import check_seed, make_budget
+from graphrl.units import format_seconds
+
+_OF_PLANS = ("processes", "cluster", "output", "retry", "plot", "histogram", "baseline")  # options for plans alone
 
 DESCRIPTION = """Compare a trained agent with classical methods on graphs that it has not been trained on: the same
 table as of `graphrl compare`, for the problem that it was trained for.
 
 CHECKPOINT is the folder of a run of `graphrl train` (its best checkpoint is taken), or of one checkpoint. Graphs are
-files, folders or sets as of `graphrl compare`; without any they are the run's data.test."""
+files, folders or sets as of `graphrl compare`; without any they are the run's data.test. For EGRL they are coarsened to
+layers and the table is of memory maps."""
 
 EXAMPLES = """examples:
   graphrl evaluate out/regal
@@ -25,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a folder of `graphrl train`")
     parser.add_argument("models", metavar="MODEL", nargs="*", help="files, folders or sets of graphs")
     parser.add_argument("--dataset", action="append", default=[], metavar="NAME", help="a set of graphs, as MODEL")
-    evaluations = "as many evaluations as the agent's, by default of REGAL 400 and of Topoformer 100,000"
+    evaluations = "as many evaluations as the agent's, by default of REGAL 400, of Topoformer 100,000, of EGRL 4,000"
     compare.add_runs(parser, "beside the agent's own (default: the agent's opponents)", default=evaluations)
     add_model(parser)
     add_common(parser, seed="the first of --seeds (default: 0)")
@@ -44,12 +54,55 @@ def run(args: argparse.Namespace) -> int:
     info = read(path).info  # whole, so that a broken one ends here, not in a table without it
     agent = find_agent(info.agent)
     config = updated(default_config(agent), info.config)
+    problem = config.agent.problem
     args.models = [*args.models, *args.dataset] or list(config.data.test)
     own = {f"{method}:checkpoint={path}": method for method in agent.methods(config.agent)}
     others = agent.opponents if args.methods is None else args.methods
     args.methods = (*own, *others)
-    args.baseline = args.baseline or others[0]
     if args.evaluations is None and args.seconds is None:
         args.evaluations = config.agent.evaluations
-    vars(args).update(dataclasses.asdict(config.agent.problem))
-    return compare.run(args, {long: name for long, name in own.items() if name not in others})
+    names = {long: name for long, name in own.items() if name not in others}
+    if isinstance(problem, MemoryChip):
+        return _compare_maps(args, problem, names)
+    args.baseline = args.baseline or others[0]
+    vars(args).update(dataclasses.asdict(problem))
+    return compare.run(args, names)
+
+
+def _compare_maps(args: argparse.Namespace, chip: MemoryChip, names: Mapping[str, str]) -> int:
+    """The table of memory maps on a chip; returns the exit code.
+
+    Args:
+      args: as `compare.run` takes them.
+      chip: that maps are for.
+      names: what the table calls some of the methods.
+    """
+    for option in _OF_PLANS:
+        if getattr(args, option) not in (None, False, 1):
+            raise ProblemError(f"--{option} is for plans, and this agent makes memory maps: leave it out")
+    budget = make_budget(args.evaluations, args.seconds)
+    seeds = range(args.seed, args.seed + args.seeds) if isinstance(args.seeds, int) else args.seeds
+    for seed in (args.seed, *seeds):
+        check_seed(seed)
+    for method in args.methods:
+        find_map_solver(method)
+    keep_compiled()
+    from graphrl.compare.maps import as_dict, print_tables, run_maps
+    from graphrl.compare.report import budget_line
+    from graphrl.costs.maps.problem import map_problem
+    from graphrl.graphs.layers.models import load_layers
+
+    problems = [map_problem(graph, chip) for graph in load_layers(args.models, dict(args.dim))]
+    rows = []
+    with case_bar(len(problems) * len(args.methods) * len(seeds)) as show:
+        for row in run_maps(problems, args.methods, seeds, budget):
+            rows.append(dataclasses.replace(row, method=names.get(row.method, row.method)))
+            outcome = row.error or f"{format_seconds(row.latency)} in {format_seconds(row.seconds)}"
+            show(f"{row.graph}, {rows[-1].method}, seed {row.seed}: {outcome}")
+    if all(row.error is not None for row in rows):
+        raise GraphrlError(f"no run gave a map: {rows[0].error}")
+    if args.json:
+        print_json({"chip": chip.name, "budget": dataclasses.asdict(budget), **as_dict(rows)})
+    else:
+        print_tables(rows, chip.name, budget_line(budget))
+    return 0

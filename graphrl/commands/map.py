@@ -2,8 +2,6 @@
 
 import argparse
 import functools
-import os
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,12 +12,11 @@ from graphrl.commands.outputs import write_answer
 from graphrl.commands.progress import progress_bar
 from graphrl.costs.maps.chips import CHIPS, find_chip
 from graphrl.costs.maps.problem import map_problem
-from graphrl.files import content, shown
-from graphrl.graphs.datasets.sets import is_zoo
+from graphrl.files import shown
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.layers.coarsen import coarsened
+from graphrl.graphs.layers.models import layers_of
 from graphrl.methods import MAP_METHODS, find_map_solver
-from graphrl.optimize import check_seed, make_budget, model_graph
+from graphrl.optimize import check_seed, make_budget
 from graphrl.plan import Plan
 from graphrl.plan.memory_map import MemoryMap
 from graphrl.solvers.base import Interrupted
@@ -34,6 +31,7 @@ methods: {", ".join(MAP_METHODS)}; some take options, as in name:option=value"""
 
 EXAMPLES = """examples:
   graphrl map zoo:resnet50/inference/b1/jaxpr --chip nnp-i --method cp-sat --seconds 1min
+  graphrl map workloads:resnet50 --evaluations 4000
   graphrl map model.onnx --dim batch=1 --output map.json --plot map.png
   graphrl map graph.json --chip chip.json --evaluations 4000 --seed 1 --json
 
@@ -44,7 +42,7 @@ bytes/s, "write": bytes/s, "setup": seconds}; beside them may stand "launch": se
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what the command takes."""
-    parser.add_argument("model", metavar="MODEL", help="file to read, or zoo:NAME")
+    parser.add_argument("model", metavar="MODEL", help="file to read, zoo:NAME or workloads:NAME")
     parser.add_argument(
         "--chip", default="nnp-i", metavar="CHIP", help=f"{', '.join(CHIPS)}, or a chip's file (default: nnp-i)"
     )
@@ -86,21 +84,6 @@ def run(args: argparse.Namespace) -> int:
     else:
         print("\n".join(_lines(memory_map, written, interrupted)))
     return 0
-
-
-def layers_of(model: str, dims: Mapping[str, int] | None = None) -> ComputationGraph:
-    """The layers of a model; of graph JSON and generated graphs the graph as it is.
-
-    Args:
-      model: file or name.
-      dims: sizes that an ONNX model leaves open.
-    """
-    graph = model_graph(model, dims=dims)
-    if is_zoo(model) or not os.path.exists(model):
-        return coarsened(graph) if is_zoo(model) else graph
-    with content(model) as data:
-        is_json = data[:64].lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"{"
-    return graph if is_json else coarsened(graph)
 
 
 def _order(path: str, graph: ComputationGraph) -> np.ndarray:

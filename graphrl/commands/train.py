@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     from graphrl.training import devices
     from graphrl.training.run import train
 
-    devices.start(config.data.graphs, distributed=args.distributed)
+    devices.start(*agent.shared(config), distributed=args.distributed)
     keep_compiled()
     if args.resume and not resumes and devices.is_main():
         print(f"graphrl: no run in {folder}: starting one", file=sys.stderr)

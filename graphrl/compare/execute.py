@@ -88,7 +88,7 @@ class Executor:
                 plan.check(run.graph)
                 bound = self._bound(run, plan)
             except Exception as error:  # a comparison outlives any fault of a method, ours included
-                return row_of(run, seconds=time.perf_counter() - started, error=_line(error))
+                return row_of(run, seconds=time.perf_counter() - started, error=fault_of(error))
         return row_of(
             run,
             value=plan.value,
@@ -99,7 +99,7 @@ class Executor:
             seconds=seconds,
             compile_seconds=compiling(),
             evaluations=plan.evaluations,
-            note=_line(warned[0].message) if warned else None,
+            note=fault_of(warned[0].message) if warned else None,
             curve=curve.ended(seconds, plan),
         )
 
@@ -177,7 +177,7 @@ class _Curve:
         return (*earlier, *final)
 
 
-def _line(error: object) -> str:
+def fault_of(error: object) -> str:
     """A fault or a warning in one line; of faults that are no user's the kind is told."""
     text = " ".join(str(error).split())[:300]
     if isinstance(error, GraphrlError | Warning):

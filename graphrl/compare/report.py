@@ -127,13 +127,14 @@ def print_tables(rows: Sequence[Row], others: Sequence[Row] = ()) -> None:
     """
     summaries = summarise(rows, others)
     if len({row.case for row in rows}) <= _MAX_GRAPHS and len(summaries) <= _MAX_METHODS:
-        _print("Values, means over seeds", *values_by_graph(rows, others))
-    _print(heading(rows), HEADINGS, [cells(summary) for summary in summaries])
+        print_table("Values, means over seeds", *values_by_graph(rows, others))
+    print_table(heading(rows), HEADINGS, [cells(summary) for summary in summaries])
     for note in notes(rows, summaries, others):
         print(note)
 
 
-def _print(title: str, headings: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+def print_table(title: str, headings: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+    """Prints a table to standard output."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.markup import escape

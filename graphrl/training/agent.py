@@ -4,11 +4,16 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from jax.sharding import Mesh
+
+from graphrl.costs.maps.chip import MemoryChip
 from graphrl.costs.problem import Problem
+from graphrl.graphs.datasets.sets import load_graphs
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.padding import Sizes
+from graphrl.graphs.padding import common_sizes
 from graphrl.learning.learner import Batch, Learner
-from graphrl.training.data import DataConfig
+from graphrl.training.config import RunConfig
+from graphrl.training.data import Data, DataConfig, Padded, Shared
 from graphrl.training.policy import Policy
 from graphrl.training.schedule import Schedule
 
@@ -17,8 +22,8 @@ class AgentConfig(Protocol):
     """The settings of an agent: a frozen dataclass whose defaults work (see `config.updated` for its fields)."""
 
     @property
-    def problem(self) -> Problem:
-        """What plans are optimised for."""
+    def problem(self) -> Problem | MemoryChip:
+        """What plans are optimised for, or the chip that maps are."""
 
     @property
     def evaluations(self) -> int:
@@ -35,17 +40,31 @@ class Agent:
 
     Attributes:
       policy: what it trains; its `settings` are those of the agent (`AgentConfig`).
-      learner: the learner of such settings.
+      learner: (settings, mesh, data) -> the learner of such settings, compiled for the devices of a mesh; the data are
+        the run's, for one whose state has the shapes of its graphs.
       batch: (settings, graphs, sizes) -> the learner's batch of graphs padded to the sizes, as NumPy arrays.
       methods: those that play a checkpoint with such settings, as in "regal:checkpoint=PATH".
       opponents: the methods that `graphrl evaluate` compares them with; the first is the baseline.
       data, schedule: default settings of the data and of the loop.
+      load: the graphs of names of sets, as the agent sees them.
+      sizes: that hold all of some graphs.
+      shares: what devices share: the "graphs" of each step's batch; or "individuals", which all play the same graphs,
+        so that a batch is the whole training set.
     """
 
     policy: type[Policy[Any]]
-    learner: Callable[[Any], Learner]
-    batch: Callable[[Any, Sequence[ComputationGraph], Sizes], Batch]
+    learner: Callable[[Any, Mesh, Data], Learner]
+    batch: Callable[[Any, Sequence[ComputationGraph], Any], Batch]
     methods: Callable[[Any], tuple[str, ...]]
     opponents: tuple[str, ...] = ("brkga", "list")
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
     schedule: Schedule = dataclasses.field(default_factory=Schedule)
+    load: Callable[[Sequence[str]], list[ComputationGraph]] = load_graphs
+    sizes: Callable[[Sequence[ComputationGraph]], Padded] = common_sizes
+    shares: Shared = "graphs"
+
+    def shared(self, config: RunConfig[Any]) -> tuple[int, str]:
+        """How many the devices share, and what."""
+        if self.shares == "graphs":
+            return config.data.graphs, "graphs a batch"
+        return config.agent.individuals, "individuals"

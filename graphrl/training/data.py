@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -12,7 +12,20 @@ from graphrl.graphs.datasets.families import FAMILIES
 from graphrl.graphs.datasets.sets import GeneratedSet, generated_set, in_both, load_graphs
 from graphrl.graphs.datasets.zoo import augmented
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.padding import Sizes, bucketed, common_sizes, sizes
+from graphrl.graphs.padding import common_sizes
+
+Shared = Literal["graphs", "individuals"]
+
+
+class Padded(Protocol):
+    """Sizes that graphs are padded to."""
+
+    @property
+    def ops(self) -> int:
+        """Of a graph."""
+
+    def covers(self, other: Self) -> bool:
+        """Whether a graph of sizes `other` fits."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,23 +76,35 @@ class Batch(NamedTuple):
     """
 
     names: tuple[str, ...]
-    sizes: Sizes
+    sizes: Padded
     rows: Any
 
 
 class _Bucket(NamedTuple):
     graphs: tuple[ComputationGraph, ...]
-    sizes: Sizes
+    sizes: Padded
     source: GeneratedSet | None = None  # of fresh graphs
 
 
-Build = Callable[[Sequence[ComputationGraph], Sizes], Any]
+Build = Callable[[Sequence[ComputationGraph], Any], Any]
+Load = Callable[[Sequence[str]], list[ComputationGraph]]
+Common = Callable[[Sequence[ComputationGraph]], Padded]
 
 
 class Data:
     """Batches as pure functions of the settings, the seed and the step, whatever was asked for before."""
 
-    def __init__(self, config: DataConfig, seed: int, build: Build, own: range) -> None:
+    def __init__(
+        self,
+        config: DataConfig,
+        seed: int,
+        build: Build,
+        own: range,
+        *,
+        load: Load = load_graphs,
+        common: Common = common_sizes,
+        shared: Shared = "graphs",
+    ) -> None:
         """Reads and makes the graphs.
 
         Args:
@@ -87,12 +112,16 @@ class Data:
           seed: of the choice of graphs; the graphs themselves are those of their sets.
           build: `Agent.batch` of the settings.
           own: rows of each batch that this process makes.
+          load, common, shared: `load`, `sizes` and `shares` of the agent.
 
         Raises:
           GraphrlError: a set cannot be read.
           ProblemError: too few graphs, or one in both sets.
         """
-        train, held_out = (load_graphs(names) for names in (config.train, config.validation))
+        is_whole = shared == "individuals"
+        if is_whole:
+            config = _of_whole_sets(config)
+        train, held_out = (load(names) for names in (config.train, config.validation))
         both = {graph.name for graph in train} & {graph.name for graph in held_out}
         _check_disjoint("train", "validation", min(both, default=None))
         for name in ("train", "validation"):
@@ -104,8 +133,10 @@ class Data:
                 f"data.graphs ({config.graphs})"
             )
         self._config, self._seed, self._build, self._own = config, seed, build, own
-        self._buckets = _walks(config) if config.fresh else _cut(train, config.buckets)
-        self._held_out = _cut(held_out, len(held_out) // config.graphs)
+        self._common = common
+        self._buckets = _walks(config, common) if config.fresh else _cut(train, config.buckets, common)
+        self._held_out = _cut(held_out, len(held_out) // config.graphs, common)
+        self._whole = self._everything() if is_whole else None
         self.ahead = config.ahead
         self.training_graphs, self.validation_graphs = len(train), config.graphs * len(self._held_out)
 
@@ -114,8 +145,10 @@ class Data:
 
         The bucket is drawn by its number of graphs, the graphs in it without repetition while there are enough; fresh
         ones have the seeds that follow those of the step before. Where these are larger than the bucket's own, the
-        batch is padded to the next larger sizes.
+        batch is padded to the next larger sizes. Where individuals share the work it is the whole set, smallest first.
         """
+        if self._whole is not None:
+            return self._whole
         config = self._config
         random = np.random.default_rng([self._seed, step])
         open_buckets = self._buckets[: self._open(step)]
@@ -128,7 +161,7 @@ class Data:
         if bucket.source is not None:
             first = bucket.source.first + (step - 1) * config.graphs
             graphs = [bucket.source.graph(seed) for seed in range(first, first + config.graphs)]
-            to = to if to.covers(common_sizes(graphs)) else bucketed([*map(sizes, bucket.graphs), *map(sizes, graphs)])
+            to = to if to.covers(self._common(graphs)) else self._common([*bucket.graphs, *graphs])
         own = [augmented(graphs[i], int(noise[i])) if config.augment else graphs[i] for i in self._own]
         return Batch(tuple(graph.name for graph in graphs), to, self._build(own, to))
 
@@ -144,6 +177,11 @@ class Data:
             to = next(larger, bucket.sizes)
             yield Batch(tuple(graph.name for graph in graphs), to, self._build(own, to))
 
+    def _everything(self) -> Batch:
+        (bucket,) = self._buckets
+        names = tuple(graph.name for graph in bucket.graphs)
+        return Batch(names, bucket.sizes, self._build(bucket.graphs, bucket.sizes))
+
     def _open(self, step: int) -> int:
         """How many of the buckets a step draws from: 1 at first, all from the step `curriculum` on."""
         if step >= self._config.curriculum:
@@ -151,15 +189,29 @@ class Data:
         return 1 + (step - 1) * len(self._buckets) // self._config.curriculum
 
 
-def _cut(graphs: Sequence[ComputationGraph], groups: int) -> list[_Bucket]:
+def _of_whole_sets(config: DataConfig) -> DataConfig:
+    """The settings where every batch is the whole training set.
+
+    Raises:
+      ProblemError: they ask for other graphs in each step.
+    """
+    for name in ("curriculum", "augment", "fresh"):
+        if getattr(config, name):
+            raise ProblemError(
+                f"data.{name} is {getattr(config, name)}: an agent that plays all graphs in every step has none"
+            )
+    return dataclasses.replace(config, buckets=1)
+
+
+def _cut(graphs: Sequence[ComputationGraph], groups: int, common: Common) -> list[_Bucket]:
     """Groups of nearly equal numbers of graphs, smallest ops first."""
     by_size = sorted(graphs, key=lambda graph: (len(graph.ops), graph.name))
     ends = [len(by_size) * i // groups for i in range(groups + 1)]
     cut = [tuple(by_size[begin:end]) for begin, end in itertools.pairwise(ends)]
-    return [_Bucket(group, common_sizes(group)) for group in cut]
+    return [_Bucket(group, common(group)) for group in cut]
 
 
-def _walks(config: DataConfig) -> list[_Bucket]:
+def _walks(config: DataConfig, common: Common) -> list[_Bucket]:
     """A bucket for each set of fresh graphs, smallest ops first."""
     sources = [generated_set(name) for name in config.train]
     for group in ("validation", "test"):
@@ -167,7 +219,7 @@ def _walks(config: DataConfig) -> list[_Bucket]:
             if name.partition(":")[0] in FAMILIES:
                 _check_apart(generated_set(name), sources, f"{name} of data.{group}")
     sampled = [(source, load_graphs([name])) for source, name in zip(sources, config.train, strict=True)]
-    buckets = [_Bucket(tuple(graphs), common_sizes(graphs), source) for source, graphs in sampled]
+    buckets = [_Bucket(tuple(graphs), common(graphs), source) for source, graphs in sampled]
     return sorted(buckets, key=lambda bucket: bucket.sizes.ops)
 
 

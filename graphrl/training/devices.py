@@ -21,9 +21,9 @@ from graphrl.errors import ProblemError
 from graphrl.mesh import AXIS, most_that_share
 
 
-def start(graphs: int, *, distributed: bool = False) -> None:
-    """Gives JAX CPU devices to share `graphs` graphs a batch, and with `distributed` joins the other processes; before
-    JAX is first used.
+def start(count: int, what: str, *, distributed: bool = False) -> None:
+    """Gives JAX CPU devices to share `count` graphs a batch, or `what` else it is, and with `distributed` joins the
+    other processes; before JAX is first used.
 
     A search on a CPU device runs on about one core, so that graphs spread over as many devices keep all busy; a line on
     standard error says where some stay idle. Processes together have a device a core. Where they are: JAX asks the
@@ -34,13 +34,13 @@ def start(graphs: int, *, distributed: bool = False) -> None:
       ProblemError: the environment does not say enough, or the other processes cannot be reached.
     """
     cores = count_cores()
-    share = cores if distributed else most_that_share(graphs, cores)
+    share = cores if distributed else most_that_share(count, cores)
     with contextlib.suppress(RuntimeError):  # JAX is in use already, with the devices that its user wanted
         if jax.config.values["jax_num_cpu_devices"] < 1:
             jax.config.update("jax_num_cpu_devices", share)
-            if share < min(cores, graphs) and jax.default_backend() == "cpu":
-                all_busy = f"{graphs // cores * cores + cores} would keep all busy"
-                print(f"graphrl: {graphs} graphs a batch share {share} of {cores} cores: {all_busy}", file=sys.stderr)
+            if share < min(cores, count) and jax.default_backend() == "cpu":
+                all_busy = f"{count // cores * cores + cores} would keep all busy"
+                print(f"graphrl: {count} {what} share {share} of {cores} cores: {all_busy}", file=sys.stderr)
     if not distributed or jax.distributed.is_initialized():
         return
     count, number = (_number(name) for name in ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID"))

@@ -14,7 +14,7 @@ from graphrl.errors import GraphrlError
 from graphrl.learning.learner import Learner, Metrics
 from graphrl.training import devices
 from graphrl.training.checkpoints import Checkpoint, Checkpoints, Info, Values
-from graphrl.training.data import Batch, Data
+from graphrl.training.data import Batch, Data, Shared
 from graphrl.training.prefetch import made_ahead
 from graphrl.training.schedule import Schedule
 
@@ -59,6 +59,7 @@ class Loop:
       info: what every checkpoint says beside step, seconds and metrics; with the key that all others come from.
       observers: of everything.
       stopped: asked after every step whether to end with a checkpoint.
+      shares: see `Agent`.
     """
 
     learner: Learner
@@ -69,6 +70,7 @@ class Loop:
     info: Info
     observers: Sequence[Observer] = ()
     stopped: Callable[[], bool] = lambda: False
+    shares: Shared = "graphs"
 
     def __post_init__(self) -> None:
         self._init_key, self._update_key, self._validation_key = jax.random.split(self.info.root, 3)
@@ -158,7 +160,9 @@ class Loop:
             self._good = self.checkpoints.save(info, host)
 
     def _spread(self, batch: Batch) -> Any:
-        return devices.shard(batch.rows, self.mesh, len(batch.names))
+        if self.shares == "graphs":
+            return devices.shard(batch.rows, self.mesh, len(batch.names))
+        return devices.replicate(batch.rows, self.mesh)
 
     def _seconds(self) -> float:
         return time.perf_counter() - self._started

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -106,13 +107,21 @@ class Policy(ABC, Generic[C]):
         Raises:
           GraphrlError: there is none.
         """
-        for name in (f"{problem.objective}-{problem.transfer}", problem.objective):
-            path = cls.defaults / kind / f"{name}.msgpack"
+        names = (f"{problem.objective}-{problem.transfer}", problem.objective)
+        return cls.named([os.path.join(kind, name) for name in names], problem.objective)
+
+    @classmethod
+    def named(cls, names: Sequence[str], what: str) -> Self:
+        """The first policy of these names in `defaults` that the package ships.
+
+        Raises:
+          GraphrlError: there is none; the message says for what.
+        """
+        for name in names:
+            path = cls.defaults / f"{name}.msgpack"
             if path.exists():
                 return cls.load(path)
-        raise GraphrlError(
-            f"no policy for {problem.objective} comes with graphrl: name one, as in {cls.agents[0]}:checkpoint=PATH"
-        )
+        raise GraphrlError(f"no policy for {what} comes with graphrl: name one, as in {cls.agents[0]}:checkpoint=PATH")
 
     @classmethod
     def start(cls, path: str, config: C) -> Any:

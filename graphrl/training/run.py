@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+from jax.sharding import Mesh
 
 from graphrl.documents import BrokenError, read_document, write_document
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import shown
 from graphrl.learning.learner import Learner
-from graphrl.learning.spread import on_mesh
 from graphrl.mesh import make_mesh
 from graphrl.progress import Clock, Show, progress
 from graphrl.training import devices
@@ -109,21 +109,36 @@ def train(name: str, agent: Agent, config: RunConfig[Any], folder: Path, *, resu
       GraphrlError: the folder cannot be used, a set of graphs not be read, or training gives numbers that are none.
     """
     with owned(folder, resume):
-        mesh = make_mesh(config.data.graphs)
+        count, what = agent.shared(config)
+        mesh = make_mesh(count, what=what)
         devices.meet(mesh)
-        own = devices.own_rows(mesh, config.data.graphs)
-        data = Data(config.data, config.seed, functools.partial(agent.batch, config.agent), own)
+        data = _data(agent, config, mesh)
         checkpoints = Checkpoints(folder, config.training.keep)
-        learner = on_mesh(agent.learner(config.agent), mesh)
+        learner = agent.learner(config.agent, mesh, data)
         last = _last_whole(checkpoints, learner)
         if devices.is_main():
             write_document(folder / SETTINGS, Started(name, as_dict(config)), FORMAT, VERSION)
         info = dataclasses.replace(_first_info(name, config) if last is None else last.info, config=as_dict(config))
         path = config.agent.start if last is None else ""  # a run goes on without what it began with
         with _observers(folder, config, last) as observers, stop_signals() as stopped:
-            loop = Loop(learner, data, mesh, config.training, checkpoints, info, observers, stopped)
+            loop = Loop(learner, data, mesh, config.training, checkpoints, info, observers, stopped, agent.shares)
             outcome = loop.run(last, agent.policy.start(path, config.agent) if path else None)
         return Result(outcome, checkpoints.latest() or folder, find(folder))
+
+
+def _data(agent: Agent, config: RunConfig[Any], mesh: Mesh) -> Data:
+    """
+    Raises:
+      GraphrlError: a set of graphs cannot be read.
+      ProblemError: the sets do not do, or there are several processes where all need every graph.
+    """
+    own = range(config.data.graphs)
+    if agent.shares == "graphs":
+        own = devices.own_rows(mesh, config.data.graphs)
+    elif jax.process_count() > 1:
+        raise ProblemError("--distributed shares graphs, and this agent plays all of them: train it in one process")
+    build = functools.partial(agent.batch, config.agent)
+    return Data(config.data, config.seed, build, own, load=agent.load, common=agent.sizes, shared=agent.shares)
 
 
 def _last_whole(checkpoints: Checkpoints, learner: Learner) -> Checkpoint | None:

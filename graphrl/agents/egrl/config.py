@@ -1,14 +1,16 @@
-"""What a search by EGRL is made from."""
+"""What a search by EGRL, and its training on a set of graphs, is made from."""
 
 import dataclasses
 from typing import Literal, get_args
 
-from graphrl.agents.egrl.domain import Reward
+from graphrl.agents.egrl.domain import Hint, Reward
+from graphrl.costs.maps.chip import MemoryChip
+from graphrl.costs.maps.chips import find_chip
 from graphrl.errors import ProblemError
 from graphrl.learning.boltzmann import Source
 from graphrl.learning.collaborative.settings import Settings
 from graphrl.learning.evolution import EvolutionSettings
-from graphrl.learning.ranges import check_ranges
+from graphrl.learning.ranges import MOST, check_ranges
 from graphrl.learning.sac import SacSettings
 
 Variant = Literal["egrl", "ea", "pg"]
@@ -16,11 +18,17 @@ Variant = Literal["egrl", "ea", "pg"]
 
 @dataclasses.dataclass(frozen=True)
 class EgrlConfig:
-    """Of one search. The numbers are those of the paper's table 2 unless it is said otherwise.
+    """The numbers are those of the paper's table 2 unless it is said otherwise.
 
     Attributes:
+      chip: name or file of the chip that maps are for; the policy has outputs for its memories.
       variant: "egrl"; its parts alone: "ea", evolution, or "pg", policy gradient.
       reward: see `domain.evaluate`; "valid" is the paper's, "rectified" ours.
+      hint: the map that networks see beside the features: "none", everything in memory 0, as in the paper; "compiler",
+        the compiler's own; or "uniform", the fastest of those that the compiler makes of asking one memory for all
+        weights and one for all outputs, M^2 for M memories.
+      preference: an untrained network prefers what the hint was made of (without a hint the fastest memory for all) by
+        so many nats: with enough of them it asks for just that. The paper has none.
       width, depth, heads: of the Graph U-Nets; the paper's have 128, 4 and 4, slower and no better.
       population, boltzmann: individuals, and the share of them that are Boltzmann chromosomes.
       entropy: alpha of SAC (the paper's 0.05 learned next to nothing on a toy whose best map is known: ours).
@@ -33,13 +41,20 @@ class EgrlConfig:
       gradient_steps: for each map that was tried; the paper's 1 takes four times as long.
       migrate_every: generations between two migrations of the learner into the population; 0 for none.
       endless: whether values go on after the one step of an episode, as in the published code; else it is a bandit's.
+      replay: maps that are remembered.
+      evaluations: what `graphrl evaluate` gives every method.
+      start: a file of `Policy.save` or a checkpoint whose policy training begins with, of the same network; "" begins
+        anew.
 
     Raises:
       ProblemError: a value is out of range.
     """
 
+    chip: str = "nnp-i"
     variant: Variant = "egrl"
     reward: Reward = "rectified"
+    hint: Hint = "none"
+    preference: float = 0.0
     width: int = 32
     depth: int = 2
     heads: int = 4
@@ -54,22 +69,38 @@ class EgrlConfig:
     gradient_steps: float = 0.25
     migrate_every: int = 1
     endless: bool = False
+    replay: int = 100_000
+    evaluations: int = 4000
+    start: str = ""
 
     def __post_init__(self) -> None:
+        integers = {"width": (1, 1024), "depth": (0, 10), "heads": (1, 64), "population": (2, 10_000)}
+        integers |= {"replay": (1000, 10**8), "migrate_every": (0, 1_000_000), "evaluations": (1, MOST)}
+        names = {"variant": Variant, "reward": Reward, "hint": Hint, "operators": Source}
         check_ranges(
             self,
-            integers={
-                "width": (1, 1024),
-                "depth": (0, 10),
-                "heads": (1, 64),
-                "population": (2, 10_000),
-                "migrate_every": (0, 1_000_000),
-            },
+            integers=integers,
             above_zero=("entropy", "rate", "strength", "chromosome_strength", "temperature", "gradient_steps"),
-            options={"variant": get_args(Variant), "reward": get_args(Reward), "operators": get_args(Source)},
+            options={name: get_args(options) for name, options in names.items()},
         )
         if not 0 <= self.boltzmann <= 1:
             raise ProblemError(f"boltzmann is {self.boltzmann!r}: must be from 0 to 1")
+        if not self.preference >= 0:
+            raise ProblemError(f"preference is {self.preference!r}: must be at least 0")
+
+    @property
+    def problem(self) -> MemoryChip:
+        """The chip that maps are for.
+
+        Raises:
+          GraphrlError: there is none of that name, or in that file.
+        """
+        return find_chip(self.chip)
+
+    @property
+    def individuals(self) -> int:
+        """Networks of the population, which devices share."""
+        return max(1, self.settings.networks)
 
     @property
     def settings(self) -> Settings:
@@ -83,6 +114,7 @@ class EgrlConfig:
         )
         sac = SacSettings(actor_rate=self.rate, critic_rate=self.rate, entropy=self.entropy)
         each = Settings(
+            replay=self.replay,
             gradient_steps=self.gradient_steps,
             migrate_every=self.migrate_every,
             endless=self.endless,

@@ -1,5 +1,6 @@
-"""EGRL as a method: it searches for a map of the given graph."""
+"""EGRL as methods: it searches for a map of the given graph, or a trained policy says one at once."""
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 from graphrl.agents.egrl.config import EgrlConfig
 from graphrl.agents.egrl.domain import Layers, domain, layers
 from graphrl.agents.egrl.network import networks
+from graphrl.agents.egrl.policy import OF_NETWORKS, Policy
 from graphrl.learning.collaborative import search
 from graphrl.plan.memory_map import MemoryMap
 from graphrl.solvers.maps.task import MapTask, map_solver
@@ -20,6 +22,8 @@ def solve(
     *,
     variant: str = "egrl",
     reward: str = "rectified",
+    hint: str = "none",
+    preference: float = 0.0,
     width: int = 32,
     depth: int = 2,
     population: int = 20,
@@ -33,18 +37,24 @@ def solve(
     gradient_steps: float = 0.25,
     migrate_every: int = 1,
     endless: bool = False,
+    checkpoint: str = "",
 ) -> MemoryMap:
     """Every roll-out of the population and of the learner is an evaluation; the first is of the compiler's own map.
 
     Args:
       options: see `EgrlConfig`.
+      checkpoint: as of `solve_policy`: the first network and the learner begin with that policy, and networks are as it
+        has them; by default all are new.
 
     Raises:
+      GraphrlError: the checkpoint cannot be read, or is for another number of memories.
       ProblemError: an option is out of range.
     """
     config = EgrlConfig(
         variant=variant,  # type: ignore[arg-type]
         reward=reward,  # type: ignore[arg-type]
+        hint=hint,  # type: ignore[arg-type]
+        preference=preference,
         width=width,
         depth=depth,
         population=population,
@@ -59,14 +69,36 @@ def solve(
         migrate_every=migrate_every,
         endless=endless,
     )
-    return _search(task, config)
+    if not checkpoint:
+        return _search(task, config, None)
+    policy = Policy.load(checkpoint).checked(task.problem)
+    config = dataclasses.replace(config, **{name: getattr(policy.config, name) for name in OF_NETWORKS})
+    return _search(task, config, policy.params)
 
 
-def _search(task: MapTask, config: EgrlConfig) -> MemoryMap:
+@map_solver("egrl-policy", "the map that EGRL's trained policy asks for, or its hint if that is faster: no search")
+def solve_policy(task: MapTask, *, checkpoint: str = "", alone: bool = False) -> MemoryMap:
+    """An evaluation for the policy's map, and one for each that its hint is chosen from (9 for three memories).
+
+    Args:
+      alone: whether the answer is the policy's own map, also where the hint is faster; one evaluation.
+      checkpoint: of `graphrl train egrl`, or a file of `Policy.save`; by default the policy that the package ships for
+        chips of so many memories.
+
+    Raises:
+      GraphrlError: it cannot be read, or is for another number of memories.
+    """
+    policy = Policy.load(checkpoint) if checkpoint else Policy.shipped(task.problem)
+    maps = policy.checked(task.problem).ask(task.problem)
+    task.evaluate(maps[:1] if alone else maps)
+    return task.answer(task.answered())
+
+
+def _search(task: MapTask, config: EgrlConfig, policy: Any) -> MemoryMap:
     """Generations until the budget is spent; of the last one the maps that it is enough for."""
-    instances, root = layers([task.problem]), jax.random.key(task.seed)
+    instances, root = layers([task.problem], config.hint), jax.random.key(task.seed)
     task.evaluate(task.fastest[None])
-    state = _init(config, task.problem.memories, instances, root)
+    state = _init(config, task.problem.memories, instances, root, policy)
     while not task.spent():
         state, _, actions = _generation(config, task.problem.memories, state, instances, root)
         task.evaluate(rows_of(actions, task.problem.steps))
@@ -80,8 +112,8 @@ def rows_of(actions: jax.Array, steps: int) -> np.ndarray:
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _init(config: EgrlConfig, memories: int, instances: Layers, key: jax.Array) -> search.State:
-    return search.init(config.settings, *_parts(config, memories), instances, key)
+def _init(config: EgrlConfig, memories: int, instances: Layers, key: jax.Array, policy: Any) -> search.State:
+    return search.init(config.settings, *_parts(config, memories), instances, key, policy)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=2)
@@ -91,4 +123,4 @@ def _generation(config: EgrlConfig, memories: int, state: search.State, instance
 
 
 def _parts(config: EgrlConfig, memories: int) -> tuple[Any, Any]:
-    return domain(memories, config.reward), networks(memories, config.width, config.depth, config.heads)
+    return domain(memories, config.reward), networks(config, memories)

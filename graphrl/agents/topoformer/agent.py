@@ -3,13 +3,14 @@
 from graphrl.agents.topoformer.learner import learner
 from graphrl.agents.topoformer.policy import Policy
 from graphrl.envs.ordering.instance import instances
+from graphrl.learning.spread import on_mesh
 from graphrl.training.agent import Agent
 from graphrl.training.data import DataConfig
 from graphrl.training.schedule import Schedule
 
 AGENT = Agent(
     policy=Policy,
-    learner=learner,
+    learner=lambda config, mesh, data: on_mesh(learner(config), mesh),
     batch=lambda _, graphs, sizes: instances(graphs, sizes),
     methods=lambda _: ("topoformer", "topoformer+"),
     opponents=("random-priorities", "depth-first", "breadth-first", "anneal"),

@@ -31,6 +31,15 @@ class MapSizes:
     rows: int
     reads: int  # groups of K reads beyond the first K of each step
 
+    @property
+    def ops(self) -> int:
+        """Each step is one."""
+        return self.steps
+
+    def covers(self, other: "MapSizes") -> bool:
+        """Whether a problem of sizes `other` fits."""
+        return self.steps >= other.steps and self.rows >= other.rows and self.reads >= other.reads
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +99,7 @@ def pad(problem: MapProblem, to: MapSizes | None = None) -> PaddedMapProblem:
       ProblemError: `to` is too small, or a memory has more pages than int32 counts.
     """
     to, own = common_sizes([problem]) if to is None else to, _sizes(problem)
-    if own.steps > to.steps or own.rows > to.rows or own.reads > to.reads:
+    if not to.covers(own):
         raise ProblemError(f"graph {problem.graph.name!r} has sizes {own}, more than the {to} it is padded to")
     _check_pages(problem)
     total = max(1, problem.total_bytes)

@@ -1,4 +1,6 @@
-"""Graphs by name: files, folders of files, and sets such as `layered:500x20` and `zoo:training/hlo`."""
+"""Graphs by name: files, folders of files, sets such as `layered:500x20` and `zoo:training/hlo`, and
+`workloads:resnet50`.
+"""
 
 import dataclasses
 import itertools
@@ -11,11 +13,13 @@ from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import shown
 from graphrl.graphs.datasets import zoo
 from graphrl.graphs.datasets.families import FAMILIES, sample
+from graphrl.graphs.datasets.workloads import WORKLOADS
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.readers import FORMATS, read_graph
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip
 
 _SET = re.compile(r"([a-z-]+):(\d+)?(?:x(\d+))?(?:@(\d+))?")
+_WORKLOAD = "workloads:"
 MAX_GRAPHS, MAX_OPS = 1_000_000, 10_000_000  # of a set, and of each of its graphs: more is a slip of the pen
 _MANIFEST = "manifest.json"  # beside the graphs of a folder that scripts/make_graphs.py wrote
 
@@ -23,6 +27,11 @@ _MANIFEST = "manifest.json"  # beside the graphs of a folder that scripts/make_g
 def is_zoo(model: object) -> bool:
     """Whether it names programs of the model zoo ("zoo:...") and no file."""
     return isinstance(model, str) and model.startswith(zoo.PREFIX) and not os.path.lexists(model)
+
+
+def is_workload(model: object) -> bool:
+    """Whether it names one of EGRL's workloads ("workloads:resnet50") and no file."""
+    return isinstance(model, str) and model.startswith(_WORKLOAD) and not os.path.lexists(model)
 
 
 def _is_generated(model: str) -> bool:
@@ -37,7 +46,7 @@ def model_files(model: str) -> list[str]:
     Raises:
       GraphrlError: it is a folder that cannot be read, or without graphs.
     """
-    if is_zoo(model):
+    if is_zoo(model) or is_workload(model):
         return []
     if not os.path.isdir(model):
         return [] if _is_generated(model) else [model]
@@ -58,7 +67,8 @@ def load_graph(
     """The graph of a file, of a program of the model zoo, or of a set that has one graph.
 
     Args:
-      model: a path, or a name as in `load_graphs`: `zoo:efficientnetb0/training/b8/hlo`, `layered:200@7`.
+      model: a path, or a name as in `load_graphs`: `zoo:efficientnetb0/training/b8/hlo`, `layered:200@7`,
+        `workloads:bert`.
       chip, dims: see `read_graph`.
 
     Raises:
@@ -67,6 +77,8 @@ def load_graph(
     """
     if is_zoo(model):
         return zoo.load(str(model)).graph
+    if is_workload(model):
+        return _workload(str(model))
     if not isinstance(model, str) or not _is_generated(model):
         return read_graph(model, chip=chip, dims=dims)
     graphs = generated_set(model)
@@ -86,7 +98,7 @@ def load_graphs(
     Args:
       models: paths, or names of sets: `layered:500x20` is 20 layered graphs of 500 ops with seeds 0 to 19,
         `layered:500x20@100` those with seeds 100 to 119; without `x20` it is one. `zoo:training/hlo` is all programs
-        of the model zoo that both words are true of (see `zoo.select`).
+        of the model zoo that both words are true of (see `zoo.select`), `workloads:bert` one of `WORKLOADS`.
       chip, dims: see `read_graph`.
 
     Raises:
@@ -120,6 +132,8 @@ def _identities(models: Sequence[str]) -> tuple[set[str], list["GeneratedSet"]]:
     for model in models:
         if is_zoo(model):
             names |= {zoo.PREFIX + entry.name for entry in zoo.select(model)}
+        elif is_workload(model):
+            names.add(model)
         elif files := model_files(model):
             names |= {os.path.realpath(file) for file in files}
         else:
@@ -130,8 +144,17 @@ def _identities(models: Sequence[str]) -> tuple[set[str], list["GeneratedSet"]]:
 def _named(name: str) -> Iterator[ComputationGraph]:
     if is_zoo(name):
         return (zoo.load(entry.name).graph for entry in zoo.select(name))
+    if is_workload(name):
+        return iter([_workload(name)])
     graphs = generated_set(name)
     return map(graphs.graph, graphs.seeds)
+
+
+def _workload(model: str) -> ComputationGraph:
+    name = model.removeprefix(_WORKLOAD)
+    if name not in WORKLOADS:
+        raise ProblemError(f"unknown workload {name!r}: known are {', '.join(_WORKLOAD + one for one in WORKLOADS)}")
+    return WORKLOADS[name]()
 
 
 @dataclasses.dataclass(frozen=True)

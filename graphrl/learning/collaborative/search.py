@@ -66,7 +66,7 @@ def init(
         states = states._replace(params=states.params | {"actor": _begun(states.params["actor"], policy)})
         blank = jax.tree.map(lambda leaf: leaf[0], transitions(_nothing(start), endless=settings.endless))
         learners = Learners(states, allocation.init(len(settings.discounts)), buffer_of(settings).init(blank))
-    best = Best(jnp.full(start.shape[:1], -jnp.inf, jnp.float32), start)
+    best = Best(jnp.full(start.shape[:1], jnp.finfo(jnp.float32).min), start)
     zero = jnp.int32(0)
     population = Population(individuals, chromosomes)
     return State({"policy": _first(population, learners)}, population, learners, best, zero, zero)

@@ -1,0 +1,211 @@
+"""Methods for memory maps on many graphs: every run, one after the other, and the table of them.
+
+A method's figure on a graph is of the mean latency over its seeds, and its figure in the table the mean over graphs.
+"""
+
+import dataclasses
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from graphrl.compare.compiling import compile_clock
+from graphrl.compare.execute import fault_of
+from graphrl.compare.report import percent, print_table
+from graphrl.compare.table import TIE, gap
+from graphrl.costs.maps.problem import MapProblem
+from graphrl.methods import find_map_solver
+from graphrl.solvers.base import Budget
+from graphrl.solvers.maps.task import MapTask
+from graphrl.units import format_seconds
+
+HEADINGS = ("method", "speed-up", "least", "mean gap", "won or tied", "evaluations", "seconds", "of these compiling")
+_MAX_GRAPHS = 24  # up to which the latencies stand in a table of their own
+
+
+@dataclasses.dataclass(frozen=True)
+class MapRow:
+    """What came of a run.
+
+    Attributes:
+      graph, ops: name and size.
+      method, seed: of the run.
+      latency, speedup: of the map, seconds, and over the compiler's own; infinite and 0 if the run failed.
+      evaluations: as the method counts them.
+      seconds, compile_seconds: of wall clock, and what of that JAX compiled for.
+      error: why there is no map, one line, or None.
+    """
+
+    graph: str
+    ops: int
+    method: str
+    seed: int
+    latency: float = math.inf
+    speedup: float = 0.0
+    evaluations: int = 0
+    seconds: float = 0.0
+    compile_seconds: float = 0.0
+    error: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class MapSummary:
+    """A method's line.
+
+    Attributes:
+      method: its name with options.
+      speedup, least: over the compiler's own map, the mean and the least of the graphs.
+      mean_gap: to the best latency of each graph, a fraction.
+      won_or_tied: share of the graphs on which no other method of the table is better.
+      evaluations, seconds, compile_seconds: means of the runs.
+      failed: runs without a map.
+    """
+
+    method: str
+    speedup: float
+    least: float
+    mean_gap: float
+    won_or_tied: float
+    evaluations: float
+    seconds: float
+    compile_seconds: float
+    failed: int
+
+
+def run_maps(
+    problems: Sequence[MapProblem], methods: Sequence[str], seeds: Sequence[int], budget: Budget
+) -> Iterator[MapRow]:
+    """A row for every method on every problem with every seed; every map is checked."""
+    for problem in problems:
+        for method in methods:
+            for seed in seeds:
+                yield _row(problem, method, seed, budget)
+
+
+def summarise(rows: Sequence[MapRow]) -> list[MapSummary]:
+    """A summary of each method of the rows, in their order; all have run on the same graphs with the same seeds."""
+    latency = {method: _by_graph(rows, method, "latency") for method in _names(rows, "method")}
+    best = {graph: min(each[graph] for each in latency.values()) for graph in _names(rows, "graph")}
+    return [_summary(rows, method, each, best) for method, each in latency.items()]
+
+
+def print_tables(rows: Sequence[MapRow], chip: str, budget: str) -> None:
+    """Prints the table, before it the latencies by graph if they are few, and after it the faults.
+
+    Args:
+      rows: of `run_maps`.
+      chip: its name.
+      budget: of a run, in words.
+    """
+    graphs, seeds = _names(rows, "graph"), len({row.seed for row in rows})
+    if len(graphs) <= _MAX_GRAPHS:
+        print_table("Latency, means over seeds", *latencies(rows))
+    counted = f"{len(graphs)} graph{'s' * (len(graphs) > 1)}, {seeds} seed{'s' * (seeds > 1)}"
+    print_table(f"memory maps on {chip}\n{counted}, {budget}", HEADINGS, [cells(one) for one in summarise(rows)])
+    for line in notes(rows):
+        print(line)
+
+
+def latencies(rows: Sequence[MapRow]) -> tuple[list[str], list[list[str]]]:
+    """The headings and lines of a table of latencies, means over seeds: a line a graph, a column a method."""
+    by_method = {method: _by_graph(rows, method, "latency") for method in _names(rows, "method")}
+    ops = {row.graph: f"{row.ops:,}" for row in rows}
+    lines = [
+        [graph, ops[graph], *(_seconds(each[graph]) for each in by_method.values())] for graph in _names(rows, "graph")
+    ]
+    return ["graph", "layers", *by_method], lines
+
+
+def cells(summary: MapSummary) -> list[str]:
+    """A method's line, under `HEADINGS`."""
+    return [
+        summary.method,
+        f"{summary.speedup:.4f}",
+        f"{summary.least:.4f}",
+        percent(summary.mean_gap),
+        f"{100 * summary.won_or_tied:.0f}%",
+        f"{summary.evaluations:,.0f}",
+        f"{summary.seconds:.3g}",
+        f"{summary.compile_seconds:.3g}",
+    ]
+
+
+def notes(rows: Sequence[MapRow]) -> list[str]:
+    """Why runs failed, a line each."""
+    counts = Counter((row.method, row.error) for row in rows if row.error is not None)
+    return [
+        f"{method}: {error}" + (f" ({count} runs)" if count > 1 else "") for (method, error), count in counts.items()
+    ]
+
+
+def as_dict(rows: Sequence[MapRow]) -> dict[str, Any]:
+    """The tables for machines: seconds and fractions, null where there is none."""
+    return {
+        "methods": [_finite(dataclasses.asdict(summary)) for summary in summarise(rows)],
+        "runs": [_finite(dataclasses.asdict(row)) for row in rows],
+        "notes": notes(rows),
+    }
+
+
+def _row(problem: MapProblem, method: str, seed: int, budget: Budget) -> MapRow:
+    row = MapRow(problem.graph.name, problem.steps, method, seed)
+    with compile_clock() as compiling:
+        started = time.perf_counter()
+        try:
+            memory_map = find_map_solver(method)(MapTask(problem, budget, seed))
+            seconds = time.perf_counter() - started
+            memory_map.check(problem.graph)
+        except Exception as error:  # a table outlives any fault of a method, ours included
+            return dataclasses.replace(row, seconds=time.perf_counter() - started, error=fault_of(error))
+    return dataclasses.replace(
+        row,
+        latency=memory_map.latency,
+        speedup=memory_map.speedup,
+        evaluations=memory_map.evaluations,
+        seconds=seconds,
+        compile_seconds=compiling(),
+    )
+
+
+def _summary(rows: Sequence[MapRow], method: str, latency: dict[str, float], best: dict[str, float]) -> MapSummary:
+    own = [row for row in rows if row.method == method]
+    speedup = _by_graph(rows, method, "speedup")
+    finite = [graph for graph in latency if math.isfinite(latency[graph])]
+    won = [graph for graph in finite if latency[graph] <= best[graph] * (1 + TIE)]
+    return MapSummary(
+        method=method,
+        speedup=_mean(list(speedup.values())),
+        least=min(speedup.values()),
+        mean_gap=_mean([gap(latency[graph], best[graph]) for graph in finite]) if finite else math.inf,
+        won_or_tied=len(won) / len(latency),
+        **{name: _mean([getattr(row, name) for row in own]) for name in ("evaluations", "seconds", "compile_seconds")},
+        failed=sum(row.error is not None for row in own),
+    )
+
+
+def _names(rows: Sequence[MapRow], field: str) -> list[str]:
+    return list(dict.fromkeys(getattr(row, field) for row in rows))
+
+
+def _by_graph(rows: Sequence[MapRow], method: str, field: str) -> dict[str, float]:
+    """Means over the seeds of a method's rows."""
+    values: dict[str, list[float]] = {}
+    for row in rows:
+        if row.method == method:
+            values.setdefault(row.graph, []).append(getattr(row, field))
+    return {graph: _mean(each) for graph, each in values.items()}
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def _seconds(value: float) -> str:
+    return format_seconds(value) if math.isfinite(value) else "-"
+
+
+def _finite(fields: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in fields.items()
+    }

@@ -1,0 +1,45 @@
+"""Models as layers, however they are named: what maps are made for."""
+
+import os
+from collections.abc import Mapping, Sequence
+
+from graphrl.files import content
+from graphrl.graphs.datasets.sets import is_zoo, load_graph, load_graphs, model_files
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.layers.coarsen import coarsened
+
+
+def layers_of(model: str, dims: Mapping[str, int] | None = None) -> ComputationGraph:
+    """The layers of a model; of graph JSON, of workloads and of generated graphs the graph as it is.
+
+    Args:
+      model: file or name, see `load_graph`.
+      dims: sizes that an ONNX model leaves open.
+
+    Raises:
+      GraphrlError: it cannot be read.
+    """
+    graph = load_graph(model, dims=dims)
+    return coarsened(graph) if _is_program(model) else graph
+
+
+def load_layers(models: Sequence[str], dims: Mapping[str, int] | None = None) -> list[ComputationGraph]:
+    """The layers of every graph of `load_graphs`, see `layers_of`.
+
+    Raises:
+      GraphrlError: one cannot be read.
+    """
+    layers: list[ComputationGraph] = []
+    for model in models:
+        for part in model_files(model) or [model]:
+            graphs = load_graphs([part], dims=dims)
+            layers += map(coarsened, graphs) if _is_program(part) else graphs
+    return layers
+
+
+def _is_program(model: str) -> bool:
+    """Whether its ops are those of a program, finer than layers."""
+    if is_zoo(model) or not os.path.exists(model):
+        return is_zoo(model)
+    with content(model) as data:
+        return data[:64].lstrip(b"\xef\xbb\xbf \t\r\n")[:1] != b"{"
