@@ -65,7 +65,7 @@ def solved(method: str, problem: Any, evaluations: int = 10) -> Any:
 def test_it_learns_what_holds_for_graphs_that_it_has_not_seen(tmp_path: Path) -> None:
     """Untrained it asks the fast memory for everything, which is first come, first served."""
     options = ("agent.variant=ea", "agent.boltzmann=0", "agent.population=12", "agent.operators=code")
-    config = config_of(tmp_path, *options, "agent.preference=1")
+    config = config_of(tmp_path, *options, "agent.hint=compiler", "agent.preference=1")
     functions, before, after = trained(config, 1, 40, rows(config, range(8)))
     key, unseen = jax.random.key(0), rows(config, range(100, 120))
     first, last = (functions.evaluate(state.params, key, unseen) for state in (before, after))
