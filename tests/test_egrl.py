@@ -10,6 +10,7 @@ import pytest
 from map_problems import WORKED_CHIP, WORKED_GRAPH
 
 from graphrl.agents.egrl import domain, solver
+from graphrl.agents.egrl.config import EgrlConfig
 from graphrl.agents.egrl.network import networks
 from graphrl.costs.maps.chips import NNP_I
 from graphrl.costs.maps.padding import common_sizes
@@ -67,7 +68,7 @@ def test_the_map_before_is_seen() -> None:
 
 def test_padding_changes_nothing() -> None:
     large = common_sizes([RESNET, map_problem(WORKLOADS["resnet101"](), NNP_I)])
-    actor, critic = networks(3, 16, 2, 2)
+    actor, critic = networks(EgrlConfig(width=16, heads=2), 3)
     near, far = (one(RESNET, to) for to in (None, large))
     params = actor.init(jax.random.key(0), domain.observe(near, domain.start(near)))
     seen = [domain.observe(each, domain.start(each)) for each in (near, far)]
@@ -81,7 +82,7 @@ def test_padding_changes_nothing() -> None:
 
 
 def test_what_is_not_there_changes_no_value_and_lies_in_the_largest_memory() -> None:
-    actor, critic = networks(3, 16, 1, 2)
+    actor, critic = networks(EgrlConfig(width=16, depth=1, heads=2), 3)
     layers = one(RESNET)
     seen = domain.observe(layers, domain.start(layers))
     absent = ~np.asarray(layers.placed)

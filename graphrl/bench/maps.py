@@ -156,9 +156,9 @@ def generation_program(problem: MapProblem, config: EgrlConfig, seed: int) -> Pr
     parts = (
         config.settings,
         domain(problem.memories, config.reward),
-        networks(problem.memories, config.width, config.depth, config.heads),
+        networks(config, problem.memories),
     )
-    instances = layers([problem])
+    instances = layers([problem], hint=config.hint)
 
     @jax.jit
     def init(instances: object) -> search.State:

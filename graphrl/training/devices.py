@@ -43,9 +43,9 @@ def start(count: int, what: str, *, distributed: bool = False) -> None:
                 print(f"graphrl: {count} {what} share {share} of {cores} cores: {all_busy}", file=sys.stderr)
     if not distributed or jax.distributed.is_initialized():
         return
-    count, number = (_number(name) for name in ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID"))
+    processes, number = (_number(name) for name in ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID"))
     try:
-        jax.distributed.initialize(num_processes=count, process_id=number)
+        jax.distributed.initialize(num_processes=processes, process_id=number)
     except (ValueError, RuntimeError) as error:
         raise ProblemError(
             "cannot join other processes: set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID "

@@ -18,7 +18,7 @@ from graphrl.training.schedule import Schedule
 
 def batch(config: EgrlConfig, graphs: Sequence[ComputationGraph], to: MapSizes) -> Layers:
     """Graphs as problems of the chip."""
-    return layers([map_problem(graph, config.problem) for graph in graphs], config.hint, to)
+    return layers([map_problem(graph, config.problem) for graph in graphs], to, config.hint)
 
 
 def sizes(graphs: Sequence[ComputationGraph]) -> MapSizes:

@@ -42,10 +42,13 @@ class Seen(NamedTuple):
     preferred: jax.Array  # [N, 2] int32, as in `Layers`
 
 
-def layers(problems: Sequence[MapProblem], hint: Hint, to: MapSizes | None = None) -> Layers:
+def layers(problems: Sequence[MapProblem], to: MapSizes | None = None, hint: Hint = "none") -> Layers:
     """A batch of problems of equally many memories, padded to common sizes (NumPy).
 
-    Features are the environment's, of every graph shifted and scaled to mean 0 and deviation 1 over its steps.
+    Args:
+      problems: their features are those of `step_features`.
+      to: the sizes; by default the least that hold all.
+      hint: see `hinted`.
 
     Raises:
       ProblemError: `to` is too small for one.

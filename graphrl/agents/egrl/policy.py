@@ -25,7 +25,7 @@ TRAINED: dict[str, Any] = {
     "population": 30,
     "operators": "code",
     "hint": "uniform",
-    "preference": 0.5,
+    "preference": 2.0,
     "width": 8,
     "depth": 0,
     "heads": 1,
@@ -43,7 +43,7 @@ class Policy(policy.Policy[EgrlConfig]):
     @staticmethod
     def initial(config: EgrlConfig, key: jax.Array) -> Any:
         """See `training.policy.Policy`."""
-        instance = _one(layers([map_problem(policy.smallest(), config.problem)], config.hint))
+        instance = _one(layers([map_problem(policy.smallest(), config.problem)], hint=config.hint))
         memories = instance.problem.memories
         return networks(config, memories).actor.init(key, observe(instance, start(instance)))
 
@@ -74,7 +74,7 @@ class Policy(policy.Policy[EgrlConfig]):
         """The map that it asks for, and then those that its hint is chosen from, weights and then outputs each:
         `[1 + k, 2n]` int64.
         """
-        instance = _one(layers([problem], self.config.hint, _roomy(problem)))
+        instance = _one(layers([problem], _roomy(problem), self.config.hint))
         asked = np.asarray(_asked(self.config, self.params, instance), np.int64)
         maps = np.concatenate([asked[None, : problem.steps], uniform(problem, self.config.hint)])
         return maps.swapaxes(1, 2).reshape(len(maps), -1)

@@ -96,7 +96,7 @@ def solve_policy(task: MapTask, *, checkpoint: str = "", alone: bool = False) ->
 
 def _search(task: MapTask, config: EgrlConfig, policy: Any) -> MemoryMap:
     """Generations until the budget is spent; of the last one the maps that it is enough for."""
-    instances, root = layers([task.problem], config.hint), jax.random.key(task.seed)
+    instances, root = layers([task.problem], hint=config.hint), jax.random.key(task.seed)
     task.evaluate(task.fastest[None])
     state = _init(config, task.problem.memories, instances, root, policy)
     while not task.spent():
