@@ -37,8 +37,9 @@ def learner(config: EgrlConfig, mesh: Mesh, instances: Layers) -> Learner:
 
 
 def evaluate(config: EgrlConfig, params: Any, key: jax.Array, batch: Layers) -> dict[str, jax.Array]:
-    """How good what `egrl-policy` plays is: the policy's map or its hint's, whichever is faster; see `Learner`. `key` is
-    not used.
+    """How good what `egrl-policy` plays is: the policy's map, or its hint where that is faster.
+
+    See `Learner`; `key` is not used.
 
     Returns:
       "speedup" over the compiler's own map (the mean, and "speedup_least", "speedup_most"), and the means of the policy
