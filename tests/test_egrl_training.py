@@ -13,7 +13,7 @@ import pytest
 from map_problems import WORKED_CHIP, WORKED_GRAPH
 from test_train_command import fault, sets
 from tiny_egrl import CHIP, graph, settings
-from training_processes import assert_same, final_state, start
+from training_processes import assert_same, final_state, finish, start
 
 from graphrl.agents.egrl.agent import AGENT, batch, sizes
 from graphrl.agents.egrl.config import EgrlConfig
@@ -87,7 +87,7 @@ def test_killed_and_resumed_is_the_same_run(tmp_path: Path) -> None:
     options = sets(*settings(tmp_path))
     runs = [tmp_path / "whole", tmp_path / "killed"]
     command = ["-m", "graphrl", "train", "egrl", *options, "--resume", "--out"]
-    assert start([*command, str(runs[0])]).wait(300) == 0
+    finish(start([*command, str(runs[0])]))
     process = start([*command, str(runs[1])])
     record, until = runs[1] / "metrics.jsonl", time.monotonic() + 200
     while time.monotonic() < until and (not record.exists() or record.read_bytes().count(b"\n") < 4):
@@ -95,7 +95,7 @@ def test_killed_and_resumed_is_the_same_run(tmp_path: Path) -> None:
     process.kill()
     process.communicate()
     assert 0 < len(list(runs[1].glob("step-*"))) <= 6
-    assert start([*command, str(runs[1])]).wait(300) == 0
+    finish(start([*command, str(runs[1])]))
     whole, killed = map(final_state, runs)
     assert any("replay" in name for name in whole)
     assert_same(whole, killed)
