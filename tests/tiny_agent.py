@@ -113,5 +113,5 @@ if __name__ == "__main__":  # for tests that kill it: FOLDER SETTING...; --distr
     from graphrl.training import devices
 
     arguments = [argument for argument in sys.argv[2:] if argument != "--distributed"]
-    devices.start(TINY.data.graphs, "graphs a batch", distributed="--distributed" in sys.argv)
+    devices.start(TINY.data.graphs, distributed="--distributed" in sys.argv)
     print(train_tiny(Path(sys.argv[1]), *arguments, resume=True).outcome.step, flush=True)

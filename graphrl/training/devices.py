@@ -21,7 +21,7 @@ from graphrl.errors import ProblemError
 from graphrl.mesh import AXIS, most_that_share
 
 
-def start(count: int, what: str, *, distributed: bool = False) -> None:
+def start(count: int, what: str = "graphs a batch", *, distributed: bool = False) -> None:
     """Gives JAX CPU devices to share `count` graphs a batch, or `what` else it is, and with `distributed` joins the
     other processes; before JAX is first used.
 
