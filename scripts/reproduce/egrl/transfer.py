@@ -68,11 +68,15 @@ def _method(settings: Settings, policy: Policy) -> str:
 def _trained(settings: Settings, workload: str) -> str:
     """The folder of a run on one workload, which is also what it is chosen by: nothing else is known of others."""
     folder = settings.out / f"policy-{workload}"
-    held_out = next(name for name in WORKLOADS if name != workload)
+    held_out, unseen = (name for name in WORKLOADS if name != workload)
     steps = 2 if settings.quick else STEPS
-    data = (f"data.train=workloads:{workload}", f"data.validation=workloads:{held_out}", "data.graphs=1")
+    data = (
+        f"data.train=workloads:{workload}",
+        f"data.validation=workloads:{held_out}",
+        f"data.test=workloads:{unseen}",
+    )
     loop = (f"training.steps={steps}", f"training.validate_every={steps}", f"agent.chip={settings.chip}")
-    train("egrl", folder, 0, [*AGENT, *data, *loop])
+    train("egrl", folder, 0, [*AGENT, *data, "data.graphs=1", *loop])
     return str(sorted(folder.glob("step-*"))[-1])
 
 
