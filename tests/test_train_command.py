@@ -15,6 +15,7 @@ from comparison_rows import read_rows
 from tiny_regal import REGAL
 
 from graphrl.agents import AGENTS
+from graphrl.agents.egrl.config import EgrlConfig
 from graphrl.agents.regal.config import RegalConfig
 from graphrl.agents.topoformer.config import TopoformerConfig
 from graphrl.cli import main
@@ -173,7 +174,8 @@ def test_evaluate_calls_the_agent_by_its_name(
 def test_help_of_evaluate_says_what_is_spent_by_default(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", "--help"]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert f"of REGAL {RegalConfig().evaluations} and of Topoformer {TopoformerConfig().evaluations:,})" in text
+    spent = RegalConfig().evaluations, TopoformerConfig().evaluations, EgrlConfig().evaluations
+    assert "of REGAL {:,}, of Topoformer {:,}, of EGRL {:,})".format(*spent) in text
 
 
 @pytest.mark.usefixtures("tiny")
