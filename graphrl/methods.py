@@ -7,12 +7,14 @@ imported when the method is asked for.
 import contextlib
 import importlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError, ProblemError
-from graphrl.plan.memory_map import MemoryMap
 from graphrl.solvers.solver import SOLVERS, Method, Solver
+
+if TYPE_CHECKING:
+    from graphrl.plan.memory_map import MemoryMap
 
 M = TypeVar("M", bound=Method[Any, Any, Any])
 
@@ -95,7 +97,7 @@ def find_solver(method: str) -> Solver[Any]:
     return _find(method, _registered)
 
 
-def find_map_solver(method: str) -> Method[Any, Any, MemoryMap]:
+def find_map_solver(method: str) -> "Method[Any, Any, MemoryMap]":
     """The method for memory maps of a name, perhaps with options as in "brkga:population=50".
 
     Raises:
@@ -179,7 +181,7 @@ def _registered(name: str) -> Solver[Any]:
     return SOLVERS[name]
 
 
-def _registered_for_maps(name: str) -> Method[Any, Any, MemoryMap]:
+def _registered_for_maps(name: str) -> "Method[Any, Any, MemoryMap]":
     _import(name, MAP_METHODS)
     return importlib.import_module("graphrl.solvers.maps.task").MAP_SOLVERS[name]
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import time
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.rules.list_scheduling import schedule as list_schedule
 from graphrl.solvers.schedules.memory import write_nodes
 from graphrl.solvers.schedules.moves import KINDS
-from graphrl.solvers.schedules.solver import WEIGHT, Chain, run_chain, solve, start_chain
+from graphrl.solvers.schedules.solver import WEIGHT, Chain, prepare, run_chain, solve, start_chain
 from graphrl.solvers.schedules.state import ABSENT, Schedule
 
 PROBLEMS = [
@@ -181,6 +182,20 @@ def test_seconds_are_kept() -> None:
     plan = solve(Task(random_dag(0, 100), PROBLEMS[0], Budget(seconds=1.5)))
     assert 1.4 < plan.seconds < 3
     assert plan.evaluations > 500
+
+
+def test_the_exact_costs_of_its_answer_are_within_the_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare(False)
+    task, began, plan = Task(random_dag(0), PROBLEMS[0], Budget(seconds=2.0)), list[float](), Task.plan
+
+    def slow_plan(task: Task, *args: Any, **options: Any) -> Plan:
+        began.append(task.seconds)
+        time.sleep(0.6)
+        return plan(task, *args, **options)
+
+    monkeypatch.setattr(Task, "plan", slow_plan)
+    solve(task)
+    assert 1.0 < began[-1] < 1.9
 
 
 def test_without_moves_it_ends() -> None:

@@ -104,3 +104,17 @@ def test_a_command_without_a_cache_says_so_in_one_line(tmp_path: Path) -> None:
     assert len(done.stderr.splitlines()) == 1
     assert "cannot be written" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["home"]
+
+
+def test_scipy_is_left_alone_until_numba_needs_it(tmp_path: Path) -> None:
+    code = """
+import sys
+import numba
+import numpy as np
+from graphrl.solvers.rules.plan_builder.build import prepare
+prepare()
+assert "scipy.linalg" not in sys.modules
+assert numba.njit(lambda x, y: np.dot(x, y))(np.ones(3), np.ones(3)) == 3
+"""
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(PACKAGE)}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=300)

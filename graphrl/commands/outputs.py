@@ -5,15 +5,18 @@ import os
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from graphrl.errors import GraphrlError
 from graphrl.plan import Plan
-from graphrl.plan.memory_map import MemoryMap
+
+if TYPE_CHECKING:
+    from graphrl.plan.memory_map import MemoryMap
 
 File = tuple[str | None, Callable[[str], object]]  # where it is to be, None for nowhere, and what writes it
 
 
-def write_answer(answer: Plan | MemoryMap, what: str, output: str | None, others: Sequence[File] = ()) -> list[str]:
+def write_answer(answer: "Plan | MemoryMap", what: str, output: str | None, others: Sequence[File] = ()) -> list[str]:
     """Writes the files that were asked for, the answer's own first; gives their names.
 
     Args:
@@ -36,7 +39,7 @@ def write_answer(answer: Plan | MemoryMap, what: str, output: str | None, others
     return written
 
 
-def _rescued(answer: Plan | MemoryMap, what: str, output: str | None) -> str:
+def _rescued(answer: "Plan | MemoryMap", what: str, output: str | None) -> str:
     """Where the answer is, after a file could not be written: a long search must not be lost to a full disk."""
     if output is not None and os.path.exists(output):
         with contextlib.suppress(GraphrlError):

@@ -26,6 +26,7 @@ import llvmlite.binding
 import numba
 import numpy as np
 
+from graphrl.compiled.pipeline import Entry, Part
 from graphrl.files import cache_folder, shown
 
 # What numba's types leave out: the setting, and the keyword `_nrt`.
@@ -33,6 +34,7 @@ config, njit = cast(Any, numba.config), cast(Any, numba.njit)
 integer: Any = np.int64  # what literals and int32 become before they are passed on: numba compiles for each type
 F = TypeVar("F", bound=Callable[..., Any])
 OPTIONS = {"_nrt": False, "error_model": "numpy"}
+PARTS = OPTIONS | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 ROOT = Path(__file__).parents[2]  # of modules
 IMPORT = re.compile(r"^from (graphrl[\w.]*) import (\([^)]*\)|.*)", re.MULTILINE)
@@ -46,19 +48,19 @@ def entry(function: F) -> F:
     users, here = config.CACHE_DIR, folder(function)
     config.CACHE_DIR = str(here)
     try:
-        return cast(F, njit(cache=_is_writable(here), nogil=True, **OPTIONS)(function))
+        return cast(F, njit(cache=_is_writable(here), nogil=True, pipeline_class=Entry, **OPTIONS)(function))
     finally:
         config.CACHE_DIR = users
 
 
 def part(function: F) -> F:
     """A function for compiled ones alone: what Python would need to call it takes longer to compile than itself."""
-    return cast(F, njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **OPTIONS)(function))
+    return cast(F, njit(pipeline_class=Part, **PARTS)(function))
 
 
 def inlined(function: F) -> F:
     """A small one that becomes a part of those that call it: a call passes every array's parts."""
-    return cast(F, njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True, **OPTIONS)(function))
+    return cast(F, njit(forceinline=True, pipeline_class=Part, **PARTS)(function))
 
 
 def folder(function: Callable[..., Any]) -> Path:
@@ -102,6 +104,20 @@ def _remove_unused(caches: Path) -> None:
                 shutil.rmtree(place)
 
 
+def _import_without_scipy() -> None:
+    """Imports the part of numba that imports scipy.linalg, a quarter of a second, only to see whether it is there. It
+    is, as graphrl needs it; and numba looks again before it uses it.
+    """
+    from numba.np import linalg
+
+    look = linalg.ensure_blas
+    linalg.ensure_blas = lambda: None
+    try:
+        import numba.np.arraymath  # noqa: F401
+    finally:
+        linalg.ensure_blas = look
+
+
 @contextlib.contextmanager
 def announced(function: Callable[..., Any], what: str, seconds: int = 10) -> Iterator[None]:
     """Says in one line on standard error that a function is compiled in it, unless it was before from these sources.
@@ -116,6 +132,7 @@ def announced(function: Callable[..., Any], what: str, seconds: int = 10) -> Ite
     if not ready.exists():
         when = "once" if _is_writable(here) else f"again in each run: {shown(here)} cannot be written"
         print(f"graphrl: compiling {what} for this machine (some {seconds} s), {when}", file=sys.stderr, flush=True)
+    _import_without_scipy()
     yield
     with contextlib.suppress(OSError):
         ready.touch()

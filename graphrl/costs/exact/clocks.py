@@ -30,7 +30,10 @@ class Clocks:
         """Runs a slot: its start and its end."""
         here, there = self._device[slot], self._to[slot]
         self._undo.append((self.free[here], self.free[there], self.link[here]))
-        begin = max((self.end[source] for source in self._sources[slot]), default=0.0)
+        begin = 0.0
+        for source in self._sources[slot]:
+            if self.end[source] > begin:
+                begin = self.end[source]
         if slot < self._num_ops or self._transfer == "rendezvous":
             begin = max(begin, self.free[here], self.free[there])
             self.free[here] = self.free[there] = begin + self._lengths[slot]
@@ -56,5 +59,5 @@ def run_times(
       lengths: `[slots]`, how long each op and each transfer takes.
     """
     clocks = Clocks(routes, lengths, transfer, devices)
-    start, end = np.array([clocks.step(slot) for slot in slots.tolist()]).T
-    return start, end
+    start = np.array([clocks.step(slot)[0] for slot in slots.tolist()])
+    return start, np.array(clocks.end)[slots]

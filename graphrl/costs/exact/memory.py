@@ -46,7 +46,13 @@ def memory_changes(
     graph: ComputationGraph, problem: Problem, routes: Routes, slots: np.ndarray
 ) -> tuple[np.ndarray, ...]:
     """Per device `[c, 3] int64`: order entry, bytes compared with the peak, bytes after the entry's releases."""
-    walk = MemoryWalk(graph, problem, routes)
+    if np.any(graph.arrays.reuses >= 0):
+        return _walked_changes(MemoryWalk(graph, problem, routes), slots)
+    return _summed_changes(graph, problem, routes, slots)
+
+
+def _walked_changes(walk: "MemoryWalk", slots: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Entry by entry: who takes over which buffer depends on what has run."""
     changes = [[(-1, bytes_live, bytes_live)] for bytes_live in walk.live]
     for entry, slot in enumerate(slots.tolist()):
         device, to = walk.device[slot], walk.to[slot]
@@ -56,6 +62,41 @@ def memory_changes(
             changes[device].append((entry, before, walk.live[device]))
         changes[to].append((entry, compared, walk.live[to]))
     return tuple(np.array(device, np.int64) for device in changes)
+
+
+def _summed_changes(
+    graph: ComputationGraph, problem: Problem, routes: Routes, slots: np.ndarray
+) -> tuple[np.ndarray, ...]:
+    """All at once, where no buffer is taken over: each is there from the entry that writes it to its last use."""
+    a, n, m = graph.arrays, routes.num_ops, len(slots)
+    buffers, copies = SharedBuffers(graph, problem, routes), np.arange(len(routes.transfers))
+    entry = np.empty(m, np.int64)  # of each slot
+    entry[slots] = np.arange(m)
+    own = np.flatnonzero(buffers.allocates)
+    written = np.concatenate([own, routes.num_tensors + copies])
+    writes = entry[np.concatenate([a.producer[own], n + copies])]
+    last = np.full(len(buffers.of), -1)
+    last[written] = writes
+    read = buffers.of[np.concatenate([routes.use_instance, routes.transfer_tensor])]
+    np.maximum.at(last, read, entry[np.concatenate([a.use_op, n + copies])])
+    freed = written[~buffers.pinned[written]]
+    added, removed = np.zeros(m, np.int64), np.zeros(m, np.int64)
+    np.add.at(added, writes, buffers.bytes[written])
+    np.add.at(removed, last[freed], buffers.bytes[freed])
+    workspace = np.concatenate([a.workspace_bytes, 0 * copies])[slots]
+    source = np.concatenate([routes.placement, routes.home[routes.transfer_tensor]])[slots]
+    to = np.concatenate([routes.placement, routes.transfer_to])[slots]
+    changes = []
+    for device in range(problem.devices):
+        at = np.flatnonzero((source == device) | (to == device))
+        writes_here = to[at] == device
+        more = np.where(writes_here, added[at], 0)
+        less = np.where(source[at] == device, removed[at], 0)
+        start = int(a.weight_bytes[routes.placement == device].sum()) if problem.resident_weights else 0
+        after = start + np.cumsum(more - less)
+        compared = after + less + np.where(writes_here, workspace[at], 0)
+        changes.append(np.concatenate([[(-1, start, start)], np.stack([at, compared, after], 1)]))
+    return tuple(changes)
 
 
 class MemoryWalk:

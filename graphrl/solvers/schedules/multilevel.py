@@ -3,6 +3,7 @@ of larger ones, each from the schedule of the one before (Walshaw 2004; what gra
 from the best so far, which on graphs without chains is often the plan that it began with.
 """
 
+import dataclasses
 import math
 import time
 from collections.abc import Callable
@@ -85,7 +86,7 @@ class _Search:
     def current(self) -> Plan:
         """The best plan so far, of the whole graph."""
         if self._part.best is None:  # no level is being annealed
-            return self._task.plan(*self._best.decisions(self._task.graph), evaluations=self._spent)
+            return dataclasses.replace(self._best, evaluations=self._spent, seconds=self._task.seconds)
         plan = self._part.best()
         return self._better(plan.decisions(self._part.graph), self._spent + plan.evaluations)
 

@@ -174,7 +174,7 @@ def prepare(with_memory: bool) -> None:
     """Compiles annealing, or loads it, once in a process: without memory limits, and with."""
     graph = ComputationGraph("one", (Op("a"),))
     problem = Problem("peak_memory" if with_memory else "makespan", 2)
-    with announced(anneal, "anneal-schedule" + " with memory" * with_memory):
+    with announced(anneal, "anneal-schedule" + " with memory" * with_memory, seconds=6):
         start_chain(graph, problem, (np.zeros(1, np.int64), np.zeros(1, np.int64)), np.random.SeedSequence(0))
 
 
@@ -184,7 +184,9 @@ class _Search:
     def __init__(self, task: Task, plan: PlacedOrder, chains: int, hot: float, cold: float) -> None:
         self._task, self._start, self._hot, self._cold = task, plan, hot, cold
         self._evaluations, self._expected = 1, 0.0  # moves of all chains so far, and of each in the whole budget
+        began = time.perf_counter()
         first = task.plan(*plan, evaluations=1)
+        self._costing = time.perf_counter() - began  # seconds, as the answer will take
         self._rank = first.rank  # of a plan that its schedule, which has no transfer anywhere, may not reach
         task.best = lambda: first
         seeds = np.random.SeedSequence(task.seed).spawn(chains)
@@ -255,19 +257,20 @@ class _Search:
                     yield _split(high, count, low), chunk / chunks, (chunk + 1) / chunks
             return
         rate = spent = 0.0  # moves a second, and the share of the budget
-        while not self._task.over(self._evaluations):
+        whole = max(budget.seconds - self._costing, budget.seconds / 2)
+        while self._task.seconds < whole and not self._task.over(self._evaluations):
             began, done = time.perf_counter(), self._evaluations
-            seconds = min(CHUNK_SECONDS, max(0.0, self._task.end - began))
+            seconds = min(CHUNK_SECONDS, max(0.0, whole - self._task.seconds))
             moves = max(1, int(rate * seconds)) * count if rate else FIRST_MOVES * count
-            step = seconds / budget.seconds if rate else 0.0
+            step = seconds / whole if rate else 0.0
             if total is not None:
                 moves = min(moves, total + 1 - done)
                 step = max(step, moves / total)
             yield _split(moves, count), spent, min(1.0, spent + step)
             rate = (self._evaluations - done) / count / (time.perf_counter() - began)
-            shares = [self._task.seconds / budget.seconds, 0.0 if total is None else (self._evaluations - 1) / total]
+            shares = [self._task.seconds / whole, 0.0 if total is None else (self._evaluations - 1) / total]
             spent = min(1.0, max(shares))
-            self._expected = rate * budget.seconds if total is None else min(rate * budget.seconds, total / count)
+            self._expected = rate * whole if total is None else min(rate * whole, total / count)
 
 
 def _split(high: int, count: int, low: int = 0) -> list[int]:
