@@ -19,6 +19,7 @@ from graphrl.envs.memory_map.env import MemoryMapEnv
 from graphrl.envs.memory_map.instance import instance
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.workloads import WORKLOADS
+from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.methods import find_map_solver
 from graphrl.networks.graph_unet import senders_of
 from graphrl.networks.sub_actions import Acted
@@ -109,8 +110,9 @@ def test_it_finds_the_best_map_of_two_ops() -> None:
 def test_graphs_of_one_bucket_share_a_program() -> None:
     solved("", WORKED, Budget(20))
     count = solver._generation._cache_size()  # type: ignore[attr-defined]
-    single = map_problem(WORKED_GRAPH, WORKED_CHIP, [0, 1])
-    solved("", single, Budget(20), 5)
+    more = Op("c", flops=3, inputs=("b0", "a0"), outputs=(Tensor("c0", 2),))
+    three = map_problem(ComputationGraph("three", (*WORKED_GRAPH.ops, more)), WORKED_CHIP)
+    solved("", three, Budget(20), 5)
     assert solver._generation._cache_size() == count  # type: ignore[attr-defined]
 
 
@@ -131,7 +133,7 @@ def test_ctrl_c_gives_the_best_so_far() -> None:
         ("width=12", "width is 12: must be a multiple of 2 x 4 heads"),
         ("population=1", "population is 1: must be an integer from 2 to 10,000"),
         ("boltzmann=2", "boltzmann is 2.0: must be from 0 to 1"),
-        ("rate=0", "rate is 0.0: must be above 0"),
+        ("rate=0", "rate is 0.0: must be a number above 0"),
         ("migrate_every=-1", "migrate_every is -1: must be an integer from 0 to 1,000,000"),
     ],
 )

@@ -1,5 +1,7 @@
 """The exact cost of memory maps: the worked example, the rules told one by one, and what the compiler promises."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -136,3 +138,15 @@ def test_workloads_on_the_default_chip(name: str, slowest: float, compiler: floa
     problem = map_problem(WORKLOADS[name](), NNP_I)
     assert exact.all_in(problem, 0).latency * 1e6 == pytest.approx(slowest, abs=0.06)
     assert exact.compiler(problem).latency * 1e6 == pytest.approx(compiler, abs=0.06)
+
+
+def test_weights_that_stand_among_the_inputs_are_read_once() -> None:
+    """As readers leave them; a graph of layers has them in `weight_bytes` alone."""
+    weighted = Op("a", flops=2, weight_bytes=12, inputs=("x", "w", "b"), outputs=(Tensor("a0", 4),))
+    plain = dataclasses.replace(weighted, inputs=("x",))
+    shared = Op("c", inputs=("a0", "w"), outputs=(Tensor("c0", 1),))
+    inputs = (Tensor("x", 3), Tensor("w", 8), Tensor("b", 4))
+    graphs = (ComputationGraph("listed", (op, shared), inputs) for op in (weighted, plain))
+    raw, layers = (map_problem(graph, WORKED_CHIP) for graph in graphs)
+    np.testing.assert_array_equal(raw.input_seconds, layers.input_seconds)
+    assert raw.input_seconds.tolist() == [3.0, 8.0]

@@ -152,7 +152,7 @@ def test_training_goes_on_from_where_it_was() -> None:
     ("options", "fault"),
     [
         ({"minibatches": 3}, "minibatches is 3: must divide steps"),
-        ({"clip": 0.0}, "clip is 0.0: must be above 0"),
+        ({"clip": 0.0}, "clip is 0.0: must be a number above 0"),
         ({"discount": 1.5}, "discount is 1.5: must be from 0 to 1"),
         ({"ratio": "each"}, "ratio is 'each': must be one of joint, choice"),
         ({"entropy": -1.0}, "entropy is -1.0: must be at least 0"),

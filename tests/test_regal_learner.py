@@ -154,7 +154,7 @@ def test_a_batch_that_the_devices_cannot_share_is_refused() -> None:
         ({"rounds": -1}, "rounds is -1: must be an integer from 0 to 64"),
         ({"rounds": 1_000_000_000}, "rounds is 1000000000: must be an integer from 0 to 64"),
         ({"width": 7, "encoder": "recurrent"}, "width is 7: must be even"),
-        ({"learning_rate": 0.0}, "learning_rate is 0.0: must be above 0"),
+        ({"learning_rate": 0.0}, "learning_rate is 0.0: must be a number above 0"),
         ({"entropy": float("nan")}, "entropy is nan: must be at least 0"),
         ({"coding": "x"}, "coding is 'x': must be one of moments, shapes"),
         ({"baseline": "x"}, "baseline is 'x': must be one of learned, leave-one-out"),

@@ -164,7 +164,7 @@ def test_heads_of_each_graph_and_tied_ones_come_from_the_command_line() -> None:
     [
         ({"layers": 0}, "layers is 0: must be an integer from 1 to 64"),
         ({"samples": 1}, "samples is 1: must be an integer from 2 to 4,096"),
-        ({"alpha": 0.0}, "alpha is 0.0: must be above 0"),
+        ({"alpha": 0.0}, "alpha is 0.0: must be a number above 0"),
         ({"baseline": "mean"}, "baseline is 'mean': must be one of leave-one-out, greedy-rollout"),
         ({"heads": 0}, "heads is 0: must be an integer from 1 to 256"),
         ({"heads": (1, 2)}, r"heads are \(1, 2\): must be one number or 7, one for each graph of 'topoformer'"),

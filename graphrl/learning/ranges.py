@@ -1,5 +1,6 @@
 """Checks of a learner's settings."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -32,8 +33,8 @@ def check_ranges(
             upper = f"of at least {low}" if high == MOST else f"from {low} to {high:,}"
             raise ProblemError(f"{name} is {value!r}: must be an integer {upper}")
     for name in above_zero:
-        if not getattr(settings, name) > 0:
-            raise ProblemError(f"{name} is {getattr(settings, name)!r}: must be above 0")
+        if not 0 < getattr(settings, name) < math.inf:
+            raise ProblemError(f"{name} is {getattr(settings, name)!r}: must be a number above 0")
     for name, names in options.items():
         if getattr(settings, name) not in names:
             raise ProblemError(f"{name} is {getattr(settings, name)!r}: must be one of {', '.join(names)}")

@@ -11,9 +11,12 @@ from graphrl.agents.egrl.config import EgrlConfig
 from graphrl.agents.egrl.domain import Layers, domain, layers
 from graphrl.agents.egrl.network import networks
 from graphrl.agents.egrl.policy import OF_NETWORKS, Policy
+from graphrl.errors import ProblemError
 from graphrl.learning.collaborative import search
 from graphrl.plan.memory_map import MemoryMap
 from graphrl.solvers.maps.task import MapTask, map_solver
+
+MAX_STEPS = 2_000  # attention looks at all pairs of steps, and every player of a generation at once: some 10 GB
 
 
 @map_solver("egrl", "EGRL: evolution and policy gradient of graph networks, on the given graph")
@@ -48,8 +51,12 @@ def solve(
 
     Raises:
       GraphrlError: the checkpoint cannot be read, or is for another number of memories.
-      ProblemError: an option is out of range.
+      ProblemError: an option is out of range, or the graph has more than 2,000 ops.
     """
+    if task.problem.steps > MAX_STEPS:
+        raise ProblemError(
+            f"method 'egrl' takes graphs of up to {MAX_STEPS:,} ops: this one has {task.problem.steps:,}"
+        )
     config = EgrlConfig(
         variant=variant,  # type: ignore[arg-type]
         reward=reward,  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ from graphrl.costs.maps.chip import MemoryChip
 from graphrl.errors import PlanError, ProblemError
 from graphrl.graphs.arrays import EXTERNAL, NONE, GraphArrays
 from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.layers.weights import listed_weights
 from graphrl.units import format_bytes
 
 
@@ -162,8 +163,8 @@ def _reads(graph: ComputationGraph, root: np.ndarray, step: np.ndarray) -> _Read
     a, n = graph.arrays, len(step)
     external_bytes = {tensor.name: tensor.bytes for tensor in graph.inputs}
     count, size = np.zeros(n, np.int64), np.zeros(n, np.int64)
-    for op, place in zip(graph.ops, step.tolist(), strict=True):
-        outside = [external_bytes[name] for name in set(op.inputs) if name in external_bytes]
+    for op, own, place in zip(graph.ops, listed_weights(graph), step.tolist(), strict=True):
+        outside = [external_bytes[name] for name in set(op.inputs) - own if name in external_bytes]
         count[place], size[place] = len(outside), sum(outside)
     reader, buffer, size_read = step[a.use_op], root[a.use_tensor], a.tensor_bytes[a.use_tensor]
     inside = buffer != EXTERNAL

@@ -3,7 +3,8 @@
 import os
 from collections.abc import Mapping, Sequence
 
-from graphrl.files import content
+from graphrl.errors import GraphrlError
+from graphrl.files import content, shown
 from graphrl.graphs.datasets.sets import is_zoo, load_graph, load_graphs, model_files
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.layers.coarsen import coarsened
@@ -19,8 +20,9 @@ def layers_of(model: str, dims: Mapping[str, int] | None = None) -> ComputationG
     Raises:
       GraphrlError: it cannot be read.
     """
+    is_program = _is_program(model)
     graph = load_graph(model, dims=dims)
-    return coarsened(graph) if _is_program(model) else graph
+    return coarsened(graph) if is_program else graph
 
 
 def load_layers(models: Sequence[str], dims: Mapping[str, int] | None = None) -> list[ComputationGraph]:
@@ -38,8 +40,14 @@ def load_layers(models: Sequence[str], dims: Mapping[str, int] | None = None) ->
 
 
 def _is_program(model: str) -> bool:
-    """Whether its ops are those of a program, finer than layers."""
+    """Whether its ops are those of a program, finer than layers.
+
+    Raises:
+      GraphrlError: it is a pipe, which can be read only once, or cannot be read.
+    """
     if is_zoo(model) or not os.path.exists(model):
         return is_zoo(model)
+    if not os.path.isfile(model):
+        raise GraphrlError(f"{shown(model)} is no regular file: layers are read from one alone")
     with content(model) as data:
-        return data[:64].lstrip(b"\xef\xbb\xbf \t\r\n")[:1] != b"{"
+        return data[:4096].lstrip(b"\xef\xbb\xbf \t\r\n")[:1] != b"{"

@@ -19,6 +19,15 @@ def own_weights(graph: ComputationGraph) -> list[set[str]]:
     return weights
 
 
+def listed_weights(graph: ComputationGraph) -> list[set[str]]:
+    """The same where all weights are among the inputs, as readers leave them; else, as in layers, none: `[n]` sets."""
+    weights, size = own_weights(graph), {tensor.name: int(tensor.bytes) for tensor in graph.inputs}
+    sums = (sum(size[name] for name in names) for names in weights)
+    if all(total == op.weight_bytes for total, op in zip(sums, graph.ops, strict=True)):
+        return weights
+    return [set() for _ in graph.ops]
+
+
 def _summing(names: list[str], size: dict[str, int], op: Op) -> set[str]:
     """Those of the names whose sizes sum to the op's weights, later ones first; where none do, those that fit."""
     if op.weight_bytes == 0:
