@@ -19,7 +19,7 @@ from graphrl.plan.memory_map import MemoryMap
 from graphrl.solvers.base import Budget, Interrupted
 from graphrl.solvers.maps.task import MapTask
 
-SEARCHES = [name for name in MAP_METHODS if name not in ("cp-sat", "egrl")]  # EGRL: test_egrl
+SEARCHES = [name for name in MAP_METHODS if name not in ("cp-sat", "egrl", "egrl-policy")]  # EGRL: test_egrl
 
 
 def solved(method: str, problem: MapProblem, budget: Budget, seed: int = 0) -> MemoryMap:
