@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+from command_line import check_failure
 from map_problems import WORKED_CHIP, WORKED_GRAPH
 from processes import run_python
 
 from graphrl.agents.egrl.config import EgrlConfig
 from graphrl.bench.maps import KERNEL, MapRow, generation_program, print_maps
-from graphrl.cli import main
 from graphrl.costs.maps.problem import map_problem
 
 
@@ -57,7 +57,4 @@ def test_generations_follow_each_other() -> None:
 def test_command_tells_faults_in_a_line(
     arguments: list[str], code: int, fault: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["bench", *arguments, "--threads", "1"]) == code
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert fault in printed.err
+    check_failure(["bench", *arguments, "--threads", "1"], code, fault, capsys)

@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
+from command_line import check_failure
 from processes import run_python
 
 from graphrl.bench.orders import CONFIG, DECODERS, LEARNING, SAMPLES, OrderRow, print_orders
-from graphrl.cli import main
 
 
 def test_command_measures_decoders_and_learning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -36,7 +36,4 @@ def test_command_measures_decoders_and_learning(tmp_path: Path, capsys: pytest.C
 def test_command_tells_faults_in_a_line(
     arguments: list[str], code: int, fault: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["bench", *arguments, "--threads", "1"]) == code
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert fault in printed.err
+    check_failure(["bench", *arguments, "--threads", "1"], code, fault, capsys)

@@ -121,7 +121,7 @@ def test_help_imports_neither_jax_nor_matplotlib() -> None:
 
 
 def test_convert_does_not_replace_its_input(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    check_failure(["convert", model, model], 2, "the model itself", capsys)
+    check_failure(["convert", model, model], 2, "an input file", capsys)
 
 
 @pytest.mark.parametrize("name", ["graph.onnx", "graph.hlo.txt", "graph.stg.gz", "graph.png"])

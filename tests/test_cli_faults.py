@@ -154,7 +154,7 @@ def test_no_permission(protected: Path, capsys: pytest.CaptureFixture[str]) -> N
     [
         (["--output", "{out}"], 1, "is a directory"),
         (["--output", "{out}/no/plan.json"], 1, "there is no folder"),
-        (["--output", "{model}"], 2, "is the model itself"),
+        (["--output", "{model}"], 2, "is an input file"),
         (["--output", "{out}/a", "--trace", "{out}/../out/a"], 2, "is the file of --output already"),
         (["--output", ""], 1, "cannot write"),
         (["--output", "{model}/plan.json"], 1, "cannot write"),

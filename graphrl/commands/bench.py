@@ -57,30 +57,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what the command takes."""
     add_options(parser)
     others = parser.add_mutually_exclusive_group()
-    others.add_argument(
-        "--envs",
-        type=option(_numbers),
-        nargs="?",
-        const=(1, 4, 16, 64),
-        metavar="N,...",
-        help="measure an environment, so many at once (1,4,16,64)",
-    )
-    others.add_argument(
-        "--orders",
-        type=option(_numbers),
-        nargs="?",
-        const=(1, 4, 16),
-        metavar="N,...",
-        help="measure the decoders of orders and learning, so many graphs at once (1,4,16)",
-    )
-    others.add_argument(
-        "--maps",
-        type=option(_numbers),
-        nargs="?",
-        const=(1, 22, 256, 4096),
-        metavar="N,...",
-        help="measure memory maps and EGRL, so many maps at once (1,22,256,4096)",
-    )
+    for name, counts, what in (
+        ("envs", (1, 4, 16, 64), "an environment, so many"),
+        ("orders", (1, 4, 16), "the decoders of orders and learning, so many graphs"),
+        ("maps", (1, 22, 256, 4096), "memory maps and EGRL, so many maps"),
+    ):
+        text = f"measure {what} at once ({','.join(map(str, counts))})"
+        others.add_argument(f"--{name}", type=option(_numbers), nargs="?", const=counts, metavar="N,...", help=text)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

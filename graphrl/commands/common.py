@@ -192,10 +192,10 @@ def check_outputs(outputs: Mapping[str, str | None], *models: str) -> None:
       *models: the input files, which no output may replace.
 
     Raises:
-      ProblemError: two outputs are one file, or one is the model.
+      ProblemError: two outputs are one file, or one is an input file.
       GraphrlError: a path is a directory, or its folder is missing or write-protected.
     """
-    taken: dict[str, str] = {os.path.realpath(model): "the model itself" for model in models}
+    taken: dict[str, str] = {os.path.realpath(model): "an input file" for model in models}
     for name, path in outputs.items():
         if path is None or descriptor_of(path) is not None:
             continue

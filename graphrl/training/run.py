@@ -127,7 +127,8 @@ def train(name: str, agent: Agent, config: RunConfig[Any], folder: Path, *, resu
 
 
 def _data(agent: Agent, config: RunConfig[Any], mesh: Mesh) -> Data:
-    """
+    """The graphs of a run, of each batch those that this process makes.
+
     Raises:
       GraphrlError: a set of graphs cannot be read.
       ProblemError: the sets do not do, or there are several processes where all need every graph.

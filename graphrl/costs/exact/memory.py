@@ -83,7 +83,7 @@ def _summed_changes(
     added, removed = np.zeros(m, np.int64), np.zeros(m, np.int64)
     np.add.at(added, writes, buffers.bytes[written])
     np.add.at(removed, last[freed], buffers.bytes[freed])
-    workspace = np.concatenate([a.workspace_bytes, 0 * copies])[slots]
+    workspace = np.concatenate([a.workspace_bytes, np.zeros_like(copies)])[slots]
     source = np.concatenate([routes.placement, routes.home[routes.transfer_tensor]])[slots]
     to = np.concatenate([routes.placement, routes.transfer_to])[slots]
     changes = []
