@@ -210,7 +210,7 @@ def test_interrupted_it_has_a_plan() -> None:
 
 def test_it_starts_from_a_hint() -> None:
     graph, problem = random_dag(0), PROBLEMS[0]
-    hint = np.zeros(30, np.int64), graph.arrays.topological.astype(np.int64)
+    hint = Task(graph, problem, Budget(evaluations=1)).plan(None, graph.arrays.topological, evaluations=1)
     plan = solved(graph, problem, 1, hint=hint)
     assert plan.value == sum(op.runtime for op in graph.ops)
 

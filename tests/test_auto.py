@@ -98,7 +98,7 @@ def test_stages_share_the_budget_and_start_from_the_best() -> None:
     seen: list[Any] = []
 
     def look(task: Task, *, starts: Any = ()) -> Plan:
-        seen.append((task.budget.evaluations, [order.tolist() for _, order in starts]))
+        seen.append((task.budget.evaluations, [plan.decisions(TINY)[1].tolist() for plan in starts]))
         return GOOD
 
     solver = Solver("look", "", look)

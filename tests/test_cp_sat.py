@@ -130,11 +130,12 @@ def test_a_hint_is_the_start_if_it_is_better_than_list_scheduling(monkeypatch: p
     placement, order = best.decisions(graph)
     tensor, device = np.divmod(order - len(graph.ops), 2)
     mirrored = np.where(order < len(graph.ops), order, len(graph.ops) + 2 * tensor + 1 - device)
-    again = solve(Task(graph, problem, Budget(evaluations=1), 0), hint=(1 - placement, mirrored))
+    hint = Task(graph, problem, ENOUGH).plan(1 - placement, mirrored, evaluations=1)
+    again = solve(Task(graph, problem, Budget(evaluations=1), 0), hint=hint)
     assert (again.value, again.evaluations) == (best.value, 1)
-    assert solve(Task(graph, problem, ENOUGH, 0), hint=(1 - placement, mirrored)).bound == best.value
+    assert solve(Task(graph, problem, ENOUGH, 0), hint=hint).bound == best.value
     with pytest.raises(PlanError):
-        solve(Task(graph, problem, ENOUGH, 0), hint=(placement, order[::-1]))
+        solve(Task(random_dag(5, 15), problem, ENOUGH, 0), hint=hint)
 
 
 def test_time_and_evaluations_are_limits() -> None:

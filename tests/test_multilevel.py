@@ -89,9 +89,9 @@ def test_it_is_repeatable_and_better_than_its_start(problem: Problem) -> None:
 
 def test_a_hint_is_never_lost() -> None:
     graph = random_dag(1, 80)
-    hint = schedule(graph, RENDEZVOUS)
-    plan = solve(Task(graph, RENDEZVOUS, Budget(evaluations=1)), coarse=20, hint=hint)
-    assert plan.value <= exact.evaluate(graph, RENDEZVOUS, *hint).makespan
+    task = Task(graph, RENDEZVOUS, Budget(evaluations=1))
+    hint = task.plan(*schedule(graph, RENDEZVOUS), evaluations=1)
+    assert solve(task, coarse=20, hint=hint).value <= hint.value
 
 
 def test_interrupted_it_has_a_plan_of_the_whole_graph() -> None:

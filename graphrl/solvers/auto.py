@@ -22,6 +22,7 @@ makespan, and peak memory of several devices
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -107,15 +108,16 @@ def stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterato
     """What the module says, from the first search on."""
     ops = len(graph.ops)
     if problem.devices == 1 and problem.objective == "peak_memory":
+        starts = functools.partial(_orders, graph)
         yield Stage(series_parallel.solve)
         if ops <= DP_OPS:
             yield Stage(dfs_dp.solve, DP_SHARE, DP_SECONDS)
         least = 0.0 if budget.seconds is None else CUT_SECONDS * ops / budget.seconds
         if least <= CUT_MOST:
-            yield Stage(anneal.solve, FIRST_SHARE, FIRST_SECONDS, options=_orders)
+            yield Stage(anneal.solve, FIRST_SHARE, FIRST_SECONDS, options=starts)
             yield Stage(min_cut.solve, max(CUT_SHARE, least))
-        yield Stage(anneal.solve, 1 - CUT_SHARE, options=_orders)
-        yield Stage(min_cut.solve, options=_orders)
+        yield Stage(anneal.solve, 1 - CUT_SHARE, options=starts)
+        yield Stage(min_cut.solve, options=starts)
         return
     share = _exact_share(ops, problem)
     if budget.seconds is not None and share * budget.seconds > EXACT_SECONDS * ops:
@@ -135,9 +137,9 @@ def _exact_share(ops: int, problem: Problem) -> float:
     return 0.7 if ops <= OPTIMUM_OPS else 0.3 if ops <= PROOF_OPS else 0.0
 
 
-def _orders(plans: list[PlacedOrder]) -> dict[str, Any]:
-    return {"starts": [order for _, order in plans]}
+def _orders(graph: ComputationGraph, plans: list[Plan]) -> dict[str, Any]:
+    return {"starts": [plan.decisions(graph)[1] for plan in plans]}
 
 
-def _hint(plans: list[PlacedOrder]) -> dict[str, Any]:
+def _hint(plans: list[Plan]) -> dict[str, Any]:
     return {"hint": plans[0]}

@@ -248,6 +248,14 @@ class Task(Search[Plan]):
         )
         return dataclasses.replace(plan, bound=plan.value) if optimal and plan.excess == 0 else plan
 
+    def known(self, plan: Plan, evaluations: int = 1) -> Plan:
+        """A plan of this graph as an answer of this search; costed again only if it is of another problem."""
+        if plan.problem != self.problem:
+            return self.plan(*plan.decisions(self.graph), evaluations=evaluations)
+        return dataclasses.replace(
+            plan, method=self.method, seed=self.seed, seconds=self.seconds, evaluations=evaluations, bound=None
+        )
+
     def order_value(self, peak: float) -> float:
         """What an order of one device is worth, from its peak without resident weights: bytes or seconds."""
         a = self.graph.arrays

@@ -22,7 +22,7 @@ class Stage(NamedTuple):
     solver: Solver[Any]
     share: float = 1.0  # of what is left of the budget
     seconds: float = math.inf  # at most
-    options: Callable[[list[PlacedOrder]], dict[str, Any]] = lambda plans: {}  # from the plans so far, the best first
+    options: Callable[[list[Plan]], dict[str, Any]] = lambda plans: {}  # from the plans so far, the best first
 
 
 class _Optimal(Exception):
@@ -99,9 +99,8 @@ class Portfolio:
         )
         whole = self._task
         task = Task(whole.graph, whole.problem, part, whole.seed, self._watch, sizes=whole.sizes)
-        ranked = [plan.decisions(whole.graph) for plan in self._ranked()]
         try:
-            self.keep(stage.solver(task, **stage.options(ranked)))
+            self.keep(stage.solver(task, **stage.options(self._ranked())))
         except ProblemError:  # the method does not take such graphs or problems
             return
         except (MemoryError, RuntimeError) as error:  # RuntimeError: how jax says that memory ran out

@@ -90,8 +90,8 @@ def solve_portfolio(task: Task, *, checkpoint: str = "") -> Plan:
     """
     _policy(task, checkpoint, "list")  # a portfolio passes over methods that do not take a problem
 
-    def proposing(plans: list[PlacedOrder]) -> dict[str, Any]:
-        return {"checkpoint": checkpoint, "starts": plans}
+    def proposing(plans: list[Plan]) -> dict[str, Any]:
+        return {"checkpoint": checkpoint, "starts": [plan.decisions(task.graph) for plan in plans]}
 
     others = auto.stages(task.graph, task.problem, task.budget)
     return auto.begun(task).run(itertools.chain([Stage(solve_hint, SEARCH_SHARE, options=proposing)], others))

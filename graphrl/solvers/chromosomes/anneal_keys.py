@@ -41,7 +41,7 @@ def solve(
     tries: int = 16,
     hot: float = 0.01,
     cold: float = 0.0002,
-    hint: PlacedOrder | None = None,
+    hint: Plan | None = None,
 ) -> Plan:
     """Whole steps of `chains * tries` evaluations within the budget; at least one. Random starts depend on the padding,
     and so ignore the task's sizes.
@@ -51,7 +51,7 @@ def solve(
       chains: how many walk.
       tries: neighbours that each of them looks at in a step.
       hot, cold: first and last temperature: a rise of the objective by that share is accepted with chance 1/e.
-      hint: placement `[n]` and order `[m]` of a plan, to start from in place of list scheduling.
+      hint: a plan to start from in place of list scheduling.
 
     Raises:
       ProblemError: an option is out of range.
@@ -64,14 +64,17 @@ def solve(
         raise ProblemError(f"hot is {hot} and cold is {cold}: must be above 0, and cold at most hot")
     if task.budget.evaluations is not None and task.budget.evaluations < chains * tries:
         chains, tries = 1, task.budget.evaluations  # one step
-    if hint is None and start == "list":
-        hint = schedule(task.graph, task.problem)
-    padded = jax.device_put(pad_batch([task.graph], task.sizes if hint is not None else None))
+    plan = None
+    if hint is not None:
+        plan = hint.decisions(task.graph)
+    elif start == "list":
+        plan = schedule(task.graph, task.problem)
+    padded = jax.device_put(pad_batch([task.graph], task.sizes if plan is not None else None))
     on_device = DeviceProblem.of(task.problem)
     return search_population(
         task,
         padded,
-        _start(task, padded, chains, hint),
+        _start(task, padded, chains, plan),
         advance=lambda state, steps, share: _advance(state, padded, on_device, tries, hot, cold, *share, steps),
         best=lambda state: (state.genes, state.value),
         evaluations=chains * tries,

@@ -38,7 +38,7 @@ from graphrl.solvers.rules.plan_builder.state import Builder, builder
 from graphrl.solvers.solver import solver
 
 WORK = 100_000  # ops and uses, times devices, of which all list schedules take some second with exact costs
-TIMED = 40  # times as many where the builder knows what they are worth
+TIMED = 60  # times as many where the builder knows what they are worth
 BUSY = (0.0, 0.25, 0.5)  # what a second of being busy counts as, in seconds of finish
 LOST = (0.0, 0.5)  # what a second that others lose counts as
 SPARE = 1.2  # times the bound, the target of a quick schedule

@@ -34,19 +34,22 @@ COARSE_SHARE = 0.3  # of the budget for the smallest; the others share the rest
     "anneal-schedule on a graph of large pieces, then of smaller ones, for 3,000 ops and more",
     prepare=prepare,
 )
-def solve(task: Task, *, coarse: int = COARSE, hint: PlacedOrder | None = None) -> Plan:
+def solve(task: Task, *, coarse: int = COARSE, hint: Plan | None = None) -> Plan:
     """An evaluation is one move of one chain on any level.
 
     Args:
       coarse: ops of the smallest graph.
-      hint: placement `[n]` and order `[m]` of a plan, that the answer is not worse than, in place of a list schedule.
+      hint: a plan that the answer is not worse than, in place of a list schedule.
 
     Raises:
       ProblemError: coarse is out of range.
     """
     if coarse < 1:
         raise ProblemError(f"coarse is {coarse}: must be at least 1")
-    first = task.plan(*(quick_schedule(task.graph, task.problem) if hint is None else hint), evaluations=1)
+    if hint is None:
+        first = task.plan(*quick_schedule(task.graph, task.problem), evaluations=1)
+    else:
+        first = task.known(hint)
     task.best = lambda: first
     search = _Search(task, first, coarse)
     task.best = search.current
@@ -64,7 +67,7 @@ class _Search:
         self._number = len(self._levels) - 1
         self._part = self._started(self._number)
         self._decisions = timely_schedule(self._part.graph, task.problem, seconds)
-        self._best = self._better(self._decisions, 1)
+        self._best = self._better(self._part.plan(*self._decisions, evaluations=1), 1)
 
     def run(self) -> None:
         """Anneals every level for its share of the budget."""
@@ -73,28 +76,32 @@ class _Search:
             if task.left(self._spent) is None:
                 return
             self._number, self._part = number, self._started(number)
-            plan = anneal_schedule.search(
-                self._part, hint=self._decisions if number else self._best.decisions(task.graph)
-            )
+            hint = self._part.plan(*self._decisions, evaluations=1) if number else self._best
+            plan = anneal_schedule.search(self._part, hint=hint)
             task.forgive(self._part.forgiven)
             self._part.best, self._spent = None, self._spent + plan.evaluations
-            self._decisions = plan.decisions(self._part.graph)
-            self._best = self._better(self._decisions, self._spent)
+            self._best = self._better(plan, self._spent)
             if number:
-                self._decisions = self._levels[number - 1].expanded(task.problem, self._decisions)
+                decisions = plan.decisions(self._part.graph)
+                self._decisions = self._levels[number - 1].expanded(task.problem, decisions)
 
     def current(self) -> Plan:
         """The best plan so far, of the whole graph."""
         if self._part.best is None:  # no level is being annealed
             return dataclasses.replace(self._best, evaluations=self._spent, seconds=self._task.seconds)
         plan = self._part.best()
-        return self._better(plan.decisions(self._part.graph), self._spent + plan.evaluations)
+        return self._better(plan, self._spent + plan.evaluations)
 
-    def _better(self, decisions: PlacedOrder, evaluations: int) -> Plan:
-        """The best plan, or that for which the decisions of the level stand."""
-        for level in reversed(self._levels[: self._number]):
-            decisions = level.expanded(self._task.problem, decisions)
-        return min(self._best, self._task.plan(*decisions, evaluations=evaluations), key=attrgetter("rank"))
+    def _better(self, plan: Plan, evaluations: int) -> Plan:
+        """The best plan, or that for which a plan of the level stands."""
+        if self._number:
+            decisions = plan.decisions(self._part.graph)
+            for level in reversed(self._levels[: self._number]):
+                decisions = level.expanded(self._task.problem, decisions)
+            whole = self._task.plan(*decisions, evaluations=evaluations)
+        else:
+            whole = self._task.known(plan, evaluations)
+        return min(self._best, whole, key=attrgetter("rank"))
 
     def _started(self, number: int) -> Task:
         """The search of a level, for its share of what is left of the budget."""

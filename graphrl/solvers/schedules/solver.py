@@ -53,16 +53,14 @@ T = TypeVar("T", bound=tuple[Any, ...])
     "simulated annealing on order, placement and send times, compiled for the host",
     prepare=prepare_lists,
 )
-def solve(
-    task: Task, *, chains: int = 0, hot: float = HOT, cold: float = COLD, hint: PlacedOrder | None = None
-) -> Plan:
+def solve(task: Task, *, chains: int = 0, hot: float = HOT, cold: float = COLD, hint: Plan | None = None) -> Plan:
     """An evaluation is one move of one chain. Compiling does not count.
 
     Args:
       chains: how many walk; 0 is two where the budget is in evaluations, else one a core.
       hot, cold: first and last temperature: a rise of the makespan by that share is accepted with chance 1/e. The
         first is for 100 moves an op, both are for 8,000 ops or more: see `temperature`.
-      hint: placement `[n]` and order `[m]` of a plan, to start from in place of list scheduling.
+      hint: a plan to start from in place of list scheduling; it is not costed again.
 
     Raises:
       ProblemError: an option is out of range.
@@ -181,18 +179,21 @@ def prepare(with_memory: bool) -> None:
 class _Search:
     """The chains of one task."""
 
-    def __init__(self, task: Task, plan: PlacedOrder, chains: int, hot: float, cold: float) -> None:
-        self._task, self._start, self._hot, self._cold = task, plan, hot, cold
-        self._evaluations, self._expected = 1, 0.0  # moves of all chains so far, and of each in the whole budget
+    def __init__(self, task: Task, plan: Plan | PlacedOrder, chains: int, hot: float, cold: float) -> None:
+        self._task, self._hot, self._cold = task, hot, cold
         began = time.perf_counter()
-        first = task.plan(*plan, evaluations=1)
-        self._costing = time.perf_counter() - began  # seconds, as the answer will take
-        self._rank = first.rank  # of a plan that its schedule, which has no transfer anywhere, may not reach
+        first = task.known(plan) if isinstance(plan, Plan) else task.plan(*plan, evaluations=1)
+        costing = time.perf_counter() - began
+        self._first = first  # which its schedule, that has no transfer anywhere, may not reach
+        self._evaluations, self._expected = 1, 0.0  # moves of all chains so far, and of each in the whole budget
         task.best = lambda: first
         seeds = np.random.SeedSequence(task.seed).spawn(chains)
         with task.uncounted():
             prepare(counts_memory(task.problem))
-        chain = start_chain(task.graph, task.problem, plan, seeds[0])
+        began = time.perf_counter()
+        chain = start_chain(task.graph, task.problem, first.decisions(task.graph), seeds[0])
+        # Seconds that the exact costs of the answer take: about as long as a chain, where those of the hint are known.
+        self._costing = max(costing, time.perf_counter() - began)
         self._chains = [chain, *(_beside(chain, seed) for seed in seeds[1:])]
         self._effective_ops = effective_ops(task.graph)
         self._unit = max(self._value(), 1e-30)
@@ -216,9 +217,7 @@ class _Search:
     def plan(self) -> Plan:
         """The best so far."""
         plan = self._task.plan(*self._best().plan, evaluations=self._evaluations)
-        if plan.rank <= self._rank:
-            return plan
-        return self._task.plan(*self._start, evaluations=self._evaluations)
+        return plan if plan.rank <= self._first.rank else self._task.known(self._first, self._evaluations)
 
     def _best(self) -> Best:
         return min((chain.best for chain in self._chains), key=attrgetter("rank"))

@@ -34,7 +34,7 @@ LEAST_PEAK: dict[str, Any] = {"objective": "peak_memory", "memory_limit": None}
     "OR-Tools' CP-SAT from the best list schedule: search and proof, for up to some hundred ops",
     prepare=prepare,
 )
-def solve(task: Task, *, workers: int = 0, gap: float = 1e-6, hint: PlacedOrder | None = None) -> Plan:
+def solve(task: Task, *, workers: int = 0, gap: float = 1e-6, hint: Plan | None = None) -> Plan:
     """Never worse than list scheduling and the hint; `Plan.bound` is what was proved.
 
     It ends when the best plan is proved to be the best, or at the budget's seconds (60 if it has evaluations alone). An
@@ -52,19 +52,19 @@ def solve(task: Task, *, workers: int = 0, gap: float = 1e-6, hint: PlacedOrder 
     Args:
       workers: threads of CP-SAT, 0 for one a core.
       gap: relative; a plan so near to the bound counts as proved.
-      hint: placement `[n]` and order `[m]` of a plan, to start from if it is better than list scheduling.
+      hint: a plan to start from if it is better than list scheduling.
 
     Raises:
       ProblemError: ortools is missing, an option is out of range, the graph has more than 5,000 ops (under a memory
         limit on several devices some 80 to 280), or, where memory counts, outputs reuse buffers on several devices.
-      PlanError: the hint is no plan for this graph.
+      PlanError: the hint is no plan of this graph.
     """
     graph, problem = task.graph, task.problem
     _check(graph, problem, workers, gap)
     unit = check_memory(graph, problem) if problem.objective == "peak_memory" or problem.memory_limit is not None else 1
     search = _Search(task, workers, gap)
     if hint is not None:
-        search.consider(hint)
+        search.consider(hint.decisions(graph))
     if search.left() is not None:
         search.consider(schedule(graph, problem))
     if problem.objective == "peak_memory" or search.excess:
