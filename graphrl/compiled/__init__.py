@@ -26,6 +26,7 @@ import llvmlite.binding
 import numba
 import numpy as np
 
+from graphrl.compiled.hurry import hurry
 from graphrl.compiled.pipeline import Entry, Part
 from graphrl.files import cache_folder, shown
 
@@ -133,6 +134,7 @@ def announced(function: Callable[..., Any], what: str, seconds: int = 10) -> Ite
         when = "once" if _is_writable(here) else f"again in each run: {shown(here)} cannot be written"
         print(f"graphrl: compiling {what} for this machine (some {seconds} s), {when}", file=sys.stderr, flush=True)
     _import_without_scipy()
-    yield
+    with hurry():
+        yield
     with contextlib.suppress(OSError):
         ready.touch()
