@@ -215,6 +215,13 @@ def test_it_starts_from_a_hint() -> None:
     assert plan.value == sum(op.runtime for op in graph.ops)
 
 
+def test_it_climbs_out_of_a_schedule_that_leaves_devices_idle() -> None:
+    graph, problem = random_dag(0, 1500), Problem("makespan", 2, "rendezvous", latency=8.0, bandwidth=20.0)
+    placement, _ = list_schedule(graph, problem)
+    assert placement.max() == 0  # what a search that starts as cold as any other stays at
+    assert solved(graph, problem, 20_000).value < 0.998 * sum(op.runtime for op in graph.ops)
+
+
 @pytest.mark.parametrize("options", [{"chains": -1}, {"hot": 0.1, "cold": 0.2}])
 def test_bad_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ProblemError, match=f"{next(iter(options))} is"):

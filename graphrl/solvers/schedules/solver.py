@@ -38,6 +38,7 @@ TYPICAL, HOTTEST = 100.0, 0.01  # moves for each op with which a chain begins at
 # With fewer ops than FINE one is a larger part of the schedule, which is as much hotter: at most HEAT times, or as many
 # times as it has fewer ops than SMALL.
 FINE, HEAT, SMALL = 8_000, 10.0, 800
+LONE = 0.005  # the first temperature is at least this where all ops start on one of several devices
 WEIGHT = 0.1  # of the mean last clock in the energy
 PENALTY = 5.0  # an excess of a hundredth of the memory limit weighs as much as a makespan that is 5% longer
 MAX_CHAINS = 1024
@@ -136,7 +137,9 @@ def run_chain(chain: Chain, moves: int, hot: float, cold: float, mix: Mapping[st
     )
 
 
-def temperature(share: float, moves_per_op: float, ops: float, hot: float = HOT, cold: float = COLD) -> float:
+def temperature(
+    share: float, moves_per_op: float, ops: float, hot: float = HOT, cold: float = COLD, least: float = 0.0
+) -> float:
     """What it is, as a part of the first makespan, when a share of the budget is spent.
 
     The first grows with the square root of the moves that a chain has for each op (measured from 10 to 30,000): a
@@ -147,10 +150,19 @@ def temperature(share: float, moves_per_op: float, ops: float, hot: float = HOT,
       moves_per_op: of one chain in the whole budget.
       ops: `effective_ops`.
       hot, cold: see `solve`.
+      least: that the first is, see `least_heat`.
     """
     coarse = max(1.0, min(FINE / ops, HEAT), SMALL / ops)
-    first = min(max(hot * math.sqrt(moves_per_op / TYPICAL), cold), max(HOTTEST, hot)) * coarse
+    first = max(min(max(hot * math.sqrt(moves_per_op / TYPICAL), cold), max(HOTTEST, hot)) * coarse, least)
     return first * (cold * max(1.0, coarse / 3) / first) ** share
+
+
+def least_heat(problem: Problem, plan: PlacedOrder) -> float:
+    """The least first temperature of a search from a plan: where list scheduling leaves all but one of the devices
+    idle, because every transfer costs more than it gains, a short search must first climb out.
+    """
+    is_lone = problem.devices > 1 and problem.objective == "makespan" and plan[0].min() == plan[0].max()
+    return LONE if is_lone else 0.0
 
 
 def effective_ops(graph: ComputationGraph) -> float:
@@ -191,11 +203,13 @@ class _Search:
         with task.uncounted():
             prepare(counts_memory(task.problem))
         began = time.perf_counter()
-        chain = start_chain(task.graph, task.problem, first.decisions(task.graph), seeds[0])
+        decisions = first.decisions(task.graph)
+        chain = start_chain(task.graph, task.problem, decisions, seeds[0])
         # Seconds that the exact costs of the answer take: about as long as a chain, where those of the hint are known.
         self._costing = max(costing, time.perf_counter() - began)
         self._chains = [chain, *(_beside(chain, seed) for seed in seeds[1:])]
         self._effective_ops = effective_ops(task.graph)
+        self._least = least_heat(task.problem, decisions)
         self._unit = max(self._value(), 1e-30)
         task.best = self.plan
 
@@ -238,7 +252,8 @@ class _Search:
         """Some moves of a chain, between two shares of the budget."""
         each = self._expected / len(self._task.graph.ops)
         hot, cold = (
-            self._unit * temperature(share, each, self._effective_ops, self._hot, self._cold) for share in (begin, end)
+            self._unit * temperature(share, each, self._effective_ops, self._hot, self._cold, self._least)
+            for share in (begin, end)
         )
         return run_chain(chain, moves, hot, cold)
 
