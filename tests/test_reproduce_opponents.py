@@ -1,14 +1,18 @@
 """The script of the tables: what it writes, that it goes on where it was, and its faults."""
 
 import json
+import os
 import re
 import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import work_apart
 from comparison_rows import read_rows
-from processes import check_fault, run_script
+from processes import PACKAGE, ROOT, check_fault, run_script
 from reproduce.apart import each_apart
 
 from graphrl.errors import GraphrlError
@@ -70,6 +74,32 @@ def test_work_apart_has_a_core_and_a_death_is_a_fault() -> None:
     assert all(len(some) == 1 for some in done.values())
     with pytest.raises(GraphrlError, match="a process died"):
         list(each_apart(work_apart.die, [1, 2], 1))
+
+
+def test_processes_end_with_a_killed_parent(tmp_path: Path) -> None:
+    told = tmp_path / "process"
+    program = f"""
+from pathlib import Path
+import work_apart
+from reproduce.apart import each_apart
+if __name__ == "__main__":
+    list(each_apart(work_apart.stay, [Path({str(told)!r})], 1))
+"""
+    path = tmp_path / "program.py"
+    path.write_text(program)
+    folders = os.pathsep.join([str(PACKAGE), str(ROOT / "scripts"), str(ROOT / "tests")])
+    with subprocess.Popen([sys.executable, str(path)], env=os.environ | {"PYTHONPATH": folders}) as parent:
+        waited(told.exists)
+        parent.kill()
+    process = Path("/proc") / told.read_text()
+    waited(lambda: not process.exists() or "\nState:\tZ" in (process / "status").read_text())
+
+
+def waited(until: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not until():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def test_faults_are_one_line(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -42,4 +43,13 @@ def each_apart(work: Callable[[T], R], items: Sequence[T], processes: int) -> It
 
 def _begin(cores: "SimpleQueue[int]") -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     os.sched_setaffinity(0, {cores.get()})
+
+
+def _end_with_parent() -> None:
+    """A killed parent ends nobody, and its processes would wait for work for ever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None  # only the pool begins one
+    parent.join()
+    os._exit(1)
