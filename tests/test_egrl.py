@@ -18,7 +18,7 @@ from graphrl.costs.maps.problem import MapProblem, map_problem
 from graphrl.envs.memory_map.env import MemoryMapEnv
 from graphrl.envs.memory_map.instance import instance
 from graphrl.errors import ProblemError
-from graphrl.graphs.datasets.workloads import WORKLOADS
+from graphrl.graphs.datasets.workloads.egrl import WORKLOADS
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.methods import find_map_solver
 from graphrl.networks.graph_unet import senders_of

@@ -24,7 +24,7 @@ from graphrl.cli import main
 from graphrl.costs.maps.chips import NNP_I
 from graphrl.costs.maps.problem import map_problem
 from graphrl.errors import GraphrlError, ProblemError
-from graphrl.graphs.datasets.workloads import WORKLOADS
+from graphrl.graphs.datasets.workloads.egrl import WORKLOADS
 from graphrl.learning.learner import Learner
 from graphrl.mesh import make_mesh
 from graphrl.methods import find_map_solver

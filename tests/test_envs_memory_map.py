@@ -14,7 +14,7 @@ from graphrl.costs.maps.problem import map_problem
 from graphrl.envs.memory_map.instance import instance, instances
 from graphrl.envs.testing import check_env
 from graphrl.errors import ProblemError
-from graphrl.graphs.datasets.workloads import WORKLOADS
+from graphrl.graphs.datasets.workloads.egrl import WORKLOADS
 
 KEY = jax.random.key(0)
 

@@ -13,7 +13,7 @@ from random_graphs import graphs
 from traced import shape
 
 from graphrl.graphs.datasets import zoo
-from graphrl.graphs.datasets.workloads import WORKLOADS
+from graphrl.graphs.datasets.workloads.egrl import WORKLOADS
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.layers.coarsen import coarsened
 from graphrl.graphs.layers.features import FEATURES, layer_features

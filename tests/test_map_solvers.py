@@ -13,7 +13,7 @@ from graphrl.costs.maps.chip import ChipMemory, MemoryChip
 from graphrl.costs.maps.chips import NNP_I
 from graphrl.costs.maps.problem import MapProblem, map_problem
 from graphrl.errors import ProblemError
-from graphrl.graphs.datasets.workloads import WORKLOADS
+from graphrl.graphs.datasets.workloads.egrl import WORKLOADS
 from graphrl.methods import MAP_METHODS, find_map_solver
 from graphrl.plan.memory_map import MemoryMap
 from graphrl.solvers.base import Budget, Interrupted

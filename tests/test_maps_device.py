@@ -18,7 +18,7 @@ from graphrl.costs.maps.padding import MapSizes, PaddedMapProblem, common_sizes,
 from graphrl.costs.maps.problem import MapProblem, map_problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.layered import layered
-from graphrl.graphs.datasets.workloads import WORKLOADS
+from graphrl.graphs.datasets.workloads.egrl import WORKLOADS
 from graphrl.solvers.maps.evaluation import evaluate_all, maps_of
 
 SIZES = MapSizes(steps=12, rows=24, reads=8)

@@ -13,7 +13,7 @@ from graphrl.costs.maps.chip import ChipMemory, MemoryChip
 from graphrl.costs.maps.chips import NNP_I
 from graphrl.costs.maps.problem import map_problem
 from graphrl.errors import PlanError, ProblemError
-from graphrl.graphs.datasets.workloads import WORKLOADS
+from graphrl.graphs.datasets.workloads.egrl import WORKLOADS
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 
 

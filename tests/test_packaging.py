@@ -52,6 +52,7 @@ def test_every_package_is_in_the_wheel(wheel: Path) -> None:
     data = {"graphrl/py.typed", "graphrl/solvers/chromosomes/brkga_tuned.json"}
     for folder in (
         "graphs/datasets/zoo/data",
+        "graphs/datasets/workloads/data",
         "agents/egrl/defaults",
         "agents/regal/defaults",
         "agents/topoformer/defaults",

@@ -23,7 +23,7 @@ from graphrl.envs.memory_map.instance import instances as map_instances
 from graphrl.envs.ordering.instance import instances as order_instances
 from graphrl.envs.testing import check_env
 from graphrl.errors import GraphrlError, ProblemError
-from graphrl.graphs.datasets.workloads import WORKLOADS
+from graphrl.graphs.datasets.workloads.egrl import WORKLOADS
 from graphrl.learning import ppo
 from graphrl.learning.ppo.advantages import advantages, normalised
 from graphrl.learning.ppo.choices import NEVER, entropy, log_probs, masked, sample, total

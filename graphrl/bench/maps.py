@@ -30,7 +30,7 @@ from graphrl.costs.maps.padding import PaddedMapProblem, pad
 from graphrl.costs.maps.problem import MapProblem, map_problem
 from graphrl.errors import GraphrlError
 from graphrl.graphs.datasets.layered import layered
-from graphrl.graphs.datasets.workloads import WORKLOADS
+from graphrl.graphs.datasets.workloads.egrl import WORKLOADS
 from graphrl.learning.collaborative import search
 from graphrl.mesh import AXIS
 from graphrl.solvers.maps.evaluation import evaluate_all, maps_of

@@ -6,9 +6,10 @@ insightful visual performance model", 2009). It ranks ops well enough to plan; w
 into the graph instead.
 
 The peak is the dense rate (no structured sparsity) of the matrix format that training commonly uses: bfloat16 with
-float32 accumulation where the chip has it, else float16 (V100, T4, P100), else float32 (CPU). One rate stands for all
-dtypes of a graph. Bandwidth is that of the main memory. `launch_seconds` is on no data sheet: it is our round figure
-for the least time between two dependent ops: 4 us for a GPU kernel, 1 us inside a TPU program or between CPU loops.
+float32 accumulation where the chip has it, else float16 (V100, T4, P100), else float32 (CPU, and what is called so).
+One rate stands for all dtypes of a graph. Bandwidth is that of the main memory. `launch_seconds` is on no data sheet:
+it is our round figure for the least time between two dependent ops: 4 us for a GPU kernel, 1 us inside a TPU program or
+between CPU loops.
 """
 
 import dataclasses
@@ -76,7 +77,9 @@ CHIPS: dict[str, Chip] = {
         _gpu("l4", 121, 300, "NVIDIA L4 data sheet: bf16 242 TFLOPS with sparsity, half of it dense; GDDR6"),
         _gpu("t4", 65, 320, "NVIDIA T4 data sheet: fp16, GDDR6"),
         _gpu("v100", 125, 900, "NVIDIA V100 data sheet, SXM2: fp16 tensor cores, HBM2"),
+        _gpu("v100-fp32", 15.7, 900, "NVIDIA V100 data sheet, SXM2: fp32, HBM2"),
         _gpu("p100", 21.2, 732, "NVIDIA P100 data sheet, SXM2: fp16, HBM2"),
+        _gpu("p100-fp32", 10.6, 732, "NVIDIA P100 data sheet, SXM2: fp32, HBM2"),
         _gpu("rtx-4090", 165.2, 1008, "NVIDIA Ada GPU architecture paper: bf16 dense with fp32 accumulation, GDDR6X"),
         _gpu("rtx-3090", 71, 936, "NVIDIA Ampere GA102 architecture paper: bf16 dense with fp32 accumulation, GDDR6X"),
         _gpu("mi300x", 1307.4, 5300, "AMD Instinct MI300X data sheet: bf16 dense, HBM3"),

@@ -11,15 +11,14 @@ from pathlib import Path
 
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import shown
-from graphrl.graphs.datasets import zoo
+from graphrl.graphs.datasets import workloads, zoo
 from graphrl.graphs.datasets.families import FAMILIES, sample
-from graphrl.graphs.datasets.workloads import WORKLOADS
+from graphrl.graphs.datasets.workloads import is_workload
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.readers import FORMATS, read_graph
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip
 
 _SET = re.compile(r"([a-z-]+):(\d+)?(?:x(\d+))?(?:@(\d+))?")
-_WORKLOAD = "workloads:"
 MAX_GRAPHS, MAX_OPS = 1_000_000, 10_000_000  # of a set, and of each of its graphs: more is a slip of the pen
 _MANIFEST = "manifest.json"  # beside the graphs of a folder that scripts/make_graphs.py wrote
 
@@ -27,11 +26,6 @@ _MANIFEST = "manifest.json"  # beside the graphs of a folder that scripts/make_g
 def is_zoo(model: object) -> bool:
     """Whether it names programs of the model zoo ("zoo:...") and no file."""
     return isinstance(model, str) and model.startswith(zoo.PREFIX) and not os.path.lexists(model)
-
-
-def is_workload(model: object) -> bool:
-    """Whether it names one of EGRL's workloads ("workloads:resnet50") and no file."""
-    return isinstance(model, str) and model.startswith(_WORKLOAD) and not os.path.lexists(model)
 
 
 def _is_generated(model: str) -> bool:
@@ -78,7 +72,7 @@ def load_graph(
     if is_zoo(model):
         return zoo.load(str(model)).graph
     if is_workload(model):
-        return _workload(str(model))
+        return workloads.load(str(model))
     if not isinstance(model, str) or not _is_generated(model):
         return read_graph(model, chip=chip, dims=dims)
     graphs = generated_set(model)
@@ -98,7 +92,7 @@ def load_graphs(
     Args:
       models: paths, or names of sets: `layered:500x20` is 20 layered graphs of 500 ops with seeds 0 to 19,
         `layered:500x20@100` those with seeds 100 to 119; without `x20` it is one. `zoo:training/hlo` is all programs
-        of the model zoo that both words are true of (see `zoo.select`), `workloads:bert` one of `WORKLOADS`.
+        of the model zoo that both words are true of (see `zoo.select`), `workloads:bert` one of `workloads.NAMES`.
       chip, dims: see `read_graph`.
 
     Raises:
@@ -145,16 +139,9 @@ def _named(name: str) -> Iterator[ComputationGraph]:
     if is_zoo(name):
         return (zoo.load(entry.name).graph for entry in zoo.select(name))
     if is_workload(name):
-        return iter([_workload(name)])
+        return iter([workloads.load(name)])
     graphs = generated_set(name)
     return map(graphs.graph, graphs.seeds)
-
-
-def _workload(model: str) -> ComputationGraph:
-    name = model.removeprefix(_WORKLOAD)
-    if name not in WORKLOADS:
-        raise ProblemError(f"unknown workload {name!r}: known are {', '.join(_WORKLOAD + one for one in WORKLOADS)}")
-    return WORKLOADS[name]()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ import numpy as np
 
 from graphrl.costs.maps.chips import find_chip
 from graphrl.costs.maps.problem import MapProblem, map_problem
-from graphrl.graphs.datasets.workloads import WORKLOADS
+from graphrl.graphs.datasets.workloads.egrl import WORKLOADS
 from graphrl.methods import find_map_solver
 from graphrl.solvers.base import Budget
 from graphrl.solvers.maps.task import MapTask

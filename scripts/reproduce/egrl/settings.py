@@ -5,7 +5,7 @@ import functools
 from pathlib import Path
 
 from graphrl.costs.maps.chips import find_chip
-from graphrl.graphs.datasets.workloads import WORKLOADS
+from graphrl.graphs.datasets.workloads.egrl import WORKLOADS
 from graphrl.methods import MAP_METHODS
 from reproduce import launcher
 from reproduce.launcher import check_known, names, option, seconds

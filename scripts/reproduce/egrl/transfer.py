@@ -17,7 +17,7 @@ from graphrl.compare.report import markdown
 from graphrl.costs.maps.chips import find_chip
 from graphrl.costs.maps.problem import MapProblem, map_problem
 from graphrl.errors import GraphrlError
-from graphrl.graphs.datasets.workloads import WORKLOADS
+from graphrl.graphs.datasets.workloads.egrl import WORKLOADS
 from graphrl.graphs.layers.models import layers_of
 from graphrl.solvers.base import Budget
 from reproduce.egrl.settings import Settings

@@ -4,6 +4,7 @@ Networks repeat their layers, so that relative numbers (how far back an input li
 repeat too where absolute ones do not.
 """
 
+import itertools
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
@@ -40,6 +41,16 @@ def zigzag(number: int) -> int:
 def unzigzag(code: int) -> int:
     """The number of which `zigzag` made `code`."""
     return code // 2 if code % 2 == 0 else -(code + 1) // 2
+
+
+def steps(numbers: Sequence[int]) -> list[int]:
+    """Each number relative to the one before, the first to 0."""
+    return [number - before for number, before in zip(numbers, [0, *numbers], strict=False)]
+
+
+def unsteps(coded: Sequence[int]) -> list[int]:
+    """The numbers of which `steps` made `coded`."""
+    return list(itertools.accumulate(coded))
 
 
 def texts(names: Sequence[str]) -> dict[str, Any]:

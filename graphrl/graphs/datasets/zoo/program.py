@@ -27,6 +27,7 @@ class ZooProgram:
         buffer assignment.
       versions: of jax, jaxlib and, where they have a part in it, keras and keras_hub.
       date: when it was traced, as in 2026-11-21.
+      colocation: `[n] int32`, the group of each op (`workloads/go.py`), or None.
     """
 
     architecture: str
@@ -39,6 +40,7 @@ class ZooProgram:
     temp_bytes: Mapping[str, int] = dataclasses.field(default_factory=dict)
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
     date: str = ""
+    colocation: np.ndarray | None = None
 
     @property
     def name(self) -> str:

@@ -20,7 +20,7 @@ import numpy as np
 
 from graphrl import files
 from graphrl.errors import GraphError, GraphrlError
-from graphrl.graphs.datasets.zoo.columns import ranks, table, unrank
+from graphrl.graphs.datasets.zoo.columns import ranks, steps, table, unrank, unsteps
 from graphrl.graphs.datasets.zoo.program import ZooProgram, program_name
 from graphrl.graphs.datasets.zoo.structure import Values, graph_of, structure_of, values_of
 
@@ -67,7 +67,7 @@ def _groups(programs: Sequence[ZooProgram]) -> list[_Group]:
                 break
         else:
             order = [int(op) for op in program.schedules.get("memory", program.graph.arrays.topological)]
-            groups.append(([program], [order], structure_of(program.graph, order)))
+            groups.append(([program], [order], _structure(program, order)))
     return groups
 
 
@@ -80,7 +80,14 @@ def _stored_like(
     if len(index) != len(names) or any(name not in index for name in names):
         return None
     order = [index[name] for name in names]
-    return order if structure_of(program.graph, order) == structure else None
+    return order if _structure(program, order) == structure else None
+
+
+def _structure(program: ZooProgram, order: Sequence[int]) -> dict[str, Any]:
+    structure = structure_of(program.graph, order)
+    if program.colocation is not None:
+        structure["colocation"] = steps(program.colocation[order].tolist())
+    return structure
 
 
 def _group(programs: list[ZooProgram], storages: list[list[int]], structure: dict[str, Any]) -> dict[str, Any]:
@@ -160,10 +167,12 @@ def _program(value: dict[str, Any], group: dict[str, Any], number: int) -> ZooPr
     batch = group["programs"][number]["batch"]
     name = program_name(value["architecture"], value["kind"], batch, value["level"])
     values = Values([rows[i] for i in group["column"]], group["inputs"][number])
+    groups = group["structure"].get("colocation")
     return ZooProgram(
         **shared,
         batch=batch,
         graph=graph_of(name, group["structure"], values, given),
         schedules={key: np.array([place[i] for i in order], np.int32) for key, order in orders.items()},
         temp_bytes=group["programs"][number]["temp_bytes"],
+        colocation=None if groups is None else np.array(unsteps(groups), np.int32)[given],
     )

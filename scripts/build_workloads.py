@@ -1,0 +1,50 @@
+"""Traces GO's workloads and writes their files: `graphrl.graphs.datasets.workloads.go` ships what this makes.
+
+The fourteen training steps of table 2 in plain JAX (`scripts/reproduce/workloads`, a file an architecture), traced with
+abstract values: nothing of full size is computed. Files that are there are not made again. A few minutes on one core.
+
+  python scripts/build_workloads.py --only 'rnnlm-*,gnmt-8' --out workloads
+"""
+
+import argparse
+import os
+import sys
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+
+from reproduce.workloads.program import write
+from reproduce.workloads.registry import ARCHITECTURES
+
+from graphrl.errors import GraphrlError
+from graphrl.graphs.datasets.workloads.go import DATA, KIND, LEVEL
+from graphrl.graphs.datasets.zoo.storage import file_name
+from graphrl.progress import progress
+
+
+def main() -> None:
+    """Builds what is missing."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=DATA, metavar="FOLDER", help="default: the package's own data")
+    parser.add_argument("--only", default="*", metavar="NAME,...", help="architectures; with * and ? as in file names")
+    args = parser.parse_args()
+    patterns = args.only.split(",")
+    chosen = [name for name in ARCHITECTURES if any(fnmatchcase(name, pattern) for pattern in patterns)]
+    if not chosen:
+        sys.exit(f"build_workloads: --only: no architecture is {args.only!r}: there are {', '.join(ARCHITECTURES)}")
+    try:
+        args.out.mkdir(parents=True, exist_ok=True)
+        missing = [name for name in chosen if not (args.out / file_name(name, KIND, LEVEL)).exists()]
+        with progress(len(missing), text="workloads") as show:
+            for number, name in enumerate(missing, start=1):
+                path = write(name, args.out)
+                show(number, f"{name}: {path.stat().st_size:,} bytes")
+    except (GraphrlError, OSError) as error:
+        sys.exit(f"build_workloads: {error}")
+    except KeyboardInterrupt:
+        sys.exit("build_workloads: interrupted: the same command goes on from here")
+
+
+if __name__ == "__main__":
+    main()

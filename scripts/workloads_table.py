@@ -1,0 +1,112 @@
+"""Writes what GO's workloads amount to into docs/results/go-workloads.md: ops, edges, groups, work, memory, and what
+the rule `list` makes of them on table 2's devices. A test holds the counts and the files together.
+
+  python scripts/workloads_table.py
+"""
+
+import argparse
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from reproduce.results import Table, here, results_text
+from reproduce.workloads.setting import problem
+
+from graphrl.compare.report import markdown
+from graphrl.costs.exact import evaluate
+from graphrl.costs.problem import Problem, Transfer
+from graphrl.files import write_atomically
+from graphrl.graphs.datasets.workloads import go
+from graphrl.graphs.interconnects import INTERCONNECTS
+from graphrl.graphs.roofline import CHIPS
+from graphrl.optimize import optimize
+from graphrl.progress import progress
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "results" / "go-workloads.md"
+MODELS: dict[str, tuple[Transfer, str]] = {
+    "link, NVLink": ("link", "nvlink-1"),
+    "rendezvous, PCIe": ("rendezvous", "pcie-3"),
+}
+HEAD = (
+    "workload", "devices", "ops", "edges", "control edges", "groups", "parameters, millions", "Tflop",
+    "one P100, s", "one V100, s", "longest path, s", "one device, GiB",
+)  # fmt: skip
+SIZES = (
+    "A training step in float32. Groups stand on one device: a variable with its update, an op of the backward pass "
+    "with the op of the forward pass that it is of. Run times by roofline; the longest path is that of the P100, "
+    "without transfers; GiB is the peak of the ops in the program's order on one device, parameters included."
+)
+PLANS = (
+    "One pass of the rule `list` on the workload's devices of 16 GiB each, P100, seconds; groups are not asked for. In "
+    "brackets: a plan that does not fit, and the GiB of its fullest device."
+)
+
+
+def sizes(workload: go.Workload) -> list[str]:
+    """A row of the first table."""
+    graph, a = workload.graph, workload.graph.arrays
+    alone = Problem("makespan", resident_weights=True)
+    costs = evaluate(graph, alone, np.zeros(a.num_ops, int), np.arange(a.num_ops))
+    faster = go.load(workload.name, "v100-fp32").graph.arrays
+    return [
+        workload.name,
+        str(workload.devices),
+        f"{a.num_ops:,}",
+        f"{len(a.use_op):,}",
+        f"{len(a.control_source):,}",
+        f"{workload.colocation.max() + 1:,}",
+        f"{a.weight_bytes.sum() / 4e6:.1f}",
+        f"{a.flops.sum() / 1e12:.2f}",
+        f"{a.runtime.sum():.3f}",
+        f"{faster.runtime.sum():.3f}",
+        f"{(a.head + a.runtime).max():.3f}",
+        f"{max(costs.peak_memory) / 2**30:.1f}",
+    ]
+
+
+def plans(workload: go.Workload) -> list[str]:
+    """A row of the second table."""
+    cells = [workload.name, str(workload.devices)]
+    for transfer, interconnect in MODELS.values():
+        asked = problem(workload, transfer, interconnect)
+        plan = optimize(workload.graph, method="list", **dataclasses.asdict(asked))
+        fullest = max(plan.peak_memory)
+        shown = f"{plan.makespan:.3f}"
+        cells.append(shown if fullest <= go.MEMORY_BYTES else f"({shown}; {fullest / 2**30:.1f} GiB)")
+    return cells
+
+
+def figures() -> str:
+    """The chips and what lies between them, with sources."""
+    rows: list[Sequence[str]] = []
+    for name in (go.CHIP, "v100-fp32"):
+        chip = CHIPS[name]
+        speed = f"{chip.flops_per_second / 1e12:g} Tflop/s, {chip.bytes_per_second / 1e9:g} GB/s"
+        rows.append((name, speed, f"{chip.launch_seconds * 1e6:g} us an op", chip.source))
+    for name, (latency, bandwidth, source) in INTERCONNECTS.items():
+        rows.append((name, f"{bandwidth / 1e9:g} GB/s", f"{latency * 1e6:g} us a transfer", source))
+    return markdown(("", "peak", "fixed cost", "source"), rows)
+
+
+def main() -> None:
+    """Measures and writes the page."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    rows, planned = [], []
+    with progress(len(go.WORKLOADS), text="workloads") as show:
+        for number, name in enumerate(go.WORKLOADS, start=1):
+            workload = go.load(name)
+            rows.append(sizes(workload))
+            planned.append(plans(workload))
+            show(number, name)
+    tables = [
+        Table("What they amount to", here(), (SIZES, markdown(HEAD, rows))),
+        Table("What one rule makes of them", here(), (PLANS, markdown(("workload", "devices", *MODELS), planned))),
+        Table("Figures that this is computed with", here(), (figures(),)),
+    ]
+    text = results_text("GO's workloads", tables, "python scripts/workloads_table.py")
+    write_atomically(PAGE, lambda file: file.write(text))
+
+
+if __name__ == "__main__":
+    main()
