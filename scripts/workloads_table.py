@@ -69,8 +69,8 @@ def plans(workload: go.Workload) -> list[str]:
     """A row of the second table."""
     cells = [workload.name, str(workload.devices)]
     for transfer, interconnect in MODELS.values():
-        asked = problem(workload, transfer, interconnect)
-        plan = optimize(workload.graph, method="list", **dataclasses.asdict(asked))
+        setting = problem(workload, transfer, interconnect)
+        plan = optimize(workload.graph, method="list", **dataclasses.asdict(setting))
         fullest = max(plan.peak_memory)
         shown = f"{plan.makespan:.3f}"
         cells.append(shown if fullest <= go.MEMORY_BYTES else f"({shown}; {fullest / 2**30:.1f} GiB)")

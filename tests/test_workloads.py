@@ -143,9 +143,9 @@ def test_groups_are_forward_with_backward_and_variable_with_update() -> None:
 
 
 def test_problems_are_those_of_table_2() -> None:
-    asked = problem(RNNLM, "link", "nvlink-1")
-    assert (asked.devices, asked.memory_limit, asked.resident_weights) == (2, 2**34, True)
-    assert asked.transfer_seconds(20e9) == pytest.approx(1.0, rel=1e-5)
+    of_table = problem(RNNLM, "link", "nvlink-1")
+    assert (of_table.devices, of_table.memory_limit, of_table.resident_weights) == (2, 2**34, True)
+    assert of_table.transfer_seconds(20e9) == pytest.approx(1.0, rel=1e-5)
     assert all(entry.source for entry in INTERCONNECTS.values())
 
 

@@ -78,7 +78,7 @@ def _decode(w: Weights, target: list[jax.Array], memory: jax.Array, keys: jax.Ar
 def _attend(w: Weights, query: jax.Array, memory: jax.Array, keys: jax.Array) -> jax.Array:
     """The memory's rows by what a hidden layer of query and keys says of each: `[batch, units]`."""
     units = query.shape[-1]
-    asked = lax.broadcast_in_dim(linear(query, w("attention/query", units, units)), keys.shape, (0, 2))
-    hidden = lax.tanh(asked + keys)
+    rows = lax.broadcast_in_dim(linear(query, w("attention/query", units, units)), keys.shape, (0, 2))
+    hidden = lax.tanh(rows + keys)
     scores = softmax(jnp.sum(hidden * spread(w("attention/score", units), hidden), -1))
     return lax.dot_general(scores, memory, (((1,), (1,)), ((0,), (0,))))

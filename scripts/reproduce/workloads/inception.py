@@ -2,6 +2,8 @@
 computer vision", 2015, table 1); batch norm after every convolution, no dropout, no label smoothing.
 """
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -11,40 +13,52 @@ from reproduce.workloads.model import Batch, Model, floats, tokens
 from reproduce.workloads.weights import Weights
 
 AUXILIARY = 0.4  # weight of the auxiliary loss
-# channels, window, and where they are not 1 and SAME: stride, padding
-Step = tuple[int, tuple[int, int]] | tuple[int, tuple[int, int], int, str]
-Branch = list[Step]
+
+
+class Conv(NamedTuple):
+    """A convolution of a branch."""
+
+    channels: int
+    window: tuple[int, int]
+    stride: int = 1
+    padding: str = "SAME"
+
+
+Branch = list[Conv]
 
 STEM: list[Branch] = [
-    [(32, (3, 3), 2, "VALID"), (32, (3, 3), 1, "VALID"), (64, (3, 3))],
-    [(80, (1, 1)), (192, (3, 3), 1, "VALID")],
+    [Conv(32, (3, 3), 2, "VALID"), Conv(32, (3, 3), 1, "VALID"), Conv(64, (3, 3))],
+    [Conv(80, (1, 1)), Conv(192, (3, 3), 1, "VALID")],
 ]
 
 
 def _block35(pool: int) -> list[Branch]:
     return [
-        [(64, (1, 1))],
-        [(48, (1, 1)), (64, (5, 5))],
-        [(64, (1, 1)), (96, (3, 3)), (96, (3, 3))],
-        [(pool, (1, 1))],
+        [Conv(64, (1, 1))],
+        [Conv(48, (1, 1)), Conv(64, (5, 5))],
+        [Conv(64, (1, 1)), Conv(96, (3, 3)), Conv(96, (3, 3))],
+        [Conv(pool, (1, 1))],
     ]
 
 
 def _block17(inner: int) -> list[Branch]:
     return [
-        [(192, (1, 1))],
-        [(inner, (1, 1)), (inner, (1, 7)), (192, (7, 1))],
-        [(inner, (1, 1)), (inner, (7, 1)), (inner, (1, 7)), (inner, (7, 1)), (192, (1, 7))],
-        [(192, (1, 1))],
+        [Conv(192, (1, 1))],
+        [Conv(inner, (1, 1)), Conv(inner, (1, 7)), Conv(192, (7, 1))],
+        [Conv(inner, (1, 1)), Conv(inner, (7, 1)), Conv(inner, (1, 7)), Conv(inner, (7, 1)), Conv(192, (1, 7))],
+        [Conv(192, (1, 1))],
     ]
 
 
-REDUCTION17: list[Branch] = [[(384, (3, 3), 2, "VALID")], [(64, (1, 1)), (96, (3, 3)), (96, (3, 3), 2, "VALID")]]
-REDUCTION8: list[Branch] = [
-    [(192, (1, 1)), (320, (3, 3), 2, "VALID")],
-    [(192, (1, 1)), (192, (1, 7)), (192, (7, 1)), (192, (3, 3), 2, "VALID")],
+REDUCTION17: list[Branch] = [
+    [Conv(384, (3, 3), 2, "VALID")],
+    [Conv(64, (1, 1)), Conv(96, (3, 3)), Conv(96, (3, 3), 2, "VALID")],
 ]
-SIDES: list[Branch] = [[(384, (1, 3))], [(384, (3, 1))]]
+REDUCTION8: list[Branch] = [
+    [Conv(192, (1, 1)), Conv(320, (3, 3), 2, "VALID")],
+    [Conv(192, (1, 1)), Conv(192, (1, 7)), Conv(192, (7, 1)), Conv(192, (3, 3), 2, "VALID")],
+]
+SIDES: list[Branch] = [[Conv(384, (1, 3))], [Conv(384, (3, 1))]]
 
 
 def inception_v3(
@@ -97,9 +111,9 @@ class _Net:
 
     def branch(self, name: str, x: jax.Array, steps: Branch) -> jax.Array:
         """Convolutions one after the other."""
-        for number, (channels, window, *rest) in enumerate(steps):
+        for number, (channels, window, stride, padding) in enumerate(steps):
             with jax.named_scope(f"{name}/conv{number}"):
-                x = conv(self.w, f"{name}/conv{number}", x, channels // self.thin, window, *rest)
+                x = conv(self.w, f"{name}/conv{number}", x, channels // self.thin, window, stride, padding)
                 x = jax.nn.relu(batch_norm(self.w, f"{name}/conv{number}", x))
         return x
 
@@ -124,16 +138,16 @@ class _Net:
 
     def block8(self, name: str, x: jax.Array) -> jax.Array:
         """A block whose two middle branches end in two sides each."""
-        first = self.branch(f"{name}/branch0", x, [(320, (1, 1))])
-        short = self.branch(f"{name}/branch1", x, [(384, (1, 1))])
-        long = self.branch(f"{name}/branch2", x, [(448, (1, 1)), (384, (3, 3))])
+        first = self.branch(f"{name}/branch0", x, [Conv(320, (1, 1))])
+        short = self.branch(f"{name}/branch1", x, [Conv(384, (1, 1))])
+        long = self.branch(f"{name}/branch2", x, [Conv(448, (1, 1)), Conv(384, (3, 3))])
         sides = [
             *self.branches(f"{name}/branch1", [short] * 2, SIDES),
             *self.branches(f"{name}/branch2", [long] * 2, SIDES),
         ]
         with jax.named_scope(f"{name}/pool"):
             pooled = average_pool(x, 3, 1)
-        last = self.branch(f"{name}/branch3", pooled, [(192, (1, 1))])
+        last = self.branch(f"{name}/branch3", pooled, [Conv(192, (1, 1))])
         with jax.named_scope(f"{name}/concat"):
             return lax.concatenate([first, *sides, last], 3)
 
@@ -142,6 +156,6 @@ class _Net:
         with jax.named_scope("auxiliary/pool"):
             pooled = average_pool(x, 5, 3, "VALID")
         window = pooled.shape[1:3]
-        x = self.branch("auxiliary", pooled, [(128, (1, 1)), (768, (window[0], window[1]), 1, "VALID")])
+        x = self.branch("auxiliary", pooled, [Conv(128, (1, 1)), Conv(768, (window[0], window[1]), 1, "VALID")])
         with jax.named_scope("auxiliary/softmax"):
             return dense(self.w, "auxiliary/softmax", jnp.mean(x, (1, 2)), classes)

@@ -56,7 +56,7 @@ def resting(batch: int, units: int) -> tuple[jax.Array, jax.Array]:
 
 def steps_of(rows: jax.Array, steps: int) -> list[jax.Array]:
     """Rows that stand step after step, as one array a step."""
-    return lax.split(rows, (len(rows) // steps,) * steps, axis=0)
+    return list(lax.split(rows, (len(rows) // steps,) * steps, axis=0))
 
 
 def layer_norm(w: Weights, name: str, x: jax.Array) -> jax.Array:
@@ -71,8 +71,8 @@ def batch_norm(w: Weights, name: str, x: jax.Array) -> jax.Array:
 
 def _normal(w: Weights, name: str, x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
     centred = x - jnp.mean(x, axes, keepdims=True)
-    spread_out = lax.rsqrt(jnp.mean(lax.square(centred), axes, keepdims=True) + EPSILON)
-    normal = centred * spread_out * spread(w(f"{name}/scale", x.shape[-1]), x)
+    factor = lax.rsqrt(jnp.mean(lax.square(centred), axes, keepdims=True) + EPSILON)
+    normal = centred * factor * spread(w(f"{name}/scale", x.shape[-1]), x)
     return normal + spread(w(f"{name}/shift", x.shape[-1]), x)
 
 

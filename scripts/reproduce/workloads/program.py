@@ -45,7 +45,7 @@ def traced(model: Model, name: str) -> Traced:
     parameters = model.parameters()
     step = training_step(model, numbered)
     graph = from_jax(step, parameters, model.batch, chip=TRAFFIC, name=name, weights_argnums=0)
-    graph = _with_variables(graph, sorted(parameters))
+    graph = _after_readers(_with_variables(graph, sorted(parameters)))
     ops = tuple(_without_numbers(graph.ops))
     _, groups = table(map(_group, graph.ops))
     return Traced(dataclasses.replace(graph, ops=ops, outputs=_renamed(graph.outputs)), np.array(groups, np.int32))
@@ -59,13 +59,11 @@ def _with_variables(graph: ComputationGraph, parameters: Sequence[str]) -> Compu
     variables = {_ARGUMENT + name: _variable(name, sizes[_ARGUMENT + name]) for name in parameters}
     tensors = {argument: op.outputs[0].name for argument, op in variables.items()}
     updates = dict(zip(graph.outputs[: len(parameters)], tensors.values(), strict=True))
-    late = _late_readers(graph, updates, {tensor: argument for argument, tensor in tensors.items()})
     ops = [
         dataclasses.replace(
             op,
             inputs=tuple(tensors.get(name, name) for name in op.inputs),
-            outputs=tuple(dataclasses.replace(t, alias=updates.get(t.name)) for t in op.outputs),
-            after=(*op.after, *late.get(op.name, ())),
+            outputs=tuple(dataclasses.replace(tensor, alias=updates.get(tensor.name)) for tensor in op.outputs),
             weight_bytes=0,
         )
         for op in graph.ops
@@ -79,21 +77,20 @@ def _variable(name: str, size: int) -> Op:
     return Op(op, VARIABLE, inputs=(argument,), outputs=(output,), weight_bytes=size)
 
 
-def _late_readers(graph: ComputationGraph, updates: dict[str, str], arguments: dict[str, str]) -> dict[str, list[str]]:
-    """By update: the ops that read the parameter and that it does not depend on."""
-    a, ops = graph.arrays, graph.ops
+def _after_readers(graph: ComputationGraph) -> ComputationGraph:
+    """Every update waits for the ops that read the parameter and that it does not depend on."""
     readers: dict[str, list[int]] = {}
-    for index, op in enumerate(ops):
+    for index, op in enumerate(graph.ops):
         for name in op.inputs:
             readers.setdefault(name, []).append(index)
-    late = {}
+    ops = list(graph.ops)
     for index, op in enumerate(ops):
-        for tensor in op.outputs:
-            if tensor.name in updates:
-                before = _ancestors(a.predecessors, index)
-                reading = readers[arguments[updates[tensor.name]]]
-                late[op.name] = [ops[reader].name for reader in reading if not before[reader]]
-    return late
+        variables = [tensor.alias for tensor in op.outputs if tensor.alias is not None and op.type != VARIABLE]
+        for variable in variables:
+            before = _ancestors(graph.arrays.predecessors, index)
+            after = tuple(ops[reader].name for reader in readers[variable] if not before[reader])
+            ops[index] = dataclasses.replace(op, after=after)
+    return dataclasses.replace(graph, ops=tuple(ops))
 
 
 def _ancestors(predecessors: list[list[int]], index: int) -> np.ndarray:

@@ -11,7 +11,7 @@ from reproduce.workloads.rnnlm import rnnlm
 from reproduce.workloads.transformer_xl import transformer_xl
 from reproduce.workloads.wavenet import wavenet
 
-STACKED = {"rnnlm": rnnlm, "gnmt": gnmt, "transformer-xl": transformer_xl}
+STACKED: dict[str, Callable[..., Model]] = {"rnnlm": rnnlm, "gnmt": gnmt, "transformer-xl": transformer_xl}
 
 ARCHITECTURES: dict[str, Callable[..., Model]] = {
     **{f"{name}-{layers}": functools.partial(fn, layers) for name, fn in STACKED.items() for layers in (2, 4, 8)},
