@@ -10,7 +10,7 @@ from workloads_table import PAGE
 
 from graphrl.cli import main
 from graphrl.errors import GraphrlError, ProblemError
-from graphrl.graphs.datasets.sets import load_graph, load_graphs
+from graphrl.graphs.datasets.sets import in_both, load_graph, load_graphs
 from graphrl.graphs.datasets.workloads import NAMES, go, load
 from graphrl.graphs.datasets.zoo import storage
 from graphrl.graphs.interconnects import INTERCONNECTS
@@ -66,11 +66,21 @@ def test_egrls_and_gos_are_one_set_of_names() -> None:
     assert len(set(NAMES)) == 17
 
 
-@pytest.mark.parametrize("name", ["rnnlm-3", "resnet50/v100", "", "/v100"])
+@pytest.mark.parametrize("name", ["rnnlm-3", "resnet50/v100", "resnet*/v100", "", "/v100", "gru-*"])
 def test_unknown_names_list_the_known_ones(name: str) -> None:
     with pytest.raises(ProblemError, match=r"unknown workload .*workloads:resnet50.*workloads:wavenet-4x36") as caught:
         load_graph(f"workloads:{name}")
     assert "\n" not in str(caught.value)
+
+
+def test_names_with_stars_stand_for_several() -> None:
+    assert [graph.name for graph in load_graphs(["workloads:transformer-xl-?"])] == [
+        f"transformer-xl-{layers}" for layers in (2, 4, 8)
+    ]
+    with pytest.raises(ProblemError, match="stands for 2 workloads, where one is needed: for example"):
+        load_graph("workloads:wavenet-*")
+    assert in_both(["workloads:gnmt-*/v100-fp32"], ["workloads:rnnlm-2", "workloads:gnmt-8"]) == "workloads:gnmt-8"
+    assert in_both(["workloads:gnmt-*"], ["workloads:rnnlm-*", "workloads:resnet50"]) is None
 
 
 def test_unknown_chips_are_refused() -> None:

@@ -92,7 +92,8 @@ def load_graphs(
     Args:
       models: paths, or names of sets: `layered:500x20` is 20 layered graphs of 500 ops with seeds 0 to 19,
         `layered:500x20@100` those with seeds 100 to 119; without `x20` it is one. `zoo:training/hlo` is all programs
-        of the model zoo that both words are true of (see `zoo.select`), `workloads:bert` one of `workloads.NAMES`.
+        of the model zoo that both words are true of (see `zoo.select`), `workloads:bert` one of `workloads.NAMES` and
+        `workloads:gnmt-*` several.
       chip, dims: see `read_graph`.
 
     Raises:
@@ -127,7 +128,7 @@ def _identities(models: Sequence[str]) -> tuple[set[str], list["GeneratedSet"]]:
         if is_zoo(model):
             names |= {zoo.PREFIX + entry.name for entry in zoo.select(model)}
         elif is_workload(model):
-            names.add(model)
+            names |= {name.partition("/")[0] for name in workloads.select(model)}
         elif files := model_files(model):
             names |= {os.path.realpath(file) for file in files}
         else:
@@ -139,7 +140,7 @@ def _named(name: str) -> Iterator[ComputationGraph]:
     if is_zoo(name):
         return (zoo.load(entry.name).graph for entry in zoo.select(name))
     if is_workload(name):
-        return iter([workloads.load(name)])
+        return map(workloads.load, workloads.select(name))
     graphs = generated_set(name)
     return map(graphs.graph, graphs.seeds)
 

@@ -5,6 +5,7 @@ the chip that the name says.
 """
 
 import os
+from fnmatch import fnmatchcase
 
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.workloads import egrl, go
@@ -19,20 +20,31 @@ def is_workload(model: object) -> bool:
     return isinstance(model, str) and model.startswith(PREFIX) and not os.path.lexists(model)
 
 
+def select(model: str) -> tuple[str, ...]:
+    """The names that one with `*` and `?` stands for, with the prefix: `workloads:gnmt-*/v100-fp32`.
+
+    Raises:
+      ProblemError: there is none, or EGRL's are to have a chip.
+    """
+    pattern, slash, chip = model.removeprefix(PREFIX).partition("/")
+    names = tuple(PREFIX + name + slash + chip for name in NAMES if fnmatchcase(name, pattern))
+    if not names or (slash and any(fnmatchcase(name, pattern) for name in egrl.WORKLOADS)):
+        raise ProblemError(
+            f"unknown workload {model.removeprefix(PREFIX)!r}: known are {', '.join(PREFIX + name for name in NAMES)}; "
+            f"GO's ({', '.join(go.FAMILIES)}) take a chip: {PREFIX}{next(iter(go.WORKLOADS))}/v100-fp32"
+        )
+    return names
+
+
 def load(model: str) -> ComputationGraph:
     """The graph of that name, with the prefix or without.
 
     Raises:
-      ProblemError: there is none.
+      ProblemError: there is none, or several.
       GraphrlError: the chip is unknown, or a file is missing or broken.
     """
-    name, _, chip = model.removeprefix(PREFIX).partition("/")
-    if name in go.WORKLOADS:
-        return go.load(name, chip or go.CHIP).graph
-    if name not in egrl.WORKLOADS or chip:
-        raise ProblemError(
-            f"unknown workload {model.removeprefix(PREFIX)!r}: known are "
-            f"{', '.join(PREFIX + known for known in NAMES)}; GO's ({', '.join(go.FAMILIES)}) take a chip: "
-            f"{PREFIX}{next(iter(go.WORKLOADS))}/v100-fp32"
-        )
-    return egrl.WORKLOADS[name]()
+    names = select(model)
+    if len(names) > 1:
+        raise ProblemError(f"{model} stands for {len(names)} workloads, where one is needed: for example {names[0]}")
+    name, _, chip = names[0].removeprefix(PREFIX).partition("/")
+    return egrl.WORKLOADS[name]() if name in egrl.WORKLOADS else go.load(name, chip or go.CHIP).graph
