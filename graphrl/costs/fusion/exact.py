@@ -1,0 +1,133 @@
+"""Which ops priorities inline and what the kernels take, exactly: the text of `graphrl.costs.fusion` says how."""
+
+import dataclasses
+import functools
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from graphrl.costs.fusion.problem import FusionProblem
+from graphrl.errors import PlanError
+from graphrl.graphs.roofline import runtime
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Fusion:
+    """Kernels of a graph of n ops.
+
+    Attributes:
+      problem: of the graph.
+      inlined: `[n]` bool.
+      members: by root, the ops of its kernel, ascending.
+      arguments: by root, the tensors that its kernel reads: the root's own first, each in the order of its reader.
+    """
+
+    problem: FusionProblem
+    inlined: np.ndarray
+    members: dict[int, tuple[int, ...]]
+    arguments: dict[int, tuple[int, ...]]
+
+    @functools.cached_property
+    def op_seconds(self) -> np.ndarray:
+        """What the kernel of each root takes, 0 for an inlined op: `[n]` float64."""
+        seconds = np.zeros(self.problem.num_ops)
+        for root, members in self.members.items():
+            seconds[root] = kernel_seconds(self.problem, root, members, self.arguments[root])
+        return seconds
+
+    @property
+    def seconds(self) -> float:
+        """What all kernels take, one after the other."""
+        return float(self.op_seconds.sum())
+
+
+def kernel_seconds(problem: FusionProblem, root: int, members: Iterable[int], arguments: Iterable[int]) -> float:
+    """What a kernel of these members and arguments takes."""
+    members = list(members)
+    if problem.renames[members].all():
+        return 0.0
+    moved = problem.tensor_bytes[list(arguments)].sum() + problem.output_bytes[root]
+    return runtime(float(problem.flops[members].sum()), float(moved), problem.chip)
+
+
+def fuse(problem: FusionProblem, priorities: ArrayLike) -> Fusion:
+    """The fusion that priorities `[n]`, integers from 0, decide.
+
+    Raises:
+      PlanError: they are not as many integers from 0.
+    """
+    priority = np.asarray(priorities)
+    if priority.shape != (problem.num_ops,) or priority.dtype.kind not in "iu":
+        shape = f"of shape {priority.shape} and type {priority.dtype}"
+        raise PlanError(f"fusion priorities {shape}: must be {problem.num_ops} integers")
+    if priority.size and priority.min() < 0:
+        raise PlanError(f"fusion priority {priority.min()}: must be at least 0")
+    inlined = problem.legal & (priority > 0)
+    while _one_round(problem, priority, inlined):
+        pass
+    return fusion_of(problem, inlined)
+
+
+def fusion_of(problem: FusionProblem, inlined: ArrayLike) -> Fusion:
+    """The kernels where the ops of `inlined` `[n]` are.
+
+    Raises:
+      PlanError: one of them may not be, or a kernel is above a limit.
+    """
+    chosen = np.asarray(inlined, bool)
+    graph, inlines = problem.graph, chosen.tolist()
+    for op in np.flatnonzero(chosen & ~problem.legal).tolist():
+        raise PlanError(f"op {graph.ops[op].name!r} of type {graph.ops[op].type!r} is inlined: it may not be")
+    members: dict[int, tuple[int, ...]] = {}
+    arguments: dict[int, tuple[int, ...]] = {}
+    for root in np.flatnonzero(~chosen).tolist():
+        members[root], arguments[root] = _kernel(problem, inlines, root)
+        if len(members[root]) == 1:
+            continue
+        for count, limit, what in (
+            (len(members[root]), problem.max_ops, "ops"),
+            (len(arguments[root]), problem.max_arguments, "arguments"),
+        ):
+            if count > limit:
+                name = graph.ops[root].name
+                raise PlanError(f"the kernel of op {name!r} has {count} {what}: must be at most {limit}")
+    return Fusion(problem, chosen, members, arguments)
+
+
+def _kernel(problem: FusionProblem, inlined: list[bool], root: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Members and arguments of a root's kernel."""
+    members, arguments, queue = {root}, dict[int, None](), [root]
+    for op in queue:
+        for tensor in problem.read(op).tolist():
+            source = int(problem.producer[tensor])
+            if source < 0 or not inlined[source]:
+                arguments[tensor] = None
+            elif source not in members:
+                members.add(source)
+                queue.append(source)
+    return tuple(sorted(members)), tuple(arguments)
+
+
+def _one_round(problem: FusionProblem, priority: np.ndarray, inlined: np.ndarray) -> bool:
+    """Every op takes its turn; those that become kernels are no longer `inlined` `[n]`. Gives whether there are any."""
+    gathered: list[tuple[set[int], set[int]]] = [(set(), set())] * problem.num_ops  # members, arguments
+    changed = False
+    for op in problem.graph.arrays.topological.tolist():
+        read = problem.read(op).tolist()
+        source = {tensor: int(problem.producer[tensor]) for tensor in read}
+        inside = [tensor for tensor in read if source[tensor] >= 0 and inlined[source[tensor]]]
+        inside.sort(key=lambda tensor: (priority[source[tensor]], source[tensor]))
+        outside = set(read) - set(inside)
+        for fallen in range(len(inside) + 1):
+            members, arguments = {op}, outside.union(inside[:fallen])
+            for tensor in inside[fallen:]:
+                members |= gathered[source[tensor]][0]
+                arguments |= gathered[source[tensor]][1]
+            if len(members) <= problem.max_ops and len(arguments) <= problem.max_arguments:
+                break
+        for tensor in inside[:fallen]:
+            inlined[source[tensor]] = False
+            changed = True
+        gathered[op] = members, arguments
+    return changed

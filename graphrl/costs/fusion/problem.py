@@ -1,0 +1,108 @@
+"""What fusion sees of a graph: what each op reads, may take in and works, as arrays."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+
+from graphrl.costs.fusion.kinds import ELEMENTWISE, RENAMES, TAKES_IN
+from graphrl.errors import GraphError
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.roofline import DEFAULT_CHIP, Chip, find_chip
+
+MAX_OPS, MAX_ARGUMENTS = 64, 40  # of a kernel
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FusionProblem:
+    """A graph of n ops, t tensors that they write and x external inputs, and the chip that its kernels run on.
+
+    Tensors are numbered as in `GraphArrays`, and external inputs after them.
+    """
+
+    graph: ComputationGraph
+    chip: Chip
+    max_ops: int
+    max_arguments: int
+    read_start: np.ndarray  # [n + 1] int64, where what each op reads begins
+    read_tensor: np.ndarray  # [e] int64, tensors, distinct for each op, as it names them
+    producer: np.ndarray  # [t + x] int64, op; -1 for external inputs
+    tensor_bytes: np.ndarray  # [t + x] int64
+    output_bytes: np.ndarray  # [n] int64, of all outputs
+    flops: np.ndarray  # [n] float64, operations
+    renames: np.ndarray  # [n] bool, whether it only gives the same bytes another name
+    legal: np.ndarray  # [n] bool, whether it may be inlined
+
+    @property
+    def num_ops(self) -> int:
+        """n."""
+        return len(self.flops)
+
+    def read(self, op: int) -> np.ndarray:
+        """The tensors that an op reads, each once."""
+        return self.read_tensor[self.read_start[op] : self.read_start[op + 1]]
+
+    def names(self, ops: np.ndarray) -> tuple[str, ...]:
+        """Of the ops where `ops` `[n]` is true."""
+        return tuple(self.graph.ops[op].name for op in np.flatnonzero(ops).tolist())
+
+
+def fusion_problem(
+    graph: ComputationGraph,
+    chip: str | Chip = DEFAULT_CHIP,
+    *,
+    max_ops: int = MAX_OPS,
+    max_arguments: int = MAX_ARGUMENTS,
+) -> FusionProblem:
+    """The problem of a graph on a chip.
+
+    Args:
+      max_ops, max_arguments: of a kernel, at least 1.
+
+    Raises:
+      GraphrlError: the chip is unknown.
+      GraphError: the graph says of no op how much it computes, although its ops take time.
+    """
+    a = graph.arrays
+    if a.runtime.sum() > 0 and a.flops.sum() == 0:
+        raise GraphError(
+            f"graph {graph.name!r} has run times and no flops: the run time of a kernel is the roofline's of its "
+            "members' flops and bytes"
+        )
+    numbers = {name: number for number, name in enumerate((*graph.tensor_names, *(t.name for t in graph.inputs)))}
+    reads = [[numbers[name] for name in dict.fromkeys(op.inputs)] for op in graph.ops]
+    read_start = np.cumsum([0, *map(len, reads)])
+    read_tensor = np.fromiter(itertools.chain.from_iterable(reads), np.int64, int(read_start[-1]))
+    output_bytes = np.zeros(a.num_ops, np.int64)
+    np.add.at(output_bytes, a.producer, a.tensor_bytes)
+    return FusionProblem(
+        graph=graph,
+        chip=find_chip(chip),
+        max_ops=max_ops,
+        max_arguments=max_arguments,
+        read_start=read_start,
+        read_tensor=read_tensor,
+        producer=np.append(a.producer.astype(np.int64), np.full(len(graph.inputs), -1)),
+        tensor_bytes=np.append(a.tensor_bytes, np.array([tensor.bytes for tensor in graph.inputs], np.int64)),
+        output_bytes=output_bytes,
+        flops=a.flops,
+        renames=_of_type(graph, RENAMES),
+        legal=_legal(graph, np.diff(read_start) <= max_arguments),
+    )
+
+
+def _of_type(graph: ComputationGraph, types: frozenset[str]) -> np.ndarray:
+    return np.array([op.type in types for op in graph.ops], bool)
+
+
+def _legal(graph: ComputationGraph, few: np.ndarray) -> np.ndarray:
+    """Whether each op may be inlined: `[n]` bool. `few` `[n]` says whether it reads no more than a kernel may."""
+    a, n = graph.arrays, graph.arrays.num_ops
+    writer = a.producer[a.use_tensor]
+    readers = np.bincount(writer, minlength=n)
+    takers = np.bincount(writer, (_of_type(graph, TAKES_IN) & few)[a.use_op], minlength=n)
+    legal = _of_type(graph, ELEMENTWISE) & few & (readers > 0) & (takers == readers)
+    legal &= np.bincount(a.producer, minlength=n) == 1
+    legal[a.producer[a.kept]] = False
+    legal[a.control_source] = legal[a.control_target] = False
+    return legal

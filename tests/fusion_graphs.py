@@ -1,0 +1,72 @@
+"""Graphs and problems that try every rule of fusion."""
+
+import random
+
+import numpy as np
+from hypothesis import strategies as st
+
+from graphrl.costs.fusion.problem import FusionProblem, fusion_problem
+from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+from graphrl.graphs.roofline import Chip
+
+CHIP = Chip("tests", flops_per_second=4.0, bytes_per_second=2.0, launch_seconds=1.0)
+TYPES = ["add", "mul", "Relu", "multiply", "reshape", "reshape", "reduce_sum", "dot_general", "scan"]
+
+
+@st.composite
+def fusable_graphs(draw: st.DrawFn, max_ops: int = 9) -> ComputationGraph:
+    """Graphs of which many ops may be inlined, with all that can forbid it: types, outputs, kept ones, control edges."""
+    inputs = [Tensor("x", 4), Tensor("y", 2)]
+    tensors, ops = list(inputs), list[Op]()
+    for i in range(draw(st.integers(1, max_ops))):
+        read = draw(st.lists(st.sampled_from(tensors[-6:]), max_size=3))
+        share = draw(st.sampled_from(["", "", "", "alias", "reuses"])) if read else ""
+        size = read[0].bytes if share else draw(st.integers(0, 9))
+        count = draw(st.sampled_from([1, 1, 1, 1, 1, 0, 2]))
+        outputs = [
+            Tensor(f"t{i}.{k}", size, **({share: read[0].name} if share and k == 0 else {})) for k in range(count)
+        ]
+        after = draw(st.sampled_from([(), (), (), (), tuple(op.name for op in ops[-1:])]))
+        ops.append(
+            Op(
+                f"op{i}",
+                draw(st.sampled_from(TYPES)),
+                1.0,
+                tuple(tensor.name for tensor in read),
+                tuple(outputs),
+                after,
+                workspace_bytes=draw(st.integers(0, 3)),
+                weight_bytes=draw(st.integers(0, 3)),
+                flops=draw(st.integers(1, 20)),
+            )
+        )
+        tensors += outputs
+    kept = draw(st.lists(st.sampled_from(tensors), max_size=1))
+    random.Random(draw(st.integers(0, 99))).shuffle(ops)
+    return ComputationGraph("random", tuple(ops), tuple(inputs), tuple(tensor.name for tensor in kept))
+
+
+@st.composite
+def fusion_problems(draw: st.DrawFn, max_ops: int = 9) -> FusionProblem:
+    """Problems whose limits bind now and then."""
+    graph = draw(fusable_graphs(max_ops))
+    return fusion_problem(
+        graph, CHIP, max_ops=draw(st.sampled_from([1, 2, 3, 4, 64])), max_arguments=draw(st.sampled_from([1, 2, 3, 40]))
+    )
+
+
+@st.composite
+def fusion_priorities(draw: st.DrawFn, problem: FusionProblem) -> np.ndarray:
+    """`[n]` int64, from 0 to 3."""
+    n = problem.num_ops
+    return np.array(draw(st.lists(st.integers(0, 3), min_size=n, max_size=n)), np.int64)
+
+
+def chain_graph(types: str, width: int = 8) -> ComputationGraph:
+    """Ops one after the other, each of as many bytes, with as many operations."""
+    names = types.split()
+    ops = [
+        Op(f"{i}", kind, 1.0, (f"t{i - 1}" if i else "x",), (Tensor(f"t{i}", width),), flops=width)
+        for i, kind in enumerate(names)
+    ]
+    return ComputationGraph("chain", tuple(ops), (Tensor("x", width),), (f"t{len(ops) - 1}",))

@@ -1,0 +1,225 @@
+"""Fusion on the host: what may be inlined, what kernels hold and take, and what priorities decide."""
+
+import numpy as np
+import pytest
+from fusion_graphs import CHIP, chain_graph, fusable_graphs, fusion_priorities, fusion_problems
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphrl.costs import exact
+from graphrl.costs.fusion.exact import Fusion, fuse, fusion_of
+from graphrl.costs.fusion.fused_graph import fused_graph
+from graphrl.costs.fusion.problem import FusionProblem, fusion_problem
+from graphrl.costs.problem import Problem
+from graphrl.errors import GraphError, PlanError
+from graphrl.graphs.datasets.layered import layered
+from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+
+
+def diamond() -> ComputationGraph:
+    """a (dot, 8 B) -> b = exp a (8 B) -> c = sum b (1 B), d = b / c (8 B), kept; each of its bytes in operations."""
+    return ComputationGraph(
+        "diamond",
+        (
+            Op("a", "dot_general", inputs=("x",), outputs=(Tensor("a0", 8),), flops=80),
+            Op("b", "exp", inputs=("a0",), outputs=(Tensor("b0", 8),), flops=8),
+            Op("c", "reduce_sum", inputs=("b0",), outputs=(Tensor("c0", 1),), flops=8),
+            Op("d", "div", inputs=("b0", "c0"), outputs=(Tensor("d0", 8),), flops=8),
+        ),
+        (Tensor("x", 4),),
+        ("d0",),
+    )
+
+
+def kernels_by_paths(problem: FusionProblem, inlined: np.ndarray) -> dict[int, tuple[set[int], set[int]]]:
+    """Members and arguments of every kernel from the definition: all paths of inlined ops are walked."""
+
+    def walk(op: int) -> tuple[set[int], set[int]]:
+        members, arguments = {op}, set()
+        for tensor in problem.read(op).tolist():
+            source = int(problem.producer[tensor])
+            if source >= 0 and inlined[source]:
+                inner = walk(source)
+                members, arguments = members | inner[0], arguments | inner[1]
+            else:
+                arguments.add(tensor)
+        return members, arguments
+
+    return {root: walk(root) for root in np.flatnonzero(~inlined).tolist()}
+
+
+def test_inlining_computes_an_op_in_every_kernel_that_reads_it() -> None:
+    problem = fusion_problem(diamond(), CHIP)  # 4 operations and 2 bytes a second, launch 1 s
+    assert problem.names(problem.legal) == ("b",)  # a is a dot, a reader may take c but c reduces, d is kept
+    none, fused = (fuse(problem, np.full(4, priority)) for priority in (0, 1))
+    assert none.op_seconds.tolist() == [1 + 80 / 4, 1 + 16 / 2, 1 + 9 / 2, 1 + 17 / 2]
+    # b runs in both kernels, and neither reads b0: c reads 8 and writes 1 B, d reads a0 and c0 and writes 8 B
+    assert fused.op_seconds.tolist() == [21.0, 0.0, 1 + 9 / 2, 1 + 17 / 2]
+    assert fused.members == {0: (0,), 2: (1, 2), 3: (1, 3)}
+
+
+def test_the_fused_graph_of_the_diamond() -> None:
+    graph = fused_graph(fuse(fusion_problem(diamond(), CHIP), np.ones(4, int)))
+    assert [op.name for op in graph.ops] == ["a", "c", "d"]
+    assert [op.inputs for op in graph.ops] == [("x",), ("a0",), ("c0", "a0")]
+    assert [op.flops for op in graph.ops] == [80, 16, 16]
+    costs = exact.evaluate(graph, Problem("makespan"), np.zeros(3, int), np.arange(3))
+    assert costs.makespan == 21 + 5.5 + 9.5
+
+
+def test_an_inlined_op_spares_a_transfer() -> None:
+    graph = fused_graph(fuse(fusion_problem(diamond(), CHIP), np.ones(4, int)))
+    problem = Problem("makespan", 2, "free", 0.0, 1.0)
+    order = [0, 3 + 0 * 2 + 1, 1, 3 + 1 * 2 + 1, 2]  # a, a0 -> 1, c, c0 -> 1, d
+    costs = exact.evaluate(graph, problem, np.array([0, 0, 1]), np.array(order))
+    assert costs.makespan == 21 + 8 + 9.5  # d waits for a0, which takes 8 s, and not for b0 as well
+
+
+def test_renaming_takes_nothing_unless_something_is_computed_in_it() -> None:
+    problem = fusion_problem(chain_graph("mul reshape reshape"), CHIP)
+    assert fuse(problem, np.zeros(3, int)).op_seconds.tolist() == [1 + 16 / 2, 0, 0]
+    assert fuse(problem, np.array([0, 1, 1])).op_seconds.tolist() == [1 + 16 / 2, 0, 0]
+    assert fuse(problem, np.array([1, 1, 1])).op_seconds.tolist() == [0, 0, 1 + 16 / 2]
+
+
+def test_a_long_chain_is_cut_at_the_limit() -> None:
+    fusion = fuse(fusion_problem(chain_graph("mul " * 130), CHIP), np.ones(130, int))
+    assert [len(members) for members in fusion.members.values()] == [64, 64, 2]
+
+
+def test_the_least_priority_falls_first_and_the_lower_index_of_two() -> None:
+    ops = [Op(f"{i}", "mul", inputs=(f"x{i}", f"y{i}"), outputs=(Tensor(f"t{i}", 1),), flops=1) for i in range(3)]
+    last = Op("last", "concatenate", inputs=("t0", "t1", "t2"), outputs=(Tensor("t3", 3),), flops=1)
+    inputs = tuple(Tensor(f"{name}{i}", 1) for name in "xy" for i in range(3))
+    problem = fusion_problem(ComputationGraph("three", (*ops, last), inputs), CHIP, max_arguments=5)
+    assert problem.names(fuse(problem, np.array([2, 1, 2, 0])).inlined) == ("0", "2")
+    assert problem.names(fuse(problem, np.array([1, 1, 1, 0])).inlined) == ("1", "2")
+    three = fusion_problem(problem.graph, CHIP, max_arguments=3)
+    assert problem.names(fuse(three, np.array([2, 1, 3, 0])).inlined) == ()
+
+
+def test_an_op_that_reads_more_than_a_kernel_may_takes_nothing_in() -> None:
+    graph = diamond()
+    assert fusion_problem(graph, CHIP, max_arguments=1).legal.tolist() == [False] * 4
+
+
+@given(st.data())
+def test_kernels_are_those_of_the_definition(data: st.DataObject) -> None:
+    problem = data.draw(fusion_problems())
+    fusion = fuse(problem, data.draw(fusion_priorities(problem)))
+    kernels = kernels_by_paths(problem, fusion.inlined)
+    assert {root: set(members) for root, members in fusion.members.items()} == {r: m for r, (m, _) in kernels.items()}
+    assert {root: set(read) for root, read in fusion.arguments.items()} == {r: a for r, (_, a) in kernels.items()}
+    for root, (members, arguments) in kernels.items():
+        work = sum(problem.flops[op] for op in members) / CHIP.flops_per_second
+        moved = (sum(problem.tensor_bytes[t] for t in arguments) + problem.output_bytes[root]) / CHIP.bytes_per_second
+        expected = 0.0 if all(problem.renames[op] for op in members) else CHIP.launch_seconds + max(work, moved)
+        assert fusion.op_seconds[root] == pytest.approx(expected)
+
+
+@given(st.data())
+def test_what_holds_of_every_fusion(data: st.DataObject) -> None:
+    problem = data.draw(fusion_problems())
+    priorities = data.draw(fusion_priorities(problem))
+    fusion = fuse(problem, priorities)
+    graph = fused_graph(fusion)  # a cycle would be refused
+    assert not fusion.inlined[priorities == 0].any()
+    assert set(fusion.members) == set(np.flatnonzero(~fusion.inlined).tolist())
+    for root, members in fusion.members.items():
+        assert len(members) == 1 or len(members) <= problem.max_ops
+        assert len(members) == 1 or len(fusion.arguments[root]) <= problem.max_arguments
+    assert graph.outputs == problem.graph.outputs
+    assert sum(op.weight_bytes for op in graph.ops) == sum(op.weight_bytes for op in problem.graph.ops)
+    assert set().union(*fusion.members.values()) == set(range(problem.num_ops))
+    again = fusion_of(problem, fusion.inlined)
+    assert (again.members, again.arguments) == (fusion.members, fusion.arguments)
+
+
+@given(fusable_graphs())
+def test_without_priorities_the_graph_stays_but_for_run_times(graph: ComputationGraph) -> None:
+    problem = fusion_problem(graph, CHIP)
+    fused = fused_graph(fuse(problem, np.zeros(problem.num_ops, int)))
+    assert [op.name for op in fused.ops] == [op.name for op in graph.ops]
+    assert fused.tensor_names == graph.tensor_names
+    for own, op in zip(graph.ops, fused.ops, strict=True):
+        assert (own.outputs, set(own.inputs), own.after) == (op.outputs, set(op.inputs), op.after)
+    assert np.array_equal(fused.arrays.topological, graph.arrays.topological)
+
+
+@given(st.data())
+def test_what_is_legal_by_all_its_reasons(data: st.DataObject) -> None:
+    graph = data.draw(fusable_graphs())
+    problem = fusion_problem(graph, CHIP)
+    light = {"add", "mul", "Relu", "multiply", "reshape"}
+    for index, op in enumerate(graph.ops):
+        readers = [other for other in graph.ops if {t.name for t in op.outputs} & set(other.inputs)]
+        controlled = op.after or any(op.name in other.after for other in graph.ops)
+        expected = op.type in light and len(op.outputs) == 1 and not controlled and bool(readers)
+        expected = expected and all(reader.type in {*light, "reduce_sum"} for reader in readers)
+        expected = expected and op.outputs[0].name not in graph.outputs
+        assert problem.legal[index] == expected
+
+
+@given(st.data())
+def test_priorities_alone_decide_while_no_limit_binds(data: st.DataObject) -> None:
+    problem = fusion_problem(data.draw(fusable_graphs()), CHIP)
+    priorities = data.draw(fusion_priorities(problem))
+    assert np.array_equal(fuse(problem, priorities).inlined, problem.legal & (priorities > 0))
+
+
+def test_an_alias_is_followed_through_inlined_ops() -> None:
+    ops = (
+        Op("make", "dot_general", outputs=(Tensor("a", 8),), flops=1),
+        Op("view", "reshape", inputs=("a",), outputs=(Tensor("b", 8, alias="a"),)),
+        Op("again", "reshape", inputs=("b",), outputs=(Tensor("c", 8, alias="b"),)),
+        Op("scale", "mul", inputs=("c",), outputs=(Tensor("d", 8, reuses="c"),)),
+        Op("use", "dot_general", inputs=("c", "d"), outputs=(Tensor("e", 8),), flops=1),
+    )
+    problem = fusion_problem(ComputationGraph("views", ops), CHIP)
+    inlined = np.array([False, True, False, False, False])
+    tensors = {t.name: t for op in fused_graph(fusion_of(problem, inlined)).ops for t in op.outputs}
+    assert tensors["c"].alias == "a"
+    assert tensors["d"].reuses == "c"
+
+
+def test_a_buffer_is_not_taken_over_that_another_member_reads() -> None:
+    ops = (
+        Op("make", "dot_general", outputs=(Tensor("a", 8),), flops=1),
+        Op("turn", "transpose", inputs=("a",), outputs=(Tensor("b", 8),)),
+        Op("add", "add", inputs=("a", "b"), outputs=(Tensor("c", 8, reuses="a"),)),
+    )
+    problem = fusion_problem(ComputationGraph("turned", ops), CHIP)
+    assert fused_graph(fusion_of(problem, np.zeros(3, bool))).ops[-1].outputs[0].reuses == "a"
+    assert fused_graph(fusion_of(problem, np.array([False, True, False]))).ops[-1].outputs[0].reuses is None
+
+
+@pytest.mark.parametrize(
+    ("priorities", "message"),
+    [
+        (np.zeros(3, int), "fusion priorities of shape (3,) and type int64: must be 4 integers"),
+        (np.zeros(4), "fusion priorities of shape (4,) and type float64: must be 4 integers"),
+        (np.array([0, -2, 0, 0]), "fusion priority -2: must be at least 0"),
+    ],
+)
+def test_wrong_priorities_are_refused(priorities: np.ndarray, message: str) -> None:
+    with pytest.raises(PlanError) as error:
+        fuse(fusion_problem(diamond(), CHIP), priorities)
+    assert str(error.value) == message
+
+
+def test_an_inlining_that_is_not_legal_or_too_large_is_refused() -> None:
+    with pytest.raises(PlanError, match=r"^op 'a' of type 'dot_general' is inlined: it may not be$"):
+        fusion_of(fusion_problem(diamond(), CHIP), np.array([True, False, False, False]))
+    problem = fusion_problem(chain_graph("mul " * 66), CHIP)
+    with pytest.raises(PlanError, match=r"^the kernel of op '65' has 66 ops: must be at most 64$"):
+        fusion_of(problem, problem.legal)
+
+
+def test_a_graph_without_flops_is_refused() -> None:
+    with pytest.raises(GraphError, match="has run times and no flops"):
+        fusion_problem(layered(20, 0))
+
+
+def test_seconds_add_up() -> None:
+    fusion: Fusion = fuse(fusion_problem(diamond(), CHIP), np.ones(4, int))
+    assert fusion.seconds == 36.0
