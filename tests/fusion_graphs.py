@@ -15,7 +15,7 @@ TYPES = ["add", "mul", "Relu", "multiply", "reshape", "reshape", "reduce_sum", "
 
 @st.composite
 def fusable_graphs(draw: st.DrawFn, max_ops: int = 9) -> ComputationGraph:
-    """Graphs of which many ops may be inlined, with all that can forbid it: types, outputs, kept ones, control edges."""
+    """Graphs of which many ops may be inlined, with all that can forbid it."""
     inputs = [Tensor("x", 4), Tensor("y", 2)]
     tensors, ops = list(inputs), list[Op]()
     for i in range(draw(st.integers(1, max_ops))):

@@ -12,7 +12,7 @@ def fused_graph(fusion: Fusion) -> ComputationGraph:
     shares a buffer as before where that is still an argument; one that takes a buffer over (`reuses`) only if no member
     but the root reads it.
     """
-    graph, problem = fusion.problem.graph, fusion.problem
+    graph = fusion.problem.graph
     names = (*graph.tensor_names, *(tensor.name for tensor in graph.inputs))
     aliases = {tensor.name: tensor.alias for op in graph.ops for tensor in op.outputs if tensor.alias is not None}
     weighed: set[int] = set()  # ops whose weights a kernel holds

@@ -1,0 +1,178 @@
+"""Which ops priorities inline and what the kernels take, in pure JAX: one problem, and `jax.vmap` over more or over
+priorities.
+
+A round of turns is a scan over steps (`padding.py`). It carries what each op has gathered as a row of at most M members
+and one of at most A arguments, so that memory is linear in ops, and writes them in place. At its turn an op takes in the
+inlined ops that it reads one a step, from the highest priority down, and remembers the last state that keeps the limits
+with what is left to take in as arguments: members and arguments only ever grow, so a row that is full stays too large.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from graphrl.costs.device.indexing import put, take
+from graphrl.costs.fusion.padding import PaddedFusion
+
+_HIGHEST = np.int32(2**31 - 1)
+
+
+class DeviceKernels(NamedTuple):
+    """Kernels of one problem. Rows of ops that are inlined, or take nothing in, mean nothing."""
+
+    inlined: jax.Array  # [N] bool
+    seconds: jax.Array  # [N] float32, of the kernel of each root; 0 for inlined ops and padding
+    members: jax.Array  # [N, M] int32, ops; N where there are no more
+    arguments: jax.Array  # [N, A] int32, tensors; T where there are no more
+
+
+class _Gathered(NamedTuple):
+    """What an op gathers at its turn."""
+
+    members: jax.Array  # [M] int32; N where there are no more
+    arguments: jax.Array  # [A] int32; T where there are no more
+    num_members: jax.Array  # [] int32, right as long as they have room
+    num_arguments: jax.Array  # [] int32, the same
+    compute: jax.Array  # [] float32, seconds of all operations
+    read: jax.Array  # [] float32, seconds that reading the arguments takes
+    works: jax.Array  # [] bool, whether a member does more than to rename
+    least: jax.Array  # [] int32, the rank of the op that was taken in last
+
+
+class _Round(NamedTuple):
+    """Where a round of turns stands."""
+
+    inlined: jax.Array  # [N + 1] bool
+    members: jax.Array  # [N + 1, M] int32
+    arguments: jax.Array  # [N + 1, A] int32
+    seconds: jax.Array  # [N + 1] float32
+    now: _Gathered
+    best: _Gathered  # the last that keeps the limits
+
+
+def fuse(problem: PaddedFusion, priorities: jax.Array) -> DeviceKernels:
+    """The kernels that priorities decide.
+
+    Args:
+      problem: one problem.
+      priorities: `[N]` int32 of at least 0; anything for padding.
+    """
+    n = priorities.shape[0]
+    rank = jnp.zeros(n, jnp.int32).at[jnp.argsort(priorities, stable=True)].set(jnp.arange(n, dtype=jnp.int32))
+    inlined = problem.legal & jnp.append(priorities > 0, False)
+    first = _one_round(problem, jnp.append(rank, 0), inlined)
+
+    def falls(rounds: tuple[jax.Array, _Round]) -> jax.Array:
+        return (rounds[0] != rounds[1].inlined).any()
+
+    def again(rounds: tuple[jax.Array, _Round]) -> tuple[jax.Array, _Round]:
+        return rounds[1].inlined, _one_round(problem, jnp.append(rank, 0), rounds[1].inlined)
+
+    _, last = lax.while_loop(falls, again, (inlined, first))
+    inlined = last.inlined[:n]
+    seconds = jnp.where(inlined, 0.0, last.seconds[:n])
+    return DeviceKernels(inlined, seconds, last.members[:n], last.arguments[:n])
+
+
+def _one_round(problem: PaddedFusion, rank: jax.Array, inlined: jax.Array) -> _Round:
+    """Every op takes its turn. `rank` `[N + 1]` is higher where the priority is, `inlined` `[N + 1]` who is so far."""
+    n, t = rank.shape[0] - 1, problem.read.shape[0] - 1
+    empty = _gathered(problem, jnp.int32(n), jnp.full(problem.max_arguments, t, jnp.int32), jnp.int32(0))
+    start = _Round(
+        inlined=inlined,
+        members=jnp.full((n + 1, problem.max_ops), n, jnp.int32),
+        arguments=jnp.full((n + 1, problem.max_arguments), t, jnp.int32),
+        seconds=jnp.append(problem.alone, 0.0),
+        now=empty,
+        best=empty,
+    )
+    steps = problem.step_op, problem.step_first, problem.step_last
+    return lax.scan(lambda state, step: (_step(problem, rank, state, *step), None), start, steps)[0]
+
+
+def _gathered(problem: PaddedFusion, op: jax.Array, arguments: jax.Array, count: jax.Array) -> _Gathered:
+    """An op that has taken nothing in: it reads `count` arguments `[A]`."""
+    n = problem.producer[-1]
+    return _Gathered(
+        members=jnp.where(jnp.arange(problem.max_ops, dtype=jnp.int32) == 0, op, n),
+        arguments=arguments,
+        num_members=jnp.int32(1),
+        num_arguments=count,
+        compute=take(problem.compute, op),
+        read=take(problem.read, arguments).sum(),
+        works=take(problem.works, op),
+        least=_HIGHEST,
+    )
+
+
+def _step(
+    problem: PaddedFusion, rank: jax.Array, state: _Round, op: jax.Array, first: jax.Array, last: jax.Array
+) -> _Round:
+    """Takes one op in; the last step of a turn decides what the op gathers and who falls."""
+    n, t = rank.shape[0] - 1, problem.read.shape[0] - 1
+    reads = take(problem.reads, op)
+    source = take(problem.producer, reads)
+    inside = take(state.inlined, source)
+    ranks = take(rank, source)
+    outside = jnp.where(inside, t, reads)
+    alone = _gathered(problem, op, *_appended(jnp.full(problem.max_arguments, t, jnp.int32), jnp.int32(0), outside, t))
+    now = jax.tree.map(lambda begun, going: jnp.where(first, begun, going), alone, state.now)
+    best = jax.tree.map(lambda begun, going: jnp.where(first, begun, going), alone, state.best)
+
+    left = inside & (ranks < now.least)
+    taken = jnp.where(left, ranks, -1).max(initial=-1)
+    inner = jnp.where(left & (ranks == taken), source, 0).sum(dtype=jnp.int32)
+    row = jnp.where(taken >= 0, inner, n)
+    now = _taken_in(problem, now, take(state.members, row), take(state.arguments, row), taken)
+    pending = (inside & (ranks < taken)).sum(dtype=jnp.int32)
+    fits = (taken >= 0) & (now.num_members <= problem.max_ops)
+    fits &= now.num_arguments + pending <= problem.max_arguments
+    best = jax.tree.map(lambda new, old: jnp.where(fits, new, old), now, best)
+
+    falls = inside & (ranks < best.least)
+    arguments, _ = _appended(best.arguments, best.num_arguments, jnp.where(falls, reads, t), t)
+    read = best.read + jnp.where(falls, take(problem.read, reads), 0.0).sum()
+    seconds = jnp.where(best.works, problem.launch + jnp.maximum(best.compute, read + take(problem.write, op)), 0.0)
+    here = jnp.where(last & (op < n), op, n)
+    nobody = jnp.where(here < n, best.members, n), jnp.where(here < n, arguments, t)
+    return _Round(
+        inlined=put(state.inlined, jnp.where(last & falls, source, n), jnp.zeros_like(falls)),
+        members=put(state.members, here, nobody[0]),
+        arguments=put(state.arguments, here, nobody[1]),
+        seconds=put(state.seconds, here, seconds),
+        now=now,
+        best=best,
+    )
+
+
+def _taken_in(
+    problem: PaddedFusion, now: _Gathered, members: jax.Array, arguments: jax.Array, least: jax.Array
+) -> _Gathered:
+    """What is gathered, with these members and arguments beside it."""
+    n, t = problem.compute.shape[0] - 1, problem.read.shape[0] - 1
+    members = jnp.where((members[:, None] == now.members[None]).any(1), n, members)
+    arguments = jnp.where((arguments[:, None] == now.arguments[None]).any(1), t, arguments)
+    all_members, num_members = _appended(now.members, now.num_members, members, n)
+    all_arguments, num_arguments = _appended(now.arguments, now.num_arguments, arguments, t)
+    return _Gathered(
+        members=all_members,
+        arguments=all_arguments,
+        num_members=num_members,
+        num_arguments=num_arguments,
+        compute=now.compute + take(problem.compute, members).sum(),
+        read=now.read + take(problem.read, arguments).sum(),
+        works=now.works | take(problem.works, members).any(),
+        least=least,
+    )
+
+
+def _appended(row: jax.Array, count: jax.Array, more: jax.Array, none: int) -> tuple[jax.Array, jax.Array]:
+    """A row of `count` numbers with those of `more` that are not `none` behind them, and how many these are in all;
+    what has no room is left out.
+    """
+    new = more < none
+    place = jnp.where(new, count + jnp.cumsum(new, dtype=jnp.int32) - 1, row.shape[0])
+    return row.at[place].set(more, mode="drop"), count + new.sum(dtype=jnp.int32)
