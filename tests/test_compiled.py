@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from device_graphs import random_decisions, random_graphs
+from fusion_graphs import chain_graph
 from jax import lax
 
 from graphrl.costs.device.decisions import Decisions
@@ -23,6 +24,9 @@ from graphrl.costs.device.evaluate import evaluate, node_seconds
 from graphrl.costs.device.lanes import implied
 from graphrl.costs.device.problem import DeviceProblem
 from graphrl.costs.device.tables import slot_layout
+from graphrl.costs.fusion.device import fuse
+from graphrl.costs.fusion.padding import pad as pad_fusion
+from graphrl.costs.fusion.problem import fusion_problem
 from graphrl.costs.problem import Problem
 from graphrl.graphs.padding import PaddedGraph, Sizes, pad_batch
 from graphrl.solvers.chromosomes import brkga
@@ -132,6 +136,16 @@ def test_a_step_writes_its_state_in_place_inside_brkga(objective: str) -> None:
     evolve = jax.jit(brkga.evolve, static_argnames=("parameters", "generations"))
     module = Module(evolve.lower(state, graph, problem, parameters, 4))
     assert module.made_anew(the_decoding_loop(module), BLOCKS * L) == []
+
+
+@pytest.mark.parametrize("lanes", [(), (3,)])
+def test_a_turn_of_fusion_writes_its_rows_in_place(lanes: tuple[int, ...]) -> None:
+    problem = pad_fusion(fusion_problem(chain_graph("mul " * 200)))
+    turns = jax.vmap(fuse, (None, 0)) if lanes else fuse
+    module = Module(jax.jit(turns).lower(problem, jnp.ones((*lanes, len(problem.alone)), jnp.int32)))
+    rows = ",".join(map(str, (*lanes, len(problem.alone) + 1, problem.max_ops)))
+    (scan,) = (loop for loop in module.loops(f"s32[{rows}]") if "known_trip_count" in loop.text)
+    assert module.made_anew(scan, math.prod(lanes) * len(problem.alone) * problem.max_arguments) == []
 
 
 # The check itself must be able to fail.

@@ -2,9 +2,9 @@
 priorities.
 
 A round of turns is a scan over steps (`padding.py`). It carries what each op has gathered as a row of at most M members
-and one of at most A arguments, so that memory is linear in ops, and writes them in place. At its turn an op takes in the
-inlined ops that it reads one a step, from the highest priority down, and remembers the last state that keeps the limits
-with what is left to take in as arguments: members and arguments only ever grow, so a row that is full stays too large.
+and one of at most A arguments, so that memory is linear in ops, and writes them in place. At its turn an op takes in
+the inlined ops that it reads one a step, from the highest priority down, and remembers the last state that keeps the
+limits with what is left to take in as arguments: members and arguments only ever grow, so a full row stays too large.
 """
 
 from typing import NamedTuple
@@ -43,7 +43,11 @@ class _Gathered(NamedTuple):
 
 
 class _Round(NamedTuple):
-    """Where a round of turns stands."""
+    """Where a round of turns stands.
+
+    What a turn decides is written when the next one begins, before anything is read: XLA copies an array that is read
+    before it is written, if what is written need not wait for the reads.
+    """
 
     inlined: jax.Array  # [N + 1] bool
     members: jax.Array  # [N + 1, M] int32
@@ -51,6 +55,8 @@ class _Round(NamedTuple):
     seconds: jax.Array  # [N + 1] float32
     now: _Gathered
     best: _Gathered  # the last that keeps the limits
+    done: jax.Array  # [] int32, the op whose turn is over and not written yet; N for none
+    fallen: jax.Array  # [R] int32, the ops that it makes kernels; N for none
 
 
 def fuse(problem: PaddedFusion, priorities: jax.Array) -> DeviceKernels:
@@ -62,35 +68,60 @@ def fuse(problem: PaddedFusion, priorities: jax.Array) -> DeviceKernels:
     """
     n = priorities.shape[0]
     rank = jnp.zeros(n, jnp.int32).at[jnp.argsort(priorities, stable=True)].set(jnp.arange(n, dtype=jnp.int32))
-    inlined = problem.legal & jnp.append(priorities > 0, False)
-    first = _one_round(problem, jnp.append(rank, 0), inlined)
+    start = _start(problem, problem.legal & jnp.append(priorities > 0, False))
 
-    def falls(rounds: tuple[jax.Array, _Round]) -> jax.Array:
-        return (rounds[0] != rounds[1].inlined).any()
+    def again(state: tuple[jax.Array, _Round]) -> tuple[jax.Array, _Round]:
+        after = _one_round(problem, jnp.append(rank, 0), state[1].inlined)
+        return (after.inlined != state[1].inlined).any(), after
 
-    def again(rounds: tuple[jax.Array, _Round]) -> tuple[jax.Array, _Round]:
-        return rounds[1].inlined, _one_round(problem, jnp.append(rank, 0), rounds[1].inlined)
-
-    _, last = lax.while_loop(falls, again, (inlined, first))
+    _, last = lax.while_loop(lambda state: state[0], again, (jnp.bool_(True), start))
     inlined = last.inlined[:n]
     seconds = jnp.where(inlined, 0.0, last.seconds[:n])
     return DeviceKernels(inlined, seconds, last.members[:n], last.arguments[:n])
 
 
-def _one_round(problem: PaddedFusion, rank: jax.Array, inlined: jax.Array) -> _Round:
-    """Every op takes its turn. `rank` `[N + 1]` is higher where the priority is, `inlined` `[N + 1]` who is so far."""
-    n, t = rank.shape[0] - 1, problem.read.shape[0] - 1
+def _start(problem: PaddedFusion, inlined: jax.Array) -> _Round:
+    """A round before its first turn; `inlined` `[N + 1]` says who is so far."""
+    n, t = inlined.shape[0] - 1, problem.read.shape[0] - 1
     empty = _gathered(problem, jnp.int32(n), jnp.full(problem.max_arguments, t, jnp.int32), jnp.int32(0))
-    start = _Round(
+    return _Round(
         inlined=inlined,
         members=jnp.full((n + 1, problem.max_ops), n, jnp.int32),
         arguments=jnp.full((n + 1, problem.max_arguments), t, jnp.int32),
         seconds=jnp.append(problem.alone, 0.0),
         now=empty,
         best=empty,
+        done=jnp.int32(n),
+        fallen=jnp.full(problem.reads.shape[-1], n, jnp.int32),
     )
+
+
+def _one_round(problem: PaddedFusion, rank: jax.Array, inlined: jax.Array) -> _Round:
+    """Every op takes its turn. `rank` `[N + 1]` is higher where the priority is, `inlined` `[N + 1]` who is so far."""
+
+    def step(state: _Round, now: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[_Round, None]:
+        return _step(problem, rank, _written(problem, state), *now), None
+
     steps = problem.step_op, problem.step_first, problem.step_last
-    return lax.scan(lambda state, step: (_step(problem, rank, state, *step), None), start, steps)[0]
+    return _written(problem, lax.scan(step, _start(problem, inlined), steps)[0])
+
+
+def _written(problem: PaddedFusion, state: _Round) -> _Round:
+    """The state with what the last turn decided; the rows of op N stay empty, and its other entries mean nothing."""
+    n, t, best = state.inlined.shape[0] - 1, problem.read.shape[0] - 1, state.best
+    real = state.done < n
+    taken = jnp.maximum(best.compute, best.read + take(problem.write, state.done))
+    seconds = jnp.where(best.works, problem.launch + taken, 0.0)
+
+    def write(array: jax.Array, value: jax.Array) -> jax.Array:
+        return lax.dynamic_update_index_in_dim(array, value, state.done, 0)
+
+    return state._replace(
+        inlined=put(state.inlined, state.fallen, jnp.zeros_like(state.fallen, jnp.bool_)),
+        members=write(state.members, jnp.where(real, best.members, n)),
+        arguments=write(state.arguments, jnp.where(real, best.arguments, t)),
+        seconds=write(state.seconds, seconds),
+    )
 
 
 def _gathered(problem: PaddedFusion, op: jax.Array, arguments: jax.Array, count: jax.Array) -> _Gathered:
@@ -132,19 +163,14 @@ def _step(
     fits &= now.num_arguments + pending <= problem.max_arguments
     best = jax.tree.map(lambda new, old: jnp.where(fits, new, old), now, best)
 
-    falls = inside & (ranks < best.least)
+    falls = last & inside & (ranks < best.least)
     arguments, _ = _appended(best.arguments, best.num_arguments, jnp.where(falls, reads, t), t)
     read = best.read + jnp.where(falls, take(problem.read, reads), 0.0).sum()
-    seconds = jnp.where(best.works, problem.launch + jnp.maximum(best.compute, read + take(problem.write, op)), 0.0)
-    here = jnp.where(last & (op < n), op, n)
-    nobody = jnp.where(here < n, best.members, n), jnp.where(here < n, arguments, t)
-    return _Round(
-        inlined=put(state.inlined, jnp.where(last & falls, source, n), jnp.zeros_like(falls)),
-        members=put(state.members, here, nobody[0]),
-        arguments=put(state.arguments, here, nobody[1]),
-        seconds=put(state.seconds, here, seconds),
+    return state._replace(
         now=now,
-        best=best,
+        best=best._replace(arguments=arguments, read=read),
+        done=jnp.where(last, op, n),
+        fallen=jnp.where(falls, source, n),
     )
 
 

@@ -111,7 +111,9 @@ def pad(problem: FusionProblem, to: FusionSizes | None = None) -> PaddedFusion:
 
     compute = problem.flops / chip.flops_per_second
     moved = np.zeros(problem.num_ops)
-    np.add.at(moved, np.repeat(np.arange(problem.num_ops), np.diff(problem.read_start)), read[place[problem.read_tensor]])
+    np.add.at(
+        moved, np.repeat(np.arange(problem.num_ops), np.diff(problem.read_start)), read[place[problem.read_tensor]]
+    )
     write = problem.output_bytes / chip.bytes_per_second
     alone = np.where(problem.renames, 0.0, chip.launch_seconds + np.maximum(compute, moved + write))
     return PaddedFusion(  # type: ignore[call-arg]  # jax takes NumPy arrays wherever it takes its own
@@ -140,11 +142,16 @@ def pad_batch(problems: Sequence[FusionProblem], to: FusionSizes | None = None) 
 
 def _turns(problem: FusionProblem) -> tuple[np.ndarray, np.ndarray]:
     """The ops that have a turn on the device, in topological order, and the steps of each: two `[k]` int64."""
-    read_by = np.repeat(np.arange(problem.num_ops), np.diff(problem.read_start))
     source = problem.producer[problem.read_tensor]
-    steps = np.bincount(read_by[(source >= 0) & problem.legal[source]], minlength=problem.num_ops)
+    inside = (source >= 0) & problem.legal[source]
+    steps = np.bincount(_readers(problem)[inside], minlength=problem.num_ops)
     takes_in = np.array([op.type in TAKES_IN for op in problem.graph.ops], bool)
     takes_in &= np.diff(problem.read_start) <= problem.max_arguments
     turns = problem.graph.arrays.topological.astype(np.int64)
     turns = turns[(takes_in & ((steps > 0) | problem.legal))[turns]]
     return turns, np.maximum(1, steps[turns])
+
+
+def _readers(problem: FusionProblem) -> np.ndarray:
+    """The op of each entry of `read_tensor`: `[e]` int64."""
+    return np.repeat(np.arange(problem.num_ops), np.diff(problem.read_start))

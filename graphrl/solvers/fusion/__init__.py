@@ -1,0 +1,1 @@
+"""Rules and searches for what kernels compute themselves, on the host."""
