@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from graphrl.costs.bounds import lower_bound
+from graphrl.costs.fusion.fused_graph import fused_graph
+from graphrl.costs.fusion.problem import fusion_problem
 from graphrl.costs.problem import Objective, Problem, Transfer
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.sets import load_graph
@@ -15,6 +17,7 @@ from graphrl.graphs.roofline import DEFAULT_CHIP, Chip
 from graphrl.methods import find_solver
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Interrupted, Progress, Task
+from graphrl.solvers.fusion.rules import check_rule, fuse_by
 
 DEFAULT_SECONDS = 10.0
 MAX_SEED = 2**32 - 1  # what a jax key holds without x64
@@ -37,6 +40,7 @@ def optimize(
     seconds: float | None = None,
     seed: int = 0,
     progress: Progress | None = None,
+    fuse: str | None = None,
     chip: str | Chip = DEFAULT_CHIP,
     dims: Mapping[str, int] | None = None,
 ) -> Plan:
@@ -63,6 +67,9 @@ def optimize(
         "regal+" have the first list schedule and the bound on top.
       seed: 0 to 2^32 - 1.
       progress: called now and then with the best so far (`solvers/base.py`).
+      fuse: None plans single ops. A rule of `solvers.fusion.rules.RULES`, such as "flips", inlines ops into the kernels
+        that read them, and the plan is one of kernels, whose run times are the roofline's on `chip`, whatever the graph
+        says of ops.
       chip: for run times of ONNX and HLO files and functions: a name in `roofline.CHIPS` or a `Chip`.
       dims: sizes of dimensions that an ONNX file leaves open: see `read_graph`.
 
@@ -76,8 +83,12 @@ def optimize(
     problem = Problem(objective, devices, transfer, latency, bandwidth, memory_limit, resident_weights)
     budget = make_budget(evaluations, seconds)
     check_seed(seed)
+    if fuse is not None:
+        check_rule(fuse)
     solver = find_solver(method)
     graph = model_graph(model, *args, chip=chip, dims=dims)
+    if fuse is not None:
+        graph = fused_graph(fuse_by(fuse, fusion_problem(graph, chip)))
     try:
         return _with_bound(solver(Task(graph, problem, budget, seed, progress)), graph)
     except Interrupted as stop:

@@ -94,7 +94,7 @@ def _drop(*keys: Any) -> Callable[[dict[str, Any]], None]:
     [
         (_set("format", "graphrl-graph"), "format is 'graphrl-graph'"),
         (_drop("format"), "format is None"),
-        (_set("version", 2), "version is 2"),
+        (_set("version", 3), "version is 3"),
         (_set("version", True), "version is True"),
         (_drop("version"), "version is None"),
         (_set("extra", 1), "unknown key 'extra'"),

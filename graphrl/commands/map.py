@@ -12,6 +12,7 @@ from graphrl.commands.outputs import write_answer
 from graphrl.commands.progress import progress_bar
 from graphrl.costs.maps.chips import CHIPS, find_chip
 from graphrl.costs.maps.problem import map_problem
+from graphrl.errors import PlanError
 from graphrl.files import shown
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.layers.models import layers_of
@@ -93,7 +94,10 @@ def _order(path: str, graph: ComputationGraph) -> np.ndarray:
       GraphrlError: the file cannot be read.
       PlanError: it is no plan, or one of another graph.
     """
-    _, order = Plan.load(path).decisions(graph)
+    plan = Plan.load(path)
+    if plan.inlining is not None:
+        raise PlanError(f"{shown(path)} is a plan of kernels: the ops of a map run by themselves")
+    _, order = plan.decisions(graph)
     return order[order < len(graph.ops)]  # without transfers
 
 

@@ -23,6 +23,7 @@ from graphrl.methods import METHODS, find_solver
 from graphrl.optimize import check_seed, make_budget, model_graph, optimize
 from graphrl.plan import Plan
 from graphrl.solvers.base import Interrupted
+from graphrl.solvers.fusion.rules import DEFAULT_RULE, RULES, check_rule
 from graphrl.units import format_bytes
 
 DESCRIPTION = f"""Find a plan for a model: which device runs each op, and in which order.
@@ -32,7 +33,13 @@ standard task graph (.stg), told apart by content; it may be gzipped. Or it is a
 zoo:ARCHITECTURE/KIND/bBATCH/LEVEL, or a generated graph: layered:200 or, with seed 7, layered:200@7 (`graphrl compare
 --help` has the other kinds).
 
-methods: {", ".join(METHODS)}; some take options, as in name:option=value"""
+methods: {", ".join(METHODS)}; some take options, as in name:option=value
+
+With --fuse, elementwise ops and those that move data may be inlined: computed inside the kernels that read them, also
+in several. What a kernel takes is the roofline's on --chip, whatever the model says of ops, and reshapes take nothing:
+compare with --fuse none. Rules: single inlines what one op reads; xla that and what is 8 times as large as what it is
+made from; all what is legal; flips, from both of these on, inlines one op or takes it out while the kernels, one after
+the other, take less. The plan names kernels by the ops that they end with, and the inlined ops."""
 
 EXAMPLES = """units:
   bytes    4096, 512MiB, 16GiB (powers of 1024) or 16GB (powers of 1000)
@@ -51,6 +58,8 @@ examples:
       a training step as XLA compiles it, from the model zoo
   graphrl optimize layered:200@7 --method anneal --seconds 1
       a generated graph: layered, of 200 ops, with seed 7
+  graphrl optimize zoo:bert_base/training/b8/jaxpr --fuse --objective makespan --chip v100 --output plan.json
+      kernels in place of ops, and the plan names the ops that they compute
   graphrl optimize graph.json --evaluations 5000 --seed 1 --json
       the same result every time, for a script
 
@@ -72,6 +81,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="M",
         help="one of those above, perhaps with options (default: auto, the portfolio that was best for the time)",
     )
+    search.add_argument(
+        "--fuse",
+        nargs="?",
+        const=DEFAULT_RULE,
+        metavar="RULE",
+        help=f"plan kernels in place of single ops: {', '.join(RULES)} (default of RULE: {DEFAULT_RULE}); see below",
+    )
     add_budget(search)
     files = parser.add_argument_group("files to write")
     files.add_argument("--output", metavar="FILE", help="the plan, as JSON")
@@ -87,6 +103,8 @@ def run(args: argparse.Namespace) -> int:
     budget = make_budget(args.evaluations, args.seconds)
     check_seed(args.seed)
     find_solver(args.method)
+    if args.fuse is not None:
+        check_rule(args.fuse)
     outputs = {"--output": args.output, "--trace": args.trace, "--plot": args.plot}
     for name in ("--output", "--trace"):
         check_json_name(name, outputs[name])
@@ -110,6 +128,8 @@ def run(args: argparse.Namespace) -> int:
                 method=args.method,
                 seed=args.seed,
                 progress=progress,
+                fuse=args.fuse,
+                chip=args.chip,
             )
     except Interrupted as stop:
         plan, interrupted = stop.plan, True

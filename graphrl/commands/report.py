@@ -6,6 +6,7 @@ from typing import Any
 from graphrl.files import shown
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
+from graphrl.plan.inlining import Inlining
 from graphrl.units import format_bytes, format_objective, format_seconds
 
 _MAX_DEVICES = 8  # whose peaks are listed one by one
@@ -35,7 +36,12 @@ def summary(plan: Plan) -> dict[str, Any]:
             "resident_weights": problem.resident_weights,
             "memory_limit": problem.memory_limit,
         },
+        "fusion": None if plan.inlining is None else _fusion(plan, plan.inlining),
     }
+
+
+def _fusion(plan: Plan, inlining: Inlining) -> dict[str, Any]:
+    return {"kernels": len(plan.placement), "inlined": len(inlining.inlined), "chip": inlining.chip.name}
 
 
 def plan_table(plan: Plan, graph: ComputationGraph, *, interrupted: bool, written: list[str]) -> None:
@@ -83,6 +89,9 @@ def _rows(plan: Plan) -> list[tuple[str, str]]:
     if problem.memory_limit is not None:
         fits = "kept" if plan.excess == 0 else f"exceeded by {format_bytes(plan.excess)}"
         rows.append(("memory limit", f"{format_bytes(problem.memory_limit)}: {fits}"))
+    if plan.inlining is not None:
+        kernels, inlined = len(plan.placement), len(plan.inlining.inlined)
+        rows.append(("kernels", f"{kernels:,}, which compute {inlined:,} more ops; times of {plan.inlining.chip.name}"))
     rows.append(("method", f"{plan.method}, seed {plan.seed}"))
     rate = plan.evaluations / plan.seconds if plan.seconds > 0 else 0
     per_second = f" ({rate:,.0f} a second)" if plan.evaluations > 1 else ""

@@ -1,27 +1,34 @@
 """The plan file: format "graphrl-plan", version 1, read strictly.
 
-The model holds `memory_limit` only where the problem has one; an infinite bandwidth is null; gzip is read as well.
+A plan of kernels is version 2, which has `chip`, whose figures their run times follow from, and `inlined`, the names of
+the ops that kernels compute; its placement and order name kernels by their roots. The model holds `memory_limit` only
+where the problem has one; an infinite bandwidth is null; gzip is read as well.
 """
 
+import dataclasses
 import json
 import math
 import os
 from typing import TYPE_CHECKING, Any
 
 from graphrl.costs.problem import Problem
-from graphrl.errors import PlanError
+from graphrl.errors import GraphrlError, PlanError
 from graphrl.files import write_atomically
 from graphrl.graphs.readers.json import read_strict_json
+from graphrl.graphs.roofline import Chip
+from graphrl.plan.inlining import Inlining
 from graphrl.plan.steps import OpStep, Step, TransferStep
 
 if TYPE_CHECKING:
     from graphrl.plan.plan import Plan
 
-FORMAT, VERSION = "graphrl-plan", 1
+FORMAT, VERSION, FUSED_VERSION = "graphrl-plan", 1, 2
 _KEYS = (
     "format", "version", "graph", "method", "objective", "value", "makespan", "peak_memory", "seconds", "evaluations",
     "seed", "model", "placement", "order",
 )  # fmt: skip
+_FUSED_KEYS = ("chip", "inlined")
+_CHIP_NUMBERS = ("flops_per_second", "bytes_per_second", "launch_seconds")
 _MODEL_KEYS = ("devices", "transfer", "latency", "bandwidth", "resident_weights")
 
 
@@ -39,9 +46,11 @@ def plan_to_dict(plan: "Plan") -> dict[str, Any]:
         model["bandwidth"] = None
     if problem.memory_limit is not None:
         model["memory_limit"] = problem.memory_limit
+    inlining = plan.inlining
+    fused = {} if inlining is None else {"chip": dataclasses.asdict(inlining.chip), "inlined": list(inlining.inlined)}
     return {
         "format": FORMAT,
-        "version": VERSION,
+        "version": FUSED_VERSION if fused else VERSION,
         "graph": plan.graph,
         "method": plan.method,
         "objective": problem.objective,
@@ -52,6 +61,7 @@ def plan_to_dict(plan: "Plan") -> dict[str, Any]:
         "evaluations": plan.evaluations,
         "seed": plan.seed,
         "model": model,
+        **fused,
         "placement": dict(plan.placement),
         "order": [_step_to_dict(step) for step in plan.order],
     }
@@ -71,6 +81,8 @@ def write_plan(plan: "Plan", path: str | os.PathLike[str]) -> None:
             text = "{\n" + ",\n".join(items) + "\n }"
         elif key == "order":
             text = "[\n" + ",\n".join(f"  {json.dumps(step)}" for step in value) + "\n ]"
+        elif key == "inlined":
+            text = "[\n" + ",\n".join(f"  {json.dumps(op)}" for op in value) + "\n ]"
         else:
             text = json.dumps(value, allow_nan=False)
         lines.append(f" {json.dumps(key)}: {text}")
@@ -97,9 +109,11 @@ def plan_from_dict(data: object) -> dict[str, Any]:
         raise PlanError(f"holds {_shape(data)}: must be a JSON object of format {FORMAT!r}")
     if data.get("format") != FORMAT:
         raise PlanError(f"format is {_short(data.get('format'))}: must be {FORMAT!r}")
-    if data.get("version") != VERSION or isinstance(data["version"], bool):
-        raise PlanError(f"version is {_short(data.get('version'))}: this graphrl reads version {VERSION}")
-    _check_keys(data, "the plan", _KEYS)
+    version = data.get("version")
+    if version not in (VERSION, FUSED_VERSION) or isinstance(version, bool):
+        raise PlanError(f"version is {_short(version)}: this graphrl reads versions {VERSION} and {FUSED_VERSION}")
+    fused = version == FUSED_VERSION
+    _check_keys(data, "the plan", _KEYS + _FUSED_KEYS if fused else _KEYS)
     problem = _problem(data)
     peaks = _typed(data, "peak_memory", list, "a list of byte counts")
     if len(peaks) != problem.devices:
@@ -117,6 +131,7 @@ def plan_from_dict(data: object) -> dict[str, Any]:
         "seconds": float(_number(data, "seconds")),
         "evaluations": _integer(data["evaluations"], "evaluations"),
         "seed": _integer(data["seed"], "seed", minimum=None),
+        "inlining": _inlining(data) if fused else None,
     }
 
 
@@ -146,6 +161,20 @@ def _problem(data: dict[str, Any]) -> Problem:
         memory_limit=None if limit is None else _integer(limit, "model.memory_limit"),
         resident_weights=_typed(model, "resident_weights", bool, "true or false"),
     )
+
+
+def _inlining(data: dict[str, Any]) -> Inlining:
+    figures, inlined = _typed(data, "chip", dict, "an object"), _typed(data, "inlined", list, "a list of op names")
+    _check_keys(figures, "chip", tuple(field.name for field in dataclasses.fields(Chip)))
+    for op in inlined:
+        if not isinstance(op, str):
+            raise PlanError(f"inlined has {_short(op)}: must be a list of op names")
+    numbers = {key: float(_number(figures, key, f"chip.{key}")) for key in _CHIP_NUMBERS}
+    texts = {key: _typed(figures, key, str, "a text") for key in ("name", "source")}
+    try:
+        return Inlining(Chip(**texts, **numbers), tuple(inlined))
+    except GraphrlError as error:
+        raise PlanError(str(error)) from None
 
 
 def _placement(data: dict[str, Any], devices: int) -> dict[str, int]:

@@ -19,6 +19,7 @@ from graphrl.costs.problem import Problem
 from graphrl.errors import PlanError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan.format import plan_from_dict, plan_to_dict, read_plan, write_plan
+from graphrl.plan.inlining import Inlining
 from graphrl.plan.steps import PlacedOps, Step, Steps, order_array, placement_array
 from graphrl.plan.timeline import Timeline
 from graphrl.plan.trace import write_trace
@@ -38,7 +39,8 @@ class Plan:
       graph: the graph's name.
       problem: what was asked.
       method: the solver that found it.
-      placement: device of each op, by op name, in the graph's order.
+      placement: device of each op, by op name, in the graph's order. In a plan of kernels, here and in the order,
+        kernels stand for ops, under the names of their roots.
       order: every op and every transfer that the placement needs, as they run.
       value: the objective: bytes (int) for "peak_memory", seconds (float) for "makespan".
       makespan: seconds, under the problem's transfer model.
@@ -46,6 +48,7 @@ class Plan:
       seconds: of wall clock that the search took.
       evaluations: decoded and costed solutions that the search spent.
       seed: of the search.
+      inlining: which ops kernels compute; None in a plan of single ops.
       bound: a lower bound of the objective, or None if not known. Not in the file: `attach` computes it anew.
     """
 
@@ -60,6 +63,7 @@ class Plan:
     seconds: float
     evaluations: int
     seed: int
+    inlining: Inlining | None = None
     bound: float | None = None
     # What trace and plot draw; a loaded plan has none until `attach`.
     _graph: ComputationGraph | None = dataclasses.field(default=None, repr=False, compare=False)
@@ -87,6 +91,7 @@ class Plan:
         """The plan of discrete decisions, costed exactly.
 
         Args:
+          graph: of ops, or of kernels (`KernelGraph`).
           placement: `[n]` device of each op.
           order: `[m]` node ids as in `costs/exact`: op v is v, the transfer of tensor t to device b is
             `n + t * devices + b`.
@@ -108,6 +113,7 @@ class Plan:
             seconds=float(seconds),
             evaluations=int(evaluations),
             seed=int(seed),
+            inlining=Inlining.of(graph),
             bound=bound,
             _graph=graph,
         )
@@ -131,6 +137,9 @@ class Plan:
     def check(self, graph: ComputationGraph) -> Costs:
         """Recomputes all costs from the decisions and compares them with what the plan states.
 
+        Args:
+          graph: that was planned; also for a plan of kernels, whose run times are recomputed as well.
+
         Raises:
           PlanError: the plan is of another graph, breaks a rule, or states a cost that is not so; the first difference.
         """
@@ -138,6 +147,7 @@ class Plan:
             raise PlanError(f"graph is of type {type(graph).__name__}: must be a ComputationGraph")
         if self.graph != graph.name:
             raise PlanError(f"the plan is of graph {self.graph!r}: it cannot be checked against {graph.name!r}")
+        graph = self._planned(graph)
         costs = evaluate(graph, self.problem, *self.decisions(graph))
         if self.peak_memory != costs.peak_memory:
             pairs = zip(self.peak_memory, costs.peak_memory, strict=True)
@@ -152,6 +162,9 @@ class Plan:
     def decisions(self, graph: ComputationGraph) -> tuple[np.ndarray, np.ndarray]:
         """The plan as indices of `graph`: the placement `[n] int64` and the order `[m] int64` of node ids.
 
+        Args:
+          graph: that was planned; that of the kernels, for a plan of kernels.
+
         Raises:
           PlanError: an op or a tensor is not the graph's, or an op has no device.
         """
@@ -164,6 +177,7 @@ class Plan:
           PlanError: as `check`.
         """
         self.check(graph)
+        graph = self._planned(graph)
         placement, order = self.decisions(graph)
         return dataclasses.replace(
             self,
@@ -173,8 +187,12 @@ class Plan:
             _graph=graph,
         )
 
+    def _planned(self, graph: ComputationGraph) -> ComputationGraph:
+        """The graph whose ops are placed: that of the kernels, if the plan is one of them."""
+        return graph if self.inlining is None else self.inlining.kernels(graph)
+
     def to_dict(self) -> dict[str, Any]:
-        """The plan as its file holds it: format "graphrl-plan", version 1.
+        """The plan as its file holds it: format "graphrl-plan", version 1, or 2 for a plan of kernels.
 
         Raises:
           PlanError: a cost is infinite, which the format cannot hold.

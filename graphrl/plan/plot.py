@@ -104,7 +104,10 @@ def _draw_title(lanes: Axes, plan: Plan, *, by_position: bool) -> None:
     elif problem.objective == "makespan":
         facts.append(f"peak memory {format_bytes(max(plan.peak_memory))}")
     ops = len(plan.placement)
-    facts.append(f"{ops:,} op{'s' * (ops > 1)}")
+    if plan.inlining is None:
+        facts.append(f"{ops:,} op{'s' * (ops > 1)}")
+    else:
+        facts.append(f"{ops:,} kernel{'s' * (ops > 1)} of {ops + len(plan.inlining.inlined):,} ops")
     if problem.devices > 1:
         facts.append(f"{problem.devices} devices, {problem.transfer} transfers ({len(plan.order) - ops:,})")
     draw_heading(lanes, plan.graph, plan.method, facts)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from graphrl.costs.fusion.fused_graph import KernelGraph
 from graphrl.errors import PlanError
 from graphrl.files import write_atomically
 from graphrl.plan.timeline import Timeline
@@ -88,7 +89,7 @@ def _description(timeline: Timeline, entry: int) -> Event:
         arguments = {"tensor": timeline.graph.tensor_names[tensor], "bytes": moved, "to": to, "position": entry}
         return {"name": timeline.name(entry), "cat": "transfer", "args": arguments}
     op = timeline.graph.ops[timeline.op[entry]]
-    arguments = {
+    arguments: dict[str, Any] = {
         "type": op.type,
         "bytes": sum(int(tensor.bytes) for tensor in op.outputs),
         "workspace_bytes": int(op.workspace_bytes),
@@ -97,6 +98,8 @@ def _description(timeline: Timeline, entry: int) -> Event:
         "runtime_seconds": float(op.runtime),
         "position": entry,
     }
+    if isinstance(timeline.graph, KernelGraph):
+        arguments["inlined"] = list(timeline.graph.inlined(int(timeline.op[entry])))
     return {"name": op.name, "cat": op.type or "op", "args": arguments}
 
 

@@ -1,11 +1,36 @@
 """The computation graph whose ops are kernels."""
 
+import dataclasses
+import functools
+
+import numpy as np
+
 from graphrl.costs.fusion.exact import Fusion
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 
 
-def fused_graph(fusion: Fusion) -> ComputationGraph:
-    """The graph of a fusion's kernels, in the order of their roots and under their names.
+@dataclasses.dataclass(frozen=True, eq=False)
+class KernelGraph(ComputationGraph):
+    """The kernels of a fusion, in the order of their roots and under their names.
+
+    Attributes:
+      fusion: whose kernels they are.
+    """
+
+    fusion: Fusion = dataclasses.field(kw_only=True)
+
+    def inlined(self, kernel: int) -> tuple[str, ...]:
+        """The names of the ops that a kernel computes beside its root."""
+        root = int(self._roots[kernel])
+        return tuple(self.fusion.problem.graph.ops[op].name for op in self.fusion.members[root] if op != root)
+
+    @functools.cached_property
+    def _roots(self) -> np.ndarray:
+        return np.flatnonzero(~self.fusion.inlined)
+
+
+def fused_graph(fusion: Fusion) -> KernelGraph:
+    """The graph of a fusion's kernels.
 
     A kernel has its root's type, outputs and control predecessors, and the operations and workspaces of all members.
     Weights of an inlined op stay with the first kernel that computes it, so that their sum is the model's. An output
@@ -37,7 +62,7 @@ def fused_graph(fusion: Fusion) -> ComputationGraph:
             )
         )
         weighed.update(members)
-    return ComputationGraph(graph.name, tuple(ops), graph.inputs, graph.outputs)
+    return KernelGraph(graph.name, tuple(ops), graph.inputs, graph.outputs, fusion=fusion)
 
 
 def _output(tensor: Tensor, arguments: set[str], inside: set[str], aliases: dict[str, str]) -> Tensor:

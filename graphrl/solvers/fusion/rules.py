@@ -7,7 +7,6 @@ import numpy as np
 from graphrl.costs.fusion.exact import Fusion, fuse
 from graphrl.costs.fusion.problem import FusionProblem
 from graphrl.errors import ProblemError
-from graphrl.solvers.fusion.flips import descended
 
 LARGER = 8  # times as many bytes as it reads make an output worth computing again
 
@@ -38,6 +37,8 @@ def flips(problem: FusionProblem) -> Fusion:
     """Inlines one op or takes it out while that shortens the sum of the kernels' times; the best from two beginnings,
     the rule like XLA's and all that is legal.
     """
+    from graphrl.solvers.fusion.flips import descended  # numba
+
     return min((descended(begin(problem)) for begin in (xla_like, everything)), key=lambda fusion: fusion.seconds)
 
 
@@ -57,9 +58,14 @@ def fuse_by(rule: str, problem: FusionProblem) -> Fusion:
     Raises:
       ProblemError: no rule has this name; the message lists them.
     """
+    check_rule(rule)
+    return RULES[rule](problem)
+
+
+def check_rule(rule: str) -> None:
+    """Raises ProblemError if no rule has this name; the message lists them."""
     if rule not in RULES:
         raise ProblemError(f"unknown fusion rule {rule!r}: known are {', '.join(RULES)}")
-    return RULES[rule](problem)
 
 
 def _read_once(problem: FusionProblem) -> np.ndarray:
