@@ -70,3 +70,25 @@ def chain_graph(types: str, width: int = 8) -> ComputationGraph:
         for i, kind in enumerate(names)
     ]
     return ComputationGraph("chain", tuple(ops), (Tensor("x", width),), (f"t{len(ops) - 1}",))
+
+
+def viewed_graph() -> ComputationGraph:
+    """Two reshapes in a row that are aliases; the first may be inlined; and an op that takes over the second."""
+    ops = (
+        Op("make", "dot_general", outputs=(Tensor("a", 8),), flops=1),
+        Op("view", "reshape", inputs=("a",), outputs=(Tensor("b", 8, alias="a"),)),
+        Op("again", "reshape", inputs=("b",), outputs=(Tensor("c", 8, alias="b"),)),
+        Op("scale", "mul", inputs=("c",), outputs=(Tensor("d", 8, reuses="c"),)),
+        Op("use", "dot_general", inputs=("c", "d"), outputs=(Tensor("e", 8),), flops=1),
+    )
+    return ComputationGraph("viewed", ops)
+
+
+def turned_graph() -> ComputationGraph:
+    """An addition that takes over what it reads, of which it reads the transpose as well, which may be inlined."""
+    ops = (
+        Op("make", "dot_general", outputs=(Tensor("a", 8),), flops=1),
+        Op("turn", "transpose", inputs=("a",), outputs=(Tensor("b", 8),)),
+        Op("add", "add", inputs=("a", "b"), outputs=(Tensor("c", 8, reuses="a"),)),
+    )
+    return ComputationGraph("turned", ops)

@@ -2,7 +2,15 @@
 
 import numpy as np
 import pytest
-from fusion_graphs import CHIP, chain_graph, fusable_graphs, fusion_priorities, fusion_problems
+from fusion_graphs import (
+    CHIP,
+    chain_graph,
+    fusable_graphs,
+    fusion_priorities,
+    fusion_problems,
+    turned_graph,
+    viewed_graph,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -168,14 +176,7 @@ def test_priorities_alone_decide_while_no_limit_binds(data: st.DataObject) -> No
 
 
 def test_an_alias_is_followed_through_inlined_ops() -> None:
-    ops = (
-        Op("make", "dot_general", outputs=(Tensor("a", 8),), flops=1),
-        Op("view", "reshape", inputs=("a",), outputs=(Tensor("b", 8, alias="a"),)),
-        Op("again", "reshape", inputs=("b",), outputs=(Tensor("c", 8, alias="b"),)),
-        Op("scale", "mul", inputs=("c",), outputs=(Tensor("d", 8, reuses="c"),)),
-        Op("use", "dot_general", inputs=("c", "d"), outputs=(Tensor("e", 8),), flops=1),
-    )
-    problem = fusion_problem(ComputationGraph("views", ops), CHIP)
+    problem = fusion_problem(viewed_graph(), CHIP)
     inlined = np.array([False, True, False, False, False])
     tensors = {t.name: t for op in fused_graph(fusion_of(problem, inlined)).ops for t in op.outputs}
     assert tensors["c"].alias == "a"
@@ -183,12 +184,7 @@ def test_an_alias_is_followed_through_inlined_ops() -> None:
 
 
 def test_a_buffer_is_not_taken_over_that_another_member_reads() -> None:
-    ops = (
-        Op("make", "dot_general", outputs=(Tensor("a", 8),), flops=1),
-        Op("turn", "transpose", inputs=("a",), outputs=(Tensor("b", 8),)),
-        Op("add", "add", inputs=("a", "b"), outputs=(Tensor("c", 8, reuses="a"),)),
-    )
-    problem = fusion_problem(ComputationGraph("turned", ops), CHIP)
+    problem = fusion_problem(turned_graph(), CHIP)
     assert fused_graph(fusion_of(problem, np.zeros(3, bool))).ops[-1].outputs[0].reuses == "a"
     assert fused_graph(fusion_of(problem, np.array([False, True, False]))).ops[-1].outputs[0].reuses is None
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from device_graphs import PROBLEMS, SIZES, check, compiled, of_graph, problem_name, random_decisions
-from fusion_graphs import CHIP, chain_graph, fusable_graphs, fusion_priorities
+from fusion_graphs import CHIP, chain_graph, fusable_graphs, fusion_priorities, turned_graph, viewed_graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +19,7 @@ from graphrl.costs.fusion.padded_graph import PaddedKernels, kernel_sizes, padde
 from graphrl.costs.fusion.padding import FusionSizes, PaddedFusion, pad
 from graphrl.costs.fusion.problem import FusionProblem, fusion_problem
 from graphrl.costs.problem import Problem
+from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import PaddedGraph, Sizes
 from graphrl.graphs.padding import pad as pad_graph
 
@@ -64,6 +65,22 @@ def test_the_graph_of_kernels_is_the_hosts(data: st.DataObject) -> None:
                 )
             assert ours.dtype == theirs.dtype, field.name
             assert ours.tolist() == theirs.tolist(), field.name
+
+
+@pytest.mark.parametrize("priority", [0, 1])
+@pytest.mark.parametrize("graph", [viewed_graph(), turned_graph()], ids=["viewed", "turned"])
+def test_shared_buffers_are_the_hosts(graph: ComputationGraph, priority: int) -> None:
+    problem = fusion_problem(graph, CHIP)
+    priorities = np.full(problem.num_ops, priority)
+    ours = on_device(problem, priorities).graph
+    theirs = pad_graph(fused_graph(fuse(problem, priorities)), TO)
+
+    def shares(padded: PaddedGraph) -> list[tuple[int, int, bool]]:
+        fields = (padded.share_tensor, padded.share_of, padded.share_reuses)
+        every = zip(*(np.asarray(field).tolist() for field in fields), strict=True)
+        return [share for share in every if share[0] < TO.tensors]
+
+    assert shares(ours) == shares(theirs)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS[:6], ids=problem_name)
@@ -114,7 +131,7 @@ def test_many_fusions_at_once_compile_once() -> None:
     problem = fusion_problem(chain_graph("mul exp reduce_sum mul add reshape dot_general mul"), CHIP)
     padded = jax.tree.map(jnp.asarray, (pad_graph(problem.graph, SIZES), pad(problem, FUSION_SIZES)))
     chex.clear_trace_counter()
-    one = chex.assert_max_traces(lambda p: padded_kernels(*padded, device.fuse(padded[1], p), TO), n=1)
+    one = chex.assert_max_traces(lambda p: padded_kernels(padded[0], padded[1], device.fuse(padded[1], p), TO), n=1)
     priorities = np.random.default_rng(0).integers(0, 3, (4, SIZES.ops)).astype(np.int32)
     together = jax.jit(jax.vmap(one))(priorities)
     for index in range(4):

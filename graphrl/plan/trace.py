@@ -86,8 +86,8 @@ def _description(timeline: Timeline, entry: int) -> Event:
     if timeline.op[entry] < 0:
         tensor, to = int(timeline.tensor[entry]), int(timeline.to[entry])
         moved = int(timeline.graph.arrays.tensor_bytes[tensor])
-        arguments = {"tensor": timeline.graph.tensor_names[tensor], "bytes": moved, "to": to, "position": entry}
-        return {"name": timeline.name(entry), "cat": "transfer", "args": arguments}
+        sent = {"tensor": timeline.graph.tensor_names[tensor], "bytes": moved, "to": to, "position": entry}
+        return {"name": timeline.name(entry), "cat": "transfer", "args": sent}
     op = timeline.graph.ops[timeline.op[entry]]
     arguments: dict[str, Any] = {
         "type": op.type,

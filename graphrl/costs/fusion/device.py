@@ -11,13 +11,12 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from graphrl.costs.device.indexing import put, take
 from graphrl.costs.fusion.padding import PaddedFusion
 
-_HIGHEST = np.int32(2**31 - 1)
+_HIGHEST = 2**31 - 1
 
 
 class DeviceKernels(NamedTuple):
@@ -135,7 +134,7 @@ def _gathered(problem: PaddedFusion, op: jax.Array, arguments: jax.Array, count:
         compute=take(problem.compute, op),
         read=take(problem.read, arguments).sum(),
         works=take(problem.works, op),
-        least=_HIGHEST,
+        least=jnp.int32(_HIGHEST),
     )
 
 

@@ -105,7 +105,7 @@ def pad(problem: FusionProblem, to: FusionSizes | None = None) -> PaddedFusion:
     changes = step_op[1:] != step_op[:-1]
 
     def by_op(values: np.ndarray, dtype: type, size: int) -> np.ndarray:
-        out = np.zeros(size, dtype)
+        out: np.ndarray = np.zeros(size, dtype)
         out[: len(values)] = values
         return out
 
@@ -116,22 +116,22 @@ def pad(problem: FusionProblem, to: FusionSizes | None = None) -> PaddedFusion:
     )
     write = problem.output_bytes / chip.bytes_per_second
     alone = np.where(problem.renames, 0.0, chip.launch_seconds + np.maximum(compute, moved + write))
-    return PaddedFusion(  # type: ignore[call-arg]  # jax takes NumPy arrays wherever it takes its own
-        launch=np.float32(chip.launch_seconds),  # type: ignore[arg-type]
-        legal=by_op(problem.legal, np.bool_, to.ops + 1),  # type: ignore[arg-type]
-        works=by_op(~problem.renames, np.bool_, to.ops + 1),  # type: ignore[arg-type]
-        compute=by_op(compute, np.float32, to.ops + 1),  # type: ignore[arg-type]
-        write=by_op(write, np.float32, to.ops + 1),  # type: ignore[arg-type]
-        alone=by_op(alone, np.float32, to.ops),  # type: ignore[arg-type]
-        read=read.astype(np.float32),  # type: ignore[arg-type]
-        producer=producer.astype(np.int32),  # type: ignore[arg-type]
-        reads=reads.astype(np.int32),  # type: ignore[arg-type]
-        step_op=step_op.astype(np.int32),  # type: ignore[arg-type]
-        step_first=np.append(True, changes),  # type: ignore[arg-type]
-        step_last=np.append(changes, True),  # type: ignore[arg-type]
-        max_ops=problem.max_ops,
-        max_arguments=problem.max_arguments,
+    fields: dict[str, np.ndarray | np.generic] = dict(  # noqa: C408  (reads as the constructor that it fills)
+        launch=np.float32(chip.launch_seconds),
+        legal=by_op(problem.legal, np.bool_, to.ops + 1),
+        works=by_op(~problem.renames, np.bool_, to.ops + 1),
+        compute=by_op(compute, np.float32, to.ops + 1),
+        write=by_op(write, np.float32, to.ops + 1),
+        alone=by_op(alone, np.float32, to.ops),
+        read=read.astype(np.float32),
+        producer=producer.astype(np.int32),
+        reads=reads.astype(np.int32),
+        step_op=step_op.astype(np.int32),
+        step_first=np.append(True, changes),
+        step_last=np.append(changes, True),
     )
+    # jax takes NumPy arrays wherever it takes its own
+    return PaddedFusion(**fields, max_ops=problem.max_ops, max_arguments=problem.max_arguments)  # type: ignore[arg-type]
 
 
 def pad_batch(problems: Sequence[FusionProblem], to: FusionSizes | None = None) -> PaddedFusion:
