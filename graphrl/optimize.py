@@ -69,7 +69,7 @@ def optimize(
       progress: called now and then with the best so far (`solvers/base.py`).
       fuse: None plans single ops. A rule of `solvers.fusion.rules.RULES`, such as "flips", inlines ops into the kernels
         that read them, and the plan is one of kernels, whose run times are the roofline's on `chip`, whatever the graph
-        says of ops.
+        says of ops. The time that the rule takes comes on top of `seconds`.
       chip: for run times of ONNX and HLO files and functions: a name in `roofline.CHIPS` or a `Chip`.
       dims: sizes of dimensions that an ONNX file leaves open: see `read_graph`.
 

@@ -39,7 +39,8 @@ With --fuse, elementwise ops and those that move data may be inlined: computed i
 in several. What a kernel takes is the roofline's on --chip, whatever the model says of ops, and reshapes take nothing:
 compare with --fuse none. Rules: single inlines what one op reads; xla that and what is 8 times as large as what it is
 made from; all what is legal; flips, from both of these on, inlines one op or takes it out while the kernels, one after
-the other, take less. The plan names kernels by the ops that they end with, and the inlined ops."""
+the other, take less. The time that a rule takes comes on top of --seconds. The plan names kernels by the ops that
+they end with, and the inlined ops."""
 
 EXAMPLES = """units:
   bytes    4096, 512MiB, 16GiB (powers of 1024) or 16GB (powers of 1000)
@@ -86,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const=DEFAULT_RULE,
         metavar="RULE",
-        help=f"plan kernels in place of single ops: {', '.join(RULES)} (default of RULE: {DEFAULT_RULE}); see below",
+        help=f"plan kernels in place of single ops: {', '.join(RULES)} (default of RULE: {DEFAULT_RULE}); see above",
     )
     add_budget(search)
     files = parser.add_argument_group("files to write")

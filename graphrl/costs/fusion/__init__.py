@@ -15,6 +15,9 @@ members, each counted once in a kernel, and the bytes of its arguments and of it
 all only rename (reshape, bitcast) takes nothing, also alone. A kernel has at most 64 members and 40 arguments, but for
 single ops that read more.
 
+This is the roofline's time whatever run times the graph states: it counts a loop's operations, but one launch and what
+goes in and comes out, and the whole of a tensor of which a member takes a part.
+
 The fused graph has kernels for ops, under the names of their roots: a computation graph like any other, and what
 `graphrl.costs` says of plans holds for it. A kernel runs on one device, so an inlined op may be computed on several and
 spares transfers.
