@@ -43,7 +43,7 @@ def kernels_by_paths(problem: FusionProblem, inlined: np.ndarray) -> dict[int, t
     """Members and arguments of every kernel from the definition: all paths of inlined ops are walked."""
 
     def walk(op: int) -> tuple[set[int], set[int]]:
-        members, arguments = {op}, set()
+        members, arguments = {op}, set[int]()
         for tensor in problem.read(op).tolist():
             source = int(problem.producer[tensor])
             if source >= 0 and inlined[source]:

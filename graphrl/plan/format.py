@@ -169,10 +169,10 @@ def _inlining(data: dict[str, Any]) -> Inlining:
     for op in inlined:
         if not isinstance(op, str):
             raise PlanError(f"inlined has {_short(op)}: must be a list of op names")
-    numbers = [float(_number(figures, key, f"chip.{key}")) for key in _CHIP_NUMBERS]
+    flops, moved, launch = (float(_number(figures, key, f"chip.{key}")) for key in _CHIP_NUMBERS)
     name, source = (_typed(figures, key, str, "a text") for key in ("name", "source"))
     try:
-        return Inlining(Chip(name, *numbers, source=source), tuple(inlined))
+        return Inlining(Chip(name, flops, moved, launch, source), tuple(inlined))
     except GraphrlError as error:
         raise PlanError(str(error)) from None
 
