@@ -106,6 +106,19 @@ def test_the_least_priority_falls_first_and_the_lower_index_of_two() -> None:
     assert problem.names(fuse(three, np.array([2, 1, 3, 0])).inlined) == ()
 
 
+@pytest.mark.parametrize("names", ["mul reduce_sum dot_general", "multiply reduce dot", "Mul ReduceSum MatMul"])
+def test_jaxprs_hlo_and_onnx_have_one_table(names: str) -> None:
+    light, reduction, heavy = names.split()
+    fusions = [chain_graph(f"{light} {reader} {heavy}") for reader in (light, reduction, heavy)]
+    legal = [fusion_problem(graph, CHIP).legal.tolist() for graph in fusions]
+    assert legal == [[True, False, False], [True, False, False], [False, False, False]]
+
+
+@pytest.mark.parametrize("kind", ["optimization_barrier", "tuple", "while", "fusion", "custom-call", "unknown"])
+def test_what_is_neither_elementwise_nor_moves_data_stays_apart(kind: str) -> None:
+    assert not fusion_problem(chain_graph(f"mul {kind} mul"), CHIP).legal.any()
+
+
 def test_an_op_that_reads_more_than_a_kernel_may_takes_nothing_in() -> None:
     graph = diamond()
     assert fusion_problem(graph, CHIP, max_arguments=1).legal.tolist() == [False] * 4
