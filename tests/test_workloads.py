@@ -9,6 +9,8 @@ from reproduce.workloads.setting import problem
 from workloads_table import PAGE
 
 from graphrl.cli import main
+from graphrl.costs.fusion.exact import fuse
+from graphrl.costs.fusion.problem import fusion_problem
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.graphs.datasets.sets import in_both, load_graph, load_graphs
 from graphrl.graphs.datasets.workloads import NAMES, go, load
@@ -163,3 +165,12 @@ def test_a_missing_file_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(go, "DATA", tmp_path)
     with pytest.raises(GraphrlError, match=r"rnnlm-2\.training\.jaxpr\.json\.xz"):
         load("rnnlm-2")
+
+
+def test_variables_take_no_time_as_kernels() -> None:
+    graph = load_graph("workloads:transformer-xl-2")
+    kernels = fuse(fusion_problem(graph, CHIPS["v100-fp32"]), np.zeros(len(graph.ops), np.int64))
+    is_variable = np.array([op.type == "variable" for op in graph.ops])
+    assert is_variable.any()
+    assert not kernels.op_seconds[is_variable].any()
+    assert kernels.op_seconds[~is_variable].sum() > 0

@@ -24,6 +24,7 @@ RENAMES = frozenset(
         Flatten Identity Reshape Squeeze Unsqueeze
         bitcast_convert_type expand_dims random_unwrap random_wrap reshape squeeze stop_gradient
         bitcast bitcast-convert
+        variable
         """
     )
-)
+)  # a variable is where parameters lie
