@@ -1,0 +1,58 @@
+"""Several choices of every op, each informed of those before it (GO, section 4.4, eqs 5 and 6)."""
+
+from typing import Literal
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from graphrl.networks.mlp import MLP, SMALL
+from graphrl.networks.segment_attention import SegmentAttention
+
+Coupling = Literal["recurrent", "none"]
+
+
+class TaskHeads(nn.Module):
+    """Logits of the options of every task, one task after the other:
+
+    H^t = LN([A^(t-1), H^(t-1)])  (eq. 5), A^t = FC_t(attention(H^t))  (eq. 6); all tasks have one LN and one attention.
+
+    Options have vectors, which are inputs: op v's logit of option o of task t is FC_t(H_v) o / sqrt(w), so that a
+    number of options, of devices for one, is no shape of a parameter. A^(t-1) is the mean of the vectors of the task
+    before, weighted by their probabilities; before the first task it is 0. (In the paper it is what FC gives, whose
+    width is the number of options.) The attention's output is added to H^(t-1), which keeps its width.
+
+    Without coupling each task has its FC_t on the ops' vectors and knows nothing of the others, as in GDP.
+
+    Attributes:
+      tasks: names, in the order in which they are decided.
+      attention: whose width is that of all vectors, w.
+      coupling: "recurrent" or "none".
+    """
+
+    tasks: tuple[str, ...]
+    attention: SegmentAttention
+    coupling: Coupling = "recurrent"
+
+    @nn.compact
+    def __call__(
+        self, ops: jax.Array, mask: jax.Array, options: dict[str, jax.Array], prior: dict[str, jax.Array]
+    ) -> dict[str, jax.Array]:
+        """Of each task `[n, o]` float32.
+
+        Args:
+          ops: `[n, w]` float32, in the order of the sequence.
+          mask: `[n]` bool, which are real.
+          options: of each task the vectors of its options, `[o, w]` float32.
+          prior: of each task `[n, o]` float32, logits that are added: those of what may not be chosen forbid it.
+        """
+        ops, norm = nn.LayerNorm(name="norm_in")(ops), nn.LayerNorm(name="norm")
+        width = ops.shape[1]
+        action, logits = jnp.zeros_like(ops), {}
+        for task in self.tasks:
+            if self.coupling == "recurrent":
+                ops += self.attention(norm(jnp.concatenate([action, ops], -1)), mask)
+            of_task = MLP(width, width, SMALL, name=task)(ops)
+            logits[task] = of_task @ options[task].T * width**-0.5 + prior[task]
+            action = jax.nn.softmax(logits[task]) @ options[task]
+        return logits
