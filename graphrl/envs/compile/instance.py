@@ -71,7 +71,7 @@ def instance(
       devices: d, by default the problem's.
       levels: l, of priorities.
       baseline: seconds of the best plan that there was; None is `quick_schedule`'s makespan.
-      start: `[ops]` each; None is device 0 and level 0 for all.
+      start: `[ops]` each, what is chosen before the first step; None is -1 for all, nothing.
 
     Raises:
       GraphError: `to` is too small for the graph.
@@ -84,7 +84,7 @@ def instance(
     if baseline is None:
         baseline = exact.evaluate(graph, problem, *quick_schedule(graph, problem)).makespan
     if start is None:
-        start = Choices(np.zeros(n, np.int32), np.zeros(n, np.int32))
+        start = Choices(np.full(n, -1), np.full(n, -1))
     rest = np.arange(n, to.ops, dtype=np.int32)
     return CompileParams(
         graph=padded,

@@ -14,7 +14,7 @@ from graphrl.graphs.jraph_view import to_graphs_tuple
 class Observation(NamedTuple):
     """n ops, e uses, f control edges and F features, all padded; of each task o options with G features."""
 
-    graph: jraph.GraphsTuple  # nodes [n + 1, F], edges [e + f, 0]: see `to_graphs_tuple`
+    graph: jraph.GraphsTuple  # nodes [n + 1, F], senders and receivers [e + f], no edges: see `to_graphs_tuple`
     mask: jax.Array  # [n] bool, real ops
     order: jax.Array  # [n] int32, ops in a topological order, then padding
     options: dict[str, jax.Array]  # [o, G] float32
@@ -28,8 +28,9 @@ def observe(params: CompileParams, chosen: Choices, tasks: Sequence[str]) -> Obs
     mask = jnp.arange(n, dtype=jnp.int32) < params.graph.num_ops
     options = {"placement": jnp.asarray(params.devices), "priority": jnp.asarray(params.levels)}
     present = {"placement": jnp.asarray(params.present), "priority": jnp.ones(params.levels.shape[0], bool)}
+    graph = to_graphs_tuple(params.graph, jnp.asarray(params.nodes), jnp.zeros((params.graph.sizes.uses, 0)))
     return Observation(
-        graph=to_graphs_tuple(params.graph, jnp.asarray(params.nodes), jnp.zeros((params.graph.sizes.uses, 0))),
+        graph=graph._replace(edges=None),
         mask=mask,
         order=jnp.asarray(params.order),
         options={task: options[task] for task in tasks},
