@@ -78,10 +78,10 @@ def test_other_numbers_for_the_same_ops_in_the_same_order_change_nothing(name: s
 def test_the_value_depends_neither_on_padding_nor_on_numbers_but_on_the_graph_and_on_the_devices() -> None:
     apply, params = applied(networks(CONFIGS["go"]).value)
     value = float(apply(params, seen(GRAPH)))
-    assert float(apply(params, seen(GRAPH, to=WIDER))) == pytest.approx(value, rel=1e-4)
-    assert float(apply(params, renumbered(seen(GRAPH), 0).observation)) == pytest.approx(value, rel=1e-4)
-    assert float(apply(params, seen(regal_like(4, num_ops=20), to=WIDER))) != pytest.approx(value, rel=1e-3)
-    assert float(apply(params, seen(GRAPH, devices=4))) != pytest.approx(value, rel=1e-3)
+    assert float(apply(params, seen(GRAPH, to=WIDER))) == pytest.approx(value, rel=1e-5)
+    assert float(apply(params, renumbered(seen(GRAPH), 0).observation)) == pytest.approx(value, rel=1e-5)
+    assert float(apply(params, seen(regal_like(4, num_ops=20), to=WIDER))) != pytest.approx(value, rel=1e-4)
+    assert float(apply(params, seen(GRAPH, devices=4))) != pytest.approx(value, rel=1e-4)
 
 
 def test_mapped_over_graphs_and_parameters_it_is_a_loop_and_compiles_once() -> None:
@@ -177,24 +177,12 @@ def test_a_second_iteration_sees_what_the_first_decided() -> None:
 @pytest.mark.parametrize("preference", [0.0, 5.0])
 def test_an_untrained_policy_is_near_uniform_or_prefers_what_was_chosen(preference: float) -> None:
     observation = seen(GRAPH)
-    network = networks(GoConfig(TASKS, preference=preference, **SMALL)).policy  # type: ignore[arg-type]
+    network = networks(GoConfig(TASKS, spread=0.01, preference=preference, **SMALL)).policy  # type: ignore[arg-type]
     params = jax.jit(network.init)(jax.random.key(1), observation)
     out: Any = jax.jit(network.apply)(params, observation)
     chosen = observation.previous["placement"][:, None]
     own, other = (jnp.take_along_axis(out["placement"], option, 1) for option in (chosen, 1 - chosen))
-    np.testing.assert_allclose(np.asarray(own - other)[: len(GRAPH.ops)], preference, atol=1.0)
-
-
-@pytest.mark.parametrize(("superposition", "reached"), [("graph", True), ("ops", False), ("none", False)])
-def test_superposition_tells_every_op_of_the_whole_graph(superposition: Any, reached: bool) -> None:
-    apply, params = applied(networks(GoConfig(TASKS, superposition=superposition, **SMALL)).policy)  # type: ignore[arg-type]
-    observation = seen(GRAPH)
-    observation = observation._replace(previous=jax.tree.map(lambda was: jnp.full_like(was, -1), observation.previous))
-    first, last = observation.order[0], observation.order[len(GRAPH.ops) - 1]
-    nodes = observation.graph.nodes.at[last, 0].add(3.0)
-    moved = apply(params, observation._replace(graph=observation.graph._replace(nodes=nodes)))
-    change = np.abs(np.asarray(moved["priority"][first] - apply(params, observation)["priority"][first])).max()
-    assert bool(change > 1e-5) == reached
+    np.testing.assert_allclose(np.asarray(own - other)[: len(GRAPH.ops)], preference, atol=0.2)
 
 
 @pytest.mark.parametrize("which", ["policy", "value"])
@@ -229,6 +217,7 @@ def test_the_tasks_are_those_of_the_observation() -> None:
         ({"segment": 0}, "segment is 0"),
         ({"rounds": -1}, "rounds is -1: must be an integer from 0 to 64"),
         ({"iterations": 0}, "iterations is 0"),
+        ({"spread": 0.0}, "spread is 0.0: must be a number above 0"),
         ({"tasks": ()}, "tasks are none: must be one or more of placement, priority, fusion"),
         ({"tasks": ("fusion", "fusion")}, "tasks are fusion, fusion: must be .* each once"),
         ({"tasks": ("layout",)}, "tasks are layout"),

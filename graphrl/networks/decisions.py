@@ -7,8 +7,7 @@ import jax.numpy as jnp
 from graphrl.errors import ProblemError
 from graphrl.networks.base import DecisionObservation
 from graphrl.networks.graph_sage import GraphSage
-from graphrl.networks.mlp import MLP
-from graphrl.networks.pooling import mean_of
+from graphrl.networks.pooling import mean_of, standardised
 from graphrl.networks.segment_attention import SegmentLayer
 from graphrl.networks.superposition import Modulation
 from graphrl.networks.task_heads import TaskHeads
@@ -21,9 +20,10 @@ _NEVER = -1e9  # logit of what may not be chosen: probability 0 in float32
 class OpEmbedding(nn.Module):
     """Vectors of ops, h_G, and of the options that they have.
 
-    An option's vector is LN(MLP([features, mean over ops of what chose it])); an op is seen as its features, the
-    vectors of what was chosen of it, and the mean of all options that there are. The paper has neither options as
-    inputs nor says how decisions come in ("an input to the network").
+    An option's vector is LN(W [features, sum over the ops that chose it / all ops] + b). An op is seen as its features,
+    standardised over the graph (else what all ops have in common outweighs what tells them apart, and a policy learns
+    to treat them alike), the vectors of what was chosen of it, the mean features of all ops, and the mean vector of all
+    options that there are. The paper has no options as inputs, and does not say how decisions come in.
 
     Attributes:
       tasks: their names.
@@ -49,12 +49,14 @@ class OpEmbedding(nn.Module):
             weights = jnp.where(real, chosen[task], 0.0)
             held = weights.T @ nodes / jnp.maximum(real.sum(dtype=jnp.float32), 1.0)
             features = jnp.concatenate([seen.options[task], held], -1)
-            vectors = nn.LayerNorm(name=f"norm_{task}")(MLP(self.width, self.width, name=f"options_{task}")(features))
+            vectors = nn.LayerNorm(name=f"norm_{task}")(nn.Dense(self.width, name=f"options_{task}")(features))
             options[task] = vectors
             decided += weights @ vectors
             context += mean_of(vectors, (seen.action_mask[task] & real).any(0))
-        same = jnp.broadcast_to(context, decided.shape)
-        ops = self.sage(jnp.concatenate([nodes, decided, same], -1), seen.graph.senders, seen.graph.receivers)
+        context = jnp.concatenate([context, mean_of(nodes, seen.mask)])
+        same = jnp.broadcast_to(context, (len(nodes), len(context)))
+        inputs = jnp.concatenate([standardised(nodes, seen.mask), decided, same], -1)
+        ops = self.sage(inputs, seen.graph.senders, seen.graph.receivers)
         return ops, options
 
 

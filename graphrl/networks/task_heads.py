@@ -6,7 +6,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from graphrl.networks.mlp import MLP, SMALL
+from graphrl.networks.mlp import MLP
+from graphrl.networks.pooling import standardised
 from graphrl.networks.segment_attention import SegmentAttention
 
 Coupling = Literal["recurrent", "none"]
@@ -20,7 +21,8 @@ class TaskHeads(nn.Module):
     Options have vectors, which are inputs: op v's logit of option o of task t is FC_t(H_v) o / sqrt(w), so that a
     number of options, of devices for one, is no shape of a parameter. A^(t-1) is the mean of the vectors of the task
     before, weighted by their probabilities; before the first task it is 0. (In the paper it is what FC gives, whose
-    width is the number of options.) The attention's output is added to H^(t-1), which keeps its width.
+    width is the number of options.) The attention's output is added to H^(t-1), which keeps its width, and FC_t reads
+    H^t standardised over the graph's ops: what tells them apart.
 
     Without coupling each task has its FC_t on the ops' vectors and knows nothing of the others, as in GDP.
 
@@ -28,11 +30,14 @@ class TaskHeads(nn.Module):
       tasks: names, in the order in which they are decided.
       attention: whose width is that of all vectors, w.
       coupling: "recurrent" or "none".
+      spread: deviation of the untrained logits, about, in nats. Devices are alike: a policy that puts every op on each
+        with equal probability is a saddle of the expected reward, and one that begins there learns next to nothing.
     """
 
     tasks: tuple[str, ...]
     attention: SegmentAttention
     coupling: Coupling = "recurrent"
+    spread: float = 1.0
 
     @nn.compact
     def __call__(
@@ -46,13 +51,13 @@ class TaskHeads(nn.Module):
           options: of each task the vectors of its options, `[o, w]` float32.
           prior: of each task `[n, o]` float32, logits that are added: those of what may not be chosen forbid it.
         """
-        ops, norm = nn.LayerNorm(name="norm_in")(ops), nn.LayerNorm(name="norm")
-        width = ops.shape[1]
+        norm, width = nn.LayerNorm(name="norm"), ops.shape[1]
+        last_init = nn.initializers.variance_scaling(self.spread**2, "fan_in", "normal")
         action, logits = jnp.zeros_like(ops), {}
         for task in self.tasks:
             if self.coupling == "recurrent":
                 ops += self.attention(norm(jnp.concatenate([action, ops], -1)), mask)
-            of_task = MLP(width, width, SMALL, name=task)(ops)
+            of_task = MLP(width, width, last_init, name=task)(standardised(ops, mask))
             logits[task] = of_task @ options[task].T * width**-0.5 + prior[task]
             action = jax.nn.softmax(logits[task]) @ options[task]
         return logits

@@ -21,7 +21,8 @@ class GoConfig:
 
     Attributes:
       tasks: what is decided of every op, in the order in which one decision is told of another: "placement" (its
-        device), "priority" (of the ready ops of a device the highest runs first) and "fusion" (its priority there).
+        device), "priority" (of the ready ops the highest runs first) and "fusion" (its priority there, for observations
+        that have it as a task).
       width: of all vectors: a multiple of the heads.
       rounds: of GraphSAGE; 0 sees ops alone.
       neighbours: whether GraphSAGE pools an op's predecessors and successors "together", as in the paper, or "apart".
@@ -33,13 +34,14 @@ class GoConfig:
         each of its "ops", or not ("none").
       coupling: whether tasks have attention and are told of one another's decisions ("recurrent"), or not ("none").
       iterations: how often the network decides, each time in the light of the probabilities before.
+      spread: deviation of the untrained policy's logits, about, in nats; see `TaskHeads`.
       preference: the untrained policy prefers what was chosen last by so many nats.
 
     Raises:
       ProblemError: a value is out of range.
     """
 
-    tasks: tuple[Task, ...] = get_args(Task)
+    tasks: tuple[Task, ...] = ("placement", "priority")
     width: int = 64
     rounds: int = 2
     neighbours: Neighbours = "apart"
@@ -50,6 +52,7 @@ class GoConfig:
     superposition: Superposition = "graph"
     coupling: Coupling = "recurrent"
     iterations: int = 1
+    spread: float = 1.0
     preference: float = 0.0
 
     def __post_init__(self) -> None:
@@ -57,7 +60,7 @@ class GoConfig:
         integers |= {"segment": (1, 65_536), "iterations": (1, 64)}
         names = {"neighbours": Neighbours, "superposition": Superposition, "coupling": Coupling}
         options = {name: get_args(choices) for name, choices in names.items()}
-        check_ranges(self, integers=integers, above_zero=(), options=options)
+        check_ranges(self, integers=integers, above_zero=("spread",), options=options)
         if not self.tasks or len(set(self.tasks)) < len(self.tasks) or not set(self.tasks) <= set(get_args(Task)):
             text = f"must be one or more of {', '.join(get_args(Task))}, each once"
             raise ProblemError(f"tasks are {', '.join(map(str, self.tasks)) or 'none'}: {text}")

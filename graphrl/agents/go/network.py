@@ -16,7 +16,7 @@ def networks(config: GoConfig) -> PolicyValue:
     policy = DecisionLogits(
         embedding=_embedding(config),
         layers=tuple(_layer(config) for _ in range(config.layers)),
-        heads=TaskHeads(config.tasks, _attention(config), config.coupling),
+        heads=TaskHeads(config.tasks, _attention(config), config.coupling, config.spread),
         modulation=None if config.superposition == "none" else Modulation(_layer(config), config.superposition),
         iterations=config.iterations,
         preference=config.preference,

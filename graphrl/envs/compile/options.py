@@ -11,7 +11,7 @@ from graphrl.costs.problem import Problem, Transfer
 from graphrl.graphs.features import buffer_bytes
 from graphrl.graphs.graph import ComputationGraph
 
-WAVES = 8
+WAVES = 16
 LEVEL_FEATURES = WAVES + 1
 DEVICE_FEATURES = LEVEL_FEATURES + len(get_args(Transfer)) + 4
 
@@ -19,7 +19,7 @@ DEVICE_FEATURES = LEVEL_FEATURES + len(get_args(Transfer)) + 4
 def level_features(count: int) -> np.ndarray:
     """Of levels 0 to count - 1: `[count, LEVEL_FEATURES]` float32.
 
-    The place in the middle of a level, from 0 to 1, as cosines of 1, 2, ... half waves: up to nine levels can be told
+    The place in the middle of a level, from 0 to 1, as cosines of 1, 2, ... half waves: up to 17 levels can be told
     apart by a linear map, and near levels of many are alike; then one over the count.
     """
     place = (np.arange(count) + 0.5) / count
