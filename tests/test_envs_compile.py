@@ -38,6 +38,10 @@ def padded(choices: Choices, n: int) -> dict[str, jax.Array]:
     }
 
 
+def _at(tree: Any, *index: int) -> Any:
+    return jax.tree.map(lambda leaf: leaf[index], tree)
+
+
 def exact_costs(graph: ComputationGraph, problem: Problem, choices: Choices) -> exact.Costs:
     """The host twin: keys of ops and transfers from the choices, their order, and its costs."""
     a, levels = graph.arrays, LEVELS
@@ -122,6 +126,34 @@ def test_a_batch_has_graphs_of_several_device_counts() -> None:
     _, other = jax.vmap(env.step, (None, 0, 0, 0))(KEY, state, asked, params)
     assert float(other.reward[0]) == float(timestep.reward[0])
     assert float(other.reward[1]) != float(timestep.reward[1])
+
+
+@pytest.mark.parametrize("limited", [False, True])
+def test_mapped_over_choices_and_graphs_it_is_a_loop(limited: bool) -> None:
+    graphs, seeds = [GRAPH, regal_like(5, num_ops=30)], range(3)
+    drawn = [[random_choices(graph, 4, seed) for seed in seeds] for graph in graphs]
+    costs = [[exact_costs(graph, LINK, one) for one in row] for graph, row in zip(graphs, drawn, strict=True)]
+    peaks = np.array([[max(one.peak_memory) for one in row] for row in costs])
+    problem = dataclasses.replace(LINK, memory_limit=int(np.median(peaks)) if limited else None)
+    env, batch = graphrl.make("Compile-v0"), instances(graphs, [problem] * 2, levels=LEVELS)
+    n = batch.order.shape[1]
+    actions = {
+        task: jnp.stack([jnp.stack([padded(one, n)[task] for one in row]) for row in drawn]) for task in env.tasks
+    }
+    state = env.reset(KEY, jax.tree.map(lambda leaf: leaf[0], batch))[0]
+
+    def step(action: Any, params: Any) -> jax.Array:
+        return env.step(KEY, state, action, params)[1].reward
+
+    one = jax.jit(step)
+    loop = np.array([[one(_at(actions, g, seed), _at(batch, g)) for seed in seeds] for g in range(2)])
+    assert (loop > -10).tolist() == (peaks <= problem.memory_limit if limited else peaks > 0).tolist()
+    choices_first, graphs_first = jax.vmap(step, (0, None)), jax.vmap(step)
+    by_choices = jax.jit(jax.vmap(choices_first))(actions, batch)
+    by_graphs = jax.jit(jax.vmap(graphs_first, (1, None), 1))(actions, batch)
+    in_turn = jax.jit(lambda *pair: jax.lax.map(lambda pair: choices_first(*pair), pair))(actions, batch)
+    for mapped in (by_choices, by_graphs, in_turn):
+        np.testing.assert_allclose(np.asarray(mapped), loop, rtol=1e-6)
 
 
 def test_tasks_that_are_not_decided_stay_as_they_were_given() -> None:
