@@ -156,6 +156,22 @@ def test_mapped_over_choices_and_graphs_it_is_a_loop(limited: bool) -> None:
         np.testing.assert_allclose(np.asarray(mapped), loop, rtol=1e-6)
 
 
+def test_ops_of_a_group_stand_where_its_first_op_does() -> None:
+    groups = np.arange(len(GRAPH.ops)) % 7
+    env, params = graphrl.make("Compile-v0"), instance(GRAPH, LINK, levels=LEVELS, colocation=groups, baseline=1.0)
+    check_env(env, params, wider=instance(GRAPH, LINK, WIDER, levels=LEVELS, colocation=groups, baseline=1.0))
+    state, first = env.reset(KEY, params)
+    choices = random_choices(GRAPH, 4, 0)
+    after, timestep = env.step(KEY, state, padded(choices, len(params.order)), params)
+    order = GRAPH.arrays.topological
+    leader = np.array([next(op for op in order if groups[op] == group) for group in groups])
+    together = choices._replace(placement=np.asarray(choices.placement)[leader])
+    assert after.chosen.placement[: len(groups)].tolist() == together.placement.tolist()
+    assert float(timestep.info["runtime"]) == pytest.approx(exact_costs(GRAPH, LINK, together).makespan, rel=1e-5)
+    free = first.observation.action_mask["placement"][: len(groups), 1:].all(1)
+    assert free.tolist() == (leader == np.arange(len(groups))).tolist()
+
+
 def test_tasks_that_are_not_decided_stay_as_they_were_given() -> None:
     given, other = random_choices(GRAPH, 4, 1), random_choices(GRAPH, 4, 2)
     params = instance(GRAPH, LINK, levels=LEVELS, start=given, baseline=1.0)
@@ -185,6 +201,7 @@ def test_the_default_baseline_is_a_list_schedule() -> None:
         (lambda: instance(GRAPH, Problem("peak_memory", 2)), "objective is 'peak_memory': must be makespan"),
         (lambda: instance(GRAPH, LINK, devices=2), "devices is 2: must be at least the problem's 4"),
         (lambda: instance(GRAPH, LINK, levels=0), "levels is 0"),
+        (lambda: instance(GRAPH, LINK, colocation=np.zeros(3, np.int32)), r"colocation has shape \(3,\): must be"),
         (
             lambda: instances([GRAPH, GRAPH], [LINK, dataclasses.replace(LINK, transfer="free")]),
             "must have one transfer model",

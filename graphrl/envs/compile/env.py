@@ -31,7 +31,8 @@ class CompileEnv:
       what may be chosen, and what was chosen last, -1 for nothing yet (`Observation`).
     - Action: of each task an option for every op, a dictionary of int32 `[n]`: "placement", a device; "priority", a
       level: of the ready ops the highest level runs first, and of equal ones the first in the order. A transfer has the
-      priority of the most urgent op that waits for it. Padding, and a device that is not there, count as option 0.
+      priority of the most urgent op that waits for it. Padding, and a device that is not there, count as option 0; ops
+      of a group stand on the device of its first one in the order.
     - Tasks that the environment does not have stay as the instance's start has them (nothing there is option 0).
     - Reward: -sqrt(run time / baseline's), so -1 is as good as the baseline; -10 where a device needs more memory than
       there is.
@@ -40,8 +41,8 @@ class CompileEnv:
     - Info: "runtime", seconds, and "valid"; after `reset` 0 and false, for nothing has run.
 
     Deviations from the paper: there a scheduler with a queue for each device takes what is ready by the clock; here
-    priorities make an order, as everywhere in `graphrl.costs`. Fusion is not here yet, and colocation is not known to
-    graphs.
+    priorities make an order, as everywhere in `graphrl.costs`. There colocation can be violated, which earns -10; here
+    it cannot. Fusion is not here yet.
 
     Attributes:
       tasks: what is decided.
@@ -115,7 +116,8 @@ class CompileEnv:
 
 
 def _possible(params: CompileParams, chosen: Choices) -> Choices:
-    """The choices, with option 0 for padding, for nothing, and for devices that are not there."""
+    """The choices, with option 0 for padding, for nothing, and for devices that are not there; groups on one device."""
     real = jnp.arange(params.order.shape[0], dtype=jnp.int32) < params.graph.num_ops
     placement, priority = (jnp.where(real, jnp.maximum(option, 0), 0) for option in chosen)
+    placement = placement[params.leader]
     return Choices(jnp.where(params.present[placement], placement, 0), priority)

@@ -48,6 +48,7 @@ class CompileParams:
     devices: jax.Array | np.ndarray  # [d, DEVICE_FEATURES] float32; 0 for those that are not there
     levels: jax.Array | np.ndarray  # [l, LEVEL_FEATURES] float32, of priorities
     present: jax.Array | np.ndarray  # [d] bool, devices that are there
+    leader: jax.Array | np.ndarray  # [n] int32, the op on whose device each op stands: itself, or its group's first
     start: Choices  # what is chosen before the first step
     baseline: jax.Array | np.ndarray  # [] float32, second units: the run time that others are compared with
 
@@ -59,6 +60,7 @@ def instance(
     *,
     devices: int | None = None,
     levels: int = LEVELS,
+    colocation: np.ndarray | None = None,
     baseline: float | None = None,
     start: Choices | None = None,
 ) -> CompileParams:
@@ -70,17 +72,20 @@ def instance(
       to: sizes to pad to, by default the graph's bucket.
       devices: d, by default the problem's.
       levels: l, of priorities.
-      baseline: seconds of the best plan that there was; None is `quick_schedule`'s makespan.
+      colocation: `[ops]` int32, the group of each op: ops of a group stand on one device; None for none.
+      baseline: seconds of the best plan that there was; None is `quick_schedule`'s makespan, which knows no groups.
       start: `[ops]` each, what is chosen before the first step; None is -1 for all, nothing.
 
     Raises:
       GraphError: `to` is too small for the graph.
-      ProblemError: another objective; fewer devices than the problem has; fewer levels than one.
+      ProblemError: another objective; fewer devices than the problem has; fewer levels than one; groups not of each op.
     """
     to = common_sizes([graph]) if to is None else to
     devices = problem.devices if devices is None else devices
     _check(problem, devices, levels)
     padded, n = pad(graph, to), len(graph.ops)
+    if colocation is not None and np.shape(colocation) != (n,):
+        raise ProblemError(f"colocation has shape {np.shape(colocation)}: must be {(n,)}, a group for each op")
     if baseline is None:
         baseline = exact.evaluate(graph, problem, *quick_schedule(graph, problem)).makespan
     if start is None:
@@ -94,19 +99,26 @@ def instance(
         devices=_rows(device_features(graph, problem), devices),
         levels=level_features(levels),
         present=np.arange(devices) < problem.devices,
+        leader=np.concatenate([_leaders(graph, colocation), rest]),
         start=Choices(*(_rows(np.asarray(one, np.int32), to.ops) for one in start)),
         baseline=np.float32(baseline) / padded.second_unit,
     )
 
 
 def instances(
-    graphs: Sequence[ComputationGraph], problems: Sequence[Problem], to: Sizes | None = None, *, levels: int = LEVELS
+    graphs: Sequence[ComputationGraph],
+    problems: Sequence[Problem],
+    to: Sizes | None = None,
+    *,
+    levels: int = LEVELS,
+    colocations: Sequence[np.ndarray | None] | None = None,
 ) -> CompileParams:
     """A batch of instances (leading axis g), padded to `to` (by default the bucket that holds them all).
 
     Args:
       graphs, problems: of each instance; the problems' transfer models are equal, and memory limits set or not.
       to, levels: see `instance`.
+      colocations: groups of each instance's ops; None for none at all.
 
     Raises:
       GraphError, ProblemError: see `instance`; problems that cannot be in a batch.
@@ -115,11 +127,23 @@ def instances(
     kinds = {(problem.transfer, problem.memory_limit is None, problem.resident_weights) for problem in problems}
     if len(kinds) > 1:
         raise ProblemError("the problems of a batch must have one transfer model, and all or none a memory limit")
+    colocations = [None] * len(graphs) if colocations is None else colocations
     each = (
-        instance(graph, problem, to, devices=devices, levels=levels)
-        for graph, problem in zip(graphs, problems, strict=True)
+        instance(graph, problem, to, devices=devices, levels=levels, colocation=groups)
+        for graph, problem, groups in zip(graphs, problems, colocations, strict=True)
     )
     return jax.tree.map(lambda *leaves: np.stack(leaves), *each)
+
+
+def _leaders(graph: ComputationGraph, colocation: np.ndarray | None) -> np.ndarray:
+    """Of each op the first op of its group in the topological order: `[ops]` int32."""
+    order = graph.arrays.topological
+    if colocation is None:
+        return np.arange(len(order), dtype=np.int32)
+    _, first, group = np.unique(colocation[order], return_index=True, return_inverse=True)
+    leaders = np.empty(len(order), np.int32)
+    leaders[order] = order[first][group]
+    return leaders
 
 
 def _check(problem: Problem, devices: int, levels: int) -> None:
