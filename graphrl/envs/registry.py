@@ -8,6 +8,7 @@ from typing import Any
 from graphrl.errors import GraphrlError
 
 _ENTRY_POINTS = {  # imported when first made
+    "Compile-v0": "graphrl.envs.compile.env:CompileEnv",
     "MemoryMap-v0": "graphrl.envs.memory_map.env:MemoryMapEnv",
     "Ordering-v0": "graphrl.envs.ordering.env:OrderingEnv",
     "Proposal-v0": "graphrl.envs.proposal.env:ProposalEnv",

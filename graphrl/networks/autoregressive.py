@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from graphrl.errors import ProblemError
 from graphrl.networks.base import PairObservation, Params
+from graphrl.networks.pooling import mean_of
 
 NOT_READY = -1e9  # logit of an op that cannot be next: probability 0 in float32
 
@@ -74,8 +75,7 @@ class AutoregressiveDecoder(nn.Module):
     def prepare(self, observation: PairObservation) -> Prepared:
         """See `Stepwise`."""
         nodes = self.encoder(observation)
-        real = observation.mask[:, None].astype(jnp.float32)
-        mean = (nodes * real).sum(0) / jnp.maximum(real.sum(), 1.0)
+        mean = mean_of(nodes, observation.mask)
         keys, values, ops = jnp.split(self.projected(nodes), 3, axis=-1)
         split = (len(nodes), self.heads, self.width // self.heads)
         return Prepared(

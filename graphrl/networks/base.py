@@ -38,6 +38,28 @@ class PairObservation(Protocol):
         """`[n]` bool, which nodes are real ops."""
 
 
+class DecisionObservation(GraphObservation, Protocol):
+    """What a network sees that makes one choice or several of every op at once: the observations of `Compile-v0` are
+    such. Choices ("tasks") have names; each has o options, the number of which is a shape of the observation only.
+    """
+
+    @property
+    def order(self) -> jax.Array:
+        """`[n]` int32, every op once: the real ones in a topological order, then those that are padding."""
+
+    @property
+    def options(self) -> dict[str, jax.Array]:
+        """Of each task `[o, G]` float32, features of its options."""
+
+    @property
+    def action_mask(self) -> dict[str, jax.Array]:
+        """Of each task `[n, o]` bool, what may be chosen: at least one option."""
+
+    @property
+    def previous(self) -> dict[str, jax.Array]:
+        """Of each task `[n]` int32, what was chosen last; -1 for nothing yet."""
+
+
 Observation = GraphObservation | PairObservation
 
 

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from graphrl.networks.base import GraphObservation, PairObservation
-from graphrl.networks.mlp import MLP
+from graphrl.networks.mlp import MLP, SMALL
+from graphrl.networks.pooling import mean_of
 
-_SMALL = nn.initializers.variance_scaling(1e-2, "fan_in", "normal")  # the untrained policy is all but its biases
 _CERTAIN = 1e4  # nats: the other options have probability 0 in float32
 
 
@@ -47,9 +47,9 @@ class ChoiceLogits(nn.Module):
         nats = jnp.where(jnp.arange(self.choices[0]) < self.fixed, _CERTAIN, self.preference)
         bias = jnp.broadcast_to(nats.reshape(-1, *[1] * (len(shape) - 2)), shape) * jnp.broadcast_to(liked, shape)
         if self.shared:
-            logits = MLP(self.width, size, _SMALL, name="choices")(nodes)
+            logits = MLP(self.width, size, SMALL, name="choices")(nodes)
         else:
-            each = [MLP(self.width, options, _SMALL, name=f"choice_{i}") for i in range(size // options)]
+            each = [MLP(self.width, options, SMALL, name=f"choice_{i}") for i in range(size // options)]
             logits = jnp.concatenate([head(nodes) for head in each], -1)
         return logits.reshape(shape) + bias
 
@@ -71,9 +71,8 @@ class GraphValue(nn.Module):
     def __call__(self, observation: GraphObservation) -> jax.Array:
         """`[]` float32."""
         each = MLP(self.width, self.width, name="of_op")(self.encoder(observation))
-        real = observation.mask[:, None].astype(jnp.float32)
-        mean = (each * real).sum(0) / jnp.maximum(real.sum(), 1.0)
-        return MLP(self.width, 1, _SMALL, name="of_graph")(mean)[0] + self.typical
+        mean = mean_of(each, observation.mask)
+        return MLP(self.width, 1, SMALL, name="of_graph")(mean)[0] + self.typical
 
 
 class Priorities(nn.Module):

@@ -5,6 +5,8 @@ from collections.abc import Callable
 import flax.linen as nn
 import jax
 
+SMALL = nn.initializers.variance_scaling(1e-2, "fan_in", "normal")  # of a last layer whose outputs begin near 0
+
 
 class MLP(nn.Module):
     """One hidden layer, ReLU, and a linear output.

@@ -1,0 +1,1 @@
+"""`Compile-v0`: choose device and priority of every op at once (GO)."""

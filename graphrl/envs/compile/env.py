@@ -1,0 +1,123 @@
+"""The environment of GO's policy."""
+
+import dataclasses
+from typing import Any, NamedTuple, get_args
+
+import jax
+import jax.numpy as jnp
+
+from graphrl.envs import specs
+from graphrl.envs.base import TimeStep
+from graphrl.envs.compile.instance import Choices, CompileParams, Task
+from graphrl.envs.compile.observation import Observation, observe
+from graphrl.envs.compile.run import run
+from graphrl.errors import ProblemError
+
+INVALID = -10.0  # reward of what cannot run
+
+
+class State(NamedTuple):
+    """Of one episode."""
+
+    chosen: Choices
+    step: jax.Array  # [] int32
+
+
+@dataclasses.dataclass(frozen=True)
+class CompileEnv:
+    """`Compile-v0`: choose device and priority of every op at once, for a short run time (GO, sections 3 and 5).
+
+    - Observation: the graph with its features, a topological order of its ops, features of the options of each task,
+      what may be chosen, and what was chosen last, -1 for nothing yet (`Observation`).
+    - Action: of each task an option for every op, a dictionary of int32 `[n]`: "placement", a device; "priority", a
+      level: of the ready ops the highest level runs first, and of equal ones the first in the order. A transfer has the
+      priority of the most urgent op that waits for it. Padding, and a device that is not there, count as option 0; ops
+      of a group stand on the device of its first one in the order.
+    - Tasks that the environment does not have stay as the instance's start has them (nothing there is option 0).
+    - Reward: -sqrt(run time / baseline's), so -1 is as good as the baseline; -10 where a device needs more memory than
+      there is.
+    - End: terminated after `episode_steps` steps, each of which sets all choices anew.
+    - State: what was chosen last. No random numbers are drawn.
+    - Info: "runtime", seconds, and "valid"; after `reset` 0 and false, for nothing has run.
+
+    Deviations from the paper: there a scheduler with a queue for each device takes what is ready by the clock; here
+    priorities make an order, as everywhere in `graphrl.costs`. There colocation can be violated, which earns -10; here
+    it cannot. Fusion is not here yet.
+
+    Attributes:
+      tasks: what is decided.
+      episode_steps: more than 1 refine the last choice.
+
+    Version history: v0, the first.
+
+    Raises:
+      ProblemError: there are no such tasks, or episodes have no steps.
+    """
+
+    tasks: tuple[Task, ...] = get_args(Task)
+    episode_steps: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.tasks or len(set(self.tasks)) < len(self.tasks) or not set(self.tasks) <= set(get_args(Task)):
+            text = f"must be one or more of {', '.join(get_args(Task))}, each once"
+            raise ProblemError(f"tasks are {', '.join(map(str, self.tasks)) or 'none'}: {text}")
+        if type(self.episode_steps) is not int or self.episode_steps < 1:
+            raise ProblemError(f"episode_steps is {self.episode_steps!r}: must be an integer of at least 1")
+
+    def reset(self, key: jax.Array, params: CompileParams) -> tuple[State, TimeStep[Observation]]:
+        """What is chosen is the instance's start. See `Environment`; `key` is not used."""
+        del key
+        params = jax.tree.map(jnp.asarray, params)
+        no, zero = jnp.asarray(False), jnp.float32(0)
+        seen = observe(params, params.start, self.tasks)
+        return State(params.start, jnp.int32(0)), TimeStep(seen, zero, no, no, {"runtime": zero, "valid": no})
+
+    def step(
+        self, key: jax.Array, state: State, action: dict[str, jax.Array], params: CompileParams
+    ) -> tuple[State, TimeStep[Observation]]:
+        """Makes choices, and runs the graph under them. See `Environment`; `key` is not used."""
+        del key
+        params = jax.tree.map(jnp.asarray, params)
+        chosen = _possible(params, params.start._replace(**{task: action[task] for task in self.tasks}))
+        makespan, valid = run(params, chosen)
+        ratio = makespan / jnp.maximum(params.baseline, 1e-30)
+        state = State(chosen, state.step + jnp.int32(1))
+        return state, TimeStep(
+            observe(params, chosen, self.tasks),
+            reward=jnp.where(valid, -jnp.sqrt(ratio), INVALID),
+            terminated=state.step >= self.episode_steps,
+            truncated=jnp.asarray(False),
+            info={"runtime": makespan * params.graph.second_unit, "valid": valid},
+        )
+
+    def observation_spec(self, params: CompileParams) -> Any:
+        """See `Environment`."""
+        shapes = jax.eval_shape(lambda params: observe(params, params.start, self.tasks), params)
+        n, edges = shapes.mask.shape[0], shapes.graph.senders.shape[0]
+        place, nodes, edge_counts = (
+            specs.integers(shape, 0, most) for shape, most in (((edges,), n), ((2,), n + 1), ((2,), edges))
+        )
+        features = shapes.graph._replace(nodes=specs.floats(shapes.graph.nodes.shape))
+        counts = {task: options.shape[0] for task, options in shapes.options.items()}
+        fields: dict[str, Any] = dict(  # noqa: C408  (reads as the constructor that it fills)
+            graph=features._replace(senders=place, receivers=place, n_node=nodes, n_edge=edge_counts),
+            mask=specs.booleans((n,)),
+            order=specs.choices((n,), n),
+            options={task: specs.floats(options.shape) for task, options in shapes.options.items()},
+            action_mask={task: specs.booleans((n, count)) for task, count in counts.items()},
+            previous={task: specs.integers((n,), -1, count - 1) for task, count in counts.items()},
+        )
+        return Observation(**fields)
+
+    def action_spec(self, params: CompileParams) -> Any:
+        """See `Environment`."""
+        n, counts = params.order.shape[0], {"placement": params.devices.shape[0], "priority": params.levels.shape[0]}
+        return {task: specs.choices((n,), counts[task]) for task in self.tasks}
+
+
+def _possible(params: CompileParams, chosen: Choices) -> Choices:
+    """The choices, with option 0 for padding, for nothing, and for devices that are not there; groups on one device."""
+    real = jnp.arange(params.order.shape[0], dtype=jnp.int32) < params.graph.num_ops
+    placement, priority = (jnp.where(real, jnp.maximum(option, 0), 0) for option in chosen)
+    placement = placement[params.leader]
+    return Choices(jnp.where(params.present[placement], placement, 0), priority)

@@ -1,0 +1,48 @@
+"""What a policy of `Compile-v0` sees: a `networks.base.DecisionObservation`."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import jraph
+
+from graphrl.envs.compile.instance import Choices, CompileParams
+from graphrl.graphs.jraph_view import to_graphs_tuple
+
+
+class Observation(NamedTuple):
+    """n ops, e uses, f control edges and F features, all padded; of each task o options with G features."""
+
+    graph: jraph.GraphsTuple  # nodes [n + 1, F], senders and receivers [e + f], no edges: see `to_graphs_tuple`
+    mask: jax.Array  # [n] bool, real ops
+    order: jax.Array  # [n] int32, ops in a topological order, then padding
+    options: dict[str, jax.Array]  # [o, G] float32
+    action_mask: dict[
+        str, jax.Array
+    ]  # [n, o] bool; option 0 alone for padding and, of devices, for all but a group's first
+    previous: dict[str, jax.Array]  # [n] int32, what was chosen last
+
+
+def observe(params: CompileParams, chosen: Choices, tasks: Sequence[str]) -> Observation:
+    """An instance after some choices, for a policy that decides some tasks."""
+    n = params.order.shape[0]
+    mask = jnp.arange(n, dtype=jnp.int32) < params.graph.num_ops
+    options = {"placement": jnp.asarray(params.devices), "priority": jnp.asarray(params.levels)}
+    present = {"placement": jnp.asarray(params.present), "priority": jnp.ones(params.levels.shape[0], bool)}
+    decides = {"placement": mask & (params.leader == jnp.arange(n, dtype=jnp.int32)), "priority": mask}
+    graph = to_graphs_tuple(params.graph, jnp.asarray(params.nodes), jnp.zeros((params.graph.sizes.uses, 0)))
+    return Observation(
+        graph=graph._replace(edges=None),
+        mask=mask,
+        order=jnp.asarray(params.order),
+        options={task: options[task] for task in tasks},
+        action_mask={task: allowed(present[task], decides[task]) for task in tasks},
+        previous={task: jnp.asarray(was) for task, was in chosen.of(tasks).items()},
+    )
+
+
+def allowed(present: jax.Array, decides: jax.Array) -> jax.Array:
+    """Which options `[o]` may be chosen of every op: `[n, o]` bool; those that do not decide `[n]` have the first."""
+    first = jnp.arange(present.shape[0], dtype=jnp.int32) == 0
+    return jnp.where(decides[:, None], present[None], first[None])

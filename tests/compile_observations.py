@@ -1,0 +1,63 @@
+"""Observations of small graphs for GO's networks, with all three tasks."""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from graphrl.costs.problem import Problem
+from graphrl.envs.compile.instance import instance
+from graphrl.envs.compile.observation import allowed, observe
+from graphrl.envs.compile.options import level_features
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.padding import Sizes
+
+LEVELS, FUSIONS = 4, 3
+TASKS = ("placement", "priority", "fusion")
+
+
+def problem(devices: int) -> Problem:
+    return Problem("makespan", devices, latency=1.0, bandwidth=10.0)
+
+
+def seen(graph: ComputationGraph, devices: int = 2, to: Sizes | None = None, **options: Any) -> Any:
+    """After choices drawn at random, with which odd ops may be fused."""
+    n, generator = len(graph.ops), np.random.default_rng(0)
+    drawn = [generator.integers(0, count, n).astype(np.int32) for count in (devices, LEVELS, FUSIONS)]
+    params = instance(graph, problem(devices), to, levels=LEVELS, baseline=1.0, **options)
+    padded = [jnp.asarray(np.pad(one, (0, len(params.order) - n))) for one in drawn]
+    observation = observe(params, params.start, TASKS[:2])
+    fusible = observation.mask & (jnp.arange(len(params.order)) % 2 == 1)
+    return observation._replace(
+        options=observation.options | {"fusion": jnp.asarray(level_features(FUSIONS))},
+        action_mask=observation.action_mask | {"fusion": allowed(jnp.ones(FUSIONS, bool), fusible)},
+        previous=dict(zip(TASKS, padded, strict=True)),
+    )
+
+
+class Renumbered(NamedTuple):
+    """An observation whose op i was op `old[i]`."""
+
+    observation: Any
+    old: np.ndarray
+
+
+def renumbered(observation: Any, seed: int) -> Renumbered:
+    """Other numbers for the same ops, real ones and padding mixed; the order stays that of the same ops."""
+    n = observation.mask.shape[0]
+    old = np.random.default_rng(seed).permutation(n)
+    new = np.append(np.argsort(old), n)  # edges of padding stay where they are
+    graph = observation.graph
+    graph = graph._replace(
+        nodes=jnp.concatenate([graph.nodes[:-1][old], graph.nodes[-1:]]),
+        senders=jnp.asarray(new[graph.senders], jnp.int32),
+        receivers=jnp.asarray(new[graph.receivers], jnp.int32),
+    )
+    observation = observation._replace(
+        graph=graph,
+        mask=observation.mask[old],
+        order=jnp.asarray(new[observation.order], jnp.int32),
+        action_mask={task: of[old] for task, of in observation.action_mask.items()},
+        previous={task: of[old] for task, of in observation.previous.items()},
+    )
+    return Renumbered(observation, old)
