@@ -110,7 +110,7 @@ BROKEN["no permission"] = Broken(_unreadable, "cannot read")
 BROKEN["device"] = Broken(lambda folder: Path("/dev/zero"), "it is a device")
 BROKEN["name too long"] = Broken(lambda folder: folder / ("n" * 300), "File name too long")
 _file("empty file", "the file is empty", b"", ".json")
-_formats = "no graph that graphrl can read: XLA's HLO (text or proto), JSON (graphrl-graph), ONNX"
+_formats = "no graph that graphrl can read: XLA's HLO (text or proto), JSON (graphrl-graph, dnn-partitioning), ONNX"
 _file("only white space", _formats, b" \n\n", ".graph")
 _file("text", "no graph that graphrl can read", b"once upon a time\n", ".graph")
 _file("binary garbage", "no graph that graphrl can read", bytes(range(255, 0, -1)) * 9, ".graph")

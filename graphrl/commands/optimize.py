@@ -28,10 +28,10 @@ from graphrl.units import format_bytes
 
 DESCRIPTION = f"""Find a plan for a model: which device runs each op, and in which order.
 
-MODEL is graph JSON (see `graphrl convert`), ONNX, a compiled XLA module (HLO text or proto), CostGraphDef text or a
-standard task graph (.stg), told apart by content; it may be gzipped. Or it is a program of the model zoo,
-zoo:ARCHITECTURE/KIND/bBATCH/LEVEL, or a generated graph: layered:200 or, with seed 7, layered:200@7 (`graphrl compare
---help` has the other kinds).
+MODEL is graph JSON (see `graphrl convert`), ONNX, a compiled XLA module (HLO text or proto), CostGraphDef text, a
+standard task graph (.stg) or JSON of dnn-partitioning (for --objective max_load), told apart by content; it may be
+gzipped. Or it is a program of the model zoo, zoo:ARCHITECTURE/KIND/bBATCH/LEVEL, or a generated graph: layered:200 or,
+with seed 7, layered:200@7 (`graphrl compare --help` has the other kinds).
 
 methods: {", ".join(METHODS)}; some take options, as in name:option=value
 

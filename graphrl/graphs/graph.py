@@ -12,6 +12,7 @@ import numpy as np
 from graphrl.errors import GraphError
 from graphrl.graphs.arrays import GraphArrays, indexed
 from graphrl.graphs.layers.layer import Layer
+from graphrl.graphs.pipelined import Machine, Pipelined
 
 MAX_COUNT = 2**31 - 1  # ops, tensors, uses: indices are int32 on the device
 MAX_BYTES = 2**62  # one tensor; sums stay inside int64 for any graph that fits in memory
@@ -30,12 +31,14 @@ class Tensor:
         buffer lives until the last use of either.
       reuses: name of an input of the producing op whose buffer this tensor takes over where that op is the
         input's last use.
+      transfer_seconds: that a transfer takes under the objective max_load, None for what latency and bandwidth say.
     """
 
     name: str
     bytes: int = 0
     alias: str | None = None
     reuses: str | None = None
+    transfer_seconds: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,6 +56,7 @@ class Op:
       weight_bytes: memory resident on its device for the whole run.
       flops: floating-point operations.
       layer: shapes and window, where they are known; no cost depends on them.
+      pipelined: CPUs and colocation, which the objective max_load looks at; None: any accelerator, and no CPU.
     """
 
     name: str
@@ -65,6 +69,7 @@ class Op:
     weight_bytes: int = 0
     flops: int = 0
     layer: Layer | None = None
+    pipelined: Pipelined | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -76,6 +81,7 @@ class ComputationGraph:
       ops: in any order; an op's index is its place.
       inputs: external tensors: always there, free of cost.
       outputs: names of the tensors that stay in memory to the end.
+      machine: the devices that its file names, None if it names none.
 
     Raises:
       GraphError: on construction, one line that names the fault, if a rule is broken.
@@ -85,6 +91,7 @@ class ComputationGraph:
     ops: tuple[Op, ...]
     inputs: tuple[Tensor, ...] = ()
     outputs: tuple[str, ...] = ()
+    machine: Machine | None = None
 
     def __post_init__(self) -> None:
         _check_counts(self)
@@ -95,13 +102,15 @@ class ComputationGraph:
             _check_bytes(f"input {tensor.name!r}", "bytes", tensor.bytes)
             if tensor.alias is not None or tensor.reuses is not None:
                 raise GraphError(f"input {tensor.name!r}: an external input can have neither alias nor reuses")
+        if self.machine is not None:
+            _check_machine(self.machine)
         _check_total(self)
         object.__setattr__(self, "_arrays", indexed(self))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ComputationGraph):
             return NotImplemented
-        return (self.name, self.ops, self.inputs, self.outputs) == (other.name, other.ops, other.inputs, other.outputs)
+        return all(getattr(self, field.name) == getattr(other, field.name) for field in dataclasses.fields(self))
 
     def __hash__(self) -> int:
         return hash((self.name, self.ops, self.inputs, self.outputs))
@@ -151,25 +160,32 @@ def _shown(value: object) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
+def _check_seconds(owner: str, field: str, value: object) -> None:
+    numeric = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    if not numeric or value != value:  # only NaN differs from itself
+        raise GraphError(f"{owner}: {field} is {_shown(value)}: must be a finite number of seconds")
+    if value < 0:  # type: ignore[operator]
+        raise GraphError(f"{owner}: {field} is {_shown(value)}: must be at least 0 seconds")
+    if value > float(MAX_WORK):  # type: ignore[operator]
+        raise GraphError(f"{owner}: {field} is {_shown(value)}: must be a finite number up to 10^30 seconds")
+
+
 def _check_numbers(op: Op) -> None:
     _check_name("an op", op.name)
-    runtime = op.runtime
-    numeric = isinstance(runtime, int | float | np.integer | np.floating) and not isinstance(runtime, bool)
-    if not numeric or runtime != runtime:  # only NaN differs from itself
-        raise GraphError(f"op {op.name!r}: runtime is {_shown(runtime)}: must be a finite number of seconds")
-    if runtime < 0:
-        raise GraphError(f"op {op.name!r}: runtime is {_shown(runtime)}: must be at least 0 seconds")
-    if runtime > float(MAX_WORK):
-        raise GraphError(f"op {op.name!r}: runtime is {_shown(runtime)}: must be a finite number up to 10^30 seconds")
+    _check_seconds(f"op {op.name!r}", "runtime", op.runtime)
     _check_bytes(f"op {op.name!r}", "workspace_bytes", op.workspace_bytes)
     _check_bytes(f"op {op.name!r}", "weight_bytes", op.weight_bytes)
     if isinstance(op.flops, bool) or not isinstance(op.flops, int | np.integer) or not 0 <= op.flops <= MAX_WORK:
         raise GraphError(f"op {op.name!r}: flops is {_shown(op.flops)}: must be an integer from 0 to 10^30")
     if op.layer is not None:
         _check_layer(op.name, op.layer)
+    if op.pipelined is not None:
+        _check_pipelined(op.name, op.pipelined)
     for tensor in op.outputs:
         _check_name(f"op {op.name!r}: an output", tensor.name)
         _check_bytes(f"op {op.name!r}, output {tensor.name!r}", "bytes", tensor.bytes)
+        if tensor.transfer_seconds is not None:
+            _check_seconds(f"op {op.name!r}, output {tensor.name!r}", "transfer_seconds", tensor.transfer_seconds)
 
 
 def _check_layer(op: str, layer: Layer) -> None:
@@ -177,6 +193,27 @@ def _check_layer(op: str, layer: Layer) -> None:
         value = getattr(layer, field)
         if type(value) is not int or not 0 <= value <= MAX_COUNT:
             raise GraphError(f"op {op!r}: layer.{field} is {_shown(value)}: must be an integer from 0 to 2^31 - 1")
+
+
+def _check_pipelined(op: str, pipelined: Pipelined) -> None:
+    where = f"op {op!r}"
+    if pipelined.cpu_runtime is not None:
+        _check_seconds(where, "pipelined.cpu_runtime", pipelined.cpu_runtime)
+    for field in ("cpu_only", "backward"):
+        if type(value := getattr(pipelined, field)) is not bool:
+            raise GraphError(f"{where}: pipelined.{field} is {_shown(value)}: must be true or false")
+    if pipelined.colocation is not None and type(pipelined.colocation) is not int:
+        raise GraphError(f"{where}: pipelined.colocation is {_shown(pipelined.colocation)}: must be an integer")
+    if pipelined.cpu_only and pipelined.cpu_runtime is None:
+        raise GraphError(f"{where}: pipelined.cpu_only is true without cpu_runtime: it could run nowhere")
+
+
+def _check_machine(machine: Machine) -> None:
+    for field in ("accelerators", "cpus"):
+        if type(value := getattr(machine, field)) is not int or not 0 <= value <= MAX_COUNT:
+            raise GraphError(f"machine.{field} is {_shown(value)}: must be an integer from 0 to 2^31 - 1")
+    if machine.memory_bytes is not None:
+        _check_bytes("the machine", "memory_bytes", machine.memory_bytes)
 
 
 def _check_total(graph: ComputationGraph) -> None:

@@ -58,7 +58,12 @@ def _text(head: bytes) -> bytes:
 # ONNX starts with field 1, the integer ir_version: protobuf's tag 0x08, which begins no text.
 FORMATS = (
     Format("XLA's HLO (text or proto)", is_hlo, (".hlo", ".hlo.txt", ".pb"), _hlo),
-    Format("JSON (graphrl-graph)", lambda head: _text(head)[:1] in (b"{", b"["), (".json",), _plain(parse_json)),
+    Format(
+        "JSON (graphrl-graph, dnn-partitioning)",
+        lambda head: _text(head)[:1] in (b"{", b"["),
+        (".json",),
+        _plain(parse_json),
+    ),
     Format("ONNX", lambda head: head[:1] == b"\x08", (".onnx",), _onnx),
     Format("standard task graph", lambda head: is_stg(_text(head)), (".stg",), _plain(parse_stg)),
     Format("CostGraphDef text", lambda head: is_costgraph(_text(head)), (".pbtxt",), _plain(parse_costgraph)),

@@ -9,26 +9,30 @@ import gzip
 import json
 import os
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from graphrl import files
 from graphrl.errors import GraphError, GraphrlError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.layers.layer import Layer
+from graphrl.graphs.pipelined import Machine, Pipelined
+from graphrl.graphs.readers.partitioning import is_partitioning, partitioning_graph
 
 T = TypeVar("T")
 
 FORMAT = "graphrl-graph"
 VERSION = 1
 
-_GRAPH_KEYS = frozenset(("format", "version", "name", "inputs", "ops", "outputs"))
+_GRAPH_KEYS = frozenset(("format", "version", "name", "inputs", "ops", "outputs", "machine"))
 _OP_KEYS = frozenset(Op.__dataclass_fields__)
 _TENSOR_KEYS = frozenset(Tensor.__dataclass_fields__)
 _LAYER_KEYS = frozenset(Layer.__dataclass_fields__)
+_PIPELINED_KEYS = frozenset(Pipelined.__dataclass_fields__)
+_MACHINE_KEYS = frozenset(Machine.__dataclass_fields__)
 
 
 def parse_json(data: bytes, source: str) -> ComputationGraph:
-    """The graph that the file `source` of content `data` holds.
+    """The graph that the file `source` of content `data` holds: in our format, or that of `readers/partitioning.py`.
 
     Raises:
       GraphError: one line that names the file and, where there is one, the op, if it breaks a rule of the format.
@@ -37,6 +41,8 @@ def parse_json(data: bytes, source: str) -> ComputationGraph:
         value = strict_json(data)
     except GraphError as error:
         raise GraphError(f"{source}: {error}") from None
+    if is_partitioning(value):
+        return partitioning_graph(cast(dict[str, Any], value), source)
     return graph_from_dict(value, source=source)
 
 
@@ -108,6 +114,7 @@ def graph_from_dict(value: object, *, source: str = "graph") -> ComputationGraph
             ops=tuple([_op(entry, i) for i, entry in enumerate(_list(top, "ops", "the graph", "op objects"))]),
             inputs=_tensors(top, "inputs", "the graph", "input"),
             outputs=_names(top, "outputs", "the graph", "tensor names"),
+            machine=_machine(top["machine"]) if "machine" in top else None,
         )
     except GraphError as error:
         raise GraphError(f"{source}: {error}") from None
@@ -141,7 +148,19 @@ def _op(entry: object, index: int) -> Op:
         weight_bytes=op.get("weight_bytes", 0),
         flops=op.get("flops", 0),
         layer=Layer(**_checked(op["layer"], f"{where}: layer", _LAYER_KEYS)) if "layer" in op else None,
+        pipelined=_pipelined(op["pipelined"], where) if "pipelined" in op else None,
     )
+
+
+def _pipelined(entry: object, where: str) -> Pipelined:
+    return Pipelined(**_checked(entry, f"{where}: pipelined", _PIPELINED_KEYS))
+
+
+def _machine(entry: object) -> Machine:
+    machine = _checked(entry, "machine", _MACHINE_KEYS)
+    if "accelerators" not in machine:
+        raise GraphError('machine has no "accelerators": it is needed')
+    return Machine(**machine)
 
 
 def _tensors(owner: dict[str, Any], key: str, where: str, what: str) -> tuple[Tensor, ...]:
@@ -153,7 +172,7 @@ def _tensor(entry: object, where: str, what: str, index: int) -> Tensor:
     tensor = _checked(entry, place, _TENSOR_KEYS)
     name = _name(tensor, place)
     alias, reuses = (_text(tensor, key, place, "") if key in tensor else None for key in ("alias", "reuses"))
-    return Tensor(name, tensor.get("bytes", 0), alias, reuses)
+    return Tensor(name, tensor.get("bytes", 0), alias, reuses, tensor.get("transfer_seconds"))
 
 
 def _name(owner: dict[str, Any], where: str) -> str:
@@ -215,6 +234,8 @@ def graph_to_dict(graph: ComputationGraph) -> dict[str, Any]:
     value["ops"] = [_op_to_dict(op) for op in graph.ops]
     if graph.outputs:
         value["outputs"] = list(graph.outputs)
+    if graph.machine is not None:
+        value["machine"] = dataclasses.asdict(graph.machine)
     return value
 
 
@@ -232,8 +253,13 @@ def _op_to_dict(op: Op) -> dict[str, Any]:
         "layer": None
         if op.layer is None
         else {key: item for key, item in dataclasses.asdict(op.layer).items() if item},
+        "pipelined": None if op.pipelined is None else _pipelined_to_dict(op.pipelined),
     }
     return {key: item for key, item in value.items() if item or item == {} or key == "name"}
+
+
+def _pipelined_to_dict(pipelined: Pipelined) -> dict[str, Any]:
+    return {key: item for key, item in dataclasses.asdict(pipelined).items() if item is not None and item is not False}
 
 
 def _tensor_to_dict(tensor: Tensor) -> dict[str, Any]:
@@ -244,6 +270,8 @@ def _tensor_to_dict(tensor: Tensor) -> dict[str, Any]:
         value["alias"] = tensor.alias
     if tensor.reuses is not None:
         value["reuses"] = tensor.reuses
+    if tensor.transfer_seconds is not None:
+        value["transfer_seconds"] = tensor.transfer_seconds
     return value
 
 
