@@ -55,6 +55,11 @@ METHODS: dict[str, str] = {
     "brkga": "graphrl.solvers.chromosomes.brkga_solver",
     "brkga-tuned": "graphrl.solvers.chromosomes.brkga_tuned",
     "brkga+": "graphrl.solvers.chromosomes.brkga_solver",
+    # placements for pipelined execution (max_load), which cp-sat takes too
+    "split": "graphrl.solvers.loads.split",
+    "equal-stages": "graphrl.solvers.loads.stages",
+    "stage-dp": "graphrl.solvers.loads.stages",
+    "anneal-load": "graphrl.solvers.loads.anneal",
     # exact
     "cp-sat": "graphrl.solvers.exact.cp_sat.solver",
     "brute-force": "graphrl.solvers.exact.brute_force",

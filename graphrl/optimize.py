@@ -29,12 +29,13 @@ def optimize(
     model: Model,
     *args: Any,
     objective: Objective = "peak_memory",
-    devices: int = 1,
+    devices: int | None = None,
     transfer: Transfer = "rendezvous",
     latency: float = 0.0,
     bandwidth: float = math.inf,
     memory_limit: int | None = None,
     resident_weights: bool = False,
+    cpus: int | None = None,
     method: str = "auto",
     evaluations: int | None = None,
     seconds: float | None = None,
@@ -51,14 +52,17 @@ def optimize(
         JAX function, or a name: a program of the model zoo, as in "zoo:efficientnetb0/training/b8/hlo", or a set of one
         generated graph, as in "layered:200" (see `datasets.sets.load_graph`).
       *args: for a function only: its arguments, arrays or `jax.ShapeDtypeStruct`s; it is traced, not run.
-      objective: "peak_memory" (bytes of the fullest device) or "makespan" (seconds).
-      devices: number of identical devices.
+      objective: "peak_memory" (bytes of the fullest device), "makespan" (seconds) or "max_load" (the largest load of a
+        device in pipelined execution, seconds a sample).
+      devices: their number, by default 1; for "max_load" by default those that the model's file names.
       transfer: "rendezvous" (a transfer occupies both devices), "link" (the sender's link) or "free" (nobody).
       latency: seconds that a transfer takes beside its bytes.
       bandwidth: of a transfer, bytes per second.
-      memory_limit: bytes a device may hold, or None; only with "makespan". If no plan within it is found, the result
-        is the one that exceeds it least: see `Plan.excess`.
+      memory_limit: bytes a device may hold, or None; not with "peak_memory". If no plan within it is found, the result
+        is the one that exceeds it least: see `Plan.excess`. For "max_load" None is what the model's file says.
       resident_weights: whether weights count on the devices of their ops for the whole run.
+      cpus: how many of the devices, the last ones, are CPUs; only with "max_load". By default those of the model's
+        file, or none if `devices` are given.
       method: one of `methods.METHODS`, perhaps with options as in "approximate-dp:width=1000"; "auto" is the portfolio
         that was best for the time.
       evaluations: solutions to decode and cost at most. With neither limit the budget is 10 seconds; with both,
@@ -80,13 +84,26 @@ def optimize(
       GraphrlError: the model or an option is at fault; one line says which.
       Interrupted: Ctrl-C; it is a KeyboardInterrupt whose `plan` is the best until then.
     """
-    problem = Problem(objective, devices, transfer, latency, bandwidth, memory_limit, resident_weights)
+    options = {
+        "objective": objective,
+        "devices": devices,
+        "transfer": transfer,
+        "latency": latency,
+        "bandwidth": bandwidth,
+        "memory_limit": memory_limit,
+        "resident_weights": resident_weights,
+        "cpus": cpus,
+    }
+    Problem.on(None, **options)  # a fault of theirs needs no model
     budget = make_budget(evaluations, seconds)
     check_seed(seed)
     if fuse is not None:
         check_rule(fuse)
+        if objective == "max_load":
+            raise ProblemError("fuse goes with peak_memory and makespan: kernels have no run times on CPUs")
     solver = find_solver(method)
     graph = model_graph(model, *args, chip=chip, dims=dims)
+    problem = Problem.on(graph.machine, **options)
     if fuse is not None:
         graph = fused_graph(fuse_by(fuse, fusion_problem(graph, chip)))
     try:

@@ -59,7 +59,7 @@ def byte_unit(value: float) -> tuple[float, str]:
 
 
 def format_objective(objective: str, value: float) -> str:
-    """An objective's value in its unit: bytes for "peak_memory", seconds for "makespan"."""
+    """An objective's value in its unit: bytes for "peak_memory", else seconds."""
     return format_bytes(value) if objective == "peak_memory" else format_seconds(value)
 
 

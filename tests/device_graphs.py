@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
@@ -78,7 +79,8 @@ def _random_outputs(rng: np.random.Generator, op: int, inputs: list[Tensor]) -> 
         taken = {tensor.reuses for tensor in outputs}
         if source and share == "reuses" and (source.name in taken or source.bytes < num_bytes):
             source = None
-        outputs.append(Tensor(f"t{op}.{k}", num_bytes, **({str(share): source.name} if source else {})))
+        shared: dict[str, Any] = {str(share): source.name} if source else {}
+        outputs.append(Tensor(f"t{op}.{k}", num_bytes, **shared))
     return outputs
 
 

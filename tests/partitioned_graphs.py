@@ -1,11 +1,18 @@
 """Graphs of pipelined execution for tests: in the form of dnn-partitioning, and drawn at random."""
 
+import itertools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from graphrl.costs.exact import Costs, evaluate
+from graphrl.costs.pipeline import Pipeline
+from graphrl.costs.problem import Problem
+from graphrl.errors import PlanError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.pipelined import Pipelined
+from graphrl.solvers.loads.groups import placed_order
 
 
 def node(number: int, latency: float, **more: Any) -> dict[str, Any]:
@@ -52,7 +59,7 @@ def random_pipeline(seed: int, ops: int, *, cpus: bool = True, training: bool = 
     Times are multiples of 1/8, so that sums are exact.
     """
     rng = np.random.default_rng(seed)
-    count = ops // 2 if training else ops
+    count = -(-ops // 2) if training else ops
     made = []
     for index in range(ops):
         if backward := index >= count:
@@ -77,3 +84,25 @@ def random_pipeline(seed: int, ops: int, *, cpus: bool = True, training: bool = 
             )
         )
     return ComputationGraph(f"pipeline{seed}", tuple(made))
+
+
+def costs_of(graph: ComputationGraph, problem: Problem, placement: list[int]) -> Costs:
+    """The exact costs of a placement."""
+    return evaluate(graph, problem, *placed_order(graph, problem, np.array(placement)))
+
+
+def least(graph: ComputationGraph, problem: Problem, allowed: Callable[[np.ndarray], bool] = lambda _: True) -> float:
+    """The least largest load, by trying all placements `[n]` that are allowed."""
+    colocation = Pipeline.of(graph, problem).colocation
+    values = [np.inf]
+    for places in itertools.product(range(problem.devices), repeat=int(colocation.max()) + 1):
+        placement = np.array(places)[colocation]
+        if not allowed(placement):
+            continue
+        try:
+            costs = costs_of(graph, problem, placement.tolist())
+        except PlanError:
+            continue
+        if costs.feasible(problem):
+            values.append(costs.objective(problem))
+    return min(values)

@@ -1,6 +1,7 @@
 """Hypothesis strategies for graphs, problems and plans that try every feature of the cost model."""
 
 import random
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
@@ -30,7 +31,8 @@ def graphs(draw: st.DrawFn, max_ops: int = 8, sharing: bool = True) -> Computati
             taken = any(source and output.reuses == source.name for output in outputs)
             if source and share == "reuses" and (taken or source.bytes < num_bytes):
                 source = None
-            outputs.append(Tensor(f"t{i}.{k}", num_bytes, **({share: source.name} if source else {})))
+            shared: dict[str, Any] = {share: source.name} if source else {}
+            outputs.append(Tensor(f"t{i}.{k}", num_bytes, **shared))
         ops.append(
             Op(
                 name=f"op{i}",

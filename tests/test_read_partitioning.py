@@ -81,7 +81,7 @@ def broken(**changes: Any) -> dict[str, Any]:
         (broken(nodes=[node(1, 1.0, supportedOnFpga="False")], edges=[]), "supportedOnFpga is 'False'"),
         (broken(nodes=[node(1, 1.0, colorClass=1.5)], edges=[]), "node 1: colorClass is 1.5: must be an integer"),
         (broken(edges=[edge(1, 3, 1.0)]), "edge number 0: destId is 3: there is no such node"),
-        (broken(edges=[{"sourceId": 1, "destId": 2}]), "edge number 0 has no 'cost'"),
+        (broken(edges=[{"sourceId": 1, "destId": 2}]), "edge 1 -> 2 has no 'cost'"),
         (broken(edges=[edge(1, 2, 1.0), edge(2, 1, 1.0)]), "cycle"),
         (broken(edges=[edge(1, 2, 1.0), edge(1, 2, 2.0)]), "cost is 2.0: must be 1.0, as of the other edges of node 1"),
         (broken(maxFPGAs=0, maxCPUs=0), "there must be a device"),

@@ -8,11 +8,12 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
-from graphrl.costs.problem import Problem
+from graphrl.costs.problem import Objective, Problem
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import PICTURES, descriptor_of, shown
+from graphrl.graphs.pipelined import Machine
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip, find_chip
 from graphrl.optimize import DEFAULT_SECONDS
 from graphrl.units import parse_bytes, parse_rate, parse_seconds
@@ -53,11 +54,19 @@ def add_dim(parser: argparse.ArgumentParser) -> None:
 
 def add_problem(group: Any) -> None:
     """Adds what says what a plan must be good at; `problem_of` reads it."""
+    group.add_argument("--objective", choices=get_args(Objective), default="peak_memory", help="default: peak_memory")
     group.add_argument(
-        "--objective", choices=("peak_memory", "makespan"), default="peak_memory", help="default: peak_memory"
+        "--devices",
+        type=option(whole_number),
+        metavar="N",
+        help="identical ones but for CPUs (default: 1; with --objective max_load those that the model's file names)",
     )
     group.add_argument(
-        "--devices", type=option(whole_number), default=1, metavar="N", help="identical ones (default: 1)"
+        "--cpus",
+        type=option(whole_number),
+        metavar="N",
+        help="how many of the devices, the last ones, are CPUs (default: none, or as the file says); only with "
+        "--objective max_load",
     )
     group.add_argument(
         "--transfer",
@@ -79,18 +88,18 @@ def add_problem(group: Any) -> None:
         "--memory-limit",
         type=option(parse_bytes),
         metavar="BYTES",
-        help="of each device, for example 16GiB; with --objective makespan",
+        help="of each device, for example 16GiB; with --objective makespan or max_load",
     )
     group.add_argument("--resident-weights", action="store_true", help="count the weights on the devices of their ops")
 
 
-def problem_of(args: argparse.Namespace) -> Problem:
-    """The problem that the options of `add_problem` say.
+def problem_of(args: argparse.Namespace, machine: Machine | None = None) -> Problem:
+    """The problem that the options of `add_problem` say, for a graph of this machine (see `Problem.on`).
 
     Raises:
       ProblemError: a value is out of range.
     """
-    return Problem(**{field.name: getattr(args, field.name) for field in dataclasses.fields(Problem)})
+    return Problem.on(machine, **{field.name: getattr(args, field.name) for field in dataclasses.fields(Problem)})
 
 
 def add_budget(

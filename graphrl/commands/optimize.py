@@ -55,6 +55,8 @@ examples:
   graphrl optimize model.onnx --objective makespan --devices 4 --transfer link --latency 10us --bandwidth 50GB/s \\
       --memory-limit 16GiB --trace trace.json
       the fastest schedule on four devices that fits into them; open trace.json in ui.perfetto.dev
+  graphrl optimize bert24_training.json --objective max_load
+      stages for pipelined execution, on the accelerators and CPUs that a file of dnn-partitioning names
   graphrl optimize zoo:efficientnetb0/training/b8/hlo
       a training step as XLA compiles it, from the model zoo
   graphrl optimize layered:200@7 --method anneal --seconds 1
@@ -100,7 +102,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Optimises; returns the exit code."""
-    problem = problem_of(args)
+    problem_of(args)  # a fault of its options needs no model
     budget = make_budget(args.evaluations, args.seconds)
     check_seed(args.seed)
     find_solver(args.method)
@@ -116,6 +118,7 @@ def run(args: argparse.Namespace) -> int:
         image_format(args.plot)
     gc.set_threshold(*RARELY)
     graph = model_graph(args.model, chip=args.chip, dims=dict(args.dim))
+    problem = problem_of(args, graph.machine)
     gc.freeze()
     keep_compiled()
     interrupted = False

@@ -1,6 +1,7 @@
 """A plan's figures, for people (a table) and for machines (one JSON object)."""
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from graphrl.files import shown
@@ -9,7 +10,7 @@ from graphrl.plan import Plan
 from graphrl.plan.inlining import Inlining
 from graphrl.units import format_bytes, format_objective, format_seconds
 
-_MAX_DEVICES = 8  # whose peaks are listed one by one
+_MAX_DEVICES = 8  # whose peaks and loads are listed one by one
 
 
 def summary(plan: Plan) -> dict[str, Any]:
@@ -35,6 +36,7 @@ def summary(plan: Plan) -> dict[str, Any]:
             "bandwidth": _finite(problem.bandwidth),
             "resident_weights": problem.resident_weights,
             "memory_limit": problem.memory_limit,
+            "cpus": problem.cpus,
         },
         "fusion": None if plan.inlining is None else _fusion(plan, plan.inlining),
     }
@@ -54,7 +56,7 @@ def plan_table(plan: Plan, graph: ComputationGraph, *, interrupted: bool, writte
     table = Table(show_header=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    for name, value in _rows(plan):
+    for name, value in _rows(plan, graph):
         table.add_row(escape(name), escape(value))
     if interrupted:
         table.add_row("interrupted", "this is the best plan until then")
@@ -65,7 +67,7 @@ def plan_table(plan: Plan, graph: ComputationGraph, *, interrupted: bool, writte
     console.print(table)
 
 
-def _rows(plan: Plan) -> list[tuple[str, str]]:
+def _rows(plan: Plan, graph: ComputationGraph) -> list[tuple[str, str]]:
     problem = plan.problem
     name = problem.objective.replace("_", " ")
     exact = f" ({plan.value:,} bytes)" if problem.objective == "peak_memory" and plan.value >= 1024 else ""
@@ -79,13 +81,18 @@ def _rows(plan: Plan) -> list[tuple[str, str]]:
             else ": optimal"
         )
         rows.append(("lower bound", format_objective(problem.objective, plan.bound) + gap))
-    if problem.objective == "peak_memory":
+    if problem.objective != "makespan":
         rows.append(("makespan", format_seconds(plan.makespan)))
+    if problem.objective == "max_load":
+        loads = plan.check(graph).loads
+        rows.append(("load per device", _listed(loads, format_seconds)))
     transfers = len(plan.order) - len(plan.placement)
     if problem.devices > 1:
         rows.append(("transfers", f"{transfers:,}, model {problem.transfer}"))
-    if problem.devices > 1 or problem.objective == "makespan":
-        rows.append(("peak per device" if problem.devices > 1 else "peak memory", _peaks(plan.peak_memory)))
+    if problem.devices > 1 or problem.objective != "peak_memory":
+        rows.append(
+            ("peak per device" if problem.devices > 1 else "peak memory", _listed(plan.peak_memory, format_bytes))
+        )
     if problem.memory_limit is not None:
         fits = "kept" if plan.excess == 0 else f"exceeded by {format_bytes(plan.excess)}"
         rows.append(("memory limit", f"{format_bytes(problem.memory_limit)}: {fits}"))
@@ -99,10 +106,10 @@ def _rows(plan: Plan) -> list[tuple[str, str]]:
     return rows
 
 
-def _peaks(peaks: tuple[int, ...]) -> str:
-    if len(peaks) <= _MAX_DEVICES:
-        return ", ".join(format_bytes(peak) for peak in peaks)
-    return f"{format_bytes(min(peaks))} to {format_bytes(max(peaks))}"
+def _listed(values: Sequence[float], text: Callable[[float], str]) -> str:
+    """One for each device, or the least and the largest of many."""
+    shown = values if len(values) <= _MAX_DEVICES else (min(values), max(values))
+    return (", " if shown is values else " to ").join(map(text, shown))
 
 
 def _finite(value: float | None) -> float | None:

@@ -124,7 +124,7 @@ def _solved(run: Run, budget: Budget, progress: Progress | None = None) -> Plan:
 
 def below(value: float, bound: float, problem: Problem) -> bool:
     """Whether a value is below a bound, by more than rounding."""
-    return value < bound * (1 - (BOUND_ROUNDING if problem.objective == "makespan" else 0))
+    return value < bound * (1 - (0 if problem.objective == "peak_memory" else BOUND_ROUNDING))
 
 
 def row_of(run: Run, **fields: object) -> Row:

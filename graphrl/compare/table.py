@@ -158,7 +158,7 @@ def _rank(value: float, others: Sequence[float], problem: Problem) -> str:
 
 
 def _tied(a: float, b: float, problem: Problem) -> bool:
-    return math.isclose(a, b, rel_tol=TIE if problem.objective == "makespan" else 0.0)
+    return math.isclose(a, b, rel_tol=0.0 if problem.objective == "peak_memory" else TIE)
 
 
 def _mean(values: Sequence[float]) -> float:

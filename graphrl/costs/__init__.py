@@ -33,8 +33,19 @@ outputs, which stay on their producer's device. With `resident_weights` the weig
 start. Which tensors share a buffer, and what that saves, stands in `costs/exact/memory.py`. On one device this is the
 memory of "Neural Topological Ordering for Computation Graphs" (Gagrani et al. 2022), equations 1 to 3.
 
-**Objectives.** `peak_memory`, the largest peak of a device in bytes, or `makespan` in seconds, also under a memory
-limit for each device: then every plan that fits ranks before every plan that does not, and those rank by their excess.
+**Objectives.** `peak_memory`, the largest peak of a device in bytes; `makespan` in seconds; or `max_load`, below. The
+last two also under a memory limit for each device: then every plan that fits ranks before every plan that does not, and
+those rank by their excess.
+
+**Pipelined execution** (`max_load`; Tarnawski et al. 2020): samples follow one another through the devices, so what
+counts is the largest load of a device in seconds a sample, which only the placement decides. Here the devices are
+accelerators and, after them, `cpus` CPUs. A device's load is the run time of its ops (on a CPU `cpu_runtime`) and, on
+an accelerator, that of its transfers: each tensor that it produces and another device reads once, however many do, and
+each tensor that it reads and another device produces once. A CPU pays for none, nor do control edges cost any. A
+transfer takes a tensor's `transfer_seconds`, by default latency + bytes / bandwidth. An accelerator holds the weights
+of its ops, which its memory limit is for; CPUs have none. Ops of one `colocation` run on one device, and no op where it
+cannot. A plan's order is then one of many that do as well; its makespan is that of one sample that runs alone, under
+the transfer model, with these seconds. Overlap of transfers with computation is not modelled, as in the paper.
 
 **Exactness.** On the device bytes and seconds are float32, in units of the graph (graphs/padding.py), which is enough
 to search. Every number that leaves the library is computed anew from the decision by `costs/exact` in int64 and

@@ -2,12 +2,15 @@
 
 import dataclasses
 import math
-from typing import Literal, get_args
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
 
 from graphrl.errors import ProblemError
+from graphrl.graphs.pipelined import Machine
 
 Transfer = Literal["rendezvous", "free", "link"]
-Objective = Literal["peak_memory", "makespan"]
+Objective = Literal["peak_memory", "makespan", "max_load"]
+SCHEDULED: tuple[Objective, ...] = ("peak_memory", "makespan")  # the objectives that an order decides
 
 MAX_DEVICES = 64
 MIN_BANDWIDTH = 1e-9  # bytes per second: a billionth, so that seconds stay far inside float32
@@ -18,13 +21,16 @@ class Problem:
     """One planning problem; the text of `graphrl.costs` says what it means.
 
     Attributes:
-      objective: "peak_memory" (the largest peak of a device, bytes) or "makespan" (seconds).
-      devices: number of identical devices.
+      objective: "peak_memory" (the largest peak of a device, bytes), "makespan" (seconds) or "max_load" (the largest
+        load of a device in pipelined execution, seconds).
+      devices: their number. All are identical, but for those that are CPUs.
       transfer: "rendezvous" (a transfer occupies both devices), "free" (nobody) or "link" (the sender's outgoing link).
       latency: seconds a transfer takes beside its bytes.
       bandwidth: bytes per second, may be infinite.
-      memory_limit: bytes a device may hold at its peak, or None. Only with the makespan objective.
-      resident_weights: whether the weights of the ops placed on a device count there from the start.
+      memory_limit: bytes a device may hold at its peak, or None. Not with the objective peak_memory; CPUs have none.
+      resident_weights: whether the weights of the ops placed on a device count there from the start. Under max_load
+        they are all that counts, whatever this says.
+      cpus: how many of the devices, the last ones, are CPUs. Only with the objective max_load.
 
     Raises:
       ProblemError: a value is out of range.
@@ -37,6 +43,7 @@ class Problem:
     bandwidth: float = math.inf
     memory_limit: int | None = None
     resident_weights: bool = False
+    cpus: int = 0
 
     def __post_init__(self) -> None:
         if self.objective not in get_args(Objective):
@@ -54,8 +61,42 @@ class Problem:
         if self.memory_limit is not None:
             if type(self.memory_limit) is not int or not 0 < self.memory_limit <= 2**62:
                 raise ProblemError(f"memory_limit is {self.memory_limit!r}: must be an integer of bytes from 1 to 2^62")
-            if self.objective != "makespan":
-                raise ProblemError("memory_limit goes with the makespan objective: peak_memory minimises memory itself")
+            if self.objective == "peak_memory":
+                raise ProblemError("memory_limit goes with makespan and max_load: peak_memory minimises memory itself")
+        if type(self.cpus) is not int or not 0 <= self.cpus <= self.devices:
+            raise ProblemError(f"cpus is {self.cpus!r}: must be an integer from 0 to {self.devices}, the devices")
+        if self.cpus and self.objective != "max_load":
+            raise ProblemError(
+                f"cpus goes with the objective max_load: under {self.objective} all devices are identical"
+            )
+
+    @classmethod
+    def on(cls, machine: Machine | None, **options: Any) -> "Problem":
+        """The problem of these options, None for those that were not given.
+
+        Under max_load the devices are then the machine's (without one, an accelerator beside the CPUs), and so is the
+        limit of an accelerator's memory.
+        """
+        given = {name: value for name, value in options.items() if value is not None}
+        if given.get("objective") == "max_load":
+            if "devices" not in given:
+                machine = machine or Machine(1)
+                given.setdefault("cpus", machine.cpus)
+                given["devices"] = machine.accelerators + given["cpus"]
+            if machine is not None and machine.memory_bytes is not None:
+                given.setdefault("memory_limit", machine.memory_bytes)
+        return cls(**given)
+
+    @property
+    def accelerators(self) -> int:
+        """Devices that are no CPUs: the first ones."""
+        return self.devices - self.cpus
+
+    def excess(self, peaks: Sequence[int]) -> int:
+        """Bytes by which the largest of the devices' peaks is above the memory limit; 0 if none is."""
+        if self.memory_limit is None:
+            return 0
+        return max(0, max(peaks[: self.accelerators], default=0) - self.memory_limit)
 
     def transfer_seconds(self, num_bytes: float) -> float:
         """Seconds that moving `num_bytes` takes."""

@@ -1,8 +1,8 @@
 """The plan file: format "graphrl-plan", version 1, read strictly.
 
 A plan of kernels is version 2, which has `chip`, whose figures their run times follow from, and `inlined`, the names of
-the ops that kernels compute; its placement and order name kernels by their roots. The model holds `memory_limit` only
-where the problem has one; an infinite bandwidth is null; gzip is read as well.
+the ops that kernels compute; its placement and order name kernels by their roots. The model holds `memory_limit` and
+`cpus` only where the problem has them; an infinite bandwidth is null; gzip is read as well.
 """
 
 import dataclasses
@@ -46,6 +46,8 @@ def plan_to_dict(plan: "Plan") -> dict[str, Any]:
         model["bandwidth"] = None
     if problem.memory_limit is not None:
         model["memory_limit"] = problem.memory_limit
+    if problem.cpus:
+        model["cpus"] = problem.cpus
     inlining = plan.inlining
     fused = {} if inlining is None else {"chip": dataclasses.asdict(inlining.chip), "inlined": list(inlining.inlined)}
     return {
@@ -150,7 +152,7 @@ def _check_keys(data: dict[str, Any], where: str, needed: tuple[str, ...], optio
 
 def _problem(data: dict[str, Any]) -> Problem:
     model = _typed(data, "model", dict, "an object")
-    _check_keys(model, "model", _MODEL_KEYS, ("memory_limit",))
+    _check_keys(model, "model", _MODEL_KEYS, ("memory_limit", "cpus"))
     limit = model.get("memory_limit")
     return Problem(
         objective=data["objective"] if isinstance(data["objective"], str) else _short(data["objective"]),  # type: ignore[arg-type]
@@ -160,6 +162,7 @@ def _problem(data: dict[str, Any]) -> Problem:
         bandwidth=math.inf if model["bandwidth"] is None else float(_number(model, "bandwidth", "model.bandwidth")),
         memory_limit=None if limit is None else _integer(limit, "model.memory_limit"),
         resident_weights=_typed(model, "resident_weights", bool, "true or false"),
+        cpus=_integer(model.get("cpus", 0), "model.cpus"),
     )
 
 

@@ -42,9 +42,9 @@ class Plan:
       placement: device of each op, by op name, in the graph's order. In a plan of kernels, here and in the order,
         kernels stand for ops, under the names of their roots.
       order: every op and every transfer that the placement needs, as they run.
-      value: the objective: bytes (int) for "peak_memory", seconds (float) for "makespan".
-      makespan: seconds, under the problem's transfer model.
-      peak_memory: `[devices]` bytes.
+      value: the objective: bytes (int) for "peak_memory", seconds (float) for "makespan" and "max_load".
+      makespan: seconds, under the problem's transfer model; for "max_load" those of one sample that runs alone.
+      peak_memory: `[devices]` bytes; for "max_load" those of the weights.
       seconds: of wall clock that the search took.
       evaluations: decoded and costed solutions that the search spent.
       seed: of the search.
@@ -126,8 +126,7 @@ class Plan:
     @property
     def excess(self) -> int:
         """Bytes by which the largest device peak is above the memory limit; 0 if the plan is feasible."""
-        limit = self.problem.memory_limit
-        return 0 if limit is None else max(0, max(self.peak_memory) - limit)
+        return self.problem.excess(self.peak_memory)
 
     @property
     def rank(self) -> tuple[int, float]:

@@ -99,9 +99,9 @@ def _draw_title(lanes: Axes, plan: Plan, *, by_position: bool) -> None:
             "" if plan.gap is None or plan.excess else f" (gap {100 * plan.gap:.1f}%)" if plan.gap > 0 else " (optimal)"
         )
         facts.append(f"bound {format_objective(problem.objective, plan.bound)}{gap}")
-    if problem.objective == "peak_memory" and not by_position:
+    if problem.objective != "makespan" and not by_position:
         facts.append(f"makespan {format_seconds(plan.makespan)}")
-    elif problem.objective == "makespan":
+    if problem.objective != "peak_memory":
         facts.append(f"peak memory {format_bytes(max(plan.peak_memory))}")
     ops = len(plan.placement)
     if plan.inlining is None:

@@ -19,22 +19,25 @@ makespan, and peak memory of several devices
     makespan under free and link, up to 150 ops: `cp-sat` for 7 tenths; up to 300 ops for 3
     makespan under rendezvous, up to 120 ops, and peak memory, up to 60 ops: for half
   makespan from 3,000 ops on, with 1 ms for each: `multilevel` in its place
+
+largest load (`max_load`): what `loads/portfolio.py` says
 """
 
 import dataclasses
 import functools
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from graphrl.costs.bounds import lower_bound
-from graphrl.costs.problem import Problem
+from graphrl.costs.problem import Objective, Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, PlacedOrder, Task
 from graphrl.solvers.exact.cp_sat import solver as cp_sat
+from graphrl.solvers.loads import portfolio as pipelined
 from graphrl.solvers.orders import dfs_dp, series_parallel
 from graphrl.solvers.orders.anneal import solver as anneal
 from graphrl.solvers.orders.min_cut import solver as min_cut
@@ -58,9 +61,16 @@ EXACT_SECONDS = 5e-3  # for each op, below which CP-SAT has no time
 SOON_SHARE, SOON_SECONDS = 0.1, 2.0  # of annealing before it
 
 
-@solver("auto", "the portfolio of the methods below that was best for the time", prepare=prepare)
+@solver(
+    "auto",
+    "the portfolio of the methods below that was best for the time",
+    objectives=get_args(Objective),
+    prepare=prepare,
+)
 def solve(task: Task) -> Plan:
     """See the module. Its bound is the best that any of its methods proved."""
+    if task.problem.objective == "max_load":
+        return pipelined.solve(task)
     return begun(task).run(stages(task.graph, task.problem, task.budget))
 
 

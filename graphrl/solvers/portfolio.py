@@ -121,7 +121,7 @@ class Portfolio:
             self._task.progress(evaluations, self._task.seconds, lambda: self.best(plan()), value)
 
     def _is_optimal(self, plan: Plan) -> bool:
-        rounding = SECONDS_ROUNDING if self._task.problem.objective == "makespan" else 0.0
+        rounding = 0.0 if self._task.problem.objective == "peak_memory" else SECONDS_ROUNDING
         return plan.excess == 0 and plan.value <= (self.bound or 0.0) * (1 + rounding)
 
     def _left(self) -> Budget | None:

@@ -7,9 +7,9 @@ in an `Interrupted`; before there is one, KeyboardInterrupt passes.
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, get_args
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
-from graphrl.costs.problem import Objective, Problem
+from graphrl.costs.problem import SCHEDULED, Objective, Problem
 from graphrl.errors import ProblemError
 from graphrl.plan import Plan
 from graphrl.solvers.base import Interrupted, Search, Task
@@ -88,7 +88,7 @@ class Solver(Method[Task, P, Plan]):
     """
 
     one_device: bool = False
-    objectives: tuple[Objective, ...] = get_args(Objective)
+    objectives: tuple[Objective, ...] = SCHEDULED
     digest: Callable[..., str] | None = None
 
     def __call__(self, task: Task, *args: P.args, **options: P.kwargs) -> Plan:
@@ -97,13 +97,14 @@ class Solver(Method[Task, P, Plan]):
         return super().__call__(task, *args, **options)
 
     def _check(self, problem: Problem) -> None:
-        if self.one_device and problem.devices != 1:
+        alike = self.one_device and problem.objective in SCHEDULED
+        if alike and problem.devices != 1:
             raise ProblemError(
                 f"method {self.name!r} orders the ops of one device: devices must be 1, and is {problem.devices}"
             )
         if problem.objective not in self.objectives:
-            alike = "on one device every order has the same makespan"
-            fault = alike if self.one_device else f"objective must not be {problem.objective}"
+            same = "on one device every order has the same makespan"
+            fault = same if alike else f"objective must not be {problem.objective}"
             raise ProblemError(f"method {self.name!r} minimises {' or '.join(self.objectives)}: {fault}")
 
 
@@ -115,7 +116,7 @@ def solver(
     help: str,
     *,
     one_device: bool = False,
-    objectives: tuple[Objective, ...] = get_args(Objective),
+    objectives: tuple[Objective, ...] = SCHEDULED,
     digest: Callable[..., str] | None = None,
     prepare: Callable[[], None] | None = None,
 ) -> Callable[[Callable[Concatenate[Task, P], Plan]], Solver[P]]:

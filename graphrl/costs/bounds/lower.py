@@ -29,6 +29,7 @@ import math
 import numpy as np
 
 from graphrl.costs.bounds.cuts import Cuts, work
+from graphrl.costs.bounds.loads import load_bound
 from graphrl.costs.bounds.needs import Needs
 from graphrl.costs.bounds.probing import probed_bound
 from graphrl.costs.problem import Problem
@@ -42,7 +43,7 @@ IDLE_WORK = 700_000  # of cuts one after another that gain nothing: then the res
 
 
 def lower_bound(graph: ComputationGraph, problem: Problem, order: np.ndarray | None = None) -> float:
-    """A value that no plan's objective is below: bytes of the largest device peak, or seconds of makespan.
+    """A value that no plan's objective is below: bytes of the largest device peak, or seconds of makespan or load.
 
     A memory limit is not considered: the bound holds for infeasible plans too.
 
@@ -51,6 +52,8 @@ def lower_bound(graph: ComputationGraph, problem: Problem, order: np.ndarray | N
       order: `[m]` node ids of a plan (its transfers are left out here): the bound of peak memory is the tighter, the
         better this order is. By default the graph's own, and then fewer cuts are made.
     """
+    if problem.objective == "max_load":
+        return load_bound(graph, problem)
     if problem.objective == "makespan":
         bound = _makespan_bound(graph, problem.devices)
         return float(math.ceil(bound)) if _is_whole(graph, problem) else bound

@@ -8,7 +8,8 @@ import dataclasses
 import jax
 import numpy as np
 
-from graphrl.costs.problem import Objective, Problem, Transfer
+from graphrl.costs.problem import SCHEDULED, Objective, Problem, Transfer
+from graphrl.errors import ProblemError
 
 
 @jax.tree_util.register_dataclass
@@ -26,7 +27,13 @@ class DeviceProblem:
 
     @classmethod
     def of(cls, problem: Problem) -> "DeviceProblem":
-        """The problem as host arrays, for every program that it is an argument of."""
+        """The problem as host arrays, for every program that it is an argument of.
+
+        Raises:
+          ProblemError: no order decides its objective (`device/loads.py` has that).
+        """
+        if problem.objective not in SCHEDULED:
+            raise ProblemError(f"objective is {problem.objective!r}: must be one of {', '.join(SCHEDULED)}")
         limit = problem.memory_limit
         return cls(
             latency=np.asarray(problem.latency, np.float32),

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 from graphrl.costs.exact.clocks import run_times
 from graphrl.costs.exact.memory import memory_changes
 from graphrl.costs.exact.routes import Routes
+from graphrl.costs.exact.stages import Stages
 from graphrl.costs.problem import Problem
 from graphrl.errors import PlanError
 from graphrl.graphs.graph import ComputationGraph
@@ -24,6 +25,7 @@ class Costs:
     end: np.ndarray  # [m] float64 seconds
     # Per device [c, 3] int64: order entry, bytes compared, bytes after its releases; entry -1 is the start.
     memory_changes: tuple[np.ndarray, ...]
+    loads: tuple[float, ...] = ()  # [devices] seconds, under the objective max_load
 
     @functools.cached_property
     def memory(self) -> tuple[np.ndarray, ...]:
@@ -37,12 +39,14 @@ class Costs:
         return tuple(dense)
 
     def objective(self, problem: Problem) -> float:
-        """What `problem` minimises: seconds of makespan, or bytes of the largest device peak."""
+        """What `problem` minimises: seconds of makespan or of the largest load, or bytes of the largest device peak."""
+        if problem.objective == "max_load":
+            return max(self.loads)
         return self.makespan if problem.objective == "makespan" else max(self.peak_memory)
 
     def excess(self, problem: Problem) -> int:
         """Bytes by which the largest device peak is above the memory limit; 0 if it is feasible."""
-        return 0 if problem.memory_limit is None else max(0, max(self.peak_memory) - problem.memory_limit)
+        return problem.excess(self.peak_memory)
 
     def feasible(self, problem: Problem) -> bool:
         """Whether every device stays within the memory limit, if there is one."""
@@ -65,6 +69,8 @@ def evaluate(graph: ComputationGraph, problem: Problem, placement: ArrayLike, or
     """
     routes = Routes(graph, problem, placement)
     slots = _checked_slots(graph, problem, routes, order)
+    if problem.objective == "max_load":
+        return _pipelined_costs(Stages(graph, problem, routes), routes, slots, problem)
     start, end = run_times(routes, slots, routes.seconds(graph, problem), problem.transfer, problem.devices)
     changes = memory_changes(graph, problem, routes, slots)
     return Costs(
@@ -73,6 +79,20 @@ def evaluate(graph: ComputationGraph, problem: Problem, placement: ArrayLike, or
         start=start,
         end=end,
         memory_changes=changes,
+    )
+
+
+def _pipelined_costs(stages: Stages, routes: Routes, slots: np.ndarray, problem: Problem) -> Costs:
+    """Loads and resident weights; the makespan is that of one sample that runs alone."""
+    start, end = run_times(routes, slots, stages.seconds, problem.transfer, problem.devices)
+    resident = tuple(stages.resident.tolist())
+    return Costs(
+        makespan=float(end[slots < routes.num_ops].max()),
+        peak_memory=resident,
+        start=start,
+        end=end,
+        memory_changes=tuple(np.array([[-1, size, size]], np.int64) for size in resident),
+        loads=tuple(stages.loads.tolist()),
     )
 
 

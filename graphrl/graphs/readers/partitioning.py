@@ -30,7 +30,7 @@ class _Output(NamedTuple):
 
 def is_partitioning(value: object) -> bool:
     """Whether a JSON value means to be such a graph."""
-    return isinstance(value, dict) and "format" not in value and "nodes" in value
+    return isinstance(value, dict) and "format" not in value and "nodes" in value and "edges" in value
 
 
 def partitioning_graph(value: Mapping[str, Any], source: str) -> ComputationGraph:
@@ -147,10 +147,11 @@ def _bytes(value: object, where: str) -> int:
 
 
 def _integer(value: object, where: str) -> int:
-    whole = isinstance(value, float) and value.is_integer() and abs(value) < 2**53
-    if isinstance(value, bool) or not (isinstance(value, int) or whole) or abs(value) >= 2**63:  # type: ignore[arg-type]
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        value = int(value)
+    if type(value) is not int or abs(value) >= 2**63:
         raise GraphError(f"{where} is {_shown(value)}: must be an integer")
-    return int(value)  # type: ignore[call-overload, no-any-return]
+    return value
 
 
 def _flag(value: object, where: str) -> bool:

@@ -109,7 +109,7 @@ def graph_of(name: str, structure: dict[str, Any], values: Values, order: Sequen
                 read.append(inputs[last].name)
         runtime, workspace, weights, flops, *sizes = values.ops[place]
         shared = structure["shared"][place]
-        sharing: dict[int, dict[str, str]] = {
+        sharing: dict[int, dict[str, Any]] = {
             shared[i]: {SHARINGS[shared[i + 1]]: read[shared[i + 2]]} for i in range(0, len(shared), 3)
         }
         outputs = tuple(

@@ -1,24 +1,28 @@
 """CP-SAT as a `Solver`: a known plan, then search for a better one and for the proof that there is none."""
 
 import dataclasses
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from graphrl.cores import count_cores
 from graphrl.costs import exact
 from graphrl.costs.bounds import lower_bound
-from graphrl.costs.problem import Problem
+from graphrl.costs.problem import Objective, Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
 from graphrl.solvers.base import MAX_EVALUATIONS, PlacedOrder, Task
 from graphrl.solvers.exact.cp_sat.engine import Limits, minimise
+from graphrl.solvers.exact.cp_sat.load import load_model, load_quanta, room_model
 from graphrl.solvers.exact.cp_sat.makespan import MAX_PAIRS, makespan_model, num_pairs
 from graphrl.solvers.exact.cp_sat.memory import check_memory, peak_model
 from graphrl.solvers.exact.cp_sat.model import Built
 from graphrl.solvers.exact.cp_sat.quanta import Quanta
 from graphrl.solvers.exact.cp_sat.reference import Lengths, Reference
+from graphrl.solvers.loads.blocks import Blocks
+from graphrl.solvers.loads.groups import Groups, placed_order
+from graphrl.solvers.loads.stages import equal_placement
 from graphrl.solvers.rules.list_scheduling import schedule
 from graphrl.solvers.rules.plan_builder.build import prepare
 from graphrl.solvers.solver import solver
@@ -32,10 +36,11 @@ LEAST_PEAK: dict[str, Any] = {"objective": "peak_memory", "memory_limit": None}
 @solver(
     "cp-sat",
     "OR-Tools' CP-SAT from the best list schedule: search and proof, for up to some hundred ops",
+    objectives=get_args(Objective),
     prepare=prepare,
 )
 def solve(task: Task, *, workers: int = 0, gap: float = 1e-6, hint: Plan | None = None) -> Plan:
-    """Never worse than list scheduling and the hint; `Plan.bound` is what was proved.
+    """Never worse than list scheduling, or equal stages for `max_load`, and the hint; `Plan.bound` is what was proved.
 
     It ends when the best plan is proved to be the best, or at the budget's seconds (60 if it has evaluations alone). An
     evaluation is a plan that was costed: those that it starts from, and every better one that CP-SAT finds.
@@ -52,7 +57,7 @@ def solve(task: Task, *, workers: int = 0, gap: float = 1e-6, hint: Plan | None 
     Args:
       workers: threads of CP-SAT, 0 for one a core.
       gap: relative; a plan so near to the bound counts as proved.
-      hint: a plan to start from if it is better than list scheduling.
+      hint: a plan to start from if it is better than that.
 
     Raises:
       ProblemError: ortools is missing, an option is out of range, the graph has more than 5,000 ops (under a memory
@@ -61,10 +66,15 @@ def solve(task: Task, *, workers: int = 0, gap: float = 1e-6, hint: Plan | None 
     """
     graph, problem = task.graph, task.problem
     _check(graph, problem, workers, gap)
-    unit = check_memory(graph, problem) if problem.objective == "peak_memory" or problem.memory_limit is not None else 1
     search = _Search(task, workers, gap)
     if hint is not None:
         search.consider(hint.decisions(graph))
+    if problem.objective == "max_load":
+        if search.left() is not None:
+            search.consider(placed_order(graph, problem, equal_placement(Blocks.of_graph(graph, problem))))
+        search.least_load()
+        return search.plan()
+    unit = check_memory(graph, problem) if problem.objective == "peak_memory" or problem.memory_limit is not None else 1
     if search.left() is not None:
         search.consider(schedule(graph, problem))
     if problem.objective == "peak_memory" or search.excess:
@@ -81,7 +91,7 @@ def _check(graph: ComputationGraph, problem: Problem, workers: int, gap: float) 
         raise ProblemError(f"gap is {gap!r}: must be from 0 to below 1")
     if len(graph.ops) > MAX_OPS:
         raise ProblemError(f"method 'cp-sat' takes graphs of up to {MAX_OPS} ops: {graph.name!r} has {len(graph.ops)}")
-    if problem.memory_limit is not None and problem.devices > 1:
+    if problem.memory_limit is not None and problem.devices > 1 and problem.objective == "makespan":
         pairs = num_pairs(graph, problem)
         if pairs > MAX_PAIRS:
             raise ProblemError(
@@ -161,6 +171,25 @@ class _Search:
             if proved is not None and not self.excess:  # what is proved under a limit holds for what respects it
                 self.bound = max(self.bound, quanta.bound(proved))
 
+    def least_load(self) -> None:
+        """Less load on the busiest device, without more excess over the limit."""
+        groups = Groups.of_ops(self.graph, self.problem)
+        if self.excess:
+            self._run(room_model(self.graph, self.problem, groups, self._devices(groups)), ROUGH_SHARE)
+        if self._proved() or self.left() is None:
+            return
+        quanta = load_quanta(groups)
+        low = quanta.at_least(self.bound)
+        proved = self._run(load_model(self.graph, self.problem, groups, self._devices(groups), quanta, low))
+        if proved is not None and not self.excess:  # what is proved under a limit holds for what respects it
+            self.bound = max(self.bound, quanta.bound(proved))
+
+    def _devices(self, groups: Groups) -> np.ndarray:
+        assert self.best is not None
+        device = np.zeros(len(groups.weight), np.int64)
+        device[groups.of] = self.best[0]
+        return device
+
     def _reference(self) -> Reference:
         assert self.best is not None
         return Reference(self.graph, self.problem, *self.best)
@@ -190,4 +219,4 @@ class _Search:
 
     def _tick(self) -> bool:
         self.task.report(self.evaluations, float(self.rank[1]), at_once=True)
-        return self.problem.objective == "makespan" and self._proved()
+        return self.problem.objective != "peak_memory" and self._proved()

@@ -1,0 +1,121 @@
+"""The largest load as a model: a literal for each group and device, and one for each net and accelerator that pays."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from graphrl.costs.pipeline import ACCELERATOR
+from graphrl.costs.problem import Problem
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.solvers.base import PlacedOrder
+from graphrl.solvers.exact.cp_sat.engine import Literal, Model
+from graphrl.solvers.exact.cp_sat.model import Built
+from graphrl.solvers.exact.cp_sat.quanta import Quanta, byte_unit
+from graphrl.solvers.loads.groups import Groups, placed_order
+
+
+def load_quanta(groups: Groups) -> Quanta:
+    """The run times of groups on both kinds of devices, 0 where they cannot run, and then the nets' seconds."""
+    runtime = np.where(np.isfinite(groups.runtime), groups.runtime, 0.0)
+    return Quanta.of([*runtime.ravel().tolist(), *groups.seconds.tolist()])
+
+
+def load_model(
+    graph: ComputationGraph, problem: Problem, groups: Groups, device: np.ndarray, quanta: Quanta, low: int
+) -> Built:
+    """The least largest load, of at least `low` quanta, from a known device of each group, `[b]`.
+
+    An accelerator holds no more than its limit, or the most that one holds in the known placement.
+    """
+    model = Model()
+    on, device = _places(model, groups, device)
+    held = _held(groups, device)
+    _limit(model, groups, on, max(groups.limit, float(held)))
+    loads, known = _loads(model, groups, on, device, quanta)
+    largest = model.integer(low, max(known), max(known))
+    for load in loads:
+        model.cp.add(load <= largest)
+    return _built(model, largest, on, graph, problem, groups)
+
+
+def room_model(graph: ComputationGraph, problem: Problem, groups: Groups, device: np.ndarray) -> Built:
+    """The least bytes of the fullest accelerator, down to the limit, from a known device of each group, `[b]`."""
+    model = Model()
+    on, device = _places(model, groups, device)
+    unit = byte_unit(groups.weight.tolist())
+    high = _held(groups, device) // unit
+    fullest = model.integer(min(high, int(groups.limit) // unit), high, high)
+    for number in range(groups.accelerators):
+        model.cp.add(sum(int(w) // unit * on[g][number] for g, w in enumerate(groups.weight) if w) <= fullest)
+    return _built(model, fullest, on, graph, problem, groups)
+
+
+def _held(groups: Groups, device: np.ndarray) -> int:
+    return int(np.bincount(device, groups.weight, minlength=len(groups.kinds))[: groups.accelerators].max(initial=0))
+
+
+def _places(model: Model, groups: Groups, device: np.ndarray) -> tuple[list[list[Literal]], np.ndarray]:
+    """Where each group runs, `[b][d]`, and the known devices. Devices of a kind are alike: they are numbered by the
+    first of their groups, those that take longest first, which the first few groups are held to.
+    """
+    order = np.argsort(-np.where(np.isfinite(groups.runtime), groups.runtime, 0.0).max(axis=1), kind="stable")
+    numbers: dict[int, int] = {}
+    free = {kind: iter(np.flatnonzero(groups.kinds == kind).tolist()) for kind in set(groups.kinds.tolist())}
+    for known in device[order].tolist():
+        if known not in numbers:
+            numbers[known] = next(free[int(groups.kinds[known])])
+    device = np.array([numbers[known] for known in device.tolist()])
+    first = np.where(groups.kinds == ACCELERATOR, 0, groups.accelerators)
+    on: list[list[Literal]] = [[] for _ in device]
+    for place, group in enumerate(order.tolist()):
+        for number in range(len(groups.kinds)):
+            may = groups.can_run(group, number) and number - first[number] <= place
+            on[group].append(model.boolean(bool(device[group] == number)) if may else ~model.true)
+        model.cp.add_exactly_one(on[group])
+    return on, device
+
+
+def _limit(model: Model, groups: Groups, on: list[list[Literal]], limit: float) -> None:
+    if np.isinf(limit) or limit >= groups.weight.sum():
+        return
+    unit = byte_unit(groups.weight.tolist())
+    for number in range(groups.accelerators):
+        held = sum(int(weight) // unit * on[group][number] for group, weight in enumerate(groups.weight) if weight)
+        model.cp.add(held <= int(limit) // unit)
+
+
+def _loads(
+    model: Model, groups: Groups, on: list[list[Literal]], device: np.ndarray, quanta: Quanta
+) -> tuple[list[object], list[int]]:
+    """What every device does, and what it does in the known placement, in quanta: `[d]` each."""
+    count = len(groups.weight)
+    runtime = np.array(quanta.lengths[: 2 * count], np.int64).reshape(count, 2)
+    loads: list[object] = []
+    known = []
+    for number, kind in enumerate(groups.kinds.tolist()):
+        load = sum(int(runtime[group, kind]) * on[group][number] for group in range(count) if runtime[group, kind])
+        value = int(runtime[device == number, kind].sum())
+        for net, ends in enumerate(groups.ends) if kind == ACCELERATOR else ():
+            if seconds := quanta.lengths[2 * count + net]:
+                literals = [on[group][number] for group in ends]
+                here = sum(map(model.holds, literals))
+                pays = model.boolean(0 < here < len(ends))
+                for literal in literals[1:]:
+                    model.cp.add_bool_or([pays, ~literals[0], literal])
+                    model.cp.add_bool_or([pays, literals[0], ~literal])
+                load += seconds * pays
+                value += seconds * (0 < here < len(ends))
+        loads.append(load)
+        known.append(value)
+    return loads, known
+
+
+def _built(
+    model: Model, objective: object, on: list[list[Literal]], graph: ComputationGraph, problem: Problem, groups: Groups
+) -> Built:
+    devices = [sum(number * here for number, here in enumerate(places)) for places in on]
+
+    def decode(values: Sequence[int]) -> PlacedOrder:
+        return placed_order(graph, problem, np.array(values, np.int64)[groups.of])
+
+    return Built(model, objective, devices, decode)

@@ -1,0 +1,1 @@
+"""Placements for pipelined execution: the methods of the objective `max_load`."""

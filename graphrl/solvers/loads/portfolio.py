@@ -1,0 +1,55 @@
+"""What `auto` does for `max_load`.
+
+Equal stages; then, as long as no plan reaches the bound and the budget lasts:
+
+  1. `stage-dp` for a quarter of the budget, with no more than 60,000 ideals
+  2. `anneal-load` from the best so far, for 3 tenths of the rest
+  3. where the budget is in seconds, on up to 1,000 groups of colocated ops: `cp-sat` for half of the rest, also for
+     the bound
+  4. `anneal-load` from the best so far, less hot
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from graphrl.costs.bounds import lower_bound
+from graphrl.plan import Plan
+from graphrl.solvers.base import Task
+from graphrl.solvers.exact.cp_sat import solver as cp_sat
+from graphrl.solvers.loads import anneal
+from graphrl.solvers.loads.blocks import Blocks
+from graphrl.solvers.loads.groups import Groups, placed_order
+from graphrl.solvers.loads.stages import equal_placement, stage_dp
+from graphrl.solvers.portfolio import Portfolio, Stage
+
+DP_SHARE, ANNEAL_SHARE, EXACT_SHARE = 0.25, 0.3, 0.5
+EXACT_GROUPS = 1_000  # up to which CP-SAT is worth its time
+COOL = {"hot": 0.003}  # of the last annealing
+
+
+def solve(task: Task) -> Plan:
+    """The best plan of the methods above; its bound is the best that any of them proved.
+
+    Raises:
+      ProblemError: an op can run nowhere.
+    """
+    groups = Groups.of_ops(task.graph, task.problem)
+    placement = equal_placement(Blocks.of_graph(task.graph, task.problem))
+    portfolio = Portfolio(task, lower_bound(task.graph, task.problem))
+    portfolio.add([placed_order(task.graph, task.problem, placement)])
+    return portfolio.run(_stages(task, len(groups.weight)))
+
+
+def _stages(task: Task, groups: int) -> Iterator[Stage]:
+    yield Stage(stage_dp, DP_SHARE, options=_hint)
+    if task.budget.seconds is not None:
+        yield Stage(anneal.solve, ANNEAL_SHARE, options=_hint)
+        if groups <= EXACT_GROUPS:
+            yield Stage(cp_sat.solve, EXACT_SHARE, options=_hint)
+        yield Stage(anneal.solve.given(COOL), options=_hint)
+    else:
+        yield Stage(anneal.solve, options=_hint)
+
+
+def _hint(plans: list[Plan]) -> dict[str, Any]:
+    return {"hint": plans[0]}
