@@ -58,6 +58,7 @@ METHODS: dict[str, str] = {
     # placements for pipelined execution (max_load), which cp-sat takes too
     "split": "graphrl.solvers.loads.split",
     "equal-stages": "graphrl.solvers.loads.stages",
+    "greedy-load": "graphrl.solvers.loads.greedy",
     "stage-dp": "graphrl.solvers.loads.stages",
     "anneal-load": "graphrl.solvers.loads.anneal",
     # exact

@@ -205,6 +205,18 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "load per device" in capsys.readouterr().out
 
 
+def test_comparisons(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Graphs of one machine are compared on it; others need to be told which."""
+    for name, accelerators in (("one", 2), ("two", 2), ("three", 3)):
+        (tmp_path / f"{name}.json").write_text(json.dumps({**TRAINING, "maxFPGAs": accelerators}))
+    command = ["compare", *(str(tmp_path / f"{name}.json") for name in ("one", "two", "three"))]
+    options = ["--objective", "max_load", "--methods", "equal-stages,stage-dp", "--evaluations", "10"]
+    assert main([*command[:3], *options]) == 0
+    assert "max load on 3 devices" in capsys.readouterr().out
+    check_failure([*command, *options], 2, "name different machines: say --devices", capsys)
+    assert main([*command, *options, "--devices", "2"]) == 0
+
+
 def test_a_file_whose_ops_run_nowhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "cpu.json"
     path.write_text(json.dumps(file_of([node(1, 1.0), node(2, 1.0, supportedOnFpga=0)], [edge(1, 2, 1.0)], cpus=0)))

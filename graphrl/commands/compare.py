@@ -3,7 +3,7 @@
 import argparse
 import dataclasses
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from graphrl.commands.cache import keep_compiled
@@ -27,6 +27,7 @@ from graphrl.optimize import check_seed, make_budget
 if TYPE_CHECKING:
     from graphrl.compare.comparison import Comparison
     from graphrl.compare.runs import Run
+    from graphrl.graphs.pipelined import Machine
 
 DESCRIPTION = f"""Compare methods on many graphs: every method on every graph with every seed, at equal budget.
 
@@ -160,7 +161,8 @@ def _runs(args: argparse.Namespace) -> tuple[list["Run"], int]:
     from graphrl.compare.runs import make_runs
     from graphrl.graphs.datasets.sets import load_graphs, model_files
 
-    problem, budget = problem_of(args), make_budget(args.evaluations, args.seconds)
+    problem_of(args)  # a fault of its options needs no graph
+    budget = make_budget(args.evaluations, args.seconds)
     seeds = range(args.seed, args.seed + args.seeds) if isinstance(args.seeds, int) else args.seeds
     if not seeds:
         raise ProblemError("--seeds names no seed: give how many, or which, as in 0,1,5")
@@ -184,8 +186,22 @@ def _runs(args: argparse.Namespace) -> tuple[list["Run"], int]:
     if args.cluster is not None:
         workers, cores = survey(args.cluster)
     graphs = load_graphs(args.models, chip=args.chip, dims=dict(args.dim))
+    problem = problem_of(args, _machine(args, [graph.machine for graph in graphs]))
     runs = make_runs(graphs, problem, args.methods, seeds, budget, cores=cores, warm_up=args.warm_up)
     return runs, workers
+
+
+def _machine(args: argparse.Namespace, machines: Sequence["Machine | None"]) -> "Machine | None":
+    """The machine that all graphs name, None where they name different ones.
+
+    Raises:
+      ProblemError: they do, and the problem needs one.
+    """
+    if len(set(machines)) == 1:
+        return machines[0]
+    if args.objective == "max_load" and args.devices is None:
+        raise ProblemError("the graphs' files name different machines: say --devices, --cpus and --memory-limit")
+    return None
 
 
 def _write(comparison: "Comparison", args: argparse.Namespace, baseline: str) -> list[str]:

@@ -22,6 +22,9 @@ def ideals_of(blocks: Blocks, most: int) -> Ideals:
     Raises:
       ProblemError: there are more than `most`.
     """
+    fault = ProblemError(f"there are more than {most:,} ideals, prefixes that a split can have")
+    if len(blocks.before) >= most:
+        raise fault
     before = [sum(1 << other for other in others) for others in blocks.before]
     after: list[list[int]] = [[] for _ in before]
     for block, others in enumerate(blocks.before):
@@ -32,11 +35,13 @@ def ideals_of(blocks: Blocks, most: int) -> Ideals:
     lacking: list[list[tuple[int, int]]] = [[]]
     sets = [0]
     for ideal, members in enumerate(sets):  # which grows; sizes never fall
+        if 1 << len(ready[ideal]) > most:  # any of those that are ready may join
+            raise fault
         for block in ready[ideal]:
             larger = members | 1 << block
             if larger not in number:
                 if len(sets) == most:
-                    raise ProblemError(f"there are more than {most:,} ideals, prefixes that a split can have")
+                    raise fault
                 number[larger] = len(sets)
                 sets.append(larger)
                 new = [other for other in after[block] if before[other] & larger == before[other]]

@@ -1,0 +1,1 @@
+"""Sections of `scripts/reproduce_go.py`."""

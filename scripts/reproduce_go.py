@@ -1,0 +1,21 @@
+"""Placement of whole programs beside its opponents: the tables of docs/results/go-*.md.
+
+The section `external` needs --data, a checkout of the repository msr-fiddle/dnn-partitioning or a folder in its form:
+its throughput-inputs and human-experts.
+
+Writes to --out measured.jsonl with a line a measurement (a stopped run goes on where it was), and to --results a file a
+section. --quick only looks whether everything works.
+
+  python scripts/reproduce_go.py --sections external --data ../dnn-partitioning
+"""
+
+from reproduce.go import external
+from reproduce.go.settings import Settings
+from reproduce.launcher import Section, main
+
+SECTIONS = {
+    "external": Section("Pipelined execution: the graphs of Tarnawski et al.", external.external),
+}
+
+if __name__ == "__main__":
+    main("go", __doc__, Settings, SECTIONS)
