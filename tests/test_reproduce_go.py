@@ -27,9 +27,9 @@ def test_external(tmp_path: Path) -> None:
     done = run(tmp_path, "--quick", "--data", "data")
     assert done.returncode == 0, done.stderr
     text = (tmp_path / "out" / "go-external.md").read_text()
-    toy = "| LayerGraphs/toy_training | 4 | 2 + 1 | 18.00 | 13.00 | 13.00 | 13.00 |"
+    toy = "| LayerGraphs/toy_training | 4 | 2 + 1 | 18.00 | 13.00 | 13.00 | 13.00 | 13.00 |"
     assert toy in text
-    assert "| OperatorGraphs/pair | 2 | 2 + 1 | 4.00 | - | 3.00 | 3.00 |" in text
+    assert "| OperatorGraphs/pair | 2 | 2 + 1 | 4.00 | - | 3.00 | 3.00 | 3.00 |" in text
     assert "`auto` against expert: 0.00% on 1 graphs, at worst 0.00%" in text
     lines = (tmp_path / "out" / "measured.jsonl").read_text()
     assert run(tmp_path, "--quick", "--data", "data").returncode == 0

@@ -17,7 +17,8 @@ from graphrl.solvers.loads.moves import anneal, chain
 from graphrl.solvers.loads.stages import equal_placement
 from graphrl.solvers.solver import solver
 
-HOT, COLD = 0.03, 2e-5  # temperatures, as parts of the first largest load
+HOT, COLD = 0.02, 2e-5  # temperatures, as parts of the first largest load
+ROUNDS = 5
 CHUNK_MOVES, CHUNKS = 10_000, 100  # moves between two looks at the clock at most; how often it looks at least
 
 
@@ -35,7 +36,7 @@ def prepare() -> None:
     objectives=("max_load",),
     prepare=prepare,
 )
-def solve(task: Task, *, hot: float = HOT, cold: float = COLD, hint: Plan | None = None) -> Plan:
+def solve(task: Task, *, rounds: int = ROUNDS, hot: float = HOT, cold: float = COLD, hint: Plan | None = None) -> Plan:
     """From equal stages, or the hint; an evaluation is a move.
 
     Moves take a group of colocated ops to the device of a neighbour or to any, exchange two, or take some that hang
@@ -43,7 +44,9 @@ def solve(task: Task, *, hot: float = HOT, cold: float = COLD, hint: Plan | None
     limit.
 
     Args:
-      hot, cold: the first and the last temperature, as parts of the first largest load.
+      rounds: how often the temperature falls, each time from where the chain stands: which devices have the few largest
+        groups is settled early in each.
+      hot, cold: the first and the last temperature of a round, as parts of the first largest load.
       hint: a plan to start from.
 
     Raises:
@@ -51,6 +54,8 @@ def solve(task: Task, *, hot: float = HOT, cold: float = COLD, hint: Plan | None
     """
     if not 0 < cold <= hot < math.inf:
         raise ProblemError(f"hot is {hot!r} and cold {cold!r}: must be numbers above 0, cold the lower one")
+    if type(rounds) is not int or rounds < 1:
+        raise ProblemError(f"rounds is {rounds!r}: must be an integer of at least 1")
     if hint is None:
         first = placed_plan(task, equal_placement(Blocks.of_graph(task.graph, task.problem)), evaluations=1)
     else:
@@ -58,7 +63,7 @@ def solve(task: Task, *, hot: float = HOT, cold: float = COLD, hint: Plan | None
     task.best = lambda: first
     search = _Search(task, first)
     task.best = search.plan
-    search.run(hot * first.value, cold * first.value)
+    search.run(rounds, hot * first.value, cold * first.value)
     return search.plan()
 
 
@@ -77,8 +82,8 @@ class _Search:
         plan = placed_plan(self._task, self._chain.best[self._groups.of], evaluations=self._evaluations)
         return plan if plan.rank <= self._first.rank else self._task.known(self._first, self._evaluations)
 
-    def run(self, hot: float, cold: float) -> None:
-        """Anneals from one temperature to the other, seconds, until the budget is spent."""
+    def run(self, rounds: int, hot: float, cold: float) -> None:
+        """Anneals from one temperature to the other, seconds, some times, until the budget is spent."""
         task, evaluations = self._task, self._task.budget.evaluations
         moves, total, steps = CHUNK_MOVES, None, 0
         if evaluations is not None:
@@ -86,7 +91,8 @@ class _Search:
             total = (evaluations - 1) // moves
         while hot > 0 and not task.over(self._evaluations):
             share, step = task.share(steps, total)
-            begin, end = (hot * (cold / hot) ** part for part in (share, min(1.0, share + step)))
+            part = rounds * share % 1.0
+            begin, end = (hot * (cold / hot) ** min(1.0, each) for each in (part, part + rounds * step))
             count = moves if evaluations is None else min(moves, evaluations - self._evaluations)
             anneal(self._chain, count, begin, end)
             self._evaluations += count

@@ -9,9 +9,9 @@ from graphrl.compiled.random import below, uniform
 from graphrl.costs.pipeline import ACCELERATOR
 from graphrl.solvers.loads.groups import Groups
 
-NEAR, ANY, SWAP = 0.45, 0.6, 0.75  # shares of moves, added up: to a neighbour's device, to any, two that change places
+NEAR, ANY, SWAP = 0.3, 0.35, 0.75  # shares of moves, added up: to a neighbour's device, to any, two that change places
 MOST = 64  # groups that move together at most, in the rest of the moves
-SMOOTH = 0.3  # of the loads' norm of order 8 beside the largest load: many placements have one largest load
+SMOOTH = 4.0  # of the loads' norm of order 8 beside the largest load: many placements have one largest load
 PENALTY = 4.0  # largest loads that an excess of the whole limit costs
 TRIES = 8  # draws of a move before it is counted as made
 

@@ -24,7 +24,7 @@ from graphrl.solvers.portfolio import Portfolio, Stage
 
 DP_SHARE, ANNEAL_SHARE, EXACT_SHARE = 0.25, 0.3, 0.5
 EXACT_GROUPS = 1_000  # up to which CP-SAT is worth its time
-COOL = {"hot": 0.003}  # of the last annealing
+COOL = {"rounds": 1, "hot": 0.003}  # of the last annealing
 
 
 def solve(task: Task) -> Plan:

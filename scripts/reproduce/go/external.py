@@ -23,8 +23,8 @@ from reproduce.results import Table
 
 GRAPHS = "throughput-inputs"
 HEADINGS = (
-    "graph", "ops", "devices", "one", "expert", "equal stages", "`stage-dp`", "s", "`anneal-load`", "`auto`", "bound",
-    "theirs: local search", "their DP",
+    "graph", "ops", "devices", "one", "expert", "equal stages", "greedy", "`stage-dp`", "s", "`anneal-load`", "`auto`",
+    "bound", "theirs: local search", "their DP",
 )  # fmt: skip
 DP_SECONDS = 300.0
 # Milliseconds that the authors' program gave us (commit b207b6a of their repository): its local search with 10 starts,
@@ -87,6 +87,7 @@ def _methods(data: Path, path: Path, seconds: float) -> dict[str, tuple[str, flo
     """Method and seconds by label."""
     methods = {
         "equal stages": ("equal-stages", seconds),
+        "greedy": ("greedy-load", seconds),
         "stage-dp": ("stage-dp", DP_SECONDS),
         "anneal-load": ("anneal-load", seconds),
         "auto": ("auto", seconds),
@@ -123,7 +124,7 @@ def _line(name: str, path: Path, row: dict[str, Figures | None]) -> list[str]:
     dp = row["stage-dp"]
     return [
         name, f"{len(graph.ops):,}", devices, one,
-        *(_cell(row.get(label)) for label in ("expert", "equal stages", "stage-dp")),
+        *(_cell(row.get(label)) for label in ("expert", "equal stages", "greedy", "stage-dp")),
         "-" if dp is None else f"{dp['seconds']:.1f}",
         *(_cell(row.get(label)) for label in ("anneal-load", "auto")),
         _milliseconds(max(bounds)) if bounds else "-",
@@ -141,7 +142,7 @@ def _cell(figures: Figures | None) -> str:
 
 def _means(rows: Sequence[Row]) -> Iterator[str]:
     """How much lower auto's loads are, by the geometric mean, than those of others that keep memory."""
-    for label in ("expert", "equal stages", "stage-dp", "anneal-load"):
+    for label in ("expert", "equal stages", "greedy", "stage-dp", "anneal-load"):
         pairs = [(_value(row, "auto"), _value(row, label)) for row in rows]
         yield from _mean(label, [(ours, other) for ours, other in pairs if ours and other])
     for place, label in enumerate(("their local search", "their DP")):
