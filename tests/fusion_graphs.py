@@ -1,6 +1,7 @@
 """Graphs and problems that try every rule of fusion."""
 
 import random
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
@@ -23,9 +24,8 @@ def fusable_graphs(draw: st.DrawFn, max_ops: int = 9) -> ComputationGraph:
         share = draw(st.sampled_from(["", "", "", "alias", "reuses"])) if read else ""
         size = read[0].bytes if share else draw(st.integers(0, 9))
         count = draw(st.sampled_from([1, 1, 1, 1, 1, 0, 2]))
-        outputs = [
-            Tensor(f"t{i}.{k}", size, **({share: read[0].name} if share and k == 0 else {})) for k in range(count)
-        ]
+        shared: dict[str, Any] = {share: read[0].name} if share else {}
+        outputs = [Tensor(f"t{i}.{k}", size, **(shared if k == 0 else {})) for k in range(count)]
         after = draw(st.sampled_from([(), (), (), (), tuple(op.name for op in ops[-1:])]))
         ops.append(
             Op(

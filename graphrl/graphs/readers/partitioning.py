@@ -29,8 +29,13 @@ class _Output(NamedTuple):
 
 
 def is_partitioning(value: object) -> bool:
-    """Whether a JSON value means to be such a graph."""
-    return isinstance(value, dict) and "format" not in value and "nodes" in value and "edges" in value
+    """Whether a JSON value means to be such a graph: it has nodes, and names a machine or a node's time."""
+    if not isinstance(value, dict) or "format" in value or "nodes" not in value:
+        return False
+    nodes = value["nodes"]
+    first = nodes[0] if isinstance(nodes, list) and nodes else None
+    timed = isinstance(first, dict) and ("cpuLatency" in first or "fpgaLatency" in first)
+    return timed or any(key in value for key in MACHINE)
 
 
 def partitioning_graph(value: Mapping[str, Any], source: str) -> ComputationGraph:
