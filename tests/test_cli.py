@@ -58,6 +58,7 @@ def test_options_reach_the_problem(model: str, capsys: pytest.CaptureFixture[str
         "bandwidth": 1.5e9,
         "resident_weights": True,
         "memory_limit": 16 * 2**30,
+        "cpus": 0,
     }
 
 
