@@ -41,7 +41,7 @@ from graphrl.solvers.loads import portfolio as pipelined
 from graphrl.solvers.orders import dfs_dp, series_parallel
 from graphrl.solvers.orders.anneal import solver as anneal
 from graphrl.solvers.orders.min_cut import solver as min_cut
-from graphrl.solvers.portfolio import Portfolio, Stage
+from graphrl.solvers.portfolio import Portfolio, Stage, best_as_hint
 from graphrl.solvers.rules.list_rules import etf, hlfet
 from graphrl.solvers.rules.list_scheduling import has_time, schedule, timely_schedule
 from graphrl.solvers.rules.plan_builder.build import prepare
@@ -131,11 +131,11 @@ def stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterato
         return
     share = _exact_share(ops, problem)
     if budget.seconds is not None and share * budget.seconds > EXACT_SECONDS * ops:
-        yield Stage(schedules.solve, SOON_SHARE, SOON_SECONDS, options=_hint)
-        yield Stage(cp_sat.solve, share, options=_hint)
+        yield Stage(schedules.solve, SOON_SHARE, SOON_SECONDS, options=best_as_hint)
+        yield Stage(cp_sat.solve, share, options=best_as_hint)
     large = problem.objective == "makespan" and ops >= MULTILEVEL_OPS
     large &= budget.seconds is None or budget.seconds >= MULTILEVEL_SECONDS * ops
-    yield Stage(multilevel.solve if large else schedules.solve, options=_hint)
+    yield Stage(multilevel.solve if large else schedules.solve, options=best_as_hint)
 
 
 def _exact_share(ops: int, problem: Problem) -> float:
@@ -149,7 +149,3 @@ def _exact_share(ops: int, problem: Problem) -> float:
 
 def _orders(graph: ComputationGraph, plans: list[Plan]) -> dict[str, Any]:
     return {"starts": [plan.decisions(graph)[1] for plan in plans]}
-
-
-def _hint(plans: list[Plan]) -> dict[str, Any]:
-    return {"hint": plans[0]}

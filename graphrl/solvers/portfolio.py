@@ -25,6 +25,11 @@ class Stage(NamedTuple):
     options: Callable[[list[Plan]], dict[str, Any]] = lambda plans: {}  # from the plans so far, the best first
 
 
+def best_as_hint(plans: list[Plan]) -> dict[str, Any]:
+    """Options of a stage that starts from the best plan so far."""
+    return {"hint": plans[0]}
+
+
 class _Optimal(Exception):
     """Thrown through a search by its progress callback: its best plan reaches the bound."""
 

@@ -30,9 +30,10 @@ class CompileEnv:
     - Observation: the graph with its features, a topological order of its ops, features of the options of each task,
       what may be chosen, and what was chosen last, -1 for nothing yet (`Observation`).
     - Action: of each task an option for every op, a dictionary of int32 `[n]`: "placement", a device; "priority", a
-      level: of the ready ops the highest level runs first, and of equal ones the first in the order. A transfer has the
-      priority of the most urgent op that waits for it. Padding, and a device that is not there, count as option 0; ops
-      of a group stand on the device of its first one in the order.
+      level: of the ready ops the highest level runs first, and of equal ones the first in the order (of some hundred
+      that are neighbours in it the first of the graph, where keys of 50,000 ops are too coarse: `costs/device/lanes`).
+      A transfer has the priority of the most urgent op that waits for it. Padding, and a device that is not there,
+      count as option 0; ops of a group stand on the device of its first one in the order.
     - Tasks that the environment does not have stay as the instance's start has them (nothing there is option 0).
     - Reward: -sqrt(run time / baseline's), so -1 is as good as the baseline; -10 where a device needs more memory than
       there is.

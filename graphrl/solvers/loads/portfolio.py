@@ -10,7 +10,6 @@ Equal stages; then, as long as no plan reaches the bound and the budget lasts:
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 from graphrl.costs.bounds import lower_bound
 from graphrl.plan import Plan
@@ -20,7 +19,7 @@ from graphrl.solvers.loads import anneal
 from graphrl.solvers.loads.blocks import Blocks
 from graphrl.solvers.loads.groups import Groups, placed_order
 from graphrl.solvers.loads.stages import equal_placement, stage_dp
-from graphrl.solvers.portfolio import Portfolio, Stage
+from graphrl.solvers.portfolio import Portfolio, Stage, best_as_hint
 
 DP_SHARE, ANNEAL_SHARE, EXACT_SHARE = 0.25, 0.3, 0.5
 EXACT_GROUPS = 1_000  # up to which CP-SAT is worth its time
@@ -41,15 +40,11 @@ def solve(task: Task) -> Plan:
 
 
 def _stages(task: Task, groups: int) -> Iterator[Stage]:
-    yield Stage(stage_dp, DP_SHARE, options=_hint)
+    yield Stage(stage_dp, DP_SHARE, options=best_as_hint)
     if task.budget.seconds is not None:
-        yield Stage(anneal.solve, ANNEAL_SHARE, options=_hint)
+        yield Stage(anneal.solve, ANNEAL_SHARE, options=best_as_hint)
         if groups <= EXACT_GROUPS:
-            yield Stage(cp_sat.solve, EXACT_SHARE, options=_hint)
-        yield Stage(anneal.solve.given(COOL), options=_hint)
+            yield Stage(cp_sat.solve, EXACT_SHARE, options=best_as_hint)
+        yield Stage(anneal.solve.given(COOL), options=best_as_hint)
     else:
-        yield Stage(anneal.solve, options=_hint)
-
-
-def _hint(plans: list[Plan]) -> dict[str, Any]:
-    return {"hint": plans[0]}
+        yield Stage(anneal.solve, options=best_as_hint)
