@@ -15,6 +15,7 @@ from numba.core.targetconfig import TargetConfig
 from processes import PACKAGE
 
 from graphrl import compiled
+from graphrl.compiled.beside import beside
 from graphrl.compiled.hurry import hurry
 
 
@@ -135,3 +136,32 @@ assert numba.njit(lambda x, y: np.dot(x, y))(np.ones(3), np.ones(3)) == 3
 """
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(PACKAGE)}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=300)
+
+
+def test_list_schedules_are_compiled_by_another_process(tmp_path: Path) -> None:
+    code = """
+from graphrl.compiled import ready
+from graphrl.solvers.rules.plan_builder import build
+with build.prepared_beside():
+    while not ready(build.build, build.NAME).exists():
+        pass
+build.prepare()
+assert build.build.stats.cache_hits and not build.build.stats.cache_misses
+with build.prepared_beside():  # nothing is left to do
+    pass
+"""
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(PACKAGE)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, check=True, timeout=300, capture_output=True, text=True
+    )
+    assert not done.stderr
+
+
+def test_where_the_other_process_fails_this_one_compiles(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", str(cache / "none"))
+    with beside(twice, "a search", test_a_function_is_kept_on_disk):
+        pass
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    with beside(twice, "a search", test_a_function_is_kept_on_disk), pytest.raises(ZeroDivisionError):
+        raise ZeroDivisionError

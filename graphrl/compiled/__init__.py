@@ -49,7 +49,7 @@ def entry(function: F) -> F:
     users, here = config.CACHE_DIR, folder(function)
     config.CACHE_DIR = str(here)
     try:
-        return cast(F, njit(cache=_is_writable(here), nogil=True, pipeline_class=Entry, **OPTIONS)(function))
+        return cast(F, njit(cache=is_writable(here), nogil=True, pipeline_class=Entry, **OPTIONS)(function))
     finally:
         config.CACHE_DIR = users
 
@@ -70,6 +70,11 @@ def folder(function: Callable[..., Any]) -> Path:
     return _folder(Path(function.__code__.co_filename).parent)
 
 
+def ready(function: Callable[..., Any], what: str) -> Path:
+    """The file that tells that `announced` was left with a function compiled."""
+    return folder(function) / f"{what}.ready"
+
+
 @functools.cache
 def _folder(sources: Path) -> Path:
     paths = [path for place in (sources, Path(__file__).parent) for path in sorted(place.glob("*.py"))]
@@ -83,7 +88,7 @@ def _folder(sources: Path) -> Path:
     return Path(config.CACHE_DIR or cache_folder("numba")) / digest
 
 
-def _is_writable(path: Path) -> bool:
+def is_writable(path: Path) -> bool:
     """Whether a folder is there, now as one that is used, and can be written: where it cannot, numba would write beside
     the sources.
     """
@@ -128,13 +133,12 @@ def announced(function: Callable[..., Any], what: str, seconds: int = 10) -> Ite
       what: it is: a method, and the kind of problem if it is compiled for several.
       seconds: that it takes, or so.
     """
-    here = folder(function)
-    ready = here / f"{what}.ready"
-    if not ready.exists():
-        when = "once" if _is_writable(here) else f"again in each run: {shown(here)} cannot be written"
+    here, mark = folder(function), ready(function, what)
+    if not mark.exists():
+        when = "once" if is_writable(here) else f"again in each run: {shown(here)} cannot be written"
         print(f"graphrl: compiling {what} for this machine (some {seconds} s), {when}", file=sys.stderr, flush=True)
     _import_without_scipy()
     with hurry():
         yield
     with contextlib.suppress(OSError):
-        ready.touch()
+        mark.touch()

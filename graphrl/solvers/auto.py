@@ -44,7 +44,7 @@ from graphrl.solvers.orders.min_cut import solver as min_cut
 from graphrl.solvers.portfolio import Portfolio, Stage, best_as_hint
 from graphrl.solvers.rules.list_rules import etf, hlfet
 from graphrl.solvers.rules.list_scheduling import has_time, schedule, timely_schedule
-from graphrl.solvers.rules.plan_builder.build import prepare
+from graphrl.solvers.rules.plan_builder.build import prepare as prepare_lists
 from graphrl.solvers.rules.simple import given_order
 from graphrl.solvers.schedules import multilevel
 from graphrl.solvers.schedules import solver as schedules
@@ -65,12 +65,16 @@ SOON_SHARE, SOON_SECONDS = 0.1, 2.0  # of annealing before it
     "auto",
     "the portfolio of the methods below that was best for the time",
     objectives=get_args(Objective),
-    prepare=prepare,
 )
 def solve(task: Task) -> Plan:
     """See the module. Its bound is the best that any of its methods proved."""
     if task.problem.objective == "max_load":
         return pipelined.solve(task)
+    with task.uncounted():
+        if task.problem.devices > 1:
+            schedules.prepare_with_lists(task.problem)
+        else:
+            prepare_lists()
     return begun(task).run(stages(task.graph, task.problem, task.budget))
 
 

@@ -25,6 +25,7 @@ from graphrl.plan import Plan
 from graphrl.solvers.base import PlacedOrder, Task
 from graphrl.solvers.rules.list_scheduling import schedule as list_schedule
 from graphrl.solvers.rules.plan_builder.build import prepare as prepare_lists
+from graphrl.solvers.rules.plan_builder.build import prepared_beside as lists_beside
 from graphrl.solvers.schedules.chain import Best, anneal, no_best
 from graphrl.solvers.schedules.memory import Memory, memory
 from graphrl.solvers.schedules.moves import KINDS, Move, no_move
@@ -34,6 +35,7 @@ from graphrl.solvers.solver import solver
 # How often moves are drawn of each kind.
 MIX = {"shift": 0.35, "device": 0.10, "join": 0.15, "jump": 0.15, "cluster": 0.10, "stretch": 0.08, "send": 0.07}
 HOT, COLD = 0.00015, 0.00001  # first and last temperature, parts of the first makespan
+COOL = 0.00001  # the first where no device waits for another's transfer: list schedules are near the best there
 TYPICAL, HOTTEST = 100.0, 0.01  # moves for each op with which a chain begins at HOT, and where it begins at most
 # With fewer ops than FINE one is a larger part of the schedule, which is as much hotter: at most HEAT times, or as many
 # times as it has fewer ops than SMALL.
@@ -49,18 +51,15 @@ CHUNK_SECONDS, FIRST_MOVES = 0.05, 32  # where it is in seconds
 T = TypeVar("T", bound=tuple[Any, ...])
 
 
-@solver(
-    "anneal-schedule",
-    "simulated annealing on order, placement and send times, compiled for the host",
-    prepare=prepare_lists,
-)
-def solve(task: Task, *, chains: int = 0, hot: float = HOT, cold: float = COLD, hint: Plan | None = None) -> Plan:
+@solver("anneal-schedule", "simulated annealing on order, placement and send times, compiled for the host")
+def solve(task: Task, *, chains: int = 0, hot: float = 0.0, cold: float = COLD, hint: Plan | None = None) -> Plan:
     """An evaluation is one move of one chain. Compiling does not count.
 
     Args:
       chains: how many walk; 0 is two where the budget is in evaluations, else one a core.
       hot, cold: first and last temperature: a rise of the makespan by that share is accepted with chance 1/e. The
-        first is for 100 moves an op, both are for 8,000 ops or more: see `temperature`.
+        first is for 100 moves an op, both are for 8,000 ops or more: see `temperature`. The first is by itself, as 0
+        says, 0.00015 under rendezvous and for peak memory, else 0.00001.
       hint: a plan to start from in place of list scheduling; it is not costed again.
 
     Raises:
@@ -70,8 +69,12 @@ def solve(task: Task, *, chains: int = 0, hot: float = HOT, cold: float = COLD, 
         raise ProblemError(f"chains is {chains}: must be from 0 to {MAX_CHAINS:,}")
     if chains == 0:
         chains = 2 if task.budget.seconds is None else min(count_cores(), MAX_CHAINS)
+    hot = hot or first_heat(task.problem)
     if not 0 < cold <= hot:
         raise ProblemError(f"hot is {hot} and cold is {cold}: must be above 0, and cold at most hot")
+    if hint is None:
+        with task.uncounted():
+            prepare_with_lists(task.problem)
     plan = list_schedule(task.graph, task.problem) if hint is None else hint
     search = _Search(task, plan, chains, hot, cold)
     search.run()
@@ -138,7 +141,7 @@ def run_chain(chain: Chain, moves: int, hot: float, cold: float, mix: Mapping[st
 
 
 def temperature(
-    share: float, moves_per_op: float, ops: float, hot: float = HOT, cold: float = COLD, least: float = 0.0
+    share: float, moves_per_op: float, ops: float, hot: float, cold: float = COLD, least: float = 0.0
 ) -> float:
     """What it is, as a part of the first makespan, when a share of the budget is spent.
 
@@ -155,6 +158,11 @@ def temperature(
     coarse = max(1.0, min(FINE / ops, HEAT), SMALL / ops)
     first = max(min(max(hot * math.sqrt(moves_per_op / TYPICAL), cold), max(HOTTEST, hot)) * coarse, least)
     return first * (cold * max(1.0, coarse / 3) / first) ** share
+
+
+def first_heat(problem: Problem) -> float:
+    """The first temperature, `hot` of `solve`, where nobody says another."""
+    return COOL if problem.objective == "makespan" and problem.transfer != "rendezvous" else HOT
 
 
 def least_heat(problem: Problem, plan: PlacedOrder) -> float:
@@ -186,6 +194,13 @@ def prepare(with_memory: bool) -> None:
     problem = Problem("peak_memory" if with_memory else "makespan", 2)
     with announced(anneal, "anneal-schedule" + " with memory" * with_memory, seconds=6):
         start_chain(graph, problem, (np.zeros(1, np.int64), np.zeros(1, np.int64)), np.random.SeedSequence(0))
+
+
+def prepare_with_lists(problem: Problem) -> None:
+    """Compiles annealing for a problem and list scheduling, at once where neither is on disk."""
+    with lists_beside():
+        prepare(counts_memory(problem))
+    prepare_lists()
 
 
 class _Search:

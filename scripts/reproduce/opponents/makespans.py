@@ -24,7 +24,15 @@ from graphrl.graphs.graph import ComputationGraph
 from graphrl.solvers.auto import solve as auto
 from graphrl.solvers.base import Budget, PlacedOrder, Task
 from graphrl.solvers.rules.list_scheduling import schedule as list_schedule
-from graphrl.solvers.schedules.solver import MIX, effective_ops, least_heat, run_chain, start_chain, temperature
+from graphrl.solvers.schedules.solver import (
+    MIX,
+    effective_ops,
+    first_heat,
+    least_heat,
+    run_chain,
+    start_chain,
+    temperature,
+)
 from reproduce.measurements import Figures, Key
 from reproduce.opponents.cpp import load_cpp
 from reproduce.opponents.settings import TRANSFERS, Settings, dag
@@ -106,12 +114,13 @@ def _anneal(start: _Start, seconds: float, mix: Mapping[str, float]) -> Figures:
     chain = start_chain(start.graph, start.problem, start.plan, np.random.SeedSequence(1))
     run_chain(chain, 0, 1.0, 1.0, mix)  # loads what is compiled
     ops, least = effective_ops(start.graph), least_heat(start.problem, start.plan)
+    first = first_heat(start.problem)
     total, spent, moves = 0, 0.0, 100
     began = time.process_time()
     while spent < 1:
         end = min(1.0, spent + (CHUNK if total else 0.0))
         each = total / spent / len(start.graph.ops) if total else 0.0
-        hot, cold = (start.makespan * temperature(share, each, ops, least=least) for share in (spent, end))
+        hot, cold = (start.makespan * temperature(share, each, ops, first, least=least) for share in (spent, end))
         total += run_chain(chain, moves, hot, cold, mix)
         spent = (time.process_time() - began) / seconds
         moves = max(1, int(total / spent * CHUNK))

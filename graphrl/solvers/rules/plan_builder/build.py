@@ -1,10 +1,12 @@
 """Building a plan: which op is appended next."""
 
 import functools
+from contextlib import AbstractContextManager
 
 import numpy as np
 
 from graphrl.compiled import announced, entry, inlined, integer, part
+from graphrl.compiled.beside import beside
 from graphrl.costs.problem import Problem
 from graphrl.graphs.arrays import NONE
 from graphrl.graphs.graph import ComputationGraph, Op
@@ -14,6 +16,7 @@ from graphrl.solvers.rules.plan_builder.queues import pop, push
 from graphrl.solvers.rules.plan_builder.state import AVAILABLE, LOCAL, PENDING, Builder, builder
 
 GIVEN, HIGHEST, LOCAL_FIRST, EARLIEST = range(4)
+NAME = "list schedules"  # of what is compiled
 
 
 def in_order(b: Builder, order: np.ndarray, choice: Choice) -> PlacedOrder:
@@ -58,8 +61,13 @@ def _built(b: Builder, rule: int, choice: Choice, order: np.ndarray | None = Non
 def prepare() -> None:
     """Compiles building, or loads it, once in a process."""
     b = builder(ComputationGraph("one", (Op("a"),)), Problem("makespan", 2))
-    with announced(build, "list schedules", seconds=2):
+    with announced(build, NAME, seconds=2):
         build(b, GIVEN, np.zeros(1, np.int64), Choice(KEPT))
+
+
+def prepared_beside() -> AbstractContextManager[None]:
+    """Another process does what `prepare` does while this one compiles something else in it, which takes longer."""
+    return beside(build, NAME, prepare)
 
 
 @entry
