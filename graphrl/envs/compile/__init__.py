@@ -1,1 +1,1 @@
-"""`Compile-v0`: choose device and priority of every op at once (GO)."""
+"""`Compile-v0`: choose device, priority and fusion of every op at once (GO)."""

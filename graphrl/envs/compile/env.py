@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from graphrl.envs import specs
 from graphrl.envs.base import TimeStep
 from graphrl.envs.compile.instance import Choices, CompileParams, Task
-from graphrl.envs.compile.observation import Observation, observe
+from graphrl.envs.compile.observation import Observation, observe, options_of
 from graphrl.envs.compile.run import run
 from graphrl.errors import ProblemError
 
@@ -25,7 +25,7 @@ class State(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class CompileEnv:
-    """`Compile-v0`: choose device and priority of every op at once, for a short run time (GO, sections 3 and 5).
+    """`Compile-v0`: choose device, priority and fusion of every op at once, for a short run time (GO, 3 and 5).
 
     - Observation: the graph with its features, a topological order of its ops, features of the options of each task,
       what may be chosen, and what was chosen last, -1 for nothing yet (`Observation`).
@@ -33,20 +33,25 @@ class CompileEnv:
       level: of the ready ops the highest level runs first, and of equal ones the first in the order (of some hundred
       that are neighbours in it the first of the graph, where keys of 50,000 ops are too coarse: `costs/device/lanes`).
       A transfer has the priority of the most urgent op that waits for it. Padding, and a device that is not there,
-      count as option 0; ops of a group stand on the device of its first one in the order.
+      count as option 0; ops of a group stand on the device of its first one in the order. "fusion" is the priority of
+      `graphrl.costs.fusion`: an op of priority 0, or that may not be, is never inlined into the kernels that read it,
+      others are as far as the limits of kernels allow. A kernel has device and priority of its root, the op that is not
+      inlined; those of inlined ops count for nothing.
     - Tasks that the environment does not have stay as the instance's start has them (nothing there is option 0).
+      Instances without fusion run single ops, with the graph's run times; those with it run kernels, with the
+      roofline's, also where nothing is inlined.
     - Reward: -sqrt(run time / baseline's), so -1 is as good as the baseline; -10 where a device needs more memory than
-      there is.
+      there is, or where kernels read more than twice as many tensors as ops do, for which there is no room.
     - End: terminated after `episode_steps` steps, each of which sets all choices anew.
     - State: what was chosen last. No random numbers are drawn.
     - Info: "runtime", seconds, and "valid"; after `reset` 0 and false, for nothing has run.
 
     Deviations from the paper: there a scheduler with a queue for each device takes what is ready by the clock; here
     priorities make an order, as everywhere in `graphrl.costs`. There colocation can be violated, which earns -10; here
-    it cannot. Fusion is not here yet.
+    it cannot. The paper's rules of fusion are in a supplement that could not be had; these are ours.
 
     Attributes:
-      tasks: what is decided.
+      tasks: what is decided: one or more of "placement", "priority" and "fusion", the last on instances with fusion.
       episode_steps: more than 1 refine the last choice.
 
     Version history: v0, the first.
@@ -55,7 +60,7 @@ class CompileEnv:
       ProblemError: there are no such tasks, or episodes have no steps.
     """
 
-    tasks: tuple[Task, ...] = get_args(Task)
+    tasks: tuple[Task, ...] = ("placement", "priority")
     episode_steps: int = 1
 
     def __post_init__(self) -> None:
@@ -112,13 +117,13 @@ class CompileEnv:
 
     def action_spec(self, params: CompileParams) -> Any:
         """See `Environment`."""
-        n, counts = params.order.shape[0], {"placement": params.devices.shape[0], "priority": params.levels.shape[0]}
-        return {task: specs.choices((n,), counts[task]) for task in self.tasks}
+        shapes = jax.eval_shape(lambda params: options_of(params, self.tasks), params)
+        return {task: specs.choices((params.order.shape[0],), options.shape[0]) for task, options in shapes.items()}
 
 
 def _possible(params: CompileParams, chosen: Choices) -> Choices:
     """The choices, with option 0 for padding, for nothing, and for devices that are not there; groups on one device."""
     real = jnp.arange(params.order.shape[0], dtype=jnp.int32) < params.graph.num_ops
-    placement, priority = (jnp.where(real, jnp.maximum(option, 0), 0) for option in chosen)
-    placement = placement[params.leader]
-    return Choices(jnp.where(params.present[placement], placement, 0), priority)
+    chosen = jax.tree.map(lambda option: jnp.where(real, jnp.maximum(option, 0), 0), chosen)
+    placement = chosen.placement[params.leader]
+    return chosen._replace(placement=jnp.where(params.present[placement], placement, 0))

@@ -2,24 +2,29 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
 
 from graphrl.costs import exact
 from graphrl.costs.device.problem import DeviceProblem
+from graphrl.costs.fusion.fused_graph import fused_graph
+from graphrl.costs.fusion.padding import FusionSizes
+from graphrl.costs.fusion.problem import FusionProblem
 from graphrl.costs.problem import Problem
+from graphrl.envs.compile.kernels import FusionParams, fusion_params, fusion_sizes
 from graphrl.envs.compile.options import device_features, level_features
 from graphrl.errors import ProblemError
 from graphrl.graphs.features import node_features
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.op_types import type_features
 from graphrl.graphs.padding import PaddedGraph, Sizes, common_sizes, pad
+from graphrl.solvers.fusion.rules import xla_like
 from graphrl.solvers.rules.list_scheduling import quick_schedule
 
-Task = Literal["placement", "priority"]
-LEVELS = 16  # of priorities; the paper does not say how many
+Task = Literal["placement", "priority", "fusion"]
+LEVELS, FUSION_LEVELS = 16, 4  # of priorities, and of fusion priorities; the paper does not say how many
 
 
 class Choices(NamedTuple):
@@ -27,6 +32,7 @@ class Choices(NamedTuple):
 
     placement: jax.Array | np.ndarray  # [n] int32, device
     priority: jax.Array | np.ndarray  # [n] int32, level
+    fusion: jax.Array | np.ndarray | None = None  # [n] int32, fusion priority; None where nothing can be fused
 
     def of(self, tasks: Sequence[str]) -> dict[str, jax.Array | np.ndarray]:
         """Those of some tasks."""
@@ -51,6 +57,7 @@ class CompileParams:
     leader: jax.Array | np.ndarray  # [n] int32, the op on whose device each op stands: itself, or its group's first
     start: Choices  # what is chosen before the first step
     baseline: jax.Array | np.ndarray  # [] float32, second units: the run time that others are compared with
+    fusion: FusionParams | None = None  # None: every op is a kernel
 
 
 def instance(
@@ -63,6 +70,9 @@ def instance(
     colocation: np.ndarray | None = None,
     baseline: float | None = None,
     start: Choices | None = None,
+    fusion: FusionProblem | None = None,
+    fusion_levels: int = FUSION_LEVELS,
+    fusion_to: FusionSizes | None = None,
 ) -> CompileParams:
     """A graph as an instance.
 
@@ -73,23 +83,34 @@ def instance(
       devices: d, by default the problem's.
       levels: l, of priorities.
       colocation: `[ops]` int32, the group of each op: ops of a group stand on one device; None for none.
-      baseline: seconds of the best plan that there was; None is `quick_schedule`'s makespan, which knows no groups.
+      baseline: seconds of the best plan that there was; None is `quick_schedule`'s makespan, which knows no groups;
+        with `fusion` that of the kernels of the rule like XLA's.
       start: `[ops]` each, what is chosen before the first step; None is -1 for all, nothing.
+      fusion: the graph's, on the chip whose figures the run times of kernels follow from, whatever the graph says of
+        ops; None fuses nothing.
+      fusion_levels: f, of fusion priorities.
+      fusion_to: sizes to pad `fusion` to, of as many ops and tensors as `to`; by default its bucket.
 
     Raises:
       GraphError: `to` is too small for the graph.
-      ProblemError: another objective; fewer devices than the problem has; fewer levels than one; groups not of each op.
+      ProblemError: another objective; fewer devices than the problem has; fewer levels than one; groups not of each op;
+        fusion of another graph.
     """
     to = common_sizes([graph]) if to is None else to
     devices = problem.devices if devices is None else devices
-    _check(problem, devices, levels)
+    _check(graph, problem, devices, levels, fusion, fusion_levels)
     padded, n = pad(graph, to), len(graph.ops)
     if colocation is not None and np.shape(colocation) != (n,):
         raise ProblemError(f"colocation has shape {np.shape(colocation)}: must be {(n,)}, a group for each op")
     if baseline is None:
-        baseline = exact.evaluate(graph, problem, *quick_schedule(graph, problem)).makespan
-    if start is None:
-        start = Choices(np.full(n, -1), np.full(n, -1))
+        run = graph if fusion is None else fused_graph(xla_like(fusion))
+        baseline = exact.evaluate(run, problem, *quick_schedule(run, problem)).makespan
+    nothing = np.full(n, -1)
+    start = Choices(nothing, nothing) if start is None else start
+    if fusion is None or start.fusion is None:
+        start = start._replace(fusion=None if fusion is None else nothing)
+    if fusion is not None and fusion_to is None:
+        fusion_to = fusion_sizes([fusion], to)
     rest = np.arange(n, to.ops, dtype=np.int32)
     return CompileParams(
         graph=padded,
@@ -100,8 +121,9 @@ def instance(
         levels=level_features(levels),
         present=np.arange(devices) < problem.devices,
         leader=np.concatenate([_leaders(graph, colocation), rest]),
-        start=Choices(*(_rows(np.asarray(one, np.int32), to.ops) for one in start)),
+        start=jax.tree.map(lambda one: _rows(np.asarray(one, np.int32), to.ops), start),
         baseline=np.float32(baseline) / padded.second_unit,
+        fusion=None if fusion is None or fusion_to is None else fusion_params(fusion, fusion_to, fusion_levels),
     )
 
 
@@ -112,13 +134,16 @@ def instances(
     *,
     levels: int = LEVELS,
     colocations: Sequence[np.ndarray | None] | None = None,
+    fusions: Sequence[FusionProblem] | None = None,
+    fusion_levels: int = FUSION_LEVELS,
 ) -> CompileParams:
     """A batch of instances (leading axis g), padded to `to` (by default the bucket that holds them all).
 
     Args:
       graphs, problems: of each instance; the problems' transfer models are equal, and memory limits set or not.
-      to, levels: see `instance`.
+      to, levels, fusion_levels: see `instance`.
       colocations: groups of each instance's ops; None for none at all.
+      fusions: of each instance, with equal limits of kernels; None fuses nothing.
 
     Raises:
       GraphError, ProblemError: see `instance`; problems that cannot be in a batch.
@@ -128,9 +153,13 @@ def instances(
     if len(kinds) > 1:
         raise ProblemError("the problems of a batch must have one transfer model, and all or none a memory limit")
     colocations = [None] * len(graphs) if colocations is None else colocations
+    shared: dict[str, Any] = {"devices": devices, "levels": levels, "fusion_levels": fusion_levels}
+    shared["fusion_to"] = None if fusions is None else fusion_sizes(fusions, to)
     each = (
-        instance(graph, problem, to, devices=devices, levels=levels, colocation=groups)
-        for graph, problem, groups in zip(graphs, problems, colocations, strict=True)
+        instance(graph, problem, to, colocation=groups, fusion=fusion, **shared)
+        for graph, problem, groups, fusion in zip(
+            graphs, problems, colocations, fusions or [None] * len(graphs), strict=True
+        )
     )
     return jax.tree.map(lambda *leaves: np.stack(leaves), *each)
 
@@ -146,13 +175,24 @@ def _leaders(graph: ComputationGraph, colocation: np.ndarray | None) -> np.ndarr
     return leaders
 
 
-def _check(problem: Problem, devices: int, levels: int) -> None:
+def _check(
+    graph: ComputationGraph,
+    problem: Problem,
+    devices: int,
+    levels: int,
+    fusion: FusionProblem | None,
+    fusion_levels: int,
+) -> None:
     if problem.objective != "makespan":
         raise ProblemError(f"objective is {problem.objective!r}: must be makespan")
     if devices < problem.devices:
         raise ProblemError(f"devices is {devices}: must be at least the problem's {problem.devices}")
     if levels < 1:
         raise ProblemError(f"levels is {levels}: must be at least 1")
+    if fusion_levels < 1:
+        raise ProblemError(f"fusion_levels is {fusion_levels}: must be at least 1")
+    if fusion is not None and fusion.graph is not graph:
+        raise ProblemError(f"the fusion problem is of another graph than {graph.name!r}: it must be of this one")
 
 
 def _rows(rows: np.ndarray, count: int) -> np.ndarray:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import jraph
 
 from graphrl.envs.compile.instance import Choices, CompileParams
+from graphrl.errors import ProblemError
 from graphrl.graphs.jraph_view import to_graphs_tuple
 
 
@@ -20,7 +21,7 @@ class Observation(NamedTuple):
     options: dict[str, jax.Array]  # [o, G] float32
     action_mask: dict[
         str, jax.Array
-    ]  # [n, o] bool; option 0 alone for padding and, of devices, for all but a group's first
+    ]  # [n, o] bool; option 0 alone for padding, devices of all but a group's first, and fusion where it is not legal
     previous: dict[str, jax.Array]  # [n] int32, what was chosen last
 
 
@@ -28,18 +29,35 @@ def observe(params: CompileParams, chosen: Choices, tasks: Sequence[str]) -> Obs
     """An instance after some choices, for a policy that decides some tasks."""
     n = params.order.shape[0]
     mask = jnp.arange(n, dtype=jnp.int32) < params.graph.num_ops
-    options = {"placement": jnp.asarray(params.devices), "priority": jnp.asarray(params.levels)}
-    present = {"placement": jnp.asarray(params.present), "priority": jnp.ones(params.levels.shape[0], bool)}
+    options = options_of(params, tasks)
+    present = {task: jnp.ones(features.shape[0], bool) for task, features in options.items()}
+    present["placement"] = jnp.asarray(params.present)
     decides = {"placement": mask & (params.leader == jnp.arange(n, dtype=jnp.int32)), "priority": mask}
+    if params.fusion is not None:
+        decides["fusion"] = mask & params.fusion.problem.legal[:n]
     graph = to_graphs_tuple(params.graph, jnp.asarray(params.nodes), jnp.zeros((params.graph.sizes.uses, 0)))
     return Observation(
         graph=graph._replace(edges=None),
         mask=mask,
         order=jnp.asarray(params.order),
-        options={task: options[task] for task in tasks},
+        options=options,
         action_mask={task: allowed(present[task], decides[task]) for task in tasks},
         previous={task: jnp.asarray(was) for task, was in chosen.of(tasks).items()},
     )
+
+
+def options_of(params: CompileParams, tasks: Sequence[str]) -> dict[str, jax.Array]:
+    """Of some tasks the features of options, `[o, G]` float32.
+
+    Raises:
+      ProblemError: fusion is one of them, and the instance has none.
+    """
+    features = {"placement": params.devices, "priority": params.levels}
+    if params.fusion is not None:
+        features["fusion"] = params.fusion.levels
+    elif "fusion" in tasks:
+        raise ProblemError("the task 'fusion' needs instances with a fusion problem, and this one has none")
+    return {task: jnp.asarray(features[task]) for task in tasks}
 
 
 def allowed(present: jax.Array, decides: jax.Array) -> jax.Array:

@@ -1,8 +1,9 @@
-"""What a graph takes under some choices: priorities as keys, and the cost model of `graphrl.costs` on the device.
+"""What a graph takes under some choices: its kernels, priorities as keys, and the cost model on the device.
 
 The decoder there has a lane for each candidate solution of each graph of a batch, and runs them together. An
 environment has one graph and one candidate; where it is mapped (`jax.vmap`) over choices, and then over graphs, as PPO
-does, these become the lanes (some 5 times faster than mapping a decoder of one lane: 16 candidates, 1,024 ops).
+does, these become the lanes (some 5 times faster than mapping a decoder of one lane: 16 candidates, 1,024 ops). Where
+ops are fused each candidate has a graph of its own, and these are the graphs of a batch.
 """
 
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from graphrl.costs.device.decisions import Decisions
 from graphrl.costs.device.fitness import measured
 from graphrl.costs.device.problem import DeviceProblem
 from graphrl.envs.compile.instance import Choices, CompileParams
+from graphrl.envs.compile.kernels import kernels_of
 from graphrl.graphs.padding import PaddedGraph
 
 
@@ -22,7 +24,7 @@ class Run(NamedTuple):
     """One run of a graph."""
 
     makespan: jax.Array  # [] float32, second units
-    valid: jax.Array  # [] bool, every device stays within the memory limit
+    valid: jax.Array  # [] bool, every device stays within the memory limit, and kernels have room
 
 
 class _Costs(NamedTuple):
@@ -33,12 +35,15 @@ class _Costs(NamedTuple):
 def run(params: CompileParams, chosen: Choices) -> Run:
     """Runs an instance; choices are of devices that are there. Memory is linear in n + d t."""
     graph, problem = params.graph, params.problem
-    placement, priority = (jnp.asarray(option) for option in chosen)
-    keys = op_keys(params, priority)
+    placement, keys = jnp.asarray(chosen.placement), op_keys(params, jnp.asarray(chosen.priority))
+    fits = jnp.bool_(True)
+    if params.fusion is not None and chosen.fusion is not None:
+        graph, root, _, fits = kernels_of(graph, params.fusion, jnp.asarray(chosen.fusion))
+        placement, keys = (jnp.append(of_op, jnp.zeros(1, of_op.dtype))[root] for of_op in (placement, keys))
     decisions = Decisions(placement, keys, transfer_keys(graph, placement, keys, problem.devices))
     costs = _one(graph, problem, decisions)
     limit = jnp.inf if problem.memory_limit is None else problem.memory_limit / graph.byte_unit
-    return Run(costs.makespan, costs.peak <= limit)
+    return Run(costs.makespan, fits & (costs.peak <= limit))
 
 
 def op_keys(params: CompileParams, priority: jax.Array) -> jax.Array:
@@ -88,11 +93,21 @@ def _(
     return _all(*_filled(size, tuple(mapped), (graph, problem, decisions))), _Costs(True, True)  # type: ignore[arg-type]
 
 
+@custom_vmap
 def _all(graph: PaddedGraph, problem: DeviceProblem, decisions: Decisions) -> _Costs:
     """Of graphs `[g, ...]` and candidates `[g, p, ...]`: `[g, p]` each."""
     lanes = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, (0, 1), (-2, -1)), decisions)
     costs = measured(graph, lanes, problem)
     return _Costs(costs.makespan, costs.peak_memory.max(0))
+
+
+@_all.def_vmap
+def _(
+    size: int, mapped: Any, graph: PaddedGraph, problem: DeviceProblem, decisions: Decisions
+) -> tuple[_Costs, _Costs]:
+    batches = _filled(size, tuple(mapped), (graph, problem, decisions))
+    costs = _all(*jax.tree.map(lambda leaf: leaf.reshape(size * leaf.shape[1], *leaf.shape[2:]), batches))
+    return jax.tree.map(lambda leaf: leaf.reshape(size, -1, leaf.shape[1]), costs), _Costs(True, True)  # type: ignore[arg-type]
 
 
 def _filled(size: int, mapped: Any, values: Any) -> Any:
