@@ -17,7 +17,8 @@ from graphrl.graphs.roofline import DEFAULT_CHIP, Chip
 from graphrl.methods import find_solver
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Interrupted, Progress, Task
-from graphrl.solvers.fusion.rules import check_rule, fuse_by
+from graphrl.solvers.fusion.joint import plan_jointly
+from graphrl.solvers.fusion.rules import JOINT, check_rule, fuse_by
 
 DEFAULT_SECONDS = 10.0
 MAX_SEED = 2**32 - 1  # what a jax key holds without x64
@@ -73,7 +74,8 @@ def optimize(
       progress: called now and then with the best so far (`solvers/base.py`).
       fuse: None plans single ops. A rule of `solvers.fusion.rules.RULES`, such as "flips", inlines ops into the kernels
         that read them, and the plan is one of kernels, whose run times are the roofline's on `chip`, whatever the graph
-        says of ops. The time that the rule takes comes on top of `seconds`.
+        says of ops. The time that the rule takes comes on top of `seconds`. "joint" chooses among fusions by the plans
+        that they lead to, where memory is limited or is the objective (`solvers.fusion.joint`).
       chip: for run times of ONNX and HLO files and functions: a name in `roofline.CHIPS` or a `Chip`.
       dims: sizes of dimensions that an ONNX file leaves open: see `read_graph`.
 
@@ -104,9 +106,12 @@ def optimize(
     solver = find_solver(method)
     graph = model_graph(model, *args, chip=chip, dims=dims)
     problem = Problem.on(graph.machine, **options)
-    if fuse is not None:
-        graph = fused_graph(fuse_by(fuse, fusion_problem(graph, chip)))
     try:
+        if fuse == JOINT:
+            plan = plan_jointly(fusion_problem(graph, chip), problem, budget, solver, seed, progress)
+            return _with_bound(plan, graph)
+        if fuse is not None:
+            graph = fused_graph(fuse_by(fuse, fusion_problem(graph, chip)))
         return _with_bound(solver(Task(graph, problem, budget, seed, progress)), graph)
     except Interrupted as stop:
         raise Interrupted(_with_bound(stop.plan, graph)) from None
@@ -154,4 +159,5 @@ def check_seed(seed: int) -> None:
 def _with_bound(plan: Plan, graph: ComputationGraph) -> Plan:
     if plan.bound is not None:
         return plan
-    return dataclasses.replace(plan, bound=lower_bound(graph, plan.problem, plan.decisions(graph)[1]))
+    planned = graph if plan.inlining is None else plan.inlining.kernels(graph)
+    return dataclasses.replace(plan, bound=lower_bound(planned, plan.problem, plan.decisions(planned)[1]))

@@ -9,11 +9,13 @@ section. --quick only looks whether everything works.
   python scripts/reproduce_go.py --sections external --data ../dnn-partitioning
 """
 
-from reproduce.go import external
+from reproduce.go import external, joint
 from reproduce.go.settings import Settings
 from reproduce.launcher import Section, main
 
 SECTIONS = {
+    "table3": Section("Fusion alone", joint.table3),
+    "figure6": Section("Placement, order and fusion, apart and together", joint.figure6),
     "external": Section("Pipelined execution: the graphs of Tarnawski et al.", external.external),
 }
 

@@ -54,7 +54,9 @@ def test_what_each_rule_inlines(rule: str, inlined: tuple[str, ...]) -> None:
 
 
 def test_an_unknown_rule_lists_the_known_ones() -> None:
-    with pytest.raises(ProblemError, match=r"^unknown fusion rule 'xls': known are none, single, xla, all, flips$"):
+    with pytest.raises(
+        ProblemError, match=r"^unknown fusion rule 'xls': known are none, single, xla, all, flips, anneal, joint$"
+    ):
         fuse_by("xls", fusion_problem(forked(), CHIP))
 
 
@@ -65,6 +67,7 @@ def test_rules_keep_the_limits_and_none_beats_brute_force(problem: FusionProblem
     seconds = {rule: fuse_by(rule, problem).seconds for rule in RULES}
     assert min(seconds.values()) >= best - 1e-9
     assert seconds["flips"] <= min(seconds["xla"], seconds["all"]) + 1e-9
+    assert seconds["anneal"] <= seconds["flips"] + 1e-9
 
 
 @settings(max_examples=60)

@@ -23,7 +23,7 @@ from graphrl.methods import METHODS, find_solver
 from graphrl.optimize import check_seed, make_budget, model_graph, optimize
 from graphrl.plan import Plan
 from graphrl.solvers.base import Interrupted
-from graphrl.solvers.fusion.rules import DEFAULT_RULE, RULES, check_rule
+from graphrl.solvers.fusion.rules import DEFAULT_RULE, JOINT, RULES, check_rule
 from graphrl.units import format_bytes
 
 DESCRIPTION = f"""Find a plan for a model: which device runs each op, and in which order.
@@ -39,7 +39,9 @@ With --fuse, elementwise ops and those that move data may be inlined: computed i
 in several. What a kernel takes is the roofline's on --chip, whatever the model says of ops, and reshapes take nothing:
 compare with --fuse none. Rules: single inlines what one op reads; xla that and what is 8 times as large as what it is
 made from; all what is legal; flips, from both of these on, inlines one op or takes it out while the kernels, one after
-the other, take less. The time that a rule takes comes on top of --seconds. The plan names kernels by the ops that
+the other, take less; anneal goes on from there by simulated annealing. None of them looks at memory: joint plans some
+fusions for a fifth of the budget and the best for the rest, if memory is limited or the objective; if not, it is flips.
+The time that a rule takes comes on top of --seconds. The plan names kernels by the ops that
 they end with, and the inlined ops."""
 
 EXAMPLES = """units:
@@ -89,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const=DEFAULT_RULE,
         metavar="RULE",
-        help=f"plan kernels in place of single ops: {', '.join(RULES)} (default of RULE: {DEFAULT_RULE}); see above",
+        help=f"plan kernels in place of ops: {', '.join((*RULES, JOINT))} (default of RULE: {DEFAULT_RULE}); see above",
     )
     add_budget(search)
     files = parser.add_argument_group("files to write")

@@ -9,7 +9,8 @@ from graphrl.costs.fusion.exact import Fusion
 from graphrl.costs.fusion.problem import FusionProblem
 
 LAUNCH, PEAK, BANDWIDTH = range(3)
-MAX_OPS, MAX_ARGUMENTS = range(2)
+MAX_OPS, MAX_ARGUMENTS, MAX_BYTES = range(3)
+UNLIMITED = 2**62  # bytes
 
 
 class Kernels(NamedTuple):
@@ -25,7 +26,7 @@ class Kernels(NamedTuple):
     flops: np.ndarray  # [n] float64
     renames: np.ndarray  # [n] bool
     chip: np.ndarray  # [3] float64: launch in seconds, operations and bytes a second
-    limits: np.ndarray  # [2] int64: ops and arguments of a kernel
+    limits: np.ndarray  # [3] int64: ops and arguments of a kernel, and bytes of its arguments and outputs
     inlined: np.ndarray  # [n] bool
     seconds: np.ndarray  # [n] float64, of the kernel of each root; 0 for inlined ops
     roots: np.ndarray  # [n + 1] int64, those that the last flip concerns
@@ -36,8 +37,8 @@ class Kernels(NamedTuple):
     stack: np.ndarray  # [n + 1] int64
 
 
-def kernels_of(fusion: Fusion) -> Kernels:
-    """The kernels of a fusion."""
+def kernels_of(fusion: Fusion, max_bytes: int = UNLIMITED) -> Kernels:
+    """The kernels of a fusion; those of several ops read and write at most so many bytes."""
     problem, a = fusion.problem, fusion.problem.graph.arrays
     n, t = problem.num_ops, len(problem.producer)
     pairs = np.unique(a.producer[a.use_tensor].astype(np.int64) * n + a.use_op)
@@ -52,7 +53,7 @@ def kernels_of(fusion: Fusion) -> Kernels:
         flops=problem.flops,
         renames=problem.renames,
         chip=_chip(problem),
-        limits=np.array([problem.max_ops, problem.max_arguments]),
+        limits=np.array([problem.max_ops, problem.max_arguments, max_bytes]),
         inlined=fusion.inlined.copy(),
         seconds=fusion.op_seconds.copy(),
         roots=np.zeros(n + 1, np.int64),
@@ -95,7 +96,7 @@ def _kernel_seconds(k: Kernels, root: int) -> float:
                 k.tensor_mark[tensor] = walk
                 arguments += 1
                 moved += k.tensor_bytes[tensor]
-        if ops > 1 and (ops > k.limits[MAX_OPS] or arguments > k.limits[MAX_ARGUMENTS]):
+        if ops > 1 and (ops > k.limits[MAX_OPS] or arguments > k.limits[MAX_ARGUMENTS] or moved > k.limits[MAX_BYTES]):
             return np.inf
     if not works:
         return 0.0

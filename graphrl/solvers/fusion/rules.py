@@ -8,6 +8,7 @@ from graphrl.costs.fusion.exact import Fusion, fuse
 from graphrl.costs.fusion.problem import FusionProblem
 from graphrl.errors import ProblemError
 
+MOVES = 2_000_000
 LARGER = 8  # times as many bytes as it reads make an output worth computing again
 
 
@@ -42,14 +43,23 @@ def flips(problem: FusionProblem) -> Fusion:
     return min((descended(begin(problem)) for begin in (xla_like, everything)), key=lambda fusion: fusion.seconds)
 
 
+def anneal(problem: FusionProblem) -> Fusion:
+    """Simulated annealing on that sum from what `flips` ends at, 2 million flips."""
+    from graphrl.solvers.fusion.flips import annealed  # numba
+
+    return annealed(flips(problem), MOVES)
+
+
 RULES: dict[str, Callable[[FusionProblem], Fusion]] = {
     "none": none,
     "single": single_reader,
     "xla": xla_like,
     "all": everything,
     "flips": flips,
+    "anneal": anneal,
 }
 DEFAULT_RULE = "flips"
+JOINT = "joint"  # no rule of a problem alone: `joint.py`
 
 
 def fuse_by(rule: str, problem: FusionProblem) -> Fusion:
@@ -63,9 +73,9 @@ def fuse_by(rule: str, problem: FusionProblem) -> Fusion:
 
 
 def check_rule(rule: str) -> None:
-    """Raises ProblemError if no rule has this name; the message lists them."""
-    if rule not in RULES:
-        raise ProblemError(f"unknown fusion rule {rule!r}: known are {', '.join(RULES)}")
+    """Raises ProblemError if no rule has this name, nor is it `JOINT`; the message lists them."""
+    if rule not in (*RULES, JOINT):
+        raise ProblemError(f"unknown fusion rule {rule!r}: known are {', '.join((*RULES, JOINT))}")
 
 
 def _read_once(problem: FusionProblem) -> np.ndarray:

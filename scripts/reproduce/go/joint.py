@@ -1,0 +1,240 @@
+"""What deciding fusion, placement and order together gains: the forms of GO's table 3 and figure 6, by searches.
+
+Run times are those of V100s with NVLink between them (`link`); all searches of a table have the same time. Neither asks
+for the groups of ops that stand on one device. Figure 6 leaves out what takes too long: GNMT, AmoebaNet, and the larger
+of two of a kind.
+"""
+
+import functools
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+import graphrl
+from graphrl.compare.report import markdown, percent
+from graphrl.costs.bounds import lower_bound
+from graphrl.costs.fusion.fused_graph import fused_graph
+from graphrl.costs.fusion.problem import FusionProblem, fusion_problem
+from graphrl.costs.problem import Problem
+from graphrl.graphs.datasets.workloads.go import WORKLOADS, load
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.methods import find_solver
+from graphrl.plan import Plan
+from graphrl.solvers.base import Budget, Task
+from graphrl.solvers.fusion.flips import prepare as prepare_flips
+from graphrl.solvers.fusion.rules import fuse_by
+from graphrl.solvers.rules.list_scheduling import schedule as list_schedule
+from graphrl.solvers.schedules.solver import (
+    MIX,
+    effective_ops,
+    least_heat,
+    prepare,
+    run_chain,
+    start_chain,
+    temperature,
+)
+from reproduce.go.settings import Settings
+from reproduce.measurements import Figures
+from reproduce.results import Table
+
+CHIP, LATENCY, BANDWIDTH = "v100-fp32", 2e-6, 25e9
+RULES = ("none", "single", "xla", "all", "flips", "anneal")
+SMALL = (
+    "transformer-xl-2", "transformer-xl-4", "transformer-xl-8", "wavenet-2x18", "rnnlm-2", "rnnlm-4", "inception-b32",
+)  # fmt: skip
+LIMIT = 1.1  # of the peak of a plan without fusion, which knows no limit: what devices hold in the table of memory
+CHUNK_SECONDS, FIRST_MOVES = 0.05, 32
+ORDERS = ("shift", "send")  # moves that leave the placement as it is
+ALL, UNFUSED = "all three", "placement and order, no fusion"
+
+
+class Search(NamedTuple):
+    """A column of figure 6.
+
+    Attributes:
+      rule: of fusion.
+      steps: moves of the searches that follow one another, each with an equal share of the time; None is all.
+    """
+
+    rule: str
+    steps: Sequence[frozenset[str] | None]
+
+
+_PLACES, _ORDERS = frozenset(MIX) - {*ORDERS, "jump"}, frozenset(ORDERS)
+SEARCHES = {
+    UNFUSED: Search("none", [None]),
+    "placement": Search("xla", [_PLACES]),
+    "placement and order": Search("xla", [None]),
+    "fusion and placement": Search("flips", [_PLACES]),
+    "one after the other": Search("flips", [_PLACES, _ORDERS]),
+    ALL: Search("flips", [None]),
+}
+
+
+def table3(settings: Settings) -> Iterator[Table]:
+    """Fusion alone: all kernels one after the other on one device."""
+    lines, ratios = list[list[str]](), list[list[float]]()
+    for name in WORKLOADS if not settings.quick else SMALL[:1]:
+        keys = [{"fusion": name, "rule": rule} for rule in RULES]
+        row = [settings.measurements.get(key, functools.partial(_fused, *key.values())) for key in keys]
+        if figures := [one for one in row if one is not None and all(row)]:
+            ratios.append([one["value"] / figures[RULES.index("xla")]["value"] for one in figures])
+            spent = [f"{one['seconds']:.1f}" for one in figures[-2:]]
+            lines.append([name, f"{figures[0]['ops']:,}", *map(_milliseconds, figures), *spent])
+    notes = [
+        f"`{rule}` against `xla`: {percent(_mean(column) - 1)} on the mean"
+        for rule, column in zip(RULES, zip(*ratios, strict=True), strict=False)
+        if rule != "xla"
+    ]
+    how = (
+        "What all kernels take, one after the other on one V100, ms, and CPU seconds of the last two rules. A "
+        "framework's default is `none` (each op a kernel), `single` (what one op reads is computed there) or `xla` "
+        "(that, and what is 8 times as large as what it is made from); `flips` inlines one op or takes it out while that "
+        "helps, and `anneal` is simulated annealing from there, 2 million flips."
+    )
+    headings = ("workload", "ops", *(f"`{rule}`" for rule in RULES), "`flips`, s", "`anneal`, s")
+    yield settings.measurements.table("Fusion alone", how, markdown(headings, lines), notes=notes)
+
+
+def figure6(settings: Settings) -> Iterator[Table]:
+    """Decisions apart and together, without a memory limit and with one."""
+    names, seconds = SMALL if not settings.quick else SMALL[:1], settings.times[-1]
+    yield _together(settings, names, seconds)
+    yield _limited(settings, names, seconds)
+
+
+def _together(settings: Settings, names: Sequence[str], seconds: float) -> Table:
+    columns = [*SEARCHES, *(settings.methods or ())]
+    rows = [[_search(settings, name, column, seconds) for column in columns] for name in names]
+    lines = [
+        [name, *map(_milliseconds, row), _milliseconds(row[columns.index(ALL)], "bound")]
+        for name, row in zip(names, rows, strict=True)
+    ]
+    notes = [
+        note
+        for place, column in enumerate(columns)
+        if column != ALL
+        for note in _compared(ALL, column, [(row[columns.index(ALL)], row[place]) for row in rows])
+    ]
+    how = (
+        f"Run time in ms on table 2's number of V100s, `link`, NVLink, no memory limit; {seconds:g} CPU seconds of "
+        "simulated annealing in each cell, seed 0. Where fusion is not decided it is that of the rule `xla`, where the "
+        "order is not, it is the program's; fusion that is decided is that of `flips`, and one after the other is "
+        "fusion, then placement, then order. Methods with a name of their own decide placement and order of the kernels of "
+        "`flips`. The bound is of these kernels."
+    )
+    table = markdown(("workload", *columns, "bound"), lines)
+    return settings.measurements.table("Placement, order and fusion", how, table, notes=notes)
+
+
+def _limited(settings: Settings, names: Sequence[str], seconds: float) -> Table:
+    rules = ("none", "flips", "joint")
+    lines, rows = list[list[str]](), list[list[Figures | None]]()
+    for name in names:
+        if free := _search(settings, name, UNFUSED, seconds):
+            limit = int(LIMIT * free["peak"])
+            keys = [{"workload": name, "fuse": rule, "limit": limit, "seconds": seconds} for rule in rules]
+            rows.append([settings.measurements.get(key, functools.partial(_planned, *key.values())) for key in keys])
+            lines.append([name, f"{limit / 2**30:.2f}", *map(_milliseconds, rows[-1])])
+    how = (
+        f"The same where devices hold {LIMIT:g} times what the fullest one needs in the plan of the first column above. "
+        f"`graphrl optimize --fuse RULE --seconds {seconds:g}`, ms. A `*` marks a plan that does not fit."
+    )
+    notes = [note for i in (0, 1) for note in _compared("`joint`", f"`{rules[i]}`", [(row[2], row[i]) for row in rows])]
+    table = markdown(("workload", "GiB a device", *(f"`{rule}`" for rule in rules)), lines)
+    return settings.measurements.table("Where memory is limited", how, table, notes=notes)
+
+
+def _compared(ours: str, other: str, pairs: Sequence[tuple[Figures | None, Figures | None]]) -> Iterator[str]:
+    """The geometric mean of ratios, where both plans fit."""
+    both = [(a["value"], b["value"]) for a, b in pairs if a and b and not a.get("excess") and not b.get("excess")]
+    if both:
+        mean = percent(_mean([a / b for a, b in both]) - 1)
+        yield f"{ours} against {other}: {mean} on {len(both)} workloads"
+
+
+def _search(settings: Settings, workload: str, search: str, seconds: float) -> Figures | None:
+    key = {"workload": workload, "search": search, "seconds": seconds}
+    return settings.measurements.get(key, functools.partial(_searched, workload, search, seconds))
+
+
+@functools.lru_cache(maxsize=1)
+def _problem(name: str) -> FusionProblem:
+    return fusion_problem(load(name, CHIP).graph, CHIP)
+
+
+def _on(name: str, limit: int | None = None) -> Problem:
+    return Problem("makespan", WORKLOADS[name].devices, "link", LATENCY, BANDWIDTH, limit, resident_weights=True)
+
+
+def _fused(name: str, rule: str) -> Figures:
+    prepare_flips()
+    problem, began = _problem(name), time.thread_time()
+    return {"ops": problem.num_ops, "value": fuse_by(rule, problem).seconds, "seconds": time.thread_time() - began}
+
+
+def _searched(workload: str, search: str, seconds: float) -> Figures:
+    """A search by its name in `SEARCHES`, or a method on the kernels of flips."""
+    problem = _on(workload)
+    graph = fused_graph(fuse_by(SEARCHES[search].rule if search in SEARCHES else "flips", _problem(workload)))
+    if search in SEARCHES:
+        plan = _in_program_order(graph, problem)
+        for moves in SEARCHES[search].steps:
+            plan = _annealed(graph, plan, moves, seconds / len(SEARCHES[search].steps))
+    else:
+        plan = find_solver(search)(Task(graph, problem, Budget(seconds=seconds)))
+    exact = plan.check(graph)
+    bound = lower_bound(graph, problem)
+    return {"value": plan.value, "bound": bound, "peak": int(max(exact.peak_memory))}
+
+
+def _in_program_order(graph: ComputationGraph, problem: Problem) -> Plan:
+    """All on device 0."""
+    order = graph.arrays.topological.astype(np.int64)
+    return _plan(graph, problem, (np.zeros(len(order), np.int64), order))
+
+
+def _plan(graph: ComputationGraph, problem: Problem, decisions: tuple[np.ndarray, np.ndarray]) -> Plan:
+    return Plan.from_order(graph, problem, *decisions, method="search", seconds=0.0, evaluations=1, seed=0)
+
+
+def _annealed(graph: ComputationGraph, plan: Plan, moves: frozenset[str] | None, seconds: float) -> Plan:
+    """The best plan that one chain meets in some CPU seconds, by moves of some kinds; with all of them it begins at a
+    list schedule if that is better.
+    """
+    problem = plan.problem
+    if moves is None:
+        plan = min(plan, _plan(graph, problem, list_schedule(graph, problem)), key=lambda each: each.value)
+    mix: Mapping[str, float] = {kind: share if moves is None or kind in moves else 0.0 for kind, share in MIX.items()}
+    prepare(False)
+    start = plan.decisions(graph)
+    chain = start_chain(graph, problem, start, np.random.SeedSequence(0))
+    ops, least, rate, began = effective_ops(graph), least_heat(problem, start), 0.0, time.thread_time()
+    while (share := (time.thread_time() - began) / seconds) < 1:
+        count, before = max(FIRST_MOVES, int(rate * CHUNK_SECONDS)), time.thread_time()
+        heat = plan.value * temperature(share, rate * seconds / len(graph.ops), ops, least=least)
+        made = run_chain(chain, count, heat, heat, mix)
+        if not made:
+            break
+        rate = made / max(time.thread_time() - before, 1e-9)
+    return min(plan, _plan(graph, problem, chain.best.plan), key=lambda each: each.value)
+
+
+def _planned(workload: str, fuse: str, limit: int, seconds: float) -> Figures:
+    problem = _on(workload, limit)
+    plan = graphrl.optimize(
+        _problem(workload).graph, objective="makespan", devices=problem.devices, transfer="link", latency=LATENCY,
+        bandwidth=BANDWIDTH, memory_limit=limit, resident_weights=True, fuse=fuse, chip=CHIP, seconds=seconds,
+    )  # fmt: skip
+    return {"value": plan.value, "excess": plan.excess}
+
+
+def _milliseconds(figures: Figures | None, name: str = "value") -> str:
+    return "-" if figures is None else f"{1e3 * figures[name]:.2f}" + "*" * (figures.get("excess", 0) > 0)
+
+
+def _mean(ratios: Sequence[float]) -> float:
+    return math.exp(sum(map(math.log, ratios)) / len(ratios))
