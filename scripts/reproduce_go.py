@@ -1,4 +1,4 @@
-"""Placement of whole programs beside its opponents: the tables of docs/results/go-*.md.
+"""Placement and fusion of whole programs beside its opponents: the tables of docs/results/go-*.md.
 
 The section `external` needs --data, a checkout of the repository msr-fiddle/dnn-partitioning or a folder in its form:
 its throughput-inputs and human-experts.
@@ -7,6 +7,7 @@ Writes to --out measured.jsonl with a line a measurement (a stopped run goes on 
 section. --quick only looks whether everything works.
 
   python scripts/reproduce_go.py --sections external --data ../dnn-partitioning
+  python scripts/reproduce_go.py --sections table3,figure6 --times 3
 """
 
 from reproduce.go import external, joint
@@ -14,9 +15,9 @@ from reproduce.go.settings import Settings
 from reproduce.launcher import Section, main
 
 SECTIONS = {
+    "external": Section("Pipelined execution: the graphs of Tarnawski et al.", external.external),
     "table3": Section("Fusion alone", joint.table3),
     "figure6": Section("Placement, order and fusion, apart and together", joint.figure6),
-    "external": Section("Pipelined execution: the graphs of Tarnawski et al.", external.external),
 }
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import numpy as np
 import graphrl
 from graphrl.compare.report import markdown, percent
 from graphrl.costs.bounds import lower_bound
-from graphrl.costs.fusion.fused_graph import fused_graph
+from graphrl.costs.fusion.fused_graph import KernelGraph, fused_graph
 from graphrl.costs.fusion.problem import FusionProblem, fusion_problem
 from graphrl.costs.problem import Problem
 from graphrl.graphs.datasets.workloads.go import WORKLOADS, load
@@ -92,8 +92,8 @@ def table3(settings: Settings) -> Iterator[Table]:
     how = (
         "What all kernels take, one after the other on one V100, ms, and CPU seconds of the last two rules. A "
         "framework's default is `none` (each op a kernel), `single` (what one op reads is computed there) or `xla` "
-        "(that, and what is 8 times as large as what it is made from); `flips` inlines one op or takes it out while that "
-        "helps, and `anneal` is simulated annealing from there, 2 million flips."
+        "(that, and what is 8 times as large as what it is made from); `flips` inlines one op or takes it out while "
+        "that helps, and `anneal` is simulated annealing from there, 2 million flips."
     )
     headings = ("workload", "ops", *(f"`{rule}`" for rule in RULES), "`flips`, s", "`anneal`, s")
     yield settings.measurements.table("Fusion alone", how, markdown(headings, lines), notes=notes)
@@ -110,7 +110,7 @@ def _together(settings: Settings, names: Sequence[str], seconds: float) -> Table
     columns = [*SEARCHES, *(settings.methods or ())]
     rows = [[_search(settings, name, column, seconds) for column in columns] for name in names]
     lines = [
-        [name, *map(_milliseconds, row), _milliseconds(row[columns.index(ALL)], "bound")]
+        [name, *map(_milliseconds, row), *_kernels(row[columns.index(ALL)])]
         for name, row in zip(names, rows, strict=True)
     ]
     notes = [
@@ -123,10 +123,11 @@ def _together(settings: Settings, names: Sequence[str], seconds: float) -> Table
         f"Run time in ms on table 2's number of V100s, `link`, NVLink, no memory limit; {seconds:g} CPU seconds of "
         "simulated annealing in each cell, seed 0. Where fusion is not decided it is that of the rule `xla`, where the "
         "order is not, it is the program's; fusion that is decided is that of `flips`, and one after the other is "
-        "fusion, then placement, then order. Methods with a name of their own decide placement and order of the kernels of "
-        "`flips`. The bound is of these kernels."
+        "fusion, then placement, then order. Methods of other names decide placement and order of the kernels "
+        "of `flips`. The bound is of these kernels; the last columns say how many ops they inline, and how many "
+        "of these the plan of all three computes on several devices."
     )
-    table = markdown(("workload", *columns, "bound"), lines)
+    table = markdown(("workload", *columns, "bound", "inlined", "on several devices"), lines)
     return settings.measurements.table("Placement, order and fusion", how, table, notes=notes)
 
 
@@ -140,7 +141,7 @@ def _limited(settings: Settings, names: Sequence[str], seconds: float) -> Table:
             rows.append([settings.measurements.get(key, functools.partial(_planned, *key.values())) for key in keys])
             lines.append([name, f"{limit / 2**30:.2f}", *map(_milliseconds, rows[-1])])
     how = (
-        f"The same where devices hold {LIMIT:g} times what the fullest one needs in the plan of the first column above. "
+        f"The same where devices hold {LIMIT:g} times what the fullest needs in the plan of the first column above. "
         f"`graphrl optimize --fuse RULE --seconds {seconds:g}`, ms. A `*` marks a plan that does not fit."
     )
     notes = [note for i in (0, 1) for note in _compared("`joint`", f"`{rules[i]}`", [(row[2], row[i]) for row in rows])]
@@ -188,7 +189,17 @@ def _searched(workload: str, search: str, seconds: float) -> Figures:
         plan = find_solver(search)(Task(graph, problem, Budget(seconds=seconds)))
     exact = plan.check(graph)
     bound = lower_bound(graph, problem)
-    return {"value": plan.value, "bound": bound, "peak": int(max(exact.peak_memory))}
+    spread = _devices_of_inlined(graph, plan.decisions(graph)[0])
+    figures = {"value": plan.value, "bound": bound, "peak": int(max(exact.peak_memory))}
+    return figures | {"inlined": len(spread), "apart": int((spread > 1).sum())}
+
+
+def _devices_of_inlined(graph: KernelGraph, placement: np.ndarray) -> np.ndarray:
+    """On how many devices each inlined op is computed: `[k]` int64."""
+    members = graph.fusion.members
+    pairs = {(op, int(device)) for root, device in zip(members, placement, strict=True) for op in members[root]}
+    counts = np.bincount([op for op, _ in pairs], minlength=graph.fusion.problem.num_ops)
+    return counts[graph.fusion.inlined]
 
 
 def _in_program_order(graph: ComputationGraph, problem: Problem) -> Plan:
@@ -232,8 +243,15 @@ def _planned(workload: str, fuse: str, limit: int, seconds: float) -> Figures:
     return {"value": plan.value, "excess": plan.excess}
 
 
-def _milliseconds(figures: Figures | None, name: str = "value") -> str:
-    return "-" if figures is None else f"{1e3 * figures[name]:.2f}" + "*" * (figures.get("excess", 0) > 0)
+def _milliseconds(figures: Figures | None) -> str:
+    return "-" if figures is None else f"{1e3 * figures['value']:.2f}" + "*" * (figures.get("excess", 0) > 0)
+
+
+def _kernels(figures: Figures | None) -> list[str]:
+    """Bound, inlined ops, and those that are computed on several devices."""
+    if figures is None:
+        return ["-"] * 3
+    return [f"{1e3 * figures['bound']:.2f}", f"{figures['inlined']:,}", f"{figures['apart']:,}"]
 
 
 def _mean(ratios: Sequence[float]) -> float:
