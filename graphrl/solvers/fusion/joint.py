@@ -6,8 +6,7 @@ together, and the best of them for the rest: what flips end at; the same with ke
 at most a half, a quarter, ... of the most bytes there; the rule like XLA's; and none. Such short plans misjudge by some
 per cent, so that flips stand unless another fusion is better by more.
 
-For makespan without a memory limit flips are planned at once: which fusion is best does not depend on the devices there
-(docs/results/go-figure6.md).
+Where memory has no part in a makespan, as a short plan of flips says, they are planned at once.
 """
 
 import dataclasses
@@ -26,6 +25,8 @@ from graphrl.solvers.solver import Solver
 
 SHARE = 0.2  # of the budget for finding out which fusion is best
 HALVINGS = 5  # of the bytes of a kernel
+MOST = HALVINGS + 3  # fusions
+ROOM = 0.9  # of the memory limit: a short plan that needs less says that memory does not bind
 MARGIN = 0.05  # by which another fusion must be better than flips
 
 
@@ -38,26 +39,26 @@ def plan_jointly(
       Interrupted: Ctrl-C, with the best plan so far.
       GraphrlError: the solver does not take the problem.
     """
-    race = _Race(problem, budget, solver, seed, progress)
-    if problem.objective == "makespan" and problem.memory_limit is None:
-        race.run(fused_graph(flips(fusions)), 1.0)
-        return race.best()[1]
-    graphs = [fused_graph(fusion) for fusion in candidates(fusions)]
-    for graph in graphs:
-        if not race.is_behind(graph):
-            race.run(graph, SHARE / len(graphs))
+    race, every = _Race(problem, budget, solver, seed, progress), candidates(fusions)
+    is_free = problem.objective == "makespan" and problem.memory_limit is None
+    race.run(fused_graph(next(every)), 1.0 if is_free else SHARE / MOST)
+    if not race.has_room():
+        for fusion in every:
+            graph = fused_graph(fusion)
+            if not race.is_behind(graph):
+                race.run(graph, SHARE / MOST)
     race.run(race.winner(), 1.0)
     return race.best()[1]
 
 
 def candidates(fusions: FusionProblem) -> Iterator[Fusion]:
-    """The fusions that are planned, each once."""
+    """The fusions that may be planned, each once, at most `MOST`; the first is that of flips."""
     from graphrl.solvers.fusion.flips import descended  # numba
 
-    first, single = flips(fusions), none(fusions)
+    yield (first := flips(fusions))
+    single, seen = none(fusions), {first.inlined.tobytes()}
     limits = [largest_kernel(first) >> halving for halving in range(1, HALVINGS + 1)]
-    seen = set[bytes]()
-    for fusion in (first, *(descended(single, limit) for limit in limits), xla_like(fusions), single):
+    for fusion in (*(descended(single, limit) for limit in limits), xla_like(fusions), single):
         if fusion.inlined.tobytes() not in seen:
             seen.add(fusion.inlined.tobytes())
             yield fusion
@@ -92,6 +93,11 @@ class _Race:
         evaluations = self._evaluations + sum(plan.evaluations for _, plan in more)
         seconds = self._seconds + sum(plan.seconds for _, plan in more)
         return graph, dataclasses.replace(plan, evaluations=evaluations, seconds=seconds)
+
+    def has_room(self) -> bool:
+        """Whether the first plan is of makespan, and memory has no part in it."""
+        limit, peak = self._problem.memory_limit, max(self._plans[0][1].peak_memory, default=0)
+        return self._problem.objective == "makespan" and (limit is None or peak <= ROOM * limit)
 
     def winner(self) -> KernelGraph:
         """The kernels that the rest of the budget is for."""

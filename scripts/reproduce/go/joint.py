@@ -16,6 +16,7 @@ import numpy as np
 import graphrl
 from graphrl.compare.report import markdown, percent
 from graphrl.costs.bounds import lower_bound
+from graphrl.costs.exact import decode
 from graphrl.costs.fusion.fused_graph import KernelGraph, fused_graph
 from graphrl.costs.fusion.problem import FusionProblem, fusion_problem
 from graphrl.costs.problem import Problem
@@ -79,7 +80,7 @@ def table3(settings: Settings) -> Iterator[Table]:
     lines, ratios = list[list[str]](), list[list[float]]()
     for name in WORKLOADS if not settings.quick else SMALL[:1]:
         keys = [{"fusion": name, "rule": rule} for rule in RULES]
-        row = [settings.measurements.get(key, functools.partial(_fused, *key.values())) for key in keys]
+        row = [settings.measurements.get(key, functools.partial(_fused, name, key["rule"])) for key in keys]
         if figures := [one for one in row if one is not None and all(row)]:
             ratios.append([one["value"] / figures[RULES.index("xla")]["value"] for one in figures])
             spent = [f"{one['seconds']:.1f}" for one in figures[-2:]]
@@ -122,7 +123,8 @@ def _together(settings: Settings, names: Sequence[str], seconds: float) -> Table
     how = (
         f"Run time in ms on table 2's number of V100s, `link`, NVLink, no memory limit; {seconds:g} CPU seconds of "
         "simulated annealing in each cell, seed 0. Where fusion is not decided it is that of the rule `xla`, where the "
-        "order is not, it is the program's; fusion that is decided is that of `flips`, and one after the other is "
+        "order is not, it is the program's; all begin at a list schedule, or at one device if that is better. "
+        "Fusion that is decided is that of `flips`, and one after the other is "
         "fusion, then placement, then order. Methods of other names decide placement and order of the kernels "
         "of `flips`. The bound is of these kernels; the last columns say how many ops they inline, and how many "
         "of these the plan of all three computes on several devices."
@@ -138,7 +140,8 @@ def _limited(settings: Settings, names: Sequence[str], seconds: float) -> Table:
         if free := _search(settings, name, UNFUSED, seconds):
             limit = int(LIMIT * free["peak"])
             keys = [{"workload": name, "fuse": rule, "limit": limit, "seconds": seconds} for rule in rules]
-            rows.append([settings.measurements.get(key, functools.partial(_planned, *key.values())) for key in keys])
+            plans = [functools.partial(_planned, name, rule, limit, seconds) for rule in rules]
+            rows.append([settings.measurements.get(*each) for each in zip(keys, plans, strict=True)])
             lines.append([name, f"{limit / 2**30:.2f}", *map(_milliseconds, rows[-1])])
     how = (
         f"The same where devices hold {LIMIT:g} times what the fullest needs in the plan of the first column above. "
@@ -182,7 +185,7 @@ def _searched(workload: str, search: str, seconds: float) -> Figures:
     problem = _on(workload)
     graph = fused_graph(fuse_by(SEARCHES[search].rule if search in SEARCHES else "flips", _problem(workload)))
     if search in SEARCHES:
-        plan = _in_program_order(graph, problem)
+        plan = _start(graph, problem, with_order=SEARCHES[search].steps == [None])
         for moves in SEARCHES[search].steps:
             plan = _annealed(graph, plan, moves, seconds / len(SEARCHES[search].steps))
     else:
@@ -202,10 +205,23 @@ def _devices_of_inlined(graph: KernelGraph, placement: np.ndarray) -> np.ndarray
     return counts[graph.fusion.inlined]
 
 
-def _in_program_order(graph: ComputationGraph, problem: Problem) -> Plan:
-    """All on device 0."""
-    order = graph.arrays.topological.astype(np.int64)
-    return _plan(graph, problem, (np.zeros(len(order), np.int64), order))
+def _start(graph: ComputationGraph, problem: Problem, *, with_order: bool) -> Plan:
+    """All on one device, or the placement of a list schedule, with its order or the program's."""
+    a = graph.arrays
+    placement, order = list_schedule(graph, problem)
+    program = a.topological.astype(np.int64)
+    plans = [_plan(graph, problem, (np.zeros(a.num_ops, np.int64), program))]
+    plans.append(_plan(graph, problem, (placement, order if with_order else _with_sends(graph, problem, placement))))
+    return min(plans, key=lambda plan: plan.value)
+
+
+def _with_sends(graph: ComputationGraph, problem: Problem, placement: np.ndarray) -> np.ndarray:
+    """The program's order, each transfer before the first op that waits for it: `[m]` node ids."""
+    a = graph.arrays
+    keys = (a.num_ops - 1 - a.rank) / a.num_ops
+    sends = np.zeros((a.num_tensors, problem.devices))
+    np.maximum.at(sends, (a.use_tensor, placement[a.use_op]), keys[a.use_op])
+    return decode(graph, problem, placement, keys, sends)
 
 
 def _plan(graph: ComputationGraph, problem: Problem, decisions: tuple[np.ndarray, np.ndarray]) -> Plan:
@@ -213,12 +229,8 @@ def _plan(graph: ComputationGraph, problem: Problem, decisions: tuple[np.ndarray
 
 
 def _annealed(graph: ComputationGraph, plan: Plan, moves: frozenset[str] | None, seconds: float) -> Plan:
-    """The best plan that one chain meets in some CPU seconds, by moves of some kinds; with all of them it begins at a
-    list schedule if that is better.
-    """
+    """The best plan that one chain meets in some CPU seconds, by moves of some kinds; None is all."""
     problem = plan.problem
-    if moves is None:
-        plan = min(plan, _plan(graph, problem, list_schedule(graph, problem)), key=lambda each: each.value)
     mix: Mapping[str, float] = {kind: share if moves is None or kind in moves else 0.0 for kind, share in MIX.items()}
     prepare(False)
     start = plan.decisions(graph)
