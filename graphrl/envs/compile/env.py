@@ -41,7 +41,8 @@ class CompileEnv:
       Instances without fusion run single ops, with the graph's run times; those with it run kernels, with the
       roofline's, also where nothing is inlined.
     - Reward: -sqrt(run time / baseline's), so -1 is as good as the baseline; -10 where a device needs more memory than
-      there is, or where kernels read more than twice as many tensors as ops do, for which there is no room.
+      there is. So do kernels that read more than twice as many tensors as ops do: there is no room for them, and the
+      run time is not theirs.
     - End: terminated after `episode_steps` steps, each of which sets all choices anew.
     - State: what was chosen last. No random numbers are drawn.
     - Info: "runtime", seconds, and "valid"; after `reset` 0 and false, for nothing has run.

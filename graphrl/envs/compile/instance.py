@@ -155,11 +155,10 @@ def instances(
     colocations = [None] * len(graphs) if colocations is None else colocations
     shared: dict[str, Any] = {"devices": devices, "levels": levels, "fusion_levels": fusion_levels}
     shared["fusion_to"] = None if fusions is None else fusion_sizes(fusions, to)
+    each_fusion: Sequence[FusionProblem | None] = [None] * len(graphs) if fusions is None else fusions
     each = (
         instance(graph, problem, to, colocation=groups, fusion=fusion, **shared)
-        for graph, problem, groups, fusion in zip(
-            graphs, problems, colocations, fusions or [None] * len(graphs), strict=True
-        )
+        for graph, problem, groups, fusion in zip(graphs, problems, colocations, each_fusion, strict=True)
     )
     return jax.tree.map(lambda *leaves: np.stack(leaves), *each)
 
