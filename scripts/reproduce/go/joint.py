@@ -31,8 +31,9 @@ from graphrl.solvers.rules.list_scheduling import schedule as list_schedule
 from graphrl.solvers.schedules.solver import (
     MIX,
     effective_ops,
+    first_heat,
     least_heat,
-    prepare,
+    prepare_with_lists,
     run_chain,
     start_chain,
     temperature,
@@ -232,13 +233,14 @@ def _annealed(graph: ComputationGraph, plan: Plan, moves: frozenset[str] | None,
     """The best plan that one chain meets in some CPU seconds, by moves of some kinds; None is all."""
     problem = plan.problem
     mix: Mapping[str, float] = {kind: share if moves is None or kind in moves else 0.0 for kind, share in MIX.items()}
-    prepare(False)
+    prepare_with_lists(problem)
     start = plan.decisions(graph)
     chain = start_chain(graph, problem, start, np.random.SeedSequence(0))
-    ops, least, rate, began = effective_ops(graph), least_heat(problem, start), 0.0, time.thread_time()
+    ops, hot, least = effective_ops(graph), first_heat(problem), least_heat(problem, start)
+    rate, began = 0.0, time.thread_time()
     while (share := (time.thread_time() - began) / seconds) < 1:
         count, before = max(FIRST_MOVES, int(rate * CHUNK_SECONDS)), time.thread_time()
-        heat = plan.value * temperature(share, rate * seconds / len(graph.ops), ops, least=least)
+        heat = plan.value * temperature(share, rate * seconds / len(graph.ops), ops, hot, least=least)
         made = run_chain(chain, count, heat, heat, mix)
         if not made:
             break
