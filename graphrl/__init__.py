@@ -13,6 +13,7 @@ from graphrl.costs.problem import Problem
 from graphrl.errors import GraphError, GraphrlError, PlanError, ProblemError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.readers import read_graph
+from graphrl.graphs.readers.foreign import ReadLimits
 from graphrl.graphs.readers.json import write_json
 from graphrl.graphs.roofline import Chip
 
@@ -45,6 +46,7 @@ __all__ = [
     "Problem",
     "ProblemError",
     "Progress",
+    "ReadLimits",
     "Report",
     "Tensor",
     "TransferStep",

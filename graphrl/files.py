@@ -2,6 +2,7 @@
 
 import contextlib
 import gzip
+import io
 import mmap
 import os
 import re
@@ -17,6 +18,9 @@ from graphrl.errors import GraphrlError
 
 GZIP_MAGIC = b"\x1f\x8b"
 PICTURES = ("png", "svg", "pdf")  # endings of the pictures that we write
+
+MAX_UNPACKED = 4 * 10**9  # bytes that a gzipped file may unpack to: some 4 MB of gzip can hold that many zeros
+_CHUNK = 2**20  # bytes that are unpacked at a time
 
 Content = bytes | mmap.mmap  # both give ints by index, bytes by slice, and len
 
@@ -42,18 +46,25 @@ def descriptor_of(path: str | os.PathLike[str]) -> int | None:
 
 
 @contextlib.contextmanager
-def content(path: str | os.PathLike[str]) -> Iterator[Content]:
+def content(path: str | os.PathLike[str], *, max_unpacked: float = MAX_UNPACKED) -> Iterator[Content]:
     """What a file holds, gzip undone, for the length of a `with`: mapped (not read) where it is a plain file.
 
+    Args:
+      path: of the file.
+      max_unpacked: bytes that a gzipped file may unpack to.
+
     Raises:
-      GraphrlError: on entry, one line, if the file is missing, a directory, a device, unreadable or broken gzip.
+      GraphrlError: on entry, one line, if the file is missing, a directory, a device, unreadable, broken gzip or gzip
+        of more than `max_unpacked` bytes.
     """
     check_path(path)
     with contextlib.ExitStack() as stack:
         try:
             data = _contents(path, stack)
             if data[:2] == GZIP_MAGIC:
-                data = gzip.decompress(data)
+                data = _unpacked(data, max_unpacked)
+        except GraphrlError as error:
+            raise GraphrlError(f"{shown(path)}: {error}") from None
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise GraphrlError(f"{shown(path)}: broken or truncated gzip: {error}") from None
         except (OSError, ValueError) as error:
@@ -72,6 +83,18 @@ def _contents(path: str | os.PathLike[str], stack: contextlib.ExitStack) -> Cont
     if not stat.S_ISREG(kind) or os.fstat(file.fileno()).st_size == 0:  # pipes, and /proc, which says 0 bytes
         return file.read()
     return stack.enter_context(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+def _unpacked(data: Content, most: float) -> bytes:
+    unpacked = io.BytesIO()
+    with gzip.GzipFile(fileobj=io.BytesIO(data)) as packed:
+        while chunk := packed.read(_CHUNK):
+            unpacked.write(chunk)
+            if unpacked.tell() > most:
+                raise GraphrlError(
+                    f"its gzip unpacks to more than {most:,.0f} bytes, the limit (limits=, --read-limits in commands)"
+                )
+    return unpacked.getvalue()
 
 
 def cache_folder(name: str) -> Path:

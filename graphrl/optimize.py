@@ -13,6 +13,7 @@ from graphrl.costs.problem import Objective, Problem, Transfer
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.sets import load_graph
 from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.readers.foreign import DEFAULT_LIMITS, ReadLimits
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip
 from graphrl.methods import find_solver
 from graphrl.plan import Plan
@@ -45,6 +46,7 @@ def optimize(
     fuse: str | None = None,
     chip: str | Chip = DEFAULT_CHIP,
     dims: Mapping[str, int] | None = None,
+    limits: ReadLimits = DEFAULT_LIMITS,
 ) -> Plan:
     """The best plan that a method finds for a model within a budget.
 
@@ -78,6 +80,7 @@ def optimize(
         that they lead to, where memory is limited or is the objective (`solvers.fusion.joint`).
       chip: for run times of ONNX and HLO files and functions: a name in `roofline.CHIPS` or a `Chip`.
       dims: sizes of dimensions that an ONNX file leaves open: see `read_graph`.
+      limits: of time and memory, for reading a file: see `read_graph`.
 
     Returns:
       The plan, with exact costs and a lower bound.
@@ -104,7 +107,7 @@ def optimize(
         if objective == "max_load":
             raise ProblemError("fuse goes with peak_memory and makespan: kernels have no run times on CPUs")
     solver = find_solver(method)
-    graph = model_graph(model, *args, chip=chip, dims=dims)
+    graph = model_graph(model, *args, chip=chip, dims=dims, limits=limits)
     problem = Problem.on(graph.machine, **options)
     try:
         if fuse == JOINT:
@@ -118,7 +121,11 @@ def optimize(
 
 
 def model_graph(
-    model: Model, *args: Any, chip: str | Chip = DEFAULT_CHIP, dims: Mapping[str, int] | None = None
+    model: Model,
+    *args: Any,
+    chip: str | Chip = DEFAULT_CHIP,
+    dims: Mapping[str, int] | None = None,
+    limits: ReadLimits = DEFAULT_LIMITS,
 ) -> ComputationGraph:
     """The graph of a model (see `optimize`).
 
@@ -133,7 +140,7 @@ def model_graph(
     if isinstance(model, ComputationGraph):
         return model
     if isinstance(model, str | os.PathLike):
-        return load_graph(model, chip=chip, dims=dims)
+        return load_graph(model, chip=chip, dims=dims, limits=limits)
     if not is_function:
         raise ProblemError(f"model is of type {type(model).__name__}: must be a graph, a path or a JAX function")
     from graphrl.graphs.readers.jaxpr.reader import from_jax

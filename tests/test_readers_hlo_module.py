@@ -227,8 +227,10 @@ def test_bytes_that_are_changed_or_cut_raise_nothing_else(place: int, byte: int,
     assert "\n" not in message
 
 
-def test_text_needs_the_parser_of_jaxlib(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "jaxlib._hlo", None)
+def test_text_needs_the_parser_of_jaxlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "jaxlib").mkdir()
+    (tmp_path / "jaxlib" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
     assert refusal(lambda: parse_module(TEXT, "m")).startswith("m: this jaxlib has no parser for HLO text")
 
 

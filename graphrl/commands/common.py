@@ -14,6 +14,7 @@ from graphrl.costs.problem import Objective, Problem
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import PICTURES, descriptor_of, shown
 from graphrl.graphs.pipelined import Machine
+from graphrl.graphs.readers.foreign import DEFAULT_LIMITS, ReadLimits
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip, find_chip
 from graphrl.optimize import DEFAULT_SECONDS
 from graphrl.units import parse_bytes, parse_rate, parse_seconds
@@ -37,11 +38,11 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         help="what gives ops of ONNX and HLO files their run times (others have their own): a name (a wrong one lists "
         f"the known) or FLOP/s,BYTES/s,LAUNCH as in 300e12,2TB/s,4us (default: {DEFAULT_CHIP})",
     )
-    add_dim(parser)
+    add_reading(parser)
 
 
-def add_dim(parser: argparse.ArgumentParser) -> None:
-    """Adds the sizes that ONNX models leave open."""
+def add_reading(parser: argparse.ArgumentParser) -> None:
+    """Adds the sizes that ONNX models leave open, and what reading may take."""
     parser.add_argument(
         "--dim",
         action=_Dimensions,
@@ -49,6 +50,14 @@ def add_dim(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="NAME=SIZE",
         help="size of a dimension that an ONNX model leaves open, for example batch=8; may be given again, for another",
+    )
+    parser.add_argument(
+        "--read-limits",
+        type=option(_read_limits),
+        default=DEFAULT_LIMITS,
+        metavar="S,BYTES",
+        help="time and memory that ONNX's and XLA's own code may take to read a file, in a process of its own; a "
+        "gzipped file may unpack to as many bytes (default: 60s,4GB)",
     )
 
 
@@ -172,6 +181,13 @@ def _chip(text: str) -> Chip:
         raise (
             error if isinstance(error, GraphrlError) else ProblemError(f"{figures[0]!r} is no number of FLOP/s")
         ) from None
+
+
+def _read_limits(text: str) -> ReadLimits:
+    seconds, comma, memory = text.partition(",")
+    if not comma:
+        raise ProblemError(f"{text!r} is not S,BYTES: write for example 5min,16GB")
+    return ReadLimits(parse_seconds(seconds), parse_bytes(memory))
 
 
 class _Dimensions(argparse.Action):

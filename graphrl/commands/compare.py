@@ -185,7 +185,7 @@ def _runs(args: argparse.Namespace) -> tuple[list["Run"], int]:
             image_format(picture)
     if args.cluster is not None:
         workers, cores = survey(args.cluster)
-    graphs = load_graphs(args.models, chip=args.chip, dims=dict(args.dim))
+    graphs = load_graphs(args.models, chip=args.chip, dims=dict(args.dim), limits=args.read_limits)
     problem = problem_of(args, _machine(args, [graph.machine for graph in graphs]))
     runs = make_runs(graphs, problem, args.methods, seeds, budget, cores=cores, warm_up=args.warm_up)
     return runs, workers

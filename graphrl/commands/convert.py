@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     """Converts; returns the exit code."""
     check_json_name("OUT", args.output)
     check_outputs({"OUT": args.output}, args.input)
-    graph = model_graph(args.input, chip=args.chip, dims=dict(args.dim))
+    graph = model_graph(args.input, chip=args.chip, dims=dict(args.dim), limits=args.read_limits)
     if args.layers:
         graph = coarsened(graph)
     write_json(graph, args.output)

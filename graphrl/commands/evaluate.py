@@ -92,7 +92,7 @@ def _compare_maps(args: argparse.Namespace, chip: MemoryChip, names: Mapping[str
     from graphrl.costs.maps.problem import map_problem
     from graphrl.graphs.layers.models import load_layers
 
-    problems = [map_problem(graph, chip) for graph in load_layers(args.models, dict(args.dim))]
+    problems = [map_problem(graph, chip) for graph in load_layers(args.models, dict(args.dim), args.read_limits)]
     rows = []
     with case_bar(len(problems) * len(args.methods) * len(seeds)) as show:
         for row in run_maps(problems, args.methods, seeds, budget):

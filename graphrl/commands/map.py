@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from graphrl.commands.cache import keep_compiled
-from graphrl.commands.common import add_budget, add_common, add_dim, check_json_name, check_outputs, print_json
+from graphrl.commands.common import add_budget, add_common, add_reading, check_json_name, check_outputs, print_json
 from graphrl.commands.outputs import write_answer
 from graphrl.commands.progress import progress_bar
 from graphrl.costs.maps.chips import CHIPS, find_chip
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--output", metavar="FILE", help="the map, as JSON")
     parser.add_argument("--plot", metavar="FILE", help="a picture: .png, .svg or .pdf")
-    add_dim(parser)
+    add_reading(parser)
     add_common(parser)
 
 
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
         from graphrl.plan.plot import image_format
 
         image_format(args.plot)
-    graph = layers_of(args.model, dict(args.dim))
+    graph = layers_of(args.model, dict(args.dim), args.read_limits)
     problem = map_problem(graph, chip, None if args.order is None else _order(args.order, graph))
     interrupted = False
     try:

@@ -119,7 +119,7 @@ def run(args: argparse.Namespace) -> int:
 
         image_format(args.plot)
     gc.set_threshold(*RARELY)
-    graph = model_graph(args.model, chip=args.chip, dims=dict(args.dim))
+    graph = model_graph(args.model, chip=args.chip, dims=dict(args.dim), limits=args.read_limits)
     problem = problem_of(args, graph.machine)
     gc.freeze()
     keep_compiled()

@@ -16,6 +16,7 @@ from graphrl.graphs.datasets.families import FAMILIES, sample
 from graphrl.graphs.datasets.workloads import is_workload
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.readers import FORMATS, read_graph
+from graphrl.graphs.readers.foreign import DEFAULT_LIMITS, ReadLimits
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip
 
 _SET = re.compile(r"([a-z-]+):(\d+)?(?:x(\d+))?(?:@(\d+))?")
@@ -56,14 +57,18 @@ def model_files(model: str) -> list[str]:
 
 
 def load_graph(
-    model: str | os.PathLike[str], *, chip: str | Chip = DEFAULT_CHIP, dims: Mapping[str, int] | None = None
+    model: str | os.PathLike[str],
+    *,
+    chip: str | Chip = DEFAULT_CHIP,
+    dims: Mapping[str, int] | None = None,
+    limits: ReadLimits = DEFAULT_LIMITS,
 ) -> ComputationGraph:
     """The graph of a file, of a program of the model zoo, or of a set that has one graph.
 
     Args:
       model: a path, or a name as in `load_graphs`: `zoo:efficientnetb0/training/b8/hlo`, `layered:200@7`,
         `workloads:bert`.
-      chip, dims: see `read_graph`.
+      chip, dims, limits: see `read_graph`.
 
     Raises:
       GraphrlError: the file cannot be read or is no graph.
@@ -74,7 +79,7 @@ def load_graph(
     if is_workload(model):
         return workloads.load(str(model))
     if not isinstance(model, str) or not _is_generated(model):
-        return read_graph(model, chip=chip, dims=dims)
+        return read_graph(model, chip=chip, dims=dims, limits=limits)
     graphs = generated_set(model)
     if graphs.count > 1:
         raise ProblemError(
@@ -85,7 +90,11 @@ def load_graph(
 
 
 def load_graphs(
-    models: Sequence[str], *, chip: str | Chip = DEFAULT_CHIP, dims: Mapping[str, int] | None = None
+    models: Sequence[str],
+    *,
+    chip: str | Chip = DEFAULT_CHIP,
+    dims: Mapping[str, int] | None = None,
+    limits: ReadLimits = DEFAULT_LIMITS,
 ) -> list[ComputationGraph]:
     """The graphs of files, folders (their files by name; folders inside are left out) and sets.
 
@@ -94,7 +103,7 @@ def load_graphs(
         `layered:500x20@100` those with seeds 100 to 119; without `x20` it is one. `zoo:training/hlo` is all programs
         of the model zoo that both words are true of (see `zoo.select`), `workloads:bert` one of `workloads.NAMES` and
         `workloads:gnmt-*` several.
-      chip, dims: see `read_graph`.
+      chip, dims, limits: see `read_graph`.
 
     Raises:
       GraphrlError: a file cannot be read or is no graph.
@@ -103,7 +112,8 @@ def load_graphs(
     graphs: list[ComputationGraph] = []
     for model in models:
         files = model_files(model)
-        graphs += [read_graph(file, chip=chip, dims=dims) for file in files] if files else _named(model)
+        read = (read_graph(file, chip=chip, dims=dims, limits=limits) for file in files)
+        graphs += read if files else _named(model)
     return graphs
 
 

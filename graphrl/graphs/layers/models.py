@@ -8,24 +8,29 @@ from graphrl.files import content, shown
 from graphrl.graphs.datasets.sets import is_zoo, load_graph, load_graphs, model_files
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.layers.coarsen import coarsened
+from graphrl.graphs.readers.foreign import DEFAULT_LIMITS, ReadLimits
 
 
-def layers_of(model: str, dims: Mapping[str, int] | None = None) -> ComputationGraph:
+def layers_of(
+    model: str, dims: Mapping[str, int] | None = None, limits: ReadLimits = DEFAULT_LIMITS
+) -> ComputationGraph:
     """The layers of a model; of graph JSON, of workloads and of generated graphs the graph as it is.
 
     Args:
       model: file or name, see `load_graph`.
-      dims: sizes that an ONNX model leaves open.
+      dims, limits: see `read_graph`.
 
     Raises:
       GraphrlError: it cannot be read.
     """
-    is_program = _is_program(model)
-    graph = load_graph(model, dims=dims)
+    is_program = _is_program(model, limits)
+    graph = load_graph(model, dims=dims, limits=limits)
     return coarsened(graph) if is_program else graph
 
 
-def load_layers(models: Sequence[str], dims: Mapping[str, int] | None = None) -> list[ComputationGraph]:
+def load_layers(
+    models: Sequence[str], dims: Mapping[str, int] | None = None, limits: ReadLimits = DEFAULT_LIMITS
+) -> list[ComputationGraph]:
     """The layers of every graph of `load_graphs`, see `layers_of`.
 
     Raises:
@@ -34,12 +39,12 @@ def load_layers(models: Sequence[str], dims: Mapping[str, int] | None = None) ->
     layers: list[ComputationGraph] = []
     for model in models:
         for part in model_files(model) or [model]:
-            graphs = load_graphs([part], dims=dims)
-            layers += map(coarsened, graphs) if _is_program(part) else graphs
+            graphs = load_graphs([part], dims=dims, limits=limits)
+            layers += map(coarsened, graphs) if _is_program(part, limits) else graphs
     return layers
 
 
-def _is_program(model: str) -> bool:
+def _is_program(model: str, limits: ReadLimits) -> bool:
     """Whether its ops are those of a program, finer than layers.
 
     Raises:
@@ -49,5 +54,5 @@ def _is_program(model: str) -> bool:
         return is_zoo(model)
     if not os.path.isfile(model):
         raise GraphrlError(f"{shown(model)} is no regular file: layers are read from one alone")
-    with content(model) as data:
+    with content(model, max_unpacked=limits.memory) as data:
         return data[:4096].lstrip(b"\xef\xbb\xbf \t\r\n")[:1] != b"{"

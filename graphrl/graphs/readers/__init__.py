@@ -8,12 +8,13 @@ from graphrl import files
 from graphrl.errors import GraphError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.readers.costgraph import is_costgraph, parse_costgraph
+from graphrl.graphs.readers.foreign import DEFAULT_LIMITS, ReadLimits
 from graphrl.graphs.readers.hlo.head import FROM_MLIR, is_hlo, is_mlir
 from graphrl.graphs.readers.json import parse_json
 from graphrl.graphs.readers.stg import is_stg, parse_stg
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip
 
-Parser = Callable[[files.Content, str, str | Chip, Mapping[str, int]], ComputationGraph]
+Parser = Callable[[files.Content, str, str | Chip, Mapping[str, int], ReadLimits], ComputationGraph]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Format:
       name: as messages call it.
       recognises: whether a file that starts with these bytes may be one.
       suffixes: of file names that say so whatever the bytes are, so that errors speak of the intended format.
-      parse: content, name of the file for messages, chip and dims (see `read_graph`) -> graph.
+      parse: content, name of the file for messages, chip, dims and limits (see `read_graph`) -> graph.
     """
 
     name: str
@@ -33,21 +34,25 @@ class Format:
     parse: Parser
 
 
-def _onnx(data: files.Content, source: str, chip: str | Chip, dims: Mapping[str, int]) -> ComputationGraph:
+def _onnx(
+    data: files.Content, source: str, chip: str | Chip, dims: Mapping[str, int], limits: ReadLimits
+) -> ComputationGraph:
     from graphrl.graphs.readers.onnx.reader import parse_onnx  # slow to import
 
-    return parse_onnx(data, source, chip=chip, dims=dims)
+    return parse_onnx(data, source, chip=chip, dims=dims, limits=limits)
 
 
-def _hlo(data: files.Content, source: str, chip: str | Chip, dims: Mapping[str, int]) -> ComputationGraph:
+def _hlo(
+    data: files.Content, source: str, chip: str | Chip, dims: Mapping[str, int], limits: ReadLimits
+) -> ComputationGraph:
     from graphrl.graphs.readers.hlo.reader import read_hlo  # needs protobuf
 
-    return read_hlo(data[:], chip=chip, source=source).graph
+    return read_hlo(data[:], chip=chip, source=source, limits=limits).graph
 
 
 def _plain(parse: Callable[[bytes, str], ComputationGraph]) -> Parser:
-    """Of a format that needs no chip and has no open dimensions."""
-    return lambda data, source, chip, dims: parse(bytes(data), source)
+    """Of a format that needs no chip, has no open dimensions, and is parsed in Python."""
+    return lambda data, source, *_: parse(bytes(data), source)
 
 
 def _text(head: bytes) -> bytes:
@@ -72,7 +77,11 @@ _HEAD = 4096  # bytes that recognition looks at
 
 
 def read_graph(
-    path: str | os.PathLike[str], *, chip: str | Chip | None = None, dims: Mapping[str, int] | None = None
+    path: str | os.PathLike[str],
+    *,
+    chip: str | Chip | None = None,
+    dims: Mapping[str, int] | None = None,
+    limits: ReadLimits = DEFAULT_LIMITS,
 ) -> ComputationGraph:
     """Reads a computation graph from a file of any format in `FORMATS`, gzipped or not.
 
@@ -80,13 +89,14 @@ def read_graph(
       path: of the file.
       chip: whose run times the ops get in formats without run times (ONNX, HLO); by default `roofline.DEFAULT_CHIP`.
       dims: sizes of dimensions that an ONNX model leaves open, as in `parse_onnx`; other formats have none.
+      limits: of time and memory, for ONNX's and XLA's own code, which runs in a process of its own, and for gzip.
 
     Raises:
       GraphrlError: one line, if the file is missing, a directory, a device or unreadable, or the chip is unknown.
       GraphError: one line that names the file and, where there is one, the op, if the content is no graph.
     """
     source = files.shown(path)
-    with files.content(path) as data:
+    with files.content(path, max_unpacked=limits.memory) as data:
         if not len(data):
             raise GraphError(f"{source}: the file is empty: a graph has at least one op")
         head = data[:_HEAD]
@@ -97,5 +107,5 @@ def read_graph(
             *(f for f in FORMATS if f.recognises(head)),
             *(f for f in FORMATS if named.endswith(f.suffixes)),
         ):
-            return reader.parse(data, source, DEFAULT_CHIP if chip is None else chip, dims or {})
+            return reader.parse(data, source, DEFAULT_CHIP if chip is None else chip, dims or {}, limits)
     raise GraphError(f"{source}: no graph that graphrl can read: {', '.join(f.name for f in FORMATS)}")

@@ -1,7 +1,8 @@
 """XLA modules as plain objects: shapes, instructions, computations, the schedule. What they mean is for `reader.py`.
 
 A module comes as a serialized `HloModuleProto` (or `HloProto`), as HLO text, or live from jax; text goes through
-jaxlib's own parser, so that everything ends as a proto with exact shapes, ids and schedule.
+jaxlib's own parser, in a process of its own (`foreign.py`), so that everything ends as a proto with exact shapes, ids
+and schedule.
 """
 
 import dataclasses
@@ -10,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from graphrl.errors import GraphError
+from graphrl.graphs.readers.foreign import DEFAULT_LIMITS, Foreign, ReadLimits
 from graphrl.graphs.readers.hlo.head import FROM_MLIR, is_mlir, is_text
 from graphrl.graphs.readers.hlo.proto import module_message
 from graphrl.graphs.readers.hlo.shape import Shape, Shapes
@@ -122,26 +124,27 @@ class HloModule:
         return self.schedule.get(computation.name, tuple(computation.by_name))
 
 
-def parse_module(data: Any, source: str = "HLO") -> HloModule:
+def parse_module(data: Any, source: str = "HLO", *, limits: ReadLimits = DEFAULT_LIMITS) -> HloModule:
     """Reads a module.
 
     Args:
       data: serialized `HloModuleProto` or `HloProto` (bytes), HLO text (str or bytes), or a live module: jaxlib's
         `HloModule`, or what jax's `lower(...).compile()` gives.
       source: what messages call it.
+      limits: of what XLA's parser of text may take.
 
     Raises:
-      GraphError: one line, if it is broken or truncated, no HLO, or cannot be read with this jaxlib.
+      GraphError: one line, if it is broken or truncated, no HLO, cannot be read with this jaxlib, or takes too much.
     """
     try:
-        return _module(module_message(_serialized(data)))
+        return _module(module_message(_serialized(data, limits)))
     except GraphError as error:
         raise GraphError(f"{source}: {error}") from None
 
 
-def _serialized(data: Any) -> bytes:
+def _serialized(data: Any, limits: ReadLimits) -> bytes:
     if isinstance(data, str):
-        return _from_text(data)
+        return _from_text(data, limits)
     if hasattr(data, "compiler_ir"):
         raise GraphError(f"{type(data).__name__}: must be compiled, as lowered.compile() does")
     if hasattr(data, "runtime_executable"):
@@ -161,23 +164,16 @@ def _serialized(data: Any) -> bytes:
     if not is_text(content):
         return content
     try:
-        return _from_text(content.decode())
+        return _from_text(content.decode(), limits)
     except UnicodeDecodeError:
         raise GraphError("broken HLO text: it is not UTF-8") from None
 
 
-def _from_text(text: str) -> bytes:
+def _from_text(text: str, limits: ReadLimits) -> bytes:
     if is_mlir(text[:_HEAD].encode(errors="replace")):
         raise GraphError(FROM_MLIR)
-    try:
-        import jax  # noqa: F401  # before jaxlib: it silences the log that XLA writes to standard error
-        from jaxlib._hlo import hlo_module_from_text  # type: ignore[import-not-found]
-    except ImportError:
-        raise GraphError("this jaxlib has no parser for HLO text: must be a serialized HloModuleProto") from None
-    try:
-        return hlo_module_from_text(text.removeprefix("\ufeff")).as_serialized_hlo_module_proto()
-    except Exception as error:  # XLA's own, in a module without types
-        raise GraphError(f"broken HLO text: {' '.join(str(error).split())[:300]}") from None
+    with Foreign(limits) as foreign:
+        return foreign.call("hlo_proto", text.removeprefix("\ufeff").encode(errors="replace"))
 
 
 def _module(message: Any) -> HloModule:

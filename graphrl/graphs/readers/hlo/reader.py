@@ -28,6 +28,7 @@ from numpy.typing import ArrayLike
 
 from graphrl.errors import GraphError
 from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.readers.foreign import DEFAULT_LIMITS, ReadLimits
 from graphrl.graphs.readers.hlo.lower import Lowered
 from graphrl.graphs.readers.hlo.module import HloModule, parse_module
 from graphrl.graphs.readers.hlo.values import CONTRACTED, ValueReader
@@ -114,7 +115,12 @@ class HloProgram:
 
 
 def read_hlo(
-    module: Any, *, chip: str | Chip = DEFAULT_CHIP, source: str = "HLO", count_results: bool = False
+    module: Any,
+    *,
+    chip: str | Chip = DEFAULT_CHIP,
+    source: str = "HLO",
+    count_results: bool = False,
+    limits: ReadLimits = DEFAULT_LIMITS,
 ) -> HloProgram:
     """Reads the entry computation of a module as a graph.
 
@@ -124,6 +130,7 @@ def read_hlo(
       source: what messages call it.
       count_results: whether the graph's outputs have their true bytes from when they are written, as if all memory were
         one heap, into which XLA's way of putting temporaries into the buffers of later results comes close.
+      limits: of what reading may take.
 
     Returns:
       The program; its graph has the module's name. `weight_bytes` are those of the parameters and constants, each with
@@ -135,7 +142,7 @@ def read_hlo(
     """
     figures = find_chip(chip)
     if not isinstance(module, HloModule):
-        module = parse_module(module, source)
+        module = parse_module(module, source, limits=limits)
     try:
         reader = ValueReader(module)
         values = reader.of(module.entry)

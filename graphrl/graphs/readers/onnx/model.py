@@ -5,25 +5,22 @@ from collections.abc import Sequence
 
 import onnx
 import onnx.defs
-import onnx.inliner
 from onnx import GraphProto, ModelProto, NodeProto
 
 from graphrl.errors import GraphError
 from graphrl.files import Content
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+from graphrl.graphs.readers.foreign import Foreign
 from graphrl.graphs.readers.onnx.values import reads_of, subgraphs, weight_names
 from graphrl.graphs.readers.onnx.wire import without_weights
 
+_BYTES_PER_BYTE = 100  # of memory that our objects take for one byte of a model of many small nodes (measured: 93)
 _EQUATION = re.compile(rb"[A-Za-z., ]*(->[A-Za-z. ]*)?")
 
 
-def load(data: Content) -> ModelProto:
+def load(data: Content, foreign: Foreign) -> ModelProto:
     """The model without weights, its functions inlined; raises if this `onnx` cannot know what it means."""
-    model, message = ModelProto(), without_weights(data)
-    try:
-        model.ParseFromString(message)
-    except Exception:  # protobuf has its own, in a module without types
-        raise GraphError("broken ONNX: a message inside does not parse") from None
+    model = _parsed(without_weights(data))
     if not model.HasField("graph") or not model.ir_version:
         raise GraphError("no ONNX model: it has no graph or no ir_version")
     if model.ir_version > onnx.IR_VERSION:
@@ -31,12 +28,26 @@ def load(data: Content) -> ModelProto:
     newest, opset = onnx.defs.onnx_opset_version(), opset_of(model, "")
     if not 1 <= opset <= newest:
         raise GraphError(f"ONNX opset version {opset}: onnx {onnx.__version__} knows 1 to {newest}")
-    if not model.functions:
-        return model
+    return native("inline_functions", model, foreign) if model.functions else model
+
+
+def native(function: str, model: ModelProto, foreign: Foreign) -> ModelProto:
+    """What a function of ONNX's C++ makes of a model.
+
+    Raises:
+      GraphError: it refuses the model, crashes or takes too much.
+    """
+    growth = foreign.limits.memory // _BYTES_PER_BYTE
+    return _parsed(foreign.call(function, model.SerializeToString(), growth=growth))
+
+
+def _parsed(message: bytes) -> ModelProto:
+    model = ModelProto()
     try:
-        return onnx.inliner.inline_local_functions(model)
-    except Exception as error:  # the C++ code raises what it likes
-        raise GraphError(f"the model's functions cannot be inlined: {' '.join(str(error).split())[:300]}") from None
+        model.ParseFromString(message)
+    except Exception:  # protobuf has its own, in a module without types
+        raise GraphError("broken ONNX: a message inside does not parse") from None
+    return model
 
 
 def opset_of(model: ModelProto, domain: str) -> int:

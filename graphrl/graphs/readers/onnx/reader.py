@@ -22,6 +22,7 @@ from onnx import GraphProto, ModelProto, NodeProto
 from graphrl import files
 from graphrl.errors import GraphError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+from graphrl.graphs.readers.foreign import DEFAULT_LIMITS, Foreign, ReadLimits
 from graphrl.graphs.readers.onnx.layers import node_layer
 from graphrl.graphs.readers.onnx.model import check_and_sort, load, opset_of
 from graphrl.graphs.readers.onnx.shapes import inferred
@@ -37,7 +38,12 @@ _NEVER_CONSTANT = frozenset(
 
 
 def parse_onnx(
-    data: files.Content, source: str, *, chip: str | Chip = DEFAULT_CHIP, dims: Mapping[str, int] | None = None
+    data: files.Content,
+    source: str,
+    *,
+    chip: str | Chip = DEFAULT_CHIP,
+    dims: Mapping[str, int] | None = None,
+    limits: ReadLimits = DEFAULT_LIMITS,
 ) -> ComputationGraph:
     """The graph of an ONNX model, named after its file.
 
@@ -48,6 +54,7 @@ def parse_onnx(
       dims: sizes of dimensions that the model leaves open, by their name in the model (`{"batch": 8}`), or by tensor
         and axis (`{"input_ids:1": 128}`) if they have none or depend on data. A model whose sizes do not all follow
         from these is refused: a guess would give a plan for another model.
+      limits: of what ONNX's own code, in a process of its own, may take.
 
     Returns:
       The graph. Weights are external inputs, and their bytes the `weight_bytes` of the first op that reads each, so
@@ -56,14 +63,16 @@ def parse_onnx(
     Raises:
       GraphrlError: the chip is unknown.
       GraphError: one line that names the file and the op, if the file is broken or truncated, needs a newer `onnx`, is
-        no directed acyclic graph, or has values of unknown size (sequences, maps, text).
+        no directed acyclic graph, has values of unknown size (sequences, maps, text), or takes more than the limits.
     """
     figures = find_chip(chip)
     try:
-        model = load(data)
-        check_and_sort(model.graph)
+        with Foreign(limits) as foreign:
+            model = load(data, foreign)
+            check_and_sort(model.graph)
+            model = inferred(model, dims or {}, foreign)
         name = os.path.basename(source).removesuffix(".gz").removesuffix(".onnx")
-        return _graph(inferred(model, dims or {}), name, figures)
+        return _graph(model, name, figures)
     except GraphError as error:
         raise GraphError(f"{source}: {error}") from None
     except UnicodeDecodeError:

@@ -2,21 +2,20 @@
 
 from collections.abc import Mapping
 
-import onnx
 import onnx.numpy_helper
-import onnx.shape_inference
 from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 
 from graphrl.errors import GraphError
+from graphrl.graphs.readers.foreign import Foreign
 from graphrl.graphs.readers.onnx.fold import fold
-from graphrl.graphs.readers.onnx.model import opset_of
+from graphrl.graphs.readers.onnx.model import native, opset_of
 from graphrl.graphs.readers.onnx.values import dimension, is_unknown, scope_of, subgraphs
 
 _MAX_ROUNDS = 1000  # of inference: each layer whose shapes are computed from those of the last can need one more
 _MAX_TRIPS = 2**31  # exporters write "until the condition fails" as the largest integer
 
 
-def inferred(model: ModelProto, dims: Mapping[str, int]) -> ModelProto:
+def inferred(model: ModelProto, dims: Mapping[str, int], foreign: Foreign) -> ModelProto:
     """The model with all shapes that follow from its inputs and `dims` (see `parse_onnx`).
 
     Raises:
@@ -29,7 +28,7 @@ def inferred(model: ModelProto, dims: Mapping[str, int]) -> ModelProto:
     unknown: dict[str, None] = {}
     _fill(model.graph, dims, used, unknown)
     for _ in range(_MAX_ROUNDS):
-        model = _infer(model)
+        model = native("infer_shapes", model, foreign)
         filled = _fill(model.graph, dims, used, unknown)
         filled |= _fill_loops(model.graph)
         if not filled and not (_has_unknown(model.graph) and fold(model.graph, opset_of(model, ""))):
@@ -49,14 +48,6 @@ def _has_unknown(graph: GraphProto) -> bool:
 def _listed(names: Mapping[str, None]) -> str:
     shown = [repr(name) for name in list(names)[:8]]
     return ", ".join(shown) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-
-
-def _infer(model: ModelProto) -> ModelProto:
-    try:
-        return onnx.shape_inference.infer_shapes(model, check_type=False, strict_mode=False, data_prop=True)
-    except Exception as error:  # the C++ code raises what it likes: InferenceError, ValueError, RuntimeError
-        reason = " ".join(str(error).split())
-        raise GraphError(f"ONNX shape inference failed: {reason[:300]}") from None
 
 
 def _fill(graph: GraphProto, dims: Mapping[str, int], used: set[str], unknown: dict[str, None]) -> bool:

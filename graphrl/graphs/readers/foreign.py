@@ -1,0 +1,166 @@
+"""Foreign native code in a process of its own, which may take so much time and memory and no more.
+
+Parsers and shape inference in C++ end their process on some files, and on others they never end or take all memory.
+Here that is one line. `foreign_calls.py` is what runs in the process.
+"""
+
+import dataclasses
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from graphrl.errors import GraphError, ProblemError
+from graphrl.files import MAX_UNPACKED
+from graphrl.graphs.readers.foreign_calls import read_length, write_frame
+from graphrl.units import format_bytes, format_seconds
+
+_SCRIPT = Path(__file__).with_name("foreign_calls.py")
+_INTERVAL = 0.02  # seconds between two looks at the process
+_NAMES = {
+    "hlo_proto": "XLA's parser of HLO text",
+    "infer_shapes": "ONNX's shape inference",
+    "inline_functions": "ONNX's inlining of functions",
+}
+_LIMITED = "the limit (limits=, --read-limits in commands)"
+
+
+@dataclasses.dataclass(frozen=True)
+class ReadLimits:
+    """What one file may take while it is read.
+
+    Attributes:
+      seconds: of wall clock that foreign code (ONNX's shape inference, XLA's parser of text) may work on it; or inf.
+      memory: bytes that this code may hold, and that a gzipped file may unpack to; or inf.
+
+    Raises:
+      ProblemError: one is out of range.
+    """
+
+    seconds: float = 60.0
+    memory: float = MAX_UNPACKED
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+                raise ProblemError(f"limit of reading: {field.name} is {value!r}: must be a number above 0")
+
+
+DEFAULT_LIMITS = ReadLimits()
+
+
+class Foreign:
+    """The process, for the length of a `with`: the first call starts it, and it serves the next ones too.
+
+    Attributes:
+      limits: of all its calls together.
+
+    The process is watched from here, since no system that we know of limits resident memory by itself, and address
+    space says little: jaxlib alone takes gigabytes of it.
+    """
+
+    def __init__(self, limits: ReadLimits) -> None:
+        self.limits = limits
+        self._seconds = 0.0  # that all calls took
+        self._process: subprocess.Popen[bytes] | None = None
+        self._excess = ""
+
+    def __enter__(self) -> "Foreign":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+
+    def call(self, function: str, argument: bytes, *, growth: float = math.inf) -> bytes:
+        """What a function of `foreign_calls.py` makes of its argument.
+
+        Args:
+          function: its name there.
+          argument: what it takes.
+          growth: bytes by which the result may be longer than the argument.
+
+        Raises:
+          GraphError: the function refuses the argument, crashes, or takes more than the limits.
+        """
+        if self._process is None:
+            self._process = self._start()
+        began, done = time.monotonic(), threading.Event()
+        watch = threading.Thread(target=self._watch, args=(self._process, done), daemon=True)
+        watch.start()
+        try:
+            answer = _exchange(self._process, function, argument, len(argument) + growth)
+        finally:
+            done.set()
+            watch.join()
+            self._seconds += time.monotonic() - began
+        if answer is None:
+            raise GraphError(f"{_NAMES[function]} {self._excess or _death(self._process)}")
+        refused, result = answer
+        if refused:
+            raise GraphError(result.decode(errors="replace"))
+        return result
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        seconds = None if self.limits.seconds > 2**31 else math.ceil(self.limits.seconds) + 1
+        command = [sys.executable, "-I", "-S", os.fspath(_SCRIPT), json.dumps([[*map(str, sys.path)], seconds])]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
+
+    def _watch(self, process: subprocess.Popen[bytes], done: threading.Event) -> None:
+        """Kills the process where it takes more than the limits."""
+        began = time.monotonic() - self._seconds
+        while not done.wait(_INTERVAL):
+            if time.monotonic() - began > self.limits.seconds:
+                self._excess = f"takes more than {format_seconds(self.limits.seconds)}, {_LIMITED}"
+            elif _resident(process.pid) > self.limits.memory:
+                self._excess = f"needs more than {format_bytes(self.limits.memory)}, {_LIMITED}"
+            if self._excess:
+                process.kill()
+                return
+
+
+def _exchange(
+    process: subprocess.Popen[bytes], function: str, argument: bytes, longest: float
+) -> tuple[bool, bytes] | None:
+    """Whether the function refused, and its result or reason; None if the process ended before.
+
+    Raises:
+      GraphError: the result is longer than `longest` bytes.
+    """
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        write_frame(process.stdin, function.encode())
+        write_frame(process.stdin, argument)
+    except BrokenPipeError:
+        return None
+    refused, length = process.stdout.read(1), read_length(process.stdout)
+    if length is None:
+        return None
+    if length > longest:
+        raise GraphError(f"{_NAMES[function]} makes {format_bytes(length)} of {format_bytes(len(argument))}: too much")
+    result = process.stdout.read(length)
+    return (refused != b"\0", result) if len(result) == length else None
+
+
+def _death(process: subprocess.Popen[bytes]) -> str:
+    code = process.wait()
+    return f"crashes on it ({signal.Signals(-code).name})" if code < 0 else f"ends on it with exit code {code}"
+
+
+def _resident(pid: int) -> int:
+    """Bytes of a process in memory; 0 once it has ended."""
+    import psutil
+
+    try:
+        return psutil.Process(pid).memory_info().rss
+    except psutil.Error:
+        return 0

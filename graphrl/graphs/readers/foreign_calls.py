@@ -1,0 +1,105 @@
+"""What runs in the process of `foreign.py`, which starts this file by its path: native code that may do anything.
+
+It imports nothing of graphrl, and of onnx only the compiled half, so that it starts at once. Requests come on standard
+input: a frame with a function's name, a frame with its argument. Answers go to standard output: a byte that says
+whether the function refused, a frame with its result or its reason. It ends when no request comes any more.
+"""
+
+import contextlib
+import json
+import os
+import resource
+import struct
+import sys
+import types
+from collections.abc import Sequence
+from typing import IO, Any
+
+_LENGTH = struct.Struct(">Q")
+_LONGEST = 300  # characters of a reason
+
+
+def write_frame(file: IO[bytes], content: bytes) -> None:
+    """Writes the length and then the content."""
+    file.write(_LENGTH.pack(len(content)))
+    file.write(content)
+    file.flush()
+
+
+def read_length(file: IO[bytes]) -> int | None:
+    """The length of the content that comes next; None at the end of the file."""
+    head = file.read(_LENGTH.size)
+    return _LENGTH.unpack(head)[0] if len(head) == _LENGTH.size else None
+
+
+def hlo_proto(text: bytes) -> bytes:
+    """The serialized `HloModuleProto` of HLO text in UTF-8."""
+    try:
+        from jaxlib._hlo import hlo_module_from_text  # type: ignore[import-not-found]
+    except ImportError:
+        raise ImportError("this jaxlib has no parser for HLO text: must be a serialized HloModuleProto") from None
+    with _refusals("broken HLO text"):
+        return hlo_module_from_text(text.decode()).as_serialized_hlo_module_proto()
+
+
+def infer_shapes(model: bytes) -> bytes:
+    """A serialized ONNX model with the shapes that follow."""
+    check_type, strict_mode, data_prop = False, False, True
+    with _refusals("ONNX shape inference failed"):
+        return _onnx().shape_inference.infer_shapes(model, check_type, strict_mode, data_prop)
+
+
+def inline_functions(model: bytes) -> bytes:
+    """A serialized ONNX model with its own functions in the places of their calls."""
+    convert_version = False
+    with _refusals("the model's functions cannot be inlined"):
+        return _onnx().inliner.inline_local_functions(model, convert_version)
+
+
+_FUNCTIONS = {function.__name__: function for function in (hlo_proto, infer_shapes, inline_functions)}
+
+
+@contextlib.contextmanager
+def _refusals(what: str) -> Any:
+    try:
+        yield
+    except Exception as error:  # C++ raises what it likes
+        raise ValueError(f"{what}: {' '.join(str(error).split())[:_LONGEST]}") from None
+
+
+def _onnx() -> Any:
+    """The compiled half of onnx. The other half takes ten times as long to import, with protobuf and NumPy."""
+    if "onnx" not in sys.modules:
+        package = types.ModuleType("onnx")
+        package.__path__ = [os.path.join(folder, "onnx") for folder in sys.path]
+        sys.modules["onnx"] = package
+    import onnx.onnx_cpp2py_export
+
+    return onnx.onnx_cpp2py_export
+
+
+def _serve(requests: IO[bytes], answers: IO[bytes]) -> None:
+    while (length := read_length(requests)) is not None:
+        function = _FUNCTIONS[requests.read(length).decode()]
+        argument = requests.read(read_length(requests) or 0)
+        try:
+            refused, result = False, function(argument)
+        except Exception as error:
+            refused, result = True, str(error).encode()
+        answers.write(bytes((refused,)))
+        write_frame(answers, result)
+
+
+def _main(path: Sequence[str], seconds: int | None) -> None:
+    sys.path += path
+    with contextlib.suppress(OSError, ValueError):  # whoever started it may have set lower limits
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if seconds is not None:  # of CPU time: it ends also where whoever started it has been killed
+            resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what native code prints is no answer
+    _serve(sys.stdin.buffer, answers)
+
+
+if __name__ == "__main__":
+    _main(*json.loads(sys.argv[1]))
