@@ -1,5 +1,6 @@
 """`graphrl.compile`: XLA's executable of one program, in the order that needs the least memory."""
 
+import contextlib
 import dataclasses
 import functools
 import statistics
@@ -18,6 +19,8 @@ from graphrl.solvers.base import Progress
 from graphrl.units import format_bytes
 from graphrl.xla import hook
 from graphrl.xla.callback import Unplanned
+from graphrl.xla.jit import PlannedFunction
+from graphrl.xla.libraries import Library, library_of
 from graphrl.xla.planning.planner import Planner
 from graphrl.xla.planning.search import memory_of, plan_of
 from graphrl.xla.report import Report
@@ -35,12 +38,16 @@ class Executable:
       compiled: what jax made.
     """
 
-    def __init__(self, compiled: jax.stages.Compiled, lowered: jax.stages.Lowered, report: Report):
+    def __init__(
+        self, compiled: jax.stages.Compiled, lowered: jax.stages.Lowered, report: Report, library: Library | None
+    ) -> None:
         self.compiled = compiled
-        self._lowered, self._report = lowered, report
+        self._lowered, self._report, self._library = lowered, report, library
         self._plan: Callable[[], Plan | None] = lambda: None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._library is not None:
+            return self._library.call(self.compiled, args, kwargs)
         return self.compiled(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
@@ -74,7 +81,12 @@ class Executable:
             self._report = dataclasses.replace(self._report, memory_bytes=memory_of(memory)[0], memory_measured=True)
         if args or kwargs:
             before = self._lowered.compile()
-            seconds = step_seconds((before, self.compiled), args, kwargs)
+            with (
+                contextlib.nullcontext((args, kwargs))
+                if self._library is None
+                else self._library.encoded(args, kwargs) as arrays
+            ):
+                seconds = step_seconds((before, self.compiled), *arrays)
             self._report = dataclasses.replace(
                 self._report, xla_step_seconds=seconds[0], graphrl_step_seconds=seconds[1]
             )
@@ -102,7 +114,8 @@ def compile(
 
     Args:
       fn: a function; or what `jax.jit` or `graphrl.jit` gave, with static and donated arguments, shardings, ...; or
-        what `lower` of these gave, without arguments here.
+        what `lower` of these gave, without arguments here. Modules of Flax NNX and Equinox among the arguments are what
+        they are to `graphrl.jit`.
       *args: its arguments, arrays or `jax.ShapeDtypeStruct`s: it is traced, not run. Static ones as they are.
       objective: "peak_memory", the only one that one program's schedule has.
       seconds: of search at most, of wall clock; the compilations that compare orders come on top.
@@ -124,15 +137,27 @@ def compile(
     settings = Settings(objective, seconds, method, seed, progress, cache, recompute)
     if not (kwargs is None or isinstance(kwargs, Mapping)):
         raise ProblemError(f"kwargs is of type {type(kwargs).__name__}: must be a dict of keyword arguments of fn")
-    lowered = _lowered(fn, args, kwargs or {})
+    library = _library(fn, args, kwargs or {})
+    lowered = _lowered(fn, args, kwargs or {}) if library is None else library.lowered(args, kwargs or {})
     missing = hook.available(hook.platform_of(lowered))
     if missing is None:
         try:
-            return _planned(lowered, Planner(settings))
+            return _planned(lowered, Planner(settings), library)
         except GraphError as error:  # a module that graphrl cannot read is no reason to run nothing
             missing = str(error)
     hook.warn_once(f"graphrl.compile: {missing}; XLA's schedule stays")
-    return Executable(lowered.compile(), lowered, Report(getattr(fn, "__name__", "program"), False, missing))
+    report = Report(getattr(fn, "__name__", "program"), False, missing)
+    return Executable(lowered.compile(), lowered, report, library)
+
+
+def _library(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Library | None:
+    """The function as one over arrays, if an argument is a module of a library and `fn` is not what `jax.jit` gave."""
+    if isinstance(fn, PlannedFunction):
+        return fn.library_for(args, kwargs)
+    if not callable(fn) or isinstance(fn, type(jax.jit(abs))):
+        return None
+    library = library_of((args, kwargs))
+    return None if library is None else library(fn, {})
 
 
 def _lowered(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> jax.stages.Lowered:
@@ -148,7 +173,7 @@ def _lowered(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> jax.s
     return lowered
 
 
-def _planned(lowered: jax.stages.Lowered, planner: Planner) -> Executable:
+def _planned(lowered: jax.stages.Lowered, planner: Planner, library: Library | None) -> Executable:
     seen: list[HloModule] = []
 
     def rule(module: HloModule) -> Sequence[str] | bytes | None:
@@ -166,7 +191,7 @@ def _planned(lowered: jax.stages.Lowered, planner: Planner) -> Executable:
     if decision is not None and decision.order is not None and used + decision.undonated_bytes >= decision.xla_bytes:
         planner.withdraw(module, decision, used)  # read from disk, and no longer true
         compiled, decision = hook.compile_by(lowered, rule), None
-    executable = Executable(compiled, lowered, planner.reports[module.fingerprint])
+    executable = Executable(compiled, lowered, planner.reports[module.fingerprint], library)
     if decision is not None:
         executable._plan = lambda: plan_of(decision, module)
     return executable

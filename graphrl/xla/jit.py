@@ -11,6 +11,7 @@ import contextlib
 import functools
 import hashlib
 import secrets
+import sys
 import threading
 import types
 import weakref
@@ -22,8 +23,9 @@ import jax
 from graphrl.errors import GraphError, ProblemError
 from graphrl.optimize import DEFAULT_SECONDS
 from graphrl.solvers.base import Progress
-from graphrl.xla import callback, hook
+from graphrl.xla import callback, hook, libraries
 from graphrl.xla.callback import Unplanned
+from graphrl.xla.libraries import Library
 from graphrl.xla.planning.planner import Planner
 from graphrl.xla.report import Report
 from graphrl.xla.settings import Settings
@@ -48,13 +50,35 @@ class PlannedFunction:
 
     def __init__(self, fn: Callable[..., Any], settings: Settings, jit_kwargs: dict[str, Any]) -> None:
         functools.update_wrapper(self, fn, updated=())
-        self._fn, self._kwargs = fn, jit_kwargs
-        self._plain: Any = jax.jit(fn, **jit_kwargs)
+        self._fn, self._options = fn, jit_kwargs
         self._planner = Planner(settings)
         self._starting = threading.Lock()
+        self._library: Library | None = None
+        self._prepare(libraries.guarded(fn, jit_kwargs), jit_kwargs)
+
+    def _prepare(self, traced: Callable[..., Any], jit_kwargs: dict[str, Any]) -> None:
+        self._traced, self._kwargs = traced, jit_kwargs
+        self._plain: Any = jax.jit(traced, **jit_kwargs)
         self._call: Any = self._start  # until the first call shows that there is a hook
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._library is None:
+            try:
+                return self._run(*args, **kwargs)
+            except Exception:
+                library = self.library_for(args, kwargs)
+                if library is None:
+                    raise
+            self._prepare(library.pure, library.jit_kwargs)
+            self._library = library
+        return self._library.call(self._run, args, kwargs)
+
+    def library_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Library | None:
+        """The function as one over arrays where an argument is a module of a library; else None."""
+        library = libraries.library_of(libraries.traced(args, kwargs, self._options))
+        return None if library is None else library(self._fn, self._options)
+
+    def _run(self, *args: Any, **kwargs: Any) -> Any:
         if not _no_transformation():
             return self._plain(*args, **kwargs)
         try:
@@ -78,6 +102,13 @@ class PlannedFunction:
 
     def __deepcopy__(self, memo: object) -> "PlannedFunction":
         return self
+
+    def __reduce__(self) -> Any:
+        """By name what a decorator left in a module, as functions are; else by the function, without its plans."""
+        module, name = self.__dict__.get("__module__"), self.__dict__.get("__qualname__")
+        if module != "__main__" and _member(module, name) is self:
+            return name
+        return PlannedFunction, (self._fn, self._planner.settings, self._options)
 
     def __repr__(self) -> str:
         return f"<graphrl.jit of {self._fn!r}>"
@@ -109,7 +140,7 @@ class PlannedFunction:
         """The jitted function under a name that the callback knows: jax's caches, in memory and on disk, then tell
         its programs from those of the function itself, and from those of other settings.
         """
-        fn, settings = self._fn, self._planner.settings
+        fn, traced, settings = self._fn, self._traced, self._planner.settings
         name = str(getattr(fn, "__name__", None) or getattr(getattr(fn, "func", None), "__name__", "function"))
         same = f"{settings.mark} {getattr(fn, '__module__', '')} {getattr(fn, '__qualname__', name)}"
         _functions[same] += 1
@@ -120,7 +151,7 @@ class PlannedFunction:
 
         @functools.wraps(fn, updated=())
         def planned(*args: Any, **kwargs: Any) -> Any:
-            return fn(*args, **kwargs)
+            return traced(*args, **kwargs)
 
         planned.__name__ = callback.marked(name, mark)
         return jax.jit(planned, **self._kwargs)
@@ -149,6 +180,14 @@ class PlannedFunction:
     def _fall_back(self, why: str) -> None:
         hook.warn_once(f"graphrl.jit: {why}; {getattr(self, '__name__', self._fn)} runs under plain jax.jit")
         self._call = self._plain
+
+
+def _member(module: str | None, name: str | None) -> Any:
+    """What stands in a module under a dotted name; None if nothing does."""
+    try:
+        return functools.reduce(getattr, (name or "").split("."), sys.modules[module or ""])
+    except (AttributeError, KeyError):
+        return None
 
 
 def _platform(jit_kwargs: dict[str, Any], arguments: Any) -> str:

@@ -1,0 +1,216 @@
+"""What the own jit of a library does with its objects: `nnx.jit` with Flax NNX, `eqx.filter_jit` with Equinox.
+
+Under plain `jax.jit`, what a function changes in a module of NNX is lost without a word, and a module of Equinox may
+hold functions, which are no arrays, and numbers that must not be traced. So arguments with such modules are encoded as
+arrays and static data before the jitted function and decoded inside of it, its results the other way round.
+
+No library is imported here: whoever has its objects has imported it.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+class LibraryNeeded(TypeError):
+    """Modules of a library were traced as plain pytrees."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "modules of Flax NNX and Equinox are for calls and graphrl.compile: lower, trace and eval_shape take arrays"
+        )
+
+
+class Library:
+    """A function over the modules of a library, as one over arrays.
+
+    Attributes:
+      pure: the function to jit: encoded arguments -> encoded result. Called with modules it raises `LibraryNeeded`.
+      jit_kwargs: to jit it with.
+    """
+
+    def __init__(self, fn: Callable[..., Any], jit_kwargs: Mapping[str, Any]) -> None:
+        @functools.wraps(fn, updated=())
+        def pure(*args: Any, **kwargs: Any) -> Any:
+            return self._inside(args, kwargs)
+
+        self._fn, self.pure, self.jit_kwargs = fn, pure, dict(jit_kwargs)
+
+    def call(self, jitted: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Calls what was made of `pure` as the function itself is called."""
+        with self.encoded(args, kwargs) as (encoded_args, encoded_kwargs):
+            return self._decoded(jitted(*encoded_args, **encoded_kwargs))
+
+    def lowered(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> jax.stages.Lowered:
+        """`pure`, lowered for the arguments of a call."""
+        with self.encoded(args, kwargs) as (encoded_args, encoded_kwargs):
+            return jax.jit(self.pure, **self.jit_kwargs).lower(*encoded_args, **encoded_kwargs)
+
+    def encoded(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> contextlib.AbstractContextManager[Arguments]:
+        """The arguments of a call as `pure` takes them, for the length of a `with`."""
+        raise NotImplementedError
+
+    def _inside(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        raise NotImplementedError
+
+    def _decoded(self, result: Any) -> Any:
+        raise NotImplementedError
+
+
+class _Split(NamedTuple):
+    """A module of NNX in two parts."""
+
+    graphdef: Any
+    state: Any
+
+
+class _Nnx(Library):
+    """As `nnx.jit`: what the function changes in its arguments, shared parts and new ones too, is changed in them.
+
+    The four steps are those of `nnx.update_context`.
+    """
+
+    def __init__(self, fn: Callable[..., Any], jit_kwargs: Mapping[str, Any]) -> None:
+        super().__init__(fn, jit_kwargs)
+        if jit_kwargs.get("out_shardings") is not None:
+            self.jit_kwargs["out_shardings"] = (None, None, jit_kwargs["out_shardings"])
+        self._nnx, self._tag = sys.modules["flax.nnx"], object()
+        self._kinds = _kinds(self._nnx)
+
+    @contextlib.contextmanager
+    def encoded(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Arguments]:
+        with self._nnx.update_context(self._tag):
+            yield self._split((tuple(args), dict(kwargs)))
+
+    def _inside(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if library_of((args, kwargs)) is not None:
+            raise LibraryNeeded
+        args, kwargs = self._merged((args, kwargs), inner=True)
+        result = self._fn(*args, **kwargs)
+        modules = _map_leaves(lambda leaf: leaf if isinstance(leaf, self._kinds) else None, (args, kwargs), self._kinds)
+        return self._split((*modules, result))
+
+    def _decoded(self, result: Any) -> Any:
+        return self._merged(result, inner=False)[2]
+
+    def _split(self, tree: Any) -> Any:
+        with self._nnx.split_context(self._tag) as context:
+            return _map_leaves(
+                lambda leaf: _Split(*context.split(leaf)) if isinstance(leaf, self._kinds) else leaf, tree, self._kinds
+            )
+
+    def _merged(self, tree: Any, *, inner: bool) -> Any:
+        with self._nnx.merge_context(self._tag, inner=inner) as context:
+            return jax.tree.map(
+                lambda leaf: context.merge(*leaf) if isinstance(leaf, _Split) else leaf,
+                tree,
+                is_leaf=lambda leaf: isinstance(leaf, _Split),
+            )
+
+
+class _Equinox(Library):
+    """As `eqx.filter_jit`: arrays are traced, all else is static, in arguments and results."""
+
+    def __init__(self, fn: Callable[..., Any], jit_kwargs: Mapping[str, Any]) -> None:
+        super().__init__(fn, {key: value for key, value in jit_kwargs.items() if not key.startswith("static_")})
+
+    @contextlib.contextmanager
+    def encoded(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Arguments]:
+        yield tuple(map(_Filtered.of, args)), {name: _Filtered.of(value) for name, value in kwargs.items()}
+
+    def _inside(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not all(isinstance(value, _Filtered) for value in (*args, *kwargs.values())):
+            raise LibraryNeeded
+        return _Filtered.of(self._fn(*(a.tree for a in args), **{name: value.tree for name, value in kwargs.items()}))
+
+    def _decoded(self, result: Any) -> Any:
+        return result.tree
+
+
+@jax.tree_util.register_pytree_node_class
+@dataclasses.dataclass(frozen=True)
+class _Filtered:
+    """A tree whose arrays are children for JAX, and whose other leaves are part of its structure."""
+
+    arrays: tuple[Any, ...]
+    others: tuple[Any, ...]  # by place among the leaves, `_ARRAY` where an array is
+    structure: jax.tree_util.PyTreeDef
+
+    @classmethod
+    def of(cls, tree: Any) -> "_Filtered":
+        leaves, structure = jax.tree.flatten(tree)
+        arrays = tuple(leaf for leaf in leaves if isinstance(leaf, _ARRAYS))
+        return cls(arrays, tuple(_ARRAY if isinstance(leaf, _ARRAYS) else leaf for leaf in leaves), structure)
+
+    @property
+    def tree(self) -> Any:
+        arrays = iter(self.arrays)
+        return jax.tree.unflatten(self.structure, [next(arrays) if leaf is _ARRAY else leaf for leaf in self.others])
+
+    def tree_flatten(self) -> tuple[Any, Any]:
+        return self.arrays, (self.others, self.structure)
+
+    @classmethod
+    def tree_unflatten(cls, static: Any, arrays: Any) -> "_Filtered":
+        return cls(tuple(arrays), *static)
+
+
+_ARRAYS = (jax.Array, jax.ShapeDtypeStruct, np.ndarray, np.generic)
+_ARRAY = jax.Array  # stands for an array among leaves that are none
+
+
+def library_of(arguments: Any) -> type[Library] | None:
+    """What the modules among the arguments, a pytree, need; None if there are none."""
+    for name, library in (("flax.nnx", _Nnx), ("equinox", _Equinox)):
+        module = sys.modules.get(name)
+        if module is not None:
+            kinds = _kinds(module)
+            modules = _map_leaves(lambda leaf, kinds=kinds: isinstance(leaf, kinds), arguments, kinds)
+            if any(jax.tree.leaves(modules)):
+                return library
+    return None
+
+
+def guarded(fn: Callable[..., Any], jit_kwargs: Mapping[str, Any]) -> Callable[..., Any]:
+    """The function, for `jax.jit`: it raises `LibraryNeeded` where it is traced with modules."""
+
+    @functools.wraps(fn, updated=())
+    def plain(*args: Any, **kwargs: Any) -> Any:
+        if library_of(traced(args, kwargs, jit_kwargs)) is not None:
+            raise LibraryNeeded
+        return fn(*args, **kwargs)
+
+    return plain
+
+
+def traced(args: Sequence[Any], kwargs: Mapping[str, Any], jit_kwargs: Mapping[str, Any]) -> list[Any]:
+    """The arguments of a call that are not declared static."""
+    numbers, names = (jit_kwargs.get(key) for key in ("static_argnums", "static_argnames"))
+    static = {n % max(1, len(args)) for n in ((numbers,) if isinstance(numbers, int) else numbers or ())}
+    named = {names} if isinstance(names, str) else {*(names or ())}
+    return [
+        *(arg for place, arg in enumerate(args) if place not in static),
+        *(arg for name, arg in kwargs.items() if name not in named),
+    ]
+
+
+def _kinds(library: ModuleType) -> tuple[type, ...]:
+    """The classes whose objects its jit looks into."""
+    names = ("Pytree", "Object", "Variable") if library.__name__ == "flax.nnx" else ("Module",)
+    return tuple(getattr(library, name) for name in names if hasattr(library, name))
+
+
+def _map_leaves(change: Callable[[Any], Any], tree: Any, kinds: tuple[type, ...]) -> Any:
+    """`jax.tree.map` with objects of these classes, and states of NNX, which are plain data, as leaves."""
+    nnx = sys.modules.get("flax.nnx")
+    whole = (*kinds, nnx.State) if hasattr(nnx, "State") else kinds
+    return jax.tree.map(change, tree, is_leaf=lambda leaf: isinstance(leaf, whole))
