@@ -70,7 +70,7 @@ class _Split(NamedTuple):
     """A module of NNX in two parts."""
 
     graphdef: Any
-    state: Any
+    values: list[Any]
 
 
 class _Nnx(Library):
@@ -104,14 +104,16 @@ class _Nnx(Library):
 
     def _split(self, tree: Any) -> Any:
         with self._nnx.split_context(self._tag) as context:
-            return _map_leaves(
-                lambda leaf: _Split(*context.split(leaf)) if isinstance(leaf, self._kinds) else leaf, tree, self._kinds
-            )
+
+            def split(leaf: Any) -> Any:
+                return _Split(*context.flatten(leaf, with_paths=False)) if isinstance(leaf, self._kinds) else leaf
+
+            return _map_leaves(split, tree, self._kinds)
 
     def _merged(self, tree: Any, *, inner: bool) -> Any:
         with self._nnx.merge_context(self._tag, inner=inner) as context:
             return jax.tree.map(
-                lambda leaf: context.merge(*leaf) if isinstance(leaf, _Split) else leaf,
+                lambda leaf: context.unflatten(*leaf) if isinstance(leaf, _Split) else leaf,
                 tree,
                 is_leaf=lambda leaf: isinstance(leaf, _Split),
             )
