@@ -231,6 +231,9 @@ def jit(
     `jax.vmap`, an outer `jax.jit`, ...) it is `jax.jit`: put `graphrl.jit` outermost. Donated arguments stay valid in a
     planned program, which cannot write into them; what that costs counts against its order.
 
+    Where an argument holds a module of Flax NNX or Equinox it is `nnx.jit` or `eqx.filter_jit`: what a function changes
+    in the former stays changed, what is no array in the latter is static.
+
     Unlike `jax.jit`, two `graphrl.jit` of one function share no compiled programs: call it once, not in a loop.
 
     Args:
