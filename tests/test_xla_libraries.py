@@ -1,6 +1,8 @@
 """`graphrl.jit` and `graphrl.compile` in the places of other libraries' jit: the same results, and a plan."""
 
 import pickle
+import sys
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -168,6 +170,43 @@ def test_modules_of_equinox_are_filtered() -> None:
     assert same(*arrays)
     program = graphrl.compile(eqx.filter_jit(update), net, state, vector(), "adam", seconds=0.2)
     assert same(program(net, state, vector(), "adam")[2], theirs[2])
+
+
+def test_what_is_no_array_in_a_module_is_static(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same with a stand-in for Equinox, which need not be installed."""
+
+    @jax.tree_util.register_pytree_node_class
+    class Net:
+        def __init__(self, *leaves: Any) -> None:
+            self.weight, self.activation, self.rate = leaves
+
+        def tree_flatten(self) -> tuple[Any, None]:
+            return (self.weight, self.activation, self.rate), None
+
+        @classmethod
+        def tree_unflatten(cls, _: None, leaves: Any) -> "Net":
+            return cls(*leaves)
+
+    library = types.ModuleType("equinox")
+    library.Module = Net  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "equinox", library)
+    traces = []
+
+    @graphrl.jit
+    def apply(net: Net, x: jax.Array, *, double: bool = False) -> tuple[Net, jax.Array, str]:
+        traces.append(net)
+        y = net.activation(x * net.weight) if net.rate > 0 else x
+        return Net(net.weight + 1, jnp.cos, net.rate), y * 2 if double else y, "text"
+
+    net, x = Net(jnp.ones(()), jnp.sin, 0.5), jnp.ones(3)
+    changed, y, text = apply(net, x)
+    assert same(y, jnp.sin(x))
+    assert (changed.weight, changed.activation, changed.rate, text) == (2, jnp.cos, 0.5, "text")
+    assert same(apply(net, np.ones(3, np.float32), double=True)[1], 2 * jnp.sin(x))
+    count = len(traces)
+    assert same(apply(changed, x)[1], jnp.cos(2 * x))
+    apply(Net(jnp.zeros(()), jnp.cos, 0.5), x)
+    assert len(traces) == count + 1
 
 
 def test_train_states_of_flax_and_optax(searches: list[str]) -> None:

@@ -167,7 +167,7 @@ class _Filtered:
 
 
 _ARRAYS = (jax.Array, jax.ShapeDtypeStruct, np.ndarray, np.generic)
-_ARRAY = jax.Array  # stands for an array among leaves that are none
+_ARRAY = object()  # stands for an array among leaves that are none
 
 
 def library_of(arguments: Any) -> type[Library] | None:
