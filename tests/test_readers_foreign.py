@@ -28,6 +28,17 @@ def doubling(times: int) -> bytes:
     return model(nodes, {"x": (2, 3)}, weights=[array("w", [2, 3])])
 
 
+def counted() -> bytes:
+    """A shape that is one of the 2e8 numbers of a Range."""
+    nodes = [
+        node("Range", ["first", "limit", "step"], ["numbers"]),
+        node("Gather", ["numbers", "place"], ["shape"]),
+        node("ConstantOfShape", ["shape"], ["y"]),
+    ]
+    scalars = [array("first", 0), array("limit", 200_000_000), array("step", 1)]
+    return model(nodes, {"x": (2, 3)}, weights=[*scalars, array("place", [5])])
+
+
 def nested(depth: int) -> bytes:
     """Local functions that call one another: 10^depth nodes."""
     functions = []
@@ -57,7 +68,11 @@ def test_text_that_kills_xla_s_parser(tmp_path: Path, text: str) -> None:
     assert "XLA's parser of HLO text crashes on it (SIG" in message
 
 
-@pytest.mark.parametrize(("content", "who"), [(doubling(40), "shape inference"), (nested(9), "inlining of functions")])
+@pytest.mark.parametrize(
+    ("content", "who"),
+    [(doubling(40), "shape inference"), (counted(), "shape inference"), (nested(9), "inlining of functions")],
+    ids=["Concat", "Range", "functions"],
+)
 def test_models_of_two_kilobytes_that_take_all_memory(tmp_path: Path, content: bytes, who: str) -> None:
     assert len(content) < 3000
     message = _refusal(tmp_path, "m.onnx", content, ReadLimits(memory=200e6))
