@@ -141,8 +141,9 @@ def test_compile_takes_modules_of_nnx() -> None:
 
 def test_modules_of_equinox_are_filtered() -> None:
     eqx = pytest.importorskip("equinox")
+    base: Any = eqx.Module
 
-    class Net(eqx.Module):  # type: ignore[misc]
+    class Net(base):
         weight: jax.Array
         activation: Callable[[jax.Array], jax.Array]
         rate: float

@@ -15,7 +15,7 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
 import jax
@@ -73,7 +73,7 @@ class PlannedFunction:
             self._library = library
         return self._library.call(self._run, args, kwargs)
 
-    def library_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Library | None:
+    def library_for(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Library | None:
         """The function as one over arrays where an argument is a module of a library; else None."""
         library = libraries.library_of(libraries.traced(args, kwargs, self._options))
         return None if library is None else library(self._fn, self._options)

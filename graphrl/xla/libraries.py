@@ -174,12 +174,13 @@ def library_of(arguments: Any) -> type[Library] | None:
     """What the modules among the arguments, a pytree, need; None if there are none."""
     for name, library in (("flax.nnx", _Nnx), ("equinox", _Equinox)):
         module = sys.modules.get(name)
-        if module is not None:
-            kinds = _kinds(module)
-            modules = _map_leaves(lambda leaf, kinds=kinds: isinstance(leaf, kinds), arguments, kinds)
-            if any(jax.tree.leaves(modules)):
-                return library
+        if module is not None and _holds(arguments, _kinds(module)):
+            return library
     return None
+
+
+def _holds(arguments: Any, kinds: tuple[type, ...]) -> bool:
+    return any(jax.tree.leaves(_map_leaves(lambda leaf: isinstance(leaf, kinds), arguments, kinds)))
 
 
 def guarded(fn: Callable[..., Any], jit_kwargs: Mapping[str, Any]) -> Callable[..., Any]:
@@ -213,6 +214,6 @@ def _kinds(library: ModuleType) -> tuple[type, ...]:
 
 def _map_leaves(change: Callable[[Any], Any], tree: Any, kinds: tuple[type, ...]) -> Any:
     """`jax.tree.map` with objects of these classes, and states of NNX, which are plain data, as leaves."""
-    nnx = sys.modules.get("flax.nnx")
-    whole = (*kinds, nnx.State) if hasattr(nnx, "State") else kinds
+    state = getattr(sys.modules.get("flax.nnx"), "State", None)
+    whole = kinds if state is None else (*kinds, state)
     return jax.tree.map(change, tree, is_leaf=lambda leaf: isinstance(leaf, whole))
