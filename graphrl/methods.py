@@ -26,6 +26,7 @@ METHODS: dict[str, str] = {
     "hlfet": "graphrl.solvers.rules.list_rules",
     "etf": "graphrl.solvers.rules.list_rules",
     "metis": "graphrl.solvers.rules.metis",
+    "expert": "graphrl.solvers.rules.expert",
     # one pass, orders of one device
     "xla": "graphrl.solvers.rules.xla",
     "xla-list": "graphrl.solvers.rules.xla",
@@ -61,6 +62,8 @@ METHODS: dict[str, str] = {
     "greedy-load": "graphrl.solvers.loads.greedy",
     "stage-dp": "graphrl.solvers.loads.stages",
     "anneal-load": "graphrl.solvers.loads.anneal",
+    # learned on the graph at hand
+    "hdp": "graphrl.agents.hdp.solver",
     # exact
     "cp-sat": "graphrl.solvers.exact.cp_sat.solver",
     "brute-force": "graphrl.solvers.exact.brute_force",

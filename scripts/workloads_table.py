@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 from reproduce.results import Table, here, results_text
-from reproduce.workloads.setting import problem
+from reproduce.workloads.setting import OVER, problem
 
 from graphrl.compare.report import markdown
 from graphrl.costs.exact import evaluate
@@ -24,10 +24,7 @@ from graphrl.optimize import optimize
 from graphrl.progress import progress
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "results" / "go-workloads.md"
-MODELS: dict[str, tuple[Transfer, str]] = {
-    "link, NVLink": ("link", "nvlink-1"),
-    "rendezvous, PCIe": ("rendezvous", "pcie-3"),
-}
+MODELS: dict[str, Transfer] = {"link, NVLink": "link", "rendezvous, PCIe": "rendezvous"}
 HEAD = (
     "workload", "devices", "ops", "edges", "control edges", "groups", "parameters, millions", "Tflop",
     "one P100, s", "one V100, s", "longest path, s", "one device, GiB",
@@ -68,8 +65,8 @@ def sizes(workload: go.Workload) -> list[str]:
 def plans(workload: go.Workload) -> list[str]:
     """A row of the second table."""
     cells = [workload.name, str(workload.devices)]
-    for transfer, interconnect in MODELS.values():
-        setting = problem(workload, transfer, interconnect)
+    for transfer in MODELS.values():
+        setting = problem(workload, transfer, OVER[transfer])
         plan = optimize(workload.graph, method="list", **dataclasses.asdict(setting))
         fullest = max(plan.peak_memory)
         shown = f"{plan.makespan:.3f}"

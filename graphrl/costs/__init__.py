@@ -5,7 +5,7 @@ A `Problem` says the number d of devices, how tensors move between them and what
 p(v), a device for each op v, and a total order of nodes. A node is an op, or a **transfer** (t, b): there is one for
 every tensor t and every device b that has a consumer of t and is not its producer's. A transfer comes after the
 producer and before the consumers of t on b; control edges need none. On the host op v is node v, and the transfer of
-tensor t to device b is node n + t * d + b.
+tensor t to device b is node n + t * d + b. Ops of one `colocation` are on one device, under every objective.
 
 **Decoding.** Orders also come from keys in [0, 1), of ops and of (tensor, device) pairs: repeatedly, the ready node of
 the highest key runs. Ties go to ops before transfers, then to the lower node. Keys are compared after quantisation: of
@@ -43,9 +43,9 @@ accelerators and, after them, `cpus` CPUs. A device's load is the run time of it
 an accelerator, that of its transfers: each tensor that it produces and another device reads once, however many do, and
 each tensor that it reads and another device produces once. A CPU pays for none, nor do control edges cost any. A
 transfer takes a tensor's `transfer_seconds`, by default latency + bytes / bandwidth. An accelerator holds the weights
-of its ops, which its memory limit is for; CPUs have none. Ops of one `colocation` run on one device, and no op where it
-cannot. A plan's order is then one of many that do as well; its makespan is that of one sample that runs alone, under
-the transfer model, with these seconds. Overlap of transfers with computation is not modelled, as in the paper.
+of its ops, which its memory limit is for; CPUs have none. No op runs where it cannot. A plan's order is then one of
+many that do as well; its makespan is that of one sample that runs alone, under the transfer model, with these seconds.
+Overlap of transfers with computation is not modelled, as in the paper.
 
 **Exactness.** On the device bytes and seconds are float32, in units of the graph (graphs/padding.py), which is enough
 to search. Every number that leaves the library is computed anew from the decision by `costs/exact` in int64 and

@@ -31,12 +31,6 @@ class Pipeline:
             (math.inf if extra.cpu_only else op.runtime, math.inf if extra.cpu_runtime is None else extra.cpu_runtime)
             for op, extra in zip(graph.ops, extras, strict=True)
         ]
-        numbers: dict[object, int] = {}
-        alone = [object() for _ in extras]
-        colocation = [
-            numbers.setdefault(one if extra.colocation is None else extra.colocation, len(numbers))
-            for extra, one in zip(extras, alone, strict=True)
-        ]
         transfer = [
             problem.transfer_seconds(tensor.bytes) if tensor.transfer_seconds is None else tensor.transfer_seconds
             for op in graph.ops
@@ -45,7 +39,7 @@ class Pipeline:
         return cls(
             np.array(runtime, np.float64),
             np.array(transfer, np.float64),
-            np.array(colocation, np.int64),
+            np.arange(len(extras)) if graph.colocation is None else graph.colocation,
             np.array([extra.backward for extra in extras]),
             np.where(np.arange(problem.devices) < problem.accelerators, ACCELERATOR, CPU),
         )

@@ -56,7 +56,7 @@ class Op:
       weight_bytes: memory resident on its device for the whole run.
       flops: floating-point operations.
       layer: shapes and window, where they are known; no cost depends on them.
-      pipelined: CPUs and colocation, which the objective max_load looks at; None: any accelerator, and no CPU.
+      pipelined: colocation, and CPUs, which the objective max_load looks at; None: any accelerator, and no CPU.
     """
 
     name: str
@@ -123,6 +123,19 @@ class ComputationGraph:
     def arrays(self) -> GraphArrays:
         """The graph as index arrays."""
         return self._arrays  # type: ignore[attr-defined]
+
+    @functools.cached_property
+    def colocation(self) -> np.ndarray | None:
+        """The group of each op, `[n] int64` numbered by their first ops; None if every op may stand alone."""
+        numbers: dict[object, int] = {}
+        group = [
+            numbers.setdefault(
+                index if op.pipelined is None or op.pipelined.colocation is None else (op.pipelined.colocation,),
+                len(numbers),
+            )
+            for index, op in enumerate(self.ops)
+        ]
+        return None if len(numbers) == len(group) else np.array(group, np.int64)
 
     @functools.cached_property
     def tensor_names(self) -> tuple[str, ...]:

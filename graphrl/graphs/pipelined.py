@@ -1,6 +1,6 @@
 """What pipelined execution on accelerators and CPUs knows beside a graph's ops and tensors.
 
-Only the objective `max_load` (`graphrl.costs`) looks at it.
+Only the objective `max_load` (`graphrl.costs`) looks at it, but for colocation, which every placement keeps.
 """
 
 import dataclasses

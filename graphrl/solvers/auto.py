@@ -18,7 +18,7 @@ makespan, and peak memory of several devices
   `cp-sat` from its plan, and `anneal-schedule` again for the rest:
     makespan under free and link, up to 150 ops: `cp-sat` for 7 tenths; up to 300 ops for 3
     makespan under rendezvous, up to 120 ops, and peak memory, up to 60 ops: for half
-  makespan from 3,000 ops on, with 1 ms for each: `multilevel` in its place
+  makespan from 3,000 ops on, with 1 ms for each: `multilevel` in its place, unless ops are colocated
 
 largest load (`max_load`): what `loads/portfolio.py` says
 """
@@ -64,6 +64,7 @@ SOON_SHARE, SOON_SECONDS = 0.1, 2.0  # of annealing before it
 @solver(
     "auto",
     "the portfolio of the methods below that was best for the time",
+    colocates=True,
     objectives=get_args(Objective),
 )
 def solve(task: Task) -> Plan:
@@ -137,7 +138,7 @@ def stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterato
     if budget.seconds is not None and share * budget.seconds > EXACT_SECONDS * ops:
         yield Stage(schedules.solve, SOON_SHARE, SOON_SECONDS, options=best_as_hint)
         yield Stage(cp_sat.solve, share, options=best_as_hint)
-    large = problem.objective == "makespan" and ops >= MULTILEVEL_OPS
+    large = problem.objective == "makespan" and ops >= MULTILEVEL_OPS and graph.colocation is None
     large &= budget.seconds is None or budget.seconds >= MULTILEVEL_SECONDS * ops
     yield Stage(multilevel.solve if large else schedules.solve, options=best_as_hint)
 

@@ -83,17 +83,20 @@ class Solver(Method[Task, P, Plan]):
 
     Attributes:
       one_device: whether it orders the ops of one device.
+      colocates: whether its schedules for several devices keep colocated ops together.
       objectives: that it minimises.
       digest: (problem, **options) -> what tells apart the trained policies that it plays; None where it plays none.
     """
 
     one_device: bool = False
+    colocates: bool = False
     objectives: tuple[Objective, ...] = SCHEDULED
     digest: Callable[..., str] | None = None
 
     def __call__(self, task: Task, *args: P.args, **options: P.kwargs) -> Plan:
         """The best plan that it finds; raises as every `Method`."""
         self._check(task.problem)
+        self._check_colocation(task)
         return super().__call__(task, *args, **options)
 
     def _check(self, problem: Problem) -> None:
@@ -107,6 +110,13 @@ class Solver(Method[Task, P, Plan]):
             fault = same if alike else f"objective must not be {problem.objective}"
             raise ProblemError(f"method {self.name!r} minimises {' or '.join(self.objectives)}: {fault}")
 
+    def _check_colocation(self, task: Task) -> None:
+        apart = task.problem.devices > 1 and task.problem.objective in SCHEDULED and not self.colocates
+        if apart and task.graph.colocation is not None:
+            raise ProblemError(
+                f"method {self.name!r} places ops one by one: graph {task.graph.name!r} has ops that are colocated"
+            )
+
 
 SOLVERS: dict[str, Solver[Any]] = {}  # by name: those of the modules that were imported
 
@@ -116,6 +126,7 @@ def solver(
     help: str,
     *,
     one_device: bool = False,
+    colocates: bool = False,
     objectives: tuple[Objective, ...] = SCHEDULED,
     digest: Callable[..., str] | None = None,
     prepare: Callable[[], None] | None = None,
@@ -124,7 +135,14 @@ def solver(
 
     def register(search: Callable[Concatenate[Task, P], Plan]) -> Solver[P]:
         registered = Solver(
-            name, help, search, one_device=one_device, objectives=objectives, digest=digest, prepare=prepare
+            name,
+            help,
+            search,
+            one_device=one_device,
+            colocates=colocates,
+            objectives=objectives,
+            digest=digest,
+            prepare=prepare,
         )
         SOLVERS[name] = registered
         return registered

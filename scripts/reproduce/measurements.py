@@ -99,6 +99,12 @@ class Measurements:
         self.used += (one for some in by_group for one in some)
         return [[one.value for one in some] for some in by_group]
 
+    def all_of(self, part: Key) -> list[Figures]:
+        """The figures under all keys that have this part, whichever command measured them."""
+        with open_store(self._path, _KIND) as store:
+            lines = list(store.rows.values())
+        return [one.value for one in lines if one.value is not None and part.items() <= one.key.items()]
+
     def table(self, title: str, *texts: str, notes: Iterable[str] = ()) -> Table:
         """A table of the figures since the last one; what failed is among the notes."""
         used, self.used = self.used, []

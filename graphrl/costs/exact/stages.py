@@ -19,7 +19,7 @@ class Stages:
       resident: `[devices]` int64, bytes of weights.
 
     Raises:
-      PlanError: an op is where it cannot run, or two ops that go together are not together.
+      PlanError: an op is where it cannot run.
     """
 
     def __init__(self, graph: ComputationGraph, problem: Problem, routes: Routes) -> None:
@@ -43,11 +43,3 @@ def _check_placement(graph: ComputationGraph, pipeline: Pipeline, placement: np.
         op, device = graph.ops[bad[0]].name, placement[bad[0]]
         kind = "a CPU" if pipeline.kinds[device] == CPU else "an accelerator"
         raise PlanError(f"op {op!r} is placed on device {device}, {kind}: it cannot run there")
-    first = np.full(len(placement), -1)
-    ops = np.arange(len(placement))
-    first[pipeline.colocation[::-1]] = ops[::-1]
-    apart = np.flatnonzero(placement != placement[first[pipeline.colocation]])
-    if len(apart):
-        other = first[pipeline.colocation[apart[0]]]
-        where = f"on devices {placement[other]} and {placement[apart[0]]}"
-        raise PlanError(f"ops {graph.ops[other].name!r} and {graph.ops[apart[0]].name!r} are {where}: they go together")

@@ -7,6 +7,7 @@ import numpy as np
 
 from graphrl.costs.fusion.exact import Fusion
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+from graphrl.graphs.pipelined import Pipelined
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -32,10 +33,10 @@ class KernelGraph(ComputationGraph):
 def fused_graph(fusion: Fusion) -> KernelGraph:
     """The graph of a fusion's kernels.
 
-    A kernel has its root's type, outputs and control predecessors, and the operations and workspaces of all members.
-    Weights of an inlined op stay with the first kernel that computes it, so that their sum is the model's. An output
-    shares a buffer as before where that is still an argument; one that takes a buffer over (`reuses`) only if no member
-    but the root reads it.
+    A kernel has its root's type, outputs, control predecessors and colocation, and the operations and workspaces of all
+    members. Weights of an inlined op stay with the first kernel that computes it, so that their sum is the model's. An
+    output shares a buffer as before where that is still an argument; one that takes a buffer over (`reuses`) only if no
+    member but the root reads it.
     """
     graph = fusion.problem.graph
     names = (*graph.tensor_names, *(tensor.name for tensor in graph.inputs))
@@ -59,6 +60,7 @@ def fused_graph(fusion: Fusion) -> KernelGraph:
                 weight_bytes=sum(graph.ops[op].weight_bytes for op in members if op not in weighed),
                 flops=sum(graph.ops[op].flops for op in members),
                 layer=own.layer if len(members) == 1 else None,
+                pipelined=None if own.pipelined is None else Pipelined(colocation=own.pipelined.colocation),
             )
         )
         weighed.update(members)

@@ -15,6 +15,7 @@ from graphrl.solvers.loads.blocks import Blocks
 from graphrl.solvers.loads.groups import Groups, placed_plan
 from graphrl.solvers.loads.ideals import Ideals, chain_of, ideals_of
 from graphrl.solvers.loads.program import Program, devices_of, fill, program
+from graphrl.solvers.rules.expert import equal_parts
 from graphrl.solvers.solver import solver
 
 IDEALS = 60_000  # as many as the paper's code takes
@@ -39,10 +40,8 @@ def equal_placement(blocks: Blocks) -> np.ndarray:
     seconds = groups.runtime[order, kind]
     runs = np.isfinite(seconds)
     work = np.where(runs, seconds, 0.0)
-    middle = np.cumsum(work) - work / 2
-    stage = np.minimum((middle * devices / max(float(work.sum()), 1e-300)).astype(np.int64), devices - 1)
     device = np.empty(len(order), np.int64)
-    device[order] = np.where(runs, stage, accelerators % len(groups.kinds))
+    device[order] = np.where(runs, equal_parts(work, devices), accelerators % len(groups.kinds))
     return device[groups.of]
 
 

@@ -45,7 +45,7 @@ SPARE = 1.2  # times the bound, the target of a quick schedule
 BISECTIONS = 6  # the first aims at the least peak of every device
 
 
-@solver("list", "the best of several list schedules", prepare=prepare)
+@solver("list", "the best of several list schedules", colocates=True, prepare=prepare)
 def solve_list(task: Task) -> Plan:
     """A few plans, whatever the budget and the seed."""
     plan, evaluations = best_schedule(task.graph, task.problem)

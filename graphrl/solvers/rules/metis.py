@@ -24,7 +24,12 @@ LARGEST = 2**20  # weight of an op or an edge: METIS adds them up as 32-bit inte
 TOTAL = 2**30  # of all ops or edges
 
 
-@solver("metis", "METIS places the ops, XLA's depth-first rule orders them (REGAL's baseline)", prepare=prepare)
+@solver(
+    "metis",
+    "METIS places the ops, XLA's depth-first rule orders them (REGAL's baseline)",
+    colocates=True,
+    prepare=prepare,
+)
 def solve(task: Task) -> Plan:
     """One plan, whatever the budget; the seed is METIS's.
 
@@ -37,7 +42,8 @@ def solve(task: Task) -> Plan:
 
 
 def partition(graph: ComputationGraph, problem: Problem, seed: int) -> np.ndarray:
-    """The device of each op, `[n] int64`. Fewer than two ops a device go to the devices in turn.
+    """The device of each op, `[n] int64`; what is colocated is one vertex. Fewer than two a device go to the devices in
+    turn.
 
     Raises:
       ProblemError: pymetis is not installed.
@@ -47,31 +53,36 @@ def partition(graph: ComputationGraph, problem: Problem, seed: int) -> np.ndarra
     except ImportError as error:
         raise ProblemError("method 'metis' needs the package pymetis: pip install pymetis") from error
     a = graph.arrays
-    if problem.devices == 1 or a.num_ops < 2 * problem.devices:  # METIS bisects, and complains of parts without ops
-        return np.arange(a.num_ops) % problem.devices
+    group = np.arange(a.num_ops) if graph.colocation is None else graph.colocation
+    count = int(group.max()) + 1
+    if problem.devices == 1 or count < 2 * problem.devices:  # METIS bisects, and complains of parts without ops
+        return group % problem.devices
     if problem.objective == "makespan":
         weight = a.runtime
     else:
         weight = a.workspace_bytes + (a.weight_bytes if problem.resident_weights else 0)
         weight = weight + np.bincount(a.producer, a.tensor_bytes, minlength=a.num_ops)
-    source, target, num_bytes = _edges(graph)
+    weight = np.bincount(group, weight)
+    source, target, num_bytes = _edges(graph, group)
     options = pymetis.Options(seed=seed % 2**31)
     parts = pymetis.part_graph(
         problem.devices,
-        pymetis.CSRAdjacency(np.searchsorted(source, np.arange(a.num_ops + 1)).tolist(), target.tolist()),
+        pymetis.CSRAdjacency(np.searchsorted(source, np.arange(count + 1)).tolist(), target.tolist()),
         vweights=_integers(weight).tolist(),
         eweights=np.maximum(1, _integers(num_bytes)).tolist(),
         options=options,
     )
-    return np.array(parts.vertex_part, np.int64)
+    return np.array(parts.vertex_part, np.int64)[group]
 
 
-def _edges(graph: ComputationGraph) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Ops that share a tensor, both ways, ascending, and the bytes that they share: three `[x]`."""
+def _edges(graph: ComputationGraph, group: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Groups `[n]` of ops that share a tensor, both ways, ascending, and the bytes that they share: three `[x]`."""
     a = graph.arrays
-    writer, reader = a.producer[a.use_tensor].astype(np.int64), a.use_op.astype(np.int64)
+    writer, reader = group[a.producer[a.use_tensor]], group[a.use_op]
+    apart = writer != reader
+    writer, reader = writer[apart], reader[apart]
     pair = np.concatenate([writer * a.num_ops + reader, reader * a.num_ops + writer])
-    both = np.tile(a.tensor_bytes[a.use_tensor].astype(np.float64), 2)
+    both = np.tile(a.tensor_bytes[a.use_tensor[apart]].astype(np.float64), 2)
     pairs, index = np.unique(pair, return_inverse=True)
     source, target = np.divmod(pairs, a.num_ops)
     return source, target, np.bincount(index, both, minlength=len(pairs))

@@ -59,7 +59,7 @@ def given_order(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
     return np.zeros(len(graph.ops), np.int64), graph.arrays.topological.astype(np.int64)
 
 
-@solver("given", "everything on one device, in the order in which the graph stands")
+@solver("given", "everything on one device, in the order in which the graph stands", colocates=True)
 def solve_given(task: Task) -> Plan:
     """One plan, whatever the budget and the seed."""
     return task.answer(task.plan(*given_order(task.graph, task.problem), evaluations=1))

@@ -7,6 +7,8 @@
 - cluster: some ops that depend on one another go to one device;
 - stretch: the ops of one device in a stretch of the order go to another, half of the time in exchange for those there;
 - send: a copy is sent late instead of early, or the other way round.
+
+An op takes those that it is colocated with along to another device.
 """
 
 from typing import NamedTuple
@@ -67,7 +69,7 @@ def draw(s: Schedule, m: Move, kind: int, rng: np.ndarray) -> bool:
     device = _neighbour_device(s, x, rng) if beside else below(rng, s.devices)
     if device == ops[x].device or (kind == JUMP and not _shift(s, m, x, rng)):
         return False
-    _place(s, m, x, device)
+    _place_all(s, m, x, device)
     return True
 
 
@@ -159,6 +161,18 @@ def _neighbour_device(s: Schedule, x: int, rng: np.ndarray) -> int:
 
 
 @part
+def _place_all(s: Schedule, m: Move, x: int, there: int) -> None:
+    """Sends an op and those that it is colocated with to another device, and marks them."""
+    ops, member = s.ops, x
+    while True:
+        ops[member].mark = m.facts[STAMP]
+        _place(s, m, member, there)
+        member = integer(ops[member].mate)
+        if member == x:
+            return
+
+
+@part
 def _place(s: Schedule, m: Move, x: int, there: int) -> None:
     """Sends an op to another device."""
     ops, begins, copies, rows = s.ops, s.begins, s.copies, s.rows
@@ -217,7 +231,7 @@ def _cluster(s: Schedule, m: Move, x: int, rng: np.ndarray) -> None:
         ops[x].mark = facts[STAMP]
         taken += 1
         if ops[x].device != device:
-            _place(s, m, x, device)
+            _place_all(s, m, x, device)
         waiting = _join(s, m, waiting, integer(begins[x].before), integer(begins[x + 1].before), rng)
         waiting = _join(s, m, waiting, integer(begins[x].after), integer(begins[x + 1].after), rng)
 
@@ -229,12 +243,15 @@ def _stretch(s: Schedule, m: Move, place: int, rng: np.ndarray) -> bool:
     if here == there:
         return False
     exchange = coin(rng)
+    m.facts[STAMP] += 1
     for k in range(place, min(place + 2 + below(rng, integer(LONG)), len(order))):
         x = integer(order[k])
+        if ops[x].mark == m.facts[STAMP]:
+            continue
         if ops[x].device == here:
-            _place(s, m, x, there)
+            _place_all(s, m, x, there)
         elif exchange and ops[x].device == there:
-            _place(s, m, x, here)
+            _place_all(s, m, x, here)
     return True
 
 

@@ -51,7 +51,9 @@ CHUNK_SECONDS, FIRST_MOVES = 0.05, 32  # where it is in seconds
 T = TypeVar("T", bound=tuple[Any, ...])
 
 
-@solver("anneal-schedule", "simulated annealing on order, placement and send times, compiled for the host")
+@solver(
+    "anneal-schedule", "simulated annealing on order, placement and send times, compiled for the host", colocates=True
+)
 def solve(task: Task, *, chains: int = 0, hot: float = 0.0, cold: float = COLD, hint: Plan | None = None) -> Plan:
     """An evaluation is one move of one chain. Compiling does not count.
 

@@ -4,9 +4,13 @@ import dataclasses
 import functools
 from pathlib import Path
 
+from graphrl.graphs.datasets.workloads import go
+from graphrl.methods import find_solver
 from reproduce import launcher
-from reproduce.launcher import option, seconds
+from reproduce.go.searches import Entry, entry_of
+from reproduce.launcher import check_known, names, numbers, option, seconds
 from reproduce.measurements import Measurements
+from reproduce.workloads.setting import OVER
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -15,8 +19,31 @@ class Settings(launcher.Settings):
 
     out: Path = option(Path("out/go"), "folder of measurements")
     times: tuple[float, ...] = option((10.0,), "seconds of a search", quick=(0.5,), parse=seconds)
+    methods: tuple[str, ...] | None = option(
+        None, "in place of a section's own; NAME@S has seconds of its own", parse=names, metavar="M,..."
+    )
+    seeds: int = option(3, "of each search", quick=1)
     data: Path | None = option(None, "checkout of msr-fiddle/dnn-partitioning", parse=Path, metavar="FOLDER")
-    graphs: int = option(1000, "of the folder at most", quick=2)
+    graphs: int = option(1000, "of the folder, or of each kind of graphs, at most", quick=2)
+    workloads: tuple[str, ...] = option(
+        tuple(go.WORKLOADS), "of table 2", quick=("transformer-xl-2",), parse=names, metavar="NAME,..."
+    )
+    transfers: tuple[str, ...] = option(tuple(OVER), "transfer models", parse=names, metavar="NAME,...")
+    devices: tuple[int, ...] = option((4, 8), "of unseen graphs", quick=(2,), parse=numbers)
+
+    def check(self) -> None:
+        """
+        Raises:
+          GraphrlError: a workload, a transfer model or a method is unknown.
+        """
+        check_known("workload", self.workloads, go.WORKLOADS)
+        check_known("transfer model", self.transfers, OVER)
+        for method in self.methods or ():
+            find_solver(entry_of(method, 1.0).method)
+
+    def entries(self, methods: tuple[str, ...]) -> list[Entry]:
+        """The methods of a section, or those of the command line."""
+        return [entry_of(method, self.times[-1]) for method in self.methods or methods]
 
     @functools.cached_property
     def measurements(self) -> Measurements:

@@ -4,6 +4,8 @@ from graphrl.costs.problem import Problem, Transfer
 from graphrl.graphs.datasets.workloads.go import MEMORY_BYTES, Workload
 from graphrl.graphs.interconnects import INTERCONNECTS
 
+OVER: dict[Transfer, str] = {"link": "nvlink-1", "rendezvous": "pcie-3"}  # a key of `INTERCONNECTS` for each model
+
 
 def problem(workload: Workload, transfer: Transfer, interconnect: str) -> Problem:
     """The least makespan on the workload's devices, parameters counted where their variables stand.

@@ -21,6 +21,7 @@ import numpy as np
 
 from graphrl.graphs.datasets.zoo.storage import file_name, read_program
 from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.pipelined import Pipelined
 from graphrl.graphs.roofline import Chip, find_chip, runtime
 
 DATA = Path(__file__).parent / "data"
@@ -77,6 +78,15 @@ class Workload(NamedTuple):
     devices: int
     graph: ComputationGraph
     colocation: np.ndarray
+
+    @property
+    def colocated(self) -> ComputationGraph:
+        """The graph whose ops say their groups, so that every method keeps them together or refuses it."""
+        ops = (
+            dataclasses.replace(op, pipelined=Pipelined(colocation=group))
+            for op, group in zip(self.graph.ops, self.colocation.tolist(), strict=True)
+        )
+        return dataclasses.replace(self.graph, ops=tuple(ops))
 
 
 def load(name: str, chip: str | Chip = CHIP) -> Workload:

@@ -34,10 +34,13 @@ class Choice(NamedTuple):
 
 @part
 def choose(b: Builder, op: int, choice: Choice) -> int:
-    """The device for an op whose inputs are sorted."""
+    """The device for an op whose inputs are sorted: that of the ops that it is colocated with, if one has any."""
     ops, devices, rows = b.ops, b.devices, b.rows
     if choice.least == KEPT:
         return ops[op].device
+    home = integer(ops[ops[op].leader].home)
+    if home != NONE:
+        return home
     free = np.inf
     for device in range(len(devices)):
         free = min(free, devices[device].free)
@@ -179,7 +182,7 @@ def place(b: Builder, op: int, device: int, count: int) -> int:
             devices[other].link = devices[other].now
         else:
             devices[other].free = devices[other].now
-    ops[op].device = device
+    ops[op].device = ops[ops[op].leader].home = device
     ops[op].end = devices[device].free = start + ops[op].runtime
     b.nodes[count] = op
     devices[device].weights += ops[op].weight

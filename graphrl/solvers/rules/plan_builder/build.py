@@ -124,7 +124,10 @@ def _earliest(b: Builder) -> int:
     for i in range(lengths[PENDING]):
         op = queues[i].item
         sort_inputs(b, op)
+        home = integer(ops[ops[op].leader].home)
         for there in range(len(b.devices)):
+            if home != NONE and home != there:
+                continue
             start, _, _ = transfer(b, op, there, integer(NONE))
             if start < least or (start == least and ops[op].rank < ops[queues[best].item].rank):
                 best, device, least = i, there, start
@@ -153,6 +156,9 @@ def _queue_successors(b: Builder, op: int) -> None:
 @inlined
 def _has_inputs(b: Builder, op: int, device: int) -> bool:
     """Whether an op could run on a device without a transfer."""
+    home = integer(b.ops[b.ops[op].leader].home)
+    if home != NONE and home != device:
+        return False
     for e in range(b.ops[op].inputs, b.ops[op + 1].inputs):
         t = b.rows[e]
         if b.ops[b.tensors[t].producer].device != device and b.copies[t * len(b.devices) + device].arrival < 0.0:

@@ -23,6 +23,8 @@ OP = np.dtype(
         ("workspace", np.int64),  # bytes
         ("weight", np.int64),  # bytes that it holds on its device from the start
         ("device", np.int64),  # NONE before it has one
+        ("leader", np.int64),  # the first op of those that it is colocated with, itself if it is alone
+        ("home", np.int64),  # of a leader: the device of the first of them that has one, NONE before
         ("inputs", np.int64),  # row of tensors
         ("awaits", np.int64),  # row of control predecessors
         ("after", np.int64),  # row of successors
@@ -82,6 +84,7 @@ class Builder(NamedTuple):
     def clear(self) -> None:
         """Nothing has run; the ops that wait for none are pending."""
         self.ops["left"], self.tensors["left"] = self.ops["waits"], self.tensors["users"]
+        self.ops["home"] = NONE
         self.copies["arrival"], self.copies["held"] = -1.0, NONE
         for clock in ("free", "link", "live", "peak", "weights"):
             self.devices[clock] = 0
@@ -114,6 +117,9 @@ def builder(graph: ComputationGraph, problem: Problem) -> Builder:
     ops["runtime"][:n], ops["workspace"][:n] = a.runtime, a.workspace_bytes
     ops["rank"][np.argsort(-(a.tail + a.runtime), kind="stable")] = np.arange(n)
     ops["weight"][:n] = a.weight_bytes if problem.resident_weights else 0
+    ops["leader"] = np.arange(n + 1)
+    if graph.colocation is not None:
+        ops["leader"][:n] = np.unique(graph.colocation, return_index=True)[1][graph.colocation]
     ops["waits"] = np.bincount(target, minlength=n + 1)
     tensors["seconds"], tensors["bytes"] = problem.latency + a.tensor_bytes / problem.bandwidth, a.tensor_bytes
     tensors["producer"], tensors["buffer"] = a.producer, buffers.of

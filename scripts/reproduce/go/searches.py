@@ -1,0 +1,64 @@
+"""A method on a graph with some seconds: what it came to, and when."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from graphrl.costs.problem import Problem
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.methods import find_solver
+from graphrl.plan import Plan
+from graphrl.solvers.base import Budget, Task
+from reproduce.measurements import Figures
+
+# One plan, whatever the seconds and the seed.
+RULES = frozenset({"given", "list", "hlfet", "etf", "expert"})
+NEAR = 1e-3  # a search has come to its value where it is within such a part of it
+
+
+class Entry(NamedTuple):
+    """A method and the seconds that it gets."""
+
+    method: str
+    seconds: float
+
+    @property
+    def is_rule(self) -> bool:
+        """Whether one run says all."""
+        return self.method.partition(":")[0] in RULES
+
+    @property
+    def label(self) -> str:
+        """As tables name it."""
+        return f"`{self.method}`" + ("" if self.is_rule else f" {self.seconds:g} s")
+
+
+def entry_of(text: str, seconds: float) -> Entry:
+    """Reads "auto@10", or "auto" with these seconds."""
+    method, at, own = text.partition("@")
+    return Entry(method, float(own) if at else seconds)
+
+
+def search(graph: ComputationGraph, problem: Problem, entry: Entry, seed: int) -> Figures:
+    """The makespan of the best plan, the bytes that it exceeds the memory limit by, seconds, evaluations, and after
+    which seconds which value was reached, as far as the method told.
+    """
+    reached: list[tuple[float, float]] = []
+
+    def watch(evaluations: int, spent: float, plan: Callable[[], Plan], value: float) -> None:
+        if not reached or value < reached[-1][1]:
+            reached.append((round(spent, 3), value))
+
+    plan = find_solver(entry.method)(Task(graph, problem, Budget(seconds=entry.seconds), seed, watch))
+    plan.check(graph)
+    return {
+        "makespan": plan.makespan,
+        "excess": plan.excess,
+        "seconds": plan.seconds,
+        "evaluations": plan.evaluations,
+        "reached": reached,
+    }
+
+
+def time_to(figures: Figures, value: float) -> float | None:
+    """After which seconds a search had a plan within `NEAR` of a makespan; None if it never had."""
+    return next((spent for spent, other in figures["reached"] if other <= value * (1 + NEAR)), None)

@@ -1,0 +1,103 @@
+"""Table 2's form: the workloads of GO on their devices of 16 GiB each, run time and search time of each method.
+
+All methods are asked for plans that keep a workload's groups together, and count parameters where they stand.
+"""
+
+import functools
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from graphrl.compare.report import markdown, percent
+from graphrl.graphs.datasets.workloads import go
+from reproduce.go.searches import Entry, search, time_to
+from reproduce.go.settings import Settings
+from reproduce.measurements import Figures
+from reproduce.results import Table
+from reproduce.workloads.setting import OVER, problem
+
+METHODS = (
+    "given", "expert", "expert:order=level", "metis", "etf", "list", "anneal-schedule", "hdp@600", "auto",
+)  # fmt: skip
+REFERENCES = ("expert", "hdp")  # whom the paper compares with
+HOW = (
+    "Seconds of a training step on a P100's roofline: means over the seeds, those of searches; OOM where no plan "
+    "within 16 GiB a device was found. Ops of a group stand on one device. `given` is one device."
+)
+
+
+class Row(NamedTuple):
+    """A workload, and the figures of each method by seed; those of a run that failed are left out."""
+
+    name: str
+    figures: list[list[Figures]]
+
+
+def table2(settings: Settings) -> Iterator[Table]:
+    """Two tables a transfer model: run times, and search times."""
+    entries = settings.entries(METHODS)
+    for transfer in settings.transfers:
+        rows = [Row(name, _measured(settings, name, transfer, entries)) for name in settings.workloads]
+        headings = ["workload", "devices", *(entry.label for entry in entries)]
+        texts = [
+            markdown(headings, [[*_head(row), *map(shown, row.figures)] for row in rows])
+            for shown in (_run_time, _search_time)
+        ]
+        parts = [HOW, texts[0], "Seconds of search: all of them, and in brackets those to its best.", texts[1]]
+        yield settings.measurements.table(f"Table 2: {transfer}", *parts, notes=_notes(entries, rows))
+
+
+def _measured(settings: Settings, name: str, transfer: str, entries: Sequence[Entry]) -> list[list[Figures]]:
+    def run(entry: Entry, seed: int) -> Figures:
+        workload = _workload(name)
+        return search(workload.colocated, problem(workload, transfer, OVER[transfer]), entry, seed)
+
+    by_entry = []
+    for entry in entries:
+        seeds = range(1 if entry.is_rule else settings.seeds)
+        keys = [{"workload": name, "transfer": transfer, **entry._asdict(), "seed": seed} for seed in seeds]
+        figures = [settings.measurements.get(key, functools.partial(run, entry, key["seed"])) for key in keys]
+        by_entry.append([one for one in figures if one is not None])
+    return by_entry
+
+
+@functools.lru_cache(maxsize=1)
+def _workload(name: str) -> go.Workload:
+    return go.load(name)
+
+
+def _head(row: Row) -> list[str]:
+    return [row.name, str(go.WORKLOADS[row.name].devices)]
+
+
+def _run_time(figures: Sequence[Figures]) -> str:
+    value = _value(figures)
+    return "-" if not figures else "OOM" if value is None else f"{value:.3f}"
+
+
+def _search_time(figures: Sequence[Figures]) -> str:
+    if not figures:
+        return "-"
+    whole = statistics.mean(one["seconds"] for one in figures)
+    best = [spent for one in figures if (spent := time_to(one, one["makespan"])) is not None]
+    return f"{whole:.1f}" + (f" ({statistics.mean(best):.1f})" if best else "")
+
+
+def _value(figures: Sequence[Figures]) -> float | None:
+    """The mean run time; None if a run fits no memory."""
+    if not figures or any(one["excess"] for one in figures):
+        return None
+    return statistics.mean(one["makespan"] for one in figures)
+
+
+def _notes(entries: Sequence[Entry], rows: Sequence[Row]) -> Iterator[str]:
+    """How much less run time each has than those whom the paper compares with, by the geometric mean."""
+    for place, other in enumerate(entries):
+        if other.method in REFERENCES:
+            for mine, entry in enumerate(entries):
+                pairs = [(_value(row.figures[mine]), _value(row.figures[place])) for row in rows]
+                ratios = [ours / theirs for ours, theirs in pairs if ours and theirs]
+                if mine != place and ratios:
+                    mean = math.exp(statistics.mean(map(math.log, ratios)))
+                    yield f"{entry.label} against {other.label}: {percent(mean - 1)} on {len(ratios)} workloads"

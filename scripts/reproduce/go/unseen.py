@@ -1,0 +1,150 @@
+"""Learning that pays: graphs of 2,000 to 10,000 ops that no policy was trained on, against rules and searches.
+
+The generators' graphs are random DAGs of a kind of its own (REGAL's fourth, in blocks), the programs those of the
+zoo's test split, whose families the training does not see (`zoo/splits.py`). A gap is to the best that any run in the
+file of measurements came to, whichever the command that made it.
+"""
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from graphrl.compare.report import markdown, percent
+from graphrl.costs.problem import Problem, Transfer
+from graphrl.graphs.datasets import zoo
+from graphrl.graphs.datasets.families import sample
+from graphrl.graphs.graph import ComputationGraph
+from reproduce.go.searches import Entry, search
+from reproduce.go.settings import Settings
+from reproduce.measurements import Figures
+from reproduce.regal.tasks import BANDWIDTH, LATENCY
+from reproduce.results import Table
+
+METHODS = ("list", "etf", "auto@1", "auto@10", "anneal-schedule@10")
+LEAST, MOST = 2_000, 10_000  # ops
+MODEL = "sbm"
+FIRST = 1_000_000  # seed of the first random DAG, far from those of training
+SLOWNESS = 0.2  # of random DAGs: what the mean tensor takes to another device, in run times of the mean op
+LATENCY_SHARE = 0.2  # of that
+GRAPHS = 8  # of each kind
+RESAMPLES = 10_000
+HOW = (
+    "Means over the cases of the gap to the best makespan known of each, with 95% intervals from resampled cases; a "
+    "case's gap is the mean over the seeds of a search. In brackets the largest gap."
+)
+
+
+class Case(NamedTuple):
+    """A graph under a problem."""
+
+    graph: str  # "sbm:OPS@SEED" of a random DAG, "zoo:program"
+    transfer: Transfer
+    devices: int
+
+
+def unseen(settings: Settings) -> Iterator[Table]:
+    """A line a method, a column each kind of cases; then who beats whom."""
+    entries = settings.entries(METHODS)
+    cases = _cases(settings)
+    values = np.array([_values(settings, case, entries) for case in cases])  # [cases, entries]; NaN where a run failed
+    best = np.array([_best(settings, case) for case in cases])
+    gaps = values / best[:, None] - 1
+    kinds = {
+        "all": np.ones(len(cases), bool),
+        **{kind: np.array([case.graph.startswith(kind) for case in cases]) for kind in (MODEL, "zoo")},
+        **{model: np.array([case.transfer == model for case in cases]) for model in settings.transfers},
+        **{f"{count} devices": np.array([case.devices == count for case in cases]) for count in settings.devices},
+    }
+    lines = [
+        [entry.label, *(_cell(gaps[chosen, column]) for chosen in kinds.values())]
+        for column, entry in enumerate(entries)
+    ]
+    headings = ["method", *(f"{kind} ({int(chosen.sum())})" for kind, chosen in kinds.items())]
+    notes = [*_notes(entries, values), f"graphs: {', '.join(dict.fromkeys(case.graph for case in cases))}"]
+    yield settings.measurements.table("Unseen graphs", HOW, markdown(headings, lines), notes=notes)
+
+
+def _cases(settings: Settings) -> list[Case]:
+    count = min(settings.graphs, GRAPHS)
+    sizes = np.geomspace(LEAST, MOST, count).astype(int) if not settings.quick else [40] * count
+    graphs = [f"{MODEL}:{ops}@{FIRST + number}" for number, ops in enumerate(sizes)]
+    entries = zoo.select("test-split")
+    largest = {entry.family: entry for entry in entries if settings.quick or LEAST <= entry.ops <= MOST}
+    graphs += [zoo.PREFIX + largest[family].name for family in sorted(largest)[:count]]
+    return [
+        Case(graph, transfer, devices)  # type: ignore[arg-type]
+        for graph in graphs
+        for transfer in settings.transfers
+        for devices in settings.devices
+    ]
+
+
+@functools.lru_cache(maxsize=1)
+def _graph(name: str) -> ComputationGraph:
+    if name.startswith(zoo.PREFIX):
+        return zoo.load(name).graph
+    ops, _, seed = name.partition(":")[2].partition("@")
+    return sample("regal-like", int(ops), int(seed), {"model": MODEL})[0]
+
+
+def _problem(case: Case) -> Problem:
+    if case.graph.startswith(zoo.PREFIX):
+        return Problem("makespan", case.devices, case.transfer, LATENCY, BANDWIDTH)
+    a = _graph(case.graph).arrays
+    seconds = SLOWNESS * float(a.runtime.mean())
+    bandwidth = float(a.tensor_bytes.mean()) / ((1 - LATENCY_SHARE) * seconds)
+    return Problem("makespan", case.devices, case.transfer, LATENCY_SHARE * seconds, bandwidth)
+
+
+def _values(settings: Settings, case: Case, entries: Sequence[Entry]) -> list[float]:
+    """The mean makespan of each method."""
+
+    def run(entry: Entry, seed: int) -> Figures:
+        return search(_graph(case.graph), _problem(case), entry, seed)
+
+    values = []
+    for entry in entries:
+        seeds = range(1 if entry.is_rule else settings.seeds)
+        keys = [{**case._asdict(), **entry._asdict(), "seed": seed} for seed in seeds]
+        runs = [settings.measurements.get(key, functools.partial(run, entry, key["seed"])) for key in keys]
+        complete = [one["makespan"] for one in runs if one is not None]
+        values.append(float(np.mean(complete)) if len(complete) == len(runs) else float("nan"))
+    return values
+
+
+def _best(settings: Settings, case: Case) -> float:
+    """The least makespan of all runs in the file."""
+    runs = settings.measurements.all_of(case._asdict())
+    return min((float(one["makespan"]) for one in runs), default=float("nan"))
+
+
+def _cell(gaps: np.ndarray) -> str:
+    gaps = gaps[np.isfinite(gaps)]
+    if not len(gaps):
+        return "-"
+    low, high = _interval(gaps)
+    return f"{percent(float(gaps.mean()))} [{percent(low)}, {percent(high)}] ({percent(float(gaps.max()))})"
+
+
+def _interval(values: np.ndarray) -> tuple[float, float]:
+    """Where the mean of 95% of resampled values lies."""
+    rng = np.random.default_rng(0)
+    means = values[rng.integers(len(values), size=(RESAMPLES, len(values)))].mean(1)
+    low, high = np.quantile(means, (0.025, 0.975)).tolist()
+    return low, high
+
+
+def _notes(entries: Sequence[Entry], values: np.ndarray) -> Iterator[str]:
+    """Every other method against `auto`."""
+    for column, entry in enumerate(entries):
+        for other, auto in enumerate(entries):
+            if auto.method == "auto" and other != column and entry.method != "auto":
+                ratios = np.log(values[:, column] / values[:, other])
+                ratios = ratios[np.isfinite(ratios)]
+                if len(ratios):
+                    mean, worst = np.expm1([ratios.mean(), ratios.max()]).tolist()
+                    low, high = np.expm1(_interval(ratios)).tolist()
+                    text = f"{entry.label} against {auto.label}: {percent(mean)} [{percent(low)}, {percent(high)}]"
+                    yield f"{text}, at worst {percent(worst)}"
