@@ -1,5 +1,6 @@
 """Hypothesis strategies for graphs, problems and plans that try every feature of the cost model."""
 
+import dataclasses
 import random
 from typing import Any
 
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from graphrl.costs import exact
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+from graphrl.graphs.pipelined import Pipelined
 
 BYTES = st.sampled_from([0, 1, 2, 3, 5, 8, 13])
 SECONDS = st.sampled_from([0.0, 0.5, 1.0, 2.0, 3.0])
@@ -51,6 +53,17 @@ def graphs(draw: st.DrawFn, max_ops: int = 8, sharing: bool = True) -> Computati
 
 
 @st.composite
+def colocated(draw: st.DrawFn, graph: ComputationGraph) -> ComputationGraph:
+    """The graph with some of its ops in up to three groups."""
+    group = draw(st.lists(st.sampled_from([None, None, 0, 1, 2]), min_size=len(graph.ops), max_size=len(graph.ops)))
+    ops = (
+        dataclasses.replace(op, pipelined=Pipelined(colocation=number))
+        for op, number in zip(graph.ops, group, strict=True)
+    )
+    return dataclasses.replace(graph, ops=tuple(ops))
+
+
+@st.composite
 def problems(draw: st.DrawFn, max_devices: int = 4) -> Problem:
     """Problems of every transfer model and objective, without a memory limit."""
     return Problem(
@@ -67,10 +80,11 @@ def problems(draw: st.DrawFn, max_devices: int = 4) -> Problem:
 def decisions(draw: st.DrawFn, graph: ComputationGraph, problem: Problem) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """A placement `[n]`, op keys `[n]` and transfer keys `[t, devices]`."""
     n, t = graph.arrays.num_ops, graph.arrays.num_tensors
-    placement = draw(st.lists(st.integers(0, problem.devices - 1), min_size=n, max_size=n))
+    devices = np.array(draw(st.lists(st.integers(0, problem.devices - 1), min_size=n, max_size=n)))
+    placement = devices if graph.colocation is None else devices[graph.colocation]
     keys = draw(st.lists(KEYS, min_size=n + t * problem.devices, max_size=n + t * problem.devices))
     op_keys, transfer_keys = np.split(np.array(keys, np.float32), [n])
-    return np.array(placement), op_keys, transfer_keys.reshape(t, problem.devices)
+    return placement, op_keys, transfer_keys.reshape(t, problem.devices)
 
 
 @st.composite

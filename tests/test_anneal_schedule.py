@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from keyed_searches import DIAMOND, interrupted_plan, optimum
-from random_graphs import graphs, plans, problems
+from random_graphs import colocated, graphs, plans, problems
 from search_graphs import random_dag
 
 from graphrl.compiled import entry
@@ -82,7 +82,8 @@ def cases(draw: st.DrawFn) -> tuple[ComputationGraph, Problem]:
     objective: Objective = draw(st.sampled_from(["makespan", "makespan", "peak_memory"]))
     limit = None if objective == "peak_memory" else limit
     problem = dataclasses.replace(draw(problems()), objective=objective, memory_limit=limit)
-    return draw(graphs(max_ops=draw(st.sampled_from([4, 12, 40])))), problem
+    graph = draw(graphs(max_ops=draw(st.sampled_from([4, 12, 40]))))
+    return draw(st.sampled_from([st.just(graph), colocated(graph)]).flatmap(lambda either: either)), problem
 
 
 @settings(max_examples=200)

@@ -7,6 +7,7 @@ from typing import Any
 
 from partitioned_graphs import TRAINING, edge, file_of, node
 from processes import check_fault, run_script
+from reproduce.go.table2 import run_time, search_time
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -38,8 +39,50 @@ def test_external(tmp_path: Path) -> None:
 
 
 def test_faults_are_one_line(tmp_path: Path) -> None:
-    check_fault(run(tmp_path, "--quick"), "section external needs --data")
-    check_fault(run(tmp_path, "--quick", "--data", "none"), "none has no throughput-inputs")
+    external = ("--quick", "--sections", "external")
+    check_fault(run(tmp_path, *external), "section external needs --data")
+    check_fault(run(tmp_path, *external, "--data", "none"), "none has no throughput-inputs")
+    check_fault(run(tmp_path, "--methods", "cats@3"), "unknown method 'cats'")
+    check_fault(run(tmp_path, "--methods", "auto@soon"), "'auto@soon': must be a method, and after @ its seconds")
+
+
+def table_of(text: str) -> list[list[str]]:
+    """The cells of a page's tables."""
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| ")]
+
+
+def test_placements_and_fusion_and_unseen_graphs(tmp_path: Path) -> None:
+    arguments = ("--quick", "--sections", "table2,fusion,unseen", "--methods", "given,expert,metis,auto@0.3")
+    done = run(tmp_path, *arguments)
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in (tmp_path / "out" / "measured.jsonl").read_text().splitlines()]
+    assert not [line["error"] for line in lines if line["error"]]
+    placed = {
+        (line["key"].get("transfer"), line["key"]["method"]): line["value"]
+        for line in lines
+        if "workload" in line["key"]
+    }
+    rows = table_of((tmp_path / "out" / "go-table2.md").read_text())
+    assert rows[0][2:] == ["`given`", "`expert`", "`metis` 0.5 s", "`auto` 0.3 s"]
+    assert rows[2][:3] == ["transformer-xl-2", "2", f"{placed['link', 'given']['makespan']:.3f}"]
+    assert float(rows[2][3]) == round(placed["link", "expert"]["makespan"], 3)
+    fused = table_of((tmp_path / "out" / "go-fusion.md").read_text())
+    assert all(float(part) < 1 for row in fused[2:] for part in row[3:7])
+    unseen = [line["value"]["makespan"] for line in lines if line["key"].get("graph", "").startswith("sbm:")]
+    assert len(unseen) == 2 * 2 * 4  # graphs, transfer models, methods
+    table = table_of((tmp_path / "out" / "go-unseen.md").read_text())
+    assert [row[0] for row in table[2:]] == rows[0][2:]
+    assert run(tmp_path, *arguments).returncode == 0
+    assert len((tmp_path / "out" / "measured.jsonl").read_text().splitlines()) == len(lines)
+
+
+def test_out_of_memory_is_said_as_in_the_paper() -> None:
+    fits = {"makespan": 2.0, "excess": 0, "seconds": 1.0, "reached": [(0.5, 2.001)]}
+    assert run_time([fits, {**fits, "makespan": 1.0}]) == "1.500"
+    assert run_time([fits, {**fits, "excess": 8}]) == "OOM"
+    assert run_time([]) == "-"
+    assert search_time([fits]) == "1.0 (0.5)"
+    assert search_time([{**fits, "reached": []}]) == "1.0"
 
 
 def test_fusion_alone_and_with_placement_and_order(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ class _Step(nn.Module):
         last = nn.Embed(self.devices + 1, hidden, name="device")(before)  # the last one stands for none yet
         state, output = _lstm(hidden, name="cell")(state, last)
         query = nn.Dense(hidden, use_bias=False, name="query")(output)
-        scores = nn.Dense(1, use_bias=False, name="score")(jnp.tanh(keys + query))[:, 0]
+        scores = nn.Dense(1, use_bias=False, name="score")(jnp.tanh(keys + query[None]))[:, 0]
         context = jax.nn.softmax(scores) @ memory
         logits = nn.Dense(self.devices, use_bias=False, name="logits")(jnp.concatenate([output, context]))
         device, logits = choose(key, self.config.tanh_constant * jnp.tanh(logits), draw)

@@ -4,7 +4,8 @@ GO (Zhou et al. 2020, section 4) compares with a human expert's placements and s
 split such models. A layer is what the model's author named so, the first part of the scope in the ops' names (all
 `jvp(lstm0/t3)/add.9` are of `lstm0`, unrolled or not); where fewer than the devices have names, every op is one. The
 layers follow one another as their first ops do. An op goes with the first of those that it is colocated with, so that a
-backward op stands where its forward op does, and what depends on nothing, such as a parameter, with its first reader.
+backward op stands where its forward op does, and what takes no time and depends on nothing, such as a parameter, with
+its first reader.
 """
 
 import re
@@ -83,8 +84,8 @@ def _leaders(graph: ComputationGraph) -> np.ndarray:
     source, target = a.dependencies()
     reader = np.full(n, n)
     np.minimum.at(reader, source, a.rank[target])
-    waits = np.bincount(target, minlength=n) > 0
-    alone = waits[leader] | (reader[leader] == n)
+    works = (np.bincount(target, minlength=n) > 0) | (a.runtime > 0)
+    alone = works[leader] | (reader[leader] == n)
     beside = a.topological[np.minimum(reader[leader], n - 1)]
     return np.where(alone, leader, leader[group[beside]])[group]
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from graphrl.costs.problem import Problem
+from graphrl.errors import GraphrlError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.methods import find_solver
 from graphrl.plan import Plan
@@ -33,9 +34,16 @@ class Entry(NamedTuple):
 
 
 def entry_of(text: str, seconds: float) -> Entry:
-    """Reads "auto@10", or "auto" with these seconds."""
+    """Reads "auto@10", or "auto" with these seconds.
+
+    Raises:
+      GraphrlError: what stands after the @ is no number.
+    """
     method, at, own = text.partition("@")
-    return Entry(method, float(own) if at else seconds)
+    try:
+        return Entry(method, float(own) if at else seconds)
+    except ValueError:
+        raise GraphrlError(f"{text!r}: must be a method, and after @ its seconds") from None
 
 
 def search(graph: ComputationGraph, problem: Problem, entry: Entry, seed: int) -> Figures:

@@ -1,0 +1,77 @@
+"""The human expert's placement: stages of whole layers, whatever the order in which a model is unrolled."""
+
+import pytest
+
+from graphrl.costs.problem import Problem
+from graphrl.errors import ProblemError
+from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+from graphrl.graphs.pipelined import Pipelined
+from graphrl.methods import find_solver
+from graphrl.plan import Plan
+from graphrl.solvers.base import Budget, Task
+
+SIZE = 8
+
+
+def op(name: str, runtime: float, inputs: tuple[str, ...] = (), group: int | None = None, weights: int = 0) -> Op:
+    extras = None if group is None else Pipelined(colocation=group)
+    outputs = (Tensor(f"{name}:0", SIZE),)
+    read = tuple(f"{one}:0" for one in inputs)
+    return Op(name, "op", runtime, read, outputs, weight_bytes=weights, pipelined=extras)
+
+
+def recurrent(layers: int, steps: int, weights: int = 4) -> ComputationGraph:
+    """A training step: layers unrolled step by step, each with a parameter, and a backward op for every forward op."""
+    ops, backward = [op(f"variable/{layer}", 0.0, group=1000 + layer, weights=weights) for layer in range(layers)], []
+    for t in range(steps):
+        for layer in range(layers):
+            name, group = f"jvp(lstm{layer}/t{t})/dot.{t}", layer * steps + t
+            inputs = [f"variable/{layer}"]
+            inputs += [f"jvp(lstm{layer}/t{t - 1})/dot.{t - 1}"] * (t > 0)
+            inputs += [f"jvp(lstm{layer - 1}/t{t})/dot.{t}"] * (layer > 0)
+            ops.append(op(name, 1.0, tuple(inputs), group))
+            backward.append((f"transpose(jvp(lstm{layer}/t{t}))/dot.{t}", name, group))
+    before = ops[-1].name
+    for name, forward, group in backward[::-1]:
+        ops.append(op(name, 2.0, (before, forward), group))
+        before = name
+    return ComputationGraph("recurrent", tuple(ops))
+
+
+def planned(graph: ComputationGraph, problem: Problem, method: str = "expert") -> Plan:
+    plan = find_solver(method)(Task(graph, problem, Budget(evaluations=1)))
+    plan.check(graph)
+    return plan
+
+
+@pytest.mark.parametrize("order", ["fifo", "level"])
+@pytest.mark.parametrize("devices", [2, 4])
+def test_a_layer_is_on_one_device_with_its_parameter_and_its_backward_ops(devices: int, order: str) -> None:
+    graph = recurrent(4, 3)
+    plan = planned(graph, Problem("makespan", devices, "link"), f"expert:order={order}")
+    for name, device in plan.placement.items():
+        layer = next(int(part) for part in name.replace("variable/", "lstm").split("lstm")[1] if part.isdigit())
+        assert device == layer * devices // 4
+
+
+def test_ops_without_scopes_are_cut_where_the_work_is_equal() -> None:
+    ops = [op("a", 3.0), op("b", 1.0, ("a",)), op("c", 1.0, ("b",)), op("d", 3.0, ("c",))]
+    plan = planned(ComputationGraph("chain", tuple(ops)), Problem("makespan", 2))
+    assert list(plan.placement.values()) == [0, 0, 1, 1]
+
+
+def test_stages_of_equal_bytes_where_those_of_equal_work_do_not_fit() -> None:
+    ops = [op("a", 1.0, weights=30), op("b", 1.0, ("a",), weights=30), op("c", 4.0, ("b",), weights=0)]
+    graph = ComputationGraph("heavy", tuple(ops))
+    problem = Problem("makespan", 2, memory_limit=60, resident_weights=True)
+    plan = planned(graph, problem)
+    assert list(plan.placement.values()) == [0, 1, 1]
+    assert plan.excess == 0
+    assert plan.evaluations == 2
+    free = Problem("makespan", 2, resident_weights=True)
+    assert list(planned(graph, free).placement.values()) == [0, 0, 1]
+
+
+def test_an_unknown_order_is_refused() -> None:
+    with pytest.raises(ProblemError, match="order is 'x': must be fifo or level"):
+        planned(recurrent(1, 1), Problem("makespan", 2), "expert:order=x")

@@ -1,0 +1,103 @@
+"""HDP: a method like others that learns to place on the graph at hand."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from search_graphs import random_dag
+
+from graphrl.agents.hdp import learner
+from graphrl.agents.hdp.config import HdpConfig
+from graphrl.agents.hdp.instance import Instance, instance
+from graphrl.costs import exact
+from graphrl.costs.problem import Problem
+from graphrl.errors import ProblemError
+from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+from graphrl.methods import find_solver
+from graphrl.plan import Plan
+from graphrl.solvers.base import Budget, Task
+
+SMALL = "hdp:hidden=8,groups=4,rate=0.03,children=4,updates=40,sampled=30,noisy=30"
+
+
+def chains(count: int, length: int) -> ComputationGraph:
+    """Chains that have nothing to do with one another: on as many devices they take the time of one."""
+    ops = []
+    for chain in range(count):
+        for i in range(length):
+            inputs = (f"t{chain}.{i - 1}",) if i else ()
+            ops.append(Op(f"op{chain}.{i}", f"kind{chain}", 1.0, inputs, (Tensor(f"t{chain}.{i}", 100),)))
+    return ComputationGraph("chains", tuple(ops))
+
+
+CHAINS, LINK = chains(2, 8), Problem("makespan", 2, "link", bandwidth=50.0)
+
+
+def solved(evaluations: int, seed: int = 0, problem: Problem = LINK, method: str = SMALL) -> Plan:
+    plan = find_solver(method)(Task(CHAINS, problem, Budget(evaluations=evaluations), seed))
+    plan.check(CHAINS)
+    return plan
+
+
+def test_it_finds_what_goes_together_and_repeats() -> None:
+    plan = solved(400)
+    assert plan.makespan == 8.0
+    assert plan.evaluations == 400
+    assert plan.placement == solved(400).placement
+    assert solved(10).evaluations == 8  # whole updates
+
+
+def test_policies_become_better() -> None:
+    """Of what is sampled late more is good than of what is sampled first."""
+    config = HdpConfig(hidden=8, groups=4, rate=0.03, children=4, updates=40, sampled=40, noisy=0)
+    task: Instance = jax.tree.map(jnp.asarray, instance(CHAINS, LINK))
+    update = jax.jit(functools.partial(learner.update, config), donate_argnums=0)
+    first, last = [], []
+    for seed in range(4):
+        state = learner.begin(config, jax.random.key(seed), task)
+        rewards = []
+        for _ in range(config.updates):
+            before = state.baseline
+            state = update(state, task)
+            rewards.append(float((state.baseline - config.memory * before) / (1 - config.memory)))
+        first.append(np.mean(rewards[:10]))
+        last.append(np.mean(rewards[-10:]))
+    assert np.mean(last) > np.mean(first) + 0.1
+
+
+def test_the_device_values_placements_as_the_host_does() -> None:
+    graph, problem = random_dag(3), Problem("makespan", 3, "rendezvous", 0.5, 20.0)
+    task = instance(graph, problem)
+    placements = np.random.default_rng(0).integers(3, size=(2, len(task.leader))).astype(np.int32)
+    values = learner.costs(task, jnp.asarray(placements)) * task.graph.second_unit[0]
+    made = learner.decisions(task, jnp.asarray(placements))
+    n, t = len(graph.ops), graph.arrays.num_tensors
+    for lane, placement in enumerate(placements[:, :n]):
+        keys = np.asarray(made.op_keys)[:n, 0, lane], np.asarray(made.transfer_keys)[:, :t, 0, lane].T
+        order = exact.decode(graph, problem, placement, *keys)
+        assert exact.evaluate(graph, problem, placement, order).makespan == pytest.approx(float(values[lane]))
+
+
+def test_what_does_not_fit_is_a_failure() -> None:
+    limited = Problem("makespan", 2, "link", bandwidth=50.0, memory_limit=250)
+    task = instance(CHAINS, limited)
+    values = learner.costs(task, jnp.zeros((1, len(task.leader)), jnp.int32))
+    assert learner.rewards(task, values).tolist() == [learner.FAILURE]
+    assert learner.rewards(instance(CHAINS, LINK), jnp.float32([4.0])).tolist() == pytest.approx(
+        [-2.0 * float(np.sqrt(task.graph.second_unit[0]))]
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("hidden=7", "hidden is 7: must be even"),
+        ("children=0", "children is 0: must be an integer from 1 to 1,024"),
+        ("rate=0", "rate is 0.0: must be a number above 0"),
+    ],
+)
+def test_bad_options_are_refused(options: str, message: str) -> None:
+    with pytest.raises(ProblemError, match=message):
+        solved(1, method=f"hdp:{options}")
