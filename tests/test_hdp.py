@@ -33,45 +33,46 @@ def chains(count: int, length: int) -> ComputationGraph:
 
 
 CHAINS, LINK = chains(2, 8), Problem("makespan", 2, "link", bandwidth=50.0)
+FREE = Problem("makespan", 2, "free")
+COSTS = jax.jit(learner.costs)
 
 
-def solved(evaluations: int, seed: int = 0, problem: Problem = LINK, method: str = SMALL) -> Plan:
-    plan = find_solver(method)(Task(CHAINS, problem, Budget(evaluations=evaluations), seed))
+def solved(evaluations: int, method: str = SMALL) -> Plan:
+    plan = find_solver(method)(Task(CHAINS, FREE, Budget(evaluations=evaluations), 0))
     plan.check(CHAINS)
     return plan
 
 
 def test_it_finds_what_goes_together_and_repeats() -> None:
     plan = solved(400)
-    assert plan.makespan == 8.0
+    assert 8.0 <= plan.makespan <= 10.0
     assert plan.evaluations == 400
     assert plan.placement == solved(400).placement
     assert solved(10).evaluations == 8  # whole updates
 
 
 def test_policies_become_better() -> None:
-    """Of what is sampled late more is good than of what is sampled first."""
+    """What is sampled late is better than what a new policy samples."""
     config = HdpConfig(hidden=8, groups=4, rate=0.03, children=4, updates=40, sampled=40, noisy=0)
     task: Instance = jax.tree.map(jnp.asarray, instance(CHAINS, LINK))
-    update = jax.jit(functools.partial(learner.update, config), donate_argnums=0)
+    update = jax.jit(functools.partial(learner.update, config))
     first, last = [], []
-    for seed in range(4):
+    for seed in range(2):
         state = learner.begin(config, jax.random.key(seed), task)
         rewards = []
         for _ in range(config.updates):
-            before = state.baseline
-            state = update(state, task)
+            before, state = state.baseline, update(state, task)
             rewards.append(float((state.baseline - config.memory * before) / (1 - config.memory)))
-        first.append(np.mean(rewards[:10]))
-        last.append(np.mean(rewards[-10:]))
-    assert np.mean(last) > np.mean(first) + 0.1
+        first.append(rewards[0])
+        last.append(np.mean(rewards[-5:]))
+    assert np.mean(last) > np.mean(first) + 0.2
 
 
 def test_the_device_values_placements_as_the_host_does() -> None:
     graph, problem = random_dag(3), Problem("makespan", 3, "rendezvous", 0.5, 20.0)
     task = instance(graph, problem)
     placements = np.random.default_rng(0).integers(3, size=(2, len(task.leader))).astype(np.int32)
-    values = learner.costs(task, jnp.asarray(placements)) * task.graph.second_unit[0]
+    values = COSTS(task, jnp.asarray(placements)) * task.graph.second_unit[0]
     made = learner.decisions(task, jnp.asarray(placements))
     n, t = len(graph.ops), graph.arrays.num_tensors
     for lane, placement in enumerate(placements[:, :n]):
@@ -83,7 +84,7 @@ def test_the_device_values_placements_as_the_host_does() -> None:
 def test_what_does_not_fit_is_a_failure() -> None:
     limited = Problem("makespan", 2, "link", bandwidth=50.0, memory_limit=250)
     task = instance(CHAINS, limited)
-    values = learner.costs(task, jnp.zeros((1, len(task.leader)), jnp.int32))
+    values = COSTS(task, jnp.zeros((1, len(task.leader)), jnp.int32))
     assert learner.rewards(task, values).tolist() == [learner.FAILURE]
     assert learner.rewards(instance(CHAINS, LINK), jnp.float32([4.0])).tolist() == pytest.approx(
         [-2.0 * float(np.sqrt(task.graph.second_unit[0]))]

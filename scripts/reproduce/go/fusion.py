@@ -50,7 +50,7 @@ class Row(NamedTuple):
 def fuse(settings: Settings) -> Iterator[Table]:
     """One table, a line a program."""
     rows = []
-    for name in _programs(min(settings.graphs, COUNT)):
+    for name in _programs(min(settings.graphs, COUNT), small=settings.quick):
         figures = settings.measurements.get({"program": name, "fuse": "rules"}, functools.partial(_measure, name))
         if figures is not None:
             rows.append(Row(name, figures))
@@ -65,11 +65,12 @@ def fuse(settings: Settings) -> Iterator[Table]:
     )
 
 
-def _programs(count: int) -> list[str]:
-    """One of each architecture, spread evenly from small to large."""
+def _programs(count: int, *, small: bool) -> list[str]:
+    """One of each architecture, spread evenly from small to large; or the smallest."""
     largest = {entry.architecture: entry for entry in zoo.select(PROGRAMS)}
     entries = sorted(largest.values(), key=lambda entry: (entry.ops, entry.name))
-    return [entries[i].name for i in np.linspace(0, len(entries) - 1, count).astype(int)]
+    last = count - 1 if small else len(entries) - 1
+    return [entries[i].name for i in np.linspace(0, last, count).astype(int)]
 
 
 def _measure(name: str) -> Figures:

@@ -70,9 +70,9 @@ def _cases(settings: Settings) -> list[Case]:
     count = min(settings.graphs, GRAPHS)
     sizes = np.geomspace(LEAST, MOST, count).astype(int) if not settings.quick else [40] * count
     graphs = [f"{MODEL}:{ops}@{FIRST + number}" for number, ops in enumerate(sizes)]
-    entries = zoo.select("test-split")
-    largest = {entry.family: entry for entry in entries if settings.quick or LEAST <= entry.ops <= MOST}
-    graphs += [zoo.PREFIX + largest[family].name for family in sorted(largest)[:count]]
+    entries = sorted(zoo.select("test-split"), key=lambda entry: (-entry.ops, entry.name))
+    of_family = {entry.family: entry for entry in entries if settings.quick or LEAST <= entry.ops <= MOST}
+    graphs += [zoo.PREFIX + of_family[family].name for family in sorted(of_family)[:count]]
     return [
         Case(graph, transfer, devices)  # type: ignore[arg-type]
         for graph in graphs
