@@ -18,7 +18,7 @@ from graphrl.solvers.solver import solver
 
 @solver(
     "hdp",
-    "hierarchical device placement (Mirhoseini et al. 2018), learned on the given graph; first in first out",
+    "hierarchical device placement (Mirhoseini et al. 2018), learned on the given graph",
     colocates=True,
     objectives=("makespan",),
 )
