@@ -48,7 +48,7 @@ def solve(
     return search_population(
         task,
         learned.graph,
-        _begin(config, jax.random.key(task.seed), learned),
+        begin(config, jax.random.key(task.seed), learned),
         advance=lambda state, steps, _: _advanced(config, state, learned, steps),
         best=lambda state: _best(state, learned),
         evaluations=children,
@@ -56,7 +56,8 @@ def solve(
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _begin(config: HdpConfig, key: jax.Array, task: Instance) -> State:
+def begin(config: HdpConfig, key: jax.Array, task: Instance) -> State:
+    """See `learner`."""
     return learner.begin(config, key, task)
 
 
@@ -64,19 +65,20 @@ def _advanced(config: HdpConfig, state: State, task: Instance, steps: int) -> St
     """Some updates, with a new beginning where one is due."""
     while steps:
         if (done := int(state.step)) == config.updates:
-            state, done = _begin_anew(config, state, task), 0
+            state, done = _begun_anew(config, state, task), 0
         some = min(steps, config.updates - done)
-        state, steps = _advance(config, state, task, some), steps - some
+        state, steps = advance(config, state, task, some), steps - some
     return state
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
-def _begin_anew(config: HdpConfig, state: State, task: Instance) -> State:
+def _begun_anew(config: HdpConfig, state: State, task: Instance) -> State:
     return learner.begin_anew(config, state, task)
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
-def _advance(config: HdpConfig, state: State, task: Instance, steps: int) -> State:
+def advance(config: HdpConfig, state: State, task: Instance, steps: int) -> State:
+    """Some updates."""
     return jax.lax.fori_loop(0, steps, lambda _, state: learner.update(config, state, task), state)
 
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from graphrl.compare.report import markdown, percent
 from graphrl.graphs.datasets.workloads import go
+from graphrl.graphs.graph import ComputationGraph
 from reproduce.go.searches import Entry, search, time_to
 from reproduce.go.settings import Settings
 from reproduce.measurements import Figures
@@ -50,8 +51,8 @@ def table2(settings: Settings) -> Iterator[Table]:
 
 def _measured(settings: Settings, name: str, transfer: str, entries: Sequence[Entry]) -> list[list[Figures]]:
     def run(entry: Entry, seed: int) -> Figures:
-        workload = _workload(name)
-        return search(workload.colocated, problem(workload, transfer, OVER[transfer]), entry, seed)
+        workload, graph = _workload(name)
+        return search(graph, problem(workload, transfer, OVER[transfer]), entry, seed)
 
     by_entry = []
     for entry in entries:
@@ -63,8 +64,10 @@ def _measured(settings: Settings, name: str, transfer: str, entries: Sequence[En
 
 
 @functools.lru_cache(maxsize=1)
-def _workload(name: str) -> go.Workload:
-    return go.load(name)
+def _workload(name: str) -> tuple[go.Workload, ComputationGraph]:
+    """A workload, and its graph whose ops say their groups."""
+    workload = go.load(name)
+    return workload, workload.colocated
 
 
 def _head(row: Row) -> list[str]:
