@@ -4,6 +4,7 @@ import pytest
 
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
+from graphrl.graphs.datasets.workloads import go
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.pipelined import Pipelined
 from graphrl.methods import find_solver
@@ -75,3 +76,11 @@ def test_stages_of_equal_bytes_where_those_of_equal_work_do_not_fit() -> None:
 def test_an_unknown_order_is_refused() -> None:
     with pytest.raises(ProblemError, match="order is 'x': must be fifo or level"):
         planned(recurrent(1, 1), Problem("makespan", 2), "expert:order=x")
+
+
+def test_auto_begins_with_the_stages_where_layers_have_names() -> None:
+    """A list schedule leaves all on one device there."""
+    graph, problem = go.load("transformer-xl-4").colocated, Problem("makespan", 4, "link", 2e-6, 20e9)
+    level = planned(graph, problem, "expert:order=level").makespan
+    assert planned(graph, problem, "list").makespan > level
+    assert find_solver("auto")(Task(graph, problem, Budget(evaluations=4))).makespan <= level

@@ -1,8 +1,9 @@
 """The default method: the portfolio that was best for the time (docs/systems/opponents.md has the figures).
 
-First plans without search: list scheduling, the given order, list scheduling on fewer devices; for makespan `hlfet`
-and, where there is time for it, `etf`; on large graphs in a short time a list schedule, and on one device the given
-order. Then, as long as no plan reaches the bound and the budget lasts:
+First plans without search: list scheduling, the given order, list scheduling on fewer devices; for makespan stages of
+layers, as `expert` with `order=level` makes them, where ops have their layers' names, `hlfet` and, where there is time
+for it, `etf`; on large graphs in a short time a list schedule, and on one device the given order. Then, as long as no
+plan reaches the bound and the budget lasts:
 
 peak memory of one device
   1. `series-parallel`, which is exact, where the graph is of that kind
@@ -42,6 +43,7 @@ from graphrl.solvers.orders import dfs_dp, series_parallel
 from graphrl.solvers.orders.anneal import solver as anneal
 from graphrl.solvers.orders.min_cut import solver as min_cut
 from graphrl.solvers.portfolio import Portfolio, Stage, best_as_hint
+from graphrl.solvers.rules.expert import layer_stages
 from graphrl.solvers.rules.list_rules import etf, hlfet
 from graphrl.solvers.rules.list_scheduling import has_time, schedule, timely_schedule
 from graphrl.solvers.rules.plan_builder.build import prepare as prepare_lists
@@ -95,12 +97,16 @@ def begun(task: Task) -> Portfolio:
 
 
 def candidates(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterator[PlacedOrder]:
-    """List scheduling, the given order, list scheduling on fewer devices, which is sometimes better, and the textbook
-    rules, which on real graphs often are. Where there is little time, the first or the first two; and a quick list
-    schedule.
+    """List scheduling, stages of layers where layers have names, the given order, list scheduling on fewer devices,
+    which is sometimes better, and the textbook rules, which on real graphs often are. Where there is little time, the
+    first two or three; and a quick list schedule.
     """
     seconds = math.inf if budget.seconds is None else budget.seconds
     yield timely_schedule(graph, problem, seconds)
+    if problem.devices > 1 and problem.objective == "makespan":
+        by_layer = layer_stages(graph, problem)
+        if by_layer is not None:
+            yield by_layer
     if problem.devices > 1 and not has_time(graph, problem, seconds):
         return  # of many uses, exact costs alone take a part of a second
     yield given_order(graph, problem)

@@ -17,10 +17,10 @@ from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.topology import least_first
 from graphrl.plan import Plan
-from graphrl.solvers.base import Task
+from graphrl.solvers.base import PlacedOrder, Task
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.rules.plan_builder.build import placed, prepare
-from graphrl.solvers.rules.plan_builder.state import builder
+from graphrl.solvers.rules.plan_builder.state import Builder, builder
 from graphrl.solvers.rules.simple import breadth_first
 from graphrl.solvers.solver import solver
 
@@ -42,10 +42,10 @@ def solve(task: Task, *, order: str = "fifo") -> Plan:
     if order not in ("fifo", "level"):
         raise ProblemError(f"order is {order!r}: must be fifo or level")
     graph, b = task.graph, builder(task.graph, task.problem)
-    layer = layers(graph, task.problem.devices)
-    ops = np.array(
-        breadth_first(Flow(graph)) if order == "fifo" else least_first(b.ops["rank"][:-1], graph.arrays.waiting())
-    )
+    layer = named_layers(graph, task.problem.devices)
+    if layer is None:
+        layer = np.unique(graph.arrays.rank[_leaders(graph)], return_inverse=True)[1]
+    ops = np.array(breadth_first(Flow(graph))) if order == "fifo" else _by_level(b, graph)
     plans = []
     for work in (graph.arrays.runtime, _bytes(graph, task.problem)):
         stage = equal_parts(np.bincount(layer, work), task.problem.devices)
@@ -56,6 +56,15 @@ def solve(task: Task, *, order: str = "fifo") -> Plan:
     return task.answer(task.known(best, len(plans)))
 
 
+def layer_stages(graph: ComputationGraph, problem: Problem) -> PlacedOrder | None:
+    """Stages of equal work, ops by the longest path that follows; None where fewer layers than devices have names."""
+    layer = named_layers(graph, problem.devices)
+    if layer is None:
+        return None
+    b, stage = builder(graph, problem), equal_parts(np.bincount(layer, graph.arrays.runtime), problem.devices)
+    return placed(b, _by_level(b, graph), stage[layer])
+
+
 def equal_parts(work: np.ndarray, parts: int) -> np.ndarray:
     """The part of each of m pieces of work that follow one another: cut where the work so far passes a further equal
     part. `[m]` int64.
@@ -64,14 +73,20 @@ def equal_parts(work: np.ndarray, parts: int) -> np.ndarray:
     return np.minimum((middle * parts / max(float(work.sum()), 1e-300)).astype(np.int64), parts - 1)
 
 
-def layers(graph: ComputationGraph, least: int) -> np.ndarray:
-    """The layer of each op, `[n]` int64, numbered along the model: at least so many if there are as many ops."""
-    leader, rank = _leaders(graph), graph.arrays.rank
+def named_layers(graph: ComputationGraph, least: int) -> np.ndarray | None:
+    """The layer of each op, `[n]` int64, numbered along the model; an op of no name is one of its own. None if fewer
+    than `least` have names.
+    """
+    leader = _leaders(graph)
     names = [_scope(graph.ops[op].name) for op in leader.tolist()]
-    first = _first(names, rank[leader])
-    if len(np.unique(first)) < least:
-        first = rank[leader]
-    return np.unique(first, return_inverse=True)[1]
+    if len({*names} - {None}) < least:
+        return None
+    return np.unique(_first(names, graph.arrays.rank[leader]), return_inverse=True)[1]
+
+
+def _by_level(b: Builder, graph: ComputationGraph) -> np.ndarray:
+    """The ops `[n]` in an order in which, of those that are ready, what the longest path follows is first."""
+    return np.array(least_first(b.ops["rank"][:-1], graph.arrays.waiting()))
 
 
 def _leaders(graph: ComputationGraph) -> np.ndarray:
