@@ -60,8 +60,8 @@ class Placer(nn.Module):
     def __call__(self, groups: jax.Array, key: jax.Array, draw: Draw) -> tuple[jax.Array, jax.Array]:
         """Embeddings of groups `[k, G]` float32 to their devices `[k]` int32 and the logits of these `[k, d]`."""
         hidden = self.config.hidden
-        read = [nn.RNN(_lstm(hidden // 2), name=name) for name in ("forward", "backward")]
-        memory = nn.Bidirectional(*read)(groups[None])[0]
+        forward, backward = (nn.RNN(_lstm(hidden // 2), name=name) for name in ("forward", "backward"))
+        memory = nn.Bidirectional(forward, backward)(groups[None])[0]
         keys = nn.Dense(hidden, use_bias=False, name="keys")(memory)
         steps = nn.scan(
             _Step,

@@ -29,11 +29,13 @@ def play(config: HdpConfig, params: Params, key: jax.Array, task: Instance, draw
     """The log-probability of a placement, `[]` float32, and the placement, `[n]` int32."""
     of_grouper, of_placer = jax.random.split(key)
     grouper, placer = _networks(config, task)
-    group, logits = choose(of_grouper, grouper.apply({"params": params["grouper"]}, task.features), draw)  # type: ignore[arg-type]
+    logits: Any = grouper.apply({"params": params["grouper"]}, jnp.asarray(task.features))
+    group, logits = choose(of_grouper, logits, draw)
     total = reinforce.log_prob(logits, group, task.decides)
     group = group[task.leader]
     embedded, used = _embedded(task, group, grouper.groups)
-    device, logits = placer.apply({"params": params["placer"]}, embedded, of_placer, draw)  # type: ignore[misc]
+    placed: Any = placer.apply({"params": params["placer"]}, embedded, of_placer, draw)
+    device, logits = placed
     return total + reinforce.log_prob(logits, device, used), device[group]
 
 

@@ -46,7 +46,7 @@ def solve(task: Task, *, order: str = "fifo") -> Plan:
     if layer is None:
         layer = np.unique(graph.arrays.rank[_leaders(graph)], return_inverse=True)[1]
     ops = np.array(breadth_first(Flow(graph))) if order == "fifo" else _by_level(b, graph)
-    plans = []
+    plans: list[Plan] = []
     for work in (graph.arrays.runtime, _bytes(graph, task.problem)):
         stage = equal_parts(np.bincount(layer, work), task.problem.devices)
         plans.append(task.plan(*placed(b, ops, stage[layer]), evaluations=len(plans) + 1))
