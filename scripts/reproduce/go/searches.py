@@ -52,9 +52,9 @@ def search(graph: ComputationGraph, problem: Problem, entry: Entry, seed: int) -
     """
     reached: list[tuple[float, float]] = []
 
-    def watch(evaluations: int, spent: float, plan: Callable[[], Plan], value: float) -> None:
+    def watch(evaluations: int, seconds: float, plan: Callable[[], Plan], value: float) -> None:
         if not reached or value < reached[-1][1]:
-            reached.append((round(spent, 3), value))
+            reached.append((round(seconds, 3), value))
 
     plan = find_solver(entry.method)(Task(graph, problem, Budget(seconds=entry.seconds), seed, watch))
     plan.check(graph)

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 from pathlib import Path
 
+from graphrl.costs.problem import Transfer
 from graphrl.graphs.datasets.workloads import go
 from graphrl.methods import find_solver
 from reproduce import launcher
@@ -28,7 +29,7 @@ class Settings(launcher.Settings):
     workloads: tuple[str, ...] = option(
         tuple(go.WORKLOADS), "of table 2", quick=("transformer-xl-2",), parse=names, metavar="NAME,..."
     )
-    transfers: tuple[str, ...] = option(tuple(OVER), "transfer models", parse=names, metavar="NAME,...")
+    transfers: tuple[Transfer, ...] = option(tuple(OVER), "transfer models", parse=names, metavar="NAME,...")
     devices: tuple[int, ...] = option((4, 8), "of unseen graphs", quick=(2,), parse=numbers)
 
     def check(self) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from graphrl.compare.report import markdown, percent
+from graphrl.costs.problem import Transfer
 from graphrl.graphs.datasets.workloads import go
 from graphrl.graphs.graph import ComputationGraph
 from reproduce.go.searches import Entry, search, time_to
@@ -49,7 +50,7 @@ def table2(settings: Settings) -> Iterator[Table]:
         yield settings.measurements.table(f"Table 2: {transfer}", *parts, notes=_notes(entries, rows))
 
 
-def _measured(settings: Settings, name: str, transfer: str, entries: Sequence[Entry]) -> list[list[Figures]]:
+def _measured(settings: Settings, name: str, transfer: Transfer, entries: Sequence[Entry]) -> list[list[Figures]]:
     def run(entry: Entry, seed: int) -> Figures:
         workload, graph = _workload(name)
         return search(graph, problem(workload, transfer, OVER[transfer]), entry, seed)

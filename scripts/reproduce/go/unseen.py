@@ -51,7 +51,7 @@ def unseen(settings: Settings) -> Iterator[Table]:
     values = np.array([_values(settings, case, entries) for case in cases])  # [cases, entries]; NaN where a run failed
     best = np.array([_best(settings, case) for case in cases])
     gaps = values / best[:, None] - 1
-    kinds = {
+    kinds: dict[str, np.ndarray] = {
         "all": np.ones(len(cases), bool),
         **{kind: np.array([case.graph.startswith(kind) for case in cases]) for kind in (MODEL, "zoo")},
         **{model: np.array([case.transfer == model for case in cases]) for model in settings.transfers},
@@ -74,7 +74,7 @@ def _cases(settings: Settings) -> list[Case]:
     of_family = {entry.family: entry for entry in entries if settings.quick or LEAST <= entry.ops <= MOST}
     graphs += [zoo.PREFIX + of_family[family].name for family in sorted(of_family)[:count]]
     return [
-        Case(graph, transfer, devices)  # type: ignore[arg-type]
+        Case(graph, transfer, devices)
         for graph in graphs
         for transfer in settings.transfers
         for devices in settings.devices
