@@ -12,7 +12,7 @@ whether everything works (it needs neither Keras nor keras_hub, of which the zoo
 """
 
 from reproduce.launcher import Section, main
-from reproduce.real_programs import first_calls, identical, memory, placement, planning, prediction, resident
+from reproduce.real_programs import first_calls, identical, memory, placement, planning, prediction, resident, totals
 from reproduce.real_programs.settings import Settings
 
 SECTIONS = {
@@ -22,6 +22,7 @@ SECTIONS = {
     "resident": Section("How much the process grows while a program runs", resident.resident),
     "planning": Section("Seconds to read, plan, predict and write schedules", planning.planning),
     "first_calls": Section("Seconds of first calls of small training steps", first_calls.first_calls),
+    "totals": Section("Donated steps and loops: all that they need", totals.totals),
     "placement": Section("Makespan on several devices", placement.placement),
 }
 

@@ -14,12 +14,13 @@ from xla_programs import plans, temporaries
 
 import graphrl
 from graphrl.errors import ProblemError
+from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.graphs.readers.hlo.reader import HloProgram, read_hlo
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.orders.usage import Usage
 from graphrl.xla import hook
 from graphrl.xla.assignment import TempPredictor
-from graphrl.xla.callback import rescheduled
+from graphrl.xla.callback import Answer, rescheduled
 from graphrl.xla.recompute import plan
 from graphrl.xla.recompute.candidates import Routes, repeatable
 from graphrl.xla.recompute.clones import Clone, wired
@@ -68,7 +69,11 @@ def random_order(program: HloProgram, seed: int) -> list[int]:
 
 
 def xla(program: HloProgram, clones: Sequence[Clone], sequence: Sequence[str]) -> jax.stages.Compiled:
-    return hook.compile_by(lowered(), lambda module: rescheduled(rewritten(module, clones), sequence))
+    def rule(module: HloModule) -> Answer:
+        program = rewritten(module, clones)
+        return Answer(rescheduled(program, {program.entry.name: sequence}))
+
+    return hook.compile_by(lowered(), rule)
 
 
 def arguments(seed: int = 0) -> Any:
@@ -112,7 +117,7 @@ def test_the_better_class_is_kept(better: int, program: HloProgram, monkeypatch:
 
     def settled(search: plan._Search, state: State) -> plan._Variant:
         order, clones = without(state, [])
-        variant, places, names = search._program(order, clones)
+        variant, order, places, names = search._program(order, clones)
         seen.append(search.classes.index(state.facts))
         first = len(seen) <= 2
         return plan._Variant(order, clones, variant, names, places, abs(seen[-1] - better) + 100 if first else 50)
@@ -137,7 +142,8 @@ def test_xla_needs_what_was_predicted_and_gives_the_same_bits(program: HloProgra
     recomputation = recompute(program, program.schedule, limit=0.2, seconds=1)
     assert recomputation is not None
     assert recomputation.cost <= 0.2
-    own, again = lowered().compile(), xla(program, recomputation.clones, recomputation.sequence)
+    sequence = recomputation.module.order(recomputation.module.entry)
+    own, again = lowered().compile(), xla(program, recomputation.clones, sequence)
     assert temporaries(again) == recomputation.predicted
     ordered = graphrl.compile(lowered(), seconds=1, cache=False)
     assert recomputation.predicted < 0.75 * temporaries(ordered)

@@ -12,7 +12,7 @@ from graphrl.errors import GraphrlError
 from graphrl.xla import resident
 from graphrl.xla.arguments import random_arguments
 from graphrl.xla.hook import available, captured
-from graphrl.xla.planning.cache import places
+from graphrl.xla.planning.cache import places_of
 from graphrl.xla.resident import Recipe, digest, measure_resident
 
 pytestmark = [
@@ -27,7 +27,7 @@ NOISE = 12 * 2**20  # bytes: threads, kernels' scratch, and what malloc had to s
 def test_the_rise_falls_as_predicted() -> None:
     fn, args = WIDE.build()
     module = captured(jax.jit(fn).lower(*args), "memory")
-    order = places(module, module.order(module.entry))
+    order = places_of(module)
     default, memory, planned = (measure_resident(WIDE, schedule) for schedule in ("default", "memory", order))
     assert default.temp > wide_program.BRANCHES * wide_program.BYTES
     assert memory.temp < 2 * wide_program.BYTES

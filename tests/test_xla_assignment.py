@@ -14,7 +14,8 @@ from graphrl.xla import hook
 from graphrl.xla.assignment import TempPredictor
 from graphrl.xla.assignment.heap import Block
 from graphrl.xla.assignment.packing import heap_size
-from graphrl.xla.planning.search import undonated
+from graphrl.xla.callback import Answer, rescheduled
+from graphrl.xla.donation import tied
 
 
 def _array(*dims: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
@@ -117,10 +118,11 @@ def _shuffled(module: HloModule, seed: int) -> list[str]:
 def test_the_prediction_is_exact_for_other_schedules(name: str, seed: int) -> None:
     function, arguments, options = _PROGRAMS[name]
     lowered = jax.jit(function, **options).lower(*arguments)
-    module = hook.captured(lowered)
-    order = _shuffled(module, seed)
-    # XLA forgets donation when a module comes back from the hook.
-    assert TempPredictor(undonated(module))(order) == _temp(hook.compile_by(lowered, lambda _: order))
+    ties = tied(hook.captured(lowered))
+    order = _shuffled(ties.module, seed)
+    predicted = TempPredictor(ties.module)(order)
+    answer = Answer(rescheduled(ties.module, {ties.module.entry.name: order}), aliases=ties.aliases)
+    assert predicted == _temp(hook.compile_by(lowered, lambda _: answer))
 
 
 def _temp(compiled: jax.stages.Compiled) -> int:

@@ -10,7 +10,8 @@ from xla_programs import branches, plans, temporaries, vector
 from graphrl.errors import GraphrlError, PlanError
 from graphrl.graphs.readers.hlo.module import HloModule, parse_module
 from graphrl.xla import callback, hook
-from graphrl.xla.planning.cache import places
+from graphrl.xla.backend import SCHEDULERS
+from graphrl.xla.planning.cache import places_of
 
 pytestmark = pytest.mark.usefixtures("plans")
 
@@ -23,7 +24,7 @@ def lowered() -> jax.stages.Lowered:
 
 def test_the_module_comes_scheduled_by_either_scheduler() -> None:
     program = lowered()
-    default, memory = (hook.captured(program, which) for which in hook.SCHEDULERS)
+    default, memory = (hook.captured(program, which) for which in SCHEDULERS)
     assert default.fingerprint == memory.fingerprint
     assert default.order(default.entry) != memory.order(memory.entry)
 
@@ -33,7 +34,7 @@ def test_xla_runs_the_order_that_it_is_given() -> None:
     memory = hook.captured(program, "memory")
     wide, narrow = (
         hook.compile_in_order(program),
-        hook.compile_in_order(program, places(memory, memory.order(memory.entry))),
+        hook.compile_in_order(program, places_of(memory)),
     )
     assert temporaries(narrow) < 0.5 * temporaries(wide)
     assert temporaries(narrow) == temporaries(hook.compile_in_order(program, "memory"))
@@ -52,7 +53,7 @@ def test_other_compilations_are_left_alone() -> None:
     program = lowered()
     before = temporaries(jax.jit(branches).lower(vector()).compile())
     memory = hook.captured(program, "memory")
-    hook.compile_in_order(program, places(memory, memory.order(memory.entry)))
+    hook.compile_in_order(program, places_of(memory))
     assert temporaries(jax.jit(lambda x: branches(x)).lower(vector()).compile()) == before
 
 
@@ -80,7 +81,7 @@ def test_what_is_no_order_of_the_module_is_refused(spoil, text: str) -> None:  #
     program = lowered()
     module = hook.captured(program)
     with pytest.raises(PlanError, match=text):
-        hook.compile_by(program, lambda _: spoil(list(module.order(module.entry))))
+        hook.compile_by(program, lambda _: {module.entry.name: spoil(list(module.order(module.entry)))})
 
 
 def test_what_a_rule_raises_comes_out_and_the_next_compilation_is_none_the_worse() -> None:

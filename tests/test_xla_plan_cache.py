@@ -16,7 +16,7 @@ import graphrl
 from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.xla import hook
 from graphrl.xla.planning import planner, search
-from graphrl.xla.planning.cache import Decision, DecisionCache, jaxlib_version, places
+from graphrl.xla.planning.cache import Decision, DecisionCache, jaxlib_version, places_of
 
 __all__ = ["plans"]
 
@@ -93,13 +93,15 @@ def decision(program: HloModule) -> Decision:
         method="auto",
         seed=0,
         seconds=10.0,
-        order=places(program, program.order(program.entry)),
+        orders=places_of(program),
         found_by="given",
         reason="",
         xla_bytes=20,
         memory_bytes=15,
         memory_measured=False,
         graphrl_bytes=10,
+        argument_bytes=8,
+        result_bytes=4,
         undonated_bytes=0,
         bound=5.0,
         search_seconds=1.5,
@@ -114,11 +116,11 @@ def test_decision_is_found_as_it_was_kept(program: HloModule, plans: Path) -> No
     decisions = DecisionCache(on_disk=True)
     assert decisions.find(program) == (kept, True)
     assert decisions.find(program) == (kept, False)
-    assert kept.sequence(program) == program.order(program.entry)
-    own = dataclasses.replace(kept, order=None, found_by="", reason="no better one was found")
+    assert kept.program(program).schedule == program.schedule
+    own = dataclasses.replace(kept, orders=None, found_by="", reason="no better one was found")
     DecisionCache(on_disk=True).keep(own)
     assert DecisionCache(on_disk=True).find(program) == (own, True)
-    assert own.sequence(program) is None
+    assert own.answer(program) is None
 
 
 @pytest.mark.parametrize(
@@ -128,10 +130,10 @@ def test_decision_is_found_as_it_was_kept(program: HloModule, plans: Path) -> No
         lambda text: text[: len(text) // 2],
         lambda text: "[]",
         lambda text: "[" * 100_000,
-        lambda text: text.replace('"version": 2', '"version": 1'),
-        lambda text: text.replace('"order": [', '"order": [0, '),
-        lambda text: text.replace('"order": [', '"order": [true, '),
-        lambda text: text.replace('"order": [', '"order": [-1, '),
+        lambda text: text.replace('"version": 3', '"version": 2'),
+        lambda text: text.replace('"orders": [', '"orders": [[0], '),
+        lambda text: text.replace('"orders": [', '"orders": [[true], '),
+        lambda text: text.replace('"orders": [', '"orders": [[-1], '),
         lambda text: text.replace('"seed": 0', '"seed": "0"'),
         lambda text: text.replace('"seed": 0', '"seed": true'),
         lambda text: text.replace('"bound": 5.0', '"bound": null'),
@@ -198,9 +200,10 @@ def test_order_that_needs_more_than_it_says_is_withdrawn(plans: Path, monkeypatc
     graphrl.compile(branches, vector(), seconds=0.2)
     (file,) = plans.iterdir()
     data = json.loads(file.read_text())
-    file.write_text(json.dumps(data | {"xla_bytes": 1000}))
+    own = decision(hook.captured(jax.jit(branches).lower(vector())))
+    file.write_text(json.dumps(data | {"orders": own.orders}))
     forget(monkeypatch)
     executable = graphrl.compile(branches, vector(), seconds=0.2)
     assert executable.plan is None
     assert temporaries(executable) == temporaries(jax.jit(branches).lower(vector()).compile())
-    assert "the order on disk needs" in executable.report().reason
+    assert "which is more than was predicted" in executable.report().reason

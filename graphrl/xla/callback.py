@@ -9,15 +9,41 @@ import dataclasses
 import re
 import secrets
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 from graphrl.errors import PlanError
-from graphrl.graphs.readers.hlo.module import HloModule, parse_module
+from graphrl.graphs.readers.hlo.module import Computation, HloModule, OutputAlias, parse_module
 
-# What a module (its name without the mark) shall run as: names of all instructions of its entry computation, or another
-# module, serialized and scheduled, or None for XLA's own schedule. What it raises ends the compilation before XLA
-# generates code, and comes out of `reason`.
-Rule = Callable[[HloModule], Sequence[str] | bytes | None]
+Scheduler = Literal["default", "memory"]
+
+# Names of all instructions of computations, by the computations' names, in the order in which they shall run.
+Orders = Mapping[str, Sequence[str]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What a module shall run as.
+
+    Attributes:
+      module: serialized and scheduled; None for XLA's own schedule.
+      scheduler: of XLA, for its own schedule.
+      aliases: results that lie in the buffers of donated arguments (`donation.tied`).
+      temp_bytes: that XLA will need for temporaries, as predicted; None if nobody checks.
+      mistaken: called where that was not true, with the bytes that it needs, and those that XLA's own schedule needs,
+        which stays if they are no more.
+    """
+
+    module: bytes | None = None
+    scheduler: Scheduler = "default"
+    aliases: tuple[OutputAlias, ...] = ()
+    temp_bytes: int | None = None
+    mistaken: Callable[[int, int], None] = lambda measured, own: None
+
+
+# What a module (its name without the mark) shall run as: an answer, other orders of some of its computations, or None
+# for XLA's own schedule. What it raises ends the compilation before XLA generates code, and comes out of `reason`.
+Rule = Callable[[HloModule], Answer | Orders | None]
 
 _NAME = "graphrl"
 _SEPARATOR = "_graphrl_"
@@ -86,47 +112,65 @@ def reason(error: BaseException) -> Exception | None:
     return _reasons.pop(ticket[1], None) if ticket else None
 
 
+def keep_reason(error: BaseException, reason: Exception) -> None:
+    """Puts back what `reason` took, for the next who asks."""
+    ticket = _TICKET.search(str(error))
+    assert ticket is not None
+    _reasons[ticket[1]] = reason
+
+
+def rule_of(name: bytes) -> Rule | None:
+    """The rule for a module whose name is, or is in, `name`."""
+    mark = _MARK.search(name)
+    return _rules.get(mark[1].decode()) if mark else None
+
+
 def _on_module(data: bytes) -> bytes | None:
-    mark = _MARK.search(data[:_HEAD])
-    rule = _rules.get(mark[1].decode()) if mark else None
+    rule = rule_of(data[:_HEAD])
     if rule is None:
         return None
     try:
         module = parse_module(data, "XLA's module")
         module = dataclasses.replace(module, name=module.name.partition(_SEPARATOR)[0])
         answer = rule(module)
-        return answer if answer is None or isinstance(answer, bytes) else rescheduled(module, answer)
+        if isinstance(answer, Answer):
+            return answer.module
+        return None if answer is None else rescheduled(module, answer)
     except Exception as error:  # XLA keeps only the text of what passes through it
         ticket = secrets.token_hex(8)
         _reasons[ticket] = error
         raise _Stopped(f"graphrl stopped this compilation: {ticket}") from None
 
 
-def rescheduled(module: HloModule, sequence: Sequence[str]) -> bytes:
-    """The serialized module with another order of its entry computation; `module.message` is changed too.
+def rescheduled(module: HloModule, orders: Orders) -> bytes:
+    """The serialized module with other orders of some computations; `module.message` is changed too.
 
     Raises:
-      PlanError: the sequence is no order of the entry's instructions.
+      PlanError: an order is none of its computation's instructions.
     """
-    check_sequence(module, sequence)
     scheduled = {s.key: s.value for s in module.message.schedule.sequences}
-    entry = scheduled[module.message.entry_computation_id]
-    ids = dict(zip(module.order(module.entry), entry.instruction_ids, strict=True))
-    entry.instruction_ids[:] = [ids[name] for name in sequence]
+    numbers = {c.name: c for c in module.message.computations}
+    for name, order in orders.items():
+        check_sequence(module, order, module.computations[name])
+        ids = {i.name: i.id for i in numbers[name].instructions}
+        scheduled[numbers[name].id].instruction_ids[:] = [ids[instruction] for instruction in order]
     return module.message.SerializeToString()
 
 
-def check_sequence(module: HloModule, sequence: Sequence[str]) -> None:
-    """Raises PlanError unless `sequence` names every instruction of the entry once, after what it waits for."""
-    if module.entry.name not in module.schedule:
+def check_sequence(module: HloModule, sequence: Sequence[str], computation: Computation | None = None) -> None:
+    """Raises PlanError unless `sequence` names every instruction of a computation, by default the entry, once, after
+    what it waits for.
+    """
+    computation = computation or module.entry
+    if computation.name not in module.schedule:
         raise PlanError(f"{module.name}: the module must be scheduled")
     place = {name: k for k, name in enumerate(sequence)}
-    if len(place) != len(sequence) or place.keys() != module.entry.by_name.keys():
+    if len(place) != len(sequence) or place.keys() != computation.by_name.keys():
         raise PlanError(
             f"{module.name}: {len(sequence)} instructions in the schedule: must be each of the "
-            f"{len(module.entry.by_name)} of computation {module.entry.name!r} once"
+            f"{len(computation.by_name)} of computation {computation.name!r} once"
         )
-    for instruction in module.entry.instructions:
+    for instruction in computation.instructions:
         for before in (*instruction.operands, *instruction.control_predecessors):
             if place[before] > place[instruction.name]:
                 raise PlanError(f"{module.name}: the schedule has {instruction.name!r} before {before!r}, its input")

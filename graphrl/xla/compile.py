@@ -18,7 +18,7 @@ from graphrl.plan import Plan
 from graphrl.solvers.base import Progress
 from graphrl.units import format_bytes
 from graphrl.xla import hook
-from graphrl.xla.callback import Unplanned
+from graphrl.xla.callback import Answer, Unplanned
 from graphrl.xla.jit import PlannedFunction
 from graphrl.xla.libraries import Library, library_of
 from graphrl.xla.planning.planner import Planner
@@ -107,10 +107,11 @@ def compile(
 ) -> Executable:
     """Compiles a function for given arguments and has XLA run it in the order that needs the least memory.
 
-    Never worse than XLA: where no order is found that lowers the temporaries that XLA reports, its own schedule stays.
-    The results are the same to the bit: the instructions are XLA's, only their order changes and, with `recompute`,
-    some of them run twice. Where jax has no hook for schedules, or the program is for another platform than the CPU, a
-    warning says so and XLA's schedule stays.
+    Bodies of loops, branches and calls are ordered too. Never worse than XLA: where no order is found that lowers what
+    its better scheduler needs, that one's schedule is taken. Donated arguments are. The results are the same to the
+    bit: the instructions are XLA's, only their order changes and, with `recompute`, some of them run twice. Where jax
+    has no hook for schedules, or the program is for another platform than the CPU, a warning says so and XLA's schedule
+    stays.
 
     Args:
       fn: a function; or what `jax.jit` or `graphrl.jit` gave, with static and donated arguments, shardings, ...; or
@@ -118,7 +119,8 @@ def compile(
         they are to `graphrl.jit`.
       *args: its arguments, arrays or `jax.ShapeDtypeStruct`s: it is traced, not run. Static ones as they are.
       objective: "peak_memory", the only one that one program's schedule has.
-      seconds: of search at most, of wall clock; the compilations that compare orders come on top.
+      seconds: of planning at most, of wall clock, XLA's pass for its memory scheduler included; what has begun is
+        ended.
       method: as in `graphrl.optimize`.
       seed: 0 to 2^32 - 1.
       progress: as in `graphrl.optimize`.
@@ -176,7 +178,7 @@ def _lowered(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> jax.s
 def _planned(lowered: jax.stages.Lowered, planner: Planner, library: Library | None) -> Executable:
     seen: list[HloModule] = []
 
-    def rule(module: HloModule) -> Sequence[str] | bytes | None:
+    def rule(module: HloModule) -> Answer | None:
         seen[:] = [module]
         return planner.rule(module)
 
@@ -187,10 +189,6 @@ def _planned(lowered: jax.stages.Lowered, planner: Planner, library: Library | N
         compiled = hook.compile_by(lowered, rule)
     (module,) = seen
     decision = planner.decision(module)
-    used = memory_of(compiled)[0]
-    if decision is not None and decision.order is not None and used + decision.undonated_bytes >= decision.xla_bytes:
-        planner.withdraw(module, decision, used)  # read from disk, and no longer true
-        compiled, decision = hook.compile_by(lowered, rule), None
     executable = Executable(compiled, lowered, planner.reports[module.fingerprint], library)
     if decision is not None:
         executable._plan = lambda: plan_of(decision, module)

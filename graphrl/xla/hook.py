@@ -6,28 +6,21 @@ they are there.
 
 import contextlib
 import copy
-import io
 import secrets
 import warnings
-from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import jax
 
 from graphrl.errors import GraphrlError
 from graphrl.graphs.readers.hlo.module import HloModule
-from graphrl.xla import callback
-from graphrl.xla.callback import Rule, Unplanned
-
-Scheduler = Literal["default", "memory"]
+from graphrl.xla import backend, callback
+from graphrl.xla.backend import SCHEDULERS, renamed
+from graphrl.xla.callback import Rule, Scheduler, Unplanned
+from graphrl.xla.planning.cache import Places, named_orders
 
 PLATFORM = "cpu"
 
-# What XLA is told for each of its schedulers.
-SCHEDULERS: dict[Scheduler, dict[str, Any]] = {
-    "default": {},
-    "memory": {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"},
-}
 # Buffers are assigned before code is generated, so that a figure needs no good code.
 _QUICK: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
@@ -50,6 +43,7 @@ def available(platform: str = PLATFORM) -> str | None:
         return "XLA's hook for schedules is for one process: several would have to agree on one order of collectives"
     try:
         callback.register()
+        backend.install()
         _check_private_names()
     except (ImportError, AttributeError, NotImplementedError) as error:
         return f"jax {jax.__version__} has no hook for schedules (jax and jaxlib from 0.10.2 have it): {error}"
@@ -78,22 +72,22 @@ def captured(lowered: jax.stages.Lowered, scheduler: Scheduler = "default") -> H
 
 
 def compile_in_order(
-    lowered: jax.stages.Lowered, order: Scheduler | Sequence[int] = "default", *, quick: bool = False
+    lowered: jax.stages.Lowered, order: Scheduler | Places = "default", *, quick: bool = False
 ) -> jax.stages.Compiled:
-    """Compiles with the entry computation in a given order.
+    """Compiles with the computations in given orders; with them, arguments are not donated.
 
     Args:
       lowered: what `jax.jit(fn).lower(...)` gives.
-      order: of one of XLA's schedulers; or places of all instructions in `HloModule.entry.instructions`.
+      order: of one of XLA's schedulers; or of each computation in `HloModule.sequential`, places in its instructions.
       quick: for `memory_analysis()` only: the same buffers, slow code.
 
     Raises:
-      PlanError: the places are no order of the entry's instructions.
+      PlanError: the places are no orders of the module's instructions.
       GraphrlError: this jax has no hook.
     """
     if isinstance(order, str):
         return compile_by(lowered, lambda _: None, scheduler=order, quick=quick)
-    return compile_by(lowered, lambda module: [module.entry.instructions[place].name for place in order], quick=quick)
+    return compile_by(lowered, lambda module: named_orders(module, order), quick=quick)
 
 
 def compile_by(
@@ -151,16 +145,7 @@ def platform_of(lowered: jax.stages.Lowered) -> str:
 
 def _renamed(lowered: jax.stages.Lowered, mark: str) -> jax.stages.Lowered:
     """A copy whose module's name bears the mark, and which has no executable yet."""
-    from jaxlib.mlir import ir
-
-    module = lowered.compiler_ir("stablehlo")
-    assert module is not None
-    content = io.BytesIO()
-    module.operation.write_bytecode(file=content)
-    with module.context:
-        clone = ir.Module.parse(content.getvalue())
-        name = ir.StringAttr(clone.operation.attributes["sym_name"]).value
-        clone.operation.attributes["sym_name"] = ir.StringAttr.get(callback.marked(name, mark))
     twin, twin._lowering = copy.copy(lowered), copy.copy(lowered._lowering)
-    twin._lowering._hlo, twin._lowering._executable = clone, None  # type: ignore[attr-defined]
+    module = renamed(lowered.compiler_ir("stablehlo"), mark)
+    twin._lowering._hlo, twin._lowering._executable = module, None  # type: ignore[attr-defined]
     return twin

@@ -224,12 +224,10 @@ def jit(
 ) -> Any:
     """`jax.jit`, and XLA runs each program in the order that needs the least memory.
 
-    The first call with new shapes searches for at most `seconds` beside compiling; what it finds is kept on disk, so
-    that the next process only compiles. Programs with less than a mebibyte of temporaries or with
-    `jax.lax.rng_uniform` are left alone, and so are the bodies of loops (`jax.lax.scan`, ...). Never worse than XLA:
-    see `graphrl.compile`, which does the same for given arguments. Under another transformation (`jax.grad`,
-    `jax.vmap`, an outer `jax.jit`, ...) it is `jax.jit`: put `graphrl.jit` outermost. Donated arguments stay valid in a
-    planned program, which cannot write into them; what that costs counts against its order.
+    The first call with new shapes plans for at most `seconds` beside compiling; what it finds is kept on disk, so that
+    the next process only compiles. Programs with less than a mebibyte of temporaries or with `jax.lax.rng_uniform` are
+    left alone. Never worse than XLA: see `graphrl.compile`, which does the same for given arguments. Under another
+    transformation (`jax.grad`, `jax.vmap`, an outer `jax.jit`, ...) it is `jax.jit`: put `graphrl.jit` outermost.
 
     Where an argument holds a module of Flax NNX or Equinox it is `nnx.jit` or `eqx.filter_jit`: what a function changes
     in the former stays changed, what is no array in the latter is static.

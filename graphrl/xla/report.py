@@ -22,8 +22,9 @@ class Report:
       memory_bytes: under the schedule that XLA's memory scheduler makes; None if it was not asked.
       memory_measured: whether that is XLA's own figure, not a prediction of it.
       graphrl_bytes: under the best order found, whether it is used or not.
-      undonated_bytes: of results that XLA's own schedule writes into donated arguments. XLA forgets donation where it
-        takes a schedule, so these count against the order found.
+      argument_bytes: of the program's arguments.
+      result_bytes: of results that XLA writes into no donated argument.
+      undonated_bytes: of further ones under the best order found, which XLA's own schedule writes into such arguments.
       bound: bytes that the temporaries of no order are below: live bytes at the least, less all that the buffers of
         results could hold. It is for programs that compute each value once.
       recomputed: part of its estimated run time that the program spends on computing values again.
@@ -42,6 +43,8 @@ class Report:
     memory_bytes: int | None = None
     memory_measured: bool = False
     graphrl_bytes: int | None = None
+    argument_bytes: int = 0
+    result_bytes: int = 0
     undonated_bytes: int = 0
     bound: float | None = None
     recomputed: float = 0.0
@@ -55,7 +58,7 @@ class Report:
         """The report of a decision, without step times."""
         return cls(
             program=program,
-            planned=decision.order is not None,
+            planned=decision.is_planned,
             reason=decision.reason,
             method=decision.method,
             found_by=decision.found_by,
@@ -63,6 +66,8 @@ class Report:
             memory_bytes=decision.memory_bytes,
             memory_measured=decision.memory_measured,
             graphrl_bytes=decision.graphrl_bytes,
+            argument_bytes=decision.argument_bytes,
+            result_bytes=decision.result_bytes,
             undonated_bytes=decision.undonated_bytes,
             bound=decision.bound,
             recomputed=decision.recomputed,
@@ -75,28 +80,44 @@ class Report:
         """Temporaries of the program as it runs; None if the program was too small to look."""
         return self.graphrl_bytes if self.planned else self.xla_bytes
 
+    @property
+    def total_bytes(self) -> int | None:
+        """All that the program as it runs needs: arguments, temporaries, and results that lie in no argument."""
+        return self._total(self.temp_bytes, self.undonated_bytes if self.planned else 0)
+
+    def _total(self, temporaries: int | None, undonated: int = 0) -> int | None:
+        return None if temporaries is None else self.argument_bytes + self.result_bytes + undonated + temporaries
+
     def to_dict(self) -> dict[str, Any]:
         """All figures under the names of the attributes, for `json.dump`."""
-        return {**dataclasses.asdict(self), "temp_bytes": self.temp_bytes}
+        return {**dataclasses.asdict(self), "temp_bytes": self.temp_bytes, "total_bytes": self.total_bytes}
 
     def __str__(self) -> str:
         if self.xla_bytes is None:
             return f"{self.program}: {self.reason}"
-        memory = _bytes(self.memory_bytes, "" if self.memory_measured else "~")
+        prefix = "" if self.memory_measured else "~"
+        xla, ours_in_all = self._total(self.xla_bytes), self._total(self.graphrl_bytes, self.undonated_bytes)
+        saved = f" ({100 * (ours_in_all / xla - 1):+.0f}%)" if self.planned and xla and ours_in_all else ""
         ours = f"graphrl ({self.found_by})" if self.found_by else "graphrl"
         rows = [
-            (self.program, "temporaries", "step"),
-            ("XLA, default scheduler", _bytes(self.xla_bytes), _seconds(self.xla_step_seconds)),
-            ("XLA, memory scheduler", memory, "-"),
-            (ours, _bytes(self.graphrl_bytes) + self._saved(), _seconds(self.graphrl_step_seconds)),
+            (self.program, "in all", "temporaries", "step"),
+            ("XLA, default scheduler", _bytes(xla), _bytes(self.xla_bytes), _seconds(self.xla_step_seconds)),
+            (
+                "XLA, memory scheduler",
+                _bytes(self._total(self.memory_bytes), prefix),
+                _bytes(self.memory_bytes, prefix),
+                "-",
+            ),
+            (ours, _bytes(ours_in_all) + saved, _bytes(self.graphrl_bytes), _seconds(self.graphrl_step_seconds)),
             (
                 "lower bound, each value computed once" if self.recomputed else "lower bound",
+                "",
                 "-" if self.bound is None else format_bytes(self.bound),
                 "",
             ),
         ]
-        widths = [max(len(row[k]) for row in rows) for k in range(3)]
-        lines = [f"{a:<{widths[0]}}  {b:>{widths[1]}}  {c:>{widths[2]}}".rstrip() for a, b, c in rows]
+        widths = [max(len(row[k]) for row in rows) for k in range(4)]
+        lines = ["  ".join(_cell(row, k, widths[k]) for k in range(4)).rstrip() for row in rows]
         where = "read from the plan cache" if self.from_cache else "found now"
         if self.undonated_bytes:
             lines.append(
@@ -109,10 +130,9 @@ class Report:
             lines.append(f"XLA's schedule stays: {self.reason}")
         return "\n".join(lines)
 
-    def _saved(self) -> str:
-        if not self.planned or not self.xla_bytes or self.graphrl_bytes is None:
-            return ""
-        return f" ({100 * (self.graphrl_bytes / self.xla_bytes - 1):+.0f}%)"
+
+def _cell(row: tuple[str, ...], column: int, width: int) -> str:
+    return row[column].rjust(width) if column else row[column].ljust(width)
 
 
 def _bytes(value: int | None, prefix: str = "") -> str:

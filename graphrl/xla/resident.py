@@ -30,7 +30,7 @@ INTERVAL = 0.002  # seconds between two samples
 RETURNING = {"MALLOC_MMAP_THRESHOLD_": str(2**17)}  # glibc's first value, which naming it fixes (mallopt(3))
 _STATUS = Path("/proc/self/status")
 
-Schedule = Literal["default", "memory"] | Sequence[int] | Mapping[str, Any]
+Schedule = Literal["default", "memory"] | Sequence[Sequence[int]] | Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,8 +94,8 @@ def measure_resident(
     Args:
       recipe: of the program. The new process imports from this one's `sys.path`.
       schedule: XLA's "default" or "memory" scheduler; or keyword arguments of `graphrl.compile`, whose plan the new
-        process reads from the disk or, before it measures, searches for; or the places of all instructions in
-        `HloModule.entry.instructions` as they shall run (`plan_cache.places` finds them for names).
+        process reads from the disk or, before it measures, searches for; or orders of computations as
+        `hook.compile_in_order` takes them (`planning.cache.places_of`).
       seed: of the arguments that the recipe leaves abstract (`xla.arguments`).
       returning: whether the process gives all that kernels free back to the system at once (glibc). It then runs
         slower, and what is left is close to XLA's figure.
@@ -110,7 +110,7 @@ def measure_resident(
     if isinstance(schedule, Mapping):
         written: Any = dict(schedule)
     else:
-        written = schedule if isinstance(schedule, str) else [int(place) for place in schedule]
+        written = schedule if isinstance(schedule, str) else [[int(place) for place in order] for order in schedule]
     task = {"recipe": [recipe.function, dict(recipe.options)], "schedule": written, "seed": seed}
     paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
     done = subprocess.run(
@@ -142,7 +142,8 @@ def _compile(fn: Any, args: tuple[Any, ...], schedule: Schedule) -> Any:
 
     if isinstance(schedule, Mapping):
         return compile_planned(fn, *args, **schedule)
-    return compile_in_order(jax.jit(fn).lower(*args), schedule)
+    order = schedule if isinstance(schedule, str) else tuple(tuple(places) for places in schedule)
+    return compile_in_order(jax.jit(fn).lower(*args), order)
 
 
 def _run(compiled: Any, args: tuple[Any, ...], seed: int) -> Resident:

@@ -6,7 +6,8 @@ whose packing leaves holes. One module per step: `dataflow` (what values there a
 buffer), `live_ranges` (when they are needed), `outputs` (buffers of their own), `heap` and `packing`.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 
 from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.xla.assignment.buffers import ModuleBuffers
@@ -31,19 +32,20 @@ class TempPredictor:
         self._buffers = ModuleBuffers(module)
         self._local = _local_values(module, self._buffers.flow.place)
 
-    def __call__(self, sequence: Sequence[str]) -> int:
+    def __call__(self, sequence: Sequence[str], others: Mapping[str, Sequence[str]] = MappingProxyType({})) -> int:
         """Bytes that `memory_analysis().temp_size_in_bytes` will say.
 
         Args:
           sequence: names of all instructions of the entry computation in the order in which they run; operands and
-            control predecessors before what needs them. Other computations run as the module says.
+            control predecessors before what needs them.
+          others: the same of other computations, by name; those that are not there run as the module says.
 
         Raises:
           PlanError: `sequence` does not hold every instruction of the entry once, or one before what it needs; or the
             module is not scheduled.
         """
         check_sequence(self.module, sequence)
-        ranges = live_ranges(self._buffers, sequence)
+        ranges = live_ranges(self._buffers, {**self.module.schedule, **others, self.module.entry.name: sequence})
         allocations, in_heap = assign_outputs(self._buffers, ranges)
         heap = heap_size(heap_blocks(self._buffers, ranges, in_heap), ALIGNMENT)
         sizes = [a.bytes if a.is_temporary else None for a in allocations] + [heap] + [None] * self._local

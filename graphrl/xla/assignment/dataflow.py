@@ -75,7 +75,8 @@ class Dataflow:
 
     def __init__(self, module: HloModule) -> None:
         self.module = module
-        self.computations = _sequential(module)
+        names = {c.name for c in module.sequential}
+        self.computations = tuple(c for c in module.computations.values() if c.name in names)
         self.place = {c.name: k for k, c in enumerate(self.computations)}
         self.nodes: list[Node] = []
         self.node_of: list[dict[str, int]] = []
@@ -213,13 +214,3 @@ class Dataflow:
                     group.add(value)
                     todo.append(value)
         return sources, group
-
-
-def _sequential(module: HloModule) -> tuple[Computation, ...]:
-    wanted, todo = {module.entry.name}, [module.entry]
-    while todo:
-        for instruction in todo.pop().instructions:
-            if instruction.opcode in _SEQUENTIAL:
-                todo += [module.computations[name] for name in instruction.called if name not in wanted]
-                wanted.update(instruction.called)
-    return tuple(c for c in module.computations.values() if c.name in wanted)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -26,9 +26,9 @@ class LiveRanges:
     stop: int
 
 
-def live_ranges(buffers: ModuleBuffers, sequence: Sequence[str]) -> LiveRanges:
-    """The live ranges of a module's values when its entry runs in the order `sequence` (names of all instructions)."""
-    time, stop = _times(buffers, sequence)
+def live_ranges(buffers: ModuleBuffers, schedule: Mapping[str, Sequence[str]]) -> LiveRanges:
+    """The live ranges of a module's values when its computations, by name, run in these orders of all instructions."""
+    time, stop = _times(buffers, schedule)
     values = range(len(buffers.flow.values))
     start = time[[buffers.start_time(v) for v in values]]
     end = np.zeros(len(values), np.int64)
@@ -52,28 +52,27 @@ def _one_after_the_other(values: Sequence[int], start: np.ndarray, end: np.ndarr
         end[v] = min(end[v], start[after])
 
 
-def _times(buffers: ModuleBuffers, sequence: Sequence[str]) -> tuple[np.ndarray, int]:
+def _times(buffers: ModuleBuffers, schedule: Mapping[str, Sequence[str]]) -> tuple[np.ndarray, int]:
     flow = buffers.flow
     time = np.full(len(flow.nodes) + 2 * len(flow.computations), -1)
     now = 0
 
-    def run(computation: Computation, order: Sequence[str]) -> None:
+    def run(computation: Computation) -> None:
         nonlocal now
         k = flow.place[computation.name]
         if time[buffers.starts + k] >= 0:
             return
         time[buffers.starts + k] = now
-        for name in order:
+        for name in schedule.get(computation.name, computation.by_name):
             place = flow.node_of[k][name]
             instruction = flow.nodes[place].instruction
             if instruction.opcode in ("call", "conditional", "while"):
                 called = instruction.called[::-1] if instruction.opcode == "while" else instruction.called
                 for other in called:  # of a while, the condition first
-                    callee = buffers.module.computations[other]
-                    run(callee, buffers.module.order(callee))
+                    run(buffers.module.computations[other])
             time[place] = now
             now += 1
         time[buffers.ends + k] = now
 
-    run(buffers.module.entry, sequence)
+    run(buffers.module.entry)
     return time, now

@@ -9,19 +9,22 @@ limits of recomputation are kept apart.
 import dataclasses
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from graphrl.documents import read_document, write_document
 from graphrl.errors import GraphrlError, PlanError
 from graphrl.files import cache_folder
 from graphrl.graphs.readers.hlo.module import HloModule
-from graphrl.xla.callback import check_sequence, rescheduled
+from graphrl.xla.callback import Answer, Scheduler, check_sequence, rescheduled
+from graphrl.xla.donation import tied
 from graphrl.xla.recompute.clones import Clone, Numbered, named, numbers
 from graphrl.xla.recompute.rewrite import rewritten
 from graphrl.xla.settings import Settings
 
-FORMAT, VERSION = "graphrl-schedule", 2  # rises when a search finds better plans, so that older ones are not kept
+FORMAT, VERSION = "graphrl-schedule", 3  # rises when a search finds better plans, so that older ones are not kept
+
+Places = tuple[tuple[int, ...], ...]  # of instructions, for each computation in `HloModule.sequential`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,19 +35,23 @@ class Decision:
       fingerprint: `HloModule.fingerprint` of the program.
       jaxlib: version that the bytes were measured with.
       method, seed, seconds: what was asked for.
-      order: places in the entry computation's instructions, as they shall run; None for XLA's own schedule.
+      orders: of every computation in `HloModule.sequential`, places in its instructions, as they shall run; None for
+        XLA's own schedule.
       found_by: the method behind the order; "" without one.
       reason: one line why XLA's schedule stays; "" where it does not.
       xla_bytes, memory_bytes, graphrl_bytes: temporaries under XLA's default schedule, under that of its memory
         scheduler (None where it was not asked), and under the best order found, also if that is not used. Where a
         prediction was enough to keep XLA's schedule, they are predicted.
       memory_measured: whether `memory_bytes` is XLA's figure, and not a prediction.
-      undonated_bytes: of results that XLA writes into donated arguments, but not under an order that it is given.
+      argument_bytes: of the program's arguments.
+      result_bytes: of results that XLA writes into no donated argument.
+      undonated_bytes: of further ones under the best order found, which XLA's own schedule writes into such arguments.
       bound: bytes that the temporaries of no order are below (`search.temp_bound`).
       search_seconds: what planning took in all.
       evaluations: of the search, see `Plan`.
+      scheduler: of XLA, for its own schedule.
       recompute: what was asked for.
-      clones: instructions that are computed again; `order` has their numbers too (recompute/clones.py).
+      clones: instructions of the entry that are computed again; its order has their numbers too (recompute/clones.py).
       recomputed: part of the program's estimated run time that they take.
     """
 
@@ -53,17 +60,20 @@ class Decision:
     method: str
     seed: int
     seconds: float
-    order: tuple[int, ...] | None
+    orders: Places | None
     found_by: str
     reason: str
     xla_bytes: int
     memory_bytes: int | None
     memory_measured: bool
     graphrl_bytes: int
+    argument_bytes: int
+    result_bytes: int
     undonated_bytes: int
     bound: float
     search_seconds: float
     evaluations: int
+    scheduler: Scheduler = "default"
     recompute: float = 0.0
     clones: Numbered = ()
     recomputed: float = 0.0
@@ -73,42 +83,62 @@ class Decision:
         wanted = (settings.method, settings.seed, settings.recompute, jaxlib_version())
         return (self.method, self.seed, self.recompute, self.jaxlib) == wanted and self.seconds >= settings.seconds
 
+    @property
+    def is_planned(self) -> bool:
+        """Whether the program runs as it would not without a plan."""
+        return self.orders is not None or self.scheduler != "default"
+
     def program(self, module: HloModule) -> HloModule:
-        """A module with what is computed again.
-
-        Raises:
-          PlanError: the clones do not fit this module.
-        """
-        return rewritten(module, named(module, self.clones)) if self.clones else module
-
-    def answer(self, module: HloModule) -> Sequence[str] | bytes | None:
-        """What `callback.Rule` wants for a module.
+        """A module as it shall run, but for its `message`: with what is computed again, in the orders decided.
 
         Raises:
           PlanError: the decision does not fit this module.
         """
-        if self.order is None:
-            return None
-        program = self.program(module)
-        sequence = self._names(module, program)
-        return rescheduled(program, sequence) if self.clones else sequence
+        clones = named(module, self.clones)
+        program = rewritten(module, clones) if clones else module
+        if self.orders is None:
+            return program
+        return program.with_orders(named_orders(program, self.orders, numbers(module, clones)))
 
-    def sequence(self, module: HloModule) -> tuple[str, ...] | None:
-        """The order as names of the instructions of `program(module)`; None for XLA's own.
+    def answer(self, module: HloModule) -> Answer | None:
+        """What `callback.Rule` wants for a module, but for what happens if it is not true.
 
         Raises:
-          PlanError: it is no order of this module.
+          PlanError: the decision does not fit this module.
         """
-        return None if self.order is None else self._names(module, self.program(module))
+        if self.orders is None:
+            return None if self.scheduler == "default" else Answer(scheduler=self.scheduler)
+        ties = tied(module)
+        data = answer_of(self.program(ties.module))
+        return Answer(data, aliases=ties.aliases, temp_bytes=self.graphrl_bytes)
 
-    def _names(self, module: HloModule, program: HloModule) -> tuple[str, ...]:
-        names = list(numbers(module, named(module, self.clones)))
-        order = self.order or ()
+
+def named_orders(program: HloModule, places: Places, entry: Iterable[str] | None = None) -> dict[str, tuple[str, ...]]:
+    """The orders of a module's computations, by name.
+
+    Args:
+      program: the module.
+      places: as in `Decision.orders`.
+      entry: names of the entry's instructions by place; by default as they stand.
+
+    Raises:
+      PlanError: they are no orders of this module.
+    """
+    if len(places) != len(program.sequential):
+        raise PlanError(f"{program.name}: orders of {len(places)} computations, not {len(program.sequential)}")
+    orders = {}
+    for computation, order in zip(program.sequential, places, strict=True):
+        names = tuple(entry if entry is not None and computation is program.entry else computation.by_name)
         if any(not 0 <= place < len(names) for place in order):
-            raise PlanError(f"{module.name}: places of instructions must be from 0 to {len(names) - 1}")
-        sequence = tuple(names[place] for place in order)
-        check_sequence(program, sequence)
-        return sequence
+            raise PlanError(f"{program.name}: places of instructions must be from 0 to {len(names) - 1}")
+        orders[computation.name] = tuple(names[place] for place in order)
+        check_sequence(program, orders[computation.name], computation)
+    return orders
+
+
+def answer_of(program: HloModule) -> bytes:
+    """A module, scheduled as it shall run, as XLA takes it."""
+    return rescheduled(program, {c.name: program.order(c) for c in program.sequential})
 
 
 def jaxlib_version() -> str:
@@ -118,10 +148,20 @@ def jaxlib_version() -> str:
     return __version__
 
 
-def places(module: HloModule, sequence: Sequence[str], clones: Sequence[Clone] = ()) -> tuple[int, ...]:
-    """What `Decision.sequence` turns into names."""
-    place = numbers(module, clones)
-    return tuple(place[name] for name in sequence)
+def places_of(program: HloModule, module: HloModule | None = None, clones: Sequence[Clone] = ()) -> Places:
+    """What `Decision.program` turns into names: the orders of a module's computations as it is scheduled.
+
+    Args:
+      program: the module, with its clones.
+      module: without them; by default there are none.
+    """
+    places = []
+    for computation in program.sequential:
+        place = {name: k for k, name in enumerate(computation.by_name)}
+        if computation is program.entry:
+            place = numbers(module or program, clones)
+        places.append(tuple(place[name] for name in program.order(computation)))
+    return tuple(places)
 
 
 class DecisionCache:
@@ -151,7 +191,7 @@ class DecisionCache:
             decision = read_document(_path(module.fingerprint, recompute), Decision, FORMAT, VERSION)
             if (decision.fingerprint, decision.recompute) != (module.fingerprint, recompute):
                 return None, False
-            decision.sequence(module)
+            decision.program(tied(module).module)
         except GraphrlError:
             return None, False
         with self._lock:

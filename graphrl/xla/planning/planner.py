@@ -1,17 +1,18 @@
 """Decisions on demand: what is known, or else a search, one at a time in a process."""
 
 import dataclasses
+import functools
 import threading
-from collections.abc import Sequence
 
 import jax
 
 from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.units import format_bytes
 from graphrl.xla.assignment import TempPredictor
-from graphrl.xla.callback import Unplanned
+from graphrl.xla.callback import Answer, Unplanned
 from graphrl.xla.planning.cache import Decision, DecisionCache
-from graphrl.xla.planning.search import MIN_BYTES, decide, is_small
+from graphrl.xla.planning.orders import MIN_BYTES, is_small
+from graphrl.xla.planning.search import decide
 from graphrl.xla.report import Report
 from graphrl.xla.settings import Settings
 
@@ -23,7 +24,7 @@ _searching = threading.RLock()
 # What XLA makes of `jax.lax.rng_uniform`, with a key from a sequence that goes on with each compilation of the process.
 _DRAWS = "rng-get-and-update-state"
 
-_BODIES = frozenset(("while", "conditional", "call"))  # instructions with computations of their own
+_TOO_SMALL = "left alone: too small to gain anything"
 
 
 class Planner:
@@ -39,7 +40,7 @@ class Planner:
         self.reports: dict[str, Report] = {}
         self._decisions = _SHARED if settings.cache else DecisionCache(on_disk=False)
 
-    def rule(self, module: HloModule) -> Sequence[str] | bytes | None:
+    def rule(self, module: HloModule) -> Answer | None:
         """What a module runs as, for `callback.set_rule`.
 
         Raises:
@@ -48,14 +49,15 @@ class Planner:
         reason = _untouched(module)
         decision, from_disk = (None, False) if reason else self._find(module)
         if decision is None and not reason and _needs_little(module):
-            reason = _too_small(module)
+            reason = _TOO_SMALL
         if reason:
             self.reports[module.fingerprint] = Report(module.name, False, reason)
             return None
         if decision is None or not decision.serves(self.settings):
             raise Unplanned(module)
         self._report(module, decision, from_cache=from_disk)
-        return decision.answer(module)
+        answer = decision.answer(module)
+        return answer and dataclasses.replace(answer, mistaken=functools.partial(self._correct, module, decision))
 
     def plan(self, lowered: jax.stages.Lowered, module: HloModule) -> Decision:
         """The decision for a program that `rule` did not know: a search, unless another thread was faster.
@@ -80,12 +82,14 @@ class Planner:
         """What `rule` goes by for a module; None if it was too small."""
         return self._find(module)[0]
 
-    def withdraw(self, module: HloModule, decision: Decision, measured: int) -> None:
-        """XLA's schedule stays after all: the decision's order was measured to need so many bytes."""
-        reason = f"the order on disk needs {format_bytes(measured)}, XLA's own {format_bytes(decision.xla_bytes)}"
-        decision = dataclasses.replace(decision, order=None, found_by="", reason=reason, graphrl_bytes=measured)
+    def _correct(self, module: HloModule, decision: Decision, measured: int, own: int) -> None:
+        """The decision's order was measured to need other bytes than predicted, and XLA's own schedule so many."""
+        decision = dataclasses.replace(decision, graphrl_bytes=measured, xla_bytes=max(own, decision.xla_bytes))
+        if own <= measured:
+            reason = f"the order needs {format_bytes(measured)}, which is more than was predicted"
+            decision = dataclasses.replace(decision, orders=None, found_by="", reason=reason, clones=())
         self._decisions.keep(decision)
-        self.reports.pop(module.fingerprint, None)
+        self.reports[module.fingerprint] = Report.of(module.name, decision, from_cache=False)
 
     def _find(self, module: HloModule) -> tuple[Decision | None, bool]:
         return self._decisions.find(module, self.settings.recompute)
@@ -98,7 +102,7 @@ class Planner:
 def _untouched(module: HloModule) -> str:
     """One line why a module is left alone whatever is known of it; "" if it is not."""
     if is_small(module):
-        return _too_small(module)
+        return _TOO_SMALL
     if any(i.opcode == _DRAWS for c in module.computations.values() for i in c.instructions):
         return "left alone: compiling it twice, as planning does, would change its random numbers (jax.lax.rng_uniform)"
     return ""
@@ -107,11 +111,3 @@ def _untouched(module: HloModule) -> str:
 def _needs_little(module: HloModule) -> bool:
     """Whether it is not worth a search: XLA's own schedule needs next to nothing, however much the program makes."""
     return TempPredictor(module)(module.order(module.entry)) < MIN_BYTES
-
-
-def _too_small(module: HloModule) -> str:
-    """One line that says so; a program may be large only in what it repeats."""
-    inside = sorted({i.opcode for i in module.entry.instructions} & _BODIES)
-    if inside:
-        return f"left alone: too small outside of its {' and '.join(inside)} bodies, where XLA's order stays"
-    return "left alone: too small to gain anything"

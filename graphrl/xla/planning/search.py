@@ -1,68 +1,53 @@
-"""From a captured module to a decision: search on its graph, predict, compile the best for its true figure."""
+"""From a captured module to a decision: search on its graphs, and predict what XLA will need."""
 
 import dataclasses
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import jax
 import numpy as np
 
 from graphrl.costs.bounds import lower_bound
-from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.graphs.readers.hlo.module import HloModule
-from graphrl.graphs.readers.hlo.reader import HloProgram, read_hlo
+from graphrl.graphs.readers.hlo.reader import read_hlo
 from graphrl.graphs.roofline import DEFAULT_CHIP
-from graphrl.methods import find_solver
 from graphrl.plan import Plan
-from graphrl.solvers.base import Budget, Task
 from graphrl.units import format_bytes
-from graphrl.xla import callback, hook
+from graphrl.xla import hook
 from graphrl.xla.assignment import TempPredictor
-from graphrl.xla.planning.cache import Decision, jaxlib_version, places
-from graphrl.xla.planning.temp_search import METHOD, counted, least_temp
+from graphrl.xla.donation import Tied, tied
+from graphrl.xla.planning.bounds import order_of, temp_bound
+from graphrl.xla.planning.cache import Decision, jaxlib_version, places_of
+from graphrl.xla.planning.orders import LEAST_GAIN, LEAST_SECONDS, Schedule, Target, ordered, targets_of
 from graphrl.xla.recompute.clones import Clone, named, numbered
 from graphrl.xla.recompute.plan import recompute
-from graphrl.xla.recompute.rewrite import rewritten
 from graphrl.xla.settings import PROBLEM, Settings
 
-# Below either, a module is left alone: nothing that anybody would miss could be saved.
-MIN_OPS = 5
-MIN_BYTES = 2**20
-
-LEAST_GAIN = 0.05  # of XLA's bytes: where the bound shows that less is to be had, there is no search
-
+NOTHING = 0.01  # of XLA's bytes: where the bounds show that no more is to be had, XLA's memory scheduler is not asked
 RECOMPUTING = 0.5  # of the seconds go to finding what to compute again, if anything may be
 
 MEMORY_SCHEDULER = "XLA's memory scheduler"
 
-_NO_BUFFER = frozenset({"parameter", "constant", "bitcast", "tuple", "get-tuple-element", "after-all"})
-
 
 class Candidate(NamedTuple):
-    """An order that may be taken.
+    """A program that may be taken.
 
     Attributes:
       found_by: who made it.
-      sequence: names of all instructions of the entry computation.
+      program: scheduled as it shall run, with what is computed again.
       predicted: bytes of temporaries that XLA will need.
       evaluations: that finding it took.
-      clones: instructions that are computed again; they are in `sequence` too.
+      clones: instructions of the entry that are computed again.
       recomputed: part of the program's estimated run time that they take.
     """
 
     found_by: str
-    sequence: tuple[str, ...]
+    program: HloModule
     predicted: int
     evaluations: int
     clones: tuple[Clone, ...] = ()
     recomputed: float = 0.0
-
-
-def is_small(module: HloModule) -> bool:
-    """Whether a module has too few instructions, or too few bytes between them, to be worth a search."""
-    inner = [i for i in module.entry.instructions if i.opcode not in _NO_BUFFER and not i.is_root]
-    return len(inner) < MIN_OPS or sum(i.shape.bytes for i in inner) < MIN_BYTES
 
 
 def decide(lowered: jax.stages.Lowered, module: HloModule, settings: Settings, earlier: Decision | None) -> Decision:
@@ -72,57 +57,87 @@ def decide(lowered: jax.stages.Lowered, module: HloModule, settings: Settings, e
       lowered: the program.
       module: as XLA's default scheduler left it.
       settings: of the search.
-      earlier: a decision about it; its order is a candidate.
+      earlier: a decision about it; its orders are a candidate.
 
     Returns:
-      A decision whose order, if it has one, needs fewer bytes than XLA's own: both were compiled.
+      A decision whose orders, if it has some, are predicted to need fewer bytes than XLA's own.
 
     Raises:
       Interrupted: Ctrl-C.
       GraphrlError: the method cannot take this program.
     """
     started = time.perf_counter()
-    rescheduled = undonated(module)
-    program, predict = read_hlo(rescheduled, chip=DEFAULT_CHIP), TempPredictor(rescheduled)
-    own = module.order(module.entry)
-    stays = _xla_s_own(module, settings, TempPredictor(module)(own), temp_bound(program, own))
-    if (earlier is None or earlier.order is None) and _cannot_win(stays):
+    ties = tied(module)
+    base, targets = ties.module, targets_of(ties.module)
+    stays = _xla_s_own(module, settings, ties, targets)
+    if (earlier is None or earlier.orders is None) and _cannot_win(stays, targets):
         return dataclasses.replace(stays, search_seconds=time.perf_counter() - started)
+    if stays.bound + ties.lost >= stays.xla_bytes:  # no order makes up for what is not donated
+        targets = {}
     memory = hook.captured(lowered, "memory")
-    candidates = [
-        Candidate(by, sequence, predict(sequence), evaluations)
-        for by, sequence, evaluations in _orders(program, predict, memory, settings, earlier, stays.bound)
-    ]
-    best = ordered = min(candidates, key=lambda candidate: candidate.predicted)
+    like = tied(memory).module if memory.fingerprint == module.fingerprint else None
+
+    def left(part: float = 1.0) -> float:
+        return part * (started + settings.seconds - time.perf_counter())
+
+    end = time.perf_counter() + left(1 - RECOMPUTING if settings.recompute else 1)
+    candidates = list(_candidates(base, targets, like, settings, earlier, end, LEAST_GAIN * stays.xla_bytes))
+    best = plain = min(candidates, key=lambda candidate: candidate.predicted)
     if settings.recompute:
-        best = min([best, *_recomputed(program, settings, earlier, best)], key=lambda candidate: candidate.predicted)
-    figures = _measured(lowered, module, best, stays)
-    if figures.reason and best is not ordered:
-        best, figures = ordered, _measured(lowered, module, ordered, stays)
+        best = min([best, *_recomputed(base, settings, earlier, best, left())], key=lambda each: each.predicted)
+    bound = stays.bound
+    if left() > 0:  # a better order makes it tighter
+        sequence = plain.program.order(plain.program.entry)
+        bound = max(bound, temp_bound(read_hlo(plain.program, chip=DEFAULT_CHIP), sequence))
     decision = dataclasses.replace(
         stays,
-        reason=figures.reason,
-        xla_bytes=figures.xla,
-        memory_bytes=TempPredictor(memory)(memory.order(memory.entry)),
-        graphrl_bytes=figures.graphrl,
-        undonated_bytes=figures.undonated,
-        bound=max(stays.bound, temp_bound(program, ordered.sequence)),
+        memory_bytes=predicted_bytes(memory),
+        graphrl_bytes=best.predicted,
+        undonated_bytes=ties.lost,
+        bound=bound,
         evaluations=best.evaluations,
-        search_seconds=time.perf_counter() - started,
     )
-    if figures.reason:
-        return decision
-    return dataclasses.replace(
-        decision,
-        order=places(module, best.sequence, best.clones),
-        found_by=best.found_by,
-        clones=numbered(module, best.clones),
-        recomputed=best.recomputed,
-    )
+    decision = _chosen(decision, best, base)
+    return dataclasses.replace(decision, search_seconds=time.perf_counter() - started)
 
 
-def _xla_s_own(module: HloModule, settings: Settings, predicted: int, bound: float) -> Decision:
-    """The decision that XLA's schedule stays, since no order can need much less; with predicted figures."""
+def _chosen(decision: Decision, best: Candidate, base: HloModule) -> Decision:
+    """What needs least: XLA's own schedule, that of its memory scheduler, or the best that was found."""
+    memory = decision.memory_bytes
+    assert memory is not None
+    total = best.predicted + decision.undonated_bytes
+    if total < min(memory + 1, decision.xla_bytes):
+        return dataclasses.replace(
+            decision,
+            reason="",
+            orders=places_of(best.program, base, best.clones),
+            found_by=best.found_by,
+            clones=numbered(base, best.clones),
+            recomputed=best.recomputed,
+        )
+    if memory < decision.xla_bytes:
+        return dataclasses.replace(
+            decision, reason="", scheduler="memory", found_by=MEMORY_SCHEDULER, graphrl_bytes=memory, undonated_bytes=0
+        )
+    reason = (
+        f"the best order found needs {format_bytes(best.predicted)}{_beside(decision.undonated_bytes)}; "
+        f"XLA's own {format_bytes(decision.xla_bytes)}"
+    )
+    return dataclasses.replace(decision, reason=reason)
+
+
+def predicted_bytes(program: HloModule) -> int:
+    """Temporaries of a module as it is scheduled."""
+    return TempPredictor(program)(program.order(program.entry))
+
+
+def _xla_s_own(module: HloModule, settings: Settings, ties: Tied, targets: Mapping[str, Target]) -> Decision:
+    """The decision that XLA's schedule stays, since no order can need much less."""
+    predicted, entry = predicted_bytes(module), targets.get(ties.module.entry.name)
+    if entry is not None and not entry.runs_others:
+        bound = entry.bound
+    else:
+        bound = temp_bound(read_hlo(ties.module, chip=DEFAULT_CHIP), ties.module.order(ties.module.entry))
     donated = sum(module.entry.root.shape.at(alias.output_index).bytes for alias in module.input_output_aliases)
     return Decision(
         fingerprint=module.fingerprint,
@@ -130,14 +145,18 @@ def _xla_s_own(module: HloModule, settings: Settings, predicted: int, bound: flo
         method=settings.method,
         seed=settings.seed,
         seconds=float(settings.seconds),
-        order=None,
+        orders=None,
         found_by="",
-        reason=f"no order needs less than {format_bytes(bound)}{_beside(donated)}; XLA's own {format_bytes(predicted)}",
+        reason=(
+            f"no order needs less than {format_bytes(bound)}{_beside(ties.lost)}; XLA's own {format_bytes(predicted)}"
+        ),
         xla_bytes=predicted,
         memory_bytes=None,
         memory_measured=False,
         graphrl_bytes=predicted,
-        undonated_bytes=donated,
+        argument_bytes=sum(parameter.shape.leaf_bytes for parameter in module.entry.parameters),
+        result_bytes=module.entry.root.shape.leaf_bytes - donated,
+        undonated_bytes=ties.lost,
         bound=bound,
         search_seconds=0.0,
         evaluations=0,
@@ -145,25 +164,21 @@ def _xla_s_own(module: HloModule, settings: Settings, predicted: int, bound: flo
     )
 
 
-def _cannot_win(stays: Decision) -> bool:
-    """Whether even the bound is hardly below what XLA's own schedule needs; computing again may go below it."""
-    return not stays.recompute and stays.bound + stays.undonated_bytes >= (1 - LEAST_GAIN) * stays.xla_bytes
-
-
-def undonated(module: HloModule) -> HloModule:
-    """The module as XLA has it once it has taken a schedule: with that it forgets which results may be written into
-    donated arguments (XLA of jaxlib 0.10.2: `HloModule::ReplaceEntryComputation`).
-    """
-    return dataclasses.replace(module, input_output_aliases=())
+def _cannot_win(stays: Decision, targets: Mapping[str, Target]) -> bool:
+    """Whether the bounds are hardly below what XLA's own schedule needs; computing again may go below them."""
+    least = NOTHING * stays.xla_bytes
+    if stays.recompute:
+        return False
+    return stays.xla_bytes - stays.bound < least or not any(target.is_hopeful(least) for target in targets.values())
 
 
 def plan_of(decision: Decision, module: HloModule) -> Plan | None:
     """The plan behind a decision, of the module's graph; None where XLA's schedule stays."""
-    sequence = decision.sequence(module)
-    if sequence is None:
+    if decision.orders is None:
         return None
-    program = read_hlo(undonated(decision.program(module)), chip=DEFAULT_CHIP)
-    order = order_of(program, sequence)
+    scheduled = decision.program(tied(module).module)
+    program = read_hlo(scheduled, chip=DEFAULT_CHIP)
+    order = order_of(program, scheduled.order(scheduled.entry))
     return Plan.from_order(
         program.graph,
         PROBLEM,
@@ -177,138 +192,70 @@ def plan_of(decision: Decision, module: HloModule) -> Plan | None:
     )
 
 
-def order_of(program: HloProgram, sequence: Sequence[str]) -> np.ndarray:
-    """The order `[n]` of the graph's ops in a sequence of all instructions."""
-    place = {op.name: k for k, op in enumerate(program.graph.ops)}
-    return np.array([place[name] for name in sequence if name in place], np.int64)
-
-
-def _budget(settings: Settings) -> Budget:
-    """For orders of the program as it is."""
-    return Budget(None, settings.seconds * (1 - RECOMPUTING)) if settings.recompute else settings.budget
-
-
-def temp_bound(program: HloProgram, sequence: Sequence[str]) -> float:
-    """Bytes that XLA's temporaries need in any order, beside the results; a good order makes the bound tight."""
-    everything, results = counted(program)
-    graph = everything.graph
-    least = ComputationGraph(graph.name, tuple(_least(graph.ops)), graph.inputs, graph.outputs)
-    return max(0.0, lower_bound(least, PROBLEM, order_of(program, sequence)) - results)
-
-
-def _least(ops: Sequence[Op]) -> Iterator[Op]:
-    """Ops with the bytes that they need for certain. What a loop or a branch needs inside may lie in the buffers of
-    what it is given and what it gives, while they hold nothing; the results of a call in those of its operands.
-    """
-    called = {t.name for op in ops if op.type == "call" for t in op.outputs if t.alias is None}
-    for op in ops:
-        outputs = (dataclasses.replace(t, bytes=0, reuses=None) if t.name in called else t for t in op.outputs)
-        outputs = (dataclasses.replace(t, reuses=None) if t.reuses in called else t for t in outputs)
-        yield dataclasses.replace(op, outputs=tuple(outputs), workspace_bytes=0)
-
-
-def _orders(
-    program: HloProgram,
-    predict: TempPredictor,
-    memory: HloModule,
+def _candidates(
+    base: HloModule,
+    targets: Mapping[str, Target],
+    memory: HloModule | None,
     settings: Settings,
     earlier: Decision | None,
-    bound: float,
-) -> Iterator[tuple[str, tuple[str, ...], int]]:
-    """Who made it, the sequence, and the evaluations that it took."""
-    starts = []
-    if memory.fingerprint == program.module.fingerprint:
-        order = places(memory, memory.order(memory.entry))
-        instructions = program.module.entry.instructions
-        sequence = tuple(instructions[place].name for place in order)
-        starts.append(order_of(program, sequence))
-        yield MEMORY_SCHEDULER, sequence, 0
-    if earlier is not None and earlier.order is not None and not earlier.clones:
-        again = earlier.sequence(program.module)
-        assert again is not None
-        starts.append(order_of(program, again))
-        yield earlier.found_by, again, earlier.evaluations
-    task = Task(program.graph, PROBLEM, _budget(settings), settings.seed, settings.progress)
-    if settings.method == METHOD:
-        plan = least_temp(task, program, predict, starts, bound)
-    else:
-        plan = find_solver(settings.method)(task)
-    yield plan.method, program.sequence(plan.decisions(program.graph)[1]), plan.evaluations
+    end: float,
+    least: float,
+) -> Iterator[Candidate]:
+    """The orders of XLA's memory scheduler, those known from earlier, and what a search makes of the best of them."""
+    predict = TempPredictor(base)
+
+    def candidate(by: str, schedule: Schedule, evaluations: int) -> Candidate:
+        program = base.with_orders(schedule)
+        return Candidate(by, program, predict(program.order(program.entry), program.schedule), evaluations)
+
+    known = [candidate("XLA", _schedule(base), 0)]
+    if memory is not None:
+        known.append(candidate(MEMORY_SCHEDULER, _translated(memory, base), 0))
+    if earlier is not None and earlier.orders is not None and not earlier.clones:
+        known.append(candidate(earlier.found_by, _schedule(earlier.program(base)), earlier.evaluations))
+    yield from known[1:]
+    known.sort(key=lambda one: one.predicted)
+    result = ordered(base, targets, [_schedule(one.program) for one in known], settings, end, least)
+    yield candidate(result.found_by or known[0].found_by, result.schedule, result.evaluations)
+
+
+def _schedule(module: HloModule) -> Schedule:
+    return {c.name: module.order(c) for c in module.sequential}
+
+
+def _translated(other: HloModule, module: HloModule) -> Schedule:
+    """The schedule of another module of the same fingerprint, in the names of this one."""
+    schedule = {}
+    for theirs, ours in zip(other.sequential, module.sequential, strict=True):
+        name = dict(zip(theirs.by_name, ours.by_name, strict=True))
+        schedule[ours.name] = tuple(name[each] for each in other.order(theirs))
+    return schedule
 
 
 def _recomputed(
-    program: HloProgram, settings: Settings, earlier: Decision | None, best: Candidate
+    base: HloModule, settings: Settings, earlier: Decision | None, best: Candidate, seconds: float
 ) -> Iterator[Candidate]:
     """The best order with values computed again, as known and as found now."""
-    module = program.module
     if earlier is not None and earlier.clones:
-        sequence = earlier.sequence(module)
-        assert sequence is not None
-        predicted = TempPredictor(undonated(earlier.program(module)))(sequence)
-        clones = named(module, earlier.clones)
-        yield Candidate(earlier.found_by, sequence, predicted, earlier.evaluations, clones, earlier.recomputed)
+        known = earlier.program(base)
+        clones = named(base, earlier.clones)
+        predicted = predicted_bytes(known)
+        yield Candidate(earlier.found_by, known, predicted, earlier.evaluations, clones, earlier.recomputed)
+    program = read_hlo(best.program, chip=DEFAULT_CHIP)
     again = recompute(
         program,
-        order_of(program, best.sequence),
+        order_of(program, best.program.order(best.program.entry)),
         limit=settings.recompute,
-        seconds=RECOMPUTING * settings.seconds,
+        seconds=max(LEAST_SECONDS, seconds),
         seed=settings.seed,
     )
     if again is not None:
         by = f"{best.found_by}, recomputation"
-        yield Candidate(by, again.sequence, again.predicted, best.evaluations, again.clones, again.cost)
+        yield Candidate(by, again.module, again.predicted, best.evaluations, again.clones, again.cost)
 
 
-class _Figures(NamedTuple):
-    xla: int
-    graphrl: int
-    undonated: int
-    reason: str
-
-
-def _measured(lowered: jax.stages.Lowered, module: HloModule, best: Candidate, stays: Decision) -> _Figures:
-    """Bytes under XLA's schedule and under the best order, and why XLA's stays, if it does. Nothing is compiled where
-    the prediction says so.
-    """
-    xla, donated = stays.xla_bytes, stays.undonated_bytes
-    if best.predicted + donated < xla:
-        xla, donated = memory_of(_quick(lowered, module, None))
-    if best.predicted + donated >= xla:
-        return _Figures(xla, best.predicted, donated, _too_much(best.predicted, donated, xla, " by prediction"))
-    planned, left = memory_of(_quick(lowered, module, best))
-    reason = "" if planned + donated - left < xla else _too_much(planned, donated - left, xla, "")
-    return _Figures(xla, planned, donated - left, reason)
-
-
-def _too_much(planned: int, donated: int, xla: int, how: str) -> str:
-    return f"the best order found needs {format_bytes(planned)}{how}{_beside(donated)}; XLA's own {format_bytes(xla)}"
-
-
-def _beside(donated: int) -> str:
-    return f", and {format_bytes(donated)} for donated arguments that it cannot write to" if donated else ""
-
-
-class _Other(Exception):
-    """The quick compilation is of another module."""
-
-
-def _quick(lowered: jax.stages.Lowered, module: HloModule, best: Candidate | None) -> jax.stages.Compiled:
-    """An executable with the buffers of a candidate, or of XLA's own schedule; see `hook.compile_in_order`."""
-
-    def answer(compiled: HloModule) -> Sequence[str] | bytes | None:
-        if best is None or not best.clones:
-            return best and best.sequence
-        return callback.rescheduled(rewritten(compiled, best.clones), best.sequence)
-
-    def rule(compiled: HloModule) -> Sequence[str] | bytes | None:
-        if compiled.fingerprint != module.fingerprint:
-            raise _Other
-        return answer(compiled)
-
-    try:
-        return hook.compile_by(lowered, rule, quick=True)
-    except _Other:  # not seen so far, but nothing promises that optimisation leaves the module alone
-        return hook.compile_by(lowered, answer)
+def _beside(lost: int) -> str:
+    return f", and {format_bytes(lost)} for donated arguments that it cannot write to" if lost else ""
 
 
 def memory_of(executable: jax.stages.Compiled) -> tuple[int, int]:

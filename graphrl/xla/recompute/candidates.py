@@ -1,9 +1,12 @@
 """Which instructions may be computed again, and which may read a clone in place of the original."""
 
+from collections.abc import Mapping
+
 from graphrl.graphs.readers.hlo.module import HloModule, Instruction
 from graphrl.graphs.readers.hlo.reader import HloProgram
 from graphrl.graphs.readers.hlo.sharing import in_place_pairs
 from graphrl.graphs.readers.hlo.values import CONTRACTED, ValueReader
+from graphrl.xla.donation import written_over
 
 # Element by element, or moving elements; the same input gives the same bits. What is missing here may be deterministic
 # too, but is slow or rare.
@@ -31,10 +34,11 @@ def repeatable(program: HloProgram, *, dear: bool = False) -> list[bool]:
     """For every op of the program's graph, whether XLA may compute it twice: deterministic, of one array, and cheap;
     or, with `dear`, whatever it costs: products, convolutions and reductions, alone and fused.
     """
-    shared = _shared_buffers(program)
+    late = written_over(program.module)
+    shared = _shared_buffers(program, late)
     by_name = program.module.entry.by_name
     kept = set(program.graph.outputs)
-    waited = {name for op in program.graph.ops for name in op.after}
+    waited = {name for op in program.graph.ops for name in op.after if name not in late.get(op.name, ())}
     return [
         len(op.outputs) == 1
         and op.outputs[0].bytes > 0
@@ -47,16 +51,19 @@ def repeatable(program: HloProgram, *, dear: bool = False) -> list[bool]:
     ]
 
 
-def _shared_buffers(program: HloProgram) -> set[str]:
+def _shared_buffers(program: HloProgram, late: Mapping[str, frozenset[str]]) -> set[str]:
     """Tensors in buffers that something may write into later: what is read there late may be something else. Some are
     no aliases in the graph, where XLA would copy first; but it has made its copies before there were clones.
+
+    Args:
+      late: what writes over arguments, and waits for those who read them, clones too (`rewrite.py`).
     """
     module, shared = program.module, set()
     leaves = ValueReader(module).of(module.entry).leaves
     for i in module.entry.instructions:
         if i.opcode == "while":
             shared |= {root for roots in leaves[i.operands[0]].values() for root in roots}
-        elif i.opcode not in CONTRACTED:
+        elif i.opcode not in CONTRACTED and i.name not in late:
             for pair in in_place_pairs(module, i):
                 shared.update(leaves[i.operands[pair.operand]].get(pair.operand_index, ()))
     for op in program.graph.ops:

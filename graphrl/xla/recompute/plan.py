@@ -7,6 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.graphs.readers.hlo.reader import HloProgram, read_hlo
 from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.orders.min_cut.solver import solve
@@ -32,14 +34,14 @@ class Recomputation(NamedTuple):
     """A program that computes some values again.
 
     Attributes:
+      module: with the clones, in the order in which it shall run.
       clones: what is computed again.
-      sequence: names of all instructions of its entry computation, as they shall run.
       predicted: bytes of temporaries that XLA will need for it.
       cost: part of the program's estimated run time that they take.
     """
 
+    module: HloModule
     clones: tuple[Clone, ...]
-    sequence: tuple[str, ...]
     predicted: int
     cost: float
 
@@ -82,6 +84,20 @@ def recompute(
     """
     check_limit(limit)
     return _Search(program, limit, seconds, seed).run(np.asarray(order))
+
+
+def _valid(graph: ComputationGraph, order: Sequence[int]) -> list[int]:
+    """An order of ops, those that stand before what they wait for moved behind it."""
+    before, placed = graph.arrays.predecessors, dict[int, None]()
+    for op in order:
+        todo = [op] if op not in placed else []
+        while todo:
+            missing = [other for other in before[todo[-1]] if other not in placed]
+            if missing:
+                todo += missing
+            else:
+                placed[todo.pop()] = None
+    return list(placed)
 
 
 class _Search:
@@ -133,7 +149,7 @@ class _Search:
     def _settled(self, state: State) -> _Variant:
         """The order made anew, without what it does not need."""
         order, clones = without(state, [])
-        program, places, names = self._program(order, clones)
+        program, order, places, names = self._program(order, clones)
         budget = Budget(None, max(LEAST_SECONDS, ORDERING / len(self.classes) * self._left()))
         plan = solve(Task(program.graph, PROBLEM, budget, self.seed), starts=(places,))
         new = plan.decisions(program.graph)[1]
@@ -144,16 +160,22 @@ class _Search:
         order, clones = without(state, gone)
         places = new
         if gone:
-            program, places, names = self._program(order, clones)
+            program, order, places, names = self._program(order, clones)
         predicted = TempPredictor(program.module)(program.sequence(places))
         return _Variant(order, clones, program, names, places, predicted)
 
-    def _program(self, order: Sequence[int], clones: Clones) -> tuple[HloProgram, np.ndarray, tuple[Clone, ...]]:
-        """The program with the clones, the order as ops of its graph, and what the clones are called."""
+    def _program(
+        self, order: Sequence[int], clones: Clones
+    ) -> tuple[HloProgram, list[int], np.ndarray, tuple[Clone, ...]]:
+        """The program with the clones, the order as nodes and as ops of its graph, and what the clones are called. What
+        writes over an argument moves behind the clones that read it.
+        """
         names, copies = wired(self.program, self.routes, clones)
         program = read_hlo(rewritten(self.program.module, copies))
         place = {op.name: k for k, op in enumerate(program.graph.ops)}
-        return program, np.array([place[names[node]] for node in order], np.int64), copies
+        node_of = {place[names[node]]: node for node in order}
+        places = _valid(program.graph, list(node_of))
+        return program, [node_of[op] for op in places], np.array(places, np.int64), copies
 
     def _polished(self, best: _Variant) -> Recomputation:
         program = best.program
@@ -165,4 +187,5 @@ class _Search:
         if predicted > best.predicted:  # there was no time to look at it
             sequence, predicted = program.sequence(best.places), best.predicted
         spent = sum(self.spent[op] for op, _ in best.clones)
-        return Recomputation(best.names, sequence, predicted, spent / self.total)
+        module = program.module.with_orders({program.module.entry.name: sequence})
+        return Recomputation(module, best.names, predicted, spent / self.total)

@@ -10,6 +10,8 @@ from typing import Any
 
 from graphrl.errors import PlanError
 from graphrl.graphs.readers.hlo.module import HloModule, parse_module
+from graphrl.graphs.readers.hlo.proto import in_order, replace
+from graphrl.xla.donation import written_over
 from graphrl.xla.recompute.clones import Clone
 
 _LOCAL_BITS = 32  # an instruction's id is that of its computation, and its own in these bits
@@ -29,16 +31,20 @@ def rewritten(module: HloModule, clones: Sequence[Clone]) -> HloModule:
     Raises:
       PlanError: a clone's original or one of its users is missing, or a user does not read the original.
     """
-    editor = _Editor(module, clones)
+    editor = _Editor(module, clones, written_over(module))
     editor.add(_scheduled(module, clones))
     changed = parse_module(editor.message.SerializeToString(), module.name)
-    return dataclasses.replace(changed, name=module.name, input_output_aliases=module.input_output_aliases)
+    schedule = {**module.schedule, changed.entry.name: changed.order(changed.entry)}
+    aliases = module.input_output_aliases
+    return dataclasses.replace(changed, name=module.name, schedule=schedule, input_output_aliases=aliases)
 
 
 class _Editor:
     """A copy of a module's message that clones are put into."""
 
-    def __init__(self, module: HloModule, clones: Sequence[Clone]) -> None:
+    def __init__(self, module: HloModule, clones: Sequence[Clone], late: Mapping[str, frozenset[str]]) -> None:
+        """Args: `late` is what writes over arguments, and waits for those who read them: for clones of these too."""
+        self.late = late
         self.name = module.name
         self.clones = clones
         self.message = type(module.message)()
@@ -64,12 +70,17 @@ class _Editor:
             clones.setdefault(clone.original, []).append(again)
         by_name = instructions | {i.name: i for group in clones.values() for i in group}
         self._rewire(by_name)
+        for name, readers in self.late.items():
+            waits = [by_name[clone.name].id for clone in self.clones if clone.original in readers]
+            by_name[name].control_predecessor_ids.extend(waits)
         ids = {name: i.id for name, i in by_name.items()}
-        _replace(self.entry.instructions, _behind(self.entry.instructions, clones, lambda i: i.name))
-        _replace(self.message.computations, _behind(self.message.computations, self.copies, lambda c: c.id))
+        replace(self.entry.instructions, _behind(self.entry.instructions, clones, lambda i: i.name))
+        replace(self.message.computations, _behind(self.message.computations, self.copies, lambda c: c.id))
         for scheduled in self.message.schedule.sequences:
             if scheduled.key == self.message.entry_computation_id:
-                scheduled.value.instruction_ids[:] = [ids[name] for name in order]
+                numbers = {i.id: i for i in by_name.values()}
+                ordered = in_order([numbers[ids[name]] for name in order])
+                scheduled.value.instruction_ids[:] = [i.id for i in ordered]
 
     def _rewire(self, by_name: Mapping[str, Any]) -> None:
         for clone in self.clones:
@@ -107,16 +118,6 @@ class _Editor:
 def _behind(items: Sequence[Any], additions: Mapping[Any, list[Any]], key: Any) -> list[Any]:
     """All items, each followed by the additions of its key."""
     return [each for item in items for each in (item, *additions.get(key(item), ()))]
-
-
-def _replace(field: Any, items: list[Any]) -> None:
-    kept = []
-    for item in items:  # what a field holds is gone once it is emptied
-        copy = type(item)()
-        copy.CopyFrom(item)
-        kept.append(copy)
-    del field[:]
-    field.extend(kept)
 
 
 def _scheduled(module: HloModule, clones: Sequence[Clone]) -> tuple[str, ...]:

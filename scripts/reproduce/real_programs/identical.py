@@ -11,6 +11,7 @@ import numpy as np
 from graphrl.compare.report import markdown
 from graphrl.units import format_seconds
 from graphrl.xla.arguments import random_arguments
+from graphrl.xla.planning.cache import Places
 from graphrl.xla.planning.search import memory_of
 from reproduce.measurements import Figures
 from reproduce.real_programs.names import IDENTICAL
@@ -46,7 +47,7 @@ def _figures(settings: Settings, subject: Subject) -> Figures | None:
     return settings.measurements.get(key, lambda: _measure(subject, planned_order(subject, seconds)))
 
 
-def _measure(subject: Subject, order: Sequence[int]) -> Figures:
+def _measure(subject: Subject, order: Places) -> Figures:
     """Bytes of temporaries, differing and finite numbers, and step times of XLA's schedule and the plan's."""
     executables = [subject.compiled("default"), subject.compiled(order)]
     args = random_arguments(subject.program.args)

@@ -59,7 +59,7 @@ def _around(settings: Settings, subject: Subject) -> Figures | None:
         parse, module = _timed(lambda: parse_module(data))
         read, program = _timed(lambda: read_hlo(module, chip=DEFAULT_CHIP))
         predict, _ = _timed(lambda: TempPredictor(module)(module.order(module.entry)))
-        write, _ = _timed(lambda: rescheduled(module, program.sequence(program.schedule)))
+        write, _ = _timed(lambda: rescheduled(module, {module.entry.name: program.sequence(program.schedule)}))
         sizes = {"instructions": len(module.entry.instructions), "ops": len(program.graph.ops)}
         return sizes | {
             "lower": lower, "capture": capture, "parse": parse, "read": read, "predict": predict, "write": write

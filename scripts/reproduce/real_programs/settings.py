@@ -31,8 +31,11 @@ class Settings(launcher.Settings):
         Raises:
           GraphrlError: a program's name is wrong.
         """
+        from reproduce.real_programs.totals import PROGRAMS
+
         for name in self.programs or ():
-            parts(name)
+            if name not in PROGRAMS:
+                parts(name)
 
     @functools.cached_property
     def measurements(self) -> Measurements:

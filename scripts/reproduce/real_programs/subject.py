@@ -2,7 +2,6 @@
 
 import functools
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,9 @@ from graphrl.graphs.readers.hlo.module import HloModule, parse_module
 from graphrl.graphs.readers.hlo.reader import HloProgram, read_hlo
 from graphrl.graphs.roofline import DEFAULT_CHIP
 from graphrl.xla.assignment import TempPredictor
-from graphrl.xla.hook import Scheduler, captured, compile_in_order
-from graphrl.xla.planning.cache import places
+from graphrl.xla.callback import Scheduler
+from graphrl.xla.hook import captured, compile_in_order
+from graphrl.xla.planning.cache import Places, named_orders, places_of
 from reproduce.real_programs.names import build
 from reproduce.real_programs.programs import Program
 
@@ -22,8 +22,8 @@ from reproduce.real_programs.programs import Program
 class Subject:
     """A program by name.
 
-    Captured modules and orders are kept in files of `out`, since they cost minutes. An order is the places of all
-    instructions in `HloModule.entry.instructions`: they are the same in every process, as names need not be.
+    Captured modules and orders are kept in files of `out`, since they cost minutes. An order is that of all
+    computations by places (`planning.cache.Places`): they are the same in every process, as names need not be.
     """
 
     def __init__(self, name: str, out: Path) -> None:
@@ -61,27 +61,28 @@ class Subject:
             self._modules[scheduler] = parse_module(path.read_bytes(), str(path))
         return self._modules[scheduler]
 
-    def order(self, scheduler: Scheduler) -> tuple[int, ...]:
-        """The order of one of XLA's schedulers."""
-        module = self.module(scheduler)
-        return places(module, module.order(module.entry))
+    def order(self, scheduler: Scheduler) -> Places:
+        """The orders of one of XLA's schedulers."""
+        return places_of(self.module(scheduler))
 
-    def sequence(self, order: Sequence[int]) -> tuple[str, ...]:
-        """An order as names of the default scheduler's module."""
-        instructions = self.module("default").entry.instructions
-        return tuple(instructions[place].name for place in order)
+    def predicted(self, order: Places) -> int:
+        """Temporaries of orders of the default scheduler's module."""
+        module = self.module("default")
+        orders = named_orders(module, order)
+        return self.predict(orders[module.entry.name], orders)
 
-    def compiled(self, schedule: Scheduler | Sequence[int], *, quick: bool = False) -> Any:
-        """The executable of one of XLA's schedulers or of an order; `quick`: as `hook.compile_in_order`."""
+    def compiled(self, schedule: Scheduler | Places, *, quick: bool = False) -> Any:
+        """The executable of one of XLA's schedulers or of orders; `quick`: as `hook.compile_in_order`."""
         return compile_in_order(self.lowered, schedule, quick=quick)
 
-    def keep_order(self, what: str, order: Sequence[int]) -> None:
+    def keep_order(self, what: str, order: Places) -> None:
         """Keeps an order for `kept_order`, also for the next process."""
         write_atomically(self._file("orders", f"{what}.json"), lambda file: json.dump(list(order), file))
 
-    def kept_order(self, what: str) -> tuple[int, ...]:
+    def kept_order(self, what: str) -> Places:
         """The order that was kept under this name."""
-        return tuple(json.loads(self._file("orders", f"{what}.json").read_text(encoding="utf-8")))
+        orders = json.loads(self._file("orders", f"{what}.json").read_text(encoding="utf-8"))
+        return tuple(tuple(order) for order in orders)
 
     def _file(self, folder: str, ending: str) -> Path:
         path = self._out / folder / f"{self.name.replace('/', '-')}.{ending}"

@@ -4,16 +4,15 @@ Figures are XLA's own, from compilations that differ from users' only in the eff
 `identical` holds them against full ones), beside what `xla.assignment` predicts; with --cheap they are predictions.
 """
 
-from collections.abc import Sequence
-
 from graphrl.errors import GraphrlError
 from graphrl.graphs.readers.hlo.reader import read_hlo
 from graphrl.graphs.roofline import DEFAULT_CHIP
 from graphrl.optimize import optimize
 from graphrl.solvers.base import Budget, Task
-from graphrl.xla.hook import Scheduler
-from graphrl.xla.planning.cache import places
-from graphrl.xla.planning.search import decide, memory_of, order_of, temp_bound, undonated
+from graphrl.xla.callback import Scheduler
+from graphrl.xla.planning.bounds import order_of, temp_bound
+from graphrl.xla.planning.cache import Places, named_orders, places_of
+from graphrl.xla.planning.search import decide, memory_of
 from graphrl.xla.planning.temp_search import least_temp
 from graphrl.xla.settings import PROBLEM
 from graphrl.xla.settings import Settings as PlanSettings
@@ -32,9 +31,9 @@ def of_xla(settings: Settings, subject: Subject, scheduler: Scheduler) -> Figure
     """Under one of XLA's schedulers: `ops`, `instructions`, `predicted`, `temp`."""
 
     def measure() -> Figures:
-        sequence = subject.sequence(subject.order(scheduler))
-        figures = _figures(settings, subject, scheduler, sequence)
-        return figures | {"ops": len(subject.hlo.graph.ops), "instructions": len(sequence)}
+        order = subject.order(scheduler)
+        figures = _figures(settings, subject, scheduler, order)
+        return figures | {"ops": len(subject.hlo.graph.ops), "instructions": len(order[-1])}
 
     return settings.measurements.get(_key(settings, subject, scheduler), measure)
 
@@ -49,10 +48,10 @@ def of_heuristics(settings: Settings, subject: Subject) -> Figures | None:
             sequence = subject.hlo.sequence(order)
             by_method[method] = (subject.predict(sequence), sequence)
         best = min(by_method, key=lambda method: by_method[method][0])
-        sequence = by_method[best][1]
-        schedule = places(subject.module("default"), sequence)
+        module = subject.module("default")
+        places = places_of(module.with_orders({module.entry.name: by_method[best][1]}))
         predictions = {method: predicted for method, (predicted, _) in by_method.items()}
-        return {"found_by": best, "all": predictions, **_figures(settings, subject, schedule, sequence)}
+        return {"found_by": best, "all": predictions, **_figures(settings, subject, places, places)}
 
     return settings.measurements.get(_key(settings, subject, "heuristic"), measure)
 
@@ -66,7 +65,7 @@ def of_recomputation(settings: Settings, subject: Subject, seconds: float) -> Fi
         plan_settings = PlanSettings(seconds=seconds, cache=False, recompute=RECOMPUTE)
         decision = decide(subject.lowered, subject.module("default"), plan_settings, None)
         return {
-            "temp": decision.xla_bytes if decision.order is None else decision.graphrl_bytes,
+            "temp": decision.graphrl_bytes if decision.is_planned else decision.xla_bytes,
             "recomputed": decision.recomputed,
             "clones": len(decision.clones),
             "seconds": decision.search_seconds,
@@ -91,13 +90,14 @@ def of_bound(settings: Settings, subject: Subject, seconds: float) -> Figures | 
     """What no order needs less than: `bound` (`search.temp_bound`), found with the help of a plan's order."""
 
     def measure() -> Figures:
-        program = read_hlo(undonated(subject.module("default")), chip=DEFAULT_CHIP)
-        return {"bound": temp_bound(program, subject.sequence(planned_order(subject, seconds)))}
+        module = subject.module("default")
+        orders = named_orders(module, planned_order(subject, seconds))
+        return {"bound": temp_bound(read_hlo(module, chip=DEFAULT_CHIP), orders[module.entry.name])}
 
     return settings.measurements.get(_key(settings, subject, "bound"), measure)
 
 
-def planned_order(subject: Subject, seconds: float) -> tuple[int, ...]:
+def planned_order(subject: Subject, seconds: float) -> Places:
     """The order of a plan that `of_plan` made."""
     return subject.kept_order(_plan_name(seconds))
 
@@ -110,22 +110,20 @@ def _key(settings: Settings, subject: Subject, schedule: str) -> dict[str, objec
     return {"what": "predicted" if settings.cheap else "temporaries", "program": subject.name, "schedule": schedule}
 
 
-def _figures(
-    settings: Settings, subject: Subject, schedule: Scheduler | Sequence[int], sequence: Sequence[str]
-) -> Figures:
+def _figures(settings: Settings, subject: Subject, schedule: Scheduler | Places, order: Places) -> Figures:
     temp = None if settings.cheap else memory_of(subject.compiled(schedule, quick=True))[0]
-    return {"predicted": subject.predict(sequence), "temp": temp}
+    return {"predicted": subject.predicted(order), "temp": temp}
 
 
 def _compiled_plan(subject: Subject, seconds: float) -> Figures:
     module = subject.module("default")
     decision = decide(subject.lowered, module, PlanSettings(seconds=seconds, cache=False), None)
-    order = subject.order("default") if decision.order is None else decision.order
+    order = decision.orders or subject.order(decision.scheduler)
     subject.keep_order(_plan_name(seconds), order)
     return {
         "found_by": decision.found_by or "XLA",
-        "predicted": subject.predict(subject.sequence(order)),
-        "temp": decision.xla_bytes if decision.order is None else decision.graphrl_bytes,
+        "predicted": subject.predicted(order),
+        "temp": memory_of(subject.compiled(order, quick=True))[0],
         "seconds": decision.search_seconds,
     }
 
@@ -133,10 +131,10 @@ def _compiled_plan(subject: Subject, seconds: float) -> Figures:
 def _predicted_plan(subject: Subject, seconds: float) -> Figures:
     """The same without compiling: the best by prediction."""
     hlo, module = subject.hlo, subject.module("default")
-    starts = [order_of(hlo, subject.sequence(subject.order("memory")))]
+    starts = [order_of(hlo, named_orders(module, subject.order("memory"))[module.entry.name])]
     plan = least_temp(Task(hlo.graph, PROBLEM, Budget(None, seconds)), hlo, subject.predict, starts)
     sequence = hlo.sequence(plan.decisions(hlo.graph)[1])
-    subject.keep_order(_plan_name(seconds), places(module, sequence))
+    subject.keep_order(_plan_name(seconds), places_of(module.with_orders({module.entry.name: sequence})))
     return {
         "found_by": plan.method,
         "predicted": subject.predict(sequence),

@@ -16,7 +16,8 @@ from graphrl.graphs.readers.hlo.reader import read_hlo
 from graphrl.graphs.readers.jaxpr.reader import from_jax
 from graphrl.graphs.roofline import DEFAULT_CHIP
 from graphrl.xla.assignment import TempPredictor
-from graphrl.xla.hook import Scheduler, captured
+from graphrl.xla.callback import Scheduler
+from graphrl.xla.hook import captured
 from reproduce.real_programs.keras_models import abstract_variables
 from reproduce.real_programs.programs import Program, inference, training_step
 from reproduce.zoo.architecture import Architecture, Function

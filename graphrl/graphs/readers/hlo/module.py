@@ -7,7 +7,7 @@ and schedule.
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from graphrl.errors import GraphError
@@ -16,6 +16,7 @@ from graphrl.graphs.readers.hlo.head import FROM_MLIR, is_mlir, is_text
 from graphrl.graphs.readers.hlo.proto import module_message
 from graphrl.graphs.readers.hlo.shape import Shape, Shapes
 
+_SEQUENTIAL = ("call", "conditional", "while")  # they run other computations; the rest work on single elements
 _LOCAL = 0xFFFFFFFF  # an instruction's id inside its computation; XLA writes that of the computation above it
 _HEAD = 4096  # characters that tell what a text is
 
@@ -118,6 +119,29 @@ class HloModule:
         from graphrl.graphs.readers.hlo.fingerprint import fingerprint
 
         return fingerprint(self)
+
+    @functools.cached_property
+    def sequential(self) -> tuple[Computation, ...]:
+        """The computations that run instruction by instruction: the entry, and what `call`, `conditional` and `while`
+        run from there, callees before their callers. Their places are the same for modules of one fingerprint.
+        """
+        computations: dict[str, Computation] = {}
+
+        def visit(computation: Computation) -> None:
+            for instruction in computation.instructions:
+                if instruction.opcode in _SEQUENTIAL:
+                    for name in instruction.called:
+                        if name not in computations:
+                            visit(self.computations[name])
+            computations[computation.name] = computation
+
+        visit(self.entry)
+        return tuple(computations.values())
+
+    def with_orders(self, orders: Mapping[str, Sequence[str]]) -> "HloModule":
+        """The module with other orders of some computations, by name; `message` keeps the old ones."""
+        schedule = {**self.schedule, **{name: tuple(order) for name, order in orders.items()}}
+        return dataclasses.replace(self, schedule=schedule)
 
     def order(self, computation: Computation) -> tuple[str, ...]:
         """Names of a computation's instructions in the order in which they run; as written if it has no schedule."""

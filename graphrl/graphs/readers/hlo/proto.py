@@ -6,6 +6,7 @@ as unknown fields, which parsing keeps and serialising writes again. Fields of t
 those nobody looks into (metadata, literals), or that are the same thousands of times (shapes).
 """
 
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # type: ignore[import-untyped]
@@ -99,6 +100,16 @@ _TABLE: dict[str, dict[str, str]] = {
         "input_output_alias": "8 InputOutputAlias",
     },
     "HloProto": {"hlo_module": "1 Module"},
+    "BufferAllocation": {
+        "is_entry_computation_parameter": "5 bool",
+        "parameter_number": "6 int64",
+        "parameter_shape_index": "10 int64*",
+        "is_parameter_aliased_with_output": "13 bool",
+    },
+    "BufferAssignment": {"buffer_allocations": "3 BufferAllocation*"},
+    "ModuleWithConfig": {"hlo_module": "1 Module"},
+    "CpuExecutable": {"hlo_module": "1 ModuleWithConfig", "buffer_assignment": "2 BufferAssignment"},
+    "ExecutableAndOptions": {"serialized_executable": "1 CpuExecutable"},
 }
 _PACKAGE = "graphrl.hlo"
 _SCALARS = {
@@ -149,6 +160,27 @@ def module_message(data: bytes) -> Any:
     raise GraphError("broken or truncated HLO: must be a whole HloModuleProto or HloProto")
 
 
+def executable_message(data: bytes) -> tuple[bytes, Any]:
+    """What `Client.serialize_executable` of a CPU's client gives: its first bytes, and the `ExecutableAndOptionsProto`
+    behind them.
+
+    Raises:
+      GraphError: `data` is something else.
+    """
+    length = shift = size = 0
+    while not size or data[size - 1] & 0x80:  # the length of what comes first, in protobuf's way
+        length |= (data[size] & 0x7F) << shift
+        size, shift = size + 1, shift + 7
+    message = _CLASSES["ExecutableAndOptions"]()
+    try:
+        message.ParseFromString(data[size + length :])
+    except DecodeError:
+        raise GraphError("this jaxlib serializes executables in another way") from None
+    if not message.serialized_executable.hlo_module.hlo_module.computations:
+        raise GraphError("this jaxlib serializes executables in another way")
+    return data[: size + length], message
+
+
 def shape_message(data: bytes) -> Any:
     """The `ShapeProto` that `data` holds.
 
@@ -161,3 +193,38 @@ def shape_message(data: bytes) -> Any:
     except DecodeError:
         raise GraphError("broken HLO: a shape does not parse") from None
     return message
+
+
+def replace(field: Any, items: Iterable[Any]) -> None:
+    """Gives a repeated field other messages, which may be among those that it holds now."""
+    kept = []
+    for item in items:  # what a field holds is gone once it is emptied
+        copy = type(item)()
+        copy.CopyFrom(item)
+        kept.append(copy)
+    del field[:]
+    field.extend(kept)
+
+
+def in_order(instructions: Sequence[Any], gone: Container[int] = ()) -> list[Any]:
+    """Instructions' messages, each moved behind what it waits for, which is no longer any of `gone`."""
+    by_id = {i.id: i for i in instructions}
+    placed: dict[int, Any] = {}
+
+    def place(i: Any) -> None:
+        todo = [i]
+        while todo:
+            waits = (*todo[-1].operand_ids, *todo[-1].control_predecessor_ids)
+            missing = [by_id[k] for k in waits if k in by_id and k not in placed]
+            if missing:
+                todo += missing
+            else:
+                done = todo.pop()
+                placed[done.id] = done
+
+    for i in instructions:
+        i.control_predecessor_ids[:] = [k for k in i.control_predecessor_ids if k not in gone]
+    for i in instructions:
+        if i.id not in placed:
+            place(i)
+    return list(placed.values())

@@ -1,0 +1,143 @@
+"""What jax's compilation of a marked module goes through: the rule's answer is carried out, and held to its word.
+
+jax calls one function for each module that XLA compiles. In its place stands one that hands everybody else's modules
+through, and for marked ones sees what the rule answered: it restores donation, has XLA use its other scheduler, and
+keeps XLA's own schedule where an order needs more than was predicted.
+"""
+
+import io
+import secrets
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from graphrl.errors import GraphError
+from graphrl.graphs.readers.hlo.module import HloModule
+from graphrl.xla import callback
+from graphrl.xla.callback import Answer, Rule, Scheduler
+from graphrl.xla.donation import donating
+
+# What XLA is told for each of its schedulers.
+SCHEDULERS: dict[Scheduler, dict[str, Any]] = {
+    "default": {},
+    "memory": {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"},
+}
+_OURS = "_graphrl"  # an attribute of the function in jax's place
+_installing = threading.Lock()
+_TRUE = 0.01  # by how much of a figure a prediction may be wrong
+
+
+class _OtherScheduler(Exception):
+    """Ends a compilation whose module is to be scheduled by XLA's other scheduler."""
+
+
+def install() -> None:
+    """Puts `_Compilation` in the place of jax's function, once in a process.
+
+    Raises:
+      ImportError, AttributeError: this jax has no such function.
+    """
+    from jax._src import compiler
+
+    with _installing:
+        if not hasattr(compiler.backend_compile_and_load, _OURS):
+            compiler.backend_compile_and_load = _instead_of(compiler.backend_compile_and_load)
+
+
+def _instead_of(original: Any) -> Any:
+    def compile_and_load(backend: Any, module: Any, devices: Any, options: Any, callbacks: Sequence[Any]) -> Any:
+        rule = callback.rule_of(module.operation.attributes["sym_name"].value.encode())
+        if rule is None:
+            return original(backend, module, devices, options, callbacks)
+        return _Compilation(original, (backend, devices, options, callbacks), module).run(rule)
+
+    setattr(compile_and_load, _OURS, True)
+    return compile_and_load
+
+
+def renamed(module: Any, mark: str) -> Any:
+    """A copy of a StableHLO module whose name bears the mark."""
+    from jaxlib.mlir import ir
+
+    content = io.BytesIO()
+    module.operation.write_bytecode(file=content)
+    with module.context:
+        clone = ir.Module.parse(content.getvalue())
+        name = ir.StringAttr(clone.operation.attributes["sym_name"]).value
+        clone.operation.attributes["sym_name"] = ir.StringAttr.get(callback.marked(name, mark))
+    return clone
+
+
+class _Compilation:
+    """One module on its way through XLA."""
+
+    def __init__(self, original: Any, target: tuple[Any, Any, Any, Sequence[Any]], module: Any) -> None:
+        self._original, self._module = original, module
+        self._backend, self._devices, self._options, self._callbacks = target
+
+    def run(self, rule: Rule) -> Any:
+        """The loaded executable."""
+        answers: list[Answer] = []
+
+        def recording(module: HloModule) -> Any:
+            answer = rule(module)
+            if isinstance(answer, Answer):
+                answers[:] = [answer]
+                if answer.scheduler != "default":
+                    raise _OtherScheduler
+            return answer
+
+        try:
+            executable = self._compiled(recording)
+        except Exception as error:
+            reason = callback.reason(error)
+            if reason is None:
+                raise
+            if not isinstance(reason, _OtherScheduler):
+                callback.keep_reason(error, reason)
+                raise
+            return self._by_scheduler(answers[0].scheduler)
+        return self._checked(executable, answers[0]) if answers else executable
+
+    def _compiled(self, rule: Rule | None) -> Any:
+        mark = secrets.token_hex(8)  # of this compilation alone: other threads may compile the same function
+        if rule is not None:
+            callback.set_rule(mark, rule)
+        try:
+            module = renamed(self._module, mark)
+            return self._original(self._backend, module, self._devices, self._options, self._callbacks)
+        finally:
+            callback.drop_rule(mark)
+
+    def _by_scheduler(self, scheduler: Scheduler) -> Any:
+        before = list(self._options.env_option_overrides)
+        self._options.env_option_overrides = [*before, *SCHEDULERS[scheduler].items()]
+        try:
+            return self._compiled(None)
+        finally:
+            self._options.env_option_overrides = before
+
+    def _checked(self, executable: Any, answer: Answer) -> Any:
+        """The executable, with its donated arguments, unless it breaks what was promised of it."""
+        if answer.module is None:
+            return executable
+        if answer.temp_bytes is not None:
+            temp = _temporaries(executable)
+            if abs(temp - answer.temp_bytes) > _TRUE * answer.temp_bytes:
+                own = self._compiled(None)
+                answer.mistaken(temp, _temporaries(own))
+                if _temporaries(own) <= temp:
+                    return own
+        if not answer.aliases:
+            return executable
+        try:
+            data = donating(self._backend.serialize_executable(executable), answer.aliases)
+            return self._backend.deserialize_executable(data, self._devices, self._options, self._callbacks)
+        except (GraphError, RuntimeError):  # with less than was planned: XLA's own schedule keeps all donation
+            own = self._compiled(None)
+            answer.mistaken(_temporaries(executable), 0)
+            return own
+
+
+def _temporaries(executable: Any) -> int:
+    return int(executable.get_compiled_memory_stats().temp_size_in_bytes)

@@ -1,0 +1,247 @@
+"""Donated arguments of a program whose schedule was changed.
+
+XLA forgets which results may be written into donated arguments when a module comes back from its hook (jaxlib 0.10.2:
+`HloModule::ReplaceEntryComputation`). So each such result is tied to its argument by what XLA keeps (`tied`): loops
+work in place anyway, and a fusion that reads the argument is told to write over it. The executable then has them in
+one buffer, which is the argument's where that is donated at run time: so it says its serialized form (`donating`).
+"""
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from graphrl.errors import GraphError
+from graphrl.graphs.readers.hlo.module import Computation, HloModule, Instruction, OutputAlias, parse_module
+from graphrl.graphs.readers.hlo.proto import executable_message, in_order, replace
+from graphrl.graphs.readers.hlo.sharing import may_share
+from graphrl.graphs.readers.hlo.values import VIEWS
+from graphrl.xla.assignment.buffers import ModuleBuffers
+
+_MAY, _MUST = 1, 2  # `Kind` of xla/service/hlo.proto
+
+# What XLA has no serialized form of: comparators of sorts, and whatever talks to the outside.
+_NOT_SERIALIZED = frozenset(("sort", "infeed", "outfeed", "send", "recv", "rng-get-and-update-state"))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Tied:
+    """A module as XLA has it once it has taken a schedule.
+
+    Attributes:
+      module: without aliases; some fusions of its entry write over an operand.
+      aliases: results that lie in the buffers of arguments, as `module.input_output_aliases` had them.
+      lost: bytes of those that do not any more.
+    """
+
+    module: HloModule
+    aliases: tuple[OutputAlias, ...]
+    lost: int
+
+
+class _Tie(NamedTuple):
+    """A fusion that can write over an argument.
+
+    Attributes:
+      alias: what it keeps.
+      writer: its name.
+      operand: number of that operand.
+      part: of its result.
+      copy: name of the copy of the argument that it reads now, or "".
+      readers: names of all others that read the argument or the copy: they have to run before it.
+    """
+
+    alias: OutputAlias
+    writer: str
+    operand: int
+    part: tuple[int, ...]
+    copy: str
+    readers: tuple[str, ...]
+
+
+@functools.lru_cache(maxsize=2)  # for those who ask for one module several times
+def tied(module: HloModule) -> Tied:
+    """Ties results to the donated arguments that XLA writes them into, where that can be kept.
+
+    XLA copies an argument that somebody may still read when it is written over. Where those who read it can run before
+    the fusion that writes over it, that is told to wait for them, and the copy goes.
+    """
+    wanted = module.input_output_aliases
+    bare = dataclasses.replace(module, input_output_aliases=())
+    kept: list[OutputAlias] = []
+    if wanted and not any(i.opcode in _NOT_SERIALIZED for c in module.computations.values() for i in c.instructions):
+        shared = ModuleBuffers(bare)
+        kept = [alias for alias in wanted if _in_one_buffer(shared, alias)]
+        ties = list(_ties(module, [alias for alias in wanted if alias not in kept]))
+        if ties:
+            bare = _declared(bare, ties)
+            shared = ModuleBuffers(bare)
+            kept += [tie.alias for tie in ties if _in_one_buffer(shared, tie.alias)]
+    lost = sum(module.entry.root.shape.at(a.output_index).bytes for a in wanted if a not in kept)
+    return Tied(bare, tuple(kept), lost)
+
+
+def _in_one_buffer(buffers: ModuleBuffers, alias: OutputAlias) -> bool:
+    flow, entry = buffers.flow, buffers.module.entry.name
+    ends = (
+        (flow.nodes[flow.root(entry)], alias.output_index),
+        (flow.nodes[flow.parameter(entry, alias.parameter)], alias.parameter_index),
+    )
+    first, second = (
+        next(v for v, (at, _) in zip(node.values, node.parts, strict=True) if at == index) for node, index in ends
+    )
+    return first != second and bool(buffers.buffer_of[first] == buffers.buffer_of[second])
+
+
+def _ties(module: HloModule, wanted: Sequence[OutputAlias]) -> Iterator[_Tie]:
+    entry, taken = module.entry, set()
+    later = _Later(entry)
+    for alias in wanted:
+        writer, index = _maker(module, alias.output_index)
+        argument = entry.parameters[alias.parameter]
+        operand, copy = _operand(entry, writer, argument)
+        if alias.parameter_index or operand is None or (writer.name, operand) in taken:
+            continue
+        if not may_share(module, entry, writer, operand, (), index):
+            continue
+        readers = {*_readers(entry, argument.name), *(_readers(entry, copy) if copy else ())} - {writer.name, copy}
+        if readers.isdisjoint(later.than(writer.name)):
+            taken.add((writer.name, operand))
+            later.add(writer.name, readers)
+            yield _Tie(alias, writer.name, operand, index, copy, tuple(sorted(readers)))
+
+
+def _operand(entry: Computation, writer: Instruction, argument: Instruction) -> tuple[int | None, str]:
+    """Which operand of a fusion is an argument, or a copy of it, and the copy's name."""
+    if writer.opcode != "fusion":
+        return None, ""
+    for k, name in enumerate(writer.operands):
+        i = entry.by_name[name]
+        if i is argument:
+            return k, ""
+        if i.opcode == "copy" and i.operands == (argument.name,) and i.shape == argument.shape:
+            return k, name
+    return None, ""
+
+
+class _Later:
+    """What has to run after instructions of a computation, with orders that are added."""
+
+    def __init__(self, computation: Computation) -> None:
+        self._after: dict[str, list[str]] = {name: [] for name in computation.by_name}
+        for i in computation.instructions:
+            for name in (*i.operands, *i.control_predecessors):
+                self._after[name].append(i.name)
+
+    def add(self, name: str, before: Iterable[str]) -> None:
+        """From now on all of `before` run before an instruction."""
+        for other in before:
+            self._after[other].append(name)
+
+    def than(self, name: str) -> set[str]:
+        """All that can only run after an instruction."""
+        todo, seen = [name], {name}
+        while todo:
+            for other in self._after[todo.pop()]:
+                if other not in seen:
+                    seen.add(other)
+                    todo.append(other)
+        return seen
+
+
+def _maker(module: HloModule, index: tuple[int, ...]) -> tuple[Instruction, tuple[int, ...]]:
+    """The instruction of the entry that makes a part of its result, and which part of its own."""
+    by_name, i = module.entry.by_name, module.entry.root
+    while True:
+        if i.opcode == "tuple" and index:
+            i, index = by_name[i.operands[index[0]]], index[1:]
+        elif i.opcode == "get-tuple-element":
+            i, index = by_name[i.operands[0]], (i.attributes.tuple_index, *index)
+        else:
+            return i, index
+
+
+def _readers(entry: Computation, name: str) -> Iterator[str]:
+    """What reads an instruction, directly or through views, and the views."""
+    todo, seen = [name], {name}
+    while todo:
+        for user in entry.users[todo.pop()]:
+            if user.name not in seen:
+                seen.add(user.name)
+                if user.opcode in VIEWS:
+                    todo.append(user.name)
+                yield user.name
+
+
+def written_over(module: HloModule) -> dict[str, frozenset[str]]:
+    """What writes over an argument of the entry as `tied` has it, and who reads that argument before: the names of
+    those that do, directly or through views.
+    """
+    entry, late = module.entry, {}
+    for i in entry.instructions:
+        arguments = [i.operands[pair.operand_index] for pair in i.attributes.output_operand_aliasing]
+        readers = {
+            name for each in arguments if entry.by_name[each].opcode == "parameter" for name in _readers(entry, each)
+        }
+        if readers:
+            late[i.name] = frozenset(readers - {i.name})
+    return late
+
+
+def _declared(module: HloModule, ties: Sequence[_Tie]) -> HloModule:
+    """The module with fusions that write over arguments."""
+    message = type(module.message)()
+    message.CopyFrom(module.message)
+    (entry,) = (c for c in message.computations if c.id == message.entry_computation_id)
+    instructions = {i.name: i for i in entry.instructions}
+    for tie in ties:
+        writer = instructions[tie.writer]
+        writer.output_operand_aliasing.add(operand_index=tie.operand, output_shape_index=tie.part)
+        waits = [instructions[name].id for name in tie.readers]
+        if tie.copy:
+            copy = instructions[tie.copy]
+            for i in entry.instructions:
+                i.operand_ids[:] = [copy.operand_ids[0] if k == copy.id else k for k in i.operand_ids]
+            waits += copy.control_predecessor_ids
+        writer.control_predecessor_ids[:] = dict.fromkeys([*writer.control_predecessor_ids, *waits])
+    gone = {instructions[tie.copy].id: instructions[tie.copy] for tie in ties if tie.copy}
+    kept = in_order([i for i in entry.instructions if i.id not in gone], gone)
+    sequence = next(s.value for s in message.schedule.sequences if s.key == entry.id)
+    by_id = {i.id: i for i in kept}
+    order = in_order([by_id[number] for number in sequence.instruction_ids if number in by_id], gone)
+    sequence.instruction_ids[:] = [i.id for i in order]
+    replace(entry.instructions, kept)
+    changed = parse_module(message.SerializeToString(), module.name)
+    schedule = {**module.schedule, changed.entry.name: changed.order(changed.entry)}
+    return dataclasses.replace(changed, name=module.name, schedule=schedule, input_output_aliases=())
+
+
+def donating(serialized: bytes, aliases: Sequence[OutputAlias]) -> bytes:
+    """An executable, as `Client.serialize_executable` gives it, that takes over the buffers of donated arguments.
+
+    Args:
+      serialized: the executable of a module whose results lie in the buffers of these arguments.
+      aliases: which results in which arguments.
+
+    Raises:
+      GraphError: this jaxlib serializes executables in another way.
+    """
+    head, message = executable_message(serialized)
+    executable = message.serialized_executable
+    arguments = {(alias.parameter, alias.parameter_index) for alias in aliases}
+    changed = 0
+    for buffer in executable.buffer_assignment.buffer_allocations:
+        place = (buffer.parameter_number, tuple(buffer.parameter_shape_index))
+        if buffer.is_entry_computation_parameter and place in arguments:
+            buffer.is_parameter_aliased_with_output = True
+            changed += 1
+    if changed != len(arguments):
+        raise GraphError("this jaxlib serializes executables in another way")
+    for alias in aliases:
+        executable.hlo_module.hlo_module.input_output_alias.entries.add(
+            output_shape_index=alias.output_index,
+            parameter_number=alias.parameter,
+            parameter_shape_index=alias.parameter_index,
+            kind=_MUST if alias.must else _MAY,
+        )
+    return head + message.SerializeToString()

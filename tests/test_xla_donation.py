@@ -1,0 +1,136 @@
+"""Donation survives planning: results lie where the donated arguments were, and nothing is wrong after that."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from xla_programs import plans, temporaries
+
+import graphrl
+from graphrl.graphs.readers.hlo.module import parse_module
+from graphrl.xla import hook
+from graphrl.xla.donation import tied
+
+pytestmark = pytest.mark.usefixtures("plans")
+
+__all__ = ["plans"]
+
+SIDE = 256
+
+
+def wide(x: jax.Array) -> jax.Array:
+    """`[SIDE]` -> `[SIDE]`: four branches of `[SIDE, SIDE]`; XLA's default schedule has all at once."""
+    total = jnp.zeros_like(x)
+    for k in range(4):
+        big = jnp.sin(jnp.outer(x, x) * (k + 1.0))
+        total += ((big @ big) * 0.01).sum(0)
+    return total
+
+
+def update(state: dict[str, jax.Array], x: jax.Array) -> tuple[dict[str, jax.Array], jax.Array]:
+    """The weights are read by what has to run before they are written over."""
+    loss, slope = jax.value_and_grad(lambda w: jnp.tanh(wide(x) @ w).sum() + (w @ w).mean())(state["w"])
+    momentum = 0.9 * state["m"] + slope
+    return {"w": state["w"] - 0.1 * momentum, "m": momentum}, loss
+
+
+def looped(state: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """A loop works in the buffer that it is given."""
+    y = wide(x)
+    rows = jnp.arange(4)
+    return jax.lax.fori_loop(0, 3, lambda k, s: s.at[rows + k].add(jnp.cumsum(y) * s[k]), state), y
+
+
+def state_of(function: Any) -> Any:
+    w = jax.random.normal(jax.random.key(0), (SIDE, SIDE)) / SIDE
+    return {"w": w, "m": 0.5 * w} if function is update else w
+
+
+def bytes_of(compiled: Any) -> tuple[int, int]:
+    """Of temporaries, and of results in donated arguments."""
+    return temporaries(compiled), compiled.memory_analysis().alias_size_in_bytes
+
+
+X = jnp.linspace(0.0, 1.0, SIDE)
+
+
+@pytest.mark.parametrize("function", [update, looped])
+def test_the_same_bits_in_the_arguments_buffers(function: Any) -> None:
+    plain = jax.jit(function, donate_argnums=0)
+    theirs = plain.lower(state_of(function), X).compile()
+    ours = graphrl.compile(plain, state_of(function), X, seconds=0.5)
+    assert ours.plan is not None
+    assert bytes_of(ours)[0] < 0.7 * bytes_of(theirs)[0]
+    assert bytes_of(ours)[1] == bytes_of(theirs)[1] == sum(x.nbytes for x in jax.tree.leaves(state_of(function)))
+    planned = graphrl.jit(function, donate_argnums=0, seconds=0.5)
+    states = [state_of(function) for _ in range(3)]
+    for _ in range(3):
+        before = [jax.tree.map(lambda leaf: leaf, state) for state in states]
+        places = {leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(before[1])}
+        states = [step(state, X)[0] for step, state in zip((plain, ours, planned), states, strict=True)]
+        assert all(leaf.is_deleted() for leaf in jax.tree.leaves(before))
+        assert places == {leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(states[1])}
+    leaves = [jax.tree.leaves(state) for state in states]
+    assert all(np.array_equal(a, b) and np.array_equal(a, c) for a, b, c in zip(*leaves, strict=True))
+    assert [report.planned for report in planned.reports] == [True]
+
+
+def test_what_others_own_is_not_written_into() -> None:
+    """XLA copies a donated argument that is not its own; here NumPy's, without a copy on the way."""
+    kept = np.full((SIDE, SIDE), 0.25, np.float32)
+    ours = graphrl.compile(jax.jit(looped, donate_argnums=0), jnp.asarray(kept), X, seconds=0.5)
+    assert ours.plan is not None
+    ours(jnp.asarray(kept), X)
+    assert np.all(kept == 0.25)
+
+
+def test_an_argument_that_is_given_twice_is_refused_as_jax_does() -> None:
+    ours = graphrl.compile(jax.jit(update, donate_argnums=0), state_of(update), X, seconds=0.5)
+    w = state_of(update)["w"]
+    with pytest.raises(Exception, match="donate"):
+        ours({"w": w, "m": w}, X)
+
+
+def test_copies_of_donated_arguments_go() -> None:
+    """XLA copies the weights at the start, since somebody may still read them when they are written over."""
+    module = hook.captured(jax.jit(update, donate_argnums=0).lower(state_of(update), X))
+    ties = tied(module)
+    assert len(ties.aliases) == 2
+    assert not ties.lost
+
+    def copies(program: Any) -> int:
+        return sum(i.opcode == "copy" and i.shape.bytes >= 4 * SIDE for i in program.entry.instructions)
+
+    assert copies(ties.module) < copies(module)
+
+
+def test_sorts_keep_xla_s_own_donation() -> None:
+    """XLA has no serialized form of them: then the better of its schedulers runs, with all that it donates."""
+
+    def sorted_update(state: jax.Array, x: jax.Array) -> jax.Array:
+        return state + jnp.sort(wide(x))[None]
+
+    step = jax.jit(sorted_update, donate_argnums=0)
+    large = jnp.ones((3000, SIDE))
+    theirs, ours = step.lower(large, X).compile(), graphrl.compile(step, large, X, seconds=0.5)
+    memory = hook.compile_in_order(step.lower(large, X), "memory")
+    assert bytes_of(ours)[1] == large.nbytes
+    assert bytes_of(ours)[0] <= min(bytes_of(theirs)[0], bytes_of(memory)[0])
+    assert np.array_equal(ours(jnp.copy(large), X), step(jnp.copy(large), X))
+
+
+def test_an_argument_that_is_read_after_all_is_not_written_over() -> None:
+    """The result waits for nobody: who reads the argument later still finds it."""
+
+    def late(state: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        new = state * 2.0
+        return new, jnp.tanh(new @ state) @ state
+
+    module = hook.captured(jax.jit(late, donate_argnums=0).lower(state_of(looped), X))
+    ties = tied(module)
+    assert parse_module(ties.module.message.SerializeToString()).entry.root.name == module.entry.root.name
+    ours = graphrl.compile(jax.jit(late, donate_argnums=0), state_of(looped), X, seconds=0.2)
+    for a, b in zip(ours(state_of(looped), X), jax.jit(late)(state_of(looped), X), strict=True):
+        assert np.array_equal(a, b)
