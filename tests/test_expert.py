@@ -10,6 +10,7 @@ from graphrl.graphs.pipelined import Pipelined
 from graphrl.methods import find_solver
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Task
+from graphrl.solvers.rules.expert import named_layers
 
 SIZE = 8
 
@@ -59,6 +60,15 @@ def test_ops_without_scopes_are_cut_where_the_work_is_equal() -> None:
     ops = [op("a", 3.0), op("b", 1.0, ("a",)), op("c", 1.0, ("b",)), op("d", 3.0, ("c",))]
     plan = planned(ComputationGraph("chain", tuple(ops)), Problem("makespan", 2))
     assert list(plan.placement.values()) == [0, 0, 1, 1]
+
+
+def test_an_op_outside_all_scopes_is_a_layer_of_its_own() -> None:
+    """JAX names what it differentiates outside a scope `jvp()/add.3`: such ops are no layer that they form together."""
+    names = ["jvp(a)/x", "jvp()/y", "jvp(b)/x", "jvp(b)/y", "transpose(jvp())/z"]
+    ops = [op(name, 1.0, (names[i - 1],) if i else ()) for i, name in enumerate(names)]
+    layer = named_layers(ComputationGraph("chain", tuple(ops)), 2)
+    assert layer is not None
+    assert layer.tolist() == [0, 1, 2, 2, 3]
 
 
 def test_stages_of_equal_bytes_where_those_of_equal_work_do_not_fit() -> None:

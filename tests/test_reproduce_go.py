@@ -5,9 +5,11 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from partitioned_graphs import TRAINING, edge, file_of, node
 from processes import check_fault, run_script
 from reproduce.go.table2 import run_time, search_time
+from reproduce.go.unseen import interval
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -83,6 +85,13 @@ def test_out_of_memory_is_said_as_in_the_paper() -> None:
     assert run_time([]) == "-"
     assert search_time([fits]) == "1.0 (0.5)"
     assert search_time([{**fits, "reached": []}]) == "1.0"
+
+
+def test_intervals_are_of_graphs_and_not_of_their_cases() -> None:
+    """Two graphs whose cases are alike say no more with eight cases each than with one."""
+    values, graphs = np.array([0.0, 1.0]), np.array(["a", "b"])
+    assert interval(values, graphs) == interval(np.repeat(values, 8), np.repeat(graphs, 8)) == (0.0, 1.0)
+    assert interval(np.full(4, 2.0), np.array(["a", "a", "a", "b"])) == (2.0, 2.0)
 
 
 def test_fusion_alone_and_with_placement_and_order(tmp_path: Path) -> None:

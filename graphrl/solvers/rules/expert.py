@@ -107,7 +107,7 @@ def _leaders(graph: ComputationGraph) -> np.ndarray:
 
 def _scope(name: str) -> str | None:
     scope, slash, _ = _TRANSFORMS.sub("", name).partition("/")
-    return scope.rstrip(")") if slash else None
+    return scope.rstrip(")") or None if slash else None  # jvp()/add.3 has none
 
 
 def _first(names: list[str | None], rank: np.ndarray) -> np.ndarray:
