@@ -9,6 +9,8 @@ from search_graphs import random_dag
 from graphrl.agents.hdp import learner
 from graphrl.agents.hdp.config import HdpConfig
 from graphrl.agents.hdp.instance import Instance, instance
+from graphrl.agents.hdp.network import Draw
+from graphrl.agents.hdp.policy import init, play
 from graphrl.agents.hdp.solver import advance, begin
 from graphrl.costs import exact
 from graphrl.costs.problem import Problem
@@ -64,6 +66,15 @@ def test_policies_become_better() -> None:
         first.append(rewards[0])
         last.append(np.mean(rewards[-5:]))
     assert np.mean(last) > np.mean(first) + 0.2
+
+
+def test_groups_are_sampled_throughout_and_devices_until_they_need_not_be() -> None:
+    config = HdpConfig(hidden=8, groups=4)
+    task: Instance = jax.tree.map(jnp.asarray, instance(CHAINS, LINK))
+    params, keys = init(config, jax.random.key(0), task), jax.random.split(jax.random.key(1), 16)
+    draw = Draw(jnp.float32(0), jnp.asarray(False))
+    likelihoods, _ = jax.vmap(lambda key: play(config, params, key, task, draw))(keys)
+    assert len(np.unique(np.asarray(likelihoods))) > 8
 
 
 def test_the_device_values_placements_as_the_host_does() -> None:

@@ -14,7 +14,7 @@ class Draw(NamedTuple):
     """How options are chosen at one moment of learning."""
 
     noise: jax.Array  # [] float32, see `HdpConfig`; 0 for none
-    is_sampled: jax.Array  # [] bool
+    is_sampled: jax.Array  # [] bool; groups always are
 
 
 def choose(key: jax.Array, logits: jax.Array, draw: Draw) -> tuple[jax.Array, jax.Array]:

@@ -30,7 +30,7 @@ def play(config: HdpConfig, params: Params, key: jax.Array, task: Instance, draw
     of_grouper, of_placer = jax.random.split(key)
     grouper, placer = _networks(config, task)
     logits: Any = grouper.apply({"params": params["grouper"]}, jnp.asarray(task.features))
-    group, logits = choose(of_grouper, logits, draw)
+    group, logits = choose(of_grouper, logits, draw._replace(is_sampled=jnp.asarray(True)))
     total = reinforce.log_prob(logits, group, task.decides)
     group = group[task.leader]
     embedded, used = _embedded(task, group, grouper.groups)
