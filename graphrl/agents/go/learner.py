@@ -14,15 +14,16 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from graphrl.agents.go.batch import Batch
+from graphrl.agents.go.lessons import Lesson, imitation_loss
 from graphrl.agents.go.network import networks
 from graphrl.agents.go.policy import smallest
 from graphrl.agents.go.settings import GoSettings
 from graphrl.envs.compile.instance import Choices, CompileParams
-from graphrl.learning import ppo, spread
+from graphrl.learning import descent, ppo, spread
 from graphrl.learning.learner import Learner, LearnerState, Metrics
 from graphrl.learning.ppo import oneshot
 from graphrl.learning.ppo.choices import likeliest, sample
-from graphrl.mesh import make_mesh
+from graphrl.mesh import AXIS, make_mesh
 
 
 class _Stand(NamedTuple):
@@ -44,12 +45,14 @@ def init(settings: GoSettings, key: jax.Array, policy: Any = None) -> LearnerSta
 
 
 def update(settings: GoSettings, state: LearnerState, key: jax.Array, batch: Batch) -> tuple[LearnerState, Metrics]:
-    """An update of PPO for each round and transfer model; see `Learner`.
+    """An update of PPO for each round and transfer model, or of imitation; see `Learner`.
 
     Returns:
       The new state, and means of `oneshot.learn`'s metrics, with "best": by how many percent the best plan of the last
-      round was faster than the hint.
+      round was faster than the hint. Of imitation "loss", see `imitation_loss`, and "gradient_norm".
     """
+    if settings.learning == "imitation":
+        return _imitate(settings, state, batch)
     each = []
     for number, instances in enumerate(batch.values()):
         graphs = instances.order.shape[0]
@@ -59,6 +62,21 @@ def update(settings: GoSettings, state: LearnerState, key: jax.Array, batch: Bat
         (state, _), metrics = jax.lax.scan(functools.partial(_round, settings), begun, keys)
         each.append({name: value.mean() for name, value in metrics.items()} | {"best": metrics["best"][-1]})
     return state, _mean(each)
+
+
+def _imitate(settings: GoSettings, state: LearnerState, batch: Batch) -> tuple[LearnerState, Metrics]:
+    """A gradient step."""
+    policy = networks(settings.network).policy
+
+    def loss(params: dict[str, Any]) -> tuple[jax.Array, Metrics]:
+        of_graph = functools.partial(imitation_loss, policy, params["policy"], settings.network.tasks)
+        losses = jnp.concatenate([jax.vmap(of_graph)(lessons) for lessons in batch.values()])
+        return losses.mean() / jax.lax.psum(1, AXIS), {"loss": spread.mean(losses)}
+
+    gradient, metrics = jax.grad(loss, has_aux=True)(state.params)
+    optimiser = descent.optimiser(settings.ppo.rate, settings.ppo.gradient_norm)
+    state, metrics["gradient_norm"] = descent.descend(optimiser, state, gradient)
+    return state, metrics
 
 
 def _round(settings: GoSettings, carry: tuple[LearnerState, _Stand], keys: jax.Array) -> tuple[Any, Metrics]:
@@ -81,7 +99,8 @@ def evaluate(settings: GoSettings, params: Any, key: jax.Array, batch: Batch) ->
       the likeliest plan of the first round alone; and "sampled" by transfer model.
     """
     each, apart = [], {}
-    for number, (transfer, instances) in enumerate(batch.items()):
+    for number, (transfer, rows) in enumerate(batch.items()):
+        instances = rows.instance if isinstance(rows, Lesson) else rows
         keys = spread.keys(jax.random.fold_in(key, number), instances.order.shape[0])
         played = jax.vmap(functools.partial(_play, settings, params["policy"]), (0, 0, None))
         both = jax.vmap(played, (None, None, 0))(keys, instances, jnp.array([False, True]))

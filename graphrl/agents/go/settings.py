@@ -1,7 +1,7 @@
 """What the training of GO is made from."""
 
 import dataclasses
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from graphrl.agents.go.config import GoConfig
 from graphrl.costs.problem import MAX_DEVICES, Problem, Transfer
@@ -10,6 +10,8 @@ from graphrl.envs.compile.env import CompileEnv
 from graphrl.errors import ProblemError
 from graphrl.learning.ppo import PpoSettings
 from graphrl.learning.ranges import MOST, check_ranges
+
+Learning = Literal["ppo", "imitation"]
 
 # Episodes begin at a good plan: most ops stay where they are, and a step of PPO compares plans that differ in some.
 _NETWORK = GoConfig(width=32, layers=1, votes=True, changes=0.02)
@@ -23,6 +25,8 @@ class GoSettings:
     """Settings of `graphrl train go`. The paper gives no numbers that these could follow.
 
     Attributes:
+      learning: "imitation" of a teacher, see `lessons.py`; or "ppo", best of all from a policy that has imitated.
+      stops: of the teacher on a graph.
       network: see `GoConfig`.
       ppo: see `PpoSettings`; episodes have one step.
       rounds: of an update, and of playing: each begins at the best plan so far.
@@ -42,6 +46,8 @@ class GoSettings:
       ProblemError: a value is out of range.
     """
 
+    learning: Learning = "ppo"
+    stops: int = 2
     network: GoConfig = _NETWORK
     ppo: PpoSettings = _PPO
     rounds: int = 4
@@ -58,9 +64,15 @@ class GoSettings:
     def __post_init__(self) -> None:
         check_ranges(
             self,
-            integers={"levels": (1, 1024), "rounds": (1, 1024), "samples": (1, 4096), "evaluations": (1, MOST)},
+            integers={
+                "levels": (1, 1024),
+                "stops": (1, 1024),
+                "rounds": (1, 1024),
+                "samples": (1, 4096),
+                "evaluations": (1, MOST),
+            },
             above_zero=("reach",),
-            options={},
+            options={"learning": get_args(Learning)},
         )
         for name, least, most in (("devices", 1, MAX_DEVICES), ("slowness", 0, 1e6)):
             values = getattr(self, name)
@@ -77,4 +89,4 @@ class GoSettings:
     def env(self) -> Environment[Any, Any, Any]:
         """The environment of the training."""
         env: Any = CompileEnv(self.network.tasks, sends="bundled")  # type: ignore[arg-type]
-        return env  # type: ignore[no-any-return]  # its actions are a dict
+        return env  # its actions are a dict

@@ -41,7 +41,13 @@ def prepare() -> None:
     prepare_walks()
 
 
-@solver("go", "the best of the plans that GO's policy draws around a list schedule", digest=digest, prepare=prepare)
+@solver(
+    "go",
+    "the best of the plans that GO's policy draws around a list schedule",
+    objectives=("makespan",),
+    digest=digest,
+    prepare=prepare,
+)
 def solve(task: Task, *, samples: int = 64, rounds: int = 4, finetune: int = 0, checkpoint: str = "") -> Plan:
     """A list schedule, and in each round plans that the policy draws around the best so far, as long as the budget
     lasts; an evaluation is a plan. A round is a call of the network; the first of its plans is the likeliest.
@@ -54,17 +60,14 @@ def solve(task: Task, *, samples: int = 64, rounds: int = 4, finetune: int = 0, 
 
     Raises:
       GraphrlError: the checkpoint cannot be read.
-      ProblemError: an option is out of range, or the objective is another than makespan.
+      ProblemError: an option is out of range.
     """
     for name, value, least, most in (
         ("samples", samples, 1, MOST), ("rounds", rounds, 0, MOST), ("finetune", finetune, 0, MOST_UPDATES)
     ):  # fmt: skip
         if not least <= value <= most:
             raise ProblemError(f"{name} is {value}: must be from {least} to {most:,}")
-    policy = _policy(task.problem, checkpoint)
-    if task.problem.objective != "makespan":
-        raise ProblemError(f"method {task.method!r} is for makespan: must not be {task.problem.objective}")
-    search = _Search(task, policy)
+    search = _Search(task, _policy(task.problem, checkpoint))
     if finetune:
         search.learn(finetune)
     for number in range(rounds):
@@ -74,8 +77,13 @@ def solve(task: Task, *, samples: int = 64, rounds: int = 4, finetune: int = 0, 
     return task.answer(search.plan())
 
 
-@solver("go+", "the plans of go among those that auto begins with, then a search from the best", digest=digest,
-        prepare=prepare)  # fmt: skip
+@solver(
+    "go+",
+    "the plans of go among those that auto begins with, then a search from the best",
+    objectives=("makespan",),
+    digest=digest,
+    prepare=prepare,
+)
 def solve_portfolio(task: Task, *, samples: int = 64, rounds: int = 4, checkpoint: str = "") -> Plan:
     """Under `rendezvous` the search is `anneal-bundled`, else what `auto` does. Args and errors: as `solve`."""
     portfolio = auto.begun(task)

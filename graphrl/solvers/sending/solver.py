@@ -23,6 +23,7 @@ def _prepare() -> None:
 @solver(
     "anneal-bundled",
     "rendezvous: annealing of placement and order; what two devices have for one another goes together",
+    objectives=("makespan",),
     prepare=_prepare,
 )
 def solve(task: Task, *, hot: float = HOT, cold: float = COLD, hint: Plan | None = None) -> Plan:
