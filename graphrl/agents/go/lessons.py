@@ -1,8 +1,8 @@
 """What is imitated before PPO: of every single change of a plan, how much it gains.
 
 A teacher climbs from the hint: it looks at every change of one op, makes the best of them, one after the other, as long
-as each still gains, and looks again. What it saw at each stop is a lesson for the policy, which so learns from exact
-costs of thousands of plans what PPO would have to guess from the sums of their effects.
+as each still gains, and looks again. What it saw at each stop is a lesson: exact costs of thousands of plans, where PPO
+has to guess from the sums of many changes' effects.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from graphrl.envs.compile.observation import observe
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.networks.base import Network
 
-MOST = 2.0  # percent of the makespan
+LARGEST = 2.0  # percent of the makespan that a change counts as
 MOST_MADE = 0.1  # changes between two stops, a share of the ops
 
 
@@ -59,8 +59,10 @@ def lesson(
 
 
 def imitation_loss(policy: Network, params: object, tasks: tuple[str, ...], lesson: Lesson) -> jax.Array:
-    """What a change that the policy makes is expected to lose, percent, mean over stops and tasks: `[]` float32. Changes
-    count as if each were made alone, and none as more than `MOST`.
+    """Minus what a change of the policy is expected to gain, percent, a mean over stops and tasks: `[]` float32.
+
+    Changes count as if each were made alone, none as more than `LARGEST`, and those for the worse as none, for a worse
+    plan is not taken. Where they count as what they lose, the policy learns changes that have no effect.
     """
 
     def of_stop(start: Choices, gains: Choices) -> jax.Array:
@@ -70,7 +72,7 @@ def imitation_loss(policy: Network, params: object, tasks: tuple[str, ...], less
             was = jax.nn.one_hot(seen.previous[task], logits[task].shape[-1], dtype=bool)
             decides = (seen.action_mask[task].sum(-1) > 1)[:, None]
             chance = jnp.where(decides & ~was, jax.nn.softmax(logits[task]), 0.0)
-            worth = jnp.clip(getattr(gains, task), -MOST, MOST)
+            worth = jnp.clip(getattr(gains, task), 0.0, LARGEST)
             lost -= (chance * worth).sum() / jnp.maximum(chance.sum(), 1e-6)
         return lost / len(tasks)
 
