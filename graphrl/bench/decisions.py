@@ -86,11 +86,11 @@ def _deciding(n: int, count: int, mesh: Mesh, seed: int) -> Program:
     rows = instances(graphs, [Problem("makespan", DEVICES)] * count, levels=CONFIG.levels)
     policy, tasks = networks(CONFIG.network).policy, CONFIG.network.tasks
     first = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), rows)
-    params = policy.init(jax.random.key(seed), observe(first, first.start, tasks))  # type: ignore[arg-type]
+    params = policy.init(jax.random.key(seed), observe(first, first.start, tasks))
 
     def decide(rows: CompileParams) -> dict[str, jax.Array]:
         def one(row: CompileParams) -> dict[str, jax.Array]:
-            chosen: dict[str, jax.Array] = likeliest(policy.apply(params, observe(row, row.start, tasks)))  # type: ignore[arg-type]
+            chosen: dict[str, jax.Array] = likeliest(policy.apply(params, observe(row, row.start, tasks)))
             return chosen
 
         return jax.lax.map(one, rows)

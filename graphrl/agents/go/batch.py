@@ -15,7 +15,7 @@ from graphrl.envs.compile.instance import CompileParams
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes
 
-Batch = dict[str, CompileParams] | dict[str, Lesson]  # by transfer model, leading axis g on each
+Batch = dict[str, Any]  # by transfer model `CompileParams`, or a `Lesson` to imitate; leading axis g on each
 
 
 def problem_of(settings: GoSettings, graph: ComputationGraph, transfer: Transfer) -> Problem:

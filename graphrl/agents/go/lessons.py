@@ -67,7 +67,7 @@ def imitation_loss(policy: Network, params: object, tasks: tuple[str, ...], less
 
     def of_stop(start: Choices, gains: Choices) -> jax.Array:
         seen = observe(dataclasses.replace(lesson.instance, start=start), start, tasks)
-        logits, lost = policy.apply(params, seen), jnp.float32(0)  # type: ignore[arg-type]
+        logits, lost = policy.apply(params, seen), jnp.float32(0)
         for task in tasks:
             was = jax.nn.one_hot(seen.previous[task], logits[task].shape[-1], dtype=bool)
             decides = (seen.action_mask[task].sum(-1) > 1)[:, None]
