@@ -179,6 +179,7 @@ def test_faults_are_one_line(checkpoint: str, capsys: pytest.CaptureFixture[str]
 
     assert "devices is 0: must be one or more numbers from 1 to 64" in told("agent.devices=0")
     assert "transfers is empty: must be one or more of rendezvous, free, link" in told("agent.transfers=")
+    assert "network.tasks has fusion: must be placement" in told("agent.network.tasks=placement,fusion")
     assert "ppo.steps is 2: must be 1, an episode's; see rounds" in told("agent.ppo.steps=2")
     assert "changes is 1.0: must be at least 0 and below 1" in told("agent.network.changes=1")
     graph, options = layered(30, 1), {"devices": 2, "evaluations": 10}
@@ -202,7 +203,7 @@ def test_lessons_are_exact_costs_of_single_changes() -> None:
     decoder = Decoder(graph, problem, np.asarray(lesson.instance.order[0])[:n], TINY.levels, TINY.reach)
     generator = np.random.default_rng(0)
     for stop in range(3):
-        start = [np.asarray(choice[0, stop], np.int64)[:n] for choice in lesson.starts]
+        start = [np.asarray(choice[0, stop], np.int64)[:n] for choice in lesson.starts[:2]]
         now = decoder.rank(*start)[1]
         for task, options in enumerate((problem.devices, TINY.levels)):
             for op in generator.integers(0, n, 5):
@@ -210,7 +211,7 @@ def test_lessons_are_exact_costs_of_single_changes() -> None:
                 changed[task][op] = generator.integers(options)
                 gain = 100 * (1 - decoder.rank(*changed)[1] / now)
                 assert lesson.gains[task][0, stop, op, changed[task][op]] == pytest.approx(gain, abs=1e-4)
-    first, last = (decoder.rank(*(np.asarray(c[0, s], np.int64)[:n] for c in lesson.starts)) for s in (0, 2))
+    first, last = (decoder.rank(*(np.asarray(c[0, s], np.int64)[:n] for c in lesson.starts[:2])) for s in (0, 2))
     assert last < first
 
 

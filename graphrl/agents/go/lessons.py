@@ -37,7 +37,7 @@ def lesson(
     """Of a graph whose instance begins at a plan."""
     n = len(graph.ops)
     decoder = Decoder(graph, problem, np.asarray(instance.order)[:n], levels, reach)
-    chosen = [np.asarray(choice, np.int64)[:n].copy() for choice in instance.start]
+    chosen = [np.asarray(choice, np.int64)[:n].copy() for choice in (instance.start.placement, instance.start.priority)]
     counts, starts, gains = (problem.devices, levels), [], []
     for _ in range(stops):
         seen = [_gains(decoder, chosen, task, count) for task, count in enumerate(counts)]

@@ -79,6 +79,10 @@ class GoSettings:
             if not values or not all(least <= value <= most for value in values):
                 text = f"must be one or more numbers from {least} to {most:g}"
                 raise ProblemError(f"{name} is {', '.join(map(str, values)) or 'empty'}: {text}")
+        if "fusion" in self.network.tasks:
+            raise ProblemError(
+                "network.tasks has fusion: must be placement, priority or both; graphs are not fused here"
+            )
         if self.ppo.steps != 1:
             raise ProblemError(f"ppo.steps is {self.ppo.steps}: must be 1, an episode's; see rounds")
         if not self.transfers or not set(self.transfers) <= set(get_args(Transfer)):
@@ -88,5 +92,5 @@ class GoSettings:
     @property
     def env(self) -> Environment[Any, Any, Any]:
         """The environment of the training."""
-        env: Any = CompileEnv(self.network.tasks, sends="bundled")  # type: ignore[arg-type]
+        env: Any = CompileEnv(self.network.tasks, sends="bundled")
         return env  # its actions are a dict

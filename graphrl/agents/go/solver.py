@@ -84,7 +84,7 @@ def solve(task: Task, *, samples: int = 64, rounds: int = 4, finetune: int = 0, 
     digest=digest,
     prepare=prepare,
 )
-def solve_portfolio(task: Task, *, samples: int = 64, rounds: int = 4, checkpoint: str = "") -> Plan:
+def solve_portfolio(task: Task, *, samples: int = 64, rounds: int = 1, checkpoint: str = "") -> Plan:
     """Under `rendezvous` the search is `anneal-bundled`, else what `auto` does. Args and errors: as `solve`."""
     portfolio = auto.begun(task)
     go = Stage(solve, options=lambda _: {"samples": samples, "rounds": rounds, "checkpoint": checkpoint})
@@ -126,10 +126,10 @@ class _Search:
     def draw(self, samples: int, number: int) -> None:
         """A round of plans around the best; the `number` tells rounds apart."""
         drawn = self._policy.choose(self._instance, samples, self._task.seed * MOST + number)
-        for choices in zip(*drawn, strict=True):
+        for placement, priority in zip(drawn.placement, drawn.priority, strict=True):
             if self._task.over(self.evaluations):
                 break
-            self._consider(Choices(*choices))
+            self._consider(Choices(placement, priority))
         self._begin_at_best()
 
     def learn(self, updates: int) -> None:
@@ -156,5 +156,5 @@ class _Search:
 
     def _of(self, choices: Choices) -> tuple[np.ndarray, np.ndarray]:
         """Devices and levels of the real ops, `[n]` int64 each."""
-        placement, priority = (np.asarray(choice, np.int64)[: self._n] for choice in choices)
-        return placement, priority
+        placement, priority = (np.asarray(choice, np.int64) for choice in (choices.placement, choices.priority))
+        return placement[: self._n], priority[: self._n]

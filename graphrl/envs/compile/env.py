@@ -33,10 +33,10 @@ class CompileEnv:
       level: of the ready ops the highest level runs first, and of equal ones the first in the order (of some hundred
       that are neighbours in it the first of the graph, where keys of 50,000 ops are too coarse: `costs/device/lanes`).
       A transfer has the priority of the most urgent op that waits for it, or see `sends`. Padding, and a device that
-      is not there, count as option 0; ops of a group stand on the device of its first one in the order. "fusion" is the priority of
-      `graphrl.costs.fusion`: an op of priority 0, or that may not be, is never inlined into the kernels that read it,
-      others are as far as the limits of kernels allow. A kernel has device and priority of its root, the op that is not
-      inlined; those of inlined ops count for nothing.
+      is not there, count as option 0; ops of a group stand on the device of its first one in the order. "fusion" is the
+      priority of `graphrl.costs.fusion`: an op of priority 0, or that may not be, is never inlined into the kernels
+      that read it, others are as far as the limits of kernels allow. A kernel has device and priority of its root, the
+      op that is not inlined; those of inlined ops count for nothing.
     - Tasks that the environment does not have stay as the instance's start has them (nothing there is option 0).
       Instances without fusion run single ops, with the graph's run times; those with it run kernels, with the
       roofline's, also where nothing is inlined.

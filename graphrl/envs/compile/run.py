@@ -20,7 +20,6 @@ from graphrl.envs.compile.kernels import kernels_of
 from graphrl.envs.compile.sends import bundled
 from graphrl.graphs.padding import PaddedGraph
 
-
 Sends = Literal["urgent", "bundled"]
 
 
@@ -90,9 +89,7 @@ def _one(graph: PaddedGraph, problem: DeviceProblem, decisions: _Keyed) -> _Cost
 
 
 @_one.def_vmap
-def _(
-    size: int, mapped: Any, graph: PaddedGraph, problem: DeviceProblem, decisions: _Keyed
-) -> tuple[_Costs, _Costs]:
+def _(size: int, mapped: Any, graph: PaddedGraph, problem: DeviceProblem, decisions: _Keyed) -> tuple[_Costs, _Costs]:
     decisions = _filled(size, mapped[2], decisions)
     if not any(jax.tree.leaves(mapped[:2])):
         return _several(graph, problem, decisions), _Costs(True, True)  # type: ignore[arg-type]
@@ -108,9 +105,7 @@ def _several(graph: PaddedGraph, problem: DeviceProblem, decisions: _Keyed) -> _
 
 
 @_several.def_vmap
-def _(
-    size: int, mapped: Any, graph: PaddedGraph, problem: DeviceProblem, decisions: _Keyed
-) -> tuple[_Costs, _Costs]:
+def _(size: int, mapped: Any, graph: PaddedGraph, problem: DeviceProblem, decisions: _Keyed) -> tuple[_Costs, _Costs]:
     return _all(*_filled(size, tuple(mapped), (graph, problem, decisions))), _Costs(True, True)  # type: ignore[arg-type]
 
 
@@ -127,9 +122,7 @@ def _all(graph: PaddedGraph, problem: DeviceProblem, decisions: _Keyed) -> _Cost
 
 
 @_all.def_vmap
-def _(
-    size: int, mapped: Any, graph: PaddedGraph, problem: DeviceProblem, decisions: _Keyed
-) -> tuple[_Costs, _Costs]:
+def _(size: int, mapped: Any, graph: PaddedGraph, problem: DeviceProblem, decisions: _Keyed) -> tuple[_Costs, _Costs]:
     batches = _filled(size, tuple(mapped), (graph, problem, decisions))
     costs = _all(*jax.tree.map(lambda leaf: leaf.reshape(size * leaf.shape[1], *leaf.shape[2:]), batches))
     return jax.tree.map(lambda leaf: leaf.reshape(size, -1, leaf.shape[1]), costs), _Costs(True, True)  # type: ignore[arg-type]
