@@ -52,6 +52,7 @@ METHODS: dict[str, str] = {
     "local-search": "graphrl.solvers.schedules.local_search",
     "anneal-schedule": "graphrl.solvers.schedules.solver",
     "multilevel": "graphrl.solvers.schedules.multilevel",
+    "anneal-bundled": "graphrl.solvers.sending.solver",
     "anneal-keys": "graphrl.solvers.chromosomes.anneal_keys",
     "brkga": "graphrl.solvers.chromosomes.brkga_solver",
     "brkga-tuned": "graphrl.solvers.chromosomes.brkga_tuned",
@@ -75,6 +76,8 @@ METHODS: dict[str, str] = {
     "idrs-hint": "graphrl.agents.regal.solver",
     "topoformer": "graphrl.agents.topoformer.solver",
     "topoformer+": "graphrl.agents.topoformer.solver",
+    "go": "graphrl.agents.go.solver",
+    "go+": "graphrl.agents.go.solver",
 }
 OLD_NAMES = {"beam": "approximate-dp"}
 

@@ -1,4 +1,4 @@
-"""Agents: one folder a published system (regal, topoformer, egrl). What they share is in graphrl/learning.
+"""Agents: one folder a published system (regal, topoformer, go, egrl). What they share is in graphrl/learning.
 
 Each folder has the same files: config, network, learner, policy, solver, and an `AGENT` that says what the training
 loop and the commands need of it. A trained agent is a solver too, so that tables compare it with the classical ones:
@@ -20,6 +20,7 @@ if __name__ != "graphrl.agents":  # through the link: a second copy of every cla
 # name -> module, imported when it is asked for, and in it an `Agent` (training/agent.py): "AGENT" if it says no other
 AGENTS = {
     "egrl": "graphrl.agents.egrl.agent",
+    "go": "graphrl.agents.go.agent",
     "regal": "graphrl.agents.regal.agent",
     "regal-hint": "graphrl.agents.regal.agent:HINT",
     "topoformer": "graphrl.agents.topoformer.agent",

@@ -16,6 +16,7 @@ from graphrl.optimize import check_seed
 
 if TYPE_CHECKING:
     from graphrl.bench.cases import Row, Settings
+    from graphrl.bench.decisions import DecisionRow
     from graphrl.bench.envs import EnvRow
     from graphrl.bench.maps import MapRow
     from graphrl.bench.measure import Yardstick
@@ -36,7 +37,10 @@ of Topoformer's policy, each from several orders a graph.
 
 With --maps, that of memory maps: maps made valid and costed a second on ResNet-50 (57 ops), ResNet-101 (108), BERT
 (376) and layered graphs (all other sizes), for numbers of maps at once, against the compiled host engine; and, up to
-64 ops, of generations of EGRL."""
+64 ops, of generations of EGRL.
+
+With --decisions, that of GO's network: decisions a second of device and priority of every op of layered graphs, on 8
+devices, for numbers of graphs at once; and, up to 1,000 ops, of updates of its policy."""
 
 HOW = """how it is measured: programs take turns, samples last about 0.2 s or more, rates are by the median sample.
 With one thread the process is pinned to one core and CPU time counts, else wall time. With more threads,
@@ -50,7 +54,8 @@ examples:
   graphrl bench --threads 1 --sizes 512 --transfers free
   graphrl bench --envs 1,8,64 --sizes 128,512
   graphrl bench --orders --threads 1 --output results
-  graphrl bench --maps 22,256 --threads 1"""
+  graphrl bench --maps 22,256 --threads 1
+  graphrl bench --decisions --sizes 1000,10000,50000 --threads 1"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,6 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("envs", (1, 4, 16, 64), "an environment, so many"),
         ("orders", (1, 4, 16), "the decoders of orders and learning, so many graphs"),
         ("maps", (1, 22, 256, 4096), "memory maps and EGRL, so many maps"),
+        ("decisions", (1,), "GO's network and its learning, so many graphs"),
     ):
         text = f"measure {what} at once ({','.join(map(str, counts))})"
         others.add_argument(f"--{name}", type=option(_numbers), nargs="?", const=counts, metavar="N,...", help=text)
@@ -73,7 +79,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--sizes",
         type=option(_numbers),
         metavar="N,...",
-        help="ops of graphs (default: 64,128,512,2048; --envs: 128; --orders: 128,512,2048; --maps: 57,108,376,2000)",
+        help="ops of graphs (default: 64,128,512,2048; --envs: 128; --orders: 128,512,2048; --maps: 57,108,376,2000; "
+        "--decisions: 1000,10000)",
     )
     parser.add_argument("--threads", type=number, metavar="N", help="CPU threads (default: all cores)")
     parser.add_argument("--repeats", type=number, metavar="N", help="samples of each method (default: 5; --quick: 2)")
@@ -89,7 +96,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", metavar="DIR", help="write bench.jsonl and bench.png there")
     parser.add_argument("--seed", type=number, default=0, metavar="N", help="of everything random (default: 0)")
     parser.add_argument("--json", action="store_true", help="print JSON lines, for machines, in place of a table")
-    parser.set_defaults(envs=None, orders=None, maps=None)
+    parser.set_defaults(envs=None, orders=None, maps=None, decisions=None)
 
 
 def run(args: argparse.Namespace, yardsticks: Mapping[str, "Yardstick"] = {}) -> int:
@@ -105,7 +112,7 @@ def run(args: argparse.Namespace, yardsticks: Mapping[str, "Yardstick"] = {}) ->
     settings = _settings(args)
     folder = None if args.output is None else _folder(args.output)
     measured = _measured(settings, args, yardsticks)
-    rows: list[Row | EnvRow | OrderRow | MapRow] = []
+    rows: list[Row | EnvRow | OrderRow | MapRow | DecisionRow] = []
     interrupted = False
     try:
         with case_bar(measured.cases) as say:
@@ -137,8 +144,8 @@ class _Measured(NamedTuple):
 
 
 def _measured(settings: "Settings", args: argparse.Namespace, yardsticks: Mapping[str, "Yardstick"]) -> _Measured:
-    """The search or, if numbers are given, environments, decoders of orders, or memory maps."""
-    counts = next((counts for counts in (args.envs, args.orders, args.maps) if counts is not None), ())
+    """The search or, if numbers are given, environments, decoders of orders, memory maps, or GO's network."""
+    counts = next((counts for counts in (args.envs, args.orders, args.maps, args.decisions) if counts is not None), ())
     cases = len(settings.sizes) * len(counts)
     if args.envs is not None:
         from graphrl.bench.envs import measure_envs, print_envs, write_envs_plot
@@ -152,6 +159,11 @@ def _measured(settings: "Settings", args: argparse.Namespace, yardsticks: Mappin
         from graphrl.bench.maps import measure_maps, print_maps, write_maps_plot
 
         return _Measured(cases, lambda say: measure_maps(settings, counts, say), print_maps, write_maps_plot)
+    if args.decisions is not None:
+        from graphrl.bench.decisions import measure_decisions, print_decisions, write_decisions_plot
+
+        plot = write_decisions_plot
+        return _Measured(cases, lambda say: measure_decisions(settings, counts, say), print_decisions, plot)
     from graphrl.bench.measure import measure
     from graphrl.bench.report import print_table, write_plot
 
@@ -162,7 +174,7 @@ def _measured(settings: "Settings", args: argparse.Namespace, yardsticks: Mappin
 def _settings(args: argparse.Namespace) -> "Settings":
     """
     Raises:
-      GraphrlError: an option that does not go with --envs, --orders or --maps.
+      GraphrlError: an option that does not go with --envs, --orders, --maps or --decisions.
       ProblemError: a value is out of range.
     """
     from graphrl.bench.cases import TRANSFERS, Settings
@@ -179,6 +191,9 @@ def _settings(args: argparse.Namespace) -> "Settings":
     if args.maps is not None:
         _refuse(args, "--maps, which measures memory maps on one chip", "graphs", "transfers")
         args.sizes = (57, 108, 376, 2000) if args.sizes is None else args.sizes
+    if args.decisions is not None:
+        _refuse(args, "--decisions, which measures GO's network on 8 devices", "graphs", "transfers")
+        args.sizes = (1000, 10_000) if args.sizes is None else args.sizes
     quick = {"repeats": 2, "seconds": 0.02, "evaluations": 400} if args.quick else {}
     given = {"sizes": args.sizes, "repeats": args.repeats}
     return Settings(

@@ -47,6 +47,8 @@ examples:
   graphrl train regal --set agent.start=out/regal --set agent.evaluations=5000 --out out/regal-5000
   graphrl train regal --config regal.toml --set agent.problem.objective=peak_memory --out out/memory
   graphrl train topoformer --set training.steps=2000 --set data.train=layered:100x128@10000
+  graphrl train go --set agent.learning=imitation --out out/imitated
+  graphrl train go --set agent.start=out/imitated --out out/go
   graphrl train egrl --set data.train=workloads:resnet50 --set training.steps=200 --out out/egrl
   graphrl train egrl --set agent.chip=chip.json --set agent.variant=egrl --out out/egrl-chip
 """

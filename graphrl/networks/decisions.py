@@ -11,6 +11,7 @@ from graphrl.networks.pooling import mean_of, standardised
 from graphrl.networks.segment_attention import SegmentLayer
 from graphrl.networks.superposition import Modulation
 from graphrl.networks.task_heads import TaskHeads
+from graphrl.networks.votes import VoteLogits, votes
 
 ByTask = dict[str, jax.Array]
 
@@ -87,6 +88,7 @@ class DecisionLogits(nn.Module):
       modulation: of what enters each layer, or None.
       iterations: i, at least 1, all with the same weights.
       preference: the untrained policy prefers what was chosen last by so many nats (ours).
+      votes: whether the ops around an op have a say in what it chooses (ours), see `votes`.
     """
 
     embedding: OpEmbedding
@@ -95,6 +97,11 @@ class DecisionLogits(nn.Module):
     modulation: Modulation | None = None
     iterations: int = 1
     preference: float = 0.0
+    votes: bool = False
+
+    def setup(self) -> None:
+        """The parts of which there is one for each task."""
+        self.voters = {task: VoteLogits() for task in self.embedding.tasks} if self.votes else {}
 
     def __call__(self, seen: DecisionObservation) -> ByTask:
         """Of each task `[n, o]` float32: as low as none is drawn where an option may not be chosen."""
@@ -114,12 +121,19 @@ class DecisionLogits(nn.Module):
     def _decided(self, seen: DecisionObservation, chosen: ByTask, prior: ByTask) -> ByTask:
         """The logits of one iteration; along the sequence, and back to the ops' numbers."""
         ops, options = self.embedding(seen, chosen)
+        if self.votes:
+            prior = {task: prior[task] + self._voted(seen, task, ops, chosen[task]) for task in prior}
         ops, mask, prior = jax.tree.map(lambda rows: rows[seen.order], (ops, seen.mask, prior))
         factors = 1.0 if self.modulation is None else self.modulation(ops, mask)
         for layer in self.layers:
             ops = layer(factors * ops, mask)
         place = jnp.zeros_like(seen.order).at[seen.order].set(jnp.arange(len(mask), dtype=jnp.int32))
         return jax.tree.map(lambda rows: rows[place], self.heads(ops, mask, options, prior))
+
+    def _voted(self, seen: DecisionObservation, task: str, ops: jax.Array, chosen: jax.Array) -> jax.Array:
+        chosen = jnp.where(seen.mask[:, None], chosen, 0.0)
+        features = votes(chosen, seen.graph.senders, seen.graph.receivers, seen.order)
+        return self.voters[task](ops, features)
 
 
 def last_chosen(seen: DecisionObservation) -> ByTask:

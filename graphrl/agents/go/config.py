@@ -36,6 +36,9 @@ class GoConfig:
       iterations: how often the network decides, each time in the light of the probabilities before.
       spread: deviation of the untrained policy's logits, about, in nats; see `TaskHeads`.
       preference: the untrained policy prefers what was chosen last by so many nats.
+      changes: of each task so many of the ops are expected to choose anew, a share: where to change is learned, and how
+        much is not (see `network.changing`); 0 leaves that to the policy too.
+      votes: whether an op sees for each of its options how many of the ops around it have chosen that (ours).
 
     Raises:
       ProblemError: a value is out of range.
@@ -54,6 +57,8 @@ class GoConfig:
     iterations: int = 1
     spread: float = 1.0
     preference: float = 0.0
+    votes: bool = False
+    changes: float = 0.0
 
     def __post_init__(self) -> None:
         integers = {"width": (1, 4096), "rounds": (0, 64), "layers": (0, 64), "heads": (1, 256)}
@@ -68,3 +73,5 @@ class GoConfig:
             raise ProblemError(f"heads is {self.heads}: must divide the width, {self.width}")
         if not 0 <= self.preference < float("inf"):
             raise ProblemError(f"preference is {self.preference!r}: must be at least 0 and finite")
+        if not 0 <= self.changes < 1:
+            raise ProblemError(f"changes is {self.changes!r}: must be at least 0 and below 1")

@@ -10,7 +10,7 @@ from graphrl.envs import specs
 from graphrl.envs.base import TimeStep
 from graphrl.envs.compile.instance import Choices, CompileParams, Task
 from graphrl.envs.compile.observation import Observation, observe, options_of
-from graphrl.envs.compile.run import run
+from graphrl.envs.compile.run import Sends, run
 from graphrl.errors import ProblemError
 
 INVALID = -10.0  # reward of what cannot run
@@ -32,11 +32,11 @@ class CompileEnv:
     - Action: of each task an option for every op, a dictionary of int32 `[n]`: "placement", a device; "priority", a
       level: of the ready ops the highest level runs first, and of equal ones the first in the order (of some hundred
       that are neighbours in it the first of the graph, where keys of 50,000 ops are too coarse: `costs/device/lanes`).
-      A transfer has the priority of the most urgent op that waits for it. Padding, and a device that is not there,
-      count as option 0; ops of a group stand on the device of its first one in the order. "fusion" is the priority of
-      `graphrl.costs.fusion`: an op of priority 0, or that may not be, is never inlined into the kernels that read it,
-      others are as far as the limits of kernels allow. A kernel has device and priority of its root, the op that is not
-      inlined; those of inlined ops count for nothing.
+      A transfer has the priority of the most urgent op that waits for it, or see `sends`. Padding, and a device that
+      is not there, count as option 0; ops of a group stand on the device of its first one in the order. "fusion" is the
+      priority of `graphrl.costs.fusion`: an op of priority 0, or that may not be, is never inlined into the kernels
+      that read it, others are as far as the limits of kernels allow. A kernel has device and priority of its root, the
+      op that is not inlined; those of inlined ops count for nothing.
     - Tasks that the environment does not have stay as the instance's start has them (nothing there is option 0).
       Instances without fusion run single ops, with the graph's run times; those with it run kernels, with the
       roofline's, also where nothing is inlined.
@@ -54,6 +54,8 @@ class CompileEnv:
     Attributes:
       tasks: what is decided: one or more of "placement", "priority" and "fusion", the last on instances with fusion.
       episode_steps: more than 1 refine the last choice.
+      sends: under `rendezvous`, "urgent" sends a tensor right before the first op that waits for it; "bundled" sends
+        with it all that the same two devices have for one another by then (`solvers.sending.rule`).
 
     Version history: v0, the first.
 
@@ -63,6 +65,7 @@ class CompileEnv:
 
     tasks: tuple[Task, ...] = ("placement", "priority")
     episode_steps: int = 1
+    sends: Sends = "urgent"
 
     def __post_init__(self) -> None:
         if not self.tasks or len(set(self.tasks)) < len(self.tasks) or not set(self.tasks) <= set(get_args(Task)):
@@ -70,6 +73,8 @@ class CompileEnv:
             raise ProblemError(f"tasks are {', '.join(map(str, self.tasks)) or 'none'}: {text}")
         if type(self.episode_steps) is not int or self.episode_steps < 1:
             raise ProblemError(f"episode_steps is {self.episode_steps!r}: must be an integer of at least 1")
+        if self.sends not in get_args(Sends):
+            raise ProblemError(f"sends is {self.sends!r}: must be one of {', '.join(get_args(Sends))}")
 
     def reset(self, key: jax.Array, params: CompileParams) -> tuple[State, TimeStep[Observation]]:
         """What is chosen is the instance's start. See `Environment`; `key` is not used."""
@@ -86,7 +91,7 @@ class CompileEnv:
         del key
         params = jax.tree.map(jnp.asarray, params)
         chosen = _possible(params, params.start._replace(**{task: action[task] for task in self.tasks}))
-        makespan, valid = run(params, chosen)
+        makespan, valid = run(params, chosen, self.sends)
         ratio = makespan / jnp.maximum(params.baseline, 1e-30)
         state = State(chosen, state.step + jnp.int32(1))
         return state, TimeStep(

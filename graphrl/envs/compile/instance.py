@@ -51,6 +51,7 @@ class CompileParams:
     problem: DeviceProblem  # of d devices
     nodes: jax.Array | np.ndarray  # [n, F] float32, features of ops; 0 for padding
     order: jax.Array | np.ndarray  # [n] int32, ops in a topological order, then padding
+    reach: jax.Array | np.ndarray  # [] float32, how far a level moves an op, as a part of the order; see `instance`
     devices: jax.Array | np.ndarray  # [d, DEVICE_FEATURES] float32; 0 for those that are not there
     levels: jax.Array | np.ndarray  # [l, LEVEL_FEATURES] float32, of priorities
     present: jax.Array | np.ndarray  # [d] bool, devices that are there
@@ -70,6 +71,8 @@ def instance(
     colocation: np.ndarray | None = None,
     baseline: float | None = None,
     start: Choices | None = None,
+    order: np.ndarray | None = None,
+    reach: float = 1.0,
     fusion: FusionProblem | None = None,
     fusion_levels: int = FUSION_LEVELS,
     fusion_to: FusionSizes | None = None,
@@ -86,6 +89,9 @@ def instance(
       baseline: seconds of the best plan that there was; None is `quick_schedule`'s makespan, which knows no groups;
         with `fusion` that of the kernels of the rule like XLA's.
       start: `[ops]` each, what is chosen before the first step; None is -1 for all, nothing.
+      order: `[ops]` int32, a topological order of the ops, which equal priorities follow; None is the graph's own.
+      reach: by how much of the order an op with the next priority comes earlier, once it is ready: 1 is all of it,
+        so that of ready ops the higher level is first whatever the order.
       fusion: the graph's, on the chip whose figures the run times of kernels follow from, whatever the graph says of
         ops; None fuses nothing.
       fusion_levels: f, of fusion priorities.
@@ -111,16 +117,18 @@ def instance(
         start = start._replace(fusion=None if fusion is None else nothing)
     if fusion is not None and fusion_to is None:
         fusion_to = fusion_sizes([fusion], to)
+    order = graph.arrays.topological if order is None else np.asarray(order, np.int32)
     rest = np.arange(n, to.ops, dtype=np.int32)
     return CompileParams(
         graph=padded,
         problem=dataclasses.replace(DeviceProblem.of(problem), devices=devices),
         nodes=_rows(np.concatenate([node_features(graph), type_features(graph)], 1), to.ops),
-        order=np.concatenate([graph.arrays.topological, rest]),
+        order=np.concatenate([order, rest]),
+        reach=np.asarray(reach, np.float32),
         devices=_rows(device_features(graph, problem), devices),
         levels=level_features(levels),
         present=np.arange(devices) < problem.devices,
-        leader=np.concatenate([_leaders(graph, colocation), rest]),
+        leader=np.concatenate([_leaders(order, colocation), rest]),
         start=jax.tree.map(lambda one: _rows(np.asarray(one, np.int32), to.ops), start),
         baseline=np.float32(baseline) / padded.second_unit,
         fusion=None if fusion is None or fusion_to is None else fusion_params(fusion, fusion_to, fusion_levels),
@@ -163,9 +171,8 @@ def instances(
     return jax.tree.map(lambda *leaves: np.stack(leaves), *each)
 
 
-def _leaders(graph: ComputationGraph, colocation: np.ndarray | None) -> np.ndarray:
-    """Of each op the first op of its group in the topological order: `[ops]` int32."""
-    order = graph.arrays.topological
+def _leaders(order: np.ndarray, colocation: np.ndarray | None) -> np.ndarray:
+    """Of each op the first op of its group in the order: `[ops]` int32."""
     if colocation is None:
         return np.arange(len(order), dtype=np.int32)
     _, first, group = np.unique(colocation[order], return_index=True, return_inverse=True)

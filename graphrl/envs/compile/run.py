@@ -6,7 +6,7 @@ does, these become the lanes (some 5 times faster than mapping a decoder of one 
 ops are fused each candidate has a graph of its own, and these are the graphs of a batch.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,18 @@ from graphrl.costs.device.fitness import measured
 from graphrl.costs.device.problem import DeviceProblem
 from graphrl.envs.compile.instance import Choices, CompileParams
 from graphrl.envs.compile.kernels import kernels_of
+from graphrl.envs.compile.sends import bundled
 from graphrl.graphs.padding import PaddedGraph
+
+Sends = Literal["urgent", "bundled"]
+
+
+class _Keyed(NamedTuple):
+    """`Decisions` of one candidate; where the keys of transfers are missing, sends are bundled."""
+
+    placement: jax.Array  # [n] int32
+    op_keys: jax.Array  # [n] float32
+    transfer_keys: jax.Array | None  # [d, t] float32
 
 
 class Run(NamedTuple):
@@ -32,26 +43,35 @@ class _Costs(NamedTuple):
     peak: jax.Array  # float32, byte units, of the device that needs most; 0 without a memory limit
 
 
-def run(params: CompileParams, chosen: Choices) -> Run:
-    """Runs an instance; choices are of devices that are there. Memory is linear in n + d t."""
+def run(params: CompileParams, chosen: Choices, sends: Sends = "urgent") -> Run:
+    """Runs an instance; choices are of devices that are there. Memory is linear in n + d t.
+
+    Args:
+      params: the instance.
+      chosen: of each op.
+      sends: see `CompileEnv`.
+    """
     graph, problem = params.graph, params.problem
     placement, keys = jnp.asarray(chosen.placement), op_keys(params, jnp.asarray(chosen.priority))
     fits = jnp.bool_(True)
     if params.fusion is not None and chosen.fusion is not None:
         graph, root, _, fits = kernels_of(graph, params.fusion, jnp.asarray(chosen.fusion))
         placement, keys = (jnp.append(of_op, jnp.zeros(1, of_op.dtype))[root] for of_op in (placement, keys))
-    decisions = Decisions(placement, keys, transfer_keys(graph, placement, keys, problem.devices))
+    is_bundled = sends == "bundled" and problem.transfer == "rendezvous"
+    by_urgency = None if is_bundled else transfer_keys(graph, placement, keys, problem.devices)
+    decisions = _Keyed(placement, keys, by_urgency)
     costs = _one(graph, problem, decisions)
     limit = jnp.inf if problem.memory_limit is None else problem.memory_limit / graph.byte_unit
     return Run(costs.makespan, fits & (costs.peak <= limit))
 
 
 def op_keys(params: CompileParams, priority: jax.Array) -> jax.Array:
-    """`[n]` float32 in [0, 1): of the ready ops the highest level comes first, of equal ones the first in the order."""
-    n, count = params.order.shape[0], jnp.maximum(params.graph.num_ops, 1)
-    rank = jnp.zeros(n, jnp.int32).at[params.order].set(jnp.arange(n, dtype=jnp.int32))
-    place = jnp.where(rank < count, priority * count + count - 1 - rank, 0)
-    return place.astype(jnp.float32) / (params.levels.shape[0] * count).astype(jnp.float32)
+    """`[n]` float32 in [0, 1): of the ready ops the largest comes first, see `CompileParams.reach`."""
+    n, count = params.order.shape[0], jnp.maximum(params.graph.num_ops, 1).astype(jnp.float32)
+    rank = jnp.zeros(n, jnp.int32).at[params.order].set(jnp.arange(n, dtype=jnp.int32)).astype(jnp.float32)
+    reach = jnp.asarray(params.reach) * count
+    place = jnp.where(rank < count, priority.astype(jnp.float32) * reach + count - 1 - rank, 0)
+    return place / ((params.levels.shape[0] - 1) * reach + count)
 
 
 def transfer_keys(graph: PaddedGraph, placement: jax.Array, keys: jax.Array, devices: int) -> jax.Array:
@@ -63,15 +83,13 @@ def transfer_keys(graph: PaddedGraph, placement: jax.Array, keys: jax.Array, dev
 
 
 @custom_vmap
-def _one(graph: PaddedGraph, problem: DeviceProblem, decisions: Decisions) -> _Costs:
+def _one(graph: PaddedGraph, problem: DeviceProblem, decisions: _Keyed) -> _Costs:
     """Of one graph and one candidate: `[]` each."""
     return _first(_several(graph, problem, _led(decisions)))
 
 
 @_one.def_vmap
-def _(
-    size: int, mapped: Any, graph: PaddedGraph, problem: DeviceProblem, decisions: Decisions
-) -> tuple[_Costs, _Costs]:
+def _(size: int, mapped: Any, graph: PaddedGraph, problem: DeviceProblem, decisions: _Keyed) -> tuple[_Costs, _Costs]:
     decisions = _filled(size, mapped[2], decisions)
     if not any(jax.tree.leaves(mapped[:2])):
         return _several(graph, problem, decisions), _Costs(True, True)  # type: ignore[arg-type]
@@ -81,30 +99,30 @@ def _(
 
 
 @custom_vmap
-def _several(graph: PaddedGraph, problem: DeviceProblem, decisions: Decisions) -> _Costs:
+def _several(graph: PaddedGraph, problem: DeviceProblem, decisions: _Keyed) -> _Costs:
     """Of one graph and candidates `[p, ...]`: `[p]` each."""
     return _first(_all(_led(graph), _led(problem), _led(decisions)))
 
 
 @_several.def_vmap
-def _(
-    size: int, mapped: Any, graph: PaddedGraph, problem: DeviceProblem, decisions: Decisions
-) -> tuple[_Costs, _Costs]:
+def _(size: int, mapped: Any, graph: PaddedGraph, problem: DeviceProblem, decisions: _Keyed) -> tuple[_Costs, _Costs]:
     return _all(*_filled(size, tuple(mapped), (graph, problem, decisions))), _Costs(True, True)  # type: ignore[arg-type]
 
 
 @custom_vmap
-def _all(graph: PaddedGraph, problem: DeviceProblem, decisions: Decisions) -> _Costs:
+def _all(graph: PaddedGraph, problem: DeviceProblem, decisions: _Keyed) -> _Costs:
     """Of graphs `[g, ...]` and candidates `[g, p, ...]`: `[g, p]` each."""
     lanes = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, (0, 1), (-2, -1)), decisions)
-    costs = measured(graph, lanes, problem)
+    if lanes.transfer_keys is None:
+        made = bundled(graph, lanes.placement, lanes.op_keys, problem.devices)
+    else:
+        made = Decisions(*lanes)
+    costs = measured(graph, made, problem)
     return _Costs(costs.makespan, costs.peak_memory.max(0))
 
 
 @_all.def_vmap
-def _(
-    size: int, mapped: Any, graph: PaddedGraph, problem: DeviceProblem, decisions: Decisions
-) -> tuple[_Costs, _Costs]:
+def _(size: int, mapped: Any, graph: PaddedGraph, problem: DeviceProblem, decisions: _Keyed) -> tuple[_Costs, _Costs]:
     batches = _filled(size, tuple(mapped), (graph, problem, decisions))
     costs = _all(*jax.tree.map(lambda leaf: leaf.reshape(size * leaf.shape[1], *leaf.shape[2:]), batches))
     return jax.tree.map(lambda leaf: leaf.reshape(size, -1, leaf.shape[1]), costs), _Costs(True, True)  # type: ignore[arg-type]

@@ -43,7 +43,7 @@ def init(
         "policy": networks.policy.init(policy_key, observation) if policy is None else policy,
         "value": networks.value.init(value_key, observation),
     }
-    return LearnerState(params, _optimiser(settings).init(params), jnp.int32(0))
+    return LearnerState(params, optimiser(settings).init(params), jnp.int32(0))
 
 
 def update(
@@ -90,10 +90,10 @@ def improve(
         batch = jax.vmap(lambda one, place: jax.tree.map(lambda leaf: leaf[place], one))(rows, places)
         loss = functools.partial(_loss, settings, networks)
         gradient, metrics = jax.grad(loss, has_aux=True)(state.params, batch)
-        state, metrics["gradient_norm"] = descent.descend(_optimiser(settings), state, gradient)
+        state, metrics["gradient_norm"] = descent.descend(optimiser(settings), state, gradient)
         return state, metrics
 
-    state, metrics = jax.lax.scan(step, state, _minibatches(settings, keys))
+    state, metrics = jax.lax.scan(step, state, minibatches(settings, keys))
     means = {name: values.mean() for name, values in metrics.items()}
     means["value_error"] = jnp.sqrt(means["value_error"])
     return state, _earnings(trajectory) | means
@@ -108,7 +108,7 @@ def _by_instance(steps: _Rows) -> _Rows:
     return jax.tree.map(one, steps)
 
 
-def _minibatches(settings: PpoSettings, keys: jax.Array) -> jax.Array:
+def minibatches(settings: PpoSettings, keys: jax.Array) -> jax.Array:
     """Which steps of each instance: `[epochs * minibatches, g, b]` int32."""
     count = settings.steps * settings.environments
 
@@ -131,15 +131,15 @@ def _loss(
         if settings.ratio == "joint":
             moved = total(moved)
         error = jnp.square(networks.value.apply(params["value"], row.observation) - row.target)
-        terms = {"gain": _clipped_gain(settings.clip, moved, row.advantage), "value_error": error}
-        return terms | {"entropy": entropy(logits)} | _movement(settings.clip, moved)
+        terms = {"gain": clipped_gain(settings.clip, moved, row.advantage), "value_error": error}
+        return terms | {"entropy": entropy(logits)} | movement(settings.clip, moved)
 
     each = jax.vmap(jax.vmap(one))(batch)
     loss = settings.value * each["value_error"] - each.pop("gain") - settings.entropy * each["entropy"]
     return loss.mean() / jax.lax.psum(1, AXIS), {name: spread.mean(values) for name, values in each.items()}
 
 
-def _clipped_gain(clip: float, moved: Any, advantage: jax.Array) -> jax.Array:
+def clipped_gain(clip: float, moved: Any, advantage: jax.Array) -> jax.Array:
     """The clipped surrogate (their equation 7), summed over ratios, whose logarithms `moved` has."""
 
     def one(log_ratio: jax.Array) -> jax.Array:
@@ -149,7 +149,7 @@ def _clipped_gain(clip: float, moved: Any, advantage: jax.Array) -> jax.Array:
     return total(jax.tree.map(one, moved))
 
 
-def _movement(clip: float, moved: Any) -> dict[str, jax.Array]:
+def movement(clip: float, moved: Any) -> dict[str, jax.Array]:
     """How far a policy moved, by the logarithms of ratios under what it had sampled."""
     outside = [(jnp.abs(jnp.exp(leaf) - 1) > clip).astype(jnp.float32) for leaf in jax.tree.leaves(moved)]
     divergence = total(jax.tree.map(lambda leaf: jnp.expm1(leaf) - leaf, moved))
@@ -163,5 +163,5 @@ def _earnings(trajectory: Trajectory) -> Metrics:
     return {"reward": spread.mean(trajectory.reward), "return": returns / jnp.maximum(ended, 1e-9), "ended": ended}
 
 
-def _optimiser(settings: PpoSettings) -> optax.GradientTransformation:
+def optimiser(settings: PpoSettings) -> optax.GradientTransformation:
     return descent.optimiser(settings.rate, settings.gradient_norm)

@@ -1,0 +1,67 @@
+"""The problems that graphs are trained on."""
+
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from graphrl.agents.go.hint import hinted
+from graphrl.agents.go.lessons import Lesson, lesson
+from graphrl.agents.go.settings import GoSettings
+from graphrl.costs.problem import Problem, Transfer
+from graphrl.envs.compile.instance import CompileParams
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.padding import Sizes
+
+Batch = dict[str, Any]  # by transfer model `CompileParams`, or a `Lesson` to imitate; leading axis g on each
+
+
+def problem_of(settings: GoSettings, graph: ComputationGraph, transfer: Transfer) -> Problem:
+    """The problem of a graph under a transfer model: how many devices, and how slow transfers are, by its name."""
+    which = zlib.crc32(graph.name.encode())
+    devices = settings.devices[which % len(settings.devices)]
+    slowness = settings.slowness[which // len(settings.devices) % len(settings.slowness)]
+    a = graph.arrays
+    seconds = slowness * (a.runtime.mean() if a.num_ops else 0.0)
+    size = float(a.tensor_bytes.mean()) if a.num_tensors else 0.0
+    if seconds <= 0 or size <= 0:
+        return Problem("makespan", devices, transfer)
+    return Problem("makespan", devices, transfer, 0.2 * seconds, size / (0.8 * seconds))
+
+
+def batch(settings: GoSettings, graphs: Sequence[ComputationGraph], to: Sizes) -> Batch:
+    """Graphs as instances under each transfer model, for imitation as lessons."""
+    rows = {
+        transfer: [_CACHE.get(settings, graph, transfer, to) for graph in graphs] for transfer in settings.transfers
+    }
+    return {transfer: jax.tree.map(lambda *leaves: np.stack(leaves), *each) for transfer, each in rows.items()}
+
+
+class _Cache:
+    """What was made of graphs: a hint takes milliseconds, and a lesson a second."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._made = most, dict[Any, Any]()
+
+    def get(self, settings: GoSettings, graph: ComputationGraph, transfer: Transfer, to: Sizes) -> Any:
+        """The row of a graph in a batch."""
+        key = settings, id(graph), transfer, to
+        if key not in self._made:
+            if len(self._made) >= self._most:
+                self._made.clear()
+            self._made[key] = graph, _row(settings, graph, transfer, to)  # the graph lives on, and so is its id
+        return self._made[key][1]
+
+
+_CACHE = _Cache(4096)
+
+
+def _row(settings: GoSettings, graph: ComputationGraph, transfer: Transfer, to: Sizes) -> CompileParams | Lesson:
+    problem, devices = problem_of(settings, graph, transfer), max(settings.devices)
+    levels, reach = settings.levels, settings.reach
+    instance = hinted(graph, problem, to, devices=devices, levels=levels, reach=reach)
+    if settings.learning == "ppo":
+        return instance
+    return lesson(graph, problem, instance, levels, reach, settings.stops)

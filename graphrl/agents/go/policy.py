@@ -1,0 +1,51 @@
+"""GO's policy as a file, and the plans that it makes of a graph."""
+
+import functools
+from pathlib import Path
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from graphrl.agents.go.network import networks
+from graphrl.agents.go.settings import GoSettings
+from graphrl.envs.compile.instance import Choices, CompileParams, instance
+from graphrl.envs.compile.observation import Observation, observe
+from graphrl.learning.ppo.choices import likeliest, sample
+from graphrl.training import policy
+
+
+class Policy(policy.Policy[GoSettings]):
+    """See `training.policy.Policy`."""
+
+    agents: ClassVar[tuple[str, ...]] = ("go",)
+    defaults: ClassVar[Path] = Path(__file__).parent / "defaults"
+    network: ClassVar[str] = "agent.network"
+    settings = staticmethod(GoSettings)
+
+    @staticmethod
+    def initial(config: GoSettings, key: jax.Array) -> Any:
+        """See `training.policy.Policy`."""
+        return networks(config.network).policy.init(key, smallest(config))
+
+    def choose(self, params: CompileParams, samples: int, seed: int = 0) -> Choices:
+        """Choices for an instance after its start: `[samples, n]` each, the likeliest first, the rest drawn."""
+        return _choices(self.config, self.params, params, samples, jax.random.key(seed))
+
+
+def smallest(settings: GoSettings) -> Observation:
+    """An observation to make parameters with."""
+    params = instance(policy.smallest(), settings.problem, levels=settings.levels)
+    params = jax.tree.map(jnp.asarray, params)
+    return observe(params, params.start, settings.network.tasks)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 3))
+def _choices(settings: GoSettings, policy: Any, params: CompileParams, samples: int, key: jax.Array) -> Choices:
+    params = jax.tree.map(jnp.asarray, params)
+    tasks = settings.network.tasks
+    logits = networks(settings.network).policy.apply(policy, observe(params, params.start, tasks))
+    drawn = jax.vmap(sample, (0, None))(jax.random.split(key, samples), logits)
+    action = jax.tree.map(lambda best, rest: rest.at[0].set(best), likeliest(logits), drawn)
+    kept = jax.tree.map(lambda was: jnp.broadcast_to(was, (samples, len(was))), params.start)
+    return kept._replace(**action)

@@ -1,0 +1,96 @@
+"""What the training of GO is made from."""
+
+import dataclasses
+from typing import Any, Literal, get_args
+
+from graphrl.agents.go.config import GoConfig
+from graphrl.costs.problem import MAX_DEVICES, Problem, Transfer
+from graphrl.envs.base import Environment
+from graphrl.envs.compile.env import CompileEnv
+from graphrl.errors import ProblemError
+from graphrl.learning.ppo import PpoSettings
+from graphrl.learning.ranges import MOST, check_ranges
+
+Learning = Literal["ppo", "imitation"]
+
+# Episodes begin at a good plan: most ops stay where they are, and a step of PPO compares plans that differ in some.
+_NETWORK = GoConfig(width=32, layers=1, votes=True, changes=0.02)
+_PPO = PpoSettings(
+    steps=1, environments=32, epochs=2, minibatches=1, ratio="choice", entropy=0.0, rate=1e-3, discount=1.0
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class GoSettings:
+    """Settings of `graphrl train go`. The paper gives no numbers that these could follow.
+
+    Attributes:
+      learning: "imitation" of a teacher, see `lessons.py`; or "ppo", best of all from a policy that has imitated.
+      stops: of the teacher on a graph.
+      network: see `GoConfig`.
+      ppo: see `PpoSettings`; episodes have one step.
+      rounds: of an update, and of playing: each begins at the best plan so far.
+      transfers: the transfer models that one policy is trained under; every graph of a batch is played under each.
+      devices: their numbers; each graph has one of them.
+      slowness: the time that the mean tensor takes from one device to another, over the mean op's run time; each graph
+        has one of these. A fifth of it is latency.
+      levels: of priorities.
+      reach: by how much of the hint's order a level moves an op, see `compile.instance`.
+      samples: plans that are drawn of each held-out graph in a round of validation.
+      problem: what `graphrl evaluate` asks for.
+      evaluations: what it gives every method.
+      start: a file of `Policy.save` or a checkpoint whose policy training begins with, of the same network; "" begins
+        anew.
+
+    Raises:
+      ProblemError: a value is out of range.
+    """
+
+    learning: Learning = "ppo"
+    stops: int = 2
+    network: GoConfig = _NETWORK
+    ppo: PpoSettings = _PPO
+    rounds: int = 4
+    transfers: tuple[Transfer, ...] = ("rendezvous", "link")
+    devices: tuple[int, ...] = (2, 4, 8)
+    slowness: tuple[float, ...] = (0.0, 0.2)
+    levels: int = 8
+    reach: float = 0.005
+    samples: int = 16
+    problem: Problem = Problem("makespan", 4)
+    evaluations: int = 1000
+    start: str = ""
+
+    def __post_init__(self) -> None:
+        check_ranges(
+            self,
+            integers={
+                "levels": (1, 1024),
+                "stops": (1, 1024),
+                "rounds": (1, 1024),
+                "samples": (1, 4096),
+                "evaluations": (1, MOST),
+            },
+            above_zero=("reach",),
+            options={"learning": get_args(Learning)},
+        )
+        for name, least, most in (("devices", 1, MAX_DEVICES), ("slowness", 0, 1e6)):
+            values = getattr(self, name)
+            if not values or not all(least <= value <= most for value in values):
+                text = f"must be one or more numbers from {least} to {most:g}"
+                raise ProblemError(f"{name} is {', '.join(map(str, values)) or 'empty'}: {text}")
+        if "fusion" in self.network.tasks:
+            raise ProblemError(
+                "network.tasks has fusion: must be placement, priority or both; graphs are not fused here"
+            )
+        if self.ppo.steps != 1:
+            raise ProblemError(f"ppo.steps is {self.ppo.steps}: must be 1, an episode's; see rounds")
+        if not self.transfers or not set(self.transfers) <= set(get_args(Transfer)):
+            text = f"must be one or more of {', '.join(get_args(Transfer))}"
+            raise ProblemError(f"transfers is {', '.join(self.transfers) or 'empty'}: {text}")
+
+    @property
+    def env(self) -> Environment[Any, Any, Any]:
+        """The environment of the training."""
+        env: Any = CompileEnv(self.network.tasks, sends="bundled")
+        return env  # its actions are a dict

@@ -1,0 +1,160 @@
+"""GO as methods: its policy changes a list schedule for the better, at once or with some learning on the graph."""
+
+import dataclasses
+
+import jax
+import numpy as np
+
+from graphrl.agents.go.decode import Decoder, Rank
+from graphrl.agents.go.hint import hinted
+from graphrl.agents.go.learner import tuned
+from graphrl.agents.go.policy import Policy
+from graphrl.costs.problem import Problem
+from graphrl.envs.compile.instance import Choices
+from graphrl.errors import ProblemError
+from graphrl.graphs.padding import roomy_sizes
+from graphrl.plan import Plan
+from graphrl.solvers import auto
+from graphrl.solvers.base import Task
+from graphrl.solvers.portfolio import Stage, best_as_hint
+from graphrl.solvers.rules.plan_builder.build import prepare as prepare_lists
+from graphrl.solvers.sending import solver as sending
+from graphrl.solvers.sending.search import prepare as prepare_walks
+from graphrl.solvers.solver import solver
+
+MOST = 4096  # plans of a round
+MOST_UPDATES = 1000
+
+
+def digest(problem: Problem, *, checkpoint: str = "", **_: object) -> str:
+    """Of the policy that the methods below play. Takes their options.
+
+    Raises:
+      GraphrlError: it cannot be read.
+    """
+    return _policy(problem, checkpoint).digest
+
+
+def prepare() -> None:
+    """Compiles what costs plans, once in a process."""
+    prepare_lists()
+    prepare_walks()
+
+
+@solver(
+    "go",
+    "the best of the plans that GO's policy draws around a list schedule",
+    objectives=("makespan",),
+    digest=digest,
+    prepare=prepare,
+)
+def solve(task: Task, *, samples: int = 64, rounds: int = 4, finetune: int = 0, checkpoint: str = "") -> Plan:
+    """A list schedule, and in each round plans that the policy draws around the best so far, as long as the budget
+    lasts; an evaluation is a plan. A round is a call of the network; the first of its plans is the likeliest.
+
+    Args:
+      samples: plans of a round.
+      rounds: how many; 0 is the list schedule alone.
+      finetune: updates of PPO on the graph before that, each from a round of plans of its own.
+      checkpoint: of `graphrl train go`, or a file of `Policy.save`; by default the policy that the package ships.
+
+    Raises:
+      GraphrlError: the checkpoint cannot be read.
+      ProblemError: an option is out of range.
+    """
+    for name, value, least, most in (
+        ("samples", samples, 1, MOST), ("rounds", rounds, 0, MOST), ("finetune", finetune, 0, MOST_UPDATES)
+    ):  # fmt: skip
+        if not least <= value <= most:
+            raise ProblemError(f"{name} is {value}: must be from {least} to {most:,}")
+    search = _Search(task, _policy(task.problem, checkpoint))
+    if finetune:
+        search.learn(finetune)
+    for number in range(rounds):
+        if task.over(search.evaluations):
+            break
+        search.draw(samples, number)
+    return task.answer(search.plan())
+
+
+@solver(
+    "go+",
+    "the plans of go among those that auto begins with, then a search from the best",
+    objectives=("makespan",),
+    digest=digest,
+    prepare=prepare,
+)
+def solve_portfolio(task: Task, *, samples: int = 64, rounds: int = 1, checkpoint: str = "") -> Plan:
+    """Under `rendezvous` the search is `anneal-bundled`, else what `auto` does. Args and errors: as `solve`."""
+    portfolio = auto.begun(task)
+    go = Stage(solve, options=lambda _: {"samples": samples, "rounds": rounds, "checkpoint": checkpoint})
+    rest = auto.stages(task.graph, task.problem, task.budget)
+    if sending.takes(task.problem):
+        rest = iter([Stage(sending.solve, options=best_as_hint)])
+    return portfolio.run([go, *rest])
+
+
+def _policy(problem: Problem, checkpoint: str) -> Policy:
+    return Policy.load(checkpoint) if checkpoint else Policy.default(problem)
+
+
+class _Search:
+    """The best choices so far, and the instance that begins at them."""
+
+    def __init__(self, task: Task, policy: Policy) -> None:
+        settings, problem = policy.config, task.problem
+        self._task, self._policy, self._n = task, policy, len(task.graph.ops)
+        self._instance = hinted(
+            task.graph,
+            problem,
+            task.sizes or roomy_sizes(task.graph),
+            devices=max(problem.devices, *settings.devices),
+            levels=settings.levels,
+            reach=settings.reach,
+        )
+        order = np.asarray(self._instance.order)[: self._n]
+        self._decoder = Decoder(task.graph, problem, order, settings.levels, settings.reach)
+        self._best = self._of(self._instance.start)
+        self._rank: Rank = self._decoder.rank(*self._best)
+        self.evaluations = 1
+        task.best = self.plan
+
+    def plan(self) -> Plan:
+        """Of the best choices."""
+        return self._task.plan(*self._decoder.plan(*self._best), evaluations=self.evaluations)
+
+    def draw(self, samples: int, number: int) -> None:
+        """A round of plans around the best; the `number` tells rounds apart."""
+        drawn = self._policy.choose(self._instance, samples, self._task.seed * MOST + number)
+        for placement, priority in zip(drawn.placement, drawn.priority, strict=True):
+            if self._task.over(self.evaluations):
+                break
+            self._consider(Choices(placement, priority))
+        self._begin_at_best()
+
+    def learn(self, updates: int) -> None:
+        """Some updates of PPO from here on: the policy is then another, and what it found is looked at."""
+        settings = dataclasses.replace(self._policy.config, transfers=(self._task.problem.transfer,))
+        params, found = tuned(settings, self._policy.params, self._instance, jax.random.key(self._task.seed), updates)
+        self._policy = dataclasses.replace(self._policy, params=params)
+        self.evaluations += updates * settings.ppo.environments - 1
+        self._consider(found)
+        self._begin_at_best()
+
+    def _consider(self, choices: Choices) -> None:
+        self.evaluations += 1
+        candidate = self._of(choices)
+        rank = self._decoder.rank(*candidate)
+        if rank < self._rank:
+            self._rank, self._best = rank, candidate
+            self._task.report(self.evaluations, rank[1])
+
+    def _begin_at_best(self) -> None:
+        to = self._instance.order.shape[0] - self._n
+        start = Choices(*(np.pad(choice, (0, to)).astype(np.int32) for choice in self._best))
+        self._instance = dataclasses.replace(self._instance, start=start)
+
+    def _of(self, choices: Choices) -> tuple[np.ndarray, np.ndarray]:
+        """Devices and levels of the real ops, `[n]` int64 each."""
+        placement, priority = (np.asarray(choice, np.int64) for choice in (choices.placement, choices.priority))
+        return placement[: self._n], priority[: self._n]

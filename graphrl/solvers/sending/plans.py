@@ -1,0 +1,91 @@
+"""What walks of such plans read and write: flat arrays."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from graphrl.compiled.records import set_rows
+from graphrl.costs.problem import Problem
+from graphrl.graphs.graph import ComputationGraph
+
+# Where what belongs to an op begins, up to where the next one's does: its tensors, and rows, parts of `Placed.rows`.
+OP = np.dtype(
+    [
+        ("runtime", np.float64),  # seconds
+        ("tail", np.float64),  # seconds, the longest path of run times after it
+        ("end", np.float64),  # seconds, in the walk
+        ("device", np.int64),
+        ("place", np.int64),  # in the order
+        ("writes", np.int64),  # its tensors
+        ("reads", np.int64),  # row of tensors
+        ("awaits", np.int64),  # row of control predecessors
+        ("before", np.int64),  # row of predecessors
+        ("after", np.int64),  # row of successors
+    ],
+    align=True,
+)
+TENSOR = np.dtype(
+    [
+        ("seconds", np.float64),  # of a transfer
+        ("producer", np.int64),  # op
+        ("users", np.int64),  # row of ops
+    ],
+    align=True,
+)
+PAIR = np.dtype(
+    [
+        ("waiting", np.float64),  # seconds that sending takes of what the two devices have for one another
+        ("last", np.int64),  # the place of the last op that made them wait for one another, or -1
+    ],
+    align=True,
+)
+
+
+class Placed(NamedTuple):
+    """A plan of n ops and t tensors on d devices, and what walks write."""
+
+    devices: int
+    ops: np.ndarray  # [n + 1] OP
+    tensors: np.ndarray  # [t + 1] TENSOR
+    rows: np.ndarray  # uint32
+    order: np.ndarray  # [n] int64, ops
+    clocks: np.ndarray  # [d] float64, seconds when devices are free
+    pairs: np.ndarray  # [d * d] PAIR, at lower device * d + higher one
+    marks: np.ndarray  # [d] int64, whether a tensor is read on a device
+
+
+def placed(graph: ComputationGraph, problem: Problem) -> Placed:
+    """Everything on device 0, in the graph's topological order."""
+    a, n, t, d = graph.arrays, graph.arrays.num_ops, graph.arrays.num_tensors, problem.devices
+    ops, tensors = np.zeros(n + 1, OP), np.zeros(t + 1, TENSOR)
+    ops["runtime"][:n], ops["tail"][:n] = a.runtime, a.tail
+    ops["writes"] = np.searchsorted(a.producer, np.arange(n + 1))
+    tensors["seconds"][:t] = problem.latency + a.tensor_bytes / problem.bandwidth
+    tensors["producer"][:t] = a.producer
+    source, target = a.dependencies()
+    rows = set_rows(
+        (ops, "reads", a.use_op, a.use_tensor),
+        (ops, "awaits", a.control_target, a.control_source),
+        (ops, "before", target, source),
+        (ops, "after", source, target),
+        (tensors, "users", a.use_tensor, a.use_op),
+    )
+    plan = Placed(
+        devices=d,
+        ops=ops,
+        tensors=tensors,
+        rows=rows,
+        order=np.empty(n, np.int64),
+        clocks=np.zeros(d),
+        pairs=np.zeros(d * d, PAIR),
+        marks=np.zeros(d, np.int64),
+    )
+    put(plan, np.zeros(n, np.int64), a.topological)
+    return plan
+
+
+def put(plan: Placed, placement: np.ndarray, order: np.ndarray) -> None:
+    """Places the ops: devices `[n]`, and a topological order `[n]` of ops."""
+    plan.ops["device"][:-1] = placement
+    plan.order[:] = order
+    plan.ops["place"][order] = np.arange(len(order))

@@ -1,0 +1,198 @@
+"""Simulated annealing of such plans, compiled."""
+
+import functools
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from graphrl.compiled import announced, entry, integer, part
+from graphrl.compiled.random import below, uniform
+from graphrl.costs.problem import Problem
+from graphrl.graphs.graph import ComputationGraph, Op
+from graphrl.solvers.base import PlacedOrder
+from graphrl.solvers.sending.plans import Placed, placed, put
+from graphrl.solvers.sending.rule import with_sends
+from graphrl.solvers.sending.walk import walk
+
+WEIGHT = 0.1  # of the mean last clock in the energy
+ALONE, SHIFT = 0.45, 0.8  # shares of the moves: an op to another device, then in the order; the rest takes ops together
+
+
+class Chain(NamedTuple):
+    """A plan, where it was best, and what was moved last."""
+
+    plan: Placed
+    device: np.ndarray  # [n] int64, of the best plan
+    order: np.ndarray  # [n] int64
+    moved: np.ndarray  # [n] int64, ops
+    score: np.ndarray  # [2] float64: energy, and the makespan of the best
+    rng: np.ndarray  # [1] uint64
+
+
+def chain(graph: ComputationGraph, problem: Problem, start: PlacedOrder, seed: np.random.SeedSequence) -> Chain:
+    """One at a plan, whose transfers it does not look at."""
+    prepare()
+    plan, n = placed(graph, problem), len(graph.ops)
+    made = _chain(plan, seed.generate_state(1, np.uint64))
+    place_at(made, start[0], start[1][start[1] < n])
+    return made
+
+
+def _chain(plan: Placed, rng: np.ndarray) -> Chain:
+    device, order, moved = np.zeros((3, len(plan.order)), np.int64)
+    return Chain(plan, device, order, moved, np.zeros(2), rng)
+
+
+def place_at(chain: Chain, placement: np.ndarray, ops: np.ndarray) -> float:
+    """Puts the chain at a plan; gives its makespan, seconds."""
+    put(chain.plan, placement, ops)
+    anneal(chain, 0, 1.0, 1.0)
+    return float(chain.score[1])
+
+
+def best_plan(graph: ComputationGraph, problem: Problem, chain: Chain) -> PlacedOrder:
+    """The best plan of a chain, with its transfers."""
+    placement = chain.device.copy()
+    return placement, with_sends(graph, problem, placement, chain.order.copy())
+
+
+@functools.cache
+def prepare() -> None:
+    """Compiles annealing, or loads it, once in a process."""
+    graph = ComputationGraph("one", (Op("a"),))
+    plan = placed(graph, Problem("makespan", 2))
+    one = _chain(plan, np.zeros(1, np.uint64))
+    with announced(anneal, "annealing with bundled sends", seconds=4):
+        anneal(one, 0, 1.0, 1.0)
+
+
+@entry
+def makespan(plan: Placed) -> float:
+    """Seconds."""
+    return walk(plan, np.inf)
+
+
+@entry
+def anneal(chain: Chain, moves: int, hot: float, cold: float) -> int:
+    """Makes some moves while the temperature, seconds, falls; gives how many were kept. With 0 moves it starts anew."""
+    plan, moved, score, rng = chain.plan, chain.moved, chain.score, chain.rng
+    n, kept = len(plan.order), 0
+    if moves == 0:
+        makespan = walk(plan, np.inf)
+        score[0], score[1] = _energy(plan, makespan), makespan
+        _keep(chain)
+        return 0
+    for move in range(moves):
+        temperature = hot * (cold / hot) ** (move / moves)
+        v, kind = below(rng, n), uniform(rng)
+        was, count, place = plan.ops[v].device, 0, plan.ops[v].place
+        if kind > ALONE and kind <= SHIFT:
+            if not _shift(plan, v, rng):
+                continue
+        else:
+            device = _other(plan, v, rng)
+            if device == was:
+                continue
+            count = _gather(plan, v, kind > SHIFT, moved, rng)
+            for i in range(count):
+                plan.ops[moved[i]].device = device
+        limit = score[0] - temperature * math.log(uniform(rng))
+        makespan = walk(plan, limit)
+        energy = _energy(plan, makespan)
+        if energy <= limit:
+            score[0] = energy
+            kept += 1
+            if makespan < score[1]:
+                score[1] = makespan
+                _keep(chain)
+        elif count > 0:
+            for i in range(count):
+                plan.ops[moved[i]].device = was
+        else:
+            _move(plan, v, place)
+    return kept
+
+
+@part
+def _energy(plan: Placed, makespan: float) -> float:
+    """Seconds."""
+    total = 0.0
+    for device in range(plan.devices):
+        total += plan.clocks[device]
+    return makespan + WEIGHT * total / plan.devices
+
+
+@part
+def _keep(chain: Chain) -> None:
+    for v in range(len(chain.device)):
+        chain.device[v], chain.order[v] = chain.plan.ops[v].device, chain.plan.order[v]
+
+
+@part
+def _other(plan: Placed, v: int, rng: np.ndarray) -> int:
+    """A device for an op: of three times two that of a neighbour."""
+    ops, rows = plan.ops, plan.rows
+    before, after = ops[v + 1].before - ops[v].before, ops[v + 1].after - ops[v].after
+    if before + after > 0 and below(rng, integer(3)) > 0:
+        which = below(rng, before + after)
+        row = ops[v].before + which if which < before else ops[v].after + which - before
+        return ops[rows[row]].device
+    return below(rng, integer(plan.devices))
+
+
+@part
+def _gather(plan: Placed, v: int, several: bool, moved: np.ndarray, rng: np.ndarray) -> int:
+    """Writes ops that move together into `moved`: an op, and with `several` those before or after it that stand on its
+    device, and those before or after these, ...; gives their number.
+    """
+    ops, rows, moved[0] = plan.ops, plan.rows, v
+    if not several:
+        return 1
+    count, most, seen = integer(1), 2 + below(rng, integer(14)), integer(0)
+    forth = below(rng, integer(2)) == 0
+    while seen < count and count < most:
+        u = moved[seen]
+        seen += 1
+        begin, end = (ops[u].after, ops[u + 1].after) if forth else (ops[u].before, ops[u + 1].before)
+        for e in range(begin, end):
+            w = integer(rows[e])
+            if ops[w].device != ops[v].device or count >= most or count >= len(moved):
+                continue
+            is_new = True
+            for i in range(count):
+                is_new = is_new and moved[i] != w
+            if is_new:
+                moved[count] = w
+                count += 1
+    return count
+
+
+@part
+def _shift(plan: Placed, v: int, rng: np.ndarray) -> bool:
+    """Moves an op to another place between those before and after it; False if there is none."""
+    ops, rows = plan.ops, plan.rows
+    first, last = integer(0), len(plan.order) - 1
+    for e in range(ops[v].before, ops[v + 1].before):
+        first = max(first, ops[rows[e]].place + 1)
+    for e in range(ops[v].after, ops[v + 1].after):
+        last = min(last, ops[rows[e]].place - 1)
+    if first >= last:
+        return False
+    place = first + below(rng, last - first)
+    _move(plan, v, place if place < ops[v].place else place + 1)
+    return True
+
+
+@part
+def _move(plan: Placed, v: int, place: int) -> None:
+    """To a place in the order; those between make room."""
+    ops, order = plan.ops, plan.order
+    at = ops[v].place
+    step = 1 if place > at else -1
+    while at != place:
+        order[at] = order[at + step]
+        ops[order[at]].place = at
+        at += step
+    order[at] = v
+    ops[v].place = at

@@ -1,0 +1,21 @@
+"""`graphrl bench --decisions`: a small run that must work; nothing here says how fast."""
+
+import json
+
+import pytest
+
+from graphrl.cli import main
+
+
+@pytest.mark.slow
+def test_rows_of_deciding_and_learning(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--decisions", "1", "--sizes", "40,1100", "--threads", "1", "--quick", "--json"]
+    assert main(["bench", *arguments]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(row["n"], row["work"]) for row in rows] == [(40, "deciding"), (40, "learning"), (1100, "deciding")]
+    assert all(row["per_s"] > 0 for row in rows)
+
+
+def test_what_does_not_go_together(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--decisions", "--transfers", "link"]) == 1
+    assert "--transfers does not go with --decisions" in capsys.readouterr().err

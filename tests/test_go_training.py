@@ -1,0 +1,226 @@
+"""`graphrl train go`: it learns what helps, goes on after a kill, is the same on two devices; what plays the policy."""
+
+import dataclasses
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import chex
+import jax
+import numpy as np
+import pytest
+from test_train_command import fault, sets
+from training_processes import assert_same, final_state, finish, start
+
+import graphrl
+from graphrl.agents.go.agent import AGENT
+from graphrl.agents.go.batch import Batch, batch, problem_of
+from graphrl.agents.go.config import GoConfig
+from graphrl.agents.go.decode import Decoder
+from graphrl.agents.go.learner import learner
+from graphrl.agents.go.policy import Policy
+from graphrl.agents.go.settings import GoSettings
+from graphrl.cli import main
+from graphrl.costs import exact
+from graphrl.costs.problem import Problem
+from graphrl.errors import GraphrlError, ProblemError
+from graphrl.graphs.datasets.layered import layered
+from graphrl.graphs.padding import common_sizes
+from graphrl.learning.learner import Learner
+from graphrl.learning.spread import on_mesh
+from graphrl.mesh import make_mesh
+from graphrl.solvers.sending.hints import hint
+
+NETWORK = GoConfig(
+    width=8, rounds=1, layers=0, heads=1, superposition="none", coupling="none", votes=True, changes=0.05
+)
+TINY = dataclasses.replace(
+    GoSettings(), network=NETWORK, transfers=("rendezvous",), devices=(2, 4), rounds=2, samples=8, levels=4
+)
+TINY = dataclasses.replace(TINY, ppo=dataclasses.replace(TINY.ppo, environments=8, rate=1e-2))
+SETTINGS = [
+    "data.train=layered:30x4@100",
+    "data.validation=layered:30x2",
+    "data.test=layered:30x2@50",
+    "data.graphs=2",
+    "data.buckets=1",
+    "training.steps=6",
+    "training.validate_every=3",
+    "training.checkpoint_every=1",
+    "agent.transfers=rendezvous",
+    "agent.devices=2,4",
+    "agent.rounds=2",
+    "agent.samples=8",
+    "agent.levels=4",
+    "agent.ppo.environments=8",
+    *(f"agent.network.{name}={getattr(NETWORK, name)}" for name in ("width", "rounds", "layers", "heads")),
+    *(f"agent.network.{name}={getattr(NETWORK, name)}" for name in ("superposition", "coupling", "changes")),
+]
+
+
+def rows(settings: GoSettings, seeds: range, ops: int) -> Batch:
+    """A batch of layered graphs."""
+    graphs = [layered(ops, seed) for seed in seeds]
+    return batch(settings, graphs, common_sizes(graphs))
+
+
+def trained(settings: GoSettings, devices: int, steps: int, batches: list[Batch]) -> tuple[Learner, Any, Any]:
+    """The learner, its state before any training and after some steps."""
+    functions = on_mesh(learner(settings), make_mesh(2, jax.devices()[:devices]))
+    state = functions.init(jax.random.key(0))
+    first = jax.tree.map(np.asarray, state)
+    for number in range(steps):
+        state, _ = functions.update(state, jax.random.key(number), batches[number % len(batches)])
+    return functions, first, jax.tree.map(np.asarray, state)
+
+
+@pytest.mark.slow
+def test_it_learns_which_changes_help() -> None:
+    """On the graphs that it plays; of other graphs it has learned nothing yet that chance does not do as well."""
+    train = rows(TINY, range(100, 104), 60)
+    functions, before, after = trained(TINY, 1, 60, [train])
+    first, last = (functions.evaluate(state.params, jax.random.key(0), train) for state in (before, after))
+    assert float(last["sampled"]) > float(first["sampled"]) + 1
+    assert float(last["sampled"]) > float(last["by_chance"]) + 1
+
+
+def test_one_device_is_two_devices() -> None:
+    slow = dataclasses.replace(TINY, ppo=dataclasses.replace(TINY.ppo, rate=1e-3))
+    (_, _, one), (_, _, two) = (trained(slow, devices, 1, [rows(TINY, range(2), 30)]) for devices in (1, 2))
+    chex.assert_trees_all_close(one, two, atol=2e-4)
+
+
+@pytest.mark.slow
+def test_killed_and_resumed_is_the_same_run(tmp_path: Path) -> None:
+    runs = [tmp_path / "whole", tmp_path / "killed"]
+    command = ["-m", "graphrl", "train", "go", *sets(*SETTINGS), "--resume", "--out"]
+    finish(start([*command, str(runs[0])]))
+    process = start([*command, str(runs[1])])
+    record, until = runs[1] / "metrics.jsonl", time.monotonic() + 250
+    while time.monotonic() < until and (not record.exists() or record.read_bytes().count(b"\n") < 4):
+        time.sleep(0.005)
+    process.kill()
+    process.communicate()
+    finish(start([*command, str(runs[1])]))
+    whole, killed = map(final_state, runs)
+    assert_same(whole, killed)
+
+
+@pytest.mark.slow
+def test_from_training_to_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    assert main(["train", "go", "--out", str(run), *sets(*SETTINGS)]) == 0
+    assert "sampled" in capsys.readouterr().out
+    assert main(["evaluate", str(run), "--evaluations", "300", "--json"]) == 0
+    table = json.loads(capsys.readouterr().out)
+    assert [method["method"] for method in table["methods"]] == ["go", "go+", *AGENT.opponents]
+
+
+@pytest.fixture(name="checkpoint", scope="module")
+def _checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An untrained policy."""
+    path = tmp_path_factory.mktemp("policy") / "go.msgpack"
+    Policy(TINY, Policy.initial(TINY, jax.random.key(0))).save(path)
+    return str(path)
+
+
+@pytest.mark.parametrize("transfer", ["rendezvous", "link"])
+def test_methods_are_never_worse_than_their_hint(checkpoint: str, transfer: Any) -> None:
+    """One policy, whatever the devices are."""
+    graph = layered(40, 1)
+    problem = Problem("makespan", 3, transfer, 0.1, 50_000.0)
+    first = exact.evaluate(graph, problem, *hint(graph, problem)).makespan
+    options: dict[str, Any] = {"devices": 3, "transfer": transfer, "latency": 0.1, "bandwidth": 50_000.0, "seed": 2}
+    for method in ("go:rounds=2,samples=16,", "go+:rounds=1,"):
+        plan = graphrl.optimize(
+            graph, objective="makespan", method=f"{method}checkpoint={checkpoint}", evaluations=500, **options
+        )
+        plan.check(graph)
+        assert plan.makespan <= first * (1 + 1e-9)
+        assert 1 < plan.evaluations <= 500
+
+
+@pytest.mark.slow
+def test_it_learns_on_one_graph(checkpoint: str) -> None:
+    graph, options = layered(60, 3), {"objective": "makespan", "devices": 4, "evaluations": 5000}
+    plans = [
+        graphrl.optimize(graph, method=f"go:{tune}rounds=2,samples=8,checkpoint={checkpoint}", **options)  # type: ignore[arg-type]
+        for tune in ("", "finetune=40,")
+    ]
+    plans[1].check(graph)
+    assert plans[1].makespan < plans[0].makespan
+    assert plans[1].evaluations == 1 + 40 * TINY.ppo.environments + 16
+
+
+def test_choices_cost_what_their_plan_costs() -> None:
+    graph, generator = layered(50, 2), np.random.default_rng(0)
+    n, order = len(graph.ops), graph.arrays.topological
+    for transfer, limit in (("rendezvous", None), ("link", None), ("rendezvous", 50_000)):
+        problem = Problem("makespan", 3, transfer, 0.1, 50_000.0, memory_limit=limit)  # type: ignore[arg-type]
+        decoder = Decoder(graph, problem, order, levels=4, reach=0.1)
+        for _ in range(3):
+            choices = generator.integers(0, 3, n), generator.integers(0, 4, n)
+            costs = exact.evaluate(graph, problem, *decoder.plan(*choices))
+            assert decoder.rank(*choices) == pytest.approx(costs.rank(problem), rel=1e-9)
+
+
+def test_problems_differ_by_graph() -> None:
+    problems = [problem_of(GoSettings(), layered(30, seed), "link") for seed in range(20)]
+    assert {problem.devices for problem in problems} == {2, 4, 8}
+    assert len({problem.latency for problem in problems}) == 2
+
+
+def test_faults_are_one_line(checkpoint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def told(*options: str) -> str:
+        code, err = fault(capsys, "train", "go", *sets(*options))
+        assert code == 2
+        return err
+
+    assert "devices is 0: must be one or more numbers from 1 to 64" in told("agent.devices=0")
+    assert "transfers is empty: must be one or more of rendezvous, free, link" in told("agent.transfers=")
+    assert "network.tasks has fusion: must be placement" in told("agent.network.tasks=placement,fusion")
+    assert "ppo.steps is 2: must be 1, an episode's; see rounds" in told("agent.ppo.steps=2")
+    assert "changes is 1.0: must be at least 0 and below 1" in told("agent.network.changes=1")
+    graph, options = layered(30, 1), {"devices": 2, "evaluations": 10}
+    for method, text in (
+        ("go:samples=0", "samples is 0: must be from 1 to 4,096"),
+        ("go:finetune=-1", "finetune is -1: must be from 0 to 1,000"),
+    ):
+        with pytest.raises(ProblemError, match=text):
+            graphrl.optimize(graph, objective="makespan", method=f"{method},checkpoint={checkpoint}", **options)  # type: ignore[arg-type]
+    with pytest.raises(ProblemError, match="method 'go' minimises makespan: objective must not be peak_memory"):
+        graphrl.optimize(graph, method=f"go:checkpoint={checkpoint}", **options)  # type: ignore[arg-type]
+    with pytest.raises(GraphrlError, match="no policy for makespan comes with graphrl: name one, as in go:checkpoint"):
+        graphrl.optimize(graph, objective="makespan", method="go", **options)  # type: ignore[arg-type]
+
+
+def test_lessons_are_exact_costs_of_single_changes() -> None:
+    imitates = dataclasses.replace(TINY, learning="imitation", stops=3)
+    graph = layered(40, 5)
+    lesson = batch(imitates, [graph], common_sizes([graph]))["rendezvous"]
+    problem, n = problem_of(imitates, graph, "rendezvous"), len(graph.ops)
+    decoder = Decoder(graph, problem, np.asarray(lesson.instance.order[0])[:n], TINY.levels, TINY.reach)
+    generator = np.random.default_rng(0)
+    for stop in range(3):
+        start = [np.asarray(choice[0, stop], np.int64)[:n] for choice in lesson.starts[:2]]
+        now = decoder.rank(*start)[1]
+        for task, options in enumerate((problem.devices, TINY.levels)):
+            for op in generator.integers(0, n, 5):
+                changed = [choice.copy() for choice in start]
+                changed[task][op] = generator.integers(options)
+                gain = 100 * (1 - decoder.rank(*changed)[1] / now)
+                assert lesson.gains[task][0, stop, op, changed[task][op]] == pytest.approx(gain, abs=1e-4)
+    first, last = (decoder.rank(*(np.asarray(c[0, s], np.int64)[:n] for c in lesson.starts[:2])) for s in (0, 2))
+    assert last < first
+
+
+@pytest.mark.slow
+def test_imitation_learns_what_single_changes_gain() -> None:
+    imitates = dataclasses.replace(TINY, learning="imitation")
+    functions = on_mesh(learner(imitates), make_mesh(2, jax.devices()[:1]))
+    state, train, losses = functions.init(jax.random.key(0)), rows(imitates, range(100, 104), 60), []
+    for number in range(60):
+        state, metrics = functions.update(state, jax.random.key(number), train)
+        losses.append(float(metrics["loss"]))
+    assert np.mean(losses[-5:]) < 1.5 * np.mean(losses[:5]) < 0

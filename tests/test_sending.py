@@ -1,0 +1,124 @@
+"""Bundled sends: the rule, its compiled walk and its twin on the device; the search over such plans."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import graphrl
+from graphrl.costs import exact
+from graphrl.costs.problem import Problem
+from graphrl.envs.compile.instance import Choices, instance
+from graphrl.errors import ProblemError
+from graphrl.graphs.datasets.layered import layered
+from graphrl.graphs.datasets.regal_like import regal_like
+from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+from graphrl.solvers.sending import search
+from graphrl.solvers.sending.hints import hint
+from graphrl.solvers.sending.ordering import in_order_of
+from graphrl.solvers.sending.plans import placed, put
+from graphrl.solvers.sending.rule import with_sends
+
+DEAR = Problem("makespan", 4, latency=2.0, bandwidth=5.0)
+GRAPHS = [regal_like(3, num_ops=40), regal_like(2, num_ops=60), layered(50, 1)]
+
+
+def drawn(graph: ComputationGraph, devices: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """A random placement and a random topological order."""
+    generator, plan, n = np.random.default_rng(seed), placed(graph, Problem("makespan", devices)), len(graph.ops)
+    search.prepare()
+    in_order_of(plan, generator.random(n), *np.zeros((2, n), np.int64))
+    return generator.integers(0, devices, n), plan.order.copy()
+
+
+def as_options(problem: Problem) -> dict[str, Any]:
+    """Of `graphrl.optimize`."""
+    names = ("objective", "devices", "transfer", "latency", "bandwidth")
+    return {name: getattr(problem, name) for name in names}
+
+
+@pytest.mark.parametrize("graph", GRAPHS, ids=lambda graph: graph.name)
+@pytest.mark.parametrize("devices", [2, 5])
+def test_the_walk_is_the_exact_cost_of_the_rules_order(graph: ComputationGraph, devices: int) -> None:
+    for problem in (dataclasses.replace(DEAR, devices=devices), Problem("makespan", devices)):
+        for seed in range(5):
+            placement, ops = drawn(graph, devices, seed)
+            order = with_sends(graph, problem, placement, ops)
+            plan = placed(graph, problem)
+            put(plan, placement, ops)
+            seconds = exact.evaluate(graph, problem, placement, order).makespan
+            assert search.makespan(plan) == pytest.approx(seconds, rel=1e-12)
+
+
+def ping_pong(count: int) -> ComputationGraph:
+    """Ops a0, a1, ... of 1 s, each read by one of the ops b0, b1, ... of 1 s."""
+    sources = [Op(f"a{i}", "op", 1.0, outputs=(Tensor(f"t{i}", 1),)) for i in range(count)]
+    readers = [Op(f"b{i}", "op", 1.0, inputs=(f"t{i}",)) for i in range(count)]
+    return ComputationGraph("ping-pong", (*sources, *readers))
+
+
+def test_devices_wait_for_one_another_once_where_once_is_enough() -> None:
+    graph, problem, placement = ping_pong(4), Problem("makespan", 2), np.repeat([0, 1], 4)
+    all_before = with_sends(graph, problem, placement, np.arange(8))
+    assert all_before.tolist() == [0, 1, 2, 3, *(8 + 2 * t + 1 for t in range(4)), 4, 5, 6, 7]
+    link = dataclasses.replace(problem, transfer="link")
+    assert with_sends(graph, link, placement, np.arange(8)).tolist() == [0, 1, 2, 3, 9, 4, 11, 5, 13, 6, 15, 7]
+    late = np.array([0, 4, 1, 2, 5, 3, 6, 7])  # b0 needs a0; b1 a1, and a2 goes along; b3 needs a3
+    assert with_sends(graph, problem, placement, late).tolist() == [0, 9, 4, 1, 2, 11, 13, 5, 3, 6, 15, 7]
+
+
+def test_the_environment_sends_as_the_rule_says() -> None:
+    """Two devices: of more the device breaks ties by tensor, the host by pair."""
+    graph, problem = GRAPHS[0], dataclasses.replace(DEAR, devices=2)
+    n = len(graph.ops)
+    placements, order = [drawn(graph, 2, seed)[0] for seed in range(4)], drawn(graph, 2, 9)[1]
+    env = graphrl.make("Compile-v0", sends="bundled")
+    params = instance(graph, problem, levels=4, order=order, reach=0.1)
+    state, _ = env.reset(jax.random.key(0), params)
+    step = jax.jit(jax.vmap(env.step, (None, None, 0, None)))
+    priorities = [np.random.default_rng(seed).integers(0, 4, n) for seed in range(4)]
+    wide = [(0, 0), (0, len(params.order) - n)]
+    action = {
+        name: jnp.asarray(np.pad(np.stack(rows).astype(np.int32), wide))
+        for name, rows in (("placement", placements), ("priority", priorities))
+    }
+    runtime = step(jax.random.key(0), state, action, params)[1].info["runtime"]
+    rank = np.empty(n)
+    rank[order] = np.arange(n)
+    for i, (placement, priority) in enumerate(zip(placements, priorities, strict=True)):
+        plan = placed(graph, problem)
+        in_order_of(plan, n - 1 - rank + 0.1 * n * priority, *np.zeros((2, n), np.int64))
+        costs = exact.evaluate(graph, problem, placement, with_sends(graph, problem, placement, plan.order))
+        assert float(runtime[i]) == pytest.approx(costs.makespan, rel=1e-5)
+
+
+def test_a_start_has_its_own_order() -> None:
+    placement, nodes = hint(GRAPHS[2], DEAR)
+    ops = nodes[nodes < len(placement)]
+    params = instance(GRAPHS[2], DEAR, start=Choices(placement, 0 * placement), order=ops)
+    assert params.order[: len(ops)].tolist() == ops.tolist()
+
+
+@pytest.mark.parametrize("problem", [DEAR, Problem("makespan", 4)], ids=["dear", "free of cost"])
+def test_annealing_betters_the_best_list_schedule(problem: Problem) -> None:
+    graph = regal_like(3, num_ops=150)
+    first = exact.evaluate(graph, problem, *hint(graph, problem)).makespan
+    plan = graphrl.optimize(graph, **as_options(problem), method="anneal-bundled", evaluations=20_000, seed=1)
+    plan.check(graph)
+    assert plan.makespan < 0.98 * first
+    assert plan.evaluations == 20_000
+    again = graphrl.optimize(graph, **as_options(problem), method="anneal-bundled", evaluations=20_000, seed=1)
+    assert again.order == plan.order
+
+
+def test_what_annealing_refuses() -> None:
+    link = dataclasses.replace(DEAR, transfer="link")
+    with pytest.raises(ProblemError, match="must be the objective makespan, under rendezvous, without a memory limit"):
+        graphrl.optimize(GRAPHS[0], **as_options(link), method="anneal-bundled", evaluations=10)
+    with pytest.raises(ProblemError, match=r"hot is 0.0 and cold is 3e-05: must be above 0"):
+        graphrl.optimize(GRAPHS[0], **as_options(DEAR), method="anneal-bundled:hot=0.0", evaluations=10)
+    with pytest.raises(ProblemError, match="sends is 'late': must be one of urgent, bundled"):
+        graphrl.make("Compile-v0", sends="late")
