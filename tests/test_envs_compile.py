@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from test_colocation import grouped
 
 import graphrl
 from graphrl.costs import exact
@@ -158,8 +159,9 @@ def test_mapped_over_choices_and_graphs_it_is_a_loop(limited: bool) -> None:
 
 def test_ops_of_a_group_stand_where_its_first_op_does() -> None:
     groups = np.arange(len(GRAPH.ops)) % 7
-    env, params = graphrl.make("Compile-v0"), instance(GRAPH, LINK, levels=LEVELS, colocation=groups, baseline=1.0)
-    check_env(env, params, wider=instance(GRAPH, LINK, WIDER, levels=LEVELS, colocation=groups, baseline=1.0))
+    graph = grouped(GRAPH, {op.name: group for op, group in zip(GRAPH.ops, groups.tolist(), strict=True)})
+    env, params = graphrl.make("Compile-v0"), instance(graph, LINK, levels=LEVELS, baseline=1.0)
+    check_env(env, params, wider=instance(graph, LINK, WIDER, levels=LEVELS, baseline=1.0))
     state, first = env.reset(KEY, params)
     choices = random_choices(GRAPH, 4, 0)
     after, timestep = env.step(KEY, state, padded(choices, len(params.order)), params)
@@ -167,7 +169,7 @@ def test_ops_of_a_group_stand_where_its_first_op_does() -> None:
     leader = np.array([next(op for op in order if groups[op] == group) for group in groups])
     together = choices._replace(placement=np.asarray(choices.placement)[leader])
     assert after.chosen.placement[: len(groups)].tolist() == together.placement.tolist()
-    assert float(timestep.info["runtime"]) == pytest.approx(exact_costs(GRAPH, LINK, together).makespan, rel=1e-5)
+    assert float(timestep.info["runtime"]) == pytest.approx(exact_costs(graph, LINK, together).makespan, rel=1e-5)
     free = first.observation.action_mask["placement"][: len(groups), 1:].all(1)
     assert free.tolist() == (leader == np.arange(len(groups))).tolist()
 
@@ -201,7 +203,6 @@ def test_the_default_baseline_is_a_list_schedule() -> None:
         (lambda: instance(GRAPH, Problem("peak_memory", 2)), "objective is 'peak_memory': must be makespan"),
         (lambda: instance(GRAPH, LINK, devices=2), "devices is 2: must be at least the problem's 4"),
         (lambda: instance(GRAPH, LINK, levels=0), "levels is 0"),
-        (lambda: instance(GRAPH, LINK, colocation=np.zeros(3, np.int32)), r"colocation has shape \(3,\): must be"),
         (
             lambda: instances([GRAPH, GRAPH], [LINK, dataclasses.replace(LINK, transfer="free")]),
             "must have one transfer model",

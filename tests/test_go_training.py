@@ -141,8 +141,20 @@ def test_methods_are_never_worse_than_their_hint(checkpoint: str, transfer: Any)
         assert 1 < plan.evaluations <= 500
 
 
+def test_seeds_of_32_bits_draw_different_plans(checkpoint: str) -> None:
+    """Rounds are told apart beside them."""
+    method, options = f"go:rounds=1,samples=16,checkpoint={checkpoint}", {"devices": 4, "evaluations": 17}
+    seeds = (0, 1, 2**20, 2**32 - 1)
+    plans = [
+        graphrl.optimize(layered(60, 3), objective="makespan", method=method, seed=seed, **options)  # type: ignore[arg-type]
+        for seed in seeds
+    ]
+    assert len({tuple(plan.order) for plan in plans}) == len(seeds)
+
+
 @pytest.mark.slow
-def test_it_learns_on_one_graph(checkpoint: str) -> None:
+def test_updates_on_one_graph_find_better_plans(checkpoint: str) -> None:
+    """By learning or by their number: `test_it_learns_which_changes_help` compares with chance."""
     graph, options = layered(60, 3), {"objective": "makespan", "devices": 4, "evaluations": 5000}
     plans = [
         graphrl.optimize(graph, method=f"go:{tune}rounds=2,samples=8,checkpoint={checkpoint}", **options)  # type: ignore[arg-type]
@@ -151,6 +163,9 @@ def test_it_learns_on_one_graph(checkpoint: str) -> None:
     plans[1].check(graph)
     assert plans[1].makespan < plans[0].makespan
     assert plans[1].evaluations == 1 + 40 * TINY.ppo.environments + 16
+    few: dict[str, Any] = {**options, "evaluations": 2 + 3 * TINY.ppo.environments}
+    few_plan = graphrl.optimize(graph, method=f"go:finetune=40,rounds=1,samples=8,checkpoint={checkpoint}", **few)
+    assert few_plan.evaluations == few["evaluations"]
 
 
 def test_choices_cost_what_their_plan_costs() -> None:

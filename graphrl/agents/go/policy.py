@@ -28,9 +28,9 @@ class Policy(policy.Policy[GoSettings]):
         """See `training.policy.Policy`."""
         return networks(config.network).policy.init(key, smallest(config))
 
-    def choose(self, params: CompileParams, samples: int, seed: int = 0) -> Choices:
+    def choose(self, params: CompileParams, samples: int, key: jax.Array) -> Choices:
         """Choices for an instance after its start: `[samples, n]` each, the likeliest first, the rest drawn."""
-        return _choices(self.config, self.params, params, samples, jax.random.key(seed))
+        return _choices(self.config, self.params, params, samples, key)
 
 
 def smallest(settings: GoSettings) -> Observation:

@@ -55,7 +55,8 @@ def solve(task: Task, *, samples: int = 64, rounds: int = 4, finetune: int = 0, 
     Args:
       samples: plans of a round.
       rounds: how many; 0 is the list schedule alone.
-      finetune: updates of PPO on the graph before that, each from a round of plans of its own.
+      finetune: updates of PPO on the graph before that, each from a round of plans of its own: as many as the
+        evaluations are enough for, whatever the seconds.
       checkpoint: of `graphrl train go`, or a file of `Policy.save`; by default the policy that the package ships.
 
     Raises:
@@ -104,6 +105,7 @@ class _Search:
     def __init__(self, task: Task, policy: Policy) -> None:
         settings, problem = policy.config, task.problem
         self._task, self._policy, self._n = task, policy, len(task.graph.ops)
+        self._key = jax.random.key(task.seed)
         self._instance = hinted(
             task.graph,
             problem,
@@ -125,7 +127,7 @@ class _Search:
 
     def draw(self, samples: int, number: int) -> None:
         """A round of plans around the best; the `number` tells rounds apart."""
-        drawn = self._policy.choose(self._instance, samples, self._task.seed * MOST + number)
+        drawn = self._policy.choose(self._instance, samples, jax.random.fold_in(self._key, number))
         for placement, priority in zip(drawn.placement, drawn.priority, strict=True):
             if self._task.over(self.evaluations):
                 break
@@ -133,12 +135,17 @@ class _Search:
         self._begin_at_best()
 
     def learn(self, updates: int) -> None:
-        """Some updates of PPO from here on: the policy is then another, and what it found is looked at."""
+        """Some updates of PPO from here on: the policy is then another, and the best that it drew is looked at."""
         settings = dataclasses.replace(self._policy.config, transfers=(self._task.problem.transfer,))
-        params, found = tuned(settings, self._policy.params, self._instance, jax.random.key(self._task.seed), updates)
+        if (most := self._task.budget.evaluations) is not None:
+            updates = min(updates, (most - self.evaluations) // settings.ppo.environments)
+        if updates < 1:
+            return
+        key = jax.random.fold_in(self._key, MOST)  # no round's
+        params, best = tuned(settings, self._policy.params, self._instance, key, updates)
         self._policy = dataclasses.replace(self._policy, params=params)
         self.evaluations += updates * settings.ppo.environments - 1
-        self._consider(found)
+        self._consider(best)
         self._begin_at_best()
 
     def _consider(self, choices: Choices) -> None:

@@ -17,8 +17,8 @@ class HdpConfig:
       tanh_constant: logits of devices are between minus this and this.
       noise: deviation of noise on all logits, parts of their root mean square, until `noisy` updates.
       noisy: updates with noise.
-      sampled: updates with sampled devices of groups; after them each is that of the largest logit (TensorFlow's repeats
-        the last ones). The groups of ops are sampled throughout.
+      sampled: updates with sampled devices of groups; after them each is that of the largest logit, where TensorFlow's
+        repeats what it sampled last. Groups of ops are sampled throughout.
       updates: after which it begins anew, with other parameters.
       children: placements that are tried for an update.
       rate: of Adam; from `decay_from` updates on it falls by `decay` every `decay_every`.

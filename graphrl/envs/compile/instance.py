@@ -68,7 +68,6 @@ def instance(
     *,
     devices: int | None = None,
     levels: int = LEVELS,
-    colocation: np.ndarray | None = None,
     baseline: float | None = None,
     start: Choices | None = None,
     order: np.ndarray | None = None,
@@ -80,14 +79,13 @@ def instance(
     """A graph as an instance.
 
     Args:
-      graph: any.
+      graph: any; its groups (`ComputationGraph.colocation`) stand on one device each.
       problem: the devices and what moves between them; its objective is the makespan.
       to: sizes to pad to, by default the graph's bucket.
       devices: d, by default the problem's.
       levels: l, of priorities.
-      colocation: `[ops]` int32, the group of each op: ops of a group stand on one device; None for none.
-      baseline: seconds of the best plan that there was; None is `quick_schedule`'s makespan, which knows no groups;
-        with `fusion` that of the kernels of the rule like XLA's.
+      baseline: seconds of the best plan that there was; None is `quick_schedule`'s makespan; with `fusion` that of the
+        kernels of the rule like XLA's.
       start: `[ops]` each, what is chosen before the first step; None is -1 for all, nothing.
       order: `[ops]` int32, a topological order of the ops, which equal priorities follow; None is the graph's own.
       reach: by how much of the order an op with the next priority comes earlier, once it is ready: 1 is all of it,
@@ -99,15 +97,13 @@ def instance(
 
     Raises:
       GraphError: `to` is too small for the graph.
-      ProblemError: another objective; fewer devices than the problem has; fewer levels than one; groups not of each op;
-        fusion of another graph.
+      ProblemError: another objective; fewer devices than the problem has; fewer levels than one; fusion of another
+        graph.
     """
     to = common_sizes([graph]) if to is None else to
     devices = problem.devices if devices is None else devices
     _check(graph, problem, devices, levels, fusion, fusion_levels)
     padded, n = pad(graph, to), len(graph.ops)
-    if colocation is not None and np.shape(colocation) != (n,):
-        raise ProblemError(f"colocation has shape {np.shape(colocation)}: must be {(n,)}, a group for each op")
     if baseline is None:
         run = graph if fusion is None else fused_graph(xla_like(fusion))
         baseline = exact.evaluate(run, problem, *quick_schedule(run, problem)).makespan
@@ -128,7 +124,7 @@ def instance(
         devices=_rows(device_features(graph, problem), devices),
         levels=level_features(levels),
         present=np.arange(devices) < problem.devices,
-        leader=np.concatenate([_leaders(order, colocation), rest]),
+        leader=np.concatenate([_leaders(order, graph.colocation), rest]),
         start=jax.tree.map(lambda one: _rows(np.asarray(one, np.int32), to.ops), start),
         baseline=np.float32(baseline) / padded.second_unit,
         fusion=None if fusion is None or fusion_to is None else fusion_params(fusion, fusion_to, fusion_levels),
@@ -141,7 +137,6 @@ def instances(
     to: Sizes | None = None,
     *,
     levels: int = LEVELS,
-    colocations: Sequence[np.ndarray | None] | None = None,
     fusions: Sequence[FusionProblem] | None = None,
     fusion_levels: int = FUSION_LEVELS,
 ) -> CompileParams:
@@ -150,7 +145,6 @@ def instances(
     Args:
       graphs, problems: of each instance; the problems' transfer models are equal, and memory limits set or not.
       to, levels, fusion_levels: see `instance`.
-      colocations: groups of each instance's ops; None for none at all.
       fusions: of each instance, with equal limits of kernels; None fuses nothing.
 
     Raises:
@@ -160,13 +154,12 @@ def instances(
     kinds = {(problem.transfer, problem.memory_limit is None, problem.resident_weights) for problem in problems}
     if len(kinds) > 1:
         raise ProblemError("the problems of a batch must have one transfer model, and all or none a memory limit")
-    colocations = [None] * len(graphs) if colocations is None else colocations
     shared: dict[str, Any] = {"devices": devices, "levels": levels, "fusion_levels": fusion_levels}
     shared["fusion_to"] = None if fusions is None else fusion_sizes(fusions, to)
     each_fusion: Sequence[FusionProblem | None] = [None] * len(graphs) if fusions is None else fusions
     each = (
-        instance(graph, problem, to, colocation=groups, fusion=fusion, **shared)
-        for graph, problem, groups, fusion in zip(graphs, problems, colocations, each_fusion, strict=True)
+        instance(graph, problem, to, fusion=fusion, **shared)
+        for graph, problem, fusion in zip(graphs, problems, each_fusion, strict=True)
     )
     return jax.tree.map(lambda *leaves: np.stack(leaves), *each)
 
