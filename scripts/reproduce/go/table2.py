@@ -22,7 +22,8 @@ from reproduce.workloads.setting import OVER, problem
 METHODS = (
     "given", "expert", "expert:order=level", "metis", "etf", "list", "anneal-schedule", "hdp@600", "auto",
 )  # fmt: skip
-REFERENCES = ("expert", "hdp")  # whom the paper compares with
+# Whom the paper compares with: the expert's placement as frameworks run it, first in, first out, and with an order
+REFERENCES = ("expert", "expert:order=level", "hdp")
 HOW = (
     "Seconds of a training step on a P100's roofline: means over the seeds, those of searches; OOM where no plan "
     "within 16 GiB a device was found. Ops of a group stand on one device. `given` is one device."
