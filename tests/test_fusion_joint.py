@@ -49,6 +49,12 @@ def test_where_memory_does_not_bind_it_is_flips(limit: int | None) -> None:
     assert joint.value == flips.value
 
 
+def test_a_method_that_ends_early_runs_once_where_nothing_is_limited() -> None:
+    flips, joint = (planned(fuse, method="list", devices=2) for fuse in ("flips", "joint"))
+    assert joint.evaluations == flips.evaluations
+    assert joint.value == flips.value
+
+
 def test_the_least_peak_is_that_of_single_ops() -> None:
     graph = sum_of_products()
     joint = graphrl.optimize(graph, fuse="joint", chip=CHIP, evaluations=2000)

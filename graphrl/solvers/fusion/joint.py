@@ -40,8 +40,11 @@ def plan_jointly(
       GraphrlError: the solver does not take the problem.
     """
     race, every = _Race(problem, budget, solver, seed, progress), candidates(fusions)
-    is_free = problem.objective == "makespan" and problem.memory_limit is None
-    race.run(fused_graph(next(every)), 1.0 if is_free else SHARE / MOST)
+    first = fused_graph(next(every))
+    if problem.objective == "makespan" and problem.memory_limit is None:
+        race.run(first, 1.0)
+        return race.best()[1]
+    race.run(first, SHARE / MOST)
     if not race.has_room():
         for fusion in every:
             graph = fused_graph(fusion)
@@ -97,7 +100,7 @@ class _Race:
     def has_room(self) -> bool:
         """Whether the first plan is of makespan, and memory has no part in it."""
         limit, peak = self._problem.memory_limit, max(self._plans[0][1].peak_memory, default=0)
-        return self._problem.objective == "makespan" and (limit is None or peak <= ROOM * limit)
+        return self._problem.objective == "makespan" and limit is not None and peak <= ROOM * limit
 
     def winner(self) -> KernelGraph:
         """The kernels that the rest of the budget is for."""
