@@ -114,6 +114,14 @@ def test_annealing_betters_the_best_list_schedule(problem: Problem) -> None:
     assert again.order == plan.order
 
 
+def test_auto_begins_with_the_hint_too() -> None:
+    graph, problem = layered(100, 1), Problem("makespan", 4, latency=0.2, bandwidth=50_000.0)
+    first = exact.evaluate(graph, problem, *hint(graph, problem)).makespan
+    options = {**as_options(problem), "evaluations": 4}
+    assert graphrl.optimize(graph, method="list", **options).makespan > first
+    assert graphrl.optimize(graph, method="auto", **options).makespan <= first
+
+
 def test_what_annealing_refuses() -> None:
     link = dataclasses.replace(DEAR, transfer="link")
     with pytest.raises(ProblemError, match="must be the objective makespan, under rendezvous, without a memory limit"):

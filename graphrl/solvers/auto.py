@@ -1,9 +1,9 @@
 """The default method: the portfolio that was best for the time (docs/systems/opponents.md has the figures).
 
 First plans without search: list scheduling, the given order, list scheduling on fewer devices; for makespan stages of
-layers, as `expert` with `order=level` makes them, where ops have their layers' names, `hlfet` and, where there is time
-for it, `etf`; on large graphs in a short time a list schedule, and on one device the given order. Then, as long as no
-plan reaches the bound and the budget lasts:
+layers, as `expert` with `order=level` makes them, where ops have their layers' names, under `rendezvous` list schedules
+with bundled sends (`sending.hints`), `hlfet` and, where there is time for it, `etf`; on large graphs in a short time a
+list schedule, and on one device the given order. Then, as long as no plan reaches the bound and the budget lasts:
 
 peak memory of one device
   1. `series-parallel`, which is exact, where the graph is of that kind
@@ -50,6 +50,7 @@ from graphrl.solvers.rules.plan_builder.build import prepare as prepare_lists
 from graphrl.solvers.rules.simple import given_order
 from graphrl.solvers.schedules import multilevel
 from graphrl.solvers.schedules import solver as schedules
+from graphrl.solvers.sending.hints import hint
 from graphrl.solvers.solver import solver
 
 DP_OPS, DP_SHARE, DP_SECONDS = 300, 0.2, 2.0
@@ -97,9 +98,9 @@ def begun(task: Task) -> Portfolio:
 
 
 def candidates(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterator[PlacedOrder]:
-    """List scheduling, stages of layers where layers have names, the given order, list scheduling on fewer devices,
-    which is sometimes better, and the textbook rules, which on real graphs often are. Where there is little time, the
-    first two or three; and a quick list schedule.
+    """List scheduling, stages of layers where layers have names, bundled sends under `rendezvous`, the given order,
+    list scheduling on fewer devices, which is sometimes better, and the textbook rules, which on real graphs often are.
+    Where there is little time, the first few; and a quick list schedule.
     """
     seconds = math.inf if budget.seconds is None else budget.seconds
     yield timely_schedule(graph, problem, seconds)
@@ -109,6 +110,8 @@ def candidates(graph: ComputationGraph, problem: Problem, budget: Budget) -> Ite
             yield by_layer
     if problem.devices > 1 and not has_time(graph, problem, seconds):
         return  # of many uses, exact costs alone take a part of a second
+    if problem.devices > 1 and problem.objective == "makespan" and problem.transfer == "rendezvous":
+        yield hint(graph, problem)
     yield given_order(graph, problem)
     if not has_time(graph, problem, OTHERS_SHARE * seconds):
         return
