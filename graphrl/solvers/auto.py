@@ -19,6 +19,9 @@ makespan, and peak memory of several devices
   `cp-sat` from its plan, and `anneal-schedule` again for the rest:
     makespan under free and link, up to 150 ops: `cp-sat` for 7 tenths; up to 300 ops for 3
     makespan under rendezvous, up to 120 ops, and peak memory, up to 60 ops: for half
+  makespan under rendezvous, without a memory limit and colocated ops: first `anneal-bundled` for a tenth, then
+    `anneal-schedule` for a tenth of the rest, and the first has all that is left if its plan is better by 1%; else the
+    second begins anew, as its temperature depends on the time
   makespan from 3,000 ops on, with 1 ms for each: `multilevel` in its place, unless ops are colocated
 
 largest load (`max_load`): what `loads/portfolio.py` says
@@ -50,6 +53,7 @@ from graphrl.solvers.rules.plan_builder.build import prepare as prepare_lists
 from graphrl.solvers.rules.simple import given_order
 from graphrl.solvers.schedules import multilevel
 from graphrl.solvers.schedules import solver as schedules
+from graphrl.solvers.sending import solver as bundled
 from graphrl.solvers.solver import solver
 
 DP_OPS, DP_SHARE, DP_SECONDS = 300, 0.2, 2.0
@@ -61,6 +65,7 @@ MULTILEVEL_OPS, MULTILEVEL_SECONDS = 3_000, 1e-3  # from which a makespan is ann
 OTHERS_SHARE = 0.05  # of the time for other plans without search than the first two
 EXACT_SECONDS = 5e-3  # for each op, below which CP-SAT has no time
 SOON_SHARE, SOON_SECONDS = 0.1, 2.0  # of annealing before it
+TRIAL_SHARE, TRIAL_GAIN = 0.1, 0.01  # of each of two ways to anneal, before one has the rest; what bundles must gain
 
 
 @solver(
@@ -74,10 +79,14 @@ def solve(task: Task) -> Plan:
     if task.problem.objective == "max_load":
         return pipelined.solve(task)
     with task.uncounted():
-        if task.problem.devices > 1:
-            schedules.prepare_with_lists(task.problem)
-        else:
+        if task.problem.devices == 1:
             prepare_lists()
+        elif _bundles(task.graph, task.problem):
+            with bundled.prepared_beside():
+                schedules.prepare(with_memory=False)
+            bundled.prepare_with_lists()
+        else:
+            schedules.prepare_with_lists(task.problem)
     return begun(task).run(stages(task.graph, task.problem, task.budget))
 
 
@@ -140,13 +149,42 @@ def stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterato
         yield Stage(anneal.solve, 1 - CUT_SHARE, options=starts)
         yield Stage(min_cut.solve, options=starts)
         return
-    share = _exact_share(ops, problem)
-    if budget.seconds is not None and share * budget.seconds > EXACT_SECONDS * ops:
-        yield Stage(schedules.solve, SOON_SHARE, SOON_SECONDS, options=best_as_hint)
-        yield Stage(cp_sat.solve, share, options=best_as_hint)
+    bundles = _bundles(graph, problem)
+    if bundles:
+        yield Stage(bundled.solve, TRIAL_SHARE)
     large = problem.objective == "makespan" and ops >= MULTILEVEL_OPS and graph.colocation is None
     large &= budget.seconds is None or budget.seconds >= MULTILEVEL_SECONDS * ops
-    yield Stage(multilevel.solve if large else schedules.solve, options=best_as_hint)
+    share = _exact_share(ops, problem)
+    if budget.seconds is not None and share * budget.seconds > EXACT_SECONDS * ops:
+        yield Stage(schedules.solve, SOON_SHARE, SOON_SECONDS, options=_unbundled)
+        yield Stage(cp_sat.solve, share, options=best_as_hint)
+    elif bundles and not large:
+        yield Stage(schedules.solve, TRIAL_SHARE, options=_unannealed)
+    if bundles:
+        yield Stage(bundled.solve, options=best_as_hint, when=_leads)
+    yield Stage(multilevel.solve if large else schedules.solve, options=_unannealed if bundles else best_as_hint)
+
+
+def _bundles(graph: ComputationGraph, problem: Problem) -> bool:
+    """Whether `anneal-bundled` is for such problems."""
+    return problem.devices > 1 and graph.colocation is None and bundled.takes(problem)
+
+
+def _leads(plans: list[Plan]) -> bool:
+    """Whether the best plan is of `anneal-bundled`, by far."""
+    return plans[0].method == bundled.solve.name and plans[0].value < (1 - TRIAL_GAIN) * _unbundled(plans)["hint"].value
+
+
+def _unbundled(plans: list[Plan]) -> dict[str, Any]:
+    """Options of a stage that starts from the best plan but for those of `anneal-bundled`, from which only itself can
+    go on.
+    """
+    return best_as_hint([plan for plan in plans if plan.method != bundled.solve.name])
+
+
+def _unannealed(plans: list[Plan]) -> dict[str, Any]:
+    """The same, but for those of `anneal-schedule`, too."""
+    return best_as_hint([plan for plan in plans if plan.method not in (bundled.solve.name, schedules.solve.name)])
 
 
 def _exact_share(ops: int, problem: Problem) -> float:
