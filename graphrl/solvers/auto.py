@@ -1,9 +1,9 @@
 """The default method: the portfolio that was best for the time (docs/systems/opponents.md has the figures).
 
 First plans without search: list scheduling, the given order, list scheduling on fewer devices; for makespan stages of
-layers, as `expert` with `order=level` makes them, where ops have their layers' names, under `rendezvous` list schedules
-with bundled sends (`sending.hints`), `hlfet` and, where there is time for it, `etf`; on large graphs in a short time a
-list schedule, and on one device the given order. Then, as long as no plan reaches the bound and the budget lasts:
+layers, as `expert` with `order=level` makes them, where ops have their layers' names, `hlfet` and, where there is time
+for it, `etf`; on large graphs in a short time a list schedule, and on one device the given order. Then, as long as no
+plan reaches the bound and the budget lasts:
 
 peak memory of one device
   1. `series-parallel`, which is exact, where the graph is of that kind
@@ -19,6 +19,9 @@ makespan, and peak memory of several devices
   `cp-sat` from its plan, and `anneal-schedule` again for the rest:
     makespan under free and link, up to 150 ops: `cp-sat` for 7 tenths; up to 300 ops for 3
     makespan under rendezvous, up to 120 ops, and peak memory, up to 60 ops: for half
+  makespan under rendezvous, without a memory limit and colocated ops: first `anneal-bundled` for a tenth, then
+    `anneal-schedule` for a tenth of the rest, and the first has all that is left if its plan is better by 1%; else the
+    second begins anew, as its temperature depends on the time
   makespan from 3,000 ops on, with 1 ms for each: `multilevel` in its place, unless ops are colocated
 
 largest load (`max_load`): what `loads/portfolio.py` says
@@ -50,7 +53,7 @@ from graphrl.solvers.rules.plan_builder.build import prepare as prepare_lists
 from graphrl.solvers.rules.simple import given_order
 from graphrl.solvers.schedules import multilevel
 from graphrl.solvers.schedules import solver as schedules
-from graphrl.solvers.sending.hints import hint
+from graphrl.solvers.sending import solver as bundled
 from graphrl.solvers.solver import solver
 
 DP_OPS, DP_SHARE, DP_SECONDS = 300, 0.2, 2.0
@@ -62,6 +65,7 @@ MULTILEVEL_OPS, MULTILEVEL_SECONDS = 3_000, 1e-3  # from which a makespan is ann
 OTHERS_SHARE = 0.05  # of the time for other plans without search than the first two
 EXACT_SECONDS = 5e-3  # for each op, below which CP-SAT has no time
 SOON_SHARE, SOON_SECONDS = 0.1, 2.0  # of annealing before it
+TRIAL_SHARE, TRIAL_GAIN = 0.1, 0.01  # of each of two ways to anneal, before one has the rest; what bundles must gain
 
 
 @solver(
@@ -75,10 +79,14 @@ def solve(task: Task) -> Plan:
     if task.problem.objective == "max_load":
         return pipelined.solve(task)
     with task.uncounted():
-        if task.problem.devices > 1:
-            schedules.prepare_with_lists(task.problem)
-        else:
+        if task.problem.devices == 1:
             prepare_lists()
+        elif _bundles(task.graph, task.problem):
+            with bundled.prepared_beside():
+                schedules.prepare(with_memory=False)
+            bundled.prepare_with_lists()
+        else:
+            schedules.prepare_with_lists(task.problem)
     return begun(task).run(stages(task.graph, task.problem, task.budget))
 
 
@@ -98,9 +106,9 @@ def begun(task: Task) -> Portfolio:
 
 
 def candidates(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterator[PlacedOrder]:
-    """List scheduling, stages of layers where layers have names, bundled sends under `rendezvous`, the given order,
-    list scheduling on fewer devices, which is sometimes better, and the textbook rules, which on real graphs often are.
-    Where there is little time, the first few; and a quick list schedule.
+    """List scheduling, stages of layers where layers have names, the given order, list scheduling on fewer devices,
+    which is sometimes better, and the textbook rules, which on real graphs often are. Where there is little time, the
+    first two or three; and a quick list schedule.
     """
     seconds = math.inf if budget.seconds is None else budget.seconds
     yield timely_schedule(graph, problem, seconds)
@@ -110,8 +118,6 @@ def candidates(graph: ComputationGraph, problem: Problem, budget: Budget) -> Ite
             yield by_layer
     if problem.devices > 1 and not has_time(graph, problem, seconds):
         return  # of many uses, exact costs alone take a part of a second
-    if problem.devices > 1 and problem.objective == "makespan" and problem.transfer == "rendezvous":
-        yield hint(graph, problem)
     yield given_order(graph, problem)
     if not has_time(graph, problem, OTHERS_SHARE * seconds):
         return
@@ -143,13 +149,42 @@ def stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterato
         yield Stage(anneal.solve, 1 - CUT_SHARE, options=starts)
         yield Stage(min_cut.solve, options=starts)
         return
-    share = _exact_share(ops, problem)
-    if budget.seconds is not None and share * budget.seconds > EXACT_SECONDS * ops:
-        yield Stage(schedules.solve, SOON_SHARE, SOON_SECONDS, options=best_as_hint)
-        yield Stage(cp_sat.solve, share, options=best_as_hint)
+    bundles = _bundles(graph, problem)
+    if bundles:
+        yield Stage(bundled.solve, TRIAL_SHARE)
     large = problem.objective == "makespan" and ops >= MULTILEVEL_OPS and graph.colocation is None
     large &= budget.seconds is None or budget.seconds >= MULTILEVEL_SECONDS * ops
-    yield Stage(multilevel.solve if large else schedules.solve, options=best_as_hint)
+    share = _exact_share(ops, problem)
+    if budget.seconds is not None and share * budget.seconds > EXACT_SECONDS * ops:
+        yield Stage(schedules.solve, SOON_SHARE, SOON_SECONDS, options=_unbundled)
+        yield Stage(cp_sat.solve, share, options=best_as_hint)
+    elif bundles and not large:
+        yield Stage(schedules.solve, TRIAL_SHARE, options=_unannealed)
+    if bundles:
+        yield Stage(bundled.solve, options=best_as_hint, when=_leads)
+    yield Stage(multilevel.solve if large else schedules.solve, options=_unannealed if bundles else best_as_hint)
+
+
+def _bundles(graph: ComputationGraph, problem: Problem) -> bool:
+    """Whether `anneal-bundled` is for such problems."""
+    return problem.devices > 1 and graph.colocation is None and bundled.takes(problem)
+
+
+def _leads(plans: list[Plan]) -> bool:
+    """Whether the best plan is of `anneal-bundled`, by far."""
+    return plans[0].method == bundled.solve.name and plans[0].value < (1 - TRIAL_GAIN) * _unbundled(plans)["hint"].value
+
+
+def _unbundled(plans: list[Plan]) -> dict[str, Any]:
+    """Options of a stage that starts from the best plan but for those of `anneal-bundled`, from which only itself can
+    go on.
+    """
+    return best_as_hint([plan for plan in plans if plan.method != bundled.solve.name])
+
+
+def _unannealed(plans: list[Plan]) -> dict[str, Any]:
+    """The same, but for those of `anneal-schedule`, too."""
+    return best_as_hint([plan for plan in plans if plan.method not in (bundled.solve.name, schedules.solve.name)])
 
 
 def _exact_share(ops: int, problem: Problem) -> float:

@@ -23,6 +23,7 @@ class Stage(NamedTuple):
     share: float = 1.0  # of what is left of the budget
     seconds: float = math.inf  # at most
     options: Callable[[list[Plan]], dict[str, Any]] = lambda plans: {}  # from the plans so far, the best first
+    when: Callable[[list[Plan]], bool] = lambda plans: True  # whether it runs, likewise
 
 
 def best_as_hint(plans: list[Plan]) -> dict[str, Any]:
@@ -77,7 +78,8 @@ class Portfolio:
                 left = self._left()
                 if self.done or left is None:
                     break
-                self._run(stage, left)
+                if stage.when(self._ranked()):
+                    self._run(stage, left)
         except _Optimal as stop:
             self._plans.append(stop.plan)
         except Interrupted as stop:

@@ -15,6 +15,7 @@ from graphrl.solvers.sending.plans import Placed, placed, put
 from graphrl.solvers.sending.rule import with_sends
 from graphrl.solvers.sending.walk import walk
 
+NAME = "annealing with bundled sends"  # of what is compiled
 WEIGHT = 0.1  # of the mean last clock in the energy
 ALONE, SHIFT = 0.45, 0.8  # shares of the moves: an op to another device, then in the order; the rest takes ops together
 
@@ -63,7 +64,7 @@ def prepare() -> None:
     graph = ComputationGraph("one", (Op("a"),))
     plan = placed(graph, Problem("makespan", 2))
     one = _chain(plan, np.zeros(1, np.uint64))
-    with announced(anneal, "annealing with bundled sends", seconds=4):
+    with announced(anneal, NAME, seconds=4):
         anneal(one, 0, 1.0, 1.0)
 
 

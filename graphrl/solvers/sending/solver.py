@@ -1,30 +1,39 @@
 """Annealing of placement and order where sends follow by the rule, as a `Solver`."""
 
+from contextlib import AbstractContextManager
+
 import numpy as np
 
+from graphrl.compiled.beside import beside
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.plan import Plan
 from graphrl.solvers.base import Task
 from graphrl.solvers.rules.plan_builder.build import prepare as prepare_lists
 from graphrl.solvers.sending.hints import hint as quick_plan
-from graphrl.solvers.sending.search import anneal, best_plan, chain, prepare
+from graphrl.solvers.sending.search import NAME, anneal, best_plan, chain, prepare
 from graphrl.solvers.solver import solver
 
 HOT, COLD = 0.002, 0.00003  # first and last temperature, parts of the first makespan
 CHUNKS, CHUNK_MOVES = 50, 2_000  # at least so many, and at most so long
 
 
-def _prepare() -> None:
+def prepare_with_lists() -> None:
+    """Compiles annealing and list scheduling, or loads them."""
     prepare_lists()
     prepare()
+
+
+def prepared_beside() -> AbstractContextManager[None]:
+    """Another process does that while this one compiles something else."""
+    return beside(anneal, NAME, prepare_with_lists)
 
 
 @solver(
     "anneal-bundled",
     "rendezvous: annealing of placement and order; what two devices have for one another goes together",
     objectives=("makespan",),
-    prepare=_prepare,
+    prepare=prepare_with_lists,
 )
 def solve(task: Task, *, hot: float = HOT, cold: float = COLD, hint: Plan | None = None) -> Plan:
     """One chain, from the best of a few list schedules; an evaluation is a move.
