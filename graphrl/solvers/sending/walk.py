@@ -8,7 +8,7 @@ from graphrl.solvers.sending.plans import Placed
 
 @part
 def walk(plan: Placed, limit: float) -> float:
-    """Seconds of makespan; infinite if above the limit. The devices' clocks are then in `plan.clocks`."""
+    """Seconds of makespan; infinite if above the limit. The devices' clocks are then the plan's."""
     ops, tensors, rows, clocks, pairs, devices = (
         plan.ops,
         plan.tensors,
