@@ -20,8 +20,8 @@ makespan, and peak memory of several devices
     makespan under free and link, up to 150 ops: `cp-sat` for 7 tenths; up to 300 ops for 3
     makespan under rendezvous, up to 120 ops, and peak memory, up to 60 ops: for half
   makespan under rendezvous, without a memory limit and colocated ops: first `anneal-bundled` for a tenth, then
-    `anneal-schedule` for a tenth of the rest, and the first has all that is left if its plan is better by 1%; else the
-    second begins anew, as its temperature depends on the time
+    `anneal-schedule` for a tenth of the rest, or `multilevel` for a quarter, and the first has all that is left if its
+    plan is better by 1%; else the second begins anew, as its temperature depends on the time
   makespan from 3,000 ops on, with 1 ms for each: `multilevel` in its place, unless ops are colocated
 
 largest load (`max_load`): what `loads/portfolio.py` says
@@ -65,7 +65,8 @@ MULTILEVEL_OPS, MULTILEVEL_SECONDS = 3_000, 1e-3  # from which a makespan is ann
 OTHERS_SHARE = 0.05  # of the time for other plans without search than the first two
 EXACT_SECONDS = 5e-3  # for each op, below which CP-SAT has no time
 SOON_SHARE, SOON_SECONDS = 0.1, 2.0  # of annealing before it
-TRIAL_SHARE, TRIAL_GAIN = 0.1, 0.01  # of each of two ways to anneal, before one has the rest; what bundles must gain
+TRIAL_SHARE, LEVELS_SHARE = 0.1, 0.25  # of each of two ways to anneal, in levels or not, before one has the rest
+TRIAL_GAIN = 0.01  # that the first must have
 
 
 @solver(
@@ -154,15 +155,16 @@ def stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterato
         yield Stage(bundled.solve, TRIAL_SHARE)
     large = problem.objective == "makespan" and ops >= MULTILEVEL_OPS and graph.colocation is None
     large &= budget.seconds is None or budget.seconds >= MULTILEVEL_SECONDS * ops
+    search = multilevel.solve if large else schedules.solve
     share = _exact_share(ops, problem)
     if budget.seconds is not None and share * budget.seconds > EXACT_SECONDS * ops:
         yield Stage(schedules.solve, SOON_SHARE, SOON_SECONDS, options=_unbundled)
         yield Stage(cp_sat.solve, share, options=best_as_hint)
-    elif bundles and not large:
-        yield Stage(schedules.solve, TRIAL_SHARE, options=_unannealed)
+    elif bundles:
+        yield Stage(search, LEVELS_SHARE if large else TRIAL_SHARE, options=_unannealed)
     if bundles:
         yield Stage(bundled.solve, options=best_as_hint, when=_leads)
-    yield Stage(multilevel.solve if large else schedules.solve, options=_unannealed if bundles else best_as_hint)
+    yield Stage(search, options=_unannealed if bundles else best_as_hint)
 
 
 def _bundles(graph: ComputationGraph, problem: Problem) -> bool:
