@@ -11,7 +11,6 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from graphrl.errors import GraphError
 from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.xla import callback
 from graphrl.xla.callback import Answer, Rule, Scheduler
@@ -25,6 +24,7 @@ SCHEDULERS: dict[Scheduler, dict[str, Any]] = {
 _OURS = "_graphrl"  # an attribute of the function in jax's place
 _installing = threading.Lock()
 _TRUE = 0.01  # by how much of a figure a prediction may be wrong
+_LONGEST = 200  # characters of a reason
 
 
 class _OtherScheduler(Exception):
@@ -125,7 +125,7 @@ class _Compilation:
             temp = _temporaries(executable)
             if abs(temp - answer.temp_bytes) > _TRUE * answer.temp_bytes:
                 own = self._compiled(None)
-                answer.mistaken(temp, _temporaries(own))
+                answer.mistaken(temp, _temporaries(own), "")
                 if _temporaries(own) <= temp:
                     return own
         if not answer.aliases:
@@ -133,9 +133,10 @@ class _Compilation:
         try:
             data = donating(self._backend.serialize_executable(executable), answer.aliases)
             return self._backend.deserialize_executable(data, self._devices, self._options, self._callbacks)
-        except (GraphError, RuntimeError):  # with less than was planned: XLA's own schedule keeps all donation
+        except Exception as error:  # of a jaxlib that does it otherwise: XLA's own schedule keeps all donation
             own = self._compiled(None)
-            answer.mistaken(_temporaries(executable), 0)
+            why = " ".join(f"donated arguments cannot be kept: {error}".split())[:_LONGEST]
+            answer.mistaken(_temporaries(executable), _temporaries(own), why)
             return own
 
 

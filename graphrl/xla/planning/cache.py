@@ -22,7 +22,10 @@ from graphrl.xla.recompute.clones import Clone, Numbered, named, numbers
 from graphrl.xla.recompute.rewrite import rewritten
 from graphrl.xla.settings import Settings
 
-FORMAT, VERSION = "graphrl-schedule", 3  # rises when a search finds better plans, so that older ones are not kept
+FORMAT, VERSION = (
+    "graphrl-schedule",
+    4,
+)  # rises when a search finds better or safer plans, so that older ones are not kept
 
 Places = tuple[tuple[int, ...], ...]  # of instructions, for each computation in `HloModule.sequential`
 
