@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from xla_programs import plans, temporaries
+from xla_programs import branches, plans, temporaries
 
 import graphrl
 from graphrl.graphs.readers.hlo.module import parse_module
@@ -119,6 +119,22 @@ def test_sorts_keep_xla_s_own_donation() -> None:
     assert bytes_of(ours)[1] == large.nbytes
     assert bytes_of(ours)[0] <= min(bytes_of(theirs)[0], bytes_of(memory)[0])
     assert np.array_equal(ours(jnp.copy(large), X), step(jnp.copy(large), X))
+
+
+def test_an_order_that_saves_more_than_donation_is_taken_with_sorts_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def sorted_update(state: jax.Array, x: jax.Array) -> jax.Array:
+        return state + branches(x).sum()
+
+    default = hook.captured
+    monkeypatch.setattr(hook, "captured", lambda lowered, _: default(lowered))  # XLA's other scheduler is no better
+    step, small = jax.jit(sorted_update, donate_argnums=0), jnp.ones(1000)
+    theirs, ours = step.lower(small, X).compile(), graphrl.compile(step, small, X, seconds=0.3)
+    assert ours.plan is not None
+    assert ours.report().undonated_bytes == small.nbytes
+    assert bytes_of(ours)[0] + small.nbytes < bytes_of(theirs)[0]
+    assert bytes_of(ours)[1] == 0
+    assert np.array_equal(ours(small, X), step(jnp.copy(small), X))
+    assert np.all(small == 1)
 
 
 def test_an_argument_that_is_read_after_all_is_not_written_over() -> None:
