@@ -9,9 +9,11 @@ import pytest
 from xla_programs import branches, plans, temporaries
 
 import graphrl
-from graphrl.graphs.readers.hlo.module import parse_module
+from graphrl.graphs.readers.hlo.module import HloModule, parse_module
 from graphrl.xla import backend, hook
+from graphrl.xla.callback import Answer
 from graphrl.xla.donation import tied
+from graphrl.xla.planning.cache import answer_of, named_orders, places_of
 
 pytestmark = pytest.mark.usefixtures("plans")
 
@@ -247,3 +249,28 @@ def test_a_jaxlib_that_does_not_load_what_it_serializes_keeps_xla_s_schedule(mon
     assert ours.report().reason == "donated arguments cannot be kept: too short"
     assert bytes_of(ours) == bytes_of(plain.lower(state_of(looped), X).compile())
     assert ours.plan is None
+
+
+@pytest.mark.parametrize(("undonated", "stays"), [(0, False), (10**9, True)])
+def test_an_order_that_breaks_its_word_is_held_against_what_is_not_donated(undonated: int, stays: bool) -> None:
+    """It needs more than it said, and yet less than XLA's own schedule, but for what results take that do not lie in
+    arguments any more.
+    """
+    lowered = jax.jit(looped, donate_argnums=0).lower(state_of(looped), X)
+    memory, seen = hook.captured(lowered, "memory"), []
+
+    def rule(module: HloModule) -> Answer:
+        ties = tied(module)
+        program = ties.module.with_orders(named_orders(ties.module, places_of(memory)))
+        return Answer(
+            answer_of(program),
+            "default",
+            ties.aliases,
+            1,
+            undonated,
+            lambda measured, own, _: seen.append(own - measured),
+        )
+
+    assert (bytes_of(hook.compile_by(lowered, rule)) == bytes_of(lowered.compile())) == stays
+    assert len(seen) == 1
+    assert seen[0] > 0

@@ -126,7 +126,7 @@ class _Compilation:
             if abs(temp - answer.temp_bytes) > _TRUE * answer.temp_bytes:
                 own = self._compiled(None)
                 answer.mistaken(temp, _temporaries(own), "")
-                if _temporaries(own) <= temp:
+                if _temporaries(own) <= temp + answer.undonated_bytes:
                     return own
         if not answer.aliases:
             return executable

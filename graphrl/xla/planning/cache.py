@@ -113,7 +113,7 @@ class Decision:
             return None if self.scheduler == "default" else Answer(scheduler=self.scheduler)
         ties = tied(module)
         data = answer_of(self.program(ties.module))
-        return Answer(data, aliases=ties.aliases, temp_bytes=self.graphrl_bytes)
+        return Answer(data, "default", ties.aliases, self.graphrl_bytes, self.undonated_bytes)
 
 
 def named_orders(program: HloModule, places: Places, entry: Iterable[str] | None = None) -> dict[str, tuple[str, ...]]:

@@ -87,7 +87,7 @@ class Planner:
         cannot be taken, and why.
         """
         decision = dataclasses.replace(decision, graphrl_bytes=measured, xla_bytes=max(own, decision.xla_bytes))
-        if why or own <= measured:
+        if why or own <= measured + decision.undonated_bytes:
             reason = why or f"the order needs {format_bytes(measured)}, which is more than was predicted"
             decision = dataclasses.replace(decision, orders=None, found_by="", reason=reason, clones=())
         self._decisions.keep(decision)
