@@ -106,7 +106,7 @@ def test_a_static_argument_that_is_left_out_hides_no_module() -> None:
 def test_threads_that_call_with_modules_at_once() -> None:
     step, models = jit(lambda model, x: model(x)), [Scaled() for _ in range(4)]
     results: list[jax.Array] = []
-    threads = [threading.Thread(target=lambda model=model: results.append(step(model, vector()))) for model in models]  # type: ignore[misc]
+    threads = [threading.Thread(target=lambda model=model: results.append(step(model, vector()))) for model in models]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -26,6 +26,7 @@ from graphrl.solvers.base import Progress
 from graphrl.xla import callback, hook, libraries
 from graphrl.xla.callback import Unplanned
 from graphrl.xla.libraries import Library
+from graphrl.xla.planning.cache import VERSION
 from graphrl.xla.planning.planner import Planner
 from graphrl.xla.report import Report
 from graphrl.xla.settings import Settings
@@ -144,7 +145,7 @@ class PlannedFunction:
         """
         fn, traced, settings = self._fn, self._traced, self._planner.settings
         name = str(getattr(fn, "__name__", None) or getattr(getattr(fn, "func", None), "__name__", "function"))
-        same = f"{settings.mark} {getattr(fn, '__module__', '')} {getattr(fn, '__qualname__', name)}"
+        same = f"{VERSION} {settings.mark} {getattr(fn, '__module__', '')} {getattr(fn, '__qualname__', name)}"
         _functions[same] += 1
         unique = f"{same} {_functions[same]}" if settings.cache else secrets.token_hex(16)
         mark = hashlib.sha256(unique.encode()).hexdigest()[:16]
