@@ -7,7 +7,8 @@ import pytest
 from jit_searches import jit, same, searches
 from xla_programs import branches, plans, vector
 
-from graphrl.errors import GraphError
+import graphrl
+from graphrl.errors import GraphError, ProblemError
 from graphrl.xla import callback, hook
 from graphrl.xla.planning import planner
 
@@ -67,6 +68,29 @@ def test_module_that_cannot_be_read_runs_under_plain_jit(monkeypatch: pytest.Mon
     with pytest.warns(UserWarning, match="an instruction from the future; branches runs under plain jax.jit"):
         assert same(fn(vector()), jax.jit(branches)(vector()))
     fn(vector(1))
+
+
+def test_whatever_fails_in_planning_the_program_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def decide(*_: Any) -> None:
+        raise IndexError("out of range")
+
+    monkeypatch.setattr(planner, "decide", decide)
+    monkeypatch.setattr(hook, "_said", set())
+    with pytest.warns(UserWarning, match="IndexError: out of range; branches runs under plain jax.jit"):
+        assert same(jit(branches)(vector()), jax.jit(branches)(vector()))
+    with pytest.warns(UserWarning, match=r"graphrl\.compile: IndexError: out of range; XLA's schedule stays"):
+        assert same(graphrl.compile(branches, vector())(vector()), jax.jit(branches)(vector()))
+
+
+def test_an_option_that_does_not_fit_is_said_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def decide(*_: Any) -> None:
+        raise ProblemError("the method is none for programs")
+
+    monkeypatch.setattr(planner, "decide", decide)
+    with pytest.raises(ProblemError, match="none for programs"):
+        jit(branches)(vector())
+    with pytest.raises(ProblemError, match="none for programs"):
+        graphrl.compile(branches, vector())
 
 
 def test_what_is_put_on_the_cpu_of_a_machine_with_an_accelerator_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import pickle
 import sys
+import threading
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -88,6 +89,32 @@ def test_a_module_of_nnx_is_trained_where_there_is_no_hook(monkeypatch: pytest.M
         double(model)
     double(model)
     assert (model.scale[...] == 4).all()
+
+
+def test_a_static_argument_that_is_left_out_hides_no_module() -> None:
+    def double(model: Scaled, x: jax.Array, times: int = 2) -> jax.Array:
+        model.scale[...] *= times
+        return x
+
+    model = Scaled()
+    jit(double, static_argnums=2)(model, jnp.ones(N))
+    assert (model.scale[...] == 2).all()
+    jit(double, static_argnums=-1)(model, jnp.ones(N), 3)
+    assert (model.scale[...] == 6).all()
+
+
+def test_threads_that_call_with_modules_at_once() -> None:
+    step, models = jit(lambda model, x: model(x)), [Scaled() for _ in range(4)]
+    results: list[jax.Array] = []
+    threads = [threading.Thread(target=lambda model=model: results.append(step(model, vector()))) for model in models]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    expected = nnx.jit(lambda model, x: model(x))(Scaled(), vector())
+    assert len(results) == 4
+    assert all(same(result, expected) for result in results)
+    assert [int(model.calls[...]) for model in models] == [1, 1, 1, 1]
 
 
 def test_nnx_keeps_identity_sharing_and_new_parts() -> None:
@@ -204,6 +231,8 @@ def test_what_is_no_array_in_a_module_is_static(monkeypatch: pytest.MonkeyPatch)
     assert same(y, jnp.sin(x))
     assert (changed.weight, changed.activation, changed.rate, text) == (2, jnp.cos, 0.5, "text")
     assert same(apply(net, np.ones(3, np.float32), double=True)[1], 2 * jnp.sin(x))
+    for rate in (1, 1.0, True):  # equal, and yet not the same program
+        assert type(apply(Net(jnp.ones(()), jnp.sin, rate), x)[0].rate) is type(rate)
     count = len(traces)
     assert same(apply(changed, x)[1], jnp.cos(2 * x))
     apply(Net(jnp.zeros(()), jnp.cos, 0.5), x)

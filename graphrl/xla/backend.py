@@ -9,9 +9,8 @@ import io
 import secrets
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from graphrl.errors import GraphError
 from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.xla import callback
 from graphrl.xla.callback import Answer, Rule, Scheduler
@@ -25,6 +24,8 @@ SCHEDULERS: dict[Scheduler, dict[str, Any]] = {
 _OURS = "_graphrl"  # an attribute of the function in jax's place
 _installing = threading.Lock()
 _TRUE = 0.01  # by how much of a figure a prediction may be wrong
+_LONGEST = 200  # characters of a reason
+_loaded = threading.local()  # `.last`: what this thread loaded, with its serialized form, until jax's cache keeps it
 
 
 class _OtherScheduler(Exception):
@@ -35,13 +36,34 @@ def install() -> None:
     """Puts `_Compilation` in the place of jax's function, once in a process.
 
     Raises:
-      ImportError, AttributeError: this jax has no such function.
+      ImportError, AttributeError: this jax has no such functions.
     """
     from jax._src import compiler
 
     with _installing:
         if not hasattr(compiler.backend_compile_and_load, _OURS):
+            compiler._cache_write = _writing_whole(compiler._cache_write)
             compiler.backend_compile_and_load = _instead_of(compiler.backend_compile_and_load)
+
+
+class _Serialized(NamedTuple):
+    """Stands for an executable where jax's cache on disk asks for its serialized form."""
+
+    data: bytes
+
+    def serialize(self) -> bytes:
+        return self.data
+
+
+def _writing_whole(original: Any) -> Any:
+    """jax's writing into its cache on disk: an executable that was loaded serializes without its code (0.10.2)."""
+
+    def write(key: str, seconds: float, name: str, backend: Any, executable: Any, callbacks: Sequence[Any]) -> Any:
+        loaded, data = _loaded.__dict__.pop("last", (None, b""))
+        executable = _Serialized(data) if loaded is executable else executable
+        return original(key, seconds, name, backend, executable, callbacks)
+
+    return write
 
 
 def _instead_of(original: Any) -> Any:
@@ -119,24 +141,30 @@ class _Compilation:
 
     def _checked(self, executable: Any, answer: Answer) -> Any:
         """The executable, with its donated arguments, unless it breaks what was promised of it."""
+        from jax._src.compilation_cache import is_cache_used
+
         if answer.module is None:
             return executable
         if answer.temp_bytes is not None:
             temp = _temporaries(executable)
             if abs(temp - answer.temp_bytes) > _TRUE * answer.temp_bytes:
                 own = self._compiled(None)
-                answer.mistaken(temp, _temporaries(own))
-                if _temporaries(own) <= temp:
+                answer.mistaken(temp, _temporaries(own), "")
+                if _temporaries(own) <= temp + answer.undonated_bytes:
                     return own
         if not answer.aliases:
             return executable
         try:
             data = donating(self._backend.serialize_executable(executable), answer.aliases)
-            return self._backend.deserialize_executable(data, self._devices, self._options, self._callbacks)
-        except (GraphError, RuntimeError):  # with less than was planned: XLA's own schedule keeps all donation
+            loaded = self._backend.deserialize_executable(data, self._devices, self._options, self._callbacks)
+        except Exception as error:  # of a jaxlib that does it otherwise: XLA's own schedule keeps all donation
             own = self._compiled(None)
-            answer.mistaken(_temporaries(executable), 0)
+            why = " ".join(f"donated arguments cannot be kept: {error}".split())[:_LONGEST]
+            answer.mistaken(_temporaries(executable), _temporaries(own), why)
             return own
+        if is_cache_used(self._backend):
+            _loaded.last = loaded, data
+        return loaded
 
 
 def _temporaries(executable: Any) -> int:

@@ -30,15 +30,17 @@ class Answer:
       scheduler: of XLA, for its own schedule.
       aliases: results that lie in the buffers of donated arguments (`donation.tied`).
       temp_bytes: that XLA will need for temporaries, as predicted; None if nobody checks.
+      undonated_bytes: of results that XLA's own schedule writes into donated arguments, and this one does not.
       mistaken: called where that was not true, with the bytes that it needs, and those that XLA's own schedule needs,
-        which stays if they are no more.
+        which stays if all in all it needs no more; or, with a line of why, where XLA's own stays for another reason.
     """
 
     module: bytes | None = None
     scheduler: Scheduler = "default"
     aliases: tuple[OutputAlias, ...] = ()
     temp_bytes: int | None = None
-    mistaken: Callable[[int, int], None] = lambda measured, own: None
+    undonated_bytes: int = 0
+    mistaken: Callable[[int, int, str], None] = lambda measured, own, why: None
 
 
 # What a module (its name without the mark) shall run as: an answer, other orders of some of its computations, or None

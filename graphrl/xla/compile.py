@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from graphrl.errors import GraphError, ProblemError
+from graphrl.errors import ProblemError
 from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.optimize import DEFAULT_SECONDS
 from graphrl.plan import Plan
@@ -19,7 +19,7 @@ from graphrl.solvers.base import Progress
 from graphrl.units import format_bytes
 from graphrl.xla import hook
 from graphrl.xla.callback import Answer, Unplanned
-from graphrl.xla.jit import PlannedFunction
+from graphrl.xla.jit import PlannedFunction, in_words
 from graphrl.xla.libraries import Library, library_of
 from graphrl.xla.planning.planner import Planner
 from graphrl.xla.planning.search import memory_of, plan_of
@@ -145,8 +145,10 @@ def compile(
     if missing is None:
         try:
             return _planned(lowered, Planner(settings), library)
-        except GraphError as error:  # a module that graphrl cannot read is no reason to run nothing
-            missing = str(error)
+        except ProblemError:
+            raise
+        except Exception as error:  # whatever it is, say a module that graphrl cannot read: the program runs
+            missing = in_words(error)
     hook.warn_once(f"graphrl.compile: {missing}; XLA's schedule stays")
     report = Report(getattr(fn, "__name__", "program"), False, missing)
     return Executable(lowered.compile(), lowered, report, library)

@@ -6,17 +6,19 @@ work in place anyway, and a fusion that reads the argument is told to write over
 one buffer, which is the argument's where that is donated at run time: so it says its serialized form (`donating`).
 """
 
+import collections
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from graphrl.errors import GraphError
 from graphrl.graphs.readers.hlo.module import Computation, HloModule, Instruction, OutputAlias, parse_module
 from graphrl.graphs.readers.hlo.proto import executable_message, in_order, replace
-from graphrl.graphs.readers.hlo.sharing import may_share
-from graphrl.graphs.readers.hlo.values import VIEWS
+from graphrl.graphs.readers.hlo.sharing import in_place_pairs, may_share
 from graphrl.xla.assignment.buffers import ModuleBuffers
+from graphrl.xla.assignment.dataflow import Dataflow
 
 _MAY, _MUST = 1, 2  # `Kind` of xla/service/hlo.proto
 
@@ -32,11 +34,14 @@ class Tied:
       module: without aliases; some fusions of its entry write over an operand.
       aliases: results that lie in the buffers of arguments, as `module.input_output_aliases` had them.
       lost: bytes of those that do not any more.
+      unsafe: whether something, say a loop, writes into an argument that is not donated any more, but is its caller's:
+        then XLA must be given no schedule.
     """
 
     module: HloModule
     aliases: tuple[OutputAlias, ...]
     lost: int
+    unsafe: bool
 
 
 class _Tie(NamedTuple):
@@ -68,17 +73,31 @@ def tied(module: HloModule) -> Tied:
     """
     wanted = module.input_output_aliases
     bare = dataclasses.replace(module, input_output_aliases=())
+    if not wanted:
+        return Tied(bare, (), 0, unsafe=False)
     kept: list[OutputAlias] = []
-    if wanted and not any(i.opcode in _NOT_SERIALIZED for c in module.computations.values() for i in c.instructions):
-        shared = ModuleBuffers(bare)
+    shared = ModuleBuffers(bare)
+    if not any(i.opcode in _NOT_SERIALIZED for c in module.computations.values() for i in c.instructions):
         kept = [alias for alias in wanted if _in_one_buffer(shared, alias)]
-        ties = list(_ties(module, [alias for alias in wanted if alias not in kept]))
+        ties = list(_ties(shared, [alias for alias in wanted if alias not in kept]))
         if ties:
             bare = _declared(bare, ties)
             shared = ModuleBuffers(bare)
             kept += [tie.alias for tie in ties if _in_one_buffer(shared, tie.alias)]
     lost = sum(module.entry.root.shape.at(a.output_index).bytes for a in wanted if a not in kept)
-    return Tied(bare, tuple(kept), lost)
+    return Tied(bare, tuple(kept), lost, _writes_into_others(shared, kept))
+
+
+def _writes_into_others(buffers: ModuleBuffers, donated: Sequence[OutputAlias]) -> bool:
+    """Whether anything is written into the buffer of an argument other than these."""
+    flow, entry = buffers.flow, buffers.module.entry
+    ours = {(alias.parameter, alias.parameter_index) for alias in donated}
+    nodes = [flow.nodes[flow.parameter(entry.name, number)] for number in range(len(entry.parameters))]
+    return any(
+        (number, index) not in ours and not buffers.is_alone(value)
+        for number, node in enumerate(nodes)
+        for value, (index, _) in zip(node.values, node.parts, strict=True)
+    )
 
 
 def _in_one_buffer(buffers: ModuleBuffers, alias: OutputAlias) -> bool:
@@ -93,9 +112,10 @@ def _in_one_buffer(buffers: ModuleBuffers, alias: OutputAlias) -> bool:
     return first != second and bool(buffers.buffer_of[first] == buffers.buffer_of[second])
 
 
-def _ties(module: HloModule, wanted: Sequence[OutputAlias]) -> Iterator[_Tie]:
-    entry, taken = module.entry, set()
-    later = _Later(entry)
+def _ties(buffers: ModuleBuffers, wanted: Sequence[OutputAlias]) -> Iterator[_Tie]:
+    module, flow, taken = buffers.module, buffers.flow, set()
+    entry = module.entry
+    later, reading = _Later(entry), _reading(flow)
     for alias in wanted:
         writer, index = _maker(module, alias.output_index)
         argument = entry.parameters[alias.parameter]
@@ -104,11 +124,21 @@ def _ties(module: HloModule, wanted: Sequence[OutputAlias]) -> Iterator[_Tie]:
             continue
         if not may_share(module, entry, writer, operand, (), index):
             continue
-        readers = {*_readers(entry, argument.name), *(_readers(entry, copy) if copy else ())} - {writer.name, copy}
-        if readers.isdisjoint(later.than(writer.name)):
+        values = [
+            flow.nodes[flow.node_of[flow.place[entry.name]][name]].values[0] for name in (argument.name, copy) if name
+        ]
+        if not all(map(buffers.is_alone, values)) or any(
+            p.output_index == index for p in in_place_pairs(module, writer)
+        ):
+            continue
+        reads = list(itertools.chain.from_iterable(reading[value] for value in values))
+        readers = {*reads} - {writer.name, copy}
+        if reads.count(writer.name) == 1 and readers.isdisjoint(later.than(writer.name)):
             taken.add((writer.name, operand))
             later.add(writer.name, readers)
-            yield _Tie(alias, writer.name, operand, index, copy, tuple(sorted(readers)))
+            yield _Tie(
+                alias, writer.name, operand, index, copy, tuple(i.name for i in entry.instructions if i.name in readers)
+            )
 
 
 def _operand(entry: Computation, writer: Instruction, argument: Instruction) -> tuple[int | None, str]:
@@ -161,31 +191,41 @@ def _maker(module: HloModule, index: tuple[int, ...]) -> tuple[Instruction, tupl
             return i, index
 
 
-def _readers(entry: Computation, name: str) -> Iterator[str]:
-    """What reads an instruction, directly or through views, and the views."""
-    todo, seen = [name], {name}
-    while todo:
-        for user in entry.users[todo.pop()]:
-            if user.name not in seen:
-                seen.add(user.name)
-                if user.opcode in VIEWS:
-                    todo.append(user.name)
-                yield user.name
+def _reading(flow: Dataflow) -> Mapping[int, Sequence[str]]:
+    """Names of the instructions of the entry that read each value, wherever they find it: behind views, and in the
+    results of loops that hand it on. Once for each operand.
+    """
+    reading: dict[int, list[str]] = collections.defaultdict(list)
+    entry = flow.place[flow.module.entry.name]
+    for node in flow.nodes:
+        if node.computation == entry:
+            for operand in node.operands:
+                values = flow.nodes[operand].values
+                shown = node.values if node.instruction.opcode == "get-tuple-element" else values
+                for value in {*values}.intersection(shown):
+                    reading[value].append(node.instruction.name)
+    return reading
 
 
 def written_over(module: HloModule) -> dict[str, frozenset[str]]:
     """What writes over an argument of the entry as `tied` has it, and who reads that argument before: the names of
-    those that do, directly or through views.
+    those that do, directly or not.
     """
-    entry, late = module.entry, {}
+    entry = module.entry
+    late = {}
     for i in entry.instructions:
-        arguments = [i.operands[pair.operand_index] for pair in i.attributes.output_operand_aliasing]
-        readers = {
-            name for each in arguments if entry.by_name[each].opcode == "parameter" for name in _readers(entry, each)
-        }
-        if readers:
-            late[i.name] = frozenset(readers - {i.name})
-    return late
+        arguments = {i.operands[pair.operand_index] for pair in i.attributes.output_operand_aliasing}
+        arguments = {name for name in arguments if entry.by_name[name].opcode == "parameter"}
+        if arguments:
+            late[i.name] = arguments
+    if not late:
+        return {}
+    flow = Dataflow(module)
+    reading, nodes = _reading(flow), flow.node_of[flow.place[entry.name]]
+    return {
+        name: frozenset(r for each in arguments for r in reading[flow.nodes[nodes[each]].values[0]]) - {name}
+        for name, arguments in late.items()
+    }
 
 
 def _declared(module: HloModule, ties: Sequence[_Tie]) -> HloModule:

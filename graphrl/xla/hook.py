@@ -126,11 +126,12 @@ def unkept() -> contextlib.AbstractContextManager[None]:
 
 
 def _check_private_names() -> None:
-    from jax._src import config, core
+    from jax._src import compilation_cache, config, core
     from jax._src.interpreters.pxla import MeshComputation
     from jaxlib.mlir import ir
 
     _ = config.persistent_cache_min_compile_time_secs, core.trace_state_clean, ir.Module.parse
+    _ = compilation_cache.is_cache_used
     if not {"_hlo", "_executable"} <= MeshComputation.__annotations__.keys():
         raise AttributeError("MeshComputation has no _hlo, _executable")
 

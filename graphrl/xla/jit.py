@@ -20,12 +20,13 @@ from typing import Any, overload
 
 import jax
 
-from graphrl.errors import GraphError, ProblemError
+from graphrl.errors import GraphrlError, ProblemError
 from graphrl.optimize import DEFAULT_SECONDS
 from graphrl.solvers.base import Progress
 from graphrl.xla import callback, hook, libraries
 from graphrl.xla.callback import Unplanned
 from graphrl.xla.libraries import Library
+from graphrl.xla.planning.cache import VERSION
 from graphrl.xla.planning.planner import Planner
 from graphrl.xla.report import Report
 from graphrl.xla.settings import Settings
@@ -69,8 +70,10 @@ class PlannedFunction:
                 library = self.library_for(args, kwargs)
                 if library is None:
                     raise
-            self._prepare(library.pure, library.jit_kwargs)
-            self._library = library
+            with self._starting:
+                if self._library is None:  # another thread may have been faster
+                    self._prepare(library.pure, library.jit_kwargs)
+                    self._library = library
         return self._library.call(self._run, args, kwargs)
 
     def library_for(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Library | None:
@@ -142,7 +145,7 @@ class PlannedFunction:
         """
         fn, traced, settings = self._fn, self._traced, self._planner.settings
         name = str(getattr(fn, "__name__", None) or getattr(getattr(fn, "func", None), "__name__", "function"))
-        same = f"{settings.mark} {getattr(fn, '__module__', '')} {getattr(fn, '__qualname__', name)}"
+        same = f"{VERSION} {settings.mark} {getattr(fn, '__module__', '')} {getattr(fn, '__qualname__', name)}"
         _functions[same] += 1
         unique = f"{same} {_functions[same]}" if settings.cache else secrets.token_hex(16)
         mark = hashlib.sha256(unique.encode()).hexdigest()[:16]
@@ -162,10 +165,12 @@ class PlannedFunction:
                 try:
                     lowered = self._call.lower(*args, **kwargs)
                     self._planner.plan(lowered, reason.module)
-                except GraphError as error:
-                    self._fall_back(str(error))
+                except ProblemError:  # the method is none for this program, which the user can change
+                    raise
+                except Exception as error:  # whatever it is, the program runs
+                    self._fall_back(in_words(error))
             else:
-                self._fall_back(f"{type(reason).__name__}: {reason}")
+                self._fall_back(in_words(reason))
             try:
                 with contextlib.nullcontext() if self._planner.settings.cache else hook.unkept():
                     return self._call(*args, **kwargs)
@@ -180,6 +185,12 @@ class PlannedFunction:
     def _fall_back(self, why: str) -> None:
         hook.warn_once(f"graphrl.jit: {why}; {getattr(self, '__name__', self._fn)} runs under plain jax.jit")
         self._call = self._plain
+
+
+def in_words(error: Exception) -> str:
+    """Why there is no plan, in one line."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, GraphrlError) else f"{type(error).__name__}: {text}"
 
 
 def _member(module: str | None, name: str | None) -> Any:

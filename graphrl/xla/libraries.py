@@ -144,19 +144,20 @@ class _Filtered:
     """A tree whose arrays are children for JAX, and whose other leaves are part of its structure."""
 
     arrays: tuple[Any, ...]
-    others: tuple[Any, ...]  # by place among the leaves, `_ARRAY` where an array is
+    others: tuple[Any, ...]  # by place among the leaves, with their types (1 == 1.0 == True); `_ARRAY` for an array
     structure: jax.tree_util.PyTreeDef
 
     @classmethod
     def of(cls, tree: Any) -> "_Filtered":
         leaves, structure = jax.tree.flatten(tree)
         arrays = tuple(leaf for leaf in leaves if isinstance(leaf, _ARRAYS))
-        return cls(arrays, tuple(_ARRAY if isinstance(leaf, _ARRAYS) else leaf for leaf in leaves), structure)
+        others = tuple(_ARRAY if isinstance(leaf, _ARRAYS) else (type(leaf), leaf) for leaf in leaves)
+        return cls(arrays, others, structure)
 
     @property
     def tree(self) -> Any:
         arrays = iter(self.arrays)
-        return jax.tree.unflatten(self.structure, [next(arrays) if leaf is _ARRAY else leaf for leaf in self.others])
+        return jax.tree.unflatten(self.structure, [next(arrays) if each is _ARRAY else each[1] for each in self.others])
 
     def tree_flatten(self) -> tuple[Any, Any]:
         return self.arrays, (self.others, self.structure)
@@ -198,7 +199,8 @@ def guarded(fn: Callable[..., Any], jit_kwargs: Mapping[str, Any]) -> Callable[.
 def traced(args: Sequence[Any], kwargs: Mapping[str, Any], jit_kwargs: Mapping[str, Any]) -> list[Any]:
     """The arguments of a call that are not declared static."""
     numbers, names = (jit_kwargs.get(key) for key in ("static_argnums", "static_argnames"))
-    static = {n % max(1, len(args)) for n in ((numbers,) if isinstance(numbers, int) else numbers or ())}
+    places = (numbers,) if isinstance(numbers, int) else numbers or ()
+    static = {n if n >= 0 else n + len(args) for n in places}
     named = {names} if isinstance(names, str) else {*(names or ())}
     return [
         *(arg for place, arg in enumerate(args) if place not in static),

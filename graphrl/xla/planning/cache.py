@@ -22,7 +22,10 @@ from graphrl.xla.recompute.clones import Clone, Numbered, named, numbers
 from graphrl.xla.recompute.rewrite import rewritten
 from graphrl.xla.settings import Settings
 
-FORMAT, VERSION = "graphrl-schedule", 3  # rises when a search finds better plans, so that older ones are not kept
+FORMAT, VERSION = (
+    "graphrl-schedule",
+    4,
+)  # rises when a search finds better or safer plans, so that older ones are not kept
 
 Places = tuple[tuple[int, ...], ...]  # of instructions, for each computation in `HloModule.sequential`
 
@@ -110,7 +113,7 @@ class Decision:
             return None if self.scheduler == "default" else Answer(scheduler=self.scheduler)
         ties = tied(module)
         data = answer_of(self.program(ties.module))
-        return Answer(data, aliases=ties.aliases, temp_bytes=self.graphrl_bytes)
+        return Answer(data, "default", ties.aliases, self.graphrl_bytes, self.undonated_bytes)
 
 
 def named_orders(program: HloModule, places: Places, entry: Iterable[str] | None = None) -> dict[str, tuple[str, ...]]:

@@ -82,11 +82,13 @@ class Planner:
         """What `rule` goes by for a module; None if it was too small."""
         return self._find(module)[0]
 
-    def _correct(self, module: HloModule, decision: Decision, measured: int, own: int) -> None:
-        """The decision's order was measured to need other bytes than predicted, and XLA's own schedule so many."""
+    def _correct(self, module: HloModule, decision: Decision, measured: int, own: int, why: str) -> None:
+        """The decision's order was measured to need other bytes than predicted, and XLA's own schedule so many; or it
+        cannot be taken, and why.
+        """
         decision = dataclasses.replace(decision, graphrl_bytes=measured, xla_bytes=max(own, decision.xla_bytes))
-        if own <= measured:
-            reason = f"the order needs {format_bytes(measured)}, which is more than was predicted"
+        if why or own <= measured + decision.undonated_bytes:
+            reason = why or f"the order needs {format_bytes(measured)}, which is more than was predicted"
             decision = dataclasses.replace(decision, orders=None, found_by="", reason=reason, clones=())
         self._decisions.keep(decision)
         self.reports[module.fingerprint] = Report.of(module.name, decision, from_cache=False)

@@ -75,6 +75,11 @@ def decide(lowered: jax.stages.Lowered, module: HloModule, settings: Settings, e
     if stays.bound + ties.lost >= stays.xla_bytes:  # no order makes up for what is not donated
         targets = {}
     memory = hook.captured(lowered, "memory")
+    stays = dataclasses.replace(stays, memory_bytes=predicted_bytes(memory))
+    if ties.unsafe:
+        reason = "in another order, arguments that cannot be donated any more would be written over"
+        own = _by_better_scheduler(dataclasses.replace(stays, reason=reason))
+        return dataclasses.replace(own, search_seconds=time.perf_counter() - started)
     like = tied(memory).module if memory.fingerprint == module.fingerprint else None
 
     def left(part: float = 1.0) -> float:
@@ -91,7 +96,6 @@ def decide(lowered: jax.stages.Lowered, module: HloModule, settings: Settings, e
         bound = max(bound, temp_bound(read_hlo(plain.program, chip=DEFAULT_CHIP), sequence))
     decision = dataclasses.replace(
         stays,
-        memory_bytes=predicted_bytes(memory),
         graphrl_bytes=best.predicted,
         undonated_bytes=ties.lost,
         bound=bound,
@@ -115,15 +119,21 @@ def _chosen(decision: Decision, best: Candidate, base: HloModule) -> Decision:
             clones=numbered(base, best.clones),
             recomputed=best.recomputed,
         )
-    if memory < decision.xla_bytes:
-        return dataclasses.replace(
-            decision, reason="", scheduler="memory", found_by=MEMORY_SCHEDULER, graphrl_bytes=memory, undonated_bytes=0
-        )
     reason = (
         f"the best order found needs {format_bytes(best.predicted)}{_beside(decision.undonated_bytes)}; "
         f"XLA's own {format_bytes(decision.xla_bytes)}"
     )
-    return dataclasses.replace(decision, reason=reason)
+    return _by_better_scheduler(dataclasses.replace(decision, reason=reason))
+
+
+def _by_better_scheduler(decision: Decision) -> Decision:
+    """XLA's memory scheduler if that needs less than its default one; else the decision as it is."""
+    memory = decision.memory_bytes
+    if memory is None or memory >= decision.xla_bytes:
+        return decision
+    return dataclasses.replace(
+        decision, reason="", scheduler="memory", found_by=MEMORY_SCHEDULER, graphrl_bytes=memory, undonated_bytes=0
+    )
 
 
 def predicted_bytes(program: HloModule) -> int:
