@@ -14,10 +14,14 @@ nothing at all there); its `bytes` are what a copy takes on another device. Or i
 last use of that input, the output takes over its buffer, which must be at least as large; then nothing is allocated for
 it, and the input's bytes are not freed but become the output's. No output has both.
 
-For pipelined execution (the objective `max_load` of `graphrl.costs`) an op may say `"pipelined": {"cpu_runtime": 2.0,
-"cpu_only": false, "colocation": 3, "backward": false}`, a tensor `"transfer_seconds": 0.5`, and the graph `"machine":
-{"accelerators": 6, "cpus": 1, "memory_bytes": 17179869184}` (graphs/pipelined.py). Colocation holds under every
-objective; nothing else of it does.
+For pipelined execution (the objective `max_load` of `graphrl.costs`, graphs/pipelined.py) an op, a tensor and the
+graph may say, in this order:
+
+    "pipelined": {"cpu_runtime": 2.0, "cpu_only": false, "colocation": 3, "backward": false}
+    "transfer_seconds": 0.5
+    "machine": {"accelerators": 6, "cpus": 1, "memory_bytes": 17179869184}
+
+Ops of equal `colocation` stand on one device under every objective; the rest is for pipelined execution alone.
 
 **File format** `graphrl-graph`, version 1, JSON, gzipped or not:
 
