@@ -138,6 +138,13 @@ class ComputationGraph:
         return None if len(numbers) == len(group) else np.array(group, np.int64)
 
     @functools.cached_property
+    def leaders(self) -> np.ndarray:
+        """The first op of each op's group, `[n] int64`: itself if it may stand alone."""
+        if self.colocation is None:
+            return np.arange(len(self.ops))
+        return np.unique(self.colocation, return_index=True)[1][self.colocation]
+
+    @functools.cached_property
     def tensor_names(self) -> tuple[str, ...]:
         """Names of the produced tensors, by tensor index."""
         return tuple(tensor.name for op in self.ops for tensor in op.outputs)

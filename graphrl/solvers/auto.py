@@ -80,15 +80,20 @@ def solve(task: Task) -> Plan:
     if task.problem.objective == "max_load":
         return pipelined.solve(task)
     with task.uncounted():
-        if task.problem.devices == 1:
-            prepare_lists()
-        elif _bundles(task.graph, task.problem):
-            with bundled.prepared_beside():
-                schedules.prepare(with_memory=False)
-            bundled.prepare_with_lists()
-        else:
-            schedules.prepare_with_lists(task.problem)
+        _prepare(task.graph, task.problem)
     return begun(task).run(stages(task.graph, task.problem, task.budget))
+
+
+def _prepare(graph: ComputationGraph, problem: Problem) -> None:
+    """Compiles what the plans without search and the searches on several devices need, once on a machine."""
+    if problem.devices == 1:
+        prepare_lists()
+    elif _bundles(graph, problem):
+        with bundled.prepared_beside():
+            schedules.prepare(with_memory=False)
+        bundled.prepare_with_lists()
+    else:
+        schedules.prepare_with_lists(problem)
 
 
 def begun(task: Task) -> Portfolio:

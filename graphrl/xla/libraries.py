@@ -7,6 +7,7 @@ arrays and static data before the jitted function and decoded inside of it, its 
 No library is imported here: whoever has its objects has imported it.
 """
 
+import abc
 import contextlib
 import dataclasses
 import functools
@@ -30,7 +31,7 @@ class LibraryNeeded(TypeError):
         )
 
 
-class Library:
+class Library(abc.ABC):
     """A function over the modules of a library, as one over arrays.
 
     Attributes:
@@ -55,15 +56,17 @@ class Library:
         with self.encoded(args, kwargs) as (encoded_args, encoded_kwargs):
             return jax.jit(self.pure, **self.jit_kwargs).lower(*encoded_args, **encoded_kwargs)
 
+    @abc.abstractmethod
     def encoded(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> contextlib.AbstractContextManager[Arguments]:
         """The arguments of a call as `pure` takes them, for the length of a `with`."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _inside(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        raise NotImplementedError
+        """What is traced: decodes the arguments, calls the function, and encodes what it gives."""
 
+    @abc.abstractmethod
     def _decoded(self, result: Any) -> Any:
-        raise NotImplementedError
+        """An encoded result as the function gives it."""
 
 
 class _Split(NamedTuple):

@@ -17,9 +17,7 @@ from graphrl.plan import Plan
 from graphrl.solvers import auto
 from graphrl.solvers.base import Task
 from graphrl.solvers.portfolio import Stage, best_as_hint
-from graphrl.solvers.rules.plan_builder.build import prepare as prepare_lists
 from graphrl.solvers.sending import solver as sending
-from graphrl.solvers.sending.search import prepare as prepare_walks
 from graphrl.solvers.solver import solver
 
 MOST = 4096  # plans of a round
@@ -35,18 +33,12 @@ def digest(problem: Problem, *, checkpoint: str = "", **_: object) -> str:
     return _policy(problem, checkpoint).digest
 
 
-def prepare() -> None:
-    """Compiles what costs plans, once in a process."""
-    prepare_lists()
-    prepare_walks()
-
-
 @solver(
     "go",
     "the best of the plans that GO's policy draws around a list schedule",
     objectives=("makespan",),
     digest=digest,
-    prepare=prepare,
+    prepare=sending.prepare_with_lists,
 )
 def solve(task: Task, *, samples: int = 64, rounds: int = 4, finetune: int = 0, checkpoint: str = "") -> Plan:
     """A list schedule, and in each round plans that the policy draws around the best so far, as long as the budget
@@ -83,7 +75,7 @@ def solve(task: Task, *, samples: int = 64, rounds: int = 4, finetune: int = 0, 
     "the plans of go among those that auto begins with, then a search from the best",
     objectives=("makespan",),
     digest=digest,
-    prepare=prepare,
+    prepare=sending.prepare_with_lists,
 )
 def solve_portfolio(task: Task, *, samples: int = 64, rounds: int = 1, checkpoint: str = "") -> Plan:
     """Under `rendezvous` the search is `anneal-bundled`, else what `auto` does. Args and errors: as `solve`."""

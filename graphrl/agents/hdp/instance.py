@@ -36,8 +36,7 @@ def instance(graph: ComputationGraph, problem: Problem) -> Instance:
     place = np.empty(n)
     place[breadth_first(Flow(graph))] = (np.arange(n) + 0.5) / n
     leader = np.arange(padded.sizes.ops)
-    if graph.colocation is not None:
-        leader[:n] = np.unique(graph.colocation, return_index=True)[1][graph.colocation]
+    leader[:n] = graph.leaders
     features = np.column_stack([node_features(graph), type_features(graph), place])
     rest = padded.sizes.ops - n
     return Instance(

@@ -59,14 +59,13 @@ def _checked_placement(graph: ComputationGraph, problem: Problem, placement: Arr
         op, device = graph.ops[bad[0]].name, array[bad[0]]
         raise PlanError(f"op {op!r} is placed on device {device}: must be from 0 to {problem.devices - 1}")
     if graph.colocation is not None:
-        _check_colocation(graph, graph.colocation, array)
+        _check_colocation(graph, array)
     return array.astype(np.int64)
 
 
-def _check_colocation(graph: ComputationGraph, colocation: np.ndarray, placement: np.ndarray) -> None:
-    first = np.unique(colocation, return_index=True)[1][colocation]
-    apart = np.flatnonzero(placement != placement[first])
+def _check_colocation(graph: ComputationGraph, placement: np.ndarray) -> None:
+    apart = np.flatnonzero(placement != placement[graph.leaders])
     if len(apart):
-        other = first[apart[0]]
+        other = graph.leaders[apart[0]]
         where = f"on devices {placement[other]} and {placement[apart[0]]}"
         raise PlanError(f"ops {graph.ops[other].name!r} and {graph.ops[apart[0]].name!r} are {where}: they go together")

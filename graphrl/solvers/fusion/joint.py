@@ -121,12 +121,11 @@ class _Race:
         if left is None:
             return
         whole = self._budget
-        count = (
-            None
-            if left.evaluations is None or whole.evaluations is None
-            else (min(left.evaluations, max(1, int(share * whole.evaluations))))
-        )
-        seconds = None if left.seconds is None or whole.seconds is None else min(left.seconds, share * whole.seconds)
+        count = seconds = None
+        if left.evaluations is not None and whole.evaluations is not None:
+            count = min(left.evaluations, max(1, int(share * whole.evaluations)))
+        if left.seconds is not None and whole.seconds is not None:
+            seconds = min(left.seconds, share * whole.seconds)
 
         def watch(evaluations: int, seconds: float, plan: Callable[[], Plan], value: float) -> None:
             if self._progress is not None:

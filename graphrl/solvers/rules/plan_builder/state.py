@@ -117,9 +117,7 @@ def builder(graph: ComputationGraph, problem: Problem) -> Builder:
     ops["runtime"][:n], ops["workspace"][:n] = a.runtime, a.workspace_bytes
     ops["rank"][np.argsort(-(a.tail + a.runtime), kind="stable")] = np.arange(n)
     ops["weight"][:n] = a.weight_bytes if problem.resident_weights else 0
-    ops["leader"] = np.arange(n + 1)
-    if graph.colocation is not None:
-        ops["leader"][:n] = np.unique(graph.colocation, return_index=True)[1][graph.colocation]
+    ops["leader"] = np.append(graph.leaders, n)
     ops["waits"] = np.bincount(target, minlength=n + 1)
     tensors["seconds"], tensors["bytes"] = problem.latency + a.tensor_bytes / problem.bandwidth, a.tensor_bytes
     tensors["producer"], tensors["buffer"] = a.producer, buffers.of
