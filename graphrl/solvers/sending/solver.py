@@ -85,4 +85,4 @@ def check(problem: Problem) -> None:
       ProblemError: it is not.
     """
     if not takes(problem):
-        raise ProblemError("must be the objective makespan, under rendezvous, without a memory limit")
+        raise ProblemError("method 'anneal-bundled' must have the objective makespan, under rendezvous, without a memory limit")
