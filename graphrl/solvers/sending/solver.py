@@ -85,4 +85,5 @@ def check(problem: Problem) -> None:
       ProblemError: it is not.
     """
     if not takes(problem):
-        raise ProblemError("method 'anneal-bundled' must have the objective makespan, under rendezvous, without a memory limit")
+        what = "must be the objective makespan, under rendezvous, without a memory limit"
+        raise ProblemError(f"the problem of 'anneal-bundled' {what}")
