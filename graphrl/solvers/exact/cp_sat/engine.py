@@ -28,11 +28,13 @@ class Model:
     Attributes:
       cp: the `CpModel`.
       true: the literal that always holds.
+      searches: CP-SAT's, in the order in which its workers take them; its own where there are none.
     """
 
     def __init__(self) -> None:
         self.cp = _cp_model().CpModel()
         self.true = self.cp.new_constant(1)
+        self.searches: tuple[str, ...] = ()
         self._value: dict[int, int] = {self.true.index: 1}
         self._both: dict[tuple[int, int], Literal] = {}
 
@@ -103,7 +105,7 @@ def minimise(
     Returns:
       A bound of the objective, None if there is none yet.
     """
-    solver = _solver(limits)
+    solver = _solver(limits, model.searches)
     waiting: list[list[int]] = []
     collect = _collector(variables, limits.solutions, waiting)
     model.cp.minimize(objective)
@@ -142,12 +144,13 @@ def minimise(
     return round(solver.best_objective_bound)  # an integer, and below 2^50 a float is one
 
 
-def _solver(limits: Limits) -> Any:
+def _solver(limits: Limits, searches: Sequence[str]) -> Any:
     solver = _cp_model().CpSolver()
     solver.parameters.max_time_in_seconds = limits.seconds
     solver.parameters.random_seed = limits.seed % 2**31
     solver.parameters.num_workers = limits.workers
     solver.parameters.relative_gap_limit = limits.gap
+    solver.parameters.subsolvers.extend(searches)
     solver.parameters.catch_sigint_signal = False  # Ctrl-C is Python's
     return solver
 
