@@ -92,9 +92,9 @@ def test_jax_s_cache_keeps_programs_with_donated_arguments(tmp_path: Path) -> No
 def search_count(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     earlier: list[Any] = []
 
-    def decide(lowered: Any, module: Any, settings: Any, decision: Any) -> Any:
+    def decide(lowered: Any, unplanned: Any, settings: Any, decision: Any) -> Any:
         earlier.append(decision)
-        return search.decide(lowered, module, settings, decision)
+        return search.decide(lowered, unplanned, settings, decision)
 
     monkeypatch.setattr(planner, "decide", decide)
     monkeypatch.setattr(planner, "_SHARED", DecisionCache(on_disk=True))

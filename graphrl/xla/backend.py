@@ -8,12 +8,13 @@ keeps XLA's own schedule where an order needs more than was predicted.
 import io
 import secrets
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.xla import callback
-from graphrl.xla.callback import Answer, Rule, Scheduler
+from graphrl.xla.callback import Answer, Rule, Scheduler, Unplanned
 from graphrl.xla.donation import donating
 
 # What XLA is told for each of its schedulers.
@@ -100,9 +101,14 @@ class _Compilation:
     def run(self, rule: Rule) -> Any:
         """The loaded executable."""
         answers: list[Answer] = []
+        began = time.perf_counter()
 
         def recording(module: HloModule) -> Any:
-            answer = rule(module)
+            try:
+                answer = rule(module)
+            except Unplanned as unplanned:
+                unplanned.seconds = time.perf_counter() - began
+                raise
             if isinstance(answer, Answer):
                 answers[:] = [answer]
                 if answer.scheduler != "default":

@@ -65,11 +65,12 @@ class Unplanned(Exception):
 
     Attributes:
       module: as XLA scheduled it.
+      seconds: that XLA took until then.
     """
 
     def __init__(self, module: HloModule) -> None:
         super().__init__(module.name)
-        self.module = module
+        self.module, self.seconds = module, 0.0
 
 
 class _Stopped(Exception):

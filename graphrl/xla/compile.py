@@ -187,7 +187,7 @@ def _planned(lowered: jax.stages.Lowered, planner: Planner, library: Library | N
     try:
         compiled = hook.compile_by(lowered, rule)
     except Unplanned as unplanned:
-        planner.plan(lowered, unplanned.module)
+        planner.plan(lowered, unplanned)
         compiled = hook.compile_by(lowered, rule)
     (module,) = seen
     decision = planner.decision(module)

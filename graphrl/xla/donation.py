@@ -6,19 +6,18 @@ work in place anyway, and a fusion that reads the argument is told to write over
 one buffer, which is the argument's where that is donated at run time: so it says its serialized form (`donating`).
 """
 
-import collections
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from graphrl.errors import GraphError
 from graphrl.graphs.readers.hlo.module import Computation, HloModule, Instruction, OutputAlias, parse_module
 from graphrl.graphs.readers.hlo.proto import executable_message, in_order, replace
 from graphrl.graphs.readers.hlo.sharing import in_place_pairs, may_share
 from graphrl.xla.assignment.buffers import ModuleBuffers
-from graphrl.xla.assignment.dataflow import Dataflow
+from graphrl.xla.overwriting import ends_of, reading_of
 
 _MAY, _MUST = 1, 2  # `Kind` of xla/service/hlo.proto
 
@@ -34,8 +33,8 @@ class Tied:
       module: without aliases; some fusions of its entry write over an operand.
       aliases: results that lie in the buffers of arguments, as `module.input_output_aliases` had them.
       lost: bytes of those that do not any more.
-      unsafe: whether something, say a loop, writes into an argument that is not donated any more, but is its caller's:
-        then XLA must be given no schedule.
+      unsafe: whether something, say a loop, writes into a part of an argument that is not donated any more, but is its
+        caller's: then XLA must be given no schedule.
     """
 
     module: HloModule
@@ -69,7 +68,8 @@ def tied(module: HloModule) -> Tied:
     """Ties results to the donated arguments that XLA writes them into, where that can be kept.
 
     XLA copies an argument that somebody may still read when it is written over. Where those who read it can run before
-    the fusion that writes over it, that is told to wait for them, and the copy goes.
+    the fusion that writes over it, that is told to wait for them, and the copy goes. What writes into an argument that
+    is not donated any more gets a copy of it.
     """
     wanted = module.input_output_aliases
     bare = dataclasses.replace(module, input_output_aliases=())
@@ -85,37 +85,35 @@ def tied(module: HloModule) -> Tied:
             shared = ModuleBuffers(bare)
             kept += [tie.alias for tie in ties if _in_one_buffer(shared, tie.alias)]
     lost = sum(module.entry.root.shape.at(a.output_index).bytes for a in wanted if a not in kept)
-    return Tied(bare, tuple(kept), lost, _writes_into_others(shared, kept))
+    foreign = _written_into(shared, kept)
+    if foreign and not any(index for _, index in foreign):
+        bare = _copied(bare, [number for number, _ in foreign])
+        foreign = _written_into(ModuleBuffers(bare), kept)
+    return Tied(bare, tuple(kept), lost, bool(foreign))
 
 
-def _writes_into_others(buffers: ModuleBuffers, donated: Sequence[OutputAlias]) -> bool:
-    """Whether anything is written into the buffer of an argument other than these."""
+def _written_into(buffers: ModuleBuffers, donated: Sequence[OutputAlias]) -> list[tuple[int, tuple[int, ...]]]:
+    """Arguments, a number and a part each, other than these, into whose buffers anything is written."""
     flow, entry = buffers.flow, buffers.module.entry
     ours = {(alias.parameter, alias.parameter_index) for alias in donated}
     nodes = [flow.nodes[flow.parameter(entry.name, number)] for number in range(len(entry.parameters))]
-    return any(
-        (number, index) not in ours and not buffers.is_alone(value)
+    return [
+        (number, index)
         for number, node in enumerate(nodes)
         for value, (index, _) in zip(node.values, node.parts, strict=True)
-    )
+        if (number, index) not in ours and not buffers.is_alone(value)
+    ]
 
 
 def _in_one_buffer(buffers: ModuleBuffers, alias: OutputAlias) -> bool:
-    flow, entry = buffers.flow, buffers.module.entry.name
-    ends = (
-        (flow.nodes[flow.root(entry)], alias.output_index),
-        (flow.nodes[flow.parameter(entry, alias.parameter)], alias.parameter_index),
-    )
-    first, second = (
-        next(v for v, (at, _) in zip(node.values, node.parts, strict=True) if at == index) for node, index in ends
-    )
-    return first != second and bool(buffers.buffer_of[first] == buffers.buffer_of[second])
+    given, result = ends_of(buffers.flow, alias)
+    return given != result and bool(buffers.buffer_of[given] == buffers.buffer_of[result])
 
 
 def _ties(buffers: ModuleBuffers, wanted: Sequence[OutputAlias]) -> Iterator[_Tie]:
     module, flow, taken = buffers.module, buffers.flow, set()
     entry = module.entry
-    later, reading = _Later(entry), _reading(flow)
+    later, reading = _Later(entry), reading_of(flow)
     for alias in wanted:
         writer, index = _maker(module, alias.output_index)
         argument = entry.parameters[alias.parameter]
@@ -191,48 +189,9 @@ def _maker(module: HloModule, index: tuple[int, ...]) -> tuple[Instruction, tupl
             return i, index
 
 
-def _reading(flow: Dataflow) -> Mapping[int, Sequence[str]]:
-    """Names of the instructions of the entry that read each value, wherever they find it: behind views, and in the
-    results of loops that hand it on. Once for each operand.
-    """
-    reading: dict[int, list[str]] = collections.defaultdict(list)
-    entry = flow.place[flow.module.entry.name]
-    for node in flow.nodes:
-        if node.computation == entry:
-            for operand in node.operands:
-                values = flow.nodes[operand].values
-                shown = node.values if node.instruction.opcode == "get-tuple-element" else values
-                for value in {*values}.intersection(shown):
-                    reading[value].append(node.instruction.name)
-    return reading
-
-
-def written_over(module: HloModule) -> dict[str, frozenset[str]]:
-    """What writes over an argument of the entry as `tied` has it, and who reads that argument before: the names of
-    those that do, directly or not.
-    """
-    entry = module.entry
-    late = {}
-    for i in entry.instructions:
-        arguments = {i.operands[pair.operand_index] for pair in i.attributes.output_operand_aliasing}
-        arguments = {name for name in arguments if entry.by_name[name].opcode == "parameter"}
-        if arguments:
-            late[i.name] = arguments
-    if not late:
-        return {}
-    flow = Dataflow(module)
-    reading, nodes = _reading(flow), flow.node_of[flow.place[entry.name]]
-    return {
-        name: frozenset(r for each in arguments for r in reading[flow.nodes[nodes[each]].values[0]]) - {name}
-        for name, arguments in late.items()
-    }
-
-
 def _declared(module: HloModule, ties: Sequence[_Tie]) -> HloModule:
     """The module with fusions that write over arguments."""
-    message = type(module.message)()
-    message.CopyFrom(module.message)
-    (entry,) = (c for c in message.computations if c.id == message.entry_computation_id)
+    message, entry = _message_of(module)
     instructions = {i.name: i for i in entry.instructions}
     for tie in ties:
         writer = instructions[tie.writer]
@@ -246,11 +205,45 @@ def _declared(module: HloModule, ties: Sequence[_Tie]) -> HloModule:
         writer.control_predecessor_ids[:] = dict.fromkeys([*writer.control_predecessor_ids, *waits])
     gone = {instructions[tie.copy].id: instructions[tie.copy] for tie in ties if tie.copy}
     kept = in_order([i for i in entry.instructions if i.id not in gone], gone)
-    sequence = next(s.value for s in message.schedule.sequences if s.key == entry.id)
     by_id = {i.id: i for i in kept}
-    order = in_order([by_id[number] for number in sequence.instruction_ids if number in by_id], gone)
-    sequence.instruction_ids[:] = [i.id for i in order]
-    replace(entry.instructions, kept)
+    sequence = [by_id[number] for number in _scheduled(message, entry) if number in by_id]
+    return _with_entry(module, message, entry, kept, in_order(sequence, gone))
+
+
+def _copied(module: HloModule, numbers: Iterable[int]) -> HloModule:
+    """The module with copies of arguments in their places."""
+    message, entry = _message_of(module)
+    instructions, sequence = list(entry.instructions), list(_scheduled(message, entry))
+    first = max(i.id for i in instructions) + 1
+    for number, id_ in zip(numbers, itertools.count(first)):
+        argument = next(i for i in instructions if i.opcode == "parameter" and i.parameter_number == number)
+        for i in instructions:
+            i.operand_ids[:] = [id_ if k == argument.id else k for k in i.operand_ids]
+        copy = type(argument)(name=f"{argument.name}.copied", opcode="copy", shape=argument.shape, id=id_)
+        copy.operand_ids.append(argument.id)
+        instructions.append(copy)
+        sequence.append(id_)
+    by_id = {i.id: i for i in instructions}
+    return _with_entry(module, message, entry, in_order(instructions), in_order([by_id[k] for k in sequence]))
+
+
+def _message_of(module: HloModule) -> tuple[Any, Any]:
+    """A copy of a module's message, and its entry computation."""
+    message = type(module.message)()
+    message.CopyFrom(module.message)
+    return message, next(c for c in message.computations if c.id == message.entry_computation_id)
+
+
+def _scheduled(message: Any, entry: Any) -> Any:
+    return next(s.value.instruction_ids for s in message.schedule.sequences if s.key == entry.id)
+
+
+def _with_entry(
+    module: HloModule, message: Any, entry: Any, instructions: Iterable[Any], sequence: Iterable[Any]
+) -> HloModule:
+    """The module with other instructions in its entry, in the order of `sequence`; without aliases."""
+    _scheduled(message, entry)[:] = [i.id for i in sequence]
+    replace(entry.instructions, instructions)
     changed = parse_module(message.SerializeToString(), module.name)
     schedule = {**module.schedule, changed.entry.name: changed.order(changed.entry)}
     return dataclasses.replace(changed, name=module.name, schedule=schedule, input_output_aliases=())

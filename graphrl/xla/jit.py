@@ -164,7 +164,7 @@ class PlannedFunction:
             if isinstance(reason, Unplanned):
                 try:
                     lowered = self._call.lower(*args, **kwargs)
-                    self._planner.plan(lowered, reason.module)
+                    self._planner.plan(lowered, reason)
                 except ProblemError:  # the method is none for this program, which the user can change
                     raise
                 except Exception as error:  # whatever it is, the program runs

@@ -9,22 +9,24 @@ limits of recomputation are kept apart.
 import dataclasses
 import threading
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from graphrl.documents import read_document, write_document
 from graphrl.errors import GraphrlError, PlanError
 from graphrl.files import cache_folder
 from graphrl.graphs.readers.hlo.module import HloModule
+from graphrl.xla.bodies import as_program
 from graphrl.xla.callback import Answer, Scheduler, check_sequence, rescheduled
 from graphrl.xla.donation import tied
-from graphrl.xla.recompute.clones import Clone, Numbered, named, numbers
-from graphrl.xla.recompute.rewrite import rewritten
+from graphrl.xla.recompute.clones import Numbered, named, numbers
+from graphrl.xla.recompute.everywhere import Clones, with_clones
 from graphrl.xla.settings import Settings
 
 FORMAT, VERSION = (
     "graphrl-schedule",
-    4,
+    5,
 )  # rises when a search finds better or safer plans, so that older ones are not kept
 
 Places = tuple[tuple[int, ...], ...]  # of instructions, for each computation in `HloModule.sequential`
@@ -54,7 +56,8 @@ class Decision:
       evaluations: of the search, see `Plan`.
       scheduler: of XLA, for its own schedule.
       recompute: what was asked for.
-      clones: instructions of the entry that are computed again; its order has their numbers too (recompute/clones.py).
+      clones: of every computation in `HloModule.sequential`, what is computed again (recompute/clones.py), if anything
+        is; its order has their numbers too.
       recomputed: part of the program's estimated run time that they take.
     """
 
@@ -78,7 +81,7 @@ class Decision:
     evaluations: int
     scheduler: Scheduler = "default"
     recompute: float = 0.0
-    clones: Numbered = ()
+    clones: tuple[Numbered, ...] = ()
     recomputed: float = 0.0
 
     def serves(self, settings: Settings) -> bool:
@@ -97,11 +100,20 @@ class Decision:
         Raises:
           PlanError: the decision does not fit this module.
         """
-        clones = named(module, self.clones)
-        program = rewritten(module, clones) if clones else module
+        clones = self.named_clones(module)
+        program = with_clones(module, clones)
         if self.orders is None:
             return program
-        return program.with_orders(named_orders(program, self.orders, numbers(module, clones)))
+        return program.with_orders(named_orders(program, self.orders, _numbers(module, clones)))
+
+    def named_clones(self, module: HloModule) -> Clones:
+        """What is computed again in a module's computations, by their names.
+
+        Raises:
+          PlanError: the decision does not fit this module.
+        """
+        pairs = zip(module.sequential, self.clones, strict=False)
+        return {c.name: named(as_program(module, c), numbered) for c, numbered in pairs if numbered}
 
     def answer(self, module: HloModule) -> Answer | None:
         """What `callback.Rule` wants for a module, but for what happens if it is not true.
@@ -116,13 +128,15 @@ class Decision:
         return Answer(data, "default", ties.aliases, self.graphrl_bytes, self.undonated_bytes)
 
 
-def named_orders(program: HloModule, places: Places, entry: Iterable[str] | None = None) -> dict[str, tuple[str, ...]]:
+def named_orders(
+    program: HloModule, places: Places, numbering: Mapping[str, Iterable[str]] = MappingProxyType({})
+) -> dict[str, tuple[str, ...]]:
     """The orders of a module's computations, by name.
 
     Args:
       program: the module.
       places: as in `Decision.orders`.
-      entry: names of the entry's instructions by place; by default as they stand.
+      numbering: names of instructions by place, of computations by name; the others' as they stand.
 
     Raises:
       PlanError: they are no orders of this module.
@@ -131,7 +145,7 @@ def named_orders(program: HloModule, places: Places, entry: Iterable[str] | None
         raise PlanError(f"{program.name}: orders of {len(places)} computations, not {len(program.sequential)}")
     orders = {}
     for computation, order in zip(program.sequential, places, strict=True):
-        names = tuple(entry if entry is not None and computation is program.entry else computation.by_name)
+        names = tuple(numbering.get(computation.name, computation.by_name))
         if any(not 0 <= place < len(names) for place in order):
             raise PlanError(f"{program.name}: places of instructions must be from 0 to {len(names) - 1}")
         orders[computation.name] = tuple(names[place] for place in order)
@@ -151,20 +165,23 @@ def jaxlib_version() -> str:
     return __version__
 
 
-def places_of(program: HloModule, module: HloModule | None = None, clones: Sequence[Clone] = ()) -> Places:
+def places_of(program: HloModule, module: HloModule | None = None, clones: Clones = MappingProxyType({})) -> Places:
     """What `Decision.program` turns into names: the orders of a module's computations as it is scheduled.
 
     Args:
       program: the module, with its clones.
       module: without them; by default there are none.
     """
-    places = []
-    for computation in program.sequential:
-        place = {name: k for k, name in enumerate(computation.by_name)}
-        if computation is program.entry:
-            place = numbers(module or program, clones)
-        places.append(tuple(place[name] for name in program.order(computation)))
-    return tuple(places)
+    numbering = _numbers(module or program, clones)
+    return tuple(
+        tuple(numbering[computation.name][name] for name in program.order(computation))
+        for computation in program.sequential
+    )
+
+
+def _numbers(module: HloModule, clones: Clones) -> dict[str, dict[str, int]]:
+    """The number of every instruction and clone, by name, of every computation, by name."""
+    return {c.name: numbers(as_program(module, c), clones.get(c.name, ())) for c in module.sequential}
 
 
 class DecisionCache:

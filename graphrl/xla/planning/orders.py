@@ -1,22 +1,22 @@
 """Better orders of a module's computations: those that loops, branches and calls run first, then the entry's.
 
-Each is planned as if it were a program of its own (`as_program`), with what the computations that it runs need in
-their new orders as the workspace of the call.
+Each is planned as if it were a program of its own (`bodies.as_program`), with what the computations that it runs need
+in their new orders as the workspace of the call.
 """
 
-import dataclasses
 import functools
 import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from graphrl.graphs.readers.hlo.module import Computation, HloModule, OutputAlias
+from graphrl.graphs.readers.hlo.module import Computation, HloModule
 from graphrl.graphs.readers.hlo.reader import HloProgram, read_hlo
 from graphrl.graphs.roofline import DEFAULT_CHIP
 from graphrl.methods import find_solver
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Task
 from graphrl.xla.assignment import TempPredictor
+from graphrl.xla.bodies import as_program
 from graphrl.xla.planning.bounds import order_of, temp_bound
 from graphrl.xla.planning.temp_search import METHOD, least_temp
 from graphrl.xla.settings import PROBLEM, Settings
@@ -55,19 +55,6 @@ def is_small(module: HloModule) -> bool:
 def _is_small(computation: Computation) -> bool:
     inner = [i for i in computation.instructions if i.opcode not in _NO_BUFFER and not i.is_root]
     return len(inner) < MIN_OPS or sum(i.shape.bytes for i in inner) < MIN_BYTES
-
-
-def as_program(module: HloModule, computation: Computation) -> HloModule:
-    """A module whose entry is another of its computations. What it is given is the caller's; the body of a loop writes
-    over that what it gives.
-    """
-    if computation is module.entry:
-        return module
-    runs = [i for c in module.sequential for i in c.instructions if computation.name in i.called]
-    aliases: tuple[OutputAlias, ...] = ()
-    if any(i.opcode == "while" and i.called[0] == computation.name for i in runs):
-        aliases = tuple(OutputAlias(at, 0, at, True) for at, _ in computation.root.shape.leaves)
-    return dataclasses.replace(module, entry=computation, input_output_aliases=aliases)
 
 
 class Target:

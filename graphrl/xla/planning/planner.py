@@ -59,21 +59,22 @@ class Planner:
         answer = decision.answer(module)
         return answer and dataclasses.replace(answer, mistaken=functools.partial(self._correct, module, decision))
 
-    def plan(self, lowered: jax.stages.Lowered, module: HloModule) -> Decision:
+    def plan(self, lowered: jax.stages.Lowered, unplanned: Unplanned) -> Decision:
         """The decision for a program that `rule` did not know: a search, unless another thread was faster.
 
         Args:
           lowered: the program.
-          module: what `rule` was asked for.
+          unplanned: what `rule` raised for it; the time that XLA took is part of the search's.
 
         Raises:
           Interrupted: Ctrl-C; nothing is remembered.
           GraphrlError: the method cannot take this program.
         """
+        module = unplanned.module
         with _searching:
             decision = self.decision(module)
             if decision is None or not decision.serves(self.settings):
-                decision = decide(lowered, module, self.settings, decision)
+                decision = decide(lowered, unplanned, self.settings, decision)
                 self._decisions.keep(decision)
             self._report(module, decision, from_cache=False)
             return decision

@@ -3,6 +3,7 @@
 import dataclasses
 import time
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import jax
@@ -16,15 +17,18 @@ from graphrl.plan import Plan
 from graphrl.units import format_bytes
 from graphrl.xla import hook
 from graphrl.xla.assignment import TempPredictor
+from graphrl.xla.bodies import as_program
+from graphrl.xla.callback import Unplanned
 from graphrl.xla.donation import Tied, tied
 from graphrl.xla.planning.bounds import order_of, temp_bound
 from graphrl.xla.planning.cache import Decision, jaxlib_version, places_of
 from graphrl.xla.planning.orders import LEAST_GAIN, LEAST_SECONDS, Schedule, Target, ordered, targets_of
-from graphrl.xla.recompute.clones import Clone, named, numbered
-from graphrl.xla.recompute.plan import recompute
+from graphrl.xla.recompute.clones import Numbered, numbered
+from graphrl.xla.recompute.everywhere import Clones, recompute_everywhere
 from graphrl.xla.settings import PROBLEM, Settings
 
 NOTHING = 0.01  # of XLA's bytes: where the bounds show that no more is to be had, XLA's memory scheduler is not asked
+SEARCHING = 0.25  # of the seconds remain for planning, however long XLA took to show the module
 RECOMPUTING = 0.5  # of the seconds go to finding what to compute again, if anything may be
 
 MEMORY_SCHEDULER = "XLA's memory scheduler"
@@ -38,7 +42,7 @@ class Candidate(NamedTuple):
       program: scheduled as it shall run, with what is computed again.
       predicted: bytes of temporaries that XLA will need.
       evaluations: that finding it took.
-      clones: instructions of the entry that are computed again.
+      clones: instructions that are computed again, by computation.
       recomputed: part of the program's estimated run time that they take.
     """
 
@@ -46,16 +50,16 @@ class Candidate(NamedTuple):
     program: HloModule
     predicted: int
     evaluations: int
-    clones: tuple[Clone, ...] = ()
+    clones: Clones = MappingProxyType({})
     recomputed: float = 0.0
 
 
-def decide(lowered: jax.stages.Lowered, module: HloModule, settings: Settings, earlier: Decision | None) -> Decision:
+def decide(lowered: jax.stages.Lowered, unplanned: Unplanned, settings: Settings, earlier: Decision | None) -> Decision:
     """Plans a program.
 
     Args:
       lowered: the program.
-      module: as XLA's default scheduler left it.
+      unplanned: the module as XLA's default scheduler left it, and how long XLA took.
       settings: of the search.
       earlier: a decision about it; its orders are a candidate.
 
@@ -66,7 +70,9 @@ def decide(lowered: jax.stages.Lowered, module: HloModule, settings: Settings, e
       Interrupted: Ctrl-C.
       GraphrlError: the method cannot take this program.
     """
-    started = time.perf_counter()
+    module, now = unplanned.module, time.perf_counter()
+    started = now - unplanned.seconds
+    searching = max(settings.seconds - unplanned.seconds, SEARCHING * settings.seconds)
     ties = tied(module)
     base, targets = ties.module, targets_of(ties.module)
     stays = _xla_s_own(module, settings, ties, targets)
@@ -83,7 +89,7 @@ def decide(lowered: jax.stages.Lowered, module: HloModule, settings: Settings, e
     like = tied(memory).module if memory.fingerprint == module.fingerprint else None
 
     def left(part: float = 1.0) -> float:
-        return part * (started + settings.seconds - time.perf_counter())
+        return part * (now + searching - time.perf_counter())
 
     end = time.perf_counter() + left(1 - RECOMPUTING if settings.recompute else 1)
     candidates = list(_candidates(base, targets, like, settings, earlier, end, LEAST_GAIN * stays.xla_bytes))
@@ -116,7 +122,7 @@ def _chosen(decision: Decision, best: Candidate, base: HloModule) -> Decision:
             reason="",
             orders=places_of(best.program, base, best.clones),
             found_by=best.found_by,
-            clones=numbered(base, best.clones),
+            clones=_numbered(base, best.clones),
             recomputed=best.recomputed,
         )
     reason = (
@@ -248,20 +254,22 @@ def _recomputed(
     """The best order with values computed again, as known and as found now."""
     if earlier is not None and earlier.clones:
         known = earlier.program(base)
-        clones = named(base, earlier.clones)
+        clones = earlier.named_clones(base)
         predicted = predicted_bytes(known)
         yield Candidate(earlier.found_by, known, predicted, earlier.evaluations, clones, earlier.recomputed)
-    program = read_hlo(best.program, chip=DEFAULT_CHIP)
-    again = recompute(
-        program,
-        order_of(program, best.program.order(best.program.entry)),
-        limit=settings.recompute,
-        seconds=max(LEAST_SECONDS, seconds),
-        seed=settings.seed,
+    again = recompute_everywhere(
+        best.program, limit=settings.recompute, seconds=max(LEAST_SECONDS, seconds), seed=settings.seed
     )
-    if again is not None:
+    if again.clones:
         by = f"{best.found_by}, recomputation"
         yield Candidate(by, again.module, again.predicted, best.evaluations, again.clones, again.cost)
+
+
+def _numbered(module: HloModule, clones: Clones) -> tuple[Numbered, ...]:
+    """Clones as `Decision` has them."""
+    if not clones:
+        return ()
+    return tuple(numbered(as_program(module, c), clones.get(c.name, ())) for c in module.sequential)
 
 
 def _beside(lost: int) -> str:

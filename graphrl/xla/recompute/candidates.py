@@ -1,12 +1,11 @@
 """Which instructions may be computed again, and which may read a clone in place of the original."""
 
-from collections.abc import Mapping
-
 from graphrl.graphs.readers.hlo.module import HloModule, Instruction
 from graphrl.graphs.readers.hlo.reader import HloProgram
 from graphrl.graphs.readers.hlo.sharing import in_place_pairs
-from graphrl.graphs.readers.hlo.values import CONTRACTED, ValueReader
-from graphrl.xla.donation import written_over
+from graphrl.graphs.readers.hlo.values import CONTRACTED, ValueReader, tensor_name
+from graphrl.graphs.readers.hlo.work import CALLERS
+from graphrl.xla.overwriting import WrittenOver, written_over
 
 # Element by element, or moving elements; the same input gives the same bits. What is missing here may be deterministic
 # too, but is slow or rare.
@@ -34,8 +33,8 @@ def repeatable(program: HloProgram, *, dear: bool = False) -> list[bool]:
     """For every op of the program's graph, whether XLA may compute it twice: deterministic, of one array, and cheap;
     or, with `dear`, whatever it costs: products, convolutions and reductions, alone and fused.
     """
-    late = written_over(program.module)
-    shared = _shared_buffers(program, late)
+    over = written_over(program.module)
+    late, shared = over.late, _shared_buffers(program, over)
     by_name = program.module.entry.by_name
     kept = set(program.graph.outputs)
     waited = {name for op in program.graph.ops for name in op.after if name not in late.get(op.name, ())}
@@ -51,21 +50,25 @@ def repeatable(program: HloProgram, *, dear: bool = False) -> list[bool]:
     ]
 
 
-def _shared_buffers(program: HloProgram, late: Mapping[str, frozenset[str]]) -> set[str]:
+def _shared_buffers(program: HloProgram, over: WrittenOver) -> set[str]:
     """Tensors in buffers that something may write into later: what is read there late may be something else. Some are
     no aliases in the graph, where XLA would copy first; but it has made its copies before there were clones.
 
     Args:
-      late: what writes over arguments, and waits for those who read them, clones too (`rewrite.py`).
+      over: what is written over arguments; who does it late waits for those who read them, clones too (`rewrite.py`).
     """
-    module, shared = program.module, set()
-    leaves = ValueReader(module).of(module.entry).leaves
-    for i in module.entry.instructions:
-        if i.opcode == "while":
-            shared |= {root for roots in leaves[i.operands[0]].values() for root in roots}
-        elif i.opcode not in CONTRACTED and i.name not in late:
+    module, entry = program.module, program.module.entry
+    shared = {tensor_name(entry.parameters[number].name, index) for number, index in over.exposed}
+    values = ValueReader(module).of(entry)
+    leaves = values.leaves
+    for i in entry.instructions:
+        if i.opcode in CALLERS:
+            shared |= {root for operand in i.operands for roots in leaves[operand].values() for root in roots}
+        elif i.opcode not in CONTRACTED:
+            waits_for = values.external if i.name in over.late else ()
             for pair in in_place_pairs(module, i):
-                shared.update(leaves[i.operands[pair.operand]].get(pair.operand_index, ()))
+                roots = leaves[i.operands[pair.operand]].get(pair.operand_index, ())
+                shared.update(root for root in roots if root not in waits_for)
     for op in program.graph.ops:
         for tensor in op.outputs:
             shared |= {tensor.name, tensor.alias} if tensor.alias is not None else set()

@@ -6,11 +6,10 @@ additions, a transposition waits for memory. The rates are round figures from a 
 step on two cores of a cloud machine: 6.6 s estimated, 7.5 s measured, the loops among it 0.8 s and 0.75 s.
 """
 
-from graphrl.graphs.readers.hlo.flops import Flops
+from graphrl.graphs.readers.hlo.flops import Flops, trip_count
 from graphrl.graphs.readers.hlo.module import Computation, HloModule, Instruction
-from graphrl.graphs.readers.hlo.values import ValueReader
-from graphrl.graphs.readers.hlo.work import Works, bytes_moved
-from graphrl.graphs.roofline import Chip
+from graphrl.graphs.readers.hlo.values import CONTRACTED
+from graphrl.graphs.readers.hlo.work import CALLERS, bytes_moved
 
 _LAUNCH = 2e-6  # seconds
 _BYTES = 10e9  # a second
@@ -27,25 +26,37 @@ _SLOW_OPCODES = frozenset(
     )
 )
 _PRODUCT_OPCODES = frozenset(("convolution", "custom-call", "dot"))
-_MODEL = Chip("CPU, whole programs", _PRODUCTS, _BYTES, _LAUNCH)
 
 
 class RunTimes:
-    """Seconds that instructions of a module's entry computation take."""
+    """Seconds that instructions of a module take."""
 
     def __init__(self, module: HloModule) -> None:
         self._module = module
         self._flops = Flops(module)
-        self._works = Works(module, ValueReader(module), _MODEL)
+        self._runs: dict[str, float] = {}  # by computation
 
     def of(self, i: Instruction) -> float:
         """Seconds of one instruction of the entry computation."""
-        entry = self._module.entry
-        if i.opcode in ("while", "call", "conditional", "async-start"):
-            return self._works.of(entry, i).runtime
-        slow, products = self._inside(entry, i)
-        simple = 0 if products else self._flops.of(entry, i)
-        moved = bytes_moved(self._module, entry, i)
+        return self._of(self._module.entry, i)
+
+    def of_computation(self, name: str) -> float:
+        """Seconds of one run of a computation."""
+        if name not in self._runs:
+            computation = self._module.computations[name]
+            instructions = (i for i in computation.instructions if i.opcode not in CONTRACTED)
+            self._runs[name] = sum(self._of(computation, i) for i in instructions)
+        return self._runs[name]
+
+    def _of(self, computation: Computation, i: Instruction) -> float:
+        if i.opcode in CALLERS:
+            seconds = [self.of_computation(name) for name in i.called]
+            if i.opcode == "conditional":
+                return max(seconds)
+            return sum(seconds) * (trip_count(i) if i.opcode == "while" else 1)
+        slow, products = self._inside(computation, i)
+        simple = 0 if products else self._flops.of(computation, i)
+        moved = bytes_moved(self._module, computation, i)
         return _LAUNCH + moved / _BYTES + simple / _SIMPLE + products / _PRODUCTS + slow * _SLOW
 
     def _inside(self, computation: Computation, i: Instruction) -> tuple[int, int]:

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.graphs.readers.hlo.reader import HloProgram, read_hlo
+from graphrl.graphs.topology import least_first
 from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.orders.min_cut.solver import solve
 from graphrl.xla.assignment import TempPredictor
@@ -87,17 +88,10 @@ def recompute(
 
 
 def _valid(graph: ComputationGraph, order: Sequence[int]) -> list[int]:
-    """An order of ops, those that stand before what they wait for moved behind it."""
-    before, placed = graph.arrays.predecessors, dict[int, None]()
-    for op in order:
-        todo = [op] if op not in placed else []
-        while todo:
-            missing = [other for other in before[todo[-1]] if other not in placed]
-            if missing:
-                todo += missing
-            else:
-                placed[todo.pop()] = None
-    return list(placed)
+    """An order of ops, those that stand before what they wait for moved right behind it."""
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    return least_first(place, graph.arrays.waiting())
 
 
 class _Search:

@@ -11,7 +11,7 @@ from typing import Any
 from graphrl.errors import PlanError
 from graphrl.graphs.readers.hlo.module import HloModule, parse_module
 from graphrl.graphs.readers.hlo.proto import in_order, replace
-from graphrl.xla.donation import written_over
+from graphrl.xla.overwriting import written_over
 from graphrl.xla.recompute.clones import Clone
 
 _LOCAL_BITS = 32  # an instruction's id is that of its computation, and its own in these bits
@@ -23,7 +23,7 @@ def rewritten(module: HloModule, clones: Sequence[Clone]) -> HloModule:
 
     Args:
       module: scheduled.
-      clones: of its entry computation.
+      clones: of its entry computation, which may be one that a loop runs (`bodies.as_program`).
 
     Returns:
       Another module, whose donated parameters are those of `module`; this stays as it is.
@@ -31,12 +31,13 @@ def rewritten(module: HloModule, clones: Sequence[Clone]) -> HloModule:
     Raises:
       PlanError: a clone's original or one of its users is missing, or a user does not read the original.
     """
-    editor = _Editor(module, clones, written_over(module))
+    editor = _Editor(module, clones, written_over(module).late)
     editor.add(_scheduled(module, clones))
     changed = parse_module(editor.message.SerializeToString(), module.name)
-    schedule = {**module.schedule, changed.entry.name: changed.order(changed.entry)}
+    entry = changed.computations[module.entry.name]
+    schedule = {**module.schedule, entry.name: changed.order(entry)}
     aliases = module.input_output_aliases
-    return dataclasses.replace(changed, name=module.name, schedule=schedule, input_output_aliases=aliases)
+    return dataclasses.replace(changed, name=module.name, entry=entry, schedule=schedule, input_output_aliases=aliases)
 
 
 class _Editor:
@@ -50,7 +51,7 @@ class _Editor:
         self.message = type(module.message)()
         self.message.CopyFrom(module.message)
         self.computations = {c.id: c for c in self.message.computations}
-        self.entry = self.computations[self.message.entry_computation_id]
+        (self.entry,) = (c for c in self.message.computations if c.name == module.entry.name)
         self.next_computation = max(self.computations) + 1
         self.copies: dict[int, list[Any]] = {}  # copied computations by the id of their original
 
@@ -77,7 +78,7 @@ class _Editor:
         replace(self.entry.instructions, _behind(self.entry.instructions, clones, lambda i: i.name))
         replace(self.message.computations, _behind(self.message.computations, self.copies, lambda c: c.id))
         for scheduled in self.message.schedule.sequences:
-            if scheduled.key == self.message.entry_computation_id:
+            if scheduled.key == self.entry.id:
                 numbers = {i.id: i for i in by_name.values()}
                 ordered = in_order([numbers[ids[name]] for name in order])
                 scheduled.value.instruction_ids[:] = [i.id for i in ordered]

@@ -9,7 +9,7 @@ from graphrl.graphs.readers.hlo.reader import read_hlo
 from graphrl.graphs.roofline import DEFAULT_CHIP
 from graphrl.optimize import optimize
 from graphrl.solvers.base import Budget, Task
-from graphrl.xla.callback import Scheduler
+from graphrl.xla.callback import Scheduler, Unplanned
 from graphrl.xla.planning.bounds import order_of, temp_bound
 from graphrl.xla.planning.cache import Places, named_orders, places_of
 from graphrl.xla.planning.search import decide, memory_of
@@ -63,7 +63,7 @@ def of_recomputation(settings: Settings, subject: Subject, seconds: float) -> Fi
 
     def measure() -> Figures:
         plan_settings = PlanSettings(seconds=seconds, cache=False, recompute=RECOMPUTE)
-        decision = decide(subject.lowered, subject.module("default"), plan_settings, None)
+        decision = decide(subject.lowered, Unplanned(subject.module("default")), plan_settings, None)
         return {
             "temp": decision.graphrl_bytes if decision.is_planned else decision.xla_bytes,
             "recomputed": decision.recomputed,
@@ -117,7 +117,7 @@ def _figures(settings: Settings, subject: Subject, schedule: Scheduler | Places,
 
 def _compiled_plan(subject: Subject, seconds: float) -> Figures:
     module = subject.module("default")
-    decision = decide(subject.lowered, module, PlanSettings(seconds=seconds, cache=False), None)
+    decision = decide(subject.lowered, Unplanned(module), PlanSettings(seconds=seconds, cache=False), None)
     order = decision.orders or subject.order(decision.scheduler)
     subject.keep_order(_plan_name(seconds), order)
     return {

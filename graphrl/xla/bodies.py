@@ -1,0 +1,38 @@
+"""The computations that a module runs instruction by instruction, each as a program of its own, and back."""
+
+import dataclasses
+from collections.abc import Mapping
+
+from graphrl.graphs.readers.hlo.flops import trip_count
+from graphrl.graphs.readers.hlo.module import Computation, HloModule, OutputAlias
+
+
+def as_program(module: HloModule, computation: Computation) -> HloModule:
+    """A module whose entry is another of its computations. What it is given is the caller's; the body of a loop writes
+    over that what it gives.
+    """
+    if computation is module.entry:
+        return module
+    runs = [i for c in module.sequential for i in c.instructions if computation.name in i.called]
+    aliases: tuple[OutputAlias, ...] = ()
+    if any(i.opcode == "while" and i.called[0] == computation.name for i in runs):
+        aliases = tuple(OutputAlias(at, 0, at, True) for at, _ in computation.root.shape.leaves)
+    return dataclasses.replace(module, entry=computation, input_output_aliases=aliases)
+
+
+def put_back(module: HloModule, program: HloModule) -> HloModule:
+    """The module with a computation as it is now in what `as_program` made of the module."""
+    entry = program.computations[module.entry.name]
+    return dataclasses.replace(program, entry=entry, input_output_aliases=module.input_output_aliases)
+
+
+def runs_of(module: HloModule) -> Mapping[str, int]:
+    """How often each of `HloModule.sequential` runs in one run of the module, by name: a loop as often as XLA knows,
+    or else once; of a conditional, every branch.
+    """
+    runs = {c.name: 0 for c in module.sequential} | {module.entry.name: 1}
+    for computation in reversed(module.sequential):
+        for i in computation.instructions:
+            for name in {*i.called}.intersection(runs):
+                runs[name] += runs[computation.name] * (trip_count(i) if i.opcode == "while" else 1)
+    return runs

@@ -1,0 +1,122 @@
+"""What loops and calls run may compute values again too; what that costs is counted with every trip."""
+
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from xla_programs import plans, temporaries
+
+import graphrl
+from graphrl.graphs.readers.hlo.module import HloModule
+from graphrl.graphs.readers.hlo.reader import read_hlo
+from graphrl.xla import hook
+from graphrl.xla.bodies import as_program, put_back, runs_of
+from graphrl.xla.callback import Answer
+from graphrl.xla.planning.bounds import order_of
+from graphrl.xla.planning.cache import answer_of
+from graphrl.xla.recompute.cost import RunTimes
+from graphrl.xla.recompute.plan import recompute
+
+pytestmark = pytest.mark.usefixtures("plans", "quiet")
+
+__all__ = ["plans"]
+
+WIDTH, TRIPS = 256, 3
+
+
+@pytest.fixture
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searches have the time that this process works, so that what else the machine does is nothing to them."""
+    monkeypatch.setattr(time, "perf_counter", time.process_time)
+
+
+def layers(x: jax.Array, weights: jax.Array) -> jax.Array:
+    """`[WIDTH]` -> scalar: wide layers one after the other, each of what is wide and cheap."""
+    wide = jnp.outer(x, jnp.repeat(x, 4))  # [WIDTH, 4 * WIDTH]
+    for k in range(4):
+        wide = jnp.tanh(jnp.tanh(wide) @ weights[k])
+    return wide.sum()
+
+
+def descended(x: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Each trip is a step of gradient descent: forward and backward at once, so that activations are kept inside."""
+
+    def step(x: jax.Array, k: Any) -> tuple[jax.Array, jax.Array]:
+        value, slope = jax.value_and_grad(layers)(x, weights)
+        return x - 0.01 * slope * k, value
+
+    return jax.lax.scan(step, x, jnp.arange(TRIPS, dtype=jnp.float32))
+
+
+def arguments() -> tuple[jax.Array, jax.Array]:
+    rng = np.random.default_rng(0)
+    return jnp.asarray(rng.normal(size=WIDTH), jnp.float32), jnp.asarray(
+        rng.normal(size=(4, 4 * WIDTH, 4 * WIDTH)) / 32, jnp.float32
+    )
+
+
+@pytest.fixture(scope="module")
+def module() -> HloModule:
+    return hook.captured(jax.jit(descended).lower(*arguments()))
+
+
+def body_of(module: HloModule) -> Any:
+    return max(module.sequential, key=lambda c: len(c.instructions))
+
+
+def test_less_memory_the_same_bits_and_the_limit() -> None:
+    args = arguments()
+    compiled = jax.jit(descended).lower(*args).compile()
+    ordered = graphrl.compile(descended, *args, seconds=2)
+    again = graphrl.compile(descended, *args, seconds=4, recompute=0.1)
+    report = again.report()
+    assert 0 < report.recomputed <= 0.1
+    assert temporaries(again) == report.graphrl_bytes
+    assert temporaries(again) < 0.85 * temporaries(ordered)
+    for a, b in zip(jax.tree.leaves(again(*args)), jax.tree.leaves(compiled(*args)), strict=True):
+        assert np.array_equal(a, b)
+
+
+def test_the_next_process_finds_what_bodies_compute_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    from graphrl.xla.planning import planner
+    from graphrl.xla.planning.cache import DecisionCache
+
+    args = arguments()
+    once = temporaries(graphrl.compile(descended, *args, seconds=2, recompute=0.1))
+    monkeypatch.setattr(planner, "_SHARED", DecisionCache(on_disk=True))
+    monkeypatch.setattr(planner, "decide", lambda *_: pytest.fail("searched"))
+    assert temporaries(graphrl.compile(descended, *args, seconds=2, recompute=0.1)) == once
+
+
+def test_a_body_s_cost_is_that_of_all_its_trips(module: HloModule) -> None:
+    body = body_of(module)
+    assert body is not module.entry
+    assert runs_of(module)[body.name] == TRIPS
+    costs = RunTimes(module)
+    inside = costs.of_computation(body.name)
+    (loop,) = (i for i in module.entry.instructions if i.opcode == "while")
+    assert costs.of(loop) == pytest.approx(TRIPS * (inside + costs.of_computation(loop.called[1])))
+    assert RunTimes(as_program(module, body)).of_computation(body.name) == inside
+
+
+@pytest.mark.parametrize("limit", [0.02, 0.3])
+def test_a_body_with_clones_is_taken_by_xla(module: HloModule, limit: float) -> None:
+    """What the carried values are written over by waits for clones that read them."""
+
+    def rule(module: HloModule) -> Answer:
+        body = as_program(module, body_of(module))
+        program = read_hlo(body)
+        again = recompute(program, order_of(program, body.order(body.entry)), limit=limit, seconds=1)
+        assert again is not None
+        assert again.clones
+        return Answer(answer_of(put_back(module, again.module)))
+
+    args = arguments()
+    lowered = jax.jit(descended).lower(*args)
+    theirs, ours = lowered.compile(), hook.compile_by(lowered, rule)
+    assert temporaries(ours) < temporaries(theirs)
+    for a, b in zip(jax.tree.leaves(ours(*args)), jax.tree.leaves(theirs(*args)), strict=True):
+        assert np.array_equal(a, b)
