@@ -210,7 +210,7 @@ def test_an_argument_that_is_read_under_another_name_is_not_written_over(text: s
     ties = tied(parse_module(text))
     assert not ties.aliases
     assert ties.lost
-    assert not ties.unsafe
+    assert ties.module.entry.by_name.keys() == parse_module(text).entry.by_name.keys()  # nothing needs a copy
     alone = text.replace("late = f32[4]{0} add(x, f)", "late = f32[4]{0} add(f, f)").replace(
         "fusion(p, b)", "fusion(p, c)"
     )
@@ -218,24 +218,29 @@ def test_an_argument_that_is_read_under_another_name_is_not_written_over(text: s
     assert len(tied(parse_module(alone)).aliases) == 1
 
 
-def test_a_loop_does_not_write_into_an_argument_that_is_not_donated_any_more() -> None:
-    """The loop works in the argument's buffer, but the result lies elsewhere: nothing can keep the donation."""
+def consumed(state: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """A loop works in the argument's buffer, but the result lies elsewhere: nothing can keep the donation."""
+    y = wide(x)
+    new = jax.lax.fori_loop(0, 3, lambda k, s: jax.lax.dynamic_update_slice(s, (s[k] * 2 + y)[None], (k, 0)), state)
+    return jnp.sin(new @ jnp.ones((SIDE, SIDE))), y
 
-    def consumed(state: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        y = wide(x)
-        new = jax.lax.fori_loop(0, 3, lambda k, s: jax.lax.dynamic_update_slice(s, (s[k] * 2 + y)[None], (k, 0)), state)
-        return jnp.sin(new @ jnp.ones((SIDE, SIDE))), y
 
+def test_an_argument_that_is_not_donated_any_more_is_copied_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     small = jnp.full((8, SIDE), 0.25)
     step = jax.jit(consumed, donate_argnums=0)
-    assert tied(hook.captured(step.lower(small, X))).unsafe
-    ours = graphrl.compile(step, small, X, seconds=0.2)
+    module = hook.captured(step.lower(small, X))
+    ties = tied(module)
+    assert ties.lost == small.nbytes
+    copies = [i for i in ties.module.entry.instructions if i.name not in module.entry.by_name]
+    assert [(i.opcode, i.operands) for i in copies] == [("copy", (module.entry.parameters[0].name,))]
+    default = hook.captured
+    monkeypatch.setattr(hook, "captured", lambda lowered, _: default(lowered))  # XLA's other scheduler is no better
+    theirs, ours = step.lower(small, X).compile(), graphrl.compile(step, small, X, seconds=0.3)
+    assert ours.plan is not None
+    assert bytes_of(ours)[0] < 0.7 * bytes_of(theirs)[0]
     results = ours(small, X)
-    assert small.is_deleted()
-    assert ours.plan is None
-    memory = hook.compile_in_order(step.lower(jnp.full((8, SIDE), 0.25), X), "memory")
-    assert bytes_of(ours)[0] <= bytes_of(memory)[0]
-    for a, b in zip(results, jax.jit(consumed)(jnp.full((8, SIDE), 0.25), X), strict=True):
+    assert np.all(small == 0.25)
+    for a, b in zip(results, jax.jit(consumed)(small, X), strict=True):
         assert np.array_equal(a, b)
 
 

@@ -33,14 +33,11 @@ class Tied:
       module: without aliases; some fusions of its entry write over an operand.
       aliases: results that lie in the buffers of arguments, as `module.input_output_aliases` had them.
       lost: bytes of those that do not any more.
-      unsafe: whether something, say a loop, writes into a part of an argument that is not donated any more, but is its
-        caller's: then XLA must be given no schedule.
     """
 
     module: HloModule
     aliases: tuple[OutputAlias, ...]
     lost: int
-    unsafe: bool
 
 
 class _Tie(NamedTuple):
@@ -69,12 +66,15 @@ def tied(module: HloModule) -> Tied:
 
     XLA copies an argument that somebody may still read when it is written over. Where those who read it can run before
     the fusion that writes over it, that is told to wait for them, and the copy goes. What writes into an argument that
-    is not donated any more gets a copy of it.
+    is not donated any more, but its caller's, say a loop, gets a copy of it.
+
+    Raises:
+      GraphError: that argument is part of a tuple, as jax has none.
     """
     wanted = module.input_output_aliases
     bare = dataclasses.replace(module, input_output_aliases=())
     if not wanted:
-        return Tied(bare, (), 0, unsafe=False)
+        return Tied(bare, (), 0)
     kept: list[OutputAlias] = []
     shared = ModuleBuffers(bare)
     if not any(i.opcode in _NOT_SERIALIZED for c in module.computations.values() for i in c.instructions):
@@ -86,10 +86,9 @@ def tied(module: HloModule) -> Tied:
             kept += [tie.alias for tie in ties if _in_one_buffer(shared, tie.alias)]
     lost = sum(module.entry.root.shape.at(a.output_index).bytes for a in wanted if a not in kept)
     foreign = _written_into(shared, kept)
-    if foreign and not any(index for _, index in foreign):
-        bare = _copied(bare, [number for number, _ in foreign])
-        foreign = _written_into(ModuleBuffers(bare), kept)
-    return Tied(bare, tuple(kept), lost, bool(foreign))
+    if any(index for _, index in foreign):
+        raise GraphError(f"{module.name}: a part of an argument would be written over that is not donated any more")
+    return Tied(_copied(bare, [number for number, _ in foreign]) if foreign else bare, tuple(kept), lost)
 
 
 def _written_into(buffers: ModuleBuffers, donated: Sequence[OutputAlias]) -> list[tuple[int, tuple[int, ...]]]:

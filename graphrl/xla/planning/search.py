@@ -82,10 +82,6 @@ def decide(lowered: jax.stages.Lowered, unplanned: Unplanned, settings: Settings
         targets = {}
     memory = hook.captured(lowered, "memory")
     stays = dataclasses.replace(stays, memory_bytes=predicted_bytes(memory))
-    if ties.unsafe:
-        reason = "in another order, arguments that cannot be donated any more would be written over"
-        own = _by_better_scheduler(dataclasses.replace(stays, reason=reason))
-        return dataclasses.replace(own, search_seconds=time.perf_counter() - started)
     like = tied(memory).module if memory.fingerprint == module.fingerprint else None
 
     def left(part: float = 1.0) -> float:
