@@ -1,6 +1,7 @@
 """What is written over the arguments of a program, and who reads them before."""
 
 import collections
+import functools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ class WrittenOver(NamedTuple):
     exposed: frozenset[tuple[int, tuple[int, ...]]]
 
 
+@functools.lru_cache(maxsize=2)  # for those who ask for one module many times
 def written_over(module: HloModule) -> WrittenOver:
     """What writes over an argument: of an entry as `tied` has it; or of a loop, whose body writes what it gives over
     what it was given. Who reads the argument has run before, directly or not; what is added to the module has not.

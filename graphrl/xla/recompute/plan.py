@@ -137,7 +137,7 @@ class _Search:
         return self.seconds - (time.perf_counter() - self.began)
 
     def _choosing_over(self) -> Callable[[], bool]:
-        end = time.perf_counter() + CHOOSING / len(self.classes) * max(0.0, self._left())
+        end = time.perf_counter() + max(LEAST_SECONDS, CHOOSING / len(self.classes) * self._left())
         return lambda: time.perf_counter() > end
 
     def _settled(self, state: State) -> _Variant:
