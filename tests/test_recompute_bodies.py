@@ -10,13 +10,15 @@ import pytest
 from xla_programs import plans, temporaries
 
 import graphrl
-from graphrl.graphs.readers.hlo.module import HloModule
+from graphrl.graphs.readers.hlo.module import HloModule, parse_module
 from graphrl.graphs.readers.hlo.reader import read_hlo
 from graphrl.xla import hook
 from graphrl.xla.bodies import as_program, put_back, runs_of
 from graphrl.xla.callback import Answer
+from graphrl.xla.overwriting import written_over
 from graphrl.xla.planning.bounds import order_of
 from graphrl.xla.planning.cache import answer_of
+from graphrl.xla.recompute.candidates import repeatable
 from graphrl.xla.recompute.cost import RunTimes
 from graphrl.xla.recompute.plan import recompute
 
@@ -120,3 +122,59 @@ def test_a_body_with_clones_is_taken_by_xla(module: HloModule, limit: float) -> 
     assert temporaries(ours) < temporaries(theirs)
     for a, b in zip(jax.tree.leaves(ours(*args)), jax.tree.leaves(theirs(*args)), strict=True):
         assert np.array_equal(a, b)
+
+
+CALLED = """
+HloModule loop, is_scheduled=true
+
+callee {
+  a = f32[1024]{0} parameter(0)
+  b = f32[1024]{0} parameter(1)
+  ROOT sum = f32[1024]{0} add(a, b)
+}
+
+body {
+  s = (s32[], f32[1024]{0}, f32[1024]{0}) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  one = s32[] constant(1)
+  next = s32[] add(i, one)
+  x = f32[1024]{0} get-tuple-element(s), index=1
+  w = f32[1024]{0} get-tuple-element(s), index=2
+  y = f32[1024]{0} multiply(x, w)
+  v = f32[1024]{0} sine(w)
+  u = f32[1024]{0} add(y, v)
+  z = f32[1024]{0} call(u, u), to_apply=callee
+  ROOT r = (s32[], f32[1024]{0}, f32[1024]{0}) tuple(next, z, w)
+}
+
+condition {
+  t = (s32[], f32[1024]{0}, f32[1024]{0}) parameter(0)
+  k = s32[] get-tuple-element(t), index=0
+  end = s32[] constant(3)
+  ROOT more = pred[] compare(k, end), direction=LT
+}
+
+ENTRY main {
+  p = f32[1024]{0} parameter(0)
+  q = f32[1024]{0} parameter(1)
+  zero = s32[] constant(0)
+  start = s32[] copy(zero)
+  c = f32[1024]{0} copy(p)
+  init = (s32[], f32[1024]{0}, f32[1024]{0}) tuple(start, c, q)
+  loop = (s32[], f32[1024]{0}, f32[1024]{0}) while(init), condition=condition, body=body
+  ROOT result = f32[1024]{0} get-tuple-element(loop), index=1
+}
+"""
+
+
+@pytest.mark.parametrize(("last", "may_read"), [("call(u, u), to_apply=callee", False), ("add(u, u)", True)])
+def test_what_is_written_over_who_knows_when_is_not_read_again(last: str, may_read: bool) -> None:
+    """`y` reads `x`, whose buffer the next trip's `x` is written into: by an instruction that can be told to wait for
+    who reads it again, or inside of a call. `v` reads what stays.
+    """
+    module = parse_module(CALLED.replace("call(u, u), to_apply=callee", last))
+    program = read_hlo(as_program(module, module.computations["body"]))
+    ops = {op.name: may for op, may in zip(program.graph.ops, repeatable(program), strict=True)}
+    assert ops["v"]
+    assert ops["y"] == may_read
+    assert ("y" in written_over(program.module).late.get("z", ())) == may_read

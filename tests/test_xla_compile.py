@@ -3,6 +3,7 @@
 import functools
 import json
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,12 @@ from xla_programs import N, branches, chain, plans, temporaries, vector
 
 import graphrl
 from graphrl.errors import GraphError, ProblemError
+from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.xla import compile as compiling
 from graphrl.xla import hook
-from graphrl.xla.planning import planner
+from graphrl.xla.callback import Unplanned
+from graphrl.xla.planning import orders, planner, search
+from graphrl.xla.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("plans")
 
@@ -121,6 +125,29 @@ def test_no_search_where_the_bound_shows_that_nothing_is_to_be_had() -> None:
     assert report.xla_bytes is not None
     assert 0.95 * report.xla_bytes <= report.bound <= report.xla_bytes
     assert report.search_seconds < 5  # of the 10 that it might take
+
+
+@pytest.mark.parametrize(("taken", "left"), [(0.0, 100.0), (40.0, 60.0), (500.0, 25.0)])
+def test_what_xla_takes_to_show_the_module_is_taken_off(
+    monkeypatch: pytest.MonkeyPatch, taken: float, left: float
+) -> None:
+    lowered, seen = jax.jit(branches).lower(vector()), []
+
+    def ordered(base: Any, targets: Any, starts: Any, settings: Any, end: float, least: float) -> orders.Ordered:
+        seen.append(end - time.perf_counter())
+        return orders.Ordered("", starts[0], 0)
+
+    def unplanned(module: HloModule) -> None:
+        raise Unplanned(module)
+
+    monkeypatch.setattr(search, "ordered", ordered)
+    with pytest.raises(Unplanned) as raised:
+        hook.compile_by(lowered, unplanned)
+    assert raised.value.seconds > 0
+    raised.value.seconds = taken
+    monkeypatch.setattr(time, "perf_counter", time.process_time)
+    search.decide(lowered, raised.value, Settings(seconds=100, cache=False), None)
+    assert left - 20 < seen[0] <= left
 
 
 def test_never_worse_where_a_prediction_was_wrong(monkeypatch: pytest.MonkeyPatch) -> None:

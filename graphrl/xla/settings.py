@@ -9,6 +9,7 @@ from graphrl.methods import find_solver
 from graphrl.optimize import DEFAULT_SECONDS, check_seed
 from graphrl.solvers.base import Budget, Progress
 
+METHOD = "auto"
 PROBLEM = Problem("peak_memory")
 
 
@@ -31,7 +32,7 @@ class Settings:
 
     objective: str = "peak_memory"
     seconds: float = DEFAULT_SECONDS
-    method: str = "auto"
+    method: str = METHOD
     seed: int = 0
     progress: Progress | None = dataclasses.field(default=None, compare=False)
     cache: bool = True
@@ -52,7 +53,8 @@ class Settings:
         if self.progress is not None and not callable(self.progress):
             raise ProblemError(f"progress is of type {type(self.progress).__name__}: must be a function")
         _ = self.budget
-        find_solver(self.method)
+        if self.method != METHOD:  # else nobody needs it, nor the time to import all solvers
+            find_solver(self.method)
 
     @property
     def budget(self) -> Budget:

@@ -18,8 +18,8 @@ from graphrl.solvers.base import Budget, Task
 from graphrl.xla.assignment import TempPredictor
 from graphrl.xla.bodies import as_program
 from graphrl.xla.planning.bounds import order_of, temp_bound
-from graphrl.xla.planning.temp_search import METHOD, least_temp
-from graphrl.xla.settings import PROBLEM, Settings
+from graphrl.xla.planning.temp_search import least_temp
+from graphrl.xla.settings import METHOD, PROBLEM, Settings
 
 # Below either, a computation is left alone: nothing that anybody would miss could be saved.
 MIN_OPS = 5

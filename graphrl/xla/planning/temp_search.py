@@ -21,8 +21,8 @@ from graphrl.solvers.flow import Flow
 from graphrl.solvers.orders.min_cut.passes import Passes
 from graphrl.solvers.orders.nearby import nearby
 from graphrl.solvers.solver import Solver
+from graphrl.xla.settings import METHOD
 
-METHOD = "auto"
 RULES = 4  # orders of rules of each graph whose figure is predicted
 PASS_SLACK, NEAR_SLACK = 1.01, 1.003  # peaks above the best by more are not predicted
 TRIES = 20  # random orders in search of one whose peak is low enough
