@@ -24,9 +24,9 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the programs that were searched."""
     names: list[str] = []
 
-    def decide(lowered: Any, module: Any, *rest: Any) -> Any:
-        names.append(module.name)
-        return original(lowered, module, *rest)
+    def decide(lowered: Any, unplanned: Any, *rest: Any) -> Any:
+        names.append(unplanned.module.name)
+        return original(lowered, unplanned, *rest)
 
     original = search.decide
     monkeypatch.setattr(planner, "decide", decide)

@@ -156,7 +156,7 @@ def test_decision_is_found_as_it_was_kept(program: HloModule, plans: Path) -> No
         lambda text: text[: len(text) // 2],
         lambda text: "[]",
         lambda text: "[" * 100_000,
-        lambda text: text.replace('"version": 4', '"version": 3'),
+        lambda text: text.replace('"version": 5', '"version": 4'),
         lambda text: text.replace('"orders": [', '"orders": [[0], '),
         lambda text: text.replace('"orders": [', '"orders": [[true], '),
         lambda text: text.replace('"orders": [', '"orders": [[-1], '),
