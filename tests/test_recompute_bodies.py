@@ -1,5 +1,7 @@
 """What loops and calls run may compute values again too; what that costs is counted with every trip."""
 
+import functools
+import math
 import time
 from typing import Any
 
@@ -20,6 +22,7 @@ from graphrl.xla.planning.bounds import order_of
 from graphrl.xla.planning.cache import answer_of
 from graphrl.xla.recompute.candidates import repeatable
 from graphrl.xla.recompute.cost import RunTimes
+from graphrl.xla.recompute.everywhere import recompute_everywhere
 from graphrl.xla.recompute.plan import recompute
 
 pytestmark = pytest.mark.usefixtures("plans", "quiet")
@@ -102,6 +105,28 @@ def test_a_body_s_cost_is_that_of_all_its_trips(module: HloModule) -> None:
     (loop,) = (i for i in module.entry.instructions if i.opcode == "while")
     assert costs.of(loop) == pytest.approx(TRIPS * (inside + costs.of_computation(loop.called[1])))
     assert RunTimes(as_program(module, body)).of_computation(body.name) == inside
+
+
+def test_where_nobody_knows_the_trips_each_keeps_to_the_limit() -> None:
+    """However little of the program's time a body is in one trip, it may be nearly all of it in many."""
+
+    def settled(x: jax.Array, weights: jax.Array) -> jax.Array:
+        products = functools.reduce(jnp.matmul, [*weights] * 4)  # most of the time, if the loop ended at once
+        end = jax.lax.while_loop(
+            lambda x: jnp.abs(x).max() < 10.0, lambda x: x - 0.01 * jax.grad(layers)(x, weights), x
+        )
+        return end * products[0, 0]
+
+    module = hook.captured(jax.jit(settled).lower(*arguments()))
+    body = as_program(module, body_of(module))
+    assert runs_of(module)[body.entry.name] == math.inf
+    again = recompute_everywhere(module, limit=0.1, seconds=2, seed=0)
+    copies = again.clones[body.entry.name]
+    costs = RunTimes(body)
+    views = ("bitcast", "get-tuple-element")
+    spent = sum(costs.of(i) for c in copies if (i := body.entry.by_name[c.original]).opcode not in views)
+    assert 0 < spent <= 0.1 * costs.of_computation(body.entry.name)
+    assert spent / costs.of_computation(body.entry.name) <= again.cost <= 0.1
 
 
 @pytest.mark.parametrize("limit", [0.02, 0.3])

@@ -1,9 +1,10 @@
 """The computations that a module runs instruction by instruction, each as a program of its own, and back."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 
-from graphrl.graphs.readers.hlo.flops import trip_count
+from graphrl.graphs.readers.hlo.flops import known_trips
 from graphrl.graphs.readers.hlo.module import Computation, HloModule, OutputAlias
 
 
@@ -26,13 +27,14 @@ def put_back(module: HloModule, program: HloModule) -> HloModule:
     return dataclasses.replace(program, entry=entry, input_output_aliases=module.input_output_aliases)
 
 
-def runs_of(module: HloModule) -> Mapping[str, int]:
-    """How often each of `HloModule.sequential` runs in one run of the module, by name: a loop as often as XLA knows,
-    or else once; of a conditional, every branch.
+def runs_of(module: HloModule) -> Mapping[str, float]:
+    """How often each of `HloModule.sequential` runs in one run of the module, by name: a loop's body at least once, and
+    infinitely often where XLA does not know; of a conditional, every branch.
     """
-    runs = {c.name: 0 for c in module.sequential} | {module.entry.name: 1}
+    runs = {c.name: 0.0 for c in module.sequential} | {module.entry.name: 1.0}
     for computation in reversed(module.sequential):
         for i in computation.instructions:
             for name in {*i.called}.intersection(runs):
-                runs[name] += runs[computation.name] * (trip_count(i) if i.opcode == "while" else 1)
+                trips = known_trips(i) if i.opcode == "while" else 1
+                runs[name] += runs[computation.name] * (math.inf if trips is None else max(1, trips))
     return runs

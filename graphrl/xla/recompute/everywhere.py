@@ -1,8 +1,9 @@
 """Recomputation in a module's entry and in the bodies of its loops.
 
 Each is planned as a program of its own. What a body computes again is paid for with each trip, and all of it comes off
-one limit. The computation whose clones save most of what the module needs comes first, then the others with what is
-left. Branches and calls are left alone: what they give may be written over what they are given, whoever decides that.
+one limit: the part of the trip itself, where XLA does not know how many there will be. The computation whose clones
+save most of what the module needs comes first, then the others with what is left. Branches and calls are left alone:
+what they give may be written over what they are given, whoever decides that.
 """
 
 import time
@@ -67,7 +68,7 @@ def recompute_everywhere(module: HloModule, *, limit: float, seconds: float, see
     left = [module.entry.name, *sorted(hopeful)]
     while left:
         share = (FIRST if len(left) > 1 else 1.0) * (end - time.perf_counter()) / len(left)
-        parts = {name: total / max(1, runs[name]) / costs.of_computation(name) for name in left}
+        parts = {name: max(1.0, total / runs[name] / costs.of_computation(name)) for name in left}
         tried = [_better(best, name, limit - best.cost, parts[name], share, seed) for name in left]
         better = [one for one in tried if one is not None]
         if not better:

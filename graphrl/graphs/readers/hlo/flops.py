@@ -33,11 +33,17 @@ _MAX_PAIRS = 10**7  # that are looked at one by one; beyond, padding counts too
 
 def trip_count(loop: Instruction) -> int:
     """Iterations of a `while` as XLA found them; 1 if it did not."""
+    trips = known_trips(loop)
+    return 1 if trips is None else trips
+
+
+def known_trips(loop: Instruction) -> int | None:
+    """Iterations of a `while` as XLA found them, if it did."""
     try:
         config = json.loads(loop.attributes.backend_config or b"{}")
         return max(0, int(config["known_trip_count"]["n"]))
     except (ValueError, KeyError, TypeError):
-        return 1
+        return None
 
 
 class Flops:
