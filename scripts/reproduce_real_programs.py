@@ -11,8 +11,19 @@ whether everything works (it needs neither Keras nor keras_hub, of which the zoo
   python scripts/reproduce_real_programs.py --sections memory,prediction --programs mobilenetv2/training/b8 --times 10
 """
 
+from reproduce import gpu_compile
 from reproduce.launcher import Section, main
-from reproduce.real_programs import first_calls, identical, memory, placement, planning, prediction, resident, totals
+from reproduce.real_programs import (
+    first_calls,
+    gpu_orders,
+    identical,
+    memory,
+    placement,
+    planning,
+    prediction,
+    resident,
+    totals,
+)
 from reproduce.real_programs.settings import Settings
 
 SECTIONS = {
@@ -23,6 +34,7 @@ SECTIONS = {
     "planning": Section("Seconds to read, plan, predict and write schedules", planning.planning),
     "first_calls": Section("Seconds of first calls of small training steps", first_calls.first_calls),
     "totals": Section("Donated steps and loops: all that they need", totals.totals),
+    "gpu-orders": Section("Orders on a GPU, by XLA's compiler for one", gpu_orders.gpu_orders, gpu_compile.missing),
     "placement": Section("Makespan on several devices", placement.placement),
 }
 

@@ -44,11 +44,11 @@ def blocks(path: Path, language: str) -> list[str]:
 
 
 def commands() -> list[str]:
-    """Every command of the pages and of the tables of results, once."""
+    """Every command of the pages and of the tables of results, once, without the environment before it."""
     lines = [line for path in PAGES for code in blocks(path, "shell") for line in code.splitlines()]
     heads = [re.findall(r"^Command: .*", TEXTS[path], re.MULTILINE)[0].split(" Seed")[0] for path in RESULTS]
     spans = [span for head in heads for span in re.findall(r"`([^`]+)`", head) if not span.startswith("-")]
-    words = [shlex.split(line, comments=True) for line in [*lines, *spans]]
+    words = [shlex.split(re.sub(r"^[A-Z_]+=\S+ ", "", line), comments=True) for line in [*lines, *spans]]
     return list(dict.fromkeys(shlex.join(command) for command in words if command))
 
 
@@ -157,7 +157,7 @@ def test_other_commands_are_ones(command: str) -> None:
     elif program == "pip":
         extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
         assert arguments[0] == "install"
-        assert set(re.findall(r"\[(\w+)\]", arguments[1])) <= set(extras)
+        assert set(re.findall(r"\[([\w-]+)\]", arguments[1])) <= set(extras)
     else:
         assert program in ("jupyter-execute", "bash", ".venv/bin/pytest", ".venv/bin/python")
         assert [word for word in arguments if "/" in word and not (ROOT / word).exists()] == []

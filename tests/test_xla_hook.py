@@ -95,9 +95,14 @@ def test_what_a_rule_raises_comes_out_and_the_next_compilation_is_none_the_worse
     assert not callback._reasons
 
 
-def test_another_platform_has_no_hook() -> None:
+def test_another_platform_is_not_planned() -> None:
     assert hook.available("cpu") is None
-    assert hook.available("cuda") == "XLA's hook for schedules works on cpu only, not on cuda"
+    assert str(hook.available("tpu")) == "XLA's own order stands on tpu: graphrl plans programs for cpu and no other"
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda", "rocm"])
+def test_xla_s_order_stands_on_gpus(name: str) -> None:
+    assert "own order stands on GPUs: it is near the least memory already" in str(hook.available(name))
 
 
 def test_another_jaxlib_has_no_hook(monkeypatch: pytest.MonkeyPatch) -> None:

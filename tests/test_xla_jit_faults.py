@@ -55,7 +55,7 @@ def test_missing_hook_is_one_warning_and_plain_jit(monkeypatch: pytest.MonkeyPat
     assert len(seen) == 1
     assert same(fn(vector()), jax.jit(branches)(vector()))
     assert not searches
-    assert fn.reports == ()
+    assert ["has no hook for schedules" in report.reason for report in fn.reports] == [True]
 
 
 def test_module_that_cannot_be_read_runs_under_plain_jit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,5 +104,30 @@ def test_what_is_put_on_the_cpu_of_a_machine_with_an_accelerator_is_planned(monk
         fn = jit(branches)
         fn(vector())
     assert [report.planned for report in fn.reports] == [True]
-    with pytest.warns(UserWarning, match="works on cpu only, not on cuda"):
-        jit(branches)(vector())
+
+
+def test_on_a_gpu_xla_s_order_stands_and_the_report_says_why(
+    monkeypatch: pytest.MonkeyPatch, searches: list[str]
+) -> None:
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(hook, "_said", set())
+    monkeypatch.setattr(callback, "register", lambda: pytest.fail("the hook is not asked for"))
+    fn, twice = jit(branches), jit(branches)
+    with pytest.warns(UserWarning, match=r"graphrl\.jit: XLA's own order stands on GPUs: .*runs under plain") as seen:
+        assert same(fn(vector()), jax.jit(branches)(vector()))
+    twice(vector())
+    assert len(seen) == 1
+    (report,) = fn.reports
+    assert not report.planned
+    assert str(report).startswith("branches: XLA's own order stands on GPUs: it is near the least memory already")
+    assert not searches
+
+
+def test_a_program_compiled_for_a_gpu_has_a_report_that_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hook, "platform_of", lambda lowered: "gpu")
+    monkeypatch.setattr(hook, "_said", set())
+    with pytest.warns(UserWarning, match=r"graphrl\.compile: XLA's own order stands on GPUs"):
+        executable = graphrl.compile(branches, vector())
+    assert same(executable(vector()), jax.jit(branches)(vector()))
+    assert "own order stands on GPUs" in executable.report().reason
+    assert executable.plan is None

@@ -20,6 +20,7 @@ from graphrl.xla.callback import Rule, Scheduler, Unplanned
 from graphrl.xla.planning.cache import Places, named_orders
 
 PLATFORM = "cpu"
+GPUS = ("gpu", "cuda", "rocm")  # as jax names them
 
 # Buffers are assigned before code is generated, so that a figure needs no good code.
 _QUICK: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
@@ -36,9 +37,12 @@ def warn_once(message: str) -> None:
 
 
 def available(platform: str = PLATFORM) -> str | None:
-    """None where XLA takes schedules back on this platform, else one line that says why it does not."""
+    """None where XLA is given other schedules on this platform, else one line that says why it is not."""
+    if platform in GPUS:
+        why = "it is near the least memory already, and where XLA takes another it forgets what is donated"
+        return f"XLA's own order stands on GPUs: {why}"
     if platform != PLATFORM:
-        return f"XLA's hook for schedules works on {PLATFORM} only, not on {platform}"
+        return f"XLA's own order stands on {platform}: graphrl plans programs for {PLATFORM} and no other"
     if jax.process_count() > 1:
         return "XLA's hook for schedules is for one process: several would have to agree on one order of collectives"
     try:

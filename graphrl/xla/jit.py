@@ -119,7 +119,8 @@ class PlannedFunction:
     @property
     def reports(self) -> tuple[Report, ...]:
         """What planning gained for each program (one for each set of shapes, types and static arguments) that XLA
-        compiled in this process, in that order. What JAX's cache on disk had compiled already is not among them.
+        compiled in this process, in that order. What JAX's cache on disk had compiled already is not among them. Where
+        the function runs under plain `jax.jit`, the last one says why.
         """
         return tuple(self._planner.reports.values())
 
@@ -183,7 +184,9 @@ class PlannedFunction:
         return self._call(*args, **kwargs)
 
     def _fall_back(self, why: str) -> None:
-        hook.warn_once(f"graphrl.jit: {why}; {getattr(self, '__name__', self._fn)} runs under plain jax.jit")
+        name = str(getattr(self, "__name__", self._fn))
+        hook.warn_once(f"graphrl.jit: {why}; {name} runs under plain jax.jit")
+        self._planner.reports[""] = Report(name, False, why)
         self._call = self._plain
 
 

@@ -129,10 +129,12 @@ class Section(NamedTuple):
     Attributes:
       title: of its file of results.
       make: gives its tables, one after another.
+      missing: why it cannot be made here, "" if it can: then it is only made if it is named.
     """
 
     title: str
     make: Callable[[Any], Iterator[Table]]
+    missing: Callable[[], str] = str
 
 
 def main(system: str, description: str, settings: type[S], sections: Mapping[str, Section]) -> None:
@@ -186,7 +188,10 @@ def _parsed(description: str, settings: type[S], sections: Mapping[str, Section]
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--sections", type=names, default=tuple(sections), metavar="NAME,...", help="(default: all)")
+    possible = tuple(name for name, section in sections.items() if not section.missing())
+    parser.add_argument(
+        "--sections", type=names, default=possible, metavar="NAME,...", help="(default: all whose packages are there)"
+    )
     fields = {field.name: field for field in dataclasses.fields(settings) if field.metadata}
     for name, field in fields.items():
         _add(parser, f"--{name.replace('_', '-')}", field)

@@ -32,7 +32,8 @@ class Planner:
 
     Attributes:
       settings: of the searches.
-      reports: of the programs that it has given a decision for, by fingerprint, in the order of their compilation.
+      reports: of the programs that it has given a decision for, by fingerprint, in the order of their compilation;
+        under "", why there are no more.
     """
 
     def __init__(self, settings: Settings) -> None:

@@ -55,6 +55,10 @@ RESIDENT = (
     *_names("training", {8: "efficientnetb0 mobilenetv2 resnet50 inceptionv3"}),
 )
 PLANNING = _names("training", {8: "efficientnetb0 densenet121 nasnetmobile nasnetlarge"})
+GPU_ORDERS = (
+    *_names("training", {8: "efficientnetb0 mobilenetv2 inceptionv3 nasnetmobile", 2: "vit_base bert_base"}),
+    *_names("inference", {16: "nasnetmobile"}),
+)
 QUICK = ("cell/training/b2", "cell/inference/b2")
 
 

@@ -1,0 +1,184 @@
+"""Compiles jax functions for a GPU that is not there: what they need by XLA's own figures, in XLA's order or another.
+
+XLA's compiler for CUDA needs no GPU, only a description of one; here an H200's. Nothing runs, so nothing is tuned:
+kernels are those that XLA takes without measuring, and products of matrices cuBLAS's.
+
+It takes the packages of the extra `gpu-compile`, and JAX_PLATFORMS=cpu in the environment: without it jax looks for a
+GPU, and leaves its compiler out where there is none.
+"""
+
+import contextlib
+import functools
+import importlib
+import importlib.util
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+from jax.experimental import topologies
+
+from graphrl.errors import GraphrlError
+from graphrl.graphs.readers.hlo.module import HloModule, parse_module
+from graphrl.xla.callback import Orders, rescheduled
+from graphrl.xla.hook import unkept
+from reproduce import pjrt_hook
+
+PLUGIN = "jax_plugins.xla_cuda12"
+
+_H200 = """
+platform_name: "CUDA"
+device_description_str: "NVIDIA H200"
+dnn_version_info { major: 9 minor: 10 }
+runtime_version { major: 12 minor: 9 }
+gpu_device_info {
+  cuda_compute_capability { major: 9 }
+  core_count: 132
+  fpus_per_core: 128
+  clock_rate_ghz: 1.98
+  device_memory_size: 150000000000
+  memory_bandwidth: 4800000000000
+  l2_cache_size: 52428800
+  threads_per_block_limit: 1024
+  threads_per_core_limit: 2048
+  threads_per_warp: 32
+  block_dim_limit_x: 2147483647
+  block_dim_limit_y: 65535
+  block_dim_limit_z: 65535
+  shared_memory_per_block: 49152
+  shared_memory_per_block_optin: 232448
+  shared_memory_per_core: 233472
+  registers_per_block_limit: 65536
+  registers_per_core_limit: 65536
+}
+"""
+
+# Without a GPU there is no tuning; buffers are assigned before code is generated, so that a figure needs no good code.
+_OPTIONS: dict[str, Any] = {
+    "xla_gpu_autotune_level": 0,
+    "xla_gpu_enable_triton_gemm": False,
+    "xla_gpu_enable_cublaslt": False,
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+}
+
+# Other orders for computations of a module that XLA has scheduled, or None to leave it.
+Rule = Callable[[HloModule], Orders | None]
+
+
+class GpuMemory(NamedTuple):
+    """What a program needs on the GPU, in bytes.
+
+    Attributes:
+      arguments, temporaries, results: by kind.
+      donated: of the results, those that lie in donated arguments.
+      on_host: temporaries in the memory of the host.
+    """
+
+    arguments: int
+    temporaries: int
+    results: int
+    donated: int
+    on_host: int
+
+    @property
+    def total(self) -> int:
+        """Arguments, temporaries, and results that lie in no argument."""
+        return self.arguments + self.temporaries + self.results - self.donated
+
+
+def missing() -> str:
+    """Why nothing can be compiled, in one line; "" if the packages are there."""
+    try:
+        there = importlib.util.find_spec(PLUGIN) is not None
+    except ModuleNotFoundError:
+        there = False
+    return "" if there else 'compiling for a GPU needs CUDA\'s jax: pip install ".[gpu-compile]"'
+
+
+def compile_for_gpu(function: Callable[..., Any], *args: Any, rule: Rule | None = None, **options: Any) -> GpuMemory:
+    """What a function needs on an H200.
+
+    Args:
+      function: as `jax.jit` takes it.
+      *args: arrays or `jax.ShapeDtypeStruct`s, in pytrees.
+      rule: is shown the module as XLA has scheduled it, and may give other orders.
+      **options: of `jax.jit`.
+
+    Raises:
+      GraphrlError: the packages are missing, or jax has left them out; or the rule's orders are none.
+    """
+    sharding = jax.sharding.SingleDeviceSharding(_device())
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), args)
+
+    @functools.wraps(function, updated=())
+    def anew(*args: Any) -> Any:  # what jax has compiled before, it would not compile again
+        return function(*args)
+
+    lowered = jax.jit(anew, **options).trace(*shapes).lower(lowering_platforms=("cuda",))
+    asked = contextlib.nullcontext() if rule is None else _listener().asks(rule)
+    with unkept(), asked:
+        memory = lowered.compile(compiler_options=_OPTIONS).memory_analysis()
+    return GpuMemory(
+        memory.argument_size_in_bytes,
+        memory.temp_size_in_bytes,
+        memory.output_size_in_bytes,
+        memory.alias_size_in_bytes,
+        memory.host_temp_size_in_bytes,
+    )
+
+
+@functools.cache
+def _device() -> Any:
+    if reason := missing():
+        raise GraphrlError(reason)
+    try:
+        return topologies.get_topology_desc("", "cuda", target_config=_H200, topology="1x1x1").devices[0]
+    except NotImplementedError:
+        raise GraphrlError("compiling for a GPU that is not there needs JAX_PLATFORMS=cpu in the environment") from None
+
+
+class Listener:
+    """Who answers for the modules that the plugin compiles: one rule at a time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._rule: Rule | None = None
+        self._shown = False
+        self._fault: Exception | None = None
+
+    @contextlib.contextmanager
+    def asks(self, rule: Rule) -> Iterator[None]:
+        """While it lasts, a rule answers; what it raises comes out at the end."""
+        with self._lock:
+            self._rule, self._shown, self._fault = rule, False, None
+            try:
+                yield
+            finally:
+                self._rule = None
+            if self._fault is not None:
+                raise self._fault
+            if not self._shown:
+                raise GraphrlError("XLA did not show its module")
+
+    def transform(self, data: bytes) -> bytes | None:
+        """What the plugin calls."""
+        if self._rule is None:
+            return None
+        self._shown = True
+        try:
+            module = parse_module(data, "XLA's module")
+            orders = self._rule(module)
+            return None if orders is None else rescheduled(module, orders)
+        except Exception as fault:
+            self._fault = fault
+            return None
+
+
+@functools.cache
+def _listener() -> Listener:
+    listener = Listener()
+    (folder,) = importlib.import_module(PLUGIN).__path__
+    pjrt_hook.register(Path(folder) / "xla_cuda_plugin.so", "graphrl", listener.transform)
+    return listener
