@@ -8,8 +8,12 @@ from typing import Any
 import numpy as np
 from partitioned_graphs import TRAINING, edge, file_of, node
 from processes import check_fault, run_script
+from reproduce.go.policies import Policies
+from reproduce.go.searches import entry_of
 from reproduce.go.table2 import run_time, search_time
 from reproduce.go.unseen import interval
+
+from graphrl.agents.go.policy import GdpPolicy, Policy
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -105,3 +109,18 @@ def test_fusion_alone_and_with_placement_and_order(tmp_path: Path) -> None:
     assert searches["all three"] < searches["placement"]
     assert searches["one after the other"] <= kernels["flips"]  # where it begins: all on one device
     assert "| transformer-xl-2 | 526 | 151.68 | 120.23 |" in (tmp_path / "out" / "go-table3.md").read_text()
+
+
+def test_policies_of_the_command_line_or_untrained_ones(tmp_path: Path) -> None:
+    """Each in a file of its own, which its method names and its column does not."""
+    policies = Policies({Policy: None, GdpPolicy: None}, tmp_path)
+    entries = [policies.played(entry_of(text, 10.0)) for text in ("go:finetune=50@600", "gdp", "auto")]
+    files = [Path(entry.method.partition("checkpoint=")[2]) for entry in entries[:2]]
+    assert entries[0].method.startswith("go:finetune=50,checkpoint=")
+    assert entries[1].method.startswith("go:checkpoint=")
+    assert [entry.label for entry in entries] == ["`go:finetune=50` 600 s", "`gdp` 10 s", "`auto` 10 s"]
+    assert entries[2].key == {"method": "auto", "seconds": 10.0}
+    assert [Policy.load(file).config.network.tasks for file in files] == [("placement", "priority"), ("placement",)]
+    assert list(policies.notes(entries)) == ["policy of go and go+: not trained", "policy of gdp: not trained"]
+    trained = Policies({Policy: files[1], GdpPolicy: None}, tmp_path)
+    assert trained.played(entry_of("go", 1.0)).method == f"go:checkpoint={files[1]}"
