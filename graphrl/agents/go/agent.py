@@ -10,7 +10,7 @@ from graphrl.training.agent import Agent
 from graphrl.training.data import DataConfig
 from graphrl.training.schedule import Schedule
 
-KINDS = ("erdos-renyi", "barabasi-albert", "watts-strogatz", "layered")
+SEEN = ("erdos-renyi", "barabasi-albert", "watts-strogatz", "layered")
 
 AGENT = Agent(
     policy=Policy,
@@ -20,8 +20,8 @@ AGENT = Agent(
     opponents=("list", "etf", "anneal-bundled", "auto"),
     data=DataConfig(
         # stochastic blocks are held out: on them it is measured what a policy is worth where it was not trained
-        train=tuple(f"{kind}:{ops}x30@10000" for ops in (200, 500) for kind in KINDS),
-        validation=tuple(f"{kind}:500x4@5000" for kind in KINDS),
+        train=tuple(f"{kind}:{ops}x30@10000" for ops in (200, 500) for kind in SEEN),
+        validation=tuple(f"{kind}:500x4@5000" for kind in SEEN),
         test=("stochastic-block:1000x10", "layered:1000x10"),
         graphs=4,
         buckets=2,

@@ -177,7 +177,7 @@ def _better(stand: _Stand, action: Any, reward: jax.Array) -> _Stand:
     instance, best = stand.instance, reward.argmax()
     is_better = reward[best] > stand.reward
     tried = possible(instance, instance.start._replace(**{task: options[best] for task, options in action.items()}))
-    start = jax.tree.map(functools.partial(jnp.where, is_better), tried, instance.start)
+    start = jax.tree.map(lambda *two: jnp.where(is_better, *two), tried, instance.start)
     return _Stand(dataclasses.replace(instance, start=start), jnp.maximum(reward[best], stand.reward))
 
 

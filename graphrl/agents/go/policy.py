@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from graphrl.agents.go.network import networks
-from graphrl.agents.go.settings import GDP, GoSettings
+from graphrl.agents.go.settings import GDP_NETWORK, GoSettings
 from graphrl.envs.compile.instance import Choices, CompileParams, instance
 from graphrl.envs.compile.observation import Observation, observe
 from graphrl.learning.ppo.choices import likeliest, sample
@@ -38,7 +38,7 @@ class GdpPolicy(Policy):
     without superposition and without what couples tasks.
     """
 
-    settings = staticmethod(lambda: GoSettings(network=GDP))
+    settings = staticmethod(functools.partial(GoSettings, network=GDP_NETWORK))
 
 
 def smallest(settings: GoSettings) -> Observation:
