@@ -5,7 +5,7 @@ fit on random rectified features takes the network's place: it learns in seconds
 and a device (`views.shown`), or from the schedule that was played, too (`views.played`). What is fitted is the gain of
 a change, losses as 0 and large gains as `LARGEST`. Then plans with some changes each are drawn, likelier where the fit
 expects more, and the best is looked at; beside them as many by chance, and by the gains themselves, which are the most
-that any policy of single changes could know. How sharply the fit is followed is chosen on graphs of neither kind.
+that any policy of single changes could know. How sharply it is followed is chosen on other graphs still.
 """
 
 import functools
