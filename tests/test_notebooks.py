@@ -24,7 +24,8 @@ SHORTER = {
         "training.validate_every=15": "training.validate_every=1",
         "data.train=erdos-renyi:60x24@10000,layered:60x24@10000": "data.train=erdos-renyi:24x4@10000",
         "data.validation=erdos-renyi:60x8@5000,layered:60x8@5000": "data.validation=erdos-renyi:24x4@5000",
-        "agent.network.width=16": "agent.network.width=8 --set agent.network.layers=0 --set agent.network.heads=1",
+        "agent.network.width=16": "agent.network.width=8 --set agent.network.layers=0 --set agent.network.heads=1 "
+        "--set agent.network.superposition=none --set agent.network.coupling=none",
         "finetune=20": "finetune=1",
         "2_000),": "200),",
         "57_700": "2_000",
