@@ -18,6 +18,7 @@ from graphrl.methods import find_solver
 from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.fusion.rules import everything
 from graphrl.solvers.rules.metis import partition
+from graphrl.solvers.sending.hints import hint
 
 METHODS = ("given", "list", "hlfet", "etf", "metis", "expert", "anneal-schedule", "auto")
 PROBLEMS = (
@@ -43,6 +44,7 @@ def test_groups_are_numbered_by_their_first_ops() -> None:
     graph = grouped(random_dag(0, 6), {"op1": 9, "op4": 9, "op5": 3})
     assert graph.colocation is not None
     assert graph.colocation.tolist() == [0, 1, 2, 3, 1, 4]
+    assert graph.mates.tolist() == [0, 4, 2, 3, 1, 5]
     assert random_dag(0, 6).colocation is None
     assert grouped(random_dag(0, 6), {"op1": 9}).colocation is None
 
@@ -55,6 +57,16 @@ def test_plans_keep_groups_together(method: str, problem: Problem) -> None:
     assert GROUPED.colocation is not None
     placement = plan.decisions(GROUPED)[0]
     assert len(set(zip(GROUPED.colocation.tolist(), placement.tolist(), strict=True))) == GROUPED.colocation.max() + 1
+
+
+def test_bundled_sends_keep_groups_together_and_gain() -> None:
+    """Also in `auto`, which is of it where it leads."""
+    problem = PROBLEMS[0]
+    first = exact.evaluate(GROUPED, problem, *hint(GROUPED, problem)).makespan
+    for method in ("anneal-bundled", "auto"):
+        plan = find_solver(method)(Task(GROUPED, problem, Budget(evaluations=20_000), 1))
+        plan.check(GROUPED)
+        assert plan.makespan < 0.98 * first
 
 
 def test_what_is_apart_has_no_costs() -> None:

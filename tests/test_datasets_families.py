@@ -27,7 +27,7 @@ def test_every_family_is_a_function_of_the_seed(family: str) -> None:
     graph, facts = sample(family, 24, 5)
     assert sample(family, 24, 5) == (graph, facts)
     assert sample(family, 24, 6)[0] != graph
-    assert graph.arrays.num_ops == 24 + 2 * (family == "regal-like")
+    assert graph.arrays.num_ops == 24 + 2 * graph.name.startswith("regal-like")
     solved = {"in-tree", "out-tree", "series-parallel", "planted"}
     assert bool(facts) == (family in solved)
 
@@ -36,7 +36,8 @@ def test_options() -> None:
     assert sample("layered", 40, 1, {"cost_per": "node", "parameter_cost": False})[0] == layered(
         40, 1, Layered(cost_per="node", parameter_cost=False)
     )
-    assert sample("regal-like", None, 1, {"model": "ws"})[0] == regal_like(1, "ws")
+    assert sample("regal-like", None, 1, {"model": "ws"}) == sample("watts-strogatz", None, 1)
+    assert sample("stochastic-block", 30, 1)[0] == regal_like(1, "sbm", 30)
     assert full_options("planted", {"devices": 4}) == {"devices": 4, "inputs": 2.0, "window": 3}
     assert sample("planted", 40, 1, {"devices": 4, "inputs": 1})[1]["devices"] == 4
 
@@ -44,7 +45,7 @@ def test_options() -> None:
 @pytest.mark.parametrize(
     ("family", "num_ops", "options", "says"),
     [
-        ("tree", 9, {}, "unknown graph family 'tree': known are layered, regal-like, in-tree"),
+        ("tree", 9, {}, "unknown graph family 'tree': known are layered, regal-like, erdos-renyi"),
         ("layered", None, {}, "family 'layered': needs a number of ops"),
         ("planted", 9, {"device": 2}, "family 'planted' has no option 'device': known are devices, inputs, window"),
         ("planted", 9, {"devices": "2"}, "option devices is '2': must be of the kind of its default, 2"),

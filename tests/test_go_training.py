@@ -1,8 +1,10 @@
 """`graphrl train go`: it learns what helps, goes on after a kill, is the same on two devices; what plays the policy."""
 
 import dataclasses
+import functools
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,12 @@ import chex
 import jax
 import numpy as np
 import pytest
+from test_colocation import grouped
 from test_train_command import fault, sets
 from training_processes import assert_same, final_state, finish, start
 
 import graphrl
+from graphrl.agents import find_agent
 from graphrl.agents.go.agent import AGENT
 from graphrl.agents.go.batch import Batch, batch, problem_of
 from graphrl.agents.go.config import GoConfig
@@ -24,6 +28,7 @@ from graphrl.agents.go.settings import GoSettings
 from graphrl.cli import main
 from graphrl.costs import exact
 from graphrl.costs.problem import Problem
+from graphrl.envs.compile.instance import instance
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.padding import common_sizes
@@ -31,6 +36,8 @@ from graphrl.learning.learner import Learner
 from graphrl.learning.spread import on_mesh
 from graphrl.mesh import make_mesh
 from graphrl.solvers.sending.hints import hint
+from graphrl.training.config import parsed
+from graphrl.training.run import run_config
 
 NETWORK = GoConfig(
     width=8, rounds=1, layers=0, heads=1, superposition="none", coupling="none", votes=True, changes=0.05
@@ -127,8 +134,9 @@ def _checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.parametrize("transfer", ["rendezvous", "link"])
 def test_methods_are_never_worse_than_their_hint(checkpoint: str, transfer: Any) -> None:
-    """One policy, whatever the devices are."""
-    graph = layered(40, 1)
+    """One policy, whatever the devices are; groups stay together."""
+    graph = grouped(layered(40, 1), {f"op{i}": i % 5 for i in range(0, 40, 3)})
+    assert graph.colocation is not None
     problem = Problem("makespan", 3, transfer, 0.1, 50_000.0)
     first = exact.evaluate(graph, problem, *hint(graph, problem)).makespan
     options: dict[str, Any] = {"devices": 3, "transfer": transfer, "latency": 0.1, "bandwidth": 50_000.0, "seed": 2}
@@ -170,14 +178,53 @@ def test_updates_on_one_graph_find_better_plans(checkpoint: str) -> None:
 
 def test_choices_cost_what_their_plan_costs() -> None:
     graph, generator = layered(50, 2), np.random.default_rng(0)
-    n, order = len(graph.ops), graph.arrays.topological
+    n = len(graph.ops)
     for transfer, limit in (("rendezvous", None), ("link", None), ("rendezvous", 50_000)):
         problem = Problem("makespan", 3, transfer, 0.1, 50_000.0, memory_limit=limit)  # type: ignore[arg-type]
-        decoder = Decoder(graph, problem, order, levels=4, reach=0.1)
+        decoder = Decoder(graph, problem, instance(graph, problem, levels=4, reach=0.1))
         for _ in range(3):
             choices = generator.integers(0, 3, n), generator.integers(0, 4, n)
             costs = exact.evaluate(graph, problem, *decoder.plan(*choices))
             assert decoder.rank(*choices) == pytest.approx(costs.rank(problem), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("setting", "without"),
+    [
+        ("superposition=none", "modulation"),
+        ("coupling=none", "heads/norm"),
+        ("votes=false", "voters"),
+        ("layers=0", "layers_0"),
+        ("rounds=0", "pool_0"),
+    ],
+)
+def test_every_part_of_the_network_can_be_left_out(setting: str, without: str) -> None:
+    whole, part = ({*parts(of)} for of in ((), (f"agent.network.{setting}",)))
+    assert any(without in name for name in whole)
+    assert not any(without in name for name in part)
+
+
+@pytest.mark.parametrize("setting", ["iterations=3", "cached=false", "segment=64"])
+def test_what_has_no_parameters_is_set_likewise(setting: str) -> None:
+    assert parts((f"agent.network.{setting}",)) == parts(())
+
+
+def test_gdp_is_go_without_superposition_and_coupling_on_placement_alone() -> None:
+    settings = [f"agent.network.{one}" for one in ("tasks=placement", "superposition=none", "coupling=none")]
+    assert config_of("gdp", ()).agent == config_of("go", settings).agent
+    assert not any(word in name for name in parts((), "gdp") for word in ("priority", "modulation", "heads/attention"))
+
+
+def config_of(agent: str, settings: Sequence[str]) -> Any:
+    """What the command line makes of it."""
+    return run_config(find_agent(agent), parsed(settings), None, name=agent)
+
+
+def parts(settings: Sequence[str], agent: str = "go") -> list[str]:
+    """The names of a policy's parameters."""
+    config = config_of(agent, settings).agent
+    params = jax.eval_shape(functools.partial(Policy.initial, config), jax.random.key(0))
+    return [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in jax.tree.leaves_with_path(params)]
 
 
 def test_problems_differ_by_graph() -> None:
@@ -215,7 +262,7 @@ def test_lessons_are_exact_costs_of_single_changes() -> None:
     graph = layered(40, 5)
     lesson = batch(imitates, [graph], common_sizes([graph]))["rendezvous"]
     problem, n = problem_of(imitates, graph, "rendezvous"), len(graph.ops)
-    decoder = Decoder(graph, problem, np.asarray(lesson.instance.order[0])[:n], TINY.levels, TINY.reach)
+    decoder = Decoder(graph, problem, jax.tree.map(lambda leaf: leaf[0], lesson.instance))
     generator = np.random.default_rng(0)
     for stop in range(3):
         start = [np.asarray(choice[0, stop], np.int64)[:n] for choice in lesson.starts[:2]]

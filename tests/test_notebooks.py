@@ -18,6 +18,18 @@ SHORTER = {
         "train_step, seconds=4": "train_step, seconds=1",
         '{"seconds": 4, "recompute"': '{"seconds": 1, "recompute"',
     },
+    "go.ipynb": {
+        '"erdos-renyi:120@1"': '"erdos-renyi:24@1"',
+        "training.steps=60": "training.steps=2",
+        "training.validate_every=15": "training.validate_every=1",
+        "data.train=erdos-renyi:60x24@10000,layered:60x24@10000": "data.train=erdos-renyi:24x4@10000",
+        "data.validation=erdos-renyi:60x8@5000,layered:60x8@5000": "data.validation=erdos-renyi:24x4@5000",
+        "agent.network.width=16": "agent.network.width=8 --set agent.network.layers=0 --set agent.network.heads=1 "
+        "--set agent.network.superposition=none --set agent.network.coupling=none",
+        "finetune=20": "finetune=1",
+        "2_000),": "200),",
+        "57_700": "2_000",
+    },
     "memory_maps.ipynb": {
         "EVALUATIONS = 4_000": "EVALUATIONS = 200",
         '"egrl:variant=ea"': '"egrl:variant=ea,width=8,depth=0,population=6"',

@@ -8,8 +8,16 @@ from typing import Any
 import numpy as np
 from partitioned_graphs import TRAINING, edge, file_of, node
 from processes import check_fault, run_script
+from reproduce.go.changes import gains
+from reproduce.go.policies import Policies
+from reproduce.go.searches import entry_of
 from reproduce.go.table2 import run_time, search_time
 from reproduce.go.unseen import interval
+from reproduce.go.views import Case, played
+
+from graphrl.agents.go.policy import GdpPolicy, Policy
+from graphrl.costs.problem import Problem
+from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -105,3 +113,41 @@ def test_fusion_alone_and_with_placement_and_order(tmp_path: Path) -> None:
     assert searches["all three"] < searches["placement"]
     assert searches["one after the other"] <= kernels["flips"]  # where it begins: all on one device
     assert "| transformer-xl-2 | 526 | 151.68 | 120.23 |" in (tmp_path / "out" / "go-table3.md").read_text()
+
+
+def test_policies_of_the_command_line_or_untrained_ones(tmp_path: Path) -> None:
+    """Each in a file of its own, which its method names and its column does not."""
+    policies = Policies({Policy: None, GdpPolicy: None}, tmp_path)
+    entries = [policies.played(entry_of(text, 10.0)) for text in ("go:finetune=50@600", "gdp", "auto")]
+    files = [Path(entry.method.partition("checkpoint=")[2]) for entry in entries[:2]]
+    assert entries[0].method.startswith("go:finetune=50,checkpoint=")
+    assert entries[1].method.startswith("go:checkpoint=")
+    assert [entry.label for entry in entries] == ["`go:finetune=50` 600 s", "`gdp` 10 s", "`auto` 10 s"]
+    assert entries[2].key == {"method": "auto", "seconds": 10.0}
+    assert [Policy.load(file).config.network.tasks for file in files] == [("placement", "priority"), ("placement",)]
+    assert list(policies.notes(entries)) == ["policy of go and go+: not trained", "policy of gdp: not trained"]
+    trained = Policies({Policy: files[1], GdpPolicy: None}, tmp_path)
+    assert trained.played(entry_of("go", 1.0)).method == f"go:checkpoint={files[1]}"
+
+
+def test_what_is_played_tells_of_gains(tmp_path: Path) -> None:
+    done = run(tmp_path, "--quick", "--sections", "changes")
+    assert done.returncode == 0, done.stderr
+    rows = table_of((tmp_path / "out" / "go-changes.md").read_text())
+    assert [row[0] for row in rows[2:]] == 2 * ["chance", "shown", "played", "both", "the gains"]
+    below = [[float(cell) for cell in row[2:4]] for row in rows[2:]]
+    assert all(gained > by_chance for gained, by_chance in zip(below[-1], below[5], strict=True))
+
+
+def test_views_are_of_the_schedule() -> None:
+    """Two ops, one after the other on a device, and one beside them on another."""
+    ops = [Op("a", runtime=1.0, outputs=(Tensor("x", 1),)), Op("b", runtime=2.0, inputs=("x",)), Op("c", runtime=2.0)]
+    case = Case(ComputationGraph("three", tuple(ops)), Problem("makespan", 2))
+    assert case.makespan == 3.0
+    assert case.placement[0] == case.placement[1] != case.placement[2]
+    assert case.moves.sum() == 3
+    rows = played(case)
+    assert rows.shape[:2] == (3, 2)
+    slack = rows[:, 0, 7] * case.makespan
+    np.testing.assert_allclose(slack, [0.0, 0.0, 3.0 - case.end[2]])
+    np.testing.assert_allclose(gains(case), 0.0)

@@ -20,6 +20,7 @@ if __name__ != "graphrl.agents":  # through the link: a second copy of every cla
 # name -> module, imported when it is asked for, and in it an `Agent` (training/agent.py): "AGENT" if it says no other
 AGENTS = {
     "egrl": "graphrl.agents.egrl.agent",
+    "gdp": "graphrl.agents.go.agent:GDP",
     "go": "graphrl.agents.go.agent",
     "regal": "graphrl.agents.regal.agent",
     "regal-hint": "graphrl.agents.regal.agent:HINT",

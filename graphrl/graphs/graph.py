@@ -145,6 +145,15 @@ class ComputationGraph:
         return np.unique(self.colocation, return_index=True)[1][self.colocation]
 
     @functools.cached_property
+    def mates(self) -> np.ndarray:
+        """The next op of each op's group, after the last its first, `[n] int64`: itself if it may stand alone."""
+        by_group = np.argsort(self.leaders, kind="stable")
+        is_last = np.diff(self.leaders[by_group], append=-1) != 0
+        mates = np.empty(len(self.ops), np.int64)
+        mates[by_group] = np.where(is_last, self.leaders[by_group], np.roll(by_group, -1))
+        return mates
+
+    @functools.cached_property
     def tensor_names(self) -> tuple[str, ...]:
         """Names of the produced tensors, by tensor index."""
         return tuple(tensor.name for op in self.ops for tensor in op.outputs)

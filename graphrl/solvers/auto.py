@@ -19,9 +19,9 @@ makespan, and peak memory of several devices
   `cp-sat` from its plan, and `anneal-schedule` again for the rest:
     makespan under free and link, up to 150 ops: `cp-sat` for 7 tenths; up to 300 ops for 3
     makespan under rendezvous, up to 120 ops, and peak memory, up to 60 ops: for half
-  makespan under rendezvous, without a memory limit and colocated ops: first `anneal-bundled` for a tenth, then
-    `anneal-schedule` for a tenth of the rest, or `multilevel` for a quarter, and the first has all that is left if its
-    plan is better by 1%; else the second begins anew, as its temperature depends on the time
+  makespan under rendezvous, without a memory limit: first `anneal-bundled` for a tenth, then `anneal-schedule` for a
+    tenth of the rest, or `multilevel` for a quarter, and the first has all that is left if its plan is better by 1%;
+    else the second begins anew, as its temperature depends on the time
   makespan from 3,000 ops on, with 1 ms for each: `multilevel` in its place, unless ops are colocated
 
 largest load (`max_load`): what `loads/portfolio.py` says
@@ -80,15 +80,15 @@ def solve(task: Task) -> Plan:
     if task.problem.objective == "max_load":
         return pipelined.solve(task)
     with task.uncounted():
-        _prepare(task.graph, task.problem)
+        _prepare(task.problem)
     return begun(task).run(stages(task.graph, task.problem, task.budget))
 
 
-def _prepare(graph: ComputationGraph, problem: Problem) -> None:
+def _prepare(problem: Problem) -> None:
     """Compiles what the plans without search and the searches on several devices need, once on a machine."""
     if problem.devices == 1:
         prepare_lists()
-    elif _bundles(graph, problem):
+    elif _bundles(problem):
         with bundled.prepared_beside():
             schedules.prepare(with_memory=False)
         bundled.prepare_with_lists()
@@ -155,7 +155,7 @@ def stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterato
         yield Stage(anneal.solve, 1 - CUT_SHARE, options=starts)
         yield Stage(min_cut.solve, options=starts)
         return
-    bundles = _bundles(graph, problem)
+    bundles = _bundles(problem)
     if bundles:
         yield Stage(bundled.solve, TRIAL_SHARE)
     large = problem.objective == "makespan" and ops >= MULTILEVEL_OPS and graph.colocation is None
@@ -172,9 +172,9 @@ def stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterato
     yield Stage(search, options=_unannealed if bundles else best_as_hint)
 
 
-def _bundles(graph: ComputationGraph, problem: Problem) -> bool:
+def _bundles(problem: Problem) -> bool:
     """Whether `anneal-bundled` is for such problems."""
-    return problem.devices > 1 and graph.colocation is None and bundled.takes(problem)
+    return problem.devices > 1 and bundled.takes(problem)
 
 
 def _leads(plans: list[Plan]) -> bool:

@@ -1,12 +1,16 @@
-"""GO as the training loop and the commands see it."""
+"""GO and its predecessor GDP as the training loop and the commands see them."""
+
+import dataclasses
 
 from graphrl.agents.go.batch import batch
 from graphrl.agents.go.learner import learner
-from graphrl.agents.go.policy import Policy
+from graphrl.agents.go.policy import GdpPolicy, Policy
 from graphrl.learning.spread import on_mesh
 from graphrl.training.agent import Agent
 from graphrl.training.data import DataConfig
 from graphrl.training.schedule import Schedule
+
+SEEN = ("erdos-renyi", "barabasi-albert", "watts-strogatz", "layered")
 
 AGENT = Agent(
     policy=Policy,
@@ -15,11 +19,13 @@ AGENT = Agent(
     methods=lambda _: ("go", "go+"),
     opponents=("list", "etf", "anneal-bundled", "auto"),
     data=DataConfig(
-        train=("regal-like:200x60@10000", "layered:200x60@10000", "regal-like:500x60@10000", "layered:500x60@10000"),
-        validation=("regal-like:500x8@5000", "layered:500x8@5000"),
-        test=("regal-like:1000x10", "layered:1000x10"),
+        # stochastic blocks are held out: on them it is measured what a policy is worth where it was not trained
+        train=tuple(f"{kind}:{ops}x30@10000" for ops in (200, 500) for kind in SEEN),
+        validation=tuple(f"{kind}:500x4@5000" for kind in SEEN),
+        test=("stochastic-block:1000x10", "layered:1000x10"),
         graphs=4,
         buckets=2,
     ),
     schedule=Schedule(steps=400, validate_every=50, checkpoint_every=25),
 )
+GDP = dataclasses.replace(AGENT, policy=GdpPolicy)

@@ -60,8 +60,7 @@ _CACHE = _Cache(4096)
 
 def _row(settings: GoSettings, graph: ComputationGraph, transfer: Transfer, to: Sizes) -> CompileParams | Lesson:
     problem, devices = problem_of(settings, graph, transfer), max(settings.devices)
-    levels, reach = settings.levels, settings.reach
-    instance = hinted(graph, problem, to, devices=devices, levels=levels, reach=reach)
+    instance = hinted(graph, problem, to, devices=devices, levels=settings.levels, reach=settings.reach)
     if settings.learning == "ppo":
         return instance
-    return lesson(graph, problem, instance, levels, reach, settings.stops)
+    return lesson(graph, problem, instance, settings.stops)

@@ -17,7 +17,7 @@ class GoConfig:
     """Settings of GO's networks. The paper's text gives none of the numbers: they are ours.
 
     How many devices, priorities and fusion priorities there are is no setting: they are inputs, and one policy serves
-    any number. GO's predecessor GDP is superposition="none" and coupling="none", on one task.
+    any number. GO's predecessor GDP is superposition="none" and coupling="none", on one task (`graphrl train gdp`).
 
     Attributes:
       tasks: what is decided of every op, in the order in which one decision is told of another: "placement" (its

@@ -4,6 +4,7 @@ import numpy as np
 
 from graphrl.costs import exact
 from graphrl.costs.problem import Problem
+from graphrl.envs.compile.instance import CompileParams
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.solvers.base import PlacedOrder
 from graphrl.solvers.rules.plan_builder.build import placed as built
@@ -18,42 +19,44 @@ Rank = tuple[int, float]  # bytes over the memory limit, seconds
 
 
 class Decoder:
-    """Of one graph and problem; orders are near a given one."""
+    """Of one graph and problem, and of an instance that was made of them."""
 
-    def __init__(self, graph: ComputationGraph, problem: Problem, order: np.ndarray, levels: int, reach: float) -> None:
-        """
-        Args:
-          graph, problem: the objective is the makespan.
-          order: `[n]` of ops, which equal priorities follow.
-          levels, reach: of priorities, see `compile.instance`.
-        """
-        n = len(order)
+    def __init__(self, graph: ComputationGraph, problem: Problem, instance: CompileParams) -> None:
+        n = len(graph.ops)
         self._graph, self._problem, self._plan = graph, problem, placed(graph, problem)
         self._heap, self._waits = np.zeros((2, n), np.int64)
-        self._builder = None if takes(problem) else builder(graph, problem)
-        self._step = reach * n
+        self._builder = None if problem.transfer == "rendezvous" else builder(graph, problem)
+        self._leader, self._step = np.asarray(instance.leader)[:n], float(instance.reach) * n
         self._keys = np.empty(n)
-        self._keys[order] = np.arange(n - 1.0, -1, -1)
+        self._keys[np.asarray(instance.order)[:n]] = np.arange(n - 1.0, -1, -1)
+
+    def together(self, placement: np.ndarray) -> np.ndarray:
+        """A placement `[n]` with every group on the device of its first op in the order."""
+        return placement[self._leader]
 
     def rank(self, placement: np.ndarray, priority: np.ndarray) -> Rank:
         """Of the plan that choices `[n]` mean: the least is the best."""
-        ops = self._ordered(placement, priority)
-        if self._builder is None:
+        placement, ops = self._ordered(placement, priority)
+        if takes(self._problem):
             return 0, makespan(self._plan)
-        plan = built(self._builder, ops, placement)
-        if self._problem.memory_limit is None:
+        plan = self._sent(placement, ops)
+        if self._builder is not None and self._problem.memory_limit is None:
             return 0, self._builder.makespan
         return exact.evaluate(self._graph, self._problem, *plan).rank(self._problem)
 
     def plan(self, placement: np.ndarray, priority: np.ndarray) -> PlacedOrder:
         """The plan that choices `[n]` mean."""
-        ops = self._ordered(placement, priority)
+        return self._sent(*self._ordered(placement, priority))
+
+    def _sent(self, placement: np.ndarray, ops: np.ndarray) -> PlacedOrder:
+        """With transfers: bundled under `rendezvous`, elsewhere as list schedules have them."""
         if self._builder is not None:
             return built(self._builder, ops, placement)
         return placement, with_sends(self._graph, self._problem, placement, ops)
 
-    def _ordered(self, placement: np.ndarray, priority: np.ndarray) -> np.ndarray:
-        """The ops in the order of the priorities, which `self._plan` then has."""
+    def _ordered(self, placement: np.ndarray, priority: np.ndarray) -> PlacedOrder:
+        """The placement with groups together, and the ops in the order of the priorities, as `self._plan` has them."""
+        placement = self.together(placement)
         self._plan.ops["device"][:-1] = placement
         in_order_of(self._plan, self._keys + self._step * priority, self._heap, self._waits)
-        return self._plan.order.copy()
+        return placement, self._plan.order.copy()

@@ -18,6 +18,7 @@ from graphrl.agents.go.lessons import Lesson, imitation_loss
 from graphrl.agents.go.network import networks
 from graphrl.agents.go.policy import smallest
 from graphrl.agents.go.settings import GoSettings
+from graphrl.envs.compile.env import possible
 from graphrl.envs.compile.instance import Choices, CompileParams
 from graphrl.learning import descent, ppo, spread
 from graphrl.learning.learner import Learner, LearnerState, Metrics
@@ -175,9 +176,8 @@ def _better(stand: _Stand, action: Any, reward: jax.Array) -> _Stand:
     """At the best of actions `[a, ...]`, or where it was if none is better."""
     instance, best = stand.instance, reward.argmax()
     is_better = reward[best] > stand.reward
-    start = instance.start._replace(
-        **{task: jnp.where(is_better, options[best], getattr(instance.start, task)) for task, options in action.items()}
-    )
+    tried = possible(instance, instance.start._replace(**{task: options[best] for task, options in action.items()}))
+    start = jax.tree.map(lambda *two: jnp.where(is_better, *two), tried, instance.start)
     return _Stand(dataclasses.replace(instance, start=start), jnp.maximum(reward[best], stand.reward))
 
 

@@ -31,19 +31,19 @@ class Lesson(NamedTuple):
     gains: Choices  # [s, n, o] float32 each: percent of the makespan; 0 for what was chosen
 
 
-def lesson(
-    graph: ComputationGraph, problem: Problem, instance: CompileParams, levels: int, reach: float, stops: int
-) -> Lesson:
+def lesson(graph: ComputationGraph, problem: Problem, instance: CompileParams, stops: int) -> Lesson:
     """Of a graph whose instance begins at a plan."""
     n = len(graph.ops)
-    decoder = Decoder(graph, problem, np.asarray(instance.order)[:n], levels, reach)
+    decoder = Decoder(graph, problem, instance)
     chosen = [np.asarray(choice, np.int64)[:n].copy() for choice in (instance.start.placement, instance.start.priority)]
+    levels = len(instance.levels)
     counts, starts, gains = (problem.devices, levels), [], []
     for _ in range(stops):
         seen = [_gains(decoder, chosen, task, count) for task, count in enumerate(counts)]
         starts.append([choice.copy() for choice in chosen])
         gains.append(seen)
         _climb(decoder, chosen, seen)
+        chosen[0] = decoder.together(chosen[0])
     to = len(instance.order) - n
     options = len(instance.present), levels
     return Lesson(

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from graphrl.agents.go.network import networks
-from graphrl.agents.go.settings import GoSettings
+from graphrl.agents.go.settings import GDP_NETWORK, GoSettings
 from graphrl.envs.compile.instance import Choices, CompileParams, instance
 from graphrl.envs.compile.observation import Observation, observe
 from graphrl.learning.ppo.choices import likeliest, sample
@@ -18,7 +18,7 @@ from graphrl.training import policy
 class Policy(policy.Policy[GoSettings]):
     """See `training.policy.Policy`."""
 
-    agents: ClassVar[tuple[str, ...]] = ("go",)
+    agents: ClassVar[tuple[str, ...]] = ("go", "gdp")
     defaults: ClassVar[Path] = Path(__file__).parent / "defaults"
     network: ClassVar[str] = "agent.network"
     settings = staticmethod(GoSettings)
@@ -31,6 +31,14 @@ class Policy(policy.Policy[GoSettings]):
     def choose(self, params: CompileParams, samples: int, key: jax.Array) -> Choices:
         """Choices for an instance after its start: `[samples, n]` each, the likeliest first, the rest drawn."""
         return _choices(self.config, self.params, params, samples, key)
+
+
+class GdpPolicy(Policy):
+    """GDP's by default (Zhou et al., "GDP: Generalized Device Placement for Dataflow Graphs", 2019): placement alone,
+    without superposition and without what couples tasks.
+    """
+
+    settings = staticmethod(functools.partial(GoSettings, network=GDP_NETWORK))
 
 
 def smallest(settings: GoSettings) -> Observation:

@@ -15,6 +15,7 @@ Learning = Literal["ppo", "imitation"]
 
 # Episodes begin at a good plan: most ops stay where they are, and a step of PPO compares plans that differ in some.
 _NETWORK = GoConfig(width=32, layers=1, votes=True, changes=0.02)
+GDP_NETWORK = dataclasses.replace(_NETWORK, tasks=("placement",), superposition="none", coupling="none")
 _PPO = PpoSettings(
     steps=1, environments=32, epochs=2, minibatches=1, ratio="choice", entropy=0.0, rate=1e-3, discount=1.0
 )

@@ -36,6 +36,7 @@ def digest(problem: Problem, *, checkpoint: str = "", **_: object) -> str:
 @solver(
     "go",
     "the best of the plans that GO's policy draws around a list schedule",
+    colocates=True,
     objectives=("makespan",),
     digest=digest,
     prepare=sending.prepare_with_lists,
@@ -73,6 +74,7 @@ def solve(task: Task, *, samples: int = 64, rounds: int = 4, finetune: int = 0, 
 @solver(
     "go+",
     "the plans of go among those that auto begins with, then a search from the best",
+    colocates=True,
     objectives=("makespan",),
     digest=digest,
     prepare=sending.prepare_with_lists,
@@ -106,8 +108,7 @@ class _Search:
             levels=settings.levels,
             reach=settings.reach,
         )
-        order = np.asarray(self._instance.order)[: self._n]
-        self._decoder = Decoder(task.graph, problem, order, settings.levels, settings.reach)
+        self._decoder = Decoder(task.graph, problem, self._instance)
         self._best = self._of(self._instance.start)
         self._rank: Rank = self._decoder.rank(*self._best)
         self.evaluations = 1
@@ -154,6 +155,6 @@ class _Search:
         self._instance = dataclasses.replace(self._instance, start=start)
 
     def _of(self, choices: Choices) -> tuple[np.ndarray, np.ndarray]:
-        """Devices and levels of the real ops, `[n]` int64 each."""
-        placement, priority = (np.asarray(choice, np.int64) for choice in (choices.placement, choices.priority))
-        return placement[: self._n], priority[: self._n]
+        """Devices and levels of the real ops, `[n]` int64 each, with groups together."""
+        placement, priority = (np.asarray(choice, np.int64)[: self._n] for choice in choices[:2])
+        return self._decoder.together(placement), priority

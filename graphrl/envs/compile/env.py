@@ -90,7 +90,7 @@ class CompileEnv:
         """Makes choices, and runs the graph under them. See `Environment`; `key` is not used."""
         del key
         params = jax.tree.map(jnp.asarray, params)
-        chosen = _possible(params, params.start._replace(**{task: action[task] for task in self.tasks}))
+        chosen = possible(params, params.start._replace(**{task: action[task] for task in self.tasks}))
         makespan, valid = run(params, chosen, self.sends)
         ratio = makespan / jnp.maximum(params.baseline, 1e-30)
         state = State(chosen, state.step + jnp.int32(1))
@@ -127,7 +127,7 @@ class CompileEnv:
         return {task: specs.choices((params.order.shape[0],), options.shape[0]) for task, options in shapes.items()}
 
 
-def _possible(params: CompileParams, chosen: Choices) -> Choices:
+def possible(params: CompileParams, chosen: Choices) -> Choices:
     """The choices, with option 0 for padding, for nothing, and for devices that are not there; groups on one device."""
     real = jnp.arange(params.order.shape[0], dtype=jnp.int32) < params.graph.num_ops
     chosen = jax.tree.map(lambda option: jnp.where(real, jnp.maximum(option, 0), 0), chosen)

@@ -8,7 +8,7 @@ from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.known_peak import LOG_UNIFORM, Bytes, KnownPeak
 from graphrl.graphs.datasets.layered import Layered, layered
 from graphrl.graphs.datasets.planted import planted
-from graphrl.graphs.datasets.regal_like import RegalLike, regal_like
+from graphrl.graphs.datasets.regal_like import Model, RegalLike, regal_like
 from graphrl.graphs.datasets.series_parallel import series_parallel
 from graphrl.graphs.datasets.trees import in_tree, out_tree
 from graphrl.graphs.graph import ComputationGraph
@@ -83,6 +83,15 @@ def _regal_like(num_ops: int | None, seed: int, options: dict[str, Any]) -> Samp
     return regal_like(seed, options.pop("model"), num_ops, RegalLike(**options)), {}
 
 
+def _of_model(model: Model) -> Family:
+    """The graphs of `regal-like` that are of one model."""
+
+    def sampled(num_ops: int | None, seed: int, options: dict[str, Any]) -> Sample:
+        return regal_like(seed, model, num_ops, RegalLike(**options)), {}
+
+    return Family(sampled, dataclasses.asdict(RegalLike()), any_size=True)
+
+
 def _planted(num_ops: int, seed: int, options: dict[str, Any]) -> Sample:
     instance = planted(num_ops, seed=seed, **options)
     return instance.graph, {"optimal_makespan": instance.makespan, "devices": options["devices"], "transfer": "free"}
@@ -101,6 +110,10 @@ _SIZES = dataclasses.asdict(LOG_UNIFORM)
 FAMILIES: dict[str, Family] = {
     "layered": Family(_layered, dataclasses.asdict(Layered())),
     "regal-like": Family(_regal_like, {"model": None, **dataclasses.asdict(RegalLike())}, any_size=True),
+    "erdos-renyi": _of_model("er"),
+    "barabasi-albert": _of_model("ba"),
+    "watts-strogatz": _of_model("ws"),
+    "stochastic-block": _of_model("sbm"),
     "in-tree": Family(_known_peak(in_tree, "window"), {"window": None, **_SIZES}),
     "out-tree": Family(_known_peak(out_tree, "window"), {"window": None, **_SIZES}),
     "series-parallel": Family(_known_peak(series_parallel, "branching"), {"branching": 0.5, **_SIZES}),

@@ -117,7 +117,7 @@ def schedule(graph: ComputationGraph, problem: Problem, plan: PlacedOrder) -> Sc
     )
     order = nodes[nodes < n].astype(np.uint32)
     ops["runtime"], ops["device"], ops["place"][order] = (a.runtime, placement, np.arange(n))
-    ops["mate"] = _rings(np.arange(n) if graph.colocation is None else graph.colocation)
+    ops["mate"] = graph.mates
     begins["writes"] = np.searchsorted(a.producer, np.arange(n + 1))
     tensors["seconds"][:t] = problem.latency + a.tensor_bytes / problem.bandwidth
     tensors["producer"][:t] = a.producer
@@ -145,16 +145,6 @@ def schedule(graph: ComputationGraph, problem: Problem, plan: PlacedOrder) -> Sc
         fresh=np.array([n, 0]),
         changed=np.zeros(n + t * d, np.int64),
     )
-
-
-def _rings(colocation: np.ndarray) -> np.ndarray:
-    """The next op of each op's group, after the last its first: `[n]`."""
-    ops, first = np.argsort(colocation, kind="stable"), np.unique(colocation, return_index=True)[1]
-    ends = np.append(np.flatnonzero(np.diff(colocation[ops])), len(ops) - 1)
-    mate = np.empty(len(ops), np.int64)
-    mate[ops[:-1]] = ops[1:]
-    mate[ops[ends]] = first
-    return mate
 
 
 def _early(

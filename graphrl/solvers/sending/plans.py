@@ -16,6 +16,7 @@ OP = np.dtype(
         ("end", np.float64),  # seconds, in the walk
         ("device", np.int64),
         ("place", np.int64),  # in the order
+        ("mate", np.int64),  # the next of the ops that it is colocated with, in a ring: itself if it is alone
         ("writes", np.int64),  # its tensors
         ("reads", np.int64),  # row of tensors
         ("awaits", np.int64),  # row of control predecessors
@@ -59,6 +60,7 @@ def placed(graph: ComputationGraph, problem: Problem) -> Placed:
     a, n, t, d = graph.arrays, graph.arrays.num_ops, graph.arrays.num_tensors, problem.devices
     ops, tensors = np.zeros(n + 1, OP), np.zeros(t + 1, TENSOR)
     ops["runtime"][:n], ops["tail"][:n] = a.runtime, a.tail
+    ops["mate"][:n] = graph.mates
     ops["writes"] = np.searchsorted(a.producer, np.arange(n + 1))
     tensors["seconds"][:t] = problem.latency + a.tensor_bytes / problem.bandwidth
     tensors["producer"][:t] = a.producer

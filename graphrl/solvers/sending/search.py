@@ -17,7 +17,8 @@ from graphrl.solvers.sending.walk import walk
 
 NAME = "annealing with bundled sends"  # of what is compiled
 WEIGHT = 0.1  # of the mean last clock in the energy
-ALONE, SHIFT = 0.45, 0.8  # shares of the moves: an op to another device, then in the order; the rest takes ops together
+# Shares of the moves: an op, with its group, to another device, then in the order; the rest takes ops together.
+ALONE, SHIFT = 0.45, 0.8
 
 
 class Chain(NamedTuple):
@@ -95,9 +96,7 @@ def anneal(chain: Chain, moves: int, hot: float, cold: float) -> int:
             device = _other(plan, v, rng)
             if device == was:
                 continue
-            count = _gather(plan, v, kind > SHIFT, moved, rng)
-            for i in range(count):
-                plan.ops[moved[i]].device = device
+            count = _place(plan, v, device, kind > SHIFT, moved, rng)
         limit = score[0] - temperature * math.log(uniform(rng))
         makespan = walk(plan, limit)
         energy = _energy(plan, makespan)
@@ -143,14 +142,15 @@ def _other(plan: Placed, v: int, rng: np.ndarray) -> int:
 
 
 @part
-def _gather(plan: Placed, v: int, several: bool, moved: np.ndarray, rng: np.ndarray) -> int:
-    """Writes ops that move together into `moved`: an op, and with `several` those before or after it that stand on its
-    device, and those before or after these, ...; gives their number.
+def _place(plan: Placed, v: int, device: int, several: bool, moved: np.ndarray, rng: np.ndarray) -> int:
+    """Sends an op to another device, and with `several` those before or after it that stand on its own, and those
+    before or after these, ...; gives the number of ops that went, which are in `moved`.
     """
-    ops, rows, moved[0] = plan.ops, plan.rows, v
+    ops, rows, was = plan.ops, plan.rows, plan.ops[v].device
+    count = _place_group(plan, v, device, moved, integer(0))
     if not several:
-        return 1
-    count, most, seen = integer(1), 2 + below(rng, integer(14)), integer(0)
+        return count
+    most, seen = 2 + below(rng, integer(14)), integer(0)
     forth = below(rng, integer(2)) == 0
     while seen < count and count < most:
         u = moved[seen]
@@ -158,15 +158,22 @@ def _gather(plan: Placed, v: int, several: bool, moved: np.ndarray, rng: np.ndar
         begin, end = (ops[u].after, ops[u + 1].after) if forth else (ops[u].before, ops[u + 1].before)
         for e in range(begin, end):
             w = integer(rows[e])
-            if ops[w].device != ops[v].device or count >= most or count >= len(moved):
-                continue
-            is_new = True
-            for i in range(count):
-                is_new = is_new and moved[i] != w
-            if is_new:
-                moved[count] = w
-                count += 1
+            if ops[w].device == was and count < most:
+                count = _place_group(plan, w, device, moved, count)
     return count
+
+
+@part
+def _place_group(plan: Placed, v: int, device: int, moved: np.ndarray, count: int) -> int:
+    """Sends an op and those that it is colocated with to another device, as the next of `moved`; gives their number."""
+    ops, member = plan.ops, v
+    while True:
+        ops[member].device = device
+        moved[count] = member
+        count += 1
+        member = ops[member].mate
+        if member == v:
+            return count
 
 
 @part

@@ -32,6 +32,7 @@ def prepared_beside() -> AbstractContextManager[None]:
 @solver(
     "anneal-bundled",
     "rendezvous: annealing of placement and order; what two devices have for one another goes together",
+    colocates=True,
     objectives=("makespan",),
     prepare=prepare_with_lists,
 )

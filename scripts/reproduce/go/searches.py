@@ -1,7 +1,7 @@
 """A method on a graph with some seconds: what it came to, and when."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError
@@ -17,10 +17,22 @@ NEAR = 1e-3  # a search has come to its value where it is within such a part of 
 
 
 class Entry(NamedTuple):
-    """A method and the seconds that it gets."""
+    """A method and the seconds that it gets.
+
+    Attributes:
+      method: with its options; one that plays a policy names its file.
+      seconds: of a search.
+      name: in tables.
+    """
 
     method: str
     seconds: float
+    name: str
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """Its part of a measurement's key."""
+        return {"method": self.method, "seconds": self.seconds}
 
     @property
     def is_rule(self) -> bool:
@@ -30,7 +42,7 @@ class Entry(NamedTuple):
     @property
     def label(self) -> str:
         """As tables name it."""
-        return f"`{self.method}`" + ("" if self.is_rule else f" {self.seconds:g} s")
+        return f"`{self.name}`" + ("" if self.is_rule else f" {self.seconds:g} s")
 
 
 def entry_of(text: str, seconds: float) -> Entry:
@@ -41,7 +53,7 @@ def entry_of(text: str, seconds: float) -> Entry:
     """
     method, at, own = text.partition("@")
     try:
-        return Entry(method, float(own) if at else seconds)
+        return Entry(method, float(own) if at else seconds, method)
     except ValueError:
         raise GraphrlError(f"{text!r}: must be a method, and after @ its seconds") from None
 

@@ -4,10 +4,12 @@ import dataclasses
 import functools
 from pathlib import Path
 
+from graphrl.agents.go.policy import GdpPolicy, Policy
 from graphrl.costs.problem import Transfer
 from graphrl.graphs.datasets.workloads import go
 from graphrl.methods import find_solver
 from reproduce import launcher
+from reproduce.go.policies import Policies, solver_of
 from reproduce.go.searches import Entry, entry_of
 from reproduce.launcher import check_known, names, numbers, option, seconds
 from reproduce.measurements import Measurements
@@ -26,6 +28,8 @@ class Settings(launcher.Settings):
     seeds: int = option(3, "of each search", quick=1)
     data: Path | None = option(None, "checkout of msr-fiddle/dnn-partitioning", parse=Path, metavar="FOLDER")
     graphs: int = option(1000, "of the folder, or of each kind of graphs, at most", quick=2)
+    policy: Path | None = option(None, "of go and go+: a file or a run of graphrl train go (default: untrained)")
+    gdp: Path | None = option(None, "of gdp, likewise of graphrl train gdp (default: untrained)")
     workloads: tuple[str, ...] = option(
         tuple(go.WORKLOADS), "of table 2", quick=("transformer-xl-2",), parse=names, metavar="NAME,..."
     )
@@ -40,11 +44,16 @@ class Settings(launcher.Settings):
         check_known("workload", self.workloads, go.WORKLOADS)
         check_known("transfer model", self.transfers, OVER)
         for method in self.methods or ():
-            find_solver(entry_of(method, 1.0).method)
+            find_solver(solver_of(entry_of(method, 1.0).method))
 
     def entries(self, methods: tuple[str, ...]) -> list[Entry]:
-        """The methods of a section, or those of the command line."""
-        return [entry_of(method, self.times[-1]) for method in self.methods or methods]
+        """The methods of a section, or those of the command line; those of GO and GDP with their policies."""
+        return [self.policies.played(entry_of(method, self.times[-1])) for method in self.methods or methods]
+
+    @functools.cached_property
+    def policies(self) -> Policies:
+        """Of GO and GDP."""
+        return Policies({Policy: self.policy, GdpPolicy: self.gdp}, self.out)
 
     @functools.cached_property
     def measurements(self) -> Measurements:

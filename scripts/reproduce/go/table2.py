@@ -20,7 +20,8 @@ from reproduce.results import Table
 from reproduce.workloads.setting import OVER, problem
 
 METHODS = (
-    "given", "expert", "expert:order=level", "metis", "etf", "list", "anneal-schedule", "hdp@600", "auto",
+    "given", "expert", "expert:order=level", "metis", "etf", "list", "anneal-schedule", "hdp@600",
+    "gdp:finetune=50", "go:finetune=50", "go+", "auto",
 )  # fmt: skip
 # Whom the paper compares with: the expert's placement as frameworks run it, first in, first out, and with an order
 REFERENCES = ("expert", "expert:order=level", "hdp")
@@ -48,7 +49,8 @@ def table2(settings: Settings) -> Iterator[Table]:
             for shown in (run_time, search_time)
         ]
         parts = [HOW, texts[0], "Seconds of search: all of them, and in brackets those to its best.", texts[1]]
-        yield settings.measurements.table(f"Table 2: {transfer}", *parts, notes=_notes(entries, rows))
+        notes = [*settings.policies.notes(entries), *_notes(entries, rows)]
+        yield settings.measurements.table(f"Table 2: {transfer}", *parts, notes=notes)
 
 
 def _measured(settings: Settings, name: str, transfer: Transfer, entries: Sequence[Entry]) -> list[list[Figures]]:
@@ -59,7 +61,7 @@ def _measured(settings: Settings, name: str, transfer: Transfer, entries: Sequen
     by_entry = []
     for entry in entries:
         seeds = range(1 if entry.is_rule else settings.seeds)
-        keys = [{"workload": name, "transfer": transfer, **entry._asdict(), "seed": seed} for seed in seeds]
+        keys = [{"workload": name, "transfer": transfer, **entry.key, "seed": seed} for seed in seeds]
         figures = [settings.measurements.get(key, functools.partial(run, entry, key["seed"])) for key in keys]
         by_entry.append([one for one in figures if one is not None])
     return by_entry

@@ -1,0 +1,131 @@
+"""What a single change of a plan gains, and what tells: an op of the hint on another device, by exact costs.
+
+Trained on the gains of some graphs, GO's policy did no better on others than changes by chance. Here a least-squares
+fit on random rectified features takes the network's place: it learns in seconds, from what `Compile-v0` shows of an op
+and a device (`views.shown`), or from the schedule that was played, too (`views.played`). What is fitted is the gain of
+a change, losses as 0 and large gains as `LARGEST`. Then plans with some changes each are drawn, likelier where the fit
+expects more, and the best is looked at; beside them as many by chance, and by the gains themselves, which are the most
+that any policy of single changes could know. How sharply it is followed is chosen on other graphs still.
+"""
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from graphrl.agents.go.agent import SEEN
+from graphrl.agents.go.batch import problem_of
+from graphrl.agents.go.settings import GoSettings
+from graphrl.compare.report import markdown
+from graphrl.graphs.datasets.sets import load_graphs
+from graphrl.solvers.sending.search import prepare
+from reproduce.go.settings import Settings
+from reproduce.go.unseen import interval
+from reproduce.go.views import Case, played, shown
+from reproduce.results import Table, here
+
+View = Callable[[Case], np.ndarray]
+Scores = Callable[[Case], np.ndarray]  # of a case what is expected of each move, percent: [n, d]
+
+OPS, LEARNED, CHOSEN, PLAYED = 200, 16, 4, 8  # ops of a graph; graphs of each kind to learn from, to choose on, to play
+HELD_OUT = "stochastic-block"  # of it four times as many are played
+LARGEST = 2.0  # percent of the makespan that a gain counts as
+WIDTH, RIDGE = 400, 30.0  # of the fit
+PLANS, CHANGES = 64, (1, 4)
+SHARPNESS = (0.02, 0.05, 0.1, 0.2, 0.4)  # percent of gain that make a move e times as likely
+VIEWS: dict[str, View] = {
+    "shown": shown,
+    "played": played,
+    "both": lambda case: np.concatenate([shown(case), played(case)], -1),
+}
+HEADINGS = ("drawn by", "changes", "seen kinds", "held-out kind", "above chance: seen", "held out")
+
+
+def changes(settings: Settings) -> Iterator[Table]:
+    """One table."""
+    prepare()
+    few = settings.quick
+    learned = _cases(SEEN, 10_000, 1 if few else LEARNED)
+    chosen = _cases(SEEN, 7_000, 1 if few else CHOSEN)
+    count = 1 if few else PLAYED
+    sets = {"seen": _cases(SEEN, 5_000, count), "held out": _cases((HELD_OUT,), 5_000, len(SEEN) * count)}
+    scores: dict[str, Scores] = {"chance": lambda case: np.zeros((case.ops, case.devices))}
+    scores |= {name: fit(view, learned) for name, view in VIEWS.items()}
+    scores = {name: functools.cache(score) for name, score in {**scores, "the gains": gains}.items()}
+    lines = []
+    for count in CHANGES:
+        by_chance = dict[str, np.ndarray]()
+        for name, score in scores.items():
+            sharpness = max(SHARPNESS, key=lambda each: _best(chosen, score, each, count, 1).mean())
+            best = {which: _best(some, score, sharpness, count, settings.seeds) for which, some in sets.items()}
+            by_chance = by_chance or best
+            ahead = [_ahead(best[which] - by_chance[which]) for which in sets]
+            lines.append([name, str(count), *(f"{best[which].mean():.2f}" for which in sets), *ahead])
+    how = (
+        f"Percent below the hint, `rendezvous`, {OPS} ops, 2 to 8 devices: the best of {PLANS} plans, means over "
+        f"{len(sets['seen'])} and {len(sets['held out'])} graphs and the seeds; differences with 95% intervals from "
+        "resampled graphs."
+    )
+    yield Table("Single changes of a plan", here(), (how, markdown(HEADINGS, lines)))
+
+
+def gains(case: Case) -> np.ndarray:
+    """Of each op on each device, percent of the makespan: `[n, d]`, from 0 to `LARGEST`."""
+    gained, placement = np.zeros((case.ops, case.devices)), case.placement.copy()
+    for op, device in np.argwhere(case.moves).tolist():
+        placement[op] = device
+        gained[op, device] = 100 * (1 - case.seconds(placement) / case.makespan)
+        placement[op] = case.placement[op]
+    return np.clip(gained, 0.0, LARGEST)
+
+
+def fit(view: View, cases: Sequence[Case]) -> Scores:
+    """What the gains of some cases say of a view of others."""
+    rows = np.concatenate([view(case)[case.moves] for case in cases])
+    mean, deviation = rows.mean(0), rows.std(0) + 1e-6
+    rng = np.random.default_rng(0)
+    weights, shift = rng.normal(size=(rows.shape[1], WIDTH)) / rows.shape[1] ** 0.5, rng.normal(size=WIDTH)
+
+    def rectified(rows: np.ndarray) -> np.ndarray:
+        plain = np.clip((rows - mean) / deviation, -5, 5)
+        return np.column_stack([plain, np.maximum(plain @ weights + shift, 0), np.ones(len(plain))])
+
+    inputs = rectified(rows)
+    wanted = np.concatenate([gains(case)[case.moves] for case in cases])
+    solution = np.linalg.solve(inputs.T @ inputs + RIDGE * np.eye(inputs.shape[1]), inputs.T @ wanted)
+
+    def scores(case: Case) -> np.ndarray:
+        expected = np.zeros((case.ops, case.devices))
+        expected[case.moves] = rectified(view(case)[case.moves]) @ solution
+        return expected
+
+    return scores
+
+
+def _best(cases: Sequence[Case], score: Scores, sharpness: float, count: int, seeds: int) -> np.ndarray:
+    """Of each case how much the best plan is below the hint, a mean over the seeds: percent."""
+    best = []
+    for case in cases:
+        logits = np.where(case.moves, score(case) / sharpness, -np.inf).ravel()
+        best.append(np.mean([_drawn(case, logits, count, seed) for seed in range(seeds)]))
+    return np.array(best)
+
+
+def _drawn(case: Case, logits: np.ndarray, count: int, seed: int) -> float:
+    rng, best = np.random.default_rng([seed, case.ops, count]), 0.0
+    for _ in range(PLANS):
+        moves = np.argpartition(-(logits + rng.gumbel(size=logits.shape)), count)[:count]
+        placement = case.placement.copy()
+        placement[moves // case.devices] = moves % case.devices
+        best = max(best, 100 * (1 - case.seconds(placement) / case.makespan))
+    return best
+
+
+def _cases(kinds: Sequence[str], first: int, count: int) -> list[Case]:
+    graphs = load_graphs([f"{kind}:{OPS}x{count}@{first}" for kind in kinds])
+    return [Case(graph, problem_of(GoSettings(), graph, "rendezvous")) for graph in graphs]
+
+
+def _ahead(differences: np.ndarray) -> str:
+    low, high = interval(differences, np.arange(len(differences)))
+    return f"{differences.mean():+.2f} [{low:+.2f}, {high:+.2f}]"
