@@ -12,7 +12,18 @@ whether everything works (it needs neither Keras nor keras_hub, of which the zoo
 """
 
 from reproduce.launcher import Section, main
-from reproduce.real_programs import first_calls, identical, memory, placement, planning, prediction, resident, totals
+from reproduce.real_programs import (
+    first_calls,
+    identical,
+    memory,
+    placement,
+    planning,
+    prediction,
+    resident,
+    same_results,
+    totals,
+    zoo_totals,
+)
 from reproduce.real_programs.settings import Settings
 
 SECTIONS = {
@@ -23,6 +34,8 @@ SECTIONS = {
     "planning": Section("Seconds to read, plan, predict and write schedules", planning.planning),
     "first_calls": Section("Seconds of first calls of small training steps", first_calls.first_calls),
     "totals": Section("Donated steps and loops: all that they need", totals.totals),
+    "zoo": Section("The zoo's training steps, donated: all that they need", zoo_totals.zoo_totals),
+    "same-results": Section("What a changed schedule could spoil, against jax.jit", same_results.same_results),
     "placement": Section("Makespan on several devices", placement.placement),
 }
 
