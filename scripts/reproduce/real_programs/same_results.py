@@ -27,9 +27,9 @@ def same_results(settings: Settings) -> Iterator[Table]:
     headings = ["kind", "cases", "wrong", "programs", "of these in graphrl's order", "wrong ones"]
     how = (
         "A case is some programs and all that a user sees of them: results to the bit with types and shardings, "
-        "effects and their order, errors, warnings, which arguments are deleted. It runs by `jax.jit` and by `graphrl.jit` "
-        f"with seconds={SECONDS:g}, on {DEVICES} devices of the host, and is wrong if these differ though `jax.jit` "
-        "shows the same twice, or if one fails. Effects that jax leaves unordered are compared without their order."
+        "effects and their order, errors, warnings, which arguments are deleted. It runs by `jax.jit` and by "
+        f"`graphrl.jit` with seconds={SECONDS:g}, on {DEVICES} devices of the host. It is wrong if these differ while "
+        "`jax.jit` shows the same twice, or if one fails. Effects that jax leaves unordered are compared without order."
     )
     lines = [[kind, *_cells(measured)] for kind, measured in kinds.items()]
     if len(kinds) > 1:
