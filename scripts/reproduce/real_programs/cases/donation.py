@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from reproduce.real_programs.cases.compiler import Compiler, N, matrix, named, raised, vector, wide
+from reproduce.real_programs.cases.compiler import Compiler, N, branches, matrix, named, raised, vector, wide
 
 
 def _trained(by: Compiler, step: Any, state: Any, steps: int = 3) -> Any:
@@ -34,6 +34,38 @@ def states_in_loops(by: Compiler) -> Any:
         return jax.lax.fori_loop(0, 4, lambda k, s: s.at[k].add(jnp.tanh(wide(s[k])) + y), state)
 
     return _trained(by, step, matrix())
+
+
+def states_and_constants(by: Compiler) -> Any:
+    held = [np.asarray(matrix(k)) for k in range(4)]
+
+    def step(state: jax.Array, x: jax.Array) -> jax.Array:
+        return state * 0.5 + sum((jnp.sin(jnp.outer(x, x)) @ w for w in held), jnp.zeros((N, N)))
+
+    return _trained(by, step, matrix())
+
+
+def states_and_libraries(by: Compiler) -> Any:
+    def step(state: Any, x: jax.Array) -> Any:
+        parts = [jnp.eye(64) + 0.1 * jnp.outer(p[:64], p[64:128]) / 64 for p in branches(jnp.tanh(x))]
+        made = [jnp.linalg.cholesky(m @ m.T + jnp.eye(64)) + jnp.linalg.svd(m)[2] for m in parts]
+        waves = jnp.fft.irfft(jnp.fft.rfft(jnp.outer(x, x))) + jax.lax.reduce_window(
+            jnp.outer(wide(x), x), -jnp.inf, jax.lax.max, (3, 3), (1, 1), "SAME"
+        )
+        key, bits = jax.lax.rng_bit_generator(state["key"], (N, N))
+        noise = (bits >> 9).astype(jnp.float32) * 1e-7
+        return {"key": key, "w": state["w"] * 0.5 + waves + noise, "m": state["m"] + sum(made, jnp.zeros((64, 64)))}
+
+    return _trained(by, step, {"key": jnp.arange(4, dtype=jnp.uint32), "w": matrix(), "m": jnp.zeros((64, 64))})
+
+
+def states_in_branches(by: Compiler) -> Any:
+    def step(state: Any, x: jax.Array) -> Any:
+        k, w = state
+        w = jax.lax.cond(k % 2 == 0, lambda w: w.at[0].set(wide(x)), lambda w: jnp.tanh(w) + wide(w[1])[None], w)
+        return k + 1, jax.lax.switch(k, [lambda w: w, lambda w: w * 2 + wide(x)[None], jnp.sin], w)
+
+    return _trained(by, step, (jnp.int32(0), matrix()))
 
 
 def states_that_are_sorted(by: Compiler) -> Any:
@@ -130,7 +162,8 @@ def donated_keys(by: Compiler) -> Any:
 
 
 CASES = named(
-    states_of_training, states_in_loops, states_that_are_sorted, states_that_change_places, states_that_come_back,
+    states_of_training, states_in_loops, states_and_constants, states_and_libraries, states_in_branches,
+    states_that_are_sorted, states_that_change_places, states_that_come_back,
     states_of_other_sizes, names_of_donated_arguments, donated_twice_in_one_call, donated_and_kept_in_one_call,
     used_after_it_was_donated, buffers_that_are_numpy_s, buffers_that_numpy_looks_at, executables_that_donate,
     donated_keys,
