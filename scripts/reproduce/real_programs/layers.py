@@ -51,12 +51,12 @@ def trained_model(model: nn.Module, inputs: Any, rule: Any) -> Update:
         outputs: Any = model.apply(weights, inputs)
         return jnp.square(outputs).mean()
 
-    return trained(loss, model.init(jax.random.key(0), inputs), inputs, rule)
+    return trained(loss, jax.jit(model.init)(jax.random.key(0), inputs), inputs, rule)
 
 
 def trained_with_statistics(model: nn.Module, inputs: jax.Array, rule: Any) -> Update:
     """The same of a module with batch normalisation, whose statistics are part of the state."""
-    variables = model.init(jax.random.key(0), inputs)
+    variables = jax.jit(model.init)(jax.random.key(0), inputs)
 
     def loss(weights: Any, statistics: Any, inputs: jax.Array) -> tuple[jax.Array, Any]:
         held = {"params": weights, "batch_stats": statistics}

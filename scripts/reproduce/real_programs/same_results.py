@@ -1,10 +1,10 @@
 """Cases that a changed schedule could spoil: whether `graphrl.jit` shows what `jax.jit` does."""
 
-import itertools
 from collections.abc import Iterator, Mapping
 
 from graphrl.compare.report import markdown
 from reproduce.measurements import Figures
+from reproduce.real_programs.cases.compiler import differences
 from reproduce.real_programs.cases.randomness import ALONE
 from reproduce.real_programs.cases.run import CASES, DEVICES, KINDS, Observer
 from reproduce.real_programs.settings import Settings
@@ -24,19 +24,24 @@ def same_results(settings: Settings) -> Iterator[Table]:
         observer.close()
     kinds = {kind: {name: by_name[name] for name in cases if name in by_name} for kind, cases in KINDS.items()}
     kinds = {kind: measured for kind, measured in kinds.items() if measured}
-    headings = ["kind", "cases", "wrong", "programs", "of these in graphrl's order", "wrong ones"]
+    headings = ["kind", "cases", "wrong", "programs", "in graphrl's order", "donation lost", "wrong ones"]
     how = (
         "A case is some programs and all that a user sees of them: results to the bit with types and shardings, "
         "effects and their order, errors, warnings, which arguments are deleted. It runs by `jax.jit` and by "
         f"`graphrl.jit` with seconds={SECONDS:g}, on {DEVICES} devices of the host. It is wrong if these differ while "
-        "`jax.jit` shows the same twice, or if one fails. Effects that jax leaves unordered are compared without order."
+        "`jax.jit` shows the same twice, or if one fails. Effects that jax leaves unordered are compared without it. "
+        "Donation is lost where an argument is kept that `jax.jit` deletes, which the plan's bytes hold."
     )
     lines = [[kind, *_cells(measured)] for kind, measured in kinds.items()]
     if len(kinds) > 1:
         lines.append(["all", *_cells(by_name)])
     cases = [f"{kind}: {', '.join(measured)}" for kind, measured in kinds.items()]
     unsteady = [name for name, figures in by_name.items() if figures and not figures["steady"]]
-    notes = [f"`jax.jit` differs from itself: {name}" for name in unsteady]
+    lost = [name for name, figures in by_name.items() if figures and figures["lost"]]
+    notes = [
+        *(f"`jax.jit` differs from itself: {name}" for name in unsteady),
+        f"donation lost: {', '.join(lost) or 'none'}",
+    ]
     yield settings.measurements.table("The same results", how, markdown(headings, lines), bullets(cases), notes=notes)
 
 
@@ -47,17 +52,14 @@ def _figures(settings: Settings, observer: Observer, name: str) -> Figures | Non
 
 def _measure(observer: Observer, name: str) -> Figures:
     theirs, ours = (observer.observe(name, by, SECONDS, alone=name in ALONE) for by in ("jax", "graphrl"))
-    same, difference = theirs["lines"] == ours["lines"], ""
-    steady = same or theirs == observer.observe(name, "jax", SECONDS, alone=name in ALONE)
-    if not same:
-        pairs = itertools.zip_longest(theirs["lines"], ours["lines"])
-        difference = next(f"{first} | {second}" for first, second in pairs if first != second)
+    lost, others = differences(theirs["lines"], ours["lines"])
+    steady = not others or theirs == observer.observe(name, "jax", SECONDS, alone=name in ALONE)
     programs = {key: ours[key] for key in ("programs", "planned")}
-    return {"same": same, "steady": steady, "difference": difference, **programs}
+    return {"same": not others, "steady": steady, "lost": bool(lost), "differences": [*others, *lost], **programs}
 
 
 def _cells(measured: Mapping[str, Figures | None]) -> list[str]:
     whole = [figures for figures in measured.values() if figures is not None]
     wrong = [name for name, each in measured.items() if each is None or (each["steady"] and not each["same"])]
-    counts = [sum(figures[key] for figures in whole) for key in ("programs", "planned")]
+    counts = [sum(figures[key] for figures in whole) for key in ("programs", "planned", "lost")]
     return [str(len(measured)), str(len(wrong)), *map(str, counts), ", ".join(wrong) or "none"]

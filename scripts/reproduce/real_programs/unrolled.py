@@ -109,7 +109,7 @@ def private() -> Update:
             x = nn.max_pool(nn.relu(nn.Conv(32, (4, 4), strides=2)(x)), (2, 2))
             return nn.Dense(10)(nn.relu(nn.Dense(32)(x.reshape(x.shape[0], -1))))
 
-    model, rule = Network(), optax.contrib.dpsgd(0.1, l2_norm_clip=1.0, noise_multiplier=1.1, key=1337)
+    model, rule = Network(), optax.contrib.dpsgd(0.1, l2_norm_clip=1.0, noise_multiplier=1.1, seed=1337)
     images, labels = jnp.ones((256, 28, 28, 1)), jnp.zeros(256, jnp.int32)
 
     def loss(weights: Any, image: jax.Array, label: jax.Array) -> jax.Array:

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import hashlib
+import itertools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 import graphrl
 
 N = 256
+DELETED, KEPT, IN_PLACE, ELSEWHERE = "deleted", "kept", "in place", "elsewhere"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +32,8 @@ class Compiler:
     compile: Callable[..., Any]
     reports: Callable[[], Sequence[graphrl.Report]] = tuple
 
+
+_LOST = ((DELETED, KEPT), (IN_PLACE, ELSEWHERE))
 
 # What a user can see of a case's programs: arrays, texts, numbers, in a pytree.
 Case = Callable[[Compiler], Any]
@@ -73,10 +77,22 @@ def observed(case: Case, compiler: Compiler) -> list[str]:
 def _line(leaf: Any) -> str:
     if not isinstance(leaf, jax.Array | np.ndarray | np.generic):
         return repr(leaf)
-    more = f" {leaf.sharding}{' weak' * leaf.weak_type}" if isinstance(leaf, jax.Array) else ""
+    more = f" {leaf.sharding}{' weak' * leaf.aval.weak_type}" if isinstance(leaf, jax.Array) else ""
     data = jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
     bits = hashlib.sha256(np.ascontiguousarray(data).tobytes()).hexdigest()[:16]
     return f"{leaf.dtype}{list(leaf.shape)}{more} {bits}"
+
+
+def differences(theirs: Sequence[str], ours: Sequence[str]) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Pairs of lines that differ: those that show a lost donation, and all others."""
+    pairs = [(a, b) for a, b in itertools.zip_longest(theirs, ours, fillvalue="") if a != b]
+    lost = [(a, b) for a, b in pairs if any(a.endswith(repr(u)) and b.endswith(repr(v)) for u, v in _LOST)]
+    return lost, [pair for pair in pairs if pair not in lost]
+
+
+def fates(arrays: Any) -> list[str]:
+    """What became of each array that was donated, or was not."""
+    return [DELETED if leaf.is_deleted() else KEPT for leaf in jax.tree.leaves(arrays)]
 
 
 def named(*cases: Case) -> dict[str, Case]:

@@ -9,7 +9,7 @@ from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from reproduce.real_programs.cases.compiler import Compiler, N, branches, matrix, named, vector, wide
+from reproduce.real_programs.cases.compiler import Compiler, N, branches, fates, matrix, named, vector, wide
 
 
 def _mesh() -> jax.sharding.Mesh:
@@ -119,7 +119,7 @@ def states_on_several_devices(by: Compiler) -> Any:
     jitted, states = by.jit(step, donate_argnums=0), [state]
     for _ in range(3):
         states.append(jitted(states[-1], _rows())[0])
-    return states[-1], [leaf.is_deleted() for leaf in jax.tree.leaves(states)]
+    return states[-1], fates(states)
 
 
 def random_numbers_on_several_devices(by: Compiler) -> Any:

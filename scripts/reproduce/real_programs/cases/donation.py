@@ -6,17 +6,29 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from reproduce.real_programs.cases.compiler import Compiler, N, branches, matrix, named, raised, vector, wide
+from reproduce.real_programs.cases.compiler import (
+    ELSEWHERE,
+    IN_PLACE,
+    Compiler,
+    N,
+    branches,
+    fates,
+    matrix,
+    named,
+    raised,
+    vector,
+    wide,
+)
 
 
 def _trained(by: Compiler, step: Any, state: Any, steps: int = 3) -> Any:
-    """The last state of some steps; which arrays were deleted, and whether the buffers are those of the first."""
+    """The last state of some steps; what became of the arrays, and whether the buffers are those of the first."""
     step, states = by.jit(step, donate_argnums=0), [state]
     places = {leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(state)}
     for _ in range(steps):
         states.append(step(states[-1], vector()))
     stay = places == {leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(states[-1])}
-    return states[-1], [leaf.is_deleted() for leaf in jax.tree.leaves(states)], stay
+    return states[-1], fates(states), IN_PLACE if stay else ELSEWHERE
 
 
 def states_of_training(by: Compiler) -> Any:
@@ -87,13 +99,13 @@ def states_that_come_back(by: Compiler) -> Any:
 def states_of_other_sizes(by: Compiler) -> Any:
     """XLA cannot use them, and jax says so."""
     step, state = by.jit(lambda state, x: state[:7].sum(0) + wide(x), donate_argnums=0), matrix()
-    return step(state, vector()), state.is_deleted()
+    return step(state, vector()), fates(state)
 
 
 def names_of_donated_arguments(by: Compiler) -> Any:
     step = by.jit(lambda x, *, state, other: (state * 2 + wide(x)[None], other + 1), donate_argnames=("state",))
     state, other = matrix(), jnp.ones(3)
-    return step(vector(), state=state, other=other), state.is_deleted(), other.is_deleted()
+    return step(vector(), state=state, other=other), fates((state, other))
 
 
 def donated_twice_in_one_call(by: Compiler) -> Any:
@@ -117,7 +129,8 @@ def donated_and_kept_in_one_call(by: Compiler) -> Any:
 def used_after_it_was_donated(by: Compiler) -> Any:
     step, state = by.jit(lambda state, x: state + wide(x)[None], donate_argnums=0), matrix()
     result = step(state, vector())
-    return result, raised(lambda: state + 1), raised(lambda: step(state, vector())), step(result, vector())
+    values = np.array(result)
+    return values, raised(lambda: state + 1), raised(lambda: step(state, vector())), step(result, vector())
 
 
 def buffers_that_are_numpy_s(by: Compiler) -> Any:
@@ -132,7 +145,7 @@ def buffers_that_numpy_looks_at(by: Compiler) -> Any:
     before = view.copy()
     step = by.jit(lambda state, x: state * 2 + wide(x)[None], donate_argnums=0)
     result = step(state, vector())
-    return result, state.is_deleted(), bool(np.array_equal(view, before))
+    return result, fates(state), bool(np.array_equal(view, before))
 
 
 def executables_that_donate(by: Compiler) -> Any:
@@ -144,7 +157,7 @@ def executables_that_donate(by: Compiler) -> Any:
     states = [state]
     for _ in range(3):
         states.append(executable(states[-1], vector())[0])
-    return states[-1], [leaf.is_deleted() for leaf in jax.tree.leaves(states)]
+    return states[-1], fates(states)
 
 
 def donated_keys(by: Compiler) -> Any:
@@ -158,7 +171,7 @@ def donated_keys(by: Compiler) -> Any:
         key, result = step(keys[-1], vector())
         keys.append(key)
         results.append(result)
-    return keys[-1], results, [key.is_deleted() for key in keys]
+    return keys[-1], results, fates(keys)
 
 
 CASES = named(

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import checkify, io_callback
 
-from reproduce.real_programs.cases.compiler import Compiler, N, branches, named, raised, vector, wide
+from reproduce.real_programs.cases.compiler import Compiler, N, branches, fates, named, raised, vector, wide
 
 _VECTOR = jax.ShapeDtypeStruct((N,), jnp.float32)
 
@@ -250,7 +250,7 @@ def effects_with_donated_arguments(by: Compiler) -> Any:
     for _ in range(3):
         states.append(step(states[-1], vector()))
     jax.effects_barrier()
-    return states[-1], [state.is_deleted() for state in states], log
+    return states[-1], fates(states), log
 
 
 def checked_errors(by: Compiler) -> Any:
