@@ -6,10 +6,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from reproduce.real_programs.cases.compiler import Compiler, N, graphrl_s, jax_s, observed, vector
-from reproduce.real_programs.cases.run import CASES, KINDS
+from reproduce.real_programs.cases.compiler import Compiler, N, differences, graphrl_s, jax_s, observed, vector
+from reproduce.real_programs.cases.run import CASES, KINDS, Observer
 from xla_programs import plans
 
+from graphrl.errors import GraphrlError
 from graphrl.xla.hook import available
 
 pytestmark = [
@@ -37,6 +38,18 @@ def test_every_case_has_a_name_of_its_own() -> None:
     assert len(CASES) == sum(map(len, KINDS.values())) >= 60
 
 
+def test_a_process_that_dies_is_said_and_replaced() -> None:
+    observer = Observer()
+    case = ("functions without work", "jax", 0.2)
+    lines = observer.observe(*case)["lines"]
+    assert observer._process is not None
+    observer._process.kill()
+    with pytest.raises(GraphrlError, match="under jax the process died with exit code -9"):
+        observer.observe(*case)
+    assert observer.observe(*case)["lines"] == lines
+    observer.close()
+
+
 def changed(results: Any) -> Compiler:
     """A compiler of functions that give other results."""
     return dataclasses.replace(jax_s(), jit=lambda fn, **_: lambda *args: results)
@@ -59,3 +72,8 @@ def test_effects_errors_and_weak_types_are_seen() -> None:
 
     assert observed(effects, jax_s()) == ["[0] 0", "[1] 1"] != observed(effects, changed(None))
     assert observed(lambda by: by.jit(lambda x: x + 1)(2), jax_s())[0].count(" weak ") == 1
+
+
+def test_a_lost_donation_is_no_wrong_result() -> None:
+    pairs = [("[0] 'deleted'", "[0] 'kept'"), ("[1] float32[2] a", "[1] float32[2] b"), ("[2] 'kept'", "[2] 'deleted'")]
+    assert differences(*zip(*pairs, strict=True)) == (pairs[:1], pairs[1:])

@@ -29,18 +29,17 @@ def same_results(settings: Settings) -> Iterator[Table]:
         "A case is some programs and all that a user sees of them: results to the bit with types and shardings, "
         "effects and their order, errors, warnings, which arguments are deleted. It runs by `jax.jit` and by "
         f"`graphrl.jit` with seconds={SECONDS:g}, on {DEVICES} devices of the host. It is wrong if these differ while "
-        "`jax.jit` shows the same twice, or if one fails. Effects that jax leaves unordered are compared without it. "
+        "`jax.jit` shows the same twice, or if one fails. Effects that jax leaves unordered may come in any order. "
         "Donation is lost where an argument is kept that `jax.jit` deletes, which the plan's bytes hold."
     )
     lines = [[kind, *_cells(measured)] for kind, measured in kinds.items()]
     if len(kinds) > 1:
         lines.append(["all", *_cells(by_name)])
     cases = [f"{kind}: {', '.join(measured)}" for kind, measured in kinds.items()]
-    unsteady = [name for name, figures in by_name.items() if figures and not figures["steady"]]
-    lost = [name for name, figures in by_name.items() if figures and figures["lost"]]
+    whole = {name: figures for name, figures in by_name.items() if figures is not None}
     notes = [
-        *(f"`jax.jit` differs from itself: {name}" for name in unsteady),
-        f"donation lost: {', '.join(lost) or 'none'}",
+        *(f"`jax.jit` differs from itself: {name}" for name, figures in whole.items() if not figures["steady"]),
+        *(f"donation lost: {name}" for name, figures in whole.items() if figures["lost"]),
     ]
     yield settings.measurements.table("The same results", how, markdown(headings, lines), bullets(cases), notes=notes)
 

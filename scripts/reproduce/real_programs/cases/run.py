@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from typing import Any
 
 import jax
@@ -29,6 +30,7 @@ KINDS: dict[str, dict[str, Case]] = {
 }
 CASES = {name: case for cases in KINDS.values() for name, case in cases.items()}
 DEVICES = 4
+LIMIT = 900.0  # seconds for a case: devices may wait for each other for ever
 
 
 class Observer:
@@ -58,7 +60,10 @@ class Observer:
         assert process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
             print(json.dumps({"case": case, "by": by, "seconds": seconds}), file=process.stdin, flush=True)
+        timer = threading.Timer(LIMIT, process.kill)
+        timer.start()
         answer = process.stdout.readline()
+        timer.cancel()
         if not answer:
             code = process.wait()
             self.close()
