@@ -91,12 +91,12 @@ def dense_network() -> Update:
             for block in range(2):
                 if block:
                     x = nn.avg_pool(nn.Conv(x.shape[-1] // 2, (1, 1), use_bias=False)(seen(x)), (2, 2), (2, 2))
-                for _ in range(6):
+                for _ in range(4):
                     y = nn.Conv(96, (1, 1), use_bias=False)(seen(x))
                     x = jnp.concatenate([x, nn.Conv(24, (3, 3), use_bias=False)(seen(y))], -1)
             return nn.Dense(10)(seen(x).mean((1, 2)))
 
-    return trained_with_statistics(Blocks(), jnp.ones((16, 32, 32, 3)), optax.sgd(0.1, momentum=0.9, nesterov=True))
+    return trained_with_statistics(Blocks(), jnp.ones((32, 32, 32, 3)), optax.sgd(0.1, momentum=0.9, nesterov=True))
 
 
 def private() -> Update:
