@@ -52,7 +52,8 @@ def states_and_constants(by: Compiler) -> Any:
     held = [np.asarray(matrix(k)) for k in range(4)]
 
     def step(state: jax.Array, x: jax.Array) -> jax.Array:
-        return state * 0.5 + sum((jnp.sin(jnp.outer(x, x)) @ w for w in held), jnp.zeros((N, N)))
+        waves = [jnp.sin(jnp.outer(x, x) * (k + 1.0)) @ w for k, w in enumerate(held)]
+        return state * 0.5 + sum((wave.sum(0) for wave in waves), jnp.zeros(N))[None]
 
     return _trained(by, step, matrix())
 
