@@ -66,7 +66,7 @@ def whole_numbers(by: Compiler) -> Any:
         hashes = [(u[:, None] * u[None] + jnp.uint32(k)) >> 3 ^ u[None] for k in range(4)]
         return sum(wider, jnp.zeros((N, N), jnp.int32)), waves[3], [h @ h for h in hashes], jax.lax.population_count(u)
 
-    return by.jit(program)(jnp.arange(N).astype(jnp.int8), jnp.arange(N, dtype=jnp.uint32) * 2654435761)
+    return by.jit(program)(jnp.arange(N).astype(jnp.int8), jnp.arange(N, dtype=jnp.uint32) * np.uint32(2654435761))
 
 
 def truth_values(by: Compiler) -> Any:
@@ -167,7 +167,7 @@ def pytrees(by: Compiler) -> Any:
     def program(tree: Any, *rest: Any, **named: Any) -> Any:
         y = wide(tree["x"].first)
         held = Held([y, named["b"].data], named["b"].name + "!")
-        return Pair(held, {"z": y, "a": rest, 3: None}), [*rest, (), {}], named
+        return Pair(held, {"z": y, "a": rest, "none": None}), [*rest, (), {}], named
 
     tree = {"x": Pair(vector(), None), "n": 3}
     return by.jit(program)(tree, vector(1), [2.0], a=np.float32(1), b=Held(vector(2), "name"))
