@@ -138,7 +138,7 @@ def _check_private_names() -> None:
     from jaxlib.mlir import ir
 
     _ = config.persistent_cache_min_compile_time_secs, core.trace_state_clean, ir.Module.parse
-    _ = compilation_cache.is_cache_used, type(jax.jit(abs))._clear_cache
+    _ = compilation_cache.is_cache_used, jax.jit(abs)._clear_cache  # type: ignore[attr-defined]
     if not {"_hlo", "_executable"} <= MeshComputation.__annotations__.keys():
         raise AttributeError("MeshComputation has no _hlo, _executable")
 

@@ -25,6 +25,10 @@ class _Layers(nn.Module):
         return nn.Dense(self.outputs)(x)
 
 
+def _of(network: Any, weights: Any, *inputs: jax.Array) -> jax.Array:
+    return network.apply(weights, *inputs)
+
+
 def soft_actor_critic() -> Update:
     """SAC (Haarnoja et al., 2018): a stochastic actor, two critics with slow copies, and the temperature."""
     actor, rule, transitions = _Layers(2 * _ACTION), optax.adam(3e-4), 2048
@@ -34,14 +38,14 @@ def soft_actor_critic() -> Update:
 
     def drawn(weights: Any, observation: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         """An action and its log probability under a normal distribution behind a tanh."""
-        mean, log_scale = jnp.split(actor.apply(weights, observation), 2, -1)
+        mean, log_scale = jnp.split(_of(actor, weights, observation), 2, -1)
         log_scale = jnp.clip(log_scale, -20.0, 2.0)
         raw = mean + jnp.exp(log_scale) * jax.random.normal(key, mean.shape)
         density = jax.scipy.stats.norm.logpdf(raw, mean, jnp.exp(log_scale))
         return jnp.tanh(raw), (density - 2 * (jnp.log(2.0) - raw - jax.nn.softplus(-2 * raw))).sum(-1)
 
     def value(weights: Any, *inputs: jax.Array) -> jax.Array:
-        return critics.apply(weights, *inputs)[..., 0]
+        return _of(critics, weights, *inputs)[..., 0]
 
     def critic_loss(weights: Any, target: jax.Array, batch: Any) -> jax.Array:
         return jnp.square(value(weights, batch["observation"], batch["action"]) - target).mean()
@@ -99,12 +103,12 @@ def proximal_policy() -> Update:
         return lax.scan(back, (jnp.zeros_like(last), last), paths, reverse=True, unroll=16)[1]
 
     def loss(weights: Any, part: Any) -> jax.Array:
-        log_policy = jax.nn.log_softmax(policy.apply(weights["policy"], part["observation"]))
+        log_policy = jax.nn.log_softmax(_of(policy, weights["policy"], part["observation"]))
         log_action = jnp.take_along_axis(log_policy, part["action"][:, None], 1)[:, 0]
         ratio, advantage = jnp.exp(log_action - part["log_action"]), part["advantage"]
         advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
         gain = jnp.minimum(ratio * advantage, jnp.clip(ratio, 0.8, 1.2) * advantage).mean()
-        value = critic.apply(weights["critic"], part["observation"])[:, 0]
+        value = _of(critic, weights["critic"], part["observation"])[:, 0]
         clipped = part["value"] + jnp.clip(value - part["value"], -0.2, 0.2)
         errors = jnp.maximum(jnp.square(value - part["return"]), jnp.square(clipped - part["return"]))
         return -gain + 0.25 * errors.mean() + 0.01 * (jnp.exp(log_policy) * log_policy).sum(-1).mean()
@@ -118,7 +122,7 @@ def proximal_policy() -> Update:
     def step(state: Any, batch: Any) -> tuple[Any, jax.Array]:
         learner, key = state
         paths = batch["paths"]
-        advantage = advantages(paths, critic.apply(learner[0]["critic"], batch["last"])[:, 0])
+        advantage = advantages(paths, _of(critic, learner[0]["critic"], batch["last"])[:, 0])
         paths = paths | {"advantage": advantage, "return": advantage + paths["value"]}
         flat = jax.tree.map(lambda x: x.reshape(steps * worlds, *x.shape[2:]), paths)
 

@@ -9,6 +9,7 @@ import optax
 
 from graphrl.compare.report import markdown
 from graphrl.xla import hook
+from graphrl.xla.callback import Unplanned
 from graphrl.xla.planning.planner import Planner
 from graphrl.xla.settings import Settings as PlanSettings
 from reproduce.measurements import Figures
@@ -58,7 +59,10 @@ def _measure(program: Program, seconds: float) -> Figures:
 
 
 def _planned(lowered: jax.stages.Lowered, planner: Planner) -> jax.stages.Compiled:
-    planner.plan(lowered, hook.captured(lowered))
+    try:
+        return hook.compile_by(lowered, planner.rule, quick=True)
+    except Unplanned as unplanned:
+        planner.plan(lowered, unplanned)
     return hook.compile_by(lowered, planner.rule, quick=True)
 
 

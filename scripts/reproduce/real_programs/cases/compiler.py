@@ -77,8 +77,10 @@ def observed(case: Case, compiler: Compiler) -> list[str]:
 def _line(leaf: Any) -> str:
     if not isinstance(leaf, jax.Array | np.ndarray | np.generic):
         return repr(leaf)
-    more = f" {leaf.sharding}{' weak' * leaf.aval.weak_type}" if isinstance(leaf, jax.Array) else ""
-    data = jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
+    more, data = "", leaf
+    if isinstance(leaf, jax.Array):
+        more = f" {leaf.sharding}{' weak' * leaf.aval.weak_type}"
+        data = jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
     bits = hashlib.sha256(np.ascontiguousarray(data).tobytes()).hexdigest()[:16]
     return f"{leaf.dtype}{list(leaf.shape)}{more} {bits}"
 

@@ -121,7 +121,7 @@ def ordered_io_callbacks_in_a_scan(by: Compiler) -> Any:
 
     def note(value: Any) -> np.ndarray:
         log.append(float(value))
-        return np.float32(len(log))
+        return np.array(len(log), np.float32)
 
     def program(x: jax.Array) -> Any:
         def body(x: jax.Array, _: None) -> Any:
