@@ -22,7 +22,9 @@ from reproduce.real_programs import (
     planning,
     prediction,
     resident,
+    same_results,
     totals,
+    zoo_totals,
 )
 from reproduce.real_programs.settings import Settings
 
@@ -35,6 +37,8 @@ SECTIONS = {
     "first_calls": Section("Seconds of first calls of small training steps", first_calls.first_calls),
     "totals": Section("Donated steps and loops: all that they need", totals.totals),
     "gpu-orders": Section("Orders on a GPU, by XLA's compiler for one", gpu_orders.gpu_orders, gpu_compile.missing),
+    "zoo": Section("The zoo's training steps, donated: all that they need", zoo_totals.zoo_totals),
+    "same-results": Section("What a changed schedule could spoil, against jax.jit", same_results.same_results),
     "placement": Section("Makespan on several devices", placement.placement),
 }
 

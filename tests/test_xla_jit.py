@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax._src import util
 from jax.sharding import NamedSharding, PartitionSpec
 from jit_searches import jit, same, searches
 from xla_programs import N, branches, chain, plans, temporaries, vector
@@ -43,6 +44,17 @@ def test_less_memory_the_same_bits_and_one_search(searches: list[str]) -> None:
     assert same(fn(vector(1)), jax.jit(branches)(vector(1)))
     fn(jnp.concatenate([x, x]))
     assert len(searches) == 2
+
+
+def test_calls_of_planned_programs_take_jax_s_fast_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    fn, events = jit(branches), list[str]()
+    fn(vector())
+    monkeypatch.setattr(util, "test_event", lambda name, *_: events.append(name))
+    fn(vector(1))
+    assert events == []
+    assert [report.planned for report in fn.reports] == [True]
+    fn(jnp.ones(3))  # too small to plan
+    assert "jit_cpp_cache_miss" in events
 
 
 def test_two_functions_of_one_program_share_the_plan(searches: list[str]) -> None:

@@ -129,13 +129,20 @@ def unkept() -> contextlib.AbstractContextManager[None]:
     return config.persistent_cache_min_compile_time_secs(float("inf"))
 
 
+def forget_calls(jitted: Any) -> None:
+    """Has jax look at the next calls of a jitted function anew: one whose compilation raised would go through Python
+    from then on, which takes many times as long as jax's fast path.
+    """
+    jitted._clear_cache()
+
+
 def _check_private_names() -> None:
     from jax._src import compilation_cache, config, core
     from jax._src.interpreters.pxla import MeshComputation
     from jaxlib.mlir import ir
 
     _ = config.persistent_cache_min_compile_time_secs, core.trace_state_clean, ir.Module.parse
-    _ = compilation_cache.is_cache_used
+    _ = compilation_cache.is_cache_used, jax.jit(abs)._clear_cache  # type: ignore[attr-defined]
     if not {"_hlo", "_executable"} <= MeshComputation.__annotations__.keys():
         raise AttributeError("MeshComputation has no _hlo, _executable")
 

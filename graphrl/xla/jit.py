@@ -172,6 +172,7 @@ class PlannedFunction:
                     self._fall_back(in_words(error))
             else:
                 self._fall_back(in_words(reason))
+            hook.forget_calls(self._call)
             try:
                 with contextlib.nullcontext() if self._planner.settings.cache else hook.unkept():
                     return self._call(*args, **kwargs)

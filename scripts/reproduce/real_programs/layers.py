@@ -1,4 +1,4 @@
-"""What the programs of `scanned.py` and `unrolled.py` share."""
+"""What the programs of `scanned.py`, `unrolled.py` and `agents.py` share."""
 
 from collections.abc import Callable
 from typing import Any
@@ -44,14 +44,32 @@ def trained(loss: Callable[[Any, Any], jax.Array], weights: Any, batch: Any, rul
     return step, (weights, rule.init(weights)), batch
 
 
-def trained_model(model: nn.Module, inputs: jax.Array, rule: Any) -> Update:
+def trained_model(model: nn.Module, inputs: Any, rule: Any) -> Update:
     """A training step of a Flax module; the loss is the mean of its outputs' squares."""
 
-    def loss(weights: Any, inputs: jax.Array) -> jax.Array:
+    def loss(weights: Any, inputs: Any) -> jax.Array:
         outputs: Any = model.apply(weights, inputs)
         return jnp.square(outputs).mean()
 
-    return trained(loss, model.init(jax.random.key(0), inputs), inputs, rule)
+    return trained(loss, jax.jit(model.init)(jax.random.key(0), inputs), inputs, rule)
+
+
+def trained_with_statistics(model: nn.Module, inputs: jax.Array, rule: Any) -> Update:
+    """The same of a module with batch normalisation, whose statistics are part of the state."""
+    variables = jax.jit(model.init)(jax.random.key(0), inputs)
+
+    def loss(weights: Any, statistics: Any, inputs: jax.Array) -> tuple[jax.Array, Any]:
+        held = {"params": weights, "batch_stats": statistics}
+        outputs, changed = model.apply(held, inputs, mutable=["batch_stats"])
+        return jnp.square(outputs).mean(), changed["batch_stats"]
+
+    def step(state: Any, inputs: jax.Array) -> tuple[Any, jax.Array]:
+        weights, statistics, moments = state
+        (value, statistics), gradient = jax.value_and_grad(loss, has_aux=True)(weights, statistics, inputs)
+        updates, moments = rule.update(gradient, moments, weights)
+        return (optax.apply_updates(weights, updates), statistics, moments), value
+
+    return step, (variables["params"], variables["batch_stats"], rule.init(variables["params"])), inputs
 
 
 class Mixer(nn.Module):

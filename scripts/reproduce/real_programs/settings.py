@@ -31,16 +31,21 @@ class Settings(launcher.Settings):
         Raises:
           GraphrlError: a program's name is wrong.
         """
+        from reproduce.real_programs.cases.run import CASES
         from reproduce.real_programs.totals import PROGRAMS
 
         for name in self.programs or ():
-            if name not in PROGRAMS:
+            if name not in (*PROGRAMS, *CASES):
                 parts(name)
 
     @functools.cached_property
     def measurements(self) -> Measurements:
         """The file of figures."""
         return Measurements(self.out / "measured.jsonl", retry=self.retry)
+
+    def chosen(self, own: Sequence[str], quick: Sequence[str]) -> Sequence[str]:
+        """Those of --programs among a section's own, which are not of the zoo; without any, its own or small ones."""
+        return [name for name in self.programs or () if name in own] or (quick if self.quick else own)
 
     def names_of(self, own: Sequence[str]) -> Sequence[str]:
         """The programs that a section measures: those of --programs, else its own, or small ones if that will do."""

@@ -3,7 +3,7 @@
 import dataclasses
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -14,30 +14,29 @@ from graphrl.compare.report import markdown
 from graphrl.xla import hook
 from graphrl.xla.resident import digest
 from reproduce.measurements import Figures
+from reproduce.real_programs import donated
+from reproduce.real_programs.agents import AGENTS
 from reproduce.real_programs.layers import Update
 from reproduce.real_programs.scanned import SCANNED
-from reproduce.real_programs.settings import Settings, mebibytes, ratio
+from reproduce.real_programs.settings import Settings
 from reproduce.real_programs.temporaries import RECOMPUTE
 from reproduce.real_programs.unrolled import UNROLLED
 from reproduce.results import Table, bullets
 
-PROGRAMS: dict[str, Callable[[], Update]] = {**SCANNED, **UNROLLED}
-TARGETS = {"graphrl": 0.88, "recomputed": 0.65}  # of the better scheduler, geometric means
+PROGRAMS: dict[str, Callable[[], Update]] = {**SCANNED, **UNROLLED, **AGENTS}
 _ROUNDS = 7
 
 
 def totals(settings: Settings) -> Iterator[Table]:
     """One table, a line a program, and whether the targets are met."""
-    names = settings.programs or (["neural ODE"] if settings.quick else PROGRAMS)
-    by_name = {name: _figures(settings, name) for name in names}
-    headings = ["program", "given [MiB]", "XLA default", "XLA memory", "graphrl", "recomputed", "/ better",
-                "recomputed /", "same bits", "step", "first call [s]", "jax's"]  # fmt: skip
+    by_name = {name: _figures(settings, name) for name in settings.chosen(tuple(PROGRAMS), ("neural ODE",))}
+    headings = ["program", *donated.HEADINGS, "same bits", "step", "first call [s]", "jax's"]
     how = (
         f"MiB by XLA's figures: arguments, temporaries, and results that lie in no donated argument; graphrl with "
         f"seconds={settings.times[0]:g}, without and with recompute={RECOMPUTE:g}. The step is graphrl's over jax's, "
         f"medians of {_ROUNDS} in turns, of order alone. First calls are compilations, of one process, nothing on disk."
     )
-    lines = [[name, *_cells(figures)] for name, figures in by_name.items()]
+    lines = [[name, *donated.cells(figures), *_cells(figures)] for name, figures in by_name.items()]
     notes = _summary([figures for figures in by_name.values() if figures is not None])
     yield settings.measurements.table("Donated steps: MiB in all", how, markdown(headings, lines), bullets(list(notes)))
 
@@ -60,11 +59,7 @@ def _measure(build: Callable[[], Update], seconds: float) -> Figures:
     results = [_results(compiled, state, batch) for compiled in (theirs, ours, again)]
     times = _times((theirs, ours), state, batch)
     return {
-        "given": theirs.memory_analysis().argument_size_in_bytes,
-        "default": _total(theirs),
-        "memory": _total(memory),
-        "graphrl": _total(ours),
-        "recomputed": _total(again),
+        **donated.totals_of(default=theirs, memory=memory, graphrl=ours, recomputed=again),
         "same": results[0] == results[1] == results[2],
         "step": times[1] / times[0],
         "first": first,
@@ -76,16 +71,6 @@ def _measure(build: Callable[[], Update], seconds: float) -> Figures:
 def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
     began = time.perf_counter()
     return work(), time.perf_counter() - began
-
-
-def _total(compiled: Any) -> int:
-    figures = compiled.memory_analysis()
-    return int(
-        figures.argument_size_in_bytes
-        + figures.temp_size_in_bytes
-        + figures.output_size_in_bytes
-        - figures.alias_size_in_bytes
-    )
 
 
 def _results(compiled: Any, state: Any, batch: Any) -> str:
@@ -107,30 +92,15 @@ def _times(executables: Any, state: Any, batch: Any) -> list[float]:
 
 def _cells(figures: Figures | None) -> list[str]:
     if figures is None:
-        return ["-"] * 11
-    bytes_ = [mebibytes(figures[name]) for name in ("given", "default", "memory", "graphrl", "recomputed")]
-    better = [ratio(figures[name] / _better(figures)) for name in TARGETS]
+        return ["-"] * 4
     times = [f"{figures['step']:.2f}", f"{figures['first']:.1f}", f"{figures['jax']:.1f}"]
-    return [*bytes_, *better, "yes" if figures["same"] else "**no**", *times]
+    return ["yes" if figures["same"] else "**no**", *times]
 
 
-def _better(figures: Figures) -> int:
-    return int(min(figures["default"], figures["memory"]))
-
-
-def _summary(measured: list[Figures]) -> Iterator[str]:
+def _summary(measured: Sequence[Figures]) -> Iterator[str]:
     if not measured:
         return
-    for name, target in TARGETS.items():
-        quotients = [figures[name] / _better(figures) for figures in measured]
-        mean = statistics.geometric_mean(quotients)
-        yield f"{name}: {ratio(mean)} of the better scheduler's total, target {ratio(target)}: {_met(mean <= target)}"
-    above = sum(figures["graphrl"] > _better(figures) for figures in measured)
-    yield f"above the better scheduler: {above} of {len(measured)}"
+    yield from donated.summary(measured)
     yield f"the same bits: {sum(figures['same'] for figures in measured)} of {len(measured)}"
     steps = [figures["step"] for figures in measured]
     yield f"step time: median {statistics.median(steps):.3f}, worst {max(steps):.3f}"
-
-
-def _met(condition: bool) -> str:
-    return "met" if condition else "**not met**"

@@ -1,16 +1,16 @@
 """Programs of the kinds that people publish, without loops of their own; as `scanned.py`."""
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import jraph
 import optax
 from flax import linen as nn
 
-from reproduce.real_programs.layers import Mixer, Update, drawn, trained, trained_model
-from reproduce.real_programs.updates import llama, ppo
+from reproduce.real_programs.layers import Mixer, Update, trained_model, trained_with_statistics
+from reproduce.real_programs.updates import llama
 
 
 def mixer() -> Update:
@@ -55,20 +55,7 @@ def residual_network() -> Update:
                 x = nn.relu(y + nn.Conv(width, (1, 1), strides=2 if k == 2 else 1)(x))
             return nn.Dense(10)(x.mean((1, 2)))
 
-    model, images, rule = Blocks(), jnp.ones((16, 64, 64, 3)), optax.sgd(0.1, momentum=0.9, nesterov=True)
-    variables = model.init(jax.random.key(0), images)
-
-    def loss(weights: Any, statistics: Any, images: jax.Array) -> tuple[jax.Array, Any]:
-        logits, changed = model.apply({"params": weights, "batch_stats": statistics}, images, mutable=["batch_stats"])
-        return jnp.square(logits).mean(), changed["batch_stats"]
-
-    def step(state: Any, images: jax.Array) -> tuple[Any, jax.Array]:
-        weights, statistics, moments = state
-        (value, statistics), gradient = jax.value_and_grad(loss, has_aux=True)(weights, statistics, images)
-        updates, moments = rule.update(gradient, moments, weights)
-        return (optax.apply_updates(weights, updates), statistics, moments), value
-
-    return step, (variables["params"], variables["batch_stats"], rule.init(variables["params"])), images
+    return trained_with_statistics(Blocks(), jnp.ones((16, 64, 64, 3)), optax.sgd(0.1, momentum=0.9, nesterov=True))
 
 
 def u_net() -> Update:
@@ -92,98 +79,75 @@ def u_net() -> Update:
 
 
 def dense_network() -> Update:
-    """A dense block (Huang et al., 2017): every layer reads all earlier ones."""
+    """A DenseNet (Huang et al., 2017) of two blocks: every layer reads all earlier ones."""
 
     class Blocks(nn.Module):
         @nn.compact
         def __call__(self, x: jax.Array) -> jax.Array:
-            for _ in range(12):
-                y = nn.relu(nn.GroupNorm(1)(x))
-                x = jnp.concatenate([x, nn.Conv(16, (3, 3))(nn.Conv(64, (1, 1))(y))], -1)
-            return x
+            def seen(x: jax.Array) -> jax.Array:
+                return nn.relu(nn.BatchNorm(use_running_average=False)(x))
 
-    return trained_model(Blocks(), jnp.ones((8, 32, 32, 32)), optax.adam(1e-4))
+            x = nn.Conv(48, (3, 3), use_bias=False)(x)
+            for block in range(2):
+                if block:
+                    x = nn.avg_pool(nn.Conv(x.shape[-1] // 2, (1, 1), use_bias=False)(seen(x)), (2, 2), (2, 2))
+                for _ in range(4):
+                    y = nn.Conv(96, (1, 1), use_bias=False)(seen(x))
+                    x = jnp.concatenate([x, nn.Conv(24, (3, 3), use_bias=False)(seen(y))], -1)
+            return nn.Dense(10)(seen(x).mean((1, 2)))
+
+    return trained_with_statistics(Blocks(), jnp.ones((32, 32, 32, 3)), optax.sgd(0.1, momentum=0.9, nesterov=True))
 
 
 def private() -> Update:
-    """Differentially private SGD (Abadi et al., 2016): a gradient an example, clipped, summed and blurred."""
-    weights = [drawn(784, 256), drawn(256, 128), drawn(128, 10)]
+    """Differentially private SGD (Abadi et al., 2016): Optax's rule, on a gradient an example."""
 
-    def loss(weights: Any, x: jax.Array) -> jax.Array:
-        for w in weights[:-1]:
-            x = jnp.tanh(x @ w)
-        return jax.nn.logsumexp(x @ weights[-1])
+    class Network(nn.Module):
+        @nn.compact
+        def __call__(self, x: jax.Array) -> jax.Array:
+            x = nn.max_pool(nn.relu(nn.Conv(16, (8, 8), strides=2)(x)), (2, 2))
+            x = nn.max_pool(nn.relu(nn.Conv(32, (4, 4), strides=2)(x)), (2, 2))
+            return nn.Dense(10)(nn.relu(nn.Dense(32)(x.reshape(x.shape[0], -1))))
 
-    def step(state: Any, batch: jax.Array) -> tuple[Any, jax.Array]:
-        weights, key = state
-        values, gradients = jax.vmap(jax.value_and_grad(loss), (None, 0))(weights, batch)
-        norms = jax.vmap(optax.global_norm)(gradients)
-        scale = 1.0 / jnp.maximum(1.0, norms)
-        key, *keys = jax.random.split(key, len(weights) + 1)
-        blurred = [
-            jnp.tensordot(scale, g, 1) + 0.5 * jax.random.normal(k, w.shape)
-            for g, k, w in zip(gradients, keys, weights, strict=True)
-        ]
-        return ([w - 0.01 * g for w, g in zip(weights, blurred, strict=True)], key), values.mean()
+    model, rule = Network(), optax.contrib.dpsgd(0.1, l2_norm_clip=1.0, noise_multiplier=1.1, seed=1337)
+    images, labels = jnp.ones((256, 28, 28, 1)), jnp.zeros(256, jnp.int32)
 
-    return step, (weights, jax.random.PRNGKey(0)), jnp.ones((64, 784))
+    def loss(weights: Any, image: jax.Array, label: jax.Array) -> jax.Array:
+        logits: Any = model.apply(weights, image[None])
+        return optax.softmax_cross_entropy_with_integer_labels(logits, label[None]).mean()
+
+    def step(state: Any, batch: Any) -> tuple[Any, jax.Array]:
+        weights, moments = state
+        values, gradients = jax.vmap(jax.value_and_grad(loss), (None, 0, 0))(weights, *batch)
+        updates, moments = rule.update(gradients, moments, weights)
+        return (optax.apply_updates(weights, updates), moments), values.mean()
+
+    weights = model.init(jax.random.key(0), images[:1])
+    return step, (weights, rule.init(weights)), (images, labels)
 
 
 def graph_network() -> Update:
-    """Message passing on a mesh, as GraphCast's processor (Lam et al., 2023): 4 rounds, edges and nodes updated."""
-    nodes, edges, width, rounds = 2048, 12288, 128, 4
+    """Encode, process and decode on a mesh (Battaglia et al., 2018; Lam et al., 2023), with Jraph's networks."""
+    nodes, edges, width, rounds = 2048, 8192, 128, 4
     senders, receivers = (jnp.arange(edges) * k % nodes for k in (7, 11))
-    weights = [{"edge": drawn(3 * width, width), "edge2": drawn(width, width), "node": drawn(2 * width, width),
-                "node2": drawn(width, width)} for _ in range(rounds)]  # fmt: skip
+    count = {"n_node": jnp.array([nodes]), "n_edge": jnp.array([edges]), "globals": None}
 
-    def loss(weights: Any, batch: Any) -> jax.Array:
-        x, e = batch
-        for w in weights:
-            e = e + jax.nn.silu(jnp.concatenate([e, x[senders], x[receivers]], -1) @ w["edge"]) @ w["edge2"]
-            messages = jax.ops.segment_sum(e, receivers, nodes)
-            x = x + jax.nn.silu(jnp.concatenate([x, messages], -1) @ w["node"]) @ w["node2"]
-        return jnp.square(x).mean()
+    class Network(nn.Module):
+        @nn.compact
+        def __call__(self, features: Any) -> jax.Array:
+            def layers(x: jax.Array) -> jax.Array:
+                return nn.LayerNorm()(nn.Dense(width)(nn.silu(nn.Dense(width)(x))))
 
-    return trained(loss, weights, (jnp.ones((nodes, width)), jnp.ones((edges, width))), optax.adam(1e-3))
+            graph = jraph.GraphsTuple(**features, senders=senders, receivers=receivers, **count)
+            graph = jraph.GraphMapFeatures(layers, layers)(graph)
+            update = jraph.concatenated_args(layers)
+            for _ in range(rounds):
+                new = jraph.InteractionNetwork(update, update)(graph)
+                graph = graph._replace(nodes=graph.nodes + new.nodes, edges=graph.edges + new.edges)
+            return nn.Dense(16)(nn.silu(nn.Dense(width)(graph.nodes)))
 
-
-def soft_actor_critic() -> Update:
-    """SAC's step (Haarnoja et al., 2018): two critics, their slow copies and the policy, 4,096 transitions."""
-
-    def network(inputs: int, outputs: int) -> list[jax.Array]:
-        return [drawn(inputs, 512), drawn(512, 512), drawn(512, outputs)]
-
-    def of(weights: Any, *xs: jax.Array) -> jax.Array:
-        x = jnp.concatenate(xs, -1)
-        for w in weights[:-1]:
-            x = jax.nn.relu(x @ w)
-        return x @ weights[-1]
-
-    rule = optax.adam(3e-4)
-    weights = {"policy": network(64, 16), "critics": [network(80, 1) for _ in range(2)]}
-    slow = [network(80, 1) for _ in range(2)]
-
-    def critic_loss(critics: Any, weights: Any, slow: Any, batch: Any) -> jax.Array:
-        action = jnp.tanh(of(weights["policy"], batch["next"]))
-        target = batch["reward"] + 0.99 * functools.reduce(jnp.minimum, [of(c, batch["next"], action) for c in slow])
-        errors = [of(c, batch["state"], batch["action"]) - jax.lax.stop_gradient(target) for c in critics]
-        return sum((jnp.square(error).mean() for error in errors), jnp.zeros(()))
-
-    def policy_loss(policy: Any, critics: Any, batch: Any) -> jax.Array:
-        action = jnp.tanh(of(policy, batch["state"]))
-        return -functools.reduce(jnp.minimum, [of(c, batch["state"], action) for c in critics]).mean()
-
-    def step(state: Any, batch: Any) -> tuple[Any, jax.Array]:
-        weights, slow, moments = state
-        value, critics = jax.value_and_grad(critic_loss)(weights["critics"], weights, slow, batch)
-        policy = jax.grad(policy_loss)(weights["policy"], weights["critics"], batch)
-        updates, moments = rule.update({"policy": policy, "critics": critics}, moments, weights)
-        weights = optax.apply_updates(weights, updates)
-        slow = jax.tree.map(lambda s, w: 0.995 * s + 0.005 * w, slow, weights["critics"])
-        return (weights, slow, moments), value
-
-    batch = {name: jnp.ones((4096, width)) for name, width in (("state", 64), ("next", 64), ("action", 16))}
-    return step, (weights, slow, rule.init(weights)), batch | {"reward": jnp.ones((4096, 1))}
+    features = {"nodes": jnp.ones((nodes, 32)), "edges": jnp.ones((edges, 4))}
+    return trained_model(Network(), features, optax.adamw(1e-3))
 
 
 UNROLLED: dict[str, Callable[[], Update]] = {
@@ -195,6 +159,4 @@ UNROLLED: dict[str, Callable[[], Update]] = {
     "dense block": dense_network,
     "DP-SGD": private,
     "graph network": graph_network,
-    "SAC": soft_actor_critic,
-    "PPO": ppo,
 }
