@@ -17,13 +17,17 @@ from graphrl.graphs.readers.hlo.reader import read_hlo
 from graphrl.xla import hook
 from graphrl.xla.bodies import as_program, put_back, runs_of
 from graphrl.xla.callback import Answer
+from graphrl.xla.donation import tied
 from graphrl.xla.overwriting import written_over
 from graphrl.xla.planning.bounds import order_of
 from graphrl.xla.planning.cache import answer_of
+from graphrl.xla.recompute import everywhere
 from graphrl.xla.recompute.candidates import repeatable
+from graphrl.xla.recompute.clones import Clone
 from graphrl.xla.recompute.cost import RunTimes
 from graphrl.xla.recompute.everywhere import recompute_everywhere
 from graphrl.xla.recompute.plan import recompute
+from graphrl.xla.recompute.rewrite import rewritten
 
 pytestmark = pytest.mark.usefixtures("plans", "quiet")
 
@@ -203,3 +207,65 @@ def test_what_is_written_over_who_knows_when_is_not_read_again(last: str, may_re
     assert ops["v"]
     assert ops["y"] == may_read
     assert ("y" in written_over(program.module).late.get("z", ())) == may_read
+
+
+def test_who_reads_a_clone_still_waits_for_the_original() -> None:
+    """`next` writes over `i`, which `start` reads, and waited for `start` only as it read it."""
+    text = CALLED.replace("next = s32[] add(i, one)", "start = s32[] copy(i)\n  next = s32[] add(start, one)")
+    module = parse_module(text.replace("v = f32[1024]{0} sine(w)", "v = f32[1024]{0} broadcast(start)"))
+    body = as_program(module, module.computations["body"])
+    again = rewritten(body, [Clone("start.again", "start", ("next",))])
+    assert {"start", "start.again"} <= {*again.entry.by_name["next"].control_predecessors}
+
+
+TWO_AT_ONCE = """
+HloModule both, is_scheduled=true, input_output_alias={ {0}: (0, {}, may-alias), {1}: (1, {}, may-alias) }
+
+fused {
+  a = f32[64]{0} parameter(0)
+  b = f32[64]{0} parameter(1)
+  c = f32[64]{0} parameter(2)
+  one = f32[1]{0} slice(c), slice={[0:1]}
+  first = s32[] constant(0)
+  updated = f32[64]{0} dynamic-update-slice(b, one, first)
+  sum = f32[64]{0} add(a, c)
+  ROOT t = (f32[64]{0}, f32[64]{0}) tuple(sum, updated)
+}
+
+ENTRY main {
+  p = f32[64]{0} parameter(0)
+  q = f32[64]{0} parameter(1)
+  r = f32[64]{0} sine(q)
+  both = (f32[64]{0}, f32[64]{0}) fusion(p, q, r), kind=kLoop, calls=fused
+  x = f32[64]{0} get-tuple-element(both), index=0
+  y = f32[64]{0} get-tuple-element(both), index=1
+  z = f32[64]{0} multiply(r, x)
+  ROOT end = (f32[64]{0}, f32[64]{0}, f32[64]{0}) tuple(x, y, z)
+}
+"""
+
+
+def test_who_writes_over_two_arguments_waits_for_clones_that_read_either() -> None:
+    """One of them in place, whatever the schedule; over the other since it was told to."""
+    module = tied(parse_module(TWO_AT_ONCE)).module
+    again = rewritten(module, [Clone("r.again", "r", ("z",))])
+    assert "r.again" in again.entry.by_name["both"].control_predecessors
+
+
+def test_many_loops_take_no_more_time_than_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def many(x: jax.Array, weights: jax.Array) -> jax.Array:
+        for k in range(4):
+            x = jax.lax.fori_loop(0, TRIPS, lambda _, x, k=k: x - k * jax.grad(layers)(x, weights), x)
+        return x
+
+    module = hook.captured(jax.jit(many).lower(*arguments()))
+    looked_at = []
+
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        looked_at.append(args)
+        monkeypatch.setattr(time, "perf_counter", lambda: math.inf)
+        return recompute(*args, **kwargs)
+
+    monkeypatch.setattr(everywhere, "recompute", slow)
+    assert recompute_everywhere(module, limit=0.1, seconds=1, seed=0).clones
+    assert len(looked_at) == everywhere.ANYWAY

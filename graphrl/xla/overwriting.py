@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from graphrl.graphs.readers.hlo.module import HloModule, OutputAlias
-from graphrl.xla.assignment.buffers import ModuleBuffers
+from graphrl.graphs.readers.hlo.sharing import in_place_pairs
+from graphrl.xla.assignment.buffers import ModuleBuffers, value_at
 from graphrl.xla.assignment.dataflow import Dataflow
 
 
@@ -28,17 +29,18 @@ def written_over(module: HloModule) -> WrittenOver:
     what it was given. Who reads the argument has run before, directly or not; what is added to the module has not.
     """
     entry = module.entry
-    declared = [(i, p) for i in entry.instructions for p in i.attributes.output_operand_aliasing]
-    written = [(i.name, i.operands[p.operand_index]) for i, p in declared]
-    arguments = [(name, argument) for name, argument in written if entry.by_name[argument].opcode == "parameter"]
-    if not arguments and not module.input_output_aliases:
+    written = [(i, pair) for i in entry.instructions for pair in in_place_pairs(module, i)]
+    if not written and not module.input_output_aliases:
         return WrittenOver({}, frozenset())
     buffers = ModuleBuffers(module)
     flow = buffers.flow
     reading, nodes = reading_of(flow), flow.node_of[flow.place[entry.name]]
     late: dict[str, set[str]] = collections.defaultdict(set)
-    for name, argument in arguments:
-        late[name].update(reading[flow.nodes[nodes[argument]].values[0]])
+    for i, pair in written:
+        value = value_at(flow.nodes[nodes[i.operands[pair.operand]]], pair.operand_index)
+        maker = flow.nodes[flow.values[value].node]
+        if flow.computations[maker.computation] is entry and maker.instruction.opcode == "parameter":
+            late[i.name].update(reading[value])
     exposed = []
     for alias in module.input_output_aliases:
         given, result = ends_of(flow, alias)
@@ -72,11 +74,5 @@ def reading_of(flow: Dataflow) -> Mapping[int, Sequence[str]]:
 def ends_of(flow: Dataflow, alias: OutputAlias) -> tuple[int, int]:
     """The values of an argument and of the result that is written over it."""
     entry = flow.module.entry.name
-    ends = (
-        (flow.nodes[flow.parameter(entry, alias.parameter)], alias.parameter_index),
-        (flow.nodes[flow.root(entry)], alias.output_index),
-    )
-    given, result = (
-        next(v for v, (at, _) in zip(node.values, node.parts, strict=True) if at == index) for node, index in ends
-    )
-    return given, result
+    given, result = flow.nodes[flow.parameter(entry, alias.parameter)], flow.nodes[flow.root(entry)]
+    return value_at(given, alias.parameter_index), value_at(result, alias.output_index)

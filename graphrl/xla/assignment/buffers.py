@@ -183,7 +183,7 @@ class ModuleBuffers:
         flow = self.flow
         for (parameter, index), output in self.donated.items():
             entry, result = flow.parameter(self.module.entry.name, parameter), flow.root(self.module.entry.name)
-            yield _at(flow.nodes[entry], index), _at(flow.nodes[result], output)
+            yield value_at(flow.nodes[entry], index), value_at(flow.nodes[result], output)
         for node in flow.nodes:
             opcode = node.instruction.opcode
             around: tuple[int, ...] = ()
@@ -195,10 +195,11 @@ class ModuleBuffers:
             else:
                 for pair in in_place_pairs(self.module, node.instruction):
                     operand = flow.nodes[node.operands[pair.operand]]
-                    yield _at(operand, pair.operand_index), _at(node, pair.output_index)
+                    yield value_at(operand, pair.operand_index), value_at(node, pair.output_index)
             for other in around:
                 yield from zip(flow.nodes[other].values, node.values, strict=True)
 
 
-def _at(node: Node, index: tuple[int, ...]) -> int:
+def value_at(node: Node, index: tuple[int, ...]) -> int:
+    """The value of a part of a node's result."""
     return next(v for v, (at, _) in zip(node.values, node.parts, strict=True) if at == index)

@@ -91,7 +91,7 @@ class Planner:
         decision = dataclasses.replace(decision, graphrl_bytes=measured, xla_bytes=max(own, decision.xla_bytes))
         if why or own <= measured + decision.undonated_bytes:
             reason = why or f"the order needs {format_bytes(measured)}, which is more than was predicted"
-            decision = dataclasses.replace(decision, orders=None, found_by="", reason=reason, clones=())
+            decision = dataclasses.replace(decision, orders=None, found_by="", reason=reason, clones=(), recomputed=0.0)
         self._decisions.keep(decision)
         self.reports[module.fingerprint] = Report.of(module.name, decision, from_cache=False)
 

@@ -23,6 +23,7 @@ from graphrl.xla.recompute.rewrite import rewritten
 
 LEAST_NEED = 0.05  # of the module's bytes: a computation that needs less beside what it is given is left alone
 LEAST_SECONDS = 0.05  # for one computation, also where no time is left
+ANYWAY = 2  # computations are looked at also where no time is left: the entry, and the body that needs most
 FIRST = 0.6  # of the time that is left goes to each turn but the last one
 
 Clones = Mapping[str, Sequence[Clone]]  # by computation
@@ -57,23 +58,28 @@ def recompute_everywhere(module: HloModule, *, limit: float, seconds: float, see
 
     Args:
       limit: part of the module's estimated run time that may be spent again, 0 to 1.
-      seconds: of search, of wall clock.
+      seconds: of search, of wall clock; what has begun is ended.
       seed: of the searches for orders.
     """
     end, costs, runs = time.perf_counter() + seconds, RunTimes(module), runs_of(module)
     total = costs.of_computation(module.entry.name)
     best = Everywhere(module, {}, _predicted(module), 0.0)
     bodies = {i.called[0] for c in module.sequential for i in c.instructions if i.opcode == "while"}
-    hopeful = (name for name in bodies if _predicted(_program(module, name)) >= LEAST_NEED * best.predicted)
-    left = [module.entry.name, *sorted(hopeful)]
+    needs = {name: _predicted(_program(module, name)) for name in sorted(bodies)}
+    hopeful = (name for name, need in needs.items() if need >= LEAST_NEED * best.predicted)
+    left = [module.entry.name, *sorted(hopeful, key=lambda name: -needs[name])]
     while left:
         share = (FIRST if len(left) > 1 else 1.0) * (end - time.perf_counter()) / len(left)
         parts = {name: max(1.0, total / runs[name] / costs.of_computation(name)) for name in left}
-        tried = [_better(best, name, limit - best.cost, parts[name], share, seed) for name in left]
+        tried = [
+            _better(best, name, limit - best.cost, parts[name], share, seed)
+            for number, name in enumerate(left)
+            if number < ANYWAY or time.perf_counter() < end
+        ]
         better = [one for one in tried if one is not None]
-        if not better:
+        best = min([best, *better], key=lambda one: one.predicted)
+        if not better or time.perf_counter() >= end:
             break
-        best = min(better, key=lambda one: one.predicted)
         left = [name for name in left if name not in best.clones]
     return best
 

@@ -44,7 +44,9 @@ class _Editor:
     """A copy of a module's message that clones are put into."""
 
     def __init__(self, module: HloModule, clones: Sequence[Clone], late: Mapping[str, frozenset[str]]) -> None:
-        """Args: `late` is what writes over arguments, and waits for those who read them: for clones of these too."""
+        """Args: `late` is what writes over arguments, and waits for those who read them: for clones of these too, and
+        for their originals, which it may have waited for only as it read them.
+        """
         self.late = late
         self.name = module.name
         self.clones = clones
@@ -72,8 +74,10 @@ class _Editor:
         by_name = instructions | {i.name: i for group in clones.values() for i in group}
         self._rewire(by_name)
         for name, readers in self.late.items():
-            waits = [by_name[clone.name].id for clone in self.clones if clone.original in readers]
-            by_name[name].control_predecessor_ids.extend(waits)
+            again = [clone for clone in self.clones if clone.original in readers]
+            waits = [by_name[each].id for clone in again for each in (clone.original, clone.name)]
+            late = by_name[name]
+            late.control_predecessor_ids[:] = dict.fromkeys([*late.control_predecessor_ids, *waits])
         ids = {name: i.id for name, i in by_name.items()}
         replace(self.entry.instructions, _behind(self.entry.instructions, clones, lambda i: i.name))
         replace(self.message.computations, _behind(self.message.computations, self.copies, lambda c: c.id))
