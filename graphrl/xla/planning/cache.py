@@ -24,10 +24,8 @@ from graphrl.xla.recompute.clones import Numbered, named, numbers
 from graphrl.xla.recompute.everywhere import Clones, with_clones
 from graphrl.xla.settings import Settings
 
-FORMAT, VERSION = (
-    "graphrl-schedule",
-    5,
-)  # rises when a search finds better or safer plans, so that older ones are not kept
+FORMAT = "graphrl-schedule"
+VERSION = 6  # rises when a search finds better or safer plans, so that older ones are not kept
 
 Places = tuple[tuple[int, ...], ...]  # of instructions, for each computation in `HloModule.sequential`
 
