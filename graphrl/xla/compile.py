@@ -109,7 +109,8 @@ def compile(
 
     Bodies of loops, branches and calls are ordered too. Never worse than XLA: where no order is found that lowers what
     its better scheduler needs, that one's schedule is taken. Donated arguments are. The results are the same to the
-    bit: the instructions are XLA's, only their order changes and, with `recompute`, some of them run twice. Where jax
+    bit: the instructions are XLA's, only their order changes and, with `recompute`, some of them run twice. (But LLVM
+    compiles some by where their buffers lie, and may round a last bit otherwise, as under XLA's schedulers.) Where jax
     has no hook for schedules, or the program is for another platform than the CPU, a warning says so and XLA's schedule
     stays.
 
