@@ -4,7 +4,7 @@
 #   make test PYTEST_ARGS="-k plan -x"     other arguments for pytest
 
 PYTHON ?= python3
-PYTEST_ARGS ?= -n auto --dist worksteal
+PYTEST_ARGS ?= -n auto --dist worksteal --durations 25 --durations-min 10
 DEMO_ARGS ?=
 MAPS_ARGS ?= --seconds 10
 TRAIN_ARGS ?=
