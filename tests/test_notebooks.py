@@ -26,7 +26,7 @@ SHORTER = {
         "data.validation=erdos-renyi:60x8@5000,layered:60x8@5000": "data.validation=erdos-renyi:24x4@5000",
         "agent.network.width=16": "agent.network.width=8 --set agent.network.layers=0 --set agent.network.heads=1 "
         "--set agent.network.superposition=none --set agent.network.coupling=none",
-        "finetune=20": "finetune=1",
+        "go:finetune=20": "go:rounds=1",  # tested with GO's training, and long to compile
         "2_000),": "200),",
         "57_700": "2_000",
     },

@@ -84,7 +84,7 @@ def test_settings_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 def test_faults_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert fault(capsys, "train", "other") == (
         2,
-        "graphrl: error: unknown agent 'other': known are egrl, go, regal, regal-hint, topoformer, tiny\n",
+        "graphrl: error: unknown agent 'other': known are egrl, gdp, go, regal, regal-hint, topoformer, tiny\n",
     )
     code, err = fault(capsys, "train", "tiny", "--set", "agent.rat=1")
     assert code == 2
