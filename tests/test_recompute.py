@@ -89,7 +89,7 @@ def test_by_hand(text: str) -> None:
     # Three values are live while a product is computed, two without `wide`. The buffer of the result holds one of them.
     assert TempPredictor(program.module)(program.module.order(program.module.entry)) == 2 * MB
     assert again.predicted == MB
-    assert [clone.original for clone in again.clones] == ["wide", "view"]
+    assert [clone.original for clone in again.clones[program.module.entry.name]] == ["wide", "view"]
     costs, by_name = RunTimes(program.module), program.module.entry.by_name
     total = sum(costs.of(by_name[op.name]) for op in program.graph.ops)
     assert again.cost == pytest.approx(costs.of(by_name["wide"]) / total)
@@ -143,7 +143,7 @@ def test_xla_needs_what_was_predicted_and_gives_the_same_bits(program: HloProgra
     assert recomputation is not None
     assert recomputation.cost <= 0.2
     sequence = recomputation.module.order(recomputation.module.entry)
-    own, again = lowered().compile(), xla(program, recomputation.clones, sequence)
+    own, again = lowered().compile(), xla(program, recomputation.clones[program.module.entry.name], sequence)
     assert temporaries(again) == recomputation.predicted
     ordered = graphrl.compile(lowered(), seconds=1, cache=False)
     assert recomputation.predicted < 0.75 * temporaries(ordered)

@@ -53,6 +53,7 @@ class PlannedFunction:
         functools.update_wrapper(self, fn, updated=())
         self._fn, self._options = fn, jit_kwargs
         self._planner = Planner(settings)
+        self._unplanned: tuple[Report, ...] = ()  # why it runs under plain jax.jit, if it does
         self._starting = threading.Lock()
         self._library: Library | None = None
         self._prepare(libraries.guarded(fn, jit_kwargs), jit_kwargs)
@@ -122,7 +123,7 @@ class PlannedFunction:
         compiled in this process, in that order. What JAX's cache on disk had compiled already is not among them. Where
         the function runs under plain `jax.jit`, the last one says why.
         """
-        return tuple(self._planner.reports.values())
+        return *self._planner.reports.values(), *self._unplanned
 
     def clear_cache(self) -> None:
         """Forgets the compiled programs, as jax's does; the plans are kept."""
@@ -187,7 +188,7 @@ class PlannedFunction:
     def _fall_back(self, why: str) -> None:
         name = str(getattr(self, "__name__", self._fn))
         hook.warn_once(f"graphrl.jit: {why}; {name} runs under plain jax.jit")
-        self._planner.reports[""] = Report(name, False, why)
+        self._unplanned = (Report(name, False, why),)
         self._call = self._plain
 
 

@@ -20,8 +20,8 @@ from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.xla.bodies import as_program
 from graphrl.xla.callback import Answer, Scheduler, check_sequence, rescheduled
 from graphrl.xla.donation import tied
-from graphrl.xla.recompute.clones import Numbered, named, numbers
-from graphrl.xla.recompute.everywhere import Clones, with_clones
+from graphrl.xla.recompute.clones import ClonesByName, Numbered, named, numbers
+from graphrl.xla.recompute.everywhere import with_clones
 from graphrl.xla.settings import Settings
 
 FORMAT = "graphrl-schedule"
@@ -104,7 +104,7 @@ class Decision:
             return program
         return program.with_orders(named_orders(program, self.orders, _numbers(module, clones)))
 
-    def named_clones(self, module: HloModule) -> Clones:
+    def named_clones(self, module: HloModule) -> ClonesByName:
         """What is computed again in a module's computations, by their names.
 
         Raises:
@@ -163,7 +163,9 @@ def jaxlib_version() -> str:
     return __version__
 
 
-def places_of(program: HloModule, module: HloModule | None = None, clones: Clones = MappingProxyType({})) -> Places:
+def places_of(
+    program: HloModule, module: HloModule | None = None, clones: ClonesByName = MappingProxyType({})
+) -> Places:
     """What `Decision.program` turns into names: the orders of a module's computations as it is scheduled.
 
     Args:
@@ -177,7 +179,7 @@ def places_of(program: HloModule, module: HloModule | None = None, clones: Clone
     )
 
 
-def _numbers(module: HloModule, clones: Clones) -> dict[str, dict[str, int]]:
+def _numbers(module: HloModule, clones: ClonesByName) -> dict[str, dict[str, int]]:
     """The number of every instruction and clone, by name, of every computation, by name."""
     return {c.name: numbers(as_program(module, c), clones.get(c.name, ())) for c in module.sequential}
 

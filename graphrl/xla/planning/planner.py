@@ -32,8 +32,7 @@ class Planner:
 
     Attributes:
       settings: of the searches.
-      reports: of the programs that it has given a decision for, by fingerprint, in the order of their compilation;
-        under "", why there are no more.
+      reports: of the programs that it has given a decision for, by fingerprint, in the order of their compilation.
     """
 
     def __init__(self, settings: Settings) -> None:

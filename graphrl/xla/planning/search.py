@@ -23,8 +23,8 @@ from graphrl.xla.donation import Tied, tied
 from graphrl.xla.planning.bounds import order_of, temp_bound
 from graphrl.xla.planning.cache import Decision, jaxlib_version, places_of
 from graphrl.xla.planning.orders import LEAST_GAIN, LEAST_SECONDS, Schedule, Target, ordered, targets_of
-from graphrl.xla.recompute.clones import Numbered, numbered
-from graphrl.xla.recompute.everywhere import Clones, recompute_everywhere
+from graphrl.xla.recompute.clones import ClonesByName, Numbered, numbered
+from graphrl.xla.recompute.everywhere import recompute_everywhere
 from graphrl.xla.settings import PROBLEM, Settings
 
 NOTHING = 0.01  # of XLA's bytes: where the bounds show that no more is to be had, XLA's memory scheduler is not asked
@@ -50,7 +50,7 @@ class Candidate(NamedTuple):
     program: HloModule
     predicted: int
     evaluations: int
-    clones: Clones = MappingProxyType({})
+    clones: ClonesByName = MappingProxyType({})
     recomputed: float = 0.0
 
 
@@ -261,7 +261,7 @@ def _recomputed(
         yield Candidate(by, again.module, again.predicted, best.evaluations, again.clones, again.cost)
 
 
-def _numbered(module: HloModule, clones: Clones) -> tuple[Numbered, ...]:
+def _numbered(module: HloModule, clones: ClonesByName) -> tuple[Numbered, ...]:
     """Clones as `Decision` has them."""
     if not clones:
         return ()

@@ -4,7 +4,7 @@ Searches choose among a graph's ops; what is read through views needs the views 
 """
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from graphrl.errors import PlanError
 from graphrl.graphs.readers.hlo.module import HloModule
@@ -29,6 +29,9 @@ class Clone:
     name: str
     original: str
     users: tuple[str, ...]
+
+
+ClonesByName = Mapping[str, Sequence[Clone]]  # of computations, those that have any
 
 
 def numbered(module: HloModule, clones: Sequence[Clone]) -> Numbered:

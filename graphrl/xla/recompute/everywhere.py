@@ -7,8 +7,6 @@ what they give may be written over what they are given, whoever decides that.
 """
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.graphs.readers.hlo.reader import read_hlo
@@ -16,9 +14,9 @@ from graphrl.graphs.roofline import DEFAULT_CHIP
 from graphrl.xla.assignment import TempPredictor
 from graphrl.xla.bodies import as_program, put_back, runs_of
 from graphrl.xla.planning.bounds import order_of
-from graphrl.xla.recompute.clones import Clone
+from graphrl.xla.recompute.clones import ClonesByName
 from graphrl.xla.recompute.cost import RunTimes
-from graphrl.xla.recompute.plan import recompute
+from graphrl.xla.recompute.plan import Recomputation, recompute
 from graphrl.xla.recompute.rewrite import rewritten
 
 LEAST_NEED = 0.05  # of the module's bytes: a computation that needs less beside what it is given is left alone
@@ -26,26 +24,8 @@ LEAST_SECONDS = 0.05  # for one computation, also where no time is left
 ANYWAY = 2  # computations are looked at also where no time is left: the entry, and the body that needs most
 FIRST = 0.6  # of the time that is left goes to each turn but the last one
 
-Clones = Mapping[str, Sequence[Clone]]  # by computation
 
-
-class Everywhere(NamedTuple):
-    """A module that computes some values again.
-
-    Attributes:
-      module: with the clones, in the orders in which it shall run.
-      clones: what is computed again.
-      predicted: bytes of temporaries that XLA will need for it.
-      cost: part of the program's estimated run time that they take.
-    """
-
-    module: HloModule
-    clones: Clones
-    predicted: int
-    cost: float
-
-
-def with_clones(module: HloModule, clones: Clones) -> HloModule:
+def with_clones(module: HloModule, clones: ClonesByName) -> HloModule:
     """The module with clones in its computations."""
     for name, copies in clones.items():
         if copies:
@@ -53,7 +33,7 @@ def with_clones(module: HloModule, clones: Clones) -> HloModule:
     return module
 
 
-def recompute_everywhere(module: HloModule, *, limit: float, seconds: float, seed: int) -> Everywhere:
+def recompute_everywhere(module: HloModule, *, limit: float, seconds: float, seed: int) -> Recomputation:
     """Has the computations of a scheduled module compute values again, see `recompute`.
 
     Args:
@@ -63,11 +43,12 @@ def recompute_everywhere(module: HloModule, *, limit: float, seconds: float, see
     """
     end, costs, runs = time.perf_counter() + seconds, RunTimes(module), runs_of(module)
     total = costs.of_computation(module.entry.name)
-    best = Everywhere(module, {}, _predicted(module), 0.0)
+    best = Recomputation(module, {}, _predicted(module), 0.0)
     bodies = {i.called[0] for c in module.sequential for i in c.instructions if i.opcode == "while"}
     needs = {name: _predicted(_program(module, name)) for name in sorted(bodies)}
     hopeful = (name for name, need in needs.items() if need >= LEAST_NEED * best.predicted)
     left = [module.entry.name, *sorted(hopeful, key=lambda name: -needs[name])]
+    left = [name for name in left if costs.of_computation(name)]  # what takes no time has nothing to compute again
     while left:
         share = (FIRST if len(left) > 1 else 1.0) * (end - time.perf_counter()) / len(left)
         parts = {name: max(1.0, total / runs[name] / costs.of_computation(name)) for name in left}
@@ -92,7 +73,9 @@ def _program(module: HloModule, name: str) -> HloModule:
     return as_program(module, module.computations[name])
 
 
-def _better(best: Everywhere, name: str, limit: float, part: float, seconds: float, seed: int) -> Everywhere | None:
+def _better(
+    best: Recomputation, name: str, limit: float, part: float, seconds: float, seed: int
+) -> Recomputation | None:
     """The module with clones in one more computation, if that then needs less.
 
     Args:
@@ -115,4 +98,4 @@ def _better(best: Everywhere, name: str, limit: float, part: float, seconds: flo
     predicted = again.predicted if program is module else _predicted(changed)
     if predicted >= best.predicted:
         return None
-    return Everywhere(changed, {**best.clones, name: again.clones}, predicted, best.cost + again.cost / part)
+    return Recomputation(changed, {**best.clones, **again.clones}, predicted, best.cost + again.cost / part)

@@ -16,7 +16,7 @@ from graphrl.solvers.orders.min_cut.solver import solve
 from graphrl.xla.assignment import TempPredictor
 from graphrl.xla.planning.temp_search import least_temp
 from graphrl.xla.recompute.candidates import Routes, repeatable
-from graphrl.xla.recompute.clones import Clone, wired
+from graphrl.xla.recompute.clones import Clone, ClonesByName, wired
 from graphrl.xla.recompute.cost import RunTimes
 from graphrl.xla.recompute.greedy import relieved
 from graphrl.xla.recompute.prune import Clones, pruned, without
@@ -32,17 +32,17 @@ LEAST_SECONDS = 0.2  # for one, also where no time is left
 
 
 class Recomputation(NamedTuple):
-    """A program that computes some values again.
+    """A module that computes some values again.
 
     Attributes:
-      module: with the clones, in the order in which it shall run.
-      clones: what is computed again.
+      module: with the clones, in the orders in which it shall run.
+      clones: what is computed again, by computation.
       predicted: bytes of temporaries that XLA will need for it.
       cost: part of the program's estimated run time that they take.
     """
 
     module: HloModule
-    clones: tuple[Clone, ...]
+    clones: ClonesByName
     predicted: int
     cost: float
 
@@ -181,5 +181,6 @@ class _Search:
         if predicted > best.predicted:  # there was no time to look at it
             sequence, predicted = program.sequence(best.places), best.predicted
         spent = sum(self.spent[op] for op, _ in best.clones)
-        module = program.module.with_orders({program.module.entry.name: sequence})
-        return Recomputation(module, best.names, predicted, spent / self.total)
+        name = program.module.entry.name
+        module = program.module.with_orders({name: sequence})
+        return Recomputation(module, {name: best.names}, predicted, spent / self.total)

@@ -67,7 +67,7 @@ def of_recomputation(settings: Settings, subject: Subject, seconds: float) -> Fi
         return {
             "temp": decision.graphrl_bytes if decision.is_planned else decision.xla_bytes,
             "recomputed": decision.recomputed,
-            "clones": len(decision.clones),
+            "clones": sum(map(len, decision.clones)),
             "seconds": decision.search_seconds,
         }
 
