@@ -53,6 +53,7 @@ METHODS: dict[str, str] = {
     "anneal-schedule": "graphrl.solvers.schedules.solver",
     "multilevel": "graphrl.solvers.schedules.multilevel",
     "anneal-bundled": "graphrl.solvers.sending.solver",
+    "anneal-list": "graphrl.solvers.lists.solver",
     "anneal-keys": "graphrl.solvers.chromosomes.anneal_keys",
     "brkga": "graphrl.solvers.chromosomes.brkga_solver",
     "brkga-tuned": "graphrl.solvers.chromosomes.brkga_tuned",

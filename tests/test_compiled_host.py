@@ -17,6 +17,7 @@ from processes import PACKAGE
 from graphrl import compiled
 from graphrl.compiled.beside import beside
 from graphrl.compiled.hurry import hurry
+from graphrl.cores import count_cores
 
 
 def twice(x: int) -> int:
@@ -138,6 +139,7 @@ assert numba.njit(lambda x, y: np.dot(x, y))(np.ones(3), np.ones(3)) == 3
     subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=300)
 
 
+@pytest.mark.skipif(count_cores() < 2, reason="with one core nothing is compiled beside")
 def test_list_schedules_are_compiled_by_another_process(tmp_path: Path) -> None:
     code = """
 from graphrl.compiled import ready

@@ -91,6 +91,7 @@ def test_every_method_gives_a_plan_that_checks(method: str) -> None:
     for objective in find_solver(method).objectives:
         devices = 1 if ordering else 2
         options: dict[str, Any] = {"objective": objective, "devices": devices, "evaluations": 200, "seed": 1}
+        options["transfer"] = "free" if method == "anneal-list" else "rendezvous"
         graph = in_tree(6, 0).graph if method == "series-parallel" else ladder(4)
         plan = graphrl.optimize(graph, method=SMALLER.get(method, method), **options)
         plan.check(graph)

@@ -19,6 +19,8 @@ makespan, and peak memory of several devices
   `cp-sat` from its plan, and `anneal-schedule` again for the rest:
     makespan under free and link, up to 150 ops: `cp-sat` for 7 tenths; up to 300 ops for 3
     makespan under rendezvous, up to 120 ops, and peak memory, up to 60 ops: for half
+  makespan under free, without a memory limit or colocation: `anneal-list` first, for 3 tenths, in place of that tenth,
+    or for 7 tenths where `cp-sat` does not follow
   makespan under rendezvous, without a memory limit: first `anneal-bundled` for a tenth, then `anneal-schedule` for a
     tenth of the rest, or `multilevel` for a quarter, and the first has all that is left if its plan is better by 1%;
     else the second begins anew, as its temperature depends on the time
@@ -41,6 +43,7 @@ from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, PlacedOrder, Task
 from graphrl.solvers.exact.cp_sat import solver as cp_sat
+from graphrl.solvers.lists import solver as listed
 from graphrl.solvers.loads import portfolio as pipelined
 from graphrl.solvers.orders import dfs_dp, series_parallel
 from graphrl.solvers.orders.anneal import solver as anneal
@@ -65,6 +68,7 @@ MULTILEVEL_OPS, MULTILEVEL_SECONDS = 3_000, 1e-3  # from which a makespan is ann
 OTHERS_SHARE = 0.05  # of the time for other plans without search than the first two
 EXACT_SECONDS = 5e-3  # for each op, below which CP-SAT has no time
 SOON_SHARE, SOON_SECONDS = 0.1, 2.0  # of annealing before it
+LISTS_SHARE = 0.3  # of annealing of lists before CP-SAT; without, of other searches after it
 TRIAL_SHARE, LEVELS_SHARE = 0.1, 0.25  # of each of two ways to anneal, in levels or not, before one has the rest
 TRIAL_GAIN = 0.01  # that the first must have
 
@@ -88,10 +92,11 @@ def _prepare(problem: Problem) -> None:
     """Compiles what the plans without search and the searches on several devices need, once on a machine."""
     if problem.devices == 1:
         prepare_lists()
-    elif _bundles(problem):
-        with bundled.prepared_beside():
+    elif _bundles(problem) or listed.takes(problem):
+        first = bundled if _bundles(problem) else listed
+        with first.prepared_beside():
             schedules.prepare(with_memory=False)
-        bundled.prepare_with_lists()
+        first.prepare_with_lists()
     else:
         schedules.prepare_with_lists(problem)
 
@@ -162,8 +167,13 @@ def stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterato
     large &= budget.seconds is None or budget.seconds >= MULTILEVEL_SECONDS * ops
     search = multilevel.solve if large else schedules.solve
     share = _exact_share(ops, problem)
-    if budget.seconds is not None and share * budget.seconds > EXACT_SECONDS * ops:
-        yield Stage(schedules.solve, SOON_SHARE, SOON_SECONDS, options=_unbundled)
+    proves = budget.seconds is not None and share * budget.seconds > EXACT_SECONDS * ops
+    lists = listed.takes(problem) and graph.colocation is None
+    if lists:
+        yield Stage(listed.solve, LISTS_SHARE if proves else 1 - LISTS_SHARE)
+    if proves:
+        if not lists:
+            yield Stage(schedules.solve, SOON_SHARE, SOON_SECONDS, options=_unbundled)
         yield Stage(cp_sat.solve, share, options=best_as_hint)
     elif bundles:
         yield Stage(search, LEVELS_SHARE if large else TRIAL_SHARE, options=_unannealed)

@@ -1,0 +1,1 @@
+"""Search over lists of ops, where transfers cost nothing."""
