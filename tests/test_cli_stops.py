@@ -19,6 +19,7 @@ from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.readers.json import write_json
 from graphrl.plan import Plan
 from graphrl.solvers.base import Interrupted
+from graphrl.solvers.schedules import solver as schedules
 
 
 def replace_optimize(monkeypatch: pytest.MonkeyPatch, function: Callable[..., Plan]) -> None:
@@ -101,14 +102,15 @@ def test_ctrl_c_writes_the_best_plan(
 @pytest.mark.slow
 @pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_in_a_real_search(tmp_path: Path) -> None:
+    schedules.prepare(with_memory=True)  # the process loads it, and has a plan by when it is told to stop
     ops = [Op(f"op{i}", "x", 1.0, (f"t{i // 2}",) if i else (), (Tensor(f"t{i + 1}", i % 7),)) for i in range(300)]
     graph = ComputationGraph("tree", (Op("root", outputs=(Tensor("t0", 1),)), *ops))
     write_json(graph, tmp_path / "g.json")
     command = [sys.executable, "-m", "graphrl", "optimize", str(tmp_path / "g.json"), "--seconds", "300", "--json"]
-    command += ["--devices", "2", "--output", str(tmp_path / "plan.json"), "--method", "brkga"]
+    command += ["--devices", "2", "--output", str(tmp_path / "plan.json"), "--method", "anneal-schedule"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        time.sleep(20)  # compiled by then
+        time.sleep(8)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     finally:
