@@ -25,6 +25,7 @@ from graphrl.training.config import as_dict, parsed
 from graphrl.training.config import updated as updated_settings
 
 SMALL = TopoformerConfig(layers=1, width=8, heads=1, head_width=4, samples=4, learning_rate=0.01, warmup=0)
+BIAS = ".params['policy']['priority']['Dense_1']['bias']"
 ROLLOUT = dataclasses.replace(SMALL, baseline="greedy-rollout")
 
 
@@ -52,10 +53,12 @@ def leaves(state: LearnerState) -> list[np.ndarray]:
 
 
 def test_one_and_two_devices_give_the_same_parameters() -> None:
+    """All but the bias before eq. 17, whose gradient is nothing but rounding, which Adam makes as large as any."""
     one, two = updated(SMALL, 1, 2), updated(SMALL, 2, 2)
     assert int(one[0].step) == 2
-    for a, b in zip(leaves(one[0]), leaves(two[0]), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-4)  # a bias before eq. 17 has no gradient but rounding
+    for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(one[0]), leaves(two[0]), strict=True):
+        if jax.tree_util.keystr(path) != BIAS:
+            np.testing.assert_allclose(np.asarray(a), b, rtol=1e-5, atol=1e-5)
     assert {name: float(value) for name, value in one[1].items()} == pytest.approx(
         {name: float(value) for name, value in two[1].items()}, rel=1e-3, abs=1e-4
     )
