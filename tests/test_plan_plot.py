@@ -61,6 +61,19 @@ def test_picture_says_what_matters() -> None:
         assert text in shown
 
 
+@pytest.mark.parametrize("peak", [0, 3, 4, 5, 6, 9])
+def test_the_label_of_the_peak_stays_in_the_picture(peak: int) -> None:
+    ops = [Op(f"a_name_that_is_as_long_as_those_of_layers_in_layers_{i}", "x", 1.0, (), (), ()) for i in range(10)]
+    ops[peak] = dataclasses.replace(ops[peak], workspace_bytes=123_456_789)
+    graph, nowhere = ComputationGraph("wide", tuple(ops)), np.zeros(10, np.int64)
+    problem = Problem("makespan", 2)
+    figure = Plan.from_order(graph, problem, nowhere, range(10), method="m", seconds=1, evaluations=1, seed=0).plot()
+    figure.canvas.draw()
+    (label,) = (text for axes in figure.axes for text in axes.texts if text.get_text().startswith("peak "))
+    box = label.get_window_extent()
+    assert 0 <= box.x0 < box.x1 <= figure.bbox.width
+
+
 @pytest.mark.parametrize("ops", [1, 5000])
 @pytest.mark.parametrize("devices", [1, 20])
 def test_small_and_large_pictures(tmp_path: Path, ops: int, devices: int) -> None:

@@ -180,11 +180,12 @@ def _mark_peak(axes: Axes, timeline: Timeline, device: int, scale: float, right:
         x += 0.5  # the middle of its place
     where = f" on device {device}" if timeline.problem.devices > 1 else ""
     at = "from the start (weights)" if curve.peak_entry < 0 else f"at {clean(timeline.name(curve.peak_entry), 60)}"
-    on_left = x > 0.5 * right
+    # Long labels stand to the side that has most room, in the middle on both: on one they would run out of the picture.
+    side, shift = ("left", 8) if x < right / 3 else ("right", -8) if x > right * 2 / 3 else ("center", 0)
     axes.plot([x], [y], "o", color=WORSE, markersize=7, markeredgecolor="white", zorder=6, clip_on=False)
     axes.annotate(
-        f"peak {format_bytes(curve.peak)}{where}, {at}", (x, y), xytext=(-8 if on_left else 8, 7),
-        textcoords="offset points", ha="right" if on_left else "left", va="bottom", fontsize=9, weight="bold",
+        f"peak {format_bytes(curve.peak)}{where}, {at}", (x, y), xytext=(shift, 7),
+        textcoords="offset points", ha=side, va="bottom", fontsize=9, weight="bold",
         color=WORSE, zorder=7, parse_math=False, bbox=_BACKGROUND,
     )  # fmt: skip
 
