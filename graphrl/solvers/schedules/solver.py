@@ -147,12 +147,12 @@ def temperature(
 ) -> float:
     """What it is, as a part of the first makespan, when a share of the budget is spent.
 
-    The first grows with the square root of the moves that a chain has for each op (measured from 10 to 30,000; up to
-    100 where `most_moves` says so): a search that is too short for more stays near its start.
+    The first grows with the square root of the moves that a chain has for each op (measured from 10 to 30,000): a
+    search that is too short for more stays near its start.
 
     Args:
       share: of the budget.
-      moves_per_op: of one chain in the whole budget, at most `most_moves`.
+      moves_per_op: of one chain in the whole budget.
       ops: `effective_ops`.
       hot, cold: see `solve`.
       least: that the first is, see `least_heat`.
@@ -165,13 +165,6 @@ def temperature(
 def first_heat(problem: Problem) -> float:
     """The first temperature, `hot` of `solve`, where nobody says another."""
     return COOL if problem.objective == "makespan" and problem.transfer != "rendezvous" else HOT
-
-
-def most_moves(problem: Problem) -> float:
-    """Moves for each op beyond which a longer search begins no hotter: where no device waits for another's transfer,
-    list schedules are near the best, and a hot one only leaves them.
-    """
-    return TYPICAL if first_heat(problem) == COOL else math.inf
 
 
 def least_heat(problem: Problem, plan: PlacedOrder) -> float:
@@ -234,7 +227,6 @@ class _Search:
         self._chains = [chain, *(_beside(chain, seed) for seed in seeds[1:])]
         self._effective_ops = effective_ops(task.graph)
         self._least = least_heat(task.problem, decisions)
-        self._most = most_moves(task.problem)
         self._unit = max(self._value(), 1e-30)
         task.best = self.plan
 
@@ -275,7 +267,7 @@ class _Search:
 
     def _anneal(self, chain: Chain, moves: int, begin: float, end: float) -> int:
         """Some moves of a chain, between two shares of the budget."""
-        each = min(self._expected / len(self._task.graph.ops), self._most)
+        each = self._expected / len(self._task.graph.ops)
         hot, cold = (
             self._unit * temperature(share, each, self._effective_ops, self._hot, self._cold, self._least)
             for share in (begin, end)
