@@ -15,7 +15,7 @@ from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.families import sample
 from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.plan import Plan
-from graphrl.solvers.lists import search
+from graphrl.solvers.lists import search, solver
 from graphrl.solvers.lists.solver import prepare_with_lists
 
 
@@ -55,6 +55,7 @@ def test_a_list_is_played_as_the_rule_says(graph: ComputationGraph, devices: int
     np.random.default_rng(seed).shuffle(lists.listed)
     free = played_slowly(graph, lists.listed, devices)
     for bound in (0.0, 2.5, max(free)):
+        lists.restart(lists.listed.copy())
         assert search.anneal(lists, 1, 1.0, 1.0, bound) == 1
         assert lists.score.tolist() == [sum(max(0.0, each - bound) for each in free), max(free)]
     assert lists.best.tolist() == lists.listed.tolist()
@@ -80,9 +81,14 @@ def test_it_reaches_optima_that_lists_by_levels_do_not() -> None:
     assert best.evaluations < 500  # it ends at the bound
 
 
+def packed(seed: int) -> ComputationGraph:
+    """A random DAG of 100 ops."""
+    return sample("regal-like", 98, seed, {"model": ("er", "ba", "ws", "sbm")[seed % 4]})[0]
+
+
 @pytest.mark.parametrize("seed", [42, 45, 46])
 def test_it_packs_random_dags_without_a_gap(seed: int) -> None:
-    graph, _ = sample("regal-like", 98, seed, {"model": ("er", "ba", "ws", "sbm")[seed % 4]})
+    graph = packed(seed)
     plan = annealed(graph, 8, 200_000)
     assert plan.bound == plan.value < annealed(graph, 8, 1).value
     assert plan.evaluations < 200_000
@@ -95,6 +101,37 @@ def test_more_evaluations_are_never_worse() -> None:
     assert values == sorted(values, reverse=True)
 
 
+def test_the_size_of_chunks_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even one list each, as on graphs of more ops than a chunk has."""
+    whole = annealed(packed(46), 8, 5_000)
+    monkeypatch.setattr(solver, "CHUNK", 1)
+    assert annealed(packed(46), 8, 5_000).order == whole.order
+    assert whole.value < annealed(packed(46), 8, 1).value
+
+
+def waiting(count: int) -> ComputationGraph:
+    """Where a device had better wait: short ops are followed by two long ones, and beside each is one that fills."""
+    ops = list[Op]()
+    for i in range(count):
+        after = (f"b{i - 1}", f"c{i - 1}") if i else ()
+        ops += [Op(f"a{i}", runtime=1.0, after=after), Op(f"fill{i}", runtime=13.0, after=after)]
+        ops += [Op(f"{name}{i}", runtime=10.0, after=(f"a{i}",)) for name in "bc"]
+    return ComputationGraph("waiting", tuple(ops))
+
+
+def test_auto_finds_plans_where_a_device_waits() -> None:
+    lists = annealed(waiting(10), 2, 20_000)
+    assert annealed(waiting(10), 2, 20_000, "auto").value < 0.9 * lists.value
+
+
+def test_auto_proves_small_optima_above_the_bound_soon() -> None:
+    """Three ops of 2 s on two devices take 4 s, not 3: lists would be played until the end."""
+    graph = ComputationGraph("three", tuple(Op(f"op{i}", runtime=2.0) for i in range(3)))
+    plan = graphrl.optimize(graph, objective="makespan", devices=2, transfer="free", seconds=60.0)
+    assert plan.value == plan.bound == 4
+    assert plan.seconds < 20
+
+
 @pytest.mark.parametrize("other", [{"transfer": "link"}, {"transfer": "rendezvous"}, {"memory_limit": 9}])
 def test_other_problems_are_refused(other: dict[str, Any]) -> None:
     with pytest.raises(ProblemError, match="must be the objective makespan, under free, without a memory limit"):
@@ -102,5 +139,7 @@ def test_other_problems_are_refused(other: dict[str, Any]) -> None:
 
 
 def test_temperatures_that_rise_are_refused() -> None:
-    with pytest.raises(ProblemError, match=r"hot is 0.1 and cold is 0.2: must be above 0, and cold at most hot"):
+    with pytest.raises(
+        ProblemError, match=r"hot is 0.1 and cold is 0.2: must be numbers above 0, and cold at most hot"
+    ):
         annealed(random_dag(0), 2, 9, "anneal-list:hot=0.1,cold=0.2")

@@ -19,8 +19,8 @@ makespan, and peak memory of several devices
   `cp-sat` from its plan, and `anneal-schedule` again for the rest:
     makespan under free and link, up to 150 ops: `cp-sat` for 7 tenths; up to 300 ops for 3
     makespan under rendezvous, up to 120 ops, and peak memory, up to 60 ops: for half
-  makespan under free, without a memory limit or colocation: `anneal-list` first, for 3 tenths, in place of that tenth,
-    or for 7 tenths where `cp-sat` does not follow
+  makespan under free, without a memory limit or colocation: `anneal-list` first, for 3 tenths where `cp-sat` follows,
+    in place of that tenth, else for one, at most 2 s; after `cp-sat` again for 7 tenths, if the best plan is its
   makespan under rendezvous, without a memory limit: first `anneal-bundled` for a tenth, then `anneal-schedule` for a
     tenth of the rest, or `multilevel` for a quarter, and the first has all that is left if its plan is better by 1%;
     else the second begins anew, as its temperature depends on the time
@@ -68,7 +68,7 @@ MULTILEVEL_OPS, MULTILEVEL_SECONDS = 3_000, 1e-3  # from which a makespan is ann
 OTHERS_SHARE = 0.05  # of the time for other plans without search than the first two
 EXACT_SECONDS = 5e-3  # for each op, below which CP-SAT has no time
 SOON_SHARE, SOON_SECONDS = 0.1, 2.0  # of annealing before it
-LISTS_SHARE = 0.3  # of annealing of lists before CP-SAT; without, of other searches after it
+LISTS_SHARE = 0.3  # of annealing of lists before CP-SAT, at most SOON_SECONDS; and of others after it where it leads
 TRIAL_SHARE, LEVELS_SHARE = 0.1, 0.25  # of each of two ways to anneal, in levels or not, before one has the rest
 TRIAL_GAIN = 0.01  # that the first must have
 
@@ -170,7 +170,7 @@ def stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterato
     proves = budget.seconds is not None and share * budget.seconds > EXACT_SECONDS * ops
     lists = listed.takes(problem) and graph.colocation is None
     if lists:
-        yield Stage(listed.solve, LISTS_SHARE if proves else 1 - LISTS_SHARE)
+        yield Stage(listed.solve, LISTS_SHARE if proves else TRIAL_SHARE, SOON_SECONDS)
     if proves:
         if not lists:
             yield Stage(schedules.solve, SOON_SHARE, SOON_SECONDS, options=_unbundled)
@@ -179,6 +179,8 @@ def stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterato
         yield Stage(search, LEVELS_SHARE if large else TRIAL_SHARE, options=_unannealed)
     if bundles:
         yield Stage(bundled.solve, options=best_as_hint, when=_leads)
+    if lists:
+        yield Stage(listed.solve, 1 - LISTS_SHARE, when=_lists_lead)
     yield Stage(search, options=_unannealed if bundles else best_as_hint)
 
 
@@ -190,6 +192,11 @@ def _bundles(problem: Problem) -> bool:
 def _leads(plans: list[Plan]) -> bool:
     """Whether the best plan is of `anneal-bundled`, by far."""
     return plans[0].method == bundled.solve.name and plans[0].value < (1 - TRIAL_GAIN) * _unbundled(plans)["hint"].value
+
+
+def _lists_lead(plans: list[Plan]) -> bool:
+    """Whether the best plan is of `anneal-list`, which knows none where a device waits while it could run an op."""
+    return plans[0].method == listed.solve.name
 
 
 def _unbundled(plans: list[Plan]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 Without transfers a schedule follows from a list: time runs along the device that is free first, and of the ops whose
 predecessors have ended by then the first in the list is next there (Graham 1966; the parallel schedule generation
 scheme of resource-constrained project scheduling, Kolisch 1996). No device waits while an op is ready, which leaves
-out some schedules, seldom all of the best.
+out some schedules: where a device had better wait for an op of the longest path, all of the best.
 
 The makespan of almost all lists is one of a few numbers. The energy is finer: the device seconds that run beyond a
 bound of the makespan. It is 0 where the bound is reached, and what devices wait before the bound tells early that it
@@ -23,8 +23,6 @@ NEAR = 4  # places between two ops that are swapped, at most, in half of all mov
 OP = np.dtype(
     [
         ("runtime", np.float64),  # seconds
-        ("ready", np.float64),  # when the last of its predecessors that have run ends
-        ("place", np.uint32),  # in the list
         ("awaits", np.uint32),  # predecessors
         ("left", np.uint32),  # of them, that have not run
         ("after", np.uint32),  # where its row of successors begins
@@ -40,12 +38,20 @@ class Lists(NamedTuple):
     ops: np.ndarray  # [n + 1] OP
     rows: np.ndarray  # [m] uint32, successors
     listed: np.ndarray  # [n] uint32, the ops by their places
-    best: np.ndarray  # [n] uint32, the same in the best list
-    queue: np.ndarray  # [n] uint32, ops that wait for no other, in no order
+    place: np.ndarray  # [n] float64, the places of the ops
+    best: np.ndarray  # [n] uint32, the ops by their places in the best list
+    ready: np.ndarray  # [n] float64, when the last of an op's predecessors that have run ends, seconds
+    waiting: np.ndarray  # [n] uint32, heap by `ready` of ops whose predecessors have run but not all ended
+    able: np.ndarray  # [n] uint32, heap by `place` of ops that could run now
     played: np.ndarray  # [n] uint32, ops as they started
     free: np.ndarray  # [d] float64, seconds
-    score: np.ndarray  # [2] float64, seconds: energy of the list, makespan of the best
+    score: np.ndarray  # [2] float64, seconds: energy of the list, infinite before it is played; makespan of the best
     rng: np.ndarray  # [1] uint64
+
+    def restart(self, listed: np.ndarray) -> None:
+        """Goes on from another list."""
+        self.listed[:] = listed
+        self.score[0] = np.inf
 
 
 def lists(graph: ComputationGraph, devices: int, seed: np.random.SeedSequence) -> Lists:
@@ -57,27 +63,43 @@ def lists(graph: ComputationGraph, devices: int, seed: np.random.SeedSequence) -
     ops["awaits"][:-1] = np.bincount(target, minlength=n)
     ops["after"][1:] = np.cumsum(np.bincount(source, minlength=n))
     listed = np.argsort(-(a.tail + a.runtime), kind="stable").astype(np.uint32)
-    queue, played = np.zeros(n, np.uint32), np.zeros(n, np.uint32)
-    rng = seed.generate_state(1, np.uint64)
+    waiting, able, played = np.zeros((3, n), np.uint32)
     return Lists(
-        ops, target.astype(np.uint32), listed, listed.copy(), queue, played, np.zeros(devices), np.full(2, np.inf), rng
+        ops=ops,
+        rows=target.astype(np.uint32),
+        listed=listed,
+        place=np.zeros(n),
+        best=listed.copy(),
+        ready=np.zeros(n),
+        waiting=waiting,
+        able=able,
+        played=played,
+        free=np.zeros(devices),
+        score=np.full(2, np.inf),
+        rng=seed.generate_state(1, np.uint64),
     )
 
 
 @entry
-def anneal(s: Lists, moves: int, hot: float, cold: float, bound: float) -> int:
-    """Swaps ops at a temperature that falls geometrically from `hot` to `cold`, seconds, until a list reaches the
-    bound; gives how many lists were played. The list that it is given is played first.
+def anneal(s: Lists, moves: int, temperature: float, cooling: float, bound: float) -> int:
+    """Swaps ops until a list reaches the bound; gives how many lists were played, `moves` at most. A list that was not
+    played yet is played first.
+
+    Args:
+      s: goes on from where an earlier call left it.
+      moves: at least 1.
+      temperature: of the first move, seconds.
+      cooling: factor of the temperature, a move.
+      bound: of the makespan, seconds.
     """
-    n = len(s.listed)
-    for place in range(n):
-        s.ops[s.listed[place]].place = place
-    s.score[0] = _play(s, bound, np.inf)
-    cooling = (cold / hot) ** (1.0 / max(1, moves))
-    temperature, made = hot, integer(1)
+    n, made = len(s.listed), integer(0)
+    if s.score[0] == np.inf:
+        for place in range(n):
+            s.place[s.listed[place]] = place
+        s.score[0] = _play(s, bound, np.inf)
+        made += 1
     while made < moves and n > 1 and s.score[1] > bound:
         made += 1
-        temperature *= cooling
         one = below(s.rng, n)
         if uniform(s.rng) < 0.5:
             other = (one + 1 + below(s.rng, min(NEAR, n - 1))) % n
@@ -90,6 +112,7 @@ def anneal(s: Lists, moves: int, hot: float, cold: float, bound: float) -> int:
             s.score[0] = energy
         else:
             _swap(s, one, other)
+        temperature *= cooling
     return made
 
 
@@ -97,7 +120,7 @@ def anneal(s: Lists, moves: int, hot: float, cold: float, bound: float) -> int:
 def _swap(s: Lists, one: int, other: int) -> None:
     a, b = s.listed[one], s.listed[other]
     s.listed[one], s.listed[other] = b, a
-    s.ops[a].place, s.ops[b].place = other, one
+    s.place[a], s.place[b] = other, one
 
 
 @part
@@ -106,15 +129,15 @@ def _play(s: Lists, bound: float, limit: float) -> float:
 
     Device seconds that run beyond the bound are those that wait before it, less those that may.
     """
-    ops, queue, free, d = s.ops, s.queue, s.free, len(s.free)
+    ops, ready, free, d = s.ops, s.ready, s.free, len(s.free)
     n = len(s.listed)
-    count, may_wait = 0, d * bound
+    waits = able = integer(0)
+    may_wait = d * bound
     for op in range(n):
-        ops[op].left, ops[op].ready = ops[op].awaits, 0.0
+        ops[op].left, ready[op] = ops[op].awaits, 0.0
         may_wait -= ops[op].runtime
         if ops[op].awaits == 0:
-            queue[count] = op
-            count += 1
+            able = _push(s.able, s.place, able, op)
     free[:] = 0.0
     done, waited = 0, 0.0
     while done < n:
@@ -122,32 +145,28 @@ def _play(s: Lists, bound: float, limit: float) -> float:
         for other in range(1, d):
             if free[other] < free[device]:
                 device = other
-        now, soon, first, at = free[device], np.inf, n, 0
-        for i in range(count):
-            op = queue[i]
-            if ops[op].ready > now:
-                soon = min(soon, ops[op].ready)
-            elif ops[op].place < first:
-                first, at = ops[op].place, i
-        if first == n:
+        now = free[device]
+        while waits > 0 and ready[s.waiting[0]] <= now:
+            able = _push(s.able, s.place, able, integer(_pop(s.waiting, ready, waits)))
+            waits -= 1
+        if able == 0:
+            soon = ready[s.waiting[0]]
             waited += max(0.0, min(soon, bound) - now)
             if waited - may_wait > limit:
                 return np.inf
             free[device] = soon
             continue
-        op = queue[at]
-        count -= 1
-        queue[at] = queue[count]
+        op = integer(_pop(s.able, s.place, able))
+        able -= 1
         end = now + ops[op].runtime
         free[device], ops[op].device, s.played[done] = end, device, op
         done += 1
         for row in range(ops[op].after, ops[op + 1].after):
-            after = s.rows[row]
+            after = integer(s.rows[row])
             ops[after].left -= 1
-            ops[after].ready = max(ops[after].ready, end)
+            ready[after] = max(ready[after], end)
             if ops[after].left == 0:
-                queue[count] = after
-                count += 1
+                waits = _push(s.waiting, ready, waits, after)
     energy = makespan = 0.0
     for device in range(d):
         energy += max(0.0, free[device] - bound)
@@ -157,3 +176,30 @@ def _play(s: Lists, bound: float, limit: float) -> float:
         for place in range(n):  # numba would copy a whole array twice
             s.best[place] = s.listed[place]
     return energy
+
+
+@part
+def _push(heap: np.ndarray, key: np.ndarray, count: int, op: int) -> int:
+    """Adds an op to a binary heap of so many, the least key first; gives how many there are then."""
+    at = count
+    while at > 0 and key[heap[(at - 1) // 2]] > key[op]:
+        heap[at] = heap[(at - 1) // 2]
+        at = (at - 1) // 2
+    heap[at] = op
+    return count + 1
+
+
+@part
+def _pop(heap: np.ndarray, key: np.ndarray, count: int) -> int:
+    """Takes the op of the least key out of a heap of so many."""
+    first, last, at = heap[0], heap[count - 1], 0
+    while 2 * at + 1 < count - 1:
+        child = 2 * at + 1
+        if child + 1 < count - 1 and key[heap[child + 1]] < key[heap[child]]:
+            child += 1
+        if key[heap[child]] >= key[last]:
+            break
+        heap[at] = heap[child]
+        at = child
+    heap[at] = last
+    return first

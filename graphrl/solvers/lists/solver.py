@@ -1,8 +1,7 @@
 """Annealing of lists as a `Solver`."""
 
 import functools
-import itertools
-from collections.abc import Iterator
+import math
 from contextlib import AbstractContextManager
 
 import numpy as np
@@ -62,26 +61,26 @@ def solve(task: Task, *, hot: float = HOT, cold: float = COLD) -> Plan:
     if not takes(task.problem):
         what = "must be the objective makespan, under free, without a memory limit"
         raise ProblemError(f"the problem of {NAME!r} {what}")
-    if not 0 < cold <= hot:
-        raise ProblemError(f"hot is {hot} and cold is {cold}: must be above 0, and cold at most hot")
+    if not 0 < cold <= hot < math.inf:
+        raise ProblemError(f"hot is {hot} and cold is {cold}: must be numbers above 0, and cold at most hot")
     graph, limit = task.graph, task.budget.evaluations
     bound, unit = lower_bound(graph, task.problem), float(graph.arrays.runtime.mean())
     search = lists(graph, task.problem.devices, np.random.SeedSequence(task.seed))
-    first = search.listed.copy()
-    evaluations = anneal(search, 1, 1.0, 1.0, bound)
+    first, step = search.listed.copy(), max(1, CHUNK // len(graph.ops))
+    evaluations = done = anneal(search, 1, 1.0, 1.0, bound)
 
     def best() -> Plan:
         return task.plan(*_plan(graph, task.problem, search, bound), evaluations=evaluations, bound=bound)
 
-    task.best = best
-    for moves, begin, end in _chunks(len(graph.ops)):
-        if task.over(evaluations) or search.score[1] <= bound * (1 + SECONDS_ROUNDING):
-            break
-        if begin == 0.0:
-            search.listed[:] = first
-        count = moves if limit is None else min(moves, limit - evaluations)
-        start, stop = (unit * hot * (cold / hot) ** share for share in (begin, end))
-        evaluations += anneal(search, count, start, stop, bound)
+    task.best, length = best, FIRST * len(graph.ops)
+    while not task.over(evaluations) and search.score[1] > bound * (1 + SECONDS_ROUNDING):
+        if done == length:
+            done, length = 0, 2 * length
+            search.restart(first)
+        moves = min(step, length - done, step if limit is None else limit - evaluations)
+        cooling = (cold / hot) ** (1 / length)
+        made = anneal(search, moves, unit * hot * cooling**done, cooling, bound)
+        evaluations, done = evaluations + made, done + made
         task.report(evaluations, float(search.score[1]))
     return best()
 
@@ -91,20 +90,9 @@ def takes(problem: Problem) -> bool:
     return (problem.objective, problem.transfer, problem.memory_limit) == ("makespan", "free", None)
 
 
-def _chunks(ops: int) -> Iterator[tuple[int, float, float]]:
-    """Lists to play, and the shares of a round before and after them, without end."""
-    step = max(1, CHUNK // ops)
-    for number in itertools.count():
-        moves = FIRST * ops << number
-        for begin in range(0, moves, step):
-            end = min(begin + step, moves)
-            yield end - begin, begin / moves, end / moves
-
-
 def _plan(graph: ComputationGraph, problem: Problem, search: Lists, bound: float) -> PlacedOrder:
-    """Plays the best list again, for its schedule."""
-    listed = search.listed.copy()
-    search.listed[:] = search.best
-    anneal(search, 1, 1.0, 1.0, bound)
-    search.listed[:] = listed
-    return placed(builder(graph, problem), search.played.astype(np.int64), search.ops["device"][:-1].astype(np.int64))
+    """Plays the best list, for its schedule; the search stays as it is."""
+    best = Lists(*(part.copy() for part in search))
+    best.restart(search.best)
+    anneal(best, 1, 1.0, 1.0, bound)
+    return placed(builder(graph, problem), best.played.astype(np.int64), best.ops["device"][:-1].astype(np.int64))
