@@ -90,7 +90,7 @@ def test_the_environment_sends_as_the_rule_says() -> None:
     rank[order] = np.arange(n)
     for i, (placement, priority) in enumerate(zip(placements, priorities, strict=True)):
         plan = placed(graph, problem)
-        in_order_of(plan, n - 1 - rank + 0.1 * n * priority, *np.zeros((2, n), np.int64))
+        in_order_of(plan, -(n - 1 - rank + 0.1 * n * priority), *np.zeros((2, n), np.int64))
         costs = exact.evaluate(graph, problem, placement, with_sends(graph, problem, placement, plan.order))
         assert float(runtime[i]) == pytest.approx(costs.makespan, rel=1e-5)
 

@@ -147,19 +147,28 @@ def candidates(graph: ComputationGraph, problem: Problem, budget: Budget) -> Ite
 
 def stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterator[Stage]:
     """What the module says, from the first search on."""
-    ops = len(graph.ops)
     if problem.devices == 1 and problem.objective == "peak_memory":
-        starts = functools.partial(_orders, graph)
-        yield Stage(series_parallel.solve)
-        if ops <= DP_OPS:
-            yield Stage(dfs_dp.solve, DP_SHARE, DP_SECONDS)
-        least = 0.0 if budget.seconds is None else CUT_SECONDS * ops / budget.seconds
-        if least <= CUT_MOST:
-            yield Stage(anneal.solve, FIRST_SHARE, FIRST_SECONDS, options=starts)
-            yield Stage(min_cut.solve, max(CUT_SHARE, least))
-        yield Stage(anneal.solve, 1 - CUT_SHARE, options=starts)
-        yield Stage(min_cut.solve, options=starts)
-        return
+        return _orders_stages(graph, budget)
+    return _schedules_stages(graph, problem, budget)
+
+
+def _orders_stages(graph: ComputationGraph, budget: Budget) -> Iterator[Stage]:
+    """Of peak memory of one device."""
+    ops, starts = len(graph.ops), functools.partial(_orders, graph)
+    yield Stage(series_parallel.solve)
+    if ops <= DP_OPS:
+        yield Stage(dfs_dp.solve, DP_SHARE, DP_SECONDS)
+    least = 0.0 if budget.seconds is None else CUT_SECONDS * ops / budget.seconds
+    if least <= CUT_MOST:
+        yield Stage(anneal.solve, FIRST_SHARE, FIRST_SECONDS, options=starts)
+        yield Stage(min_cut.solve, max(CUT_SHARE, least))
+    yield Stage(anneal.solve, 1 - CUT_SHARE, options=starts)
+    yield Stage(min_cut.solve, options=starts)
+
+
+def _schedules_stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterator[Stage]:
+    """Of makespan, and of peak memory of several devices."""
+    ops = len(graph.ops)
     bundles = _bundles(problem)
     if bundles:
         yield Stage(bundled.solve, TRIAL_SHARE)

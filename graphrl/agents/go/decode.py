@@ -58,5 +58,5 @@ class Decoder:
         """The placement with groups together, and the ops in the order of the priorities, as `self._plan` has them."""
         placement = self.together(placement)
         self._plan.ops["device"][:-1] = placement
-        in_order_of(self._plan, self._keys + self._step * priority, self._heap, self._waits)
+        in_order_of(self._plan, -(self._keys + self._step * priority), self._heap, self._waits)
         return placement, self._plan.order.copy()

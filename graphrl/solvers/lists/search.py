@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from graphrl.compiled import entry, integer, part
+from graphrl.compiled.heap import pop, push
 from graphrl.compiled.random import below, uniform
 from graphrl.graphs.graph import ComputationGraph
 
@@ -137,7 +138,7 @@ def _play(s: Lists, bound: float, limit: float) -> float:
         ops[op].left, ready[op] = ops[op].awaits, 0.0
         may_wait -= ops[op].runtime
         if ops[op].awaits == 0:
-            able = _push(s.able, s.place, able, op)
+            able = push(s.able, s.place, able, op)
     free[:] = 0.0
     done, waited = 0, 0.0
     while done < n:
@@ -147,8 +148,8 @@ def _play(s: Lists, bound: float, limit: float) -> float:
                 device = other
         now = free[device]
         while waits > 0 and ready[s.waiting[0]] <= now:
-            able = _push(s.able, s.place, able, integer(_pop(s.waiting, ready, waits)))
-            waits -= 1
+            able = push(s.able, s.place, able, integer(s.waiting[0]))
+            waits = pop(s.waiting, ready, waits)
         if able == 0:
             soon = ready[s.waiting[0]]
             waited += max(0.0, min(soon, bound) - now)
@@ -156,8 +157,8 @@ def _play(s: Lists, bound: float, limit: float) -> float:
                 return np.inf
             free[device] = soon
             continue
-        op = integer(_pop(s.able, s.place, able))
-        able -= 1
+        op = integer(s.able[0])
+        able = pop(s.able, s.place, able)
         end = now + ops[op].runtime
         free[device], ops[op].device, s.played[done] = end, device, op
         done += 1
@@ -166,7 +167,7 @@ def _play(s: Lists, bound: float, limit: float) -> float:
             ops[after].left -= 1
             ready[after] = max(ready[after], end)
             if ops[after].left == 0:
-                waits = _push(s.waiting, ready, waits, after)
+                waits = push(s.waiting, ready, waits, after)
     energy = makespan = 0.0
     for device in range(d):
         energy += max(0.0, free[device] - bound)
@@ -176,30 +177,3 @@ def _play(s: Lists, bound: float, limit: float) -> float:
         for place in range(n):  # numba would copy a whole array twice
             s.best[place] = s.listed[place]
     return energy
-
-
-@part
-def _push(heap: np.ndarray, key: np.ndarray, count: int, op: int) -> int:
-    """Adds an op to a binary heap of so many, the least key first; gives how many there are then."""
-    at = count
-    while at > 0 and key[heap[(at - 1) // 2]] > key[op]:
-        heap[at] = heap[(at - 1) // 2]
-        at = (at - 1) // 2
-    heap[at] = op
-    return count + 1
-
-
-@part
-def _pop(heap: np.ndarray, key: np.ndarray, count: int) -> int:
-    """Takes the op of the least key out of a heap of so many."""
-    first, last, at = heap[0], heap[count - 1], 0
-    while 2 * at + 1 < count - 1:
-        child = 2 * at + 1
-        if child + 1 < count - 1 and key[heap[child + 1]] < key[heap[child]]:
-            child += 1
-        if key[heap[child]] >= key[last]:
-            break
-        heap[at] = heap[child]
-        at = child
-    heap[at] = last
-    return first
