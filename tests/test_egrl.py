@@ -29,7 +29,9 @@ from graphrl.solvers.maps.task import MapTask
 
 RESNET = map_problem(WORKLOADS["resnet50"](), NNP_I)
 WORKED = map_problem(WORKED_GRAPH, WORKED_CHIP)
-TINY = "width=8,depth=0,population=4,boltzmann=0.5"
+TINY = "width=8,population=4,boltzmann=0.5"
+UNET = EgrlConfig(encoder="unet", width=16, depth=1, heads=2)
+BOTH = pytest.mark.parametrize("config", [EgrlConfig(), UNET], ids=["means", "unet"])
 
 
 def one(problem: MapProblem, to: Any = None) -> domain.Layers:
@@ -67,9 +69,10 @@ def test_the_map_before_is_seen() -> None:
     np.testing.assert_array_equal(nodes[:2, -4:], [[1, 0, 1, 0], [0, 1, 1, 0]])
 
 
-def test_padding_changes_nothing() -> None:
+@BOTH
+def test_padding_changes_nothing(config: EgrlConfig) -> None:
     large = common_sizes([RESNET, map_problem(WORKLOADS["resnet101"](), NNP_I)])
-    actor, critic = networks(EgrlConfig(width=16, heads=2), 3)
+    actor, critic = networks(config, 3)
     near, far = (one(RESNET, to) for to in (None, large))
     params = actor.init(jax.random.key(0), domain.observe(near, domain.start(near)))
     seen = [domain.observe(each, domain.start(each)) for each in (near, far)]
@@ -82,8 +85,9 @@ def test_padding_changes_nothing() -> None:
     np.testing.assert_allclose(value, same, atol=1e-5)
 
 
-def test_what_is_not_there_changes_no_value_and_lies_in_the_largest_memory() -> None:
-    actor, critic = networks(EgrlConfig(width=16, depth=1, heads=2), 3)
+@BOTH
+def test_what_is_not_there_changes_no_value_and_lies_in_the_largest_memory(config: EgrlConfig) -> None:
+    actor, critic = networks(config, 3)
     layers = one(RESNET)
     seen = domain.observe(layers, domain.start(layers))
     absent = ~np.asarray(layers.placed)
@@ -130,7 +134,8 @@ def test_ctrl_c_gives_the_best_so_far() -> None:
     [
         ("variant=best", "variant is 'best': must be one of egrl, ea, pg"),
         ("reward=fast", "reward is 'fast': must be one of valid, rectified"),
-        ("width=12", "width is 12: must be a multiple of 2 x 4 heads"),
+        ("encoder=unet,width=12", "width is 12: must be a multiple of 2 x 4 heads"),
+        ("encoder=gcn", "encoder is 'gcn': must be one of means, unet"),
         ("population=1", "population is 1: must be an integer from 2 to 10,000"),
         ("boltzmann=2", "boltzmann is 2.0: must be from 0 to 1"),
         ("rate=0", "rate is 0.0: must be a number above 0"),

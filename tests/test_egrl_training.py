@@ -62,9 +62,15 @@ def solved(method: str, problem: Any, evaluations: int = 10) -> Any:
     return memory_map
 
 
-def test_it_learns_what_holds_for_graphs_that_it_has_not_seen(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("agent.variant=ea", "agent.boltzmann=0", "agent.population=12"),
+        ("agent.learning=ppo",),
+    ],
+)
+def test_it_learns_what_holds_for_graphs_that_it_has_not_seen(tmp_path: Path, options: tuple[str, ...]) -> None:
     """Untrained it asks the fast memory for everything, which is first come, first served."""
-    options = ("agent.variant=ea", "agent.boltzmann=0", "agent.population=12", "agent.operators=code")
     config = config_of(tmp_path, *options, "agent.hint=compiler", "agent.preference=1")
     functions, before, after = trained(config, 1, 40, rows(config, range(8)))
     key, unseen = jax.random.key(0), rows(config, range(100, 120))
@@ -74,9 +80,10 @@ def test_it_learns_what_holds_for_graphs_that_it_has_not_seen(tmp_path: Path) ->
     assert float(last["speedup"]) >= float(last["alone"]) > 1.2
 
 
-def test_one_device_is_two_devices(tmp_path: Path) -> None:
-    """Of the population; test_collaborative.py looks at the replay too."""
-    config = config_of(tmp_path, "agent.variant=ea")
+@pytest.mark.parametrize("option", ["agent.variant=ea", "agent.learning=ppo"])
+def test_one_device_is_two_devices(tmp_path: Path, option: str) -> None:
+    """Of the population, or of the graphs; test_collaborative.py looks at the replay too."""
+    config = config_of(tmp_path, option)
     (_, _, one), (_, _, two) = (trained(config, devices, 2, rows(config, range(2))) for devices in (1, 2))
     chex.assert_trees_all_close(one, two, atol=1e-5, rtol=1e-5)
 
@@ -132,14 +139,14 @@ def test_from_training_to_table(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_a_policy_is_for_chips_of_as_many_memories(tmp_path: Path) -> None:
-    config = EgrlConfig(width=8, depth=0, heads=1)
+    config = EgrlConfig(width=8)
     path = tmp_path / "policy.msgpack"
     Policy(config, Policy.initial(config, jax.random.key(0))).save(path)
     with pytest.raises(ProblemError, match="for the 3 memories of chip 'nnp-i': chip 'worked' has 2"):
         solved(f"egrl-policy:checkpoint={path}", map_problem(WORKED_GRAPH, WORKED_CHIP))
     with pytest.raises(GraphrlError, match="no policy for chips of 2 memories comes with graphrl"):
         solved("egrl-policy", map_problem(WORKED_GRAPH, WORKED_CHIP))
-    with pytest.raises(ProblemError, match="another network: width, depth, heads"):
+    with pytest.raises(ProblemError, match="another network: encoder, width, depth, heads"):
         Policy.start(str(path), dataclasses.replace(config, width=16))
 
 

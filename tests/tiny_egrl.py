@@ -51,6 +51,7 @@ def settings(folder: Path, train: int = 3, held_out: int = 2) -> list[str]:
         *(f"data.{name}={','.join(paths)}" for name, paths in names.items()),
         f"data.graphs={held_out}",
         f"agent.chip={folder / 'chip.json'}",
+        "agent.learning=search",
         "agent.variant=egrl",
         "agent.operators=paper",
         "agent.population=6",

@@ -1,5 +1,6 @@
-"""EGRL's actor and critic on a Graph U-Net: several choices at every op, and what they are worth."""
+"""EGRL's actor and critic on an encoder of graphs: several choices at every op, and what they are worth."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -8,6 +9,9 @@ import jax.numpy as jnp
 
 from graphrl.networks.base import GraphObservation
 from graphrl.networks.graph_unet import GraphUNet
+from graphrl.networks.neighbour_means import NeighbourMeans
+
+Encoder = GraphUNet | NeighbourMeans
 
 
 class Acted(NamedTuple):
@@ -18,35 +22,39 @@ class Acted(NamedTuple):
 
 
 class SubActionLogits(nn.Module):
-    """The actor: the U-Net, two layers of tanh, and a linear layer for each of an op's choices.
+    """The actor: the encoder, layers of tanh, and a linear layer for each of an op's choices.
 
     Attributes:
-      encoder: the U-Net.
+      encoder: of the graph.
       choices: of an op, the heads.
       options: of each.
+      hidden: layers of tanh; EGRL's Graph U-Net has two behind it.
+      last_init: initial weights of the linear layer.
     """
 
-    encoder: GraphUNet
+    encoder: Encoder
     choices: int
     options: int
+    hidden: int = 2
+    last_init: Callable[..., jax.Array] = nn.initializers.lecun_normal()
 
     @nn.compact
     def __call__(self, observation: GraphObservation) -> jax.Array:
         """`[n, choices, options]` float32."""
         nodes = self.encoder(observation)
-        for _ in range(2):
+        for _ in range(self.hidden):
             nodes = nn.tanh(nn.Dense(self.encoder.width)(nodes))
-        return nn.DenseGeneral((self.choices, self.options), name="logits")(nodes)
+        return nn.DenseGeneral((self.choices, self.options), kernel_init=self.last_init, name="logits")(nodes)
 
 
 class TwinValue(nn.Module):
-    """The critic: a U-Net that sees the action beside the features, the maximum over ops, and two perceptrons.
+    """The critic: an encoder that sees the action beside the features, the maximum over ops, and two perceptrons.
 
     Attributes:
-      encoder: the U-Net.
+      encoder: of the graph and the action.
     """
 
-    encoder: GraphUNet
+    encoder: Encoder
 
     @nn.compact
     def __call__(self, acted: Acted) -> jax.Array:

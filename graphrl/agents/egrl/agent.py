@@ -51,7 +51,7 @@ AGENT = Agent(
         test=("workloads:resnet101", "workloads:bert", "zoo:inference/b1/jaxpr/test-split"),
         graphs=len(_HELD_OUT),
     ),
-    schedule=Schedule(steps=300, validate_every=25, checkpoint_every=25),
+    schedule=Schedule(steps=400, validate_every=25, checkpoint_every=25),
     load=load_layers,
     sizes=sizes,
     shares="individuals",

@@ -14,6 +14,8 @@ from graphrl.learning.ranges import MOST, check_ranges
 from graphrl.learning.sac import SacSettings
 
 Variant = Literal["egrl", "ea", "pg"]
+Encoding = Literal["means", "unet"]
+Learning = Literal["search", "ppo"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,16 +25,22 @@ class EgrlConfig:
     Attributes:
       chip: name or file of the chip that maps are for; the policy has outputs for its memories.
       variant: "egrl"; its parts alone: "ea", evolution, or "pg", policy gradient.
+      learning: how `graphrl train egrl` trains a policy: by the "search" that `variant` names, or by "ppo" (ours), see
+        `amortised`.
+      samples: maps of every graph in an update of PPO.
       reward: see `domain.evaluate`; "valid" is the paper's, "rectified" ours.
       hint: the map that networks see beside the features: "none", everything in memory 0, as in the paper; "compiler",
         the compiler's own; or "uniform", the fastest of those that the compiler makes of asking one memory for all
         weights and one for all outputs, M^2 for M memories.
       preference: an untrained network prefers what the hint was made of (without a hint the fastest memory for all) by
         so many nats: with enough of them it asks for just that. The paper has none.
-      width, depth, heads: of the Graph U-Nets; the paper's have 128, 4 and 4, slower and no better.
+      encoder: of graphs: "means", see `NeighbourMeans` (ours), or "unet", the paper's Graph U-Net, see `GraphUNet`.
+      width: of all vectors; the paper's 128.
+      depth, heads: of the Graph U-Net; the paper's 4 and 4.
       population, boltzmann: individuals, and the share of them that are Boltzmann chromosomes.
-      entropy: alpha of SAC (the paper's 0.05 learned next to nothing on a toy whose best map is known: ours).
-      rate: of Adam, for actor and critic.
+      entropy: what a nat is worth to PPO, or alpha of SAC (the paper's 0.05 learned next to nothing on a toy whose best
+        map is known: ours).
+      rate: of Adam.
       strength: standard deviation of mutations of weights (ours).
       chromosome_strength: of those of chromosomes (the published code's).
       temperature: the hottest of the first chromosomes (the published code's). From 0.03 on they draw nearly what their
@@ -52,10 +60,13 @@ class EgrlConfig:
 
     chip: str = "nnp-i"
     variant: Variant = "egrl"
+    learning: Learning = "search"
+    samples: int = 32
     reward: Reward = "rectified"
     hint: Hint = "none"
     preference: float = 0.0
-    width: int = 32
+    encoder: Encoding = "means"
+    width: int = 16
     depth: int = 2
     heads: int = 4
     population: int = 20
@@ -76,7 +87,9 @@ class EgrlConfig:
     def __post_init__(self) -> None:
         integers = {"width": (1, 1024), "depth": (0, 10), "heads": (1, 64), "population": (2, 10_000)}
         integers |= {"replay": (1000, 10**8), "migrate_every": (0, 1_000_000), "evaluations": (1, MOST)}
-        names = {"variant": Variant, "reward": Reward, "hint": Hint, "operators": Source}
+        integers |= {"samples": (2, 100_000)}
+        names = {"variant": Variant, "learning": Learning, "reward": Reward, "hint": Hint}
+        names |= {"encoder": Encoding, "operators": Source}
         check_ranges(
             self,
             integers=integers,

@@ -1,42 +1,55 @@
-"""EGRL's learner: a generation of the search on all training graphs is a step."""
+"""EGRL's learner: a step is a generation of the search on all training graphs, or an update of PPO on them."""
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from graphrl.agents.egrl import amortised
 from graphrl.agents.egrl.config import EgrlConfig
 from graphrl.agents.egrl.domain import Layers, domain, speedup
 from graphrl.agents.egrl.network import likeliest, networks
-from graphrl.learning.collaborative.mesh import on_mesh
+from graphrl.learning.collaborative.mesh import on_mesh as search_on_mesh
 from graphrl.learning.collaborative.search import State
-from graphrl.learning.learner import Learner
+from graphrl.learning.learner import Learner, Metrics
+from graphrl.learning.spread import on_mesh
 
 
 def learner(config: EgrlConfig, mesh: Mesh, instances: Layers) -> Learner:
-    """The learner of a configuration, whose population and replay the devices of a mesh share.
+    """The learner of a configuration on the devices of a mesh: a search, whose population and replay they share, or
+    PPO, whose graphs they share.
 
     Args:
+      config: its `learning` says which.
+      mesh: the devices.
       instances: the training graphs, the batch of every step: the replay knows them by their places.
     """
+    judge = jax.jit(functools.partial(evaluate, config))
+    if config.learning == "search":
+        return _search(config, mesh, instances, judge)
+    begin, update = functools.partial(amortised.init, config, instances), functools.partial(amortised.update, config)
+    return on_mesh(Learner(begin, update, judge, score="speedup"), mesh)._replace(evaluate=judge)
+
+
+def _search(config: EgrlConfig, mesh: Mesh, instances: Layers, judge: Callable[..., Metrics]) -> Learner:
     memories = instances.problem.memories
     parts = domain(memories, config.reward), networks(config, memories)
-    begin, generation = on_mesh(config.settings, *parts, mesh)
+    begin, generation = search_on_mesh(config.settings, *parts, mesh)
 
     def init(key: jax.Array, policy: Any = None) -> State:
-        state: State = begin(instances, key, policy)
-        return state
+        return begin(instances, key, policy)
 
-    def update(state: State, key: jax.Array, batch: Layers) -> tuple[State, dict[str, jax.Array]]:
+    def update(state: State, key: jax.Array, batch: Layers) -> tuple[State, Metrics]:
         state, metrics, _ = generation(state, key, batch)
         return state, metrics
 
-    return Learner(init, update, jax.jit(functools.partial(evaluate, config)), score="speedup")
+    return Learner(init, update, judge, score="speedup")
 
 
-def evaluate(config: EgrlConfig, params: Any, key: jax.Array, batch: Layers) -> dict[str, jax.Array]:
+def evaluate(config: EgrlConfig, params: Any, key: jax.Array, batch: Layers) -> Metrics:
     """How good what `egrl-policy` plays is: the policy's map, or its hint where that is faster.
 
     See `Learner`; `key` is not used.

@@ -3,6 +3,7 @@
 import functools
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
@@ -11,6 +12,8 @@ from graphrl.agents.egrl.domain import Layers, observe, start
 from graphrl.learning.sac import ActorCritic
 from graphrl.networks.base import Network, network
 from graphrl.networks.graph_unet import GraphUNet
+from graphrl.networks.mlp import SMALL
+from graphrl.networks.neighbour_means import NeighbourMeans
 from graphrl.networks.sub_actions import Acted, SubActionLogits, TwinValue
 
 _NEVER = -20.0  # logit of a memory for what is not there
@@ -18,13 +21,19 @@ _NEVER = -20.0  # logit of a memory for what is not there
 
 @functools.cache
 def networks(config: EgrlConfig, memories: int) -> ActorCritic:
-    """Of Graph U-Nets, see `GraphUNet`; without parameters.
+    """On the configuration's encoder of graphs; without parameters.
 
     What is not there lies in memory 0: the actor gives other memories next to no probability, and the critic sees
     nothing of them, whoever chose.
     """
-    encoder = functools.partial(GraphUNet, config.width, config.depth, config.heads)
-    actor = network(SubActionLogits(encoder(), 2, memories))
+    if config.encoder == "unet":
+        encoder: Any = functools.partial(GraphUNet, config.width, config.depth, config.heads)
+        actor = network(SubActionLogits(encoder(), 2, memories))
+    else:
+        encoder = functools.partial(NeighbourMeans, config.width)
+        # a preference is not to drown in what an untrained network says by chance; searches without one start wide
+        last_init = SMALL if config.preference else nn.initializers.lecun_normal()
+        actor = network(SubActionLogits(encoder(), 2, memories, hidden=0, last_init=last_init))
     critic = network(TwinValue(encoder()))
 
     def logits(params: Any, seen: Any) -> jax.Array:

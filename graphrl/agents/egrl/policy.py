@@ -15,20 +15,19 @@ from graphrl.costs.maps.problem import MapProblem, map_problem
 from graphrl.errors import ProblemError
 from graphrl.training import policy
 
-OF_NETWORKS = ("hint", "preference", "width", "depth", "heads")  # settings that networks are made by
+OF_NETWORKS = ("hint", "preference", "encoder", "width", "depth", "heads")  # settings that networks are made by
 
-# What training differs in from a search by default. Of chromosomes nothing remains for other graphs; the rest is what
-# learned most in a minute of evolution on 18 graphs.
+# What training differs in from a search by default: what learned most from 18 graphs in a minute.
 TRAINED: dict[str, Any] = {
+    "learning": "ppo",
+    "rate": 0.01,
+    "entropy": 0.02,
     "variant": "ea",
     "boltzmann": 0.0,
     "population": 30,
-    "operators": "code",
     "hint": "uniform",
     "preference": 2.0,
-    "width": 8,
-    "depth": 0,
-    "heads": 1,
+    "width": 32,
 }
 
 
@@ -37,7 +36,7 @@ class Policy(policy.Policy[EgrlConfig]):
 
     agents: ClassVar[tuple[str, ...]] = ("egrl",)
     defaults: ClassVar[Path] = Path(__file__).parent / "defaults"
-    network: ClassVar[str] = "width, depth, heads and the chip's number of memories"
+    network: ClassVar[str] = "encoder, width, depth, heads and the chip's number of memories"
     settings = staticmethod(functools.partial(EgrlConfig, **TRAINED))
 
     @staticmethod

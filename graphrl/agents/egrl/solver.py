@@ -27,7 +27,8 @@ def solve(
     reward: str = "rectified",
     hint: str = "none",
     preference: float = 0.0,
-    width: int = 32,
+    encoder: str = "means",
+    width: int = 16,
     depth: int = 2,
     population: int = 20,
     boltzmann: float = 0.2,
@@ -62,6 +63,7 @@ def solve(
         reward=reward,  # type: ignore[arg-type]
         hint=hint,  # type: ignore[arg-type]
         preference=preference,
+        encoder=encoder,  # type: ignore[arg-type]
         width=width,
         depth=depth,
         population=population,

@@ -41,7 +41,7 @@ class Maps(NamedTuple):
 def maps(settings: Settings) -> Iterator[Table]:
     """Two tables and a picture for each workload."""
     for workload in settings.workloads:
-        entrants = [*at_evaluations(settings, workload, COUNTED), *in_time(settings, TIMED)[-1:]]
+        entrants = [*at_evaluations(settings, COUNTED), *in_time(settings, TIMED)[-1:]]
         runs, of = runs_of(settings, workload, entrants), problem(workload, settings.chip)
         by_method = _maps(runs)
         if by_method[0].method != "compiler":

@@ -40,17 +40,12 @@ class Runs(NamedTuple):
     bound: float | None  # seconds, the highest of those proved
 
 
-def at_evaluations(settings: Settings, workload: str, methods: Sequence[str]) -> list[Entrant]:
-    """Methods with the evaluations of the command line; those with gradient steps run less often on large graphs."""
-    ops = len(problem(workload, settings.chip).order)
-
-    def seeds(method: str) -> int:
-        if method in ONCE:
-            return 1
-        descends = method.startswith("egrl") and "variant=ea" not in method
-        return settings.large_seeds if descends and ops > settings.large else settings.seeds
-
-    return [Entrant(method, settings.evaluations, 0.0, seeds(method)) for method in settings.among(methods)]
+def at_evaluations(settings: Settings, methods: Sequence[str]) -> list[Entrant]:
+    """Methods with the evaluations of the command line."""
+    return [
+        Entrant(method, settings.evaluations, 0.0, 1 if method in ONCE else settings.seeds)
+        for method in settings.among(methods)
+    ]
 
 
 def in_time(settings: Settings, methods: Sequence[str]) -> list[Entrant]:

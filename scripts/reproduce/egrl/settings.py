@@ -22,8 +22,6 @@ class Settings(launcher.Settings):
     evaluations: int = option(4000, "of a run", quick=200)
     times: tuple[float, ...] = option((1.0, 60.0), "seconds of a run", quick=(0.2,), parse=seconds, metavar="S,...")
     seeds: int = option(5, "of each method on each workload", quick=2)
-    large: int = option(200, "ops from which methods with gradient steps have fewer seeds")
-    large_seeds: int = option(1, "of those methods there", quick=1)
 
     def check(self) -> None:
         """

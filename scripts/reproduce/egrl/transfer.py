@@ -25,11 +25,7 @@ from reproduce.measurements import Figures, Key
 from reproduce.policies import kept, train
 from reproduce.results import Table
 
-STEPS = 400  # generations of a policy for one workload
-AGENT = (
-    *("agent.variant=ea", "agent.operators=code", "agent.boltzmann=0", "agent.population=30"),
-    *("agent.width=8", "agent.heads=1", "agent.depth=0", "agent.hint=uniform", "agent.preference=2"),
-)
+STEPS = 400  # updates of a policy for one workload
 # Of families that the policy that ships has not seen, and three that it was not chosen by.
 UNSEEN = (
     *("cspdarknet53", "deberta_v3_base", "flux_dev", "fnet_base", "inceptionresnetv2", "inceptionv3", "mixer_b16"),
@@ -76,7 +72,7 @@ def _trained(settings: Settings, workload: str) -> str:
         f"data.test=workloads:{unseen}",
     )
     loop = (f"training.steps={steps}", f"training.validate_every={steps}", f"agent.chip={settings.chip}")
-    train("egrl", folder, 0, [*AGENT, *data, "data.graphs=1", *loop])
+    train("egrl", folder, 0, [*data, "data.graphs=1", *loop])
     return str(sorted(folder.glob("step-*"))[-1])
 
 
