@@ -112,8 +112,8 @@ class EgrlConfig:
 
     @property
     def individuals(self) -> int:
-        """Networks of the population, which devices share."""
-        return max(1, self.settings.networks)
+        """Networks of the population, which devices share; `graphrl train` gives PPO one device, which is a minute."""
+        return max(1, self.settings.networks) if self.learning == "search" else 1
 
     @property
     def settings(self) -> Settings:
