@@ -36,9 +36,13 @@ class RunTimes:
         self._flops = Flops(module)
         self._runs: dict[str, float] = {}  # by computation
 
-    def of(self, i: Instruction) -> float:
-        """Seconds of one instruction of the entry computation."""
-        return self._of(self._module.entry, i)
+    def of(self, i: Instruction, computation: Computation | None = None) -> float:
+        """Seconds of one instruction of a computation, by default of the entry."""
+        return self._of(computation or self._module.entry, i)
+
+    def of_moving(self, size: int) -> float:
+        """Seconds of reading and writing so many bytes."""
+        return _LAUNCH + 2 * size / _BYTES
 
     def of_computation(self, name: str) -> float:
         """Seconds of one run of a computation."""

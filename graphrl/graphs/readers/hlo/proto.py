@@ -57,6 +57,7 @@ _TABLE: dict[str, dict[str, str]] = {
         "tuple_index": "13 int64",
         "dimensions": "14 int64*",
         "window": "15 Window",
+        "dynamic_slice_sizes": "20 int64*",
         "convolution_dimension_numbers": "16 ConvolutionDimensionNumbers",
         "custom_call_target": "28 string",
         "dot_dimension_numbers": "30 DotDimensionNumbers",
