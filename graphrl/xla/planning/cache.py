@@ -22,10 +22,12 @@ from graphrl.xla.callback import Answer, Scheduler, check_sequence, rescheduled
 from graphrl.xla.donation import tied
 from graphrl.xla.recompute.clones import ClonesByName, Numbered, named, numbers
 from graphrl.xla.recompute.everywhere import with_clones
+from graphrl.xla.residuals.loops import Dropped
+from graphrl.xla.residuals.rewrite import without_residuals
 from graphrl.xla.settings import Settings
 
 FORMAT = "graphrl-schedule"
-VERSION = 6  # rises when a search finds better or safer plans, so that older ones are not kept
+VERSION = 7  # rises when a search finds better or safer plans, so that older ones are not kept
 
 Places = tuple[tuple[int, ...], ...]  # of instructions, for each computation in `HloModule.sequential`
 
@@ -54,6 +56,8 @@ class Decision:
       evaluations: of the search, see `Plan`.
       scheduler: of XLA, for its own schedule.
       recompute: what was asked for.
+      dropped: what loops do not keep for others, which compute it again (residuals/). `clones` and `orders` are of the
+        module without it.
       clones: of every computation in `HloModule.sequential`, what is computed again (recompute/clones.py), if anything
         is; its order has their numbers too.
       recomputed: part of the program's estimated run time that they take.
@@ -79,6 +83,7 @@ class Decision:
     evaluations: int
     scheduler: Scheduler = "default"
     recompute: float = 0.0
+    dropped: Dropped = ()
     clones: tuple[Numbered, ...] = ()
     recomputed: float = 0.0
 
@@ -98,6 +103,7 @@ class Decision:
         Raises:
           PlanError: the decision does not fit this module.
         """
+        module = without_residuals(module, self.dropped)
         clones = self.named_clones(module)
         program = with_clones(module, clones)
         if self.orders is None:
@@ -106,6 +112,8 @@ class Decision:
 
     def named_clones(self, module: HloModule) -> ClonesByName:
         """What is computed again in a module's computations, by their names.
+
+        Args: `module` without what is dropped.
 
         Raises:
           PlanError: the decision does not fit this module.

@@ -1,13 +1,12 @@
 """Which residuals to keep no longer: those of most bytes for each second of computing them again, greedily."""
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.xla.bodies import runs_of
 from graphrl.xla.recompute.cost import RunTimes
-from graphrl.xla.residuals.loops import Loops, Residual, loops_of
+from graphrl.xla.residuals.loops import Dropped, Loops, Residual, loops_of, numbered
 from graphrl.xla.residuals.recipes import Impossible, Recipes
 
 LEAST_BYTES = 2**16  # of a residual: smaller ones stay
@@ -18,11 +17,11 @@ class Choice(NamedTuple):
     """Residuals that are no longer kept.
 
     Attributes:
-      dropped: by their pair of loops.
+      dropped: which.
       cost: part of the module's run time that computing them again takes, less what keeping them took.
     """
 
-    dropped: dict[Loops, tuple[Residual, ...]]
+    dropped: Dropped
     cost: float
 
 
@@ -44,7 +43,7 @@ def chosen(module: HloModule, limit: float) -> list[Choice]:
         pair, residual, cost = max(steps, key=lambda step: step[1].bytes / max(_FREE, step[2]))
         pair.drop(residual)
         spent += cost
-        choices.append(Choice({each.loops: each.dropped for each in pairs if each.dropped}, max(0.0, spent)))
+        choices.append(Choice(numbered(module, {each.loops: each.dropped for each in pairs if each.dropped}), max(0.0, spent)))
 
 
 class _Pair:

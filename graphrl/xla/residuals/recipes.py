@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator, Sequence
 from typing import Literal, NamedTuple
 
+from graphrl.errors import PlanError
 from graphrl.graphs.readers.hlo.module import Instruction
 from graphrl.xla.recompute.candidates import is_of_class
 from graphrl.xla.recompute.cost import RunTimes
@@ -13,8 +14,11 @@ MAX_CHAIN = 40  # instructions, each of which needs the one before
 _BACK = ("bitcast", "copy")  # what they do to a value can be undone by their like
 
 
-class Impossible(Exception):
-    """A value cannot be computed in the backward loop."""
+class Impossible(PlanError):
+    """A residual is needed that cannot be computed in the backward loop."""
+
+    def __init__(self, loops: Loops) -> None:
+        super().__init__(f"{loops.module.name}: {loops.backward.name!r} cannot do without a residual of its forward loop")
 
 
 class Step(NamedTuple):
@@ -99,7 +103,7 @@ class Recipes:
     def _step(self, reference: Reference) -> int:
         number = self._ahead.number[reference]
         if number in self._impossible or self._depth > MAX_CHAIN:
-            raise Impossible
+            raise Impossible(self._loops)
         if number not in self._step_of:
             self._depth += 1
             try:
@@ -136,7 +140,7 @@ class Recipes:
         if i.opcode == "get-tuple-element":
             return self._given(i)
         if not is_of_class(self._loops.module, i, dear=True):
-            raise Impossible
+            raise Impossible(self._loops)
         if i.opcode == "fusion" and i.attributes.fusion_kind == "kLoop":
             try:
                 return self._part(self._ahead.origin(reference))
@@ -148,7 +152,7 @@ class Recipes:
     def _given(self, i: Instruction) -> int:
         body = self._ahead.computation
         if i.operands[0] != body.parameters[0].name or i.attributes.tuple_index not in self._loops.shared:
-            raise Impossible
+            raise Impossible(self._loops)
         return self._add("given", self._loops.shared[i.attributes.tuple_index], (), 0.0)
 
     def _part(self, reference: Reference) -> int:
@@ -172,5 +176,5 @@ class Recipes:
             operands = [self._step(each) for each in ahead.operands(("", scope))]
             return self._add("clone", ("", scope), operands, seconds)
         if any((scope, name) in ahead.contracted for name in within):
-            raise Impossible
+            raise Impossible(self._loops)
         return self._add("part", reference, [self._step((scope, name)) for name in cuts], seconds, cuts)

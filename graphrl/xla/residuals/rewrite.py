@@ -12,10 +12,8 @@ from graphrl.xla.recompute.cost import RunTimes
 from graphrl.xla.recompute.rewrite import FusionCopies
 from graphrl.xla.residuals.edit import Editing, without_parts
 from graphrl.xla.residuals.expressions import Expressions, Reference
-from graphrl.xla.residuals.loops import Loops, Reading, Residual, part_names
+from graphrl.xla.residuals.loops import Dropped, Loops, Reading, Residual, named, part_names
 from graphrl.xla.residuals.recipes import Recipes, Step
-
-Dropped = Mapping[Loops, Sequence[Residual]]
 
 _VIEWS = ("bitcast", "constant", "get-tuple-element")
 
@@ -26,13 +24,15 @@ def without_residuals(module: HloModule, dropped: Dropped) -> HloModule:
 
     Args:
       module: scheduled.
-      dropped: residuals of its pairs of loops, for which there are recipes.
+      dropped: residuals of its pairs of loops.
 
     Raises:
-      Impossible: there are none.
+      PlanError: it has no such residuals, or they cannot be computed again.
     """
+    if not dropped:
+        return module
     editor = _Editor(module)
-    for loops, residuals in dropped.items():
+    for loops, residuals in named(module, dropped).items():
         editor.recompute(loops, residuals)
     editor.shrink()
     return editor.module()
