@@ -29,6 +29,8 @@ from graphrl.xla.settings import Settings
 FORMAT = "graphrl-schedule"
 VERSION = 7  # rises when a search finds better or safer plans, so that older ones are not kept
 
+MEMORY_SCHEDULER = "XLA's memory scheduler"
+
 Places = tuple[tuple[int, ...], ...]  # of instructions, for each computation in `HloModule.sequential`
 
 
@@ -60,7 +62,9 @@ class Decision:
         module without it.
       clones: of every computation in `HloModule.sequential`, what is computed again (recompute/clones.py), if anything
         is; its order has their numbers too.
-      recomputed: part of the program's estimated run time that they take.
+      recomputed: part of the program's estimated run time that computing all that again takes.
+      plain: orders of the module in which nothing is computed again, where something is, if they would do, and the
+        bytes of temporaries that they are predicted to need.
     """
 
     fingerprint: str
@@ -86,6 +90,7 @@ class Decision:
     dropped: Dropped = ()
     clones: tuple[Numbered, ...] = ()
     recomputed: float = 0.0
+    plain: tuple[Places, int] | None = None
 
     def serves(self, settings: Settings) -> bool:
         """Whether it is what a search with these settings, or a longer one, gave with this jaxlib."""
@@ -96,6 +101,34 @@ class Decision:
     def is_planned(self) -> bool:
         """Whether the program runs as it would not without a plan."""
         return self.orders is not None or self.scheduler != "default"
+
+    def next_best(self) -> "Decision | None":
+        """What to do where the order needs more than it promised: the same with nothing computed again, or what XLA's
+        memory scheduler makes of the program; None if XLA's default schedule is all there is.
+        """
+        if self.plain is not None:
+            return dataclasses.replace(
+                self.without_plan(), orders=self.plain[0], graphrl_bytes=self.plain[1], found_by=self.found_by
+            )
+        if self.orders is not None and self.memory_bytes is not None and self.memory_bytes < self.xla_bytes:
+            return self.by_memory_scheduler(self.memory_bytes)
+        return None
+
+    def without_plan(self) -> "Decision":
+        """The same with XLA's default schedule."""
+        return dataclasses.replace(
+            self, orders=None, found_by="", reason="", dropped=(), clones=(), recomputed=0.0, plain=None
+        )
+
+    def by_memory_scheduler(self, temp_bytes: int) -> "Decision":
+        """The same with XLA's memory scheduler, which needs so many bytes of temporaries."""
+        return dataclasses.replace(
+            self.without_plan(),
+            scheduler="memory",
+            found_by=MEMORY_SCHEDULER,
+            graphrl_bytes=temp_bytes,
+            undonated_bytes=0,
+        )
 
     def program(self, module: HloModule) -> HloModule:
         """A module as it shall run, but for its `message`: with what is computed again, in the orders decided.

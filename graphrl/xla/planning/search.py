@@ -21,7 +21,7 @@ from graphrl.xla.bodies import as_program
 from graphrl.xla.callback import Unplanned
 from graphrl.xla.donation import Tied, tied
 from graphrl.xla.planning.bounds import order_of, temp_bound
-from graphrl.xla.planning.cache import Decision, jaxlib_version, places_of
+from graphrl.xla.planning.cache import MEMORY_SCHEDULER, Decision, jaxlib_version, places_of
 from graphrl.xla.planning.orders import LEAST_GAIN, LEAST_SECONDS, Schedule, Target, ordered, targets_of
 from graphrl.xla.recompute.clones import ClonesByName, Numbered, numbered
 from graphrl.xla.recompute.everywhere import recompute_everywhere
@@ -33,8 +33,6 @@ from graphrl.xla.settings import PROBLEM, Settings
 NOTHING = 0.01  # of XLA's bytes: where the bounds show that no more is to be had, XLA's memory scheduler is not asked
 SEARCHING = 0.25  # of the seconds remain for planning, however long XLA took to show the module
 RECOMPUTING = 0.5  # of the seconds go to finding what to compute again, if anything may be
-
-MEMORY_SCHEDULER = "XLA's memory scheduler"
 
 
 class Candidate(NamedTuple):
@@ -108,16 +106,19 @@ def decide(lowered: jax.stages.Lowered, unplanned: Unplanned, settings: Settings
         bound=bound,
         evaluations=best.evaluations,
     )
-    decision = _chosen(decision, best, base)
+    decision = _chosen(decision, best, plain, base)
     return dataclasses.replace(decision, search_seconds=time.perf_counter() - started)
 
 
-def _chosen(decision: Decision, best: Candidate, base: HloModule) -> Decision:
-    """What needs least: XLA's own schedule, that of its memory scheduler, or the best that was found."""
+def _chosen(decision: Decision, best: Candidate, plain: Candidate, base: HloModule) -> Decision:
+    """What needs least: XLA's own schedule, that of its memory scheduler, or the best that was found; and the best in
+    which nothing is computed again.
+    """
     memory = decision.memory_bytes
     assert memory is not None
-    total = best.predicted + decision.undonated_bytes
-    if total < min(memory + 1, decision.xla_bytes):
+    most = min(memory, decision.xla_bytes - 1) - decision.undonated_bytes
+    if best.predicted <= most:
+        kept = (places_of(plain.program), plain.predicted) if best is not plain and plain.predicted <= most else None
         base = without_residuals(base, best.dropped)
         return dataclasses.replace(
             decision,
@@ -127,6 +128,7 @@ def _chosen(decision: Decision, best: Candidate, base: HloModule) -> Decision:
             dropped=best.dropped,
             clones=_numbered(base, best.clones),
             recomputed=best.recomputed,
+            plain=kept,
         )
     reason = (
         f"the best order found needs {format_bytes(best.predicted)}{_beside(decision.undonated_bytes)}; "
@@ -140,9 +142,7 @@ def _by_better_scheduler(decision: Decision) -> Decision:
     memory = decision.memory_bytes
     if memory is None or memory >= decision.xla_bytes:
         return decision
-    return dataclasses.replace(
-        decision, reason="", scheduler="memory", found_by=MEMORY_SCHEDULER, graphrl_bytes=memory, undonated_bytes=0
-    )
+    return decision.by_memory_scheduler(memory)
 
 
 def predicted_bytes(program: HloModule) -> int:
@@ -282,15 +282,12 @@ def _recomputed(
 
 def _without_residuals(best: Candidate, settings: Settings) -> Candidate:
     """The best order with loops that keep less for others, if that then needs less."""
-    choices = chosen(best.program, settings.recompute)
-    if not choices:
+    choice = chosen(best.program, settings.recompute)
+    if not choice.dropped:
         return best
-    program = without_residuals(best.program, choices[-1].dropped)
+    program = without_residuals(best.program, choice.dropped)
     lean = best._replace(
-        program=program,
-        predicted=predicted_bytes(program),
-        dropped=choices[-1].dropped,
-        recomputed=choices[-1].cost,
+        program=program, predicted=predicted_bytes(program), dropped=choice.dropped, recomputed=choice.cost
     )
     return min(best, lean, key=lambda each: each.predicted)
 

@@ -1,7 +1,8 @@
 """Which residuals to keep no longer: those of most bytes for each second of computing them again, greedily."""
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.xla.bodies import runs_of
@@ -18,32 +19,40 @@ class Choice(NamedTuple):
 
     Attributes:
       dropped: which.
+      bytes: of all of them.
       cost: part of the module's run time that computing them again takes, less what keeping them took.
     """
 
     dropped: Dropped
+    bytes: int
     cost: float
 
 
-def chosen(module: HloModule, limit: float) -> list[Choice]:
-    """Choices of more and more residuals, each with those of the one before.
+def chosen(module: HloModule, limit: float) -> Choice:
+    """The residuals to drop: those of most bytes for their cost first, or simply the largest first.
 
     Args:
       module: scheduled.
       limit: part of the module's run time that may be spent.
     """
-    pairs = [_Pair(module, loops) for loops in loops_of(module)]
-    choices: list[Choice] = []
-    spent = 0.0
+    pairs = list(loops_of(module))
+    ranks = (lambda size, cost: size / max(_FREE, cost), lambda size, cost: (size, -cost))
+    return max((_greedy(module, pairs, limit, rank) for rank in ranks), key=lambda choice: choice.bytes)
+
+
+def _greedy(module: HloModule, loops: Sequence[Loops], limit: float, rank: Callable[[int, float], Any]) -> Choice:
+    """Residuals one by one, as long as the limit lasts, always the one of the highest rank by its bytes and cost."""
+    pairs, spent = [_Pair(module, each) for each in loops], 0.0
     while True:
-        steps = [(pair, residual, pair.cost_of(residual) - pair.cost) for pair in pairs for residual in pair.left]
+        steps = [(pair, one, pair.cost_of(one) - pair.cost) for pair in pairs for one in pair.left]
         steps = [step for step in steps if spent + step[2] <= limit]
         if not steps:
-            return choices
-        pair, residual, cost = max(steps, key=lambda step: step[1].bytes / max(_FREE, step[2]))
+            break
+        pair, residual, cost = max(steps, key=lambda step: rank(step[1].bytes, step[2]))
         pair.drop(residual)
         spent += cost
-        choices.append(Choice(numbered(module, {each.loops: each.dropped for each in pairs if each.dropped}), max(0.0, spent)))
+    dropped = numbered(module, {pair.loops: pair.dropped for pair in pairs if pair.dropped})
+    return Choice(dropped, sum(one.bytes for pair in pairs for one in pair.dropped), max(0.0, spent))
 
 
 class _Pair:

@@ -6,11 +6,10 @@ Wegman and Zadeck 1988). LLVM may contract a product and a sum to one operation 
 depends on what else is in the fusion: such a sum is only the same as itself.
 """
 
-from collections.abc import Iterator
-from typing import NamedTuple
+import math
 
 from graphrl.graphs.readers.hlo.module import Computation, HloModule, Instruction
-from graphrl.graphs.readers.hlo.values import CONTRACTED
+from graphrl.graphs.readers.hlo.proto import literal_message
 from graphrl.xla.recompute.candidates import CHEAP
 
 Reference = tuple[str, str]
@@ -23,7 +22,9 @@ _PLACE = str.split(
 _KNOWN = CHEAP | {"bitcast", "constant"}
 # These hand on a product as it is, so that it may be contracted with a sum behind them.
 _MOVING = frozenset(
-    str.split("bitcast broadcast concatenate convert copy dynamic-slice negate pad reshape reverse select slice transpose")
+    str.split(
+        "bitcast broadcast concatenate convert copy dynamic-slice negate pad reshape reverse select slice transpose"
+    )
 )
 # These round what they are given, whatever it is made of.
 _ROUNDING = frozenset(str.split("abs clamp compare divide maximum minimum multiply sign")) | _MOVING
@@ -35,12 +36,14 @@ class Expressions:
     Attributes:
       number: by reference.
       contracted: references of what may be contracted with a product, and is like nothing else.
+      products: references inside of fusions of what may be contracted with a sum.
     """
 
     def __init__(self, module: HloModule, computation: Computation) -> None:
         self.module, self.computation = module, computation
         self.number: dict[Reference, int] = {}
         self.contracted: set[Reference] = set()
+        self.products: set[Reference] = set()
         self._numbers: dict[object, int] = {}
         for i in computation.instructions:
             if i.opcode == "fusion" and i.attributes.fusion_kind == "kLoop":
@@ -80,19 +83,38 @@ class Expressions:
         return bool(reference[0]) and self.instruction(reference).opcode == "parameter"
 
     def _add_fusion(self, fusion: Instruction) -> None:
-        products: set[str] = set()  # in registers, not yet rounded for certain
         for i in self.module.computations[fusion.called[0]].instructions:
+            own = fusion.name, i.name
             if i.opcode == "parameter":
-                self.number[fusion.name, i.name] = self.number["", fusion.operands[i.attributes.parameter_number]]
+                self.number[own] = self.number["", fusion.operands[i.attributes.parameter_number]]
                 continue
-            of_product = not products.isdisjoint(i.operands)
-            if i.opcode in ("multiply", "power") or (of_product and i.opcode in _MOVING):
-                products.add(i.name)
+            of_product = any((fusion.name, name) in self.products for name in i.operands)
+            if (
+                i.opcode == "power"
+                or (i.opcode == "multiply" and not self._is_exact(own))
+                or (of_product and i.opcode in (*_MOVING, "multiply"))
+            ):
+                self.products.add(own)
             if i.opcode not in _KNOWN or (of_product and i.opcode not in _ROUNDING):
-                self.contracted.add((fusion.name, i.name))
-                self.number[fusion.name, i.name] = self._new((fusion.name, i.name))
+                self.contracted.add(own)
+                self.number[own] = self._new(own)
             else:
-                self.number[fusion.name, i.name] = self._of(i, fusion.name)
+                self.number[own] = self._of(i, fusion.name)
+
+    def _is_exact(self, product: Reference) -> bool:
+        """Whether one factor is a power of two, so that it does not matter when the product is rounded (but where it
+        is too small for a normal number).
+        """
+        for factor in self.operands(product):
+            i = self.instruction(factor)
+            while i.opcode == "broadcast":
+                (factor,) = self.operands(factor)
+                i = self.instruction(factor)
+            if i.opcode == "constant" and i.shape.size == 1 and i.shape.dtype == "f32":
+                (value,) = literal_message(i.attributes.literal).f32s
+                if abs(math.frexp(value)[0]) == 0.5:
+                    return True
+        return False
 
     def _of(self, i: Instruction, scope: str) -> int:
         kept = type(i.attributes)()

@@ -140,7 +140,11 @@ class Loops:
             return None
         target, update, *indices = ahead.operands(reference)
         own = [name for k, name in part_names(body, body.parameters[0].name) if k == place]
-        if len(own) != 1 or ahead.origin(target) != ("", own[0]) or [u.name for u in body.users[own[0]]] != [writer.name]:
+        if (
+            len(own) != 1
+            or ahead.origin(target) != ("", own[0])
+            or [u.name for u in body.users[own[0]]] != [writer.name]
+        ):
             return None
         if any(k == place for k, _ in part_names(self.module.computations[self.forward.called[1]], None)):
             return None

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from graphrl.errors import PlanError
-from graphrl.graphs.readers.hlo.module import Instruction
+from graphrl.graphs.readers.hlo.module import Computation, Instruction
 from graphrl.xla.recompute.candidates import is_of_class
 from graphrl.xla.recompute.cost import RunTimes
 from graphrl.xla.residuals.expressions import Reference
@@ -18,7 +18,9 @@ class Impossible(PlanError):
     """A residual is needed that cannot be computed in the backward loop."""
 
     def __init__(self, loops: Loops) -> None:
-        super().__init__(f"{loops.module.name}: {loops.backward.name!r} cannot do without a residual of its forward loop")
+        super().__init__(
+            f"{loops.module.name}: {loops.backward.name!r} cannot do without a residual of its forward loop"
+        )
 
 
 class Step(NamedTuple):
@@ -175,6 +177,26 @@ class Recipes:
         if end == inside.root.name and all(ahead.is_parameter((scope, name)) for name in cuts):
             operands = [self._step(each) for each in ahead.operands(("", scope))]
             return self._add("clone", ("", scope), operands, seconds)
-        if any((scope, name) in ahead.contracted for name in within):
+        if any((scope, name) in ahead.contracted for name in within) and not self._contracts_alike(
+            reference, within, cuts
+        ):
             raise Impossible(self._loops)
         return self._add("part", reference, [self._step((scope, name)) for name in cuts], seconds, cuts)
+
+    def _contracts_alike(self, end: Reference, within: Collection[str], cuts: Collection[str]) -> bool:
+        """Whether LLVM sees the same products and sums together in a part of a fusion as in the whole: the same loops
+        around, no product cut off from its sum, and nothing read by what is cut off.
+        """
+        scope, inside = end[0], self._ahead.inside(end[0])
+        return (
+            end[1] == inside.root.name
+            and not any((scope, name) in self._ahead.products for name in cuts)
+            and all(user.name in within for name in within for user in inside.users[name] if _is_computed(inside, name))
+        )
+
+
+def _is_computed(inside: Computation, name: str) -> bool:
+    """Whether an instruction of a fusion depends on what the fusion reads, and is not the same everywhere."""
+    return inside.by_name[name].opcode not in ("constant", "iota", "broadcast") or any(
+        _is_computed(inside, operand) for operand in inside.by_name[name].operands
+    )

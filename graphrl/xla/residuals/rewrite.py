@@ -163,7 +163,9 @@ class _Editor:
             return i.opcode in _VIEWS or (i.name in original and is_of_class(self._module, original[i.name], dear=True))
 
         for i in self.edited(computation).sweep(names, may_go):
-            self._unused.update(k for k in i.called_computation_ids if self._module.computations[self._names[k]].is_fusion)
+            self._unused.update(
+                k for k in i.called_computation_ids if self._module.computations[self._names[k]].is_fusion
+            )
 
     def _shrink_given(self, caller: str, loop: str, places: set[int]) -> list[str]:
         """Leaves parts out of what a loop begins with; their names."""
