@@ -67,9 +67,8 @@ class _Editor:
             again = type(original)()
             again.CopyFrom(original)
             again.name, again.id = clone.name, base | (used + 1 + k)
-            again.called_computation_ids[:] = [
-                self.fusions.copied(c, clone.name) for c in original.called_computation_ids
-            ]
+            called = original.called_computation_ids
+            again.called_computation_ids[:] = [self.fusions.copied(c, clone.name) for c in called]
             clones.setdefault(clone.original, []).append(again)
         by_name = instructions | {i.name: i for group in clones.values() for i in group}
         self._rewire(by_name)

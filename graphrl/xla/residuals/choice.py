@@ -67,7 +67,7 @@ class _Pair:
     def __init__(self, module: HloModule, loops: Loops) -> None:
         self.loops = loops
         self.dropped: tuple[Residual, ...] = ()
-        self.left = [one for one in loops.residuals if one.bytes >= LEAST_BYTES and loops.readings(one) is not None]
+        self.left = [one for one in loops.residuals if one.bytes >= LEAST_BYTES and loops.readings(one)]
         self.cost = 0.0
         self._costs = RunTimes(module)
         caller = self._costs.of_computation(loops.caller.name)

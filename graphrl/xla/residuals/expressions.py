@@ -89,11 +89,7 @@ class Expressions:
                 self.number[own] = self.number["", fusion.operands[i.attributes.parameter_number]]
                 continue
             of_product = any((fusion.name, name) in self.products for name in i.operands)
-            if (
-                i.opcode == "power"
-                or (i.opcode == "multiply" and not self._is_exact(own))
-                or (of_product and i.opcode in (*_MOVING, "multiply"))
-            ):
+            if self._is_product(own) or (of_product and i.opcode in (*_MOVING, "multiply")):
                 self.products.add(own)
             if i.opcode not in _KNOWN or (of_product and i.opcode not in _ROUNDING):
                 self.contracted.add(own)
@@ -101,11 +97,13 @@ class Expressions:
             else:
                 self.number[own] = self._of(i, fusion.name)
 
-    def _is_exact(self, product: Reference) -> bool:
-        """Whether one factor is a power of two, so that it does not matter when the product is rounded (but where it
-        is too small for a normal number).
+    def _is_product(self, reference: Reference) -> bool:
+        """Whether an instruction multiplies; by a power of two it matters to nobody when the product is rounded (but
+        where it is too small for a normal number).
         """
-        for factor in self.operands(product):
+        if self.instruction(reference).opcode != "multiply":
+            return self.instruction(reference).opcode == "power"
+        for factor in self.operands(reference):
             i = self.instruction(factor)
             while i.opcode == "broadcast":
                 (factor,) = self.operands(factor)
@@ -113,8 +111,8 @@ class Expressions:
             if i.opcode == "constant" and i.shape.size == 1 and i.shape.dtype == "f32":
                 (value,) = literal_message(i.attributes.literal).f32s
                 if abs(math.frexp(value)[0]) == 0.5:
-                    return True
-        return False
+                    return False
+        return True
 
     def _of(self, i: Instruction, scope: str) -> int:
         kept = type(i.attributes)()

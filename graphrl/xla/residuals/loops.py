@@ -7,6 +7,7 @@ backward loop reads one in each of its trips. Such an array is a **residual** he
 import dataclasses
 import functools
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from graphrl.errors import PlanError
@@ -61,12 +62,13 @@ class Loops:
       caller: the computation that runs them.
       forward, backward: the loops.
       trips: of the forward loop.
+      counter: the place of the number of its trips so far among what it carries, if it counts from 0 by 1.
       residuals: in the order of their places.
     """
 
     def __init__(self, module: HloModule, caller: Computation, forward: Instruction, backward: Instruction) -> None:
         self.module, self.caller, self.forward, self.backward = module, caller, forward, backward
-        self.trips = known_trips(forward)
+        self.trips, self.counter = known_trips(forward), _counter(forward)
         self.residuals = tuple(self._residuals())
 
     @functools.cached_property
@@ -91,32 +93,40 @@ class Loops:
         return {k: same[first[name]] for k, name in enumerate(given_to(self.caller, self.forward))
                 if name in first and first[name] in same} | same  # fmt: skip
 
-    def readings(self, residual: Residual) -> Sequence[Reading] | None:
-        """How the backward loop reads a residual; None if it is needed in any other way than slice by slice, there or
+    @functools.cached_property
+    def index(self) -> Reference | None:
+        """The number of the forward loop's trip whose slices the backward loop reads."""
+        indices = (reading.index for residual in self.residuals for reading in self._readings(residual))
+        return next(indices, None)
+
+    def readings(self, residual: Residual) -> Sequence[Reading]:
+        """How the backward loop reads a residual; none if it is needed in any other way than slice by slice, there or
         anywhere else.
         """
-        caller = self.caller
+        readings = self._readings(residual)
+        numbers = {self.behind.number[reading.index] for reading in readings}
+        return readings if self.index is not None and numbers == {self.behind.number[self.index]} else []
+
+    def _readings(self, residual: Residual) -> Sequence[Reading]:
+        caller, (body, condition) = self.caller, (self.module.computations[name] for name in self.backward.called)
+        given = caller.by_name[self.backward.operands[0]]
         for name in (name for k, name in part_names(caller, self.forward.name) if k == residual.place):
-            if [user.name for user in caller.users[name]] != [self.backward.operands[0]]:
-                return None
-        if given_to(caller, self.backward).count(given_to(caller, self.backward)[residual.given]) != 1:
-            return None
+            if caller.users[name] != (given,):
+                return []
+        if given.operands.count(given.operands[residual.given]) != 1:
+            return []
         if any(k == residual.given and caller.users[name] for k, name in part_names(caller, self.backward.name)):
-            return None
-        body = self.behind.computation
-        readings = []
-        for k, name in part_names(body, body.parameters[0].name):
-            if k == residual.given:
-                for user in body.users[name]:
-                    if user is not body.root:
-                        readings.append(self._reading(user, name, residual))
-        if not readings or None in readings:
-            return None
-        return [reading for reading in readings if reading is not None]
+            return []
+        if any(k == residual.given for k, _ in part_names(condition)):
+            return []
+        arrays = [name for k, name in part_names(body) if k == residual.given]
+        users = [(user, name) for name in arrays for user in body.users[name] if user is not body.root]
+        readings = [self._reading(user, name, residual) for user, name in users]
+        known = [reading for reading in readings if reading is not None]
+        return known if len(known) == len(readings) else []
 
     def _residuals(self) -> Iterator[Residual]:
-        place = _counter(self.forward)
-        if self.trips is None or place is None:
+        if self.trips is None or self.counter is None:
             return
         carried = dict(part_names(self.caller, self.forward.name))
         names: dict[str, int] = {}
@@ -125,11 +135,11 @@ class Loops:
         kept = unchanged(self.module.computations[self.backward.called[0]])
         for k, name in part_names(self.caller, self.forward.name):
             if name in names and names[name] in kept and carried[k] == name:
-                residual = self._residual(k, names[name], place)
+                residual = self._residual(k, names[name])
                 if residual is not None:
                     yield residual
 
-    def _residual(self, place: int, given: int, counter: int) -> Residual | None:
+    def _residual(self, place: int, given: int) -> Residual | None:
         body, ahead = self.ahead.computation, self.ahead
         writer = body.by_name[body.root.operands[place]]
         reference = ("", writer.name)
@@ -139,21 +149,19 @@ class Loops:
         if i.opcode != "dynamic-update-slice":
             return None
         target, update, *indices = ahead.operands(reference)
-        own = [name for k, name in part_names(body, body.parameters[0].name) if k == place]
-        if (
-            len(own) != 1
-            or ahead.origin(target) != ("", own[0])
-            or [u.name for u in body.users[own[0]]] != [writer.name]
-        ):
+        own = [name for k, name in part_names(body) if k == place]
+        if [ahead.origin(target)] != [("", name) for name in own] or body.users[own[0]] != (writer,):
             return None
-        if any(k == place for k, _ in part_names(self.module.computations[self.forward.called[1]], None)):
+        if body.users[writer.name] != (body.root,) or body.root.operands.count(writer.name) != 1:
+            return None
+        if any(k == place for k, _ in part_names(self.module.computations[self.forward.called[1]])):
             return None
         axis = _axis(i.shape.dims, ahead.instruction(update).shape.dims)
-        if axis is None or i.shape.dims[axis] != self.trips or not self._counts(indices[axis], counter):
+        if axis is None or i.shape.dims[axis] != self.trips or not self._counts(indices[axis]):
             return None
         return Residual(place, given, axis, writer.name, update, i.shape.bytes)
 
-    def _counts(self, index: Reference, counter: int) -> bool:
+    def _counts(self, index: Reference) -> bool:
         """Whether a value of the forward loop is the number of the trip."""
         index = self.ahead.origin(index)
         i = self.ahead.instruction(index)
@@ -162,7 +170,7 @@ class Loops:
             i = self.ahead.instruction(index)
         body = self.ahead.computation
         return i.opcode == "get-tuple-element" and (
-            i.operands[0] == body.parameters[0].name and i.attributes.tuple_index == counter
+            i.operands[0] == body.parameters[0].name and i.attributes.tuple_index == self.counter
         )
 
     def _reading(self, user: Instruction, array: str, residual: Residual) -> Reading | None:
@@ -187,8 +195,10 @@ class Loops:
 
 def loops_of(module: HloModule) -> Iterator[Loops]:
     """The pairs of loops of a module that have residuals."""
+    called = Counter(name for c in module.computations.values() for i in c.instructions for name in i.called)
     for caller in module.sequential:
         loops = [i for i in caller.instructions if i.opcode == "while" and _is_plain(module, caller, i)]
+        loops = [i for i in loops if all(called[name] == 1 for name in i.called)]
         for backward in loops:
             read = {caller.by_name[name].operands[0] for name in given_to(caller, backward)
                     if caller.by_name[name].opcode == "get-tuple-element"}  # fmt: skip
@@ -221,18 +231,15 @@ def named(module: HloModule, dropped: Dropped) -> dict[Loops, list[Residual]]:
     Raises:
       PlanError: the module has no such loops, or not these residuals.
     """
+    pairs = {numbered(module, {loops: ()})[0][:3]: loops for loops in loops_of(module)}
     residuals = {}
-    for loops in loops_of(module):
-        ((*at, _),) = numbered(module, {loops: ()})
-        residuals[tuple(at)] = loops
-    chosen = {}
     for *at, places in dropped:
-        loops = residuals.get(tuple(at))
-        own = {} if loops is None else {one.place: one for one in loops.residuals if loops.readings(one) is not None}
+        loops = pairs.get((at[0], at[1], at[2]))
+        own = {} if loops is None else {one.place: one for one in loops.residuals if loops.readings(one)}
         if loops is None or not own.keys() >= set(places):
             raise PlanError(f"{module.name}: the plan drops residuals that its loops do not have")
-        chosen[loops] = [own[place] for place in places]
-    return chosen
+        residuals[loops] = [own[place] for place in places]
+    return residuals
 
 
 def given_to(caller: Computation, loop: Instruction) -> tuple[str, ...]:
@@ -240,7 +247,7 @@ def given_to(caller: Computation, loop: Instruction) -> tuple[str, ...]:
     return caller.by_name[loop.operands[0]].operands
 
 
-def part_names(computation: Computation, source: str | None) -> Iterator[tuple[int, str]]:
+def part_names(computation: Computation, source: str = "") -> Iterator[tuple[int, str]]:
     """Places and names of the parts that are taken of a tuple, by default of the first parameter."""
     for i in computation.users[source or computation.parameters[0].name]:
         if i.opcode == "get-tuple-element":
@@ -249,7 +256,7 @@ def part_names(computation: Computation, source: str | None) -> Iterator[tuple[i
 
 def unchanged(body: Computation) -> frozenset[int]:
     """Places of what a loop's body hands on as it is."""
-    parts = {name: k for k, name in part_names(body, None)}
+    parts = {name: k for k, name in part_names(body)}
     return frozenset(k for k, name in enumerate(body.root.operands) if parts.get(name) == k)
 
 

@@ -27,16 +27,17 @@ class Step(NamedTuple):
     """An instruction of the backward loop's body that is to be.
 
     Attributes:
-      kind: "given": it is there, a part of what the loop is given; "slice": of a residual; "undo": what a bitcast or a
-        copy into another layout did is undone; "clone": an instruction of the forward loop, alone or with what it fuses;
-        "part": what a fusion of the forward loop computes on the way to one of its instructions.
+      kind: "given": it is there, a part of what the loop is given; "index": of the slices that it reads; "slice": of a
+        residual; "undo": what a bitcast or a copy into another layout did is undone; "clone": an instruction of the
+        forward loop, with what it fuses; "part": what a fusion of the forward loop computes on the way to one of its
+        instructions.
       what: the part's place; the residual; what is undone, cloned, or the way's end.
       operands: numbers of the steps that it reads; of a part, in the order of `cuts`.
       cuts: of a part: instructions inside of the fusion where its operands stand instead.
       seconds: of one trip.
     """
 
-    kind: Literal["given", "slice", "undo", "clone", "part"]
+    kind: Literal["given", "index", "slice", "undo", "clone", "part"]
     what: int | Residual | Reference
     operands: tuple[int, ...]
     cuts: tuple[str, ...]
@@ -89,7 +90,8 @@ class Recipes:
 
     def _ways_back(self, residual: Residual) -> Iterator[tuple[int, tuple[Reference, ...]]]:
         """Values that a residual's slice holds, and what is to be undone to have them: the last first."""
-        reference, back = residual.update, ()
+        reference = residual.update
+        back: tuple[Reference, ...] = ()
         while True:
             reference = self._ahead.origin(reference)
             yield self._ahead.number[reference], back
@@ -131,8 +133,7 @@ class Recipes:
         return step
 
     def _computed(self, reference: Reference) -> int:
-        scope, name = reference
-        i = self._ahead.instruction(reference)
+        (scope, _), i = reference, self._ahead.instruction(reference)
         if scope and i.opcode == "parameter":
             return self._step(("", self._ahead.computation.by_name[scope].operands[i.attributes.parameter_number]))
         if i.opcode in ("bitcast", "constant"):
@@ -152,10 +153,13 @@ class Recipes:
         return self._add("clone", reference, operands, self._costs.of(i, self._ahead.computation))
 
     def _given(self, i: Instruction) -> int:
-        body = self._ahead.computation
-        if i.operands[0] != body.parameters[0].name or i.attributes.tuple_index not in self._loops.shared:
-            raise Impossible(self._loops)
-        return self._add("given", self._loops.shared[i.attributes.tuple_index], (), 0.0)
+        loops, place = self._loops, i.attributes.tuple_index
+        if i.operands[0] == self._ahead.computation.parameters[0].name:
+            if place in loops.shared:
+                return self._add("given", loops.shared[place], (), 0.0)
+            if place == loops.counter and loops.index and loops.behind.instruction(loops.index).shape == i.shape:
+                return self._add("index", loops.index, (), 0.0)
+        raise Impossible(loops)
 
     def _part(self, reference: Reference) -> int:
         """What a fusion computes up to an instruction, from its operands or from what is kept of the way there."""
@@ -177,9 +181,8 @@ class Recipes:
         if end == inside.root.name and all(ahead.is_parameter((scope, name)) for name in cuts):
             operands = [self._step(each) for each in ahead.operands(("", scope))]
             return self._add("clone", ("", scope), operands, seconds)
-        if any((scope, name) in ahead.contracted for name in within) and not self._contracts_alike(
-            reference, within, cuts
-        ):
+        contracts = any((scope, name) in ahead.contracted for name in within)
+        if contracts and not self._contracts_alike(reference, within, cuts):
             raise Impossible(self._loops)
         return self._add("part", reference, [self._step((scope, name)) for name in cuts], seconds, cuts)
 
@@ -190,6 +193,7 @@ class Recipes:
         scope, inside = end[0], self._ahead.inside(end[0])
         return (
             end[1] == inside.root.name
+            and not any(inside.by_name[name].called for name in within)
             and not any((scope, name) in self._ahead.products for name in cuts)
             and all(user.name in within for name in within for user in inside.users[name] if _is_computed(inside, name))
         )

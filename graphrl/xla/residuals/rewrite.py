@@ -60,8 +60,8 @@ class _Editor:
         kept = [residual for residual in loops.residuals if residual not in residuals]
         recipes = Recipes(loops, kept, self._costs)
         wanted = [recipes.of(residual) for residual in residuals]
-        readings = {residual: loops.readings(residual) or () for residual in residuals}
-        builder = _Builder(self, loops, next(reading for each in readings.values() for reading in each))
+        readings = {residual: loops.readings(residual) for residual in residuals}
+        builder = _Builder(self, loops)
         for number in recipes.needed(wanted):
             builder.build(number, recipes.steps[number])
         for residual, number in zip(residuals, wanted, strict=True):
@@ -85,7 +85,7 @@ class _Editor:
         for scheduled in self._message.schedule.sequences:
             if scheduled.key in orders:
                 scheduled.value.instruction_ids[:] = orders[scheduled.key]
-        computations = []
+        computations: list[Any] = []
         for computation in self._message.computations:
             computations += self._made.get(computation.name, ())
             if computation.id not in self._unused:
@@ -163,9 +163,8 @@ class _Editor:
             return i.opcode in _VIEWS or (i.name in original and is_of_class(self._module, original[i.name], dear=True))
 
         for i in self.edited(computation).sweep(names, may_go):
-            self._unused.update(
-                k for k in i.called_computation_ids if self._module.computations[self._names[k]].is_fusion
-            )
+            called = i.called_computation_ids
+            self._unused.update(k for k in called if self._module.computations[self._names[k]].is_fusion)
 
     def _shrink_given(self, caller: str, loop: str, places: set[int]) -> list[str]:
         """Leaves parts out of what a loop begins with; their names."""
@@ -207,13 +206,13 @@ class _Builder:
       names: by the steps' numbers.
     """
 
-    def __init__(self, editor: _Editor, loops: Loops, reading: Reading) -> None:
-        """Args: `reading` shows which slice is read."""
+    def __init__(self, editor: _Editor, loops: Loops) -> None:
+        assert loops.index is not None  # who reads residuals reads them there
         self._editor, self._loops = editor, loops
         self._caller = loops.behind.computation.name
         self._body = editor.edited(self._caller)
-        self._index = self._read_at(reading.index)
-        self._given = {k: name for k, name in part_names(loops.behind.computation, None)}
+        self._index = self._read_at(loops.index)
+        self._given = dict(part_names(loops.behind.computation))
         self.names: dict[int, str] = {}
 
     def build(self, number: int, step: Step) -> None:
@@ -222,6 +221,8 @@ class _Builder:
         if step.kind == "given":
             assert isinstance(step.what, int)
             self.names[number] = self._given[step.what]
+        elif step.kind == "index":
+            self.names[number] = self._index
         elif step.kind == "slice":
             assert isinstance(step.what, Residual)
             self.names[number] = self._slice(step.what)
