@@ -1,8 +1,9 @@
 """Which residuals to keep no longer: those of most bytes for each second of computing them again, greedily."""
 
+import heapq
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.xla.bodies import runs_of
@@ -35,24 +36,40 @@ def chosen(module: HloModule, limit: float) -> Choice:
       module: scheduled.
       limit: part of the module's run time that may be spent.
     """
-    pairs = list(loops_of(module))
-    ranks = (lambda size, cost: size / max(_FREE, cost), lambda size, cost: (size, -cost))
-    return max((_greedy(module, pairs, limit, rank) for rank in ranks), key=lambda choice: choice.bytes)
+    loops, costs = list(loops_of(module)), RunTimes(module)
+    ranks = (lambda size, cost: (-size / max(_FREE, cost),), lambda size, cost: (-size, cost))
+    greedy = (_greedy([_Pair(each, costs) for each in loops], limit, rank) for rank in ranks)
+    best, spent = max(greedy, key=lambda one: sum(pair.bytes for pair in one[0]))
+    dropped = numbered(module, {pair.loops: pair.dropped for pair in best if pair.dropped})
+    return Choice(dropped, sum(pair.bytes for pair in best), max(0.0, spent))
 
 
-def _greedy(module: HloModule, loops: Sequence[Loops], limit: float, rank: Callable[[int, float], Any]) -> Choice:
-    """Residuals one by one, as long as the limit lasts, always the one of the highest rank by its bytes and cost."""
-    pairs, spent = [_Pair(module, each) for each in loops], 0.0
-    while True:
-        steps = [(pair, one, pair.cost_of(one) - pair.cost) for pair in pairs for one in pair.left]
-        steps = [step for step in steps if spent + step[2] <= limit]
-        if not steps:
-            break
-        pair, residual, cost = max(steps, key=lambda step: rank(step[1].bytes, step[2]))
-        pair.drop(residual)
-        spent += cost
-    dropped = numbered(module, {pair.loops: pair.dropped for pair in pairs if pair.dropped})
-    return Choice(dropped, sum(one.bytes for pair in pairs for one in pair.dropped), max(0.0, spent))
+def _greedy(
+    pairs: list["_Pair"], limit: float, rank: Callable[[int, float], tuple[float, ...]]
+) -> tuple[list["_Pair"], float]:
+    """Drops residuals one by one, as long as the limit lasts, always one of the lowest rank by its bytes and cost; what
+    is spent. Costs seldom change much when others are dropped, so that old ones say whom to look at next (Minoux 1978,
+    "lazy greedy"); those that could not be dropped are looked at again until no more can.
+    """
+    spent, count = 0.0, -1
+    while count < sum(len(pair.dropped) for pair in pairs):
+        count = sum(len(pair.dropped) for pair in pairs)
+        queue = [(rank(one.bytes, 0.0), number, one.place) for number, pair in enumerate(pairs) for one in pair.left()]
+        heapq.heapify(queue)
+        while queue:
+            _, number, place = heapq.heappop(queue)
+            pair = pairs[number]
+            residual = next(one for one in pair.left() if one.place == place)
+            cost = pair.cost_of(residual) - pair.cost
+            own = rank(residual.bytes, cost)
+            if spent + cost > limit:
+                continue
+            if queue and own > queue[0][0]:
+                heapq.heappush(queue, (own, number, place))
+            else:
+                pair.drop(residual)
+                spent += cost
+    return pairs, spent
 
 
 class _Pair:
@@ -60,25 +77,33 @@ class _Pair:
 
     Attributes:
       loops: the pair.
-      dropped, left: residuals that are no longer kept, and others for which that can be.
+      dropped: residuals that are no longer kept.
       cost: part of the module's run time.
     """
 
-    def __init__(self, module: HloModule, loops: Loops) -> None:
-        self.loops = loops
+    def __init__(self, loops: Loops, costs: RunTimes) -> None:
+        self.loops, self._costs = loops, costs
+        large = (one for one in loops.residuals if one.bytes >= LEAST_BYTES)
+        self._large = [one for one in large if loops.readings(one)]
         self.dropped: tuple[Residual, ...] = ()
-        self.left = [one for one in loops.residuals if one.bytes >= LEAST_BYTES and loops.readings(one)]
         self.cost = 0.0
-        self._costs = RunTimes(module)
-        caller = self._costs.of_computation(loops.caller.name)
+        module, caller = loops.module, costs.of_computation(loops.caller.name)
         # Of a loop without a known number of trips, the part of one trip.
-        self._total = max(caller, self._costs.of_computation(module.entry.name) / runs_of(module)[loops.caller.name])
+        self._total = max(caller, costs.of_computation(module.entry.name) / runs_of(module)[loops.caller.name])
+
+    @property
+    def bytes(self) -> int:
+        """Of all that is dropped."""
+        return sum(one.bytes for one in self.dropped)
+
+    def left(self) -> list[Residual]:
+        """What is kept, and need not be."""
+        return [one for one in self._large if one not in self.dropped]
 
     def drop(self, residual: Residual) -> None:
         """Keeps one more no longer."""
         self.cost = self.cost_of(residual)
         self.dropped = (*self.dropped, residual)
-        self.left.remove(residual)
 
     def cost_of(self, residual: Residual) -> float:
         """With one more that is no longer kept; infinite where that cannot be."""
