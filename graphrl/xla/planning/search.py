@@ -32,6 +32,7 @@ from graphrl.xla.settings import PROBLEM, Settings
 
 NOTHING = 0.01  # of XLA's bytes: where the bounds show that no more is to be had, XLA's memory scheduler is not asked
 SEARCHING = 0.25  # of the seconds remain for planning, however long XLA took to show the module
+DROPPING = 0.3  # of the seconds for computing again go to residuals of loops at most
 RECOMPUTING = 0.5  # of the seconds go to finding what to compute again, if anything may be
 
 
@@ -261,7 +262,7 @@ def _recomputed(
         predicted, by = predicted_bytes(known), earlier.found_by
         yield Candidate(by, known, predicted, earlier.evaluations, earlier.dropped, clones, earlier.recomputed)
     began = time.perf_counter()
-    lean = _without_residuals(best, settings)
+    lean = _without_residuals(best, settings.recompute, began + DROPPING * seconds)
     again = recompute_everywhere(
         lean.program,
         limit=settings.recompute - lean.recomputed,
@@ -280,9 +281,14 @@ def _recomputed(
         )
 
 
-def _without_residuals(best: Candidate, settings: Settings) -> Candidate:
-    """The best order with loops that keep less for others, if that then needs less."""
-    choice = chosen(best.program, settings.recompute)
+def _without_residuals(best: Candidate, limit: float, end: float) -> Candidate:
+    """The best order with loops that keep less for others, if that then needs less.
+
+    Args:
+      limit: part of the estimated run time that it may take.
+      end: time of `time.perf_counter` at which the choice of what to drop is over.
+    """
+    choice = chosen(best.program, limit, lambda: time.perf_counter() > end)
     if not choice.dropped:
         return best
     program = without_residuals(best.program, choice.dropped)

@@ -29,23 +29,24 @@ class Choice(NamedTuple):
     cost: float
 
 
-def chosen(module: HloModule, limit: float) -> Choice:
+def chosen(module: HloModule, limit: float, over: Callable[[], bool] = lambda: False) -> Choice:
     """The residuals to drop: those of most bytes for their cost first, or simply the largest first.
 
     Args:
       module: scheduled.
       limit: part of the module's run time that may be spent.
+      over: whether to stop with what there is.
     """
     loops, costs = list(loops_of(module)), RunTimes(module)
     ranks = (lambda size, cost: (-size / max(_FREE, cost),), lambda size, cost: (-size, cost))
-    greedy = (_greedy([_Pair(each, costs) for each in loops], limit, rank) for rank in ranks)
+    greedy = (_greedy([_Pair(each, costs) for each in loops], limit, rank, over) for rank in ranks)
     best, spent = max(greedy, key=lambda one: sum(pair.bytes for pair in one[0]))
     dropped = numbered(module, {pair.loops: pair.dropped for pair in best if pair.dropped})
     return Choice(dropped, sum(pair.bytes for pair in best), max(0.0, spent))
 
 
 def _greedy(
-    pairs: list["_Pair"], limit: float, rank: Callable[[int, float], tuple[float, ...]]
+    pairs: list["_Pair"], limit: float, rank: Callable[[int, float], tuple[float, ...]], over: Callable[[], bool]
 ) -> tuple[list["_Pair"], float]:
     """Drops residuals one by one, as long as the limit lasts, always one of the lowest rank by its bytes and cost; what
     is spent. Costs seldom change much when others are dropped, so that old ones say whom to look at next (Minoux 1978,
@@ -56,7 +57,7 @@ def _greedy(
         count = sum(len(pair.dropped) for pair in pairs)
         queue = [(rank(one.bytes, 0.0), number, one.place) for number, pair in enumerate(pairs) for one in pair.left()]
         heapq.heapify(queue)
-        while queue:
+        while queue and not over():
             _, number, place = heapq.heappop(queue)
             pair = pairs[number]
             residual = next(one for one in pair.left() if one.place == place)

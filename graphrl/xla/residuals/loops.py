@@ -19,7 +19,7 @@ _FROM_NOUGHT = {"init": "0", "step": "1"}
 _HANDING_ON = ("bitcast", "copy")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Residual:
     """An array of which every trip of the forward loop writes one slice, the whole of it in all trips.
 
