@@ -22,7 +22,7 @@ from graphrl.xla.callback import Answer, Scheduler, check_sequence, rescheduled
 from graphrl.xla.donation import tied
 from graphrl.xla.recompute.clones import ClonesByName, Numbered, named, numbers
 from graphrl.xla.recompute.everywhere import with_clones
-from graphrl.xla.residuals.loops import Dropped
+from graphrl.xla.residuals.dropped import Dropped
 from graphrl.xla.residuals.rewrite import without_residuals
 from graphrl.xla.settings import Settings
 

@@ -26,7 +26,7 @@ from graphrl.xla.planning.orders import LEAST_GAIN, LEAST_SECONDS, Schedule, Tar
 from graphrl.xla.recompute.clones import ClonesByName, Numbered, numbered
 from graphrl.xla.recompute.everywhere import recompute_everywhere
 from graphrl.xla.residuals.choice import chosen
-from graphrl.xla.residuals.loops import Dropped
+from graphrl.xla.residuals.dropped import Dropped
 from graphrl.xla.residuals.rewrite import without_residuals
 from graphrl.xla.settings import PROBLEM, Settings
 

@@ -8,7 +8,8 @@ from typing import NamedTuple
 from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.xla.bodies import runs_of
 from graphrl.xla.recompute.cost import RunTimes
-from graphrl.xla.residuals.loops import Dropped, Loops, Residual, loops_of, numbered
+from graphrl.xla.residuals.dropped import Dropped, numbered
+from graphrl.xla.residuals.loops import Loops, Residual, loops_of
 from graphrl.xla.residuals.recipes import Impossible, Recipes
 
 LEAST_BYTES = 2**16  # of a residual: smaller ones stay

@@ -1,10 +1,12 @@
-"""A computation's message while instructions are added and removed, by name."""
+"""A module's message while computations and instructions are added and removed, by name."""
 
+import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from graphrl.graphs.readers.hlo.module import HloModule, Instruction, parse_module
 from graphrl.graphs.readers.hlo.proto import in_order, replace, shape_message
-from graphrl.xla.recompute.rewrite import LOCAL, LOCAL_BITS
+from graphrl.xla.recompute.rewrite import LOCAL, LOCAL_BITS, FusionCopies
 
 
 class Editing:
@@ -88,6 +90,76 @@ class Editing:
         order = in_order([*old, *(i for i in self.by_name.values() if i.name not in placed)], self._gone)
         replace(self.message.instructions, in_order(list(self.by_name.values()), self._gone))
         return [i.id for i in order]
+
+
+class ModuleEditing:
+    """A module that is changed; the original stays as it is.
+
+    Attributes:
+      original: the module.
+      names: of its computations, by their ids.
+      unused: ids of computations that are to go.
+    """
+
+    def __init__(self, module: HloModule) -> None:
+        self.original = module
+        self._message = type(module.message)()
+        self._message.CopyFrom(module.message)
+        self._fusions = FusionCopies(self._message)
+        self._messages = {c.name: c for c in self._message.computations}
+        self.names = {c.id: c.name for c in self._message.computations}
+        self.unused: set[int] = set()
+        self._editing: dict[str, Editing] = {}
+        self._made: dict[str, list[Any]] = {}  # by the computation whose fusions they are
+        self._count, self._mark = 0, "ahead"
+        while any(f".{self._mark}" in name for c in module.sequential for name in c.by_name):
+            self._mark += "n"
+
+    def edited(self, name: str) -> Editing:
+        """A computation that is changed."""
+        if name not in self._editing:
+            computation = self.original.computations[name]
+            self._editing[name] = Editing(self._messages[name], self.original.order(computation))
+        return self._editing[name]
+
+    def fresh(self, name: str) -> str:
+        """A name for an instruction or a computation."""
+        self._count += 1
+        return f"{name}.{self._mark}{self._count}"
+
+    def copies_of(self, i: Instruction, caller: str, name: str) -> list[int]:
+        """Ids of copies of what an instruction calls, for another one in another computation."""
+        self._fusions.copies.clear()
+        ids = [self._fusions.copied(k, name) for k in i.attributes.called_computation_ids]
+        copies = [copy for each in self._fusions.copies.values() for copy in each]
+        self._made.setdefault(caller, []).extend(sorted(copies, key=lambda copy: -copy.id))  # what is called first
+        return ids
+
+    def new_fusion(self, caller: str, name: str) -> Editing:
+        """A computation for a fusion, without instructions."""
+        message = type(self._message.computations[0])(name=name, id=self._fusions.new_id(), is_fusion_computation=True)
+        self._made.setdefault(caller, []).append(message)
+        self._editing[name] = Editing(message)
+        return self._editing[name]
+
+    def finish(self) -> HloModule:
+        """What became of the module."""
+        orders = {editing.message.id: editing.finish() for editing in self._editing.values()}
+        for scheduled in self._message.schedule.sequences:
+            if scheduled.key in orders:
+                scheduled.value.instruction_ids[:] = orders[scheduled.key]
+        computations: list[Any] = []
+        for computation in self._message.computations:
+            computations += self._made.get(computation.name, ())
+            if computation.id not in self.unused:
+                computations.append(computation)
+        replace(self._message.computations, computations)
+        changed = parse_module(self._message.SerializeToString(), self.original.name)
+        old = self.original
+        schedule = {name: order for name, order in old.schedule.items() if name in changed.computations}
+        schedule |= {name: changed.schedule[name] for name in self._editing if name in changed.schedule}
+        entry, aliases = changed.computations[old.entry.name], old.input_output_aliases
+        return dataclasses.replace(changed, name=old.name, entry=entry, schedule=schedule, input_output_aliases=aliases)
 
 
 def without_parts(shape: bytes, places: Iterable[int]) -> bytes:
