@@ -35,7 +35,8 @@ def totals(settings: Settings) -> Iterator[Table]:
     how = (
         f"MiB by XLA's figures: arguments, temporaries, and results that lie in no donated argument; graphrl with "
         f"seconds={settings.times[0]:g}, without and with recompute={RECOMPUTE:g}. The step is graphrl's over jax's, "
-        f"medians of {_ROUNDS} in turns, of order alone and recomputed. First calls are compilations, of one process, nothing on disk."
+        f"medians of {_ROUNDS} in turns, of order alone and recomputed. First calls are compilations, of one process, "
+        "nothing on disk."
     )
     lines = [[name, *donated.cells(figures), *_cells(figures)] for name, figures in by_name.items()]
     notes = _summary([figures for figures in by_name.values() if figures is not None])
