@@ -232,6 +232,20 @@ def test_order_that_needs_more_than_it_says_is_withdrawn(plans: Path, monkeypatc
     forget(monkeypatch)
     executable = graphrl.compile(branches, vector(), seconds=0.2)
     assert executable.plan is None
+    assert executable.report().found_by == "XLA's memory scheduler"  # which is better than its default one here
+    assert temporaries(executable) < temporaries(jax.jit(branches).lower(vector()).compile())
+
+
+def test_order_that_needs_more_than_xla_s_default_is_withdrawn(plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    forget(monkeypatch)
+    graphrl.compile(branches, vector(), seconds=0.2)
+    (file,) = plans.iterdir()
+    data = json.loads(file.read_text())
+    own = decision(hook.captured(jax.jit(branches).lower(vector())))
+    file.write_text(json.dumps(data | {"orders": own.orders, "memory_bytes": data["xla_bytes"]}))
+    forget(monkeypatch)
+    executable = graphrl.compile(branches, vector(), seconds=0.2)
+    assert executable.plan is None
     assert temporaries(executable) == temporaries(jax.jit(branches).lower(vector()).compile())
     assert "which is more than was predicted" in executable.report().reason
 

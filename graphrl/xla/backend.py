@@ -154,6 +154,8 @@ class _Compilation:
         if answer.temp_bytes is not None:
             temp = _temporaries(executable)
             if abs(temp - answer.temp_bytes) > _TRUE * answer.temp_bytes:
+                if answer.otherwise is not None and temp + answer.undonated_bytes > answer.otherwise_bytes:
+                    return self.run(answer.otherwise)
                 own = self._compiled(None)
                 answer.mistaken(temp, _temporaries(own), "")
                 if _temporaries(own) <= temp + answer.undonated_bytes:

@@ -33,6 +33,8 @@ class Answer:
       undonated_bytes: of results that XLA's own schedule writes into donated arguments, and this one does not.
       mistaken: called where that was not true, with the bytes that it needs, and those that XLA's own schedule needs,
         which stays if all in all it needs no more; or, with a line of why, where XLA's own stays for another reason.
+      otherwise: the rule to compile by instead where temporaries and undonated results turn out to be more than
+        `otherwise_bytes`.
     """
 
     module: bytes | None = None
@@ -41,6 +43,8 @@ class Answer:
     temp_bytes: int | None = None
     undonated_bytes: int = 0
     mistaken: Callable[[int, int, str], None] = lambda measured, own, why: None
+    otherwise: "Rule | None" = None
+    otherwise_bytes: int = 0
 
 
 # What a module (its name without the mark) shall run as: an answer, other orders of some of its computations, or None

@@ -22,10 +22,14 @@ from graphrl.xla.callback import Answer, Scheduler, check_sequence, rescheduled
 from graphrl.xla.donation import tied
 from graphrl.xla.recompute.clones import ClonesByName, Numbered, named, numbers
 from graphrl.xla.recompute.everywhere import with_clones
+from graphrl.xla.residuals.dropped import Dropped
+from graphrl.xla.residuals.rewrite import without_residuals
 from graphrl.xla.settings import Settings
 
 FORMAT = "graphrl-schedule"
-VERSION = 6  # rises when a search finds better or safer plans, so that older ones are not kept
+VERSION = 7  # rises when a search finds better or safer plans, so that older ones are not kept
+
+MEMORY_SCHEDULER = "XLA's memory scheduler"
 
 Places = tuple[tuple[int, ...], ...]  # of instructions, for each computation in `HloModule.sequential`
 
@@ -54,9 +58,13 @@ class Decision:
       evaluations: of the search, see `Plan`.
       scheduler: of XLA, for its own schedule.
       recompute: what was asked for.
+      dropped: what loops do not keep for others, which compute it again (residuals/). `clones` and `orders` are of the
+        module without it.
       clones: of every computation in `HloModule.sequential`, what is computed again (recompute/clones.py), if anything
         is; its order has their numbers too.
-      recomputed: part of the program's estimated run time that they take.
+      recomputed: part of the program's estimated run time that computing all that again takes.
+      plain: orders of the module in which nothing is computed again, where something is, if they would do, and the
+        bytes of temporaries that they are predicted to need.
     """
 
     fingerprint: str
@@ -79,8 +87,10 @@ class Decision:
     evaluations: int
     scheduler: Scheduler = "default"
     recompute: float = 0.0
+    dropped: Dropped = ()
     clones: tuple[Numbered, ...] = ()
     recomputed: float = 0.0
+    plain: tuple[Places, int] | None = None
 
     def serves(self, settings: Settings) -> bool:
         """Whether it is what a search with these settings, or a longer one, gave with this jaxlib."""
@@ -92,12 +102,41 @@ class Decision:
         """Whether the program runs as it would not without a plan."""
         return self.orders is not None or self.scheduler != "default"
 
+    def next_best(self) -> "Decision | None":
+        """What to do where the order needs more than it promised: the same with nothing computed again, or what XLA's
+        memory scheduler makes of the program; None if XLA's default schedule is all there is.
+        """
+        if self.plain is not None:
+            return dataclasses.replace(
+                self.without_plan(), orders=self.plain[0], graphrl_bytes=self.plain[1], found_by=self.found_by
+            )
+        if self.orders is not None and self.memory_bytes is not None and self.memory_bytes < self.xla_bytes:
+            return self.by_memory_scheduler(self.memory_bytes)
+        return None
+
+    def without_plan(self) -> "Decision":
+        """The same with XLA's default schedule."""
+        return dataclasses.replace(
+            self, orders=None, found_by="", reason="", dropped=(), clones=(), recomputed=0.0, plain=None
+        )
+
+    def by_memory_scheduler(self, temp_bytes: int) -> "Decision":
+        """The same with XLA's memory scheduler, which needs so many bytes of temporaries."""
+        return dataclasses.replace(
+            self.without_plan(),
+            scheduler="memory",
+            found_by=MEMORY_SCHEDULER,
+            graphrl_bytes=temp_bytes,
+            undonated_bytes=0,
+        )
+
     def program(self, module: HloModule) -> HloModule:
         """A module as it shall run, but for its `message`: with what is computed again, in the orders decided.
 
         Raises:
           PlanError: the decision does not fit this module.
         """
+        module = without_residuals(module, self.dropped)
         clones = self.named_clones(module)
         program = with_clones(module, clones)
         if self.orders is None:
@@ -106,6 +145,8 @@ class Decision:
 
     def named_clones(self, module: HloModule) -> ClonesByName:
         """What is computed again in a module's computations, by their names.
+
+        Args: `module` without what is dropped.
 
         Raises:
           PlanError: the decision does not fit this module.

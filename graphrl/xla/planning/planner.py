@@ -56,8 +56,7 @@ class Planner:
         if decision is None or not decision.serves(self.settings):
             raise Unplanned(module)
         self._report(module, decision, from_cache=from_disk)
-        answer = decision.answer(module)
-        return answer and dataclasses.replace(answer, mistaken=functools.partial(self._correct, module, decision))
+        return self._answer(module, decision)
 
     def plan(self, lowered: jax.stages.Lowered, unplanned: Unplanned) -> Decision:
         """The decision for a program that `rule` did not know: a search, unless another thread was faster.
@@ -83,6 +82,24 @@ class Planner:
         """What `rule` goes by for a module; None if it was too small."""
         return self._find(module)[0]
 
+    def _answer(self, module: HloModule, decision: Decision) -> Answer | None:
+        """A decision as an answer, and what becomes of it where it is not true."""
+        answer, other = decision.answer(module), decision.next_best()
+        if answer is None:
+            return None
+        return dataclasses.replace(
+            answer,
+            mistaken=functools.partial(self._correct, module, decision),
+            otherwise=None if other is None else functools.partial(self._instead, other),
+            otherwise_bytes=0 if other is None else other.graphrl_bytes + other.undonated_bytes,
+        )
+
+    def _instead(self, decision: Decision, module: HloModule) -> Answer | None:
+        """The rule for a module whose last decision needs more bytes than this one."""
+        self._decisions.keep(decision)
+        self.reports[module.fingerprint] = Report.of(module.name, decision, from_cache=False)
+        return self._answer(module, decision)
+
     def _correct(self, module: HloModule, decision: Decision, measured: int, own: int, why: str) -> None:
         """The decision's order was measured to need other bytes than predicted, and XLA's own schedule so many; or it
         cannot be taken, and why.
@@ -90,7 +107,7 @@ class Planner:
         decision = dataclasses.replace(decision, graphrl_bytes=measured, xla_bytes=max(own, decision.xla_bytes))
         if why or own <= measured + decision.undonated_bytes:
             reason = why or f"the order needs {format_bytes(measured)}, which is more than was predicted"
-            decision = dataclasses.replace(decision, orders=None, found_by="", reason=reason, clones=(), recomputed=0.0)
+            decision = dataclasses.replace(decision.without_plan(), reason=reason)
         self._decisions.keep(decision)
         self.reports[module.fingerprint] = Report.of(module.name, decision, from_cache=False)
 

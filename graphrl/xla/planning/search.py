@@ -21,17 +21,19 @@ from graphrl.xla.bodies import as_program
 from graphrl.xla.callback import Unplanned
 from graphrl.xla.donation import Tied, tied
 from graphrl.xla.planning.bounds import order_of, temp_bound
-from graphrl.xla.planning.cache import Decision, jaxlib_version, places_of
+from graphrl.xla.planning.cache import MEMORY_SCHEDULER, Decision, jaxlib_version, places_of
 from graphrl.xla.planning.orders import LEAST_GAIN, LEAST_SECONDS, Schedule, Target, ordered, targets_of
 from graphrl.xla.recompute.clones import ClonesByName, Numbered, numbered
 from graphrl.xla.recompute.everywhere import recompute_everywhere
+from graphrl.xla.residuals.choice import chosen
+from graphrl.xla.residuals.dropped import Dropped
+from graphrl.xla.residuals.rewrite import without_residuals
 from graphrl.xla.settings import PROBLEM, Settings
 
 NOTHING = 0.01  # of XLA's bytes: where the bounds show that no more is to be had, XLA's memory scheduler is not asked
 SEARCHING = 0.25  # of the seconds remain for planning, however long XLA took to show the module
+DROPPING = 0.3  # of the seconds for computing again go to residuals of loops at most
 RECOMPUTING = 0.5  # of the seconds go to finding what to compute again, if anything may be
-
-MEMORY_SCHEDULER = "XLA's memory scheduler"
 
 
 class Candidate(NamedTuple):
@@ -42,14 +44,16 @@ class Candidate(NamedTuple):
       program: scheduled as it shall run, with what is computed again.
       predicted: bytes of temporaries that XLA will need.
       evaluations: that finding it took.
+      dropped: what loops do not keep for others.
       clones: instructions that are computed again, by computation.
-      recomputed: part of the program's estimated run time that they take.
+      recomputed: part of the program's estimated run time that it takes to compute all that again.
     """
 
     found_by: str
     program: HloModule
     predicted: int
     evaluations: int
+    dropped: Dropped = ()
     clones: ClonesByName = MappingProxyType({})
     recomputed: float = 0.0
 
@@ -103,23 +107,29 @@ def decide(lowered: jax.stages.Lowered, unplanned: Unplanned, settings: Settings
         bound=bound,
         evaluations=best.evaluations,
     )
-    decision = _chosen(decision, best, base)
+    decision = _chosen(decision, best, plain, base)
     return dataclasses.replace(decision, search_seconds=time.perf_counter() - started)
 
 
-def _chosen(decision: Decision, best: Candidate, base: HloModule) -> Decision:
-    """What needs least: XLA's own schedule, that of its memory scheduler, or the best that was found."""
+def _chosen(decision: Decision, best: Candidate, plain: Candidate, base: HloModule) -> Decision:
+    """What needs least: XLA's own schedule, that of its memory scheduler, or the best that was found; and the best in
+    which nothing is computed again.
+    """
     memory = decision.memory_bytes
     assert memory is not None
-    total = best.predicted + decision.undonated_bytes
-    if total < min(memory + 1, decision.xla_bytes):
+    most = min(memory, decision.xla_bytes - 1) - decision.undonated_bytes
+    if best.predicted <= most:
+        kept = (places_of(plain.program), plain.predicted) if best is not plain and plain.predicted <= most else None
+        base = without_residuals(base, best.dropped)
         return dataclasses.replace(
             decision,
             reason="",
             orders=places_of(best.program, base, best.clones),
             found_by=best.found_by,
+            dropped=best.dropped,
             clones=_numbered(base, best.clones),
             recomputed=best.recomputed,
+            plain=kept,
         )
     reason = (
         f"the best order found needs {format_bytes(best.predicted)}{_beside(decision.undonated_bytes)}; "
@@ -133,9 +143,7 @@ def _by_better_scheduler(decision: Decision) -> Decision:
     memory = decision.memory_bytes
     if memory is None or memory >= decision.xla_bytes:
         return decision
-    return dataclasses.replace(
-        decision, reason="", scheduler="memory", found_by=MEMORY_SCHEDULER, graphrl_bytes=memory, undonated_bytes=0
-    )
+    return decision.by_memory_scheduler(memory)
 
 
 def predicted_bytes(program: HloModule) -> int:
@@ -223,7 +231,7 @@ def _candidates(
     known = [candidate("XLA", _schedule(base), 0)]
     if memory is not None:
         known.append(candidate(MEMORY_SCHEDULER, _translated(memory, base), 0))
-    if earlier is not None and earlier.orders is not None and not earlier.clones:
+    if earlier is not None and earlier.orders is not None and not (earlier.clones or earlier.dropped):
         known.append(candidate(earlier.found_by, _schedule(earlier.program(base)), earlier.evaluations))
     yield from known[1:]
     known.sort(key=lambda one: one.predicted)
@@ -248,17 +256,46 @@ def _recomputed(
     base: HloModule, settings: Settings, earlier: Decision | None, best: Candidate, seconds: float
 ) -> Iterator[Candidate]:
     """The best order with values computed again, as known and as found now."""
-    if earlier is not None and earlier.clones:
+    if earlier is not None and (earlier.clones or earlier.dropped):
         known = earlier.program(base)
-        clones = earlier.named_clones(base)
-        predicted = predicted_bytes(known)
-        yield Candidate(earlier.found_by, known, predicted, earlier.evaluations, clones, earlier.recomputed)
+        clones = earlier.named_clones(without_residuals(base, earlier.dropped))
+        predicted, by = predicted_bytes(known), earlier.found_by
+        yield Candidate(by, known, predicted, earlier.evaluations, earlier.dropped, clones, earlier.recomputed)
+    began = time.perf_counter()
+    lean = _without_residuals(best, settings.recompute, began + DROPPING * seconds)
     again = recompute_everywhere(
-        best.program, limit=settings.recompute, seconds=max(LEAST_SECONDS, seconds), seed=settings.seed
+        lean.program,
+        limit=settings.recompute - lean.recomputed,
+        seconds=max(LEAST_SECONDS, seconds - (time.perf_counter() - began)),
+        seed=settings.seed,
     )
-    if again.clones:
-        by = f"{best.found_by}, recomputation"
-        yield Candidate(by, again.module, again.predicted, best.evaluations, again.clones, again.cost)
+    if again.clones or lean.dropped:
+        yield Candidate(
+            f"{best.found_by}, recomputation",
+            again.module,
+            again.predicted,
+            best.evaluations,
+            lean.dropped,
+            again.clones,
+            lean.recomputed + again.cost,
+        )
+
+
+def _without_residuals(best: Candidate, limit: float, end: float) -> Candidate:
+    """The best order with loops that keep less for others, if that then needs less.
+
+    Args:
+      limit: part of the estimated run time that it may take.
+      end: time of `time.perf_counter` at which the choice of what to drop is over.
+    """
+    choice = chosen(best.program, limit, lambda: time.perf_counter() > end)
+    if not choice.dropped:
+        return best
+    program = without_residuals(best.program, choice.dropped)
+    lean = best._replace(
+        program=program, predicted=predicted_bytes(program), dropped=choice.dropped, recomputed=choice.cost
+    )
+    return min(best, lean, key=lambda each: each.predicted)
 
 
 def _numbered(module: HloModule, clones: ClonesByName) -> tuple[Numbered, ...]:

@@ -9,7 +9,7 @@ from graphrl.xla.overwriting import WrittenOver, written_over
 
 # Element by element, or moving elements; the same input gives the same bits. What is missing here may be deterministic
 # too, but is slow or rare.
-_CHEAP = frozenset(
+CHEAP = frozenset(
     str.split(
         """
         abs add and bitcast-convert broadcast ceil clamp compare complex concatenate convert copy cosine divide
@@ -20,7 +20,7 @@ _CHEAP = frozenset(
         """
     )
 )
-_INSIDE = _CHEAP | CONTRACTED | {"gather", "map", "reduce", "reduce-precision", "reduce-window", "fusion"}
+_INSIDE = CHEAP | CONTRACTED | {"gather", "map", "reduce", "reduce-precision", "reduce-window", "fusion"}
 # Not cheap at all, except where the value is large and its products are thin, as of a convolution on few channels.
 _DEAR = frozenset(("convolution", "dot", "reduce", "reduce-window"))
 _KINDS = ("kLoop", "kCustom", "kOutput")  # of fusions; on the CPU, what a library computes is kCustom
@@ -45,7 +45,7 @@ def repeatable(program: HloProgram, *, dear: bool = False) -> list[bool]:
         and not op.after
         and op.name not in waited
         and not shared & {op.outputs[0].name, *op.inputs}
-        and _is_of_class(program.module, by_name[op.name], dear)
+        and is_of_class(program.module, by_name[op.name], dear)
         for op in program.graph.ops
     ]
 
@@ -75,7 +75,7 @@ def _shared_buffers(program: HloProgram, over: WrittenOver) -> set[str]:
     return shared
 
 
-def _is_of_class(module: HloModule, i: Instruction, dear: bool) -> bool:
+def is_of_class(module: HloModule, i: Instruction, dear: bool) -> bool:
     if i.control_predecessors or i.attributes.output_operand_aliasing:
         return False
     if i.opcode == "fusion":
@@ -83,7 +83,7 @@ def _is_of_class(module: HloModule, i: Instruction, dear: bool) -> bool:
         if dear:
             return i.attributes.fusion_kind in _KINDS and opcodes <= _INSIDE | _DEAR
         return i.attributes.fusion_kind == "kLoop" and opcodes <= _INSIDE
-    return i.opcode in _CHEAP or (dear and i.opcode in _DEAR)
+    return i.opcode in CHEAP or (dear and i.opcode in _DEAR)
 
 
 class Routes:

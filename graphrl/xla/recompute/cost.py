@@ -35,10 +35,19 @@ class RunTimes:
         self._module = module
         self._flops = Flops(module)
         self._runs: dict[str, float] = {}  # by computation
+        self._seconds: dict[tuple[str, str], float] = {}  # by computation and instruction
 
-    def of(self, i: Instruction) -> float:
-        """Seconds of one instruction of the entry computation."""
-        return self._of(self._module.entry, i)
+    def of(self, i: Instruction, computation: Computation | None = None) -> float:
+        """Seconds of one instruction of a computation, by default of the entry."""
+        computation = computation or self._module.entry
+        key = computation.name, i.name
+        if key not in self._seconds:
+            self._seconds[key] = self._of(computation, i)
+        return self._seconds[key]
+
+    def of_moving(self, size: int) -> float:
+        """Seconds of reading and writing so many bytes."""
+        return _LAUNCH + 2 * size / _BYTES
 
     def of_computation(self, name: str) -> float:
         """Seconds of one run of a computation."""

@@ -14,8 +14,8 @@ from graphrl.graphs.readers.hlo.proto import in_order, replace
 from graphrl.xla.overwriting import written_over
 from graphrl.xla.recompute.clones import Clone
 
-_LOCAL_BITS = 32  # an instruction's id is that of its computation, and its own in these bits
-_LOCAL = (1 << _LOCAL_BITS) - 1
+LOCAL_BITS = 32  # an instruction's id is that of its computation, and its own in these bits
+LOCAL = (1 << LOCAL_BITS) - 1
 
 
 def rewritten(module: HloModule, clones: Sequence[Clone]) -> HloModule:
@@ -52,15 +52,13 @@ class _Editor:
         self.clones = clones
         self.message = type(module.message)()
         self.message.CopyFrom(module.message)
-        self.computations = {c.id: c for c in self.message.computations}
+        self.fusions = FusionCopies(self.message)
         (self.entry,) = (c for c in self.message.computations if c.name == module.entry.name)
-        self.next_computation = max(self.computations) + 1
-        self.copies: dict[int, list[Any]] = {}  # copied computations by the id of their original
 
     def add(self, order: Sequence[str]) -> None:
         """Adds the clones, and the schedule of the entry computation."""
         instructions = {i.name: i for i in self.entry.instructions}
-        base, used = self._entry_base(), max(i.id & _LOCAL for i in self.entry.instructions)
+        base, used = self._entry_base(), max(i.id & LOCAL for i in self.entry.instructions)
         clones: dict[str, list[Any]] = {}
         for k, clone in enumerate(self.clones):
             original = instructions.get(clone.original)
@@ -69,7 +67,8 @@ class _Editor:
             again = type(original)()
             again.CopyFrom(original)
             again.name, again.id = clone.name, base | (used + 1 + k)
-            again.called_computation_ids[:] = [self._copied(c, clone.name) for c in original.called_computation_ids]
+            called = original.called_computation_ids
+            again.called_computation_ids[:] = [self.fusions.copied(c, clone.name) for c in called]
             clones.setdefault(clone.original, []).append(again)
         by_name = instructions | {i.name: i for group in clones.values() for i in group}
         self._rewire(by_name)
@@ -80,7 +79,7 @@ class _Editor:
             late.control_predecessor_ids[:] = dict.fromkeys([*late.control_predecessor_ids, *waits])
         ids = {name: i.id for name, i in by_name.items()}
         replace(self.entry.instructions, _behind(self.entry.instructions, clones, lambda i: i.name))
-        replace(self.message.computations, _behind(self.message.computations, self.copies, lambda c: c.id))
+        replace(self.message.computations, _behind(self.message.computations, self.fusions.copies, lambda c: c.id))
         for scheduled in self.message.schedule.sequences:
             if scheduled.key == self.entry.id:
                 numbers = {i.id: i for i in by_name.values()}
@@ -97,25 +96,44 @@ class _Editor:
                 user.operand_ids[:] = [new if k == old else k for k in user.operand_ids]
 
     def _entry_base(self) -> int:
-        return (self.entry.instructions[0].id >> _LOCAL_BITS) << _LOCAL_BITS
+        return (self.entry.instructions[0].id >> LOCAL_BITS) << LOCAL_BITS
 
-    def _copied(self, number: int, suffix: str) -> int:
+
+class FusionCopies:
+    """Copies of what fusions compute: XLA wants one caller for each.
+
+    Attributes:
+      copies: the copied computations by the id of their original.
+    """
+
+    def __init__(self, message: Any) -> None:
+        """Args: the module's message."""
+        self.copies: dict[int, list[Any]] = {}
+        self._computations = {c.id: c for c in message.computations}
+        self._next = max(self._computations) + 1
+
+    def new_id(self) -> int:
+        """The id of one more computation."""
+        self._next += 1
+        return self._next - 1
+
+    def copied(self, number: int, suffix: str) -> int:
         """The id of a copy of a fused computation, with those that it fuses in turn; of any other one, its own id:
         several may apply one function.
         """
-        original = self.computations[number]
+        original = self._computations[number]
         if not original.is_fusion_computation:
             return number
         copy = type(original)()
         copy.CopyFrom(original)
-        base = self.next_computation << _LOCAL_BITS
-        copy.id, self.next_computation = self.next_computation, self.next_computation + 1
-        copy.name, copy.root_id = f"{original.name}.{suffix}", base | (original.root_id & _LOCAL)
+        copy.id = self.new_id()
+        base = copy.id << LOCAL_BITS
+        copy.name, copy.root_id = f"{original.name}.{suffix}", base | (original.root_id & LOCAL)
         for i in copy.instructions:
-            i.name, i.id = f"{i.name}.{suffix}", base | (i.id & _LOCAL)
-            i.operand_ids[:] = [base | (k & _LOCAL) for k in i.operand_ids]
-            i.control_predecessor_ids[:] = [base | (k & _LOCAL) for k in i.control_predecessor_ids]
-            i.called_computation_ids[:] = [self._copied(c, suffix) for c in i.called_computation_ids]
+            i.name, i.id = f"{i.name}.{suffix}", base | (i.id & LOCAL)
+            i.operand_ids[:] = [base | (k & LOCAL) for k in i.operand_ids]
+            i.control_predecessor_ids[:] = [base | (k & LOCAL) for k in i.control_predecessor_ids]
+            i.called_computation_ids[:] = [self.copied(c, suffix) for c in i.called_computation_ids]
         self.copies.setdefault(number, []).append(copy)
         return copy.id
 

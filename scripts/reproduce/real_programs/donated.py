@@ -42,7 +42,7 @@ def summary(measured: Sequence[Figures]) -> Iterator[str]:
         mean = statistics.geometric_mean(figures[name] / _better(figures) for figures in measured)
         met = "met" if mean <= target else "**not met**"
         yield f"{name}: {ratio(mean)} of the better scheduler's total, target {ratio(target)}: {met}"
-    above = sum(figures["graphrl"] > _better(figures) for figures in measured)
+    above = sum(max(figures[name] for name in TARGETS) > _better(figures) for figures in measured)
     yield f"above the better scheduler: {above} of {len(measured)}"
 
 

@@ -31,6 +31,7 @@ _TABLE: dict[str, dict[str, str]] = {
         "window_dilation": "5 int64",
         "base_dilation": "6 int64",
     },
+    "Literal": {"f32s": "8 float*"},
     "Window": {"dimensions": "1 WindowDimension*"},
     "ConvolutionDimensionNumbers": {
         "kernel_spatial_dimensions": "6 int64*",
@@ -57,6 +58,7 @@ _TABLE: dict[str, dict[str, str]] = {
         "tuple_index": "13 int64",
         "dimensions": "14 int64*",
         "window": "15 Window",
+        "dynamic_slice_sizes": "20 int64*",
         "convolution_dimension_numbers": "16 ConvolutionDimensionNumbers",
         "custom_call_target": "28 string",
         "dot_dimension_numbers": "30 DotDimensionNumbers",
@@ -115,6 +117,7 @@ _PACKAGE = "graphrl.hlo"
 _SCALARS = {
     "bool": descriptor_pb2.FieldDescriptorProto.TYPE_BOOL,
     "bytes": descriptor_pb2.FieldDescriptorProto.TYPE_BYTES,
+    "float": descriptor_pb2.FieldDescriptorProto.TYPE_FLOAT,
     "int32": descriptor_pb2.FieldDescriptorProto.TYPE_INT32,
     "int64": descriptor_pb2.FieldDescriptorProto.TYPE_INT64,
     "string": descriptor_pb2.FieldDescriptorProto.TYPE_STRING,
@@ -187,11 +190,24 @@ def shape_message(data: bytes) -> Any:
     Raises:
       GraphError: it does not parse.
     """
-    message = _CLASSES["Shape"]()
+    return _parsed("Shape", data, "a shape")
+
+
+def literal_message(data: bytes) -> Any:
+    """The `LiteralProto` that `data` holds.
+
+    Raises:
+      GraphError: it does not parse.
+    """
+    return _parsed("Literal", data, "a constant")
+
+
+def _parsed(kind: str, data: bytes, what: str) -> Any:
+    message = _CLASSES[kind]()
     try:
         message.ParseFromString(data)
     except DecodeError:
-        raise GraphError("broken HLO: a shape does not parse") from None
+        raise GraphError(f"broken HLO: {what} does not parse") from None
     return message
 
 

@@ -1,0 +1,1 @@
+"""What a loop keeps of every trip for another loop, computed again there instead."""

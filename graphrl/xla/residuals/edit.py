@@ -1,0 +1,170 @@
+"""A module's message while computations and instructions are added and removed, by name."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from graphrl.graphs.readers.hlo.module import HloModule, Instruction, parse_module
+from graphrl.graphs.readers.hlo.proto import in_order, replace, shape_message
+from graphrl.xla.recompute.rewrite import LOCAL, LOCAL_BITS, FusionCopies
+
+
+class Editing:
+    """A computation of a message that is changed.
+
+    Attributes:
+      message: the computation's.
+      by_name: messages of its instructions.
+    """
+
+    def __init__(self, message: Any, order: Sequence[str] = ()) -> None:
+        """Args: `order` in which it runs, by name; none for what is fused."""
+        self.message = message
+        self.by_name: dict[str, Any] = {i.name: i for i in message.instructions}
+        self._order = list(order)
+        self._base = message.id << LOCAL_BITS
+        self._next = max((i.id & LOCAL for i in message.instructions), default=-1) + 1
+        self._gone: set[int] = set()
+
+    @property
+    def root(self) -> Any:
+        """The instruction whose result is the computation's."""
+        return next(i for i in self.by_name.values() if i.id & LOCAL == self.message.root_id & LOCAL)
+
+    def add(self, template: Any, name: str, operands: Iterable[str]) -> Any:
+        """A new instruction that is like another one, but for what it reads and calls."""
+        i = type(template)()
+        i.CopyFrom(template)
+        i.name, i.id = name, self._base | self._next
+        i.operand_ids[:] = [self.by_name[operand].id for operand in operands]
+        i.control_predecessor_ids[:] = []
+        i.called_computation_ids[:] = []
+        self.by_name[name] = i
+        self._next += 1
+        return i
+
+    def operands(self, i: Any) -> list[Any]:
+        """What an instruction reads."""
+        by_id = {each.id & LOCAL: each for each in self.by_name.values()}
+        return [by_id[k & LOCAL] for k in i.operand_ids]
+
+    def users(self, name: str) -> list[Any]:
+        """Who reads an instruction."""
+        own = self.by_name[name].id & LOCAL
+        return [i for i in self.by_name.values() if own in [k & LOCAL for k in i.operand_ids]]
+
+    def read_instead(self, old: str, new: str) -> None:
+        """Has all who read an instruction read another."""
+        own, other = self.by_name[old].id & LOCAL, self.by_name[new].id
+        for i in self.users(old):
+            i.operand_ids[:] = [other if k & LOCAL == own else k for k in i.operand_ids]
+
+    def remove(self, name: str) -> Any:
+        """Takes an instruction out, which nobody reads any more."""
+        gone = self.by_name.pop(name)
+        self._gone.add(gone.id)
+        return gone
+
+    def sweep(self, names: Iterable[str], may_go: Callable[[Any], bool]) -> list[Any]:
+        """Takes out those instructions that nobody reads, and then what only they read.
+
+        Returns:
+          What is gone.
+        """
+        gone, todo = [], list(names)
+        while todo:
+            i = self.by_name.get(todo.pop())
+            if i is not None and i is not self.root and may_go(i) and not self.users(i.name):
+                todo += [each.name for each in self.operands(i)]
+                gone.append(self.remove(i.name))
+        return gone
+
+    def finish(self) -> list[int]:
+        """Writes the computation's instructions, new ones right before the first who reads them.
+
+        Returns:
+          Ids in the order in which they run.
+        """
+        old = [self.by_name[name] for name in self._order if name in self.by_name]
+        placed = {i.name for i in old}
+        order = in_order([*old, *(i for i in self.by_name.values() if i.name not in placed)], self._gone)
+        replace(self.message.instructions, in_order(list(self.by_name.values()), self._gone))
+        return [i.id for i in order]
+
+
+class ModuleEditing:
+    """A module that is changed; the original stays as it is.
+
+    Attributes:
+      original: the module.
+      names: of its computations, by their ids.
+      unused: ids of computations that are to go.
+    """
+
+    def __init__(self, module: HloModule) -> None:
+        self.original = module
+        self._message = type(module.message)()
+        self._message.CopyFrom(module.message)
+        self._fusions = FusionCopies(self._message)
+        self._messages = {c.name: c for c in self._message.computations}
+        self.names = {c.id: c.name for c in self._message.computations}
+        self.unused: set[int] = set()
+        self._editing: dict[str, Editing] = {}
+        self._made: dict[str, list[Any]] = {}  # by the computation whose fusions they are
+        self._count, self._mark = 0, "ahead"
+        while any(f".{self._mark}" in name for c in module.sequential for name in c.by_name):
+            self._mark += "n"
+
+    def edited(self, name: str) -> Editing:
+        """A computation that is changed."""
+        if name not in self._editing:
+            computation = self.original.computations[name]
+            self._editing[name] = Editing(self._messages[name], self.original.order(computation))
+        return self._editing[name]
+
+    def fresh(self, name: str) -> str:
+        """A name for an instruction or a computation."""
+        self._count += 1
+        return f"{name}.{self._mark}{self._count}"
+
+    def copies_of(self, i: Instruction, caller: str, name: str) -> list[int]:
+        """Ids of copies of what an instruction calls, for another one in another computation."""
+        self._fusions.copies.clear()
+        ids = [self._fusions.copied(k, name) for k in i.attributes.called_computation_ids]
+        copies = [copy for each in self._fusions.copies.values() for copy in each]
+        self._made.setdefault(caller, []).extend(sorted(copies, key=lambda copy: -copy.id))  # what is called first
+        return ids
+
+    def new_fusion(self, caller: str, name: str) -> Editing:
+        """A computation for a fusion, without instructions."""
+        message = type(self._message.computations[0])(name=name, id=self._fusions.new_id(), is_fusion_computation=True)
+        self._made.setdefault(caller, []).append(message)
+        self._editing[name] = Editing(message)
+        return self._editing[name]
+
+    def finish(self) -> HloModule:
+        """What became of the module."""
+        orders = {editing.message.id: editing.finish() for editing in self._editing.values()}
+        for scheduled in self._message.schedule.sequences:
+            if scheduled.key in orders:
+                scheduled.value.instruction_ids[:] = orders[scheduled.key]
+        computations: list[Any] = []
+        for computation in self._message.computations:
+            computations += self._made.get(computation.name, ())
+            if computation.id not in self.unused:
+                computations.append(computation)
+        replace(self._message.computations, computations)
+        changed = parse_module(self._message.SerializeToString(), self.original.name)
+        old = self.original
+        schedule = {name: order for name, order in old.schedule.items() if name in changed.computations}
+        schedule |= {name: changed.schedule[name] for name in self._editing if name in changed.schedule}
+        entry, aliases = changed.computations[old.entry.name], old.input_output_aliases
+        return dataclasses.replace(changed, name=old.name, entry=entry, schedule=schedule, input_output_aliases=aliases)
+
+
+def without_parts(shape: bytes, places: Iterable[int]) -> bytes:
+    """A tuple's shape without some of its parts."""
+    message = shape_message(shape)
+    for place in sorted(places, reverse=True):
+        del message.tuple_shapes[place]
+    return bytes(message.SerializeToString())

@@ -1,0 +1,257 @@
+"""Pairs of loops, and the arrays in which one keeps something of every trip for the other.
+
+What jax makes of `lax.scan` under `grad`: a forward loop of T trips writes a slice of `[T, ...]` in each trip, and a
+backward loop reads one in each of its trips. Such an array is a **residual** here.
+"""
+
+import dataclasses
+import functools
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from graphrl.graphs.readers.hlo.flops import known_trips
+from graphrl.graphs.readers.hlo.module import Computation, HloModule, Instruction
+from graphrl.xla.residuals.expressions import Expressions, Reference
+
+_FROM_NOUGHT = {"init": "0", "step": "1"}
+_HANDING_ON = ("bitcast", "copy")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Residual:
+    """An array of which every trip of the forward loop writes one slice, the whole of it in all trips.
+
+    Attributes:
+      place: among what the forward loop carries.
+      given: among what the backward loop is given.
+      axis: along which there is a slice for each trip.
+      writer: name of the instruction of the forward loop's body that writes the slice.
+      update: the slice.
+      bytes: of the array.
+    """
+
+    place: int
+    given: int
+    axis: int
+    writer: str
+    update: Reference
+    bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """How a backward loop reads a residual.
+
+    Attributes:
+      reader: name of an instruction of its body.
+      slices: names of the dynamic slices: inside of the reader, a fusion, or the reader itself.
+      index: which slice it reads.
+    """
+
+    reader: str
+    slices: tuple[str, ...]
+    index: Reference
+
+
+class Loops:
+    """A forward and a backward loop of one computation.
+
+    Attributes:
+      caller: the computation that runs them.
+      forward, backward: the loops.
+      trips: of the forward loop.
+      counter: the place of the number of its trips so far among what it carries, if it counts from 0 by 1.
+      residuals: in the order of their places.
+    """
+
+    def __init__(self, module: HloModule, caller: Computation, forward: Instruction, backward: Instruction) -> None:
+        self.module, self.caller, self.forward, self.backward = module, caller, forward, backward
+        self.trips, self.counter = known_trips(forward), _counter(forward)
+        self.residuals = tuple(self._residuals())
+
+    @functools.cached_property
+    def ahead(self) -> Expressions:
+        """What the forward loop's body computes."""
+        return Expressions(self.module, self.module.computations[self.forward.called[0]])
+
+    @functools.cached_property
+    def behind(self) -> Expressions:
+        """What the backward loop's body computes."""
+        return Expressions(self.module, self.module.computations[self.backward.called[0]])
+
+    @functools.cached_property
+    def shared(self) -> Mapping[int, int]:
+        """Of what both loops are given and neither changes, its place in the backward loop by that in the forward."""
+        kept_ahead, kept_behind = unchanged(self.ahead.computation), unchanged(self.behind.computation)
+        first = {name: k for k, name in reversed([*enumerate(given_to(self.caller, self.forward))]) if k in kept_ahead}
+        through = {name: k for k, name in part_names(self.caller, self.forward.name) if k in kept_ahead}
+        places = first | through
+        given = enumerate(given_to(self.caller, self.backward))
+        same = {places[name]: k for k, name in given if name in places and k in kept_behind}
+        return {k: same[first[name]] for k, name in enumerate(given_to(self.caller, self.forward))
+                if name in first and first[name] in same} | same  # fmt: skip
+
+    @functools.cached_property
+    def index(self) -> Reference | None:
+        """The number of the forward loop's trip whose slices the backward loop reads."""
+        indices = (reading.index for residual in self.residuals for reading in self._readings(residual))
+        return next(indices, None)
+
+    def readings(self, residual: Residual) -> Sequence[Reading]:
+        """How the backward loop reads a residual; none if it is needed in any other way than slice by slice, there or
+        anywhere else.
+        """
+        readings = self._readings(residual)
+        numbers = {self.behind.number[reading.index] for reading in readings}
+        return readings if self.index is not None and numbers == {self.behind.number[self.index]} else []
+
+    def _readings(self, residual: Residual) -> Sequence[Reading]:
+        caller, (body, condition) = self.caller, (self.module.computations[name] for name in self.backward.called)
+        given = caller.by_name[self.backward.operands[0]]
+        for name in (name for k, name in part_names(caller, self.forward.name) if k == residual.place):
+            if caller.users[name] != (given,):
+                return []
+        if given.operands.count(given.operands[residual.given]) != 1:
+            return []
+        if any(k == residual.given and caller.users[name] for k, name in part_names(caller, self.backward.name)):
+            return []
+        if any(k == residual.given for k, _ in part_names(condition)):
+            return []
+        arrays = [name for k, name in part_names(body) if k == residual.given]
+        users = [(user, name) for name in arrays for user in body.users[name] if user is not body.root]
+        readings = [self._reading(user, name, residual) for user, name in users]
+        known = [reading for reading in readings if reading is not None]
+        return known if len(known) == len(readings) else []
+
+    def _residuals(self) -> Iterator[Residual]:
+        if self.trips is None or self.counter is None:
+            return
+        carried = dict(part_names(self.caller, self.forward.name))
+        names: dict[str, int] = {}
+        for k, name in enumerate(given_to(self.caller, self.backward)):
+            names.setdefault(name, k)
+        kept = unchanged(self.module.computations[self.backward.called[0]])
+        for k, name in part_names(self.caller, self.forward.name):
+            if name in names and names[name] in kept and carried[k] == name:
+                residual = self._residual(k, names[name])
+                if residual is not None:
+                    yield residual
+
+    def _residual(self, place: int, given: int) -> Residual | None:
+        body, ahead = self.ahead.computation, self.ahead
+        writer = body.by_name[body.root.operands[place]]
+        reference = ("", writer.name)
+        if writer.opcode == "fusion":
+            reference = writer.name, ahead.inside(writer.name).root.name
+        i = ahead.instruction(reference)
+        if i.opcode != "dynamic-update-slice":
+            return None
+        target, update, *indices = ahead.operands(reference)
+        own = [name for k, name in part_names(body) if k == place]
+        if [ahead.origin(target)] != [("", name) for name in own] or body.users[own[0]] != (writer,):
+            return None
+        if body.users[writer.name] != (body.root,) or body.root.operands.count(writer.name) != 1:
+            return None
+        if any(k == place for k, _ in part_names(self.module.computations[self.forward.called[1]])):
+            return None
+        axis = _axis(i.shape.dims, ahead.instruction(update).shape.dims)
+        if axis is None or i.shape.dims[axis] != self.trips or not self._counts(indices[axis]):
+            return None
+        return Residual(place, given, axis, writer.name, update, i.shape.bytes)
+
+    def _counts(self, index: Reference) -> bool:
+        """Whether a value of the forward loop is the number of the trip."""
+        index = self.ahead.origin(index)
+        i = self.ahead.instruction(index)
+        while i.opcode in _HANDING_ON:
+            index = self.ahead.origin(self.ahead.operands(index)[0])
+            i = self.ahead.instruction(index)
+        body = self.ahead.computation
+        return i.opcode == "get-tuple-element" and (
+            i.operands[0] == body.parameters[0].name and i.attributes.tuple_index == self.counter
+        )
+
+    def _reading(self, user: Instruction, array: str, residual: Residual) -> Reading | None:
+        behind, shape = self.behind, self.ahead.instruction(residual.update).shape
+        if user.opcode == "dynamic-slice":
+            slices = [user] if user.operands[0] == array and array not in user.operands[1:] else []
+            scope = ""
+        elif user.opcode == "fusion" and user.attributes.fusion_kind == "kLoop" and user.operands.count(array) == 1:
+            body, scope = behind.inside(user.name), user.name
+            parameter = body.parameters[user.operands.index(array)]
+            slices = list(body.users[parameter.name])
+            if any(s.opcode != "dynamic-slice" or parameter.name in s.operands[1:] for s in slices):
+                return None
+        else:
+            return None
+        indices = [(scope, s.operands[1 + residual.axis]) for s in slices]
+        numbers = {behind.number[index] for index in indices}
+        if len(numbers) != 1 or any(s.shape != shape for s in slices):
+            return None
+        return Reading(user.name, tuple(s.name for s in slices), indices[0])
+
+
+def loops_of(module: HloModule) -> Iterator[Loops]:
+    """The pairs of loops of a module that have residuals."""
+    called = Counter(name for c in module.computations.values() for i in c.instructions for name in i.called)
+    for caller in module.sequential:
+        loops = [i for i in caller.instructions if i.opcode == "while" and _is_plain(module, caller, i)]
+        loops = [i for i in loops if all(called[name] == 1 for name in i.called)]
+        for backward in loops:
+            read = {caller.by_name[name].operands[0] for name in given_to(caller, backward)
+                    if caller.by_name[name].opcode == "get-tuple-element"}  # fmt: skip
+            for forward in loops:
+                if forward.name in read and forward is not backward:
+                    pair = Loops(module, caller, forward, backward)
+                    if pair.residuals:
+                        yield pair
+
+
+def given_to(caller: Computation, loop: Instruction) -> tuple[str, ...]:
+    """Names of what a loop begins with."""
+    return caller.by_name[loop.operands[0]].operands
+
+
+def part_names(computation: Computation, source: str = "") -> Iterator[tuple[int, str]]:
+    """Places and names of the parts that are taken of a tuple, by default of the first parameter."""
+    for i in computation.users[source or computation.parameters[0].name]:
+        if i.opcode == "get-tuple-element":
+            yield i.attributes.tuple_index, i.name
+
+
+def unchanged(body: Computation) -> frozenset[int]:
+    """Places of what a loop's body hands on as it is."""
+    parts = {name: k for k, name in part_names(body)}
+    return frozenset(k for k, name in enumerate(body.root.operands) if parts.get(name) == k)
+
+
+def _is_plain(module: HloModule, caller: Computation, loop: Instruction) -> bool:
+    """Whether what a loop is given, carries and gives is taken apart and put together around it, and nowhere else."""
+    given = caller.by_name[loop.operands[0]]
+    if given.opcode != "tuple" or len(caller.users[given.name]) != 1 or loop.is_root or given.is_root:
+        return False
+    if any(i.opcode != "get-tuple-element" for i in caller.users[loop.name]):
+        return False
+    body, condition = (module.computations[name] for name in loop.called)
+    if body.root.opcode != "tuple" or body.users[body.root.name]:
+        return False
+    parameters = [(c, c.parameters[0].name) for c in (body, condition)]
+    return all(i.opcode == "get-tuple-element" for c, name in parameters for i in c.users[name])
+
+
+def _counter(loop: Instruction) -> int | None:
+    """The place of a loop's number of trips so far among what it carries, if it counts from 0 by 1."""
+    try:
+        config = json.loads(loop.attributes.backend_config or b"{}")
+        if config["known_init_step"] != _FROM_NOUGHT:
+            return None
+        return int(config["known_induction_variable"]["tuple_index"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _axis(whole: Sequence[int], part: Sequence[int]) -> int | None:
+    """The only dimension in which a part, a single slice, is smaller."""
+    smaller = [k for k, (size, own) in enumerate(zip(whole, part, strict=True)) if size != own]
+    return smaller[0] if len(smaller) == 1 and part[smaller[0]] == 1 else None

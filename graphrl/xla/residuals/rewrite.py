@@ -1,0 +1,177 @@
+"""Modules whose loops keep fewer residuals: the edited `HloModuleProto`."""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from graphrl.graphs.readers.hlo.module import HloModule
+from graphrl.xla.recompute.candidates import is_of_class
+from graphrl.xla.recompute.cost import RunTimes
+from graphrl.xla.residuals.builder import Builder
+from graphrl.xla.residuals.dropped import Dropped, named
+from graphrl.xla.residuals.edit import Editing, ModuleEditing, without_parts
+from graphrl.xla.residuals.expressions import Expressions
+from graphrl.xla.residuals.loops import Loops, Reading, Residual, part_names
+from graphrl.xla.residuals.recipes import Recipes
+
+_VIEWS = ("bitcast", "constant", "get-tuple-element")
+
+
+def without_residuals(module: HloModule, dropped: Dropped) -> HloModule:
+    """The module in which loops keep some residuals no longer, and backward loops compute them again, each slice right
+    before the first instruction that reads it.
+
+    Args:
+      module: scheduled.
+      dropped: residuals of its pairs of loops.
+
+    Raises:
+      PlanError: it has no such residuals, or they cannot be computed again.
+    """
+    if not dropped:
+        return module
+    editor = _Editor(module)
+    for loops, residuals in named(module, dropped).items():
+        editor.recompute(loops, residuals)
+    editor.shrink()
+    return editor.editing.finish()
+
+
+class _Editor:
+    def __init__(self, module: HloModule) -> None:
+        self._module, self._costs = module, RunTimes(module)
+        self.editing = ModuleEditing(module)
+        self._parts: dict[tuple[str, str], set[int]] = {}  # of (caller, loop): places that it carries no longer
+
+    def recompute(self, loops: Loops, residuals: Sequence[Residual]) -> None:
+        """Has a backward loop compute residuals again."""
+        kept = [residual for residual in loops.residuals if residual not in residuals]
+        recipes = Recipes(loops, kept, self._costs)
+        wanted = [recipes.of(residual) for residual in residuals]
+        readings = {residual: loops.readings(residual) for residual in residuals}
+        builder = Builder(self.editing, loops)
+        for number in recipes.needed(wanted):
+            builder.build(number, recipes.steps[number])
+        for residual, number in zip(residuals, wanted, strict=True):
+            for reading in readings[residual]:
+                self._redirect(loops.behind, reading, residual, builder.names[number])
+            self._parts.setdefault((loops.caller.name, loops.forward.name), set()).add(residual.place)
+            self._parts.setdefault((loops.caller.name, loops.backward.name), set()).add(residual.given)
+            self._remove(loops.ahead.computation.name, residual.writer)
+
+    def shrink(self) -> None:
+        """Takes what is kept no longer out of what loops carry, and what only made that."""
+        begun = {key: self._shrink_given(*key, places) for key, places in self._parts.items()}
+        for (caller, loop), places in self._parts.items():
+            self._shrink(caller, loop, places)
+        for (caller, _), names in begun.items():
+            self._drop(caller, names)
+
+    def _redirect(self, behind: Expressions, reading: Reading, residual: Residual, slice_: str) -> None:
+        """Has an instruction read a slice that is there, in place of slicing a residual."""
+        body = self.editing.edited(behind.computation.name)
+        i = body.by_name[reading.reader]
+        if i.opcode == "dynamic-slice":
+            _make_bitcast(i, body.by_name[slice_].id)
+            return
+        inside = self.editing.edited(behind.inside(reading.reader).name)
+        shown = inside.root
+        while shown.opcode == "bitcast":
+            (shown,) = inside.operands(shown)
+        if shown.name in reading.slices:
+            self.editing.unused.update(i.called_computation_ids)
+            _make_bitcast(i, body.by_name[slice_].id)
+            return
+        array = inside.operands(inside.by_name[reading.slices[0]])[0]
+        array.shape = inside.by_name[reading.slices[0]].shape
+        for name in reading.slices:
+            inside.read_instead(name, array.name)
+        inside.sweep(reading.slices, lambda each: each.opcode != "parameter")
+        i.operand_ids[array.parameter_number] = body.by_name[slice_].id
+        _forget_parameters(inside, i)
+
+    def _remove(self, computation: str, writer: str) -> None:
+        """Takes out what writes a residual, and what only it read."""
+        editing = self.editing.edited(computation)
+        read = [i.name for i in editing.operands(editing.by_name[writer])]
+        self.editing.unused.update(editing.remove(writer).called_computation_ids)
+        self._drop(computation, read)
+
+    def _drop(self, computation: str, names: Iterable[str]) -> None:
+        """Takes out instructions that nobody reads, and what only they read, where that does nothing else."""
+        original = self._module.computations[computation].by_name
+
+        def may_go(i: Any) -> bool:
+            return i.opcode in _VIEWS or (i.name in original and is_of_class(self._module, original[i.name], dear=True))
+
+        for i in self.editing.edited(computation).sweep(names, may_go):
+            called = i.called_computation_ids
+            self.editing.unused.update(k for k in called if self._module.computations[self.editing.names[k]].is_fusion)
+
+    def _shrink_given(self, caller: str, loop: str, places: set[int]) -> list[str]:
+        """Leaves parts out of what a loop begins with; their names."""
+        outside = self.editing.edited(caller)
+        (given,) = outside.operands(outside.by_name[loop])
+        begun = [i.name for k, i in enumerate(outside.operands(given)) if k in places]
+        _shrink_tuple(given, places)
+        return begun
+
+    def _shrink(self, caller: str, loop: str, places: set[int]) -> None:
+        """Leaves parts out of what a loop carries and gives."""
+        message = self.editing.edited(caller).by_name[loop]
+        body, condition = (self.editing.names[k] for k in message.called_computation_ids)
+        _shrink_tuple(self.editing.edited(body).root, places)
+        for name in (body, condition):
+            parameter = self._module.computations[name].parameters[0].name
+            inside = self.editing.edited(name).by_name[parameter]
+            inside.shape = without_parts(inside.shape, places)
+            self._renumber(name, parameter, places)
+        message.shape = without_parts(message.shape, places)
+        _renumber_counter(message, places)
+        self._renumber(caller, loop, places)
+
+    def _renumber(self, computation: str, source: str, places: set[int]) -> None:
+        """Gives the parts that are taken of a tuple their places without some others."""
+        editing = self.editing.edited(computation)
+        for place, name in part_names(self._module.computations[computation], source):
+            if name in editing.by_name:
+                if place in places:
+                    editing.remove(name)
+                else:
+                    editing.by_name[name].tuple_index = place - sum(each < place for each in places)
+
+
+def _make_bitcast(i: Any, operand: int) -> None:
+    """Turns an instruction into a view of another one's result."""
+    kept = type(i)(name=i.name, opcode="bitcast", shape=i.shape, id=i.id, operand_ids=[operand])
+    kept.control_predecessor_ids[:] = i.control_predecessor_ids
+    i.CopyFrom(kept)
+
+
+def _forget_parameters(inside: Editing, fusion: Any) -> None:
+    """Takes what nobody reads inside of a fusion from its parameters."""
+    parameters = {i.parameter_number: i for i in inside.by_name.values() if i.opcode == "parameter"}
+    used = [k for k in sorted(parameters) if inside.users(parameters[k].name) or parameters[k] is inside.root]
+    for k in parameters.keys() - used:
+        inside.remove(parameters[k].name)
+    for number, k in enumerate(used):
+        parameters[k].parameter_number = number
+    fusion.operand_ids[:] = [fusion.operand_ids[k] for k in used]
+
+
+def _shrink_tuple(i: Any, places: set[int]) -> None:
+    """Leaves parts out of a tuple that an instruction makes."""
+    i.operand_ids[:] = [k for place, k in enumerate(i.operand_ids) if place not in places]
+    i.shape = without_parts(i.shape, places)
+    i.ClearField("original_value")
+
+
+def _renumber_counter(loop: Any, places: set[int]) -> None:
+    """Gives the counter that a loop's configuration names its place without some others."""
+    config = json.loads(loop.backend_config or b"{}")
+    counter = config.get("known_induction_variable")
+    if counter is not None:
+        place = int(counter["tuple_index"])
+        counter["tuple_index"] = str(place - sum(each < place for each in places))
+        loop.backend_config = json.dumps(config).encode()
+    loop.ClearField("original_value")
