@@ -26,7 +26,7 @@ from graphrl.envs.compile.instance import Choices, CompileParams, instance
 from graphrl.envs.compile.played import DEVICE_TIMES, OP_TIMES, Played
 from graphrl.graphs.datasets.regal_like import regal_like
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.padding import Sizes, common_sizes
+from graphrl.graphs.padding import Sizes
 from graphrl.solvers.sending.rule import with_sends
 
 # of more than two devices the device breaks ties between bundled sends by tensor, the host by pair

@@ -40,7 +40,7 @@ from graphrl.training.config import parsed
 from graphrl.training.run import run_config
 
 NETWORK = GoConfig(
-    width=8, rounds=1, layers=0, heads=1, superposition="none", coupling="none", votes=True, changes=0.05
+    width=8, rounds=1, layers=0, heads=1, superposition="none", coupling="none", votes=True, played=True, changes=0.05
 )
 TINY = dataclasses.replace(
     GoSettings(), network=NETWORK, transfers=("rendezvous",), devices=(2, 4), rounds=2, samples=8, levels=4
@@ -194,6 +194,7 @@ def test_choices_cost_what_their_plan_costs() -> None:
         ("superposition=none", "modulation"),
         ("coupling=none", "heads/norm"),
         ("votes=false", "voters"),
+        ("played=false", "movers"),
         ("layers=0", "layers_0"),
         ("rounds=0", "pool_0"),
     ],
@@ -285,4 +286,4 @@ def test_imitation_learns_what_single_changes_gain() -> None:
     for number in range(60):
         state, metrics = functions.update(state, jax.random.key(number), train)
         losses.append(float(metrics["loss"]))
-    assert np.mean(losses[-5:]) < 1.5 * np.mean(losses[:5]) < 0
+    assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])

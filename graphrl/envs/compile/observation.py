@@ -59,9 +59,7 @@ def observe(params: CompileParams, chosen: Choices, tasks: Sequence[str], ran: R
 def _played(ran: Run, is_chosen: jax.Array, devices: int) -> Played:
     """By op; 0 where nothing was chosen."""
     times = played(ran.graph, ran.placement, ran.place, ran.end, devices)
-    return jax.tree.map(
-        lambda of: jnp.where(is_chosen, jnp.zeros_like(of).at[ran.op].set(of, mode="drop"), 0.0), times
-    )
+    return jax.tree.map(lambda of: jnp.where(is_chosen, jnp.zeros_like(of).at[ran.op].set(of, mode="drop"), 0.0), times)
 
 
 def options_of(params: CompileParams, tasks: Sequence[str]) -> dict[str, jax.Array]:

@@ -1,4 +1,4 @@
-"""What a plan of an instance did when it was run: when ops ran and what they waited for, and what devices did meanwhile.
+"""What a plan of an instance did when it ran: when ops did and what they waited for, and what devices did meanwhile.
 
 A policy that makes a plan better must know where time is lost. Times are parts of the makespan, so that neither units
 nor lengths matter. Memory is linear in n d, and so is time but for sorting and one scan along the uses.
@@ -119,9 +119,7 @@ def _backwards(ops: _Ops, source: jax.Array, target: jax.Array, after: jax.Array
     """
     n = len(after)
     # what an op waits for is walked after all that waits for the op
-    source, target = (
-        jnp.append(*pair) for pair in ((source, jnp.arange(n, dtype=jnp.int32)), (target, after))
-    )
+    source, target = (jnp.append(*pair) for pair in ((source, jnp.arange(n, dtype=jnp.int32)), (target, after)))
     is_edge = jnp.arange(len(source)) < len(source) - n
     walk = jnp.argsort(-_at(ops.place, jnp.where(target < n, source, n), -1))
 

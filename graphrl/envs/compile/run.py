@@ -6,6 +6,7 @@ does, these become the lanes (some 5 times faster than mapping a decoder of one 
 ops are fused each candidate has a graph of its own, and these are the graphs of a batch.
 """
 
+import functools
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -50,6 +51,7 @@ class _Costs(NamedTuple):
     place: jax.Array  # [n] int32, of each op in the order; n for padding
 
 
+@functools.partial(jax.jit, static_argnames="sends")  # one program for the start and for all steps
 def run(params: CompileParams, chosen: Choices, sends: Sends = "urgent") -> Run:
     """Runs an instance; choices are `possible`. Memory is linear in n + d t.
 
