@@ -254,8 +254,6 @@ def test_faults_are_one_line(checkpoint: str, capsys: pytest.CaptureFixture[str]
             graphrl.optimize(graph, objective="makespan", method=f"{method},checkpoint={checkpoint}", **options)  # type: ignore[arg-type]
     with pytest.raises(ProblemError, match="method 'go' minimises makespan: objective must not be peak_memory"):
         graphrl.optimize(graph, method=f"go:checkpoint={checkpoint}", **options)  # type: ignore[arg-type]
-    with pytest.raises(GraphrlError, match="no policy for makespan comes with graphrl: name one, as in go:checkpoint"):
-        graphrl.optimize(graph, objective="makespan", method="go", **options)  # type: ignore[arg-type]
 
 
 def test_lessons_are_exact_costs_of_single_changes() -> None:
