@@ -29,7 +29,7 @@ from graphrl.cli import main
 from graphrl.costs import exact
 from graphrl.costs.problem import Problem
 from graphrl.envs.compile.instance import instance
-from graphrl.errors import GraphrlError, ProblemError
+from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.padding import common_sizes
 from graphrl.learning.learner import Learner

@@ -127,7 +127,8 @@ def test_policies_of_the_command_line_or_those_there_are(tmp_path: Path) -> None
     assert Policy.load(files[0]).digest == Policy.default(Problem("makespan")).digest
     assert GdpPolicy.load(files[1]).config.network.coupling == "none"
     first, last = policies.notes(entries)
-    assert first.startswith("policy of go and go+: ") and "scripts/go.toml" in first
+    assert first.startswith("policy of go and go+: ")
+    assert "scripts/go.toml" in first
     assert last == "policy of gdp: not trained"
     trained = Policies({Policy: files[1], GdpPolicy: None}, tmp_path)
     assert trained.played(entry_of("go", 1.0)).method == f"go:checkpoint={files[1]}"

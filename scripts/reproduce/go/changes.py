@@ -11,6 +11,7 @@ is followed is chosen on other graphs still.
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 
 import jax
 import numpy as np
@@ -26,7 +27,7 @@ from graphrl.compare.report import markdown
 from graphrl.envs.compile.instance import CompileParams
 from graphrl.envs.compile.observation import seen
 from graphrl.graphs.datasets.sets import load_graphs
-from graphrl.graphs.padding import roomy_sizes
+from graphrl.graphs.padding import Sizes, common_sizes
 from graphrl.solvers.sending.search import prepare
 from reproduce.go.settings import Settings
 from reproduce.go.unseen import interval
@@ -60,7 +61,8 @@ def changes(settings: Settings) -> Iterator[Table]:
     sets = {"seen": _cases(SEEN, 5_000, count), "held out": _cases((HELD_OUT,), 5_000, len(SEEN) * count)}
     scores: dict[str, Scores] = {"chance": lambda case: np.zeros((case.ops, case.devices))}
     scores |= {name: fit(view, learned) for name, view in VIEWS.items()}
-    scores["policy"] = expected(Policy.load(settings.policy) if settings.policy else Policy.default(learned[0].problem))
+    policy = Policy.load(settings.policy) if settings.policy else Policy.default(learned[0].problem)
+    scores["policy"] = expected(policy, common_sizes([case.graph for case in chain(chosen, *sets.values())]))
     scores = {name: functools.cache(score) for name, score in {**scores, "the gains": gains}.items()}
     lines = []
     for count in CHANGES:
@@ -89,8 +91,8 @@ def gains(case: Case) -> np.ndarray:
     return np.clip(gained, 0.0, LARGEST)
 
 
-def expected(policy: Policy) -> Scores:
-    """What a policy thinks of each move, percent: as much as it makes it likelier than none."""
+def expected(policy: Policy, to: Sizes) -> Scores:
+    """What a policy thinks of each move, percent: as much as it makes it likelier than none. Graphs fit into `to`."""
     config = policy.config
     network = networks(dataclasses.replace(config.network, changes=0.0)).policy
 
@@ -100,7 +102,7 @@ def expected(policy: Policy) -> Scores:
         return network.apply(policy.params, observation)["placement"]
 
     def scores(case: Case) -> np.ndarray:
-        to, devices = roomy_sizes(case.graph), max(config.devices)
+        devices = max(config.devices)
         instance = hinted(case.graph, case.problem, to, devices=devices, levels=config.levels, reach=config.reach)
         rows = np.asarray(logits(instance), np.float64)[: case.ops, : case.devices]
         return (rows - rows[np.arange(case.ops), case.placement][:, None]) / NATS

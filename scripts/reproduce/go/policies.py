@@ -1,4 +1,4 @@
-"""The policies that `go`, `go+` and `gdp` play in tables: of the command line, else GO's that ships and untrained GDP's."""
+"""The policies that `go`, `go+` and `gdp` play in tables: of the command line, else the one that ships or untrained."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
