@@ -84,20 +84,11 @@ def _round(settings: GoSettings, carry: tuple[LearnerState, _Stand], keys: jax.A
     (state, stand), of = carry, networks(settings.network)
     split = jax.vmap(jax.random.split)(keys)
     tried = oneshot.attempt(settings.ppo, settings.env, of, state.params, split[:, 0], stand.instance)
-    credited = tried._replace(reward=jax.vmap(_credit)(tried.reward, stand.reward))
-    state, metrics = oneshot.learn(settings.ppo, of, state, split[:, 1], credited)
+    # a worse plan costs nothing: the next round begins where this one did; else nothing but no change at all is learned
+    kept = tried._replace(reward=jnp.maximum(tried.reward, stand.reward[:, None]))
+    state, metrics = oneshot.learn(settings.ppo, of, state, split[:, 1], kept)
     stand = jax.vmap(_better)(stand, tried.action, tried.reward)
     return (state, stand), metrics | {"best": spread.mean(gain(stand.reward))}
-
-
-def _credit(reward: jax.Array, stand: jax.Array) -> jax.Array:
-    """What each of a round's plans `[a]` adds to the best of the others, or of where the round began: rewards `[a]`.
-
-    The next round begins at the best plan, and the others are worth nothing: so the expected best is what is to grow.
-    Where each plan counts for itself the policy learns changes without effect, and all its plans are one.
-    """
-    best, second = jax.lax.top_k(jnp.append(reward, stand), 2)[0]
-    return stand + jnp.where(jnp.arange(len(reward)) == reward.argmax(), jnp.where(reward >= best, best - second, 0), 0)
 
 
 def evaluate(settings: GoSettings, params: Any, key: jax.Array, batch: Batch) -> Metrics:
