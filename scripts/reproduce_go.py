@@ -1,8 +1,8 @@
 """Placement and fusion of whole programs beside its opponents: the tables of docs/results/go-*.md.
 
 The sections `table2` and `unseen` take the methods of --methods, each perhaps with its seconds: auto@10,hdp@600. There
-`go` and `go+` play the policy of --policy, and `gdp`, GO's predecessor, that of --gdp; without these they are not
-trained. `go:finetune=50` begins with 50 updates on the graph at hand, however long they take.
+`go` and `go+` play the policy of --policy, else the one that ships, and `gdp`, GO's predecessor, that of --gdp, else
+one that is not trained. `go:finetune=50` begins with 50 updates on the graph at hand, however long they take.
 
 The section `external` needs --data, a checkout of the repository msr-fiddle/dnn-partitioning or a folder in its form:
 its throughput-inputs and human-experts.

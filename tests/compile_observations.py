@@ -2,12 +2,14 @@
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from graphrl.costs.problem import Problem
-from graphrl.envs.compile.instance import instance
-from graphrl.envs.compile.observation import allowed, observe
+from graphrl.envs.compile.instance import Choices, instance
+from graphrl.envs.compile.observation import allowed
+from graphrl.envs.compile.observation import seen as run_and_seen
 from graphrl.envs.compile.options import level_features
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes
@@ -24,14 +26,14 @@ def seen(graph: ComputationGraph, devices: int = 2, to: Sizes | None = None, **o
     """After choices drawn at random, with which odd ops may be fused."""
     n, generator = len(graph.ops), np.random.default_rng(0)
     drawn = [generator.integers(0, count, n).astype(np.int32) for count in (devices, LEVELS, FUSIONS)]
-    params = instance(graph, problem(devices), to, levels=LEVELS, baseline=1.0, **options)
-    padded = [jnp.asarray(np.pad(one, (0, len(params.order) - n))) for one in drawn]
-    observation = observe(params, params.start, TASKS[:2])
+    start = Choices(*drawn[:2])
+    params = instance(graph, problem(devices), to, levels=LEVELS, baseline=1.0, start=start, **options)
+    observation = run_and_seen(params, params.start, TASKS[:2], "urgent")
     fusible = observation.mask & (jnp.arange(len(params.order)) % 2 == 1)
     return observation._replace(
         options=observation.options | {"fusion": jnp.asarray(level_features(FUSIONS))},
         action_mask=observation.action_mask | {"fusion": allowed(jnp.ones(FUSIONS, bool), fusible)},
-        previous=dict(zip(TASKS, padded, strict=True)),
+        previous=observation.previous | {"fusion": jnp.asarray(np.pad(drawn[2], (0, len(params.order) - n)))},
     )
 
 
@@ -59,5 +61,6 @@ def renumbered(observation: Any, seed: int) -> Renumbered:
         order=jnp.asarray(new[observation.order], jnp.int32),
         action_mask={task: of[old] for task, of in observation.action_mask.items()},
         previous={task: of[old] for task, of in observation.previous.items()},
+        played=jax.tree.map(lambda of: of[old], observation.played),
     )
     return Renumbered(observation, old)

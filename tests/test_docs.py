@@ -103,8 +103,9 @@ def test_commands_are_ones(command: str) -> None:
 
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("graphrl train ")])
-def test_settings_of_training_are_ones(command: str) -> None:
+def test_settings_of_training_are_ones(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Settings are listed in place of a training."""
+    monkeypatch.chdir(ROOT)
     assert main([*shlex.split(command)[1:], "--settings"]) == 0
 
 

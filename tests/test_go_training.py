@@ -29,7 +29,7 @@ from graphrl.cli import main
 from graphrl.costs import exact
 from graphrl.costs.problem import Problem
 from graphrl.envs.compile.instance import instance
-from graphrl.errors import GraphrlError, ProblemError
+from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.padding import common_sizes
 from graphrl.learning.learner import Learner
@@ -40,7 +40,7 @@ from graphrl.training.config import parsed
 from graphrl.training.run import run_config
 
 NETWORK = GoConfig(
-    width=8, rounds=1, layers=0, heads=1, superposition="none", coupling="none", votes=True, changes=0.05
+    width=8, rounds=1, layers=0, heads=1, superposition="none", coupling="none", votes=True, played=True, changes=0.05
 )
 TINY = dataclasses.replace(
     GoSettings(), network=NETWORK, transfers=("rendezvous",), devices=(2, 4), rounds=2, samples=8, levels=4
@@ -194,6 +194,7 @@ def test_choices_cost_what_their_plan_costs() -> None:
         ("superposition=none", "modulation"),
         ("coupling=none", "heads/norm"),
         ("votes=false", "voters"),
+        ("played=false", "movers"),
         ("layers=0", "layers_0"),
         ("rounds=0", "pool_0"),
     ],
@@ -253,8 +254,6 @@ def test_faults_are_one_line(checkpoint: str, capsys: pytest.CaptureFixture[str]
             graphrl.optimize(graph, objective="makespan", method=f"{method},checkpoint={checkpoint}", **options)  # type: ignore[arg-type]
     with pytest.raises(ProblemError, match="method 'go' minimises makespan: objective must not be peak_memory"):
         graphrl.optimize(graph, method=f"go:checkpoint={checkpoint}", **options)  # type: ignore[arg-type]
-    with pytest.raises(GraphrlError, match="no policy for makespan comes with graphrl: name one, as in go:checkpoint"):
-        graphrl.optimize(graph, objective="makespan", method="go", **options)  # type: ignore[arg-type]
 
 
 def test_lessons_are_exact_costs_of_single_changes() -> None:
@@ -285,4 +284,4 @@ def test_imitation_learns_what_single_changes_gain() -> None:
     for number in range(60):
         state, metrics = functions.update(state, jax.random.key(number), train)
         losses.append(float(metrics["loss"]))
-    assert np.mean(losses[-5:]) < 1.5 * np.mean(losses[:5]) < 0
+    assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])

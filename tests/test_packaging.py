@@ -54,6 +54,7 @@ def test_every_package_is_in_the_wheel(wheel: Path) -> None:
         "graphs/datasets/zoo/data",
         "graphs/datasets/workloads/data",
         "agents/egrl/defaults",
+        "agents/go/defaults",
         "agents/regal/defaults",
         "agents/topoformer/defaults",
     ):

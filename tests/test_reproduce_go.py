@@ -115,7 +115,7 @@ def test_fusion_alone_and_with_placement_and_order(tmp_path: Path) -> None:
     assert "| transformer-xl-2 | 526 | 151.68 | 120.23 |" in (tmp_path / "out" / "go-table3.md").read_text()
 
 
-def test_policies_of_the_command_line_or_untrained_ones(tmp_path: Path) -> None:
+def test_policies_of_the_command_line_or_those_there_are(tmp_path: Path) -> None:
     """Each in a file of its own, which its method names and its column does not."""
     policies = Policies({Policy: None, GdpPolicy: None}, tmp_path)
     entries = [policies.played(entry_of(text, 10.0)) for text in ("go:finetune=50@600", "gdp", "auto")]
@@ -124,8 +124,12 @@ def test_policies_of_the_command_line_or_untrained_ones(tmp_path: Path) -> None:
     assert entries[1].method.startswith("go:checkpoint=")
     assert [entry.label for entry in entries] == ["`go:finetune=50` 600 s", "`gdp` 10 s", "`auto` 10 s"]
     assert entries[2].key == {"method": "auto", "seconds": 10.0}
-    assert [Policy.load(file).config.network.tasks for file in files] == [("placement", "priority"), ("placement",)]
-    assert list(policies.notes(entries)) == ["policy of go and go+: not trained", "policy of gdp: not trained"]
+    assert Policy.load(files[0]).digest == Policy.default(Problem("makespan")).digest
+    assert GdpPolicy.load(files[1]).config.network.coupling == "none"
+    first, last = policies.notes(entries)
+    assert first.startswith("policy of go and go+: ")
+    assert "scripts/go.toml" in first
+    assert last == "policy of gdp: not trained"
     trained = Policies({Policy: files[1], GdpPolicy: None}, tmp_path)
     assert trained.played(entry_of("go", 1.0)).method == f"go:checkpoint={files[1]}"
 
@@ -134,9 +138,9 @@ def test_what_is_played_tells_of_gains(tmp_path: Path) -> None:
     done = run(tmp_path, "--quick", "--sections", "changes")
     assert done.returncode == 0, done.stderr
     rows = table_of((tmp_path / "out" / "go-changes.md").read_text())
-    assert [row[0] for row in rows[2:]] == 2 * ["chance", "shown", "played", "both", "the gains"]
+    assert [row[0] for row in rows[2:]] == 2 * ["chance", "shown", "played", "both", "policy", "the gains"]
     below = [[float(cell) for cell in row[2:4]] for row in rows[2:]]
-    assert all(gained > by_chance for gained, by_chance in zip(below[-1], below[5], strict=True))
+    assert all(gained > by_chance for gained, by_chance in zip(below[-1], below[6], strict=True))
 
 
 def test_views_are_of_the_schedule() -> None:

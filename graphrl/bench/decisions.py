@@ -16,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding
 from graphrl.agents.go.batch import batch
 from graphrl.agents.go.learner import learner
 from graphrl.agents.go.network import networks
-from graphrl.agents.go.settings import GoSettings
+from graphrl.agents.go.settings import SENDS, GoSettings
 from graphrl.bench import machine
 from graphrl.bench.cases import Settings
 from graphrl.bench.programs import BY_GRAPH, compile_program, over_and_over
@@ -24,7 +24,7 @@ from graphrl.bench.report import machine_line, make_console, make_table, write_c
 from graphrl.bench.timing import Program, Samples, Say, TimedRow, by_size_and_count, interleaved, timed, timed_fields
 from graphrl.costs.problem import Problem
 from graphrl.envs.compile.instance import CompileParams, instances
-from graphrl.envs.compile.observation import observe
+from graphrl.envs.compile.observation import seen
 from graphrl.graphs.datasets.layered import layered
 from graphrl.learning.ppo.choices import likeliest
 from graphrl.learning.spread import on_mesh
@@ -86,11 +86,11 @@ def _deciding(n: int, count: int, mesh: Mesh, seed: int) -> Program:
     rows = instances(graphs, [Problem("makespan", DEVICES)] * count, levels=CONFIG.levels)
     policy, tasks = networks(CONFIG.network).policy, CONFIG.network.tasks
     first = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), rows)
-    params = policy.init(jax.random.key(seed), observe(first, first.start, tasks))
+    params = policy.init(jax.random.key(seed), seen(first, first.start, tasks, SENDS))
 
     def decide(rows: CompileParams) -> dict[str, jax.Array]:
         def one(row: CompileParams) -> dict[str, jax.Array]:
-            chosen: dict[str, jax.Array] = likeliest(policy.apply(params, observe(row, row.start, tasks)))
+            chosen: dict[str, jax.Array] = likeliest(policy.apply(params, seen(row, row.start, tasks, SENDS)))
             return chosen
 
         return jax.lax.map(one, rows)

@@ -44,7 +44,7 @@ def check_env(
       steps: of an episode, at most.
       copies: environments that are mapped over.
       seed: of all keys.
-      tolerance: relative, between rewards of equal programs that are compiled differently.
+      tolerance: between numbers of equal programs that are compiled differently, relative, or below 1 absolute.
 
     Raises:
       EnvError: the first thing that is wrong.
@@ -180,7 +180,7 @@ def _embed(small: jax.Array, large: jax.Array) -> jax.Array:
 
 def _close(a: Any, b: Any, tolerance: float) -> bool:
     pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
-    return all(np.allclose(x, y, rtol=tolerance, atol=0, equal_nan=True) for x, y in pairs)
+    return all(np.allclose(x, y, rtol=tolerance, atol=tolerance, equal_nan=True) for x, y in pairs)
 
 
 def _require(condition: bool, fault: str) -> None:

@@ -38,6 +38,18 @@ class PairObservation(Protocol):
         """`[n]` bool, which nodes are real ops."""
 
 
+class Played(Protocol):
+    """What came of the choices that were made last, as far as it tells which are better."""
+
+    @property
+    def ops(self) -> jax.Array:
+        """`[n, K]` float32, of each op."""
+
+    @property
+    def devices(self) -> jax.Array:
+        """`[n, o, Q]` float32, of each op and option of the task "placement"."""
+
+
 class DecisionObservation(GraphObservation, Protocol):
     """What a network sees that makes one choice or several of every op at once: the observations of `Compile-v0` are
     such. Choices ("tasks") have names; each has o options, the number of which is a shape of the observation only.
@@ -58,6 +70,10 @@ class DecisionObservation(GraphObservation, Protocol):
     @property
     def previous(self) -> dict[str, jax.Array]:
         """Of each task `[n]` int32, what was chosen last; -1 for nothing yet."""
+
+    @property
+    def played(self) -> Played:
+        """What came of that."""
 
 
 Observation = GraphObservation | PairObservation

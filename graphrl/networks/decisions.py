@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from graphrl.errors import ProblemError
 from graphrl.networks.base import DecisionObservation
 from graphrl.networks.graph_sage import GraphSage
+from graphrl.networks.pair_logits import PairLogits
 from graphrl.networks.pooling import mean_of, standardised
 from graphrl.networks.segment_attention import SegmentLayer
 from graphrl.networks.superposition import Modulation
@@ -30,11 +31,13 @@ class OpEmbedding(nn.Module):
       tasks: their names.
       width: of all vectors, w.
       sage: the graph network.
+      played: whether an op is seen with what came of the choices before (ours).
     """
 
     tasks: tuple[str, ...]
     width: int
     sage: GraphSage
+    played: bool = False
 
     @nn.compact
     def __call__(self, seen: DecisionObservation, chosen: ByTask) -> tuple[jax.Array, ByTask]:
@@ -56,8 +59,9 @@ class OpEmbedding(nn.Module):
             context += mean_of(vectors, (seen.action_mask[task] & real).any(0))
         context = jnp.concatenate([context, mean_of(nodes, seen.mask)])
         same = jnp.broadcast_to(context, (len(nodes), len(context)))
-        inputs = jnp.concatenate([standardised(nodes, seen.mask), decided, same], -1)
-        ops = self.sage(inputs, seen.graph.senders, seen.graph.receivers)
+        inputs = [standardised(nodes, seen.mask), decided, same]
+        inputs += [seen.played.ops] if self.played else []
+        ops = self.sage(jnp.concatenate(inputs, -1), seen.graph.senders, seen.graph.receivers)
         return ops, options
 
 
@@ -88,7 +92,8 @@ class DecisionLogits(nn.Module):
       modulation: of what enters each layer, or None.
       iterations: i, at least 1, all with the same weights.
       preference: the untrained policy prefers what was chosen last by so many nats (ours).
-      votes: whether the ops around an op have a say in what it chooses (ours), see `votes`.
+      votes: whether the ops around an op have a say in what it chooses (ours), see `votes`. Where the embedding sees
+        what was played, each op and device are looked at together, too (ours), see `PairLogits`.
     """
 
     embedding: OpEmbedding
@@ -102,6 +107,7 @@ class DecisionLogits(nn.Module):
     def setup(self) -> None:
         """The parts of which there is one for each task."""
         self.voters = {task: VoteLogits() for task in self.embedding.tasks} if self.votes else {}
+        self.movers = PairLogits(self.embedding.width) if self.embedding.played else None
 
     def __call__(self, seen: DecisionObservation) -> ByTask:
         """Of each task `[n, o]` float32: as low as none is drawn where an option may not be chosen."""
@@ -121,8 +127,7 @@ class DecisionLogits(nn.Module):
     def _decided(self, seen: DecisionObservation, chosen: ByTask, prior: ByTask) -> ByTask:
         """The logits of one iteration; along the sequence, and back to the ops' numbers."""
         ops, options = self.embedding(seen, chosen)
-        if self.votes:
-            prior = {task: prior[task] + self._voted(seen, task, ops, chosen[task]) for task in prior}
+        prior = {task: prior[task] + self._of_pairs(seen, task, ops, chosen[task]) for task in prior}
         ops, mask, prior = jax.tree.map(lambda rows: rows[seen.order], (ops, seen.mask, prior))
         factors = 1.0 if self.modulation is None else self.modulation(ops, mask)
         for layer in self.layers:
@@ -130,10 +135,17 @@ class DecisionLogits(nn.Module):
         place = jnp.zeros_like(seen.order).at[seen.order].set(jnp.arange(len(mask), dtype=jnp.int32))
         return jax.tree.map(lambda rows: rows[place], self.heads(ops, mask, options, prior))
 
-    def _voted(self, seen: DecisionObservation, task: str, ops: jax.Array, chosen: jax.Array) -> jax.Array:
+    def _of_pairs(self, seen: DecisionObservation, task: str, ops: jax.Array, chosen: jax.Array) -> jax.Array:
+        """What is seen of ops and options together has to say: `[n, o]` float32."""
         chosen = jnp.where(seen.mask[:, None], chosen, 0.0)
-        features = votes(chosen, seen.graph.senders, seen.graph.receivers, seen.order)
-        return self.voters[task](ops, features)
+        logits, features = jnp.zeros_like(chosen), list[jax.Array]()
+        if self.votes:
+            features.append(votes(chosen, seen.graph.senders, seen.graph.receivers, seen.order))
+            logits += self.voters[task](ops, features[0])
+        if self.movers is not None and task == "placement":
+            pairs = jnp.concatenate([*features, seen.played.devices], -1)
+            logits += self.movers(jnp.concatenate([ops, seen.played.ops], -1), pairs, chosen)
+        return logits
 
 
 def last_chosen(seen: DecisionObservation) -> ByTask:

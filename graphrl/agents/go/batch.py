@@ -63,4 +63,4 @@ def _row(settings: GoSettings, graph: ComputationGraph, transfer: Transfer, to: 
     instance = hinted(graph, problem, to, devices=devices, levels=settings.levels, reach=settings.reach)
     if settings.learning == "ppo":
         return instance
-    return lesson(graph, problem, instance, settings.stops)
+    return lesson(graph, problem, instance, settings.stops, settings.network.tasks)

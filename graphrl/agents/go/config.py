@@ -39,6 +39,8 @@ class GoConfig:
       changes: of each task so many of the ops are expected to choose anew, a share: where to change is learned, and how
         much is not (see `network.changing`); 0 leaves that to the policy too.
       votes: whether an op sees for each of its options how many of the ops around it have chosen that (ours).
+      played: whether an op sees the schedule that was played: when it and others ran, what they waited for, and what
+        each device did meanwhile (ours).
 
     Raises:
       ProblemError: a value is out of range.
@@ -58,6 +60,7 @@ class GoConfig:
     spread: float = 1.0
     preference: float = 0.0
     votes: bool = False
+    played: bool = False
     changes: float = 0.0
 
     def __post_init__(self) -> None:

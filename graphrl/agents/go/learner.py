@@ -18,8 +18,8 @@ from graphrl.agents.go.lessons import Lesson, imitation_loss
 from graphrl.agents.go.network import networks
 from graphrl.agents.go.policy import smallest
 from graphrl.agents.go.settings import GoSettings
-from graphrl.envs.compile.env import possible
 from graphrl.envs.compile.instance import Choices, CompileParams
+from graphrl.envs.compile.run import possible
 from graphrl.learning import descent, ppo, spread
 from graphrl.learning.learner import Learner, LearnerState, Metrics
 from graphrl.learning.ppo import oneshot
@@ -67,7 +67,7 @@ def update(settings: GoSettings, state: LearnerState, key: jax.Array, batch: Bat
 
 def _imitate(settings: GoSettings, state: LearnerState, batch: Batch) -> tuple[LearnerState, Metrics]:
     """A gradient step."""
-    policy = networks(settings.network).policy
+    policy = networks(dataclasses.replace(settings.network, changes=0.0)).policy  # how many it makes is not learned
 
     def loss(params: dict[str, Any]) -> tuple[jax.Array, Metrics]:
         of_graph = functools.partial(imitation_loss, policy, params["policy"], settings.network.tasks)

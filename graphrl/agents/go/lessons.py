@@ -6,6 +6,7 @@ has to guess from the sums of many changes' effects.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -13,13 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphrl.agents.go.decode import Decoder
+from graphrl.agents.go.settings import SENDS
 from graphrl.costs.problem import Problem
 from graphrl.envs.compile.instance import Choices, CompileParams
-from graphrl.envs.compile.observation import observe
+from graphrl.envs.compile.observation import seen
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.networks.base import Network
 
 LARGEST = 2.0  # percent of the makespan that a change counts as
+NATS = 20.0  # by which a change is to be likelier than none, for each percent
 MOST_MADE = 0.1  # changes between two stops, a share of the ops
 
 
@@ -31,18 +34,23 @@ class Lesson(NamedTuple):
     gains: Choices  # [s, n, o] float32 each: percent of the makespan; 0 for what was chosen
 
 
-def lesson(graph: ComputationGraph, problem: Problem, instance: CompileParams, stops: int) -> Lesson:
-    """Of a graph whose instance begins at a plan."""
+def lesson(
+    graph: ComputationGraph, problem: Problem, instance: CompileParams, stops: int, tasks: Sequence[str]
+) -> Lesson:
+    """Of a graph whose instance begins at a plan; other tasks than these stay as they are."""
     n = len(graph.ops)
     decoder = Decoder(graph, problem, instance)
     chosen = [np.asarray(choice, np.int64)[:n].copy() for choice in (instance.start.placement, instance.start.priority)]
     levels = len(instance.levels)
     counts, starts, gains = (problem.devices, levels), [], []
     for _ in range(stops):
-        seen = [_gains(decoder, chosen, task, count) for task, count in enumerate(counts)]
+        each = [
+            _gains(decoder, chosen, task, count) if name in tasks else np.zeros((n, count))
+            for task, (name, count) in enumerate(zip(Choices._fields, counts, strict=False))
+        ]
         starts.append([choice.copy() for choice in chosen])
-        gains.append(seen)
-        _climb(decoder, chosen, seen)
+        gains.append(each)
+        _climb(decoder, chosen, each)
         chosen[0] = decoder.together(chosen[0])
     to = len(instance.order) - n
     options = len(instance.present), levels
@@ -59,22 +67,26 @@ def lesson(graph: ComputationGraph, problem: Problem, instance: CompileParams, s
 
 
 def imitation_loss(policy: Network, params: object, tasks: tuple[str, ...], lesson: Lesson) -> jax.Array:
-    """Minus what a change of the policy is expected to gain, percent, a mean over stops and tasks: `[]` float32.
+    """How far what the policy thinks of changes is from what they gain, percent squared: a mean over all changes, stops
+    and tasks, `[]` float32.
 
-    Changes count as if each were made alone, none as more than `LARGEST`, and those for the worse as none, for a worse
-    plan is not taken. Where they count as what they lose, the policy learns changes that have no effect.
+    A change is to be likelier than none by `NATS` for each percent that it gains, if it were made alone; none counts as
+    more than `LARGEST`, and those for the worse as 0, for a worse plan is not taken. So all gains of a graph teach, and
+    the policy stays as uncertain as they are: where only what its changes are expected to gain counts, it ends at a few
+    of them, and of its plans, all nearly the same, the best is no better than by chance.
     """
 
     def of_stop(start: Choices, gains: Choices) -> jax.Array:
-        seen = observe(dataclasses.replace(lesson.instance, start=start), start, tasks)
-        logits, lost = policy.apply(params, seen), jnp.float32(0)
+        observation = seen(dataclasses.replace(lesson.instance, start=start), start, tasks, SENDS)
+        logits, error = policy.apply(params, observation), jnp.float32(0)
         for task in tasks:
-            was = jax.nn.one_hot(seen.previous[task], logits[task].shape[-1], dtype=bool)
-            decides = (seen.action_mask[task].sum(-1) > 1)[:, None]
-            chance = jnp.where(decides & ~was, jax.nn.softmax(logits[task]), 0.0)
-            worth = jnp.clip(getattr(gains, task), 0.0, LARGEST)
-            lost -= (chance * worth).sum() / jnp.maximum(chance.sum(), 1e-6)
-        return lost / len(tasks)
+            mask = observation.action_mask[task]
+            was = jax.nn.one_hot(observation.previous[task], mask.shape[-1], dtype=bool)
+            ahead = logits[task] - jnp.where(was, logits[task], 0.0).sum(-1, keepdims=True)
+            wrong = ahead / NATS - jnp.clip(getattr(gains, task), 0.0, LARGEST)
+            changes = mask & ~was & (mask.sum(-1, keepdims=True) > 1)
+            error += jnp.square(jnp.where(changes, wrong, 0.0)).sum() / jnp.maximum(changes.sum(dtype=jnp.float32), 1.0)
+        return error / len(tasks)
 
     return jax.vmap(of_stop)(lesson.starts, lesson.gains).mean()
 
@@ -93,16 +105,16 @@ def _gains(decoder: Decoder, chosen: list[np.ndarray], task: int, options: int) 
     return gains
 
 
-def _climb(decoder: Decoder, chosen: list[np.ndarray], seen: list[np.ndarray]) -> None:
+def _climb(decoder: Decoder, chosen: list[np.ndarray], gains: list[np.ndarray]) -> None:
     """Makes the changes that gain, the best first, if they still do."""
     n, now, made = len(chosen[0]), decoder.rank(*chosen), 0
-    gain = np.stack([each.max(1) for each in seen])
+    gain = np.stack([each.max(1) for each in gains])
     for which in np.argsort(-gain, axis=None, kind="stable"):
         task, op = divmod(int(which), n)
         if gain[task, op] <= 0 or made >= MOST_MADE * n:
             return
         was = chosen[task][op]
-        chosen[task][op] = seen[task][op].argmax()
+        chosen[task][op] = gains[task][op].argmax()
         rank = decoder.rank(*chosen)
         if rank < now:
             now, made = rank, made + 1

@@ -67,7 +67,8 @@ def _shifted(logits: jax.Array, previous: jax.Array, mask: jax.Array, share: flo
 
 
 def _embedding(config: GoConfig) -> OpEmbedding:
-    return OpEmbedding(config.tasks, config.width, GraphSage(config.width, config.rounds, config.neighbours))
+    sage = GraphSage(config.width, config.rounds, config.neighbours)
+    return OpEmbedding(config.tasks, config.width, sage, config.played)
 
 
 def _layer(config: GoConfig) -> SegmentLayer:

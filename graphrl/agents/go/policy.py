@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from graphrl.agents.go.network import networks
-from graphrl.agents.go.settings import GDP_NETWORK, GoSettings
+from graphrl.agents.go.settings import GDP_NETWORK, SENDS, GoSettings
 from graphrl.envs.compile.instance import Choices, CompileParams, instance
-from graphrl.envs.compile.observation import Observation, observe
+from graphrl.envs.compile.observation import Observation, seen
 from graphrl.learning.ppo.choices import likeliest, sample
 from graphrl.training import policy
 
@@ -45,14 +45,14 @@ def smallest(settings: GoSettings) -> Observation:
     """An observation to make parameters with."""
     params = instance(policy.smallest(), settings.problem, levels=settings.levels)
     params = jax.tree.map(jnp.asarray, params)
-    return observe(params, params.start, settings.network.tasks)
+    return seen(params, params.start, settings.network.tasks, SENDS)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 3))
 def _choices(settings: GoSettings, policy: Any, params: CompileParams, samples: int, key: jax.Array) -> Choices:
     params = jax.tree.map(jnp.asarray, params)
     tasks = settings.network.tasks
-    logits = networks(settings.network).policy.apply(policy, observe(params, params.start, tasks))
+    logits = networks(settings.network).policy.apply(policy, seen(params, params.start, tasks, SENDS))
     drawn = jax.vmap(sample, (0, None))(jax.random.split(key, samples), logits)
     action = jax.tree.map(lambda best, rest: rest.at[0].set(best), likeliest(logits), drawn)
     kept = jax.tree.map(lambda was: jnp.broadcast_to(was, (samples, len(was))), params.start)

@@ -7,14 +7,16 @@ from graphrl.agents.go.config import GoConfig
 from graphrl.costs.problem import MAX_DEVICES, Problem, Transfer
 from graphrl.envs.base import Environment
 from graphrl.envs.compile.env import CompileEnv
+from graphrl.envs.compile.run import Sends
 from graphrl.errors import ProblemError
 from graphrl.learning.ppo import PpoSettings
 from graphrl.learning.ranges import MOST, check_ranges
 
 Learning = Literal["ppo", "imitation"]
+SENDS: Sends = "bundled"
 
 # Episodes begin at a good plan: most ops stay where they are, and a step of PPO compares plans that differ in some.
-_NETWORK = GoConfig(width=32, layers=1, votes=True, changes=0.02)
+_NETWORK = GoConfig(width=32, layers=1, votes=True, played=True, changes=0.02)
 GDP_NETWORK = dataclasses.replace(_NETWORK, tasks=("placement",), superposition="none", coupling="none")
 _PPO = PpoSettings(
     steps=1, environments=32, epochs=2, minibatches=1, ratio="choice", entropy=0.0, rate=1e-3, discount=1.0
@@ -93,5 +95,5 @@ class GoSettings:
     @property
     def env(self) -> Environment[Any, Any, Any]:
         """The environment of the training."""
-        env: Any = CompileEnv(self.network.tasks, sends="bundled")
+        env: Any = CompileEnv(self.network.tasks, sends=SENDS)
         return env  # its actions are a dict

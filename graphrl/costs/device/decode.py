@@ -35,6 +35,7 @@ class Schedule(NamedTuple):
 
     events: jax.Array  # [c, L] int32, node * d + device (of the op, or that the transfer goes to), N * d for no node
     makespan: jax.Array  # [L] float32, second units; 0 without durations
+    end: jax.Array  # [n, L] float32, second units, of each op; 0 for padding, and without durations
 
 
 class _Timing(NamedTuple):
@@ -84,8 +85,10 @@ def schedule(
         return _step(index, state, tables, sizes.ops, devices, transfer, durations)
 
     state = lax.fori_loop(0, trips, step, state)
-    makespan = jnp.zeros(count, jnp.float32) if state.timing is None else state.timing.clocks.device.max(0)
-    return Schedule(state.events, makespan)
+    if state.timing is None:
+        return Schedule(state.events, jnp.zeros(count, jnp.float32), jnp.zeros((sizes.ops, count), jnp.float32))
+    end = state.timing.ready.reshape(-1, count)[: sizes.ops]  # the slot of an op that ran holds its end
+    return Schedule(state.events, state.timing.clocks.device.max(0), end)
 
 
 def _trips(graph: PaddedGraph, lanes: Lanes) -> jax.Array:

@@ -90,8 +90,10 @@ def schedule_dense(
         return _step(state, tables, sizes, devices, transfer)
 
     state, events = lax.scan(step, state, None, length=num_events(sizes, devices), unroll=_UNROLL)
-    makespan = jnp.zeros(lanes.graph.shape, jnp.float32) if state.clocks is None else state.clocks.device.max(0)
-    return Schedule(events, makespan)
+    count = len(lanes.graph)
+    if state.clocks is None or state.ready is None:
+        return Schedule(events, jnp.zeros(count, jnp.float32), jnp.zeros((sizes.ops, count), jnp.float32))
+    return Schedule(events, state.clocks.device.max(0), state.ready[:, : sizes.ops].T)
 
 
 def _tables(graph: PaddedGraph, lanes: Lanes, durations: jax.Array | None) -> _Tables:

@@ -29,6 +29,7 @@ class DeviceCosts(NamedTuple):
     makespan: jax.Array  # [g, p] float32, second units; 0 if not asked for
     peak_memory: jax.Array  # [d, g, p] float32, byte units; 0 if not asked for
     events: jax.Array  # [c, g, p] int32, see `decode.Schedule`
+    end: jax.Array  # [n, g, p] float32, second units, of each op; 0 for padding, and where no makespan is asked for
 
 
 def node_seconds(graph: PaddedGraph, problem: DeviceProblem) -> jax.Array:
@@ -59,19 +60,19 @@ def evaluate(
       form: of the decoder: rows or dense (both give the same orders), or auto, the one that suits the platform that the
         program is lowered for: rows on CPUs, dense on TPUs and, up to `DENSE_OPS` ops, on GPUs. Static.
     """
-    _, g, p = decisions.placement.shape
+    n, g, p = decisions.placement.shape
     _check_size(graph, problem.devices, g * p)
     durations = node_seconds(graph, problem) if makespan else None
     lanes = implied(graph, decisions, problem.devices)
 
     def costs(decoder: Callable[..., Schedule]) -> Callable[[], DeviceCosts]:
         def costed() -> DeviceCosts:
-            events, latest = decoder(graph, lanes, problem.devices, problem.transfer, durations)
+            events, latest, end = decoder(graph, lanes, problem.devices, problem.transfer, durations)
             peak = jnp.zeros((problem.devices, g, p), jnp.float32)
             if memory:
                 peak = peak_memory(graph, lanes, events, problem.devices, resident_weights=problem.resident_weights)
             events = events if form != "auto" else _lengthened(events, graph.sizes, problem.devices)
-            return DeviceCosts(latest.reshape(g, p), peak, events.reshape(-1, g, p))
+            return DeviceCosts(latest.reshape(g, p), peak, events.reshape(-1, g, p), end.reshape(n, g, p))
 
         return costed
 

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from graphrl.envs import specs
 from graphrl.envs.base import TimeStep
 from graphrl.envs.compile.instance import Choices, CompileParams, Task
-from graphrl.envs.compile.observation import Observation, observe, options_of
-from graphrl.envs.compile.run import Sends, run
+from graphrl.envs.compile.observation import Observation, observe, options_of, seen
+from graphrl.envs.compile.run import Sends, possible, run
 from graphrl.errors import ProblemError
 
 INVALID = -10.0  # reward of what cannot run
@@ -28,7 +28,8 @@ class CompileEnv:
     """`Compile-v0`: choose device, priority and fusion of every op at once, for a short run time (GO, 3 and 5).
 
     - Observation: the graph with its features, a topological order of its ops, features of the options of each task,
-      what may be chosen, and what was chosen last, -1 for nothing yet (`Observation`).
+      what may be chosen, what was chosen last, -1 for nothing yet, and how that ran: when ops and what they waited
+      for, and what devices did meanwhile (`Observation`). With fusion that is known of kernels' roots alone.
     - Action: of each task an option for every op, a dictionary of int32 `[n]`: "placement", a device; "priority", a
       level: of the ready ops the highest level runs first, and of equal ones the first in the order (of some hundred
       that are neighbours in it the first of the graph, where keys of 50,000 ops are too coarse: `costs/device/lanes`).
@@ -81,8 +82,8 @@ class CompileEnv:
         del key
         params = jax.tree.map(jnp.asarray, params)
         no, zero = jnp.asarray(False), jnp.float32(0)
-        seen = observe(params, params.start, self.tasks)
-        return State(params.start, jnp.int32(0)), TimeStep(seen, zero, no, no, {"runtime": zero, "valid": no})
+        first = seen(params, params.start, self.tasks, self.sends)
+        return State(params.start, jnp.int32(0)), TimeStep(first, zero, no, no, {"runtime": zero, "valid": no})
 
     def step(
         self, key: jax.Array, state: State, action: dict[str, jax.Array], params: CompileParams
@@ -91,20 +92,20 @@ class CompileEnv:
         del key
         params = jax.tree.map(jnp.asarray, params)
         chosen = possible(params, params.start._replace(**{task: action[task] for task in self.tasks}))
-        makespan, valid = run(params, chosen, self.sends)
-        ratio = makespan / jnp.maximum(params.baseline, 1e-30)
+        ran = run(params, chosen, self.sends)
+        ratio = ran.makespan / jnp.maximum(params.baseline, 1e-30)
         state = State(chosen, state.step + jnp.int32(1))
         return state, TimeStep(
-            observe(params, chosen, self.tasks),
-            reward=jnp.where(valid, -jnp.sqrt(ratio), INVALID),
+            observe(params, chosen, self.tasks, ran),
+            reward=jnp.where(ran.valid, -jnp.sqrt(ratio), INVALID),
             terminated=state.step >= self.episode_steps,
             truncated=jnp.asarray(False),
-            info={"runtime": makespan * params.graph.second_unit, "valid": valid},
+            info={"runtime": ran.makespan * params.graph.second_unit, "valid": ran.valid},
         )
 
     def observation_spec(self, params: CompileParams) -> Any:
         """See `Environment`."""
-        shapes = jax.eval_shape(lambda params: observe(params, params.start, self.tasks), params)
+        shapes = jax.eval_shape(lambda params: self.reset(jax.random.key(0), params)[1].observation, params)
         n, edges = shapes.mask.shape[0], shapes.graph.senders.shape[0]
         place, nodes, edge_counts = (
             specs.integers(shape, 0, most) for shape, most in (((edges,), n), ((2,), n + 1), ((2,), edges))
@@ -118,6 +119,7 @@ class CompileEnv:
             options={task: specs.floats(options.shape) for task, options in shapes.options.items()},
             action_mask={task: specs.booleans((n, count)) for task, count in counts.items()},
             previous={task: specs.integers((n,), -1, count - 1) for task, count in counts.items()},
+            played=jax.tree.map(lambda times: specs.floats(times.shape), shapes.played),
         )
         return Observation(**fields)
 
@@ -125,11 +127,3 @@ class CompileEnv:
         """See `Environment`."""
         shapes = jax.eval_shape(lambda params: options_of(params, self.tasks), params)
         return {task: specs.choices((params.order.shape[0],), options.shape[0]) for task, options in shapes.items()}
-
-
-def possible(params: CompileParams, chosen: Choices) -> Choices:
-    """The choices, with option 0 for padding, for nothing, and for devices that are not there; groups on one device."""
-    real = jnp.arange(params.order.shape[0], dtype=jnp.int32) < params.graph.num_ops
-    chosen = jax.tree.map(lambda option: jnp.where(real, jnp.maximum(option, 0), 0), chosen)
-    placement = chosen.placement[params.leader]
-    return chosen._replace(placement=jnp.where(params.present[placement], placement, 0))

@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import jraph
 
 from graphrl.envs.compile.instance import Choices, CompileParams
+from graphrl.envs.compile.played import Played, played
+from graphrl.envs.compile.run import Run, Sends, possible, run
 from graphrl.errors import ProblemError
 from graphrl.graphs.jraph_view import to_graphs_tuple
 
@@ -23,10 +25,17 @@ class Observation(NamedTuple):
         str, jax.Array
     ]  # [n, o] bool; option 0 alone for padding, devices of all but a group's first, and fusion where it is not legal
     previous: dict[str, jax.Array]  # [n] int32, what was chosen last
+    played: Played  # how that ran
 
 
-def observe(params: CompileParams, chosen: Choices, tasks: Sequence[str]) -> Observation:
-    """An instance after some choices, for a policy that decides some tasks."""
+def seen(params: CompileParams, chosen: Choices, tasks: Sequence[str], sends: Sends) -> Observation:
+    """An instance after some choices, which are run for it. See `CompileEnv`."""
+    params, chosen = jax.tree.map(jnp.asarray, (params, chosen))
+    return observe(params, chosen, tasks, run(params, possible(params, chosen), sends))
+
+
+def observe(params: CompileParams, chosen: Choices, tasks: Sequence[str], ran: Run) -> Observation:
+    """An instance after some choices, and after these have run, for a policy that decides some tasks."""
     n = params.order.shape[0]
     mask = jnp.arange(n, dtype=jnp.int32) < params.graph.num_ops
     options = options_of(params, tasks)
@@ -43,7 +52,14 @@ def observe(params: CompileParams, chosen: Choices, tasks: Sequence[str]) -> Obs
         options=options,
         action_mask={task: allowed(present[task], decides[task]) for task in tasks},
         previous={task: jnp.asarray(was) for task, was in chosen.of(tasks).items()},
+        played=_played(ran, jnp.where(mask, chosen.placement, 0).min() >= 0, params.present.shape[0]),
     )
+
+
+def _played(ran: Run, is_chosen: jax.Array, devices: int) -> Played:
+    """By op; 0 where nothing was chosen."""
+    times = played(ran.graph, ran.placement, ran.place, ran.end, devices)
+    return jax.tree.map(lambda of: jnp.where(is_chosen, jnp.zeros_like(of).at[ran.op].set(of, mode="drop"), 0.0), times)
 
 
 def options_of(params: CompileParams, tasks: Sequence[str]) -> dict[str, jax.Array]:

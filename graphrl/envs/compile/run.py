@@ -6,6 +6,7 @@ does, these become the lanes (some 5 times faster than mapping a decoder of one 
 ops are fused each candidate has a graph of its own, and these are the graphs of a batch.
 """
 
+import functools
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -17,7 +18,7 @@ from graphrl.costs.device.fitness import measured
 from graphrl.costs.device.problem import DeviceProblem
 from graphrl.envs.compile.instance import Choices, CompileParams
 from graphrl.envs.compile.kernels import kernels_of
-from graphrl.envs.compile.sends import bundled
+from graphrl.envs.compile.sends import bundled, places
 from graphrl.graphs.padding import PaddedGraph
 
 Sends = Literal["urgent", "bundled"]
@@ -36,15 +37,23 @@ class Run(NamedTuple):
 
     makespan: jax.Array  # [] float32, second units
     valid: jax.Array  # [] bool, every device stays within the memory limit, and kernels have room
+    graph: PaddedGraph  # what ran: ops, or kernels
+    op: jax.Array  # [n] int32, the op of each of these, a kernel's root; n for padding
+    placement: jax.Array  # [n] int32, of each of these
+    end: jax.Array  # [n] float32, second units
+    place: jax.Array  # [n] int32, in the order; n for padding
 
 
 class _Costs(NamedTuple):
     makespan: jax.Array  # float32, second units
     peak: jax.Array  # float32, byte units, of the device that needs most; 0 without a memory limit
+    end: jax.Array  # [n] float32, second units, of each op
+    place: jax.Array  # [n] int32, of each op in the order; n for padding
 
 
+@functools.partial(jax.jit, static_argnames="sends")  # one program for the start and for all steps
 def run(params: CompileParams, chosen: Choices, sends: Sends = "urgent") -> Run:
-    """Runs an instance; choices are of devices that are there. Memory is linear in n + d t.
+    """Runs an instance; choices are `possible`. Memory is linear in n + d t.
 
     Args:
       params: the instance.
@@ -53,16 +62,24 @@ def run(params: CompileParams, chosen: Choices, sends: Sends = "urgent") -> Run:
     """
     graph, problem = params.graph, params.problem
     placement, keys = jnp.asarray(chosen.placement), op_keys(params, jnp.asarray(chosen.priority))
-    fits = jnp.bool_(True)
+    fits, op = jnp.bool_(True), jnp.arange(len(keys), dtype=jnp.int32)
     if params.fusion is not None and chosen.fusion is not None:
-        graph, root, _, fits = kernels_of(graph, params.fusion, jnp.asarray(chosen.fusion))
-        placement, keys = (jnp.append(of_op, jnp.zeros(1, of_op.dtype))[root] for of_op in (placement, keys))
+        graph, op, _, fits = kernels_of(graph, params.fusion, jnp.asarray(chosen.fusion))
+        placement, keys = (jnp.append(of_op, jnp.zeros(1, of_op.dtype))[op] for of_op in (placement, keys))
     is_bundled = sends == "bundled" and problem.transfer == "rendezvous"
     by_urgency = None if is_bundled else transfer_keys(graph, placement, keys, problem.devices)
     decisions = _Keyed(placement, keys, by_urgency)
     costs = _one(graph, problem, decisions)
     limit = jnp.inf if problem.memory_limit is None else problem.memory_limit / graph.byte_unit
-    return Run(costs.makespan, fits & (costs.peak <= limit))
+    return Run(costs.makespan, fits & (costs.peak <= limit), graph, op, placement, costs.end, costs.place)
+
+
+def possible(params: CompileParams, chosen: Choices) -> Choices:
+    """The choices, with option 0 for padding, for nothing, and for devices that are not there; groups on one device."""
+    real = jnp.arange(params.order.shape[0], dtype=jnp.int32) < params.graph.num_ops
+    chosen = jax.tree.map(lambda option: jnp.where(real, jnp.maximum(option, 0), 0), chosen)
+    placement = chosen.placement[params.leader]
+    return chosen._replace(placement=jnp.where(params.present[placement], placement, 0))
 
 
 def op_keys(params: CompileParams, priority: jax.Array) -> jax.Array:
@@ -82,9 +99,12 @@ def transfer_keys(graph: PaddedGraph, placement: jax.Array, keys: jax.Array, dev
     return jnp.zeros(devices * t).at[index].max(keys[op], mode="drop").reshape(devices, t)
 
 
+_EACH: Any = _Costs(True, True, True, True)  # type: ignore[arg-type]  # all that is mapped has a leading axis
+
+
 @custom_vmap
 def _one(graph: PaddedGraph, problem: DeviceProblem, decisions: _Keyed) -> _Costs:
-    """Of one graph and one candidate: `[]` each."""
+    """Of one graph and one candidate: `[...]` each."""
     return _first(_several(graph, problem, _led(decisions)))
 
 
@@ -92,40 +112,42 @@ def _one(graph: PaddedGraph, problem: DeviceProblem, decisions: _Keyed) -> _Cost
 def _(size: int, mapped: Any, graph: PaddedGraph, problem: DeviceProblem, decisions: _Keyed) -> tuple[_Costs, _Costs]:
     decisions = _filled(size, mapped[2], decisions)
     if not any(jax.tree.leaves(mapped[:2])):
-        return _several(graph, problem, decisions), _Costs(True, True)  # type: ignore[arg-type]
+        return _several(graph, problem, decisions), _EACH
     graph, problem = _filled(size, tuple(mapped[:2]), (graph, problem))
     costs = _all(graph, problem, jax.tree.map(lambda leaf: leaf[:, None], decisions))
-    return jax.tree.map(lambda leaf: leaf[:, 0], costs), _Costs(True, True)  # type: ignore[arg-type]
+    return jax.tree.map(lambda leaf: leaf[:, 0], costs), _EACH
 
 
 @custom_vmap
 def _several(graph: PaddedGraph, problem: DeviceProblem, decisions: _Keyed) -> _Costs:
-    """Of one graph and candidates `[p, ...]`: `[p]` each."""
+    """Of one graph and candidates `[p, ...]`: `[p, ...]` each."""
     return _first(_all(_led(graph), _led(problem), _led(decisions)))
 
 
 @_several.def_vmap
 def _(size: int, mapped: Any, graph: PaddedGraph, problem: DeviceProblem, decisions: _Keyed) -> tuple[_Costs, _Costs]:
-    return _all(*_filled(size, tuple(mapped), (graph, problem, decisions))), _Costs(True, True)  # type: ignore[arg-type]
+    return _all(*_filled(size, tuple(mapped), (graph, problem, decisions))), _EACH
 
 
 @custom_vmap
 def _all(graph: PaddedGraph, problem: DeviceProblem, decisions: _Keyed) -> _Costs:
-    """Of graphs `[g, ...]` and candidates `[g, p, ...]`: `[g, p]` each."""
+    """Of graphs `[g, ...]` and candidates `[g, p, ...]`: `[g, p, ...]` each."""
     lanes = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, (0, 1), (-2, -1)), decisions)
     if lanes.transfer_keys is None:
         made = bundled(graph, lanes.placement, lanes.op_keys, problem.devices)
     else:
         made = Decisions(*lanes)
     costs = measured(graph, made, problem)
-    return _Costs(costs.makespan, costs.peak_memory.max(0))
+    n, g, p = costs.end.shape
+    place = places(costs.events.reshape(-1, g * p), n, problem.devices).reshape(n, g, p)
+    return _Costs(costs.makespan, costs.peak_memory.max(0), *(jnp.moveaxis(of, 0, -1) for of in (costs.end, place)))
 
 
 @_all.def_vmap
 def _(size: int, mapped: Any, graph: PaddedGraph, problem: DeviceProblem, decisions: _Keyed) -> tuple[_Costs, _Costs]:
     batches = _filled(size, tuple(mapped), (graph, problem, decisions))
     costs = _all(*jax.tree.map(lambda leaf: leaf.reshape(size * leaf.shape[1], *leaf.shape[2:]), batches))
-    return jax.tree.map(lambda leaf: leaf.reshape(size, -1, leaf.shape[1]), costs), _Costs(True, True)  # type: ignore[arg-type]
+    return jax.tree.map(lambda leaf: leaf.reshape(size, -1, *leaf.shape[1:]), costs), _EACH
 
 
 def _filled(size: int, mapped: Any, values: Any) -> Any:

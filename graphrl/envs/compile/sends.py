@@ -35,10 +35,15 @@ def ranks(graph: PaddedGraph, op_keys: jax.Array) -> jax.Array:
     n, g, p = op_keys.shape
     on_one = Decisions(jnp.zeros((n, g, p), jnp.int32), op_keys, jnp.zeros((1, graph.sizes.tensors, g, p)))
     events = schedule(graph, implied(graph, on_one, 1), 1, "free", None).events
-    place = jnp.cumsum(events < n, 0, dtype=jnp.int32) - 1
-    lane = jnp.arange(g * p, dtype=jnp.int32)
-    rank = jnp.full((n + 1, g * p), n, jnp.int32).at[jnp.minimum(events, n), lane].min(place)
-    return rank[:n].reshape(n, g, p)
+    return places(events, n, 1).reshape(n, g, p)
+
+
+def places(events: jax.Array, ops: int, devices: int) -> jax.Array:
+    """The place `[n, L]` int32 of each op among the ops that events `[c, L]` run (`decode.Schedule`); n for padding."""
+    op = jnp.minimum(events // devices, ops)
+    place = jnp.cumsum(op < ops, 0, dtype=jnp.int32) - 1
+    lane = jnp.arange(events.shape[1], dtype=jnp.int32)
+    return jnp.full((ops + 1, events.shape[1]), ops, jnp.int32).at[op, lane].min(place)[:ops]
 
 
 def _places(graph: PaddedGraph, placement: jax.Array, rank: jax.Array, devices: int) -> jax.Array:

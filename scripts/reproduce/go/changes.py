@@ -1,23 +1,33 @@
 """What a single change of a plan gains, and what tells: an op of the hint on another device, by exact costs.
 
-Trained on the gains of some graphs, GO's policy did no better on others than changes by chance. Here a least-squares
-fit on random rectified features takes the network's place: it learns in seconds, from what `Compile-v0` shows of an op
-and a device (`views.shown`), or from the schedule that was played, too (`views.played`). What is fitted is the gain of
-a change, losses as 0 and large gains as `LARGEST`. Then plans with some changes each are drawn, likelier where the fit
-expects more, and the best is looked at; beside them as many by chance, and by the gains themselves, which are the most
-that any policy of single changes could know. How sharply it is followed is chosen on other graphs still.
+A least-squares fit on random rectified features learns in seconds, from the ops and where those around them stand
+(`views.shown`), from the schedule that was played (`views.played`), or from both. What is fitted is the gain of a
+change, losses as 0 and large gains as `LARGEST`. Then plans with some changes each are drawn, likelier where the fit
+expects more, and the best is looked at; beside them as many by GO's policy, that of --policy or the one that ships, by
+chance, and by the gains themselves, which are the most that any policy of single changes could know. How sharply each
+is followed is chosen on other graphs still.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 
+import jax
 import numpy as np
 
 from graphrl.agents.go.agent import SEEN
 from graphrl.agents.go.batch import problem_of
-from graphrl.agents.go.settings import GoSettings
+from graphrl.agents.go.hint import hinted
+from graphrl.agents.go.lessons import NATS
+from graphrl.agents.go.network import networks
+from graphrl.agents.go.policy import Policy
+from graphrl.agents.go.settings import SENDS, GoSettings
 from graphrl.compare.report import markdown
+from graphrl.envs.compile.instance import CompileParams
+from graphrl.envs.compile.observation import seen
 from graphrl.graphs.datasets.sets import load_graphs
+from graphrl.graphs.padding import Sizes, common_sizes
 from graphrl.solvers.sending.search import prepare
 from reproduce.go.settings import Settings
 from reproduce.go.unseen import interval
@@ -51,6 +61,8 @@ def changes(settings: Settings) -> Iterator[Table]:
     sets = {"seen": _cases(SEEN, 5_000, count), "held out": _cases((HELD_OUT,), 5_000, len(SEEN) * count)}
     scores: dict[str, Scores] = {"chance": lambda case: np.zeros((case.ops, case.devices))}
     scores |= {name: fit(view, learned) for name, view in VIEWS.items()}
+    policy = Policy.load(settings.policy) if settings.policy else Policy.default(learned[0].problem)
+    scores["policy"] = expected(policy, common_sizes([case.graph for case in chain(chosen, *sets.values())]))
     scores = {name: functools.cache(score) for name, score in {**scores, "the gains": gains}.items()}
     lines = []
     for count in CHANGES:
@@ -77,6 +89,25 @@ def gains(case: Case) -> np.ndarray:
         gained[op, device] = 100 * (1 - case.seconds(placement) / case.makespan)
         placement[op] = case.placement[op]
     return np.clip(gained, 0.0, LARGEST)
+
+
+def expected(policy: Policy, to: Sizes) -> Scores:
+    """What a policy thinks of each move, percent: as much as it makes it likelier than none. Graphs fit into `to`."""
+    config = policy.config
+    network = networks(dataclasses.replace(config.network, changes=0.0)).policy
+
+    @jax.jit
+    def logits(instance: CompileParams) -> jax.Array:
+        observation = seen(instance, instance.start, config.network.tasks, SENDS)
+        return network.apply(policy.params, observation)["placement"]
+
+    def scores(case: Case) -> np.ndarray:
+        devices = max(config.devices)
+        instance = hinted(case.graph, case.problem, to, devices=devices, levels=config.levels, reach=config.reach)
+        rows = np.asarray(logits(instance), np.float64)[: case.ops, : case.devices]
+        return (rows - rows[np.arange(case.ops), case.placement][:, None]) / NATS
+
+    return scores
 
 
 def fit(view: View, cases: Sequence[Case]) -> Scores:

@@ -1,4 +1,4 @@
-"""The policies that `go`, `go+` and `gdp` play in tables: those of the command line, else untrained ones."""
+"""The policies that `go`, `go+` and `gdp` play in tables: of the command line, else the one that ships or untrained."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from graphrl.agents.go.policy import GdpPolicy, Policy
+from graphrl.costs.problem import Problem
 from reproduce.go.searches import Entry
 from reproduce.policies import kept
 
@@ -19,7 +20,8 @@ class Policies:
     def __init__(self, files: Mapping[type[Policy], Path | None], folder: Path) -> None:
         """
         Args:
-          files: of each kind the file, or the folder of a run; None is a policy before any training.
+          files: of each kind the file, or the folder of a run; None is the policy that ships, or one before any
+            training.
           folder: of measurements, where copies are kept.
         """
         self._files, self._folder, self._policies = files, folder, dict[type[Policy], Policy]()
@@ -45,7 +47,7 @@ class Policies:
     def _policy(self, kind: type[Policy]) -> Policy:
         if kind not in self._policies:
             file = self._files[kind]
-            self._policies[kind] = _untrained(kind) if file is None else kind.load(file)
+            self._policies[kind] = _default(kind) if file is None else kind.load(file)
         return self._policies[kind]
 
 
@@ -59,7 +61,9 @@ def _name(entry: Entry) -> str:
     return entry.name.partition(":")[0]
 
 
-def _untrained(kind: type[Policy]) -> Policy:
+def _default(kind: type[Policy]) -> Policy:
+    if kind is Policy:
+        return Policy.default(Problem("makespan"))
     config = kind.settings()
     params = kind.initial(config, jax.random.key(0))
     return kind(config, jax.tree.map(np.asarray, params), "not trained")

@@ -28,7 +28,9 @@ class Settings(launcher.Settings):
     seeds: int = option(3, "of each search", quick=1)
     data: Path | None = option(None, "checkout of msr-fiddle/dnn-partitioning", parse=Path, metavar="FOLDER")
     graphs: int = option(1000, "of the folder, or of each kind of graphs, at most", quick=2)
-    policy: Path | None = option(None, "of go and go+: a file or a run of graphrl train go (default: untrained)")
+    policy: Path | None = option(
+        None, "of go and go+: a file or a run of graphrl train go (default: the one that ships)"
+    )
     gdp: Path | None = option(None, "of gdp, likewise of graphrl train gdp (default: untrained)")
     workloads: tuple[str, ...] = option(
         tuple(go.WORKLOADS), "of table 2", quick=("transformer-xl-2",), parse=names, metavar="NAME,..."

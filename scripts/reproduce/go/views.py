@@ -1,7 +1,8 @@
 """What is seen of an op and a device that it could move to, in a plan of bundled sends: features of pairs `[n, d, k]`.
 
-`shown` is what `Compile-v0` shows: the ops, and where those around them stand. `played` is the schedule: when ops run,
-what they wait for, what would wait for them, and what devices do meanwhile; times are parts of the makespan.
+`shown` are the ops, and where those around them stand. `played` is the schedule: when ops run, what they wait for, what
+would wait for them, and what devices do meanwhile; times are parts of the makespan. `Compile-v0` shows both
+(`graphrl/envs/compile/played.py` is the twin of `played`).
 """
 
 import numpy as np
@@ -24,7 +25,7 @@ class Case:
 
     def __init__(self, graph: ComputationGraph, problem: Problem) -> None:
         placement, nodes = hint(graph, problem)
-        self.graph, self.devices, self.ops = graph, problem.devices, len(graph.ops)
+        self.graph, self.problem, self.devices, self.ops = graph, problem, problem.devices, len(graph.ops)
         self.placement = np.asarray(placement, np.int64)  # [n]
         self.order = nodes[nodes < self.ops].astype(np.int64)  # [n]
         self._plan = placed(graph, problem)
@@ -44,7 +45,7 @@ class Case:
 
 
 def shown(case: Case) -> np.ndarray:
-    """What `Compile-v0` shows."""
+    """The ops, and where those around them stand."""
     graph, n, d = case.graph, case.ops, case.devices
     own = np.eye(d)[case.placement]
     source, target = graph.arrays.dependencies()

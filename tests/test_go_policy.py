@@ -1,0 +1,62 @@
+"""The policy that ships: on graphs that it has not seen, it knows better than chance which ops to move."""
+
+import jax
+import numpy as np
+import pytest
+
+import graphrl
+from graphrl.agents.go.agent import SEEN
+from graphrl.agents.go.batch import problem_of
+from graphrl.agents.go.decode import Decoder
+from graphrl.agents.go.hint import hinted
+from graphrl.agents.go.policy import Policy
+from graphrl.agents.go.settings import GoSettings
+from graphrl.costs import exact
+from graphrl.costs.problem import Problem
+from graphrl.graphs.datasets.layered import layered
+from graphrl.graphs.datasets.sets import load_graphs
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.padding import Sizes, common_sizes
+from graphrl.solvers.sending.hints import hint
+
+PLANS = 64
+KINDS = {"seen": [f"{kind}:150x4@6000" for kind in SEEN], "held out": ["stochastic-block:150x16@6000"]}
+
+
+def gains(policy: Policy, graph: ComputationGraph, to: Sizes, seed: int) -> tuple[float, float]:
+    """Percent below the hint of the best plan that the policy draws, and of the best by chance: the same numbers of ops
+    on other devices, but which ops and devices is random.
+    """
+    config, problem, n = policy.config, problem_of(GoSettings(), graph, "rendezvous"), len(graph.ops)
+    wide = {"devices": max(config.devices), "levels": config.levels, "reach": config.reach}
+    instance = hinted(graph, problem, to, **wide)  # type: ignore[arg-type]
+    decoder, generator = Decoder(graph, problem, instance), np.random.default_rng(seed)
+    placement, priority = (np.asarray(choice, np.int64)[:n] for choice in instance.start[:2])
+    first, best = decoder.rank(placement, priority)[1], [np.inf, np.inf]
+    drawn = np.asarray(policy.choose(instance, PLANS, jax.random.key(seed)).placement, np.int64)[:, :n]
+    for plan in drawn:
+        ops = generator.choice(n, (plan != placement).sum(), replace=False)
+        random = placement.copy()
+        random[ops] = (placement[ops] + generator.integers(1, problem.devices, len(ops))) % problem.devices
+        best = [min(least, decoder.rank(each, priority)[1]) for least, each in zip(best, (plan, random), strict=True)]
+    return 100 * (1 - min(best[0] / first, 1)), 100 * (1 - min(best[1] / first, 1))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_its_plans_are_better_than_the_hint_and_than_chance(kind: str) -> None:
+    graphs = load_graphs(KINDS[kind])
+    policy = Policy.default(Problem("makespan", 4))
+    to = common_sizes(graphs)
+    played, by_chance = np.array([gains(policy, graph, to, seed) for seed, graph in enumerate(graphs)]).T
+    assert played.mean() > 1.5
+    assert played.mean() > by_chance.mean() + 0.4
+
+
+def test_go_plays_it_by_default() -> None:
+    graph = layered(60, 3)
+    problem = Problem("makespan", 4, latency=0.1, bandwidth=50_000.0)
+    first = exact.evaluate(graph, problem, *hint(graph, problem)).makespan
+    plan = graphrl.optimize(
+        graph, objective="makespan", devices=4, latency=0.1, bandwidth=50_000.0, method="go", evaluations=257
+    )
+    assert plan.makespan < first
