@@ -23,7 +23,6 @@ TRAINED: dict[str, Any] = {
     "rate": 0.01,
     "entropy": 0.02,
     "variant": "ea",
-    "boltzmann": 0.0,
     "population": 30,
     "hint": "uniform",
     "preference": 2.0,

@@ -31,7 +31,7 @@ def solve(
     width: int = 16,
     depth: int = 2,
     population: int = 20,
-    boltzmann: float = 0.2,
+    boltzmann: float = 0.0,
     entropy: float = 0.2,
     rate: float = 1e-3,
     strength: float = 0.05,

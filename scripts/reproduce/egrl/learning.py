@@ -17,7 +17,7 @@ TIMED = ("anneal", "cp-sat")
 UNET = "egrl:encoder=unet,width=32"
 ABLATIONS = (
     "egrl:migrate_every=0",
-    "egrl:boltzmann=0",
+    "egrl:boltzmann=0.2",
     "egrl:boltzmann=1",
     "egrl:endless=true",
     "egrl:reward=valid",
@@ -26,13 +26,14 @@ ABLATIONS = (
 COUNTED_IN_CHUNKS = "On the way (`anneal` and `local-search` say how far they are after every 1,000 evaluations):"
 EVOLUTION = (
     "egrl:variant=ea",
-    "egrl:variant=ea,boltzmann=0",
+    "egrl:variant=ea,boltzmann=0.2",
     "egrl:variant=ea,boltzmann=0.5",
     "egrl:variant=ea,boltzmann=1",
-    "egrl:variant=ea,temperature=0.3",
-    "egrl:variant=ea,temperature=0.03",
+    "egrl:variant=ea,boltzmann=0.2,temperature=0.3",
+    "egrl:variant=ea,boltzmann=0.2,temperature=0.03",
     "egrl:variant=ea,boltzmann=1,temperature=0.03",
     "egrl:variant=ea,strength=0.02",
+    "egrl:variant=ea,strength=0.1",
     "egrl:variant=ea,operators=code",
     "egrl:variant=ea,reward=valid",
     f"{UNET},variant=ea",
