@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -119,6 +120,20 @@ def test_help_imports_neither_jax_nor_matplotlib() -> None:
     code = "import sys; from graphrl.cli import main; main(['--help']); main(['optimize', '--help'])"
     code += "; sys.exit(bool({'jax', 'matplotlib', 'onnx', 'rich'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+
+
+def test_methods_that_import_jax_find_compiled_programs_on_disk(folder: Path) -> None:
+    code = "import sys; from graphrl.cli import main; main(['optimize', 'missing.onnx', '--method', 'go'])"
+    code += "; print(sys.modules['jax'].config.jax_compilation_cache_dir)"
+    env = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=env | {"XDG_CACHE_HOME": str(folder)},
+    )
+    assert done.stdout.splitlines()[-1] == str(folder / "graphrl" / "jax")
 
 
 def test_convert_does_not_replace_its_input(model: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -36,6 +36,7 @@ def test_both_forms_give_the_same(problem: Problem) -> None:
     dense = jax.device_get(compiled(problem, "dense")(padded, decisions))
     np.testing.assert_array_equal(rows.makespan, dense.makespan)
     np.testing.assert_array_equal(rows.peak_memory, dense.peak_memory)
+    np.testing.assert_array_equal(rows.end, dense.end)
     for (i, graph), lane in itertools.product(enumerate(graphs), range(LANES)):
         orders = [
             host_order(costs.events[:, i, lane], graph, problem.devices, SIZES.ops, SIZES.tensors)

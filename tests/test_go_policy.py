@@ -1,5 +1,8 @@
 """The policy that ships: on graphs that it has not seen, it knows better than chance which ops to move."""
 
+import time
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
@@ -13,6 +16,7 @@ from graphrl.agents.go.policy import Policy
 from graphrl.agents.go.settings import GoSettings
 from graphrl.costs import exact
 from graphrl.costs.problem import Problem
+from graphrl.envs.compile.instance import Choices
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.datasets.sets import load_graphs
 from graphrl.graphs.graph import ComputationGraph
@@ -60,3 +64,16 @@ def test_go_plays_it_by_default() -> None:
         graph, objective="makespan", devices=4, latency=0.1, bandwidth=50_000.0, method="go", evaluations=257
     )
     assert plan.makespan < first
+
+
+def test_what_was_drawn_is_looked_at_also_where_compiling_took_the_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    choose, clock = Policy.choose, time.perf_counter
+
+    def slow(*args: Any) -> Choices:
+        monkeypatch.setattr(time, "perf_counter", lambda: clock() + 1e6)
+        return choose(*args)
+
+    monkeypatch.setattr(Policy, "choose", slow)
+    problem = {"objective": "makespan", "devices": 4, "latency": 0.1, "bandwidth": 50_000.0}
+    plan = graphrl.optimize(layered(60, 3), method="go", seconds=600, **problem)  # type: ignore[arg-type]
+    assert plan.evaluations == 65

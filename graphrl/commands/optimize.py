@@ -104,6 +104,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Optimises; returns the exit code."""
+    keep_compiled()  # before a method is looked up: some import JAX
     problem_of(args)  # a fault of its options needs no model
     budget = make_budget(args.evaluations, args.seconds)
     check_seed(args.seed)
@@ -122,7 +123,6 @@ def run(args: argparse.Namespace) -> int:
     graph = model_graph(args.model, chip=args.chip, dims=dict(args.dim), limits=args.read_limits)
     problem = problem_of(args, graph.machine)
     gc.freeze()
-    keep_compiled()
     interrupted = False
     try:
         limited = problem.memory_limit is not None

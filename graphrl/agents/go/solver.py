@@ -42,7 +42,7 @@ def digest(problem: Problem, *, checkpoint: str = "", **_: object) -> str:
     prepare=sending.prepare_with_lists,
 )
 def solve(task: Task, *, samples: int = 64, rounds: int = 4, finetune: int = 0, checkpoint: str = "") -> Plan:
-    """A list schedule, and in each round plans that the policy draws around the best so far, as long as the budget
+    """A list schedule, and plans that the policy draws around the best so far, in rounds that begin while the budget
     lasts; an evaluation is a plan. A round is a call of the network; the first of its plans is the likeliest.
 
     Args:
@@ -119,11 +119,13 @@ class _Search:
         return self._task.plan(*self._decoder.plan(*self._best), evaluations=self.evaluations)
 
     def draw(self, samples: int, number: int) -> None:
-        """A round of plans around the best; the `number` tells rounds apart."""
-        drawn = self._policy.choose(self._instance, samples, jax.random.fold_in(self._key, number))
-        for placement, priority in zip(drawn.placement, drawn.priority, strict=True):
-            if self._task.over(self.evaluations):
-                break
+        """A round of plans around the best; the `number` tells rounds apart. What was drawn is looked at whatever the
+        clock says: that is quick, and the compilation of the first round may have taken all seconds.
+        """
+        drawn = jax.device_get(self._policy.choose(self._instance, samples, jax.random.fold_in(self._key, number)))
+        most = self._task.budget.evaluations
+        count = samples if most is None else min(samples, most - self.evaluations)
+        for placement, priority in zip(drawn.placement[:count], drawn.priority[:count], strict=True):
             self._consider(Choices(placement, priority))
         self._begin_at_best()
 
