@@ -98,11 +98,11 @@ class Expressions:
                 self.number[own] = self._of(i, fusion.name)
 
     def _is_product(self, reference: Reference) -> bool:
-        """Whether an instruction multiplies; by a power of two it matters to nobody when the product is rounded (but
-        where it is too small for a normal number).
+        """Whether an instruction multiplies; by a power of two up to 1 it matters to nobody when the product is rounded
+        (but where it is too small for a normal number); a larger one may overflow, and its sum in one operation not.
         """
         if self.instruction(reference).opcode != "multiply":
-            return self.instruction(reference).opcode == "power"
+            return self.instruction(reference).opcode in ("erf", "power")  # what XLA makes of them ends in a product
         for factor in self.operands(reference):
             i = self.instruction(factor)
             while i.opcode == "broadcast":
@@ -110,7 +110,7 @@ class Expressions:
                 i = self.instruction(factor)
             if i.opcode == "constant" and i.shape.size == 1 and i.shape.dtype == "f32":
                 (value,) = literal_message(i.attributes.literal).f32s
-                if abs(math.frexp(value)[0]) == 0.5:
+                if abs(math.frexp(value)[0]) == 0.5 and abs(value) <= 1:
                     return False
         return True
 
