@@ -224,12 +224,11 @@ def test_a_product_is_one_value_wherever_it_stands_and_its_sum_is_not() -> None:
     assert ("four", "d") in values.contracted
 
 
-@pytest.mark.parametrize(
-    ("factor", "contracted"), [("0.25", False), ("-1", False), ("-4", True), ("0.3", True), ("0", True)]
-)
-def test_a_power_of_two_that_overflows_nowhere_rounds_nothing(factor: str, contracted: bool) -> None:
+@pytest.mark.parametrize("factor", ["0.25", "-4", "0.3"])
+def test_a_sum_of_a_product_is_like_nothing_else(factor: str) -> None:
+    """By a power of two, too: it underflows or overflows alone, and not inside of a contracted sum."""
     module = parse_module(FUSED.replace("FACTOR", factor))
-    assert (("four", "d") in Expressions(module, module.entry).contracted) == contracted
+    assert ("four", "d") in Expressions(module, module.entry).contracted
 
 
 def test_an_error_function_ends_in_a_product() -> None:
