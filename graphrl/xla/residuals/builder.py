@@ -77,15 +77,34 @@ class Builder:
 
     @functools.cached_property
     def _index(self) -> str:
-        """The name of the index of the slices that the backward loop reads."""
-        behind = self._loops.behind
-        assert self._loops.index is not None  # who reads residuals reads them there
-        index = behind.origin(self._loops.index)
-        if not index[0]:
-            return index[1]
-        fusion = behind.computation.by_name[index[0]]
-        inside = behind.inside(index[0])
-        return self._fusion(behind, index, {p.name: o for p, o in zip(inside.parameters, fusion.operands, strict=True)})
+        """The name of the number of the forward loop's trip whose slices the backward loop reads: the index that it
+        reads them at, moved into the residual as XLA does it where it is outside, by slicing the numbers of all trips.
+        """
+        number = self._read_at
+        name = self._editing.fresh(number)
+        fused = self._editing.new_fusion(self._caller, name)
+        index = self._body.by_name[number]
+        fused.add(_parameter(index, 0), f"{name}.0", ())
+        whole, one = (_vector(index.shape, size) for size in (self._loops.trips or 1, 1))
+        fused.add(type(index)(opcode="iota", shape=whole, dimensions=[0]), f"{name}.iota", ())
+        slicing = type(index)(opcode="dynamic-slice", shape=one, dynamic_slice_sizes=[1])
+        fused.add(slicing, f"{name}.slice", (f"{name}.iota", f"{name}.0"))
+        root = fused.add(type(index)(opcode="bitcast", shape=index.shape), f"{name}.bitcast", (f"{name}.slice",))
+        return self._calling(fused, root, (number,))
+
+    @property
+    def _read_at(self) -> str:
+        """The name of the index at which the backward loop reads slices; computed once more only where it is inside
+        of a fusion, since what it is computed from may be written over by then.
+        """
+        behind, index = self._loops.behind, self._loops.index
+        assert index is not None  # who reads residuals reads them there
+        scope, name = index
+        if not scope:
+            return name
+        fusion, inside = behind.computation.by_name[scope], behind.inside(scope)
+        cuts = {p.name: o for p, o in zip(inside.parameters, fusion.operands, strict=True)}
+        return cuts[name] if name in cuts else self._fusion(behind, index, cuts)
 
     def _fusion(self, expressions: Expressions, reference: Reference, cuts: Mapping[str, str]) -> str:
         """A fusion that computes what another one does up to an instruction.
@@ -123,3 +142,10 @@ class Builder:
 def _parameter(like: Any, number: int) -> Any:
     """A parameter of the shape of an instruction."""
     return type(like)(opcode="parameter", shape=like.shape, parameter_number=number)
+
+
+def _vector(scalar: bytes, size: int) -> bytes:
+    """The shape of so many of what a shape is of."""
+    shape = shape_message(scalar)
+    shape.dimensions[:], shape.is_dynamic_dimension[:], shape.layout.minor_to_major[:] = [size], [False], [0]
+    return bytes(shape.SerializeToString())

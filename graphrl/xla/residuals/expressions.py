@@ -6,10 +6,7 @@ Wegman and Zadeck 1988). LLVM may contract a product and a sum to one operation 
 depends on what else is in the fusion: such a sum is only the same as itself.
 """
 
-import math
-
 from graphrl.graphs.readers.hlo.module import Computation, HloModule, Instruction
-from graphrl.graphs.readers.hlo.proto import literal_message
 from graphrl.xla.recompute.candidates import CHEAP
 
 Reference = tuple[str, str]
@@ -20,6 +17,9 @@ _PLACE = str.split(
     "original_value"
 )
 _KNOWN = CHEAP | {"bitcast", "constant"}
+# Products, and what XLA makes of them ends in one. By a power of two, too: one too small or too large for a normal number
+# is another inside of a contracted sum.
+_PRODUCTS = frozenset(("multiply", "erf", "power"))
 # These hand on a product as it is, so that it may be contracted with a sum behind them.
 _MOVING = frozenset(
     str.split(
@@ -89,30 +89,13 @@ class Expressions:
                 self.number[own] = self.number["", fusion.operands[i.attributes.parameter_number]]
                 continue
             of_product = any((fusion.name, name) in self.products for name in i.operands)
-            if self._is_product(own) or (of_product and i.opcode in (*_MOVING, "multiply")):
+            if i.opcode in _PRODUCTS or (of_product and i.opcode in _MOVING):
                 self.products.add(own)
             if i.opcode not in _KNOWN or (of_product and i.opcode not in _ROUNDING):
                 self.contracted.add(own)
                 self.number[own] = self._new(own)
             else:
                 self.number[own] = self._of(i, fusion.name)
-
-    def _is_product(self, reference: Reference) -> bool:
-        """Whether an instruction multiplies; by a power of two it matters to nobody when the product is rounded (but
-        where it is too small for a normal number).
-        """
-        if self.instruction(reference).opcode != "multiply":
-            return self.instruction(reference).opcode == "power"
-        for factor in self.operands(reference):
-            i = self.instruction(factor)
-            while i.opcode == "broadcast":
-                (factor,) = self.operands(factor)
-                i = self.instruction(factor)
-            if i.opcode == "constant" and i.shape.size == 1 and i.shape.dtype == "f32":
-                (value,) = literal_message(i.attributes.literal).f32s
-                if abs(math.frexp(value)[0]) == 0.5:
-                    return False
-        return True
 
     def _of(self, i: Instruction, scope: str) -> int:
         kept = type(i.attributes)()
