@@ -17,8 +17,8 @@ _PLACE = str.split(
     "original_value"
 )
 _KNOWN = CHEAP | {"bitcast", "constant"}
-# Products, and what XLA makes of them ends in one. By a power of two, too: one too small or too large for a normal number
-# is another inside of a contracted sum.
+# Products, and what XLA makes of them ends in one. By a power of two, too: one too small or too large for a normal
+# number is another inside of a contracted sum.
 _PRODUCTS = frozenset(("multiply", "erf", "power"))
 # These hand on a product as it is, so that it may be contracted with a sum behind them.
 _MOVING = frozenset(
