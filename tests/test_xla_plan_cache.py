@@ -222,29 +222,30 @@ def test_folder_that_cannot_be_written_is_a_warning(plans: Path) -> None:
     assert executable.plan is not None
 
 
-def test_order_that_needs_more_than_it_says_is_withdrawn(plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def with_xla_s_order(plans: Path, monkeypatch: pytest.MonkeyPatch, **more: str) -> Any:
+    """A program compiled by a plan on disk that promises what a search found, of XLA's own order; `more` of its fields
+    have the value of another one.
+    """
     forget(monkeypatch)
     graphrl.compile(branches, vector(), seconds=0.2)
     (file,) = plans.iterdir()
     data = json.loads(file.read_text())
     own = decision(hook.captured(jax.jit(branches).lower(vector())))
-    file.write_text(json.dumps(data | {"orders": own.orders}))
+    changed = {"orders": own.orders} | {name: data[other] for name, other in more.items()}
+    file.write_text(json.dumps(data | changed))
     forget(monkeypatch)
-    executable = graphrl.compile(branches, vector(), seconds=0.2)
+    return graphrl.compile(branches, vector(), seconds=0.2)
+
+
+def test_order_that_needs_more_than_it_says_is_withdrawn(plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    executable = with_xla_s_order(plans, monkeypatch)
     assert executable.plan is None
     assert executable.report().found_by == "XLA's memory scheduler"  # which is better than its default one here
     assert temporaries(executable) < temporaries(jax.jit(branches).lower(vector()).compile())
 
 
 def test_order_that_needs_more_than_xla_s_default_is_withdrawn(plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    forget(monkeypatch)
-    graphrl.compile(branches, vector(), seconds=0.2)
-    (file,) = plans.iterdir()
-    data = json.loads(file.read_text())
-    own = decision(hook.captured(jax.jit(branches).lower(vector())))
-    file.write_text(json.dumps(data | {"orders": own.orders, "memory_bytes": data["xla_bytes"]}))
-    forget(monkeypatch)
-    executable = graphrl.compile(branches, vector(), seconds=0.2)
+    executable = with_xla_s_order(plans, monkeypatch, memory_bytes="xla_bytes")
     assert executable.plan is None
     assert temporaries(executable) == temporaries(jax.jit(branches).lower(vector()).compile())
     assert "which is more than was predicted" in executable.report().reason

@@ -1,17 +1,22 @@
 """EGRL's actor and critic on an encoder of graphs: several choices at every op, and what they are worth."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from graphrl.networks.base import GraphObservation
-from graphrl.networks.graph_unet import GraphUNet
-from graphrl.networks.neighbour_means import NeighbourMeans
 
-Encoder = GraphUNet | NeighbourMeans
+
+class Encoder(Protocol):
+    """A module that gives a vector for every op, as `GraphUNet` and `NeighbourMeans` do."""
+
+    width: int
+
+    def __call__(self, observation: GraphObservation, actions: jax.Array | None = None) -> jax.Array:
+        """`[n, width]` float32; `actions` `[n, A]` float32 are more features of ops."""
 
 
 class Acted(NamedTuple):

@@ -11,8 +11,7 @@ from graphrl.agents.egrl.domain import Layers, evaluate, observe, start
 from graphrl.agents.egrl.network import networks
 from graphrl.learning import ppo, spread
 from graphrl.learning.learner import LearnerState, Metrics
-from graphrl.learning.ppo.choices import log_probs, sample
-from graphrl.learning.ppo.oneshot import Tried, learn
+from graphrl.learning.ppo import oneshot
 from graphrl.learning.ppo.rollout import PolicyValue
 from graphrl.learning.ppo.settings import PpoSettings
 from graphrl.networks.base import Network
@@ -33,12 +32,14 @@ def update(config: EgrlConfig, state: LearnerState, key: jax.Array, batch: Layer
     The metrics are those of `oneshot.learn`, without the error of values that there are none of.
     """
     try_key, learn_key = jax.random.split(key)
-    graphs = batch.placed.shape[0]
-    tried = jax.vmap(functools.partial(_tried, config, _networks(config, batch), state.params["policy"]))(
-        spread.keys(try_key, graphs), batch
-    )
-    keys = spread.keys(learn_key, graphs)
-    state, metrics = learn(settings(config), _networks(config, batch), state, keys, tried)
+    of, both, graphs = settings(config), _networks(config, batch), batch.placed.shape[0]
+
+    def one(key: jax.Array, problem: Layers) -> oneshot.Tried:
+        earned = functools.partial(evaluate, problem, reward=config.reward)
+        return oneshot.tried(of, both, state.params, key, observe(problem, start(problem)), earned)
+
+    maps = jax.vmap(one)(spread.keys(try_key, graphs), batch)
+    state, metrics = oneshot.learn(of, both, state, spread.keys(learn_key, graphs), maps)
     del metrics["value_error"]
     return state, metrics
 
@@ -55,15 +56,6 @@ def settings(config: EgrlConfig) -> PpoSettings:
         rate=config.rate,
         gradient_norm=1.0,
     )
-
-
-def _tried(config: EgrlConfig, of: PolicyValue, policy: Any, key: jax.Array, problem: Layers) -> Tried:
-    seen = observe(problem, start(problem))
-    logits = of.policy.apply(policy, seen)
-    action = jax.vmap(sample, (0, None))(jax.random.split(key, config.samples), logits)
-    reward = jax.vmap(functools.partial(evaluate, problem, reward=config.reward))(action)
-    log_prob = jax.vmap(log_probs, (None, 0))(logits, action)
-    return Tried(seen, action, log_prob, jnp.float32(0), reward)
 
 
 def _networks(config: EgrlConfig, batch: Layers) -> PolicyValue:

@@ -5,6 +5,7 @@ environments as with one. Otherwise it is what `update` does.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -52,42 +53,58 @@ def attempt(
     def one(key: jax.Array, instance: Any) -> Tried:
         reset_key, action_key, step_key = jax.random.split(key, 3)
         state, first = env.reset(reset_key, instance)
-        logits = networks.policy.apply(params["policy"], first.observation)
-        action = jax.vmap(sample, (0, None))(jax.random.split(action_key, settings.environments), logits)
-        last = jax.vmap(env.step, (None, None, 0, None))(step_key, state, action, instance)[1]
-        value = networks.value.apply(params["value"], first.observation)
-        log_prob = jax.vmap(log_probs, (None, 0))(logits, action)
-        return Tried(first.observation, action, log_prob, value, last.reward)
+
+        def earned(action: Any) -> jax.Array:
+            return env.step(step_key, state, action, instance)[1].reward
+
+        return tried(settings, networks, params, action_key, first.observation, earned)
 
     return jax.vmap(one)(keys, instances)
 
 
+def tried(
+    settings: PpoSettings,
+    networks: PolicyValue,
+    params: dict[str, Any],
+    key: jax.Array,
+    observation: Any,
+    earned: Callable[[Any], jax.Array],
+) -> Tried:
+    """What sampled actions of one instance earn, without g: `earned` gives an action's reward, `[]` float32."""
+    logits = networks.policy.apply(params["policy"], observation)
+    action = jax.vmap(sample, (0, None))(jax.random.split(key, settings.environments), logits)
+    log_prob = jax.vmap(log_probs, (None, 0))(logits, action)
+    value = networks.value.apply(params["value"], observation)
+    return Tried(observation, action, log_prob, value, jax.vmap(earned)(action))
+
+
 def learn(
-    settings: PpoSettings, networks: PolicyValue, state: LearnerState, keys: jax.Array, tried: Tried
+    settings: PpoSettings, networks: PolicyValue, state: LearnerState, keys: jax.Array, actions: Tried
 ) -> tuple[LearnerState, Metrics]:
-    """Epochs of gradient steps on what was tried; the metrics are those of `improve`. `keys` `[g]` shuffle the actions.
+    """Epochs of gradient steps on actions that were tried; the metrics are those of `improve`. `keys` `[g]` shuffle
+    them.
 
     Raises:
       ValueError: episodes have more than one step.
     """
     if settings.steps != 1:
         raise ValueError(f"steps is {settings.steps}: must be 1")
-    advantage = tried.reward - tried.value[:, None]
+    advantage = actions.reward - actions.value[:, None]
     if settings.normalised:
         advantage = normalised(advantage[None])[0]
 
     def step(state: LearnerState, places: jax.Array) -> tuple[LearnerState, Metrics]:
-        chosen = (tried.action, tried.log_prob, advantage, tried.reward)
+        chosen = (actions.action, actions.log_prob, advantage, actions.reward)
         of_graph = jax.vmap(lambda one, place: jax.tree.map(lambda leaf: leaf[place], one))(chosen, places)
         loss = functools.partial(_loss, settings, networks)
-        gradient, metrics = jax.grad(loss, has_aux=True)(state.params, tried.observation, *of_graph)
+        gradient, metrics = jax.grad(loss, has_aux=True)(state.params, actions.observation, *of_graph)
         state, metrics["gradient_norm"] = descent.descend(optimiser(settings), state, gradient)
         return state, metrics
 
     state, metrics = jax.lax.scan(step, state, minibatches(settings, keys))
     means = {name: values.mean() for name, values in metrics.items()}
     means["value_error"] = jnp.sqrt(means["value_error"])
-    return state, means | {"reward": spread.mean(tried.reward)}
+    return state, means | {"reward": spread.mean(actions.reward)}
 
 
 def _loss(

@@ -76,6 +76,9 @@ def _shared_buffers(program: HloProgram, over: WrittenOver) -> set[str]:
 
 
 def is_of_class(module: HloModule, i: Instruction, dear: bool) -> bool:
+    """Whether an instruction, with all that it fuses, may be computed again for the same bits: what is cheap, or what
+    is `dear`, too.
+    """
     if i.control_predecessors or i.attributes.output_operand_aliasing:
         return False
     if i.opcode == "fusion":

@@ -84,13 +84,10 @@ class Loops:
     def shared(self) -> Mapping[int, int]:
         """Of what both loops are given and neither changes, its place in the backward loop by that in the forward."""
         kept_ahead, kept_behind = unchanged(self.ahead.computation), unchanged(self.behind.computation)
-        first = {name: k for k, name in reversed([*enumerate(given_to(self.caller, self.forward))]) if k in kept_ahead}
-        through = {name: k for k, name in part_names(self.caller, self.forward.name) if k in kept_ahead}
-        places = first | through
-        given = enumerate(given_to(self.caller, self.backward))
-        same = {places[name]: k for k, name in given if name in places and k in kept_behind}
-        return {k: same[first[name]] for k, name in enumerate(given_to(self.caller, self.forward))
-                if name in first and first[name] in same} | same  # fmt: skip
+        behind = {name: k for k, name in enumerate(given_to(self.caller, self.backward)) if k in kept_behind}
+        # the backward loop is given what the forward one was given, or what that hands through
+        ahead = [*enumerate(given_to(self.caller, self.forward)), *part_names(self.caller, self.forward.name)]
+        return {k: behind[name] for k, name in ahead if k in kept_ahead and name in behind}
 
     @functools.cached_property
     def index(self) -> Reference | None:
@@ -199,8 +196,10 @@ def loops_of(module: HloModule) -> Iterator[Loops]:
         loops = [i for i in caller.instructions if i.opcode == "while" and _is_plain(module, caller, i)]
         loops = [i for i in loops if all(called[name] == 1 for name in i.called)]
         for backward in loops:
-            read = {caller.by_name[name].operands[0] for name in given_to(caller, backward)
-                    if caller.by_name[name].opcode == "get-tuple-element"}  # fmt: skip
+            parts = [
+                i for name in given_to(caller, backward) if (i := caller.by_name[name]).opcode == "get-tuple-element"
+            ]
+            read = {i.operands[0] for i in parts}
             for forward in loops:
                 if forward.name in read and forward is not backward:
                     pair = Loops(module, caller, forward, backward)
