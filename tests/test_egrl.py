@@ -99,12 +99,28 @@ def test_what_is_not_there_changes_no_value_and_lies_in_the_largest_memory(confi
     chex.assert_trees_all_equal(*(critic.apply(params, each) for each in acted))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("options", ["", ",variant=ea", ",variant=pg,reward=valid", ",migrate_every=0,endless=true"])
+@pytest.mark.parametrize(
+    "options",
+    ["", ",variant=ea", ",variant=pg,reward=valid", ",migrate_every=0,endless=true", ",endless=true,discounts=0.9+0.5"],
+)
 def test_answers_are_valid_within_the_budget_and_repeat(options: str) -> None:
     first, second = (solved(options, WORKED, Budget(15), 3) for _ in range(2))
     assert first.evaluations == 15
     assert (first.weights, first.outputs) == (second.weights, second.outputs)
     assert first.latency <= first.compiler_latency
+
+
+def test_every_discount_is_a_learners(monkeypatch: pytest.MonkeyPatch) -> None:
+    states, init = [], solver._init
+
+    def recorded(*arguments: Any) -> Any:
+        states.append(init(*arguments))
+        return states[-1]
+
+    monkeypatch.setattr(solver, "_init", recorded)
+    for options, learners in (("", 1), (",endless=true,discounts=0.9+0.5", 2)):
+        solved(options, WORKED, Budget(1))
+        assert states[-1].learners.returns.plays.shape == (learners,)
 
 
 def test_it_finds_the_best_map_of_two_ops() -> None:
@@ -140,6 +156,9 @@ def test_ctrl_c_gives_the_best_so_far() -> None:
         ("boltzmann=2", "boltzmann is 2.0: must be from 0 to 1"),
         ("rate=0", "rate is 0.0: must be a number above 0"),
         ("migrate_every=-1", "migrate_every is -1: must be an integer from 0 to 1,000,000"),
+        ("discounts=0.9+", r"discounts is '0\.9\+': must be numbers with '\+' between them"),
+        ("discounts=0.9+1.5", r"discounts are \(0\.9, 1\.5\): must be 1 to 16 numbers from 0 to 1"),
+        ("discounts=nan", r"discounts are \(nan,\): must be"),
     ],
 )
 def test_wrong_options_are_refused(options: str, fault: str) -> None:

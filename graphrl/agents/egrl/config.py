@@ -17,6 +17,8 @@ Variant = Literal["egrl", "ea", "pg"]
 Encoding = Literal["means", "unet"]
 Learning = Literal["search", "ppo"]
 
+_LEARNERS = 16  # at most: all of them learn in every generation
+
 
 @dataclasses.dataclass(frozen=True)
 class EgrlConfig:
@@ -50,6 +52,8 @@ class EgrlConfig:
       gradient_steps: for each map that was tried; the paper's 1 takes four times as long.
       migrate_every: generations between two migrations of the learner into the population; 0 for none.
       endless: whether values go on after the one step of an episode, as in the published code; else it is a bandit's.
+      discounts: of each learner. EGRL has one; more are CERL's portfolio, of which those that did better play more. A
+        bandit's learners differ only in what they begin with.
       replay: maps that are remembered.
       evaluations: what `graphrl evaluate` gives every method.
       start: a file of `Policy.save` or a checkpoint whose policy training begins with, of the same network; "" begins
@@ -81,6 +85,7 @@ class EgrlConfig:
     gradient_steps: float = 0.25
     migrate_every: int = 1
     endless: bool = False
+    discounts: tuple[float, ...] = (0.99,)
     replay: int = 100_000
     evaluations: int = 4000
     start: str = ""
@@ -101,6 +106,8 @@ class EgrlConfig:
             raise ProblemError(f"boltzmann is {self.boltzmann!r}: must be from 0 to 1")
         if not self.preference >= 0:
             raise ProblemError(f"preference is {self.preference!r}: must be at least 0")
+        if not 1 <= len(self.discounts) <= _LEARNERS or not all(0 <= each <= 1 for each in self.discounts):
+            raise ProblemError(f"discounts are {self.discounts!r}: must be 1 to {_LEARNERS} numbers from 0 to 1")
 
     @property
     def problem(self) -> MemoryChip:
@@ -132,6 +139,7 @@ class EgrlConfig:
             gradient_steps=self.gradient_steps,
             migrate_every=self.migrate_every,
             endless=self.endless,
+            discounts=self.discounts,
             evolution=evolution,
             sac=sac,
         )

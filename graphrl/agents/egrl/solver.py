@@ -41,12 +41,14 @@ def solve(
     gradient_steps: float = 0.25,
     migrate_every: int = 1,
     endless: bool = False,
+    discounts: str = "0.99",
     checkpoint: str = "",
 ) -> MemoryMap:
     """Every roll-out of the population and of the learner is an evaluation; the first is of the compiler's own map.
 
     Args:
       options: see `EgrlConfig`.
+      discounts: with a plus sign between two, as in "0.9+0.99".
       checkpoint: as of `solve_policy`: the first network and the learner begin with that policy, and networks are as it
         has them; by default all are new.
 
@@ -77,6 +79,7 @@ def solve(
         gradient_steps=gradient_steps,
         migrate_every=migrate_every,
         endless=endless,
+        discounts=_discounts(discounts),
     )
     if not checkpoint:
         return _search(task, config, None)
@@ -101,6 +104,13 @@ def solve_policy(task: MapTask, *, checkpoint: str = "", alone: bool = False) ->
     maps = policy.checked(task.problem).ask(task.problem)
     task.evaluate(maps[:1] if alone else maps)
     return task.answer(task.answered())
+
+
+def _discounts(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split("+"))
+    except ValueError:
+        raise ProblemError(f"discounts is {text!r}: must be numbers with '+' between them, as in 0.9+0.99") from None
 
 
 def _search(task: MapTask, config: EgrlConfig, policy: Any) -> MemoryMap:

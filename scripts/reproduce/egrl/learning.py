@@ -15,11 +15,13 @@ SEARCHES = ("random", "local-search", "anneal", "brkga")
 EGRL = ("egrl", "egrl:variant=ea", "egrl:variant=pg")
 TIMED = ("anneal", "cp-sat")
 UNET = "egrl:encoder=unet,width=32"
+PORTFOLIO = "egrl:endless=true,discounts=0.9+0.99+0.997+0.9995"  # CERL's; a bandit's values have no discount
 ABLATIONS = (
     "egrl:migrate_every=0",
     "egrl:boltzmann=0.2",
     "egrl:boltzmann=1",
     "egrl:endless=true",
+    PORTFOLIO,
     "egrl:reward=valid",
     UNET,
 )
