@@ -18,6 +18,7 @@ from functools import partial
 from reproduce.launcher import Section, main
 from reproduce.regal import sweeps, tables
 from reproduce.regal.ablation import ablation
+from reproduce.regal.evolved import evolved
 from reproduce.regal.overhead import overhead
 from reproduce.regal.settings import Settings
 from reproduce.regal.tasks import TASKS
@@ -33,6 +34,7 @@ SECTIONS = {
     "time": Section("Some methods at equal time", sweeps.timed),
     "limits": Section("Quality against the evaluation limit", sweeps.limits),
     "ablation": Section("Rounds of messages, training curves, entropy of actions", ablation),
+    "evolved": Section("REGAL's policy evolved", evolved),
     "overhead": Section("Seconds of REGAL beside BRKGA's", overhead),
 }
 
