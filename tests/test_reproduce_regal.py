@@ -149,15 +149,23 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_tables_and_pictures(tmp_path: Path) -> None:
     saved(tmp_path / "plain", untrained(CONFIG))
     saved(tmp_path / "hinted", untrained(dataclasses.replace(CONFIG, hint="list")))
-    options = ["--quick", "--seeds", "1", "--sections", "synthetic,time,limits,ablation,overhead", "--rounds", "1"]
+    options = [
+        "--quick",
+        "--seeds",
+        "1",
+        "--sections",
+        "synthetic,time,limits,ablation,evolved,overhead",
+        "--rounds",
+        "1",
+    ]
     options += ["--methods", "brkga,regal,regal-hint,regal-hint untrained,list", "--checkpoints", "plain", "hinted"]
     done = run(tmp_path, *options)
     assert done.returncode == 0, done.stderr
     out = tmp_path / "out"
     pictures = {"synthetic-improvements.png", "synthetic-time.png", "synthetic-limits.png"}
     pictures |= {"synthetic-training.png", "synthetic-entropy.png"}
-    texts = {f"regal-{name}.md" for name in ("synthetic", "time", "limits", "ablation", "overhead")}
-    assert {path.name for path in out.iterdir()} == {"runs.jsonl", "policies", *texts, *pictures}
+    texts = {f"regal-{name}.md" for name in ("synthetic", "time", "limits", "ablation", "evolved", "overhead")}
+    assert {path.name for path in out.iterdir()} == {"runs.jsonl", "policies", "training", *texts, *pictures}
     assert all((out / name).read_bytes().startswith(b"\x89PNG") for name in pictures)
     table = (out / "regal-synthetic.md").read_text()
     # it is standard BRKGA
@@ -168,6 +176,10 @@ def test_tables_and_pictures(tmp_path: Path) -> None:
     assert re.search(r"- regal matches or beats BRKGA on \d+\.\d% of the graphs \(goal: at least 87%: \w+\)", table)
     assert "| 1 | - | +0.00% |" in (out / "regal-ablation.md").read_text()  # no record of its training is at hand
     assert re.search(r"- BRKGA with .* regal-hint with 400", (out / "regal-limits.md").read_text())
+    evolved = (out / "regal-evolved.md").read_text()
+    assert "| brkga | +0.00% |" in evolved
+    assert all(f"| regal, {way} | " in evolved for way in ("untrained", "evolution", "reinforce"))
+    assert len({path.read_bytes() for path in (out / "training").iterdir()}) == 3
     measured = read_rows(out / "runs.jsonl")
     assert not [row for row in measured if row.error]
     assert run(tmp_path, *options).returncode == 0
