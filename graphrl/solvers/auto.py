@@ -1,8 +1,8 @@
 """The default method: the portfolio that was best for the time (docs/systems/opponents.md has the figures).
 
 First plans without search: list scheduling, the given order, list scheduling on fewer devices; for makespan stages of
-layers, as `expert` with `order=level` makes them, where ops have their layers' names, `hlfet` and, where there is time
-for it, `etf`; on large graphs in a short time a list schedule, and on one device the given order. Then, as long as no
+layers, as `expert` with `order=level` makes them, where ops have their layers' names, `hlfet` and, where it takes a
+small part of the time, `etf`, which under `link` is often ahead of ten seconds of search; on large graphs in a short time a list schedule, and on one device the given order. Then, as long as no
 plan reaches the bound and the budget lasts:
 
 peak memory of one device
@@ -60,7 +60,8 @@ from graphrl.solvers.sending import solver as bundled
 from graphrl.solvers.solver import solver
 
 DP_OPS, DP_SHARE, DP_SECONDS = 300, 0.2, 2.0
-ETF_OPS, ETF_SECONDS = 6_000, 10.0  # up to which it is tried, fewer where there are fewer seconds
+ETF_SHARE = 0.15  # of the time that `etf` may take
+ETF_PAIR, ETF_USE = 3e-9, 1.5e-7  # seconds for two ops, which may be ready at once, and for an op or a use; each device
 FIRST_SHARE, FIRST_SECONDS = 0.4, 0.5  # of annealing before the minimum cuts
 CUT_SHARE, CUT_SECONDS, CUT_MOST = 0.3, 1e-3, 0.5  # the seconds for each op; the largest share that they may be
 PEAK_OPS, RENDEZVOUS_OPS, OPTIMUM_OPS, PROOF_OPS = 60, 120, 150, 300  # up to which CP-SAT is worth its time
@@ -127,6 +128,8 @@ def candidates(graph: ComputationGraph, problem: Problem, budget: Budget) -> Ite
         by_layer = layer_stages(graph, problem)
         if by_layer is not None:
             yield by_layer
+        if _etf_seconds(graph, problem) <= ETF_SHARE * seconds:
+            yield etf(graph, problem)
     if problem.devices > 1 and not has_time(graph, problem, seconds):
         return  # of many uses, exact costs alone take a part of a second
     yield given_order(graph, problem)
@@ -141,8 +144,12 @@ def candidates(graph: ComputationGraph, problem: Problem, budget: Budget) -> Ite
         devices //= 2
     if problem.devices > 1 and problem.objective == "makespan":
         yield hlfet(graph, problem)
-        if len(graph.ops) <= ETF_OPS * min(1.0, seconds / ETF_SECONDS):
-            yield etf(graph, problem)
+
+
+def _etf_seconds(graph: ComputationGraph, problem: Problem) -> float:
+    """That `etf` takes, at most."""
+    n, uses = len(graph.ops), len(graph.arrays.use_op)
+    return problem.devices * (ETF_PAIR * n * n + ETF_USE * (n + uses))
 
 
 def stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterator[Stage]:

@@ -44,6 +44,20 @@ class Decoder:
             return 0, self._builder.makespan
         return exact.evaluate(self._graph, self._problem, *plan).rank(self._problem)
 
+    def run(self, placement: np.ndarray, priority: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """When each op ends, `[n]` float64 seconds, and its place in the order, `[n]` int64, in that plan."""
+        placement, ops = self._ordered(placement, priority)
+        place = self._plan.ops["place"][:-1].copy()
+        if takes(self._problem):
+            makespan(self._plan)
+            return self._plan.ops["end"][:-1].copy(), place
+        plan, end = self._sent(placement, ops), np.empty(len(ops))
+        if self._builder is not None:
+            return self._builder.ops["end"][:-1].copy(), place
+        ran, is_op = exact.evaluate(self._graph, self._problem, *plan), plan[1] < len(ops)
+        end[plan[1][is_op]] = ran.end[is_op]
+        return end, place
+
     def plan(self, placement: np.ndarray, priority: np.ndarray) -> PlacedOrder:
         """The plan that choices `[n]` mean."""
         return self._sent(*self._ordered(placement, priority))

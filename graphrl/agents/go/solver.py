@@ -11,6 +11,7 @@ from graphrl.agents.go.learner import tuned
 from graphrl.agents.go.policy import Policy
 from graphrl.costs.problem import Problem
 from graphrl.envs.compile.instance import Choices
+from graphrl.envs.compile.run import Run
 from graphrl.errors import ProblemError
 from graphrl.graphs.padding import roomy_sizes
 from graphrl.plan import Plan
@@ -122,7 +123,8 @@ class _Search:
         """A round of plans around the best; the `number` tells rounds apart. What was drawn is looked at whatever the
         clock says: that is quick, and the compilation of the first round may have taken all seconds.
         """
-        drawn = jax.device_get(self._policy.choose(self._instance, samples, jax.random.fold_in(self._key, number)))
+        key = jax.random.fold_in(self._key, number)
+        drawn = jax.device_get(self._policy.choose(self._instance, self._run(), samples, key))
         most = self._task.budget.evaluations
         count = samples if most is None else min(samples, most - self.evaluations)
         for placement, priority in zip(drawn.placement[:count], drawn.priority[:count], strict=True):
@@ -155,6 +157,22 @@ class _Search:
         to = self._instance.order.shape[0] - self._n
         start = Choices(*(np.pad(choice, (0, to)).astype(np.int32) for choice in self._best))
         self._instance = dataclasses.replace(self._instance, start=start)
+
+    def _run(self) -> Run:
+        """How the best ran, by the host: on the device its schedule would take as long to compile as the network."""
+        graph = self._instance.graph
+        size, rest = len(self._instance.order), len(self._instance.order) - self._n
+        end, place = self._decoder.run(*self._best)
+        seconds = np.pad(end, (0, rest)) / graph.second_unit
+        return Run(
+            makespan=np.float32(seconds.max()),
+            valid=np.bool_(self._rank[0] == 0),
+            graph=graph,
+            op=np.arange(size, dtype=np.int32),
+            placement=np.asarray(self._instance.start.placement),
+            end=seconds.astype(np.float32),
+            place=np.pad(place, (0, rest), constant_values=size).astype(np.int32),
+        )
 
     def _of(self, choices: Choices) -> tuple[np.ndarray, np.ndarray]:
         """Devices and levels of the real ops, `[n]` int64 each, with groups together."""

@@ -1,5 +1,6 @@
 """Annealing of placement and order where sends follow by the rule, as a `Solver`."""
 
+import math
 from contextlib import AbstractContextManager
 
 import numpy as np
@@ -15,7 +16,9 @@ from graphrl.solvers.sending.search import NAME, anneal, best_plan, chain, prepa
 from graphrl.solvers.solver import solver
 
 HOT, COLD = 0.002, 0.00003  # first and last temperature, parts of the first makespan
+TYPICAL = 30.0  # moves for each op from which a search begins at HOT
 CHUNKS, CHUNK_MOVES = 50, 2_000  # at least so many, and at most so long
+CHUNK_TIMED, CHUNK_WALKED = 100, 4_000_000  # moves where seconds count, and ops and uses in them, some 0.01 s
 
 
 def prepare_with_lists() -> None:
@@ -40,7 +43,8 @@ def solve(task: Task, *, hot: float = HOT, cold: float = COLD, hint: Plan | None
     """One chain, from the best of a few list schedules; an evaluation is a move.
 
     Args:
-      hot, cold: first and last temperature: a rise of the makespan by that share is accepted with chance 1/e.
+      hot, cold: first and last temperature: a rise of the makespan by that share is accepted with chance 1/e. The first
+        is for 30 moves an op or more: see `first_heat`.
       hint: a plan to start from in place of these; its transfers go by the rule.
 
     Raises:
@@ -62,17 +66,27 @@ def solve(task: Task, *, hot: float = HOT, cold: float = COLD, hint: Plan | None
     task.best = best
     moves = CHUNK_MOVES if limit is None else max(1, min(CHUNK_MOVES, (limit - 1) // CHUNKS))
     if task.budget.seconds is not None:
-        moves = min(moves, 100)
+        walked = len(task.graph.ops) + len(task.graph.arrays.use_op)
+        moves = min(moves, max(1, min(CHUNK_TIMED, CHUNK_WALKED // max(1, walked))))
     steps, total = 0, None if limit is None else (limit - 1) // moves
     while unit > 0 and not task.over(evaluations):
         share, step = task.share(steps, total)
-        begin, end = (unit * hot * (cold / hot) ** min(1.0, each) for each in (share, share + step))
+        expected = evaluations / share if share else evaluations
+        first_hot = first_heat(expected / len(task.graph.ops), hot, cold)
+        begin, end = (unit * first_hot * (cold / first_hot) ** min(1.0, each) for each in (share, share + step))
         count = moves if limit is None else min(moves, limit - evaluations)
         anneal(search, count, begin, end)
         evaluations += count
         steps += 1
         task.report(evaluations, float(search.score[1]))
     return best()
+
+
+def first_heat(moves_per_op: float, hot: float, cold: float) -> float:
+    """The first temperature of a search that is too short for more than so many moves an op: lower by the square root,
+    as in `schedules.solver.temperature`. At `hot` it would only leave its start.
+    """
+    return max(cold, hot * min(1.0, math.sqrt(moves_per_op / TYPICAL)))
 
 
 def takes(problem: Problem) -> bool:
