@@ -72,6 +72,7 @@ SOON_SHARE, SOON_SECONDS = 0.1, 2.0  # of annealing before it
 LISTS_SHARE = 0.3  # of annealing of lists before CP-SAT, at most SOON_SECONDS; and of others after it where it leads
 TRIAL_SHARE, LEVELS_SHARE = 0.1, 0.25  # of each of two ways to anneal, in levels or not, before one has the rest
 TRIAL_GAIN = 0.01  # that the first must have
+BUNDLED = ("anneal-bundled", "go")  # whose plans have bundled sends under `rendezvous`
 
 
 @solver(
@@ -178,7 +179,7 @@ def _schedules_stages(graph: ComputationGraph, problem: Problem, budget: Budget)
     ops = len(graph.ops)
     bundles = _bundles(problem)
     if bundles:
-        yield Stage(bundled.solve, TRIAL_SHARE)
+        yield Stage(bundled.solve, TRIAL_SHARE, options=_with_bundles)
     large = problem.objective == "makespan" and ops >= MULTILEVEL_OPS and graph.colocation is None
     large &= budget.seconds is None or budget.seconds >= MULTILEVEL_SECONDS * ops
     search = multilevel.solve if large else schedules.solve
@@ -189,7 +190,8 @@ def _schedules_stages(graph: ComputationGraph, problem: Problem, budget: Budget)
         yield Stage(listed.solve, LISTS_SHARE if proves else TRIAL_SHARE, SOON_SECONDS)
     if proves:
         if not lists:
-            yield Stage(schedules.solve, SOON_SHARE, SOON_SECONDS, options=_unbundled)
+            options = _unbundled if bundles else best_as_hint
+            yield Stage(schedules.solve, SOON_SHARE, SOON_SECONDS, options=options)
         yield Stage(cp_sat.solve, share, options=best_as_hint)
     elif bundles:
         yield Stage(search, LEVELS_SHARE if large else TRIAL_SHARE, options=_unannealed)
@@ -206,8 +208,13 @@ def _bundles(problem: Problem) -> bool:
 
 
 def _leads(plans: list[Plan]) -> bool:
-    """Whether the best plan is of `anneal-bundled`, by far."""
-    return plans[0].method == bundled.solve.name and plans[0].value < (1 - TRIAL_GAIN) * _unbundled(plans)["hint"].value
+    """Whether the best plan has bundled sends, by far."""
+    return plans[0].method in BUNDLED and plans[0].value < (1 - TRIAL_GAIN) * _unbundled(plans)["hint"].value
+
+
+def _with_bundles(plans: list[Plan]) -> dict[str, Any]:
+    """Options of `anneal-bundled`: the best plan of its kind, if there is one."""
+    return {"hint": next((plan for plan in plans if plan.method in BUNDLED), None)}
 
 
 def _lists_lead(plans: list[Plan]) -> bool:
@@ -216,15 +223,15 @@ def _lists_lead(plans: list[Plan]) -> bool:
 
 
 def _unbundled(plans: list[Plan]) -> dict[str, Any]:
-    """Options of a stage that starts from the best plan but for those of `anneal-bundled`, from which only itself can
-    go on.
+    """Options of a stage that starts from the best plan but for those with bundled sends, from which only
+    `anneal-bundled` can go on.
     """
-    return best_as_hint([plan for plan in plans if plan.method != bundled.solve.name])
+    return best_as_hint([plan for plan in plans if plan.method not in BUNDLED])
 
 
 def _unannealed(plans: list[Plan]) -> dict[str, Any]:
     """The same, but for those of `anneal-schedule`, too."""
-    return best_as_hint([plan for plan in plans if plan.method not in (bundled.solve.name, schedules.solve.name)])
+    return best_as_hint([plan for plan in plans if plan.method not in (*BUNDLED, schedules.solve.name)])
 
 
 def _exact_share(ops: int, problem: Problem) -> float:

@@ -23,6 +23,7 @@ from graphrl.solvers.solver import solver
 
 MOST = 4096  # plans of a round
 MOST_UPDATES = 1000
+PLAY_SHARE, COMPILE_SECONDS = 0.1, 8.0  # of the time that "go+" has for plans of GO; what compiling the network takes
 
 
 def digest(problem: Problem, *, checkpoint: str = "", **_: object) -> str:
@@ -74,20 +75,21 @@ def solve(task: Task, *, samples: int = 64, rounds: int = 4, finetune: int = 0, 
 
 @solver(
     "go+",
-    "the plans of go among those that auto begins with, then a search from the best",
+    "what auto does, and plans of go to begin with where a tenth of the time is enough for them",
     colocates=True,
     objectives=("makespan",),
     digest=digest,
     prepare=sending.prepare_with_lists,
 )
 def solve_portfolio(task: Task, *, samples: int = 64, rounds: int = 1, checkpoint: str = "") -> Plan:
-    """Under `rendezvous` the search is `anneal-bundled`, else what `auto` does. Args and errors: as `solve`."""
-    portfolio = auto.begun(task)
+    """The stages of `auto`, so that it is behind `auto` by no more than what a tenth of the time is worth; below 80 s
+    it is `auto`, as compiling the network may take 8. Args and errors: as `solve`.
+    """
+    _policy(task.problem, checkpoint)  # a portfolio passes over methods that cannot run
+    portfolio, budget = auto.begun(task), task.budget
     go = Stage(solve, options=lambda _: {"samples": samples, "rounds": rounds, "checkpoint": checkpoint})
-    rest = auto.stages(task.graph, task.problem, task.budget)
-    if sending.takes(task.problem):
-        rest = iter([Stage(sending.solve, options=best_as_hint)])
-    return portfolio.run([go, *rest])
+    plays = budget.seconds is None or PLAY_SHARE * budget.seconds >= COMPILE_SECONDS
+    return portfolio.run([*[go] * plays, *auto.stages(task.graph, task.problem, budget)])
 
 
 def _policy(problem: Problem, checkpoint: str) -> Policy:
