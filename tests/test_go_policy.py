@@ -38,7 +38,9 @@ def gains(policy: Policy, graph: ComputationGraph, to: Sizes, seed: int) -> tupl
     decoder, generator = Decoder(graph, problem, instance), np.random.default_rng(seed)
     placement, priority = (np.asarray(choice, np.int64)[:n] for choice in instance.start[:2])
     first, best = decoder.rank(placement, priority)[1], [np.inf, np.inf]
-    drawn = np.asarray(policy.choose(instance, run(instance, instance.start, SENDS), PLANS, jax.random.key(seed)).placement, np.int64)[:, :n]
+    drawn = np.asarray(
+        policy.choose(instance, run(instance, instance.start, SENDS), PLANS, jax.random.key(seed)).placement, np.int64
+    )[:, :n]
     for plan in drawn:
         ops = generator.choice(n, (plan != placement).sum(), replace=False)
         random = placement.copy()

@@ -2,8 +2,9 @@
 
 First plans without search: list scheduling, the given order, list scheduling on fewer devices; for makespan stages of
 layers, as `expert` with `order=level` makes them, where ops have their layers' names, `hlfet` and, where it takes a
-small part of the time, `etf`, which under `link` is often ahead of ten seconds of search; on large graphs in a short time a list schedule, and on one device the given order. Then, as long as no
-plan reaches the bound and the budget lasts:
+small part of the time, `etf`, which under `link` is often ahead of ten seconds of search; on large graphs in a short
+time a list schedule, `etf` likewise, and on one device the given order. Then, as long as no plan reaches the bound and
+the budget lasts:
 
 peak memory of one device
   1. `series-parallel`, which is exact, where the graph is of that kind
@@ -21,9 +22,9 @@ makespan, and peak memory of several devices
     makespan under rendezvous, up to 120 ops, and peak memory, up to 60 ops: for half
   makespan under free, without a memory limit or colocation: `anneal-list` first, for 3 tenths where `cp-sat` follows,
     in place of that tenth, else for one, at most 2 s; after `cp-sat` again for 7 tenths, if the best plan is its
-  makespan under rendezvous, without a memory limit: first `anneal-bundled` for a tenth, then `anneal-schedule` for a
-    tenth of the rest, or `multilevel` for a quarter, and the first has all that is left if its plan is better by 1%;
-    else the second begins anew, as its temperature depends on the time
+  makespan under rendezvous: first `anneal-bundled` for a tenth, then `anneal-schedule` for a tenth of the rest, or
+    `multilevel` for a quarter, and the first has all that is left if its plan is better by 1%; else the second begins
+    anew, as its temperature depends on the time
   makespan from 3,000 ops on, with 1 ms for each: `multilevel` in its place, unless ops are colocated
 
 largest load (`max_load`): what `loads/portfolio.py` says
@@ -97,7 +98,7 @@ def _prepare(problem: Problem) -> None:
     elif _bundles(problem) or listed.takes(problem):
         first = bundled if _bundles(problem) else listed
         with first.prepared_beside():
-            schedules.prepare(with_memory=False)
+            schedules.prepare(schedules.counts_memory(problem))
         first.prepare_with_lists()
     else:
         schedules.prepare_with_lists(problem)
@@ -119,9 +120,9 @@ def begun(task: Task) -> Portfolio:
 
 
 def candidates(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterator[PlacedOrder]:
-    """List scheduling, stages of layers where layers have names, the given order, list scheduling on fewer devices,
-    which is sometimes better, and the textbook rules, which on real graphs often are. Where there is little time, the
-    first two or three; and a quick list schedule.
+    """List scheduling, stages of layers where layers have names, `etf` where it is quick for the time, the given order,
+    list scheduling on fewer devices, which is sometimes better, and `hlfet`. Where there is little time, those before
+    the given order; and a quick list schedule.
     """
     seconds = math.inf if budget.seconds is None else budget.seconds
     yield timely_schedule(graph, problem, seconds)

@@ -25,6 +25,7 @@ class Decoder:
         n = len(graph.ops)
         self._graph, self._problem, self._plan = graph, problem, placed(graph, problem)
         self._heap, self._waits = np.zeros((2, n), np.int64)
+        self._walks = takes(problem) and problem.memory_limit is None  # walks know no memory
         self._builder = None if problem.transfer == "rendezvous" else builder(graph, problem)
         self._leader, self._step = np.asarray(instance.leader)[:n], float(instance.reach) * n
         self._keys = np.empty(n)
@@ -37,7 +38,7 @@ class Decoder:
     def rank(self, placement: np.ndarray, priority: np.ndarray) -> Rank:
         """Of the plan that choices `[n]` mean: the least is the best."""
         placement, ops = self._ordered(placement, priority)
-        if takes(self._problem):
+        if self._walks:
             return 0, makespan(self._plan)
         plan = self._sent(placement, ops)
         if self._builder is not None and self._problem.memory_limit is None:
@@ -48,7 +49,7 @@ class Decoder:
         """When each op ends, `[n]` float64 seconds, and its place in the order, `[n]` int64, in that plan."""
         placement, ops = self._ordered(placement, priority)
         place = self._plan.ops["place"][:-1].copy()
-        if takes(self._problem):
+        if self._walks:
             makespan(self._plan)
             return self._plan.ops["end"][:-1].copy(), place
         plan, end = self._sent(placement, ops), np.empty(len(ops))

@@ -17,7 +17,7 @@ from graphrl.graphs.padding import roomy_sizes
 from graphrl.plan import Plan
 from graphrl.solvers import auto
 from graphrl.solvers.base import Task
-from graphrl.solvers.portfolio import Stage, best_as_hint
+from graphrl.solvers.portfolio import Stage
 from graphrl.solvers.sending import solver as sending
 from graphrl.solvers.solver import solver
 
