@@ -187,6 +187,8 @@ def test_choices_cost_what_their_plan_costs() -> None:
             choices = generator.integers(0, 3, n), generator.integers(0, 4, n)
             costs = exact.evaluate(graph, problem, *decoder.plan(*choices))
             assert decoder.rank(*choices) == pytest.approx(costs.rank(problem), rel=1e-9)
+            better = decoder.rank(*choices, (0, 0.9 * costs.makespan))
+            assert better == pytest.approx((0, costs.makespan), rel=1e-9)
             assert decoder.run(*choices)[0].max() == pytest.approx(costs.makespan, rel=1e-9)
 
 

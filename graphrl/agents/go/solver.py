@@ -3,12 +3,14 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from graphrl.agents.go.decode import Decoder, Rank
 from graphrl.agents.go.hint import hinted
 from graphrl.agents.go.learner import tuned
 from graphrl.agents.go.policy import Policy
+from graphrl.agents.go.settings import GoSettings
 from graphrl.costs.problem import Problem
 from graphrl.envs.compile.instance import Choices
 from graphrl.envs.compile.run import Run
@@ -136,6 +138,8 @@ class _Search:
     def learn(self, updates: int) -> None:
         """Some updates of PPO from here on: the policy is then another, and the best that it drew is looked at."""
         settings = dataclasses.replace(self._policy.config, transfers=(self._task.problem.transfer,))
+        if settings.learning != "ppo":  # its rate is imitation's
+            settings = dataclasses.replace(settings, ppo=dataclasses.replace(settings.ppo, rate=GoSettings().ppo.rate))
         if (most := self._task.budget.evaluations) is not None:
             updates = min(updates, (most - self.evaluations) // settings.ppo.environments)
         if updates < 1:
@@ -150,7 +154,7 @@ class _Search:
     def _consider(self, choices: Choices) -> None:
         self.evaluations += 1
         candidate = self._of(choices)
-        rank = self._decoder.rank(*candidate)
+        rank = self._decoder.rank(*candidate, self._rank)
         if rank < self._rank:
             self._rank, self._best = rank, candidate
             self._task.report(self.evaluations, rank[1])
@@ -167,13 +171,13 @@ class _Search:
         end, place = self._decoder.run(*self._best)
         seconds = np.pad(end, (0, rest)) / graph.second_unit
         return Run(
-            makespan=np.float32(seconds.max()),
-            valid=np.bool_(self._rank[0] == 0),
+            makespan=jnp.float32(seconds.max()),
+            valid=jnp.bool_(self._rank[0] == 0),
             graph=graph,
-            op=np.arange(size, dtype=np.int32),
-            placement=np.asarray(self._instance.start.placement),
-            end=seconds.astype(np.float32),
-            place=np.pad(place, (0, rest), constant_values=size).astype(np.int32),
+            op=jnp.arange(size, dtype=jnp.int32),
+            placement=jnp.asarray(self._instance.start.placement),
+            end=jnp.asarray(seconds, jnp.float32),
+            place=jnp.asarray(np.pad(place, (0, rest), constant_values=size), jnp.int32),
         )
 
     def _of(self, choices: Choices) -> tuple[np.ndarray, np.ndarray]:

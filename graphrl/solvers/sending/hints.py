@@ -1,7 +1,7 @@
 """Quick plans: list schedules with sends as the rule has them."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from graphrl.costs import exact
 from graphrl.costs.problem import Problem
@@ -9,7 +9,11 @@ from graphrl.graphs.graph import ComputationGraph
 from graphrl.solvers.base import PlacedOrder
 from graphrl.solvers.rules.list_rules import etf
 from graphrl.solvers.rules.list_scheduling import quick_schedule, schedule
+from graphrl.solvers.rules.plan_builder.build import placed as built
+from graphrl.solvers.rules.plan_builder.state import builder
+from graphrl.solvers.sending.plans import placed, put
 from graphrl.solvers.sending.rule import with_sends
+from graphrl.solvers.sending.search import makespan
 
 ETF_OPS = 3_000  # up to which it is tried, some 0.2 s on 8 devices
 
@@ -21,10 +25,34 @@ def hint(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
     up uses all, and with bundled sends is mostly better. Elsewhere the best of all list schedules is among them, and up
     to 3,000 ops `etf`'s.
     """
-    plans = [_sent(graph, problem, plan) for plan in _plans(graph, problem)]
+    plans = list(_plans(graph, problem))
     if len(plans) == 1:
-        return plans[0]
-    return min(plans, key=lambda plan: exact.evaluate(graph, problem, *plan).rank(problem))
+        return _sent(graph, problem, plans[0])
+    if problem.memory_limit is not None:
+        plans = [_sent(graph, problem, plan) for plan in plans]
+        return min(plans, key=lambda plan: exact.evaluate(graph, problem, *plan).rank(problem))
+    seconds = _clock(graph, problem)
+    return _sent(graph, problem, min(plans, key=seconds))
+
+
+def _clock(graph: ComputationGraph, problem: Problem) -> Callable[[PlacedOrder], float]:
+    """What gives the seconds of a plan with sends as `with_sends` has them, compiled."""
+    n = len(graph.ops)
+    if problem.transfer == "rendezvous":
+        plan = placed(graph, problem)
+
+        def walked(of: PlacedOrder) -> float:
+            put(plan, of[0], of[1][of[1] < n])
+            return makespan(plan)
+
+        return walked
+    b = builder(graph, problem)
+
+    def replayed(of: PlacedOrder) -> float:
+        built(b, of[1][of[1] < n], of[0])
+        return b.makespan
+
+    return replayed
 
 
 def _plans(graph: ComputationGraph, problem: Problem) -> Iterator[PlacedOrder]:
