@@ -51,7 +51,7 @@ from graphrl.solvers.orders.anneal import solver as anneal
 from graphrl.solvers.orders.min_cut import solver as min_cut
 from graphrl.solvers.portfolio import Portfolio, Stage, best_as_hint
 from graphrl.solvers.rules.expert import layer_stages
-from graphrl.solvers.rules.list_rules import etf, hlfet
+from graphrl.solvers.rules.list_rules import etf, etf_seconds, hlfet
 from graphrl.solvers.rules.list_scheduling import has_time, schedule, timely_schedule
 from graphrl.solvers.rules.plan_builder.build import prepare as prepare_lists
 from graphrl.solvers.rules.simple import given_order
@@ -62,7 +62,6 @@ from graphrl.solvers.solver import solver
 
 DP_OPS, DP_SHARE, DP_SECONDS = 300, 0.2, 2.0
 ETF_SHARE = 0.15  # of the time that `etf` may take
-ETF_PAIR, ETF_USE = 3e-9, 1.5e-7  # seconds for two ops, which may be ready at once, and for an op or a use; each device
 FIRST_SHARE, FIRST_SECONDS = 0.4, 0.5  # of annealing before the minimum cuts
 CUT_SHARE, CUT_SECONDS, CUT_MOST = 0.3, 1e-3, 0.5  # the seconds for each op; the largest share that they may be
 PEAK_OPS, RENDEZVOUS_OPS, OPTIMUM_OPS, PROOF_OPS = 60, 120, 150, 300  # up to which CP-SAT is worth its time
@@ -130,7 +129,7 @@ def candidates(graph: ComputationGraph, problem: Problem, budget: Budget) -> Ite
         by_layer = layer_stages(graph, problem)
         if by_layer is not None:
             yield by_layer
-        if _etf_seconds(graph, problem) <= ETF_SHARE * seconds:
+        if etf_seconds(graph, problem) <= ETF_SHARE * seconds:
             yield etf(graph, problem)
     if problem.devices > 1 and not has_time(graph, problem, seconds):
         return  # of many uses, exact costs alone take a part of a second
@@ -146,12 +145,6 @@ def candidates(graph: ComputationGraph, problem: Problem, budget: Budget) -> Ite
         devices //= 2
     if problem.devices > 1 and problem.objective == "makespan":
         yield hlfet(graph, problem)
-
-
-def _etf_seconds(graph: ComputationGraph, problem: Problem) -> float:
-    """That `etf` takes, at most."""
-    n, uses = len(graph.ops), len(graph.arrays.use_op)
-    return problem.devices * (ETF_PAIR * n * n + ETF_USE * (n + uses))
 
 
 def stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterator[Stage]:

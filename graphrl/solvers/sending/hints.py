@@ -7,7 +7,7 @@ from graphrl.costs import exact
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.solvers.base import PlacedOrder
-from graphrl.solvers.rules.list_rules import etf
+from graphrl.solvers.rules.list_rules import etf, etf_seconds
 from graphrl.solvers.rules.list_scheduling import quick_schedule, schedule
 from graphrl.solvers.rules.plan_builder.build import placed as built
 from graphrl.solvers.rules.plan_builder.state import builder
@@ -15,15 +15,15 @@ from graphrl.solvers.sending.plans import placed, put
 from graphrl.solvers.sending.rule import with_sends
 from graphrl.solvers.sending.search import makespan
 
-ETF_OPS = 3_000  # up to which it is tried, some 0.2 s on 8 devices
+ETF_SECONDS = 1.0  # that it may take at most, by `etf_seconds`
 
 
 def hint(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
     """The best of a few quick list schedules, with sends as `with_sends` has them: placement `[n]` and order of nodes.
 
     Under `rendezvous` a list schedule that knows of it puts few ops on most devices; one for transfers that hold nobody
-    up uses all, and with bundled sends is mostly better. Elsewhere the best of all list schedules is among them, and up
-    to 3,000 ops `etf`'s.
+    up uses all, and with bundled sends is mostly better. Elsewhere the best of all list schedules is among them, and
+    `etf`'s where that is quick: some 6,000 ops on 8 devices.
     """
     plans = list(_plans(graph, problem))
     if len(plans) == 1:
@@ -63,7 +63,7 @@ def _plans(graph: ComputationGraph, problem: Problem) -> Iterator[PlacedOrder]:
         yield quick_schedule(graph, dataclasses.replace(problem, transfer="free"))
         return
     yield schedule(graph, problem)
-    if len(graph.ops) <= ETF_OPS:
+    if etf_seconds(graph, problem) <= ETF_SECONDS:
         yield etf(graph, problem)
 
 
