@@ -15,7 +15,9 @@ from graphrl.envs.compile.instance import Choices, instance
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.datasets.regal_like import regal_like
+from graphrl.graphs.datasets.workloads.go import load
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+from graphrl.solvers.rules.expert import layer_stages
 from graphrl.solvers.sending import search, solver
 from graphrl.solvers.sending.hints import hint
 from graphrl.solvers.sending.ordering import in_order_of
@@ -100,6 +102,19 @@ def test_a_start_has_its_own_order() -> None:
     ops = nodes[nodes < len(placement)]
     params = instance(GRAPHS[2], DEAR, start=Choices(placement, 0 * placement), order=ops)
     assert params.order[: len(ops)].tolist() == ops.tolist()
+
+
+@pytest.mark.parametrize("transfer", ["rendezvous", "link"])
+@pytest.mark.parametrize("limit", [None, 16 * 2**30])
+def test_hints_begin_with_stages_of_layers(transfer: Any, limit: int | None) -> None:
+    """Where quick list schedules are far behind them."""
+    graph = load("transformer-xl-2").colocated
+    problem = Problem("makespan", 2, transfer, 2e-6, 16e9, memory_limit=limit, resident_weights=True)
+    stages = layer_stages(graph, problem)
+    assert stages is not None
+    costs = exact.evaluate(graph, problem, *hint(graph, problem))
+    assert costs.feasible(problem)
+    assert costs.makespan <= 1.001 * exact.evaluate(graph, problem, *stages).makespan
 
 
 @pytest.mark.parametrize("problem", [DEAR, Problem("makespan", 4)], ids=["dear", "free of cost"])
