@@ -14,9 +14,11 @@ from graphrl.graphs.datasets.families import sample
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.plan import Plan
+from graphrl.solvers.auto import candidates
 from graphrl.solvers.base import Budget, Interrupted, Task
 from graphrl.solvers.exact import brute_force
 from graphrl.solvers.portfolio import Portfolio, Stage
+from graphrl.solvers.rules.list_rules import etf
 from graphrl.solvers.solver import Solver
 
 GOOD = Plan.from_order(TINY, Problem(), [0] * 4, [0, 2, 1, 3], method="b", seconds=1, evaluations=9, seed=0)
@@ -38,6 +40,14 @@ def test_auto_is_never_worse_than_list_on_fewer_devices() -> None:
     assert auto.evaluations <= 4
     for devices in (1, 2, 4):
         assert auto.value <= graphrl.optimize(tangle(30), devices=devices, method="list", **options).value
+
+
+@pytest.mark.parametrize(("seconds", "is_tried"), [(1.0, True), (0.1, False)])
+def test_etf_is_tried_where_it_is_quick_for_the_time(seconds: float, is_tried: bool) -> None:
+    graph, problem = layered(700, 1), Problem("makespan", 8, "link", 0.1, 1000.0)
+    placement, order = etf(graph, problem)
+    plans = candidates(graph, problem, Budget(seconds=seconds))
+    assert any((each[0] == placement).all() and list(each[1]) == list(order) for each in plans) == is_tried
 
 
 def test_auto_stops_at_the_bound() -> None:

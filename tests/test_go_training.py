@@ -24,11 +24,12 @@ from graphrl.agents.go.config import GoConfig
 from graphrl.agents.go.decode import Decoder
 from graphrl.agents.go.learner import learner
 from graphrl.agents.go.policy import Policy
-from graphrl.agents.go.settings import GoSettings
+from graphrl.agents.go.settings import SENDS, GoSettings
 from graphrl.cli import main
 from graphrl.costs import exact
 from graphrl.costs.problem import Problem
-from graphrl.envs.compile.instance import instance
+from graphrl.envs.compile.instance import Choices, instance
+from graphrl.envs.compile.run import run
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.padding import common_sizes
@@ -186,6 +187,23 @@ def test_choices_cost_what_their_plan_costs() -> None:
             choices = generator.integers(0, 3, n), generator.integers(0, 4, n)
             costs = exact.evaluate(graph, problem, *decoder.plan(*choices))
             assert decoder.rank(*choices) == pytest.approx(costs.rank(problem), rel=1e-9)
+            better = decoder.rank(*choices, (0, 0.9 * costs.makespan))
+            assert better == pytest.approx((0, costs.makespan), rel=1e-9)
+            assert decoder.run(*choices)[0].max() == pytest.approx(costs.makespan, rel=1e-9)
+
+
+@pytest.mark.parametrize("limit", [None, 50_000])
+def test_the_host_runs_choices_as_the_device_does(limit: int | None) -> None:
+    """Two devices: of more the device breaks ties by tensor, the host by pair."""
+    graph, generator = layered(50, 2), np.random.default_rng(0)
+    n, problem = len(graph.ops), Problem("makespan", 2, "rendezvous", 0.1, 50_000.0, memory_limit=limit)
+    params = instance(graph, problem, levels=4, reach=0.09)
+    choices = generator.integers(0, 2, n), generator.integers(0, 4, n)
+    end, place = Decoder(graph, problem, params).run(*choices)
+    wide = (0, len(params.order) - n)
+    ran = run(params, Choices(*(np.pad(choice, wide).astype(np.int32) for choice in choices)), SENDS)
+    np.testing.assert_allclose(np.asarray(ran.end)[:n] * params.graph.second_unit, end, rtol=1e-5)
+    np.testing.assert_array_equal(np.asarray(ran.place)[:n], place)
 
 
 @pytest.mark.parametrize(

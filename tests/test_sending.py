@@ -15,8 +15,10 @@ from graphrl.envs.compile.instance import Choices, instance
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.datasets.regal_like import regal_like
+from graphrl.graphs.datasets.workloads.go import load
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
-from graphrl.solvers.sending import search
+from graphrl.solvers.rules.expert import layer_stages
+from graphrl.solvers.sending import search, solver
 from graphrl.solvers.sending.hints import hint
 from graphrl.solvers.sending.ordering import in_order_of
 from graphrl.solvers.sending.plans import placed, put
@@ -102,6 +104,19 @@ def test_a_start_has_its_own_order() -> None:
     assert params.order[: len(ops)].tolist() == ops.tolist()
 
 
+@pytest.mark.parametrize("transfer", ["rendezvous", "link"])
+@pytest.mark.parametrize("limit", [None, 16 * 2**30])
+def test_hints_begin_with_stages_of_layers(transfer: Any, limit: int | None) -> None:
+    """Where quick list schedules are far behind them."""
+    graph = load("transformer-xl-2").colocated
+    problem = Problem("makespan", 2, transfer, 2e-6, 16e9, memory_limit=limit, resident_weights=True)
+    stages = layer_stages(graph, problem)
+    assert stages is not None
+    costs = exact.evaluate(graph, problem, *hint(graph, problem))
+    assert costs.feasible(problem)
+    assert costs.makespan <= 1.001 * exact.evaluate(graph, problem, *stages).makespan
+
+
 @pytest.mark.parametrize("problem", [DEAR, Problem("makespan", 4)], ids=["dear", "free of cost"])
 def test_annealing_betters_the_best_list_schedule(problem: Problem) -> None:
     graph = regal_like(3, num_ops=150)
@@ -122,9 +137,28 @@ def test_auto_is_never_worse_than_the_hint() -> None:
     assert graphrl.optimize(graph, method="auto", **options).makespan <= first
 
 
+@pytest.mark.parametrize("seed", [0, 1])
+def test_annealing_keeps_a_memory_limit(seed: int) -> None:
+    """Which its plans without one do not."""
+    graph, options = regal_like(3, num_ops=80), {**as_options(DEAR), "method": "anneal-bundled", "evaluations": 5_000}
+    free = graphrl.optimize(graph, **options, seed=seed)
+    limit = int(0.9 * max(exact.evaluate(graph, DEAR, *free.decisions(graph)).peak_memory))
+    within = graphrl.optimize(graph, **options, memory_limit=limit, seed=seed)
+    within.check(graph)
+    assert within.excess == 0
+    limited = dataclasses.replace(DEAR, memory_limit=limit)
+    assert free.makespan < within.makespan < exact.evaluate(graph, limited, *hint(graph, limited)).makespan
+
+
+def test_a_short_search_begins_cooler() -> None:
+    assert solver.first_heat(30.0, 1e-3, 1e-5) == solver.first_heat(1e6, 1e-3, 1e-5) == 1e-3
+    assert solver.first_heat(0.3, 1e-3, 1e-5) == pytest.approx(1e-4)
+    assert solver.first_heat(0.0, 1e-3, 1e-5) == 1e-5
+
+
 def test_what_annealing_refuses() -> None:
     link = dataclasses.replace(DEAR, transfer="link")
-    with pytest.raises(ProblemError, match="must be the objective makespan, under rendezvous, without a memory limit"):
+    with pytest.raises(ProblemError, match="must be the objective makespan, under rendezvous"):
         graphrl.optimize(GRAPHS[0], **as_options(link), method="anneal-bundled", evaluations=10)
     with pytest.raises(ProblemError, match=r"hot is 0.0 and cold is 3e-05: must be above 0"):
         graphrl.optimize(GRAPHS[0], **as_options(DEAR), method="anneal-bundled:hot=0.0", evaluations=10)

@@ -1,9 +1,10 @@
 """The default method: the portfolio that was best for the time (docs/systems/opponents.md has the figures).
 
 First plans without search: list scheduling, the given order, list scheduling on fewer devices; for makespan stages of
-layers, as `expert` with `order=level` makes them, where ops have their layers' names, `hlfet` and, where there is time
-for it, `etf`; on large graphs in a short time a list schedule, and on one device the given order. Then, as long as no
-plan reaches the bound and the budget lasts:
+layers, as `expert` with `order=level` makes them, where ops have their layers' names, `hlfet` and, where it takes a
+small part of the time, `etf`, which under `link` is often ahead of ten seconds of search; on large graphs in a short
+time a list schedule, `etf` likewise, and on one device the given order. Then, as long as no plan reaches the bound and
+the budget lasts:
 
 peak memory of one device
   1. `series-parallel`, which is exact, where the graph is of that kind
@@ -21,9 +22,9 @@ makespan, and peak memory of several devices
     makespan under rendezvous, up to 120 ops, and peak memory, up to 60 ops: for half
   makespan under free, without a memory limit or colocation: `anneal-list` first, for 3 tenths where `cp-sat` follows,
     in place of that tenth, else for one, at most 2 s; after `cp-sat` again for 7 tenths, if the best plan is its
-  makespan under rendezvous, without a memory limit: first `anneal-bundled` for a tenth, then `anneal-schedule` for a
-    tenth of the rest, or `multilevel` for a quarter, and the first has all that is left if its plan is better by 1%;
-    else the second begins anew, as its temperature depends on the time
+  makespan under rendezvous: first `anneal-bundled` for a tenth, then `anneal-schedule` for a tenth of the rest, or
+    `multilevel` for a quarter, and the first has all that is left if its plan is better by 1%; else the second begins
+    anew, as its temperature depends on the time
   makespan from 3,000 ops on, with 1 ms for each: `multilevel` in its place, unless ops are colocated
 
 largest load (`max_load`): what `loads/portfolio.py` says
@@ -50,7 +51,7 @@ from graphrl.solvers.orders.anneal import solver as anneal
 from graphrl.solvers.orders.min_cut import solver as min_cut
 from graphrl.solvers.portfolio import Portfolio, Stage, best_as_hint
 from graphrl.solvers.rules.expert import layer_stages
-from graphrl.solvers.rules.list_rules import etf, hlfet
+from graphrl.solvers.rules.list_rules import etf, etf_seconds, hlfet
 from graphrl.solvers.rules.list_scheduling import has_time, schedule, timely_schedule
 from graphrl.solvers.rules.plan_builder.build import prepare as prepare_lists
 from graphrl.solvers.rules.simple import given_order
@@ -60,7 +61,7 @@ from graphrl.solvers.sending import solver as bundled
 from graphrl.solvers.solver import solver
 
 DP_OPS, DP_SHARE, DP_SECONDS = 300, 0.2, 2.0
-ETF_OPS, ETF_SECONDS = 6_000, 10.0  # up to which it is tried, fewer where there are fewer seconds
+ETF_SHARE = 0.15  # of the time that `etf` may take
 FIRST_SHARE, FIRST_SECONDS = 0.4, 0.5  # of annealing before the minimum cuts
 CUT_SHARE, CUT_SECONDS, CUT_MOST = 0.3, 1e-3, 0.5  # the seconds for each op; the largest share that they may be
 PEAK_OPS, RENDEZVOUS_OPS, OPTIMUM_OPS, PROOF_OPS = 60, 120, 150, 300  # up to which CP-SAT is worth its time
@@ -71,6 +72,7 @@ SOON_SHARE, SOON_SECONDS = 0.1, 2.0  # of annealing before it
 LISTS_SHARE = 0.3  # of annealing of lists before CP-SAT, at most SOON_SECONDS; and of others after it where it leads
 TRIAL_SHARE, LEVELS_SHARE = 0.1, 0.25  # of each of two ways to anneal, in levels or not, before one has the rest
 TRIAL_GAIN = 0.01  # that the first must have
+BUNDLED = ("anneal-bundled", "go")  # whose plans have bundled sends under `rendezvous`
 
 
 @solver(
@@ -95,7 +97,7 @@ def _prepare(problem: Problem) -> None:
     elif _bundles(problem) or listed.takes(problem):
         first = bundled if _bundles(problem) else listed
         with first.prepared_beside():
-            schedules.prepare(with_memory=False)
+            schedules.prepare(schedules.counts_memory(problem))
         first.prepare_with_lists()
     else:
         schedules.prepare_with_lists(problem)
@@ -117,9 +119,9 @@ def begun(task: Task) -> Portfolio:
 
 
 def candidates(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterator[PlacedOrder]:
-    """List scheduling, stages of layers where layers have names, the given order, list scheduling on fewer devices,
-    which is sometimes better, and the textbook rules, which on real graphs often are. Where there is little time, the
-    first two or three; and a quick list schedule.
+    """List scheduling, stages of layers where layers have names, `etf` where it is quick for the time, the given order,
+    list scheduling on fewer devices, which is sometimes better, and `hlfet`. Where there is little time, those before
+    the given order; and a quick list schedule.
     """
     seconds = math.inf if budget.seconds is None else budget.seconds
     yield timely_schedule(graph, problem, seconds)
@@ -127,6 +129,8 @@ def candidates(graph: ComputationGraph, problem: Problem, budget: Budget) -> Ite
         by_layer = layer_stages(graph, problem)
         if by_layer is not None:
             yield by_layer
+        if etf_seconds(graph, problem) <= ETF_SHARE * seconds:
+            yield etf(graph, problem)
     if problem.devices > 1 and not has_time(graph, problem, seconds):
         return  # of many uses, exact costs alone take a part of a second
     yield given_order(graph, problem)
@@ -141,8 +145,6 @@ def candidates(graph: ComputationGraph, problem: Problem, budget: Budget) -> Ite
         devices //= 2
     if problem.devices > 1 and problem.objective == "makespan":
         yield hlfet(graph, problem)
-        if len(graph.ops) <= ETF_OPS * min(1.0, seconds / ETF_SECONDS):
-            yield etf(graph, problem)
 
 
 def stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterator[Stage]:
@@ -171,7 +173,7 @@ def _schedules_stages(graph: ComputationGraph, problem: Problem, budget: Budget)
     ops = len(graph.ops)
     bundles = _bundles(problem)
     if bundles:
-        yield Stage(bundled.solve, TRIAL_SHARE)
+        yield Stage(bundled.solve, TRIAL_SHARE, options=_with_bundles)
     large = problem.objective == "makespan" and ops >= MULTILEVEL_OPS and graph.colocation is None
     large &= budget.seconds is None or budget.seconds >= MULTILEVEL_SECONDS * ops
     search = multilevel.solve if large else schedules.solve
@@ -182,7 +184,8 @@ def _schedules_stages(graph: ComputationGraph, problem: Problem, budget: Budget)
         yield Stage(listed.solve, LISTS_SHARE if proves else TRIAL_SHARE, SOON_SECONDS)
     if proves:
         if not lists:
-            yield Stage(schedules.solve, SOON_SHARE, SOON_SECONDS, options=_unbundled)
+            options = _unbundled if bundles else best_as_hint
+            yield Stage(schedules.solve, SOON_SHARE, SOON_SECONDS, options=options)
         yield Stage(cp_sat.solve, share, options=best_as_hint)
     elif bundles:
         yield Stage(search, LEVELS_SHARE if large else TRIAL_SHARE, options=_unannealed)
@@ -199,8 +202,13 @@ def _bundles(problem: Problem) -> bool:
 
 
 def _leads(plans: list[Plan]) -> bool:
-    """Whether the best plan is of `anneal-bundled`, by far."""
-    return plans[0].method == bundled.solve.name and plans[0].value < (1 - TRIAL_GAIN) * _unbundled(plans)["hint"].value
+    """Whether the best plan has bundled sends, by far."""
+    return plans[0].method in BUNDLED and plans[0].value < (1 - TRIAL_GAIN) * _unbundled(plans)["hint"].value
+
+
+def _with_bundles(plans: list[Plan]) -> dict[str, Any]:
+    """Options of `anneal-bundled`: the best plan of its kind, if there is one."""
+    return {"hint": next((plan for plan in plans if plan.method in BUNDLED), None)}
 
 
 def _lists_lead(plans: list[Plan]) -> bool:
@@ -209,15 +217,15 @@ def _lists_lead(plans: list[Plan]) -> bool:
 
 
 def _unbundled(plans: list[Plan]) -> dict[str, Any]:
-    """Options of a stage that starts from the best plan but for those of `anneal-bundled`, from which only itself can
-    go on.
+    """Options of a stage that starts from the best plan but for those with bundled sends, from which only
+    `anneal-bundled` can go on.
     """
-    return best_as_hint([plan for plan in plans if plan.method != bundled.solve.name])
+    return best_as_hint([plan for plan in plans if plan.method not in BUNDLED])
 
 
 def _unannealed(plans: list[Plan]) -> dict[str, Any]:
     """The same, but for those of `anneal-schedule`, too."""
-    return best_as_hint([plan for plan in plans if plan.method not in (bundled.solve.name, schedules.solve.name)])
+    return best_as_hint([plan for plan in plans if plan.method not in (*BUNDLED, schedules.solve.name)])
 
 
 def _exact_share(ops: int, problem: Problem) -> float:

@@ -13,7 +13,6 @@ from graphrl.solvers.sending.ordering import in_order_of
 from graphrl.solvers.sending.plans import placed
 from graphrl.solvers.sending.rule import with_sends
 from graphrl.solvers.sending.search import makespan
-from graphrl.solvers.sending.solver import takes
 
 Rank = tuple[int, float]  # bytes over the memory limit, seconds
 
@@ -34,19 +33,32 @@ class Decoder:
         """A placement `[n]` with every group on the device of its first op in the order."""
         return placement[self._leader]
 
-    def rank(self, placement: np.ndarray, priority: np.ndarray) -> Rank:
-        """Of the plan that choices `[n]` mean: the least is the best."""
+    def rank(self, placement: np.ndarray, priority: np.ndarray, best: Rank | None = None) -> Rank:
+        """Of the plan that choices `[n]` mean: the least is the best. Whether a plan is within the memory limit is not
+        looked at where that cannot make it better than the best.
+        """
         placement, ops = self._ordered(placement, priority)
-        if takes(self._problem):
-            return 0, makespan(self._plan)
-        plan = self._sent(placement, ops)
-        if self._builder is not None and self._problem.memory_limit is None:
-            return 0, self._builder.makespan
-        return exact.evaluate(self._graph, self._problem, *plan).rank(self._problem)
+        seconds = self._seconds(placement, ops)
+        if self._problem.memory_limit is None or (best is not None and best <= (0, seconds)):
+            return 0, seconds
+        return exact.evaluate(self._graph, self._problem, *self._sent(placement, ops)).rank(self._problem)
+
+    def run(self, placement: np.ndarray, priority: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """When each op ends, `[n]` float64 seconds, and its place in the order, `[n]` int64, in that plan."""
+        self._seconds(*self._ordered(placement, priority))
+        ran = self._plan if self._builder is None else self._builder
+        return ran.ops["end"][:-1].copy(), self._plan.ops["place"][:-1].copy()
 
     def plan(self, placement: np.ndarray, priority: np.ndarray) -> PlacedOrder:
         """The plan that choices `[n]` mean."""
         return self._sent(*self._ordered(placement, priority))
+
+    def _seconds(self, placement: np.ndarray, ops: np.ndarray) -> float:
+        """The makespan; `self._plan`, or the builder, then has when ops end."""
+        if self._builder is None:
+            return makespan(self._plan)
+        built(self._builder, ops, placement)
+        return self._builder.makespan
 
     def _sent(self, placement: np.ndarray, ops: np.ndarray) -> PlacedOrder:
         """With transfers: bundled under `rendezvous`, elsewhere as list schedules have them."""

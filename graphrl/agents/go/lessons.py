@@ -93,21 +93,21 @@ def imitation_loss(policy: Network, params: object, tasks: tuple[str, ...], less
 
 def _gains(decoder: Decoder, chosen: list[np.ndarray], task: int, options: int) -> np.ndarray:
     """What every change of one op gains, percent: `[n, options]`."""
-    choice, now = chosen[task], max(decoder.rank(*chosen)[1], 1e-30)
+    choice, now = chosen[task], max(decoder.rank(chosen[0], chosen[1])[1], 1e-30)
     gains = np.zeros((len(choice), options))
     for op in range(len(choice)):
         was = choice[op]
         for option in range(options):
             if option != was:
                 choice[op] = option
-                gains[op, option] = 100 * (1 - decoder.rank(*chosen)[1] / now)
+                gains[op, option] = 100 * (1 - decoder.rank(chosen[0], chosen[1])[1] / now)
         choice[op] = was
     return gains
 
 
 def _climb(decoder: Decoder, chosen: list[np.ndarray], gains: list[np.ndarray]) -> None:
     """Makes the changes that gain, the best first, if they still do."""
-    n, now, made = len(chosen[0]), decoder.rank(*chosen), 0
+    n, now, made = len(chosen[0]), decoder.rank(chosen[0], chosen[1]), 0
     gain = np.stack([each.max(1) for each in gains])
     for which in np.argsort(-gain, axis=None, kind="stable"):
         task, op = divmod(int(which), n)
@@ -115,7 +115,7 @@ def _climb(decoder: Decoder, chosen: list[np.ndarray], gains: list[np.ndarray]) 
             return
         was = chosen[task][op]
         chosen[task][op] = gains[task][op].argmax()
-        rank = decoder.rank(*chosen)
+        rank = decoder.rank(chosen[0], chosen[1])
         if rank < now:
             now, made = rank, made + 1
         else:

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from graphrl.agents.go.network import networks
 from graphrl.agents.go.settings import GDP_NETWORK, SENDS, GoSettings
 from graphrl.envs.compile.instance import Choices, CompileParams, instance
-from graphrl.envs.compile.observation import Observation, seen
+from graphrl.envs.compile.observation import Observation, observe, seen
+from graphrl.envs.compile.run import Run
 from graphrl.learning.ppo.choices import likeliest, sample
 from graphrl.training import policy
 
@@ -28,9 +29,11 @@ class Policy(policy.Policy[GoSettings]):
         """See `training.policy.Policy`."""
         return networks(config.network).policy.init(key, smallest(config))
 
-    def choose(self, params: CompileParams, samples: int, key: jax.Array) -> Choices:
-        """Choices for an instance after its start: `[samples, n]` each, the likeliest first, the rest drawn."""
-        return _choices(self.config, self.params, params, samples, key)
+    def choose(self, params: CompileParams, ran: Run, samples: int, key: jax.Array) -> Choices:
+        """Choices for an instance after its start, which ran so: `[samples, n]` each, the likeliest first, the rest
+        drawn.
+        """
+        return _choices(self.config, self.params, params, ran, samples, key)
 
 
 class GdpPolicy(Policy):
@@ -48,11 +51,12 @@ def smallest(settings: GoSettings) -> Observation:
     return seen(params, params.start, settings.network.tasks, SENDS)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 3))
-def _choices(settings: GoSettings, policy: Any, params: CompileParams, samples: int, key: jax.Array) -> Choices:
-    params = jax.tree.map(jnp.asarray, params)
-    tasks = settings.network.tasks
-    logits = networks(settings.network).policy.apply(policy, seen(params, params.start, tasks, SENDS))
+@functools.partial(jax.jit, static_argnums=(0, 4))
+def _choices(
+    settings: GoSettings, policy: Any, params: CompileParams, ran: Run, samples: int, key: jax.Array
+) -> Choices:
+    params, ran = jax.tree.map(jnp.asarray, (params, ran))
+    logits = networks(settings.network).policy.apply(policy, observe(params, params.start, settings.network.tasks, ran))
     drawn = jax.vmap(sample, (0, None))(jax.random.split(key, samples), logits)
     action = jax.tree.map(lambda best, rest: rest.at[0].set(best), likeliest(logits), drawn)
     kept = jax.tree.map(lambda was: jnp.broadcast_to(was, (samples, len(was))), params.start)

@@ -3,25 +3,29 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from graphrl.agents.go.decode import Decoder, Rank
 from graphrl.agents.go.hint import hinted
 from graphrl.agents.go.learner import tuned
 from graphrl.agents.go.policy import Policy
+from graphrl.agents.go.settings import GoSettings
 from graphrl.costs.problem import Problem
 from graphrl.envs.compile.instance import Choices
+from graphrl.envs.compile.run import Run
 from graphrl.errors import ProblemError
 from graphrl.graphs.padding import roomy_sizes
 from graphrl.plan import Plan
 from graphrl.solvers import auto
 from graphrl.solvers.base import Task
-from graphrl.solvers.portfolio import Stage, best_as_hint
+from graphrl.solvers.portfolio import Stage
 from graphrl.solvers.sending import solver as sending
 from graphrl.solvers.solver import solver
 
 MOST = 4096  # plans of a round
 MOST_UPDATES = 1000
+PLAY_SHARE, COMPILE_SECONDS = 0.1, 8.0  # of the time that "go+" has for plans of GO; what compiling the network takes
 
 
 def digest(problem: Problem, *, checkpoint: str = "", **_: object) -> str:
@@ -73,20 +77,21 @@ def solve(task: Task, *, samples: int = 64, rounds: int = 4, finetune: int = 0, 
 
 @solver(
     "go+",
-    "the plans of go among those that auto begins with, then a search from the best",
+    "what auto does, and plans of go to begin with where a tenth of the time is enough for them",
     colocates=True,
     objectives=("makespan",),
     digest=digest,
     prepare=sending.prepare_with_lists,
 )
 def solve_portfolio(task: Task, *, samples: int = 64, rounds: int = 1, checkpoint: str = "") -> Plan:
-    """Under `rendezvous` the search is `anneal-bundled`, else what `auto` does. Args and errors: as `solve`."""
-    portfolio = auto.begun(task)
+    """The stages of `auto`, so that it is behind `auto` by no more than what a tenth of the time is worth; below 80 s
+    it is `auto`, as compiling the network may take 8. Args and errors: as `solve`.
+    """
+    _policy(task.problem, checkpoint)  # a portfolio passes over methods that cannot run
+    portfolio, budget = auto.begun(task), task.budget
     go = Stage(solve, options=lambda _: {"samples": samples, "rounds": rounds, "checkpoint": checkpoint})
-    rest = auto.stages(task.graph, task.problem, task.budget)
-    if sending.takes(task.problem):
-        rest = iter([Stage(sending.solve, options=best_as_hint)])
-    return portfolio.run([go, *rest])
+    plays = budget.seconds is None or PLAY_SHARE * budget.seconds >= COMPILE_SECONDS
+    return portfolio.run([*[go] * plays, *auto.stages(task.graph, task.problem, budget)])
 
 
 def _policy(problem: Problem, checkpoint: str) -> Policy:
@@ -122,7 +127,8 @@ class _Search:
         """A round of plans around the best; the `number` tells rounds apart. What was drawn is looked at whatever the
         clock says: that is quick, and the compilation of the first round may have taken all seconds.
         """
-        drawn = jax.device_get(self._policy.choose(self._instance, samples, jax.random.fold_in(self._key, number)))
+        key = jax.random.fold_in(self._key, number)
+        drawn = jax.device_get(self._policy.choose(self._instance, self._run(), samples, key))
         most = self._task.budget.evaluations
         count = samples if most is None else min(samples, most - self.evaluations)
         for placement, priority in zip(drawn.placement[:count], drawn.priority[:count], strict=True):
@@ -132,6 +138,8 @@ class _Search:
     def learn(self, updates: int) -> None:
         """Some updates of PPO from here on: the policy is then another, and the best that it drew is looked at."""
         settings = dataclasses.replace(self._policy.config, transfers=(self._task.problem.transfer,))
+        if settings.learning != "ppo":  # its rate is imitation's
+            settings = dataclasses.replace(settings, ppo=dataclasses.replace(settings.ppo, rate=GoSettings().ppo.rate))
         if (most := self._task.budget.evaluations) is not None:
             updates = min(updates, (most - self.evaluations) // settings.ppo.environments)
         if updates < 1:
@@ -146,7 +154,7 @@ class _Search:
     def _consider(self, choices: Choices) -> None:
         self.evaluations += 1
         candidate = self._of(choices)
-        rank = self._decoder.rank(*candidate)
+        rank = self._decoder.rank(*candidate, self._rank)
         if rank < self._rank:
             self._rank, self._best = rank, candidate
             self._task.report(self.evaluations, rank[1])
@@ -155,6 +163,22 @@ class _Search:
         to = self._instance.order.shape[0] - self._n
         start = Choices(*(np.pad(choice, (0, to)).astype(np.int32) for choice in self._best))
         self._instance = dataclasses.replace(self._instance, start=start)
+
+    def _run(self) -> Run:
+        """How the best ran, by the host: on the device its schedule would take as long to compile as the network."""
+        graph = self._instance.graph
+        size, rest = len(self._instance.order), len(self._instance.order) - self._n
+        end, place = self._decoder.run(*self._best)
+        seconds = np.pad(end, (0, rest)) / graph.second_unit
+        return Run(
+            makespan=jnp.float32(seconds.max()),
+            valid=jnp.bool_(self._rank[0] == 0),
+            graph=graph,
+            op=jnp.arange(size, dtype=jnp.int32),
+            placement=jnp.asarray(self._instance.start.placement),
+            end=jnp.asarray(seconds, jnp.float32),
+            place=jnp.asarray(np.pad(place, (0, rest), constant_values=size), jnp.int32),
+        )
 
     def _of(self, choices: Choices) -> tuple[np.ndarray, np.ndarray]:
         """Devices and levels of the real ops, `[n]` int64 each, with groups together."""

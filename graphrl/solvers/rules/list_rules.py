@@ -22,12 +22,20 @@ from graphrl.solvers.rules.plan_builder.build import earliest_first, in_order, p
 from graphrl.solvers.rules.plan_builder.state import builder
 from graphrl.solvers.solver import solver
 
+PAIR_SECONDS, USE_SECONDS = 3e-9, 1.5e-7  # of ETF: for two ops, if they are ready at once, and for an op or a use
+
 
 def hlfet(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
     """HLFET. O((n + e) (log n + d)) for d devices. Ties of level go to the lower op, of starts to the lower device."""
     b = builder(graph, problem)
     order = least_first(b.ops["rank"][:-1], graph.arrays.waiting())
     return in_order(b, np.array(order), Choice(START))
+
+
+def etf_seconds(graph: ComputationGraph, problem: Problem) -> float:
+    """What ETF takes at most, or so: much less in graphs that are not wide."""
+    n, uses = len(graph.ops), len(graph.arrays.use_op)
+    return problem.devices * (PAIR_SECONDS * n * n + USE_SECONDS * (n + uses))
 
 
 def etf(graph: ComputationGraph, problem: Problem) -> PlacedOrder:

@@ -7,10 +7,9 @@ later makes them wait for it again. For each pair of devices these are the fewes
 (intervals from a tensor's producer to its first reader, stabbed greedily).
 """
 
-import bisect
-
 import numpy as np
 
+from graphrl.compiled import entry, integer
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 
@@ -44,13 +43,39 @@ def with_sends(graph: ComputationGraph, problem: Problem, placement: np.ndarray,
 
 def _bundled(pair: np.ndarray, written: np.ndarray, needed: np.ndarray, pairs: int) -> np.ndarray:
     """Of uses by their places `needed`, the use that makes its transfer go, before its own op: `[k] int64`."""
-    places: list[list[int]] = [[] for _ in range(pairs)]  # of the ops that made devices wait for one another
-    uses: list[list[int]] = [[] for _ in range(pairs)]
-    cause = []
-    for use, (which, begin, end) in enumerate(zip(pair.tolist(), written.tolist(), needed.tolist(), strict=True)):
-        first = bisect.bisect_right(places[which], begin)
-        if first == len(places[which]):  # nothing was sent since it was written
-            places[which].append(end)
-            uses[which].append(use)
-        cause.append(uses[which][first])
-    return np.array(cause, np.int64)
+    begins = np.concatenate([[0], np.cumsum(np.bincount(pair, minlength=pairs))])  # of each pair's rows in `causes`
+    causes, cause = np.zeros((2, len(pair)), np.int64)
+    bundle(pair, written, needed, begins, np.zeros(pairs, np.int64), causes, cause)
+    return cause
+
+
+@entry
+def bundle(
+    pair: np.ndarray,
+    written: np.ndarray,
+    needed: np.ndarray,
+    begins: np.ndarray,
+    counts: np.ndarray,
+    causes: np.ndarray,
+    cause: np.ndarray,
+) -> None:
+    """Writes `cause`, and in the rows of each pair the uses that made its devices wait for one another.
+
+    Args:
+      pair, written, needed: `[k]` int64, of each use its pair of devices, and the places of its writer and its op.
+      begins, counts: `[pairs + 1]` and `[pairs]` int64, where rows begin, and 0.
+      causes, cause: `[k]` int64 each.
+    """
+    for use in range(len(pair)):
+        which, low = pair[use], integer(0)
+        first, high = begins[which], counts[which]
+        while low < high:  # the first that waited after it was written
+            middle = (low + high) // 2
+            if needed[causes[first + middle]] <= written[use]:
+                low = middle + 1
+            else:
+                high = middle
+        if low == counts[which]:  # nothing was sent since it was written
+            causes[first + low] = use
+            counts[which] += 1
+        cause[use] = causes[first + low]

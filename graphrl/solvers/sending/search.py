@@ -63,10 +63,12 @@ def best_plan(graph: ComputationGraph, problem: Problem, chain: Chain) -> Placed
 def prepare() -> None:
     """Compiles annealing, or loads it, once in a process."""
     graph = ComputationGraph("one", (Op("a"),))
-    plan = placed(graph, Problem("makespan", 2))
+    problem = Problem("makespan", 2)
+    plan = placed(graph, problem)
     one = _chain(plan, np.zeros(1, np.uint64))
     with announced(anneal, NAME, seconds=4):
         anneal(one, 0, 1.0, 1.0)
+        with_sends(graph, problem, np.zeros(1, np.int64), np.zeros(1, np.int64))
 
 
 @entry

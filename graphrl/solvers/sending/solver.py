@@ -1,5 +1,7 @@
 """Annealing of placement and order where sends follow by the rule, as a `Solver`."""
 
+import math
+import time
 from contextlib import AbstractContextManager
 
 import numpy as np
@@ -8,14 +10,18 @@ from graphrl.compiled.beside import beside
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.plan import Plan
-from graphrl.solvers.base import Task
+from graphrl.solvers.base import PlacedOrder, Task
 from graphrl.solvers.rules.plan_builder.build import prepare as prepare_lists
 from graphrl.solvers.sending.hints import hint as quick_plan
-from graphrl.solvers.sending.search import NAME, anneal, best_plan, chain, prepare
+from graphrl.solvers.sending.search import NAME, anneal, best_plan, chain, place_at, prepare
 from graphrl.solvers.solver import solver
 
 HOT, COLD = 0.002, 0.00003  # first and last temperature, parts of the first makespan
+LOOKS, LOOKING = 20, 0.2  # exact costs under a memory limit, in all, and the share of the time that they may take
+ROUNDING = 1e-9  # relative, of sums in another order
+TYPICAL = 30.0  # moves for each op from which a search begins at HOT
 CHUNKS, CHUNK_MOVES = 50, 2_000  # at least so many, and at most so long
+CHUNK_TIMED, CHUNK_WALKED = 100, 4_000_000  # moves where seconds count, and ops and uses in them, some 0.01 s
 
 
 def prepare_with_lists() -> None:
@@ -39,45 +45,97 @@ def prepared_beside() -> AbstractContextManager[None]:
 def solve(task: Task, *, hot: float = HOT, cold: float = COLD, hint: Plan | None = None) -> Plan:
     """One chain, from the best of a few list schedules; an evaluation is a move.
 
+    Moves do not look at memory. Under a limit the exact costs do, a few times: moves whose plan is above the limit are
+    taken back, all since the last plan that was within it.
+
     Args:
-      hot, cold: first and last temperature: a rise of the makespan by that share is accepted with chance 1/e.
+      hot, cold: first and last temperature: a rise of the makespan by that share is accepted with chance 1/e. The first
+        is for 30 moves an op or more: see `first_heat`.
       hint: a plan to start from in place of these; its transfers go by the rule.
 
     Raises:
-      ProblemError: the problem is another than makespan under `rendezvous` without a memory limit, or an option is out
-        of range.
+      ProblemError: the problem is another than makespan under `rendezvous`, or an option is out of range.
     """
     check(task.problem)
     if not 0 < cold <= hot:
         raise ProblemError(f"hot is {hot} and cold is {cold}: must be above 0, and cold at most hot")
     first = task.plan(*quick_plan(task.graph, task.problem), evaluations=1) if hint is None else task.known(hint)
     task.best = lambda: first
-    search = chain(task.graph, task.problem, first.decisions(task.graph), np.random.SeedSequence(task.seed))
-    unit, evaluations, limit = float(search.score[1]), 1, task.budget.evaluations
+    search = _Search(task, first)
+    search.run(hot, cold)
+    return search.plan()
 
-    def best() -> Plan:
-        plan = task.plan(*best_plan(task.graph, task.problem, search), evaluations=evaluations)
-        return plan if plan.rank <= first.rank else task.known(first, evaluations)
 
-    task.best = best
-    moves = CHUNK_MOVES if limit is None else max(1, min(CHUNK_MOVES, (limit - 1) // CHUNKS))
-    if task.budget.seconds is not None:
-        moves = min(moves, 100)
-    steps, total = 0, None if limit is None else (limit - 1) // moves
-    while unit > 0 and not task.over(evaluations):
-        share, step = task.share(steps, total)
-        begin, end = (unit * hot * (cold / hot) ** min(1.0, each) for each in (share, share + step))
-        count = moves if limit is None else min(moves, limit - evaluations)
-        anneal(search, count, begin, end)
-        evaluations += count
-        steps += 1
-        task.report(evaluations, float(search.score[1]))
-    return best()
+class _Search:
+    """One chain, and the best plan that keeps the memory limit."""
+
+    def __init__(self, task: Task, first: Plan) -> None:
+        self._task, self._first, self._evaluations, self._looks_at = task, first, 1, 0.0
+        self._chain = chain(task.graph, task.problem, first.decisions(task.graph), np.random.SeedSequence(task.seed))
+        self._unit = float(self._chain.score[1])
+        task.best = self.plan
+
+    def plan(self) -> Plan:
+        """The best so far."""
+        plan = self._task.plan(
+            *best_plan(self._task.graph, self._task.problem, self._chain), evaluations=self._evaluations
+        )
+        return plan if plan.rank <= self._first.rank else self._task.known(self._first, self._evaluations)
+
+    def run(self, hot: float, cold: float) -> None:
+        """Anneals until the budget is spent."""
+        task, limit = self._task, self._task.budget.evaluations
+        moves = CHUNK_MOVES if limit is None else max(1, min(CHUNK_MOVES, (limit - 1) // CHUNKS))
+        if task.budget.seconds is not None:
+            walked = len(task.graph.ops) + len(task.graph.arrays.use_op)
+            moves = min(moves, max(1, min(CHUNK_TIMED, CHUNK_WALKED // max(1, walked))))
+        steps, total = 0, None if limit is None else (limit - 1) // moves
+        while self._unit > 0 and not task.over(self._evaluations):
+            share, step = task.share(steps, total)
+            expected = self._evaluations / share if share else self._evaluations
+            first_hot = first_heat(expected / len(task.graph.ops), hot, cold)
+            begin, end = (
+                self._unit * first_hot * (cold / first_hot) ** min(1.0, each) for each in (share, share + step)
+            )
+            count = moves if limit is None else min(moves, limit - self._evaluations)
+            anneal(self._chain, count, begin, end)
+            self._evaluations += count
+            steps += 1
+            if task.problem.memory_limit is not None and share + step >= self._looks_at:
+                self._look(share + step)
+            task.report(self._evaluations, self._value())
+
+    def _value(self) -> float:
+        """Of the best so far, seconds."""
+        return self._first.value if self._task.problem.memory_limit is not None else float(self._chain.score[1])
+
+    def _look(self, share: float) -> None:
+        """Takes back what came since the last look if the best since then is above the memory limit."""
+        began = time.perf_counter()
+        plan = self.plan()
+        if plan.makespan > float(self._chain.score[1]) * (1 + ROUNDING):
+            place_at(self._chain, *_ops(self._task, plan))
+        self._first, seconds = plan, time.perf_counter() - began
+        took = 0.0 if self._task.budget.seconds is None else seconds / self._task.budget.seconds
+        self._looks_at = share + max(1 / LOOKS, took / LOOKING)
+
+
+def _ops(task: Task, plan: Plan) -> PlacedOrder:
+    """Devices and order of a plan's ops, `[n]` each."""
+    placement, order = plan.decisions(task.graph)
+    return placement, order[order < len(placement)]
+
+
+def first_heat(moves_per_op: float, hot: float, cold: float) -> float:
+    """The first temperature of a search that is too short for more than so many moves an op: lower by the square root,
+    as in `schedules.solver.temperature`. At `hot` it would only leave its start.
+    """
+    return max(cold, hot * min(1.0, math.sqrt(moves_per_op / TYPICAL)))
 
 
 def takes(problem: Problem) -> bool:
     """Whether the search is for such problems."""
-    return (problem.objective, problem.transfer, problem.memory_limit) == ("makespan", "rendezvous", None)
+    return (problem.objective, problem.transfer) == ("makespan", "rendezvous")
 
 
 def check(problem: Problem) -> None:
@@ -86,5 +144,5 @@ def check(problem: Problem) -> None:
       ProblemError: it is not.
     """
     if not takes(problem):
-        what = "must be the objective makespan, under rendezvous, without a memory limit"
+        what = "must be the objective makespan, under rendezvous"
         raise ProblemError(f"the problem of 'anneal-bundled' {what}")

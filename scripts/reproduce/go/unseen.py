@@ -23,7 +23,7 @@ from reproduce.measurements import Figures
 from reproduce.regal.tasks import BANDWIDTH, LATENCY
 from reproduce.results import Table
 
-METHODS = ("list", "etf", "auto@1", "auto@10", "anneal-schedule@10")
+METHODS = ("list", "etf", "go:rounds=1@1", "go+@1", "go+@10", "auto@1", "auto@10", "anneal-schedule@10")
 LEAST, MOST = 2_000, 10_000  # ops
 MODEL = "sbm"
 FIRST = 1_000_000  # seed of the first random DAG, far from those of training
@@ -64,6 +64,7 @@ def unseen(settings: Settings) -> Iterator[Table]:
     ]
     headings = ["method", *(f"{kind} ({int(chosen.sum())})" for kind, chosen in kinds.items())]
     notes = [*settings.policies.notes(entries), *_notes(entries, values, graphs)]
+    notes.extend(_times(settings, cases, entries))
     notes.append(f"graphs: {', '.join(dict.fromkeys(graphs.tolist()))}")
     yield settings.measurements.table("Unseen graphs", HOW, markdown(headings, lines), notes=notes)
 
@@ -114,6 +115,15 @@ def _values(settings: Settings, case: Case, entries: Sequence[Entry]) -> list[fl
         complete = [one["makespan"] for one in runs if one is not None]
         values.append(float(np.mean(complete)) if len(complete) == len(runs) else float("nan"))
     return values
+
+
+def _times(settings: Settings, cases: Sequence[Case], entries: Sequence[Entry]) -> Iterator[str]:
+    """What each method took in all, which may be more than it was given: before a first plan nothing stops."""
+    for entry in entries:
+        runs = [run for case in cases for run in settings.measurements.all_of({**case._asdict(), **entry.key})]
+        seconds = [float(run["seconds"]) for run in runs]
+        if seconds:
+            yield f"{entry.label}: {np.median(seconds):.2f} s by the median, at most {max(seconds):.2f}"
 
 
 def _best(settings: Settings, case: Case) -> float:
