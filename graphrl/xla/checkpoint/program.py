@@ -1,0 +1,134 @@
+"""A function as one flat list of equations, which can be run in pieces.
+
+Calls (`jax.jit` within the function) are inlined. What has rules of its own for derivatives (`custom_jvp`,
+`custom_vjp`), the user's own `jax.checkpoint`, loops and branches stay single equations; the bodies of scans are
+programs in turn.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+from jax.extend import core
+
+CALLS = frozenset({"jit", "pjit", "closed_call", "core_call"})
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A flat jaxpr.
+
+    Attributes:
+      closed: without calls among its equations; its constants may be tracers of an outer transformation.
+      bodies: of its scans, by their places among the equations.
+    """
+
+    closed: core.ClosedJaxpr
+    bodies: Mapping[int, "Program"]
+
+    @property
+    def equations(self) -> Sequence[Any]:
+        """In the order of the function; a place is an index into these."""
+        return self.closed.jaxpr.eqns
+
+    @functools.cached_property
+    def last_use(self) -> dict[Any, int]:
+        """The last place that reads a variable; the number of equations where it is a result."""
+        uses = {atom: place for place, eqn in enumerate(self.equations) for atom in variables(eqn.invars)}
+        return uses | dict.fromkeys(variables(self.closed.jaxpr.outvars), len(self.equations))
+
+    @functools.cached_property
+    def place_of(self) -> dict[Any, int]:
+        """The place that writes a variable; arguments and constants have none."""
+        return {var: place for place, eqn in enumerate(self.equations) for var in eqn.outvars}
+
+
+def variables(atoms: Iterable[Any]) -> list[Any]:
+    """Those of an equation's operands or results that are no literals."""
+    return [atom for atom in atoms if not isinstance(atom, core.Literal)]
+
+
+def program_of(closed: core.ClosedJaxpr) -> Program:
+    """A traced function as a program."""
+    while any(_is_call(eqn) for eqn in closed.jaxpr.eqns):  # once per depth of calls
+        closed = jax.make_jaxpr(functools.partial(_inlined, closed))(*closed.in_avals)
+    scans = {place: eqn for place, eqn in enumerate(closed.jaxpr.eqns) if eqn.primitive.name == "scan"}
+    return Program(closed, {place: program_of(eqn.params["jaxpr"]) for place, eqn in scans.items()})
+
+
+class Values:
+    """What the variables of a jaxpr stand for, as far as it has run."""
+
+    def __init__(self, variables: Iterable[Any], values: Iterable[Any]) -> None:
+        self._values = dict(zip(variables, values, strict=True))
+
+    @classmethod
+    def of(cls, closed: core.ClosedJaxpr, args: Sequence[Any]) -> "Values":
+        """Before the first equation."""
+        return cls((*closed.jaxpr.constvars, *closed.jaxpr.invars), (*closed.consts, *args))
+
+    def read(self, atoms: Iterable[Any]) -> list[Any]:
+        """The values of variables and literals."""
+        return [atom.val if isinstance(atom, core.Literal) else self._values[atom] for atom in atoms]
+
+    def has(self, variable: Any) -> bool:
+        """Whether a variable has a value."""
+        return variable in self._values
+
+    def write(self, variables: Iterable[Any], values: Iterable[Any]) -> None:
+        """Sets values of variables."""
+        self._values.update(zip(variables, values, strict=True))
+
+    def run(self, equations: Sequence[Any]) -> None:
+        """Evaluates equations whose operands are there."""
+        piece = Piece.of(equations)
+        self.write(piece.writes, piece(*self.read(piece.reads)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """Some equations as a function.
+
+    Attributes:
+      equations: in order.
+      reads: variables from elsewhere, its arguments.
+      writes: variables, its results.
+    """
+
+    equations: Sequence[Any]
+    reads: tuple[Any, ...]
+    writes: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, equations: Sequence[Any], wanted: frozenset[Any] | None = None) -> "Piece":
+        """Equations as a function of what they read from elsewhere; its results are all that they write, or those of
+        it that are `wanted`.
+        """
+        written = dict.fromkeys(var for eqn in equations for var in eqn.outvars if not isinstance(var, core.DropVar))
+        read = dict.fromkeys(var for eqn in equations for var in variables(eqn.invars) if var not in written)
+        return cls(equations, tuple(read), tuple(var for var in written if wanted is None or var in wanted))
+
+    def __call__(self, *args: Any) -> list[Any]:
+        jaxpr = core.Jaxpr((), self.reads, self.writes, self.equations)
+        return core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr, ()))(*args)
+
+
+def _inlined(closed: core.ClosedJaxpr, *args: Any) -> list[Any]:
+    """Runs a jaxpr, and what its calls call in place of them."""
+    jaxpr, values, start = closed.jaxpr, Values.of(closed, args), 0
+    for place, eqn in enumerate(jaxpr.eqns):
+        if _is_call(eqn):
+            values.run(jaxpr.eqns[start:place])
+            values.write(eqn.outvars, core.jaxpr_as_fun(eqn.params["jaxpr"])(*values.read(eqn.invars)))
+            start = place + 1
+    values.run(jaxpr.eqns[start:])
+    return values.read(jaxpr.outvars)
+
+
+def _is_call(eqn: Any) -> bool:
+    """Whether an equation only calls a jaxpr: one that says where its operands lie is more."""
+    shardings = (*eqn.params.get("in_shardings", ()), *eqn.params.get("out_shardings", ()))
+    unspecified = all(type(sharding).__name__ == "UnspecifiedValue" for sharding in shardings)
+    return eqn.primitive.name in CALLS and isinstance(eqn.params.get("jaxpr"), core.ClosedJaxpr) and unspecified
