@@ -1,5 +1,6 @@
-"""Losses of language models, in plain JAX: weights are nested dicts, layers functions `weights, x, ... -> x`, and a batch texts
-`[batch, tokens]`, words by number.
+"""Losses of language models, in plain JAX.
+
+Weights are nested dicts, layers functions `weights, x, ... -> x`, and a batch texts `[batch, tokens]`, words by number.
 """
 
 from typing import Any
@@ -10,6 +11,8 @@ from jax import lax
 
 from reproduce.checkpoint.program import Loss, Program, Wrap, shaped
 from reproduce.real_programs.layers import attention, normed
+
+Shapes = dict[str, tuple[int, ...]]
 
 _DROPPED = 0.1  # share of a layer's outputs
 _ROOM = 1.25  # of an expert, over the mean number of its tokens
@@ -47,7 +50,7 @@ def mixture_of_experts(
     *, batch: int, depth: int, width: int, heads: int, tokens: int, words: int, experts: int
 ) -> Program:
     """A decoder whose networks are experts, two for a token, with room for so many (Lepikhin et al., 2021)."""
-    shapes = {"qkv": (width, 3 * width), "out": (width, width), "route": (width, experts)}
+    shapes: Shapes = {"qkv": (width, 3 * width), "out": (width, width), "route": (width, experts)}
     shapes |= {"up": (experts, width, 2 * width), "down": (experts, 2 * width, width)}
     room = int(_ROOM * 2 * tokens / experts)
 
@@ -82,7 +85,7 @@ def llama(
 ) -> Program:
     """Llama's layers (Touvron et al., 2023) with attention in groups of heads (Ainslie et al., 2023)."""
     head = width // heads
-    shapes: dict[str, tuple[int, ...]] = {"q": (width, width), "o": (width, width), "norms": (2, width)}
+    shapes: Shapes = {"q": (width, width), "o": (width, width), "norms": (2, width)}
     shapes |= {"k": (width, groups * head), "v": (width, groups * head)}
     shapes |= {"gate": (width, hidden), "up": (width, hidden), "down": (hidden, width)}
 

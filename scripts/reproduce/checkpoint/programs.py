@@ -79,8 +79,8 @@ PROGRAMS: dict[str, Kind] = {
     ),
     "Llama": Kind(
         language.llama,
-        {"batch": 4, "depth": 4, "width": 1024, "heads": 16, "groups": 4, "hidden": 2816, "tokens": 1024, "words": 8192},
-        {"batch": 2, "depth": 2, "width": 16, "heads": 4, "groups": 2, "hidden": 24, "tokens": 8, "words": 32},
+        {**_TEXT, "batch": 4, "depth": 4, "width": 1024, "heads": 16, "groups": 4, "hidden": 2816, "tokens": 1024},
+        {**_SMALL_TEXT, "heads": 4, "groups": 2, "hidden": 24},
     ),
 }  # fmt: skip
 
