@@ -50,7 +50,7 @@ def test_products_read_and_write_memory() -> None:
 
 def test_a_value_is_written_where_that_moves_less() -> None:
     def sums(*xs: jax.Array, readers: int) -> list[jax.Array]:
-        shared = sum(xs)  # type: ignore[var-annotated]
+        shared = sum(xs)
         return [jnp.exp(shared * (1.0 + k)) for k in range(readers)]
 
     for operands, readers, expected in (
@@ -58,7 +58,7 @@ def test_a_value_is_written_where_that_moves_less() -> None:
         (4, 2, 5 + 2 * 2),  # written, and read by each
         (2, 4, 3 + 4 * 2),
     ):
-        moved = seconds(lambda *xs, n=readers: sums(*xs, readers=n), MEMORY, operands)  # type: ignore[misc]
+        moved = seconds(lambda *xs, n=readers: sums(*xs, readers=n), MEMORY, operands)
         assert moved == expected * BYTES
 
 
