@@ -89,6 +89,17 @@ def test_loops_and_branches_count_their_bodies() -> None:
     assert seconds(lambda x: lax.switch(0, branches, x), PEAK) == pytest.approx(2 * PRODUCT, rel=1e-3)
 
 
+def test_scans_copy_what_they_stack_and_what_kernels_take_from_stacks() -> None:
+    def moved(step: Callable[[jax.Array, jax.Array], tuple[jax.Array, Any]]) -> float:
+        stack = jax.ShapeDtypeStruct((3, N, N), jnp.float32)
+        return gradient_seconds(jax.make_jaxpr(lambda x, xs: lax.scan(step, x, xs))(matrix(), stack), MEMORY) / BYTES
+
+    assert moved(lambda x, y: (x + y, None)) == 3 * 3
+    assert moved(lambda x, y: (x + y, jnp.sin(y))) == 3 * (3 + 2)
+    assert moved(lambda x, y: (x @ y, None)) == 3 * (3 + 2)
+    assert moved(lambda x, y: ((z := x @ x), z)) == 3 * (2 + 2)
+
+
 @pytest.mark.parametrize("prevent_cse", [True, False])
 def test_what_a_checkpoint_computes_again_costs_unless_the_compiler_may_merge_it(prevent_cse: bool) -> None:
     def layer(x: jax.Array) -> jax.Array:
