@@ -1,6 +1,7 @@
 """Section `batch`: the largest batch that fits GPUs of some sizes, by XLA's figure."""
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from graphrl.compare.report import markdown
 from reproduce.checkpoint.figures import memory
@@ -44,8 +45,8 @@ def _of_method(settings: Settings, program: str, method: str, room: int) -> int:
 def largest(needed: Callable[[int], float], room: float, start: int, precision: float = PRECISION) -> int:
     """The largest batch whose bytes fit, to a precision: what is larger by that or by 1 does not fit.
 
-    Bytes are nearly linear in the batch: the next guess is where the line through the last batch that fits and the
-    last that does not meets the room.
+    Bytes are nearly linear in the batch: the next guess is where the line through two batches meets the room: through
+    the last that fits and the last that does not, or, while all fit, the last two. While none fits, it is halved.
 
     Args:
       needed: a batch -> its bytes, ascending.
@@ -56,25 +57,33 @@ def largest(needed: Callable[[int], float], room: float, start: int, precision: 
     Returns:
       The batch; 0 if not even one example fits.
     """
-    fits, fails, guess = (0, 0.0), None, start
-    while fails is None or fails[0] > fits[0] + _step(fits[0], precision):
-        size = needed(guess)
-        if size <= room:
-            fits = guess, size
+    earlier, fits, fails, guess = _Try(0, 0.0), _Try(0, 0.0), None, start
+    while fails is None or fails.batch > fits.batch + _step(fits.batch, precision):
+        now = _Try(guess, needed(guess))
+        if now.bytes > room:
+            fails = now
         else:
-            fails = guess, size
-        guess = _next(fits, fails, room, precision)
-    return fits[0]
+            earlier, fits = fits, now
+        step = _step(fits.batch, precision)
+        if fails is None:
+            guess = max(_crossing(earlier, fits, room), fits.batch) + step
+        elif not fits.batch:
+            guess = fails.batch // 2
+        else:
+            guess = min(max(_crossing(fits, fails, room), fits.batch + step), fails.batch - step)
+    return fits.batch
+
+
+class _Try(NamedTuple):
+    batch: int
+    bytes: float
 
 
 def _step(size: int, precision: float) -> int:
     return max(1, int(size * precision))
 
 
-def _next(fits: tuple[int, float], fails: tuple[int, float] | None, room: float, precision: float) -> int:
-    step = _step(fits[0], precision)
-    if fails is None:
-        return max(fits[0] + step, int(fits[0] * room / fits[1] * (1 + precision)))
-    slope = (fails[1] - fits[1]) / (fails[0] - fits[0])
-    crossing = fits[0] + int((room - fits[1]) / slope)
-    return min(max(crossing, fits[0] + step), fails[0] - _step(fits[0], precision))
+def _crossing(first: _Try, second: _Try, room: float) -> int:
+    """The batch at which the line through two tries meets the room; the second where it does not rise."""
+    slope = (second.bytes - first.bytes) / (second.batch - first.batch)
+    return second.batch + int((room - second.bytes) / slope) if slope > 0 else second.batch
