@@ -6,16 +6,22 @@ make it shorter, and --quick only looks whether everything works.
 
 It takes the packages of the extra `gpu-compile`, and JAX_PLATFORMS=cpu in the environment.
 
-  python scripts/reproduce_checkpoint.py --sections rules --programs Llama,Mamba --methods "none;nothing saveable, a layer"
+  python scripts/reproduce_checkpoint.py --sections rules --programs Llama,Mamba
 """
 
 from reproduce import gpu_compile
+from reproduce.checkpoint.batch import batch
+from reproduce.checkpoint.curve import curve
 from reproduce.checkpoint.rules import rules
 from reproduce.checkpoint.settings import Settings
+from reproduce.checkpoint.values import values
 from reproduce.launcher import Section, main
 
 SECTIONS = {
     "rules": Section("Memory and time of gradients under checkpoint rules", rules, gpu_compile.missing),
+    "curve": Section("Memory of gradients against estimated slowdown", curve, gpu_compile.missing),
+    "batch": Section("Largest batches that fit", batch, gpu_compile.missing),
+    "values": Section("Values and gradients against the undecorated ones", values),
 }
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ def test_products_read_and_write_memory() -> None:
 
 def test_a_value_is_written_where_that_moves_less() -> None:
     def sums(*xs: jax.Array, readers: int) -> list[jax.Array]:
-        shared = sum(xs)  # type: ignore[var-annotated]
+        shared = sum(xs)
         return [jnp.exp(shared * (1.0 + k)) for k in range(readers)]
 
     for operands, readers, expected in (
@@ -58,7 +58,7 @@ def test_a_value_is_written_where_that_moves_less() -> None:
         (4, 2, 5 + 2 * 2),  # written, and read by each
         (2, 4, 3 + 4 * 2),
     ):
-        moved = seconds(lambda *xs, n=readers: sums(*xs, readers=n), MEMORY, operands)  # type: ignore[misc]
+        moved = seconds(lambda *xs, n=readers: sums(*xs, readers=n), MEMORY, operands)
         assert moved == expected * BYTES
 
 
@@ -87,6 +87,17 @@ def test_loops_and_branches_count_their_bodies() -> None:
     assert seconds(lambda x: lax.fori_loop(0, 5, lambda _, y: y @ x, x), PEAK) == pytest.approx(5 * PRODUCT, rel=1e-3)
     branches = [lambda x: x, lambda x: x @ x @ x, lambda x: x @ x]
     assert seconds(lambda x: lax.switch(0, branches, x), PEAK) == pytest.approx(2 * PRODUCT, rel=1e-3)
+
+
+def test_scans_copy_what_they_stack_and_what_kernels_take_from_stacks() -> None:
+    def moved(step: Callable[[jax.Array, jax.Array], tuple[jax.Array, Any]]) -> float:
+        stack = jax.ShapeDtypeStruct((3, N, N), jnp.float32)
+        return gradient_seconds(jax.make_jaxpr(lambda x, xs: lax.scan(step, x, xs))(matrix(), stack), MEMORY) / BYTES
+
+    assert moved(lambda x, y: (x + y, None)) == 3 * 3
+    assert moved(lambda x, y: (x + y, jnp.sin(y))) == 3 * (3 + 2)
+    assert moved(lambda x, y: (x @ y, None)) == 3 * (3 + 2)
+    assert moved(lambda x, y: ((z := x @ x), z)) == 3 * (2 + 2)
 
 
 @pytest.mark.parametrize("prevent_cse", [True, False])

@@ -10,6 +10,7 @@ What stands for what XLA makes of a jaxpr on an accelerator:
 - all other equations are fused into those that read them. A value is written where a kernel, a loop or the caller
   reads it, and where that moves fewer bytes than computing it in each reader. Reductions, but for those of rows, read
   what is fused into them and write their results;
+- what a scan takes from stacks for a kernel, and what it stacks of values that its body reads too, is copied;
 - reshapes, transposes and names cost nothing.
 
 A kernel takes `graphs.roofline.runtime` of its work; a fused group that of its bytes. Operations of fused equations
@@ -94,15 +95,16 @@ class _Flat:
     Attributes:
       bytes: of each value.
       ops: in order.
-      outputs: values.
+      inputs: values of the arguments.
+      results: values and literals.
     """
 
     def __init__(self, jaxpr: core.Jaxpr) -> None:
         self.bytes: list[int] = []
         self.ops: list[_Op] = []
         self._merged: dict[Hashable, list[Value]] = {}
-        results = self._run(jaxpr, [self._value(var) for var in jaxpr.invars])
-        self.outputs = [value for value in results if isinstance(value, Value)]
+        self.inputs = [self._value(var) for var in jaxpr.invars]
+        self.results = self._run(jaxpr, self.inputs)
 
     def _value(self, atom: Any) -> Value:
         self.bytes.append(array_bytes(atom.aval))
@@ -176,11 +178,13 @@ class _Clock:
         self._link = link
         self._bodies: dict[int, tuple[Any, float]] = {}  # with the jaxpr, so that its id stays its own
 
-    def seconds(self, jaxpr: core.Jaxpr) -> float:
-        """Seconds of one run."""
+    def seconds(self, jaxpr: core.Jaxpr, carried: tuple[int, int] | None = None) -> float:
+        """Seconds of one run; of the body of a scan, with how many inputs and results are not of one trip only."""
         flat = _Flat(jaxpr)
-        flops, moved, kernels = 0, _Copies(), 0.0
         fusion = _Fusion(flat)
+        flops, moved, kernels = 0, _Copies(), 0.0
+        if carried is not None:
+            kernels += sum(runtime(0, 2 * flat.bytes[value], self._chip) for value in fusion.copied(*carried))
         for op in flat.ops:
             if op.equation is None or moved.add(op, flat.bytes):
                 fusion.write(op)
@@ -204,14 +208,17 @@ class _Clock:
 
     def _of_body(self, op: _Op) -> float:
         """Seconds of an equation with inner jaxprs that run."""
-        bodies = {key: Work(0, self._of_inner(jaxpr), 0) for key, jaxpr in inner_jaxprs(op.equation.params).items()}
+        params = op.equation.params
+        scan = op.equation.primitive.name == "scan"
+        carried = (params["num_consts"] + params["num_carry"], params["num_carry"]) if scan else None
+        bodies = {key: Work(0, self._of_inner(jaxpr, carried), 0) for key, jaxpr in inner_jaxprs(params).items()}
         literals = [operand.val if isinstance(operand, core.Literal) else None for operand in op.operands]
         return inner_work(op.equation, bodies, literals).runtime
 
-    def _of_inner(self, inner: Any) -> float:
+    def _of_inner(self, inner: Any, carried: tuple[int, int] | None) -> float:
         if id(inner) not in self._bodies:
             jaxpr = inner.jaxpr if isinstance(inner, core.ClosedJaxpr) else inner
-            self._bodies[id(inner)] = inner, self.seconds(jaxpr)
+            self._bodies[id(inner)] = inner, self.seconds(jaxpr, carried)
         return self._bodies[id(inner)][1]
 
 
@@ -245,10 +252,24 @@ class _Fusion:
 
     def __init__(self, flat: _Flat) -> None:
         self._bytes = flat.bytes
+        self._flat = flat
         self._readers = Counter(value for op in flat.ops for value in op.values)
-        alone = (op for op in flat.ops if op.equation is None or not _is_fused(op.equation))
-        self._needed = {value for op in alone for value in op.values} | set(flat.outputs)
+        alone = [op for op in flat.ops if op.equation is None or not _is_fused(op.equation)]
+        self._alone = {value for op in alone for value in op.values}
+        self._needed = self._alone | {value for value in flat.results if isinstance(value, Value)}
         self._reads: dict[Value, Reads] = {}  # of what is not written
+
+    def copied(self, inputs: int, results: int) -> list[Value]:
+        """Of a scan's body what XLA copies from a stack and to one: all that no fused op takes or writes for that only.
+
+        Args:
+          inputs: how many come first that are not sliced from stacks.
+          results: likewise, not stacked.
+        """
+        fused = {value for op in self._flat.ops if op.equation and _is_fused(op.equation) for value in op.results}
+        taken = [value for value in self._flat.inputs[inputs:] if value in self._alone]
+        stacked = [value for value in self._flat.results[results:] if isinstance(value, Value)]
+        return taken + [value for value in stacked if value not in fused or self._readers[value]]
 
     def write(self, op: _Op) -> float:
         """Of an op that writes its results: the bytes that it and what is fused into it move."""

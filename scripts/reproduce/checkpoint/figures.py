@@ -30,7 +30,7 @@ def memory(settings: Settings, program: str, method: str, batch: int | None = No
       method: of `METHODS` or `XLA`.
       batch: instead of the program's own.
     """
-    key = {"what": "memory", "program": program, "method": method, "size": settings.size}
+    key: dict[str, Any] = {"what": "memory", "program": program, "method": method, "size": settings.size}
     if batch is not None:
         key["batch"] = batch
     if method not in XLA:

@@ -135,7 +135,7 @@ def u_net(*, batch: int, side: int, widths: Sequence[int]) -> Program:
     class Time(nn.Module):
         @nn.compact
         def __call__(self, time: jax.Array) -> jax.Array:
-            rates = 1e4 ** (-jnp.arange(widths[0] // 2) / (widths[0] // 2))
+            rates = 1e4 ** (-jnp.arange(widths[0] // 2)[None] / (widths[0] // 2))
             angles = 1000 * time[:, None] * rates
             waves = jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], -1)
             return nn.silu(nn.Dense(4 * widths[0])(nn.silu(nn.Dense(4 * widths[0])(waves))))

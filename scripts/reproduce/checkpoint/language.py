@@ -94,7 +94,7 @@ def llama(
         k = _turned((x @ w["k"]).reshape(batch, tokens, groups, head))
         v = (x @ w["v"]).reshape(batch, tokens, groups, head)
         scores = jnp.einsum("btghd,bsgd->bghts", q, k) / head**0.5
-        shares = jax.nn.softmax(jnp.where(jnp.tril(jnp.ones((tokens, tokens), bool)), scores, -1e9))
+        shares = jax.nn.softmax(jnp.where(jnp.tril(jnp.ones((1, 1, 1, tokens, tokens), bool)), scores, -1e9))
         return jnp.einsum("bghts,bsgd->btghd", shares, v).reshape(batch, tokens, width) @ w["o"]
 
     def layer(w: Any, x: jax.Array) -> jax.Array:
@@ -146,13 +146,13 @@ def _sent(shares: jax.Array, room: int) -> jax.Array:
 
 
 def _scaled(x: jax.Array, gain: jax.Array) -> jax.Array:
-    return x * lax.rsqrt(jnp.square(x).mean(-1, keepdims=True) + 1e-6) * gain
+    return x * lax.rsqrt(jnp.square(x).mean(-1, keepdims=True) + 1e-6) * gain[None, None]
 
 
 def _turned(x: jax.Array) -> jax.Array:
     """Rotary positions (Su et al., 2021) of `[batch, tokens, heads, head]`."""
     tokens, head = x.shape[1], x.shape[3]
-    angles = jnp.arange(tokens)[:, None] * 1e4 ** (-jnp.arange(0, head, 2) / head)
-    cosine, sine = jnp.cos(angles)[:, None], jnp.sin(angles)[:, None]
+    angles = jnp.arange(tokens, dtype=x.dtype)[:, None] * 1e4 ** (-jnp.arange(0, head, 2, x.dtype)[None] / head)
+    cosine, sine = jnp.cos(angles)[None, :, None], jnp.sin(angles)[None, :, None]
     even, odd = x[..., ::2], x[..., 1::2]
     return jnp.concatenate([even * cosine - odd * sine, even * sine + odd * cosine], -1)

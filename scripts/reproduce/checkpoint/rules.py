@@ -7,6 +7,7 @@ from graphrl.compare.report import markdown
 from graphrl.errors import GraphrlError
 from reproduce.checkpoint.figures import compiled_slowdown, memory, slowdown
 from reproduce.checkpoint.methods import METHODS, NONE, XLA
+from reproduce.checkpoint.points import points
 from reproduce.checkpoint.settings import Settings
 from reproduce.gpu_compile import missing
 from reproduce.real_programs.settings import mebibytes, ratio
@@ -49,29 +50,18 @@ def _means(settings: Settings, methods: tuple[str, ...]) -> Table:
     """Of shares of the undecorated gradient's temporaries the geometric mean, of slowdowns the mean."""
     lines = []
     for method in methods:
-        shares, times, compiled = [], [], []
-        for program in settings.chosen:
-            figures, whole = (memory(settings, program, name) for name in (method, NONE))
-            own = slowdown(settings, program, method), compiled_slowdown(settings, program, method)
-            if figures and whole and None not in own:
-                shares.append(figures["temporaries"] / whole["temporaries"])
-                times.append(own[0])
-                compiled.append(own[1])
-        means = [
-            ratio(mean(some) if some else None)
-            for mean, some in (
-                (statistics.geometric_mean, shares),
-                (statistics.fmean, times),
-                (statistics.fmean, compiled),
-            )
-        ]
-        lines.append([method, str(len(shares)), *means])
+        some = [point for name in settings.chosen for point in points(settings, name, [method])]
+        compiled = [compiled_slowdown(settings, name, method) for name in settings.chosen]
+        times = [[point.slowdown for point in some], [time for time in compiled if time is not None]]
+        share = statistics.geometric_mean([point.share for point in some]) if some else None
+        means = [statistics.fmean(each) if each else None for each in times]
+        lines.append([method, str(len(some)), ratio(share), *map(ratio, means)])
     how = (
-        f"Temporaries of `value_and_grad` by XLA's compiler for an H200, in MiB, and estimated seconds on {settings.chip} "
-        "over those of the undecorated gradient, less 1: of the traced function (`graphrl.xla.checkpoint.seconds`), and "
-        "of the compiled module's instructions, each by roofline. Means are of shares of the undecorated gradient's "
-        "temporaries (geometric) and of slowdowns. XLA's own is its rematerialisation on a GPU with room for that "
-        "share of the temporaries; it is in no traced function."
+        "Temporaries of `value_and_grad` by XLA's compiler for an H200, in MiB, and estimated seconds on "
+        f"{settings.chip} over those of the undecorated gradient, less 1: of the traced function "
+        "(`graphrl.xla.checkpoint.seconds`), and of the compiled module's instructions, each by roofline. Means are of "
+        "shares of the undecorated gradient's temporaries (geometric) and of slowdowns. XLA's own is its "
+        "rematerialisation on a GPU with room for that share of the temporaries; it is in no traced function."
     )
     table = markdown(["rule", "programs", "of none's", "slowdown", "compiled"], lines)
     return settings.measurements.table("Rules, on the mean of the programs", how, table)

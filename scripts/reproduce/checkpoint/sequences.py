@@ -56,13 +56,13 @@ def mamba(*, batch: int, depth: int, width: int, states: int, tokens: int) -> Pr
     def layer(w: Any, x: jax.Array) -> jax.Array:
         y, gate = jnp.split(normed(x) @ w["into"], 2, -1)
         past = jnp.pad(y, ((0, 0), (_TAPS - 1, 0), (0, 0)))
-        y = jax.nn.silu(sum(past[:, k : k + tokens] * w["taps"][k] for k in range(_TAPS)))
+        y = jax.nn.silu(sum(past[:, k : k + tokens] * w["taps"][None, k : k + 1] for k in range(_TAPS)))
         pace, read, write = jnp.split(y @ w["choose"], (rank, rank + states), -1)
         pace = jax.nn.softplus(pace @ w["pace"])
-        kept = jnp.exp(-pace[:, :, None] * jnp.exp(w["decay"]))  # [batch, tokens, states, inner]
+        kept = jnp.exp(-pace[:, :, None] * jnp.exp(w["decay"])[None, None])  # [batch, tokens, states, inner]
         added = (pace * y)[:, :, None] * write[..., None]
         _, state = lax.associative_scan(lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1]), (kept, added), axis=1)
-        y = (state * read[..., None]).sum(2) + y * w["skip"][0]
+        y = (state * read[..., None]).sum(2) + y * w["skip"][None]
         return x + (y * jax.nn.silu(gate)) @ w["out"]
 
     def loss(wrap: Wrap) -> Loss:
@@ -104,7 +104,9 @@ def graph_network(*, batch: int, nodes: int, degree: int, width: int, rounds: in
     def inputs(key: jax.Array) -> Any:
         of_nodes, of_edges, of_ends, of_targets = jax.random.split(key, 4)
         count, edges = batch * nodes, batch * nodes * degree
-        ends = jax.random.randint(of_ends, (2, batch, nodes * degree), 0, nodes) + nodes * jnp.arange(batch)[:, None]
+        ends = (
+            jax.random.randint(of_ends, (2, batch, nodes * degree), 0, nodes) + nodes * jnp.arange(batch)[None, :, None]
+        )
         graph = jraph.GraphsTuple(
             nodes=jax.random.normal(of_nodes, (count, 16)),
             edges=jax.random.normal(of_edges, (edges, 4)),

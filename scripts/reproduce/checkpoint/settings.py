@@ -4,7 +4,6 @@ import dataclasses
 import functools
 from pathlib import Path
 
-from graphrl.errors import GraphrlError
 from graphrl.graphs.roofline import find_chip
 from reproduce import launcher
 from reproduce.checkpoint.methods import METHODS, XLA

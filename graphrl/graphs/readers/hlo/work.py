@@ -59,9 +59,6 @@ def bytes_moved(module: HloModule, computation: Computation, i: Instruction) -> 
 
 
 def _written(computation: Computation, i: Instruction) -> int:
-    """Bytes that an instruction writes; a tuple at the end of a fusion is what its operands write."""
-    if i.opcode == "tuple" and i is computation.root:
-        return sum(_written(computation, computation.by_name[name]) for name in i.operands)
     if i.opcode == "dynamic-update-slice":
         return computation.by_name[i.operands[1]].shape.bytes
     return i.shape.leaf_bytes
