@@ -11,11 +11,13 @@ from graphrl.solvers.budgets.alike import alike_places, alike_values
 from graphrl.solvers.budgets.choice import Choice, Price, Pricing
 from graphrl.solvers.budgets.goal import Goal
 from graphrl.solvers.budgets.price import COMPUTED, KEPT, MOVED
+from graphrl.solvers.budgets.starts import MOST
 from graphrl.solvers.budgets.state import AGAIN, INSIDE, PLAIN, State
 
 HOT, COLD = 3e-2, 1e-5  # temperatures: energies are shares of the plain peak or of the step's seconds
+CUTTING = 0.2  # part of the moves of a function that cut it
 TOGETHER = 0.6  # part of the moves that change all that are alike
-PER_SEGMENT = 1e-5  # energy of a segment: of two choices that are alike, the one with fewer
+PER_SEGMENT = 3e-4  # energy of a segment: each is traced by itself, and keeps the compiler from working across it
 
 
 class Found(NamedTuple):
@@ -69,38 +71,30 @@ class _Search:
         self._pricing, self._goal, self.random = pricing, goal, random
         gradient = pricing.gradient
         self._values = [alike_values(level) for level in gradient.levels]
-        self._places = [alike_places(level) for level in gradient.levels]
+        self._places = [group for group in alike_places(gradient.levels[0]) if len(group) <= MOST]
+        self._fixed = State.plain(gradient).starts[0] != INSIDE
         sizes = np.array([len(level.bytes) for level in gradient.levels], float)
         self._weights = np.cumsum(sizes / sizes.sum())
-        self._plain = pricing(State.plain(gradient).choice())
 
     def energy(self, state: State) -> float:
         """Of a state."""
         choice = state.choice()
         price = self._pricing(choice)
         segments = sum(len(cut.again) for cut in choice)
-        return self._goal.energy(self._pricing.gradient, price, self._plain) + PER_SEGMENT * segments
+        return self._goal.energy(self._pricing, price) + PER_SEGMENT * segments
 
     def move(self, state: State) -> Callable[[], None]:
         """Changes a state; what it returns takes that back."""
         level = int(np.searchsorted(self._weights, self.random.random()))
-        kind = self.random.random()
-        if kind < 0.6 and self._values[level]:
-            return self._flip(state, level)
-        if kind < 0.85 and self._places[level]:
-            return self._cut(state, level)
-        return self._switch(state, level)
-
-    def _some(self, groups: Sequence[np.ndarray], of: np.ndarray) -> np.ndarray:
-        """A group, or one of its members; `of` is which group."""
-        group = groups[int(of)]
-        if self.random.random() < TOGETHER:
-            return group
-        return group[[self.random.integers(len(group))]]
+        if level == 0 and self.random.random() < CUTTING and self._places:
+            return self._cut(state)
+        return self._flip(state, level) if self._values[level] else self._switch(state, level)
 
     def _flip(self, state: State, level: int) -> Callable[[], None]:
         """Keeps values, moves them or does neither."""
-        chosen = self._some(self._values[level], self.random.integers(len(self._values[level])))
+        chosen = self._values[level][self.random.integers(len(self._values[level]))]
+        if self.random.random() > TOGETHER:
+            chosen = chosen[[self.random.integers(len(chosen))]]
         keep = state.keep[level]
         before = keep[chosen].copy()
         kinds = [COMPUTED, KEPT, MOVED] if self._goal.link else [COMPUTED, KEPT]
@@ -111,27 +105,24 @@ class _Search:
 
         return undo
 
-    def _cut(self, state: State, level: int) -> Callable[[], None]:
-        """Begins or ends segments at some places: narrow ones more often."""
-        number = int(len(self._places[level]) * self.random.random() ** 2)
-        chosen = self._some(self._places[level], np.int64(number))
-        starts = state.starts[level]
+    def _cut(self, state: State) -> Callable[[], None]:
+        """Begins or ends segments of the function at places that are alike: narrow ones more often."""
+        chosen = self._places[int(len(self._places) * self.random.random() ** 2)]
+        starts = state.starts[0]
         before = starts.copy()
         if starts[chosen[0]] == INSIDE:
             first = np.maximum.accumulate(np.where(starts != INSIDE, np.arange(len(starts)), 0))
             starts[chosen] = np.where(starts[chosen] == INSIDE, starts[first[chosen]], starts[chosen])
         else:
-            starts[chosen] = INSIDE
-        return self._written(state, level, before)
+            starts[chosen[~self._fixed[chosen]]] = INSIDE
+        return self._written(state, 0, before)
 
     def _switch(self, state: State, level: int) -> Callable[[], None]:
-        """Computes a segment again, or all of them, or none."""
+        """Computes all of a level again, or leaves it to jax."""
         starts = state.starts[level]
         before = starts.copy()
-        begins = np.flatnonzero(starts != INSIDE)
-        if self.random.random() < TOGETHER:
-            begins = begins[[self.random.integers(len(begins))]]
-        starts[begins] = PLAIN if starts[begins[0]] == AGAIN else AGAIN
+        begins = np.flatnonzero((starts != INSIDE) & ~self._pricing.gradient.levels[level].apart)
+        starts[begins] = PLAIN if (starts[begins] == AGAIN).any() else AGAIN
         return self._written(state, level, before)
 
     def _written(self, state: State, level: int, before: np.ndarray) -> Callable[[], None]:

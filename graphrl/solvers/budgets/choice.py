@@ -34,7 +34,7 @@ class Price:
       kept: bytes that wait in memory for the backward pass.
       moved: bytes that wait for it in the memory of the host.
       peak: most bytes at once beside arguments, results and gradients.
-      seconds: of computing again.
+      seconds: of computing again and of writing what is kept only.
     """
 
     kept: float
@@ -44,7 +44,12 @@ class Price:
 
 
 class Pricing:
-    """Prices choices for one gradient. Not for several threads."""
+    """Prices choices for one gradient. Not for several threads.
+
+    Attributes:
+      gradient: it is.
+      plain: the price of what jax does by itself.
+    """
 
     def __init__(self, gradient: Gradient) -> None:
         self.gradient = gradient
@@ -54,6 +59,7 @@ class Pricing:
             level._replace(bytes=level.bytes.copy(), workspace=level.workspace.copy(), kernel_bytes=own)
             for level, own in zip(gradient.levels, self._kernel_bytes, strict=True)
         ]
+        self.plain = self(untouched(gradient))
 
     def __call__(self, choice: Choice) -> Price:
         """The price of a choice."""

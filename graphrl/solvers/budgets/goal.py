@@ -3,8 +3,7 @@
 import dataclasses
 
 from graphrl.errors import ProblemError
-from graphrl.solvers.budgets.choice import Price
-from graphrl.solvers.budgets.level import Gradient
+from graphrl.solvers.budgets.choice import Price, Pricing
 
 OVER = 10.0  # energy of being above a limit by as much as the limit, so that no gain is worth it
 TIE = 1e-3  # of two choices that are alike, the one with the lower peak
@@ -30,28 +29,27 @@ class Goal:
         if sum(limit is not None for limit in (self.kept, self.peak, self.slowdown)) != 1:
             raise ProblemError("a goal has one limit: kept, peak or slowdown")
 
-    def slowdown_of(self, gradient: Gradient, price: Price) -> float:
+    def slowdown_of(self, pricing: Pricing, price: Price) -> float:
         """Share of a step's seconds that a choice adds. What is moved travels beside the pass, as long as that lasts."""
-        outer = gradient.levels[0]
-        forward, backward = outer.forward_seconds, outer.backward_seconds
+        outer, plain = pricing.gradient.levels[0], pricing.plain
         travel = price.moved / self.link if self.link and price.moved else 0.0
-        seconds = max(forward, travel) + max(backward + price.seconds, travel)
-        return seconds / max(forward + backward, 1e-30) - 1.0
+        seconds = max(outer.forward_seconds, travel) + max(outer.backward_seconds + price.seconds, travel)
+        return seconds / max(outer.forward_seconds + outer.backward_seconds + plain.seconds, 1e-30) - 1.0
 
-    def excess(self, gradient: Gradient, price: Price) -> float:
+    def excess(self, pricing: Pricing, price: Price) -> float:
         """By which part of the limit a choice is above it; 0 where it is not."""
         if self.kept is not None:
             return max(0.0, price.kept / max(self.kept, 1.0) - 1.0)
         if self.peak is not None:
             return max(0.0, price.peak / max(self.peak, 1.0) - 1.0)
         assert self.slowdown is not None
-        return max(0.0, self.slowdown_of(gradient, price) - self.slowdown) / max(self.slowdown, 0.01)
+        return max(0.0, self.slowdown_of(pricing, price) - self.slowdown) / max(self.slowdown, 0.01)
 
-    def energy(self, gradient: Gradient, price: Price, plain: Price) -> float:
-        """The lower the better; `plain` is the price of what jax does by itself."""
-        peak = price.peak / max(plain.peak, 1.0)
+    def energy(self, pricing: Pricing, price: Price) -> float:
+        """The lower the better."""
+        peak = price.peak / max(pricing.plain.peak, 1.0)
         if self.slowdown is not None:
-            value = peak + TIE * self.slowdown_of(gradient, price)
+            value = peak + TIE * self.slowdown_of(pricing, price)
         else:
-            value = self.slowdown_of(gradient, price) + TIE * peak
-        return value + OVER * self.excess(gradient, price)
+            value = self.slowdown_of(pricing, price) + TIE * peak
+        return value + OVER * self.excess(pricing, price)

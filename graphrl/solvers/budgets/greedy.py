@@ -21,7 +21,7 @@ def greedy(pricing: Pricing, goal: Goal, state: State) -> State:
     groups = [(level, group) for level in range(len(gradient.levels)) for group in alike_values(gradient.levels[level])]
     state = state.copy()
     now = pricing(state.choice())
-    while goal.slowdown is not None or goal.excess(gradient, now) > 0:
+    while goal.slowdown is not None or goal.excess(pricing, now) > 0:
         best, gain, price = None, 0.0, now
         for level, group in groups:
             before = state.keep[level][group].copy()
@@ -31,7 +31,7 @@ def greedy(pricing: Pricing, goal: Goal, state: State) -> State:
             then = pricing(state.choice())
             state.keep[level][group] = before
             worth = _worth(now, then)
-            if worth > gain and (goal.slowdown is None or goal.excess(gradient, then) == 0.0):
+            if worth > gain and (goal.slowdown is None or goal.excess(pricing, then) == 0.0):
                 best, gain, price = (level, group), worth, then
         if best is None:
             break

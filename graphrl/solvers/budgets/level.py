@@ -25,6 +25,8 @@ class Level(NamedTuple):
         arguments without any kernel, so that whoever needs it may compute it anew; whether results need it.
       named: of each value, whether it can be kept by name.
       seconds: of each value, to compute it from solid ones, counted once for the values of one op.
+      keeping: of each value, seconds that it takes to keep it, beside computing it: to write what lies in no memory by
+        itself, and in a loop to copy between kernels and the loop's own array.
       op: of each value, the op that computes it.
       workspace: of each value, bytes that its op holds beside its operands and results.
       last_read: of each value, the last value of the forward pass whose kernel reads it.
@@ -34,6 +36,8 @@ class Level(NamedTuple):
       kernel_from, kernel_reads: values that each kernel reads.
       first: of each place and the end, the first value from there on.
       free_values: in order.
+      apart: of each place, whether it is a segment of its own, of which jax keeps what it does: what has effects, and
+        loops of a function, whose bodies have levels of their own.
       trips: of the loop whose body it is; 0 for a function.
       forward_seconds, backward_seconds: of one run of the passes, without what is computed again.
     """
@@ -45,6 +49,7 @@ class Level(NamedTuple):
     needed: np.ndarray  # [n] bool
     named: np.ndarray  # [n] bool
     seconds: np.ndarray  # [n] float64
+    keeping: np.ndarray  # [n] float64
     op: np.ndarray  # [n] int64
     workspace: np.ndarray  # [n] float64
     last_read: np.ndarray  # [n] int64
@@ -56,6 +61,7 @@ class Level(NamedTuple):
     kernel_reads: np.ndarray  # [r] int64
     first: np.ndarray  # [p + 1] int64
     free_values: np.ndarray  # [f] int64
+    apart: np.ndarray  # [p] bool
     trips: int
     forward_seconds: float
     backward_seconds: float

@@ -200,6 +200,7 @@ def _forward(level: Level, work: Work) -> None:
         stored = work.stored[v]
         work.prices[0] += level.bytes[v] * (stored == KEPT)
         work.prices[1] += level.bytes[v] * (stored == MOVED)
+        work.prices[4] += level.keeping[v] * (stored != COMPUTED)
         if level.place[v] == ARGUMENT or not ((level.needed[v] and level.solid[v]) or stored != COMPUTED):
             continue
         work.forward[v] += level.bytes[v]

@@ -1,6 +1,6 @@
-"""Choices to begin with: rules of thumb on a gradient's own cuts."""
+"""Choices to begin with: programs cut at alike places, and computed again in whole or but for what is dear."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -9,40 +9,40 @@ from graphrl.solvers.budgets.level import Gradient, Level
 from graphrl.solvers.budgets.price import COMPUTED, KEPT
 from graphrl.solvers.budgets.state import AGAIN, INSIDE, PLAIN, State
 
-CUTS = 8  # groups of places that are tried, of each level
-DEAR = 0.02  # a value is dear that takes this part of the pass to compute
+CUTS = 12  # groups of places that are tried
+MOST = 64  # segments: each is traced by itself
 
 
 def starts(gradient: Gradient) -> Iterator[State]:
-    """Choices: nothing computed again; then, cut in several ways, all of it, or all but what kernels compute, or all
-    that lies in no memory by itself.
-    """
+    """Choices: nothing computed again; then, cut in several ways, all of it, and all but what lies in memory anyway."""
     yield State.plain(gradient)
-    for number in range(CUTS):
-        for kept in (lambda level: np.zeros(len(level.bytes), bool), _dear, _solid):
-            state = State.plain(gradient)
-            for level in range(len(gradient.levels)):
-                _again(state, gradient, level, number)
-                state.keep[level][:] = np.where(kept(gradient.levels[level]), KEPT, COMPUTED)
-                state.changed(level)
-            yield state
+    for cuts in _cuts(gradient.levels[0]):
+        for kept in (_nothing, _solid):
+            yield again(gradient, cuts, kept)
 
 
-def _again(state: State, gradient: Gradient, level: int, number: int) -> None:
-    """Computes all of a level again, cut at a group of places; a loop within stays on its own."""
-    starts = state.starts[level]
-    groups = alike_places(gradient.levels[level])
-    if number and groups:
-        group = sorted(groups, key=len, reverse=True)[: 4 * CUTS][min(number, len(groups)) - 1]
-        starts[group] = np.where(starts[group] == INSIDE, PLAIN, starts[group])
-    loops = [loop.place for loop in gradient.loops[level].values()]
-    begins = np.flatnonzero(starts != INSIDE)
-    starts[begins[~np.isin(begins, loops)]] = AGAIN
+def again(gradient: Gradient, cuts: np.ndarray, kept: Callable[[Level], np.ndarray]) -> State:
+    """The function, cut at some places, and the bodies of loops, computed again but for what is `kept`, `[n]` bool."""
+    state = State.plain(gradient)
+    state.starts[0][cuts] = np.where(state.starts[0][cuts] == INSIDE, PLAIN, state.starts[0][cuts])
+    for number, level in enumerate(gradient.levels):
+        begins = (state.starts[number] != INSIDE) & ~level.apart
+        state.starts[number][begins] = AGAIN
+        state.keep[number][:] = np.where(kept(level), KEPT, COMPUTED)
+        state.changed(number)
+    return state
 
 
-def _dear(level: Level) -> np.ndarray:
-    """Named values that take long to compute for their bytes."""
-    return level.named & ~level.free & (level.seconds > DEAR / 10 * max(level.forward_seconds, 1e-30))
+def _cuts(level: Level) -> Iterator[np.ndarray]:
+    """Places to cut at: none, then groups of alike ones, narrow ones first of those that are many."""
+    yield np.zeros(0, np.int64)
+    groups = [group for group in alike_places(level) if len(group) <= MOST]
+    groups.sort(key=len, reverse=True)
+    yield from groups[:CUTS]
+
+
+def _nothing(level: Level) -> np.ndarray:
+    return np.zeros(len(level.bytes), bool)
 
 
 def _solid(level: Level) -> np.ndarray:

@@ -22,24 +22,13 @@ class State:
         self._cuts = [self._cut(level) for level in range(len(keep))]
 
     @classmethod
-    def of(cls, choice: Choice) -> "State":
-        """A choice to change."""
-        keep = [cut.keep.copy() for cut in choice]
-        starts = []
-        for cut in choice:
-            begins = np.diff(cut.segment, prepend=-1) > 0
-            starts.append(np.where(begins, np.where(cut.again[cut.segment], AGAIN, PLAIN), INSIDE))
-        return cls(keep, starts)
-
-    @classmethod
     def plain(cls, gradient: Gradient) -> "State":
-        """What jax does by itself, cut at the places of loops, which stay segments of their own."""
+        """What jax does by itself, cut around what stays apart."""
         keep = [np.zeros(len(level.bytes), np.int64) for level in gradient.levels]
-        starts = [np.zeros(len(level.first) - 1, np.int64) for level in gradient.levels]
-        for number, loops in enumerate(gradient.loops):
-            starts[number][:1] = PLAIN
-            for loop in loops.values():
-                starts[number][loop.place : loop.place + 2] = PLAIN
+        starts = []
+        for level in gradient.levels:
+            begins = level.apart | np.concatenate([[True], level.apart[:-1]])
+            starts.append(np.where(begins, PLAIN, INSIDE))
         return cls(keep, starts)
 
     def changed(self, level: int) -> None:

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from graphrl.graphs.roofline import Chip
 from graphrl.solvers.budgets.level import Gradient, Level, Loop
 from graphrl.xla.checkpoint.derivative import derivative, differentiable
@@ -55,7 +57,8 @@ def _build(
     own = derivative(program, wanted, chip)
     scans = {place: len(program.equations[place].outvars) for place in program.bodies}
     values = Values(own, chip, carried, scans)
-    level, loops, number = values.level(trips, len(program.equations)), dict[int, Loop](), len(built)
+    apart = [bool(eqn.effects) or (place in values.loops and not trips) for place, eqn in enumerate(program.equations)]
+    level, loops, number = values.level(trips, np.array(apart, bool)), dict[int, Loop](), len(built)
     built.append(_Built(program, level, loops, tuple(own.names.get(value) for value in values.values), carried))
     forward, backward = level.forward_seconds, level.backward_seconds
     for place, loop in sorted(values.loops.items()):

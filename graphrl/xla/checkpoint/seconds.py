@@ -49,7 +49,7 @@ _REDUCTIONS = ("argmax", "argmin", "reduce")
 _NOT_REDUCTIONS = ("reduce_precision", "reduce_window", "reduce_scatter")
 # The same bytes under another name or shape; layouts are the compiler's to choose.
 _VIEWS = frozenset(str.split("copy copy_p expand_dims name pvary reshape sharding_constraint squeeze transpose"))
-_SLICES = PARTIAL_READS | {"split"}
+SLICES = PARTIAL_READS | {"split"}
 
 Value = int  # the place of a value's bytes among all
 Reads = Mapping[Hashable, float]  # bytes by value, and by slice of it
@@ -188,13 +188,13 @@ class _Clock:
         for op in flat.ops:
             if op.equation is None or moved.add(op, flat.bytes):
                 fusion.write(op)
-            elif _is_body(op.equation):
+            elif is_body(op.equation):
                 kernels += self._of_body(op)
                 fusion.write(op)
-            elif _is_kernel(op.equation):
+            elif is_kernel(op.equation):
                 kernels += self._of_kernel(op, flat.bytes)
                 fusion.write(op)
-            elif _is_reduction(op.equation):
+            elif is_reduction(op.equation):
                 kernels += runtime(equation_flops(op.equation), fusion.write(op), self._chip)
             else:
                 flops += equation_flops(op.equation)
@@ -254,7 +254,7 @@ class _Fusion:
         self._bytes = flat.bytes
         self._flat = flat
         self._readers = Counter(value for op in flat.ops for value in op.values)
-        alone = [op for op in flat.ops if op.equation is None or not _is_fused(op.equation)]
+        alone = [op for op in flat.ops if op.equation is None or not is_fused(op.equation)]
         self._alone = {value for op in alone for value in op.values}
         self._needed = self._alone | {value for value in flat.results if isinstance(value, Value)}
         self._reads: dict[Value, Reads] = {}  # of what is not written
@@ -266,7 +266,7 @@ class _Fusion:
           inputs: how many come first that are not sliced from stacks.
           results: likewise, not stacked.
         """
-        fused = {value for op in self._flat.ops if op.equation and _is_fused(op.equation) for value in op.results}
+        fused = {value for op in self._flat.ops if op.equation and is_fused(op.equation) for value in op.results}
         taken = [value for value in self._flat.inputs[inputs:] if value in self._alone]
         stacked = [value for value in self._flat.results[results:] if isinstance(value, Value)]
         return taken + [value for value in stacked if value not in fused or self._readers[value]]
@@ -280,7 +280,7 @@ class _Fusion:
         moved = []
         for i, value in enumerate(op.results):
             reads = self._of(op)
-            if op.equation.primitive.name in _SLICES:
+            if op.equation.primitive.name in SLICES:
                 reads = self._sliced(op, i, reads)
             size, total, readers = self._bytes[value], sum(reads.values()), self._readers[value]
             if value in self._needed or readers * total > total + (1 + readers) * size:
@@ -311,16 +311,16 @@ def _is_view(equation: Any) -> bool:
     return (equation.params["exponent_bits"], equation.params["mantissa_bits"]) == (own.nexp, own.nmant)
 
 
-def _is_body(equation: Any) -> bool:
+def is_body(equation: Any) -> bool:
     return not equation.primitive.name.startswith(ELEMENT_BODIES) and bool(inner_jaxprs(equation.params))
 
 
-def _is_kernel(equation: Any) -> bool:
+def is_kernel(equation: Any) -> bool:
     name = equation.primitive.name
     return name in KERNELS or name.startswith("scatter")
 
 
-def _is_reduction(equation: Any) -> bool:
+def is_reduction(equation: Any) -> bool:
     """Whether it reduces more than rows: those are fused as all else, as in a softmax, which reads its operand once."""
     name = equation.primitive.name
     if not name.startswith(_REDUCTIONS) or name.startswith(_NOT_REDUCTIONS):
@@ -329,6 +329,6 @@ def _is_reduction(equation: Any) -> bool:
     return dimensions == 1 or tuple(equation.params.get("axes", ())) != (dimensions - 1,)
 
 
-def _is_fused(equation: Any) -> bool:
+def is_fused(equation: Any) -> bool:
     """Whether what it reads can be fused into it."""
-    return not (_is_body(equation) or _is_kernel(equation) or equation.primitive.name == "device_put")
+    return not (is_body(equation) or is_kernel(equation) or equation.primitive.name == "device_put")

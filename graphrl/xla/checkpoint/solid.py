@@ -1,60 +1,73 @@
-"""Which values lie in memory: a model of what compilers fuse.
+"""Which values lie in memory, and what it takes to compute them: the model of fusion that `seconds` has.
 
-Products, convolutions, loops, sorts and the like are kernels of their own, which read operands from memory and write
-their results there; a reduction writes its results and computes its operand on the way. All else is computed on the way
-by whoever reads it, unless a kernel reads it, or several do and each would read several arrays in its place.
+Kernels, loops and reductions of more than rows read operands from memory and write their results there. All else is
+computed on the way by whoever reads it, unless a kernel does, or writing it once moves fewer bytes than computing it in
+each of its readers.
 """
 
 from collections import defaultdict
+from collections.abc import Mapping
+from typing import NamedTuple
 
-from graphrl.graphs.readers.jaxpr.flatten import Node, Result
+from graphrl.graphs.readers.jaxpr.flatten import Result
 from graphrl.xla.checkpoint.derivative import Derivative, Value
-
-REDUCTIONS = frozenset(str.split("argmax argmin reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_sum"))
-KERNELS = frozenset(
-    str.split(
-        """
-        all_gather all_to_all approx_top_k cholesky cond conv_general_dilated custom_call custom_linear_solve
-        dot_general eigh fft gather geqrf householder_product lu pallas_call ppermute psum qr ragged_dot_general
-        reduce_scatter scan select_and_gather_add select_and_scatter_add sort svd top_k triangular_solve
-        tridiagonal_solve while
-        """
-    )
-)
-FAMILIES = ("cum", "ffi", "reduce_window", "scatter")  # kernels too
+from graphrl.xla.checkpoint.seconds import SLICES, is_fused, is_reduction
 
 
-def is_kernel(node: Node) -> bool:
-    """Whether a node reads its operands from memory."""
-    return node.type in KERNELS or node.type.startswith(FAMILIES)
+class Fusion(NamedTuple):
+    """What becomes of computed values.
+
+    Attributes:
+      solid: whether they lie in memory.
+      moved: of each, bytes that are read and written to compute it into memory.
+      copies: of each, how often a loop that keeps it must copy it: where a kernel writes or reads it, which cannot do so
+        in the loop's own array.
+    """
+
+    solid: Mapping[Result, bool]
+    moved: Mapping[Result, float]
+    copies: Mapping[Result, int]
 
 
-def solid_values(derivative: Derivative) -> dict[Result, bool]:
-    """Whether they lie in memory, of all values that are computed."""
+def fusion_of(derivative: Derivative) -> Fusion:
+    """What is fused into what."""
     readers = defaultdict(list)
     for i, node in enumerate(derivative.nodes):
         if node is not None:
             for value in derivative.reads(i):
                 readers[value].append(i)
     solid: dict[Result, bool] = {}
-    sources: dict[Value, frozenset[Value]] = {}  # of what is no argument, the large values in memory that it stands for
+    moved: dict[Result, float] = {}
+    copies: dict[Result, int] = {}
+    reads: dict[Value, Mapping[Value, float]] = {}  # of what lies in no memory, what is read in its place
     for i, node in enumerate(derivative.nodes):
         if node is None:
             continue
-        read = [sources.get(value, frozenset((value,))) for value in derivative.reads(i)]
-        from_memory = frozenset(value for values in read for value in values)
+        read = _read(derivative, i, reads)
+        fused = is_fused(node.equation) and not is_reduction(node.equation)
         for k, size in enumerate(node.output_bytes):
-            value = Result(i, k)
-            users = [derivative.nodes[j] for j in readers[value]]
-            beside = [j for j in readers[value] if derivative.backward[j] == derivative.backward[i]]
-            large = [source for source in from_memory if 2 * derivative.bytes(source) >= size]
-            solid[value] = (
-                is_kernel(node)
-                or node.type in REDUCTIONS
-                or any(user is not None and is_kernel(user) for user in users)
-                or value in derivative.results | derivative.gradients
-                or (len(beside) > 1 and len(large) > 1)
-            )
-            sources[value] = frozenset((value,)) if solid[value] else from_memory
-    return solid
+            value, total = Result(i, k), sum(read.values())
+            # a pass has its own copy of what it computes
+            users = [j for j in readers[value] if derivative.backward[j] == derivative.backward[i]]
+            alone = any(not is_fused(user.equation) for j in readers[value] if (user := derivative.nodes[j]) is not None)
+            dear = len(users) * total > total + (1 + len(users)) * size
+            solid[value] = not fused or alone or dear or value in derivative.results | derivative.gradients
+            moved[value] = total + sum(node.output_bytes)
+            copies[value] = (not is_fused(node.equation)) + alone
+            if not solid[value]:
+                reads[value] = read
+    return Fusion(solid, moved, copies)
 
+
+def _read(derivative: Derivative, i: int, reads: Mapping[Value, Mapping[Value, float]]) -> Mapping[Value, float]:
+    """Bytes that a node reads from memory, by value."""
+    node = derivative.nodes[i]
+    assert node is not None
+    read: dict[Value, float] = {}
+    for value in derivative.reads(i):
+        for source, size in reads.get(value, {value: float(derivative.bytes(value))}).items():
+            read[source] = max(read.get(source, 0.0), size)
+    if node.type not in SLICES or not node.inputs:
+        return read
+    share = min(1.0, max(node.output_bytes) / max(1, derivative.bytes(derivative.reads(i)[0]))) if derivative.reads(i) else 1.0
+    return {source: share * size for source, size in read.items()}

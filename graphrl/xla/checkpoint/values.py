@@ -1,16 +1,15 @@
 """The arrays of one level: values of the forward pass and kernels of the backward pass."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from graphrl.graphs.readers.jaxpr.flatten import Node, Outside, Result
-from graphrl.graphs.readers.jaxpr.flops import PARTIAL_READS
-from graphrl.graphs.roofline import Chip
+from graphrl.graphs.roofline import Chip, runtime
 from graphrl.solvers.budgets.level import ARGUMENT, Level, Loop
 from graphrl.xla.checkpoint.derivative import Derivative, Value
-from graphrl.xla.checkpoint.solid import REDUCTIONS, is_kernel, solid_values
+from graphrl.xla.checkpoint.seconds import is_fused, is_reduction
+from graphrl.xla.checkpoint.solid import fusion_of
 
 RANDOM = ("random", "rng", "threefry")  # dear to compute, though they are no kernels
 
@@ -33,7 +32,8 @@ class Values:
         self, derivative: Derivative, chip: Chip, carried: Iterable[int], scans: Mapping[int, int]
     ) -> None:
         self._own, self._chip = derivative, chip
-        self._solid = solid_values(derivative)
+        self._fusion = fusion_of(derivative)
+        self._solid = self._fusion.solid
         self.values: list[Value] = [Outside(argument) for argument in carried]
         for i, node in enumerate(derivative.nodes):
             if node is not None and not derivative.backward[i]:
@@ -45,8 +45,8 @@ class Values:
         loops = {place: self._loop(place, results) for place, results in scans.items()}
         self.loops = {place: loop for place, loop in loops.items() if loop is not None}
 
-    def level(self, trips: int, equations: int) -> Level:
-        """The arrays, of a program of so many equations; loops take no time and keep nothing yet."""
+    def level(self, trips: int, apart: np.ndarray) -> Level:
+        """The arrays; loops take no time and keep nothing yet. `apart` is that of the level."""
         place = [self._place(value) for value in self.values]
         free, needed = self._free(), self._needed()
         reads_from, reads = _rows(self._reads)
@@ -69,6 +69,7 @@ class Values:
             needed=np.array(needed, bool),
             named=np.array([value in self._own.names for value in self.values], bool),
             seconds=seconds,
+            keeping=np.array([self._keeping(value, trips > 0) for value in self.values]),
             op=ops,
             workspace=workspace,
             last_read=self._last_reads(needed),
@@ -78,8 +79,9 @@ class Values:
             kernel_bytes=self._kernel_bytes(),
             kernel_from=kernel_from,
             kernel_reads=kernel_reads,
-            first=np.searchsorted(place, np.arange(equations + 1)).astype(np.int64),
+            first=np.searchsorted(place, np.arange(len(apart) + 1)).astype(np.int64),
             free_values=np.flatnonzero(free).astype(np.int64),
+            apart=apart,
             trips=trips,
             forward_seconds=float((seconds * needed)[once].sum()),
             backward_seconds=sum(self._kernel_seconds(i) for q, i in enumerate(self._kernels) if q not in inner),
@@ -112,7 +114,7 @@ class Values:
         return node
 
     def _workspace(self, value: Value) -> int:
-        return self._node(value).workspace_bytes if isinstance(value, Result) and is_kernel(self._node(value)) else 0
+        return self._node(value).workspace_bytes if isinstance(value, Result) and not is_fused(self._node(value).equation) else 0
 
     def _free(self) -> list[bool]:
         """Of each value, whether it follows from arguments without kernels and random numbers."""
@@ -141,36 +143,23 @@ class Values:
         return last.astype(np.int64)
 
     def _seconds(self, number: int) -> float:
-        """To compute a value from what lies in memory, without what starting a kernel takes."""
+        """To compute a value from what lies in memory."""
         value = self.values[number]
-        if isinstance(value, Outside) or not self._is_solid[number]:
-            return 0.0
-        node = self._node(value)
-        return self._kernel_seconds(value.node) if is_kernel(node) else self._fused_seconds(node, value)
+        return self._kernel_seconds(value.node) if isinstance(value, Result) and self._is_solid[number] else 0.0
+
+    def _keeping(self, value: Value, in_loop: bool) -> float:
+        """Seconds of keeping a value: see `Level`."""
+        copy = runtime(0, 2 * self._own.bytes(value), self._chip)
+        if isinstance(value, Outside):
+            return copy
+        written = 0.0 if self._solid[value] else runtime(0, self._fusion.moved[value], self._chip)
+        return written + (copy * self._fusion.copies[value] if in_loop else 0.0)
 
     def _kernel_seconds(self, i: int) -> float:
-        node = self._own.nodes[i]
-        assert node is not None
-        if is_kernel(node):
-            return node.runtime - self._chip.launch_seconds
-        return self._fused_seconds(node, Result(i, 0))
-
-    def _fused_seconds(self, node: Node, value: Result) -> float:
-        """To read once what lies in memory, of slices only what they take, and to write the result."""
-        read: dict[Value, float] = {}
-        waiting: list[tuple[Result, float]] = [(value, math.inf)]
-        while waiting:
-            reader, most = waiting.pop()
-            if self._node(reader).type in PARTIAL_READS:
-                most = min(most, self._own.bytes(reader))
-            for source in self._own.reads(reader.node):
-                size = min(most, self._own.bytes(source))
-                if read.get(source, -1.0) < size:
-                    read[source] = size
-                    if isinstance(source, Result) and not self._solid[source]:
-                        waiting.append((source, most))
-        moved = sum(size for source, size in read.items() if isinstance(source, Outside) or self._solid[source])
-        return (moved + sum(node.output_bytes)) / self._chip.bytes_per_second
+        node = self._node(Result(i, 0))
+        if not is_fused(node.equation):
+            return node.runtime
+        return runtime(0, self._fusion.moved[Result(i, 0)], self._chip)
 
     def _backward(self) -> tuple[list[int], list[list[int]], list[set[Result]]]:
         """Nodes that write into memory in the backward pass, the values that each reads, and what each reads of the
@@ -214,7 +203,7 @@ class Values:
 
 
 def _is_light(node: Node) -> bool:
-    return not (is_kernel(node) or node.type in REDUCTIONS or node.type.startswith(RANDOM))
+    return is_fused(node.equation) and not is_reduction(node.equation) and not node.type.startswith((*RANDOM, 'reduce', 'arg'))
 
 
 def _rows(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
