@@ -1,5 +1,6 @@
 """The script of the tables on checkpoints: its programs, its search for batches, what it writes, and its faults."""
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -10,10 +11,11 @@ from hypothesis import strategies as st
 from processes import check_fault, run_script
 from reproduce import gpu_compile
 from reproduce.checkpoint.batch import largest
-from reproduce.checkpoint.methods import RULES, plain
+from reproduce.checkpoint.curve import curve
+from reproduce.checkpoint.methods import NONE, RULES, plain
 from reproduce.checkpoint.points import Point, best, least
 from reproduce.checkpoint.programs import PROGRAMS, build
-from reproduce.checkpoint.rules import rules
+from reproduce.checkpoint.rules import rules, tables
 from reproduce.checkpoint.settings import Settings
 
 from graphrl.errors import GraphrlError
@@ -86,6 +88,26 @@ def test_values_are_compared_and_the_script_goes_on_where_it_was(tmp_path: Path)
     again = run(tmp_path, *options)
     assert again.returncode == 0
     assert "measuring" not in again.stderr
+
+
+def test_tables_and_picture_are_made_of_what_is_measured(tmp_path: Path) -> None:
+    rule, slow = "nothing saveable, a layer", "dots saveable, the whole"
+    where = {"error": None, "machine": "m", "graphrl": "0", "jax": "0", "date": "2026-01-01T00:00:00"}
+    lines = []
+    for method, temporaries, seconds in ((NONE, 100 * 2**20, 1.0), (rule, 25 * 2**20, 1.25), (slow, 50 * 2**20, 1.5)):
+        key = {"program": "LSTM", "method": method, "size": "full"}
+        memory = {"arguments": 2**20, "results": 0, "temporaries": temporaries, "on_host": 0, "seconds": 2 * seconds**2}
+        lines.append({"key": {"what": "memory", **key}, "value": memory, **where})
+        lines.append({"key": {"what": "seconds", **key, "chip": "h200"}, "value": {"seconds": seconds}, **where})
+    (tmp_path / "measured.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    settings = Settings(out=tmp_path, programs=("LSTM",), methods=(NONE, rule, slow))
+    (curves,) = curve(settings)
+    assert f"| LSTM | {rule} | 25.0% | 25.0% | - | 100.0% / - / - |" in curves.text
+    assert curves.text.count("| 25.0% / - / - |") == 1  # at 33%
+    assert (tmp_path / "curve.png").stat().st_size > 1000
+    means, program = tables(settings)
+    assert f"| {rule} | 1 | 25.0% | 25.0% | 56.2% |" in means.text
+    assert f"| {slow} | 50.0 | 0.0 | 50.0% | 50.0% | 125.0% |" in program.text
 
 
 def test_faults_are_one_line(tmp_path: Path) -> None:

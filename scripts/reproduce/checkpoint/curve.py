@@ -19,6 +19,7 @@ from reproduce.results import Table
 
 SLOWDOWNS = (0.02, 0.05, 0.1, 0.2, 0.33)
 _COLUMNS = 4  # of panels
+_SHOWN = -40, 50  # percent of slowdown: what is slower is left out of the picture
 
 
 class Curves(NamedTuple):
@@ -80,10 +81,10 @@ def _targets(by_name: Mapping[str, Curves]) -> Iterator[str]:
 def _figure(by_name: Mapping[str, Curves]) -> Figure:
     rows = math.ceil(len(by_name) / _COLUMNS)
     figure = Figure(figsize=(1 + 3.2 * _COLUMNS, 0.8 + 2.6 * rows), layout="constrained")
-    panels = figure.subplots(rows, _COLUMNS, squeeze=False).flat
+    panels = figure.subplots(rows, _COLUMNS, squeeze=False).ravel()
     for panel, (name, curves) in zip(panels, by_name.items(), strict=False):
         _draw(panel, name, curves)
-    for panel in list(panels)[len(by_name) :]:
+    for panel in panels[len(by_name) :]:
         panel.set_visible(False)
     figure.supxlabel("estimated slowdown [%]")
     figure.supylabel("temporaries, of the undecorated gradient's [%]")
@@ -95,6 +96,7 @@ def _draw(panel: Axes, name: str, curves: Curves) -> None:
     panel.set_title(name, fontsize=10)
     panel.grid(color=GRID)
     panel.set_ylim(0, 125)
+    panel.set_xlim(_SHOWN)
     panel.tick_params(labelsize=8, labelcolor=FAINT)
     _plot(panel, curves.rules, "jax.checkpoint_policies", colour(0), marker="o", linestyle="none")
     _plot(panel, curves.xla, "XLA's rematerialisation", colour(3), marker="^", linestyle="none")
