@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from graphrl.solvers.budgets.level import Gradient, Level
-from graphrl.solvers.budgets.price import Work, price, work
+from graphrl.solvers.budgets.price import COMPUTED, Work, price, work
 
 
 class Cut(NamedTuple):
@@ -78,12 +78,25 @@ class Pricing:
             price(level, *choice[number], self._work[number])
             moved[number] += self._work[number].prices[1]
             seconds[number] += self._work[number].prices[4]
-        kept, _, forward, backward, _ = self._work[0].prices
+        kept, _, forward, backward, _, _ = self._work[0].prices
         return Price(float(kept), float(moved[0]), float(max(forward, backward)), float(seconds[0]))
 
     def stored(self, level: int) -> np.ndarray:
         """What happens to each value of a level by the choice that was priced last: COMPUTED, KEPT or MOVED."""
         return self._work[level].stored.copy()
+
+    def computed_again(self, level: int) -> np.ndarray:
+        """Of each value of a level, whether the choice that was priced last computes it again."""
+        work = self._work[level]
+        again = (work.mark >= 0) & (work.stored == COMPUTED)
+        return again & (work.ran[self.gradient.levels[level].op] >= 0)
+
+    def timeline(self) -> tuple[np.ndarray, np.ndarray]:
+        """Bytes of the function over its forward and its backward pass, by the choice that was priced last."""
+        work, level = self._work[0], self._levels[0]
+        steps = int(work.prices[5])
+        forward = np.cumsum(work.forward)[: len(level.bytes)] + level.workspace * level.needed
+        return forward, np.cumsum(work.backward[:steps]) + work.beside[:steps]
 
 
 def untouched(gradient: Gradient) -> Choice:

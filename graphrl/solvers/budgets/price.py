@@ -29,7 +29,7 @@ class Work(NamedTuple):
     forward: np.ndarray  # [n + 2] float64, changes of live bytes
     backward: np.ndarray  # [m + 2] float64, changes of live bytes
     beside: np.ndarray  # [m + 2] float64, bytes beside the values
-    prices: np.ndarray  # [5] float64: bytes kept, bytes moved, peak of the forward and of the backward pass, seconds
+    prices: np.ndarray  # [6] float64: bytes kept and moved, peaks of the forward and the backward pass, seconds, steps
 
 
 def work(level: Level) -> Work:
@@ -39,7 +39,7 @@ def work(level: Level) -> Work:
     stored, mark, last, loaded, position = (np.zeros(n, np.int64) for _ in range(5))
     stack, ran = np.zeros(n + len(level.reads) + 1, np.int64), np.zeros(int(level.op.max(initial=0)) + 1, np.int64)
     passes = np.zeros(n + 2), np.zeros(steps + 2), np.zeros(steps + 2)
-    return Work(stored, mark, stack, last, loaded, position, ran, *passes, np.zeros(5))
+    return Work(stored, mark, stack, last, loaded, position, ran, *passes, np.zeros(6))
 
 
 @entry
@@ -229,3 +229,4 @@ def _backward(level: Level, work: Work, steps: int) -> None:
         live += work.backward[step]
         peak = max(peak, live + work.beside[step])
     work.prices[3] = peak
+    work.prices[5] = steps

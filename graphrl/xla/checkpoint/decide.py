@@ -34,15 +34,15 @@ def _plan(named: NamedGradient, choice: Choice, pricing: Pricing, number: int) -
     return CheckpointPlan(tuple(regions), copied, {place: plan for place, plan in bodies.items() if plan.regions})
 
 
-def _copied(program: Program, level: Level, carried: range) -> frozenset[int]:
+def _copied(program: Program, level: Level, carried: range) -> tuple[int, ...]:
     """Places all of whose values are free, and of views of nothing but arguments and such values."""
     jaxpr = program.closed.jaxpr
     outside = {*jaxpr.constvars, *(var for number, var in enumerate(jaxpr.invars) if number not in carried)}
-    copied: set[int] = set()
+    copied: list[int] = []
     for place, eqn in enumerate(program.equations):
         values = slice(level.first[place], level.first[place + 1])
         follows = all(var in outside for var in variables(eqn.invars))
         if follows and not eqn.effects and bool(level.free[values].all()):
-            copied.add(place)
+            copied.append(place)
             outside |= set(eqn.outvars)
-    return frozenset(copied)
+    return tuple(copied)

@@ -33,5 +33,5 @@ class CheckpointPlan:
     """
 
     regions: tuple[Region, ...] = ()
-    copied: frozenset[int] = frozenset()
+    copied: tuple[int, ...] = ()
     bodies: Mapping[int, "CheckpointPlan"] = dataclasses.field(default_factory=dict)

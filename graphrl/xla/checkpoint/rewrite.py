@@ -26,7 +26,7 @@ def evaluate(program: Program, plan: CheckpointPlan, args: Sequence[Any], *, in_
         forward loop has computed.
     """
     values = Values.of(program.closed, args)
-    _run(program, plan, values, sorted(plan.copied))
+    _run(program, plan, values, plan.copied)
     start, apart = 0, not in_loop or len(plan.regions) > 1
     for region in plan.regions:
         _run(program, plan, values, _own(plan, range(start, region.first)))
@@ -76,7 +76,7 @@ def _copies(program: Program, plan: CheckpointPlan, places: Iterable[int]) -> se
     waiting = list(places)
     while waiting:
         read = variables(program.equations[waiting.pop()].invars)
-        new = {program.place_of.get(var) for var in read} & plan.copied - needed
+        new = {program.place_of.get(var) for var in read} & set(plan.copied) - needed
         needed |= new
         waiting += new
     return needed
