@@ -30,7 +30,7 @@ class Goal:
             raise ProblemError("a goal has one limit: kept, peak or slowdown")
 
     def slowdown_of(self, pricing: Pricing, price: Price) -> float:
-        """Share of a step's seconds that a choice adds. What is moved travels beside the pass, as long as that lasts."""
+        """Share of a step's seconds that a choice adds. What is moved travels beside the pass, while that lasts."""
         outer, plain = pricing.gradient.levels[0], pricing.plain
         travel = price.moved / self.link if self.link and price.moved else 0.0
         seconds = max(outer.forward_seconds, travel) + max(outer.backward_seconds + price.seconds, travel)

@@ -1,13 +1,9 @@
 """Dropping or keeping what is worth most, one group of alike values after another, by exact prices."""
 
-from collections.abc import Sequence
-
-import numpy as np
-
 from graphrl.solvers.budgets.alike import alike_values
 from graphrl.solvers.budgets.choice import Price, Pricing
 from graphrl.solvers.budgets.goal import Goal
-from graphrl.solvers.budgets.price import COMPUTED, KEPT
+from graphrl.solvers.budgets.price import COMPUTED
 from graphrl.solvers.budgets.state import State
 
 WAITING = 0.3  # what a byte kept beside the peak counts as: it stands in the way of the next step

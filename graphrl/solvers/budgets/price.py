@@ -78,9 +78,7 @@ def price(level: Level, keep: np.ndarray, segment: np.ndarray, again: np.ndarray
 
 
 @part
-def _region(
-    level: Level, work: Work, s: int, start: int, stop: int, kernel: int, kernel_stop: int, step: int
-) -> int:
+def _region(level: Level, work: Work, s: int, start: int, stop: int, kernel: int, kernel_stop: int, step: int) -> int:
     """A segment that is computed again: returns the step after its last one."""
     for q in range(kernel, kernel_stop):
         for k in range(level.kernel_from[q], level.kernel_from[q + 1]):

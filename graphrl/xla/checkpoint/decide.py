@@ -24,12 +24,11 @@ def _plan(named: NamedGradient, choice: Choice, pricing: Pricing, number: int) -
         places = np.flatnonzero(cut.segment == segment)
         values = range(level.first[places[0]], level.first[places[-1] + 1])
         kept, moved = (
-            tuple(name for v in values if stored[v] == what and (name := names[v]) is not None) for what in (KEPT, MOVED)
+            tuple(name for v in values if stored[v] == what and (name := names[v]) is not None)
+            for what in (KEPT, MOVED)
         )
         regions.append(Region(int(places[0]), int(places[-1]) + 1, kept, moved))
-    bodies = {
-        loop.place: _plan(named, choice, pricing, inner) for inner, loop in named.gradient.loops[number].items()
-    }
+    bodies = {loop.place: _plan(named, choice, pricing, inner) for inner, loop in named.gradient.loops[number].items()}
     copied = _copied(named.programs[number], level, named.carried[number])
     return CheckpointPlan(tuple(regions), copied, {place: plan for place, plan in bodies.items() if plan.regions})
 

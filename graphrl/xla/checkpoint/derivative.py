@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
 
 from graphrl.graphs.readers.jaxpr.flatten import External, Node, Outside, Result, flatten
 from graphrl.graphs.readers.jaxpr.flops import array_bytes
@@ -155,5 +154,5 @@ def _marked(program: Program, args: Sequence[Any]) -> list[Any]:
                 values.run([eqn])
         for k, var in enumerate(eqn.outvars):
             if values.has(var):
-                values.write([var], [checkpoint_name(*values.read([var]), text_of((place, k)))])
+                values.name(var, text_of((place, k)))
     return values.read(program.closed.jaxpr.outvars)

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, overload
+from typing import Any
 
 import jax
 
@@ -10,7 +10,6 @@ from graphrl.errors import GraphrlError
 from graphrl.graphs.roofline import Chip
 from graphrl.xla import libraries
 from graphrl.xla.checkpoint.derivative import differentiable
-from graphrl.xla.checkpoint.plan import CheckpointPlan
 from graphrl.xla.checkpoint.planner import Planned, planned
 from graphrl.xla.checkpoint.program import Program, program_of
 from graphrl.xla.checkpoint.report import CheckpointReport
@@ -79,16 +78,10 @@ class CheckpointedFunction:
 def _wanted(leaves: Sequence[Any]) -> tuple[bool, ...]:
     """Of each argument, whether a gradient is taken by it: where jax does not show any, by all that have one."""
     smooth = [differentiable(jax.typeof(leaf)) for leaf in leaves]
-    shown = [is_smooth and type(leaf).__name__ in DIFFERENTIATED for is_smooth, leaf in zip(smooth, leaves, strict=True)]
+    shown = [
+        is_smooth and type(leaf).__name__ in DIFFERENTIATED for is_smooth, leaf in zip(smooth, leaves, strict=True)
+    ]
     return tuple(shown if any(shown) else smooth)
-
-
-@overload
-def checkpoint(fn: Callable[..., Any], **options: Any) -> CheckpointedFunction: ...
-
-
-@overload
-def checkpoint(fn: None = None, **options: Any) -> Callable[[Callable[..., Any]], CheckpointedFunction]: ...
 
 
 def checkpoint(
@@ -109,8 +102,8 @@ def checkpoint(
     Equinox. Values and gradients are those of the function. The function is traced and its gradient searched for at
     most `seconds` at its first call with new shapes; the plan is kept on disk for the next process.
 
-    The choice is a model's: memory by the liveness of what XLA is expected to leave unfused, time by roofline. Arguments
-    by which no gradient is taken are recognised where jax shows them (directly under `jax.grad` or `jax.vjp`).
+    The choice is a model's: memory by the liveness of what XLA is expected to leave unfused, time by roofline.
+    Arguments by which no gradient is taken are recognised where jax shows them (directly under `jax.grad`, `jax.vjp`).
 
     Args:
       fn: a function of arrays, mostly a loss; without it, a decorator is returned.

@@ -43,7 +43,7 @@ class _Built(NamedTuple):
 
 
 def gradient_of(program: Program, wanted: Sequence[bool], chip: Chip) -> NamedGradient:
-    """The gradient of a function by the arguments that are `wanted`, and of the bodies of its loops by all they have."""
+    """The gradient of a function by the arguments that are `wanted`, and of its loops' bodies by all they have."""
     built: list[_Built] = []
     argument_bytes, result_bytes = _build(built, program, wanted, chip, range(0), 0)
     levels, loops = tuple(each.level for each in built), tuple(each.loops for each in built)

@@ -7,7 +7,6 @@ import time
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -73,9 +72,7 @@ def planned(name: str, program: Program, wanted: Sequence[bool], settings: Setti
     return found
 
 
-def _search(
-    name: str, fingerprint: str, program: Program, wanted: Sequence[bool], settings: Settings
-) -> Planned:
+def _search(name: str, fingerprint: str, program: Program, wanted: Sequence[bool], settings: Settings) -> Planned:
     begin = time.monotonic()
     named = gradient_of(program, wanted, settings.figures)
     goal = settings.goal(Pricing(named.gradient))
@@ -89,12 +86,20 @@ def _search(
 
 
 def _unmet(settings: Settings, goal: Goal, pricing: Pricing, least: Price) -> str:
-    """What to say of a budget that cannot be met."""
+    """What to say of a limit that cannot be met."""
+    plain = pricing.plain
     if goal.kept is not None:
-        part = least.kept / max(pricing.plain.kept, 1.0)
-        return f"budget is {settings.budget}: the least found is {part:.3f} of the {format_bytes(pricing.plain.kept)} that jax keeps"
+        part = least.kept / max(plain.kept, 1.0)
+        return (
+            f"budget is {settings.budget}: the least found is {part:.3f} of the {format_bytes(plain.kept)} kept by jax"
+        )
+    if goal.slowdown is not None:
+        return f"slowdown is {settings.slowdown}: the least found is {goal.slowdown_of(pricing, least):.3f}"
     outside = pricing.gradient.argument_bytes + pricing.gradient.result_bytes
-    return f"budget is {settings.budget}: the least found is {format_bytes(outside + least.peak)}, with {format_bytes(outside)} of arguments, results and gradients"
+    return (
+        f"budget is {settings.budget}: the least found is {format_bytes(outside + least.peak)}, of which arguments, "
+        f"results and gradients are {format_bytes(outside)}"
+    )
 
 
 def _report(
@@ -102,11 +107,11 @@ def _report(
 ) -> CheckpointReport:
     gradient, plain = named.gradient, untouched(named.gradient)
     base = gradient.levels[0].forward_seconds + gradient.levels[0].backward_seconds + pricing.plain.seconds
-    timelines = []
-    figures = []
+    figures, timelines = [], []
     for each in (plain, choice):
         price = pricing(each)
-        timelines.append(tuple(_thinned(line) for line in pricing.timeline()))
+        forward, backward = pricing.timeline()
+        timelines.append((_thinned(forward), _thinned(backward)))
         step = base * (1.0 + goal.slowdown_of(pricing, price))
         figures.append(Figures(price.kept, price.moved, price.peak, step))
     return CheckpointReport(

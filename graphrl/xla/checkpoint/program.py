@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
+from jax.ad_checkpoint import checkpoint_name
 from jax.extend import core
 
 CALLS = frozenset({"jit", "pjit", "closed_call", "core_call"})
@@ -80,6 +81,10 @@ class Values:
     def write(self, variables: Iterable[Any], values: Iterable[Any]) -> None:
         """Sets values of variables."""
         self._values.update(zip(variables, values, strict=True))
+
+    def name(self, variable: Any, name: str) -> None:
+        """Lets policies know a variable's value by a name."""
+        self._values[variable] = checkpoint_name(self._values[variable], name)
 
     def run(self, equations: Sequence[Any]) -> None:
         """Evaluates equations whose operands are there."""

@@ -100,7 +100,7 @@ class CheckpointReport:
         save_memory_figure(self, path)
 
     def __str__(self) -> str:
-        rows = [(self.function, "peak", "beside arguments", "kept", "on the host", "step")]
+        rows: list[tuple[str, ...]] = [(self.function, "peak", "beside arguments", "kept", "on the host", "step")]
         outside = self.argument_bytes + self.result_bytes
         for name, figures in (("jax", self.plain), ("graphrl", self.planned)):
             sizes = (outside + figures.peak_bytes, figures.peak_bytes, figures.kept_bytes, figures.moved_bytes)
@@ -122,8 +122,7 @@ class CheckpointReport:
             return []
         total = sum(value.bytes for value in values)
         lines = [f"{what}: {len(values)} values, {format_bytes(total)}"]
-        for value in values[:LINES]:
-            lines.append(f"  {format_bytes(value.bytes):>9}  {value.value}  {value.line}".rstrip())
+        lines += [f"  {format_bytes(v.bytes):>9}  {v.value}  {v.line}".rstrip() for v in values[:LINES]]
         if len(values) > LINES:
             lines.append(f"  and {len(values) - LINES} more")
         return lines

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
-from jax.ad_checkpoint import checkpoint_name
 
 from graphrl.xla.checkpoint.plan import CheckpointPlan, Name, Region
 from graphrl.xla.checkpoint.program import Piece, Program, Values, variables
@@ -70,13 +69,14 @@ def _run_region(program: Program, plan: CheckpointPlan, values: Values, region: 
     values.write(piece.writes, jax.checkpoint(run, policy=policy, prevent_cse=apart)(*values.read(piece.reads)))
 
 
-def _copies(program: Program, plan: CheckpointPlan, places: Iterable[int]) -> set[int]:
+def _copies(program: Program, plan: CheckpointPlan, readers: Iterable[int]) -> set[int]:
     """The copied equations that some others need, directly or through each other."""
     needed: set[int] = set()
-    waiting = list(places)
+    waiting = list(readers)
     while waiting:
         read = variables(program.equations[waiting.pop()].invars)
-        new = {program.place_of.get(var) for var in read} & set(plan.copied) - needed
+        places = {program.place_of[var] for var in read if var in program.place_of}
+        new = places & set(plan.copied) - needed
         needed |= new
         waiting += new
     return needed
@@ -101,7 +101,7 @@ def _run(
             waiting = []
             for k, var in enumerate(eqn.outvars):
                 if (place, k) in names:
-                    values.write([var], [checkpoint_name(*values.read([var]), names[place, k])])
+                    values.name(var, names[place, k])
     values.run(waiting)
 
 

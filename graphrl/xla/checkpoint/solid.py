@@ -20,8 +20,8 @@ class Fusion(NamedTuple):
     Attributes:
       solid: whether they lie in memory.
       moved: of each, bytes that are read and written to compute it into memory.
-      copies: of each, how often a loop that keeps it must copy it: where a kernel writes or reads it, which cannot do so
-        in the loop's own array.
+      copies: of each, how often a loop that keeps it copies it: where a kernel writes it, and where one reads it,
+        neither of which works on the loop's own array.
     """
 
     solid: Mapping[Result, bool]
@@ -49,7 +49,9 @@ def fusion_of(derivative: Derivative) -> Fusion:
             value, total = Result(i, k), sum(read.values())
             # a pass has its own copy of what it computes
             users = [j for j in readers[value] if derivative.backward[j] == derivative.backward[i]]
-            alone = any(not is_fused(user.equation) for j in readers[value] if (user := derivative.nodes[j]) is not None)
+            alone = any(
+                not is_fused(user.equation) for j in readers[value] if (user := derivative.nodes[j]) is not None
+            )
             dear = len(users) * total > total + (1 + len(users)) * size
             solid[value] = not fused or alone or dear or value in derivative.results | derivative.gradients
             moved[value] = total + sum(node.output_bytes)
@@ -69,5 +71,9 @@ def _read(derivative: Derivative, i: int, reads: Mapping[Value, Mapping[Value, f
             read[source] = max(read.get(source, 0.0), size)
     if node.type not in SLICES or not node.inputs:
         return read
-    share = min(1.0, max(node.output_bytes) / max(1, derivative.bytes(derivative.reads(i)[0]))) if derivative.reads(i) else 1.0
+    share = (
+        min(1.0, max(node.output_bytes) / max(1, derivative.bytes(derivative.reads(i)[0])))
+        if derivative.reads(i)
+        else 1.0
+    )
     return {source: share * size for source, size in read.items()}

@@ -28,9 +28,7 @@ class Values:
       loops: that the gradient goes through, by place.
     """
 
-    def __init__(
-        self, derivative: Derivative, chip: Chip, carried: Iterable[int], scans: Mapping[int, int]
-    ) -> None:
+    def __init__(self, derivative: Derivative, chip: Chip, carried: Iterable[int], scans: Mapping[int, int]) -> None:
         self._own, self._chip = derivative, chip
         self._fusion = fusion_of(derivative)
         self._solid = self._fusion.solid
@@ -59,7 +57,9 @@ class Values:
             sizes[list(loop.kept)] = 0.0
             workspace[[*loop.outputs, *loop.kept]] = seconds[[*loop.outputs, *loop.kept]] = 0.0
         inner = {loop.kernel for loop in self.loops.values()}
-        ops = np.array([value.node if isinstance(value, Result) else len(self._own.nodes) for value in self.values], int)
+        ops = np.array(
+            [value.node if isinstance(value, Result) else len(self._own.nodes) for value in self.values], int
+        )
         _, once = np.unique(ops, return_index=True)
         return Level(
             bytes=sizes,
@@ -89,7 +89,9 @@ class Values:
 
     def _loop(self, place: int, results: int) -> Loop | None:
         """A scan of so many results; None where no gradient goes through it."""
-        own = [v for v in self.values if isinstance(v, Result) and self._own.place[v.node] == place and self._is_scan(v)]
+        own = [
+            v for v in self.values if isinstance(v, Result) and self._own.place[v.node] == place and self._is_scan(v)
+        ]
         outputs = tuple(self._index[value] for value in own if value.output < results)
         kept = tuple(self._index[value] for value in own if value.output >= results)
         kernels = [q for q, reads in enumerate(self._kernel_reads) if set(reads) & set(kept)]
@@ -114,7 +116,11 @@ class Values:
         return node
 
     def _workspace(self, value: Value) -> int:
-        return self._node(value).workspace_bytes if isinstance(value, Result) and not is_fused(self._node(value).equation) else 0
+        return (
+            self._node(value).workspace_bytes
+            if isinstance(value, Result) and not is_fused(self._node(value).equation)
+            else 0
+        )
 
     def _free(self) -> list[bool]:
         """Of each value, whether it follows from arguments without kernels and random numbers."""
@@ -203,7 +209,11 @@ class Values:
 
 
 def _is_light(node: Node) -> bool:
-    return is_fused(node.equation) and not is_reduction(node.equation) and not node.type.startswith((*RANDOM, 'reduce', 'arg'))
+    return (
+        is_fused(node.equation)
+        and not is_reduction(node.equation)
+        and not node.type.startswith((*RANDOM, "reduce", "arg"))
+    )
 
 
 def _rows(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
