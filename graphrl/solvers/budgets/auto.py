@@ -1,5 +1,7 @@
 """What measured best: greedy choices from all starts, then annealing from the best of them."""
 
+import time
+
 from graphrl.solvers.budgets.anneal import Found, anneal
 from graphrl.solvers.budgets.choice import Pricing
 from graphrl.solvers.budgets.goal import Goal
@@ -12,8 +14,6 @@ EVALUATIONS = 30_000  # of annealing, at most
 
 def solve(gradient: Gradient, goal: Goal, *, seed: int, seconds: float) -> tuple[Found, Pricing]:
     """The best choice found in the time, and its pricing."""
-    import time
-
     begin, pricing = time.monotonic(), Pricing(gradient)
     begun = list(starts(gradient))
     states = list(begun)

@@ -1,5 +1,7 @@
 """Dropping or keeping what is worth most, one group of alike values after another, by exact prices."""
 
+import numpy as np
+
 from graphrl.solvers.budgets.alike import alike_values
 from graphrl.solvers.budgets.choice import Price, Pricing
 from graphrl.solvers.budgets.goal import Goal
@@ -10,30 +12,36 @@ WAITING = 0.3  # what a byte kept beside the peak counts as: it stands in the wa
 
 
 def greedy(pricing: Pricing, goal: Goal, state: State) -> State:
-    """Computes groups of kept values again, each time the one that saves the most bytes for its seconds, as long as the
-    time allows (where that is the limit) or until the memory suffices.
+    """Computes groups of kept values again, each time the one that saves the most bytes for its seconds, to the end;
+    the best choice on the way. (A limit may be met again behind where it is not.)
     """
     gradient = pricing.gradient
     groups = [(level, group) for level in range(len(gradient.levels)) for group in alike_values(gradient.levels[level])]
     state = state.copy()
     now = pricing(state.choice())
-    while goal.slowdown is not None or goal.excess(pricing, now) > 0:
-        best, gain, price = None, 0.0, now
-        for level, group in groups:
-            before = state.keep[level][group].copy()
-            if not before.any():
-                continue
-            state.keep[level][group] = COMPUTED
-            then = pricing(state.choice())
-            state.keep[level][group] = before
-            worth = _worth(now, then)
-            if worth > gain and (goal.slowdown is None or goal.excess(pricing, then) == 0.0):
-                best, gain, price = (level, group), worth, then
-        if best is None:
+    best, least = state.copy(), goal.energy(pricing, now)
+    while groups := [(level, group) for level, group in groups if state.keep[level][group].any()]:
+        prices = [_without(pricing, state, *group) for group in groups]
+        gains = [_worth(now, price) for price in prices]
+        chosen = max(range(len(groups)), key=gains.__getitem__)
+        if gains[chosen] <= 0.0:
             break
-        state.keep[best[0]][best[1]] = COMPUTED
-        now = price
-    return state
+        level, group = groups[chosen]
+        state.keep[level][group] = COMPUTED
+        now = prices[chosen]
+        if goal.energy(pricing, now) < least:
+            best, least = state.copy(), goal.energy(pricing, now)
+    return best
+
+
+def _without(pricing: Pricing, state: State, level: int, group: np.ndarray) -> Price:
+    """The price where some values are computed again."""
+    keep = state.keep[level]
+    before = keep[group].copy()
+    keep[group] = COMPUTED
+    price = pricing(state.choice())
+    keep[group] = before
+    return price
 
 
 def _worth(now: Price, then: Price) -> float:

@@ -11,13 +11,12 @@ from matplotlib.figure import Figure
 from graphrl.colours import FAINT, GRID, colour
 from graphrl.compare.report import markdown
 from graphrl.plan.plot import write_figure
-from reproduce.checkpoint.methods import OURS, RULES, XLA
+from reproduce.checkpoint.methods import OURS, RULES, SLOWDOWNS, XLA
 from reproduce.checkpoint.points import Point, best, least, points
 from reproduce.checkpoint.settings import Settings
 from reproduce.real_programs.settings import ratio
 from reproduce.results import Table
 
-SLOWDOWNS = (0.02, 0.05, 0.1, 0.2, 0.33)
 _COLUMNS = 4  # of panels
 _SHOWN = -40, 50  # percent of slowdown: what is slower is left out of the picture
 
