@@ -131,7 +131,7 @@ def _traced(program: Program, wanted: Sequence[bool]) -> tuple[Any, int]:
         results, pull, others = jax.vjp(function, *own, has_aux=True)
         return results, others, pull(cotangents)
 
-    cotangents = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in _split(program.closed.out_avals, smooth)[0]]
+    cotangents = _split(program.closed.out_avals, smooth)[0]  # as they are sharded, and vary
     return jax.make_jaxpr(run)(list(avals), cotangents), len(smooth)
 
 
