@@ -74,7 +74,10 @@ def planned(name: str, program: Program, wanted: Sequence[bool], settings: Setti
 
 def _search(name: str, fingerprint: str, program: Program, wanted: Sequence[bool], settings: Settings) -> Planned:
     begin = time.monotonic()
-    named = gradient_of(program, wanted, settings.figures)
+    try:
+        named = gradient_of(program, wanted, settings.figures)
+    except (NotImplementedError, ValueError):  # as jax says of loops without a fixed length: forward passes have them
+        named = gradient_of(program, [False] * len(wanted), settings.figures)
     goal = settings.goal(Pricing(named.gradient))
     left = max(0.1, settings.seconds - (time.monotonic() - begin))
     best, pricing = solve(named.gradient, goal, seed=settings.seed, seconds=left)
