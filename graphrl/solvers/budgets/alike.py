@@ -53,7 +53,8 @@ def _colours(level: Level) -> list[int]:
     """A number for each value, the same for those that are alike."""
     traits = zip(level.bytes, level.solid, level.free, level.seconds, level.named, strict=True)
     colours = [hash(tuple(float(trait) for trait in value)) for value in traits]
-    reads = np.split(level.reads, level.reads_from[1:-1])
+    bounds = zip(level.reads_from[:-1], level.reads_from[1:], strict=True)
+    reads = [level.reads[begin:end] for begin, end in bounds]
     readers = defaultdict(list)
     for value, read in enumerate(reads):
         for each in read.tolist():

@@ -73,6 +73,9 @@ def price(level: Level, keep: np.ndarray, segment: np.ndarray, again: np.ndarray
         else:
             step = _plain(level, work, kernel, kernel_stop, step)
         kernel, stop = kernel_stop, start
+    for v in range(len(keep)):
+        if work.last[v] < 0:  # jax keeps nothing that is not read
+            work.stored[v] = COMPUTED
     _forward(level, work)
     _backward(level, work, step)
 

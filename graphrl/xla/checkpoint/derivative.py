@@ -12,10 +12,9 @@ from graphrl.graphs.readers.jaxpr.flops import array_bytes
 from graphrl.graphs.roofline import Chip
 from graphrl.xla.checkpoint.plan import CheckpointPlan, Name, Region
 from graphrl.xla.checkpoint.program import Program, Values
-from graphrl.xla.checkpoint.rewrite import scan_of, text_of
+from graphrl.xla.checkpoint.rewrite import scan_of
 
 SCOPE = re.compile(r"^(transpose\()?[^/]*?graphrl(\d+)")  # as jax writes the scope of an equation's derivatives
-NAME = re.compile(r"(\d+)\.(\d+)")
 # Ops that leave bytes where they are, or that compilers fold into whoever reads them.
 VIEWS = frozenset(
     str.split(
@@ -85,9 +84,9 @@ def derivative(program: Program, wanted: Sequence[bool], chip: Chip) -> Derivati
         if node.type in VIEWS and len(node.inputs) == len(node.output_bytes) == 1:
             same[Result(i, 0)] = value = same.get(node.inputs[0], node.inputs[0])
             nodes[-1] = None
-            name = NAME.fullmatch(node.equation.params["name"]) if node.type == "name" else None
+            name = program.name_of(node.equation.params["name"]) if node.type == "name" else None
             if name is not None and not node.scope.startswith("transpose("):
-                names.setdefault(value, (int(name[1]), int(name[2])))
+                names.setdefault(value, name)
     outputs = [same.get(value, value) for value in flat.outputs if not hasattr(value, "value")]
     count = sum(not hasattr(value, "value") for value in flat.outputs[:results])
     return Derivative(
@@ -132,7 +131,7 @@ def _traced(program: Program, wanted: Sequence[bool]) -> tuple[Any, int]:
         results, pull, others = jax.vjp(function, *own, has_aux=True)
         return results, others, pull(cotangents)
 
-    cotangents = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in _split(program.closed.out_avals, smooth)[0]]
+    cotangents = _split(program.closed.out_avals, smooth)[0]  # as they are sharded, and vary
     return jax.make_jaxpr(run)(list(avals), cotangents), len(smooth)
 
 
@@ -154,5 +153,5 @@ def _marked(program: Program, args: Sequence[Any]) -> list[Any]:
                 values.run([eqn])
         for k, var in enumerate(eqn.outvars):
             if values.has(var):
-                values.name(var, text_of((place, k)))
+                values.name(var, program.text_of((place, k)))
     return values.read(program.closed.jaxpr.outvars)

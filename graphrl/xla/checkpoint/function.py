@@ -1,6 +1,7 @@
 """`graphrl.checkpoint`: a function whose gradient keeps what a budget allows, and computes the rest again."""
 
 import functools
+import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -35,6 +36,9 @@ class CheckpointedFunction:
             return self._run(self._fn, args, kwargs)
         library = self._libraries.setdefault(kind, kind(self._fn, {}))
         return library.call(lambda *args, **kwargs: self._run(library.pure, args, kwargs), args, kwargs)
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
 
     def __repr__(self) -> str:
         return f"<graphrl.checkpoint of {self._fn!r}>"

@@ -74,7 +74,10 @@ def planned(name: str, program: Program, wanted: Sequence[bool], settings: Setti
 
 def _search(name: str, fingerprint: str, program: Program, wanted: Sequence[bool], settings: Settings) -> Planned:
     begin = time.monotonic()
-    named = gradient_of(program, wanted, settings.figures)
+    try:
+        named = gradient_of(program, wanted, settings.figures)
+    except (NotImplementedError, ValueError):  # as jax says of loops without a fixed length: forward passes have them
+        named = gradient_of(program, [False] * len(wanted), settings.figures)
     pricing = Pricing(named.gradient)
     goal = settings.goal(pricing)
     left = max(0.1, settings.seconds - (time.monotonic() - begin))

@@ -7,6 +7,7 @@ programs in turn.
 
 import dataclasses
 import functools
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,10 @@ import jax
 from jax.ad_checkpoint import checkpoint_name
 from jax.extend import core
 
+from graphrl.xla.checkpoint.plan import Name
+
 CALLS = frozenset({"jit", "pjit", "closed_call", "core_call"})
+LABEL = re.compile(r"name=graphrl(\d+)")  # of a program, where a jaxpr is printed that names its values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,10 +28,13 @@ class Program:
     Attributes:
       closed: without calls among its equations; its constants may be tracers of an outer transformation.
       bodies: of its scans, by their places among the equations.
+      label: that its values are named by: another one than that of any program within it, a function's that
+        `graphrl.checkpoint` made too, for a policy goes through all that is within.
     """
 
     closed: core.ClosedJaxpr
     bodies: Mapping[int, "Program"]
+    label: str
 
     @property
     def equations(self) -> Sequence[Any]:
@@ -45,18 +52,33 @@ class Program:
         """The place that writes a variable; arguments and constants have none."""
         return {var: place for place, eqn in enumerate(self.equations) for var in eqn.outvars}
 
+    def text_of(self, name: Name) -> str:
+        """What jax knows a value by."""
+        return f"{self.label}:{name[0]}.{name[1]}"
+
+    def name_of(self, text: str) -> Name | None:
+        """The value that jax knows by such a text; None where it is none of this program's."""
+        label, _, numbers = text.partition(":")
+        if label != self.label:
+            return None
+        place, _, output = numbers.partition(".")
+        return int(place), int(output)
+
 
 def variables(atoms: Iterable[Any]) -> list[Any]:
     """Those of an equation's operands or results that are no literals."""
     return [atom for atom in atoms if not isinstance(atom, core.Literal)]
 
 
-def program_of(closed: core.ClosedJaxpr) -> Program:
-    """A traced function as a program."""
+def program_of(closed: core.ClosedJaxpr, label: str | None = None) -> Program:
+    """A traced function as a program; without a label, under one that nothing within it has."""
     while any(_is_call(eqn) for eqn in closed.jaxpr.eqns):  # once per depth of calls
         closed = jax.make_jaxpr(functools.partial(_inlined, closed))(*closed.in_avals)
     scans = {place: eqn for place, eqn in enumerate(closed.jaxpr.eqns) if eqn.primitive.name == "scan"}
-    return Program(closed, {place: program_of(eqn.params["jaxpr"]) for place, eqn in scans.items()})
+    if label is None:
+        label = f"graphrl{1 + max(map(int, LABEL.findall(str(closed.jaxpr))), default=-1)}"
+    bodies = {place: program_of(eqn.params["jaxpr"], f"{label}.{place}") for place, eqn in scans.items()}
+    return Program(closed, bodies, label)
 
 
 class Values:

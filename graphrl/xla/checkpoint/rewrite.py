@@ -35,11 +35,6 @@ def evaluate(program: Program, plan: CheckpointPlan, args: Sequence[Any], *, in_
     return values.read(program.closed.jaxpr.outvars)
 
 
-def text_of(name: Name) -> str:
-    """What jax knows a value by."""
-    return f"{name[0]}.{name[1]}"
-
-
 def _own(plan: CheckpointPlan, places: Iterable[int]) -> list[int]:
     return [place for place in places if place not in plan.copied]
 
@@ -53,7 +48,7 @@ def _run_region(program: Program, plan: CheckpointPlan, values: Values, region: 
     written = {var for place in own for var in program.equations[place].outvars}
     later = frozenset(var for var in written if program.last_use.get(var, -1) >= region.stop)
     piece = Piece.of([program.equations[place] for place in places], later)
-    names = {name: text_of(name) for name in (*region.kept, *region.moved)}
+    names = {name: program.text_of(name) for name in (*region.kept, *region.moved)}
 
     def run(*args: Any) -> list[Any]:
         inner = Values(piece.reads, args)
