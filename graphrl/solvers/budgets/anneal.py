@@ -64,7 +64,7 @@ class _Search:
         self._values = [alike_values(level) for level in gradient.levels]
         self._places = [group for group in alike_places(gradient.levels[0]) if len(group) <= MOST]
         self._fixed = State.plain(gradient).starts[0] != INSIDE
-        sizes = np.array([len(level.bytes) for level in gradient.levels], float)
+        sizes = np.array([max(1, len(level.bytes)) for level in gradient.levels], float)
         self._weights = np.cumsum(sizes / sizes.sum())
 
     def energy(self, state: State) -> float:

@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 from jax.ad_checkpoint import checkpoint_name
+from jax.api_util import debug_info
 from jax.extend import core
 
 from graphrl.xla.checkpoint.plan import Name
@@ -138,7 +139,9 @@ class Piece:
         return cls(equations, tuple(read), tuple(var for var in written if wanted is None or var in wanted))
 
     def __call__(self, *args: Any) -> list[Any]:
-        jaxpr = core.Jaxpr((), self.reads, self.writes, self.equations)
+        paths = tuple(f"result[{k}]" for k in range(len(self.writes)))
+        about = debug_info("graphrl.checkpoint", self.__call__, args, {}, result_paths_thunk=lambda: paths)
+        jaxpr = core.Jaxpr((), self.reads, self.writes, self.equations, debug_info=about)
         return core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr, ()))(*args)
 
 

@@ -85,7 +85,7 @@ class Values:
             apart=apart,
             trips=trips,
             forward_seconds=float((seconds * needed)[once].sum()),
-            backward_seconds=sum(self._kernel_seconds(i) for q, i in enumerate(self._kernels) if q not in inner),
+            backward_seconds=sum((self._kernel_seconds(i) for q, i in enumerate(self._kernels) if q not in inner), 0.0),
         )
 
     def _loop(self, place: int, results: int) -> Loop | None:
