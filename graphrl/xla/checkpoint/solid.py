@@ -42,12 +42,12 @@ def fusion_of(derivative: Derivative) -> Fusion:
     moved: dict[Result, float] = {}
     copies: dict[Result, int] = {}
     reads: dict[Value, Mapping[Value, float]] = {}  # of what lies in no memory, what is read in its place
-    length: dict[Value, int] = {}  # of that, how many ops its reader runs for it
+    chain: dict[Value, frozenset[int]] = {}  # of that, the nodes that its reader computes for it
     for i, node in enumerate(derivative.nodes):
         if node is None:
             continue
         read = _read(derivative, i, reads)
-        ops = 1 + sum(length.get(value, 0) for value in derivative.reads(i))
+        ops = frozenset((i,)).union(*(chain.get(value, ()) for value in derivative.reads(i)))
         fused = is_fused(node.equation) and not is_reduction(node.equation)
         for k, size in enumerate(node.output_bytes):
             value, total = Result(i, k), sum(read.values())
@@ -58,11 +58,11 @@ def fusion_of(derivative: Derivative) -> Fusion:
             )
             dear = len(users) * total > total + (1 + len(users)) * size
             wanted = value in derivative.results | derivative.gradients
-            solid[value] = not fused or alone or dear or wanted or (len(users) > 1 and ops > LONGEST)
+            solid[value] = not fused or alone or dear or wanted or (len(users) > 1 and len(ops) > LONGEST)
             moved[value] = total + sum(node.output_bytes)
             copies[value] = (not is_fused(node.equation)) + alone
             if not solid[value]:
-                reads[value], length[value] = read, ops
+                reads[value], chain[value] = read, ops
     return Fusion(solid, moved, copies)
 
 
