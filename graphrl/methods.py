@@ -182,6 +182,17 @@ def _shown(method: Method[Any, Any, Any]) -> str:
     return ", ".join(f"{option}={value}" for option, value in method.defaults.items())
 
 
+def split_methods(text: str) -> list[str]:
+    """The methods between a text's commas; `name:a=1,b=2` is one, with two options."""
+    methods: list[str] = []
+    for part in filter(None, map(str.strip, text.split(","))):
+        if methods and "=" in part and ":" not in part and ":" in methods[-1]:
+            methods[-1] += f",{part}"
+        else:
+            methods.append(part)
+    return methods
+
+
 def _find(method: str, registered: Callable[[str], M]) -> M:
     if not isinstance(method, str):
         raise ProblemError(f"method is of type {type(method).__name__}: must be a name, as in 'auto'")

@@ -11,6 +11,7 @@ It takes the packages of the extra `gpu-compile`, and JAX_PLATFORMS=cpu in the e
 
 from reproduce import gpu_compile
 from reproduce.checkpoint.batch import batch
+from reproduce.checkpoint.budgets import budgets, planning
 from reproduce.checkpoint.curve import curve
 from reproduce.checkpoint.rules import rules
 from reproduce.checkpoint.settings import Settings
@@ -20,6 +21,8 @@ from reproduce.launcher import Section, main
 SECTIONS = {
     "rules": Section("Memory and time of gradients under checkpoint rules", rules, gpu_compile.missing),
     "curve": Section("Memory of gradients against estimated slowdown", curve, gpu_compile.missing),
+    "budgets": Section("What is foretold against what XLA needs", budgets, gpu_compile.missing),
+    "planning": Section("Seconds of planning", planning),
     "batch": Section("Largest batches that fit", batch, gpu_compile.missing),
     "values": Section("Values and gradients against the undecorated ones", values),
 }

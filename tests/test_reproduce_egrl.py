@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 from processes import check_fault, run_script
+from reproduce import launcher
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -34,6 +35,11 @@ def test_methods_have_a_line_each(tmp_path: Path) -> None:
     again = run(tmp_path, *options)
     assert "measuring" not in again.stderr
     assert kept.read_text().splitlines() == lines
+
+
+def test_methods_keep_their_options() -> None:
+    text = "cp-sat,egrl:encoder=unet,width=32,variant=ea,compiler"
+    assert launcher.methods(text) == ("cp-sat", "egrl:encoder=unet,width=32,variant=ea", "compiler")
 
 
 def test_maps_are_compared_with_the_compilers(tmp_path: Path) -> None:

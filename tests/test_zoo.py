@@ -17,6 +17,7 @@ from graphrl.graphs.datasets import zoo
 from graphrl.graphs.datasets.sets import load_graphs
 from graphrl.graphs.datasets.zoo import catalogue, columns, storage
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+from graphrl.graphs.layers.layer import Layer
 from graphrl.optimize import model_graph
 
 
@@ -40,11 +41,24 @@ def program(graph: ComputationGraph, batch: int = 8, architecture: str = "vgg16"
 
 
 def times(graph: ComputationGraph, factor: int) -> ComputationGraph:
-    """The same ops with other bytes."""
+    """The same ops with other bytes, and shapes of another batch."""
     ops = [
-        dataclasses.replace(op, outputs=tuple(dataclasses.replace(t, bytes=factor * t.bytes) for t in op.outputs))
+        dataclasses.replace(
+            op,
+            outputs=tuple(dataclasses.replace(t, bytes=factor * t.bytes) for t in op.outputs),
+            layer=op.layer and dataclasses.replace(op.layer, batch=factor * op.layer.batch),
+        )
         for op in graph.ops
     ]
+    return dataclasses.replace(graph, ops=tuple(ops))
+
+
+@st.composite
+def shaped(draw: st.DrawFn) -> ComputationGraph:
+    """Graphs some of whose ops have shapes."""
+    graph = draw(graphs())
+    numbers = st.lists(st.integers(0, 3), min_size=13, max_size=13)
+    ops = [dataclasses.replace(op, layer=draw(st.none() | numbers.map(lambda row: Layer(*row)))) for op in graph.ops]
     return dataclasses.replace(graph, ops=tuple(ops))
 
 
@@ -72,7 +86,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@given(graphs(), st.integers(2, 9))
+@given(shaped(), st.integers(2, 9))
 def test_a_file_gives_its_programs_back(
     tmp_path_factory: pytest.TempPathFactory, graph: ComputationGraph, k: int
 ) -> None:

@@ -12,6 +12,10 @@ from reproduce.zoo.registry import ARCHITECTURES
 
 from graphrl.graphs.datasets import zoo
 from graphrl.graphs.datasets.zoo import catalogue, storage
+from graphrl.graphs.layers.coarsen import coarsened
+from graphrl.graphs.layers.features import layer_features
+from graphrl.graphs.layers.layer import Layer
+from graphrl.graphs.readers.jaxpr.reader import from_jax
 
 
 def test_the_script_traces_an_architecture(tmp_path: Path) -> None:
@@ -40,6 +44,33 @@ def test_the_script_traces_an_architecture(tmp_path: Path) -> None:
     assert step.schedules.keys() == step.temp_bytes.keys() == {"default", "memory"}
     assert step.versions.keys() == {"jax", "jaxlib"}
     assert min(step.temp_bytes.values()) >= 8 * 64 * 4
+
+
+def test_stored_programs_have_the_features_of_traced_ones(tmp_path: Path) -> None:
+    def fn(weights: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+        x = jax.lax.conv_general_dilated(
+            x, weights["kernel"], (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+        return jax.nn.relu(x).reshape(len(x), -1) @ weights["dense"]
+
+    weights = {"kernel": architecture.floats(3, 5, 3, 4), "dense": architecture.floats(4 * 6 * 4, 7)}
+    tiny = architecture.Architecture(
+        "tiny",
+        "mixer",
+        lambda: architecture.Function(fn, weights),
+        architecture.floats(8, 12, 3),
+        (1, 4),
+        (2,),
+        ("jaxpr",),
+        keras=False,
+    )
+    trace.trace(tiny, tmp_path)
+    catalogue.write_index(tmp_path)
+    for batch in (1, 4):
+        stored = zoo.load(f"tiny/inference/b{batch}/jaxpr", folder=tmp_path).graph
+        traced = from_jax(fn, weights, architecture.floats(batch, 8, 12, 3), weights_argnums=0)
+        assert stored.ops[0].layer == Layer(batch, 12, 8, 3, 6, 4, 4, 1, 5, 3, 2, 1, 1)
+        assert (layer_features(coarsened(stored)) == layer_features(coarsened(traced))).all()
 
 
 def test_every_architecture_is_in_one_split() -> None:
@@ -75,6 +106,15 @@ def test_shipped_programs_have_both_schedules_of_xla(name: str) -> None:
         assert sorted(order.tolist()) == list(range(n))
         assert (place[source] < place[target]).all()
     assert program.temp_bytes["memory"] < program.temp_bytes["default"]
+
+
+def test_shipped_programs_have_shapes() -> None:
+    """The first convolution of ResNet-50 (He et al. 2016, table 1), of an image that is padded to 230 x 230."""
+    graph = zoo.load("resnet50/inference/b16/jaxpr").graph
+    first = next(op for op in graph.ops if op.type == "conv_general_dilated")
+    assert first.layer == Layer(16, 230, 230, 3, 112, 112, 64, 1, 7, 7, 2, 0, 1)
+    for kind in zoo.KINDS:
+        assert all(op.layer is not None for op in zoo.load(f"resnet50/{kind}/jaxpr/b[18]").graph.ops)
 
 
 def test_the_largest_shipped_graph_loads_soon() -> None:

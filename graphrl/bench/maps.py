@@ -37,7 +37,7 @@ from graphrl.solvers.maps.evaluation import evaluate_all, maps_of
 
 KERNEL, GENERATION = "kernel", "generation of EGRL"
 MOST_MAPS = 1 << 16
-LARGEST_LEARNT = 64  # ops: beyond, a generation takes minutes to compile
+LARGEST_LEARNT = 64  # ops: a generation takes half a minute to compile, for each size anew
 AGREEMENT = 1e-5  # relative, of latencies in float32
 BY_MAP = PartitionSpec(None, AXIS)
 

@@ -21,7 +21,7 @@ from graphrl.commands.common import (
 )
 from graphrl.commands.progress import runs_bar
 from graphrl.errors import ProblemError
-from graphrl.methods import METHODS, find_solver
+from graphrl.methods import METHODS, find_solver, split_methods
 from graphrl.optimize import check_seed, make_budget
 
 if TYPE_CHECKING:
@@ -241,13 +241,8 @@ def _verdict(comparison: "Comparison", runs: int) -> int:
 
 
 def _methods(text: str) -> tuple[str, ...]:
-    """Methods by name; `name:a=1,b=2` is one, with two options."""
-    methods: list[str] = []
-    for part in filter(None, map(str.strip, text.split(","))):
-        if methods and "=" in part and ":" not in part and ":" in methods[-1]:
-            methods[-1] += f",{part}"
-        else:
-            methods.append(part)
+    """The methods of `split_methods`, each once."""
+    methods = split_methods(text)
     twice = [name for name in methods if methods.count(name) > 1]
     if not methods or twice:
         raise ProblemError(f"{text!r} names " + (f"{twice[0]} twice" if twice else "no method"))

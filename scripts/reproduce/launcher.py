@@ -13,6 +13,7 @@ from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError
 from graphrl.files import write_atomically
 from graphrl.graphs.graph import ComputationGraph
+from graphrl.methods import split_methods
 from graphrl.solvers.base import Budget
 from reproduce.contest import Contest, Entrant, Interrupted, run_contest
 from reproduce.results import Table, results_text
@@ -55,6 +56,11 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(text.split(","))
 
 
+def methods(text: str) -> tuple[str, ...]:
+    """Methods with commas between them and between the options of each."""
+    return tuple(split_methods(text))
+
+
 def numbers(text: str) -> tuple[int, ...]:
     """Whole numbers with commas between them, ascending, each once."""
     return tuple(sorted({whole_number(part, 0) for part in text.split(",")}))
@@ -88,7 +94,7 @@ class Settings:
     out: Path = option(Path("out"), "folder of measurements and pictures")
     results: Path = option(RESULTS, "folder of the tables (default: docs/results, with --quick that of --out)")
     times: tuple[float, ...] = option((1.0, 10.0), "seconds of a run", quick=(0.2, 0.5), parse=seconds, metavar="S,...")
-    methods: tuple[str, ...] | None = option(None, "leave out all others", parse=names, metavar="M,...")
+    methods: tuple[str, ...] | None = option(None, "leave out all others", parse=methods, metavar="M,...")
     processes: int = option(1, "runs at once")
     retry: bool = option(False, "make again what failed before")
     quick: bool = option(False, "small graphs and short runs: does everything work?")

@@ -3,12 +3,12 @@
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from graphrl.solvers.budgets.alike import alike_places, alike_values
-from graphrl.solvers.budgets.choice import Choice, Price, Pricing
+from graphrl.solvers.budgets.choice import Pricing
+from graphrl.solvers.budgets.found import Found
 from graphrl.solvers.budgets.goal import Goal
 from graphrl.solvers.budgets.price import COMPUTED, KEPT, MOVED
 from graphrl.solvers.budgets.starts import MOST
@@ -19,15 +19,6 @@ CUTTING = 0.2  # part of the moves of a function that change its segments
 SWITCHING = 0.25  # part of these that leave segments to jax or take them back
 TOGETHER = 0.6  # part of the moves that change all that are alike
 PER_SEGMENT = 3e-4  # energy of a segment: each is traced by itself, and keeps the compiler from working across it
-
-
-class Found(NamedTuple):
-    """The best of a search, its price, and how many choices were priced."""
-
-    choice: Choice
-    price: Price
-    energy: float
-    evaluations: int
 
 
 def anneal(

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from graphrl.compiled import announced
 from graphrl.solvers.budgets.level import Gradient, Level
 from graphrl.solvers.budgets.price import COMPUTED, Work, price, work
 
@@ -59,7 +60,8 @@ class Pricing:
             level._replace(bytes=level.bytes.copy(), workspace=level.workspace.copy(), kernel_bytes=own)
             for level, own in zip(gradient.levels, self._kernel_bytes, strict=True)
         ]
-        self.plain = self(untouched(gradient))
+        with announced(price, "memory budgets"):
+            self.plain = self(untouched(gradient))
 
     def __call__(self, choice: Choice) -> Price:
         """The price of a choice."""

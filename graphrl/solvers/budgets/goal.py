@@ -6,7 +6,8 @@ from graphrl.errors import ProblemError
 from graphrl.solvers.budgets.choice import Price, Pricing
 
 OVER = 10.0  # energy of being above a limit by as much as the limit, so that no gain is worth it
-TIE = 1e-3  # of two choices that are alike, the one with the lower peak
+TIE = 1e-3  # of two choices that are alike, the one with the lower peak, or the faster one
+PEAK = 0.1  # where what is kept is limited: ten per cent of the peak are worth one of the time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +29,11 @@ class Goal:
     def __post_init__(self) -> None:
         if sum(limit is not None for limit in (self.kept, self.peak, self.slowdown)) != 1:
             raise ProblemError("a goal has one limit: kept, peak or slowdown")
+
+    def stricter(self, part: float) -> "Goal":
+        """The same with a part of the limit."""
+        limits = {name: getattr(self, name) for name in ("kept", "peak", "slowdown")}
+        return Goal(link=self.link, **{name: None if x is None else part * x for name, x in limits.items()})
 
     def slowdown_of(self, pricing: Pricing, price: Price) -> float:
         """Share of a step's seconds that a choice adds. What is moved travels beside the pass, while that lasts."""
@@ -51,5 +57,5 @@ class Goal:
         if self.slowdown is not None:
             value = peak + TIE * self.slowdown_of(pricing, price)
         else:
-            value = self.slowdown_of(pricing, price) + TIE * peak
+            value = self.slowdown_of(pricing, price) + (TIE if self.kept is None else PEAK) * peak
         return value + OVER * self.excess(pricing, price)

@@ -24,6 +24,7 @@ class Level(NamedTuple):
       solid, free, needed: of each value, whether it lies in memory where it is computed; whether it follows from
         arguments without any kernel, so that whoever needs it may compute it anew; whether results need it.
       named: of each value, whether it can be kept by name.
+      heavy: of each value, whether a kernel of its own computes it: a product, a convolution, a loop, a sort.
       seconds: of each value, to compute it from solid ones, counted once for the values of one op.
       keeping: of each value, seconds that it takes to keep it, beside computing it: to write what lies in no memory by
         itself, and in a loop to copy between kernels and the loop's own array.
@@ -48,6 +49,7 @@ class Level(NamedTuple):
     free: np.ndarray  # [n] bool
     needed: np.ndarray  # [n] bool
     named: np.ndarray  # [n] bool
+    heavy: np.ndarray  # [n] bool
     seconds: np.ndarray  # [n] float64
     keeping: np.ndarray  # [n] float64
     op: np.ndarray  # [n] int64

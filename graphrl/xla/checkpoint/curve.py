@@ -73,6 +73,7 @@ def checkpoint_curve(
     slowdowns: Sequence[float] = SLOWDOWNS,
     chip: str | Chip | None = None,
     offload: bool = False,
+    method: str = "auto",
     seconds: float = SECONDS,
     seed: int = 0,
     cache: bool = True,
@@ -84,7 +85,7 @@ def checkpoint_curve(
       fn: the function.
       *args, **kwargs: its arguments, arrays or `jax.ShapeDtypeStruct`s; nothing is computed.
       slowdowns: limits.
-      chip, offload, seconds, seed, cache: as in `graphrl.checkpoint`; `seconds` for each limit.
+      chip, offload, method, seconds, seed, cache: as in `graphrl.checkpoint`; `seconds` for each limit.
 
     Raises:
       ProblemError: an option is at fault.
@@ -93,7 +94,7 @@ def checkpoint_curve(
         raise ProblemError("slowdowns are none: give at least one, such as (0.05, 0.2)")
     points, report = [], None
     for limit in sorted(slowdowns):
-        settings = Settings(None, limit, chip, offload, seconds, seed, cache)
+        settings = Settings(None, limit, chip, offload, method, seconds, seed, cache)
         report = CheckpointedFunction(fn, settings).report(*args, **kwargs)
         found = report.planned
         points.append(CurvePoint(limit, report.slowdown, found.peak_bytes, found.kept_bytes, found.moved_bytes))

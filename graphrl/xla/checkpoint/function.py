@@ -95,6 +95,7 @@ def checkpoint(
     slowdown: float | None = None,
     chip: str | Chip | None = None,
     offload: bool = False,
+    method: str = "auto",
     seconds: float = SECONDS,
     seed: int = 0,
     cache: bool = True,
@@ -117,6 +118,7 @@ def checkpoint(
       chip: whose times count, a name of `graphrl.graphs.roofline.CHIPS` or a `graphrl.Chip`; by default that of jax's
         first device, or an A100 where that is unknown.
       offload: whether values may wait in the memory of the host, over PCIe 5.
+      method: of search: "auto", "anneal", "greedy", "knapsack", "min-cut", or for small functions "cp-sat".
       seconds: of search.
       seed: of its random numbers.
       cache: whether plans are looked for, and kept, on disk.
@@ -127,7 +129,7 @@ def checkpoint(
     Raises:
       ProblemError: an option is at fault. From the first call: the budget cannot be met, and the least that can.
     """
-    settings = Settings(budget, slowdown, chip, offload, seconds, seed, cache)
+    settings = Settings(budget, slowdown, chip, offload, method, seconds, seed, cache)
     if fn is None:
         return lambda function: CheckpointedFunction(function, settings)
     if not callable(fn):

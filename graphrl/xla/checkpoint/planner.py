@@ -13,7 +13,7 @@ import numpy as np
 from graphrl.documents import read_document, write_document
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import cache_folder
-from graphrl.solvers.budgets.auto import solve
+from graphrl.solvers.budgets.auto import find_solver
 from graphrl.solvers.budgets.choice import Choice, Price, Pricing, untouched
 from graphrl.solvers.budgets.goal import Goal
 from graphrl.units import format_bytes
@@ -78,9 +78,10 @@ def _search(name: str, fingerprint: str, program: Program, wanted: Sequence[bool
         named = gradient_of(program, wanted, settings.figures)
     except (NotImplementedError, ValueError):  # as jax says of loops without a fixed length: forward passes have them
         named = gradient_of(program, [False] * len(wanted), settings.figures)
-    goal = settings.goal(Pricing(named.gradient))
+    pricing = Pricing(named.gradient)
+    goal = settings.goal(pricing)
     left = max(0.1, settings.seconds - (time.monotonic() - begin))
-    best, pricing = solve(named.gradient, goal, seed=settings.seed, seconds=left)
+    best = find_solver(settings.method)(pricing, goal, seed=settings.seed, seconds=left)
     if goal.excess(pricing, best.price) > 1e-6:
         raise ProblemError(_unmet(settings, goal, pricing, best.price))
     plan = plan_of(named, best.choice, pricing)
@@ -141,7 +142,14 @@ def _thinned(line: np.ndarray) -> tuple[float, ...]:
 def _fingerprint(program: Program, wanted: Sequence[bool], settings: Settings) -> str:
     """32 hexadecimal digits of a program's equations and of what is asked."""
     text = re.sub(r"0x[0-9a-f]+|Var\(id=\d+\)", "", str(program.closed.jaxpr))
-    asked = [settings.budget, settings.slowdown, settings.offload, float(settings.seconds), settings.seed]
+    asked = [
+        settings.budget,
+        settings.slowdown,
+        settings.offload,
+        settings.method,
+        float(settings.seconds),
+        settings.seed,
+    ]
     whole = repr((text, list(wanted), asked, dataclasses.astuple(settings.figures)))
     return hashlib.sha256(whole.encode()).hexdigest()[:32]
 

@@ -9,6 +9,7 @@ from graphrl.graphs.interconnects import INTERCONNECTS
 from graphrl.graphs.roofline import CHIPS, DEFAULT_CHIP, Chip, find_chip
 from graphrl.optimize import check_seed
 from graphrl.solvers.base import Budget
+from graphrl.solvers.budgets.auto import find_solver
 from graphrl.solvers.budgets.choice import Pricing
 from graphrl.solvers.budgets.goal import Goal
 from graphrl.units import format_bytes, parse_bytes
@@ -29,6 +30,7 @@ class Settings:
     slowdown: float | None = None
     chip: str | Chip | None = None
     offload: bool = False
+    method: str = "auto"
     seconds: float = SECONDS
     seed: int = 0
     cache: bool = True
@@ -47,6 +49,7 @@ class Settings:
             raise ProblemError(f"slowdown is {self.slowdown!r}: must be a part of the step's time, from 0 to 1")
         if self.chip is not None:
             find_chip(self.chip)
+        find_solver(self.method)
         check_seed(self.seed)
         _ = Budget(None, self.seconds)
 

@@ -2,7 +2,7 @@
 
 Kernels, loops and reductions of more than rows read operands from memory and write their results there. All else is
 computed on the way by whoever reads it, unless a kernel does, or writing it once moves fewer bytes than computing it in
-each of its readers.
+each of its readers, or takes fewer ops by far.
 """
 
 from collections import defaultdict
@@ -12,6 +12,8 @@ from typing import NamedTuple
 from graphrl.graphs.readers.jaxpr.flatten import Result
 from graphrl.xla.checkpoint.derivative import Derivative, Value
 from graphrl.xla.checkpoint.seconds import SLICES, is_fused, is_reduction
+
+LONGEST = 24  # ops that several readers run again rather than read what one of them wrote
 
 
 class Fusion(NamedTuple):
@@ -40,10 +42,12 @@ def fusion_of(derivative: Derivative) -> Fusion:
     moved: dict[Result, float] = {}
     copies: dict[Result, int] = {}
     reads: dict[Value, Mapping[Value, float]] = {}  # of what lies in no memory, what is read in its place
+    length: dict[Value, int] = {}  # of that, how many ops its reader runs for it
     for i, node in enumerate(derivative.nodes):
         if node is None:
             continue
         read = _read(derivative, i, reads)
+        ops = 1 + sum(length.get(value, 0) for value in derivative.reads(i))
         fused = is_fused(node.equation) and not is_reduction(node.equation)
         for k, size in enumerate(node.output_bytes):
             value, total = Result(i, k), sum(read.values())
@@ -53,11 +57,12 @@ def fusion_of(derivative: Derivative) -> Fusion:
                 not is_fused(user.equation) for j in readers[value] if (user := derivative.nodes[j]) is not None
             )
             dear = len(users) * total > total + (1 + len(users)) * size
-            solid[value] = not fused or alone or dear or value in derivative.results | derivative.gradients
+            wanted = value in derivative.results | derivative.gradients
+            solid[value] = not fused or alone or dear or wanted or (len(users) > 1 and ops > LONGEST)
             moved[value] = total + sum(node.output_bytes)
             copies[value] = (not is_fused(node.equation)) + alone
             if not solid[value]:
-                reads[value] = read
+                reads[value], length[value] = read, ops
     return Fusion(solid, moved, copies)
 
 

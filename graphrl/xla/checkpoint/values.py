@@ -68,6 +68,7 @@ class Values:
             free=np.array(free, bool),
             needed=np.array(needed, bool),
             named=np.array([value in self._own.names for value in self.values], bool),
+            heavy=np.array([isinstance(v, Result) and not is_fused(self._node(v).equation) for v in self.values], bool),
             seconds=seconds,
             keeping=np.array([self._keeping(value, trips > 0) for value in self.values]),
             op=ops,

@@ -47,12 +47,20 @@ RULES: dict[str, Method] = {
 }
 
 
-def _ours(slowdown: float, program: Program) -> Gradient:
-    return jax.value_and_grad(graphrl.checkpoint(program.loss(undecorated), slowdown=slowdown, chip=CHIP))
-
-
 SLOWDOWNS = (0.02, 0.05, 0.1, 0.2, 0.33)
-OURS: dict[str, Method] = {f"graphrl at {limit:.0%}": functools.partial(_ours, limit) for limit in SLOWDOWNS}
+LIMITS = {f"graphrl at {limit:.0%}": limit for limit in SLOWDOWNS}
+
+
+def planned(method: str, program: Program) -> graphrl.CheckpointedFunction:
+    """A program's loss under one of `LIMITS`."""
+    return graphrl.checkpoint(program.loss(undecorated), slowdown=LIMITS[method], chip=CHIP)
+
+
+def _ours(method: str, program: Program) -> Gradient:
+    return jax.value_and_grad(planned(method, program))
+
+
+OURS: dict[str, Method] = {method: functools.partial(_ours, method) for method in LIMITS}
 METHODS: dict[str, Method] = {**RULES, **OURS}
 # XLA's own: a GPU with so much less memory that the undecorated gradient's temporaries must shrink to this share.
 XLA: Mapping[str, float] = {f"XLA's own at {share:.0%}": share for share in (0.5, 0.25)}

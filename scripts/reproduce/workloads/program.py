@@ -126,7 +126,7 @@ def _without_numbers(ops: Sequence[Op]) -> list[Op]:
                 for t in op.outputs
             ),
             after=_renamed(op.after),
-            layer=None,
+            layer=None,  # no cost depends on shapes
         )
         for op in ops
     ]

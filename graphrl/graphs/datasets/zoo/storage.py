@@ -1,10 +1,10 @@
 """Files of the zoo: all batch sizes of one architecture, kind and level in one, as xz-compressed JSON.
 
-Programs that differ in numbers only share one structure (`structure.py`), and equal ops one row of numbers for all
-their batch sizes. This takes a tenth of what the graphs take as graph JSON under the same compressor. Run times are
-kept to four digits, everything else exactly.
+Programs that differ in numbers only share one structure (`structure.py`), and equal ops one row of numbers, shapes
+among them, for all their batch sizes. This takes a tenth of what the graphs take as graph JSON under the same
+compressor. Run times are kept to four digits, everything else exactly.
 
-    {"format": "graphrl-zoo", "version": 1, "architecture", "family", "kind", "level", "versions", "date",
+    {"format": "graphrl-zoo", "version": 2, "architecture", "family", "kind", "level", "versions", "date",
      "groups": [{"structure": {...}, "table": [[one batch's numbers of an op, ...], ...], "column": [n places in it],
                  "inputs": [[bytes of the inputs], ...], "programs": [{"batch", "orders", "temp_bytes"}, ...]}, ...]}
 """
@@ -24,7 +24,7 @@ from graphrl.graphs.datasets.zoo.columns import ranks, steps, table, unrank, uns
 from graphrl.graphs.datasets.zoo.program import ZooProgram, program_name
 from graphrl.graphs.datasets.zoo.structure import Values, graph_of, structure_of, values_of
 
-FORMAT, VERSION = "graphrl-zoo", 1
+FORMAT, VERSION = "graphrl-zoo", 2
 SUFFIX = ".json.xz"
 _SHARED = ("architecture", "family", "kind", "level", "versions", "date")  # by all programs of a file
 

@@ -1,10 +1,12 @@
 """What the graphs of one program at several batch sizes share: ops, names, edges and buffers, as columns."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from graphrl.graphs.datasets.zoo.columns import names, table, texts, unzigzag, zigzag
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+from graphrl.graphs.layers.layer import Layer
 
 SHARINGS = ("alias", "reuses")
 
@@ -13,7 +15,8 @@ class Values(NamedTuple):
     """What differs between batch sizes.
 
     Attributes:
-      ops: by op: runtime, workspace, weight bytes, FLOPs, and the bytes of each output.
+      ops: by op: runtime, workspace, weight bytes, FLOPs, the numbers of its `Layer` or None, and the bytes of each
+        output.
       inputs: bytes of the external inputs.
     """
 
@@ -83,6 +86,7 @@ def values_of(graph: ComputationGraph, order: Sequence[int]) -> Values:
                 int(op.workspace_bytes),
                 int(op.weight_bytes),
                 int(op.flops),
+                None if op.layer is None else dataclasses.astuple(op.layer),
                 *(int(tensor.bytes) for tensor in op.outputs),
             )
             for op in ops
@@ -107,7 +111,7 @@ def graph_of(name: str, structure: dict[str, Any], values: Values, order: Sequen
             else:
                 last += 1 + unzigzag(-1 - code)
                 read.append(inputs[last].name)
-        runtime, workspace, weights, flops, *sizes = values.ops[place]
+        runtime, workspace, weights, flops, layer, *sizes = values.ops[place]
         shared = structure["shared"][place]
         sharing: dict[int, dict[str, Any]] = {
             shared[i]: {SHARINGS[shared[i + 1]]: read[shared[i + 2]]} for i in range(0, len(shared), 3)
@@ -117,7 +121,8 @@ def graph_of(name: str, structure: dict[str, Any], values: Values, order: Sequen
             for number, (suffix, size) in enumerate(zip(suffixes, sizes, strict=True))
         )
         after = tuple(op_names[place - back] for back in structure["after"][place])
-        ops.append(Op(op_name, kind, runtime, tuple(read), outputs, after, workspace, weights, flops))
+        shapes = None if layer is None else Layer(*layer)
+        ops.append(Op(op_name, kind, runtime, tuple(read), outputs, after, workspace, weights, flops, shapes))
         tensors += [tensor.name for tensor in outputs]
     kept = tuple(tensors[code] if code >= 0 else inputs[-1 - code].name for code in structure["outputs"])
     return ComputationGraph(name, tuple(ops[place] for place in order), tuple(inputs), kept)
