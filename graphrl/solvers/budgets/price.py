@@ -185,6 +185,7 @@ def _plain(level: Level, work: Work, kernel: int, kernel_stop: int, step: int) -
                 continue
             if work.stored[v] == COMPUTED:
                 work.stored[v] = KEPT
+                work.last[v] = -1  # a later segment that computed it for itself does not load it
             _read(work, v, step, step)
         work.beside[step] = level.kernel_bytes[q]
         work.backward[step + 2] = 0.0

@@ -140,6 +140,11 @@ def _split(items: Sequence[Any], first: Sequence[bool]) -> tuple[list[Any], list
     return [item for item, is_first in chosen if is_first], [item for item, is_first in chosen if not is_first]
 
 
+def _has_name(aval: Any) -> bool:
+    """Whether a value can be kept by name: references are none, and jax rounds what it keeps, complex numbers not."""
+    return isinstance(aval, jax.core.ShapedArray) and not jnp.issubdtype(aval.dtype, jnp.complexfloating)
+
+
 def _marked(program: Program, args: Sequence[Any]) -> list[Any]:
     """Runs a program with each equation in a scope of its own, and names on all that it writes."""
     values = Values.of(program.closed, args)
@@ -152,6 +157,6 @@ def _marked(program: Program, args: Sequence[Any]) -> list[Any]:
             else:
                 values.run([eqn])
         for k, var in enumerate(eqn.outvars):
-            if values.has(var):
+            if values.has(var) and _has_name(var.aval):
                 values.name(var, program.text_of((place, k)))
     return values.read(program.closed.jaxpr.outvars)

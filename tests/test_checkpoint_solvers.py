@@ -1,0 +1,125 @@
+"""Solvers of memory budgets on gradients so small that all choices can be priced."""
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from budget_levels import chain, gradients
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphrl.errors import ProblemError
+from graphrl.solvers.budgets import auto
+from graphrl.solvers.budgets.anneal import anneal
+from graphrl.solvers.budgets.choice import Choice, Cut, Price, Pricing
+from graphrl.solvers.budgets.goal import Goal
+from graphrl.solvers.budgets.greedy import greedy
+from graphrl.solvers.budgets.level import ARGUMENT, Gradient, Level
+from graphrl.solvers.budgets.price import COMPUTED, KEPT
+from graphrl.solvers.budgets.starts import starts
+from graphrl.solvers.budgets.state import State
+
+NEAR = 2e-3  # of energy: what annealing gives for fewer segments
+
+
+def choices(level: Level) -> Iterator[Cut]:
+    """All that can happen to a level without moving."""
+    p = len(level.apart)
+    free = np.flatnonzero(level.named & ~level.free & (level.place != ARGUMENT))
+    for begins in itertools.product([0, 1], repeat=p - 1):
+        segment = np.cumsum([0, *begins])
+        for again in itertools.product([False, True], repeat=int(segment[-1]) + 1):
+            if any(level.apart[place] and again[segment[place]] for place in range(p)):
+                continue
+            for kinds in itertools.product([COMPUTED, KEPT], repeat=len(free)):
+                keep = np.zeros(len(level.bytes), np.int64)
+                keep[free] = kinds
+                yield Cut(keep, segment, np.array(again))
+
+
+def least(pricing: Pricing, goal: Goal) -> float:
+    """The lowest energy of all choices."""
+    return min(goal.energy(pricing, pricing(choice)) for choice in itertools.product(*map(choices, pricing.gradient.levels)))
+
+
+def solved(gradient: Gradient, goal: Goal) -> float:
+    """The energy that `auto` comes to."""
+    found, pricing = auto.solve(gradient, goal, seed=0, seconds=0.08)
+    assert found.price == pricing(found.choice)
+    return goal.energy(pricing, found.price)
+
+
+@st.composite
+def tasks(draw: st.DrawFn) -> tuple[Gradient, Goal]:
+    """A gradient and a limit between nothing and what jax needs by itself."""
+    gradient = draw(gradients(values=4, places=3, kernels=4))
+    plain = Pricing(gradient).plain
+    part = draw(st.sampled_from([0.25, 0.5, 0.75]))
+    limits = [Goal(kept=part * plain.kept), Goal(peak=part * plain.peak), Goal(slowdown=part / 2)]
+    return gradient, draw(st.sampled_from(limits))
+
+
+def test_auto_comes_to_the_best_of_all_choices() -> None:
+    reached = []
+    for seed in range(30):
+        gradient, pricing = chain(np.random.default_rng(seed), 6, 3), None
+        pricing = Pricing(gradient)
+        part = (0.3, 0.5, 0.8)[seed % 3]
+        goals = Goal(kept=part * pricing.plain.kept), Goal(peak=part * pricing.plain.peak), Goal(slowdown=part / 3)
+        goal = goals[seed // 3 % 3]
+        best, ours = least(pricing, goal), solved(gradient, goal)
+        assert ours >= best - 1e-9
+        if goal.energy(pricing, pricing.plain) > best + NEAR:
+            reached.append(ours <= best + NEAR)
+    print(reached)
+    assert len(reached) > 20
+    assert np.mean(reached) >= 0.8
+
+
+@given(tasks())
+@settings(max_examples=20)
+def test_annealing_and_greedy_choices_are_no_worse_than_their_start(task: tuple[Gradient, Goal]) -> None:
+    gradient, goal = task
+    pricing = Pricing(gradient)
+    for state in starts(gradient):
+        begin = goal.energy(pricing, pricing(state.choice()))
+        assert goal.energy(pricing, pricing(greedy(pricing, goal, state).choice())) <= begin + 1e-9
+    plain = State.plain(gradient)
+    found = anneal(pricing, goal, [plain], seed=3, evaluations=200, seconds=1e9)
+    assert found.evaluations == 200
+    assert goal.energy(pricing, found.price) <= goal.energy(pricing, pricing(plain.choice())) + NEAR
+    assert all(not cut.again[cut.segment[level.apart]].any() for cut, level in zip(found.choice, gradient.levels, strict=True))
+
+
+@given(tasks(), st.integers(0, 5))
+@settings(max_examples=15)
+def test_the_same_seed_gives_the_same_choice(task: tuple[Gradient, Goal], seed: int) -> None:
+    gradient, goal = task
+    first, again = (
+        anneal(Pricing(gradient), goal, list(starts(gradient)), seed=seed, evaluations=300, seconds=1e9) for _ in range(2)
+    )
+    assert (first.price, first.energy, first.evaluations) == (again.price, again.energy, again.evaluations)
+    for one, other in zip(first.choice, again.choice, strict=True):
+        assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@given(tasks())
+@settings(max_examples=15)
+def test_only_offloading_moves(task: tuple[Gradient, Goal]) -> None:
+    gradient, goal = task
+    pricing = Pricing(gradient)
+    for link in (None, 1e9):
+        linked = Goal(goal.kept, goal.peak, goal.slowdown, link)
+        found = anneal(pricing, linked, list(starts(gradient)), seed=0, evaluations=300, seconds=1e9)
+        assert link is not None or found.price.moved == 0.0
+
+
+def test_goals_have_one_limit_and_count_what_is_above_it() -> None:
+    for limits in ({}, {"kept": 1.0, "peak": 1.0}):
+        with pytest.raises(ProblemError, match="a goal has one limit: kept, peak or slowdown"):
+            Goal(**limits)
+    pricing = Pricing(chain(np.random.default_rng(0), 4, 2))
+    assert Goal(kept=100.0).excess(pricing, Price(125.0, 0.0, 0.0, 0.0)) == pytest.approx(0.25)
+    assert Goal(kept=100.0).excess(pricing, Price(100.0, 0.0, 999.0, 9.0)) == 0.0
+    assert Goal(peak=100.0).excess(pricing, Price(0.0, 0.0, 150.0, 0.0)) == pytest.approx(0.5)
