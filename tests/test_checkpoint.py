@@ -61,7 +61,9 @@ def test_values_and_gradients_are_the_same(name: str, limit: str) -> None:
     loss, size = LOSSES[name]
     limits: dict[str, Any] = {"part": {"budget": 0.6}, "bytes": {"budget": size}, "slowdown": {"slowdown": 0.15}}
     fn = quick(loss, **limits[limit])
-    assert_same(jax.jit(jax.value_and_grad(fn, (0, 1)))(WEIGHTS, X), expected(name), bits=loss in (mlp, scanned, nested))
+    assert_same(
+        jax.jit(jax.value_and_grad(fn, (0, 1)))(WEIGHTS, X), expected(name), bits=loss in (mlp, scanned, nested)
+    )
     report = fn.report()
     if limit == "bytes":
         outside = report.argument_bytes + report.result_bytes
@@ -198,7 +200,9 @@ def test_budgets_that_cannot_be_met_name_the_least() -> None:
     assert quick(scanned, budget=f"{float(least[0]) + 0.01}KiB").report(WEIGHTS, X).segments
     with pytest.raises(ProblemError, match=r"budget is 0\.0: the least found is 0\.135 of the 18\.5 KiB"):
         quick(scanned, budget=0.0).report(WEIGHTS, X)
-    assert quick(scanned, budget=0.14).report(WEIGHTS, X).planned.kept_bytes == pytest.approx(0.135 * 18.5 * 1024, rel=0.01)
+    assert quick(scanned, budget=0.14).report(WEIGHTS, X).planned.kept_bytes == pytest.approx(
+        0.135 * 18.5 * 1024, rel=0.01
+    )
 
 
 def test_functions_alone_and_reports_after_calls() -> None:

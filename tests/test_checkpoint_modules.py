@@ -95,7 +95,9 @@ def test_modules_of_equinox() -> None:
         return jnp.square(jax.vmap(model)(x)).mean(), (model, "text", 3)
 
     def values(fn: Loss) -> Any:
-        (value, (model, *others)), gradient = eqx.filter_jit(eqx.filter_value_and_grad(fn, has_aux=True))(Perceptron(), X)
+        (value, (model, *others)), gradient = eqx.filter_jit(eqx.filter_value_and_grad(fn, has_aux=True))(
+            Perceptron(), X
+        )
         assert others == ["text", 3]
         return value, eqx.filter(model, eqx.is_array), gradient
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from graphrl.errors import ProblemError
 from graphrl.solvers.budgets import auto
 from graphrl.solvers.budgets.anneal import anneal
-from graphrl.solvers.budgets.choice import Choice, Cut, Price, Pricing
+from graphrl.solvers.budgets.choice import Cut, Price, Pricing
 from graphrl.solvers.budgets.goal import Goal
 from graphrl.solvers.budgets.greedy import greedy
 from graphrl.solvers.budgets.level import ARGUMENT, Gradient, Level
@@ -40,7 +40,9 @@ def choices(level: Level) -> Iterator[Cut]:
 
 def least(pricing: Pricing, goal: Goal) -> float:
     """The lowest energy of all choices."""
-    return min(goal.energy(pricing, pricing(choice)) for choice in itertools.product(*map(choices, pricing.gradient.levels)))
+    return min(
+        goal.energy(pricing, pricing(choice)) for choice in itertools.product(*map(choices, pricing.gradient.levels))
+    )
 
 
 def solved(gradient: Gradient, goal: Goal) -> float:
@@ -89,7 +91,9 @@ def test_annealing_and_greedy_choices_are_no_worse_than_their_start(task: tuple[
     found = anneal(pricing, goal, [plain], seed=3, evaluations=200, seconds=1e9)
     assert found.evaluations == 200
     assert goal.energy(pricing, found.price) <= goal.energy(pricing, pricing(plain.choice())) + NEAR
-    assert all(not cut.again[cut.segment[level.apart]].any() for cut, level in zip(found.choice, gradient.levels, strict=True))
+    assert all(
+        not cut.again[cut.segment[level.apart]].any() for cut, level in zip(found.choice, gradient.levels, strict=True)
+    )
 
 
 @given(tasks(), st.integers(0, 5))
@@ -97,7 +101,8 @@ def test_annealing_and_greedy_choices_are_no_worse_than_their_start(task: tuple[
 def test_the_same_seed_gives_the_same_choice(task: tuple[Gradient, Goal], seed: int) -> None:
     gradient, goal = task
     first, again = (
-        anneal(Pricing(gradient), goal, list(starts(gradient)), seed=seed, evaluations=300, seconds=1e9) for _ in range(2)
+        anneal(Pricing(gradient), goal, list(starts(gradient)), seed=seed, evaluations=300, seconds=1e9)
+        for _ in range(2)
     )
     assert (first.price, first.energy, first.evaluations) == (again.price, again.energy, again.evaluations)
     for one, other in zip(first.choice, again.choice, strict=True):

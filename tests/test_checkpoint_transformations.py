@@ -71,7 +71,9 @@ def test_without_jit() -> None:
 
 
 def test_closures_over_what_is_differentiated() -> None:
-    ours, theirs = (jax.jit(jax.value_and_grad(over), static_argnums=1)(WEIGHTS, make) for make in (quick, lambda fn: fn))
+    ours, theirs = (
+        jax.jit(jax.value_and_grad(over), static_argnums=1)(WEIGHTS, make) for make in (quick, lambda fn: fn)
+    )
     assert_same(ours, theirs)
 
 

@@ -13,7 +13,6 @@ from graphrl.errors import ProblemError
 from graphrl.solvers.budgets.choice import Pricing
 from graphrl.solvers.budgets.found import Found, best_of
 from graphrl.solvers.budgets.goal import Goal
-from graphrl.solvers.budgets.knapsack import trips
 from graphrl.solvers.budgets.level import ARGUMENT, Gradient
 from graphrl.solvers.budgets.starts import again, cuts
 from graphrl.solvers.budgets.state import State
@@ -44,7 +43,7 @@ class Model:
             self._add(gradient, number)
 
     def _add(self, gradient: Gradient, number: int) -> None:
-        level, model, runs = gradient.levels[number], self._model, trips(gradient, number)
+        level, model, runs = gradient.levels[number], self._model, gradient.trips(number)
         stored = [model.new_bool_var("") for _ in level.bytes]
         again = [model.new_bool_var("") for _ in level.bytes]
         ran = {op: model.new_bool_var("") for op in set(level.op.tolist())}

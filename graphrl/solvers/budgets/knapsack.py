@@ -33,8 +33,8 @@ def states(gradient: Gradient) -> Iterator[State]:
     """What jax does by itself, and knapsacks of several sizes in segments of several kinds."""
     yield State.plain(gradient)
     groups = [(number, group) for number, level in enumerate(gradient.levels) for group in alike_values(level)]
-    sizes = np.array([trips(gradient, n) * gradient.levels[n].bytes[group].sum() for n, group in groups])
-    saved = np.array([trips(gradient, n) * _seconds(gradient, n, group) for n, group in groups])
+    sizes = np.array([gradient.trips(n) * gradient.levels[n].bytes[group].sum() for n, group in groups])
+    saved = np.array([gradient.trips(n) * _seconds(gradient, n, group) for n, group in groups])
     light = [minimum_cut(level) & ~level.heavy for level in gradient.levels]  # what the cut keeps beside heavy values
     for room in np.linspace(0.0, 1.0, ROOMS):
         chosen = _knapsack(sizes, saved, room * sizes[saved > 0].sum())
@@ -43,12 +43,6 @@ def states(gradient: Gradient) -> Iterator[State]:
             kept[number][group] |= is_chosen
         for _, places in zip(range(KINDS), cuts(gradient.levels[0]), strict=False):
             yield again(gradient, places, kept)
-
-
-def trips(gradient: Gradient, number: int) -> int:
-    """How often one run of the function goes through a level."""
-    around = [outer for outer, loops in enumerate(gradient.loops) if number in loops]
-    return max(1, gradient.levels[number].trips) * (trips(gradient, around[0]) if around else 1)
 
 
 def _seconds(gradient: Gradient, number: int, group: np.ndarray) -> float:

@@ -98,3 +98,8 @@ class Gradient(NamedTuple):
     loops: tuple[Mapping[int, Loop], ...]
     argument_bytes: int
     result_bytes: int
+
+    def trips(self, number: int) -> int:
+        """How often one run of the function goes through a level."""
+        around = [outer for outer, loops in enumerate(self.loops) if number in loops]
+        return max(1, self.levels[number].trips) * (self.trips(around[0]) if around else 1)

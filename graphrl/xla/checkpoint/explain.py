@@ -25,7 +25,7 @@ def reported_values(named: NamedGradient, choice: Choice, pricing: Pricing) -> t
                 continue
             eqn = named.programs[number].equations[name[0]]
             what = report.COMPUTED if stored[v] == COMPUTED else report.KEPT if stored[v] == KEPT else report.MOVED
-            trips = named.trips(number)
+            trips = named.gradient.trips(number)
             size = int(level.bytes[v]) * trips
             seconds = float(level.seconds[v]) * trips
             values.append(ReportedValue(what, eqn.outvars[name[1]].aval.str_short(), size, seconds, line_of(eqn)))

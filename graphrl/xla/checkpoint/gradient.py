@@ -28,11 +28,6 @@ class NamedGradient(NamedTuple):
     names: tuple[tuple[Name | None, ...], ...]
     carried: tuple[range, ...]
 
-    def trips(self, number: int) -> int:
-        """How often one run of the function goes through a level."""
-        around = [outer for outer, loops in enumerate(self.gradient.loops) if number in loops]
-        return max(1, self.gradient.levels[number].trips) * (self.trips(around[0]) if around else 1)
-
 
 class _Built(NamedTuple):
     program: Program
