@@ -101,8 +101,8 @@ def _unmet(settings: Settings, goal: Goal, pricing: Pricing, least: Price) -> st
         return f"slowdown is {settings.slowdown}: the least found is {goal.slowdown_of(pricing, least):.3f}"
     outside = pricing.gradient.argument_bytes + pricing.gradient.result_bytes
     return (
-        f"budget is {settings.budget}: the least found is {format_bytes(outside + least.peak)}, of which arguments, "
-        f"results and gradients are {format_bytes(outside)}"
+        f"budget is {settings.budget}: the least found is {format_bytes(outside + least.peak)} "
+        f"({outside + least.peak:,.0f} bytes), of which arguments, results and gradients are {format_bytes(outside)}"
     )
 
 
