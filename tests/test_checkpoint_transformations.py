@@ -71,7 +71,9 @@ def test_without_jit() -> None:
 
 
 def test_closures_over_what_is_differentiated() -> None:
-    ours, theirs = (jax.jit(jax.value_and_grad(over), static_argnums=1)(WEIGHTS, make) for make in (quick, lambda fn: fn))
+    ours, theirs = (
+        jax.jit(jax.value_and_grad(over), static_argnums=1)(WEIGHTS, make) for make in (quick, lambda fn: fn)
+    )
     assert_same(ours, theirs)
 
 
@@ -92,7 +94,7 @@ def test_budgets_within_budgets_are_kept() -> None:
     fn = quick(loss, budget=0.5)
     kept = kept_bytes(fn, WEIGHTS, X)
     assert 0 < kept <= 0.5 * part
-    assert fn.report().planned.kept_bytes == pytest.approx(kept, rel=0.1)
+    assert fn.report().planned.kept_bytes == pytest.approx(kept, rel=0.1, abs=X.nbytes)
 
 
 @pytest.fixture(scope="module", params=[AxisType.Auto, AxisType.Explicit], ids=str)
