@@ -124,7 +124,7 @@ def cuts(draw: Any, level: Level, kinds: Sequence[int] = (COMPUTED, KEPT, MOVED)
 
 
 @st.composite
-def gradients(draw: st.DrawFn, **sizes: int) -> Gradient:
+def gradients(draw: st.DrawFn, /, **sizes: int) -> Gradient:
     """A function without loops, or with one whose results and residuals are its first place's values."""
     outer = draw(levels(**sizes))
     if draw(st.booleans()):
