@@ -46,6 +46,7 @@ def levels(draw: Any, *, trips: int = 0, values: int = 8, places: int = 4, kerne
         bytes=np.array(draw(sizes), float),
         place=place,
         solid=solid,
+        heavy=solid & ~free & ~is_argument & np.array(draw(flags)),
         free=free,
         needed=needed,
         named=~is_argument,
@@ -81,6 +82,7 @@ def chain(random: np.random.Generator, values: int, places: int) -> Gradient:
                 bytes=random.integers(1, 10, values).astype(float),
                 place=place,
                 solid=solid,
+                heavy=solid & (random.random(values) < 0.5),
                 free=np.zeros(values, bool),
                 needed=np.ones(values, bool),
                 named=np.ones(values, bool),
@@ -122,7 +124,7 @@ def cuts(draw: Any, level: Level, kinds: Sequence[int] = (COMPUTED, KEPT, MOVED)
 
 
 @st.composite
-def gradients(draw: Any, **sizes: int) -> Gradient:
+def gradients(draw: st.DrawFn, /, **sizes: int) -> Gradient:
     """A function without loops, or with one whose results and residuals are its first place's values."""
     outer = draw(levels(**sizes))
     if draw(st.booleans()):
@@ -142,6 +144,7 @@ def looped(outer: Level, inner: Level) -> Gradient:
         "bytes": (4, 0),
         "place": (0, 0),
         "solid": (True, True),
+        "heavy": (True, True),
         "free": (False, False),
         "needed": (True, False),
         "named": (True, True),

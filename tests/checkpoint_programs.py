@@ -171,13 +171,13 @@ def _cotangent(result: jax.Array) -> Any:
 
 def kept_bytes(fn: Callable[..., Any], *args: Any) -> int:
     """Bytes that jax really keeps between the passes, beside arguments."""
-    residuals = saved_residuals(fn, *args)
+    residuals: Any = saved_residuals(fn, *args)
     return sum(aval.size * aval.dtype.itemsize for aval, why in residuals if not why.startswith("from the argument"))
 
 
 def assert_same(ours: Any, theirs: Any, *, bits: bool = False) -> None:
     """The same tree of the same types; numbers to the bit, or else to 1e-6 of the largest in their array."""
-    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
+    assert str(jax.tree.structure(ours)) == str(jax.tree.structure(theirs))
     for own, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         assert jax.typeof(own) == jax.typeof(other)
         if bits or not jnp.issubdtype(other.dtype, jnp.inexact):

@@ -33,33 +33,44 @@ from jax import lax
 
 import graphrl
 from graphrl.errors import GraphrlError, ProblemError
-from graphrl.units import parse_bytes
 
 quick = functools.partial(graphrl.checkpoint, seconds=0.1, cache=False)
 
 LOSSES = {
-    "multilayer perceptron": (mlp, "6.5KiB"),
-    "scanned layers": (scanned, "12KiB"),
-    "reversed scan": (reversed_scan, "12KiB"),
-    "nested scans": (nested, "14KiB"),
-    "derivatives of their own": (custom, "10KiB"),
-    "the user's checkpoints": (checkpointed, "11.5KiB"),
-    "branches": (branching, "11KiB"),
-    "calls": (calls, "5.25KiB"),
+    "multilayer perceptron": mlp,
+    "scanned layers": scanned,
+    "reversed scan": reversed_scan,
+    "nested scans": nested,
+    "derivatives of their own": custom,
+    "the user's checkpoints": checkpointed,
+    "branches": branching,
+    "calls": calls,
 }
 
 
 @functools.cache
 def expected(name: str) -> Any:
     """Value and gradients of a loss by jax alone."""
-    return jax.jit(jax.value_and_grad(LOSSES[name][0], (0, 1)))(WEIGHTS, X)
+    return jax.jit(jax.value_and_grad(LOSSES[name], (0, 1)))(WEIGHTS, X)
+
+
+@functools.cache
+def middle(name: str) -> int:
+    """Bytes between what jax needs and the least."""
+    report = quick(LOSSES[name], slowdown=1.0).report(WEIGHTS, X)
+    peak = (report.plain.peak_bytes + report.planned.peak_bytes) / 2
+    return int(report.argument_bytes + report.result_bytes + peak)
 
 
 @pytest.mark.parametrize("limit", ["part", "bytes", "slowdown"])
 @pytest.mark.parametrize("name", LOSSES)
 def test_values_and_gradients_are_the_same(name: str, limit: str) -> None:
-    loss, size = LOSSES[name]
-    limits: dict[str, Any] = {"part": {"budget": 0.6}, "bytes": {"budget": size}, "slowdown": {"slowdown": 0.15}}
+    loss = LOSSES[name]
+    limits: dict[str, Any] = {
+        "part": {"budget": 0.6},
+        "bytes": {"budget": f"{middle(name)}"},
+        "slowdown": {"slowdown": 0.15},
+    }
     fn = quick(loss, **limits[limit])
     assert_same(
         jax.jit(jax.value_and_grad(fn, (0, 1)))(WEIGHTS, X), expected(name), bits=loss in (mlp, scanned, nested)
@@ -67,20 +78,20 @@ def test_values_and_gradients_are_the_same(name: str, limit: str) -> None:
     report = fn.report()
     if limit == "bytes":
         outside = report.argument_bytes + report.result_bytes
-        assert report.total_bytes <= parse_bytes(size) < outside + report.plain.peak_bytes
+        assert report.total_bytes <= middle(name) < outside + report.plain.peak_bytes
     if limit == "slowdown":
         assert report.slowdown <= 0.15 + 1e-9
 
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_jax_keeps_what_the_report_says_and_the_budget_allows(name: str) -> None:
-    loss = LOSSES[name][0]
+    loss = LOSSES[name]
     plain = kept_bytes(loss, WEIGHTS, X)
     for part in (0.8, 0.5):
         fn = quick(loss, budget=part)
         kept = kept_bytes(fn, WEIGHTS, X)
         assert kept <= part * plain
-        assert fn.report().planned.kept_bytes == pytest.approx(kept, rel=0.1, abs=16)
+        assert fn.report().planned.kept_bytes == pytest.approx(kept, rel=0.1, abs=X.nbytes)  # a value between segments
 
 
 CALLED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], Callable[..., Any]]] = {
@@ -207,6 +218,6 @@ def test_budgets_that_cannot_be_met_name_the_least() -> None:
 
 def test_functions_alone_and_reports_after_calls() -> None:
     with pytest.raises(GraphrlError, match="checkpoint takes a function: this is of type int"):
-        graphrl.checkpoint(3, budget=0.5)  # type: ignore[call-overload]
+        graphrl.checkpoint(3, budget=0.5)  # type: ignore[arg-type]
     with pytest.raises(GraphrlError, match="there is no report before the first call"):
         graphrl.checkpoint(mlp, budget=0.5).report()

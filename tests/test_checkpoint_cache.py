@@ -13,7 +13,7 @@ import graphrl
 from graphrl.xla.checkpoint.planner import VERSION
 from graphrl.xla.checkpoint.report import CheckpointReport
 
-OPTIONS = {"budget": 0.6, "seconds": 0.1}
+OPTIONS: dict[str, Any] = {"budget": 0.6, "seconds": 0.1}
 
 
 @pytest.fixture

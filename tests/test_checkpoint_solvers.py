@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphrl.errors import ProblemError
-from graphrl.solvers.budgets import auto
 from graphrl.solvers.budgets.anneal import anneal
+from graphrl.solvers.budgets.auto import auto, find_solver
 from graphrl.solvers.budgets.choice import Cut, Price, Pricing
+from graphrl.solvers.budgets.cp_sat import Model
 from graphrl.solvers.budgets.goal import Goal
 from graphrl.solvers.budgets.greedy import greedy
 from graphrl.solvers.budgets.level import ARGUMENT, Gradient, Level
@@ -45,13 +46,6 @@ def least(pricing: Pricing, goal: Goal) -> float:
     )
 
 
-def solved(gradient: Gradient, goal: Goal) -> float:
-    """The energy that `auto` comes to."""
-    found, pricing = auto.solve(gradient, goal, seed=0, seconds=0.08)
-    assert found.price == pricing(found.choice)
-    return goal.energy(pricing, found.price)
-
-
 @st.composite
 def tasks(draw: st.DrawFn) -> tuple[Gradient, Goal]:
     """A gradient and a limit between nothing and what jax needs by itself."""
@@ -62,21 +56,51 @@ def tasks(draw: st.DrawFn) -> tuple[Gradient, Goal]:
     return gradient, draw(st.sampled_from(limits))
 
 
+def small_tasks(count: int) -> Iterator[tuple[Pricing, Goal]]:
+    """Chains with limits of all kinds."""
+    for seed in range(count):
+        pricing, part = Pricing(chain(np.random.default_rng(seed), 6, 3)), (0.3, 0.5, 0.8)[seed % 3]
+        plain = pricing.plain
+        goals = Goal(kept=part * plain.kept), Goal(peak=part * plain.peak), Goal(slowdown=part / 3)
+        yield pricing, goals[seed // 3 % 3]
+
+
 def test_auto_comes_to_the_best_of_all_choices() -> None:
     reached = []
-    for seed in range(30):
-        gradient, pricing = chain(np.random.default_rng(seed), 6, 3), None
-        pricing = Pricing(gradient)
-        part = (0.3, 0.5, 0.8)[seed % 3]
-        goals = Goal(kept=part * pricing.plain.kept), Goal(peak=part * pricing.plain.peak), Goal(slowdown=part / 3)
-        goal = goals[seed // 3 % 3]
-        best, ours = least(pricing, goal), solved(gradient, goal)
+    for pricing, goal in small_tasks(30):
+        found = auto(pricing, goal, seed=0, seconds=0.08)
+        assert found.price == pricing(found.choice)
+        best, ours = least(pricing, goal), goal.energy(pricing, found.price)
         assert ours >= best - 1e-9
         if goal.energy(pricing, pricing.plain) > best + NEAR:
             reached.append(ours <= best + NEAR)
-    print(reached)
     assert len(reached) > 20
-    assert np.mean(reached) >= 0.8
+    assert np.mean(reached) >= 0.85  # measured: all of 25
+
+
+@pytest.mark.parametrize("name", ["anneal", "cp-sat", "greedy", "knapsack", "min-cut"])
+def test_no_solver_beats_all_choices_or_auto(name: str) -> None:
+    for pricing, goal in small_tasks(6):
+        found = find_solver(name)(pricing, goal, seed=0, seconds=0.05)
+        assert found.price == pricing(found.choice)
+        assert found.energy >= least(pricing, goal) - 1e-9
+        assert found.evaluations >= 1
+        both = auto(pricing, goal, seed=0, seconds=0.05)
+        assert goal.energy(pricing, both.price) <= goal.energy(pricing, found.price) + NEAR
+
+
+def test_the_constraint_program_s_bound_is_below_all_choices() -> None:
+    for pricing, goal in small_tasks(9):
+        prices = [pricing(choice) for choice in itertools.product(*map(choices, pricing.gradient.levels))]
+        _, bound = Model(pricing.gradient).solve(pricing, goal, 0, 2.0)
+        within = [price for price in prices if goal.excess(pricing, price) == 0.0]
+        values = [price.kept if goal.slowdown is not None else price.seconds for price in within]
+        assert bound <= min(values, default=np.inf) + 1e-6
+
+
+def test_solvers_have_names() -> None:
+    with pytest.raises(ProblemError, match="method is 'luck': must be one of auto, anneal, cp-sat, greedy,"):
+        find_solver("luck")
 
 
 @given(tasks())
@@ -91,19 +115,16 @@ def test_annealing_and_greedy_choices_are_no_worse_than_their_start(task: tuple[
     found = anneal(pricing, goal, [plain], seed=3, evaluations=200, seconds=1e9)
     assert found.evaluations == 200
     assert goal.energy(pricing, found.price) <= goal.energy(pricing, pricing(plain.choice())) + NEAR
-    assert all(
-        not cut.again[cut.segment[level.apart]].any() for cut, level in zip(found.choice, gradient.levels, strict=True)
-    )
+    for cut, level in zip(found.choice, gradient.levels, strict=True):
+        assert not cut.again[cut.segment[level.apart]].any()
 
 
 @given(tasks(), st.integers(0, 5))
 @settings(max_examples=15)
 def test_the_same_seed_gives_the_same_choice(task: tuple[Gradient, Goal], seed: int) -> None:
     gradient, goal = task
-    first, again = (
-        anneal(Pricing(gradient), goal, list(starts(gradient)), seed=seed, evaluations=300, seconds=1e9)
-        for _ in range(2)
-    )
+    begun = list(starts(gradient))
+    first, again = (anneal(Pricing(gradient), goal, begun, seed=seed, evaluations=300, seconds=1e9) for _ in range(2))
     assert (first.price, first.energy, first.evaluations) == (again.price, again.energy, again.evaluations)
     for one, other in zip(first.choice, again.choice, strict=True):
         assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))

@@ -15,8 +15,7 @@ from graphrl.solvers.budgets.starts import MOST
 from graphrl.solvers.budgets.state import AGAIN, INSIDE, PLAIN, State
 
 HOT, COLD = 3e-2, 1e-5  # temperatures: energies are shares of the plain peak or of the step's seconds
-CUTTING = 0.2  # part of the moves of a function that change its segments
-SWITCHING = 0.25  # part of these that leave segments to jax or take them back
+CUTTING = 0.2  # part of the moves of a function that cut it
 TOGETHER = 0.6  # part of the moves that change all that are alike
 PER_SEGMENT = 3e-4  # energy of a segment: each is traced by itself, and keeps the compiler from working across it
 
@@ -78,8 +77,8 @@ class _Search:
     def move(self, state: State) -> Callable[[], None]:
         """Changes a state; what it returns takes that back."""
         level = int(np.searchsorted(self._weights, self.random.random()))
-        if level == 0 and self.random.random() < CUTTING:
-            return self._cut(state) if self._places and self.random.random() > SWITCHING else self._switch(state, 0)
+        if level == 0 and self.random.random() < CUTTING and self._places:
+            return self._cut(state)
         return self._flip(state, level) if self._values[level] else self._switch(state, level)
 
     def _flip(self, state: State, level: int) -> Callable[[], None]:
@@ -110,12 +109,10 @@ class _Search:
         return self._written(state, 0, before)
 
     def _switch(self, state: State, level: int) -> Callable[[], None]:
-        """Computes a segment of a level, or all of them, again, or leaves them to jax."""
+        """Computes all of a level again, or leaves it to jax."""
         starts = state.starts[level]
         before = starts.copy()
         begins = np.flatnonzero((starts != INSIDE) & ~self._pricing.gradient.levels[level].apart)
-        if len(begins) and self.random.random() > TOGETHER:
-            begins = begins[[self.random.integers(len(begins))]]
         starts[begins] = PLAIN if (starts[begins] == AGAIN).any() else AGAIN
         return self._written(state, level, before)
 

@@ -57,6 +57,7 @@ class Values:
             sizes[list(loop.kept)] = 0.0
             workspace[[*loop.outputs, *loop.kept]] = seconds[[*loop.outputs, *loop.kept]] = 0.0
         inner = {loop.kernel for loop in self.loops.values()}
+        writing = [i for q, i in enumerate(self._kernels) if q not in inner and self._writes(i)]
         ops = np.array(
             [value.node if isinstance(value, Result) else len(self._own.nodes) for value in self.values], int
         )
@@ -85,7 +86,7 @@ class Values:
             apart=apart,
             trips=trips,
             forward_seconds=float((seconds * needed)[once].sum()),
-            backward_seconds=sum((self._kernel_seconds(i) for q, i in enumerate(self._kernels) if q not in inner), 0.0),
+            backward_seconds=sum((self._kernel_seconds(i) for i in writing), 0.0),
         )
 
     def _loop(self, place: int, results: int) -> Loop | None:
@@ -168,9 +169,15 @@ class Values:
             return node.runtime
         return runtime(0, self._fusion.moved[Result(i, 0)], self._chip)
 
+    def _writes(self, i: int) -> bool:
+        """Whether a node writes into memory."""
+        return any(self._solid[Result(i, k)] for k in range(len(self._node(Result(i, 0)).output_bytes)))
+
     def _backward(self) -> tuple[list[int], list[list[int]], list[set[Result]]]:
-        """Nodes that write into memory in the backward pass, the values that each reads, and what each reads of the
-        backward pass.
+        """Nodes of the backward pass that write into memory or read values; which values, and what of their own pass.
+
+        A node that does not write is run by later ones, but jax has its operands where its own equation stands: those
+        of earlier segments are kept.
         """
         kernels, reads, needs = [], [], []
         of: dict[int, tuple[set[int], set[Result]]] = {}
@@ -188,7 +195,8 @@ class Values:
                     values |= of[read.node][0]
                     before |= of[read.node][1]
             of[i] = values, before
-            if any(self._solid[Result(i, k)] for k in range(len(node.output_bytes))):
+            own = any(read in self._index for read in self._own.reads(i))
+            if own or self._writes(i):
                 kernels.append(i)
                 reads.append(sorted(values))
                 needs.append(before)
