@@ -14,7 +14,7 @@ from graphrl.graphs.roofline import Chip
 from graphrl.xla import libraries
 from graphrl.xla.checkpoint.derivative import differentiable
 from graphrl.xla.checkpoint.planner import Planned, fingerprint_of, planned
-from graphrl.xla.checkpoint.program import Program, program_of
+from graphrl.xla.checkpoint.program import Program, opened, program_of
 from graphrl.xla.checkpoint.report import CheckpointReport
 from graphrl.xla.checkpoint.rewrite import evaluate
 from graphrl.xla.checkpoint.settings import SECONDS, Settings
@@ -70,7 +70,8 @@ class CheckpointedFunction:
             structures.append(of)
             return results
 
-        program = program_of(jax.make_jaxpr(flat)(*leaves))
+        closed, held = opened(jax.make_jaxpr(flat)(*leaves))
+        leaves, program = [*held, *leaves], program_of(closed)
         found = self._plan_of(program, _wanted(leaves))
         return jax.tree.unflatten(structures[0], evaluate(program, found.plan, leaves))
 
