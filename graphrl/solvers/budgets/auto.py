@@ -52,7 +52,7 @@ def _greedy_states(pricing: Pricing, goal: Goal, until: float) -> Iterator[State
     for state in starts(pricing.gradient):
         yield state
         if time.monotonic() < until:
-            yield greedy(pricing, goal, state)
+            yield greedy(pricing, goal, state, until)
 
 
 SOLVERS: Mapping[str, Solver] = {

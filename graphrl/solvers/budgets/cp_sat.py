@@ -107,6 +107,7 @@ def states(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Iterat
     """
     gradient, begin = pricing.gradient, time.monotonic()
     yield State.plain(gradient)
+    kinds = list(cuts(gradient.levels[0]))
     for part in PARTS:
         left = seconds - (time.monotonic() - begin)
         if left <= 0:
@@ -114,4 +115,4 @@ def states(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Iterat
         kept, _ = Model(gradient).solve(pricing, goal.stricter(part), seed, left)
         if kept is not None:
             named = [mask & level.named for mask, level in zip(kept, gradient.levels, strict=True)]
-            yield from (again(gradient, places, named) for places in cuts(gradient.levels[0]))
+            yield from (again(gradient, places, named) for places in kinds)

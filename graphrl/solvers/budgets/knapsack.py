@@ -4,6 +4,7 @@ As PyTorch's activation memory budget does it, by branch and bound. It takes val
 independent, and prices decide how much room the knapsack needs to reach the goal.
 """
 
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -36,13 +37,13 @@ def states(gradient: Gradient) -> Iterator[State]:
     sizes = np.array([gradient.trips(n) * gradient.levels[n].bytes[group].sum() for n, group in groups])
     saved = np.array([gradient.trips(n) * _seconds(gradient, n, group) for n, group in groups])
     light = [minimum_cut(level) & ~level.heavy for level in gradient.levels]  # what the cut keeps beside heavy values
+    kinds = list(itertools.islice(cuts(gradient.levels[0]), KINDS))
     for room in np.linspace(0.0, 1.0, ROOMS):
         chosen = _knapsack(sizes, saved, room * sizes[saved > 0].sum())
         kept = [mask.copy() for mask in light] if room == 1.0 else [np.zeros_like(mask) for mask in light]
         for (number, group), is_chosen in zip(groups, chosen, strict=True):
             kept[number][group] |= is_chosen
-        for _, places in zip(range(KINDS), cuts(gradient.levels[0]), strict=False):
-            yield again(gradient, places, kept)
+        yield from (again(gradient, places, kept) for places in kinds)
 
 
 def _seconds(gradient: Gradient, number: int, group: np.ndarray) -> float:

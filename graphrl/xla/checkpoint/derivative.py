@@ -76,6 +76,9 @@ def derivative(program: Program, wanted: Sequence[bool], chip: Chip) -> Derivati
     """The derivative by the arguments that are `wanted`; loops keep what they carry, and compute the rest again."""
     closed, results = _traced(program, wanted)
     flat = flatten(closed, [External("", array_bytes(aval), weight=False) for aval in closed.in_avals], chip)
+    # what a derivative reads as it was before it had its name (of exp, tanh and others their own result), no name keeps
+    live = [node for node, alive in zip(flat.nodes, flat.live, strict=True) if alive and node.type != "name"]
+    unnamed = {value for node in live for value in node.inputs}
     same: dict[Value, Value] = {}
     names: dict[Value, Name] = {}
     nodes: list[Node | None] = []
@@ -85,7 +88,7 @@ def derivative(program: Program, wanted: Sequence[bool], chip: Chip) -> Derivati
             same[Result(i, 0)] = value = same.get(node.inputs[0], node.inputs[0])
             nodes[-1] = None
             name = program.name_of(node.equation.params["name"]) if node.type == "name" else None
-            if name is not None and not node.scope.startswith("transpose("):
+            if name is not None and node.inputs[0] not in unnamed and not node.scope.startswith("transpose("):
                 names.setdefault(value, name)
     outputs = [same.get(value, value) for value in flat.outputs if not hasattr(value, "value")]
     count = sum(not hasattr(value, "value") for value in flat.outputs[:results])

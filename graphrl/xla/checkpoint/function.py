@@ -6,19 +6,22 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from graphrl.errors import GraphrlError
 from graphrl.graphs.roofline import Chip
 from graphrl.xla import libraries
 from graphrl.xla.checkpoint.derivative import differentiable
-from graphrl.xla.checkpoint.planner import Planned, planned
-from graphrl.xla.checkpoint.program import Program, program_of
+from graphrl.xla.checkpoint.planner import Planned, fingerprint_of, planned
+from graphrl.xla.checkpoint.program import Program, opened, program_of
 from graphrl.xla.checkpoint.report import CheckpointReport
 from graphrl.xla.checkpoint.rewrite import evaluate
 from graphrl.xla.checkpoint.settings import SECONDS, Settings
 from graphrl.xla.libraries import Library
 
 DIFFERENTIATED = frozenset({"JVPTracer", "LinearizeTracer"})  # jax's names for what a gradient is taken by
+NUMBERS = (bool, int, float, complex, np.ndarray, np.generic)  # that jax makes arrays of, of types that it has
 
 
 class CheckpointedFunction:
@@ -28,7 +31,7 @@ class CheckpointedFunction:
         functools.update_wrapper(self, fn, updated=())
         self._fn, self._settings = fn, settings
         self._libraries: dict[type[Library], Library] = {}
-        self._planned: dict[Any, Planned] = {}
+        self._planned: dict[str, Planned] = {}  # by fingerprint, the last one last
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         kind = libraries.library_of((args, kwargs))
@@ -57,7 +60,8 @@ class CheckpointedFunction:
         return list(self._planned.values())[-1].report
 
     def _run(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        leaves, structure = jax.tree.flatten((tuple(args), dict(kwargs)))
+        given, structure = jax.tree.flatten((tuple(args), dict(kwargs)))
+        leaves = [jnp.asarray(leaf) if isinstance(leaf, NUMBERS) else leaf for leaf in given]
         structures: list[Any] = []
 
         def flat(*leaves: Any) -> list[Any]:
@@ -66,15 +70,17 @@ class CheckpointedFunction:
             structures.append(of)
             return results
 
-        program = program_of(jax.make_jaxpr(flat)(*leaves))
+        closed, held = opened(jax.make_jaxpr(flat)(*leaves))
+        leaves, program = [*held, *leaves], program_of(closed)
         found = self._plan_of(program, _wanted(leaves))
         return jax.tree.unflatten(structures[0], evaluate(program, found.plan, leaves))
 
     def _plan_of(self, program: Program, wanted: tuple[bool, ...]) -> Planned:
-        key = str(program.closed.jaxpr), wanted
-        found = self._planned.pop(key, None)
+        key = fingerprint_of(program, wanted, self._settings)
+        found = self._planned.get(key)
         if found is None:
-            found = planned(getattr(self, "__name__", "function"), program, wanted, self._settings)
+            found = planned(getattr(self, "__name__", "function"), key, program, wanted, self._settings)
+        self._planned.pop(key, None)
         self._planned[key] = found  # the last one, now
         return found
 

@@ -45,11 +45,12 @@ class Planned:
     report: CheckpointReport
 
 
-def planned(name: str, program: Program, wanted: Sequence[bool], settings: Settings) -> Planned:
+def planned(name: str, fingerprint: str, program: Program, wanted: Sequence[bool], settings: Settings) -> Planned:
     """The plan for a program: what an earlier search with these settings found, or else what one finds now.
 
     Args:
       name: of the function.
+      fingerprint: see `fingerprint_of`.
       program: that is differentiated.
       wanted: of each argument, whether it is differentiated by.
       settings: what is asked.
@@ -57,13 +58,13 @@ def planned(name: str, program: Program, wanted: Sequence[bool], settings: Setti
     Raises:
       ProblemError: the budget cannot be met; one line says the least that can.
     """
-    fingerprint = _fingerprint(program, wanted, settings)
     path = cache_folder("checkpoints") / f"{fingerprint}.json"
     if settings.cache:
         try:
             found = read_document(path, Planned, FORMAT, VERSION)
             if found.fingerprint == fingerprint:
-                return dataclasses.replace(found, report=dataclasses.replace(found.report, from_cache=True))
+                report = dataclasses.replace(found.report, function=name, from_cache=True)
+                return dataclasses.replace(found, report=report)
         except GraphrlError:
             pass
     found = _search(name, fingerprint, program, wanted, settings)
@@ -139,7 +140,7 @@ def _thinned(line: np.ndarray) -> tuple[float, ...]:
     return tuple(float(part.max()) for part in np.array_split(line, POINTS))
 
 
-def _fingerprint(program: Program, wanted: Sequence[bool], settings: Settings) -> str:
+def fingerprint_of(program: Program, wanted: Sequence[bool], settings: Settings) -> str:
     """32 hexadecimal digits of a program's equations and of what is asked."""
     text = re.sub(r"0x[0-9a-f]+|Var\(id=\d+\)", "", str(program.closed.jaxpr))
     asked = [

@@ -27,7 +27,7 @@ class Program:
     """A flat jaxpr.
 
     Attributes:
-      closed: without calls among its equations; its constants may be tracers of an outer transformation.
+      closed: without calls among its equations; its constants are arrays: see `opened`.
       bodies: of its scans, by their places among the equations.
       label: that its values are named by: another one than that of any program within it, a function's that
         `graphrl.checkpoint` made too, for a policy goes through all that is within.
@@ -69,6 +69,22 @@ class Program:
 def variables(atoms: Iterable[Any]) -> list[Any]:
     """Those of an equation's operands or results that are no literals."""
     return [atom for atom in atoms if not isinstance(atom, core.Literal)]
+
+
+def opened(closed: core.ClosedJaxpr) -> tuple[core.ClosedJaxpr, list[Any]]:
+    """A jaxpr that takes the tracers which it closes over as arguments, before its own; and these tracers. A gradient
+    may be taken by them.
+    """
+    held = [const for const in closed.consts if isinstance(const, jax.core.Tracer)]
+    if not held:
+        return closed, held
+
+    def run(*args: Any) -> list[Any]:
+        own = iter(args)
+        consts = [next(own) if isinstance(const, jax.core.Tracer) else const for const in closed.consts]
+        return core.jaxpr_as_fun(core.ClosedJaxpr(closed.jaxpr, consts))(*own)
+
+    return jax.make_jaxpr(run)(*map(jax.typeof, held), *closed.in_avals), held
 
 
 def program_of(closed: core.ClosedJaxpr, label: str | None = None) -> Program:

@@ -57,7 +57,7 @@ def fusion_of(derivative: Derivative) -> Fusion:
                 not is_fused(user.equation) for j in readers[value] if (user := derivative.nodes[j]) is not None
             )
             dear = len(users) * total > total + (1 + len(users)) * size
-            wanted = value in derivative.results | derivative.gradients
+            wanted = value in derivative.results or value in derivative.gradients
             solid[value] = not fused or alone or dear or wanted or (len(users) > 1 and len(ops) > LONGEST)
             moved[value] = total + sum(node.output_bytes)
             copies[value] = (not is_fused(node.equation)) + alone
