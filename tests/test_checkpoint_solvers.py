@@ -1,6 +1,7 @@
 """Solvers of memory budgets on gradients so small that all choices can be priced."""
 
 import itertools
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -110,7 +111,7 @@ def test_annealing_and_greedy_choices_are_no_worse_than_their_start(task: tuple[
     pricing = Pricing(gradient)
     for state in starts(gradient):
         begin = goal.energy(pricing, pricing(state.choice()))
-        assert goal.energy(pricing, pricing(greedy(pricing, goal, state).choice())) <= begin + 1e-9
+        assert goal.energy(pricing, pricing(greedy(pricing, goal, state, math.inf).choice())) <= begin + 1e-9
     plain = State.plain(gradient)
     found = anneal(pricing, goal, [plain], seed=3, evaluations=200, seconds=1e9)
     assert found.evaluations == 200
