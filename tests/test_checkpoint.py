@@ -205,7 +205,9 @@ def test_options_at_fault_are_named(message: str, given: dict[str, Any]) -> None
 def test_budgets_that_cannot_be_met_name_the_least() -> None:
     with pytest.raises(ProblemError, match=r"budget is 1KiB: arguments, results and gradients alone need 3\.00 KiB"):
         quick(scanned, budget="1KiB").report(WEIGHTS, X)
-    with pytest.raises(ProblemError, match=r"budget is 4KiB: the least found is \d\.\d\d KiB, of which") as peak:
+    with pytest.raises(
+        ProblemError, match=r"budget is 4KiB: the least found is \d\.\d\d KiB \(\d,\d{3} bytes\), of which"
+    ) as peak:
         quick(scanned, budget="4KiB").report(WEIGHTS, X)
     least = re.findall(r"found is (.*?) KiB", str(peak.value))
     assert quick(scanned, budget=f"{float(least[0]) + 0.01}KiB").report(WEIGHTS, X).segments

@@ -77,8 +77,8 @@ def derivative(program: Program, wanted: Sequence[bool], chip: Chip) -> Derivati
     closed, results = _traced(program, wanted)
     flat = flatten(closed, [External("", array_bytes(aval), weight=False) for aval in closed.in_avals], chip)
     # what a derivative reads as it was before it had its name (of exp, tanh and others their own result), no name keeps
-    live = [node for node, alive in zip(flat.nodes, flat.live, strict=True) if alive and node.type != "name"]
-    unnamed = {value for node in live for value in node.inputs}
+    readers = [node for node, alive in zip(flat.nodes, flat.live, strict=True) if alive and node.type != "name"]
+    unnamed = {value for node in readers for value in node.inputs}
     same: dict[Value, Value] = {}
     names: dict[Value, Name] = {}
     nodes: list[Node | None] = []
