@@ -209,8 +209,8 @@ def test_budgets_that_cannot_be_met_name_the_least() -> None:
         ProblemError, match=r"budget is 4KiB: the least found is \d\.\d\d KiB \(\d,\d{3} bytes\), of which"
     ) as peak:
         quick(scanned, budget="4KiB").report(WEIGHTS, X)
-    least = re.findall(r"found is (.*?) KiB", str(peak.value))
-    assert quick(scanned, budget=f"{float(least[0]) + 0.01}KiB").report(WEIGHTS, X).segments
+    size = re.findall(r"found is (.*?) KiB", str(peak.value))
+    assert quick(scanned, budget=f"{float(size[0]) + 0.01}KiB").report(WEIGHTS, X).segments
     with pytest.raises(ProblemError, match=r"budget is 0\.0: the least found is 0\.135 of the 18\.5 KiB"):
         quick(scanned, budget=0.0).report(WEIGHTS, X)
     assert quick(scanned, budget=0.14).report(WEIGHTS, X).planned.kept_bytes == pytest.approx(

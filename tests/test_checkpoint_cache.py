@@ -92,6 +92,8 @@ def test_other_shapes_functions_and_arguments_plan_anew(checkpoints: Path) -> No
         lambda text: text.replace(f'"version": {VERSION}', f'"version": {VERSION - 1}'),
         lambda text: text.replace('"fingerprint": "', '"fingerprint": "0'),
         lambda text: text.replace('"first": 0', '"first": "0"'),
+        lambda text: text.replace('"first": 0', '"first": 1000'),
+        lambda text: text.replace('"stop": ', '"stop": 1000'),
         lambda text: text.replace('"regions": [', '"regions": [3, '),
         lambda text: text.replace('"segments": ', '"segments": null, "more": '),
     ],

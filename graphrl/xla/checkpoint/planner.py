@@ -23,10 +23,12 @@ from graphrl.xla.checkpoint.gradient import NamedGradient, gradient_of
 from graphrl.xla.checkpoint.plan import CheckpointPlan
 from graphrl.xla.checkpoint.program import Program
 from graphrl.xla.checkpoint.report import CheckpointReport, Figures
+from graphrl.xla.checkpoint.rewrite import fits
 from graphrl.xla.checkpoint.settings import Settings
 
 FORMAT = "graphrl-checkpoint"
 VERSION = 1  # rises when a search finds better plans, so that older ones are not kept
+LEAST = 0.3  # part of the seconds that is left for the search, whatever tracing took
 POINTS = 400  # of a timeline
 
 
@@ -62,7 +64,7 @@ def planned(name: str, fingerprint: str, program: Program, wanted: Sequence[bool
     if settings.cache:
         try:
             found = read_document(path, Planned, FORMAT, VERSION)
-            if found.fingerprint == fingerprint:
+            if found.fingerprint == fingerprint and fits(program, found.plan):
                 report = dataclasses.replace(found.report, function=name, from_cache=True)
                 return dataclasses.replace(found, report=report)
         except GraphrlError:
@@ -77,11 +79,12 @@ def _search(name: str, fingerprint: str, program: Program, wanted: Sequence[bool
     begin = time.monotonic()
     try:
         named = gradient_of(program, wanted, settings.figures)
-    except (NotImplementedError, ValueError):  # as jax says of loops without a fixed length: forward passes have them
+    # as jax says of loops without a fixed length and of references: forward passes may have them
+    except (NotImplementedError, ValueError, AttributeError):
         named = gradient_of(program, [False] * len(wanted), settings.figures)
     pricing = Pricing(named.gradient)
     goal = settings.goal(pricing)
-    left = max(0.1, settings.seconds - (time.monotonic() - begin))
+    left = max(LEAST * settings.seconds, settings.seconds - (time.monotonic() - begin))
     best = find_solver(settings.method)(pricing, goal, seed=settings.seed, seconds=left)
     if goal.excess(pricing, best.price) > 1e-6:
         raise ProblemError(_unmet(settings, goal, pricing, best.price))

@@ -35,6 +35,19 @@ def evaluate(program: Program, plan: CheckpointPlan, args: Sequence[Any], *, in_
     return values.read(program.closed.jaxpr.outvars)
 
 
+def fits(program: Program, plan: CheckpointPlan) -> bool:
+    """Whether a plan's places are those of a program."""
+    equations = program.equations
+    stops = [0, *(region.stop for region in plan.regions)]
+    names = [name for region in plan.regions for name in (*region.kept, *region.moved)]
+    return (
+        all(stop <= r.first <= r.stop <= len(equations) for r, stop in zip(plan.regions, stops, strict=False))
+        and all(0 <= place < len(equations) and 0 <= k < len(equations[place].outvars) for place, k in names)
+        and all(0 <= place < len(equations) for place in plan.copied)
+        and all(place in program.bodies and fits(program.bodies[place], body) for place, body in plan.bodies.items())
+    )
+
+
 def _own(plan: CheckpointPlan, places: Iterable[int]) -> list[int]:
     return [place for place in places if place not in plan.copied]
 
