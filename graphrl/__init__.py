@@ -4,6 +4,7 @@ plan = graphrl.optimize("model.onnx", objective="makespan", devices=2, transfer=
 plan.save("plan.json"); plan.trace("trace.json"); plan.plot("plan.png")
 
 train_step = graphrl.jit(train_step)  # jax.jit, in the order that needs the least memory
+loss = graphrl.checkpoint(loss, budget="12GiB")  # jax.checkpoint, which chooses what to keep by itself
 """
 
 from typing import TYPE_CHECKING, Any
@@ -25,12 +26,18 @@ from graphrl.solvers.base import Budget, Interrupted, Progress
 if TYPE_CHECKING:
     from graphrl.envs.registry import make
     from graphrl.graphs.readers.jaxpr.reader import from_jax
+    from graphrl.xla.checkpoint.curve import CheckpointCurve, checkpoint_curve
+    from graphrl.xla.checkpoint.function import CheckpointedFunction, checkpoint
+    from graphrl.xla.checkpoint.report import CheckpointReport
     from graphrl.xla.compile import Executable, compile
     from graphrl.xla.jit import PlannedFunction, jit
     from graphrl.xla.report import Report
 
 __all__ = [
     "Budget",
+    "CheckpointCurve",
+    "CheckpointReport",
+    "CheckpointedFunction",
     "Chip",
     "ComputationGraph",
     "Costs",
@@ -50,6 +57,8 @@ __all__ = [
     "Report",
     "Tensor",
     "TransferStep",
+    "checkpoint",
+    "checkpoint_curve",
     "compile",
     "from_jax",
     "jit",
@@ -60,9 +69,14 @@ __all__ = [
 ]
 
 _LAZY = {  # these import jax, which takes a second
+    "CheckpointCurve": "graphrl.xla.checkpoint.curve",
+    "CheckpointReport": "graphrl.xla.checkpoint.report",
+    "CheckpointedFunction": "graphrl.xla.checkpoint.function",
     "Executable": "graphrl.xla.compile",
     "PlannedFunction": "graphrl.xla.jit",
     "Report": "graphrl.xla.report",
+    "checkpoint": "graphrl.xla.checkpoint.function",
+    "checkpoint_curve": "graphrl.xla.checkpoint.curve",
     "compile": "graphrl.xla.compile",
     "from_jax": "graphrl.graphs.readers.jaxpr.reader",
     "jit": "graphrl.xla.jit",

@@ -21,6 +21,9 @@ INTERCONNECTS: dict[str, Interconnect] = {
     "pcie-3": Interconnect(
         15e-6, 15.75e9, "PCI Express base specification 3.0: 16 lanes of 8 GT/s, 128b/130b; by the host"
     ),
+    "pcie-5": Interconnect(
+        15e-6, 63.0e9, "PCI Express base specification 5.0: 16 lanes of 32 GT/s, 128b/130b; by the host"
+    ),
     "nvlink-1": Interconnect(2e-6, 20e9, "NVIDIA Tesla P100 white paper: 20 GB/s a link and direction; one link"),
     "nvlink-2": Interconnect(2e-6, 25e9, "NVIDIA Tesla V100 white paper: 25 GB/s a link and direction; one link"),
 }

@@ -6,5 +6,6 @@
 - hook.py, callback.py: XLA's compiler with a say in its schedule;
 - planning/: from a captured module to a decision about it, in memory and on disk;
 - assignment/: what an order's temporaries will take, as XLA assigns buffers; recompute/: what to compute again;
+- checkpoint/: `graphrl.checkpoint`;
 - eager.py: a function op by op in a plan's order.
 """

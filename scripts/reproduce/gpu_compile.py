@@ -37,7 +37,7 @@ gpu_device_info {
   core_count: 132
   fpus_per_core: 128
   clock_rate_ghz: 1.98
-  device_memory_size: 150000000000
+  device_memory_size: DEVICE_BYTES
   memory_bandwidth: 4800000000000
   l2_cache_size: 52428800
   threads_per_block_limit: 1024
@@ -53,6 +53,8 @@ gpu_device_info {
   registers_per_core_limit: 65536
 }
 """
+
+DEVICE_BYTES = 150_000_000_000
 
 # Without a GPU there is no tuning; buffers are assigned before code is generated, so that a figure needs no good code.
 _OPTIONS: dict[str, Any] = {
@@ -98,18 +100,30 @@ def missing() -> str:
 
 
 def compile_for_gpu(function: Callable[..., Any], *args: Any, rule: Rule | None = None, **options: Any) -> GpuMemory:
-    """What a function needs on an H200.
+    """What a function needs on an H200; see `executable_for_gpu`."""
+    return memory_of(executable_for_gpu(function, *args, rule=rule, **options))
+
+
+def executable_for_gpu(
+    function: Callable[..., Any],
+    *args: Any,
+    rule: Rule | None = None,
+    device_bytes: int = DEVICE_BYTES,
+    **options: Any,
+) -> Any:
+    """A function compiled for an H200: a `jax.stages.Compiled`, which cannot run.
 
     Args:
       function: as `jax.jit` takes it.
       *args: arrays or `jax.ShapeDtypeStruct`s, in pytrees.
       rule: is shown the module as XLA has scheduled it, and may give other orders.
+      device_bytes: memory of the device. What needs more than XLA will use of it, XLA computes again where it can.
       **options: of `jax.jit`.
 
     Raises:
       GraphrlError: the packages are missing, or jax has left them out; or the rule's orders are none.
     """
-    sharding = jax.sharding.SingleDeviceSharding(_device())
+    sharding = jax.sharding.SingleDeviceSharding(_device(device_bytes))
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), args)
 
     @functools.wraps(function, updated=())
@@ -119,7 +133,12 @@ def compile_for_gpu(function: Callable[..., Any], *args: Any, rule: Rule | None 
     lowered = jax.jit(anew, **options).trace(*shapes).lower(lowering_platforms=("cuda",))
     asked = contextlib.nullcontext() if rule is None else _listener().asks(rule)
     with unkept(), asked:
-        memory = lowered.compile(compiler_options=_OPTIONS).memory_analysis()
+        return lowered.compile(compiler_options=_OPTIONS)
+
+
+def memory_of(compiled: Any) -> GpuMemory:
+    """XLA's figures of a `jax.stages.Compiled`."""
+    memory = compiled.memory_analysis()
     return GpuMemory(
         memory.argument_size_in_bytes,
         memory.temp_size_in_bytes,
@@ -130,11 +149,12 @@ def compile_for_gpu(function: Callable[..., Any], *args: Any, rule: Rule | None 
 
 
 @functools.cache
-def _device() -> Any:
+def _device(memory: int) -> Any:
     if reason := missing():
         raise GraphrlError(reason)
+    target = _H200.replace("DEVICE_BYTES", str(memory))
     try:
-        return topologies.get_topology_desc("", "cuda", target_config=_H200, topology="1x1x1").devices[0]
+        return topologies.get_topology_desc("", "cuda", target_config=target, topology="1x1x1").devices[0]
     except NotImplementedError:
         raise GraphrlError("compiling for a GPU that is not there needs JAX_PLATFORMS=cpu in the environment") from None
 

@@ -136,7 +136,7 @@ class _Flattener:
         for equation in jaxpr.eqns:
             inputs = [read(atom) for atom in equation.invars]
             inner_scope = "/".join(filter(None, (scope, str(equation.source_info.name_stack))))
-            call = _call(equation)
+            call = called(equation)
             if call is not None:
                 outputs = self.run(call[0], call[1], inputs, inner_scope)
             else:
@@ -233,7 +233,7 @@ def _open(jaxpr: Any) -> tuple[core.Jaxpr, Sequence[Any]]:
     return (jaxpr.jaxpr, jaxpr.consts) if isinstance(jaxpr, core.ClosedJaxpr) else (jaxpr, ())
 
 
-def _call(equation: Any) -> tuple[core.Jaxpr, Sequence[Any]] | None:
+def called(equation: Any) -> tuple[core.Jaxpr, Sequence[Any]] | None:
     """The jaxpr and constants that an equation merely calls, by its signature: whatever the primitive's name is."""
     if equation.primitive.name in NOT_CALLS:
         return None

@@ -14,7 +14,12 @@ Expression = Any
 Literal = Any
 
 
-def _cp_model() -> Any:
+def or_tools() -> Any:
+    """OR-Tools' module of CP-SAT.
+
+    Raises:
+      ProblemError: it cannot be imported.
+    """
     try:
         return importlib.import_module("ortools.sat.python.cp_model")
     except ImportError as error:  # also where highspy was imported before: their symbols clash
@@ -32,7 +37,7 @@ class Model:
     """
 
     def __init__(self) -> None:
-        self.cp = _cp_model().CpModel()
+        self.cp = or_tools().CpModel()
         self.true = self.cp.new_constant(1)
         self.searches: tuple[str, ...] = ()
         self._value: dict[int, int] = {self.true.index: 1}
@@ -134,7 +139,7 @@ def minimise(
             thread.join(0.05)
     if isinstance(status[0], Exception):
         raise status[0]
-    cp_model = _cp_model()
+    cp_model = or_tools()
     if status[0] in (cp_model.INFEASIBLE, cp_model.MODEL_INVALID):
         raise RuntimeError("cp-sat: the model refuses a plan that is known: a fault of graphrl")
     while waiting:
@@ -145,7 +150,7 @@ def minimise(
 
 
 def _solver(limits: Limits, searches: Sequence[str]) -> Any:
-    solver = _cp_model().CpSolver()
+    solver = or_tools().CpSolver()
     solver.parameters.max_time_in_seconds = limits.seconds
     solver.parameters.random_seed = limits.seed % 2**31
     solver.parameters.num_workers = limits.workers
@@ -157,7 +162,7 @@ def _solver(limits: Limits, searches: Sequence[str]) -> Any:
 
 def _collector(variables: Sequence[Expression], solutions: int, waiting: list[list[int]]) -> Any:
     """A callback that adds the values of each solution to `waiting`, and ends the search after so many."""
-    cp_model, left = _cp_model(), solutions
+    cp_model, left = or_tools(), solutions
 
     class Collector(cp_model.CpSolverSolutionCallback):  # type: ignore[name-defined]
         def on_solution_callback(self) -> None:

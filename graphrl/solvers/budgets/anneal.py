@@ -1,0 +1,126 @@
+"""Simulated annealing on what is kept and where a program is cut, by moves of alike values and places together."""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from graphrl.solvers.budgets.alike import alike_places, alike_values
+from graphrl.solvers.budgets.choice import Pricing
+from graphrl.solvers.budgets.found import Found
+from graphrl.solvers.budgets.goal import Goal
+from graphrl.solvers.budgets.price import COMPUTED, KEPT, MOVED
+from graphrl.solvers.budgets.starts import MOST
+from graphrl.solvers.budgets.state import AGAIN, INSIDE, PLAIN, State
+
+HOT, COLD = 3e-2, 1e-5  # temperatures: energies are shares of the plain peak or of the step's seconds
+CUTTING = 0.2  # part of the moves of a function that cut it
+TOGETHER = 0.6  # part of the moves that change all that are alike
+PER_SEGMENT = 3e-4  # energy of a segment: each is traced by itself, and keeps the compiler from working across it
+
+
+def anneal(
+    pricing: Pricing, goal: Goal, starts: Sequence[State], *, seed: int, evaluations: int, seconds: float
+) -> Found:
+    """The best choice that annealing meets, from the best of some starts.
+
+    Args:
+      pricing: of the gradient.
+      goal: what is wanted.
+      starts: at least one.
+      seed: of its random numbers.
+      evaluations, seconds: after which it ends.
+    """
+    search = _Search(pricing, goal, np.random.default_rng(seed))
+    energies = [search.energy(start) for start in starts]
+    state, energy = starts[int(np.argmin(energies))].copy(), min(energies)
+    best, least = state.copy(), energy
+    begin, count, heat = time.monotonic(), len(starts), HOT
+    while count < evaluations:
+        if count % 64 == 0:
+            done = max(count / evaluations, (time.monotonic() - begin) / seconds)
+            heat = HOT * (COLD / HOT) ** done
+            if done >= 1:
+                break
+        undo = search.move(state)
+        now = search.energy(state)
+        count += 1
+        if now <= energy or search.random.random() < math.exp((energy - now) / heat):
+            energy = now
+            if now < least:
+                best, least = state.copy(), now
+        else:
+            undo()
+    return Found(best.choice(), pricing(best.choice()), least, count)
+
+
+class _Search:
+    """Moves, and what they are worth."""
+
+    def __init__(self, pricing: Pricing, goal: Goal, random: np.random.Generator) -> None:
+        self._pricing, self._goal, self.random = pricing, goal, random
+        gradient = pricing.gradient
+        self._values = [alike_values(level) for level in gradient.levels]
+        self._places = [group for group in alike_places(gradient.levels[0]) if len(group) <= MOST]
+        self._fixed = State.plain(gradient).starts[0] != INSIDE
+        sizes = np.array([max(1, len(level.bytes)) for level in gradient.levels], float)
+        self._weights = np.cumsum(sizes / sizes.sum())
+
+    def energy(self, state: State) -> float:
+        """Of a state."""
+        choice = state.choice()
+        price = self._pricing(choice)
+        segments = sum(len(cut.again) for cut in choice)
+        return self._goal.energy(self._pricing, price) + PER_SEGMENT * segments
+
+    def move(self, state: State) -> Callable[[], None]:
+        """Changes a state; what it returns takes that back."""
+        level = int(np.searchsorted(self._weights, self.random.random()))
+        if level == 0 and self.random.random() < CUTTING and self._places:
+            return self._cut(state)
+        return self._flip(state, level) if self._values[level] else self._switch(state, level)
+
+    def _flip(self, state: State, level: int) -> Callable[[], None]:
+        """Keeps values, moves them or does neither."""
+        chosen = self._values[level][self.random.integers(len(self._values[level]))]
+        if self.random.random() > TOGETHER:
+            chosen = chosen[[self.random.integers(len(chosen))]]
+        keep = state.keep[level]
+        before = keep[chosen].copy()
+        kinds = [COMPUTED, KEPT, MOVED] if self._goal.link else [COMPUTED, KEPT]
+        keep[chosen] = self.random.choice([kind for kind in kinds if kind != before[0]])
+
+        def undo() -> None:
+            keep[chosen] = before
+
+        return undo
+
+    def _cut(self, state: State) -> Callable[[], None]:
+        """Begins or ends segments of the function at places that are alike: narrow ones more often."""
+        chosen = self._places[int(len(self._places) * self.random.random() ** 2)]
+        starts = state.starts[0]
+        before = starts.copy()
+        if starts[chosen[0]] == INSIDE:
+            first = np.maximum.accumulate(np.where(starts != INSIDE, np.arange(len(starts)), 0))
+            starts[chosen] = np.where(starts[chosen] == INSIDE, starts[first[chosen]], starts[chosen])
+        else:
+            starts[chosen[~self._fixed[chosen]]] = INSIDE
+        return self._written(state, 0, before)
+
+    def _switch(self, state: State, level: int) -> Callable[[], None]:
+        """Computes all of a level again, or leaves it to jax."""
+        starts = state.starts[level]
+        before = starts.copy()
+        begins = np.flatnonzero((starts != INSIDE) & ~self._pricing.gradient.levels[level].apart)
+        starts[begins] = PLAIN if (starts[begins] == AGAIN).any() else AGAIN
+        return self._written(state, level, before)
+
+    def _written(self, state: State, level: int, before: np.ndarray) -> Callable[[], None]:
+        state.changed(level)
+
+        def undo() -> None:
+            state.starts[level] = before
+            state.changed(level)
+
+        return undo

@@ -1,0 +1,76 @@
+"""What measured best: minimum cuts, knapsacks and greedy choices from all starts, then annealing from the best."""
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+from graphrl.errors import ProblemError
+from graphrl.solvers.budgets import cp_sat, knapsack, min_cut
+from graphrl.solvers.budgets.anneal import anneal
+from graphrl.solvers.budgets.choice import Pricing
+from graphrl.solvers.budgets.found import Found, best_of
+from graphrl.solvers.budgets.goal import Goal
+from graphrl.solvers.budgets.greedy import greedy
+from graphrl.solvers.budgets.starts import starts
+from graphrl.solvers.budgets.state import State
+
+EVALUATIONS = 30_000  # of annealing, at most
+EXACT = 0.2  # part of the time for constraint programs, at most
+FIRST = 0.6  # part of the time before annealing, at most
+
+
+class Solver(Protocol):
+    """A search for the best choice."""
+
+    def __call__(self, pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found: ...
+
+
+def auto(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
+    """The best of all, in the time."""
+    begin = time.monotonic()
+    states = [*min_cut.states(pricing.gradient), *knapsack.states(pricing.gradient)]
+    if sum(len(level.bytes) for level in pricing.gradient.levels) <= cp_sat.MOST:
+        states += cp_sat.states(pricing, goal, seed=seed, seconds=EXACT * seconds)
+    states += _greedy_states(pricing, goal, begin + FIRST * seconds)
+    left = max(0.1 * seconds, seconds - (time.monotonic() - begin))
+    return anneal(pricing, goal, states, seed=seed, evaluations=EVALUATIONS, seconds=left)
+
+
+def greedy_alone(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
+    """The best of greedy choices from all starts."""
+    del seed
+    return best_of(pricing, goal, _greedy_states(pricing, goal, time.monotonic() + seconds))
+
+
+def anneal_alone(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
+    """Annealing from the best start."""
+    begun = list(starts(pricing.gradient))
+    return anneal(pricing, goal, begun, seed=seed, evaluations=EVALUATIONS, seconds=seconds)
+
+
+def _greedy_states(pricing: Pricing, goal: Goal, until: float) -> Iterator[State]:
+    for state in starts(pricing.gradient):
+        yield state
+        if time.monotonic() < until:
+            yield greedy(pricing, goal, state, until)
+
+
+SOLVERS: Mapping[str, Solver] = {
+    "auto": auto,
+    "anneal": anneal_alone,
+    "cp-sat": cp_sat.solve,
+    "greedy": greedy_alone,
+    "knapsack": knapsack.solve,
+    "min-cut": min_cut.solve,
+}
+
+
+def find_solver(name: str) -> Solver:
+    """The solver of a name.
+
+    Raises:
+      ProblemError: there is none; the message lists them.
+    """
+    if name not in SOLVERS:
+        raise ProblemError(f"method is {name!r}: must be one of {', '.join(SOLVERS)}")
+    return SOLVERS[name]

@@ -1,0 +1,118 @@
+"""Small gradients as a constraint program: what is kept at most, what is computed again, and a bound.
+
+What a step of the backward pass holds beside kept values is left out, and so are segments: the choice is priced in
+segments of several kinds afterwards, and the bound is below all choices.
+"""
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+
+from graphrl.errors import ProblemError
+from graphrl.solvers.budgets.choice import Pricing
+from graphrl.solvers.budgets.found import Found, best_of
+from graphrl.solvers.budgets.goal import Goal
+from graphrl.solvers.budgets.level import ARGUMENT, Gradient
+from graphrl.solvers.budgets.starts import again, cuts
+from graphrl.solvers.budgets.state import State
+from graphrl.solvers.exact.cp_sat.engine import Expression, Literal, or_tools
+
+MOST = 3_000  # values
+PARTS = (1.0, 0.85, 0.7, 0.5)  # of the limit: what a step holds beside is not in the program
+TICK = 1e-9  # seconds: times are integers of it
+
+
+class Model:
+    """The program of one gradient.
+
+    Attributes:
+      bytes: an expression, kept in all.
+      ticks: an expression, of computing again and of keeping.
+    """
+
+    def __init__(self, gradient: Gradient) -> None:
+        count = sum(len(level.bytes) for level in gradient.levels)
+        if count > MOST:
+            raise ProblemError(f"cp-sat takes gradients of at most {MOST:,} values: this one has {count:,}")
+        self._model = or_tools().CpModel()
+        self._stored: list[list[Literal]] = []
+        self.bytes: Expression = 0
+        self.ticks: Expression = 0
+        for number in range(len(gradient.levels)):
+            self._add(gradient, number)
+
+    def _add(self, gradient: Gradient, number: int) -> None:
+        level, model, runs = gradient.levels[number], self._model, gradient.trips(number)
+        stored = [model.new_bool_var("") for _ in level.bytes]
+        again = [model.new_bool_var("") for _ in level.bytes]
+        ran = {op: model.new_bool_var("") for op in set(level.op.tolist())}
+        for v in range(len(level.bytes)):
+            model.add_implication(again[v], ran[level.op[v]] if level.solid[v] else again[v])
+            if level.place[v] == ARGUMENT:
+                model.add(again[v] == 0)
+            for read in level.reads[level.reads_from[v] : level.reads_from[v + 1]].tolist():
+                model.add_bool_or(stored[read], again[read], ~again[v])
+        for v in np.unique(level.kernel_reads).tolist():
+            model.add_bool_or(stored[v], again[v])
+        kept = {loop.kept[0] for loop in gradient.loops[number].values()}
+        sizes = [0 if v in kept else int(size) * runs for v, size in enumerate(level.bytes)]
+        self.bytes += sum(size * var for size, var in zip(sizes, stored, strict=True))
+        once = dict(zip(level.op.tolist(), level.seconds.tolist(), strict=True))
+        self.ticks += sum(int(once[op] * runs / TICK) * var for op, var in ran.items())
+        keeping = [int(seconds * runs / TICK) for seconds in level.keeping]
+        self.ticks += sum(ticks * var for ticks, var in zip(keeping, stored, strict=True))
+        self._stored.append(stored)
+
+    def solve(self, pricing: Pricing, goal: Goal, seed: int, seconds: float) -> tuple[list[np.ndarray] | None, float]:
+        """What is kept, `[n]` bool of each level, None if nothing was found; and a bound, of seconds where bytes are
+        limited, of bytes where seconds are.
+        """
+        outer, plain = pricing.gradient.levels[0], pricing.plain
+        base = outer.forward_seconds + outer.backward_seconds + plain.seconds
+        if goal.slowdown is not None:
+            self._model.add(self.ticks <= int((goal.slowdown * base + plain.seconds) / TICK))
+            self._model.minimize(self.bytes)
+        else:
+            limit = goal.kept if goal.kept is not None else goal.peak
+            assert limit is not None
+            self._model.add(self.bytes <= int(limit))
+            self._model.minimize(self.ticks)
+        cp_model = or_tools()
+        solver = cp_model.CpSolver()
+        solver.parameters.random_seed = seed
+        solver.parameters.max_time_in_seconds = seconds
+        solver.parameters.num_workers = 1
+        status = solver.solve(self._model)
+        bound = solver.best_objective_bound * (1.0 if goal.slowdown is not None else TICK)
+        if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            return None, bound
+        return [np.array([solver.boolean_value(var) for var in level], bool) for level in self._stored], bound
+
+
+def solve(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
+    """What the constraint program keeps, in the segments that suit it best.
+
+    Raises:
+      ProblemError: the gradient is too large.
+    """
+    return best_of(pricing, goal, states(pricing, goal, seed=seed, seconds=seconds))
+
+
+def states(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Iterator[State]:
+    """What jax does by itself, and optima for the goal and for stricter ones, in segments of several kinds.
+
+    Raises:
+      ProblemError: the gradient is too large.
+    """
+    gradient, begin = pricing.gradient, time.monotonic()
+    yield State.plain(gradient)
+    kinds = list(cuts(gradient.levels[0]))
+    for part in PARTS:
+        left = seconds - (time.monotonic() - begin)
+        if left <= 0:
+            return
+        kept, _ = Model(gradient).solve(pricing, goal.stricter(part), seed, left)
+        if kept is not None:
+            named = [mask & level.named for mask, level in zip(kept, gradient.levels, strict=True)]
+            yield from (again(gradient, places, named) for places in kinds)

@@ -1,0 +1,105 @@
+"""What a gradient needs, as arrays: the values of a forward pass and who reads them in the backward pass.
+
+A level is a function, or one step of a loop's body. Its values are those of the forward pass, derivatives' factors too;
+its kernels are what the backward pass runs that writes into memory. A value that is not `solid` lies in no memory
+unless it is kept: who reads it computes it on the way from solid ones.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+ARGUMENT = -1  # the place of what a loop carries: its backward pass has it only if it is kept
+
+
+class Level(NamedTuple):
+    """A level of n values, b backward kernels and p places (equations of the function); m reads of values by values, r
+    by kernels. Values and kernels stand in the order in which they run.
+
+    Attributes:
+      bytes: of each value.
+      place: of each value, the equation that it comes from, or ARGUMENT; nondecreasing but for arguments, which come
+        first.
+      solid, free, needed: of each value, whether it lies in memory where it is computed; whether it follows from
+        arguments without any kernel, so that whoever needs it may compute it anew; whether results need it.
+      named: of each value, whether it can be kept by name.
+      heavy: of each value, whether a kernel of its own computes it: a product, a convolution, a loop, a sort.
+      seconds: of each value, to compute it from solid ones, counted once for the values of one op.
+      keeping: of each value, seconds that it takes to keep it, beside computing it: to write what lies in no memory by
+        itself, and in a loop to copy between kernels and the loop's own array.
+      op: of each value, the op that computes it.
+      workspace: of each value, bytes that its op holds beside its operands and results.
+      last_read: of each value, the last value of the forward pass whose kernel reads it.
+      reads_from, reads: values that each value reads, value v's in `reads[reads_from[v] : reads_from[v + 1]]`.
+      kernel_place: of each kernel, the equation that it is the derivative of; nonincreasing.
+      kernel_bytes: at each kernel, bytes of what the backward pass has computed and still needs, and of its workspace.
+      kernel_from, kernel_reads: values that each kernel reads.
+      first: of each place and the end, the first value from there on.
+      free_values: in order.
+      apart: of each place, whether it is a segment of its own, of which jax keeps what it does: what has effects, and
+        loops of a function, whose bodies have levels of their own.
+      trips: of the loop whose body it is; 0 for a function.
+      forward_seconds, backward_seconds: of one run of the passes, without what is computed again.
+    """
+
+    bytes: np.ndarray  # [n] float64
+    place: np.ndarray  # [n] int64
+    solid: np.ndarray  # [n] bool
+    free: np.ndarray  # [n] bool
+    needed: np.ndarray  # [n] bool
+    named: np.ndarray  # [n] bool
+    heavy: np.ndarray  # [n] bool
+    seconds: np.ndarray  # [n] float64
+    keeping: np.ndarray  # [n] float64
+    op: np.ndarray  # [n] int64
+    workspace: np.ndarray  # [n] float64
+    last_read: np.ndarray  # [n] int64
+    reads_from: np.ndarray  # [n + 1] int64
+    reads: np.ndarray  # [m] int64
+    kernel_place: np.ndarray  # [b] int64
+    kernel_bytes: np.ndarray  # [b] float64
+    kernel_from: np.ndarray  # [b + 1] int64
+    kernel_reads: np.ndarray  # [r] int64
+    first: np.ndarray  # [p + 1] int64
+    free_values: np.ndarray  # [f] int64
+    apart: np.ndarray  # [p] bool
+    trips: int
+    forward_seconds: float
+    backward_seconds: float
+
+
+class Loop(NamedTuple):
+    """Where a loop stands in the level around it.
+
+    Attributes:
+      place: of its equation.
+      outputs: values that its forward op computes, the first of which bears its workspace.
+      kept: values that stand for what it keeps for its backward loop, the first of which bears the bytes of all.
+      kernel: of its backward loop.
+    """
+
+    place: int
+    outputs: tuple[int, ...]
+    kept: tuple[int, ...]
+    kernel: int
+
+
+class Gradient(NamedTuple):
+    """A function's gradient.
+
+    Attributes:
+      levels: the function's first, then bodies of loops, each after the level around it.
+      loops: of each level, those in it, by the numbers of their bodies' levels.
+      argument_bytes, result_bytes: of the function's arguments, and of its results and gradients.
+    """
+
+    levels: tuple[Level, ...]
+    loops: tuple[Mapping[int, Loop], ...]
+    argument_bytes: int
+    result_bytes: int
+
+    def trips(self, number: int) -> int:
+        """How often one run of the function goes through a level."""
+        around = [outer for outer, loops in enumerate(self.loops) if number in loops]
+        return max(1, self.levels[number].trips) * (self.trips(around[0]) if around else 1)

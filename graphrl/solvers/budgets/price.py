@@ -1,0 +1,234 @@
+"""What a choice costs: bytes kept and at the peak, seconds of computing again. Compiled.
+
+The backward pass goes through the segments of a level from the last to the first. Of a segment that is computed again
+it first computes what its kernels need and is not kept, in order, and then they run: compilers order freely within a
+segment, so that this is what they need at the most, and near to what they do. Elsewhere jax keeps what kernels read;
+outside of loops, compilers then compute what is not solid on the way.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from graphrl.compiled import entry, integer, part
+from graphrl.solvers.budgets.level import ARGUMENT, Level
+
+COMPUTED, KEPT, MOVED = 0, 1, 2  # what happens to a value between the passes
+
+
+class Work(NamedTuple):
+    """Arrays for `price`, for a level of n values and b kernels, and m steps of its backward pass at most."""
+
+    stored: np.ndarray  # [n] int64: COMPUTED, KEPT or MOVED, with what follows from the choice
+    mark: np.ndarray  # [n] int64, by the last segment or kernel that looked at a value
+    stack: np.ndarray  # [n + r] int64
+    last: np.ndarray  # [n] int64, the last step of the backward pass that reads a value
+    loaded: np.ndarray  # [n] int64, the step at which what was moved must be back
+    position: np.ndarray  # [n] int64, the step that computes a value again
+    ran: np.ndarray  # [ops] int64, the segment that last ran an op again
+    forward: np.ndarray  # [n + 2] float64, changes of live bytes
+    backward: np.ndarray  # [m + 2] float64, changes of live bytes
+    beside: np.ndarray  # [m + 2] float64, bytes beside the values
+    prices: np.ndarray  # [6] float64: bytes kept and moved, peaks of the forward and the backward pass, seconds, steps
+
+
+def work(level: Level) -> Work:
+    """For a level, whatever is chosen."""
+    n, b = len(level.bytes), len(level.kernel_place)
+    steps = n + b + int(level.solid[level.free_values].sum()) * (len(level.first) - 1)
+    stored, mark, last, loaded, position = (np.zeros(n, np.int64) for _ in range(5))
+    stack, ran = np.zeros(n + len(level.reads) + 1, np.int64), np.zeros(int(level.op.max(initial=0)) + 1, np.int64)
+    passes = np.zeros(n + 2), np.zeros(steps + 2), np.zeros(steps + 2)
+    return Work(stored, mark, stack, last, loaded, position, ran, *passes, np.zeros(6))
+
+
+@entry
+def price(level: Level, keep: np.ndarray, segment: np.ndarray, again: np.ndarray, work: Work) -> None:
+    """Fills `work.stored` and `work.prices`.
+
+    Args:
+      level: what is priced.
+      keep: `[n]` int64: COMPUTED, KEPT or MOVED.
+      segment: `[p]` int64, from 0, of each place; nondecreasing.
+      again: `[s]` bool, of each segment, whether it is computed again.
+      work: from `work(level)`.
+    """
+    for v in range(len(keep)):
+        work.stored[v] = keep[v]
+    work.mark[:] = -1
+    work.ran[:] = -1
+    work.last[:] = -1
+    work.prices[:] = 0.0
+    step, kernel, stop = 0, 0, len(segment)
+    work.backward[0] = work.backward[1] = 0.0
+    for s in range(len(again) - 1, -1, -1):
+        start = stop
+        while start > 0 and segment[start - 1] == s:
+            start -= 1
+        kernel_stop = kernel
+        while kernel_stop < len(level.kernel_place) and level.kernel_place[kernel_stop] >= start:
+            kernel_stop += 1
+        if again[s]:
+            step = _region(level, work, integer(s), integer(start), integer(stop), kernel, kernel_stop, step)
+        else:
+            step = _plain(level, work, kernel, kernel_stop, step)
+        kernel, stop = kernel_stop, start
+    for v in range(len(keep)):
+        if work.last[v] < 0:  # jax keeps nothing that is not read
+            work.stored[v] = COMPUTED
+    _forward(level, work)
+    _backward(level, work, step)
+
+
+@part
+def _region(level: Level, work: Work, s: int, start: int, stop: int, kernel: int, kernel_stop: int, step: int) -> int:
+    """A segment that is computed again: returns the step after its last one."""
+    for q in range(kernel, kernel_stop):
+        for k in range(level.kernel_from[q], level.kernel_from[q + 1]):
+            _need(level, work, s, start, level.kernel_reads[k])
+    begin = step
+    for k in range(len(level.free_values)):
+        step = _place(level, work, s, level.free_values[k], step)
+    for v in range(level.first[start], level.first[stop]):
+        if not level.free[v]:
+            step = _place(level, work, s, v, step)
+    for q in range(kernel, kernel_stop):
+        for k in range(level.kernel_from[q], level.kernel_from[q + 1]):
+            _read(work, level.kernel_reads[k], begin, step)
+        work.beside[step] = level.kernel_bytes[q]
+        work.backward[step + 2] = 0.0
+        step += 1
+    for v in range(level.first[stop] - 1, level.first[start] - 1, -1):
+        if not level.free[v]:
+            _free(level, work, s, v, begin)
+    for k in range(len(level.free_values) - 1, -1, -1):
+        _free(level, work, s, level.free_values[k], begin)
+    return step
+
+
+@part
+def _need(level: Level, work: Work, s: int, start: int, value: int) -> None:
+    """Marks what must be computed again for a value, and keeps what cannot be."""
+    work.stack[0] = value
+    size = 1
+    while size:
+        size -= 1
+        v = work.stack[size]
+        if work.mark[v] == s:
+            continue
+        work.mark[v] = s
+        work.last[v] = -1 if work.stored[v] == COMPUTED else work.last[v]
+        if work.stored[v] != COMPUTED:
+            continue
+        if not level.free[v] and level.place[v] < start:
+            work.stored[v] = KEPT
+            continue
+        for k in range(level.reads_from[v], level.reads_from[v + 1]):
+            if work.mark[level.reads[k]] != s:
+                work.stack[size] = level.reads[k]
+                size += 1
+
+
+@part
+def _place(level: Level, work: Work, s: int, v: int, step: int) -> int:
+    """Gives a step to what is computed again into memory; returns the next one."""
+    if work.mark[v] != s or work.stored[v] != COMPUTED or not level.solid[v]:
+        return step
+    work.position[v] = step
+    work.beside[step] = level.workspace[v]
+    work.backward[step + 2] = 0.0
+    if work.ran[level.op[v]] != s:
+        work.ran[level.op[v]] = s
+        work.prices[4] += level.seconds[v]
+    return step + 1
+
+
+@part
+def _free(level: Level, work: Work, s: int, v: int, begin: int) -> None:
+    """Frees what was computed again after its last read; to be called for all that read it before."""
+    if work.mark[v] != s or work.stored[v] != COMPUTED:
+        return
+    when = work.last[v]
+    if level.solid[v]:
+        when = work.position[v]
+        work.backward[when] += level.bytes[v]
+        work.backward[max(work.last[v], when) + 1] -= level.bytes[v]
+    for k in range(level.reads_from[v], level.reads_from[v + 1]):
+        _read(work, level.reads[k], begin, when)
+
+
+@part
+def _read(work: Work, v: int, begin: int, step: int) -> None:
+    """Notes that a value is read at a step of a segment that begins so."""
+    if work.last[v] < 0:
+        work.loaded[v] = begin
+    work.last[v] = max(work.last[v], step)
+
+
+@part
+def _plain(level: Level, work: Work, kernel: int, kernel_stop: int, step: int) -> int:
+    """A segment of which jax keeps what kernels read: returns the step after its last one."""
+    for q in range(kernel, kernel_stop):
+        size = 0
+        for k in range(level.kernel_from[q], level.kernel_from[q + 1]):
+            work.stack[size] = level.kernel_reads[k]
+            size += 1
+        while size:
+            size -= 1
+            v = work.stack[size]
+            if level.trips == 0 and work.stored[v] == COMPUTED and not level.solid[v]:
+                if work.mark[v] != -2 - q:
+                    work.mark[v] = -2 - q
+                    for k in range(level.reads_from[v], level.reads_from[v + 1]):
+                        work.stack[size] = level.reads[k]
+                        size += 1
+                continue
+            if work.stored[v] == COMPUTED:
+                work.stored[v] = KEPT
+                work.last[v] = -1  # a later segment that computed it for itself does not load it
+            _read(work, v, step, step)
+        work.beside[step] = level.kernel_bytes[q]
+        work.backward[step + 2] = 0.0
+        step += 1
+    return step
+
+
+@part
+def _forward(level: Level, work: Work) -> None:
+    """Bytes that are kept and moved, and the peak of the forward pass."""
+    n = len(level.bytes)
+    work.forward[:] = 0.0
+    for v in range(n):
+        stored = work.stored[v]
+        work.prices[0] += level.bytes[v] * (stored == KEPT)
+        work.prices[1] += level.bytes[v] * (stored == MOVED)
+        work.prices[4] += level.keeping[v] * (stored != COMPUTED)
+        if level.place[v] == ARGUMENT or not ((level.needed[v] and level.solid[v]) or stored != COMPUTED):
+            continue
+        work.forward[v] += level.bytes[v]
+        if stored != KEPT or level.trips > 0:  # a loop writes what it keeps into its own array at once
+            work.forward[max(v, level.last_read[v]) + 1] -= level.bytes[v]
+    live, peak = 0.0, 0.0
+    for v in range(n):
+        live += work.forward[v]
+        peak = max(peak, live + (level.workspace[v] if level.needed[v] else 0.0))
+    work.prices[2] = peak
+
+
+@part
+def _backward(level: Level, work: Work, steps: int) -> None:
+    """The peak of the backward pass."""
+    for v in range(len(level.bytes)):
+        if work.stored[v] == COMPUTED or work.last[v] < 0:
+            continue
+        if level.trips > 0 and not level.solid[v]:  # read from the loop's array on the way
+            continue
+        begin = 0 if work.stored[v] == KEPT and level.trips == 0 else work.loaded[v]
+        work.backward[begin] += level.bytes[v]
+        work.backward[work.last[v] + 1] -= level.bytes[v]
+    live, peak = 0.0, 0.0
+    for step in range(steps):
+        live += work.backward[step]
+        peak = max(peak, live + work.beside[step])
+    work.prices[3] = peak
+    work.prices[5] = steps

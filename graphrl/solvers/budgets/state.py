@@ -1,0 +1,49 @@
+"""A choice that a search changes in place."""
+
+import numpy as np
+
+from graphrl.solvers.budgets.choice import Choice, Cut
+from graphrl.solvers.budgets.level import Gradient
+
+INSIDE, PLAIN, AGAIN = 0, 1, 2  # a place: in the segment of the one before, or the first of one
+
+
+class State:
+    """A choice as arrays that moves write.
+
+    Attributes:
+      keep: of each level, `[n]` int64.
+      starts: of each level, `[p]` int64: INSIDE, PLAIN or AGAIN, by whether the segment that begins there is computed
+        again; never INSIDE at 0.
+    """
+
+    def __init__(self, keep: list[np.ndarray], starts: list[np.ndarray]) -> None:
+        self.keep, self.starts = keep, starts
+        self._cuts = [self._cut(level) for level in range(len(keep))]
+
+    @classmethod
+    def plain(cls, gradient: Gradient) -> "State":
+        """What jax does by itself, cut around what stays apart."""
+        keep = [np.zeros(len(level.bytes), np.int64) for level in gradient.levels]
+        starts = []
+        for level in gradient.levels:
+            begins = level.apart | np.concatenate([[True], level.apart[:-1]])
+            starts.append(np.where(begins, PLAIN, INSIDE))
+        return cls(keep, starts)
+
+    def changed(self, level: int) -> None:
+        """To be called when a level's starts have changed."""
+        self._cuts[level] = self._cut(level)
+
+    def choice(self) -> Choice:
+        """As it is now; it changes with the state."""
+        return tuple(self._cuts)
+
+    def copy(self) -> "State":
+        """One of its own."""
+        return State([array.copy() for array in self.keep], [array.copy() for array in self.starts])
+
+    def _cut(self, level: int) -> Cut:
+        starts = self.starts[level]
+        begins = starts != INSIDE
+        return Cut(self.keep[level], np.cumsum(begins) - 1, starts[begins] == AGAIN)

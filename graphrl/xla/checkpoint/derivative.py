@@ -1,0 +1,165 @@
+"""The derivative of a program as one list of ops, each with the equation of the program that it comes from."""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from graphrl.graphs.readers.jaxpr.flatten import External, Node, Outside, Result, flatten
+from graphrl.graphs.readers.jaxpr.flops import array_bytes
+from graphrl.graphs.roofline import Chip
+from graphrl.xla.checkpoint.plan import CheckpointPlan, Name, Region
+from graphrl.xla.checkpoint.program import Program, Values
+from graphrl.xla.checkpoint.rewrite import scan_of
+
+SCOPE = re.compile(r"^(transpose\()?[^/]*?graphrl(\d+)")  # as jax writes the scope of an equation's derivatives
+# Ops that leave bytes where they are, or that compilers fold into whoever reads them.
+VIEWS = frozenset(
+    str.split(
+        """
+        bitcast_convert_type copy copy_p expand_dims name optimization_barrier pvary reduce_precision reshape
+        sharding_constraint squeeze stop_gradient transpose
+        """
+    )
+)
+
+Value = Result | Outside
+
+
+class Derivative(NamedTuple):
+    """A program and its gradient, op by op.
+
+    Attributes:
+      nodes: that results need; None for others and for views.
+      backward: of each node, whether it is of the backward pass.
+      place: of each node, the equation of the program.
+      same: what a view shows, by its value.
+      names: by which values can be kept.
+      results, gradients: values.
+      outside: bytes of what is computed elsewhere, arguments first, then cotangents and constants.
+      result_bytes: of the program's results and gradients.
+    """
+
+    nodes: list[Node | None]
+    backward: list[bool]
+    place: list[int]
+    same: dict[Value, Value]
+    names: dict[Value, Name]
+    results: frozenset[Value]
+    gradients: frozenset[Value]
+    outside: list[int]
+    result_bytes: int
+
+    def bytes(self, value: Value) -> int:
+        """Of a value."""
+        if isinstance(value, Outside):
+            return self.outside[value.external]
+        node = self.nodes[value.node]
+        assert node is not None
+        return node.output_bytes[value.output]
+
+    def reads(self, node: int) -> list[Value]:
+        """Values that a node reads, views looked through, in order."""
+        read = self.nodes[node]
+        assert read is not None
+        return list(dict.fromkeys(self.same.get(value, value) for value in read.inputs))
+
+
+def differentiable(aval: Any) -> bool:
+    """Whether a value has a derivative."""
+    return hasattr(aval, "dtype") and bool(jnp.issubdtype(aval.dtype, jnp.inexact))
+
+
+def derivative(program: Program, wanted: Sequence[bool], chip: Chip) -> Derivative:
+    """The derivative by the arguments that are `wanted`; loops keep what they carry, and compute the rest again."""
+    closed, results = _traced(program, wanted)
+    flat = flatten(closed, [External("", array_bytes(aval), weight=False) for aval in closed.in_avals], chip)
+    # what a derivative reads as it was before it had its name (of exp, tanh and others their own result), no name keeps
+    readers = [node for node, alive in zip(flat.nodes, flat.live, strict=True) if alive and node.type != "name"]
+    unnamed = {value for node in readers for value in node.inputs}
+    same: dict[Value, Value] = {}
+    names: dict[Value, Name] = {}
+    nodes: list[Node | None] = []
+    for i, (node, live) in enumerate(zip(flat.nodes, flat.live, strict=True)):
+        nodes.append(node if live else None)
+        if node.type in VIEWS and len(node.inputs) == len(node.output_bytes) == 1:
+            same[Result(i, 0)] = value = same.get(node.inputs[0], node.inputs[0])
+            nodes[-1] = None
+            name = program.name_of(node.equation.params["name"]) if node.type == "name" else None
+            if name is not None and node.inputs[0] not in unnamed and not node.scope.startswith("transpose("):
+                names.setdefault(value, name)
+    outputs = [same.get(value, value) for value in flat.outputs if not hasattr(value, "value")]
+    count = sum(not hasattr(value, "value") for value in flat.outputs[:results])
+    return Derivative(
+        nodes,
+        [node.scope.startswith("transpose(") for node in flat.nodes],
+        _places(flat.nodes, len(program.equations)),
+        same,
+        names,
+        frozenset(outputs[:count]),
+        frozenset(outputs[count:]),
+        [external.bytes for external in flat.externals],
+        sum(map(array_bytes, closed.out_avals)),
+    )
+
+
+def _places(nodes: Iterable[Node], equations: int) -> list[int]:
+    """Of each node, the equation that it comes from; of sums of gradients, that of the node before."""
+    places, last = [], {False: 0, True: equations - 1}
+    for node in nodes:
+        scope, backward = SCOPE.match(node.scope), node.scope.startswith("transpose(")
+        if scope is not None:
+            place = int(scope[2])
+            last[backward] = min(place, last[True]) if backward else max(place, last[False])
+        places.append(last[backward])
+    return places
+
+
+def _traced(program: Program, wanted: Sequence[bool]) -> tuple[Any, int]:
+    """Results and gradients of a program as a jaxpr of its arguments and of the results' cotangents; and the number of
+    results.
+    """
+    avals = program.closed.in_avals
+    smooth = [differentiable(getattr(var, "aval", None)) for var in program.closed.jaxpr.outvars]
+
+    def run(args: Sequence[Any], cotangents: Sequence[Any]) -> Any:
+        def function(*some: Any) -> Any:
+            given = iter(some)
+            results = _marked(program, [next(given) if want else arg for arg, want in zip(args, wanted, strict=True)])
+            return _split(results, smooth)
+
+        own = [arg for arg, want in zip(args, wanted, strict=True) if want]
+        results, pull, others = jax.vjp(function, *own, has_aux=True)
+        return results, others, pull(cotangents)
+
+    cotangents = _split(program.closed.out_avals, smooth)[0]  # as they are sharded, and vary
+    return jax.make_jaxpr(run)(list(avals), cotangents), len(smooth)
+
+
+def _split(items: Sequence[Any], first: Sequence[bool]) -> tuple[list[Any], list[Any]]:
+    chosen = list(zip(items, first, strict=True))
+    return [item for item, is_first in chosen if is_first], [item for item, is_first in chosen if not is_first]
+
+
+def _has_name(aval: Any) -> bool:
+    """Whether a value can be kept by name: references are none, and jax rounds what it keeps, complex numbers not."""
+    return isinstance(aval, jax.core.ShapedArray) and not jnp.issubdtype(aval.dtype, jnp.complexfloating)
+
+
+def _marked(program: Program, args: Sequence[Any]) -> list[Any]:
+    """Runs a program with each equation in a scope of its own, and names on all that it writes."""
+    values = Values.of(program.closed, args)
+    for place, eqn in enumerate(program.equations):
+        with jax.named_scope(f"graphrl{place}"):
+            if place in program.bodies:
+                body = program.bodies[place]
+                whole = CheckpointPlan((Region(0, len(body.equations)),))
+                values.write(eqn.outvars, scan_of(eqn, body, whole, values.read(eqn.invars)))
+            else:
+                values.run([eqn])
+        for k, var in enumerate(eqn.outvars):
+            if values.has(var) and _has_name(var.aval):
+                values.name(var, program.text_of((place, k)))
+    return values.read(program.closed.jaxpr.outvars)

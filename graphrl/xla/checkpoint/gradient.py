@@ -1,0 +1,76 @@
+"""From a program to what there is to decide about its gradient: arrays for `graphrl.solvers.budgets`."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from graphrl.graphs.roofline import Chip
+from graphrl.solvers.budgets.level import Gradient, Level, Loop
+from graphrl.xla.checkpoint.derivative import derivative, differentiable
+from graphrl.xla.checkpoint.plan import Name
+from graphrl.xla.checkpoint.program import Program
+from graphrl.xla.checkpoint.values import Values
+
+
+class NamedGradient(NamedTuple):
+    """A program's gradient, with what links its arrays to the program.
+
+    Attributes:
+      gradient: what a solver decides about.
+      programs: of each level.
+      names: of each level's values; None where there is none.
+      carried: of each level, arguments that a loop carries from step to step.
+    """
+
+    gradient: Gradient
+    programs: tuple[Program, ...]
+    names: tuple[tuple[Name | None, ...], ...]
+    carried: tuple[range, ...]
+
+
+class _Built(NamedTuple):
+    program: Program
+    level: Level
+    loops: dict[int, Loop]
+    names: tuple[Name | None, ...]
+    carried: range
+
+
+def gradient_of(program: Program, wanted: Sequence[bool], chip: Chip) -> NamedGradient:
+    """The gradient of a function by the arguments that are `wanted`, and of its loops' bodies by all they have."""
+    built: list[_Built] = []
+    argument_bytes, result_bytes = _build(built, program, wanted, chip, range(0), 0)
+    levels, loops = tuple(each.level for each in built), tuple(each.loops for each in built)
+    return NamedGradient(
+        Gradient(levels, loops, argument_bytes, result_bytes),
+        tuple(each.program for each in built),
+        tuple(each.names for each in built),
+        tuple(each.carried for each in built),
+    )
+
+
+def _build(
+    built: list[_Built], program: Program, wanted: Sequence[bool], chip: Chip, carried: range, trips: int
+) -> tuple[int, int]:
+    """Appends a program's level, then those of the loops in it; returns the bytes of its arguments and results."""
+    own = derivative(program, wanted, chip)
+    scans = {place: len(program.equations[place].outvars) for place in program.bodies}
+    values = Values(own, chip, carried, scans)
+    apart = [bool(eqn.effects) or (place in values.loops and not trips) for place, eqn in enumerate(program.equations)]
+    level, loops, number = values.level(trips, np.array(apart, bool)), dict[int, Loop](), len(built)
+    built.append(_Built(program, level, loops, tuple(own.names.get(value) for value in values.values), carried))
+    forward, backward = level.forward_seconds, level.backward_seconds
+    for place, loop in sorted(values.loops.items()):
+        body, params = program.bodies[place], program.equations[place].params
+        loops[len(built)] = loop
+        carry = range(params["num_consts"], params["num_consts"] + params["num_carry"])
+        smooth = [differentiable(aval) for aval in body.closed.in_avals]
+        inner = len(built)
+        _build(built, body, smooth, chip, carry, params["length"])
+        seconds = params["length"] * built[inner].level.forward_seconds
+        level.seconds[list(loop.outputs)] = seconds
+        forward += seconds
+        backward += params["length"] * built[inner].level.backward_seconds
+    built[number] = built[number]._replace(level=level._replace(forward_seconds=forward, backward_seconds=backward))
+    return sum(own.outside[: len(program.closed.in_avals)]), own.result_bytes

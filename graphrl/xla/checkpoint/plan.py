@@ -1,0 +1,37 @@
+"""What a gradient keeps, computes again and moves: the decisions about a program."""
+
+import dataclasses
+from collections.abc import Mapping
+
+Name = tuple[int, int]  # a value: the place of the equation that writes it, and which of its results it is
+
+
+@dataclasses.dataclass(frozen=True)
+class Region:
+    """Consecutive equations that the backward pass computes again as far as it needs them.
+
+    Attributes:
+      first, stop: places of the equations, without `stop`.
+      kept: values that stay in memory for the backward pass.
+      moved: values that wait for it in the memory of the host.
+    """
+
+    first: int
+    stop: int
+    kept: tuple[Name, ...] = ()
+    moved: tuple[Name, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointPlan:
+    """Decisions about a program.
+
+    Attributes:
+      regions: disjoint, in order. Of equations outside of them jax keeps what it always does.
+      copied: places of equations that every region which needs their results computes for itself, from arguments.
+      bodies: plans for the bodies of scans, by place; others are left as they are.
+    """
+
+    regions: tuple[Region, ...] = ()
+    copied: tuple[int, ...] = ()
+    bodies: Mapping[int, "CheckpointPlan"] = dataclasses.field(default_factory=dict)

@@ -1,0 +1,180 @@
+"""A function as one flat list of equations, which can be run in pieces.
+
+Calls (`jax.jit` within the function) are inlined. What has rules of its own for derivatives (`custom_jvp`,
+`custom_vjp`), the user's own `jax.checkpoint`, loops and branches stay single equations; the bodies of scans are
+programs in turn.
+"""
+
+import dataclasses
+import functools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+from jax.ad_checkpoint import checkpoint_name
+from jax.api_util import debug_info
+from jax.extend import core
+
+from graphrl.xla.checkpoint.plan import Name
+
+CALLS = frozenset({"jit", "pjit", "closed_call", "core_call"})
+LABEL = re.compile(r"name=graphrl(\d+)")  # of a program, where a jaxpr is printed that names its values
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A flat jaxpr.
+
+    Attributes:
+      closed: without calls among its equations; its constants are arrays: see `opened`.
+      bodies: of its scans, by their places among the equations.
+      label: that its values are named by: another one than that of any program within it, a function's that
+        `graphrl.checkpoint` made too, for a policy goes through all that is within.
+    """
+
+    closed: core.ClosedJaxpr
+    bodies: Mapping[int, "Program"]
+    label: str
+
+    @property
+    def equations(self) -> Sequence[Any]:
+        """In the order of the function; a place is an index into these."""
+        return self.closed.jaxpr.eqns
+
+    @functools.cached_property
+    def last_use(self) -> dict[Any, int]:
+        """The last place that reads a variable; the number of equations where it is a result."""
+        uses = {atom: place for place, eqn in enumerate(self.equations) for atom in variables(eqn.invars)}
+        return uses | dict.fromkeys(variables(self.closed.jaxpr.outvars), len(self.equations))
+
+    @functools.cached_property
+    def place_of(self) -> dict[Any, int]:
+        """The place that writes a variable; arguments and constants have none."""
+        return {var: place for place, eqn in enumerate(self.equations) for var in eqn.outvars}
+
+    def text_of(self, name: Name) -> str:
+        """What jax knows a value by."""
+        return f"{self.label}:{name[0]}.{name[1]}"
+
+    def name_of(self, text: str) -> Name | None:
+        """The value that jax knows by such a text; None where it is none of this program's."""
+        label, _, numbers = text.partition(":")
+        if label != self.label:
+            return None
+        place, _, output = numbers.partition(".")
+        return int(place), int(output)
+
+
+def variables(atoms: Iterable[Any]) -> list[Any]:
+    """Those of an equation's operands or results that are no literals."""
+    return [atom for atom in atoms if not isinstance(atom, core.Literal)]
+
+
+def opened(closed: core.ClosedJaxpr) -> tuple[core.ClosedJaxpr, list[Any]]:
+    """A jaxpr that takes the tracers which it closes over as arguments, before its own; and these tracers. A gradient
+    may be taken by them.
+    """
+    held = [const for const in closed.consts if isinstance(const, jax.core.Tracer)]
+    if not held:
+        return closed, held
+
+    def run(*args: Any) -> list[Any]:
+        own = iter(args)
+        consts = [next(own) if isinstance(const, jax.core.Tracer) else const for const in closed.consts]
+        return core.jaxpr_as_fun(core.ClosedJaxpr(closed.jaxpr, consts))(*own)
+
+    return jax.make_jaxpr(run)(*map(jax.typeof, held), *closed.in_avals), held
+
+
+def program_of(closed: core.ClosedJaxpr, label: str | None = None) -> Program:
+    """A traced function as a program; without a label, under one that nothing within it has."""
+    while any(_is_call(eqn) for eqn in closed.jaxpr.eqns):  # once per depth of calls
+        closed = jax.make_jaxpr(functools.partial(_inlined, closed))(*closed.in_avals)
+    scans = {place: eqn for place, eqn in enumerate(closed.jaxpr.eqns) if eqn.primitive.name == "scan"}
+    if label is None:
+        label = f"graphrl{1 + max(map(int, LABEL.findall(str(closed.jaxpr))), default=-1)}"
+    bodies = {place: program_of(eqn.params["jaxpr"], f"{label}.{place}") for place, eqn in scans.items()}
+    return Program(closed, bodies, label)
+
+
+class Values:
+    """What the variables of a jaxpr stand for, as far as it has run."""
+
+    def __init__(self, variables: Iterable[Any], values: Iterable[Any]) -> None:
+        self._values = dict(zip(variables, values, strict=True))
+
+    @classmethod
+    def of(cls, closed: core.ClosedJaxpr, args: Sequence[Any]) -> "Values":
+        """Before the first equation."""
+        return cls((*closed.jaxpr.constvars, *closed.jaxpr.invars), (*closed.consts, *args))
+
+    def read(self, atoms: Iterable[Any]) -> list[Any]:
+        """The values of variables and literals."""
+        return [atom.val if isinstance(atom, core.Literal) else self._values[atom] for atom in atoms]
+
+    def has(self, variable: Any) -> bool:
+        """Whether a variable has a value."""
+        return variable in self._values
+
+    def write(self, variables: Iterable[Any], values: Iterable[Any]) -> None:
+        """Sets values of variables."""
+        self._values.update(zip(variables, values, strict=True))
+
+    def name(self, variable: Any, name: str) -> None:
+        """Lets policies know a variable's value by a name."""
+        self._values[variable] = checkpoint_name(self._values[variable], name)
+
+    def run(self, equations: Sequence[Any]) -> None:
+        """Evaluates equations whose operands are there."""
+        piece = Piece.of(equations)
+        self.write(piece.writes, piece(*self.read(piece.reads)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """Some equations as a function.
+
+    Attributes:
+      equations: in order.
+      reads: variables from elsewhere, its arguments.
+      writes: variables, its results.
+    """
+
+    equations: Sequence[Any]
+    reads: tuple[Any, ...]
+    writes: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, equations: Sequence[Any], wanted: frozenset[Any] | None = None) -> "Piece":
+        """Equations as a function of what they read from elsewhere; its results are all that they write, or those of
+        it that are `wanted`.
+        """
+        written = dict.fromkeys(var for eqn in equations for var in eqn.outvars if not isinstance(var, core.DropVar))
+        read = dict.fromkeys(var for eqn in equations for var in variables(eqn.invars) if var not in written)
+        return cls(equations, tuple(read), tuple(var for var in written if wanted is None or var in wanted))
+
+    def __call__(self, *args: Any) -> list[Any]:
+        paths = tuple(f"result[{k}]" for k in range(len(self.writes)))
+        about = debug_info("graphrl.checkpoint", self.__call__, args, {}, result_paths_thunk=lambda: paths)
+        jaxpr = core.Jaxpr((), self.reads, self.writes, self.equations, debug_info=about)
+        return core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr, ()))(*args)
+
+
+def _inlined(closed: core.ClosedJaxpr, *args: Any) -> list[Any]:
+    """Runs a jaxpr, and what its calls call in place of them."""
+    jaxpr, values, start = closed.jaxpr, Values.of(closed, args), 0
+    for place, eqn in enumerate(jaxpr.eqns):
+        if _is_call(eqn):
+            values.run(jaxpr.eqns[start:place])
+            values.write(eqn.outvars, core.jaxpr_as_fun(eqn.params["jaxpr"])(*values.read(eqn.invars)))
+            start = place + 1
+    values.run(jaxpr.eqns[start:])
+    return values.read(jaxpr.outvars)
+
+
+def _is_call(eqn: Any) -> bool:
+    """Whether an equation only calls a jaxpr: one that says where its operands lie is more."""
+    shardings = (*eqn.params.get("in_shardings", ()), *eqn.params.get("out_shardings", ()))
+    unspecified = all(type(sharding).__name__ == "UnspecifiedValue" for sharding in shardings)
+    return eqn.primitive.name in CALLS and isinstance(eqn.params.get("jaxpr"), core.ClosedJaxpr) and unspecified

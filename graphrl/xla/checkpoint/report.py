@@ -1,0 +1,132 @@
+"""What `graphrl.checkpoint` decided about a function, for people and for machines."""
+
+import dataclasses
+from typing import Any
+
+from graphrl.units import format_bytes, format_seconds
+
+KEPT, COMPUTED, MOVED = "kept", "computed again", "moved to the host"
+LINES = 12  # of each kind, in the text
+
+
+@dataclasses.dataclass(frozen=True)
+class ReportedValue:
+    """What happens to a value between the passes.
+
+    Attributes:
+      what: "kept", "computed again" or "moved to the host".
+      value: its type and shape, as jax writes them.
+      bytes: of it, in loops of all steps together.
+      seconds: that computing it again takes, in loops of all steps.
+      line: of the user's code that computes it; "" where jax does not know.
+    """
+
+    what: str
+    value: str
+    bytes: int
+    seconds: float
+    line: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Figures:
+    """Of a step, as foretold.
+
+    Attributes:
+      kept_bytes: that wait in memory for the backward pass.
+      moved_bytes: that wait in the memory of the host.
+      peak_bytes: most at once, beside arguments, results and gradients.
+      seconds: by roofline.
+    """
+
+    kept_bytes: float
+    moved_bytes: float
+    peak_bytes: float
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointReport:
+    """What a function's gradient keeps, and what that costs. `str()` of it is a table.
+
+    Attributes:
+      function: its name.
+      chip: whose times were taken.
+      plain: what jax does by itself.
+      planned: what was decided.
+      argument_bytes, result_bytes: of the function's arguments, and of its results and gradients.
+      segments: that are computed again, one after another.
+      values: by kind and size, largest first.
+      timelines: bytes over the step, beside arguments, results and gradients: (plain, planned), each of the forward
+        pass, then of the backward pass.
+      search_seconds: that planning took, whenever it was.
+      from_cache: whether the plan was read from disk.
+    """
+
+    function: str
+    chip: str
+    plain: Figures
+    planned: Figures
+    argument_bytes: int
+    result_bytes: int
+    segments: int
+    values: tuple[ReportedValue, ...]
+    timelines: tuple[tuple[tuple[float, ...], tuple[float, ...]], ...]
+    search_seconds: float
+    from_cache: bool = False
+
+    @property
+    def slowdown(self) -> float:
+        """Share of the step's time that the plan adds; below 0 where it takes less."""
+        return self.planned.seconds / self.plain.seconds - 1.0 if self.plain.seconds else 0.0
+
+    @property
+    def total_bytes(self) -> float:
+        """The peak of the whole step: arguments, results, gradients and all else."""
+        return self.argument_bytes + self.result_bytes + self.planned.peak_bytes
+
+    def to_dict(self) -> dict[str, Any]:
+        """All figures under the names of the attributes, for `json.dump`."""
+        return {**dataclasses.asdict(self), "slowdown": self.slowdown, "total_bytes": self.total_bytes}
+
+    def plot(self, path: str) -> None:
+        """Draws memory over the step, with and without the plan, to a file (.png, .svg, .pdf).
+
+        Raises:
+          GraphrlError: it cannot be written.
+        """
+        from graphrl.xla.checkpoint.plot import save_memory_figure
+
+        save_memory_figure(self, path)
+
+    def __str__(self) -> str:
+        rows: list[tuple[str, ...]] = [(self.function, "peak", "beside arguments", "kept", "on the host", "step")]
+        outside = self.argument_bytes + self.result_bytes
+        for name, figures in (("jax", self.plain), ("graphrl", self.planned)):
+            sizes = (outside + figures.peak_bytes, figures.peak_bytes, figures.kept_bytes, figures.moved_bytes)
+            rows.append((name, *map(format_bytes, sizes), format_seconds(figures.seconds)))
+        widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+        lines = ["  ".join(_cell(row, k, widths[k]) for k in range(len(row))).rstrip() for row in rows]
+        for what in (KEPT, MOVED, COMPUTED):
+            lines += self._of_kind(what)
+        where = "read from the plan cache" if self.from_cache else "found now"
+        lines.append(
+            f"estimated by roofline of {self.chip}: {self.slowdown:+.1%} a step; {self.segments} segments; "
+            f"planned in {format_seconds(self.search_seconds)}, {where}"
+        )
+        return "\n".join(lines)
+
+    def _of_kind(self, what: str) -> list[str]:
+        values = [value for value in self.values if value.what == what]
+        if not values:
+            return []
+        total = sum(value.bytes for value in values)
+        lines = [f"{what}: {len(values)} values, {format_bytes(total)}"]
+        lines += [f"  {format_bytes(v.bytes):>9}  {v.value}  {v.line}".rstrip() for v in values[:LINES]]
+        if len(values) > LINES:
+            lines.append(f"  and {len(values) - LINES} more")
+        return lines
+
+
+def _cell(row: tuple[str, ...], column: int, width: int) -> str:
+    return row[column].rjust(width) if column else row[column].ljust(width)

@@ -1,0 +1,128 @@
+"""A program as a function that does what a plan says: regions under `jax.checkpoint`, with names for what is kept.
+
+All is said in jax's own terms, so that every backend, sharding and later transformation takes it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from graphrl.xla.checkpoint.plan import CheckpointPlan, Name, Region
+from graphrl.xla.checkpoint.program import Piece, Program, Values, variables
+
+HOST = "pinned_host"  # the memory for what is moved
+
+
+def evaluate(program: Program, plan: CheckpointPlan, args: Sequence[Any], *, in_loop: bool = False) -> list[Any]:
+    """The results of a program; its derivative keeps what the plan says.
+
+    Args:
+      program: whose arguments are `args`.
+      plan: about it.
+      args: arrays or tracers.
+      in_loop: whether it is the body of a loop: what the backward loop computes again, no compiler takes for what the
+        forward loop has computed.
+    """
+    values = Values.of(program.closed, args)
+    _run(program, plan, values, plan.copied)
+    start, apart = 0, not in_loop or len(plan.regions) > 1
+    for region in plan.regions:
+        _run(program, plan, values, _own(plan, range(start, region.first)))
+        _run_region(program, plan, values, region, apart)
+        start = region.stop
+    _run(program, plan, values, _own(plan, range(start, len(program.equations))))
+    return values.read(program.closed.jaxpr.outvars)
+
+
+def fits(program: Program, plan: CheckpointPlan) -> bool:
+    """Whether a plan's places are those of a program."""
+    equations = program.equations
+    stops = [0, *(region.stop for region in plan.regions)]
+    names = [name for region in plan.regions for name in (*region.kept, *region.moved)]
+    return (
+        all(stop <= r.first <= r.stop <= len(equations) for r, stop in zip(plan.regions, stops, strict=False))
+        and all(0 <= place < len(equations) and 0 <= k < len(equations[place].outvars) for place, k in names)
+        and all(0 <= place < len(equations) for place in plan.copied)
+        and all(place in program.bodies and fits(program.bodies[place], body) for place, body in plan.bodies.items())
+    )
+
+
+def _own(plan: CheckpointPlan, places: Iterable[int]) -> list[int]:
+    return [place for place in places if place not in plan.copied]
+
+
+def _run_region(program: Program, plan: CheckpointPlan, values: Values, region: Region, apart: bool) -> None:
+    """Runs a region; `apart` keeps compilers from taking what is computed again for what was computed before."""
+    own = _own(plan, range(region.first, region.stop))
+    if not own:
+        return
+    places = sorted({*own, *_copies(program, plan, own)})
+    written = {var for place in own for var in program.equations[place].outvars}
+    later = frozenset(var for var in written if program.last_use.get(var, -1) >= region.stop)
+    piece = Piece.of([program.equations[place] for place in places], later)
+    names = {name: program.text_of(name) for name in (*region.kept, *region.moved)}
+
+    def run(*args: Any) -> list[Any]:
+        inner = Values(piece.reads, args)
+        _run(program, plan, inner, places, names)
+        return inner.read(piece.writes)
+
+    policy = jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=[names[name] for name in region.kept],
+        names_which_can_be_offloaded=[names[name] for name in region.moved],
+        offload_src="device",
+        offload_dst=HOST,
+    )
+    values.write(piece.writes, jax.checkpoint(run, policy=policy, prevent_cse=apart)(*values.read(piece.reads)))
+
+
+def _copies(program: Program, plan: CheckpointPlan, readers: Iterable[int]) -> set[int]:
+    """The copied equations that some others need, directly or through each other."""
+    needed: set[int] = set()
+    waiting = list(readers)
+    while waiting:
+        read = variables(program.equations[waiting.pop()].invars)
+        places = {program.place_of[var] for var in read if var in program.place_of}
+        new = places & set(plan.copied) - needed
+        needed |= new
+        waiting += new
+    return needed
+
+
+def _run(
+    program: Program, plan: CheckpointPlan, values: Values, places: Iterable[int], names: Mapping[Name, str] = {}
+) -> None:
+    """Runs equations in order: scans as planned, and names on results that have one."""
+    waiting: list[Any] = []
+    named = {place for place, _ in names}
+    for place in places:
+        eqn = program.equations[place]
+        if place in plan.bodies:
+            values.run(waiting)
+            waiting = []
+            values.write(eqn.outvars, scan_of(eqn, program.bodies[place], plan.bodies[place], values.read(eqn.invars)))
+        else:
+            waiting.append(eqn)
+        if place in named:
+            values.run(waiting)
+            waiting = []
+            for k, var in enumerate(eqn.outvars):
+                if (place, k) in names:
+                    values.name(var, names[place, k])
+    values.run(waiting)
+
+
+def scan_of(eqn: Any, body: Program, plan: CheckpointPlan, operands: Sequence[Any]) -> list[Any]:
+    """A scan whose body does what a plan says."""
+    params = eqn.params
+    consts, carried = params["num_consts"], params["num_carry"]
+
+    def step(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
+        results = evaluate(body, plan, [*operands[:consts], *carry, *x], in_loop=True)
+        return results[:carried], results[carried:]
+
+    first, xs = list(operands[consts : consts + carried]), list(operands[consts + carried :])
+    options = {name: params[name] for name in ("length", "reverse", "unroll")}
+    carry, ys = jax.lax.scan(step, first, xs, **options)
+    return [*carry, *ys]

@@ -1,0 +1,88 @@
+"""What a user asks of `graphrl.checkpoint`, checked before anything is traced."""
+
+import dataclasses
+
+import jax
+
+from graphrl.errors import ProblemError
+from graphrl.graphs.interconnects import INTERCONNECTS
+from graphrl.graphs.roofline import CHIPS, DEFAULT_CHIP, Chip, find_chip
+from graphrl.optimize import check_seed
+from graphrl.solvers.base import Budget
+from graphrl.solvers.budgets.auto import find_solver
+from graphrl.solvers.budgets.choice import Pricing
+from graphrl.solvers.budgets.goal import Goal
+from graphrl.units import format_bytes, parse_bytes
+from graphrl.xla.checkpoint.seconds import HOST_LINK
+
+SECONDS = 10.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The options of `graphrl.checkpoint`; see there.
+
+    Raises:
+      ProblemError: one is out of range, or there is not one limit; one line says what would be right.
+    """
+
+    budget: float | str | None = None
+    slowdown: float | None = None
+    chip: str | Chip | None = None
+    offload: bool = False
+    method: str = "auto"
+    seconds: float = SECONDS
+    seed: int = 0
+    cache: bool = True
+
+    def __post_init__(self) -> None:
+        if (self.budget is None) == (self.slowdown is None):
+            raise ProblemError(
+                'checkpoint needs one limit: budget=0.5 (part of what jax keeps), budget="12GiB" (the peak of the '
+                "whole step) or slowdown=0.1 (of the step)"
+            )
+        if isinstance(self.budget, str):
+            parse_bytes(self.budget)
+        elif self.budget is not None and not _is_part(self.budget):
+            raise ProblemError(f'budget is {self.budget!r}: must be a part from 0 to 1, or bytes such as "12GiB"')
+        if self.slowdown is not None and not _is_part(self.slowdown):
+            raise ProblemError(f"slowdown is {self.slowdown!r}: must be a part of the step's time, from 0 to 1")
+        if self.chip is not None:
+            find_chip(self.chip)
+        find_solver(self.method)
+        check_seed(self.seed)
+        _ = Budget(None, self.seconds)
+
+    @property
+    def figures(self) -> Chip:
+        """The chip whose times count: by default that of jax's first device where its name is known."""
+        return find_chip(self.chip if self.chip is not None else _own_chip())
+
+    def goal(self, pricing: Pricing) -> Goal:
+        """The limit for one gradient.
+
+        Raises:
+          ProblemError: arguments, results and gradients alone are more than the budget.
+        """
+        link = INTERCONNECTS[HOST_LINK].bandwidth if self.offload else None
+        if self.slowdown is not None:
+            return Goal(slowdown=float(self.slowdown), link=link)
+        if not isinstance(self.budget, str):
+            assert self.budget is not None
+            return Goal(kept=float(self.budget) * pricing.plain.kept, link=link)
+        outside = pricing.gradient.argument_bytes + pricing.gradient.result_bytes
+        left = parse_bytes(self.budget) - outside
+        if left <= 0:
+            raise ProblemError(
+                f"budget is {self.budget}: arguments, results and gradients alone need {format_bytes(outside)}"
+            )
+        return Goal(peak=left, link=link)
+
+
+def _own_chip() -> str:
+    words = set(jax.devices()[0].device_kind.lower().replace("-", " ").split())
+    return next((name for name in CHIPS if set(name.split("-")) <= words or name.split("-")[0] in words), DEFAULT_CHIP)
+
+
+def _is_part(value: object) -> bool:
+    return not isinstance(value, bool) and isinstance(value, int | float) and 0 <= value <= 1

@@ -1,0 +1,84 @@
+"""Which values lie in memory, and what it takes to compute them: the model of fusion that `seconds` has.
+
+Kernels, loops and reductions of more than rows read operands from memory and write their results there. All else is
+computed on the way by whoever reads it, unless a kernel does, or writing it once moves fewer bytes than computing it in
+each of its readers, or takes fewer ops by far.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from graphrl.graphs.readers.jaxpr.flatten import Result
+from graphrl.xla.checkpoint.derivative import Derivative, Value
+from graphrl.xla.checkpoint.seconds import SLICES, is_fused, is_reduction
+
+LONGEST = 24  # ops that several readers run again rather than read what one of them wrote
+
+
+class Fusion(NamedTuple):
+    """What becomes of computed values.
+
+    Attributes:
+      solid: whether they lie in memory.
+      moved: of each, bytes that are read and written to compute it into memory.
+      copies: of each, how often a loop that keeps it copies it: where a kernel writes it, and where one reads it,
+        neither of which works on the loop's own array.
+    """
+
+    solid: Mapping[Result, bool]
+    moved: Mapping[Result, float]
+    copies: Mapping[Result, int]
+
+
+def fusion_of(derivative: Derivative) -> Fusion:
+    """What is fused into what."""
+    readers = defaultdict(list)
+    for i, node in enumerate(derivative.nodes):
+        if node is not None:
+            for value in derivative.reads(i):
+                readers[value].append(i)
+    solid: dict[Result, bool] = {}
+    moved: dict[Result, float] = {}
+    copies: dict[Result, int] = {}
+    reads: dict[Value, Mapping[Value, float]] = {}  # of what lies in no memory, what is read in its place
+    chain: dict[Value, frozenset[int]] = {}  # of that, the nodes that its reader computes for it
+    for i, node in enumerate(derivative.nodes):
+        if node is None:
+            continue
+        read = _read(derivative, i, reads)
+        ops = frozenset((i,)).union(*(chain.get(value, ()) for value in derivative.reads(i)))
+        fused = is_fused(node.equation) and not is_reduction(node.equation)
+        for k, size in enumerate(node.output_bytes):
+            value, total = Result(i, k), sum(read.values())
+            # a pass has its own copy of what it computes
+            users = [j for j in readers[value] if derivative.backward[j] == derivative.backward[i]]
+            alone = any(
+                not is_fused(user.equation) for j in readers[value] if (user := derivative.nodes[j]) is not None
+            )
+            dear = len(users) * total > total + (1 + len(users)) * size
+            wanted = value in derivative.results or value in derivative.gradients
+            solid[value] = not fused or alone or dear or wanted or (len(users) > 1 and len(ops) > LONGEST)
+            moved[value] = total + sum(node.output_bytes)
+            copies[value] = (not is_fused(node.equation)) + alone
+            if not solid[value]:
+                reads[value], chain[value] = read, ops
+    return Fusion(solid, moved, copies)
+
+
+def _read(derivative: Derivative, i: int, reads: Mapping[Value, Mapping[Value, float]]) -> Mapping[Value, float]:
+    """Bytes that a node reads from memory, by value."""
+    node = derivative.nodes[i]
+    assert node is not None
+    read: dict[Value, float] = {}
+    for value in derivative.reads(i):
+        for source, size in reads.get(value, {value: float(derivative.bytes(value))}).items():
+            read[source] = max(read.get(source, 0.0), size)
+    if node.type not in SLICES or not node.inputs:
+        return read
+    share = (
+        min(1.0, max(node.output_bytes) / max(1, derivative.bytes(derivative.reads(i)[0])))
+        if derivative.reads(i)
+        else 1.0
+    )
+    return {source: share * size for source, size in read.items()}

@@ -1,0 +1,231 @@
+"""The arrays of one level: values of the forward pass and kernels of the backward pass."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from graphrl.graphs.readers.jaxpr.flatten import Node, Outside, Result
+from graphrl.graphs.roofline import Chip, runtime
+from graphrl.solvers.budgets.level import ARGUMENT, Level, Loop
+from graphrl.xla.checkpoint.derivative import Derivative, Value
+from graphrl.xla.checkpoint.seconds import is_fused, is_reduction
+from graphrl.xla.checkpoint.solid import fusion_of
+
+RANDOM = ("random", "rng", "threefry")  # dear to compute, though they are no kernels
+
+
+class Values:
+    """What a derivative computes.
+
+    Args:
+      derivative: of a program.
+      chip: for seconds.
+      carried: arguments that a loop carries, which it must keep for its backward pass.
+      scans: of the program, by place, how many results each has.
+
+    Attributes:
+      values: of the forward pass, in order.
+      loops: that the gradient goes through, by place.
+    """
+
+    def __init__(self, derivative: Derivative, chip: Chip, carried: Iterable[int], scans: Mapping[int, int]) -> None:
+        self._own, self._chip = derivative, chip
+        self._fusion = fusion_of(derivative)
+        self._solid = self._fusion.solid
+        self.values: list[Value] = [Outside(argument) for argument in carried]
+        for i, node in enumerate(derivative.nodes):
+            if node is not None and not derivative.backward[i]:
+                self.values += [Result(i, k) for k in range(len(node.output_bytes))]
+        self._index = {value: number for number, value in enumerate(self.values)}
+        self._reads = [self._inner(value) for value in self.values]
+        self._is_solid = [isinstance(value, Outside) or self._solid[value] for value in self.values]
+        self._kernels, self._kernel_reads, self._needs = self._backward()
+        loops = {place: self._loop(place, results) for place, results in scans.items()}
+        self.loops = {place: loop for place, loop in loops.items() if loop is not None}
+
+    def level(self, trips: int, apart: np.ndarray) -> Level:
+        """The arrays; loops take no time and keep nothing yet. `apart` is that of the level."""
+        place = [self._place(value) for value in self.values]
+        free, needed = self._free(), self._needed()
+        reads_from, reads = _rows(self._reads)
+        kernel_from, kernel_reads = _rows(self._kernel_reads)
+        kernel_place = [self._own.place[i] for i in self._kernels]
+        seconds = np.array([self._seconds(number) for number in range(len(self.values))])
+        sizes = np.array([self._own.bytes(value) for value in self.values], float)
+        workspace = np.array([self._workspace(value) for value in self.values], float)
+        for loop in self.loops.values():
+            sizes[list(loop.kept)] = 0.0
+            workspace[[*loop.outputs, *loop.kept]] = seconds[[*loop.outputs, *loop.kept]] = 0.0
+        inner = {loop.kernel for loop in self.loops.values()}
+        writing = [i for q, i in enumerate(self._kernels) if q not in inner and self._writes(i)]
+        ops = np.array(
+            [value.node if isinstance(value, Result) else len(self._own.nodes) for value in self.values], int
+        )
+        _, once = np.unique(ops, return_index=True)
+        return Level(
+            bytes=sizes,
+            place=np.array(place, np.int64),
+            solid=np.array(self._is_solid, bool),
+            free=np.array(free, bool),
+            needed=np.array(needed, bool),
+            named=np.array([value in self._own.names for value in self.values], bool),
+            heavy=np.array([isinstance(v, Result) and not is_fused(self._node(v).equation) for v in self.values], bool),
+            seconds=seconds,
+            keeping=np.array([self._keeping(value, trips > 0) for value in self.values]),
+            op=ops,
+            workspace=workspace,
+            last_read=self._last_reads(needed),
+            reads_from=reads_from,
+            reads=reads,
+            kernel_place=np.array(kernel_place, np.int64),
+            kernel_bytes=self._kernel_bytes(),
+            kernel_from=kernel_from,
+            kernel_reads=kernel_reads,
+            first=np.searchsorted(place, np.arange(len(apart) + 1)).astype(np.int64),
+            free_values=np.flatnonzero(free).astype(np.int64),
+            apart=apart,
+            trips=trips,
+            forward_seconds=float((seconds * needed)[once].sum()),
+            backward_seconds=sum((self._kernel_seconds(i) for i in writing), 0.0),
+        )
+
+    def _loop(self, place: int, results: int) -> Loop | None:
+        """A scan of so many results; None where no gradient goes through it."""
+        own = [
+            v for v in self.values if isinstance(v, Result) and self._own.place[v.node] == place and self._is_scan(v)
+        ]
+        outputs = tuple(self._index[value] for value in own if value.output < results)
+        kept = tuple(self._index[value] for value in own if value.output >= results)
+        kernels = [q for q, reads in enumerate(self._kernel_reads) if set(reads) & set(kept)]
+        return Loop(place, outputs, kept, kernels[0]) if outputs and kernels else None
+
+    def _is_scan(self, value: Result) -> bool:
+        node = self._own.nodes[value.node]
+        return node is not None and node.type == "scan"
+
+    def _inner(self, value: Value) -> list[int]:
+        """Numbers of the values that a value is computed from."""
+        if isinstance(value, Outside):
+            return []
+        return sorted({self._index[read] for read in self._own.reads(value.node) if read in self._index})
+
+    def _place(self, value: Value) -> int:
+        return ARGUMENT if isinstance(value, Outside) else self._own.place[value.node]
+
+    def _node(self, value: Result) -> Node:
+        node = self._own.nodes[value.node]
+        assert node is not None
+        return node
+
+    def _workspace(self, value: Value) -> int:
+        return (
+            self._node(value).workspace_bytes
+            if isinstance(value, Result) and not is_fused(self._node(value).equation)
+            else 0
+        )
+
+    def _free(self) -> list[bool]:
+        """Of each value, whether it follows from arguments without kernels and random numbers."""
+        free: list[bool] = []
+        for value, reads in zip(self.values, self._reads, strict=True):
+            free.append(isinstance(value, Result) and _is_light(self._node(value)) and all(free[r] for r in reads))
+        return free
+
+    def _needed(self) -> np.ndarray:
+        """Of each value, whether results need it."""
+        needed = np.array([value in self._own.results for value in self.values], bool)
+        for number in range(len(self.values) - 1, -1, -1):
+            if needed[number]:
+                needed[self._reads[number]] = True
+        return needed
+
+    def _last_reads(self, needed: np.ndarray) -> np.ndarray:
+        """Of each value, the last one of the forward pass whose kernel reads it; the last of all for results."""
+        last = np.arange(len(self.values))
+        for number in range(len(self.values) - 1, -1, -1):
+            if self.values[number] in self._own.results:
+                last[number] = len(self.values) - 1
+            if needed[number]:
+                for read in self._reads[number]:
+                    last[read] = max(last[read], number if self._is_solid[number] else last[number])
+        return last.astype(np.int64)
+
+    def _seconds(self, number: int) -> float:
+        """To compute a value from what lies in memory."""
+        value = self.values[number]
+        return self._kernel_seconds(value.node) if isinstance(value, Result) and self._is_solid[number] else 0.0
+
+    def _keeping(self, value: Value, in_loop: bool) -> float:
+        """Seconds of keeping a value: see `Level`."""
+        copy = runtime(0, 2 * self._own.bytes(value), self._chip)
+        if isinstance(value, Outside):
+            return copy
+        written = 0.0 if self._solid[value] else runtime(0, self._fusion.moved[value], self._chip)
+        return written + (copy * self._fusion.copies[value] if in_loop else 0.0)
+
+    def _kernel_seconds(self, i: int) -> float:
+        node = self._node(Result(i, 0))
+        if not is_fused(node.equation):
+            return node.runtime
+        return runtime(0, self._fusion.moved[Result(i, 0)], self._chip)
+
+    def _writes(self, i: int) -> bool:
+        """Whether a node writes into memory."""
+        return any(self._solid[Result(i, k)] for k in range(len(self._node(Result(i, 0)).output_bytes)))
+
+    def _backward(self) -> tuple[list[int], list[list[int]], list[set[Result]]]:
+        """Nodes of the backward pass that write into memory or read values; which values, and what of their own pass.
+
+        A node that does not write is run by later ones, but jax has its operands where its own equation stands: those
+        of earlier segments are kept.
+        """
+        kernels, reads, needs = [], [], []
+        of: dict[int, tuple[set[int], set[Result]]] = {}
+        for i, node in enumerate(self._own.nodes):
+            if node is None or not self._own.backward[i]:
+                continue
+            values: set[int] = set()
+            before: set[Result] = set()
+            for read in self._own.reads(i):
+                if read in self._index:
+                    values.add(self._index[read])
+                elif isinstance(read, Result) and self._solid[read]:
+                    before.add(read)
+                elif isinstance(read, Result):
+                    values |= of[read.node][0]
+                    before |= of[read.node][1]
+            of[i] = values, before
+            own = any(read in self._index for read in self._own.reads(i))
+            if own or self._writes(i):
+                kernels.append(i)
+                reads.append(sorted(values))
+                needs.append(before)
+        return kernels, reads, needs
+
+    def _kernel_bytes(self) -> np.ndarray:
+        """At each kernel, bytes of what is computed and still needed in the backward pass, but for gradients."""
+        last = {value: q for q, needs in enumerate(self._needs) for value in needs}
+        changes = np.zeros(len(self._kernels) + 1)
+        for q, i in enumerate(self._kernels):
+            for k in range(len(self._node(Result(i, 0)).output_bytes)):
+                value = Result(i, k)
+                if self._solid[value] and value not in self._own.gradients:
+                    changes[q] += self._own.bytes(value)
+                    changes[last.get(value, q) + 1] -= self._own.bytes(value)
+        inner = {loop.kernel for loop in self.loops.values()}
+        workspace = [self._workspace(Result(i, 0)) * (q not in inner) for q, i in enumerate(self._kernels)]
+        return np.cumsum(changes)[:-1] + workspace
+
+
+def _is_light(node: Node) -> bool:
+    return (
+        is_fused(node.equation)
+        and not is_reduction(node.equation)
+        and not node.type.startswith((*RANDOM, "reduce", "arg"))
+    )
+
+
+def _rows(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+    """Where each row begins in all of them, and all of them."""
+    begins = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
+    return begins.astype(np.int64), np.array([number for row in rows for number in row], np.int64)

@@ -1,0 +1,89 @@
+"""Section `batch`: the largest batch that fits GPUs of some sizes, by XLA's figure."""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from graphrl.compare.report import markdown
+from reproduce.checkpoint.figures import memory
+from reproduce.checkpoint.methods import NONE, OURS, RULES
+from reproduce.checkpoint.points import best, points
+from reproduce.checkpoint.programs import PROGRAMS
+from reproduce.checkpoint.settings import Settings
+from reproduce.results import Table
+
+ROOMS = (16, 40, 80)  # GB: 1e9 bytes
+PRECISION = 0.02  # of a batch
+
+
+def batch(settings: Settings) -> Iterator[Table]:
+    """A line a program."""
+    lines = []
+    for name in settings.chosen:
+        methods = [NONE]
+        for candidates in (RULES, OURS):
+            point = best(points(settings, name, settings.among(tuple(candidates))))
+            methods += [] if point is None else [point.method]
+        cells = [[str(_of_method(settings, name, method, room)) for method in methods] for room in ROOMS]
+        lines.append([name, " / ".join(methods), *map(" / ".join, cells)])
+    how = (
+        "Arguments, temporaries and results of the gradient by XLA's compiler for an H200; without a rule, with the "
+        "rule that needs the least temporaries at the program's own batch, and with that of graphrl's. Each is found "
+        f"by compiling, to {PRECISION:.0%}: what is that much larger does not fit."
+    )
+    headings = ["program", "methods", *(f"{room} GB" for room in ROOMS)]
+    yield settings.measurements.table("Largest batches", how, markdown(headings, lines))
+
+
+def _of_method(settings: Settings, program: str, method: str, room: int) -> int:
+    def needed(size: int) -> float:
+        figures = memory(settings, program, method, size)
+        return sum(figures[kind] for kind in ("arguments", "temporaries", "results")) if figures else float("inf")
+
+    return largest(needed, room * 1e9, PROGRAMS[program].full["batch"])
+
+
+def largest(needed: Callable[[int], float], room: float, start: int, precision: float = PRECISION) -> int:
+    """The largest batch whose bytes fit, to a precision: what is larger by that or by 1 does not fit.
+
+    Bytes are nearly linear in the batch: the next guess is where the line through two batches meets the room: through
+    the last that fits and the last that does not, or, while all fit, the last two. While none fits, it is halved.
+
+    Args:
+      needed: a batch -> its bytes, ascending.
+      room: bytes.
+      start: the first guess, at least 1.
+      precision: of the answer, a share of it.
+
+    Returns:
+      The batch; 0 if not even one example fits.
+    """
+    earlier, fits, fails, guess = _Try(0, 0.0), _Try(0, 0.0), None, start
+    while fails is None or fails.batch > fits.batch + _step(fits.batch, precision):
+        now = _Try(guess, needed(guess))
+        if now.bytes > room:
+            fails = now
+        else:
+            earlier, fits = fits, now
+        step = _step(fits.batch, precision)
+        if fails is None:
+            guess = max(_crossing(earlier, fits, room), fits.batch) + step
+        elif not fits.batch:
+            guess = fails.batch // 2
+        else:
+            guess = min(max(_crossing(fits, fails, room), fits.batch + step), fails.batch - step)
+    return fits.batch
+
+
+class _Try(NamedTuple):
+    batch: int
+    bytes: float
+
+
+def _step(size: int, precision: float) -> int:
+    return max(1, int(size * precision))
+
+
+def _crossing(first: _Try, second: _Try, room: float) -> int:
+    """The batch at which the line through two tries meets the room; the second where it does not rise."""
+    slope = (second.bytes - first.bytes) / (second.batch - first.batch)
+    return second.batch + int((room - second.bytes) / slope) if slope > 0 else second.batch

@@ -1,0 +1,66 @@
+"""How a gradient keeps what it needs: by jax's rules, and by graphrl.
+
+A method is a name and a function from a program to its gradient function, `*args -> (loss, gradient)`. Rules are all of
+`jax.checkpoint_policies` that need no names in the program, around each layer and around the whole loss.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+import graphrl
+from reproduce.checkpoint.program import Program, undecorated
+
+Gradient = Callable[..., Any]
+Method = Callable[[Program], Gradient]
+
+CHIP = "h200"  # whose times are foretold
+NONE = "none"
+POLICIES: Mapping[str, Any] = {
+    "nothing saveable": jax.checkpoint_policies.nothing_saveable,
+    "dots saveable": jax.checkpoint_policies.dots_saveable,
+    "dots without batch saveable": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "dots without batch to the host": jax.checkpoint_policies.offload_dot_with_no_batch_dims("device", "pinned_host"),
+    "everything saveable": jax.checkpoint_policies.everything_saveable,
+}
+
+
+def plain(program: Program) -> Gradient:
+    """The gradient without any rule."""
+    return jax.value_and_grad(program.loss(undecorated))
+
+
+def _by_layer(policy: Any, program: Program) -> Gradient:
+    return jax.value_and_grad(program.loss(functools.partial(jax.checkpoint, policy=policy)))
+
+
+def _whole(policy: Any, program: Program) -> Gradient:
+    return jax.value_and_grad(jax.checkpoint(program.loss(undecorated), policy=policy))
+
+
+RULES: dict[str, Method] = {
+    NONE: plain,
+    **{f"{name}, a layer": functools.partial(_by_layer, policy) for name, policy in POLICIES.items()},
+    **{f"{name}, the whole": functools.partial(_whole, policy) for name, policy in POLICIES.items()},
+}
+
+
+SLOWDOWNS = (0.02, 0.05, 0.1, 0.2, 0.33)
+LIMITS = {f"graphrl at {limit:.0%}": limit for limit in SLOWDOWNS}
+
+
+def planned(method: str, program: Program) -> graphrl.CheckpointedFunction:
+    """A program's loss under one of `LIMITS`."""
+    return graphrl.checkpoint(program.loss(undecorated), slowdown=LIMITS[method], chip=CHIP)
+
+
+def _ours(method: str, program: Program) -> Gradient:
+    return jax.value_and_grad(planned(method, program))
+
+
+OURS: dict[str, Method] = {method: functools.partial(_ours, method) for method in LIMITS}
+METHODS: dict[str, Method] = {**RULES, **OURS}
+# XLA's own: a GPU with so much less memory that the undecorated gradient's temporaries must shrink to this share.
+XLA: Mapping[str, float] = {f"XLA's own at {share:.0%}": share for share in (0.5, 0.25)}

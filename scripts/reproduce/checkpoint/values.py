@@ -1,0 +1,74 @@
+"""Section `values`: the same values and gradients under every method, on small sizes, on this machine."""
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from graphrl.compare.report import markdown
+from reproduce.checkpoint.methods import METHODS, NONE, plain
+from reproduce.checkpoint.program import Program
+from reproduce.checkpoint.programs import build
+from reproduce.checkpoint.settings import Settings
+from reproduce.measurements import Figures
+from reproduce.results import Table
+
+TOLERANCE = 1e-6  # of the largest number of the gradient
+_SEED = 0
+# These programs are small: compiling them would take longer than all else.
+_OPTIONS: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+
+
+def values(settings: Settings) -> Iterator[Table]:
+    """A line a program."""
+    methods = [method for method in settings.among(tuple(METHODS)) if method != NONE]
+    lines, notes = [], []
+    for name in settings.chosen:
+        keys = [{"what": "values", "program": name, "method": method} for method in methods]
+        measured = [settings.measurements.get(key, functools.partial(_compared, name, key["method"])) for key in keys]
+        there = [figures for figures in measured if figures is not None]
+        worst = max((figures["difference"] for figures in there), default=0.0)
+        bits = sum(figures["same bits"] for figures in there)
+        lines.append([name, str(len(there)), str(bits), f"{worst:.1e}"])
+        notes += [
+            f"{name}, {method}: {figures['difference']:.1e} is over {TOLERANCE:g}"
+            for method, figures in zip(methods, measured, strict=True)
+            if figures is not None and figures["difference"] > TOLERANCE
+        ]
+    how = (
+        "Loss and gradient of the small programs on this machine, against the undecorated ones: of how many methods "
+        "all bits are the same, and the greatest difference, over the largest number (of loss, of gradient)."
+    )
+    headings = ["program", "methods", "same bits", "greatest difference"]
+    yield settings.measurements.table("Values and gradients", how, markdown(headings, lines), notes=notes)
+
+
+def _compared(name: str, method: str) -> Figures:
+    program = build(name, small=True)
+    expected = _undecorated(name)
+    got = _run(METHODS[method](program), program)
+    return {
+        "same bits": all(np.array_equal(a, b) for a, b in zip(map(_flat, expected), map(_flat, got), strict=True)),
+        "difference": max(_difference(_flat(a), _flat(b)) for a, b in zip(expected, got, strict=True)),
+    }
+
+
+@functools.lru_cache(maxsize=1)
+def _undecorated(name: str) -> tuple[Any, Any]:
+    program = build(name, small=True)
+    return _run(plain(program), program)
+
+
+def _run(gradient: Any, program: Program) -> tuple[Any, Any]:
+    return jax.jit(gradient, compiler_options=_OPTIONS)(*program.draw(_SEED))
+
+
+def _flat(tree: Any) -> np.ndarray:
+    """All numbers of a pytree."""
+    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)])
+
+
+def _difference(expected: np.ndarray, got: np.ndarray) -> float:
+    return float(np.abs(expected - got).max() / np.abs(expected).max())

@@ -1,0 +1,31 @@
+"""What gradients keep under jax's rules and graphrl's, by XLA's compiler for an H200: docs/systems/checkpoint.md.
+
+Writes to --out measured.jsonl with a line a measurement (a stopped run goes on where it was) and pictures, and to
+--results a file a section. A compilation takes 4 to 40 s of one core, all of them some hours: --programs and --methods
+make it shorter, and --quick only looks whether everything works.
+
+It takes the packages of the extra `gpu-compile`, and JAX_PLATFORMS=cpu in the environment.
+
+  python scripts/reproduce_checkpoint.py --sections rules --programs Llama,Mamba
+"""
+
+from reproduce import gpu_compile
+from reproduce.checkpoint.batch import batch
+from reproduce.checkpoint.budgets import budgets, planning
+from reproduce.checkpoint.curve import curve
+from reproduce.checkpoint.rules import rules
+from reproduce.checkpoint.settings import Settings
+from reproduce.checkpoint.values import values
+from reproduce.launcher import Section, main
+
+SECTIONS = {
+    "rules": Section("Memory and time of gradients under checkpoint rules", rules, gpu_compile.missing),
+    "curve": Section("Memory of gradients against estimated slowdown", curve, gpu_compile.missing),
+    "budgets": Section("What is foretold against what XLA needs", budgets, gpu_compile.missing),
+    "planning": Section("Seconds of planning", planning),
+    "batch": Section("Largest batches that fit", batch, gpu_compile.missing),
+    "values": Section("Values and gradients against the undecorated ones", values),
+}
+
+if __name__ == "__main__":
+    main("checkpoint", __doc__, Settings, SECTIONS)

@@ -1,0 +1,317 @@
+"""Random gradients for tests of `graphrl.solvers.budgets`, and what a choice costs by live sets, step by step."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from hypothesis import strategies as st
+
+from graphrl.solvers.budgets.choice import Cut
+from graphrl.solvers.budgets.level import ARGUMENT, Gradient, Level, Loop
+from graphrl.solvers.budgets.price import COMPUTED, KEPT, MOVED
+
+ROW = st.lists(st.integers(0, 20), max_size=3)
+
+
+@st.composite
+def levels(draw: Any, *, trips: int = 0, values: int = 8, places: int = 4, kernels: int = 5) -> Level:
+    """A level of at most so many values, places and kernels; a loop's has arguments that it carries."""
+    p = draw(st.integers(1, places))
+    carried = draw(st.integers(0, 2)) if trips else 0
+    own = sorted(draw(st.lists(st.integers(0, p - 1), min_size=1, max_size=values - carried)))
+    place = np.array([ARGUMENT] * carried + own)
+    n = len(place)
+    flags = st.lists(st.booleans(), min_size=n, max_size=n)
+    sizes = st.lists(st.integers(0, 9), min_size=n, max_size=n)
+    reads = [sorted({r % v for r in draw(ROW)}) if v else [] for v in range(n)]
+    for v in range(carried):
+        reads[v] = []
+    is_argument = place == ARGUMENT
+    free = np.array(draw(flags)) & ~is_argument
+    for v in range(n):
+        free[v] &= all(free[r] for r in reads[v])
+    solid = np.array(draw(flags)) | is_argument
+    joined = np.array(draw(flags)) & (np.diff(place, prepend=-2) == 0) & ~is_argument  # with the op before
+    op = np.cumsum(~joined) - 1
+    kernel_place = np.array(sorted(draw(st.lists(st.integers(0, p - 1), max_size=kernels)), reverse=True), np.int64)
+    before = [np.flatnonzero(place <= at) for at in kernel_place]
+    kernel_reads = [sorted({int(old[r % len(old)]) for r in draw(ROW)}) if len(old) else [] for old in before]
+    needed = np.array(draw(flags))
+    for v in range(n - 1, -1, -1):
+        needed[reads[v]] |= needed[v]
+    last_read = [max([u for u in range(n) if v in reads[u] and solid[u]], default=v) for v in range(n)]
+    apart = np.zeros(p, bool)
+    work = np.array(draw(sizes), float)
+    return Level(
+        bytes=np.array(draw(sizes), float),
+        place=place,
+        solid=solid,
+        heavy=solid & ~free & ~is_argument & np.array(draw(flags)),
+        free=free,
+        needed=needed,
+        named=~is_argument,
+        seconds=np.where(solid & ~is_argument, work[op], 0.0),
+        keeping=np.array(draw(sizes), float) / 8,
+        op=op,
+        workspace=np.array(draw(sizes), float),
+        last_read=np.array(last_read),
+        reads_from=_begins(reads),
+        reads=_joined(reads),
+        kernel_place=kernel_place,
+        kernel_bytes=np.array(draw(st.lists(st.integers(0, 9), min_size=len(before), max_size=len(before))), float),
+        kernel_from=_begins(kernel_reads),
+        kernel_reads=_joined(kernel_reads),
+        first=np.searchsorted(place, np.arange(p + 1)),
+        free_values=np.flatnonzero(free),
+        apart=apart,
+        trips=trips,
+        forward_seconds=float(work.sum()),
+        backward_seconds=float(draw(st.integers(1, 50))),
+    )
+
+
+def chain(random: np.random.Generator, values: int, places: int) -> Gradient:
+    """Values, each computed from the one before and sometimes from one more; the backward pass reads them in turn."""
+    place = np.sort(np.append(np.arange(places), random.integers(0, places, values - places)))
+    reads = [sorted({v - 1, int(random.integers(0, v))}) if v else [] for v in range(values)]
+    kernels = [sorted({v, max(v - 1, 0)}) for v in range(values - 1, -1, -1)]
+    solid = random.random(values) < 0.7
+    return Gradient(
+        (
+            Level(
+                bytes=random.integers(1, 10, values).astype(float),
+                place=place,
+                solid=solid,
+                heavy=solid & (random.random(values) < 0.5),
+                free=np.zeros(values, bool),
+                needed=np.ones(values, bool),
+                named=np.ones(values, bool),
+                seconds=np.where(solid, random.integers(1, 10, values), 0).astype(float),
+                keeping=np.where(solid, 0, random.integers(1, 4, values)).astype(float),
+                op=np.arange(values),
+                workspace=np.zeros(values),
+                last_read=np.minimum(np.arange(values) + 1, values - 1),
+                reads_from=_begins(reads),
+                reads=_joined(reads),
+                kernel_place=place[::-1].copy(),
+                kernel_bytes=random.integers(0, 3, values).astype(float),
+                kernel_from=_begins(kernels),
+                kernel_reads=_joined(kernels),
+                first=np.searchsorted(place, np.arange(places + 1)),
+                free_values=np.zeros(0, np.int64),
+                apart=np.zeros(places, bool),
+                trips=0,
+                forward_seconds=20.0,
+                backward_seconds=40.0,
+            ),
+        ),
+        ({},),
+        0,
+        0,
+    )
+
+
+@st.composite
+def cuts(draw: Any, level: Level, kinds: Sequence[int] = (COMPUTED, KEPT, MOVED)) -> Cut:
+    """What might happen to a level."""
+    n, p = len(level.bytes), len(level.apart)
+    keep = draw(st.lists(st.sampled_from(kinds), min_size=n, max_size=n))
+    starts = draw(st.lists(st.booleans(), min_size=p, max_size=p))
+    segment = np.cumsum([False, *starts[1:]])
+    count = int(segment[-1]) + 1
+    again = draw(st.lists(st.booleans(), min_size=count, max_size=count))
+    return Cut(np.where(level.free, COMPUTED, np.array(keep, np.int64)), segment, np.array(again, bool))
+
+
+@st.composite
+def gradients(draw: st.DrawFn, /, **sizes: int) -> Gradient:
+    """A function without loops, or with one whose results and residuals are its first place's values."""
+    outer = draw(levels(**sizes))
+    if draw(st.booleans()):
+        return Gradient((outer,), ({},), 0, 0)
+    inner = draw(levels(trips=draw(st.integers(1, 3)), **sizes))
+    return looped(outer, inner)
+
+
+def looped(outer: Level, inner: Level) -> Gradient:
+    """A level behind a loop of two values: a result, and all that the loop keeps."""
+    more = {name: getattr(outer, name) for name in Level._fields}
+
+    def begun(name: str, *first: Any) -> None:
+        more[name] = np.concatenate([np.array(first, more[name].dtype), more[name]])
+
+    for name, first in {
+        "bytes": (4, 0),
+        "place": (0, 0),
+        "solid": (True, True),
+        "heavy": (True, True),
+        "free": (False, False),
+        "needed": (True, False),
+        "named": (True, True),
+        "seconds": (5, 5),
+        "keeping": (0, 0),
+        "workspace": (0, 0),
+        "apart": (True,),
+    }.items():
+        begun(name, *first)
+    more["place"][2:] += 1
+    more["op"] = np.concatenate([[0, 0], outer.op + 1])
+    more["last_read"] = np.concatenate([[0, 1], outer.last_read + 2])
+    more["reads_from"] = np.concatenate([[0, 0], outer.reads_from])
+    more["reads"] = outer.reads + 2
+    more["kernel_place"] = np.concatenate([outer.kernel_place + 1, [0]])
+    more["kernel_bytes"] = np.concatenate([outer.kernel_bytes, [2.0]])
+    more["kernel_from"] = np.concatenate([outer.kernel_from, [outer.kernel_from[-1] + 1]])
+    more["kernel_reads"] = np.concatenate([outer.kernel_reads + 2, [1]])
+    more["first"] = np.searchsorted(more["place"], np.arange(len(more["apart"]) + 1))
+    more["free_values"] = np.flatnonzero(more["free"])
+    loop = Loop(place=0, outputs=(0,), kept=(1,), kernel=len(outer.kernel_place))
+    return Gradient((Level(**more), inner), ({1: loop}, {}), 0, 0)
+
+
+class Cost(NamedTuple):
+    """What a choice for one level costs, and what it means: what is stored and which values are computed again."""
+
+    kept: float
+    moved: float
+    forward: float
+    backward: float
+    seconds: float
+    stored: list[int]
+    computed_again: set[int]
+
+
+def cost(level: Level, cut: Cut) -> Cost:
+    """The price of a level by sets of live values."""
+    simulated = _Backward(level, cut)
+    stored = simulated.stored
+    seconds = simulated.seconds + sum(level.keeping[v] for v in range(len(stored)) if stored[v] != COMPUTED)
+    return Cost(
+        sum(level.bytes[v] for v in range(len(stored)) if stored[v] == KEPT),
+        sum(level.bytes[v] for v in range(len(stored)) if stored[v] == MOVED),
+        _forward_peak(level, stored),
+        simulated.peak(),
+        seconds,
+        stored,
+        simulated.computed_again,
+    )
+
+
+def _forward_peak(level: Level, stored: Sequence[int]) -> float:
+    """Values lie in memory from when they are computed until their last reader, or for good if they are kept there."""
+    peak, n = 0.0, len(stored)
+    for now in range(n):
+        live = [
+            v
+            for v in range(now + 1)
+            if level.place[v] != ARGUMENT
+            and (stored[v] != COMPUTED or (level.needed[v] and level.solid[v]))
+            and (now <= max(v, level.last_read[v]) or (stored[v] == KEPT and level.trips == 0))
+        ]
+        beside = level.workspace[now] if level.needed[now] else 0.0
+        peak = max(peak, beside + sum(level.bytes[v] for v in live))
+    return peak
+
+
+class _Backward:
+    """The backward pass, segment by segment from the last."""
+
+    def __init__(self, level: Level, cut: Cut) -> None:
+        self.level, self.stored = level, cut.keep.tolist()
+        self.steps: list[tuple[float, set[int], int | None]] = []  # bytes beside, values read, value computed
+        self.fetched: dict[int, int] = {}  # the step from which a stored value is back
+        self.spans: list[tuple[int, int]] = []  # of steps, by segment
+        self.seconds, self.computed_again = 0.0, set[int]()
+        for s in reversed(range(len(cut.again))):
+            places = np.flatnonzero(cut.segment == s).tolist()
+            kernels = [q for q, place in enumerate(level.kernel_place) if place in places]
+            begin = len(self.steps)
+            if cut.again[s]:
+                self._compute_again(places, kernels)
+            else:
+                self._keep_what_is_read(kernels)
+            self.spans.append((begin, len(self.steps)))
+            for step in range(begin, len(self.steps)):
+                for v in self.steps[step][1]:
+                    if self.stored[v] != COMPUTED:
+                        self.fetched.setdefault(v, begin if cut.again[s] else step)
+        read = {v for _, reads, _ in self.steps for v in reads}
+        self.stored = [what if v in read else COMPUTED for v, what in enumerate(self.stored)]
+
+    def peak(self) -> float:
+        """Of live bytes and what is beside them."""
+        return max((beside + self._live(step) for step, (beside, _, _) in enumerate(self.steps)), default=0.0)
+
+    def _live(self, now: int) -> float:
+        level, total = self.level, 0.0
+        for v in range(len(self.stored)):
+            waits = self.stored[v] == KEPT and level.trips == 0
+            if self.stored[v] == COMPUTED or (level.trips > 0 and not level.solid[v]):
+                continue
+            begin = 0 if waits else self.fetched[v]
+            last = max(step for step, (_, reads, _) in enumerate(self.steps) if v in reads)
+            total += level.bytes[v] * (begin <= now <= last)
+        (begin, stop) = next(span for span in self.spans if span[0] <= now < span[1])
+        for step in range(begin, now + 1):
+            made = self.steps[step][2]
+            if made is not None:
+                last = max([s for s in range(begin, stop) if made in self.steps[s][1]], default=step)
+                total += level.bytes[made] * (now <= max(step, last))
+        return total
+
+    def _compute_again(self, places: Sequence[int], kernels: Sequence[int]) -> None:
+        """What kernels need and is not stored is computed first, in order; what is of earlier segments must be kept."""
+        level, again = self.level, set[int]()
+        waiting = [v for q in kernels for v in _read_by(level, q)]
+        while waiting:
+            v = waiting.pop()
+            if self.stored[v] != COMPUTED or v in again:
+                continue
+            if level.free[v] or level.place[v] >= places[0]:
+                again.add(v)
+                waiting += _reads(level, v)
+            else:
+                self.stored[v] = KEPT
+        in_order = sorted(again, key=lambda v: (not level.free[v], v))
+        ops = set[int]()
+        for v in in_order:
+            if level.solid[v]:
+                self.steps.append((level.workspace[v], self._memory(_reads(level, v)), v))
+                self.seconds += level.seconds[v] * (level.op[v] not in ops)
+                ops.add(int(level.op[v]))
+        self.computed_again |= {v for v in again if level.solid[v]}
+        for q in kernels:
+            self.steps.append((level.kernel_bytes[q], self._memory(_read_by(level, q)), None))
+
+    def _keep_what_is_read(self, kernels: Sequence[int]) -> None:
+        """Without a region: a loop keeps what its kernels read; a function, what that is computed from on the way."""
+        level = self.level
+        for q in kernels:
+            reads = set(_read_by(level, q)) if level.trips else self._memory(_read_by(level, q))
+            for v in reads:
+                self.stored[v] = KEPT if self.stored[v] == COMPUTED else self.stored[v]
+            self.steps.append((level.kernel_bytes[q], reads, None))
+
+    def _memory(self, values: Iterable[int]) -> set[int]:
+        """What is read from memory where some values are: what lies in none is computed on the way."""
+        read = set[int]()
+        for v in values:
+            in_memory = self.stored[v] != COMPUTED or self.level.solid[v]
+            read |= {v} if in_memory else self._memory(_reads(self.level, v))
+        return read
+
+
+def _reads(level: Level, v: int) -> list[int]:
+    return level.reads[level.reads_from[v] : level.reads_from[v + 1]].tolist()
+
+
+def _read_by(level: Level, kernel: int) -> list[int]:
+    return level.kernel_reads[level.kernel_from[kernel] : level.kernel_from[kernel + 1]].tolist()
+
+
+def _begins(rows: Sequence[Sequence[int]]) -> np.ndarray:
+    return np.cumsum([0, *map(len, rows)]).astype(np.int64)
+
+
+def _joined(rows: Sequence[Sequence[int]]) -> np.ndarray:
+    return np.array([number for row in rows for number in row], np.int64)

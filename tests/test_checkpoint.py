@@ -1,0 +1,225 @@
+"""`graphrl.checkpoint` on functions of many kinds: the same values and gradients, and no more kept than the budget."""
+
+import functools
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from checkpoint_programs import (
+    MASK,
+    TOKENS,
+    WEIGHTS,
+    X,
+    assert_same,
+    branching,
+    calls,
+    checkpointed,
+    custom,
+    dropout,
+    kept_bytes,
+    mlp,
+    nested,
+    options,
+    pulled,
+    reversed_scan,
+    scanned,
+    several,
+    tokens,
+)
+from jax import lax
+
+import graphrl
+from graphrl.errors import GraphrlError, ProblemError
+
+quick = functools.partial(graphrl.checkpoint, seconds=0.1, cache=False)
+
+LOSSES = {
+    "multilayer perceptron": mlp,
+    "scanned layers": scanned,
+    "reversed scan": reversed_scan,
+    "nested scans": nested,
+    "derivatives of their own": custom,
+    "the user's checkpoints": checkpointed,
+    "branches": branching,
+    "calls": calls,
+}
+
+
+@functools.cache
+def expected(name: str) -> Any:
+    """Value and gradients of a loss by jax alone."""
+    return jax.jit(jax.value_and_grad(LOSSES[name], (0, 1)))(WEIGHTS, X)
+
+
+@functools.cache
+def middle(name: str) -> int:
+    """Bytes between what jax needs and the least."""
+    report = quick(LOSSES[name], slowdown=1.0).report(WEIGHTS, X)
+    peak = (report.plain.peak_bytes + report.planned.peak_bytes) / 2
+    return int(report.argument_bytes + report.result_bytes + peak)
+
+
+@pytest.mark.parametrize("limit", ["part", "bytes", "slowdown"])
+@pytest.mark.parametrize("name", LOSSES)
+def test_values_and_gradients_are_the_same(name: str, limit: str) -> None:
+    loss = LOSSES[name]
+    limits: dict[str, Any] = {
+        "part": {"budget": 0.6},
+        "bytes": {"budget": f"{middle(name)}"},
+        "slowdown": {"slowdown": 0.15},
+    }
+    fn = quick(loss, **limits[limit])
+    assert_same(
+        jax.jit(jax.value_and_grad(fn, (0, 1)))(WEIGHTS, X), expected(name), bits=loss in (mlp, scanned, nested)
+    )
+    report = fn.report()
+    if limit == "bytes":
+        outside = report.argument_bytes + report.result_bytes
+        assert report.total_bytes <= middle(name) < outside + report.plain.peak_bytes
+    if limit == "slowdown":
+        assert report.slowdown <= 0.15 + 1e-9
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_jax_keeps_what_the_report_says_and_the_budget_allows(name: str) -> None:
+    loss = LOSSES[name]
+    plain = kept_bytes(loss, WEIGHTS, X)
+    for part in (0.8, 0.5):
+        fn = quick(loss, budget=part)
+        kept = kept_bytes(fn, WEIGHTS, X)
+        assert kept <= part * plain
+        assert fn.report().planned.kept_bytes == pytest.approx(kept, rel=0.1, abs=X.nbytes)  # a value between segments
+
+
+CALLED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], Callable[..., Any]]] = {
+    "random numbers": (dropout, (WEIGHTS, X, jax.random.key(7)), lambda fn: jax.value_and_grad(fn, (0, 1))),
+    "integers, booleans, has_aux": (tokens, (WEIGHTS, TOKENS, MASK), lambda fn: jax.value_and_grad(fn, has_aux=True)),
+    "by name": (options, (WEIGHTS, X), lambda fn: lambda w, x: jax.value_and_grad(fn)(w, x, scale=2, bias={"b": x[0]})),
+    "several results": (several, (WEIGHTS, X), pulled),
+    "no gradient is taken": (several, (WEIGHTS, X), lambda fn: fn),
+    "integers alone": (lambda w, x: (x > w[0, :1]).sum(), (WEIGHTS, X), lambda fn: fn),
+    "by one argument": (mlp, (WEIGHTS, X), lambda fn: jax.grad(fn, 1)),
+}
+
+
+@pytest.mark.parametrize("name", CALLED)
+def test_arguments_and_results_of_all_kinds(name: str) -> None:
+    fn, args, take = CALLED[name]
+    assert_same(jax.jit(take(quick(fn, budget=0.6)))(*args), jax.jit(take(fn))(*args))
+
+
+def test_numbers_of_python_and_nothing_at_all() -> None:
+    def loss(x: Any, factor: Any, shift: Any) -> Any:
+        return (jnp.tanh(jnp.tanh(x) * factor) if shift is None else x + shift).sum()
+
+    fn = quick(loss, budget=0.5)
+    assert_same(jax.grad(fn)(X, 2.0, None), jax.grad(loss)(X, 2.0, None))
+    assert_same(jax.grad(fn, 1)(X, 2.0, 3), jax.grad(loss, 1)(X, 2.0, 3))
+    identity = quick(lambda x: x, budget=0.5)
+    assert jax.typeof(identity(2.0)).weak_type
+    assert_same(jax.grad(identity)(3.0), jax.grad(lambda x: x)(3.0))
+    assert quick(lambda x: None, budget=0.5)(X) is None
+    assert_same(quick(lambda: jnp.ones(3), budget=0.5)(), jnp.ones(3))
+
+
+def test_prints_come_once() -> None:
+    def loss(weights: jax.Array, x: jax.Array) -> jax.Array:
+        def layer(h: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
+            h = jnp.tanh(jnp.sin(h @ w))
+            jax.debug.callback(lambda value: printed.append(float(value)), h.sum())
+            return jnp.sin(h), None
+
+        h = jnp.tanh(jnp.tanh(x @ weights[0]) @ weights[1])
+        jax.debug.callback(lambda value: printed.append(float(value)), h.sum())
+        return jnp.tanh(lax.scan(layer, h, weights)[0] @ weights[2]).sum()
+
+    printed: list[float] = []
+    by_function = []
+    for fn in (loss, quick(loss, budget=0.5)):
+        value = jax.jit(jax.value_and_grad(fn))(WEIGHTS, X)
+        jax.effects_barrier()
+        by_function.append((value, sorted(printed)))
+        printed.clear()
+    (theirs, once), (ours, times) = by_function
+    assert_same(ours, theirs)
+    assert len(once) == len(times) == 1 + len(WEIGHTS)
+    assert times == pytest.approx(once)
+
+
+def test_loops_without_a_fixed_length_compute_forward() -> None:
+    def loss(weights: jax.Array, x: jax.Array) -> jax.Array:
+        return jnp.sin(lax.while_loop(lambda h: h.sum() < 50.0, lambda h: h + jnp.abs(h @ weights[0]) + 0.1, x)).sum()
+
+    fn = quick(loss, budget=0.5)
+    assert_same(jax.jit(fn)(WEIGHTS, X), jax.jit(loss)(WEIGHTS, X))
+    tangents = (jnp.cos(WEIGHTS), jnp.sin(X))
+    ours, theirs = (jax.jit(lambda *p, f=f: jax.jvp(f, p, tangents))(WEIGHTS, X) for f in (fn, loss))
+    assert_same(ours, theirs)
+    with pytest.raises(ValueError, match="Reverse-mode differentiation does not work for lax"):
+        jax.grad(fn)(WEIGHTS, X)
+
+
+def test_a_decorator_keeps_the_name_and_reports_on_shapes() -> None:
+    @graphrl.checkpoint(budget=0.5, seconds=0.1, cache=False)
+    def loss(weights: jax.Array, x: jax.Array) -> jax.Array:
+        """Of this text."""
+        return mlp(weights, x)
+
+    assert (loss.__name__, loss.__doc__) == ("loss", "Of this text.")
+    assert "graphrl.checkpoint of <function" in repr(loss)
+    report = loss.report(*(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in (WEIGHTS, X)))
+    assert report.argument_bytes == WEIGHTS.nbytes + X.nbytes
+    assert report.result_bytes == WEIGHTS.nbytes + X.nbytes + 4
+    assert report.planned.kept_bytes <= 0.5 * report.plain.kept_bytes
+    lines = {value.line.partition(":")[0] for value in report.values}
+    assert any(line.endswith("checkpoint_programs.py") for line in lines)
+    for text in ("loss", "computed again: ", "checkpoint_programs.py:", "segments"):
+        assert text in str(report)
+    assert loss.report() == report
+
+
+@pytest.mark.parametrize(
+    ("message", "given"),
+    [
+        ("checkpoint needs one limit: budget=0.5", {}),
+        ("checkpoint needs one limit: budget=0.5", {"budget": 0.5, "slowdown": 0.1}),
+        ("budget is 1.5: must be a part from 0 to 1, or bytes", {"budget": 1.5}),
+        ("budget is -1: must be a part from 0 to 1, or bytes", {"budget": -1}),
+        ("budget is True: must be a part", {"budget": True}),
+        ("'much' is not bytes: write for example 4096, 512MiB", {"budget": "much"}),
+        ("slowdown is 2: must be a part of the step's time, from 0 to 1", {"slowdown": 2}),
+        ("slowdown is nan: must be", {"slowdown": float("nan")}),
+        ("unknown chip 'abacus': known are b200,", {"budget": 0.5, "chip": "abacus"}),
+        ("seconds is -1: must be a finite number above 0", {"budget": 0.5, "seconds": -1}),
+        ("seed is -1: must be an integer from 0", {"budget": 0.5, "seed": -1}),
+    ],
+)
+def test_options_at_fault_are_named(message: str, given: dict[str, Any]) -> None:
+    with pytest.raises(GraphrlError, match=message):
+        graphrl.checkpoint(mlp, **given)
+
+
+def test_budgets_that_cannot_be_met_name_the_least() -> None:
+    with pytest.raises(ProblemError, match=r"budget is 1KiB: arguments, results and gradients alone need 3\.00 KiB"):
+        quick(scanned, budget="1KiB").report(WEIGHTS, X)
+    with pytest.raises(
+        ProblemError, match=r"budget is 4KiB: the least found is \d\.\d\d KiB \(\d,\d{3} bytes\), of which"
+    ) as peak:
+        quick(scanned, budget="4KiB").report(WEIGHTS, X)
+    size = re.findall(r"found is (.*?) KiB", str(peak.value))
+    assert quick(scanned, budget=f"{float(size[0]) + 0.01}KiB").report(WEIGHTS, X).segments
+    with pytest.raises(ProblemError, match=r"budget is 0\.0: the least found is 0\.135 of the 18\.5 KiB"):
+        quick(scanned, budget=0.0).report(WEIGHTS, X)
+    assert quick(scanned, budget=0.14).report(WEIGHTS, X).planned.kept_bytes == pytest.approx(
+        0.135 * 18.5 * 1024, rel=0.01
+    )
+
+
+def test_functions_alone_and_reports_after_calls() -> None:
+    with pytest.raises(GraphrlError, match="checkpoint takes a function: this is of type int"):
+        graphrl.checkpoint(3, budget=0.5)  # type: ignore[arg-type]
+    with pytest.raises(GraphrlError, match="there is no report before the first call"):
+        graphrl.checkpoint(mlp, budget=0.5).report()

@@ -1,0 +1,131 @@
+"""Plans of `graphrl.checkpoint` outlive their process; broken ones and other settings plan anew."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from checkpoint_programs import WEIGHTS, X, assert_same, mlp, scanned
+
+import graphrl
+from graphrl.xla.checkpoint.planner import VERSION
+from graphrl.xla.checkpoint.report import CheckpointReport
+
+OPTIONS: dict[str, Any] = {"budget": 0.6, "seconds": 0.1}
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder for plans."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "graphrl" / "checkpoints"
+
+
+def planned(fn: Callable[..., Any] = scanned, *args: Any, **options: Any) -> CheckpointReport:
+    """As a new process has it."""
+    return graphrl.checkpoint(fn, **(OPTIONS | options)).report(*(args or (WEIGHTS, X)))
+
+
+def test_the_next_function_reads_the_plan(checkpoints: Path) -> None:
+    first = planned()
+    assert not first.from_cache
+    (file,) = checkpoints.iterdir()
+    again = planned()
+    assert again.from_cache
+    assert again.to_dict() | {"from_cache": False} == first.to_dict()
+    assert "read from the plan cache" in str(again)
+    assert "found now" in str(first)
+    fn = graphrl.checkpoint(scanned, **OPTIONS)
+    ours, theirs = (jax.jit(jax.grad(each, (0, 1)))(WEIGHTS, X) for each in (fn, scanned))
+    assert_same(ours, theirs, bits=True)
+    assert fn.report().from_cache
+    assert list(checkpoints.iterdir()) == [file]
+
+
+def test_calls_of_one_function_plan_once(checkpoints: Path) -> None:
+    fn = graphrl.checkpoint(scanned, **OPTIONS)
+    first = fn.report(WEIGHTS, X)
+    for file in checkpoints.iterdir():
+        file.unlink()
+    jax.eval_shape(fn, WEIGHTS + 1.0, X)
+    assert fn.report() == first
+    assert not list(checkpoints.iterdir())
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"budget": 0.7},
+        {"budget": None, "slowdown": 0.1},
+        {"chip": "h200"},
+        {"offload": True},
+        {"seconds": 0.2},
+        {"seed": 1},
+    ],
+)
+def test_other_settings_plan_anew(other: dict[str, Any], checkpoints: Path) -> None:
+    planned(mlp)
+    assert not planned(mlp, **other).from_cache
+    assert planned(mlp, **other).from_cache
+    assert len(list(checkpoints.iterdir())) == 2
+
+
+def test_other_shapes_functions_and_arguments_plan_anew(checkpoints: Path) -> None:
+    planned(mlp)
+    assert not planned(mlp, WEIGHTS, X[:8]).from_cache
+    assert not planned(lambda weights, x: mlp(weights, x) * 2.0).from_cache
+    by_x = graphrl.checkpoint(mlp, **OPTIONS)
+    jax.grad(by_x, 1)(WEIGHTS, X)
+    assert not by_x.report().from_cache
+    assert planned(lambda *args: mlp(*args)).from_cache  # it computes the same
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda text: "",
+        lambda text: text[: len(text) // 2],
+        lambda text: "[]",
+        lambda text: "[" * 100_000,
+        lambda text: text.replace(f'"version": {VERSION}', f'"version": {VERSION - 1}'),
+        lambda text: text.replace('"fingerprint": "', '"fingerprint": "0'),
+        lambda text: text.replace('"first": 0', '"first": "0"'),
+        lambda text: text.replace('"first": 0', '"first": 1000'),
+        lambda text: text.replace('"stop": ', '"stop": 1000'),
+        lambda text: text.replace('"regions": [', '"regions": [3, '),
+        lambda text: text.replace('"segments": ', '"segments": null, "more": '),
+    ],
+)
+def test_broken_files_plan_anew(spoil: Callable[[str], str], checkpoints: Path) -> None:
+    planned(mlp)
+    (file,) = checkpoints.iterdir()
+    text = file.read_text()
+    assert spoil(text) != text
+    file.write_text(spoil(text))
+    assert not planned(mlp).from_cache
+    assert planned(mlp).from_cache
+
+
+def test_without_the_cache_nothing_is_read_or_written(checkpoints: Path) -> None:
+    assert not planned(mlp, cache=False).from_cache
+    assert not checkpoints.exists()
+    planned(mlp)
+    assert not planned(mlp, cache=False).from_cache
+
+
+def test_a_folder_that_cannot_be_written_is_a_warning(checkpoints: Path) -> None:
+    checkpoints.parent.mkdir()
+    checkpoints.write_text("a file in the way")
+    with pytest.warns(UserWarning, match="graphrl: the plan is not kept for the next process: "):
+        report = planned(mlp)
+    assert not report.from_cache
+    assert report.planned.kept_bytes <= 0.6 * report.plain.kept_bytes
+
+
+def test_budgets_that_cannot_be_met_are_not_kept(checkpoints: Path) -> None:
+    for _ in range(2):
+        with pytest.raises(graphrl.GraphrlError, match=r"budget is 0\.0: the least found is"):
+            planned(lambda weights, x: jnp.square(scanned(weights, x)), budget=0.0)
+    assert not checkpoints.exists()

@@ -1,0 +1,97 @@
+"""Prices of choices against a count by live sets, step by step, and facts that hold for all of them."""
+
+import numpy as np
+from budget_levels import Cost, cost, cuts, gradients, levels
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphrl.solvers.budgets.choice import Cut, Pricing, untouched
+from graphrl.solvers.budgets.level import Gradient, Level
+from graphrl.solvers.budgets.price import COMPUTED, KEPT, MOVED, price, work
+
+
+def priced(level: Level, cut: Cut) -> Cost:
+    """As `cost`, by the compiled function."""
+    own = work(level)
+    price(level, *cut, own)
+    kept, moved, forward, backward, seconds, _ = own.prices.tolist()
+    again = {v for v in range(len(level.bytes)) if own.ran[level.op[v]] >= 0}
+    return Cost(kept, moved, forward, backward, seconds, own.stored.tolist(), again)
+
+
+@given(st.data(), st.sampled_from([0, 0, 1, 3]))
+def test_prices_are_those_of_live_sets(data: st.DataObject, trips: int) -> None:
+    level = data.draw(levels(trips=trips))
+    cut = data.draw(cuts(level))
+    ours, naive = priced(level, cut), cost(level, cut)
+    assert ours[:6] == naive[:6]
+    assert {level.op[v] for v in ours.computed_again} == {level.op[v] for v in naive.computed_again}
+
+
+def with_loop(gradient: Gradient, inner: Cost) -> Level:
+    """The level around a loop, with what a body of this cost makes of it."""
+    outer, body = gradient.levels
+    (loop,) = gradient.loops[0].values()
+    outer = outer._replace(**{name: getattr(outer, name).copy() for name in ("bytes", "workspace", "kernel_bytes")})
+    outer.bytes[loop.kept[0]] = body.trips * inner.kept
+    outer.workspace[loop.outputs[0]] = inner.forward
+    outer.kernel_bytes[loop.kernel] += inner.backward
+    return outer
+
+
+@given(st.data())
+def test_a_loop_costs_its_trips(data: st.DataObject) -> None:
+    gradient = data.draw(gradients())
+    choice = tuple(data.draw(cuts(level)) for level in gradient.levels)
+    whole = Pricing(gradient)(choice)
+    moved, seconds, level = 0.0, 0.0, gradient.levels[0]
+    if len(gradient.levels) > 1:
+        trips, inner = gradient.levels[1].trips, cost(gradient.levels[1], choice[1])
+        moved, seconds, level = trips * inner.moved, trips * inner.seconds, with_loop(gradient, inner)
+    outer = cost(level, choice[0])
+    assert (whole.kept, whole.peak) == (outer.kept, max(outer.forward, outer.backward))
+    assert (whole.moved, whole.seconds) == (outer.moved + moved, outer.seconds + seconds)
+
+
+@given(st.data())
+def test_nothing_is_computed_again_where_all_that_is_solid_is_kept(data: st.DataObject) -> None:
+    level = data.draw(levels())
+    cut = data.draw(cuts(level))
+    keep = np.where(level.solid & ~level.free, KEPT, COMPUTED)
+    kept = priced(level._replace(solid=level.solid & ~level.free), cut._replace(keep=keep))
+    assert kept.seconds == level.keeping[np.array(kept.stored) != COMPUTED].sum()
+    assert not kept.computed_again
+
+
+@given(st.data())
+def test_what_is_kept_is_in_memory(data: st.DataObject) -> None:
+    level = data.draw(levels())
+    ours = priced(level, data.draw(cuts(level)))
+    assert min(ours.forward, ours.backward) >= ours.kept
+
+
+@given(st.data())
+def test_moving_instead_of_keeping_takes_no_more_memory(data: st.DataObject) -> None:
+    level = data.draw(levels())
+    cut = data.draw(cuts(level, (COMPUTED, KEPT)))
+    kept = priced(level, cut)
+    moved = priced(level, cut._replace(keep=np.where(cut.keep == KEPT, MOVED, COMPUTED)))
+    assert kept.moved == 0.0
+    assert moved.kept + moved.moved == kept.kept
+    assert moved.forward <= kept.forward
+    assert moved.backward <= kept.backward
+    assert moved.seconds == kept.seconds
+
+
+@given(st.data())
+def test_jax_by_itself_keeps_what_is_solid(data: st.DataObject) -> None:
+    gradient = data.draw(gradients())
+    pricing = Pricing(gradient)
+    plain = pricing(untouched(gradient))
+    assert plain == pricing.plain
+    assert plain.moved == 0.0
+    stored = pricing.stored(0)
+    assert not stored[~gradient.levels[0].solid].any()
+    assert not any(pricing.computed_again(number).any() for number in range(len(gradient.levels)))
+    forward, backward = pricing.timeline()
+    assert max(forward.max(initial=0.0), backward.max(initial=0.0)) == plain.peak

@@ -1,0 +1,138 @@
+"""Seconds of traced gradients against counts by hand, on a chip with round figures."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+from graphrl.errors import GraphrlError
+from graphrl.graphs.interconnects import INTERCONNECTS
+from graphrl.graphs.roofline import Chip
+from graphrl.xla.checkpoint.seconds import HOST_LINK, gradient_seconds
+
+N = 64
+BYTES = 4 * N * N
+MEMORY = Chip("memory", 1e30, 1.0)  # a byte is a second, operations are free
+PEAK = Chip("peak", 1.0, 1e30)
+LAUNCH = Chip("launch", 1e30, 1e30, 1.0)
+PRODUCT = 2 * N**3
+
+
+def matrix(size: int = N) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((size, size), jnp.float32)
+
+
+def seconds(function: Callable[..., Any], chip: Chip, arguments: int = 1) -> float:
+    return gradient_seconds(jax.make_jaxpr(function)(*[matrix()] * arguments), chip)
+
+
+def gradient(loss: Callable[..., Any]) -> Callable[..., Any]:
+    return jax.value_and_grad(lambda x: loss(x).sum())
+
+
+def test_a_chain_is_one_kernel_that_reads_and_writes_once() -> None:
+    def chain(x: jax.Array) -> jax.Array:
+        return jnp.sin(jnp.cos(x) * 2 + x).T.reshape(-1)
+
+    assert seconds(chain, MEMORY) == 2 * BYTES
+    assert seconds(chain, LAUNCH) == pytest.approx(1)
+    assert seconds(chain, PEAK) == 4 * N * N
+
+
+def test_products_read_and_write_memory() -> None:
+    assert seconds(lambda x, y: jnp.sin(x @ y), MEMORY, 2) == 3 * BYTES + 2 * BYTES
+    assert seconds(lambda x: jnp.sin(x) @ jnp.sin(x), MEMORY) == 2 * BYTES + 2 * BYTES
+    assert seconds(lambda x, y: x @ y, PEAK, 2) == PRODUCT
+
+
+def test_a_value_is_written_where_that_moves_less() -> None:
+    def sums(*xs: jax.Array, readers: int) -> list[jax.Array]:
+        shared = sum(xs)
+        return [jnp.exp(shared * (1.0 + k)) for k in range(readers)]
+
+    for operands, readers, expected in (
+        (2, 2, 2 * 3),  # each reads both
+        (4, 2, 5 + 2 * 2),  # written, and read by each
+        (2, 4, 3 + 4 * 2),
+    ):
+        moved = seconds(lambda *xs, n=readers: sums(*xs, readers=n), MEMORY, operands)
+        assert moved == expected * BYTES
+
+
+def test_rows_are_reduced_within_their_kernel_and_columns_are_not() -> None:
+    assert seconds(lambda x: jax.nn.softmax(x, -1), MEMORY) == 2 * BYTES
+    assert seconds(lambda x: x - x.sum(0, keepdims=True), MEMORY) == (BYTES + 4 * N) + (BYTES + 4 * N + BYTES)
+
+
+def test_slices_read_what_they_take() -> None:
+    assert seconds(lambda x: jnp.sin(x[: N // 4]), MEMORY) == BYTES / 2
+
+
+def test_dead_code_and_equal_equations_are_free() -> None:
+    def loss(x: jax.Array) -> jax.Array:
+        _unused = jnp.tanh(x) @ x
+        return (x @ x) * (x @ x)
+
+    assert seconds(loss, PEAK) == PRODUCT + N * N
+
+
+def test_loops_and_branches_count_their_bodies() -> None:
+    def scan(x: jax.Array) -> jax.Array:
+        return lax.scan(lambda y, _: (y @ x, None), x, None, length=7)[0]
+
+    assert seconds(scan, PEAK) == 7 * PRODUCT
+    assert seconds(lambda x: lax.fori_loop(0, 5, lambda _, y: y @ x, x), PEAK) == pytest.approx(5 * PRODUCT, rel=1e-3)
+    branches = [lambda x: x, lambda x: x @ x @ x, lambda x: x @ x]
+    assert seconds(lambda x: lax.switch(0, branches, x), PEAK) == pytest.approx(2 * PRODUCT, rel=1e-3)
+
+
+def test_scans_copy_what_they_stack_and_what_kernels_take_from_stacks() -> None:
+    def moved(step: Callable[[jax.Array, jax.Array], tuple[jax.Array, Any]]) -> float:
+        stack = jax.ShapeDtypeStruct((3, N, N), jnp.float32)
+        return gradient_seconds(jax.make_jaxpr(lambda x, xs: lax.scan(step, x, xs))(matrix(), stack), MEMORY) / BYTES
+
+    assert moved(lambda x, y: (x + y, None)) == 3 * 3
+    assert moved(lambda x, y: (x + y, jnp.sin(y))) == 3 * (3 + 2)
+    assert moved(lambda x, y: (x @ y, None)) == 3 * (3 + 2)
+    assert moved(lambda x, y: ((z := x @ x), z)) == 3 * (2 + 2)
+
+
+@pytest.mark.parametrize("prevent_cse", [True, False])
+def test_what_a_checkpoint_computes_again_costs_unless_the_compiler_may_merge_it(prevent_cse: bool) -> None:
+    def layer(x: jax.Array) -> jax.Array:
+        return jnp.tanh(x @ x) @ x
+
+    plain = seconds(gradient(layer), PEAK)
+    again = seconds(gradient(jax.checkpoint(layer, prevent_cse=prevent_cse)), PEAK)
+    assert again - plain == pytest.approx(PRODUCT if prevent_cse else 0, abs=5 * N * N)
+
+
+def test_what_a_checkpoint_keeps_is_not_computed_again() -> None:
+    def layer(x: jax.Array) -> jax.Array:
+        return jnp.tanh(x @ x) @ x
+
+    kept = jax.checkpoint(layer, policy=jax.checkpoint_policies.dots_saveable)
+    assert seconds(gradient(kept), PEAK) == pytest.approx(seconds(gradient(layer), PEAK), abs=5 * N * N)
+
+
+def test_a_barrier_keeps_equals_apart() -> None:
+    def twice(x: jax.Array, apart: bool) -> jax.Array:
+        return (x @ x) * ((lax.optimization_barrier(x) if apart else x) @ x)
+
+    assert seconds(lambda x: twice(x, True), PEAK) - seconds(lambda x: twice(x, False), PEAK) == PRODUCT
+
+
+def test_copies_take_the_link_beside_the_kernels() -> None:
+    policy = jax.checkpoint_policies.offload_dot_with_no_batch_dims("device", "pinned_host")
+    moving = gradient(jax.checkpoint(lambda x: jnp.sin(x @ x), policy=policy))
+    free = Chip("free", 1e30, 1e30)
+    assert seconds(moving, free) == pytest.approx(BYTES / INTERCONNECTS[HOST_LINK].bandwidth)
+    assert seconds(moving, MEMORY) > BYTES
+
+
+def test_faults() -> None:
+    with pytest.raises(GraphrlError, match="unknown chip"):
+        gradient_seconds(jax.make_jaxpr(jnp.sin)(1.0), "abacus")

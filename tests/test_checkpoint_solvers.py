@@ -1,0 +1,152 @@
+"""Solvers of memory budgets on gradients so small that all choices can be priced."""
+
+import itertools
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from budget_levels import chain, gradients
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphrl.errors import ProblemError
+from graphrl.solvers.budgets.anneal import anneal
+from graphrl.solvers.budgets.auto import auto, find_solver
+from graphrl.solvers.budgets.choice import Cut, Price, Pricing
+from graphrl.solvers.budgets.cp_sat import Model
+from graphrl.solvers.budgets.goal import Goal
+from graphrl.solvers.budgets.greedy import greedy
+from graphrl.solvers.budgets.level import ARGUMENT, Gradient, Level
+from graphrl.solvers.budgets.price import COMPUTED, KEPT
+from graphrl.solvers.budgets.starts import starts
+from graphrl.solvers.budgets.state import State
+
+NEAR = 2e-3  # of energy: what annealing gives for fewer segments
+
+
+def choices(level: Level) -> Iterator[Cut]:
+    """All that can happen to a level without moving."""
+    p = len(level.apart)
+    free = np.flatnonzero(level.named & ~level.free & (level.place != ARGUMENT))
+    for begins in itertools.product([0, 1], repeat=p - 1):
+        segment = np.cumsum([0, *begins])
+        for again in itertools.product([False, True], repeat=int(segment[-1]) + 1):
+            if any(level.apart[place] and again[segment[place]] for place in range(p)):
+                continue
+            for kinds in itertools.product([COMPUTED, KEPT], repeat=len(free)):
+                keep = np.zeros(len(level.bytes), np.int64)
+                keep[free] = kinds
+                yield Cut(keep, segment, np.array(again))
+
+
+def least(pricing: Pricing, goal: Goal) -> float:
+    """The lowest energy of all choices."""
+    return min(
+        goal.energy(pricing, pricing(choice)) for choice in itertools.product(*map(choices, pricing.gradient.levels))
+    )
+
+
+@st.composite
+def tasks(draw: st.DrawFn) -> tuple[Gradient, Goal]:
+    """A gradient and a limit between nothing and what jax needs by itself."""
+    gradient = draw(gradients(values=4, places=3, kernels=4))
+    plain = Pricing(gradient).plain
+    part = draw(st.sampled_from([0.25, 0.5, 0.75]))
+    limits = [Goal(kept=part * plain.kept), Goal(peak=part * plain.peak), Goal(slowdown=part / 2)]
+    return gradient, draw(st.sampled_from(limits))
+
+
+def small_tasks(count: int) -> Iterator[tuple[Pricing, Goal]]:
+    """Chains with limits of all kinds."""
+    for seed in range(count):
+        pricing, part = Pricing(chain(np.random.default_rng(seed), 6, 3)), (0.3, 0.5, 0.8)[seed % 3]
+        plain = pricing.plain
+        goals = Goal(kept=part * plain.kept), Goal(peak=part * plain.peak), Goal(slowdown=part / 3)
+        yield pricing, goals[seed // 3 % 3]
+
+
+def test_auto_comes_to_the_best_of_all_choices() -> None:
+    reached = []
+    for pricing, goal in small_tasks(30):
+        found = auto(pricing, goal, seed=0, seconds=0.08)
+        assert found.price == pricing(found.choice)
+        best, ours = least(pricing, goal), goal.energy(pricing, found.price)
+        assert ours >= best - 1e-9
+        if goal.energy(pricing, pricing.plain) > best + NEAR:
+            reached.append(ours <= best + NEAR)
+    assert len(reached) > 20
+    assert np.mean(reached) >= 0.85  # measured: all of 25
+
+
+@pytest.mark.parametrize("name", ["anneal", "cp-sat", "greedy", "knapsack", "min-cut"])
+def test_no_solver_beats_all_choices_or_auto(name: str) -> None:
+    for pricing, goal in small_tasks(6):
+        found = find_solver(name)(pricing, goal, seed=0, seconds=0.05)
+        assert found.price == pricing(found.choice)
+        assert found.energy >= least(pricing, goal) - 1e-9
+        assert found.evaluations >= 1
+        both = auto(pricing, goal, seed=0, seconds=0.05)
+        assert goal.energy(pricing, both.price) <= goal.energy(pricing, found.price) + NEAR
+
+
+def test_the_constraint_program_s_bound_is_below_all_choices() -> None:
+    for pricing, goal in small_tasks(9):
+        prices = [pricing(choice) for choice in itertools.product(*map(choices, pricing.gradient.levels))]
+        _, bound = Model(pricing.gradient).solve(pricing, goal, 0, 2.0)
+        within = [price for price in prices if goal.excess(pricing, price) == 0.0]
+        values = [price.kept if goal.slowdown is not None else price.seconds for price in within]
+        assert bound <= min(values, default=np.inf) + 1e-6
+
+
+def test_solvers_have_names() -> None:
+    with pytest.raises(ProblemError, match="method is 'luck': must be one of auto, anneal, cp-sat, greedy,"):
+        find_solver("luck")
+
+
+@given(tasks())
+@settings(max_examples=20)
+def test_annealing_and_greedy_choices_are_no_worse_than_their_start(task: tuple[Gradient, Goal]) -> None:
+    gradient, goal = task
+    pricing = Pricing(gradient)
+    for state in starts(gradient):
+        begin = goal.energy(pricing, pricing(state.choice()))
+        assert goal.energy(pricing, pricing(greedy(pricing, goal, state, math.inf).choice())) <= begin + 1e-9
+    plain = State.plain(gradient)
+    found = anneal(pricing, goal, [plain], seed=3, evaluations=200, seconds=1e9)
+    assert found.evaluations == 200
+    assert goal.energy(pricing, found.price) <= goal.energy(pricing, pricing(plain.choice())) + NEAR
+    for cut, level in zip(found.choice, gradient.levels, strict=True):
+        assert not cut.again[cut.segment[level.apart]].any()
+
+
+@given(tasks(), st.integers(0, 5))
+@settings(max_examples=15)
+def test_the_same_seed_gives_the_same_choice(task: tuple[Gradient, Goal], seed: int) -> None:
+    gradient, goal = task
+    begun = list(starts(gradient))
+    first, again = (anneal(Pricing(gradient), goal, begun, seed=seed, evaluations=300, seconds=1e9) for _ in range(2))
+    assert (first.price, first.energy, first.evaluations) == (again.price, again.energy, again.evaluations)
+    for one, other in zip(first.choice, again.choice, strict=True):
+        assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@given(tasks())
+@settings(max_examples=15)
+def test_only_offloading_moves(task: tuple[Gradient, Goal]) -> None:
+    gradient, goal = task
+    pricing = Pricing(gradient)
+    for link in (None, 1e9):
+        linked = Goal(goal.kept, goal.peak, goal.slowdown, link)
+        found = anneal(pricing, linked, list(starts(gradient)), seed=0, evaluations=300, seconds=1e9)
+        assert link is not None or found.price.moved == 0.0
+
+
+def test_goals_have_one_limit_and_count_what_is_above_it() -> None:
+    for limits in ({}, {"kept": 1.0, "peak": 1.0}):
+        with pytest.raises(ProblemError, match="a goal has one limit: kept, peak or slowdown"):
+            Goal(**limits)
+    pricing = Pricing(chain(np.random.default_rng(0), 4, 2))
+    assert Goal(kept=100.0).excess(pricing, Price(125.0, 0.0, 0.0, 0.0)) == pytest.approx(0.25)
+    assert Goal(kept=100.0).excess(pricing, Price(100.0, 0.0, 999.0, 9.0)) == 0.0
+    assert Goal(peak=100.0).excess(pricing, Price(0.0, 0.0, 150.0, 0.0)) == pytest.approx(0.5)

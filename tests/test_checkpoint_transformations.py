@@ -1,0 +1,147 @@
+"""`graphrl.checkpoint` under jax's transformations: the same values and gradients as without it."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from checkpoint_programs import TOKENS, WEIGHTS, X, assert_same, kept_bytes, mlp, nested, scanned
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import graphrl
+
+quick = functools.partial(graphrl.checkpoint, budget=0.6, seconds=0.1, cache=False)
+Loss = Callable[..., Any]
+
+
+def over(weights: jax.Array, make: Callable[[Loss], Loss]) -> jax.Array:
+    """Calls what `make` makes of a function that closes over traced weights, which it gets as no argument."""
+    scale = jnp.sin(weights).sum()
+    by_tokens = make(lambda tokens: jnp.tanh(jnp.tanh(weights[0][tokens]) @ weights[1]).sum())
+    return scale * make(lambda x: scale * scanned(weights, x * scale))(X) + by_tokens(TOKENS)
+
+
+def hessian(fn: Loss) -> Loss:
+    """By one row of the inputs."""
+    return jax.hessian(lambda weights, x: fn(weights, jnp.stack([x, x * 2.0])), argnums=1)
+
+
+def penalty(fn: Loss) -> Loss:
+    """The gradient of what a gradient is."""
+    return jax.grad(lambda weights, x: jnp.square(jax.grad(fn)(weights, x)).sum())
+
+
+def rows(fn: Loss) -> Loss:
+    """A gradient through a function of rows that are mapped, which reads the mean of all of them."""
+
+    def loss(weights: jax.Array, row: jax.Array) -> jax.Array:
+        return fn(weights, row[None] - jax.lax.pmean(row, "rows")[None])
+
+    return jax.value_and_grad(lambda weights, x: jax.vmap(loss, (None, 0), axis_name="rows")(weights, x).sum())
+
+
+TAKEN: dict[str, tuple[Loss, Callable[[Loss], Loss]]] = {
+    "second derivatives": (mlp, penalty),
+    "second derivatives of scanned layers": (scanned, penalty),
+    "hessian": (mlp, lambda fn: lambda weights, x: hessian(fn)(weights, x[0])),
+    "jvp": (nested, lambda fn: lambda weights, x: jax.jvp(fn, (weights, x), (jnp.sin(weights), jnp.cos(x)))),
+    "linearize": (mlp, lambda fn: lambda weights, x: jax.linearize(fn, weights, x)[1](weights, x)),
+    "vjp": (nested, lambda fn: lambda weights, x: jax.vjp(fn, weights, x)[1](jnp.float32(2.0))),
+    "vmap of gradients": (scanned, lambda fn: jax.vmap(jax.value_and_grad(fn), (None, 0))),
+    "gradient of vmap": (scanned, rows),
+    "within its like": (mlp, lambda fn: jax.value_and_grad(quick(lambda weights, x: jnp.sin(fn(weights, x * 2.0))))),
+    "under the user's checkpoint": (scanned, lambda fn: jax.value_and_grad(jax.checkpoint(fn), (0, 1))),
+}
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_transformations_see_the_function(name: str) -> None:
+    fn, take = TAKEN[name]
+    assert_same(jax.jit(take(quick(fn)))(WEIGHTS, X), jax.jit(take(fn))(WEIGHTS, X))
+
+
+def test_without_jit() -> None:
+    fn = quick(scanned)
+    for _ in range(2):
+        assert_same(jax.value_and_grad(fn)(WEIGHTS, X), jax.value_and_grad(scanned)(WEIGHTS, X))
+    assert_same(fn(WEIGHTS, X), scanned(WEIGHTS, X))
+
+
+def test_closures_over_what_is_differentiated() -> None:
+    ours, theirs = (
+        jax.jit(jax.value_and_grad(over), static_argnums=1)(WEIGHTS, make) for make in (quick, lambda fn: fn)
+    )
+    assert_same(ours, theirs)
+
+
+def test_budgets_within_budgets_are_kept() -> None:
+    """Policies go through all that is within a function: names of one mean nothing to another."""
+
+    def loss(weights: jax.Array, x: jax.Array) -> jax.Array:
+        h = x
+        for w in weights:
+            h = inner(w, h)
+        return jnp.square(h).mean()
+
+    def layer(w: jax.Array, h: jax.Array) -> jax.Array:
+        return jnp.tanh(jnp.tanh(jnp.tanh(h @ w) @ w) @ w)
+
+    inner = quick(layer, budget=0.4)
+    part = kept_bytes(loss, WEIGHTS, X)
+    fn = quick(loss, budget=0.5)
+    kept = kept_bytes(fn, WEIGHTS, X)
+    assert 0 < kept <= 0.5 * part
+    assert fn.report().planned.kept_bytes == pytest.approx(kept, rel=0.1, abs=16)
+
+
+@pytest.fixture(scope="module", params=[AxisType.Auto, AxisType.Explicit], ids=str)
+def sharded(request: pytest.FixtureRequest) -> tuple[jax.sharding.Mesh, jax.Array, jax.Array]:
+    """Two devices; the weights on both, the rows of x halved."""
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(request.param,))
+    put = functools.partial(jax.device_put)
+    return mesh, put(WEIGHTS, NamedSharding(mesh, P())), put(X, NamedSharding(mesh, P("data")))
+
+
+def test_shard_map(sharded: tuple[jax.sharding.Mesh, jax.Array, jax.Array]) -> None:
+    mesh, weights, x = sharded
+
+    def within(fn: Loss) -> Loss:
+        def shard(weights: jax.Array, x: jax.Array) -> Any:
+            return jax.lax.pmean(fn(weights, x), "data")
+
+        return jax.value_and_grad(jax.shard_map(shard, mesh=mesh, in_specs=(P(), P("data")), out_specs=P()))
+
+    def gradients(fn: Loss) -> Loss:
+        def shard(weights: jax.Array, x: jax.Array) -> Any:
+            return jax.tree.map(lambda value: jax.lax.pmean(value, "data"), jax.value_and_grad(fn, 0)(weights, x))
+
+        return jax.shard_map(shard, mesh=mesh, in_specs=(P(), P("data")), out_specs=P())
+
+    def around(make: Callable[[Loss], Loss]) -> Loss:
+        def shard(weights: jax.Array, x: jax.Array) -> Any:
+            return jax.lax.pmean(mlp(weights, jnp.tanh(x)), "data")
+
+        return jax.value_and_grad(make(jax.shard_map(shard, mesh=mesh, in_specs=(P(), P("data")), out_specs=P())))
+
+    def all_of(make: Callable[[Loss], Loss]) -> Loss:
+        return lambda *args: (within(make(scanned))(*args), gradients(make(mlp))(*args), around(make)(*args))
+
+    assert_same(jax.jit(all_of(quick))(weights, x), jax.jit(all_of(lambda fn: fn))(weights, x))
+
+
+def test_sharded_arguments(sharded: tuple[jax.sharding.Mesh, jax.Array, jax.Array]) -> None:
+    mesh, weights, x = sharded
+    explicit = mesh.axis_types == (AxisType.Explicit,)
+
+    def loss(weights: jax.Array, x: jax.Array) -> jax.Array:
+        h = jnp.tanh(jnp.tanh(x @ weights[0]) @ weights[1])
+        h = jax.sharding.reshard(h, P()) if explicit else jax.lax.with_sharding_constraint(h, NamedSharding(mesh, P()))
+        return scanned(weights, h)
+
+    with jax.set_mesh(mesh):
+        ours, theirs = (jax.jit(jax.value_and_grad(fn, (0, 1)))(weights, x) for fn in (quick(loss), loss))
+    assert_same(ours, theirs)
+    assert ours[1][1].sharding == theirs[1][1].sharding

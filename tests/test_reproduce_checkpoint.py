@@ -1,0 +1,123 @@
+"""The script of the tables on checkpoints: its programs, its search for batches, what it writes, and its faults."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import jax
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from processes import check_fault, run_script
+from reproduce import gpu_compile
+from reproduce.checkpoint.batch import largest
+from reproduce.checkpoint.curve import curve
+from reproduce.checkpoint.methods import NONE, RULES, plain
+from reproduce.checkpoint.points import Point, best, least
+from reproduce.checkpoint.programs import PROGRAMS, build
+from reproduce.checkpoint.rules import rules, tables
+from reproduce.checkpoint.settings import Settings
+
+from graphrl.errors import GraphrlError
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return run_script("reproduce_checkpoint", folder, "--out", "out", *arguments)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_rules_go_around_the_layers_of_every_program(name: str) -> None:
+    program = build(name, small=True)
+    value, gradient = jax.eval_shape(plain(program), *program.args)
+    jaxpr = jax.make_jaxpr(RULES["nothing saveable, a layer"](program))(*program.args)
+    again = jax.make_jaxpr(plain(program))(*program.args)
+    assert value.shape == ()
+    assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), gradient) == jax.tree.map(
+        lambda leaf: (leaf.shape, leaf.dtype), program.params
+    )
+    assert "remat2" in str(jaxpr)
+    assert "remat2" not in str(again)
+
+
+def test_a_program_takes_another_batch() -> None:
+    for name in ("Llama", "LSTM", "graph network"):
+        sizes = [sum(leaf.size for leaf in jax.tree.leaves(build(name, small=True, batch=b).args[1:])) for b in (2, 4)]
+        assert sizes[1] == pytest.approx(2 * sizes[0], rel=0.05), name
+
+
+@given(
+    fixed=st.integers(0, 10**9),
+    each=st.integers(10**4, 10**8),
+    curved=st.floats(0, 0.01),
+    room=st.integers(10**9, 10**11),
+    start=st.integers(1, 1000),
+)
+def test_the_largest_batch_fits_and_a_larger_one_does_not(
+    fixed: int, each: int, curved: float, room: int, start: int
+) -> None:
+    tried = []
+
+    def needed(size: int) -> float:
+        tried.append(size)
+        return fixed + each * size * (1 + curved * (size % 7))  # buffers do not grow quite evenly
+
+    def least_of_larger(size: int) -> float:
+        return fixed + each * size
+
+    size = largest(needed, room, start, 0.02)
+    assert size == 0 or needed(size) <= room
+    assert least_of_larger(size + max(1, int(size * 0.02))) * (1 + 0.01 * 6) >= room
+    assert len(tried) < 40
+
+
+def test_the_best_within_a_slowdown() -> None:
+    a, b, c = Point("a", 10, 0.1, 0.3), Point("b", 20, 0.2, 0.1), Point("c", 10, 0.1, 0.2)
+    assert least([a, b, c], 0.15) == b
+    assert least([a, b, c], 0.05) is None
+    assert best([a, b, c]) == c
+
+
+def test_values_are_compared_and_the_script_goes_on_where_it_was(tmp_path: Path) -> None:
+    options = ("--sections", "values", "--quick", "--programs", "LSTM", "--methods", "nothing saveable, a layer")
+    done = run(tmp_path, *options)
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "out" / "checkpoint-values.md").read_text()
+    assert "failed:" not in text
+    assert " is over " not in text
+    assert "| LSTM | 1 |" in text
+    again = run(tmp_path, *options)
+    assert again.returncode == 0
+    assert "measuring" not in again.stderr
+
+
+def test_tables_and_picture_are_made_of_what_is_measured(tmp_path: Path) -> None:
+    rule, slow = "nothing saveable, a layer", "dots saveable, the whole"
+    where = {"error": None, "machine": "m", "graphrl": "0", "jax": "0", "date": "2026-01-01T00:00:00"}
+    lines = []
+    for method, temporaries, seconds in ((NONE, 100 * 2**20, 1.0), (rule, 25 * 2**20, 1.25), (slow, 50 * 2**20, 1.5)):
+        key = {"program": "LSTM", "method": method, "size": "full"}
+        memory = {"arguments": 2**20, "results": 0, "temporaries": temporaries, "on_host": 0, "seconds": 2 * seconds**2}
+        lines.append({"key": {"what": "memory", **key}, "value": memory, **where})
+        lines.append({"key": {"what": "seconds", **key, "chip": "h200"}, "value": {"seconds": seconds}, **where})
+    (tmp_path / "measured.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    settings = Settings(out=tmp_path, programs=("LSTM",), methods=(NONE, rule, slow))
+    (curves,) = curve(settings)
+    assert f"| LSTM | {rule} | 25.0% | 25.0% | - | 100.0% / - / - |" in curves.text
+    assert curves.text.count("| 25.0% / - / - |") == 1  # at 33%
+    assert (tmp_path / "curve.png").stat().st_size > 1000
+    means, program = tables(settings)
+    assert f"| {rule} | 1 | 25.0% | 25.0% | 56.2% |" in means.text
+    assert f"| {slow} | 50.0 | 0.0 | 50.0% | 50.0% | 125.0% |" in program.text
+
+
+def test_faults_are_one_line(tmp_path: Path) -> None:
+    check_fault(run(tmp_path, "--programs", "GPT-9", "--sections", "values"), "unknown program 'GPT-9'")
+    for options, fault in (({"methods": ("magic",)}, "unknown method 'magic'"), ({"chip": "abacus"}, "unknown chip")):
+        with pytest.raises(GraphrlError, match=fault):
+            Settings(**options).check()
+
+
+def test_sections_that_compile_say_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(gpu_compile, "PLUGIN", "nothing.none")
+    with pytest.raises(GraphrlError, match="gpu-compile"):
+        next(rules(Settings(out=tmp_path)))
