@@ -283,14 +283,15 @@ def test_lessons_are_exact_costs_of_single_changes() -> None:
     generator = np.random.default_rng(0)
     for stop in range(3):
         start = [np.asarray(choice[0, stop], np.int64)[:n] for choice in lesson.starts[:2]]
-        now = decoder.rank(*start)[1]
+        now = decoder.rank(start[0], start[1])[1]
         for task, options in enumerate((problem.devices, TINY.levels)):
             for op in generator.integers(0, n, 5):
                 changed = [choice.copy() for choice in start]
                 changed[task][op] = generator.integers(options)
-                gain = 100 * (1 - decoder.rank(*changed)[1] / now)
+                gain = 100 * (1 - decoder.rank(changed[0], changed[1])[1] / now)
                 assert lesson.gains[task][0, stop, op, changed[task][op]] == pytest.approx(gain, abs=1e-4)
-    first, last = (decoder.rank(*(np.asarray(c[0, s], np.int64)[:n] for c in lesson.starts[:2])) for s in (0, 2))
+    places, levels = ([np.asarray(choice[0, stop], np.int64)[:n] for stop in (0, 2)] for choice in lesson.starts[:2])
+    first, last = (decoder.rank(place, level) for place, level in zip(places, levels, strict=True))
     assert last < first
 
 
