@@ -55,10 +55,11 @@ class Pricing:
     def __init__(self, gradient: Gradient) -> None:
         self.gradient = gradient
         self._work: list[Work] = [work(level) for level in gradient.levels]
-        self._kernel_bytes = [level.kernel_bytes.copy() for level in gradient.levels]
         self._levels: list[Level] = [
-            level._replace(bytes=level.bytes.copy(), workspace=level.workspace.copy(), kernel_bytes=own)
-            for level, own in zip(gradient.levels, self._kernel_bytes, strict=True)
+            level._replace(
+                bytes=level.bytes.copy(), workspace=level.workspace.copy(), kernel_bytes=level.kernel_bytes.copy()
+            )
+            for level in gradient.levels  # what loops in them cost is written into these
         ]
         with announced(price, "memory budgets"):
             self.plain = self(untouched(gradient))

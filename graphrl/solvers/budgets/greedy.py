@@ -1,4 +1,4 @@
-"""Dropping or keeping what is worth most, one group of alike values after another, by exact prices."""
+"""Computing again what saves most for its time, one group of alike values after another, by exact prices."""
 
 import time
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """Which heavy values to keep: a knapsack of their bytes and of the seconds that computing them again takes.
 
-As PyTorch's activation memory budget does it, by branch and bound. It takes values for
-independent, and prices decide how much room the knapsack needs to reach the goal.
+As PyTorch's activation memory budget does it, by branch and bound. It takes values for independent, and prices decide
+how much room the knapsack needs to reach the goal.
 """
 
 import itertools

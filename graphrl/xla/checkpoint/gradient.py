@@ -10,7 +10,7 @@ from graphrl.solvers.budgets.level import Gradient, Level, Loop
 from graphrl.xla.checkpoint.derivative import derivative, differentiable
 from graphrl.xla.checkpoint.plan import Name
 from graphrl.xla.checkpoint.program import Program
-from graphrl.xla.checkpoint.values import Values
+from graphrl.xla.checkpoint.values import LevelBuilder
 
 
 class NamedGradient(NamedTuple):
@@ -56,12 +56,12 @@ def _build(
     """Appends a program's level, then those of the loops in it; returns the bytes of its arguments and results."""
     own = derivative(program, wanted, chip)
     scans = {place: len(program.equations[place].outvars) for place in program.bodies}
-    values = Values(own, chip, carried, scans)
-    apart = [bool(eqn.effects) or (place in values.loops and not trips) for place, eqn in enumerate(program.equations)]
-    level, loops, number = values.level(trips, np.array(apart, bool)), dict[int, Loop](), len(built)
-    built.append(_Built(program, level, loops, tuple(own.names.get(value) for value in values.values), carried))
+    builder = LevelBuilder(own, chip, carried, scans)
+    apart = [bool(eqn.effects) or (place in builder.loops and not trips) for place, eqn in enumerate(program.equations)]
+    level, loops, number = builder.level(trips, np.array(apart, bool)), dict[int, Loop](), len(built)
+    built.append(_Built(program, level, loops, tuple(own.names.get(value) for value in builder.values), carried))
     forward, backward = level.forward_seconds, level.backward_seconds
-    for place, loop in sorted(values.loops.items()):
+    for place, loop in sorted(builder.loops.items()):
         body, params = program.bodies[place], program.equations[place].params
         loops[len(built)] = loop
         carry = range(params["num_consts"], params["num_consts"] + params["num_carry"])

@@ -70,15 +70,12 @@ def _read(derivative: Derivative, i: int, reads: Mapping[Value, Mapping[Value, f
     """Bytes that a node reads from memory, by value."""
     node = derivative.nodes[i]
     assert node is not None
+    operands = derivative.reads(i)
     read: dict[Value, float] = {}
-    for value in derivative.reads(i):
+    for value in operands:
         for source, size in reads.get(value, {value: float(derivative.bytes(value))}).items():
             read[source] = max(read.get(source, 0.0), size)
-    if node.type not in SLICES or not node.inputs:
+    if node.type not in SLICES or not operands:
         return read
-    share = (
-        min(1.0, max(node.output_bytes) / max(1, derivative.bytes(derivative.reads(i)[0])))
-        if derivative.reads(i)
-        else 1.0
-    )
+    share = min(1.0, max(node.output_bytes) / max(1, derivative.bytes(operands[0])))
     return {source: share * size for source, size in read.items()}

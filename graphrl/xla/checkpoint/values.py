@@ -14,8 +14,8 @@ from graphrl.xla.checkpoint.solid import fusion_of
 RANDOM = ("random", "rng", "threefry")  # dear to compute, though they are no kernels
 
 
-class Values:
-    """What a derivative computes.
+class LevelBuilder:
+    """What a derivative computes, on the way to the arrays of its level.
 
     Args:
       derivative: of a program.
