@@ -15,7 +15,7 @@ import graphrl
 from graphrl.solvers.budgets.choice import Pricing
 from graphrl.solvers.budgets.goal import Goal
 from graphrl.solvers.budgets.greedy import greedy
-from graphrl.solvers.budgets.starts import again
+from graphrl.solvers.budgets.starts import again, whole
 from graphrl.xla.checkpoint import planner
 from graphrl.xla.checkpoint.gradient import gradient_of
 from graphrl.xla.checkpoint.program import program_of
@@ -97,7 +97,7 @@ def test_greedy_without_time_gives_what_it_got() -> None:
     closed = jax.make_jaxpr(mlp)(WEIGHTS, X)
     pricing = Pricing(gradient_of(program_of(closed), [True, True], Settings(budget=0.5).figures).gradient)
     level = pricing.gradient.levels[0]
-    start = again(pricing.gradient, np.zeros(0, np.int64), [level.named & ~level.free & level.solid])
+    start = again(pricing.gradient, whole(level), [level.named & ~level.free & level.solid])
     goal = Goal(kept=0.0)
     for until, changed in ((time.monotonic(), False), (time.monotonic() + 60.0, True)):
         state = greedy(pricing, goal, start, until)

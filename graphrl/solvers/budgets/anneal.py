@@ -16,6 +16,7 @@ from graphrl.solvers.budgets.state import AGAIN, INSIDE, PLAIN, State
 
 HOT, COLD = 3e-2, 1e-5  # temperatures: energies are shares of the plain peak or of the step's seconds
 CUTTING = 0.2  # part of the moves of a function that cut it
+SWITCHING = 0.05  # part of the others that leave segments to jax, or take them from it
 TOGETHER = 0.6  # part of the moves that change all that are alike
 PER_SEGMENT = 3e-4  # energy of a segment: each is traced by itself, and keeps the compiler from working across it
 
@@ -79,7 +80,9 @@ class _Search:
         level = int(np.searchsorted(self._weights, self.random.random()))
         if level == 0 and self.random.random() < CUTTING and self._places:
             return self._cut(state)
-        return self._flip(state, level) if self._values[level] else self._switch(state, level)
+        if self.random.random() < SWITCHING or not self._values[level]:
+            return self._switch(state, level)
+        return self._flip(state, level)
 
     def _flip(self, state: State, level: int) -> Callable[[], None]:
         """Keeps values, moves them or does neither."""
@@ -109,10 +112,12 @@ class _Search:
         return self._written(state, 0, before)
 
     def _switch(self, state: State, level: int) -> Callable[[], None]:
-        """Computes all of a level again, or leaves it to jax."""
+        """Computes all of a level again or one of its segments, or leaves it to jax."""
         starts = state.starts[level]
         before = starts.copy()
         begins = np.flatnonzero((starts != INSIDE) & ~self._pricing.gradient.levels[level].apart)
+        if len(begins) > 1 and self.random.random() > TOGETHER:
+            begins = begins[[self.random.integers(len(begins))]]
         starts[begins] = PLAIN if (starts[begins] == AGAIN).any() else AGAIN
         return self._written(state, level, before)
 

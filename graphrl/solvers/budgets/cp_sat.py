@@ -115,4 +115,4 @@ def states(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Iterat
         kept, _ = Model(gradient).solve(pricing, goal.stricter(part), seed, left)
         if kept is not None:
             named = [mask & level.named for mask, level in zip(kept, gradient.levels, strict=True)]
-            yield from (again(gradient, places, named) for places in kinds)
+            yield from (again(gradient, begins, named) for begins in kinds)

@@ -21,7 +21,7 @@ from graphrl.solvers.budgets.state import State
 ROOMS = 12  # sizes of the knapsack
 SECONDS = 0.2  # for each
 TICK = 1e-9  # seconds: worths are integers of it
-KINDS = 4  # of segments that are tried with each
+KINDS = 7  # of segments that are tried with each
 
 
 def solve(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
@@ -43,7 +43,7 @@ def states(gradient: Gradient) -> Iterator[State]:
         kept = [mask.copy() for mask in light] if room == 1.0 else [np.zeros_like(mask) for mask in light]
         for (number, group), is_chosen in zip(groups, chosen, strict=True):
             kept[number][group] |= is_chosen
-        yield from (again(gradient, places, kept) for places in kinds)
+        yield from (again(gradient, begins, kept) for begins in kinds)
 
 
 def _seconds(gradient: Gradient, number: int, group: np.ndarray) -> float:

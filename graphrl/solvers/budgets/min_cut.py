@@ -31,8 +31,8 @@ def states(gradient: Gradient) -> Iterator[State]:
     """What jax does by itself, and a minimum cut in segments of several kinds."""
     yield State.plain(gradient)
     kept = [minimum_cut(level) for level in gradient.levels]
-    for places in cuts(gradient.levels[0]):
-        yield again(gradient, places, kept)
+    for begins in cuts(gradient.levels[0]):
+        yield again(gradient, begins, kept)
 
 
 def minimum_cut(level: Level) -> np.ndarray:

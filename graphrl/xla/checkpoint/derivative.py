@@ -1,7 +1,8 @@
 """The derivative of a program as one list of ops, each with the equation of the program that it comes from."""
 
+import functools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -74,7 +75,7 @@ def differentiable(aval: Any) -> bool:
 
 def derivative(program: Program, wanted: Sequence[bool], chip: Chip) -> Derivative:
     """The derivative by the arguments that are `wanted`; loops keep what they carry, and compute the rest again."""
-    closed, results = _traced(program, wanted)
+    closed, results = gradient_jaxpr(program, wanted, functools.partial(_marked, program))
     flat = flatten(closed, [External("", array_bytes(aval), weight=False) for aval in closed.in_avals], chip)
     # what a derivative reads as it was before it had its name (of exp, tanh and others their own result), no name keeps
     readers = [node for node, alive in zip(flat.nodes, flat.live, strict=True) if alive and node.type != "name"]
@@ -117,9 +118,16 @@ def _places(nodes: Iterable[Node], equations: int) -> list[int]:
     return places
 
 
-def _traced(program: Program, wanted: Sequence[bool]) -> tuple[Any, int]:
+def gradient_jaxpr(
+    program: Program, wanted: Sequence[bool], evaluate: Callable[[Sequence[Any]], list[Any]]
+) -> tuple[Any, int]:
     """Results and gradients of a program as a jaxpr of its arguments and of the results' cotangents; and the number of
     results.
+
+    Args:
+      program: it is.
+      wanted: of each argument, whether it is differentiated by.
+      evaluate: arguments -> results.
     """
     avals = program.closed.in_avals
     smooth = [differentiable(getattr(var, "aval", None)) for var in program.closed.jaxpr.outvars]
@@ -127,7 +135,7 @@ def _traced(program: Program, wanted: Sequence[bool]) -> tuple[Any, int]:
     def run(args: Sequence[Any], cotangents: Sequence[Any]) -> Any:
         def function(*some: Any) -> Any:
             given = iter(some)
-            results = _marked(program, [next(given) if want else arg for arg, want in zip(args, wanted, strict=True)])
+            results = evaluate([next(given) if want else arg for arg, want in zip(args, wanted, strict=True)])
             return _split(results, smooth)
 
         own = [arg for arg, want in zip(args, wanted, strict=True) if want]

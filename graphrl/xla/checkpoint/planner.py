@@ -16,6 +16,7 @@ from graphrl.files import cache_folder
 from graphrl.solvers.budgets.auto import find_solver
 from graphrl.solvers.budgets.choice import Choice, Price, Pricing, untouched
 from graphrl.solvers.budgets.goal import Goal
+from graphrl.solvers.budgets.timed import search_timed
 from graphrl.units import format_bytes
 from graphrl.xla.checkpoint.decide import plan_of
 from graphrl.xla.checkpoint.explain import reported_values
@@ -25,9 +26,10 @@ from graphrl.xla.checkpoint.program import Program
 from graphrl.xla.checkpoint.report import CheckpointReport, Figures
 from graphrl.xla.checkpoint.rewrite import fits
 from graphrl.xla.checkpoint.settings import Settings
+from graphrl.xla.checkpoint.timed import TracedSeconds
 
 FORMAT = "graphrl-checkpoint"
-VERSION = 1  # rises when a search finds better plans, so that older ones are not kept
+VERSION = 2  # rises when a search finds better plans, so that older ones are not kept
 LEAST = 0.3  # part of the seconds that is left for the search, whatever tracing took
 POINTS = 400  # of a timeline
 
@@ -81,15 +83,25 @@ def _search(name: str, fingerprint: str, program: Program, wanted: Sequence[bool
         named = gradient_of(program, wanted, settings.figures)
     # as jax says of loops without a fixed length and of references: forward passes may have them
     except (NotImplementedError, ValueError, AttributeError):
-        named = gradient_of(program, [False] * len(wanted), settings.figures)
-    pricing = Pricing(named.gradient)
+        wanted = [False] * len(wanted)
+        named = gradient_of(program, wanted, settings.figures)
+    pricing, traced = Pricing(named.gradient), TracedSeconds(program, wanted, settings.figures)
     goal = settings.goal(pricing)
     left = max(LEAST * settings.seconds, settings.seconds - (time.monotonic() - begin))
-    best = find_solver(settings.method)(pricing, goal, seed=settings.seed, seconds=left)
-    if goal.excess(pricing, best.price) > 1e-6:
+    solver = find_solver(settings.method)
+
+    def slowdown(choice: Choice) -> float:
+        return traced.slowdown(plan_of(named, choice, pricing))
+
+    if goal.slowdown is None:
+        best = solver(pricing, goal, seed=settings.seed, seconds=left)
+    else:
+        best = search_timed(solver, pricing, goal, slowdown, seed=settings.seed, seconds=left)
+    if goal.slowdown is None and goal.excess(pricing, best.price) > 1e-6:
         raise ProblemError(_unmet(settings, goal, pricing, best.price))
     plan = plan_of(named, best.choice, pricing)
-    report = _report(name, named, best.choice, pricing, goal, settings, time.monotonic() - begin)
+    seconds = traced.plain, traced(plan)
+    report = _report(name, named, best.choice, pricing, seconds, settings, time.monotonic() - begin)
     return Planned(fingerprint, plan, report)
 
 
@@ -101,8 +113,6 @@ def _unmet(settings: Settings, goal: Goal, pricing: Pricing, least: Price) -> st
         return (
             f"budget is {settings.budget}: the least found is {part:.3f} of the {format_bytes(plain.kept)} kept by jax"
         )
-    if goal.slowdown is not None:
-        return f"slowdown is {settings.slowdown}: the least found is {goal.slowdown_of(pricing, least):.3f}"
     outside = pricing.gradient.argument_bytes + pricing.gradient.result_bytes
     return (
         f"budget is {settings.budget}: the least found is {format_bytes(outside + least.peak)} "
@@ -111,17 +121,21 @@ def _unmet(settings: Settings, goal: Goal, pricing: Pricing, least: Price) -> st
 
 
 def _report(
-    name: str, named: NamedGradient, choice: Choice, pricing: Pricing, goal: Goal, settings: Settings, seconds: float
+    name: str,
+    named: NamedGradient,
+    choice: Choice,
+    pricing: Pricing,
+    step: tuple[float, float],
+    settings: Settings,
+    seconds: float,
 ) -> CheckpointReport:
     gradient, plain = named.gradient, untouched(named.gradient)
-    base = gradient.levels[0].forward_seconds + gradient.levels[0].backward_seconds + pricing.plain.seconds
     figures, timelines = [], []
-    for each in (plain, choice):
+    for each, time_of in zip((plain, choice), step, strict=True):
         price = pricing(each)
         forward, backward = pricing.timeline()
         timelines.append((_thinned(forward), _thinned(backward)))
-        step = base * (1.0 + goal.slowdown_of(pricing, price))
-        figures.append(Figures(price.kept, price.moved, price.peak, step))
+        figures.append(Figures(price.kept, price.moved, price.peak, time_of))
     return CheckpointReport(
         function=name,
         chip=settings.figures.name,
