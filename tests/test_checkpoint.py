@@ -91,7 +91,9 @@ def test_jax_keeps_what_the_report_says_and_the_budget_allows(name: str) -> None
         fn = quick(loss, budget=part)
         kept = kept_bytes(fn, WEIGHTS, X)
         assert kept <= part * plain
-        assert fn.report().planned.kept_bytes == pytest.approx(kept, rel=0.1, abs=X.nbytes)  # a value between segments
+        foretold = fn.report().planned.kept_bytes
+        # jax keeps a value between segments, and where segments are left to it what XLA computes on the way
+        assert 0.5 * kept - X.nbytes <= foretold <= 1.1 * kept + X.nbytes
 
 
 CALLED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], Callable[..., Any]]] = {

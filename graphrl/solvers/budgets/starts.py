@@ -1,5 +1,6 @@
 """Choices to begin with: programs cut at alike places, and computed again in whole or but for what is dear."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -55,9 +56,9 @@ def cuts(level: Level) -> Iterator[np.ndarray]:
     computed again, and but for what comes before the first layer and after the last.
     """
     yield whole(level)
-    layers = {tuple(_layers(level, group).tolist()) for group in alike_places(level)}
-    across = crossing(level)
-    ranked = sorted((group for group in layers if len(group) <= MOST), key=lambda group: (-len(group), across[group[0]]))
+    across, alike = crossing(level)[:-1], alike_places(level)
+    groups = {tuple(group.tolist()) for group in (*alike, *_layers(across, alike)) if len(group) <= MOST}
+    ranked = sorted(groups, key=lambda group: (-len(group), across[list(group)].max(), group))
     for group in ranked[:CUTS]:
         yield _begun(level, group, plain=())
         yield _begun(level, group, plain=(0, group[-1]) if len(group) > 1 else group)
@@ -70,14 +71,18 @@ def _begun(level: Level, places: Sequence[int], plain: Sequence[int]) -> np.ndar
     return begins
 
 
-def _layers(level: Level, places: np.ndarray) -> np.ndarray:
-    """Where layers begin and the last one ends, from some places between layers: those of equal distance go on by it to
-    both sides as long as no more bytes are across.
+def _layers(across: np.ndarray, alike: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
+    """Where layers may begin and the last one end: places as far from one another as most that are alike, as many in a
+    row as about the same bytes are across.
     """
-    steps = np.unique(np.diff(places))
-    if len(steps) != 1:
-        return places
-    across, step = crossing(level)[:-1], int(steps[0])
-    before, after = np.arange(places[0] - step, 0, -step), np.arange(places[-1] + step, len(across), step)
-    wide = [np.append(across[more] > WIDER * across[places[0]], True).argmax() for more in (before, after)]
-    return np.concatenate([before[: wide[0]][::-1], places, after[: wide[1]]])
+    steps = Counter(int(step) for group in alike for step in np.unique(np.diff(group)))
+    if not steps:
+        return
+    step = max(steps, key=lambda step: (steps[step], -step))
+    for first in range(1, min(step, len(across)) + 1):
+        places = np.arange(first, len(across), step)
+        narrow = across[places] <= WIDER * np.median(across[places])
+        ends = np.flatnonzero(np.diff(np.concatenate([[False], narrow, [False]]))).reshape(-1, 2)
+        begin, end = max(ends.tolist(), key=lambda run: run[1] - run[0], default=(0, 0))
+        if end - begin > 1:
+            yield places[begin:end]

@@ -4,14 +4,18 @@ import dataclasses
 import time
 from collections.abc import Callable
 
+from graphrl.solvers.budgets.anneal import anneal
 from graphrl.solvers.budgets.choice import Choice, Pricing
 from graphrl.solvers.budgets.found import Found, best_of
 from graphrl.solvers.budgets.goal import Goal
 from graphrl.solvers.budgets.state import State
 
-PARTS = (0.35, 0.4, 0.5, 1.0)  # of the time that is left, for each search
+FIRST, LATER = 0.45, 0.35  # parts of the time that is left: of the first search, and of each that goes on from its choice
 AHEAD = 0.04  # the first one may be slower by so much: it sees what only its own measure takes for too slow
 NEAR = 0.006  # slowdowns that a choice may stay below the limit
+ROUNDS = 8
+WARM = 3e-3  # temperature of going on
+EVALUATIONS = 30_000
 
 
 def search_timed(
@@ -23,36 +27,41 @@ def search_timed(
     seed: int,
     seconds: float,
 ) -> Found:
-    """The choice of the least peak that is measured to be within the limit; what jax does by itself always is.
+    """The choice of the least peak that is measured to be within the limit, as jax's own choice always is.
 
     Args:
-      solver: one of `auto.SOLVERS`.
+      solver: one of `auto.SOLVERS`; what it finds is annealed until it is within the limit, and just so.
       pricing: of the gradient.
       goal: with a limit of slowdown.
       measured: the slowdown of a choice.
       seed: of random numbers.
-      seconds: of all searches and measurements.
+      seconds: of all searches and measurements; more where nothing else is within the limit yet.
     """
     assert goal.slowdown is not None
-    limit, own, low, high = goal.slowdown, goal.slowdown + AHEAD, -float("inf"), float("inf")
-    best = best_of(pricing, goal, [State.plain(pricing.gradient)])
-    until, cost = time.monotonic() + seconds, 0.0
-    for part in PARTS:
-        left = until - time.monotonic() - cost
-        if left <= 0 and cost:
-            break
-        found = solver(pricing, dataclasses.replace(goal, slowdown=own), seed=seed, seconds=part * left)
-        begin = time.monotonic()
-        over = measured(found.choice) - limit
-        cost = time.monotonic() - begin
+    limit, low, high = goal.slowdown, -float("inf"), float("inf")
+    plain = best = best_of(pricing, goal, [State.plain(pricing.gradient)])
+    begin, own = time.monotonic(), limit + AHEAD
+    found = solver(pricing, dataclasses.replace(goal, slowdown=own), seed=seed, seconds=FIRST * seconds)
+    for turn in range(1, ROUNDS):
+        over, owned = measured(found.choice) - limit, goal.slowdown_of(pricing, found.price)
         if over <= 0:
-            low = max(low, own)
+            low = max(low, owned)
             best = min(best, found, key=lambda each: each.price.peak)
         else:
-            high = min(high, own)
-        if -NEAR <= over <= 0:
+            high = min(high, owned)
+        left = seconds - (time.monotonic() - begin)
+        if -NEAR <= over <= 0 or (left <= 0 and best is not plain):
             break
-        own -= over + NEAR / 2
+        own = owned - over - NEAR / 2
         if not low < own < high:
             own = (low + high) / 2
+        found = anneal(
+            pricing,
+            dataclasses.replace(goal, slowdown=own),
+            [State.of(found.choice)],
+            seed=seed + turn,
+            evaluations=EVALUATIONS,
+            seconds=max(LATER * left, 0.1 * seconds),
+            hot=WARM,
+        )
     return best
