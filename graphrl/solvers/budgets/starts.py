@@ -1,5 +1,6 @@
 """Choices to begin with: programs cut at alike places, and computed again in whole or but for what is dear."""
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -10,7 +11,8 @@ from graphrl.solvers.budgets.level import Gradient, Level
 from graphrl.solvers.budgets.price import COMPUTED, KEPT
 from graphrl.solvers.budgets.state import AGAIN, INSIDE, PLAIN, State
 
-CUTS = 12  # groups of places that are tried
+CUTS = 15  # groups of places that are tried
+STRETCHES = 16, 32, 8, 4
 WIDER = 1.1  # what is across a place between layers may be larger than at others by so much
 MOST = 64  # segments: each is traced by itself
 
@@ -52,14 +54,16 @@ def whole(level: Level) -> np.ndarray:
 
 
 def cuts(level: Level) -> Iterator[np.ndarray]:
-    """Ways to cut a level, `[p]` each: not at all; then at groups of alike places, those of many first, everything
-    computed again, and but for what comes before the first layer and after the last.
+    """Ways to cut a level, `[p]` each: not at all; then between layers, at alike places and at narrow ones, everything
+    computed again, and but for what comes before the first of these places and after the last.
     """
     yield whole(level)
     across, alike = crossing(level)[:-1], alike_places(level)
-    groups = {tuple(group.tolist()) for group in (*alike, *_layers(across, alike)) if len(group) <= MOST}
-    ranked = sorted(groups, key=lambda group: (-len(group), across[list(group)].max(), group))
-    for group in ranked[:CUTS]:
+    layers = sorted(_layers(across, alike), key=lambda group: (-len(group), across[group].max()))
+    kinds = layers, sorted(alike, key=len, reverse=True), _narrow(level, across)
+    ranked = (group for groups in itertools.zip_longest(*kinds) for group in groups if group is not None)
+    different = dict.fromkeys(tuple(group.tolist()) for group in ranked if 0 < len(group) <= MOST)
+    for group in itertools.islice(different, CUTS):
         yield _begun(level, group, plain=())
         yield _begun(level, group, plain=(0, group[-1]) if len(group) > 1 else group)
 
@@ -86,3 +90,14 @@ def _layers(across: np.ndarray, alike: Sequence[np.ndarray]) -> Iterator[np.ndar
         begin, end = max(ends.tolist(), key=lambda run: run[1] - run[0], default=(0, 0))
         if end - begin > 1:
             yield places[begin:end]
+
+
+def _narrow(level: Level, across: np.ndarray) -> Iterator[np.ndarray]:
+    """The narrowest place of each stretch, for stretches of equal bytes."""
+    written = np.where(level.solid & ~level.free & (level.place >= 0), level.bytes, 0.0)
+    before = np.bincount(np.maximum(level.place, 0), written, len(across)).cumsum()
+    for count in STRETCHES:
+        stretch = (count * before / max(before[-1], 1.0)).astype(int)
+        order = np.lexsort((across, stretch))
+        firsts = order[np.diff(stretch[order], prepend=-1) > 0]
+        yield np.unique(firsts[firsts > 0])
