@@ -1,18 +1,18 @@
 """`graphrl.checkpoint_curve`: memory against slowdown, to choose a budget from."""
 
 import dataclasses
+import inspect
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from graphrl.errors import ProblemError
-from graphrl.graphs.roofline import Chip
 from graphrl.units import format_bytes
-from graphrl.xla.checkpoint.function import CheckpointedFunction
-from graphrl.xla.checkpoint.report import Figures
-from graphrl.xla.checkpoint.settings import SECONDS, Settings
+from graphrl.xla.checkpoint.function import checkpoint
+from graphrl.xla.checkpoint.report import CheckpointReport, Figures
 
 SLOWDOWNS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.33)
+OPTIONS = frozenset(inspect.signature(checkpoint).parameters) - {"fn", "budget", "slowdown"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +31,12 @@ class CurvePoint:
     kept_bytes: float
     moved_bytes: float
 
+    @classmethod
+    def of(cls, limit: float, report: CheckpointReport) -> "CurvePoint":
+        """What a report on a plan within the limit says."""
+        planned = report.planned
+        return cls(limit, report.slowdown, planned.peak_bytes, planned.kept_bytes, planned.moved_bytes)
+
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointCurve:
@@ -47,6 +53,12 @@ class CheckpointCurve:
     chip: str
     plain: Figures
     points: tuple[CurvePoint, ...]
+
+    @classmethod
+    def of(cls, limits: Sequence[float], reports: Sequence[CheckpointReport]) -> "CheckpointCurve":
+        """What reports on one function say, one for each limit."""
+        points = [CurvePoint.of(limit, report) for limit, report in zip(limits, reports, strict=True)]
+        return cls(reports[0].function, reports[0].chip, reports[0].plain, tuple(points))
 
     def plot(self, path: str | os.PathLike[str]) -> None:
         """Draws it to a file (.png, .svg, .pdf).
@@ -68,35 +80,22 @@ class CheckpointCurve:
 
 
 def checkpoint_curve(
-    fn: Callable[..., Any],
-    *args: Any,
-    slowdowns: Sequence[float] = SLOWDOWNS,
-    chip: str | Chip | None = None,
-    offload: bool = False,
-    method: str = "auto",
-    seconds: float = SECONDS,
-    seed: int = 0,
-    cache: bool = True,
-    **kwargs: Any,
+    fn: Callable[..., Any], *args: Any, slowdowns: Sequence[float] = SLOWDOWNS, **kwargs: Any
 ) -> CheckpointCurve:
     """What `graphrl.checkpoint` would save of a function's gradient at several limits of time.
 
     Args:
       fn: the function.
-      *args, **kwargs: its arguments, arrays or `jax.ShapeDtypeStruct`s; nothing is computed.
+      *args: its arguments, arrays or `jax.ShapeDtypeStruct`s; nothing is computed.
       slowdowns: limits.
-      chip, offload, method, seconds, seed, cache: as in `graphrl.checkpoint`; `seconds` for each limit.
+      **kwargs: options of `graphrl.checkpoint` but for its limits (chip, offload, method, seconds of search for each
+        limit, seed, cache, static_argnums, static_argnames); all others are the function's own.
 
     Raises:
       ProblemError: an option is at fault.
     """
     if not slowdowns:
         raise ProblemError("slowdowns are none: give at least one, such as (0.05, 0.2)")
-    points, report = [], None
-    for limit in sorted(slowdowns):
-        settings = Settings(None, limit, chip, offload, method, seconds, seed, cache)
-        report = CheckpointedFunction(fn, settings).report(*args, **kwargs)
-        found = report.planned
-        points.append(CurvePoint(limit, report.slowdown, found.peak_bytes, found.kept_bytes, found.moved_bytes))
-    assert report is not None
-    return CheckpointCurve(report.function, report.chip, report.plain, tuple(points))
+    options = {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
+    reports = [checkpoint(fn, slowdown=limit, **options).report(*args, **kwargs) for limit in sorted(slowdowns)]
+    return CheckpointCurve.of(sorted(slowdowns), reports)
