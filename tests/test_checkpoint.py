@@ -218,6 +218,23 @@ def test_budgets_that_cannot_be_met_name_the_least() -> None:
     )
 
 
+def test_reports_say_how_far_from_the_least_possible() -> None:
+    bounded = quick(mlp, budget=0.5).report(WEIGHTS, X)
+    assert bounded.least_kept_bytes is None
+    assert bounded.least_seconds is not None
+    assert 0.0 < bounded.least_seconds <= bounded.planned.seconds
+    assert "more than the least possible within the budget" in str(bounded)
+    fast = quick(mlp, slowdown=0.1).report(WEIGHTS, X)
+    assert fast.least_seconds is None
+    assert fast.least_kept_bytes is not None
+    assert 0.0 <= fast.least_kept_bytes <= fast.planned.kept_bytes + 1.0
+    assert "the least that may be kept within the slowdown is" in str(fast)
+    for unbounded in (quick(mlp, budget=0.5, method="greedy"), quick(mlp, budget=0.5, offload=True)):
+        report = unbounded.report(WEIGHTS, X)
+        assert report.least_seconds is report.least_kept_bytes is None
+        assert "least" not in str(report)
+
+
 def test_functions_alone_and_reports_after_calls() -> None:
     with pytest.raises(GraphrlError, match="checkpoint takes a function: this is of type int"):
         graphrl.checkpoint(3, budget=0.5)  # type: ignore[arg-type]

@@ -116,7 +116,7 @@ def compilations() -> Iterator[list[str]]:
     """Grows with each program that XLA compiles."""
     names: list[str] = []
 
-    def listen(name: str, seconds: float, **about: Any) -> None:
+    def listen(name: str, seconds: float, /, **about: str | int) -> None:
         if name == "/jax/core/compile/backend_compile_duration":
             names.append(name)
 

@@ -19,6 +19,7 @@ class ReportedValue:
       bytes: of it, in loops of all steps together.
       seconds: that computing it again takes, in loops of all steps.
       line: of the user's code that computes it; "" where jax does not know.
+      place: of its equation in the function, after those of the loops around it.
     """
 
     what: str
@@ -26,6 +27,7 @@ class ReportedValue:
     bytes: int
     seconds: float
     line: str
+    place: tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +63,10 @@ class CheckpointReport:
         pass, then of the backward pass.
       search_seconds: that planning took, whenever it was.
       from_cache: whether the plan was read from disk.
+      least_seconds: no plan within the budget takes fewer, by CP-SAT's proof; None where it was not asked or time is
+        limited.
+      least_kept_bytes: no plan within the slowdown keeps fewer, by CP-SAT's proof; None where it was not asked or bytes
+        are limited.
     """
 
     function: str
@@ -74,6 +80,8 @@ class CheckpointReport:
     timelines: tuple[tuple[tuple[float, ...], tuple[float, ...]], ...]
     search_seconds: float
     from_cache: bool = False
+    least_seconds: float | None = None
+    least_kept_bytes: float | None = None
 
     @property
     def slowdown(self) -> float:
@@ -114,7 +122,15 @@ class CheckpointReport:
             f"estimated by roofline of {self.chip}: {self.slowdown:+.1%} a step; {self.segments} segments; "
             f"planned in {format_seconds(self.search_seconds)}, {where}"
         )
-        return "\n".join(lines)
+        return "\n".join(lines + self._of_bound())
+
+    def _of_bound(self) -> list[str]:
+        if self.least_seconds:
+            above = self.planned.seconds / self.least_seconds - 1.0
+            return [f"the step takes at most {above:.1%} more than the least possible within the budget"]
+        if self.least_kept_bytes is not None:
+            return [f"the least that may be kept within the slowdown is {format_bytes(self.least_kept_bytes)} or more"]
+        return []
 
     def _of_kind(self, what: str) -> list[str]:
         values = [value for value in self.values if value.what == what]
