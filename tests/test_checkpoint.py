@@ -94,6 +94,21 @@ def test_jax_keeps_what_the_report_says_and_the_budget_allows(name: str) -> None
         assert fn.report().planned.kept_bytes == pytest.approx(kept, rel=0.1, abs=X.nbytes)  # a value between segments
 
 
+def test_what_a_loop_gives_of_each_step_is_counted_as_often_as_jax_keeps_it() -> None:
+    def loss(weights: jax.Array, x: jax.Array) -> jax.Array:
+        def layer(h: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array]:
+            given = jnp.sin(h @ w)  # the loop's backward pass needs it too: jax keeps it twice
+            return jnp.tanh(given @ w), given
+
+        h, steps = lax.scan(layer, x, weights)
+        return jnp.square(steps).sum() + h.sum()
+
+    for part in (1.0, 0.8, 0.6, 0.4):
+        fn = quick(loss, budget=part)
+        assert fn.report(WEIGHTS, X).planned.kept_bytes == pytest.approx(kept_bytes(fn, WEIGHTS, X), rel=0.01)
+    assert fn.report().plain.kept_bytes == pytest.approx(kept_bytes(loss, WEIGHTS, X), rel=0.01)
+
+
 CALLED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], Callable[..., Any]]] = {
     "random numbers": (dropout, (WEIGHTS, X, jax.random.key(7)), lambda fn: jax.value_and_grad(fn, (0, 1))),
     "integers, booleans, has_aux": (tokens, (WEIGHTS, TOKENS, MASK), lambda fn: jax.value_and_grad(fn, has_aux=True)),

@@ -116,9 +116,9 @@ def compilations() -> Iterator[list[str]]:
     """Grows with each program that XLA compiles."""
     names: list[str] = []
 
-    def listen(name: str, seconds: float, /, **about: str | int) -> None:
-        if name == "/jax/core/compile/backend_compile_duration":
-            names.append(name)
+    def listen(event: str, duration_secs: float, **more: str | int) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            names.append(event)
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     yield names
