@@ -9,7 +9,7 @@ from typing import Any
 from graphrl.errors import ProblemError
 from graphrl.units import format_bytes
 from graphrl.xla.checkpoint.function import checkpoint
-from graphrl.xla.checkpoint.report import CheckpointReport, Figures
+from graphrl.xla.checkpoint.report import COMPUTED, KEPT, CheckpointReport, Figures
 
 SLOWDOWNS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.33)
 OPTIONS = frozenset(inspect.signature(checkpoint).parameters) - {"fn", "budget", "slowdown"}
@@ -23,6 +23,8 @@ class CurvePoint:
       limit: of the slowdown that was asked for.
       slowdown: of the plan, as `CheckpointReport.slowdown`.
       peak_bytes, kept_bytes, moved_bytes: as in `Figures`.
+      kept_values, computed_values: how many lie in memory between the passes, and are computed again, of those that
+        `CheckpointReport.values` lists.
     """
 
     limit: float
@@ -30,12 +32,15 @@ class CurvePoint:
     peak_bytes: float
     kept_bytes: float
     moved_bytes: float
+    kept_values: int
+    computed_values: int
 
     @classmethod
     def of(cls, limit: float, report: CheckpointReport) -> "CurvePoint":
         """What a report on a plan within the limit says."""
-        planned = report.planned
-        return cls(limit, report.slowdown, planned.peak_bytes, planned.kept_bytes, planned.moved_bytes)
+        planned, kinds = report.planned, [value.what for value in report.values]
+        sizes = planned.peak_bytes, planned.kept_bytes, planned.moved_bytes
+        return cls(limit, report.slowdown, *sizes, kinds.count(KEPT), kinds.count(COMPUTED))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,8 +61,11 @@ class CheckpointCurve:
 
     @classmethod
     def of(cls, limits: Sequence[float], reports: Sequence[CheckpointReport]) -> "CheckpointCurve":
-        """What reports on one function say, one for each limit."""
-        points = [CurvePoint.of(limit, report) for limit, report in zip(limits, reports, strict=True)]
+        """What reports on one function say, one for each limit, which rise; a plan for a limit is one for the next."""
+        points, best = [], reports[0]
+        for limit, report in zip(limits, reports, strict=True):
+            best = min(best, report, key=lambda each: each.planned.peak_bytes)
+            points.append(CurvePoint.of(limit, best))
         return cls(reports[0].function, reports[0].chip, reports[0].plain, tuple(points))
 
     def plot(self, path: str | os.PathLike[str]) -> None:
@@ -70,13 +78,25 @@ class CheckpointCurve:
 
         save_curve_figure(self, path)
 
+    def share(self, point: CurvePoint) -> float:
+        """A point's part of the peak that jax has."""
+        return point.peak_bytes / max(self.plain.peak_bytes, 1.0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All figures under the names of the attributes, and the share of each point, for `json.dump`."""
+        points = [{**dataclasses.asdict(point), "share": self.share(point)} for point in self.points]
+        return {**dataclasses.asdict(self), "points": points}
+
     def __str__(self) -> str:
-        lines = [f"{'limit':>8}  {'slowdown':>8}  {'peak':>10}  {'kept':>10}"]
-        plain = CurvePoint(0.0, 0.0, self.plain.peak_bytes, self.plain.kept_bytes, 0.0)
-        for name, point in (("jax", plain), *((f"{point.limit:.0%}", point) for point in self.points)):
-            sizes = f"{format_bytes(point.peak_bytes):>10}  {format_bytes(point.kept_bytes):>10}"
-            lines.append(f"{name:>8}  {point.slowdown:>+8.1%}  {sizes}")
-        return "\n".join(lines)
+        rows: list[tuple[str, ...]] = [("limit", "slowdown", "peak", "share", "kept", "values kept", "computed again")]
+        plain = format_bytes(self.plain.peak_bytes), "100%", format_bytes(self.plain.kept_bytes)
+        rows.append(("jax", "+0.0%", *plain, "", ""))
+        for point in self.points:
+            sizes = format_bytes(point.peak_bytes), f"{self.share(point):.0%}", format_bytes(point.kept_bytes)
+            values = str(point.kept_values), str(point.computed_values)
+            rows.append((f"{point.limit:.0%}", f"{point.slowdown:+.1%}", *sizes, *values))
+        widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+        return "\n".join("  ".join(map(str.rjust, row, widths)).rstrip() for row in rows)
 
 
 def checkpoint_curve(

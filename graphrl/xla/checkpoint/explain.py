@@ -8,7 +8,7 @@ from graphrl.xla.checkpoint import report
 from graphrl.xla.checkpoint.origins import Explained
 from graphrl.xla.checkpoint.report import ReportedValue
 
-MOST = 1_000  # values
+MOST = 10_000  # values
 
 
 def reported_values(explained: Explained, choice: Choice, pricing: Pricing) -> tuple[ReportedValue, ...]:

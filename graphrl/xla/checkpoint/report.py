@@ -128,7 +128,7 @@ class CheckpointReport:
         if self.least_seconds:
             above = self.planned.seconds / self.least_seconds - 1.0
             return [f"the step takes at most {above:.1%} more than the least possible within the budget"]
-        if self.least_kept_bytes is not None:
+        if self.least_kept_bytes:
             return [f"the least that may be kept within the slowdown is {format_bytes(self.least_kept_bytes)} or more"]
         return []
 

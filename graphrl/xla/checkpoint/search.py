@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphrl.errors import ProblemError
 from graphrl.solvers.budgets.auto import find_solver
 from graphrl.solvers.budgets.choice import Choice, Price, Pricing, untouched
 from graphrl.solvers.budgets.found import Found
@@ -14,7 +13,7 @@ from graphrl.units import format_bytes
 from graphrl.xla.checkpoint.explain import reported_values
 from graphrl.xla.checkpoint.origins import Explained
 from graphrl.xla.checkpoint.report import CheckpointReport, Figures
-from graphrl.xla.checkpoint.settings import Settings
+from graphrl.xla.checkpoint.settings import Settings, UnmetError
 
 LEAST = 0.3  # part of the seconds that is left for the search, whatever came before it took
 POINTS = 400  # of a timeline
@@ -38,13 +37,13 @@ def search(name: str, explained: Explained, pricing: Pricing, settings: Settings
       begin: when the work on it began, by `time.monotonic`: that counts in the seconds.
 
     Raises:
-      ProblemError: the budget cannot be met; one line says the least that can.
+      UnmetError: the budget cannot be met; one line says the least that can.
     """
     goal = settings.goal(pricing)
     left = max(LEAST * settings.seconds, settings.seconds - (time.monotonic() - begin))
     found = find_solver(settings.method)(pricing, goal, seed=settings.seed, seconds=left)
     if goal.excess(pricing, found.price) > 1e-6:
-        raise ProblemError(_unmet(settings, goal, pricing, found.price))
+        raise UnmetError(_unmet(settings, goal, pricing, found.price))
     return Searched(found.choice, _report(name, explained, found, pricing, goal, settings, begin))
 
 

@@ -20,6 +20,10 @@ from graphrl.xla.checkpoint.seconds import HOST_LINK
 SECONDS = 10.0
 
 
+class UnmetError(ProblemError):
+    """No choice is within the limit, or none was found."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Settings:
     """The options of `graphrl.checkpoint`; see there. Limits may be any real numbers, of NumPy and jax too.
@@ -80,7 +84,7 @@ class Settings:
         """The limit for one gradient.
 
         Raises:
-          ProblemError: arguments, results and gradients alone are more than the budget.
+          UnmetError: arguments, results and gradients alone are more than the budget.
         """
         link = INTERCONNECTS[HOST_LINK].bandwidth if self.offload else None
         if self.slowdown is not None:
@@ -91,7 +95,7 @@ class Settings:
         outside = pricing.gradient.argument_bytes + pricing.gradient.result_bytes
         left = parse_bytes(self.budget) - outside
         if left <= 0:
-            raise ProblemError(
+            raise UnmetError(
                 f"budget is {self.budget}: arguments, results and gradients alone need {format_bytes(outside)}"
             )
         return Goal(peak=left, link=link)
