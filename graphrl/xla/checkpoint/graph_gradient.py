@@ -17,9 +17,9 @@ from graphrl.graphs.layers.kinds import REDUCTIONS
 from graphrl.graphs.readers.jaxpr.flatten import Node, Outside, Result
 from graphrl.graphs.roofline import Chip
 from graphrl.solvers.budgets.level import Gradient
-from graphrl.xla.checkpoint.derivative import VIEWS, Derivative, Value
+from graphrl.xla.checkpoint.derivative import Derivative, Value
 from graphrl.xla.checkpoint.origins import Origin
-from graphrl.xla.checkpoint.seconds import KERNELS, SLICES
+from graphrl.xla.checkpoint.seconds import KERNELS, SLICES, VIEWS
 from graphrl.xla.checkpoint.values import RANDOM, LevelBuilder
 
 BACKWARD = "transpose("  # in the scope of an op
