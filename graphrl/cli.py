@@ -21,6 +21,7 @@ from graphrl.errors import GraphrlError, ProblemError
 COMMANDS = {
     "optimize": "find a better plan for a model: which device runs each op, in which order",
     "map": "find where a model's weights and tensors lie in the memories of a chip",
+    "checkpoint": "find what a training step's gradient should keep, and what it should compute again",
     "compare": "compare methods on many graphs at equal budget",
     "convert": "turn any readable model into graph JSON",
     "train": "train an agent",

@@ -96,6 +96,21 @@ def test_jax_keeps_what_the_report_says_and_the_budget_allows(name: str) -> None
         assert 0.5 * kept - X.nbytes <= foretold <= 1.1 * kept + X.nbytes
 
 
+def test_what_a_loop_gives_of_each_step_is_counted_as_often_as_jax_keeps_it() -> None:
+    def loss(weights: jax.Array, x: jax.Array) -> jax.Array:
+        def layer(h: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array]:
+            given = jnp.sin(h @ w)  # the loop's backward pass needs it too: jax keeps it twice
+            return jnp.tanh(given @ w), given
+
+        h, steps = lax.scan(layer, x, weights)
+        return jnp.square(steps).sum() + h.sum()
+
+    for part in (1.0, 0.8, 0.6, 0.4):
+        fn = quick(loss, budget=part)
+        assert fn.report(WEIGHTS, X).planned.kept_bytes == pytest.approx(kept_bytes(fn, WEIGHTS, X), rel=0.01)
+    assert fn.report().plain.kept_bytes == pytest.approx(kept_bytes(loss, WEIGHTS, X), rel=0.01)
+
+
 CALLED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], Callable[..., Any]]] = {
     "random numbers": (dropout, (WEIGHTS, X, jax.random.key(7)), lambda fn: jax.value_and_grad(fn, (0, 1))),
     "integers, booleans, has_aux": (tokens, (WEIGHTS, TOKENS, MASK), lambda fn: jax.value_and_grad(fn, has_aux=True)),
@@ -218,6 +233,17 @@ def test_budgets_that_cannot_be_met_name_the_least() -> None:
     assert quick(scanned, budget=0.14).report(WEIGHTS, X).planned.kept_bytes == pytest.approx(
         0.135 * 18.5 * 1024, rel=0.01
     )
+
+
+def test_reports_say_how_far_from_the_least_possible() -> None:
+    bounded = quick(mlp, budget=0.5).report(WEIGHTS, X)
+    assert bounded.above_least is not None
+    assert 0.0 <= bounded.above_least < 0.5
+    assert f"at most {bounded.above_least:.1%} more than the least possible within the budget" in str(bounded)
+    for limits in ({"budget": 0.5, "method": "greedy"}, {"budget": 0.5, "offload": True}, {"slowdown": 0.1}):
+        report = quick(mlp, **limits).report(WEIGHTS, X)
+        assert report.above_least is None
+        assert "least" not in str(report)
 
 
 def test_functions_alone_and_reports_after_calls() -> None:

@@ -1,5 +1,7 @@
 """Plans of `graphrl.checkpoint` outlive their process; broken ones and other settings plan anew."""
 
+import dataclasses
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import pytest
 from checkpoint_programs import WEIGHTS, X, assert_same, mlp, scanned
 
 import graphrl
+from graphrl.xla.checkpoint import planner
 from graphrl.xla.checkpoint.planner import VERSION
 from graphrl.xla.checkpoint.report import CheckpointReport
 
@@ -82,6 +85,34 @@ def test_other_shapes_functions_and_arguments_plan_anew(checkpoints: Path) -> No
     assert planned(lambda *args: mlp(*args)).from_cache  # it computes the same
 
 
+def test_lines_are_those_of_the_function_at_hand(checkpoints: Path) -> None:
+    def first(weights: jax.Array, x: jax.Array) -> jax.Array:
+        return jnp.square(jax.lax.scan(lambda h, w: (jnp.tanh(jnp.sin(h @ w)), None), x, weights)[0]).sum()
+
+    def second(weights: jax.Array, x: jax.Array) -> jax.Array:
+        return jnp.square(jax.lax.scan(lambda h, w: (jnp.tanh(jnp.sin(h @ w)), None), x, weights)[0]).sum()
+
+    reports = [planned(fn) for fn in (first, second)]
+    assert [report.from_cache for report in reports] == [False, True]
+    lines = [{int(value.line.split(":")[1]) for value in report.values} for report in reports]
+    begins = [fn.__code__.co_firstlineno for fn in (first, second)]
+    assert lines == [{begins[0] + 1}, {begins[1] + 1}]
+    bare = [[dataclasses.replace(value, line="") for value in report.values] for report in reports]
+    assert bare[0] == bare[1]
+
+
+@pytest.mark.parametrize("name", ["graphrl", "model", "jax"])
+def test_other_versions_plan_anew(name: str, checkpoints: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned(mlp)
+    if name == "model":
+        monkeypatch.setattr(planner, "VERSION", VERSION + 1)
+    else:
+        monkeypatch.setattr({"graphrl": graphrl, "jax": jax}[name], "__version__", "0.0.0", raising=False)
+    assert not planned(mlp).from_cache
+    assert planned(mlp).from_cache
+    assert len(list(checkpoints.iterdir())) == 2
+
+
 @pytest.mark.parametrize(
     "spoil",
     [
@@ -96,6 +127,9 @@ def test_other_shapes_functions_and_arguments_plan_anew(checkpoints: Path) -> No
         lambda text: text.replace('"stop": ', '"stop": 1000'),
         lambda text: text.replace('"regions": [', '"regions": [3, '),
         lambda text: text.replace('"segments": ', '"segments": null, "more": '),
+        lambda text: re.sub(r'"place": \[\s*\d+', '"place": [1000', text),
+        lambda text: re.sub(r'"place": \[\s*\d+', '"place": [0, 0', text),
+        lambda text: re.sub(r'"place": \[[^]]*', '"place": [', text),
     ],
 )
 def test_broken_files_plan_anew(spoil: Callable[[str], str], checkpoints: Path) -> None:

@@ -1,5 +1,6 @@
 """Solvers of memory budgets on gradients so small that all choices can be priced."""
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Iterator
@@ -11,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphrl.errors import ProblemError
+from graphrl.solvers.budgets import cp_sat
 from graphrl.solvers.budgets.anneal import anneal
-from graphrl.solvers.budgets.auto import auto, find_solver
+from graphrl.solvers.budgets.auto import Solver, auto, find_solver
 from graphrl.solvers.budgets.choice import Cut, Price, Pricing
-from graphrl.solvers.budgets.cp_sat import Model
 from graphrl.solvers.budgets.goal import Goal
 from graphrl.solvers.budgets.greedy import greedy
 from graphrl.solvers.budgets.level import ARGUMENT, Gradient, Level
@@ -90,13 +91,18 @@ def test_no_solver_beats_all_choices_or_auto(name: str) -> None:
         assert goal.energy(pricing, both.price) <= goal.energy(pricing, found.price) + NEAR
 
 
-def test_the_constraint_program_s_bound_is_below_all_choices() -> None:
+@pytest.mark.parametrize("solve", [cp_sat.solve, auto])
+def test_the_constraint_program_s_bound_is_below_all_choices(solve: Solver) -> None:
     for pricing, goal in small_tasks(9):
         prices = [pricing(choice) for choice in itertools.product(*map(choices, pricing.gradient.levels))]
-        _, bound = Model(pricing.gradient).solve(pricing, goal, 0, 2.0)
+        bound = solve(pricing, goal, seed=0, seconds=0.2).bound
+        assert bound is not None
         within = [price for price in prices if goal.excess(pricing, price) == 0.0]
         values = [price.kept if goal.slowdown is not None else price.seconds for price in within]
         assert bound <= min(values, default=np.inf) + 1e-6
+        assert bound > 0.0 or min(values, default=0.0) < 1e-6 or goal.slowdown is None
+        moving = dataclasses.replace(goal, link=1e9)  # what is moved is in no constraint
+        assert solve(pricing, moving, seed=0, seconds=0.2).bound is None
 
 
 def test_solvers_have_names() -> None:

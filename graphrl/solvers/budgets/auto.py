@@ -28,12 +28,14 @@ class Solver(Protocol):
 def auto(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
     """The best of all, in the time."""
     begin = time.monotonic()
-    states = [*min_cut.states(pricing.gradient), *knapsack.states(pricing.gradient)]
+    states, bound = [*min_cut.states(pricing.gradient), *knapsack.states(pricing.gradient)], None
     if sum(len(level.bytes) for level in pricing.gradient.levels) <= cp_sat.MOST:
-        states += cp_sat.states(pricing, goal, seed=seed, seconds=EXACT * seconds)
+        exact, bound = cp_sat.states(pricing, goal, seed=seed, seconds=EXACT * seconds)
+        states += exact
     states += _greedy_states(pricing, goal, begin + FIRST * seconds)
     left = max(0.1 * seconds, seconds - (time.monotonic() - begin))
-    return anneal(pricing, goal, states, seed=seed, evaluations=EVALUATIONS, seconds=left)
+    found = anneal(pricing, goal, states, seed=seed, evaluations=EVALUATIONS, seconds=left)
+    return found._replace(bound=bound)
 
 
 def greedy_alone(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:

@@ -5,7 +5,6 @@ segments of several kinds afterwards, and the bound is below all choices.
 """
 
 import time
-from collections.abc import Iterator
 
 import numpy as np
 
@@ -64,9 +63,11 @@ class Model:
         self.ticks += sum(ticks * var for ticks, var in zip(keeping, stored, strict=True))
         self._stored.append(stored)
 
-    def solve(self, pricing: Pricing, goal: Goal, seed: int, seconds: float) -> tuple[list[np.ndarray] | None, float]:
-        """What is kept, `[n]` bool of each level, None if nothing was found; and a bound, of seconds where bytes are
-        limited, of bytes where seconds are.
+    def solve(
+        self, pricing: Pricing, goal: Goal, seed: int, seconds: float
+    ) -> tuple[list[np.ndarray] | None, float | None]:
+        """What is kept, `[n]` bool of each level, None if nothing was found; and the bound of `Found`. What is moved
+        counts as kept here: there is no bound where something may be.
         """
         outer, plain = pricing.gradient.levels[0], pricing.plain
         base = outer.forward_seconds + outer.backward_seconds + plain.seconds
@@ -84,8 +85,10 @@ class Model:
         solver.parameters.max_time_in_seconds = seconds
         solver.parameters.num_workers = 1
         status = solver.solve(self._model)
-        bound = solver.best_objective_bound * (1.0 if goal.slowdown is not None else TICK)
-        if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        solved = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+        bounded = goal.link is None and (solved or status == cp_model.UNKNOWN)
+        bound = solver.best_objective_bound * (1.0 if goal.slowdown is not None else TICK) if bounded else None
+        if not solved:
             return None, bound
         return [np.array([solver.boolean_value(var) for var in level], bool) for level in self._stored], bound
 
@@ -96,23 +99,27 @@ def solve(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
     Raises:
       ProblemError: the gradient is too large.
     """
-    return best_of(pricing, goal, states(pricing, goal, seed=seed, seconds=seconds))
+    found, bound = states(pricing, goal, seed=seed, seconds=seconds)
+    return best_of(pricing, goal, found)._replace(bound=bound)
 
 
-def states(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Iterator[State]:
-    """What jax does by itself, and optima for the goal and for stricter ones, in segments of several kinds.
+def states(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> tuple[list[State], float | None]:
+    """What jax does by itself, and optima for the goal and for stricter ones, in segments of several kinds; and the
+    bound of `Found`.
 
     Raises:
       ProblemError: the gradient is too large.
     """
     gradient, begin = pricing.gradient, time.monotonic()
-    yield State.plain(gradient)
+    found, bounds = [State.plain(gradient)], []
     kinds = list(cuts(gradient.levels[0]))
     for part in PARTS:
         left = seconds - (time.monotonic() - begin)
         if left <= 0:
-            return
-        kept, _ = Model(gradient).solve(pricing, goal.stricter(part), seed, left)
+            break
+        kept, bound = Model(gradient).solve(pricing, goal.stricter(part), seed, left)
+        bounds.append(bound)
         if kept is not None:
             named = [mask & level.named for mask, level in zip(kept, gradient.levels, strict=True)]
-            yield from (again(gradient, begins, named) for begins in kinds)
+            found += [again(gradient, begins, named) for begins in kinds]
+    return found, bounds[0] if bounds else None

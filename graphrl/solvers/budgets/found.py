@@ -16,12 +16,15 @@ class Found(NamedTuple):
       price: of it.
       energy: by the goal; see `Goal.energy`.
       evaluations: choices that were priced.
+      bound: below every choice within the limit, where a solver proved one: `Price.seconds` where bytes are limited,
+        `Price.kept` where seconds are.
     """
 
     choice: Choice
     price: Price
     energy: float
     evaluations: int
+    bound: float | None = None
 
 
 def best_of(pricing: Pricing, goal: Goal, states: Iterable[State]) -> Found:

@@ -10,7 +10,10 @@ from graphrl.solvers.budgets.found import Found, best_of
 from graphrl.solvers.budgets.goal import Goal
 from graphrl.solvers.budgets.state import State
 
-FIRST, LATER = 0.45, 0.35  # parts of the time that is left: of the first search, and of each that goes on from its choice
+FIRST, LATER = (
+    0.45,
+    0.35,
+)  # parts of the time that is left: of the first search, and of each that goes on from its choice
 AHEAD = 0.04  # the first one may be slower by so much: it sees what only its own measure takes for too slow
 NEAR = 0.006  # slowdowns that a choice may stay below the limit
 ROUNDS = 8

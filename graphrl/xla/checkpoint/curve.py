@@ -1,18 +1,18 @@
 """`graphrl.checkpoint_curve`: memory against slowdown, to choose a budget from."""
 
 import dataclasses
+import inspect
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from graphrl.errors import ProblemError
-from graphrl.graphs.roofline import Chip
 from graphrl.units import format_bytes
-from graphrl.xla.checkpoint.function import CheckpointedFunction
-from graphrl.xla.checkpoint.report import Figures
-from graphrl.xla.checkpoint.settings import SECONDS, Settings
+from graphrl.xla.checkpoint.function import checkpoint
+from graphrl.xla.checkpoint.report import COMPUTED, KEPT, CheckpointReport, Figures
 
 SLOWDOWNS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.33)
+OPTIONS = frozenset(inspect.signature(checkpoint).parameters) - {"fn", "budget", "slowdown"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +23,8 @@ class CurvePoint:
       limit: of the slowdown that was asked for.
       slowdown: of the plan, as `CheckpointReport.slowdown`.
       peak_bytes, kept_bytes, moved_bytes: as in `Figures`.
+      kept_values, computed_values: how many lie in memory between the passes, and are computed again, of those that
+        `CheckpointReport.values` lists.
     """
 
     limit: float
@@ -30,6 +32,15 @@ class CurvePoint:
     peak_bytes: float
     kept_bytes: float
     moved_bytes: float
+    kept_values: int
+    computed_values: int
+
+    @classmethod
+    def of(cls, limit: float, report: CheckpointReport) -> "CurvePoint":
+        """What a report on a plan within the limit says."""
+        planned, kinds = report.planned, [value.what for value in report.values]
+        sizes = planned.peak_bytes, planned.kept_bytes, planned.moved_bytes
+        return cls(limit, report.slowdown, *sizes, kinds.count(KEPT), kinds.count(COMPUTED))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +59,15 @@ class CheckpointCurve:
     plain: Figures
     points: tuple[CurvePoint, ...]
 
+    @classmethod
+    def of(cls, limits: Sequence[float], reports: Sequence[CheckpointReport]) -> "CheckpointCurve":
+        """What reports on one function say, one for each limit, which rise; a plan for a limit is one for the next."""
+        points, best = [], reports[0]
+        for limit, report in zip(limits, reports, strict=True):
+            best = min(best, report, key=lambda each: each.planned.peak_bytes)
+            points.append(CurvePoint.of(limit, best))
+        return cls(reports[0].function, reports[0].chip, reports[0].plain, tuple(points))
+
     def plot(self, path: str | os.PathLike[str]) -> None:
         """Draws it to a file (.png, .svg, .pdf).
 
@@ -58,45 +78,44 @@ class CheckpointCurve:
 
         save_curve_figure(self, path)
 
+    def share(self, point: CurvePoint) -> float:
+        """A point's part of the peak that jax has."""
+        return point.peak_bytes / max(self.plain.peak_bytes, 1.0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All figures under the names of the attributes, and the share of each point, for `json.dump`."""
+        points = [{**dataclasses.asdict(point), "share": self.share(point)} for point in self.points]
+        return {**dataclasses.asdict(self), "points": points}
+
     def __str__(self) -> str:
-        lines = [f"{'limit':>8}  {'slowdown':>8}  {'peak':>10}  {'kept':>10}"]
-        plain = CurvePoint(0.0, 0.0, self.plain.peak_bytes, self.plain.kept_bytes, 0.0)
-        for name, point in (("jax", plain), *((f"{point.limit:.0%}", point) for point in self.points)):
-            sizes = f"{format_bytes(point.peak_bytes):>10}  {format_bytes(point.kept_bytes):>10}"
-            lines.append(f"{name:>8}  {point.slowdown:>+8.1%}  {sizes}")
-        return "\n".join(lines)
+        rows: list[tuple[str, ...]] = [("limit", "slowdown", "peak", "share", "kept", "values kept", "computed again")]
+        plain = format_bytes(self.plain.peak_bytes), "100%", format_bytes(self.plain.kept_bytes)
+        rows.append(("jax", "+0.0%", *plain, "", ""))
+        for point in self.points:
+            sizes = format_bytes(point.peak_bytes), f"{self.share(point):.0%}", format_bytes(point.kept_bytes)
+            values = str(point.kept_values), str(point.computed_values)
+            rows.append((f"{point.limit:.0%}", f"{point.slowdown:+.1%}", *sizes, *values))
+        widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+        return "\n".join("  ".join(map(str.rjust, row, widths)).rstrip() for row in rows)
 
 
 def checkpoint_curve(
-    fn: Callable[..., Any],
-    *args: Any,
-    slowdowns: Sequence[float] = SLOWDOWNS,
-    chip: str | Chip | None = None,
-    offload: bool = False,
-    method: str = "auto",
-    seconds: float = SECONDS,
-    seed: int = 0,
-    cache: bool = True,
-    **kwargs: Any,
+    fn: Callable[..., Any], *args: Any, slowdowns: Sequence[float] = SLOWDOWNS, **kwargs: Any
 ) -> CheckpointCurve:
     """What `graphrl.checkpoint` would save of a function's gradient at several limits of time.
 
     Args:
       fn: the function.
-      *args, **kwargs: its arguments, arrays or `jax.ShapeDtypeStruct`s; nothing is computed.
+      *args: its arguments, arrays or `jax.ShapeDtypeStruct`s; nothing is computed.
       slowdowns: limits.
-      chip, offload, method, seconds, seed, cache: as in `graphrl.checkpoint`; `seconds` for each limit.
+      **kwargs: options of `graphrl.checkpoint` but for its limits (chip, offload, method, seconds of search for each
+        limit, seed, cache, static_argnums, static_argnames); all others are the function's own.
 
     Raises:
       ProblemError: an option is at fault.
     """
     if not slowdowns:
         raise ProblemError("slowdowns are none: give at least one, such as (0.05, 0.2)")
-    points, report = [], None
-    for limit in sorted(slowdowns):
-        settings = Settings(None, limit, chip, offload, method, seconds, seed, cache)
-        report = CheckpointedFunction(fn, settings).report(*args, **kwargs)
-        found = report.planned
-        points.append(CurvePoint(limit, report.slowdown, found.peak_bytes, found.kept_bytes, found.moved_bytes))
-    assert report is not None
-    return CheckpointCurve(report.function, report.chip, report.plain, tuple(points))
+    options = {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
+    reports = [checkpoint(fn, slowdown=limit, **options).report(*args, **kwargs) for limit in sorted(slowdowns)]
+    return CheckpointCurve.of(sorted(slowdowns), reports)

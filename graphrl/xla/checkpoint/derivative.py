@@ -14,17 +14,9 @@ from graphrl.graphs.roofline import Chip
 from graphrl.xla.checkpoint.plan import CheckpointPlan, Name, Region
 from graphrl.xla.checkpoint.program import Program, Values
 from graphrl.xla.checkpoint.rewrite import scan_of
+from graphrl.xla.checkpoint.seconds import VIEWS
 
 SCOPE = re.compile(r"^(transpose\()?[^/]*?graphrl(\d+)")  # as jax writes the scope of an equation's derivatives
-# Ops that leave bytes where they are, or that compilers fold into whoever reads them.
-VIEWS = frozenset(
-    str.split(
-        """
-        bitcast_convert_type copy copy_p expand_dims name optimization_barrier pvary reduce_precision reshape
-        sharding_constraint squeeze stop_gradient transpose
-        """
-    )
-)
 
 Value = Result | Outside
 

@@ -2,17 +2,19 @@
 
 import functools
 import types
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend import core
 
 from graphrl.errors import GraphrlError
 from graphrl.graphs.roofline import Chip
 from graphrl.xla import libraries
 from graphrl.xla.checkpoint.derivative import differentiable
+from graphrl.xla.checkpoint.flat import FlatFunction, Held, Static, joined
 from graphrl.xla.checkpoint.planner import Planned, fingerprint_of, planned
 from graphrl.xla.checkpoint.program import Program, opened, program_of
 from graphrl.xla.checkpoint.report import CheckpointReport
@@ -21,17 +23,20 @@ from graphrl.xla.checkpoint.settings import SECONDS, Settings
 from graphrl.xla.libraries import Library
 
 DIFFERENTIATED = frozenset({"JVPTracer", "LinearizeTracer"})  # jax's names for what a gradient is taken by
+NONE_STATIC = Static()
 NUMBERS = (bool, int, float, complex, np.ndarray, np.generic)  # that jax makes arrays of, of types that it has
 
 
 class CheckpointedFunction:
     """A function that `graphrl.checkpoint` made."""
 
-    def __init__(self, fn: Callable[..., Any], settings: Settings) -> None:
+    def __init__(self, fn: Callable[..., Any], settings: Settings, static: Static = NONE_STATIC) -> None:
         functools.update_wrapper(self, fn, updated=())
-        self._fn, self._settings = fn, settings
+        self._fn, self._settings, self._static = fn, settings, static
         self._libraries: dict[type[Library], Library] = {}
         self._planned: dict[str, Planned] = {}  # by fingerprint, the last one last
+        self._flat: dict[Any, FlatFunction] = {}  # by function, structure and static arguments
+        self._built: dict[Any, _Built] = {}  # by jaxpr, and by what is differentiated
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         kind = libraries.library_of((args, kwargs))
@@ -54,35 +59,72 @@ class CheckpointedFunction:
           GraphrlError: there was no call yet; or as the call itself.
         """
         if args or kwargs:
-            jax.eval_shape(self, *args, **kwargs)
+            (own, named), held = self._static.split(args, kwargs)
+
+            def call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+                args, kwargs = joined(args, kwargs, held)
+                return self(*args, **kwargs)
+
+            jax.eval_shape(call, own, named)
         if not self._planned:
             raise GraphrlError("there is no report before the first call: give the arguments of one")
         return list(self._planned.values())[-1].report
 
     def _run(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        given, structure = jax.tree.flatten((tuple(args), dict(kwargs)))
+        call, held = self._static.split(args, kwargs)
+        given, structure = jax.tree.flatten(call)
         leaves = [jnp.asarray(leaf) if isinstance(leaf, NUMBERS) else leaf for leaf in given]
-        structures: list[Any] = []
+        closed, results = self._flat_function(fn, structure, held).traced(leaves)
+        own, outer = opened(closed)
+        leaves = [*outer, *leaves]
+        built = self._built_for(closed.jaxpr, own, leaves, keep=not outer)
+        found = self._planned.pop(built.planned.fingerprint, built.planned)
+        self._planned[found.fingerprint] = found  # the last one, now
+        return jax.tree.unflatten(results, built.run(*leaves))
 
-        def flat(*leaves: Any) -> list[Any]:
-            args, kwargs = jax.tree.unflatten(structure, leaves)
-            results, of = jax.tree.flatten(fn(*args, **kwargs))
-            structures.append(of)
-            return results
+    def _flat_function(self, fn: Callable[..., Any], structure: Any, held: Held) -> FlatFunction:
+        key = fn, structure, tuple((name, type(value), value) for name, value in held)  # 1 == 1.0 == True
+        try:
+            return self._flat.setdefault(key, FlatFunction(fn, structure, held))
+        except TypeError:  # what has no hash is traced each time
+            return FlatFunction(fn, structure, held)
 
-        closed, held = opened(jax.make_jaxpr(flat)(*leaves))
-        leaves, program = [*held, *leaves], program_of(closed)
-        found = self._plan_of(program, _wanted(leaves))
-        return jax.tree.unflatten(structures[0], evaluate(program, found.plan, leaves))
+    def _built_for(self, jaxpr: Any, closed: core.ClosedJaxpr, leaves: Sequence[Any], *, keep: bool) -> "_Built":
+        """What stands for a jaxpr, which is `closed` once it is opened; the next call finds it where `keep` says so."""
+        key = id(jaxpr), _wanted(leaves)
+        if key in self._built:
+            return self._built[key]
+        program = program_of(closed)
+        found = self._plan_of(program, key[1])
+        run = functools.partial(_evaluated, program, found)
+        if not keep:
+            return _Built(jaxpr, found, run)
+        # else, where no jit is around, loops compile anew each time that they are differentiated
+        self._built[key] = _Built(jaxpr, found, jax.jit(run))
+        return self._built[key]
 
     def _plan_of(self, program: Program, wanted: tuple[bool, ...]) -> Planned:
         key = fingerprint_of(program, wanted, self._settings)
         found = self._planned.get(key)
-        if found is None:
-            found = planned(getattr(self, "__name__", "function"), key, program, wanted, self._settings)
-        self._planned.pop(key, None)
-        self._planned[key] = found  # the last one, now
-        return found
+        return found or planned(getattr(self, "__name__", "function"), key, program, wanted, self._settings)
+
+
+class _Built(NamedTuple):
+    """What stands for a jaxpr of the function, from the first call on.
+
+    Attributes:
+      jaxpr: it is, so that its id stays its own.
+      planned: what was decided about it.
+      run: the function that does so, of arrays.
+    """
+
+    jaxpr: Any
+    planned: Planned
+    run: Callable[..., list[Any]]
+
+
+def _evaluated(program: Program, found: Planned, *leaves: Any) -> list[Any]:
+    return evaluate(program, found.plan, leaves)
 
 
 def _wanted(leaves: Sequence[Any]) -> tuple[bool, ...]:
@@ -105,6 +147,8 @@ def checkpoint(
     seconds: float = SECONDS,
     seed: int = 0,
     cache: bool = True,
+    static_argnums: int | Iterable[int] = (),
+    static_argnames: str | Iterable[str] = (),
 ) -> Any:
     """`jax.checkpoint` that chooses by itself what the gradient keeps, what it computes again, and what it moves to the
     host.
@@ -128,6 +172,7 @@ def checkpoint(
       seconds: of search.
       seed: of its random numbers.
       cache: whether plans are looked for, and kept, on disk.
+      static_argnums, static_argnames: arguments that are values of Python, not arrays, as in `jax.checkpoint`.
 
     Returns:
       A function like `fn`; its `report()` says what was chosen.
@@ -136,8 +181,9 @@ def checkpoint(
       ProblemError: an option is at fault. From the first call: the budget cannot be met, and the least that can.
     """
     settings = Settings(budget, slowdown, chip, offload, method, seconds, seed, cache)
+    static = Static.of(static_argnums, static_argnames)
     if fn is None:
-        return lambda function: CheckpointedFunction(function, settings)
+        return lambda function: CheckpointedFunction(function, settings, static)
     if not callable(fn):
         raise GraphrlError(f"checkpoint takes a function: this is of type {type(fn).__name__}")
-    return CheckpointedFunction(fn, settings)
+    return CheckpointedFunction(fn, settings, static)

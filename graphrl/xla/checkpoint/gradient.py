@@ -8,6 +8,7 @@ import numpy as np
 from graphrl.graphs.roofline import Chip
 from graphrl.solvers.budgets.level import Gradient, Level, Loop
 from graphrl.xla.checkpoint.derivative import derivative, differentiable
+from graphrl.xla.checkpoint.origins import Origin, line_of
 from graphrl.xla.checkpoint.plan import Name
 from graphrl.xla.checkpoint.program import Program
 from graphrl.xla.checkpoint.values import LevelBuilder
@@ -27,6 +28,21 @@ class NamedGradient(NamedTuple):
     programs: tuple[Program, ...]
     names: tuple[tuple[Name | None, ...], ...]
     carried: tuple[range, ...]
+
+    def origin(self, number: int, value: int) -> Origin | None:
+        """What a value of a level is to the user; None where it has no name."""
+        name = self.names[number][value]
+        if name is None:
+            return None
+        eqn = self.programs[number].equations[name[0]]
+        return Origin((*self._around(number), name[0]), eqn.outvars[name[1]].aval.str_short(), line_of(eqn))
+
+    def _around(self, number: int) -> tuple[int, ...]:
+        """Places of the loops around a level, from the function inwards."""
+        for outer, loops in enumerate(self.gradient.loops):
+            if number in loops:
+                return (*self._around(outer), loops[number].place)
+        return ()
 
 
 class _Built(NamedTuple):

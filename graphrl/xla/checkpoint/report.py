@@ -19,6 +19,7 @@ class ReportedValue:
       bytes: of it, in loops of all steps together.
       seconds: that computing it again takes, in loops of all steps.
       line: of the user's code that computes it; "" where jax does not know.
+      place: of its equation in the function, after those of the loops around it.
     """
 
     what: str
@@ -26,6 +27,7 @@ class ReportedValue:
     bytes: int
     seconds: float
     line: str
+    place: tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +63,8 @@ class CheckpointReport:
         pass, then of the backward pass.
       search_seconds: that planning took, whenever it was.
       from_cache: whether the plan was read from disk.
+      above_least: share of its time by which the plan may be above the least within the budget, by CP-SAT's proof and
+        in the search's own measure of time; None where it was not asked or time is limited.
     """
 
     function: str
@@ -74,6 +78,7 @@ class CheckpointReport:
     timelines: tuple[tuple[tuple[float, ...], tuple[float, ...]], ...]
     search_seconds: float
     from_cache: bool = False
+    above_least: float | None = None
 
     @property
     def slowdown(self) -> float:
@@ -114,6 +119,10 @@ class CheckpointReport:
             f"estimated by roofline of {self.chip}: {self.slowdown:+.1%} a step; {self.segments} segments; "
             f"planned in {format_seconds(self.search_seconds)}, {where}"
         )
+        if self.above_least is not None:
+            lines.append(
+                f"the step takes at most {self.above_least:.1%} more than the least possible within the budget"
+            )
         return "\n".join(lines)
 
     def _of_kind(self, what: str) -> list[str]:

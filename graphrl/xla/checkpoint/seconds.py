@@ -48,7 +48,14 @@ KERNELS = frozenset(
 _REDUCTIONS = ("argmax", "argmin", "reduce")
 _NOT_REDUCTIONS = ("reduce_precision", "reduce_window", "reduce_scatter")
 # The same bytes under another name or shape; layouts are the compiler's to choose.
-_VIEWS = frozenset(str.split("copy copy_p expand_dims name pvary reshape sharding_constraint squeeze transpose"))
+VIEWS = frozenset(
+    str.split(
+        """
+        bitcast_convert_type copy copy_p expand_dims name optimization_barrier pvary reduce_precision reshape
+        sharding_constraint squeeze stop_gradient transpose
+        """
+    )
+)
 SLICES = PARTIAL_READS | {"split"}
 
 Value = int  # the place of a value's bytes among all
@@ -306,7 +313,7 @@ def _is_view(equation: Any) -> bool:
     """Whether the result is the operand: of roundings those to the operand's own precision, which jax puts on what a
     checkpoint keeps."""
     if equation.primitive.name != "reduce_precision":
-        return equation.primitive.name in _VIEWS
+        return equation.primitive.name in VIEWS
     own = jnp.finfo(equation.invars[0].aval.dtype)
     return (equation.params["exponent_bits"], equation.params["mantissa_bits"]) == (own.nexp, own.nmant)
 

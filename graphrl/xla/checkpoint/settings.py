@@ -1,8 +1,10 @@
 """What a user asks of `graphrl.checkpoint`, checked before anything is traced."""
 
 import dataclasses
+import numbers
 
 import jax
+import numpy as np
 
 from graphrl.errors import ProblemError
 from graphrl.graphs.interconnects import INTERCONNECTS
@@ -18,9 +20,13 @@ from graphrl.xla.checkpoint.seconds import HOST_LINK
 SECONDS = 10.0
 
 
+class UnmetError(ProblemError):
+    """No choice is within the limit, or none was found."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The options of `graphrl.checkpoint`; see there.
+    """The options of `graphrl.checkpoint`; see there. Limits may be any real numbers, of NumPy and jax too.
 
     Raises:
       ProblemError: one is out of range, or there is not one limit; one line says what would be right.
@@ -43,15 +49,31 @@ class Settings:
             )
         if isinstance(self.budget, str):
             parse_bytes(self.budget)
-        elif self.budget is not None and not _is_part(self.budget):
-            raise ProblemError(f'budget is {self.budget!r}: must be a part from 0 to 1, or bytes such as "12GiB"')
-        if self.slowdown is not None and not _is_part(self.slowdown):
-            raise ProblemError(f"slowdown is {self.slowdown!r}: must be a part of the step's time, from 0 to 1")
+        else:
+            self._set_part("budget", 'a part from 0 to 1, or bytes such as "12GiB"')
+        self._set_part("slowdown", "a part of the step's time, from 0 to 1")
+        for name in ("offload", "cache"):
+            if not isinstance(getattr(self, name), bool):
+                raise ProblemError(f"{name} is {getattr(self, name)!r}: must be True or False")
         if self.chip is not None:
             find_chip(self.chip)
         find_solver(self.method)
         check_seed(self.seed)
         _ = Budget(None, self.seconds)
+
+    def _set_part(self, name: str, right: str) -> None:
+        """Makes an option, where it is given, a number of Python.
+
+        Raises:
+          ProblemError: it is not `right`.
+        """
+        value = getattr(self, name)
+        if value is None:
+            return
+        part = _real(value)
+        if part is None or not 0 <= part <= 1:
+            raise ProblemError(f"{name} is {value!r}: must be {right}")
+        object.__setattr__(self, name, part)
 
     @property
     def figures(self) -> Chip:
@@ -62,18 +84,18 @@ class Settings:
         """The limit for one gradient.
 
         Raises:
-          ProblemError: arguments, results and gradients alone are more than the budget.
+          UnmetError: arguments, results and gradients alone are more than the budget.
         """
         link = INTERCONNECTS[HOST_LINK].bandwidth if self.offload else None
         if self.slowdown is not None:
-            return Goal(slowdown=float(self.slowdown), link=link)
+            return Goal(slowdown=self.slowdown, link=link)
         if not isinstance(self.budget, str):
             assert self.budget is not None
-            return Goal(kept=float(self.budget) * pricing.plain.kept, link=link)
+            return Goal(kept=self.budget * pricing.plain.kept, link=link)
         outside = pricing.gradient.argument_bytes + pricing.gradient.result_bytes
         left = parse_bytes(self.budget) - outside
         if left <= 0:
-            raise ProblemError(
+            raise UnmetError(
                 f"budget is {self.budget}: arguments, results and gradients alone need {format_bytes(outside)}"
             )
         return Goal(peak=left, link=link)
@@ -84,5 +106,8 @@ def _own_chip() -> str:
     return next((name for name in CHIPS if set(name.split("-")) <= words or name.split("-")[0] in words), DEFAULT_CHIP)
 
 
-def _is_part(value: object) -> bool:
-    return not isinstance(value, bool) and isinstance(value, int | float) and 0 <= value <= 1
+def _real(value: object) -> float | None:
+    """A real number of any library; None if it is none, or not known while jax traces."""
+    if isinstance(value, jax.Array | np.ndarray) and not isinstance(value, jax.core.Tracer) and value.ndim == 0:
+        value = value.item()
+    return float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else None

@@ -12,21 +12,12 @@ from graphrl.xla.checkpoint.seconds import gradient_seconds
 
 
 class TracedSeconds:
-    """Seconds of a program and its gradient by the arguments that are `wanted`, on a chip.
-
-    Attributes:
-      plain: of what jax does by itself.
-    """
+    """Seconds of a program and its gradient by the arguments that are `wanted`, on a chip."""
 
     def __init__(self, program: Program, wanted: Sequence[bool], chip: Chip) -> None:
         self._program, self._wanted, self._chip = program, wanted, chip
-        self.plain = self(CheckpointPlan())
 
     def __call__(self, plan: CheckpointPlan) -> float:
         """Under a plan."""
         run = functools.partial(evaluate, self._program, plan)
         return gradient_seconds(gradient_jaxpr(self._program, self._wanted, run)[0], self._chip)
-
-    def slowdown(self, plan: CheckpointPlan) -> float:
-        """Under a plan, over what jax does by itself, less 1."""
-        return self(plan) / max(self.plain, 1e-30) - 1.0

@@ -1,0 +1,189 @@
+"""From a computation graph of a training step to what there is to decide about its gradient.
+
+Jax writes `transpose(...)` into the scopes of what a backward pass computes, and graphs that are read from its programs
+have scopes in the names of their ops. All else is as for a traced function: fusion by types, seconds by roofline for
+what is fused; kernels and loops take the graph's own run times. Loops are single ops, whose bodies stay as they are.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from graphrl.costs.fusion.kinds import ELEMENTWISE, RENAMES
+from graphrl.errors import GraphError
+from graphrl.graphs.graph import ComputationGraph, Op
+from graphrl.graphs.layers.kinds import REDUCTIONS
+from graphrl.graphs.readers.jaxpr.flatten import Node, Outside, Result
+from graphrl.graphs.roofline import Chip
+from graphrl.solvers.budgets.level import Gradient
+from graphrl.xla.checkpoint.derivative import Derivative, Value
+from graphrl.xla.checkpoint.origins import Origin
+from graphrl.xla.checkpoint.seconds import KERNELS, SLICES, VIEWS
+from graphrl.xla.checkpoint.values import RANDOM, LevelBuilder
+
+BACKWARD = "transpose("  # in the scope of an op
+PARAMETER = "variable"  # the type of ops that only say where parameters lie
+MOVING = ("gather", "scatter")  # kernels in XLA, however they are called
+
+
+class GraphGradient(NamedTuple):
+    """A graph's gradient, with what links its arrays to the graph.
+
+    Attributes:
+      gradient: what a solver decides about: one level, whose places are the ops of the forward pass.
+      ops: of each value, its op.
+      places: of each value, the op's place in the graph.
+    """
+
+    gradient: Gradient
+    ops: tuple[Op, ...]
+    places: tuple[int, ...]
+
+    def origin(self, number: int, value: int) -> Origin:
+        """What a value is to the user: the type and the name of its op."""
+        del number
+        return Origin((self.places[value],), self.ops[value].type, self.ops[value].name)
+
+
+def gradient_of_graph(graph: ComputationGraph, chip: Chip) -> GraphGradient:
+    """What there is to decide about a training step.
+
+    Args:
+      graph: forward and backward pass, and perhaps what follows from the latter.
+      chip: for the seconds of what is fused.
+
+    Raises:
+      GraphError: no backward pass reads what a forward pass computes.
+    """
+    forward, backward = _passes(graph)
+    own = _derivative(graph, forward, backward)
+    builder = LevelBuilder(own, chip, (), {})
+    level = builder.level(0, np.zeros(len(forward), bool))
+    if not len(level.kernel_reads):
+        raise GraphError(
+            f"{graph.name} has no backward pass: its ops would have {BACKWARD}...) in their names, as those of a "
+            "gradient traced from JAX have (for example zoo:distilbert/training/b2/jaxpr)"
+        )
+    places = tuple(forward[value.node] for value in builder.values if isinstance(value, Result))
+    gradient = Gradient((level,), ({},), sum(own.outside), own.result_bytes)
+    return GraphGradient(gradient, tuple(graph.ops[i] for i in places), places)
+
+
+def _passes(graph: ComputationGraph) -> tuple[list[int], list[int]]:
+    """Ops of the forward and of the backward pass in the graph's order, without parameters; the backward pass is what
+    has its scope, and what follows from that.
+    """
+    writer = {tensor.name: i for i, op in enumerate(graph.ops) for tensor in op.outputs}
+    index = {op.name: i for i, op in enumerate(graph.ops)}
+    after = [False] * len(graph.ops)
+    passes: tuple[list[int], list[int]] = [], []
+    for i in graph.arrays.topological.tolist():
+        op = graph.ops[i]
+        before = [*(writer[name] for name in op.inputs if name in writer), *(index[name] for name in op.after)]
+        after[i] = BACKWARD in op.name or any(after[j] for j in before)
+        if op.type != PARAMETER:
+            passes[after[i]].append(i)
+    return passes
+
+
+def _derivative(graph: ComputationGraph, forward: Sequence[int], backward: Sequence[int]) -> Derivative:
+    """The graph as a traced derivative would be: ops of the forward pass first."""
+    parameters = [tensor for op in graph.ops if op.type == PARAMETER for tensor in op.outputs]
+    outside = [*graph.inputs, *parameters]
+    sizes = {
+        tensor.name: tensor.bytes for tensors in (outside, *(op.outputs for op in graph.ops)) for tensor in tensors
+    }
+    values: dict[str, Value] = {tensor.name: Outside(k) for k, tensor in enumerate(outside)}
+    same: dict[Value, Value] = {}
+    names: dict[Value, tuple[int, int]] = {}
+    nodes: list[Node | None] = []
+    for number, i in enumerate((*forward, *backward)):
+        op = graph.ops[i]
+        values |= {tensor.name: Result(number, k) for k, tensor in enumerate(op.outputs)}
+        node = _node(op, values, sizes)
+        is_view = op.type in VIEWS | RENAMES and len(node.inputs) == len(op.outputs) == 1
+        if is_view:
+            same[Result(number, 0)] = same.get(node.inputs[0], node.inputs[0])
+        elif number < len(forward):
+            names |= {Result(number, k): (number, k) for k in range(len(op.outputs))}
+        nodes.append(None if is_view else node)
+    outputs = [same.get(values[name], values[name]) for name in graph.outputs]
+    is_forward = {value: isinstance(value, Result) and value.node < len(forward) for value in outputs}
+    return Derivative(
+        nodes,
+        [False] * len(forward) + [True] * len(backward),
+        [*range(len(forward)), *_backward_places(nodes, same, len(forward))],
+        same,
+        names,
+        frozenset(value for value in outputs if is_forward[value]),
+        frozenset(value for value in outputs if not is_forward[value]),
+        [tensor.bytes for tensor in outside],
+        sum(sizes[name] for name in graph.outputs),
+    )
+
+
+def _node(op: Op, values: dict[str, Value], sizes: Mapping[str, int]) -> Node:
+    """An op as one of a flattened jaxpr."""
+    return Node(
+        type=op.type,
+        scope=op.name,
+        inputs=list(dict.fromkeys(values[name] for name in op.inputs)),
+        output_bytes=[tensor.bytes for tensor in op.outputs],
+        flops=op.flops,
+        runtime=op.runtime,
+        workspace_bytes=op.workspace_bytes,
+        after=[],
+        effectful=False,
+        equation=_equation(op, sizes),
+        operands=[],
+    )
+
+
+def _backward_places(nodes: Sequence[Node | None], same: dict[Value, Value], forward: int) -> list[int]:
+    """Of each op of the backward pass, the last one of the forward pass that it or a later one reads from: a backward
+    pass goes through the forward ops from the last to the first.
+    """
+    places, last = [], 0
+    for node in reversed(nodes[forward:]):
+        read = [same.get(value, value) for value in node.inputs] if node is not None else []
+        last = max([last, *(v.node for v in read if isinstance(v, Result) and v.node < forward)])
+        places.append(last)
+    return places[::-1]
+
+
+class _Name(NamedTuple):
+    name: str
+
+
+class _Shape(NamedTuple):
+    shape: tuple[int, ...]
+
+
+class _Operand(NamedTuple):
+    aval: _Shape
+
+
+class _Equation(NamedTuple):
+    """What `seconds` looks at of an equation, for an op."""
+
+    primitive: _Name
+    params: dict[str, Any]
+    invars: tuple[_Operand, ...]
+
+
+def _equation(op: Op, sizes: Mapping[str, int]) -> _Equation:
+    if op.type in REDUCTIONS:
+        axis = 1 if _reduces_rows(op, sizes) else 0
+        return _Equation(_Name("reduce"), {"axes": (axis,)}, (_Operand(_Shape((0, 0))),))
+    kernel = op.type in KERNELS or op.type.lower().startswith(MOVING)
+    fused = not kernel and (op.type in ELEMENTWISE | SLICES or op.type.startswith(RANDOM))
+    return _Equation(_Name(op.type if fused else "custom_call"), {}, ())
+
+
+def _reduces_rows(op: Op, sizes: Mapping[str, int]) -> bool:
+    """Whether each of several rows becomes one number, as far as sizes tell."""
+    if op.layer is None or not op.inputs:
+        return False
+    several = op.layer.batch * op.layer.input_x * op.layer.input_y > 1
+    return several and sizes[op.inputs[0]] == op.layer.input_z * op.outputs[0].bytes

@@ -1,0 +1,138 @@
+"""From a gradient to what is chosen within a user's limit, and what that costs."""
+
+import functools
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from graphrl.solvers.budgets.auto import find_solver
+from graphrl.solvers.budgets.choice import Choice, Price, Pricing, untouched
+from graphrl.solvers.budgets.found import Found
+from graphrl.solvers.budgets.goal import Goal
+from graphrl.solvers.budgets.level import Gradient
+from graphrl.solvers.budgets.timed import search_timed
+from graphrl.units import format_bytes
+from graphrl.xla.checkpoint.explain import reported_values
+from graphrl.xla.checkpoint.origins import Explained
+from graphrl.xla.checkpoint.report import CheckpointReport, Figures
+from graphrl.xla.checkpoint.settings import Settings, UnmetError
+
+LEAST = 0.3  # part of the seconds that is left for the search, whatever came before it took
+POINTS = 400  # of a timeline
+
+
+class Searched(NamedTuple):
+    """A choice, and a report on it."""
+
+    choice: Choice
+    report: CheckpointReport
+
+
+def search(
+    name: str,
+    explained: Explained,
+    pricing: Pricing,
+    settings: Settings,
+    begin: float,
+    seconds_of: Callable[[Choice], float] | None = None,
+) -> Searched:
+    """The best choice that a solver finds within the limit.
+
+    Args:
+      name: of what the gradient is of.
+      explained: the gradient.
+      pricing: of it.
+      settings: what is asked.
+      begin: when the work on it began, by `time.monotonic`: that counts in the seconds.
+      seconds_of: a gradient under a choice, more finely than by the pricing; that measure then counts for limits of time
+        and in the report.
+
+    Raises:
+      UnmetError: the budget cannot be met; one line says the least that can.
+    """
+    goal, plain = settings.goal(pricing), untouched(explained.gradient)
+    seconds_of = seconds_of or functools.partial(_priced_seconds, pricing, goal)
+    step = seconds_of(plain)
+    left = max(LEAST * settings.seconds, settings.seconds - (time.monotonic() - begin))
+    solver = find_solver(settings.method)
+    if goal.slowdown is None:
+        found = solver(pricing, goal, seed=settings.seed, seconds=left)
+    else:
+
+        def slowdown(choice: Choice) -> float:
+            return seconds_of(choice) / max(step, 1e-30) - 1.0
+
+        found = search_timed(solver, pricing, goal, slowdown, seed=settings.seed, seconds=left)
+    if goal.slowdown is None and goal.excess(pricing, found.price) > 1e-6:
+        raise UnmetError(_unmet(settings, goal, pricing, found.price))
+    seconds = step, seconds_of(found.choice)
+    return Searched(found.choice, _report(name, explained, found, pricing, seconds, settings, begin))
+
+
+def _priced_seconds(pricing: Pricing, goal: Goal, choice: Choice) -> float:
+    outer = pricing.gradient.levels[0]
+    plain = outer.forward_seconds + outer.backward_seconds + pricing.plain.seconds
+    return plain * (1.0 + goal.slowdown_of(pricing, pricing(choice)))
+
+
+def _unmet(settings: Settings, goal: Goal, pricing: Pricing, least: Price) -> str:
+    """What to say of a limit that cannot be met."""
+    plain = pricing.plain
+    if goal.kept is not None:
+        part = least.kept / max(plain.kept, 1.0)
+        return (
+            f"budget is {settings.budget}: the least found is {part:.3f} of the {format_bytes(plain.kept)} kept by jax"
+        )
+    outside = pricing.gradient.argument_bytes + pricing.gradient.result_bytes
+    return (
+        f"budget is {settings.budget}: the least found is {format_bytes(outside + least.peak)} "
+        f"({outside + least.peak:,.0f} bytes), of which arguments, results and gradients are {format_bytes(outside)}"
+    )
+
+
+def _report(
+    name: str,
+    explained: Explained,
+    found: Found,
+    pricing: Pricing,
+    seconds: tuple[float, float],
+    settings: Settings,
+    begin: float,
+) -> CheckpointReport:
+    """Of what jax does by itself and of what was found, which take so many `seconds`."""
+    gradient = explained.gradient
+    figures, timelines = [], []
+    for choice, step in zip((untouched(gradient), found.choice), seconds, strict=True):
+        price = pricing(choice)
+        forward, backward = pricing.timeline()
+        timelines.append((_thinned(forward), _thinned(backward)))
+        figures.append(Figures(price.kept, price.moved, price.peak, step))
+    return CheckpointReport(
+        function=name,
+        chip=settings.figures.name,
+        plain=figures[0],
+        planned=figures[1],
+        argument_bytes=gradient.argument_bytes,
+        result_bytes=gradient.result_bytes,
+        segments=sum(int(cut.again.sum()) for cut in found.choice),
+        values=reported_values(explained, found.choice, pricing),
+        timelines=tuple(timelines),
+        search_seconds=time.monotonic() - begin,
+        above_least=_above_least(gradient, found) if settings.slowdown is None else None,
+    )
+
+
+def _above_least(gradient: Gradient, found: Found) -> float | None:
+    if found.bound is None:
+        return None
+    passes = gradient.levels[0].forward_seconds + gradient.levels[0].backward_seconds
+    return max(0.0, (passes + found.price.seconds) / max(passes + found.bound, 1e-30) - 1.0)
+
+
+def _thinned(line: np.ndarray) -> tuple[float, ...]:
+    """A line of at most so many points, the largest of each stretch."""
+    if len(line) <= POINTS:
+        return tuple(line.tolist())
+    return tuple(float(part.max()) for part in np.array_split(line, POINTS))

@@ -1,0 +1,157 @@
+"""How `graphrl.checkpoint` is called: options of any number, static arguments, and calls that compile nothing anew."""
+
+import fractions
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from checkpoint_programs import WEIGHTS, X, assert_same, checkpointed, mlp, nested, scanned
+
+import graphrl
+from graphrl.errors import ProblemError
+from graphrl.xla.checkpoint.settings import Settings
+
+quick = functools.partial(graphrl.checkpoint, budget=0.6, seconds=0.1, cache=False)
+
+
+@pytest.mark.parametrize(
+    "half",
+    [np.float32(0.5), np.float64(0.5), np.array(0.5), jnp.float32(0.5), jnp.bfloat16(0.5), fractions.Fraction(1, 2)],
+)
+def test_limits_are_numbers_of_any_library(half: Any) -> None:
+    assert Settings(budget=half) == Settings(budget=0.5)
+    assert Settings(slowdown=half) == Settings(slowdown=0.5)
+    assert type(Settings(budget=half).budget) is float
+
+
+@pytest.mark.parametrize(
+    ("message", "given"),
+    [
+        (r"budget is .*\[0\.5\].*: must be a part from 0 to 1, or bytes", {"budget": np.array([0.5])}),
+        ("budget is .*True.*: must be a part", {"budget": np.bool_(True)}),
+        ("budget is .*2.*: must be a part", {"budget": jnp.int32(2)}),
+        ("budget is 0.5j: must be a part", {"budget": 0.5j}),
+        ("slowdown is 'a': must be a part of the step's time", {"slowdown": "a"}),
+        ("offload is 'yes': must be True or False", {"budget": 0.5, "offload": "yes"}),
+        ("cache is 1: must be True or False", {"budget": 0.5, "cache": 1}),
+        ("static_argnums is 0.5: must be an integer or integers", {"budget": 0.5, "static_argnums": 0.5}),
+        ("static_argnums is True: must be an integer", {"budget": 0.5, "static_argnums": True}),
+        ("static_argnames is 3: must be a name or names", {"budget": 0.5, "static_argnames": 3}),
+    ],
+)
+def test_other_options_are_refused_in_one_line(message: str, given: dict[str, Any]) -> None:
+    with pytest.raises(ProblemError, match=message) as refusal:
+        graphrl.checkpoint(mlp, **given)
+    assert "\n" not in str(refusal.value)
+
+
+def test_limits_that_are_traced_are_refused() -> None:
+    with pytest.raises(ProblemError, match=r"budget is .*: must be a part"):
+        jax.jit(lambda part, x: graphrl.checkpoint(jnp.sin, budget=part)(x))(0.5, X)
+
+
+def powers(weights: Any, exponent: int, x: Any, kind: str = "mean", *, sign: bool = True) -> Any:
+    """Python looks at what is no array."""
+    total = jnp.square(mlp(weights, x**exponent))
+    assert kind in ("mean", "sum")
+    return total * (1.0 if sign else -1.0) * (X.size if kind == "sum" else 1)
+
+
+def test_static_arguments_by_place_and_by_name() -> None:
+    def taken(fn: Callable[..., Any]) -> Any:
+        return [
+            jax.grad(fn, (0, 2))(WEIGHTS, 2, X),
+            jax.grad(fn)(WEIGHTS, 3, X, kind="sum", sign=False),
+            jax.jit(lambda w: jax.value_and_grad(fn)(w, 2, X, sign=False))(WEIGHTS),
+            jax.vmap(lambda x: fn(WEIGHTS, 2, x, kind="sum"))(X),
+        ]
+
+    for number in (1, (1,), [np.int64(1).item()], -2):
+        fn = quick(powers, static_argnums=number, static_argnames=["kind", "sign"])
+        if number == -2:
+            assert_same(fn(WEIGHTS, 2, X), powers(WEIGHTS, 2, X))
+        else:
+            assert_same(taken(fn), taken(powers))
+    shapes = (jax.ShapeDtypeStruct(a.shape, a.dtype) for a in (WEIGHTS, X))
+    named = quick(powers, static_argnums=1, static_argnames="kind")
+    weights, x = shapes
+    assert named.report(weights, 2, x, kind="mean").argument_bytes == WEIGHTS.nbytes + X.nbytes
+    curve = graphrl.checkpoint_curve(
+        powers,
+        weights,
+        2,
+        x,
+        static_argnums=1,
+        slowdowns=[0.1],
+        seconds=0.1,
+        cache=False,
+        kind="sum",
+        static_argnames="kind",
+    )
+    assert curve.function == "powers"
+
+
+def test_static_arguments_of_one_value_and_of_other_types_are_told_apart() -> None:
+    seen: list[Any] = []
+
+    def loss(x: Any, what: Any) -> Any:
+        seen.append(what)
+        return (x * 2.0).sum()
+
+    fn = quick(loss, static_argnums=1)
+    for what in (1, 1.0, True, [1], [1]):  # lists have no hash: they are traced each time
+        fn(X, what)
+        fn(X, what)
+    assert [type(what) for what in seen] == [int, float, bool, list, list, list, list]
+    with pytest.raises(ProblemError, match="static_argnums holds 1: the call has 1 arguments by place"):
+        fn(X)
+
+
+@pytest.fixture
+def compilations() -> Iterator[list[str]]:
+    """Grows with each program that XLA compiles."""
+    names: list[str] = []
+
+    def listen(event: str, duration_secs: float, **more: str | int) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            names.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield names
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
+@pytest.mark.parametrize("loss", [mlp, scanned, nested, checkpointed])
+def test_later_calls_without_jit_compile_nothing(loss: Callable[..., Any], compilations: list[str]) -> None:
+    fn = quick(loss)
+    taken: list[Callable[..., Any]] = [fn, jax.value_and_grad(fn, (0, 1)), jax.vmap(fn, (None, 0))]
+    rows = X[:, None]
+    first = [take(WEIGHTS, rows if take is taken[2] else X) for take in taken]
+    assert compilations
+    compilations.clear()
+    for take, result in zip(taken, first, strict=True):
+        assert_same(take(WEIGHTS, rows if take is taken[2] else X), result, bits=True)
+    assert not compilations
+    fn(WEIGHTS, X[:8])
+    assert compilations
+
+
+def test_what_a_function_closes_over_is_traced_once_as_jax_does() -> None:
+    traces: list[int] = []
+
+    def loss(x: jax.Array) -> jax.Array:
+        traces.append(1)
+        return jnp.sin(jnp.sin(x * WEIGHTS[0, 0, 0])).sum()
+
+    fn = quick(loss)
+    for _ in range(3):
+        jax.grad(fn)(X)
+        fn(X)
+        jax.jit(jax.grad(fn))(X)
+    assert len(traces) == 1
+    fn(X[:2])
+    assert len(traces) == 2

@@ -1,0 +1,209 @@
+"""`graphrl checkpoint`: what a training step's graph says of its gradient, as a curve, a plan, JSON and a picture."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from checkpoint_programs import WEIGHTS, X, calls, mlp, scanned
+from command_line import check_failure
+
+import graphrl
+from graphrl import ComputationGraph, GraphError, Op, Tensor
+from graphrl.cli import main
+from graphrl.graphs.roofline import find_chip
+from graphrl.solvers.budgets.choice import Pricing
+from graphrl.xla.checkpoint import search as searching
+from graphrl.xla.checkpoint.curve import SLOWDOWNS
+from graphrl.xla.checkpoint.gradient import gradient_of
+from graphrl.xla.checkpoint.graph_gradient import gradient_of_graph
+from graphrl.xla.checkpoint.program import program_of
+
+CHIP = find_chip("a100-80gb")
+ZOO = "zoo:vgg16/training/b8/jaxpr"
+
+
+def attention(weights: jax.Array, x: jax.Array) -> jax.Array:
+    """Products, softmax, means of rows and views."""
+    query, key, value = (x @ w for w in weights[:3])
+    h = jax.nn.softmax(query @ key.T / 3.0) @ value
+    h = h - h.mean(-1, keepdims=True)
+    return jnp.square(h * jax.lax.rsqrt(jnp.square(h).mean(-1, keepdims=True) + 1e-5)).mean() + h[0].sum()
+
+
+def step_graph(loss: Callable[..., Any], *shapes: jax.ShapeDtypeStruct) -> ComputationGraph:
+    """Value and gradients of a loss."""
+    return graphrl.from_jax(jax.value_and_grad(loss, (0, 1)), *(shapes or (WEIGHTS, X)), chip=CHIP, name="step")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def compiled() -> None:
+    """Searches say so where they compile first."""
+    Pricing(gradient_of_graph(step_graph(mlp), CHIP).gradient)
+
+
+@pytest.mark.parametrize("loss", [mlp, attention, calls])
+def test_a_graph_says_what_its_function_says(loss: Callable[..., Any]) -> None:
+    traced = program_of(jax.make_jaxpr(loss)(WEIGHTS, X))
+    function, graph = (
+        gradient_of(traced, [True, True], CHIP).gradient,
+        gradient_of_graph(step_graph(loss), CHIP).gradient,
+    )
+    assert Pricing(graph).plain == Pricing(function).plain
+    assert (graph.argument_bytes, graph.result_bytes) == (function.argument_bytes, function.result_bytes)
+    for name in ("forward_seconds", "backward_seconds"):
+        assert getattr(graph.levels[0], name) == pytest.approx(getattr(function.levels[0], name))
+
+
+@pytest.mark.parametrize("loss", [mlp, attention, scanned])
+def test_values_come_before_those_who_read_them(loss: Callable[..., Any]) -> None:
+    graph = step_graph(loss)
+    own = gradient_of_graph(graph, CHIP)
+    (level,) = own.gradient.levels
+    assert (np.diff(level.place) >= 0).all()
+    assert (np.diff(level.kernel_place) <= 0).all()
+    for value, begin in enumerate(level.reads_from[:-1]):
+        assert (level.reads[begin : level.reads_from[value + 1]] < value).all()
+    lines = [own.origin(0, value).line for value in range(len(level.bytes))]
+    assert lines == [graph.ops[place].name for place in own.places]
+    assert not any("transpose(" in line for line in lines)
+
+
+def test_what_follows_from_the_backward_pass_is_of_it_and_parameters_are_arguments() -> None:
+    def op(name: str, type: str, *inputs: str, bytes: int = 4, runtime: float = 1.0) -> Op:
+        return Op(name, type, runtime, inputs, (Tensor(f"{name}:0", bytes),))
+
+    graph = ComputationGraph(
+        "step",
+        (
+            op("update", "sub", "w:0", "transpose(jvp(f))/dot.5:0", bytes=100),
+            op("w", "variable", bytes=100),
+            op("jvp(f)/dot.1", "dot_general", "x", "w:0", bytes=10),
+            op("jvp(f)/tanh.2", "tanh", "jvp(f)/dot.1:0", bytes=10),
+            op("jvp(f)/dot.3", "dot_general", "jvp(f)/tanh.2:0", bytes=20),
+            op("transpose(jvp(f))/dot.4", "dot_general", "jvp(f)/tanh.2:0", "jvp(f)/dot.3:0", bytes=10),
+            op("transpose(jvp(f))/dot.5", "dot_general", "transpose(jvp(f))/dot.4:0", "x", bytes=100),
+        ),
+        (Tensor("x", 7),),
+        ("update:0", "jvp(f)/dot.3:0"),
+    )
+    own = gradient_of_graph(graph, CHIP)
+    assert (own.gradient.argument_bytes, own.gradient.result_bytes) == (107, 120)
+    (level,) = own.gradient.levels
+    assert [own.origin(0, value).line for value in range(3)] == ["jvp(f)/dot.1", "jvp(f)/tanh.2", "jvp(f)/dot.3"]
+    assert level.bytes.tolist() == [10, 10, 20]
+    assert Pricing(own.gradient).plain.kept == 30  # tanh's and the last product's results
+
+
+@pytest.mark.parametrize("model", ["zoo:vgg16/training/b8/hlo", "zoo:vgg16/inference/b1/jaxpr"])
+def test_graphs_without_a_backward_pass_are_one_line(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    check_failure(["checkpoint", model], 1, "has no backward pass: its ops would have transpose(...)", capsys)
+
+
+def test_a_backward_pass_that_reads_nothing_is_none() -> None:
+    with pytest.raises(GraphError, match="step has no backward pass"):
+        gradient_of_graph(step_graph(lambda weights, x: weights.sum() + x.sum()), CHIP)
+
+
+def test_the_curve_for_machines_and_as_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture = str(tmp_path / "curve.png")
+    assert main(["checkpoint", ZOO, "--seconds", "0.2", "--json", "--plot", picture]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert (data["function"], data["chip"], data["seed"]) == ("vgg16/training/b8/jaxpr", "a100-80gb", 0)
+    assert (data["interrupted"], data["written"]) == (False, [picture])
+    points = data["points"]
+    assert [point["limit"] for point in points] == list(SLOWDOWNS)
+    assert all(point["slowdown"] <= point["limit"] + 1e-9 for point in points)
+    peaks = [point["peak_bytes"] for point in points]
+    assert peaks == sorted(peaks, reverse=True)
+    assert peaks[-1] < 0.6 * data["plain"]["peak_bytes"]  # measured: 0.42
+    assert points[-1]["share"] == peaks[-1] / data["plain"]["peak_bytes"]
+    assert points[0]["computed_values"] == 0 < points[-1]["computed_values"]
+    assert Path(picture).read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_curve_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["checkpoint", "zoo:lstm2/training/b2/jaxpr", "--seconds", "0.05", "--method", "greedy"]) == 0
+    out, err = capsys.readouterr()
+    head, jax_row, *rows = out.splitlines()
+    assert head.split() == ["limit", "slowdown", "peak", "share", "kept", "values", "kept", "computed", "again"]
+    assert jax_row.split()[:2] == ["jax", "+0.0%"]
+    assert [row.split()[0] for row in rows[:6]] == ["0%", "2%", "5%", "10%", "20%", "33%"]
+    assert "by run times and roofline of a100-80gb" in out
+    assert err.count("\n") == len(SLOWDOWNS)  # progress
+
+
+def test_a_plan_of_a_file_within_a_budget(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, picture = str(tmp_path / "step.json"), str(tmp_path / "memory.svg")
+    shapes = jax.ShapeDtypeStruct((4, 256, 256), jnp.float32), jax.ShapeDtypeStruct((4096, 256), jnp.float32)
+    graphrl.write_json(step_graph(mlp, *shapes), path)
+    options = ["--seconds", "0.2", "--chip", "h200"]
+    assert main(["checkpoint", path, "--budget", "0.6", "--json", "--plot", picture, *options]) == 0
+    out, err = capsys.readouterr()
+    data = json.loads(out)
+    assert err == ""
+    assert data["planned"]["kept_bytes"] <= 0.6 * data["plain"]["kept_bytes"]
+    assert {value["line"].partition("/")[0] for value in data["values"]} == {"jvp()"}
+    assert 0.0 <= data["above_least"] < 0.5
+    assert Path(picture).read_text().startswith("<?xml")
+    assert main(["checkpoint", path, "--slowdown", "0.3", *options]) == 0
+    out = capsys.readouterr().out
+    assert "computed again: " in out
+    assert "dot_general  jvp()/dot_general." in out
+    assert "estimated by roofline of h200" in out
+    total = int(data["total_bytes"])
+    assert main(["checkpoint", path, "--budget", f"{total}", "--json", *options]) == 0
+    assert json.loads(capsys.readouterr().out)["total_bytes"] <= total
+    check_failure(["checkpoint", path, "--budget", "16MiB", *options], 1, "budget is 16MiB: the least found is", capsys)
+    check_failure(["checkpoint", path, "--budget", "1KiB"], 1, "arguments, results and gradients alone need", capsys)
+
+
+@pytest.mark.parametrize(
+    ("fault", "options"),
+    [
+        ("argument --budget: 'much' is not bytes", ["--budget", "much"]),
+        ("budget is -0.5: must be a part from 0 to 1", ["--budget=-0.5"]),
+        ("argument --slowdown: 'a' is not a part of the step's time", ["--slowdown", "a"]),
+        ("slowdown is 3.0: must be a part of the step's time", ["--slowdown", "3"]),
+        ("not allowed with argument --budget", ["--budget", "0.5", "--slowdown", "0.1"]),
+        ("method is 'luck': must be one of auto, anneal", ["--method", "luck"]),
+        ("seed is -1", ["--seed", "-1"]),
+        ("unknown chip 'abacus'", ["--chip", "abacus"]),
+    ],
+)
+def test_options_at_fault_are_one_line(fault: str, options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    check_failure(["checkpoint", ZOO, *options], 2, fault, capsys)
+
+
+def test_pictures_that_cannot_be_drawn_are_refused_before_the_search(capsys: pytest.CaptureFixture[str]) -> None:
+    check_failure(["checkpoint", ZOO, "--plot", "curve.txt"], 1, "its ending must be one of .png, .svg, .pdf", capsys)
+    check_failure(["checkpoint", ZOO, "--plot", "missing/curve.png"], 1, "there is no folder", capsys)
+
+
+def test_ctrl_c_gives_the_points_until_then(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    searched: list[Any] = []
+
+    def interrupted(*args: Any) -> Any:
+        if len(searched) == 2:
+            raise KeyboardInterrupt
+        searched.append(search(*args))
+        return searched[-1]
+
+    search = searching.search
+    monkeypatch.setattr(searching, "search", interrupted)
+    assert main(["checkpoint", ZOO, "--seconds", "0.05", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["interrupted"]
+    assert [point["limit"] for point in data["points"]] == list(SLOWDOWNS[:2])
+    monkeypatch.setattr(searching, "search", _stopped)
+    check_failure(["checkpoint", ZOO], 1, "interrupted before there was a plan", capsys)
+
+
+def _stopped(*args: Any) -> Any:
+    raise KeyboardInterrupt
