@@ -14,7 +14,7 @@ from graphrl.solvers.budgets.price import COMPUTED, KEPT, MOVED
 from graphrl.solvers.budgets.starts import MOST
 from graphrl.solvers.budgets.state import AGAIN, INSIDE, PLAIN, State
 
-HOT, COLD = 3e-2, 1e-5  # temperatures
+HOT, COLD = 3e-2, 1e-5  # temperatures: energies are shares of the plain peak or of the step's seconds
 CUTTING = 0.2  # part of the moves of a function that cut it
 SWITCHING = 0.05  # part of the others that leave segments to jax, or take them from it
 TOGETHER = 0.6  # part of the moves that change all that are alike
@@ -22,14 +22,7 @@ PER_SEGMENT = 3e-4  # energy of a segment: each is traced by itself, and keeps t
 
 
 def anneal(
-    pricing: Pricing,
-    goal: Goal,
-    starts: Sequence[State],
-    *,
-    seed: int,
-    evaluations: int,
-    seconds: float,
-    hot: float = HOT,
+    pricing: Pricing, goal: Goal, starts: Sequence[State], *, seed: int, evaluations: int, seconds: float
 ) -> Found:
     """The best choice that annealing meets, from the best of some starts.
 
@@ -39,17 +32,16 @@ def anneal(
       starts: at least one.
       seed: of its random numbers.
       evaluations, seconds: after which it ends.
-      hot: the first temperature: energies are shares of the plain peak or of the step's seconds.
     """
     search = _Search(pricing, goal, np.random.default_rng(seed))
     energies = [search.energy(start) for start in starts]
     state, energy = starts[int(np.argmin(energies))].copy(), min(energies)
     best, least = state.copy(), energy
-    begin, count, heat = time.monotonic(), len(starts), hot
+    begin, count, heat = time.monotonic(), len(starts), HOT
     while count < evaluations:
         if count % 64 == 0:
             done = max(count / evaluations, (time.monotonic() - begin) / seconds)
-            heat = hot * (COLD / hot) ** done
+            heat = HOT * (COLD / HOT) ** done
             if done >= 1:
                 break
         undo = search.move(state)

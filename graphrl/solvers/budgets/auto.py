@@ -1,4 +1,6 @@
-"""What measured best: minimum cuts, knapsacks and greedy choices from all starts, then annealing from the best."""
+"""What measured best: minimum cuts, knapsacks and constraint programs, or where those are too large greedy choices from
+all starts; then annealing from the best.
+"""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -15,8 +17,7 @@ from graphrl.solvers.budgets.starts import starts
 from graphrl.solvers.budgets.state import State
 
 EVALUATIONS = 30_000  # of annealing, at most
-EXACT = 0.2  # part of the time for constraint programs, at most
-FIRST = 0.6  # part of the time before annealing, at most
+FIRST = 0.5  # part of the time before annealing, at most
 
 
 class Solver(Protocol):
@@ -30,9 +31,10 @@ def auto(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
     begin = time.monotonic()
     states, bound = [*min_cut.states(pricing.gradient), *knapsack.states(pricing.gradient)], None
     if sum(len(level.bytes) for level in pricing.gradient.levels) <= cp_sat.MOST:
-        exact, bound = cp_sat.states(pricing, goal, seed=seed, seconds=EXACT * seconds)
+        exact, bound = cp_sat.states(pricing, goal, seed=seed, seconds=FIRST * seconds)
         states += exact
-    states += _greedy_states(pricing, goal, begin + FIRST * seconds)
+    else:
+        states += _greedy_states(pricing, goal, begin + FIRST * seconds)
     left = max(0.1 * seconds, seconds - (time.monotonic() - begin))
     found = anneal(pricing, goal, states, seed=seed, evaluations=EVALUATIONS, seconds=left)
     return found._replace(bound=bound)

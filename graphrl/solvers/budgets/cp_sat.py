@@ -113,11 +113,11 @@ def states(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> tuple[
     gradient, begin = pricing.gradient, time.monotonic()
     found, bounds = [State.plain(gradient)], []
     kinds = list(cuts(gradient.levels[0]))
-    for part in PARTS:
+    for number, part in enumerate(PARTS):
         left = seconds - (time.monotonic() - begin)
         if left <= 0:
             break
-        kept, bound = Model(gradient).solve(pricing, goal.stricter(part), seed, left)
+        kept, bound = Model(gradient).solve(pricing, goal.stricter(part), seed, left / (len(PARTS) - number))
         bounds.append(bound)
         if kept is not None:
             named = [mask & level.named for mask, level in zip(kept, gradient.levels, strict=True)]

@@ -19,7 +19,7 @@ from graphrl.solvers.budgets.starts import again, cuts
 from graphrl.solvers.budgets.state import State
 
 ROOMS = 12  # sizes of the knapsack
-SECONDS = 0.2  # for each
+SECONDS = 0.03  # for each
 TICK = 1e-9  # seconds: worths are integers of it
 KINDS = 7  # of segments that are tried with each
 

@@ -58,6 +58,8 @@ def cuts(level: Level) -> Iterator[np.ndarray]:
     computed again, and but for what comes before the first of these places and after the last.
     """
     yield whole(level)
+    if not len(level.apart):
+        return
     across, alike = crossing(level)[:-1], alike_places(level)
     layers = sorted(_layers(across, alike), key=lambda group: (-len(group), across[group].max()))
     kinds = layers, sorted(alike, key=len, reverse=True), _narrow(level, across)

@@ -31,15 +31,6 @@ class State:
             starts.append(np.where(begins, PLAIN, INSIDE))
         return cls(keep, starts)
 
-    @classmethod
-    def of(cls, choice: Choice) -> "State":
-        """A choice."""
-        starts = []
-        for cut in choice:
-            begins = np.diff(cut.segment, prepend=-1) > 0
-            starts.append(np.where(begins, np.where(cut.again[cut.segment], AGAIN, PLAIN), INSIDE))
-        return cls([cut.keep.copy() for cut in choice], starts)
-
     def changed(self, level: int) -> None:
         """To be called when a level's starts have changed."""
         self._cuts[level] = self._cut(level)

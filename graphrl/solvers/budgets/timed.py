@@ -4,21 +4,15 @@ import dataclasses
 import time
 from collections.abc import Callable
 
-from graphrl.solvers.budgets.anneal import anneal
 from graphrl.solvers.budgets.choice import Choice, Pricing
 from graphrl.solvers.budgets.found import Found, best_of
 from graphrl.solvers.budgets.goal import Goal
 from graphrl.solvers.budgets.state import State
 
-FIRST, LATER = (
-    0.45,
-    0.35,
-)  # parts of the time that is left: of the first search, and of each that goes on from its choice
+FIRST, LATER = 0.4, 0.4  # part of the time for the first search, and of what is left for each later one
 AHEAD = 0.04  # the first one may be slower by so much: it sees what only its own measure takes for too slow
 NEAR = 0.006  # slowdowns that a choice may stay below the limit
-ROUNDS = 8
-WARM = 3e-3  # temperature of going on
-EVALUATIONS = 30_000
+ROUNDS = 7
 
 
 def search_timed(
@@ -33,7 +27,7 @@ def search_timed(
     """The choice of the least peak that is measured to be within the limit, as jax's own choice always is.
 
     Args:
-      solver: one of `auto.SOLVERS`; what it finds is annealed until it is within the limit, and just so.
+      solver: one of `auto.SOLVERS`, asked with other limits until its choice is within this one, and just so.
       pricing: of the gradient.
       goal: with a limit of slowdown.
       measured: the slowdown of a choice.
@@ -58,13 +52,6 @@ def search_timed(
         own = owned - over - NEAR / 2
         if not low < own < high:
             own = (low + high) / 2
-        found = anneal(
-            pricing,
-            dataclasses.replace(goal, slowdown=own),
-            [State.of(found.choice)],
-            seed=seed + turn,
-            evaluations=EVALUATIONS,
-            seconds=max(LATER * left, 0.1 * seconds),
-            hot=WARM,
-        )
+        again = max(LATER * left, 0.1 * seconds)
+        found = solver(pricing, dataclasses.replace(goal, slowdown=own), seed=seed + turn, seconds=again)
     return best
