@@ -73,30 +73,40 @@ def test_values_come_before_those_who_read_them(loss: Callable[..., Any]) -> Non
     assert not any("transpose(" in line for line in lines)
 
 
-def test_what_follows_from_the_backward_pass_is_of_it_and_parameters_are_arguments() -> None:
-    def op(name: str, type: str, *inputs: str, bytes: int = 4, runtime: float = 1.0) -> Op:
-        return Op(name, type, runtime, inputs, (Tensor(f"{name}:0", bytes),))
+def written_graph(product: str, tanh: str, total: str) -> ComputationGraph:
+    """A step by hand, with the types of a format; the update stands first, though it comes last."""
 
-    graph = ComputationGraph(
-        "step",
-        (
-            op("update", "sub", "w:0", "transpose(jvp(f))/dot.5:0", bytes=100),
-            op("w", "variable", bytes=100),
-            op("jvp(f)/dot.1", "dot_general", "x", "w:0", bytes=10),
-            op("jvp(f)/tanh.2", "tanh", "jvp(f)/dot.1:0", bytes=10),
-            op("jvp(f)/dot.3", "dot_general", "jvp(f)/tanh.2:0", bytes=20),
-            op("transpose(jvp(f))/dot.4", "dot_general", "jvp(f)/tanh.2:0", "jvp(f)/dot.3:0", bytes=10),
-            op("transpose(jvp(f))/dot.5", "dot_general", "transpose(jvp(f))/dot.4:0", "x", bytes=100),
-        ),
-        (Tensor("x", 7),),
-        ("update:0", "jvp(f)/dot.3:0"),
+    def op(name: str, type: str, *inputs: str, bytes: int = 4) -> Op:
+        return Op(name, type, 1.0, inputs, (Tensor(f"{name}:0", bytes),))
+
+    ops = (
+        op("update", "sub", "w:0", "transpose(jvp(f))/dot.5:0", bytes=100),
+        op("w", "variable", bytes=100),
+        op("jvp(f)/dot.1", product, "x", "w:0", bytes=10),
+        op("jvp(f)/tanh.2", tanh, "jvp(f)/dot.1:0", bytes=10),
+        op("jvp(f)/dot.3", product, "jvp(f)/tanh.2:0", bytes=20),
+        op("loss", total, "jvp(f)/dot.3:0"),
+        op("transpose(jvp(f))/dot.4", product, "jvp(f)/tanh.2:0", "jvp(f)/dot.3:0", bytes=10),
+        op("transpose(jvp(f))/dot.5", product, "transpose(jvp(f))/dot.4:0", "x", bytes=100),
     )
-    own = gradient_of_graph(graph, CHIP)
-    assert (own.gradient.argument_bytes, own.gradient.result_bytes) == (107, 120)
+    return ComputationGraph("step", ops, (Tensor("x", 7),), ("update:0", "loss:0"))
+
+
+@pytest.mark.parametrize(
+    "types",
+    [("dot_general", "tanh", "reduce_sum"), ("MatMul", "Tanh", "ReduceSum"), ("scan", "logistic", "reduce_max")],
+)
+def test_updates_are_of_the_backward_pass_and_parameters_are_arguments(types: tuple[str, str, str]) -> None:
+    own = gradient_of_graph(written_graph(*types), CHIP)
+    assert (own.gradient.argument_bytes, own.gradient.result_bytes) == (107, 104)
     (level,) = own.gradient.levels
-    assert [own.origin(0, value).line for value in range(3)] == ["jvp(f)/dot.1", "jvp(f)/tanh.2", "jvp(f)/dot.3"]
-    assert level.bytes.tolist() == [10, 10, 20]
-    assert Pricing(own.gradient).plain.kept == 30  # tanh's and the last product's results
+    names = ["jvp(f)/dot.1", "jvp(f)/tanh.2", "jvp(f)/dot.3", "loss"]
+    assert [own.origin(0, value).line for value in range(len(level.bytes))] == names
+    assert level.bytes.tolist() == [10, 10, 20, 4]
+    assert level.heavy.tolist() == [True, False, True, False]
+    assert level.solid.tolist() == [True, True, True, True]
+    assert level.seconds[[0, 2]].tolist() == [1.0, 1.0]
+    assert Pricing(own.gradient).plain.kept == 30  # of tanh and of the last product
 
 
 @pytest.mark.parametrize("model", ["zoo:vgg16/training/b8/hlo", "zoo:vgg16/inference/b1/jaxpr"])

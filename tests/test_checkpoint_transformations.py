@@ -52,7 +52,7 @@ TAKEN: dict[str, tuple[Loss, Callable[[Loss], Loss]]] = {
     "vjp": (nested, lambda fn: lambda weights, x: jax.vjp(fn, weights, x)[1](jnp.float32(2.0))),
     "vmap of gradients": (scanned, lambda fn: jax.vmap(jax.value_and_grad(fn), (None, 0))),
     "gradient of vmap": (scanned, rows),
-    "within its like": (mlp, lambda fn: jax.value_and_grad(quick(lambda weights, x: jnp.sin(fn(weights, x * 2.0))))),
+    "within its like": (mlp, lambda fn: jax.value_and_grad(quick(lambda w, x: jnp.sin(fn(w, x * 2.0)), budget=0.7))),
     "under the user's checkpoint": (scanned, lambda fn: jax.value_and_grad(jax.checkpoint(fn), (0, 1))),
 }
 

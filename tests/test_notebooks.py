@@ -18,6 +18,10 @@ SHORTER = {
         "train_step, seconds=4": "train_step, seconds=1",
         '{"seconds": 4, "recompute"': '{"seconds": 1, "recompute"',
     },
+    "checkpoint.ipynb": {
+        "TOKENS, BATCH = 6, 512, 8, 128, 4": "TOKENS, BATCH = 3, 64, 4, 64, 2",
+        '"seconds": 1}': '"seconds": 0.1}',
+    },
     "go.ipynb": {
         '"erdos-renyi:120@1"': '"erdos-renyi:24@1"',
         "training.steps=60": "training.steps=2",

@@ -9,7 +9,7 @@ from graphrl.commands.common import add_common, add_model, check_outputs, option
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import shown
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.optimize import model_graph
+from graphrl.optimize import DEFAULT_SECONDS, model_graph
 from graphrl.progress import progress
 from graphrl.solvers.budgets.auto import SOLVERS
 from graphrl.units import format_seconds, parse_bytes, parse_seconds
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from graphrl.xla.checkpoint.curve import CheckpointCurve
     from graphrl.xla.checkpoint.report import CheckpointReport
     from graphrl.xla.checkpoint.settings import Settings
-
-SECONDS = 10.0
 
 DESCRIPTION = f"""Find what a training step should keep between its passes, and what it should compute again: memory
 against slowdown, to choose a budget from, or one plan for a budget. It is what graphrl.checkpoint does to a JAX
@@ -40,8 +38,8 @@ EXAMPLES = """examples:
       the least memory at a slowdown of 0, 2, 5, 10, 20 and 33% (a minute); a picture of it
   graphrl checkpoint zoo:distilbert/training/b8/jaxpr --budget 0.5
       keep half of the bytes that jax keeps, at the least time: what is kept and what is computed again, op by op
-  graphrl checkpoint zoo:vgg16/training/b32/jaxpr --budget 6GiB --plot memory.png
-      bring the whole step, weights and gradients too, below 6 GiB; memory over the step as a picture
+  graphrl checkpoint zoo:vgg16/training/b32/jaxpr --budget 3GiB --plot memory.png
+      bring the whole step, weights and gradients too, below 3 GiB; memory over the step as a picture
   graphrl checkpoint graph.json --slowdown 0.1 --method greedy --json
       a tenth more time for the least memory, for a script
 
@@ -67,9 +65,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seconds",
         type=option(parse_seconds),
-        default=SECONDS,
+        default=DEFAULT_SECONDS,
         metavar="S",
-        help=f"search for at most so long, for each point of the curve (default: {SECONDS:g})",
+        help=f"search for at most so long, for each point of the curve (default: {DEFAULT_SECONDS:g})",
     )
     parser.add_argument(
         "--plot", metavar="FILE", help="a picture of the curve, or of memory over the step: .png, .svg or .pdf"

@@ -4,12 +4,15 @@ import dataclasses
 import inspect
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graphrl.errors import ProblemError
 from graphrl.units import format_bytes
 from graphrl.xla.checkpoint.function import checkpoint
 from graphrl.xla.checkpoint.report import COMPUTED, KEPT, CheckpointReport, Figures
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SLOWDOWNS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.33)
 OPTIONS = frozenset(inspect.signature(checkpoint).parameters) - {"fn", "budget", "slowdown"}
@@ -68,15 +71,15 @@ class CheckpointCurve:
             points.append(CurvePoint.of(limit, best))
         return cls(reports[0].function, reports[0].chip, reports[0].plain, tuple(points))
 
-    def plot(self, path: str | os.PathLike[str]) -> None:
-        """Draws it to a file (.png, .svg, .pdf).
+    def plot(self, path: str | os.PathLike[str] | None = None) -> "Figure":
+        """Draws it, and saves the picture if a path is given; see `CheckpointReport.plot`."""
+        from graphrl.plan.plot import write_figure
+        from graphrl.xla.checkpoint.plot import curve_figure
 
-        Raises:
-          GraphrlError: it cannot be written.
-        """
-        from graphrl.xla.checkpoint.plot import save_curve_figure
-
-        save_curve_figure(self, path)
+        figure = curve_figure(self)
+        if path is not None:
+            write_figure(figure, path)
+        return figure
 
     def share(self, point: CurvePoint) -> float:
         """A point's part of the peak that jax has."""

@@ -1,4 +1,4 @@
-"""A function of anything as one of arrays alone, traced once for each types of arguments, as `jax.jit` does."""
+"""A function of anything as one of arrays alone, traced once for all arguments of the same types, as `jax.jit` does."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple

@@ -111,15 +111,15 @@ def _derivative(graph: ComputationGraph, forward: Sequence[int], backward: Seque
     outputs = [same.get(values[name], values[name]) for name in graph.outputs]
     is_forward = {value: isinstance(value, Result) and value.node < len(forward) for value in outputs}
     return Derivative(
-        nodes,
-        [False] * len(forward) + [True] * len(backward),
-        [*range(len(forward)), *_backward_places(nodes, same, len(forward))],
-        same,
-        names,
-        frozenset(value for value in outputs if is_forward[value]),
-        frozenset(value for value in outputs if not is_forward[value]),
-        [tensor.bytes for tensor in outside],
-        sum(sizes[name] for name in graph.outputs),
+        nodes=nodes,
+        backward=[False] * len(forward) + [True] * len(backward),
+        place=[*range(len(forward)), *_backward_places(nodes, same, len(forward))],
+        same=same,
+        names=names,
+        results=frozenset(value for value in outputs if is_forward[value]),
+        gradients=frozenset(value for value in outputs if not is_forward[value]),
+        outside=[tensor.bytes for tensor in outside],
+        result_bytes=sum(sizes[name] for name in graph.outputs),
     )
 
 

@@ -1,6 +1,5 @@
 """Memory over a step as a picture, with and without a plan; and memory against slowdown."""
 
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,7 @@ from matplotlib.figure import Figure
 
 from graphrl.colours import BETTER, FAINT, GREY, GRID
 from graphrl.plan.lanes import clean
-from graphrl.plan.plot import DPI, WIDTH, Picture, write_figure
+from graphrl.plan.plot import DPI, WIDTH, Picture
 from graphrl.units import byte_unit, format_bytes, format_seconds
 from graphrl.xla.checkpoint.report import CheckpointReport, Figures
 
@@ -18,11 +17,6 @@ if TYPE_CHECKING:
     from graphrl.xla.checkpoint.curve import CheckpointCurve
 
 HEIGHT = 4.5  # inches
-
-
-def save_memory_figure(report: CheckpointReport, path: str | os.PathLike[str]) -> None:
-    """Writes the picture of a report; see `CheckpointReport.plot`."""
-    write_figure(memory_figure(report), path)
 
 
 def memory_figure(report: CheckpointReport) -> Figure:
@@ -47,8 +41,8 @@ def memory_figure(report: CheckpointReport) -> Figure:
     return figure
 
 
-def save_curve_figure(curve: "CheckpointCurve", path: str | os.PathLike[str]) -> None:
-    """Writes the picture of a curve; see `CheckpointCurve.plot`."""
+def curve_figure(curve: "CheckpointCurve") -> Figure:
+    """The peak at each slowdown."""
     figure = Picture(figsize=(WIDTH * 0.6, HEIGHT), dpi=DPI, layout="constrained")
     ax = figure.subplots()
     points = [(0.0, curve.plain.peak_bytes), *((p.slowdown, p.peak_bytes) for p in curve.points)]
@@ -60,7 +54,7 @@ def save_curve_figure(curve: "CheckpointCurve", path: str | os.PathLike[str]) ->
     ax.set_ylabel(unit)
     ax.set_ylim(bottom=0)
     ax.legend(frameon=False)
-    write_figure(figure, path)
+    return figure
 
 
 def _draw_points(ax: Axes, points: Sequence[tuple[float, float]], scale: float) -> None:

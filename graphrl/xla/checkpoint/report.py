@@ -1,9 +1,13 @@
 """What `graphrl.checkpoint` decided about a function, for people and for machines."""
 
 import dataclasses
-from typing import Any
+import os
+from typing import TYPE_CHECKING, Any
 
 from graphrl.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 KEPT, COMPUTED, MOVED = "kept", "computed again", "moved to the host"
 LINES = 12  # of each kind, in the text
@@ -94,15 +98,22 @@ class CheckpointReport:
         """All figures under the names of the attributes, for `json.dump`."""
         return {**dataclasses.asdict(self), "slowdown": self.slowdown, "total_bytes": self.total_bytes}
 
-    def plot(self, path: str) -> None:
-        """Draws memory over the step, with and without the plan, to a file (.png, .svg, .pdf).
+    def plot(self, path: str | os.PathLike[str] | None = None) -> "Figure":
+        """Draws memory over the step, with and without the plan, and saves the picture if a path is given.
+
+        Args:
+          path: its ending says the format: .png, .svg or .pdf.
 
         Raises:
-          GraphrlError: it cannot be written.
+          GraphrlError: the file cannot be written, or its ending names no such format.
         """
-        from graphrl.xla.checkpoint.plot import save_memory_figure
+        from graphrl.plan.plot import write_figure
+        from graphrl.xla.checkpoint.plot import memory_figure
 
-        save_memory_figure(self, path)
+        figure = memory_figure(self)
+        if path is not None:
+            write_figure(figure, path)
+        return figure
 
     def __str__(self) -> str:
         rows: list[tuple[str, ...]] = [(self.function, "peak", "beside arguments", "kept", "on the host", "step")]

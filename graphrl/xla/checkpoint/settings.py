@@ -9,7 +9,7 @@ import numpy as np
 from graphrl.errors import ProblemError
 from graphrl.graphs.interconnects import INTERCONNECTS
 from graphrl.graphs.roofline import CHIPS, DEFAULT_CHIP, Chip, find_chip
-from graphrl.optimize import check_seed
+from graphrl.optimize import DEFAULT_SECONDS, check_seed
 from graphrl.solvers.base import Budget
 from graphrl.solvers.budgets.auto import find_solver
 from graphrl.solvers.budgets.choice import Pricing
@@ -17,7 +17,7 @@ from graphrl.solvers.budgets.goal import Goal
 from graphrl.units import format_bytes, parse_bytes
 from graphrl.xla.checkpoint.seconds import HOST_LINK
 
-SECONDS = 10.0
+SECONDS = DEFAULT_SECONDS
 
 
 class UnmetError(ProblemError):
