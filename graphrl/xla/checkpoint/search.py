@@ -46,8 +46,8 @@ def search(
       pricing: of it.
       settings: what is asked.
       begin: when the work on it began, by `time.monotonic`: that counts in the seconds.
-      seconds_of: a gradient under a choice, more finely than by the pricing; that measure then counts for limits of time
-        and in the report.
+      seconds_of: a gradient under a choice, more finely than by the pricing: what counts for limits of time and in the
+        report, where it is given.
 
     Raises:
       UnmetError: the budget cannot be met; one line says the least that can.

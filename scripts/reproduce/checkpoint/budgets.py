@@ -9,7 +9,7 @@ import jax
 
 from graphrl.compare.report import markdown
 from reproduce.checkpoint.figures import memory
-from reproduce.checkpoint.methods import OURS, planned
+from reproduce.checkpoint.methods import LIMITS, OURS, planned
 from reproduce.checkpoint.program import undecorated
 from reproduce.checkpoint.programs import build
 from reproduce.checkpoint.settings import Settings
@@ -46,7 +46,7 @@ def budgets(settings: Settings) -> Iterator[Table]:
 
 def planning(settings: Settings) -> Iterator[Table]:
     """A line a program, of the middle method."""
-    methods = settings.among(tuple(OURS))
+    methods = settings.among(tuple(LIMITS))
     method = methods[len(methods) // 2]
     lines = []
     for name in settings.chosen:

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 
 import graphrl
+from graphrl.xla.checkpoint.seconds import gradient_seconds
 from reproduce.checkpoint.program import Program, undecorated
 
 Gradient = Callable[..., Any]
@@ -49,18 +50,27 @@ RULES: dict[str, Method] = {
 
 SLOWDOWNS = (0.02, 0.05, 0.1, 0.2, 0.33)
 LIMITS = {f"graphrl at {limit:.0%}": limit for limit in SLOWDOWNS}
+_TIMED = ("nothing saveable, a layer", "dots saveable, a layer", "dots without batch saveable, a layer")
+MATCHED = {f"graphrl as slow as {rule}": rule for rule in _TIMED}  # by the same estimate
 
 
 def planned(method: str, program: Program) -> graphrl.CheckpointedFunction:
-    """A program's loss under one of `LIMITS`."""
-    return graphrl.checkpoint(program.loss(undecorated), slowdown=LIMITS[method], chip=CHIP)
+    """A program's loss under one of `LIMITS` or `MATCHED`."""
+    limit = LIMITS[method] if method in LIMITS else slowdown_of(RULES[MATCHED[method]], program)
+    return graphrl.checkpoint(program.loss(undecorated), slowdown=min(max(limit, 0.0), 1.0), chip=CHIP)
+
+
+def slowdown_of(method: Method, program: Program) -> float:
+    """Estimated time of the traced gradient over that of the undecorated one, less 1."""
+    own, without = (jax.make_jaxpr(each(program))(*program.args) for each in (method, plain))
+    return gradient_seconds(own, CHIP) / gradient_seconds(without, CHIP) - 1
 
 
 def _ours(method: str, program: Program) -> Gradient:
     return jax.value_and_grad(planned(method, program))
 
 
-OURS: dict[str, Method] = {method: functools.partial(_ours, method) for method in LIMITS}
+OURS: dict[str, Method] = {method: functools.partial(_ours, method) for method in (*LIMITS, *MATCHED)}
 METHODS: dict[str, Method] = {**RULES, **OURS}
 # XLA's own: a GPU with so much less memory that the undecorated gradient's temporaries must shrink to this share.
 XLA: Mapping[str, float] = {f"XLA's own at {share:.0%}": share for share in (0.5, 0.25)}
