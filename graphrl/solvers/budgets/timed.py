@@ -1,6 +1,7 @@
 """A limit of time by a finer measure than a search's own: its limit is moved until its choice meets the finer one."""
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable
 
@@ -47,11 +48,13 @@ def search_timed(
         else:
             high = min(high, owned)
         left = seconds - (time.monotonic() - begin)
-        if -NEAR <= over <= 0 or (left <= 0 and best is not plain):
-            break
         own = owned - over - NEAR / 2
+        late = left <= 0 and best is not plain
+        exhausted = own <= low and math.isinf(high)  # the search knows of nothing slower that is lower
+        if -NEAR <= over <= 0 or late or exhausted:
+            break
         if not low < own < high:
-            own = (low + high) / 2
+            own = high - NEAR if math.isinf(low) else (low + high) / 2
         again = max(LATER * left, 0.1 * seconds)
         found = solver(pricing, dataclasses.replace(goal, slowdown=own), seed=seed + turn, seconds=again)
     return best

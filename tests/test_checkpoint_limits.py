@@ -1,0 +1,111 @@
+"""Limits of time, kept by a finer measure than the search's own; cuts between layers, which searches begin with."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from budget_levels import chain
+from checkpoint_programs import WEIGHTS, X, mlp, scanned
+
+import graphrl
+from graphrl.solvers.budgets.auto import auto
+from graphrl.solvers.budgets.choice import Choice, Pricing
+from graphrl.solvers.budgets.goal import Goal
+from graphrl.solvers.budgets.starts import cuts, starts
+from graphrl.solvers.budgets.state import AGAIN, INSIDE, PLAIN
+from graphrl.solvers.budgets.timed import search_timed
+from graphrl.xla.checkpoint.gradient import gradient_of
+from graphrl.xla.checkpoint.program import program_of
+from graphrl.xla.checkpoint.seconds import gradient_seconds
+from graphrl.xla.checkpoint.settings import Settings
+
+LAYERS, WIDTH = 5, 16
+
+
+def measure(pricing: Pricing, factor: float, more: float) -> Any:
+    """A slowdown that is `factor` times the pricing's own, and `more` for whatever is not jax's own choice."""
+
+    def measured(choice: Choice) -> float:
+        own = Goal(slowdown=0.0).slowdown_of(pricing, pricing(choice))
+        return factor * own + more * any(cut.again.any() for cut in choice)
+
+    return measured
+
+
+@pytest.mark.parametrize(("factor", "more"), [(1.0, 0.0), (1.7, 0.0), (0.4, 0.0), (1.0, 0.05)])
+def test_limits_are_kept_by_the_finer_measure_and_used(factor: float, more: float) -> None:
+    lower = []
+    for seed in range(6):
+        pricing = Pricing(chain(np.random.default_rng(seed), 12, 6))
+        measured = measure(pricing, factor, more)
+        found = search_timed(auto, pricing, Goal(slowdown=0.25), measured, seed=0, seconds=0.3)
+        assert measured(found.choice) <= 0.25
+        assert found.price == pricing(found.choice)
+        lower.append(found.price.peak < pricing.plain.peak)
+    assert np.mean(lower) >= 0.5  # measured: all of 6
+
+
+def test_what_is_always_too_slow_is_left_to_jax() -> None:
+    pricing = Pricing(chain(np.random.default_rng(0), 6, 3))
+    found = search_timed(auto, pricing, Goal(slowdown=0.1), measure(pricing, 1.0, 9.0), seed=0, seconds=0.05)
+    assert found.price == pricing.plain
+
+
+@pytest.mark.parametrize("loss", [mlp, scanned])
+def test_reports_give_the_seconds_of_the_traced_gradient(loss: Any) -> None:
+    fn = graphrl.checkpoint(loss, slowdown=0.3, chip="h200", seconds=0.2, cache=False)
+    plain, own = (
+        gradient_seconds(jax.make_jaxpr(jax.value_and_grad(f, (0, 1)))(WEIGHTS, X), "h200") for f in (loss, fn)
+    )
+    report = fn.report()
+    assert report.plain.seconds == pytest.approx(plain, rel=0.02)
+    assert report.planned.seconds == pytest.approx(own, rel=0.02)
+    assert report.slowdown <= 0.3
+
+
+def layered(weights: jax.Array, head: jax.Array, x: jax.Array) -> jax.Array:
+    """Layers between an entry that none of them is like and a wide head."""
+    x = jnp.tanh(x) @ weights[0] * 3.0
+    for k in range(LAYERS):
+        x = x + jax.nn.gelu(x @ weights[k]) @ weights[k].T
+    return jax.nn.logsumexp(x @ head, axis=-1).sum()
+
+
+@functools.cache
+def layered_level() -> tuple[Any, list[int]]:
+    """The level of `layered`, and the places where its layers begin and the last one ends."""
+    shapes = (LAYERS, WIDTH, WIDTH), (WIDTH, 8 * WIDTH), (32, WIDTH)
+    closed = jax.make_jaxpr(layered)(*(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes))
+    program = program_of(closed)
+    names = [eqn.primitive.name for eqn in program.equations]
+    ends = [
+        place + 1
+        for place, eqn in enumerate(program.equations)
+        if names[place] == "add" and eqn.outvars[0].aval.shape == (32, WIDTH) and names[place - 1] == "dot_general"
+    ]
+    assert len(ends) == LAYERS
+    step = ends[1] - ends[0]
+    level = gradient_of(program, [True, True, False], Settings(budget=0.5).figures).gradient.levels[0]
+    return level, [ends[0] - step, *ends]
+
+
+def test_some_cuts_are_between_all_layers_and_leave_the_ends_to_jax() -> None:
+    level, places = layered_level()
+    kinds = list(cuts(level))
+    begun = [tuple(np.flatnonzero(kind != INSIDE)[1:].tolist()) for kind in kinds]
+    between = [kind for kind, at in zip(kinds, begun, strict=True) if at == tuple(places)]
+    assert [kind[0] for kind in between] == [AGAIN, PLAIN]
+    for kind in between:
+        assert (kind[places[:-1]] == AGAIN).all()
+    assert between[1][places[-1]] == PLAIN
+    assert len({tuple(kind.tolist()) for kind in kinds}) == len(kinds)
+
+
+def test_starts_of_nothing_and_of_one_op() -> None:
+    for fn in (lambda x: x, lambda x: jnp.sin(x)):
+        program = program_of(jax.make_jaxpr(fn)(1.0))
+        gradient = gradient_of(program, [True], Settings(budget=0.5).figures).gradient
+        assert len(list(starts(gradient))) >= 1
