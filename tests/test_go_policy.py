@@ -3,7 +3,6 @@
 import time
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 
@@ -13,11 +12,11 @@ from graphrl.agents.go.batch import problem_of
 from graphrl.agents.go.decode import Decoder
 from graphrl.agents.go.hint import hinted
 from graphrl.agents.go.policy import Policy
-from graphrl.agents.go.settings import SENDS, GoSettings
+from graphrl.agents.go.settings import GoSettings
 from graphrl.costs import exact
 from graphrl.costs.problem import Problem
 from graphrl.envs.compile.instance import Choices
-from graphrl.envs.compile.run import run
+from graphrl.envs.compile.played_on_host import played_on_host
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.datasets.sets import load_graphs
 from graphrl.graphs.graph import ComputationGraph
@@ -38,9 +37,9 @@ def gains(policy: Policy, graph: ComputationGraph, to: Sizes, seed: int) -> tupl
     decoder, generator = Decoder(graph, problem, instance), np.random.default_rng(seed)
     placement, priority = (np.asarray(choice, np.int64)[:n] for choice in instance.start[:2])
     first, best = decoder.rank(placement, priority)[1], [np.inf, np.inf]
-    drawn = np.asarray(
-        policy.choose(instance, run(instance, instance.start, SENDS), PLANS, jax.random.key(seed)).placement, np.int64
-    )[:, :n]
+    end, place = decoder.run(placement, priority)
+    played = played_on_host(graph, placement, place, end, len(instance.present), to.ops)
+    drawn = np.asarray(policy.choose(instance, played, PLANS, generator).placement, np.int64)[:, :n]
     for plan in drawn:
         ops = generator.choice(n, (plan != placement).sum(), replace=False)
         random = placement.copy()

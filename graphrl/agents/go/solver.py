@@ -1,9 +1,10 @@
 """GO as methods: its policy changes a list schedule for the better, at once or with some learning on the graph."""
 
 import dataclasses
+import math
+import time
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from graphrl.agents.go.decode import Decoder, Rank
@@ -13,9 +14,10 @@ from graphrl.agents.go.policy import Policy
 from graphrl.agents.go.settings import GoSettings
 from graphrl.costs.problem import Problem
 from graphrl.envs.compile.instance import Choices
-from graphrl.envs.compile.run import Run
+from graphrl.envs.compile.played import Played
+from graphrl.envs.compile.played_on_host import played_on_host
 from graphrl.errors import ProblemError
-from graphrl.graphs.padding import roomy_sizes
+from graphrl.graphs.padding import octave_sizes
 from graphrl.plan import Plan
 from graphrl.solvers import auto
 from graphrl.solvers.base import Task
@@ -25,6 +27,8 @@ from graphrl.solvers.solver import solver
 
 MOST = 4096  # plans of a round
 MOST_UPDATES = 1000
+HINT_SHARE = 0.5  # of the time, in which quick plans are made; what takes longer is left out
+LOOK_SHARE = 0.3  # of the time, in which plans of a round are costed
 PLAY_SHARE, COMPILE_SECONDS = 0.1, 8.0  # of the time that "go+" has for plans of GO; what compiling the network takes
 
 
@@ -108,10 +112,11 @@ class _Search:
         self._instance = hinted(
             task.graph,
             problem,
-            task.sizes or roomy_sizes(task.graph),
+            task.sizes or octave_sizes(task.graph),
             devices=max(problem.devices, *settings.devices),
             levels=settings.levels,
             reach=settings.reach,
+            seconds=math.inf if task.budget.seconds is None else HINT_SHARE * task.budget.seconds,
         )
         self._decoder = Decoder(task.graph, problem, self._instance)
         self._best = self._of(self._instance.start)
@@ -124,15 +129,19 @@ class _Search:
         return self._task.plan(*self._decoder.plan(*self._best), evaluations=self.evaluations)
 
     def draw(self, samples: int, number: int) -> None:
-        """A round of plans around the best; the `number` tells rounds apart. What was drawn is looked at whatever the
-        clock says: that is quick, and the compilation of the first round may have taken all seconds.
+        """A round of plans around the best; the `number` tells rounds apart. For a share of the time what was drawn is
+        looked at whatever the clock says: the compilation of the first round may have taken all seconds.
         """
-        key = jax.random.fold_in(self._key, number)
-        drawn = jax.device_get(self._policy.choose(self._instance, self._run(), samples, key))
+        rng = np.random.default_rng([self._task.seed, number])
+        drawn = self._policy.choose(self._instance, self._played(), samples, rng)
         most = self._task.budget.evaluations
         count = samples if most is None else min(samples, most - self.evaluations)
+        seconds = self._task.budget.seconds
+        end = math.inf if seconds is None else time.perf_counter() + LOOK_SHARE * seconds
         for placement, priority in zip(drawn.placement[:count], drawn.priority[:count], strict=True):
             self._consider(Choices(placement, priority))
+            if time.perf_counter() >= end:
+                break
         self._begin_at_best()
 
     def learn(self, updates: int) -> None:
@@ -164,21 +173,11 @@ class _Search:
         start = Choices(*(np.pad(choice, (0, to)).astype(np.int32) for choice in self._best))
         self._instance = dataclasses.replace(self._instance, start=start)
 
-    def _run(self) -> Run:
-        """How the best ran, by the host: on the device its schedule would take as long to compile as the network."""
-        graph = self._instance.graph
-        size, rest = len(self._instance.order), len(self._instance.order) - self._n
+    def _played(self) -> Played:
+        """How the best ran."""
         end, place = self._decoder.run(*self._best)
-        seconds = np.pad(end, (0, rest)) / graph.second_unit
-        return Run(
-            makespan=jnp.float32(seconds.max()),
-            valid=jnp.bool_(self._rank[0] == 0),
-            graph=graph,
-            op=jnp.arange(size, dtype=jnp.int32),
-            placement=jnp.asarray(self._instance.start.placement),
-            end=jnp.asarray(seconds, jnp.float32),
-            place=jnp.asarray(np.pad(place, (0, rest), constant_values=size), jnp.int32),
-        )
+        devices, rows = len(self._instance.present), len(self._instance.order)
+        return played_on_host(self._task.graph, self._best[0], place, end, devices, rows)
 
     def _of(self, choices: Choices) -> tuple[np.ndarray, np.ndarray]:
         """Devices and levels of the real ops, `[n]` int64 each, with groups together."""

@@ -59,8 +59,8 @@ class Clocks:
       end: by slot, of those that have run.
     """
 
-    def __init__(self, routes: Routes, lengths: Sequence[float], transfer: Transfer, devices: int) -> None:
-        run = _begun(routes, np.asarray(lengths), transfer, devices)
+    def __init__(self, routes: Routes, lengths: np.ndarray, transfer: Transfer, devices: int) -> None:
+        run = _begun(routes, lengths, transfer, devices)
         self._run = _Run(*(field.tolist() if isinstance(field, np.ndarray) else field for field in run))
         self.free, self.link, self.end = self._run.free, self._run.link, self._run.end
         self._undo: list[tuple[float, float, float]] = []

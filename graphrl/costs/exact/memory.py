@@ -187,19 +187,19 @@ def _walk_all(walk: _Walk, slots: np.ndarray, seen: np.ndarray) -> None:
     """Writes `[m, 4]` bytes of each entry: live before it where it reads, compared where it writes, and live after it
     where it reads and where it writes.
     """
-    for entry in range(len(slots)):
-        slot = slots[entry]
-        seen[entry, 0] = walk.live[walk.device[slot]]
-        seen[entry, 1] = _step(walk, slot)
-        seen[entry, 2], seen[entry, 3] = walk.live[walk.device[slot]], walk.live[walk.to[slot]]
+    for place in range(len(slots)):
+        slot = slots[place]
+        seen[place, 0] = walk.live[walk.device[slot]]
+        seen[place, 1] = _step(walk, slot)
+        seen[place, 2], seen[place, 3] = walk.live[walk.device[slot]], walk.live[walk.to[slot]]
 
 
 @functools.cache
 def prepare() -> None:
     """Compiles what `memory_changes` calls, or loads it, once in a process."""
-    none = np.zeros(0, np.int64)
+    none, never = np.zeros(0, np.int64), np.zeros(0, bool)
     with unannounced():
-        _walk_all(_Walk(*[none] * 12, none.astype(bool), none.astype(bool), none), none, np.zeros((0, 4), np.int64))
+        _walk_all(_Walk(*(none,) * 12, never, never, none), none, np.zeros((0, 4), np.int64))
 
 
 def _walk(graph: ComputationGraph, problem: Problem, routes: Routes) -> _Walk:
