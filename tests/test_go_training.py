@@ -27,7 +27,7 @@ from graphrl.agents.go.policy import Policy
 from graphrl.agents.go.settings import SENDS, GoSettings
 from graphrl.cli import main
 from graphrl.costs import exact
-from graphrl.costs.problem import Problem
+from graphrl.costs.problem import Problem, Transfer
 from graphrl.envs.compile.instance import Choices, instance
 from graphrl.envs.compile.run import run
 from graphrl.errors import ProblemError
@@ -274,11 +274,12 @@ def test_faults_are_one_line(checkpoint: str, capsys: pytest.CaptureFixture[str]
         graphrl.optimize(graph, method=f"go:checkpoint={checkpoint}", **options)  # type: ignore[arg-type]
 
 
-def test_lessons_are_exact_costs_of_single_changes() -> None:
-    imitates = dataclasses.replace(TINY, learning="imitation", stops=3)
-    graph = layered(40, 5)
-    lesson = batch(imitates, [graph], common_sizes([graph]))["rendezvous"]
-    problem, n = problem_of(imitates, graph, "rendezvous"), len(graph.ops)
+@pytest.mark.parametrize("transfer", ["rendezvous", "link"])
+def test_lessons_are_exact_costs_of_single_changes(transfer: Transfer) -> None:
+    imitates = dataclasses.replace(TINY, learning="imitation", stops=3, transfers=(transfer,))
+    graph = layered(40, 8)
+    lesson = batch(imitates, [graph], common_sizes([graph]))[transfer]
+    problem, n = problem_of(imitates, graph, transfer), len(graph.ops)
     decoder = Decoder(graph, problem, jax.tree.map(lambda leaf: leaf[0], lesson.instance))
     generator = np.random.default_rng(0)
     for stop in range(3):
@@ -288,7 +289,7 @@ def test_lessons_are_exact_costs_of_single_changes() -> None:
             for op in generator.integers(0, n, 5):
                 changed = [choice.copy() for choice in start]
                 changed[task][op] = generator.integers(options)
-                gain = 100 * (1 - decoder.rank(changed[0], changed[1])[1] / now)
+                gain = max(0.0, 100 * (1 - decoder.rank(changed[0], changed[1])[1] / now))
                 assert lesson.gains[task][0, stop, op, changed[task][op]] == pytest.approx(gain, abs=1e-4)
     places, levels = ([np.asarray(choice[0, stop], np.int64)[:n] for stop in (0, 2)] for choice in lesson.starts[:2])
     first, last = (decoder.rank(place, level) for place, level in zip(places, levels, strict=True))

@@ -115,6 +115,22 @@ def test_fusion_alone_and_with_placement_and_order(tmp_path: Path) -> None:
     assert "| transformer-xl-2 | 526 | 151.68 | 120.23 |" in (tmp_path / "out" / "go-table3.md").read_text()
 
 
+def test_pre_trained_without_an_architecture(tmp_path: Path) -> None:
+    arguments = ("--quick", "--sections", "figure5", "--transfers", "rendezvous")
+    done = run(tmp_path, *arguments)
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in (tmp_path / "out" / "measured.jsonl").read_text().splitlines()]
+    assert not [line["error"] for line in lines if line["error"]]
+    seconds = {line["key"]["column"]: line["value"]["makespan"] for line in lines}
+    assert set(seconds) == {"expert", "start", "ships", "untrained", "zero-shot"}
+    assert max(seconds["ships"], seconds["zero-shot"]) <= seconds["start"] < seconds["expert"]
+    row = table_of((tmp_path / "out" / "go-figure5.md").read_text())[2]
+    assert row[:4] == ["transformer-xl", "transformer-xl-2", "526", "2"]
+    assert (float(row[8]), *row[9:11]) == (round(seconds["zero-shot"], 4), "not run", "not run")
+    notes = {Policy.load(file).note.partition(":")[0] for file in (tmp_path / "out" / "policies").iterdir()}
+    assert {"not trained, seed 0", "without transformer-xl, seed 0"} < notes
+
+
 def test_policies_of_the_command_line_or_those_there_are(tmp_path: Path) -> None:
     """Each in a file of its own, which its method names and its column does not."""
     policies = Policies({Policy: None, GdpPolicy: None}, tmp_path)

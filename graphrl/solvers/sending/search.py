@@ -78,6 +78,23 @@ def makespan(plan: Placed) -> float:
 
 
 @entry
+def changed_makespans(plan: Placed, moved: np.ndarray, makespans: np.ndarray) -> None:
+    """Writes of every op and device `[n, d]` the makespan of the plan where that op, with its group, is on that device,
+    seconds; infinite where it is longer than the plan's, and the plan's where that is its device.
+
+    Args:
+      moved: `[n]` int64, overwritten.
+    """
+    ops, now = plan.ops, walk(plan, np.inf)
+    for v in range(len(plan.order)):
+        was = ops[v].device
+        for device in range(plan.devices):
+            _place_group(plan, v, device, moved, integer(0))
+            makespans[v, device] = now if device == was else walk(plan, now)
+        _place_group(plan, v, was, moved, integer(0))
+
+
+@entry
 def anneal(chain: Chain, moves: int, hot: float, cold: float) -> int:
     """Makes some moves while the temperature, seconds, falls; gives how many were kept. With 0 moves it starts anew."""
     plan, moved, score, rng = chain.plan, chain.moved, chain.score, chain.rng
