@@ -15,7 +15,6 @@ from graphrl.agents.go.policy import Policy
 from graphrl.agents.go.settings import GoSettings
 from graphrl.costs import exact
 from graphrl.costs.problem import Problem
-from graphrl.envs.compile.instance import Choices
 from graphrl.envs.compile.played_on_host import played_on_host
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.datasets.sets import load_graphs
@@ -69,13 +68,13 @@ def test_go_plays_it_by_default() -> None:
 
 
 def test_what_was_drawn_is_looked_at_also_where_compiling_took_the_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    choose, clock = Policy.choose, time.perf_counter
+    logits, clock = Policy.logits, time.perf_counter
 
-    def slow(*args: Any) -> Choices:
+    def slow(*args: Any) -> dict[str, np.ndarray]:
         monkeypatch.setattr(time, "perf_counter", lambda: clock() + 1e6)
-        return choose(*args)
+        return logits(*args)
 
-    monkeypatch.setattr(Policy, "choose", slow)
+    monkeypatch.setattr(Policy, "logits", slow)
     problem = {"objective": "makespan", "devices": 4, "latency": 0.1, "bandwidth": 50_000.0}
     plan = graphrl.optimize(layered(60, 3), method="go", seconds=600, **problem)  # type: ignore[arg-type]
     assert plan.evaluations == 65

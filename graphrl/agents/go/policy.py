@@ -15,6 +15,7 @@ from graphrl.costs.device.problem import DeviceProblem
 from graphrl.envs.compile.instance import Choices, CompileParams, instance
 from graphrl.envs.compile.observation import Observation, shown
 from graphrl.envs.compile.played import DEVICE_TIMES, OP_TIMES, Played
+from graphrl.learning.ppo.choices import NEVER
 from graphrl.training import policy
 
 
@@ -31,14 +32,14 @@ class Policy(policy.Policy[GoSettings]):
         """See `training.policy.Policy`."""
         return networks(config.network).policy.init(key, smallest(config))
 
-    def choose(self, params: CompileParams, played: Played, samples: int, rng: np.random.Generator) -> Choices:
-        """Choices for an instance after its start, which ran so: `[samples, n]` int32 each, the likeliest first, the
-        rest drawn.
-        """
+    def logits(self, params: CompileParams, played: Played) -> dict[str, np.ndarray]:
+        """Of each task that it decides the logits `[n, o]` float32, for an instance after its start, which ran so."""
         params = dataclasses.replace(params, problem=DeviceProblem.of(self.config.problem))  # one program for all
-        logits = jax.device_get(_logits(self.config, self.params, params, played))
-        kept = Choices(*(np.broadcast_to(was, (samples, len(was))) for was in params.start[:2]))
-        return kept._replace(**{task: _drawn(of_task, samples, rng) for task, of_task in logits.items()})
+        return dict(jax.device_get(_logits(self.config, self.params, params, played)))
+
+    def choose(self, params: CompileParams, played: Played, samples: int, rng: np.random.Generator) -> Choices:
+        """Choices by `logits`: `[samples, n]` int32 each, the likeliest first, the rest drawn."""
+        return drawn(self.logits(params, played), params.start, samples, rng)
 
 
 class GdpPolicy(Policy):
@@ -65,14 +66,32 @@ def _logits(settings: GoSettings, policy: Any, params: CompileParams, played: Pl
     return dict(logits)
 
 
-def _drawn(logits: np.ndarray, samples: int, rng: np.random.Generator) -> np.ndarray:
-    """Options `[samples, n]` int32 by their logits `[n, o]`, the likeliest first. On the host: a program that draws
-    takes as long to compile as the network, and longer to run.
+def drawn(logits: dict[str, np.ndarray], start: Choices, samples: int, rng: np.random.Generator) -> Choices:
+    """Choices by their logits: `[samples, n]` int32 each, the likeliest first, the rest drawn; of other tasks as they
+    were. On the host: a program that draws takes as long to compile as the network, and longer to run.
     """
+    kept = Choices(*(np.broadcast_to(was, (samples, len(was))) for was in start[:2]))
+    return kept._replace(**{task: _options(of_task, samples, rng) for task, of_task in logits.items()})
+
+
+def _options(logits: np.ndarray, samples: int, rng: np.random.Generator) -> np.ndarray:
     sums = np.cumsum(np.exp(logits - logits.max(1, keepdims=True), dtype=np.float64), 1)
     sums /= sums[:, -1:]  # so that what may not be chosen is not, whatever is rounded
-    drawn = np.empty((samples, len(logits)), np.int32)
-    drawn[0] = logits.argmax(1)
+    options = np.empty((samples, len(logits)), np.int32)
+    options[0] = logits.argmax(1)
     for sample in range(1, samples):
-        drawn[sample] = (rng.random(len(logits))[:, None] >= sums).sum(1)
-    return drawn
+        options[sample] = (rng.random(len(logits))[:, None] >= sums).sum(1)
+    return options
+
+
+def ranked_changes(logits: np.ndarray, placement: np.ndarray) -> np.ndarray:
+    """Ops and other devices than they have, by how much likelier than these: `[k, 2]` int64, without what may not be.
+
+    Args:
+      logits: `[n, d]`, of devices.
+      placement: `[n]`.
+    """
+    ahead = logits - np.take_along_axis(logits, np.asarray(placement)[:, None], 1)
+    ahead[(logits <= NEVER / 2) | (np.arange(logits.shape[1]) == np.asarray(placement)[:, None])] = -np.inf
+    order = np.argsort(-ahead, axis=None, kind="stable")[: np.isfinite(ahead).sum()]
+    return np.stack(np.unravel_index(order, ahead.shape), 1).astype(np.int64)
