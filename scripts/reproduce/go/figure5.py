@@ -49,9 +49,10 @@ TUNING = 50  # updates
 SECONDS = 10.0  # that the quick plans at the start, and looking at what was drawn, are shares of
 SHIPS, NOTHING = "the one that ships", "none"
 HEADINGS = (
-    "without", "workload", "ops", "devices", "expert", "start", "ships", "untrained", "zero-shot", "fine-tuned",
-    "untrained, fine-tuned", "search, s: zero-shot", "fine-tuned",
+    "without", "workload", "ops", "devices", "expert", "start", "ships", "untrained", "zero-shot", "untrained, moves",
+    "zero-shot, moves", "fine-tuned", "untrained, fine-tuned", "search, s: zero-shot", "fine-tuned",
 )  # fmt: skip
+RUNS = HEADINGS[4:13]
 
 
 class Row(NamedTuple):
@@ -76,9 +77,9 @@ def figure5(settings: Settings) -> Iterator[Table]:
         steps = FEW_STEPS if settings.quick else STEPS
         how = (
             "Seconds of a training step, means over the seeds. `start` is the plan that `go` begins with; 64 plans are "
-            f"drawn by the policy that ships, by one that is not trained, and by one that {steps} steps on the "
-            f"other architectures' workloads have trained; and once more after {TUNING} updates of PPO on the workload "
-            f"itself, where it has at most {FINE_TUNED:,} ops."
+            f"drawn by the policy that ships, by one that is not trained, and by one that {steps} steps on the other "
+            "architectures' workloads have trained; `moves`: and then single ops are tried elsewhere; `fine-tuned`: 64 "
+            f"plans after {TUNING} updates of PPO on the workload itself, where it has at most {FINE_TUNED:,} ops."
         )
         table = markdown(HEADINGS, [_line(row) for row in rows])
         yield settings.measurements.table(f"Figure 5: {transfer}", how, table, notes=_notes(rows))
@@ -90,11 +91,13 @@ def _measured(settings: Settings, architecture: str, transfer: Transfer) -> Row:
     columns: dict[str, tuple[str, str]] = {
         "expert": ("expert", ""),
         "start": ("go:rounds=0", SHIPS),
-        "ships": ("go:rounds=1", SHIPS),
-        "untrained": ("go:rounds=1", NOTHING),
-        "zero-shot": ("go:rounds=1", architecture),
-        "fine-tuned": (f"go:rounds=1,finetune={TUNING}", architecture),
-        "untrained, fine-tuned": (f"go:rounds=1,finetune={TUNING}", NOTHING),
+        "ships": ("go:rounds=1,tries=0", SHIPS),
+        "untrained": ("go:rounds=1,tries=0", NOTHING),
+        "zero-shot": ("go:rounds=1,tries=0", architecture),
+        "untrained, moves": ("go:rounds=1", NOTHING),
+        "zero-shot, moves": ("go:rounds=1", architecture),
+        "fine-tuned": (f"go:rounds=1,tries=0,finetune={TUNING}", architecture),
+        "untrained, fine-tuned": (f"go:rounds=1,tries=0,finetune={TUNING}", NOTHING),
     }
     figures: dict[str, list[Figures] | None] = {}
     for column, (method, without) in columns.items():
@@ -126,25 +129,30 @@ def _workload(name: str, transfer: Transfer) -> tuple[ComputationGraph, Problem]
     return workload.colocated, problem(workload, transfer, OVER[transfer])
 
 
-@functools.lru_cache(maxsize=8)
 def _policy(settings: Settings, without: str, transfer: Transfer, seed: int) -> Path:
     """The file of a policy: one that was trained here without an architecture, or one of those that there are."""
     ships = Policy.default(Problem("makespan"))
     if without == SHIPS:
         return kept(ships, settings.out)
-    config = dataclasses.replace(ships.config, transfers=(transfer,))
-    functions = _learner(config)
-    state, began = functions.init(jax.random.key(seed)), time.perf_counter()
-    others = [name for name in WORKLOADS if name != without and (not settings.quick or name == "wavenet")]
-    lessons = [] if without == NOTHING else [_lesson(config, WORKLOADS[name], transfer) for name in others]
-    steps = (FEW_STEPS if settings.quick else STEPS) if lessons else 0
+    file = settings.out / "policies" / f"without-{without}-{transfer}-{seed}.msgpack"
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        config = dataclasses.replace(ships.config, transfers=(transfer,))
+        others = [name for name in WORKLOADS if name != without and (not settings.quick or name == "wavenet")]
+        steps = 0 if without == NOTHING else FEW_STEPS if settings.quick else STEPS
+        _trained(config, [WORKLOADS[name] for name in others] if steps else [], transfer, steps, seed).save(file)
+    return file
+
+
+def _trained(config: GoSettings, workloads: Sequence[str], transfer: Transfer, steps: int, seed: int) -> Policy:
+    functions, began = _learner(config), time.perf_counter()
+    state = functions.init(jax.random.key(seed))
+    lessons = [_lesson(config, name, transfer) for name in workloads]
     for step in range(steps):
         batch = {transfer: jax.tree.map(lambda leaf: leaf[None], lessons[step % len(lessons)])}
         state, _ = functions.update(state, jax.random.key(step), batch)
-    seconds = time.perf_counter() - began
-    note = f"not trained, seed {seed}" if without == NOTHING else f"without {without}, seed {seed}: {seconds:.0f} s"
-    params = jax.tree.map(np.asarray, state.params["policy"])
-    return kept(Policy(config, params, note), settings.out)
+    note = f"{steps} steps on {', '.join(workloads) or 'nothing'}, seed {seed}: {time.perf_counter() - began:.0f} s"
+    return Policy(config, jax.tree.map(np.asarray, state.params["policy"]), note)
 
 
 @functools.lru_cache(maxsize=1)
@@ -164,7 +172,7 @@ def _lesson(config: GoSettings, name: str, transfer: Transfer) -> Lesson:
 def _line(row: Row) -> list[str]:
     workload = WORKLOADS[row.architecture]
     head = [row.architecture, workload, f"{row.ops:,}", str(go.WORKLOADS[workload].devices)]
-    values = [_cell(row.figures[column], "makespan", 4) for column in HEADINGS[4:11]]
+    values = [_cell(row.figures[column], "makespan", 4) for column in RUNS]
     return head + values + [_cell(row.figures[column], "seconds", 1) for column in ("zero-shot", "fine-tuned")]
 
 
@@ -178,7 +186,7 @@ def _cell(figures: Sequence[Figures] | None, what: str, digits: int) -> str:
 
 def _notes(rows: Sequence[Row]) -> Iterator[str]:
     """How far each column is from the start, by the geometric mean."""
-    for column in HEADINGS[6:11]:
+    for column in RUNS[2:]:
         ratios = [
             np.mean([one["makespan"] for one in mine]) / start[0]["makespan"]
             for row in rows
