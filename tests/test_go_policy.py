@@ -11,7 +11,7 @@ from graphrl.agents.go.agent import SEEN
 from graphrl.agents.go.batch import problem_of
 from graphrl.agents.go.decode import Decoder
 from graphrl.agents.go.hint import hinted
-from graphrl.agents.go.policy import Policy
+from graphrl.agents.go.policy import Policy, _logits
 from graphrl.agents.go.settings import GoSettings
 from graphrl.costs import exact
 from graphrl.costs.problem import Problem
@@ -20,6 +20,8 @@ from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.datasets.sets import load_graphs
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes, common_sizes
+from graphrl.methods import find_solver
+from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.sending.hints import hint
 
 PLANS = 64
@@ -65,6 +67,15 @@ def test_go_plays_it_by_default() -> None:
         graph, objective="makespan", devices=4, latency=0.1, bandwidth=50_000.0, method="go", evaluations=257
     )
     assert plan.makespan < first
+
+
+def test_one_program_serves_all_transfer_models() -> None:
+    graph, calls = layered(60, 3), []
+    for transfer, devices in (("rendezvous", 4), ("link", 2)):
+        problem = Problem("makespan", devices, transfer, 0.1, 50_000.0)  # type: ignore[arg-type]
+        find_solver("go:rounds=1")(Task(graph, problem, Budget(evaluations=70)))
+        calls.append(_logits._cache_size())  # type: ignore[attr-defined]
+    assert calls[0] == calls[1]
 
 
 def test_what_was_drawn_is_looked_at_also_where_compiling_took_the_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
