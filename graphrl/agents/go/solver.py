@@ -28,7 +28,8 @@ from graphrl.solvers.solver import solver
 MOST = 4096  # plans of a round
 MOST_UPDATES = 1000
 MOST_TRIES = 1_000_000
-CHUNK = 128  # changes between two looks at the clock
+CHUNK, WALKED = 128, 4_000_000  # changes between two looks at the clock, and ops and uses that are walked in them
+SLOWER = 10  # times as long a walk takes without bundled sends
 HINT_SHARE = 0.5  # of the time, in which quick plans are made; what takes longer is left out
 LOOK_SHARE = 0.3  # of the time, in which plans of a round are costed
 PLAY_SHARE, COMPILE_SECONDS = 0.1, 8.0  # of the time that "go+" has for plans of GO; what compiling the network takes
@@ -154,8 +155,10 @@ class _Search:
 
     def _climb(self, changes: np.ndarray) -> None:
         """Makes changes one after the other while there is time, and keeps those that make nothing worse."""
-        for begin in range(0, len(changes), CHUNK):
-            chunk = changes[begin : begin + self._most(CHUNK)]
+        walked = (self._n + len(self._task.graph.arrays.use_op)) * (1 if sending.takes(self._task.problem) else SLOWER)
+        step = max(1, min(CHUNK, WALKED // walked))
+        for begin in range(0, len(changes), step):
+            chunk = changes[begin : begin + self._most(step)]
             if self._task.over(self.evaluations) or not len(chunk):
                 return
             self.evaluations += len(chunk)
