@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from graphrl.agents.go.decode import Decoder
 from graphrl.agents.go.hint import hinted
 from graphrl.agents.go.learner import learner
 from graphrl.agents.go.lessons import Lesson, lesson
@@ -22,6 +23,7 @@ from graphrl.agents.go.policy import Policy
 from graphrl.agents.go.settings import GoSettings
 from graphrl.compare.report import markdown, percent
 from graphrl.costs.problem import Problem, Transfer
+from graphrl.envs.compile.instance import CompileParams
 from graphrl.graphs.datasets.workloads import go
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import octave_sizes
@@ -61,11 +63,13 @@ class Row(NamedTuple):
     Attributes:
       architecture: its name.
       ops: of its workload.
+      changes: of single ops at the start: how many there are, how many gain, and the most that one does, percent.
       figures: of each column those of the seeds, None where nothing was run.
     """
 
     architecture: str
     ops: int
+    changes: Figures | None
     figures: dict[str, list[Figures] | None]
 
 
@@ -113,7 +117,17 @@ def _measured(settings: Settings, architecture: str, transfer: Transfer) -> Row:
             for seed in seeds
         ]
         figures[column] = [run for run in runs if run is not None]
-    return Row(architecture, ops, figures)
+    key = {"architecture": architecture, "transfer": transfer, "column": "changes"}
+    changes = settings.measurements.get(key, functools.partial(_changes, workload, transfer))
+    return Row(architecture, ops, changes, figures)
+
+
+def _changes(workload: str, transfer: Transfer) -> Figures:
+    instance, decoder = _begun(Policy.default(Problem("makespan")).config, workload, transfer)
+    n = len(_workload(workload, transfer)[0].ops)
+    gains = decoder.gains(*(np.asarray(choice, np.int64)[:n] for choice in instance.start[:2]))
+    movable = int((np.asarray(instance.leader)[:n] == np.arange(n)).sum())
+    return {"all": movable * (gains.shape[1] - 1), "gain": int((gains > 0).sum()), "most": float(gains.max())}
 
 
 def _run(settings: Settings, workload: str, transfer: Transfer, method: str, without: str, seed: int) -> Figures:
@@ -163,10 +177,16 @@ def _learner(config: GoSettings) -> Learner:
 @functools.lru_cache(maxsize=len(WORKLOADS))
 def _lesson(config: GoSettings, name: str, transfer: Transfer) -> Lesson:
     graph, task = _workload(name, transfer)
+    instance, _ = _begun(config, name, transfer)
+    return lesson(graph, dataclasses.replace(task, memory_limit=None), instance, config.stops, config.network.tasks)
+
+
+def _begun(config: GoSettings, name: str, transfer: Transfer) -> tuple[CompileParams, Decoder]:
+    graph, task = _workload(name, transfer)
     task = dataclasses.replace(task, memory_limit=None)
     wide: dict[str, Any] = {"devices": max(config.devices), "levels": config.levels, "reach": config.reach}
     instance = hinted(graph, task, octave_sizes(graph), **wide)
-    return lesson(graph, task, instance, config.stops, config.network.tasks)
+    return instance, Decoder(graph, task, instance)
 
 
 def _line(row: Row) -> list[str]:
@@ -185,7 +205,11 @@ def _cell(figures: Sequence[Figures] | None, what: str, digits: int) -> str:
 
 
 def _notes(rows: Sequence[Row]) -> Iterator[str]:
-    """How far each column is from the start, by the geometric mean."""
+    """What single changes gain at the start; how far each column is from it, by the geometric mean."""
+    for row in rows:
+        if row.changes:
+            every, gain, most = (row.changes[name] for name in ("all", "gain", "most"))
+            yield f"{WORKLOADS[row.architecture]}: {gain:,} of {every:,} changes of one op gain, at most {most:.2f}%"
     for column in RUNS[2:]:
         ratios = [
             np.mean([one["makespan"] for one in mine]) / start[0]["makespan"]
