@@ -82,12 +82,13 @@ def _clock(graph: ComputationGraph, problem: Problem) -> Callable[[np.ndarray, n
 
 def _plans(graph: ComputationGraph, problem: Problem, end: float) -> Iterator[PlacedOrder]:
     """Those that are likely to be ready by then, by `time.perf_counter`; the first of them in any case."""
-    yield quick_schedule(graph, problem)
-    if problem.devices == 1 or time.perf_counter() >= end:
-        return
-    by_layer = layer_stages(graph, problem)
+    by_layer = layer_stages(graph, problem) if problem.devices > 1 else None
     if by_layer is not None:
         yield by_layer
+    if by_layer is None or time.perf_counter() < end:  # under a memory limit it takes seconds on the largest graphs
+        yield quick_schedule(graph, problem)
+    if problem.devices == 1:
+        return
     if problem.transfer == "rendezvous":
         if time.perf_counter() < end:
             yield quick_schedule(graph, dataclasses.replace(problem, transfer="free"))
