@@ -23,7 +23,7 @@ class Settings(launcher.Settings):
     out: Path = option(Path("out/go"), "folder of measurements")
     times: tuple[float, ...] = option((10.0,), "seconds of a search", quick=(0.5,), parse=seconds)
     methods: tuple[str, ...] | None = option(
-        None, "in place of a section's own; NAME@S has seconds of its own", parse=names, metavar="M,..."
+        None, "in place of a section's own; NAME@S has seconds of its own", parse=launcher.methods, metavar="M,..."
     )
     seeds: int = option(3, "of each search", quick=1)
     data: Path | None = option(None, "checkout of msr-fiddle/dnn-partitioning", parse=Path, metavar="FOLDER")
