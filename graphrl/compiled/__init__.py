@@ -56,6 +56,17 @@ def entry(function: F) -> F:
         config.CACHE_DIR = users
 
 
+def late_entry(function: F) -> F:
+    """An `entry` that is made one at its first call: for what `import graphrl` loads, which writes no folder."""
+    made = functools.cache(lambda: entry(function))
+
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        return made()(*args)
+
+    return cast(F, call)
+
+
 def part(function: F) -> F:
     """A function for compiled ones alone: what Python would need to call it takes longer to compile than itself."""
     return cast(F, njit(pipeline_class=Part, **PARTS)(function))

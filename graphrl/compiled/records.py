@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 
-from graphrl.compiled import entry, unannounced
+from graphrl.compiled import late_entry, unannounced
 
 FREE, RENDEZVOUS, LINK = range(3)
 TRANSFERS = {"free": FREE, "rendezvous": RENDEZVOUS, "link": LINK}
@@ -48,7 +48,7 @@ def prepare() -> None:
         _fill(none, none, np.zeros(1, np.int64), none)
 
 
-@entry
+@late_entry
 def _fill(keys: np.ndarray, values: np.ndarray, begins: np.ndarray, rows: np.ndarray) -> None:
     """Writes both; `begins` is 0 before."""
     for k in range(len(keys)):

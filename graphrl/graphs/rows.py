@@ -14,7 +14,7 @@ import weakref
 
 import numpy as np
 
-from graphrl.compiled import entry, unannounced
+from graphrl.compiled import late_entry, unannounced
 from graphrl.compiled.records import rows_by
 from graphrl.graphs.arrays import NONE, GraphArrays
 
@@ -91,7 +91,7 @@ def _prepare() -> None:
         _fill(rows, rows.astype(np.int8), none, none, none, none)
 
 
-@entry
+@late_entry
 def _fill(
     entries: np.ndarray, kinds: np.ndarray, begins: np.ndarray, targets: np.ndarray, waits: np.ndarray, rest: np.ndarray
 ) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from graphrl.compiled import entry, unannounced
+from graphrl.compiled import late_entry, unannounced
 from graphrl.compiled.records import rows_by
 from graphrl.errors import GraphError
 
@@ -134,7 +134,7 @@ def _prepare() -> None:
         _walk_paths(none, none, none, zero, none, zero)
 
 
-@entry
+@late_entry
 def _walk_paths(
     order: np.ndarray,
     begins: np.ndarray,

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from graphrl.compiled import entry, shared, unannounced
+from graphrl.compiled import late_entry, shared, unannounced
 from graphrl.compiled.records import LINK, RENDEZVOUS, TRANSFERS, rows_by
 from graphrl.costs.exact.routes import Routes
 from graphrl.costs.problem import Transfer
@@ -45,7 +45,7 @@ def _step(run: _Run, slot: int) -> float:
     return begin
 
 
-@entry
+@late_entry
 def _run_all(run: _Run, slots: np.ndarray, start: np.ndarray) -> None:
     for place in range(len(slots)):
         start[place] = _step(run, slots[place])

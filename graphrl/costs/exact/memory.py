@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from graphrl.compiled import entry, shared, unannounced
+from graphrl.compiled import late_entry, shared, unannounced
 from graphrl.compiled.records import rows_by
 from graphrl.costs.exact.routes import Routes
 from graphrl.costs.problem import Problem
@@ -182,7 +182,7 @@ def _takes_over(walk: _Walk, slot: int, buffer: int) -> bool:
     return walk.left[source] == reads
 
 
-@entry
+@late_entry
 def _walk_all(walk: _Walk, slots: np.ndarray, seen: np.ndarray) -> None:
     """Writes `[m, 4]` bytes of each entry: live before it where it reads, compared where it writes, and live after it
     where it reads and where it writes.
