@@ -16,7 +16,7 @@ section. --quick only looks whether everything works.
   python scripts/reproduce_go.py --sections table3,figure6 --times 3
 """
 
-from reproduce.go import changes, external, fusion, joint, table2, unseen
+from reproduce.go import changes, external, figure5, fusion, joint, table2, unseen
 from reproduce.go.settings import Settings
 from reproduce.launcher import Section, main
 
@@ -27,6 +27,7 @@ SECTIONS = {
     "changes": Section("What single changes of a plan gain", changes.changes),
     "external": Section("Pipelined execution: the graphs of Tarnawski et al.", external.external),
     "table3": Section("Fusion alone", joint.table3),
+    "figure5": Section("Pre-trained without a whole architecture", figure5.figure5),
     "figure6": Section("Placement, order and fusion, apart and together", joint.figure6),
 }
 

@@ -23,7 +23,9 @@ from graphrl.costs import exact
 from graphrl.costs.fusion.problem import fusion_problem
 from graphrl.costs.problem import Problem
 from graphrl.envs.compile.instance import Choices, CompileParams, instance
-from graphrl.envs.compile.played import DEVICE_TIMES, OP_TIMES, Played
+from graphrl.envs.compile.played import DEVICE_TIMES, OP_TIMES, Played, played
+from graphrl.envs.compile.played_on_host import played_on_host
+from graphrl.envs.compile.run import run
 from graphrl.graphs.datasets.regal_like import regal_like
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes
@@ -97,6 +99,22 @@ def test_it_is_what_the_exact_twin_did(transfer: Any, sends: Any, graph: Computa
     np.testing.assert_allclose(rows, expected(graph, transfer, sends, choices), atol=2e-4)
     assert not np.asarray(played.ops)[len(graph.ops) :].any()
     assert not np.asarray(played.devices)[len(graph.ops) :].any()
+
+
+@settings(max_examples=50)
+@given(graph=graphs(max_ops=12), devices=st.integers(1, 3), seed=st.integers(0, 99))
+def test_on_the_host_it_is_the_same(graph: ComputationGraph, devices: int, seed: int) -> None:
+    if graph.arrays.runtime.sum() == 0:
+        return
+    problem = dataclasses.replace(problem_of("link"), devices=devices)
+    params = instance(graph, problem, SIZES, levels=LEVELS, baseline=1.0)
+    choices = random_choices(graph, devices, seed)
+    ran, n = run(params, Choices(**padded(choices, SIZES.ops))), len(graph.ops)
+    seconds, place = np.asarray(ran.end, np.float64)[:n] * ran.graph.second_unit, np.asarray(ran.place, np.int64)[:n]
+    on_host = played_on_host(graph, np.asarray(choices.placement, np.int64), place, seconds, devices, SIZES.ops)
+    on_device = played(ran.graph, ran.placement, ran.place, ran.end, devices)
+    for name in Played._fields:
+        np.testing.assert_allclose(getattr(on_host, name), getattr(on_device, name), atol=2e-4)
 
 
 @pytest.mark.parametrize(("transfer", "sends"), MODES)

@@ -3,7 +3,6 @@
 import time
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 
@@ -12,16 +11,17 @@ from graphrl.agents.go.agent import SEEN
 from graphrl.agents.go.batch import problem_of
 from graphrl.agents.go.decode import Decoder
 from graphrl.agents.go.hint import hinted
-from graphrl.agents.go.policy import Policy
-from graphrl.agents.go.settings import SENDS, GoSettings
+from graphrl.agents.go.policy import Policy, _logits
+from graphrl.agents.go.settings import GoSettings
 from graphrl.costs import exact
 from graphrl.costs.problem import Problem
-from graphrl.envs.compile.instance import Choices
-from graphrl.envs.compile.run import run
+from graphrl.envs.compile.played_on_host import played_on_host
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.datasets.sets import load_graphs
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes, common_sizes
+from graphrl.methods import find_solver
+from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.sending.hints import hint
 
 PLANS = 64
@@ -38,9 +38,9 @@ def gains(policy: Policy, graph: ComputationGraph, to: Sizes, seed: int) -> tupl
     decoder, generator = Decoder(graph, problem, instance), np.random.default_rng(seed)
     placement, priority = (np.asarray(choice, np.int64)[:n] for choice in instance.start[:2])
     first, best = decoder.rank(placement, priority)[1], [np.inf, np.inf]
-    drawn = np.asarray(
-        policy.choose(instance, run(instance, instance.start, SENDS), PLANS, jax.random.key(seed)).placement, np.int64
-    )[:, :n]
+    end, place = decoder.run(placement, priority)
+    played = played_on_host(graph, placement, place, end, len(instance.present), to.ops)
+    drawn = np.asarray(policy.choose(instance, played, PLANS, generator).placement, np.int64)[:, :n]
     for plan in drawn:
         ops = generator.choice(n, (plan != placement).sum(), replace=False)
         random = placement.copy()
@@ -69,14 +69,23 @@ def test_go_plays_it_by_default() -> None:
     assert plan.makespan < first
 
 
+def test_one_program_serves_all_transfer_models() -> None:
+    graph, calls = layered(60, 3), []
+    for transfer, devices in (("rendezvous", 4), ("link", 2)):
+        problem = Problem("makespan", devices, transfer, 0.1, 50_000.0)  # type: ignore[arg-type]
+        find_solver("go:rounds=1")(Task(graph, problem, Budget(evaluations=70)))
+        calls.append(_logits._cache_size())  # type: ignore[attr-defined]
+    assert calls[0] == calls[1]
+
+
 def test_what_was_drawn_is_looked_at_also_where_compiling_took_the_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    choose, clock = Policy.choose, time.perf_counter
+    logits, clock = Policy.logits, time.perf_counter
 
-    def slow(*args: Any) -> Choices:
+    def slow(*args: Any) -> dict[str, np.ndarray]:
         monkeypatch.setattr(time, "perf_counter", lambda: clock() + 1e6)
-        return choose(*args)
+        return logits(*args)
 
-    monkeypatch.setattr(Policy, "choose", slow)
+    monkeypatch.setattr(Policy, "logits", slow)
     problem = {"objective": "makespan", "devices": 4, "latency": 0.1, "bandwidth": 50_000.0}
     plan = graphrl.optimize(layered(60, 3), method="go", seconds=600, **problem)  # type: ignore[arg-type]
     assert plan.evaluations == 65

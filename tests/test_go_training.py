@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import json
 import time
 from collections.abc import Sequence
@@ -22,12 +23,13 @@ from graphrl.agents.go.agent import AGENT
 from graphrl.agents.go.batch import Batch, batch, problem_of
 from graphrl.agents.go.config import GoConfig
 from graphrl.agents.go.decode import Decoder
+from graphrl.agents.go.hint import hinted
 from graphrl.agents.go.learner import learner
 from graphrl.agents.go.policy import Policy
 from graphrl.agents.go.settings import SENDS, GoSettings
 from graphrl.cli import main
 from graphrl.costs import exact
-from graphrl.costs.problem import Problem
+from graphrl.costs.problem import Problem, Transfer
 from graphrl.envs.compile.instance import Choices, instance
 from graphrl.envs.compile.run import run
 from graphrl.errors import ProblemError
@@ -166,14 +168,16 @@ def test_updates_on_one_graph_find_better_plans(checkpoint: str) -> None:
     """By learning or by their number: `test_it_learns_which_changes_help` compares with chance."""
     graph, options = layered(60, 3), {"objective": "makespan", "devices": 4, "evaluations": 5000}
     plans = [
-        graphrl.optimize(graph, method=f"go:{tune}rounds=2,samples=8,checkpoint={checkpoint}", **options)  # type: ignore[arg-type]
+        graphrl.optimize(graph, method=f"go:{tune}rounds=2,samples=8,tries=0,checkpoint={checkpoint}", **options)  # type: ignore[arg-type]
         for tune in ("", "finetune=40,")
     ]
     plans[1].check(graph)
     assert plans[1].makespan < plans[0].makespan
     assert plans[1].evaluations == 1 + 40 * TINY.ppo.environments + 16
     few: dict[str, Any] = {**options, "evaluations": 2 + 3 * TINY.ppo.environments}
-    few_plan = graphrl.optimize(graph, method=f"go:finetune=40,rounds=1,samples=8,checkpoint={checkpoint}", **few)
+    few_plan = graphrl.optimize(
+        graph, method=f"go:finetune=40,rounds=1,samples=8,tries=0,checkpoint={checkpoint}", **few
+    )
     assert few_plan.evaluations == few["evaluations"]
 
 
@@ -274,11 +278,31 @@ def test_faults_are_one_line(checkpoint: str, capsys: pytest.CaptureFixture[str]
         graphrl.optimize(graph, method=f"go:checkpoint={checkpoint}", **options)  # type: ignore[arg-type]
 
 
-def test_lessons_are_exact_costs_of_single_changes() -> None:
-    imitates = dataclasses.replace(TINY, learning="imitation", stops=3)
-    graph = layered(40, 5)
-    lesson = batch(imitates, [graph], common_sizes([graph]))["rendezvous"]
-    problem, n = problem_of(imitates, graph, "rendezvous"), len(graph.ops)
+@pytest.mark.parametrize("transfer", ["rendezvous", "link"])
+def test_changes_one_after_the_other_make_nothing_worse(transfer: Transfer) -> None:
+    graph, generator = layered(40, 8), np.random.default_rng(0)
+    problem, n = problem_of(TINY, graph, transfer), len(graph.ops)
+    wide: dict[str, Any] = {"devices": max(TINY.devices), "levels": TINY.levels, "reach": TINY.reach}
+    instance = hinted(graph, problem, common_sizes([graph]), **wide)
+    decoder, level = Decoder(graph, problem, instance), np.asarray(instance.start.priority, np.int64)[:n]
+    placement = generator.integers(0, problem.devices, n)
+    changes = np.stack([generator.integers(0, n, 100), generator.integers(0, problem.devices, 100)], 1)
+    ranks, chosen = [decoder.rank(placement, level)], placement
+    for change in changes:
+        before, chosen = chosen, decoder.climb(chosen, level, change[None])
+        assert np.flatnonzero(chosen != before).tolist() in ([], [change[0]])
+        ranks.append(decoder.rank(chosen, level))
+    assert all(after <= before for before, after in itertools.pairwise(ranks))
+    assert ranks[-1] < ranks[0]
+    np.testing.assert_array_equal(decoder.climb(placement, level, changes), chosen)
+
+
+@pytest.mark.parametrize("transfer", ["rendezvous", "link"])
+def test_lessons_are_exact_costs_of_single_changes(transfer: Transfer) -> None:
+    imitates = dataclasses.replace(TINY, learning="imitation", stops=3, transfers=(transfer,))
+    graph = layered(40, 8)
+    lesson = batch(imitates, [graph], common_sizes([graph]))[transfer]
+    problem, n = problem_of(imitates, graph, transfer), len(graph.ops)
     decoder = Decoder(graph, problem, jax.tree.map(lambda leaf: leaf[0], lesson.instance))
     generator = np.random.default_rng(0)
     for stop in range(3):
@@ -288,7 +312,7 @@ def test_lessons_are_exact_costs_of_single_changes() -> None:
             for op in generator.integers(0, n, 5):
                 changed = [choice.copy() for choice in start]
                 changed[task][op] = generator.integers(options)
-                gain = 100 * (1 - decoder.rank(changed[0], changed[1])[1] / now)
+                gain = max(0.0, 100 * (1 - decoder.rank(changed[0], changed[1])[1] / now))
                 assert lesson.gains[task][0, stop, op, changed[task][op]] == pytest.approx(gain, abs=1e-4)
     places, levels = ([np.asarray(choice[0, stop], np.int64)[:n] for stop in (0, 2)] for choice in lesson.starts[:2])
     first, last = (decoder.rank(place, level) for place, level in zip(places, levels, strict=True))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from graphrl.errors import GraphError
 from graphrl.graphs.arrays import NONE
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
-from graphrl.graphs.padding import PaddedGraph, Sizes, bucket, common_sizes, pad, pad_batch, sizes
+from graphrl.graphs.padding import PaddedGraph, Sizes, bucket, common_sizes, octave_sizes, pad, pad_batch, sizes
 from graphrl.graphs.rows import NEVER, READS, ROW_WIDTH, WAITS, rows_of
 
 EMPTIEST = ComputationGraph("one", (Op("a"),))
@@ -197,3 +197,11 @@ def test_rows_are_made_once_and_go_with_their_graph() -> None:
     del graph
     gc.collect()
     assert rows() is None
+
+
+@given(random())
+def test_octaves_hold_a_graph_in_powers_of_two(graph: ComputationGraph) -> None:
+    to = octave_sizes(graph)
+    assert to.ops & (to.ops - 1) == 0
+    assert to.ops < 2 * max(len(graph.ops), 8)
+    pad(graph, to)  # which raises if it does not fit

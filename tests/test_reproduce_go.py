@@ -76,6 +76,11 @@ def test_placements_and_fusion_and_unseen_graphs(tmp_path: Path) -> None:
     assert rows[0][2:] == ["`given`", "`expert`", "`auto` 0.2 s"]
     assert rows[2][:3] == ["transformer-xl-2", "2", f"{placed['link', 'given']['makespan']:.3f}"]
     assert float(rows[2][3]) == round(placed["link", "expert"]["makespan"], 3)
+    done = run(
+        tmp_path, "--quick", "--sections", "table2", "--methods", "given,list,auto@0.2", "--stored", "--results", "r"
+    )
+    assert done.returncode == 0, done.stderr
+    assert table_of((tmp_path / "r" / "go-table2.md").read_text())[2][2:] == [rows[2][2], "-", rows[2][4]]
     fused = table_of((tmp_path / "out" / "go-fusion.md").read_text())
     assert all(float(part) < 1 for row in fused[2:] for part in row[3:7])
     unseen = [line["value"]["makespan"] for line in lines if line["key"].get("graph", "").startswith("sbm:")]
@@ -113,6 +118,32 @@ def test_fusion_alone_and_with_placement_and_order(tmp_path: Path) -> None:
     assert searches["all three"] < searches["placement"]
     assert searches["one after the other"] <= kernels["flips"]  # where it begins: all on one device
     assert "| transformer-xl-2 | 526 | 151.68 | 120.23 |" in (tmp_path / "out" / "go-table3.md").read_text()
+
+
+def test_pre_trained_without_an_architecture(tmp_path: Path) -> None:
+    arguments = ("--quick", "--sections", "figure5", "--transfers", "rendezvous")
+    done = run(tmp_path, *arguments)
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in (tmp_path / "out" / "measured.jsonl").read_text().splitlines()]
+    assert not [line["error"] for line in lines if line["error"]]
+    seconds = {line["key"]["column"]: line["value"].get("makespan") for line in lines}
+    assert seconds.pop("changes", 0) is None
+    assert set(seconds) == {
+        "expert",
+        "start",
+        "ships",
+        "untrained",
+        "zero-shot",
+        "untrained, moves",
+        "zero-shot, moves",
+    }
+    assert max(seconds["ships"], seconds["zero-shot"]) <= seconds["start"] < seconds["expert"]
+    row = table_of((tmp_path / "out" / "go-figure5.md").read_text())[2]
+    assert row[:4] == ["transformer-xl", "transformer-xl-2", "526", "2"]
+    assert (float(row[8]), *row[11:13]) == (round(seconds["zero-shot"], 4), "not run", "not run")
+    assert seconds["zero-shot, moves"] <= seconds["start"]
+    policy = Policy.load(tmp_path / "out" / "policies" / "without-transformer-xl-rendezvous-0.msgpack")
+    assert policy.note.startswith("2 steps on wavenet-2x18, seed 0: ")
 
 
 def test_policies_of_the_command_line_or_those_there_are(tmp_path: Path) -> None:

@@ -18,8 +18,9 @@ from graphrl.graphs.datasets.regal_like import regal_like
 from graphrl.graphs.datasets.workloads.go import load
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.solvers.rules.expert import layer_stages
+from graphrl.solvers.rules.list_scheduling import quick_schedule
 from graphrl.solvers.sending import search, solver
-from graphrl.solvers.sending.hints import hint
+from graphrl.solvers.sending.hints import hint, quick_start
 from graphrl.solvers.sending.ordering import in_order_of
 from graphrl.solvers.sending.plans import placed, put
 from graphrl.solvers.sending.rule import with_sends
@@ -115,6 +116,17 @@ def test_hints_begin_with_stages_of_layers(transfer: Any, limit: int | None) -> 
     costs = exact.evaluate(graph, problem, *hint(graph, problem))
     assert costs.feasible(problem)
     assert costs.makespan <= 1.001 * exact.evaluate(graph, problem, *stages).makespan
+
+
+@pytest.mark.parametrize("transfer", ["rendezvous", "link"])
+def test_without_time_the_first_quick_plan_is_the_start(transfer: Any) -> None:
+    graph, problem = GRAPHS[2], dataclasses.replace(DEAR, transfer=transfer)
+    first, best = quick_start(graph, problem, 0.0), quick_start(graph, problem)
+    np.testing.assert_array_equal(first.placement, quick_schedule(graph, problem)[0])
+    assert best.makespan <= first.makespan
+    for start in (first, best):
+        nodes = with_sends(graph, problem, start.placement, start.ops)
+        assert start.makespan == pytest.approx(exact.evaluate(graph, problem, start.placement, nodes).makespan)
 
 
 @pytest.mark.parametrize("problem", [DEAR, Problem("makespan", 4)], ids=["dear", "free of cost"])

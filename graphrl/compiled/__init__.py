@@ -24,6 +24,7 @@ from typing import Any, TypeVar, cast
 
 import llvmlite.binding
 import numba
+import numba.extending
 import numpy as np
 
 from graphrl.compiled.hurry import hurry
@@ -32,6 +33,7 @@ from graphrl.files import cache_folder, shown
 
 # What numba's types leave out: the setting, and the keyword `_nrt`.
 config, njit = cast(Any, numba.config), cast(Any, numba.njit)
+register_jitable = cast(Any, numba.extending.register_jitable)
 integer: Any = np.int64  # what literals and int32 become before they are passed on: numba compiles for each type
 F = TypeVar("F", bound=Callable[..., Any])
 OPTIONS = {"_nrt": False, "error_model": "numpy"}
@@ -54,6 +56,17 @@ def entry(function: F) -> F:
         config.CACHE_DIR = users
 
 
+def late_entry(function: F) -> F:
+    """An `entry` that is made one at its first call: for what `import graphrl` loads, which writes no folder."""
+    made = functools.cache(lambda: entry(function))
+
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        return made()(*args)
+
+    return cast(F, call)
+
+
 def part(function: F) -> F:
     """A function for compiled ones alone: what Python would need to call it takes longer to compile than itself."""
     return cast(F, njit(pipeline_class=Part, **PARTS)(function))
@@ -62,6 +75,11 @@ def part(function: F) -> F:
 def inlined(function: F) -> F:
     """A small one that becomes a part of those that call it: a call passes every array's parts."""
     return cast(F, njit(forceinline=True, pipeline_class=Part, **PARTS)(function))
+
+
+def shared(function: F) -> F:
+    """One that Python calls as it is, on lists, and that becomes a part of compiled ones that call it, on arrays."""
+    return cast(F, register_jitable(pipeline_class=Part, forceinline=True, **PARTS)(function))
 
 
 def folder(function: Callable[..., Any]) -> Path:
@@ -137,8 +155,15 @@ def announced(function: Callable[..., Any], what: str, seconds: int = 10) -> Ite
     if not mark.exists():
         when = "once" if is_writable(here) else f"again in each run: {shown(here)} cannot be written"
         print(f"graphrl: compiling {what} for this machine (some {seconds} s), {when}", file=sys.stderr, flush=True)
-    _import_without_scipy()
-    with hurry():
+    with unannounced():
         yield
     with contextlib.suppress(OSError):
         mark.touch()
+
+
+@contextlib.contextmanager
+def unannounced() -> Iterator[None]:
+    """In it what takes less than a second is compiled."""
+    _import_without_scipy()
+    with hurry():
+        yield

@@ -104,11 +104,11 @@ class GraphArrays:
 
     @functools.cached_property
     def _from_start(self) -> tuple[np.ndarray, np.ndarray]:
-        return longest_paths(self.topological.tolist(), self.predecessors, self.runtime.tolist())
+        return longest_paths(self.topological, *self._dependencies, self.runtime)
 
     @functools.cached_property
     def _to_end(self) -> tuple[np.ndarray, np.ndarray]:
-        return longest_paths(self.topological[::-1].tolist(), self.successors, self.runtime.tolist())
+        return longest_paths(self.topological[::-1], *self._dependencies[::-1], self.runtime)
 
 
 def indexed(graph: "ComputationGraph") -> GraphArrays:

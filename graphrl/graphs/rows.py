@@ -9,11 +9,13 @@ A **slot** is a place in the ready queue. Op v has slot v; when it has run, the 
 that slot over. Only the second and later tensors of an op need slots of their own.
 """
 
+import functools
 import weakref
-from collections.abc import Sequence
 
 import numpy as np
 
+from graphrl.compiled import late_entry, unannounced
+from graphrl.compiled.records import rows_by
 from graphrl.graphs.arrays import NONE, GraphArrays
 
 ROW_WIDTH = 4  # a power of two keeps index arithmetic to shifts; measured against 2, 3 and 8
@@ -25,64 +27,102 @@ class Rows:
     """The rows of a graph, as NumPy arrays (see `PaddedGraph` for their meaning; entry and tensor are NONE-padded)."""
 
     def __init__(self, a: GraphArrays):
-        readers = np.split(a.use_op, np.searchsorted(a.use_tensor, np.arange(1, a.num_tensors)))
-        waiters = np.split(a.control_target, np.searchsorted(a.control_source, np.arange(1, a.num_ops)))
-        first_tensor = np.searchsorted(a.producer, np.arange(a.num_ops + 1))
-        self._entry: list[list[int]] = []
-        self._kind: list[list[int]] = []
-        owner: list[int] = []
-        tensor: list[int] = []
-        slot: list[int] = []
-        ends_tensor: list[bool] = []
-        self.op_row, self.tensor_row = np.zeros(a.num_ops, np.int32), np.zeros(a.num_tensors, np.int32)
-        self.extra_slots = 0
-        for op in range(a.num_ops):
-            self.op_row[op] = len(self._entry)
-            row_slot, row_tensor = op, NONE
-            for row_tensor in range(first_tensor[op], first_tensor[op + 1]):
-                if row_tensor > first_tensor[op]:
-                    row_slot = a.num_ops + self.extra_slots
-                    self.extra_slots += 1
-                self.tensor_row[row_tensor] = len(self._entry)
-                self._append(readers[row_tensor].tolist(), READS)
-                ends_tensor += [False] * (len(self._entry) - len(ends_tensor) - 1) + [True]
-                _extend_all((owner, tensor, slot), (op, row_tensor, row_slot), len(self._entry))
-            self._append_waiting(int(self.op_row[op]), waiters[op].tolist())
-            ends_tensor += [True] * (len(self._entry) - len(ends_tensor))
-            _extend_all((owner, tensor, slot), (op, row_tensor, row_slot), len(self._entry))
-        self.owner, self.tensor, self.slot = (np.array(x, np.int32) for x in (owner, tensor, slot))
-        self.entry = np.array(self._entry, np.int32).reshape(-1, ROW_WIDTH)
-        self.kind = np.array(self._kind, np.int8).reshape(-1, ROW_WIDTH)
-        self.ends_tensor = np.array(ends_tensor, bool)
-        self.ends_op = np.append(self.owner[1:] != self.owner[:-1], True)
-        self.op_rows = np.bincount(self.owner, minlength=a.num_ops)
-        last = np.flatnonzero(self.ends_tensor & (self.tensor != NONE))
-        first_last = last[np.searchsorted(last, self.tensor_row)] if a.num_tensors else self.tensor_row
-        self.tensor_rows = first_last - self.tensor_row + 1
-        del self._entry, self._kind  # several times as large as the arrays, and rows are kept
+        n, t = a.num_ops, a.num_tensors
+        reading = _Reading(a)
+        rest, waiter = _fill_with_waiting(a, reading)
+        own = -(-rest // ROW_WIDTH)  # [n] rows of what only waits
+        own[(own == 0) & (np.bincount(reading.owner, minlength=n) == 0)] = 1  # an op has a row
+        begins = np.append(0, np.cumsum(np.bincount(reading.owner, minlength=n) + own))
+        place = np.arange(len(reading.owner)) + (np.cumsum(own) - own)[reading.owner]  # among all rows
+        rows = int(begins[-1])
+        is_second = np.append(False, a.producer[1:] == a.producer[:-1])[:t]  # or later, of its op's tensors
+        slot = np.where(is_second, n - 1 + np.cumsum(is_second), a.producer)
+        self.extra_slots = int(is_second.sum())
+        self.owner = np.repeat(np.arange(n, dtype=np.int32), np.diff(begins))
+        last = np.full(n, NONE)  # tensor of each op
+        last[a.producer] = np.arange(t)
+        self.tensor = last[self.owner].astype(np.int32)
+        self.tensor[place] = reading.tensor
+        self.slot = np.where(self.tensor == NONE, self.owner, slot[self.tensor] if t else 0).astype(np.int32)
+        self.entry, self.kind = np.full((rows, ROW_WIDTH), NONE, np.int32), np.zeros((rows, ROW_WIDTH), np.int8)
+        self.entry[place], self.kind[place] = reading.entry, reading.kind
+        at = np.repeat((begins[1:] - own) * ROW_WIDTH - np.cumsum(rest) + rest, rest) + np.arange(len(waiter))
+        self.entry.reshape(-1)[at], self.kind.reshape(-1)[at] = waiter, WAITS
+        self.ends_tensor = np.ones(rows, bool)
+        self.ends_tensor[place] = np.append(reading.tensor[1:] != reading.tensor[:-1], True)[: len(place)]
+        self.ends_op = np.append(self.owner[1:] != self.owner[:-1], True)[:rows]
+        self.op_row = begins[:-1].astype(np.int32)
+        self.op_rows = np.diff(begins)
+        self.tensor_row = place[reading.first].astype(np.int32)
+        self.tensor_rows = reading.count
 
-    def _append(self, ops: list[int], kind: int) -> None:
-        """Rows of `ops`; at least one row, maybe empty."""
-        for start in range(0, max(1, len(ops)), ROW_WIDTH):
-            piece = ops[start : start + ROW_WIDTH]
-            free = ROW_WIDTH - len(piece)
-            self._entry.append(piece + [NONE] * free)
-            self._kind.append([kind] * len(piece) + [0] * free)
 
-    def _append_waiting(self, first_row: int, ops: list[int]) -> None:
-        """Control successors go to free entries of the op's rows; the rest, and every op without a row, to new rows."""
-        left = ops
-        for row in range(first_row, len(self._entry)):
-            # an op stands once in a row: a step writes its entries in no particular order
-            free = self._kind[row].count(0)
-            if not free:
-                continue
-            taken = [op for op in left if op not in self._entry[row]][:free]
-            for place, op in zip(range(ROW_WIDTH - free, ROW_WIDTH), taken, strict=False):
-                self._entry[row][place], self._kind[row][place] = op, WAITS
-            left = [op for op in left if op not in taken] if taken else left
-        if left or len(self._entry) == first_row:
-            self._append(left, WAITS)
+class _Reading:
+    """Rows of ops that read tensors, at least one a tensor."""
+
+    def __init__(self, a: GraphArrays) -> None:
+        readers = np.bincount(a.use_tensor, minlength=a.num_tensors)
+        self.count = np.maximum(1, -(-readers // ROW_WIDTH))  # [t]
+        self.first = np.cumsum(self.count) - self.count  # [t]
+        self.tensor = np.repeat(np.arange(a.num_tensors), self.count)  # [r]
+        self.owner = a.producer[self.tensor]  # [r]
+        place = np.arange(len(a.use_op)) - (np.cumsum(readers) - readers)[a.use_tensor]
+        at = self.first[a.use_tensor] + place // ROW_WIDTH, place % ROW_WIDTH
+        self.entry = np.full((len(self.tensor), ROW_WIDTH), NONE, np.int32)
+        self.kind = np.zeros_like(self.entry, np.int8)
+        self.entry[at], self.kind[at] = a.use_op, READS
+
+
+def _fill_with_waiting(a: GraphArrays, reading: _Reading) -> tuple[np.ndarray, np.ndarray]:
+    """Puts control successors into free entries of their op's rows: how many of each op `[n]` find none, and these."""
+    begins = np.searchsorted(reading.owner, np.arange(a.num_ops + 1))
+    waits, targets = rows_by(a.control_source, a.control_target, a.num_ops)
+    rest = np.zeros(a.num_ops, np.int64)
+    _prepare()
+    _fill(reading.entry, reading.kind, begins, targets, waits, rest)
+    place = np.arange(len(targets)) - np.repeat(waits[:-1], np.diff(waits))
+    return rest, targets[place < np.repeat(rest, np.diff(waits))]
+
+
+@functools.cache
+def _prepare() -> None:
+    none, rows = np.zeros(0, np.int64), np.zeros((0, ROW_WIDTH), np.int32)
+    with unannounced():
+        _fill(rows, rows.astype(np.int8), none, none, none, none)
+
+
+@late_entry
+def _fill(
+    entries: np.ndarray, kinds: np.ndarray, begins: np.ndarray, targets: np.ndarray, waits: np.ndarray, rest: np.ndarray
+) -> None:
+    """Writes entries and kinds of rows; those of an op's targets that find no place go to its first ones.
+
+    Args:
+      entries, kinds: `[r, ROW_WIDTH]`.
+      begins, waits: `[n + 1]` where rows of an op begin, and its targets.
+      targets: `[f]`.
+      rest: `[n]`, how many find no place.
+    """
+    for op in range(len(rest)):
+        first, count = waits[op], waits[op + 1] - waits[op]
+        for row in range(begins[op], begins[op + 1]):
+            used = 0
+            while used < ROW_WIDTH and kinds[row, used] != 0:
+                used += 1
+            reads, left = used, 0
+            for target in range(first, first + count):
+                # an op stands once in a row: a step writes its entries in no particular order
+                fits = used < ROW_WIDTH
+                for column in range(reads):
+                    fits = fits and entries[row, column] != targets[target]
+                if fits:
+                    entries[row, used], kinds[row, used] = targets[target], WAITS
+                    used += 1
+                else:
+                    targets[first + left] = targets[target]
+                    left += 1
+            count = left
+        rest[op] = count
 
 
 _rows: weakref.WeakKeyDictionary[GraphArrays, Rows] = weakref.WeakKeyDictionary()
@@ -94,9 +134,3 @@ def rows_of(a: GraphArrays) -> Rows:
     if rows is None:
         rows = _rows[a] = Rows(a)
     return rows
-
-
-def _extend_all(lists: Sequence[list[int]], values: Sequence[int], length: int) -> None:
-    """Extends each list with its value up to `length`."""
-    for items, value in zip(lists, values, strict=True):
-        items.extend([value] * (length - len(items)))

@@ -2,11 +2,14 @@
 computed once.
 """
 
+import functools
 import heapq
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
+from graphrl.compiled import late_entry, unannounced
+from graphrl.compiled.records import rows_by
 from graphrl.errors import GraphError
 
 
@@ -106,16 +109,47 @@ def post_order(num_ops: int, roots: Sequence[int], waits_for: Callable[[int], Se
 
 
 def longest_paths(
-    order: Sequence[int], before: Sequence[Sequence[int]], runtime: Sequence[float]
+    order: np.ndarray, before: np.ndarray, after: np.ndarray, runtime: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The longest path that ends before each op, over the ops `before` each: in edges `[n] int64`, and in the run times
-    of the ops on it `[n] float64`.
+    """The longest path that ends before each op: in edges `[n] int64`, and in the run times of the ops on it `[n]
+    float64`.
+
+    Args:
+      order: `[n]` a topological order of the ops.
+      before, after: `[m]` each, the ops of every edge.
+      runtime: `[n] float64`.
     """
-    hops, seconds = [0] * len(before), [0.0] * len(before)
-    for op in order:
-        hops[op] = max((hops[other] + 1 for other in before[op]), default=0)
-        seconds[op] = max((seconds[other] + runtime[other] for other in before[op]), default=0.0)
-    return np.array(hops), np.array(seconds)
+    n = len(order)
+    begins, rows = rows_by(after, before, n)
+    hops, seconds = np.zeros(n, np.int64), np.zeros(n)
+    _prepare()
+    _walk_paths(order.astype(np.int64), begins, rows, runtime, hops, seconds)
+    return hops, seconds
+
+
+@functools.cache
+def _prepare() -> None:
+    none, zero = np.zeros(0, np.int64), np.zeros(0)
+    with unannounced():
+        _walk_paths(none, none, none, zero, none, zero)
+
+
+@late_entry
+def _walk_paths(
+    order: np.ndarray,
+    begins: np.ndarray,
+    rows: np.ndarray,
+    runtime: np.ndarray,
+    hops: np.ndarray,
+    seconds: np.ndarray,
+) -> None:
+    """Writes `hops` and `seconds`, which are 0 before."""
+    for place in range(len(order)):
+        op = order[place]
+        for row in range(begins[op], begins[op + 1]):
+            other = rows[row]
+            hops[op] = max(hops[op], hops[other] + 1)
+            seconds[op] = max(seconds[op], seconds[other] + runtime[other])
 
 
 def reached(order: Sequence[int], before: Sequence[Sequence[int]]) -> list[int]:

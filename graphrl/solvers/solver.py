@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
+from graphrl.costs import exact
 from graphrl.costs.problem import SCHEDULED, Objective, Problem
 from graphrl.errors import ProblemError
 from graphrl.plan import Plan
@@ -97,6 +98,8 @@ class Solver(Method[Task, P, Plan]):
         """The best plan that it finds; raises as every `Method`."""
         self._check(task.problem)
         self._check_colocation(task)
+        with task.uncounted():
+            exact.prepare()
         return super().__call__(task, *args, **options)
 
     def _check(self, problem: Problem) -> None:

@@ -68,15 +68,24 @@ class Measurements:
       used: what was asked for since `used` was emptied, in order: a table's sources.
     """
 
-    def __init__(self, path: Path, *, retry: bool) -> None:
+    def __init__(self, path: Path, *, retry: bool, stored: bool = False) -> None:
+        """
+        Args:
+          path: of the file.
+          retry: whether what failed is measured again.
+          stored: whether `get` measures nothing, and has no figures of what the file lacks.
+        """
         self._path = path
         self._retry = retry
+        self._stored = stored
         self.used: list[Measurement] = []
 
     def get(self, key: Key, measure: Callable[[], Figures]) -> Figures | None:
         """The figures under a key, measured now if the file has none; None if that failed, now or before."""
         with open_store(self._path, _KIND) as store:
             if self._lacks(store, key):
+                if self._stored:
+                    return None
                 store.append(_measured(dict(key), measure))
             one = store.rows[_text(key)]
         self.used.append(one)

@@ -12,7 +12,7 @@ from graphrl.solvers.rules.plan_builder.state import builder
 from graphrl.solvers.sending.ordering import in_order_of
 from graphrl.solvers.sending.plans import placed
 from graphrl.solvers.sending.rule import with_sends
-from graphrl.solvers.sending.search import makespan
+from graphrl.solvers.sending.search import changed_makespans, climb, makespan
 
 Rank = tuple[int, float]  # bytes over the memory limit, seconds
 
@@ -48,6 +48,40 @@ class Decoder:
         self._seconds(*self._ordered(placement, priority))
         ran = self._plan if self._builder is None else self._builder
         return ran.ops["end"][:-1].copy(), self._plan.ops["place"][:-1].copy()
+
+    def gains(self, placement: np.ndarray, priority: np.ndarray) -> np.ndarray:
+        """How many percent the makespan falls where one op is on another device, with its group if it is the one that
+        decides for it: `[n, d]` float64, 0 where it does not fall.
+        """
+        placement, ops = self._ordered(placement, priority)
+        now, makespans = self._seconds(placement, ops), np.full((len(ops), self._problem.devices), np.inf)
+        if self._builder is None:
+            changed_makespans(self._plan, np.empty(len(ops), np.int64), makespans)
+        else:
+            for op, device in np.ndindex(makespans.shape):
+                was, placement[op] = placement[op], device
+                makespans[op, device] = self._seconds(self.together(placement), ops)
+                placement[op] = was
+        decides = self._leader == np.arange(len(ops))
+        return np.where(decides[:, None], np.maximum(0, 100 * (1 - makespans / max(now, 1e-30))), 0)
+
+    def climb(self, placement: np.ndarray, priority: np.ndarray, changes: np.ndarray) -> np.ndarray:
+        """Makes one change after the other, ops and devices `[k, 2]` int64, and keeps those that make nothing worse:
+        the placement then.
+        """
+        placement, ops = self._ordered(placement, priority)
+        if self._builder is None:
+            climb(self._plan, changes, np.empty(len(ops), np.int64))
+            return self._plan.ops["device"][:-1].copy()
+        now = self._seconds(placement, ops)
+        for op, device in changes.tolist():
+            tried = placement.copy()
+            tried[op] = device
+            tried = self.together(tried)
+            seconds = self._seconds(tried, ops)
+            if seconds <= now:
+                now, placement = seconds, tried
+        return placement
 
     def plan(self, placement: np.ndarray, priority: np.ndarray) -> PlacedOrder:
         """The plan that choices `[n]` mean."""

@@ -4,14 +4,15 @@ Devices are alike, so that whatever is good of one is good of all others, and a 
 guess (GO's authors do not say what breaks this symmetry). Beside a plan, devices are told apart by what is on them.
 """
 
+import math
+
 import numpy as np
 
-from graphrl.costs import exact
 from graphrl.costs.problem import Problem
 from graphrl.envs.compile.instance import Choices, CompileParams, instance
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes
-from graphrl.solvers.sending.hints import hint
+from graphrl.solvers.sending.hints import quick_start
 
 
 def hinted(
@@ -22,18 +23,20 @@ def hinted(
     devices: int,
     levels: int,
     reach: float,
+    seconds: float = math.inf,
 ) -> CompileParams:
-    """The instance that begins at the hint, with its order; its time is the baseline. See `compile.instance`."""
-    placement, order = hint(graph, problem)
-    n = len(graph.ops)
+    """The instance that begins at the hint, with its order; its time is the baseline. See `compile.instance` and, for
+    the seconds, `quick_start`.
+    """
+    begin, n = quick_start(graph, problem, seconds), len(graph.ops)
     return instance(
         graph,
         problem,
         to,
         devices=devices,
         levels=levels,
-        baseline=exact.evaluate(graph, problem, placement, order).makespan,
-        start=Choices(placement, np.full(n, levels // 2)),
-        order=order[order < n],
+        baseline=begin.makespan,
+        start=Choices(begin.placement, np.full(n, levels // 2)),
+        order=begin.ops,
         reach=reach,
     )

@@ -14,10 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphrl.agents.go.decode import Decoder
-from graphrl.agents.go.settings import SENDS
 from graphrl.costs.problem import Problem
 from graphrl.envs.compile.instance import Choices, CompileParams
-from graphrl.envs.compile.observation import seen
+from graphrl.envs.compile.observation import shown
+from graphrl.envs.compile.played import Played
+from graphrl.envs.compile.played_on_host import played_on_host
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.networks.base import Network
 
@@ -31,7 +32,8 @@ class Lesson(NamedTuple):
 
     instance: CompileParams
     starts: Choices  # [s, n] each
-    gains: Choices  # [s, n, o] float32 each: percent of the makespan; 0 for what was chosen
+    gains: Choices  # [s, n, o] float32 each: percent of the makespan; 0 for what was chosen, and at least 0
+    played: Played  # [s, n, ...], how they ran
 
 
 def lesson(
@@ -42,28 +44,36 @@ def lesson(
     decoder = Decoder(graph, problem, instance)
     chosen = [np.asarray(choice, np.int64)[:n].copy() for choice in (instance.start.placement, instance.start.priority)]
     levels = len(instance.levels)
-    counts, starts, gains = (problem.devices, levels), [], []
+    to, starts, gains, runs = len(instance.order), [], [], []
     for _ in range(stops):
-        each = [
-            _gains(decoder, chosen, task, count) if name in tasks else np.zeros((n, count))
-            for task, (name, count) in enumerate(zip(Choices._fields, counts, strict=False))
-        ]
+        each = [np.zeros((n, problem.devices)), np.zeros((n, levels))]
+        if "placement" in tasks:
+            each[0] = decoder.gains(chosen[0], chosen[1])
+        if "priority" in tasks:
+            each[1] = _gains_of_levels(decoder, chosen, levels)
         starts.append([choice.copy() for choice in chosen])
         gains.append(each)
+        end, place = decoder.run(chosen[0], chosen[1])
+        runs.append(played_on_host(graph, decoder.together(chosen[0]), place, end, len(instance.present), to))
         _climb(decoder, chosen, each)
         chosen[0] = decoder.together(chosen[0])
-    to = len(instance.order) - n
     options = len(instance.present), levels
     return Lesson(
         instance,
-        Choices(*(np.pad(np.stack(each), ((0, 0), (0, to))).astype(np.int32) for each in zip(*starts, strict=True))),
+        Choices(*(_padded(np.stack(each), (to,)).astype(np.int32) for each in zip(*starts, strict=True))),
         Choices(
             *(
-                np.pad(np.stack(each), ((0, 0), (0, to), (0, count - each[0].shape[1]))).astype(np.float32)
+                _padded(np.stack(each), (to, count)).astype(np.float32)
                 for each, count in zip(zip(*gains, strict=True), options, strict=True)
             )
         ),
+        Played(*(np.stack(each) for each in zip(*runs, strict=True))),  # type: ignore[arg-type]
     )
+
+
+def _padded(rows: np.ndarray, to: tuple[int, ...]) -> np.ndarray:
+    """With zeros at the ends of all axes but the first."""
+    return np.pad(rows, [(0, 0), *((0, size - had) for size, had in zip(to, rows.shape[1:], strict=True))])
 
 
 def imitation_loss(policy: Network, params: object, tasks: tuple[str, ...], lesson: Lesson) -> jax.Array:
@@ -76,8 +86,8 @@ def imitation_loss(policy: Network, params: object, tasks: tuple[str, ...], less
     of them, and of its plans, all nearly the same, the best is no better than by chance.
     """
 
-    def of_stop(start: Choices, gains: Choices) -> jax.Array:
-        observation = seen(dataclasses.replace(lesson.instance, start=start), start, tasks, SENDS)
+    def of_stop(start: Choices, gains: Choices, played: Played) -> jax.Array:
+        observation = shown(dataclasses.replace(lesson.instance, start=start), start, tasks, played)
         logits, error = policy.apply(params, observation), jnp.float32(0)
         for task in tasks:
             mask = observation.action_mask[task]
@@ -88,20 +98,17 @@ def imitation_loss(policy: Network, params: object, tasks: tuple[str, ...], less
             error += jnp.square(jnp.where(changes, wrong, 0.0)).sum() / jnp.maximum(changes.sum(dtype=jnp.float32), 1.0)
         return error / len(tasks)
 
-    return jax.vmap(of_stop)(lesson.starts, lesson.gains).mean()
+    return jax.vmap(of_stop)(lesson.starts, lesson.gains, lesson.played).mean()
 
 
-def _gains(decoder: Decoder, chosen: list[np.ndarray], task: int, options: int) -> np.ndarray:
-    """What every change of one op gains, percent: `[n, options]`."""
-    choice, now = chosen[task], max(decoder.rank(chosen[0], chosen[1])[1], 1e-30)
-    gains = np.zeros((len(choice), options))
-    for op in range(len(choice)):
-        was = choice[op]
-        for option in range(options):
-            if option != was:
-                choice[op] = option
-                gains[op, option] = 100 * (1 - decoder.rank(chosen[0], chosen[1])[1] / now)
-        choice[op] = was
+def _gains_of_levels(decoder: Decoder, chosen: list[np.ndarray], levels: int) -> np.ndarray:
+    """How many percent the makespan falls where one op has another level: `[n, levels]`, 0 where it does not fall."""
+    level, now = chosen[1], max(decoder.rank(chosen[0], chosen[1])[1], 1e-30)
+    gains = np.zeros((len(level), levels))
+    for op, other in np.ndindex(gains.shape):
+        was, level[op] = level[op], other
+        gains[op, other] = max(0.0, 100 * (1 - decoder.rank(chosen[0], level)[1] / now))
+        level[op] = was
     return gains
 
 

@@ -1,18 +1,21 @@
 """GO's policy as a file, and the plans that it makes of a graph."""
 
+import dataclasses
 import functools
 from pathlib import Path
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from graphrl.agents.go.network import networks
-from graphrl.agents.go.settings import GDP_NETWORK, SENDS, GoSettings
+from graphrl.agents.go.settings import GDP_NETWORK, GoSettings
+from graphrl.costs.device.problem import DeviceProblem
 from graphrl.envs.compile.instance import Choices, CompileParams, instance
-from graphrl.envs.compile.observation import Observation, observe, seen
-from graphrl.envs.compile.run import Run
-from graphrl.learning.ppo.choices import likeliest, sample
+from graphrl.envs.compile.observation import Observation, shown
+from graphrl.envs.compile.played import DEVICE_TIMES, OP_TIMES, Played
+from graphrl.learning.ppo.choices import NEVER
 from graphrl.training import policy
 
 
@@ -29,11 +32,14 @@ class Policy(policy.Policy[GoSettings]):
         """See `training.policy.Policy`."""
         return networks(config.network).policy.init(key, smallest(config))
 
-    def choose(self, params: CompileParams, ran: Run, samples: int, key: jax.Array) -> Choices:
-        """Choices for an instance after its start, which ran so: `[samples, n]` each, the likeliest first, the rest
-        drawn.
-        """
-        return _choices(self.config, self.params, params, ran, samples, key)
+    def logits(self, params: CompileParams, played: Played) -> dict[str, np.ndarray]:
+        """Of each task that it decides the logits `[n, o]` float32, for an instance after its start, which ran so."""
+        params = dataclasses.replace(params, problem=DeviceProblem.of(self.config.problem))  # one program for all
+        return dict(jax.device_get(_logits(self.config, self.params, params, played)))
+
+    def choose(self, params: CompileParams, played: Played, samples: int, rng: np.random.Generator) -> Choices:
+        """Choices by `logits`: `[samples, n]` int32 each, the likeliest first, the rest drawn."""
+        return drawn(self.logits(params, played), params.start, samples, rng)
 
 
 class GdpPolicy(Policy):
@@ -46,18 +52,46 @@ class GdpPolicy(Policy):
 
 def smallest(settings: GoSettings) -> Observation:
     """An observation to make parameters with."""
-    params = instance(policy.smallest(), settings.problem, levels=settings.levels)
+    params = jax.tree.map(jnp.asarray, instance(policy.smallest(), settings.problem, levels=settings.levels))
+    n, devices = len(params.order), len(params.present)
+    nothing = Played(jnp.zeros((n, OP_TIMES)), jnp.zeros((n, devices, DEVICE_TIMES)))
+    return shown(params, params.start, settings.network.tasks, nothing)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _logits(settings: GoSettings, policy: Any, params: CompileParams, played: Played) -> dict[str, jax.Array]:
     params = jax.tree.map(jnp.asarray, params)
-    return seen(params, params.start, settings.network.tasks, SENDS)
+    observation = shown(params, params.start, settings.network.tasks, played)
+    logits: Any = networks(settings.network).policy.apply(policy, observation)
+    return dict(logits)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 4))
-def _choices(
-    settings: GoSettings, policy: Any, params: CompileParams, ran: Run, samples: int, key: jax.Array
-) -> Choices:
-    params, ran = jax.tree.map(jnp.asarray, (params, ran))
-    logits = networks(settings.network).policy.apply(policy, observe(params, params.start, settings.network.tasks, ran))
-    drawn = jax.vmap(sample, (0, None))(jax.random.split(key, samples), logits)
-    action = jax.tree.map(lambda best, rest: rest.at[0].set(best), likeliest(logits), drawn)
-    kept = jax.tree.map(lambda was: jnp.broadcast_to(was, (samples, len(was))), params.start)
-    return kept._replace(**action)
+def drawn(logits: dict[str, np.ndarray], start: Choices, samples: int, rng: np.random.Generator) -> Choices:
+    """Choices by their logits: `[samples, n]` int32 each, the likeliest first, the rest drawn; of other tasks as they
+    were. On the host: a program that draws takes as long to compile as the network, and longer to run.
+    """
+    kept = Choices(*(np.broadcast_to(was, (samples, len(was))) for was in start[:2]))
+    return kept._replace(**{task: _options(of_task, samples, rng) for task, of_task in logits.items()})
+
+
+def _options(logits: np.ndarray, samples: int, rng: np.random.Generator) -> np.ndarray:
+    sums = np.cumsum(np.exp(logits - logits.max(1, keepdims=True), dtype=np.float64), 1)
+    sums /= sums[:, -1:]  # so that what may not be chosen is not, whatever is rounded
+    options = np.empty((samples, len(logits)), np.int32)
+    options[0] = logits.argmax(1)
+    for sample in range(1, samples):
+        options[sample] = (rng.random(len(logits))[:, None] >= sums).sum(1)
+    return options
+
+
+def ranked_changes(logits: np.ndarray, placement: np.ndarray) -> np.ndarray:
+    """Ops and other devices than they have, by how much likelier than these: `[k, 2]` int64, without what may not be.
+
+    Args:
+      logits: `[n, d]`, of devices.
+      placement: `[n]`.
+    """
+    ahead = logits - np.take_along_axis(logits, np.asarray(placement)[:, None], 1)
+    ahead[(logits <= NEVER / 2) | (np.arange(logits.shape[1]) == np.asarray(placement)[:, None])] = -np.inf
+    order = np.argsort(-ahead, axis=None, kind="stable")[: np.isfinite(ahead).sum()]
+    return np.stack(np.unravel_index(order, ahead.shape), 1).astype(np.int64)

@@ -1,21 +1,23 @@
 """GO as methods: its policy changes a list schedule for the better, at once or with some learning on the graph."""
 
 import dataclasses
+import math
+import time
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from graphrl.agents.go.decode import Decoder, Rank
 from graphrl.agents.go.hint import hinted
 from graphrl.agents.go.learner import tuned
-from graphrl.agents.go.policy import Policy
+from graphrl.agents.go.policy import Policy, drawn, ranked_changes
 from graphrl.agents.go.settings import GoSettings
 from graphrl.costs.problem import Problem
 from graphrl.envs.compile.instance import Choices
-from graphrl.envs.compile.run import Run
+from graphrl.envs.compile.played import Played
+from graphrl.envs.compile.played_on_host import played_on_host
 from graphrl.errors import ProblemError
-from graphrl.graphs.padding import roomy_sizes
+from graphrl.graphs.padding import octave_sizes
 from graphrl.plan import Plan
 from graphrl.solvers import auto
 from graphrl.solvers.base import Task
@@ -25,6 +27,11 @@ from graphrl.solvers.solver import solver
 
 MOST = 4096  # plans of a round
 MOST_UPDATES = 1000
+MOST_TRIES = 1_000_000
+CHUNK, WALKED = 128, 4_000_000  # changes between two looks at the clock, and ops and uses that are walked in them
+SLOWER = 10  # times as long a walk takes without bundled sends
+HINT_SHARE = 0.5  # of the time, in which quick plans are made; what takes longer is left out
+LOOK_SHARE = 0.3  # of the time, in which plans of a round are costed
 PLAY_SHARE, COMPILE_SECONDS = 0.1, 8.0  # of the time that "go+" has for plans of GO; what compiling the network takes
 
 
@@ -45,12 +52,16 @@ def digest(problem: Problem, *, checkpoint: str = "", **_: object) -> str:
     digest=digest,
     prepare=sending.prepare_with_lists,
 )
-def solve(task: Task, *, samples: int = 64, rounds: int = 4, finetune: int = 0, checkpoint: str = "") -> Plan:
+def solve(
+    task: Task, *, samples: int = 64, tries: int = 1024, rounds: int = 4, finetune: int = 0, checkpoint: str = ""
+) -> Plan:
     """A list schedule, and plans that the policy draws around the best so far, in rounds that begin while the budget
-    lasts; an evaluation is a plan. A round is a call of the network; the first of its plans is the likeliest.
+    lasts; an evaluation is a plan. A round is a call of the network; the first of its plans is the likeliest. Then
+    single ops move, the likeliest change first, and stay where that makes nothing worse.
 
     Args:
       samples: plans of a round.
+      tries: changes of single ops in a round.
       rounds: how many; 0 is the list schedule alone.
       finetune: updates of PPO on the graph before that, each from a round of plans of its own: as many as the
         evaluations are enough for, whatever the seconds.
@@ -61,7 +72,8 @@ def solve(task: Task, *, samples: int = 64, rounds: int = 4, finetune: int = 0, 
       ProblemError: an option is out of range.
     """
     for name, value, least, most in (
-        ("samples", samples, 1, MOST), ("rounds", rounds, 0, MOST), ("finetune", finetune, 0, MOST_UPDATES)
+        ("samples", samples, 1, MOST), ("tries", tries, 0, MOST_TRIES), ("rounds", rounds, 0, MOST),
+        ("finetune", finetune, 0, MOST_UPDATES),
     ):  # fmt: skip
         if not least <= value <= most:
             raise ProblemError(f"{name} is {value}: must be from {least} to {most:,}")
@@ -71,7 +83,7 @@ def solve(task: Task, *, samples: int = 64, rounds: int = 4, finetune: int = 0, 
     for number in range(rounds):
         if task.over(search.evaluations):
             break
-        search.draw(samples, number)
+        search.draw(samples, tries, number)
     return task.answer(search.plan())
 
 
@@ -108,10 +120,11 @@ class _Search:
         self._instance = hinted(
             task.graph,
             problem,
-            task.sizes or roomy_sizes(task.graph),
+            task.sizes or octave_sizes(task.graph),
             devices=max(problem.devices, *settings.devices),
             levels=settings.levels,
             reach=settings.reach,
+            seconds=math.inf if task.budget.seconds is None else HINT_SHARE * task.budget.seconds,
         )
         self._decoder = Decoder(task.graph, problem, self._instance)
         self._best = self._of(self._instance.start)
@@ -123,17 +136,42 @@ class _Search:
         """Of the best choices."""
         return self._task.plan(*self._decoder.plan(*self._best), evaluations=self.evaluations)
 
-    def draw(self, samples: int, number: int) -> None:
-        """A round of plans around the best; the `number` tells rounds apart. What was drawn is looked at whatever the
-        clock says: that is quick, and the compilation of the first round may have taken all seconds.
+    def draw(self, samples: int, tries: int, number: int) -> None:
+        """A round around the best; the `number` tells rounds apart. For a share of the time plans that were drawn are
+        looked at whatever the clock says: the compilation of the first round may have taken all seconds.
         """
-        key = jax.random.fold_in(self._key, number)
-        drawn = jax.device_get(self._policy.choose(self._instance, self._run(), samples, key))
-        most = self._task.budget.evaluations
-        count = samples if most is None else min(samples, most - self.evaluations)
-        for placement, priority in zip(drawn.placement[:count], drawn.priority[:count], strict=True):
+        logits = self._policy.logits(self._instance, self._played())
+        rng = np.random.default_rng([self._task.seed, number])
+        plans = drawn(logits, self._instance.start, samples, rng)
+        seconds = self._task.budget.seconds
+        end = math.inf if seconds is None else time.perf_counter() + LOOK_SHARE * seconds
+        for placement, priority in zip(plans.placement, plans.priority, strict=True):
+            if self._most(1) < 1 or time.perf_counter() >= end:
+                break
             self._consider(Choices(placement, priority))
+        if "placement" in logits:
+            self._climb(ranked_changes(logits["placement"], np.asarray(self._instance.start.placement))[:tries])
         self._begin_at_best()
+
+    def _climb(self, changes: np.ndarray) -> None:
+        """Makes changes one after the other while there is time, and keeps those that make nothing worse."""
+        walked = (self._n + len(self._task.graph.arrays.use_op)) * (1 if sending.takes(self._task.problem) else SLOWER)
+        step = max(1, min(CHUNK, WALKED // walked))
+        for begin in range(0, len(changes), step):
+            chunk = changes[begin : begin + self._most(step)]
+            if self._task.over(self.evaluations) or not len(chunk):
+                return
+            self.evaluations += len(chunk)
+            candidate = self._decoder.climb(*self._best, chunk), self._best[1]
+            rank = self._decoder.rank(*candidate, self._rank)
+            if rank <= self._rank:
+                self._rank, self._best = rank, candidate
+                self._task.report(self.evaluations, rank[1])
+
+    def _most(self, count: int) -> int:
+        """As many evaluations, or as are left."""
+        most = self._task.budget.evaluations
+        return count if most is None else min(count, most - self.evaluations)
 
     def learn(self, updates: int) -> None:
         """Some updates of PPO from here on: the policy is then another, and the best that it drew is looked at."""
@@ -164,21 +202,11 @@ class _Search:
         start = Choices(*(np.pad(choice, (0, to)).astype(np.int32) for choice in self._best))
         self._instance = dataclasses.replace(self._instance, start=start)
 
-    def _run(self) -> Run:
-        """How the best ran, by the host: on the device its schedule would take as long to compile as the network."""
-        graph = self._instance.graph
-        size, rest = len(self._instance.order), len(self._instance.order) - self._n
+    def _played(self) -> Played:
+        """How the best ran."""
         end, place = self._decoder.run(*self._best)
-        seconds = np.pad(end, (0, rest)) / graph.second_unit
-        return Run(
-            makespan=jnp.float32(seconds.max()),
-            valid=jnp.bool_(self._rank[0] == 0),
-            graph=graph,
-            op=jnp.arange(size, dtype=jnp.int32),
-            placement=jnp.asarray(self._instance.start.placement),
-            end=jnp.asarray(seconds, jnp.float32),
-            place=jnp.asarray(np.pad(place, (0, rest), constant_values=size), jnp.int32),
-        )
+        devices, rows = len(self._instance.present), len(self._instance.order)
+        return played_on_host(self._task.graph, self._best[0], place, end, devices, rows)
 
     def _of(self, choices: Choices) -> tuple[np.ndarray, np.ndarray]:
         """Devices and levels of the real ops, `[n]` int64 each, with groups together."""

@@ -1,11 +1,11 @@
 """What a plan costs, exactly: the host twin of the device code, in int64 bytes and float64 seconds.
 
-Every number that leaves the library comes from `evaluate`. It is plain NumPy and Python: O((n + e) log n).
+Every number that leaves the library comes from `evaluate`: O((n + e) log n), its loops over the order are compiled.
 """
 
 from graphrl.costs.exact.clocks import run_times
 from graphrl.costs.exact.decode import decode, key_bits, quantise
-from graphrl.costs.exact.evaluate import Costs, evaluate
+from graphrl.costs.exact.evaluate import Costs, evaluate, prepare
 from graphrl.costs.exact.routes import Routes
 
-__all__ = ["Costs", "Routes", "decode", "evaluate", "key_bits", "quantise", "run_times"]
+__all__ = ["Costs", "Routes", "decode", "evaluate", "key_bits", "prepare", "quantise", "run_times"]

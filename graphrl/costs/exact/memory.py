@@ -13,13 +13,17 @@
   usual. If two outputs of an op want one buffer, the first has it.
 """
 
+import functools
+from typing import Any, NamedTuple
+
 import numpy as np
 
+from graphrl.compiled import late_entry, shared, unannounced
+from graphrl.compiled.records import rows_by
 from graphrl.costs.exact.routes import Routes
 from graphrl.costs.problem import Problem
-from graphrl.graphs.arrays import EXTERNAL
+from graphrl.graphs.arrays import EXTERNAL, NONE
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.topology import grouped
 
 
 class SharedBuffers:
@@ -30,8 +34,9 @@ class SharedBuffers:
         t = a.num_tensors
         self.of = np.arange(t + len(routes.transfers))  # [instances] the buffer of each
         aliases = np.flatnonzero(a.alias >= 0)
-        for tensor in aliases[np.argsort(a.rank[a.producer[aliases]], kind="stable")].tolist():
-            source = routes.instance(int(a.alias[tensor]), int(routes.home[tensor]), problem.devices)
+        aliases = aliases[np.argsort(a.rank[a.producer[aliases]], kind="stable")]
+        sources = routes.instances(a.alias[aliases], routes.home[aliases], problem.devices)
+        for tensor, source in zip(aliases.tolist(), sources.tolist(), strict=True):
             self.of[tensor] = self.of[source]
         self.allocates = (a.alias < 0).tolist()  # [t]
         self.bytes = np.concatenate([np.where(a.alias < 0, a.tensor_bytes, 0), a.tensor_bytes[routes.transfer_tensor]])
@@ -47,21 +52,22 @@ def memory_changes(
 ) -> tuple[np.ndarray, ...]:
     """Per device `[c, 3] int64`: order entry, bytes compared with the peak, bytes after the entry's releases."""
     if np.any(graph.arrays.reuses >= 0):
-        return _walked_changes(MemoryWalk(graph, problem, routes), slots)
+        return _walked_changes(_walk(graph, problem, routes), slots)
     return _summed_changes(graph, problem, routes, slots)
 
 
-def _walked_changes(walk: "MemoryWalk", slots: np.ndarray) -> tuple[np.ndarray, ...]:
+def _walked_changes(walk: "_Walk", slots: np.ndarray) -> tuple[np.ndarray, ...]:
     """Entry by entry: who takes over which buffer depends on what has run."""
-    changes = [[(-1, bytes_live, bytes_live)] for bytes_live in walk.live]
-    for entry, slot in enumerate(slots.tolist()):
-        device, to = walk.device[slot], walk.to[slot]
-        before = walk.live[device]
-        compared = walk.step(slot)
-        if device != to:  # a transfer: its source allocates nothing
-            changes[device].append((entry, before, walk.live[device]))
-        changes[to].append((entry, compared, walk.live[to]))
-    return tuple(np.array(device, np.int64) for device in changes)
+    start, seen = walk.live.tolist(), np.empty((len(slots), 4), np.int64)
+    prepare()
+    _walk_all(walk, slots, seen)
+    source, to, changes = walk.device[slots], walk.to[slots], list[np.ndarray]()
+    for device, bytes_live in enumerate(start):
+        at = np.flatnonzero((source == device) | (to == device))
+        # the source of a transfer allocates nothing
+        rows = np.where((to[at] == device)[:, None], seen[at][:, [1, 3]], seen[at][:, [0, 2]])
+        changes.append(np.concatenate([[(-1, bytes_live, bytes_live)], np.column_stack([at, rows])]))
+    return tuple(changes)
 
 
 def _summed_changes(
@@ -99,98 +105,175 @@ def _summed_changes(
     return tuple(changes)
 
 
+class _Walk(NamedTuple):
+    """What is live on d devices while s slots (as in `Routes`) run, whose tensors are in b buffers: of arrays where it
+    is compiled, else lists.
+    """
+
+    live: Any  # [d] int, bytes
+    size: Any  # [b] int, bytes of a buffer now: not its own once it has taken over another
+    left: Any  # [b] int, uses on its device that are to come
+    took: Any  # [b] int, 1 if it has taken over another
+    device: Any  # [s] int, that a slot reads on
+    to: Any  # [s] int, that it writes on
+    workspace: Any  # [s] int, bytes
+    read_begins: Any  # [s + 1] int, where in `reads` those of a slot begin
+    reads: Any  # int, buffers
+    write_begins: Any  # [s + 1] int, likewise in `writes`
+    writes: Any  # int, buffers
+    bytes: Any  # [b] int, its own
+    pinned: Any  # [b] bool, never freed
+    unused: Any  # [b] bool, freed as soon as it is written
+    source: Any  # [b] int, the buffer that it may take over, or NONE
+
+
+@shared
+def _step(walk: _Walk, slot: int) -> int:
+    """Runs a slot that is ready: the bytes that are compared with the peak of the device that it writes on."""
+    (
+        live,
+        size,
+        left,
+        took,
+        device,
+        to,
+        workspace,
+        read_begins,
+        reads,
+        write_begins,
+        writes,
+        _,
+        pinned,
+        unused,
+        source,
+    ) = walk
+    here, there, first, last = device[slot], to[slot], write_begins[slot], write_begins[slot + 1]
+    for row in range(first, last):
+        buffer = writes[row]
+        if source[buffer] >= 0 and _takes_over(walk, slot, buffer):
+            took[buffer] = 1
+            size[buffer], size[source[buffer]] = size[source[buffer]], 0  # so that the release below frees nothing
+        else:
+            live[there] += size[buffer]
+    compared = live[there] + workspace[slot]
+    for row in range(read_begins[slot], read_begins[slot + 1]):
+        buffer = reads[row]
+        left[buffer] -= 1
+        if left[buffer] == 0 and not pinned[buffer]:
+            live[here] -= size[buffer]
+    for row in range(first, last):
+        if unused[writes[row]]:
+            live[there] -= size[writes[row]]
+    return compared
+
+
+@shared
+def _takes_over(walk: _Walk, slot: int, buffer: int) -> bool:
+    """Whether an op's output takes over the buffer that it may: the op holds all uses of that which are left."""
+    source, reads = walk.source[buffer], 0
+    if walk.pinned[source]:
+        return False
+    for row in range(walk.write_begins[slot], walk.write_begins[slot + 1]):
+        if walk.took[walk.writes[row]] and walk.source[walk.writes[row]] == source:
+            return False
+    for row in range(walk.read_begins[slot], walk.read_begins[slot + 1]):
+        if walk.reads[row] == source:
+            reads += 1
+    return walk.left[source] == reads
+
+
+@late_entry
+def _walk_all(walk: _Walk, slots: np.ndarray, seen: np.ndarray) -> None:
+    """Writes `[m, 4]` bytes of each entry: live before it where it reads, compared where it writes, and live after it
+    where it reads and where it writes.
+    """
+    for place in range(len(slots)):
+        slot = slots[place]
+        seen[place, 0] = walk.live[walk.device[slot]]
+        seen[place, 1] = _step(walk, slot)
+        seen[place, 2], seen[place, 3] = walk.live[walk.device[slot]], walk.live[walk.to[slot]]
+
+
+@functools.cache
+def prepare() -> None:
+    """Compiles what `memory_changes` calls, or loads it, once in a process."""
+    none, never = np.zeros(0, np.int64), np.zeros(0, bool)
+    with unannounced():
+        _walk_all(_Walk(*(none,) * 12, never, never, none), none, np.zeros((0, 4), np.int64))
+
+
+def _walk(graph: ComputationGraph, problem: Problem, routes: Routes) -> _Walk:
+    """Before anything has run."""
+    a, n, t = graph.arrays, routes.num_ops, routes.num_tensors
+    buffers, copies = SharedBuffers(graph, problem, routes), np.arange(len(routes.transfers))
+    live = np.zeros(problem.devices, np.int64)
+    if problem.resident_weights:
+        np.add.at(live, routes.placement, a.weight_bytes)
+    own, reusing = np.flatnonzero(buffers.allocates), np.flatnonzero(a.reuses >= 0)
+    read = buffers.of[np.concatenate([routes.use_instance, routes.transfer_tensor])]
+    read_begins, reads = rows_by(np.concatenate([a.use_op, n + copies]), read, n + len(copies))
+    written = np.concatenate([own, t + copies])
+    write_begins, writes = rows_by(np.concatenate([a.producer[own], n + copies]), written, n + len(copies))
+    source = np.full(len(buffers.of), NONE, np.int64)
+    source[reusing] = buffers.of[routes.instances(a.reuses[reusing], routes.home[reusing], problem.devices)]
+    return _Walk(
+        live=live,
+        size=buffers.bytes.copy(),
+        left=buffers.uses.astype(np.int64),
+        took=np.zeros_like(source),
+        device=np.concatenate([routes.placement, routes.home[routes.transfer_tensor]]),
+        to=np.concatenate([routes.placement, routes.transfer_to]),
+        workspace=np.concatenate([a.workspace_bytes, np.zeros_like(copies)]),
+        read_begins=read_begins,
+        reads=reads,
+        write_begins=write_begins,
+        writes=writes,
+        bytes=buffers.bytes,
+        pinned=buffers.pinned,
+        unused=(buffers.uses == 0) & ~buffers.pinned,
+        source=source,
+    )
+
+
 class MemoryWalk:
     """The memory of every device after some slots (as in `Routes`) have run; steps can be taken back.
 
     Attributes:
       live: by device, bytes.
-      device, to: by slot, the device that it reads on, and that it writes on.
+      reuses: whether live bytes depend on more than the set of slots that have run: some output may reuse an input.
     """
 
     def __init__(self, graph: ComputationGraph, problem: Problem, routes: Routes) -> None:
-        a, n, t = graph.arrays, routes.num_ops, routes.num_tensors
-        buffers = SharedBuffers(graph, problem, routes)
-        self.live = [0] * problem.devices
-        if problem.resident_weights:
-            for device, weight in zip(routes.placement.tolist(), a.weight_bytes.tolist(), strict=True):
-                self.live[device] += weight
-        self._bytes, self._pinned = buffers.bytes.tolist(), buffers.pinned.tolist()
-        self._size = list(self._bytes)  # of a buffer: not its bytes once it has taken over another
-        self._left = buffers.uses.tolist()
-        copies = len(routes.transfers)
-        read_op = np.concatenate([a.use_op, n + np.arange(copies)])
-        read = np.concatenate([buffers.of[routes.use_instance], buffers.of[routes.transfer_tensor]])
-        self._reads = grouped(read_op, read, n + copies)
-        own = np.flatnonzero(buffers.allocates)
-        written = np.concatenate([own, t + np.arange(copies)])
-        self._writes = grouped(np.concatenate([a.producer[own], n + np.arange(copies)]), written, n + copies)
-        self._unused = [[b for b in group if not self._left[b] and not self._pinned[b]] for group in self._writes[:n]]
-        self.device = routes.placement.tolist() + routes.home[routes.transfer_tensor].tolist()
-        self.to = routes.placement.tolist() + routes.transfer_to.tolist()
-        self._workspace = a.workspace_bytes.tolist() + [0] * copies
-        self._reuses = {
-            tensor: int(buffers.of[routes.instance(int(a.reuses[tensor]), int(routes.home[tensor]), problem.devices)])
-            for tensor in np.flatnonzero(a.reuses >= 0).tolist()
-        }
-        self._num_ops = n
-        self._undo: list[tuple[int, int, list[tuple[int, int]]]] = []
-
-    @property
-    def reuses(self) -> bool:
-        """Whether live bytes depend on more than the set of slots that have run: some output may reuse an input."""
-        return bool(self._reuses)
+        walk = self._walk = _Walk(*(field.tolist() for field in _walk(graph, problem, routes)))
+        self.live = walk.live
+        self._reusing = [buffer for buffer, source in enumerate(walk.source) if source >= 0]
+        self.reuses = bool(self._reusing)
+        self._undo: list[tuple[int, int]] = []
 
     def step(self, slot: int) -> int:
         """Runs a slot that is ready: the bytes that are compared with the peak of the device that it writes on."""
-        live, size, left = self.live, self._size, self._left
-        device, to, reads = self.device[slot], self.to[slot], self._reads[slot]
-        before = live[device], live[to]
-        taken: list[tuple[int, int]] = []
-        if self._reuses:
-            taken = self._take_over(slot)
-        for buffer in self._writes[slot]:
-            live[to] += size[buffer]
-        for buffer, source in taken:  # only now: nothing new was allocated for it
-            live[to] -= self._bytes[buffer]
-            size[buffer], size[source] = size[source], 0  # so that the release below frees nothing
-        compared = live[to] + self._workspace[slot]
-        for buffer in reads:
-            left[buffer] -= 1
-            if left[buffer] == 0 and not self._pinned[buffer]:
-                live[device] -= size[buffer]
-        if slot < self._num_ops:
-            for buffer in self._unused[slot]:
-                live[to] -= size[buffer]
-        self._undo.append((*before, taken))
-        return compared
+        self._undo.append((self.live[self._walk.device[slot]], self.live[self._walk.to[slot]]))
+        return _step(self._walk, slot)
 
     def back(self, slot: int) -> None:
         """Takes back the last step, which ran `slot`."""
-        live_device, live_to, taken = self._undo.pop()
-        self.live[self.to[slot]] = live_to
-        self.live[self.device[slot]] = live_device
-        for buffer in self._reads[slot]:
-            self._left[buffer] += 1
-        for buffer, source in taken:
-            self._size[source], self._size[buffer] = self._size[buffer], self._bytes[buffer]
+        walk = self._walk
+        self.live[walk.device[slot]], self.live[walk.to[slot]] = self._undo.pop()
+        for row in range(walk.read_begins[slot], walk.read_begins[slot + 1]):
+            walk.left[walk.reads[row]] += 1
+        for row in range(walk.write_begins[slot], walk.write_begins[slot + 1]):
+            buffer = walk.writes[row]
+            if walk.took[buffer]:
+                walk.size[walk.source[buffer]], walk.size[buffer] = walk.size[buffer], walk.bytes[buffer]
+                walk.took[buffer] = 0
 
     def sizes(self) -> tuple[tuple[int, int], ...]:
         """(buffer, bytes) of what lives in a taken-over buffer of other than its own bytes: with the set of slots that
         have run, all that matters for what follows.
         """
+        walk = self._walk
         return tuple(
-            (buffer, self._size[buffer])
-            for buffer in self._reuses
-            if self._size[buffer] != self._bytes[buffer] and (self._left[buffer] or self._pinned[buffer])
+            (buffer, walk.size[buffer])
+            for buffer in self._reusing
+            if walk.size[buffer] != walk.bytes[buffer] and (walk.left[buffer] or walk.pinned[buffer])
         )
-
-    def _take_over(self, slot: int) -> list[tuple[int, int]]:
-        """(output's buffer, buffer that it takes over) of an op: those that it holds all uses of that are left."""
-        taken: dict[int, int] = {}
-        for buffer in self._writes[slot]:
-            source = self._reuses.get(buffer, -1)
-            if source < 0 or source in taken or self._pinned[source]:
-                continue
-            if self._left[source] == self._reads[slot].count(source):
-                taken[source] = buffer
-        return [(buffer, source) for source, buffer in taken.items()]

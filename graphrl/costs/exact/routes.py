@@ -35,16 +35,15 @@ class Routes:
         self.after = np.concatenate([self.num_ops + np.arange(len(self.transfers)), a.use_op, a.control_target])
         self.nodes = np.concatenate([np.arange(self.num_ops, dtype=np.int64), self.transfers])  # [slots] node ids
 
-    def seconds(self, graph: ComputationGraph, problem: Problem) -> list[float]:
-        """How long every slot takes: `[slots]`."""
-        copies = graph.arrays.tensor_bytes[self.transfer_tensor].tolist()
-        return graph.arrays.runtime.tolist() + [problem.transfer_seconds(num_bytes) for num_bytes in copies]
+    def seconds(self, graph: ComputationGraph, problem: Problem) -> np.ndarray:
+        """How long every slot takes: `[slots] float64`."""
+        copies = problem.latency + graph.arrays.tensor_bytes[self.transfer_tensor] / problem.bandwidth
+        return np.concatenate([graph.arrays.runtime, copies])
 
-    def instance(self, tensor: int, device: int, devices: int) -> int:
-        """The instance of a tensor on a device that has one."""
-        if self.home[tensor] == device:
-            return tensor
-        return self.num_tensors + int(np.searchsorted(self.transfers, self.num_ops + tensor * devices + device))
+    def instances(self, tensors: np.ndarray, on: np.ndarray, devices: int) -> np.ndarray:
+        """The instances `[k]` of tensors `[k]` on devices `[k]` that have one, of d devices."""
+        copies = np.searchsorted(self.transfers, self.num_ops + tensors.astype(np.int64) * devices + on)
+        return np.where(self.home[tensors] == on, tensors, self.num_tensors + copies)
 
 
 def _checked_placement(graph: ComputationGraph, problem: Problem, placement: ArrayLike) -> np.ndarray:

@@ -27,7 +27,7 @@ class Stages:
         runtime = pipeline.runtime[np.arange(len(placement)), pipeline.kinds[placement]]
         _check_placement(graph, pipeline, placement, runtime)
         moved = pipeline.transfer[routes.transfer_tensor]
-        self.seconds: list[float] = np.concatenate([runtime, moved]).tolist()
+        self.seconds = np.concatenate([runtime, moved])
         sent = distinct(routes.transfer_tensor)
         moving = np.bincount(routes.transfer_to, moved, minlength=devices)
         moving += np.bincount(routes.home[sent], pipeline.transfer[sent], minlength=devices)

@@ -36,6 +36,13 @@ def seen(params: CompileParams, chosen: Choices, tasks: Sequence[str], sends: Se
 
 def observe(params: CompileParams, chosen: Choices, tasks: Sequence[str], ran: Run) -> Observation:
     """An instance after some choices, and after these have run, for a policy that decides some tasks."""
+    mask = jnp.arange(params.order.shape[0], dtype=jnp.int32) < params.graph.num_ops
+    is_chosen = jnp.where(mask, chosen.placement, 0).min() >= 0
+    return shown(params, chosen, tasks, _played(ran, is_chosen, params.present.shape[0]))
+
+
+def shown(params: CompileParams, chosen: Choices, tasks: Sequence[str], played: Played) -> Observation:
+    """The same where it is known how they ran."""
     n = params.order.shape[0]
     mask = jnp.arange(n, dtype=jnp.int32) < params.graph.num_ops
     options = options_of(params, tasks)
@@ -52,7 +59,7 @@ def observe(params: CompileParams, chosen: Choices, tasks: Sequence[str], ran: R
         options=options,
         action_mask={task: allowed(present[task], decides[task]) for task in tasks},
         previous={task: jnp.asarray(was) for task, was in chosen.of(tasks).items()},
-        played=_played(ran, jnp.where(mask, chosen.placement, 0).min() >= 0, params.present.shape[0]),
+        played=played,
     )
 
 

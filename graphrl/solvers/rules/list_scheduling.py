@@ -112,8 +112,12 @@ def timely_schedule(graph: ComputationGraph, problem: Problem, seconds: float) -
     Args:
       seconds: that are left, infinite for no limit; below 1 they count as 1.
     """
-    seconds = max(1.0, seconds) * (TIMED if _is_timed(problem) else 1)
-    return schedule(graph, problem) if has_time(graph, problem, seconds) else quick_schedule(graph, problem)
+    return schedule(graph, problem) if timely(graph, problem, max(1.0, seconds)) else quick_schedule(graph, problem)
+
+
+def timely(graph: ComputationGraph, problem: Problem, seconds: float) -> bool:
+    """Whether some seconds are enough for all list schedules."""
+    return has_time(graph, problem, seconds * (TIMED if _is_timed(problem) else 1))
 
 
 def has_time(graph: ComputationGraph, problem: Problem, seconds: float) -> bool:

@@ -1,7 +1,12 @@
 """Quick plans: list schedules with sends as the rule has them."""
 
 import dataclasses
+import math
+import time
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
 
 from graphrl.costs import exact
 from graphrl.costs.problem import Problem
@@ -9,7 +14,7 @@ from graphrl.graphs.graph import ComputationGraph
 from graphrl.solvers.base import PlacedOrder
 from graphrl.solvers.rules.expert import layer_stages
 from graphrl.solvers.rules.list_rules import etf, etf_seconds
-from graphrl.solvers.rules.list_scheduling import quick_schedule, schedule
+from graphrl.solvers.rules.list_scheduling import quick_schedule, schedule, timely
 from graphrl.solvers.rules.plan_builder.build import placed as built
 from graphrl.solvers.rules.plan_builder.state import builder
 from graphrl.solvers.sending.plans import placed, put
@@ -19,58 +24,76 @@ from graphrl.solvers.sending.search import makespan
 ETF_SECONDS = 1.0  # that it may take at most, by `etf_seconds`
 
 
+class Start(NamedTuple):
+    """A plan without its sends."""
+
+    placement: np.ndarray  # [n] devices
+    ops: np.ndarray  # [n] in an order
+    makespan: float  # seconds, with sends as `with_sends` has them
+
+
 def hint(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
-    """The best of a few quick list schedules, with sends as `with_sends` has them: placement `[n]` and order of nodes.
+    """The plan of `quick_start`, with its sends: placement `[n]` and order of nodes."""
+    start = quick_start(graph, problem)
+    return start.placement, with_sends(graph, problem, start.placement, start.ops)
+
+
+def quick_start(graph: ComputationGraph, problem: Problem, seconds: float = math.inf) -> Start:
+    """The best of a few quick list schedules.
 
     Under `rendezvous` a list schedule that knows of it puts few ops on most devices; one for transfers that hold nobody
     up uses all, and with bundled sends is mostly better. Elsewhere the best of all list schedules is among them, and
     `etf`'s where that is quick: some 6,000 ops on 8 devices. Where ops have their layers' names, stages of layers are.
+
+    Args:
+      seconds: that it may take: what is slower is left out, but for a first plan.
     """
-    plans = list(_plans(graph, problem))
-    if len(plans) == 1:
-        return _sent(graph, problem, plans[0])
-    if problem.memory_limit is not None:
-        plans = [_sent(graph, problem, plan) for plan in plans]
-        return min(plans, key=lambda plan: exact.evaluate(graph, problem, *plan).rank(problem))
-    seconds = _clock(graph, problem)
-    return _sent(graph, problem, min(plans, key=seconds))
+    n, clock, end = len(graph.ops), _clock(graph, problem), time.perf_counter() + seconds
+    plans = ((placement, order[order < n]) for placement, order in _plans(graph, problem, end))
+    starts = [Start(*plan, clock(*plan)) for plan in plans]
+    if problem.memory_limit is None or len(starts) == 1:
+        return min(starts, key=lambda start: start.makespan)
+
+    def rank(start: Start) -> tuple[int, float]:
+        sent = with_sends(graph, problem, start.placement, start.ops)
+        return exact.evaluate(graph, problem, start.placement, sent).rank(problem)
+
+    return min(starts, key=rank)
 
 
-def _clock(graph: ComputationGraph, problem: Problem) -> Callable[[PlacedOrder], float]:
-    """What gives the seconds of a plan with sends as `with_sends` has them, compiled."""
-    n = len(graph.ops)
+def _clock(graph: ComputationGraph, problem: Problem) -> Callable[[np.ndarray, np.ndarray], float]:
+    """What gives the seconds of devices `[n]` and an order of ops `[n]`, with sends as `with_sends` has them."""
     if problem.transfer == "rendezvous":
         plan = placed(graph, problem)
 
-        def walked(of: PlacedOrder) -> float:
-            put(plan, of[0], of[1][of[1] < n])
+        def walked(placement: np.ndarray, ops: np.ndarray) -> float:
+            put(plan, placement, ops)
             return makespan(plan)
 
         return walked
     b = builder(graph, problem)
 
-    def replayed(of: PlacedOrder) -> float:
-        built(b, of[1][of[1] < n], of[0])
+    def replayed(placement: np.ndarray, ops: np.ndarray) -> float:
+        built(b, ops, placement)
         return b.makespan
 
     return replayed
 
 
-def _plans(graph: ComputationGraph, problem: Problem) -> Iterator[PlacedOrder]:
-    yield quick_schedule(graph, problem)
-    if problem.devices == 1:
-        return
-    by_layer = layer_stages(graph, problem)
+def _plans(graph: ComputationGraph, problem: Problem, end: float) -> Iterator[PlacedOrder]:
+    """Those that are likely to be ready by then, by `time.perf_counter`; the first of them in any case."""
+    by_layer = layer_stages(graph, problem) if problem.devices > 1 else None
     if by_layer is not None:
         yield by_layer
-    if problem.transfer == "rendezvous":
-        yield quick_schedule(graph, dataclasses.replace(problem, transfer="free"))
+    if by_layer is None or time.perf_counter() < end:  # under a memory limit it takes seconds on the largest graphs
+        yield quick_schedule(graph, problem)
+    if problem.devices == 1:
         return
-    yield schedule(graph, problem)
-    if etf_seconds(graph, problem) <= ETF_SECONDS:
+    if problem.transfer == "rendezvous":
+        if time.perf_counter() < end:
+            yield quick_schedule(graph, dataclasses.replace(problem, transfer="free"))
+        return
+    if timely(graph, problem, end - time.perf_counter()):
+        yield schedule(graph, problem)
+    if etf_seconds(graph, problem) <= min(ETF_SECONDS, end - time.perf_counter()):
         yield etf(graph, problem)
-
-
-def _sent(graph: ComputationGraph, problem: Problem, plan: PlacedOrder) -> PlacedOrder:
-    placement, order = plan
-    return placement, with_sends(graph, problem, placement, order[order < len(graph.ops)])

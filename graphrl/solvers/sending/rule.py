@@ -10,6 +10,7 @@ later makes them wait for it again. For each pair of devices these are the fewes
 import numpy as np
 
 from graphrl.compiled import entry, integer
+from graphrl.compiled.records import rows_by
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 
@@ -25,8 +26,8 @@ def with_sends(graph: ComputationGraph, problem: Problem, placement: np.ndarray,
     rank[ops] = np.arange(n)
     placement = np.asarray(placement, np.int64)
     source, target = placement[a.producer[a.use_tensor]], placement[a.use_op]
-    uses = np.flatnonzero(source != target)
-    uses = uses[np.lexsort((a.use_tensor[uses], rank[a.use_op[uses]]))]
+    uses = np.flatnonzero(source != target)  # of one op by tensor
+    uses = rows_by(rank[a.use_op[uses]], uses, n)[1]
     place, written = rank[a.use_op[uses]], rank[a.producer[a.use_tensor[uses]]]
     cause = np.zeros(len(uses), np.int64)  # of the transfers before an op those of one cause go together
     if problem.transfer == "rendezvous":
@@ -34,7 +35,7 @@ def with_sends(graph: ComputationGraph, problem: Problem, placement: np.ndarray,
         cause = _bundled(pair[uses], written, place, devices * devices)
         place = place[cause]
     node = n + a.use_tensor[uses].astype(np.int64) * devices + target[uses]
-    by_node = np.lexsort((place, node))
+    by_node = np.argsort(node * n + place)  # equal ones have one cause
     first = by_node[np.flatnonzero(np.diff(node[by_node], prepend=-1))]  # of the uses of one transfer
     none = np.zeros(n, np.int64)
     keys = [(none, written[first]), (none, cause[first]), (2 * np.arange(n) + 1, 2 * place[first])]

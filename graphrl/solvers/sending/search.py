@@ -78,6 +78,49 @@ def makespan(plan: Placed) -> float:
 
 
 @entry
+def changed_makespans(plan: Placed, moved: np.ndarray, makespans: np.ndarray) -> None:
+    """Writes of every op and device `[n, d]` the makespan of the plan where that op, with its group, is on that device,
+    seconds; infinite where it is longer than the plan's, and the plan's where that is its device.
+
+    Args:
+      moved: `[n]` int64, overwritten.
+    """
+    ops, now = plan.ops, walk(plan, np.inf)
+    for v in range(len(plan.order)):
+        was = ops[v].device
+        for device in range(plan.devices):
+            _place_group(plan, v, device, moved, integer(0))
+            makespans[v, device] = now if device == was else walk(plan, now)
+        _place_group(plan, v, was, moved, integer(0))
+
+
+@entry
+def climb(plan: Placed, changes: np.ndarray, moved: np.ndarray) -> float:
+    """Puts one op after the other, with its group, on another device, and leaves it there if the energy does not rise;
+    gives the makespan then, seconds.
+
+    Args:
+      changes: `[k, 2]` int64, ops and devices.
+      moved: `[n]` int64, overwritten.
+    """
+    makespan = walk(plan, np.inf)
+    energy = _energy(plan, makespan)
+    for i in range(len(changes)):
+        v = changes[i, 0]
+        was = plan.ops[v].device
+        if changes[i, 1] == was:
+            continue
+        _place_group(plan, v, changes[i, 1], moved, integer(0))
+        tried = walk(plan, energy)
+        changed = _energy(plan, tried)
+        if changed <= energy:
+            energy, makespan = changed, tried
+        else:
+            _place_group(plan, v, was, moved, integer(0))
+    return makespan
+
+
+@entry
 def anneal(chain: Chain, moves: int, hot: float, cold: float) -> int:
     """Makes some moves while the temperature, seconds, falls; gives how many were kept. With 0 moves it starts anew."""
     plan, moved, score, rng = chain.plan, chain.moved, chain.score, chain.rng

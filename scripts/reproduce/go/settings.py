@@ -23,7 +23,7 @@ class Settings(launcher.Settings):
     out: Path = option(Path("out/go"), "folder of measurements")
     times: tuple[float, ...] = option((10.0,), "seconds of a search", quick=(0.5,), parse=seconds)
     methods: tuple[str, ...] | None = option(
-        None, "in place of a section's own; NAME@S has seconds of its own", parse=names, metavar="M,..."
+        None, "in place of a section's own; NAME@S has seconds of its own", parse=launcher.methods, metavar="M,..."
     )
     seeds: int = option(3, "of each search", quick=1)
     data: Path | None = option(None, "checkout of msr-fiddle/dnn-partitioning", parse=Path, metavar="FOLDER")
@@ -36,6 +36,7 @@ class Settings(launcher.Settings):
         tuple(go.WORKLOADS), "of table 2", quick=("transformer-xl-2",), parse=names, metavar="NAME,..."
     )
     transfers: tuple[Transfer, ...] = option(tuple(OVER), "transfer models", parse=names, metavar="NAME,...")
+    stored: bool = option(False, "measure nothing: tables of what --out has, with a dash for what it lacks")
     devices: tuple[int, ...] = option((4, 8), "of unseen graphs", quick=(2,), parse=numbers)
 
     def check(self) -> None:
@@ -60,4 +61,4 @@ class Settings(launcher.Settings):
     @functools.cached_property
     def measurements(self) -> Measurements:
         """The file of figures."""
-        return Measurements(self.out / "measured.jsonl", retry=self.retry)
+        return Measurements(self.out / "measured.jsonl", retry=self.retry, stored=self.stored)

@@ -1,5 +1,6 @@
 """What a plan is built on: a graph, and the clocks and memory of a plan that grows, as flat arrays of records."""
 
+import weakref
 from typing import NamedTuple
 
 import numpy as np
@@ -8,7 +9,7 @@ from graphrl.compiled.records import TRANSFERS, set_rows
 from graphrl.costs.exact.memory import SharedBuffers
 from graphrl.costs.exact.routes import Routes
 from graphrl.costs.problem import Problem
-from graphrl.graphs.arrays import NONE
+from graphrl.graphs.arrays import NONE, GraphArrays
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.topology import distinct
 
@@ -104,25 +105,60 @@ class Builder(NamedTuple):
         return self.devices["peak"] + self.devices["weights"]
 
 
+class _OfGraph(NamedTuple):
+    """What builders of one graph have in common, whatever the problem."""
+
+    ops: np.ndarray  # [n + 1] OP
+    tensors: np.ndarray  # [t] TENSOR
+    rows: np.ndarray  # uint32
+
+
 def builder(graph: ComputationGraph, problem: Problem) -> Builder:
     """Room for plans of a problem, one after the other."""
     a, d = graph.arrays, problem.devices
+    n, t, same = a.num_ops, a.num_tensors, _of_graph(graph)
+    ops, tensors, width = same.ops.copy(), same.tensors.copy(), max(n, t)
+    ops["weight"][:n] = a.weight_bytes if problem.resident_weights else 0
+    tensors["seconds"] = problem.latency + a.tensor_bytes / problem.bandwidth
+    return Builder(
+        transfer=TRANSFERS[problem.transfer],
+        ops=ops,
+        tensors=tensors,
+        copies=np.zeros(t * d, COPY),
+        devices=np.zeros(d, DEVICE),
+        rows=same.rows,
+        queues=np.zeros((2 + d) * width, ENTRY),
+        lengths=np.zeros(2 + d, np.int64),
+        inputs=np.zeros(width, np.int64),
+        nodes=np.zeros(n + len(a.use_op), np.int64),
+    )
+
+
+_parts: weakref.WeakKeyDictionary[GraphArrays, _OfGraph] = weakref.WeakKeyDictionary()
+
+
+def _of_graph(graph: ComputationGraph) -> _OfGraph:
+    """Made once, and kept as long as the graph."""
+    if graph.arrays not in _parts:
+        _parts[graph.arrays] = _made_of(graph)
+    return _parts[graph.arrays]
+
+
+def _made_of(graph: ComputationGraph) -> _OfGraph:
+    a = graph.arrays
     n, t = a.num_ops, a.num_tensors
     buffers = SharedBuffers(graph, Problem(), Routes(graph, Problem(), np.zeros(n, np.int64)))
     source, target = a.dependencies()
     used, user = np.divmod(distinct(buffers.of[a.use_tensor] * n + a.use_op), n)
     own = np.flatnonzero(buffers.of == np.arange(t))
-    num_users = np.bincount(used, minlength=t)
     ops, tensors = np.zeros(n + 1, OP), np.zeros(t, TENSOR)
     ops["runtime"][:n], ops["workspace"][:n] = a.runtime, a.workspace_bytes
     ops["rank"][np.argsort(-(a.tail + a.runtime), kind="stable")] = np.arange(n)
-    ops["weight"][:n] = a.weight_bytes if problem.resident_weights else 0
     ops["leader"] = np.append(graph.leaders, n)
     ops["waits"] = np.bincount(target, minlength=n + 1)
-    tensors["seconds"], tensors["bytes"] = problem.latency + a.tensor_bytes / problem.bandwidth, a.tensor_bytes
-    tensors["producer"], tensors["buffer"] = a.producer, buffers.of
-    tensors["size"], tensors["pinned"], tensors["users"] = buffers.bytes, buffers.pinned, num_users
-    tensors["source"] = _sources(a.reuses, buffers)
+    tensors["bytes"], tensors["producer"], tensors["buffer"] = a.tensor_bytes, a.producer, buffers.of
+    tensors["size"], tensors["pinned"] = buffers.bytes, buffers.pinned
+    tensors["users"], tensors["source"] = np.bincount(used, minlength=t), _sources(a.reuses, buffers)
     taken = np.flatnonzero(tensors["source"] >= 0)
     _, first = np.unique(np.stack([a.producer[taken], tensors["source"][taken]]), axis=1, return_index=True)
     tensors["takes"][taken[first]] = 1
@@ -133,19 +169,7 @@ def builder(graph: ComputationGraph, problem: Problem) -> Builder:
         (ops, "reads", user, used),
         (ops, "writes", a.producer[own], own),
     )
-    width = max(n, t)
-    return Builder(
-        transfer=TRANSFERS[problem.transfer],
-        ops=ops,
-        tensors=tensors,
-        copies=np.zeros(t * d, COPY),
-        devices=np.zeros(d, DEVICE),
-        rows=rows,
-        queues=np.zeros((2 + d) * width, ENTRY),
-        lengths=np.zeros(2 + d, np.int64),
-        inputs=np.zeros(width, np.int64),
-        nodes=np.zeros(n + len(a.use_op), np.int64),
-    )
+    return _OfGraph(ops, tensors, rows)
 
 
 def _sources(reuses: np.ndarray, buffers: SharedBuffers) -> np.ndarray:

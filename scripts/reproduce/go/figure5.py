@@ -1,0 +1,220 @@
+"""Figure 5's form: a policy that was pre-trained without a whole architecture, played and fine-tuned on it.
+
+The smallest of each architecture's workloads, under table 2's problem. Pre-training imitates what single changes of a
+plan gain, as `graphrl train go --config scripts/go.toml` does, from the policy's initial weights, one workload a step
+in turn. It looks at run times alone; what is played keeps the memory limit.
+"""
+
+import dataclasses
+import functools
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from graphrl.agents.go.decode import Decoder
+from graphrl.agents.go.hint import hinted
+from graphrl.agents.go.learner import learner
+from graphrl.agents.go.lessons import Lesson, lesson
+from graphrl.agents.go.policy import Policy
+from graphrl.agents.go.settings import GoSettings
+from graphrl.compare.report import markdown, percent
+from graphrl.costs.problem import Problem, Transfer
+from graphrl.envs.compile.instance import CompileParams
+from graphrl.graphs.datasets.workloads import go
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.padding import octave_sizes
+from graphrl.learning.learner import Learner
+from graphrl.learning.spread import on_mesh
+from graphrl.mesh import make_mesh
+from reproduce.go.searches import Entry, search
+from reproduce.go.settings import Settings
+from reproduce.measurements import Figures
+from reproduce.policies import kept
+from reproduce.results import Table
+from reproduce.workloads.setting import OVER, problem
+
+WORKLOADS = {
+    "rnnlm": "rnnlm-2",
+    "gnmt": "gnmt-2",
+    "transformer-xl": "transformer-xl-2",
+    "inception": "inception-b32",
+    "amoebanet": "amoebanet",
+    "wavenet": "wavenet-2x18",
+}
+STEPS, FEW_STEPS = 300, 2
+FINE_TUNED = 8_000  # ops of a workload on which there is time for it
+TUNING = 50  # updates
+SECONDS = 10.0  # that the quick plans at the start, and looking at what was drawn, are shares of
+SHIPS, NOTHING = "the one that ships", "none"
+HEADINGS = (
+    "without", "workload", "ops", "devices", "expert", "start", "ships", "untrained", "zero-shot", "untrained, moves",
+    "zero-shot, moves", "fine-tuned", "untrained, fine-tuned", "search, s: zero-shot", "fine-tuned",
+)  # fmt: skip
+RUNS = HEADINGS[4:13]
+
+
+class Row(NamedTuple):
+    """An architecture that pre-training went without.
+
+    Attributes:
+      architecture: its name.
+      ops: of its workload.
+      changes: of single ops at the start: how many there are, how many gain, and the most that one does, percent.
+      figures: of each column those of the seeds, None where nothing was run.
+    """
+
+    architecture: str
+    ops: int
+    changes: Figures | None
+    figures: dict[str, list[Figures] | None]
+
+
+def figure5(settings: Settings) -> Iterator[Table]:
+    """One table a transfer model, a line an architecture."""
+    for transfer in settings.transfers:
+        names = [name for name, workload in WORKLOADS.items() if workload in settings.workloads]
+        rows = [_measured(settings, name, transfer) for name in names]
+        steps = FEW_STEPS if settings.quick else STEPS
+        how = (
+            "Seconds of a training step, means over the seeds. `start` is the plan that `go` begins with; 64 plans are "
+            f"drawn by the policy that ships, by one that is not trained, and by one that {steps} steps on the other "
+            "architectures' workloads have trained; `moves`: and then single ops are tried elsewhere; `fine-tuned`: 64 "
+            f"plans after {TUNING} updates of PPO on the workload itself, where it has at most {FINE_TUNED:,} ops."
+        )
+        table = markdown(HEADINGS, [_line(row) for row in rows])
+        yield settings.measurements.table(f"Figure 5: {transfer}", how, table, notes=_notes(rows))
+
+
+def _measured(settings: Settings, architecture: str, transfer: Transfer) -> Row:
+    workload = WORKLOADS[architecture]
+    ops = len(_workload(workload, transfer)[0].ops)
+    columns: dict[str, tuple[str, str]] = {
+        "expert": ("expert", ""),
+        "start": ("go:rounds=0", SHIPS),
+        "ships": ("go:rounds=1,tries=0", SHIPS),
+        "untrained": ("go:rounds=1,tries=0", NOTHING),
+        "zero-shot": ("go:rounds=1,tries=0", architecture),
+        "untrained, moves": ("go:rounds=1", NOTHING),
+        "zero-shot, moves": ("go:rounds=1", architecture),
+        "fine-tuned": (f"go:rounds=1,tries=0,finetune={TUNING}", architecture),
+        "untrained, fine-tuned": (f"go:rounds=1,tries=0,finetune={TUNING}", NOTHING),
+    }
+    figures: dict[str, list[Figures] | None] = {}
+    for column, (method, without) in columns.items():
+        if "finetune" in method and (settings.quick or ops > FINE_TUNED):
+            figures[column] = None
+            continue
+        key = {"architecture": architecture, "transfer": transfer, "column": column}
+        seeds = range(1 if column in ("expert", "start") else settings.seeds)
+        runs = [
+            settings.measurements.get(
+                {**key, "seed": seed}, functools.partial(_run, settings, workload, transfer, method, without, seed)
+            )
+            for seed in seeds
+        ]
+        figures[column] = [run for run in runs if run is not None]
+    key = {"architecture": architecture, "transfer": transfer, "column": "changes"}
+    changes = settings.measurements.get(key, functools.partial(_changes, workload, transfer))
+    return Row(architecture, ops, changes, figures)
+
+
+def _changes(workload: str, transfer: Transfer) -> Figures:
+    instance, decoder = _begun(Policy.default(Problem("makespan")).config, workload, transfer)
+    n = len(_workload(workload, transfer)[0].ops)
+    gains = decoder.gains(*(np.asarray(choice, np.int64)[:n] for choice in instance.start[:2]))
+    movable = int((np.asarray(instance.leader)[:n] == np.arange(n)).sum())
+    return {"all": movable * (gains.shape[1] - 1), "gain": int((gains > 0).sum()), "most": float(gains.max())}
+
+
+def _run(settings: Settings, workload: str, transfer: Transfer, method: str, without: str, seed: int) -> Figures:
+    graph, task = _workload(workload, transfer)
+    if without:
+        method += f",checkpoint={_policy(settings, without, transfer, seed)}"
+    return search(graph, task, Entry(method, SECONDS, method), seed)
+
+
+@functools.lru_cache(maxsize=1)
+def _workload(name: str, transfer: Transfer) -> tuple[ComputationGraph, Problem]:
+    workload = go.load(name)
+    return workload.colocated, problem(workload, transfer, OVER[transfer])
+
+
+def _policy(settings: Settings, without: str, transfer: Transfer, seed: int) -> Path:
+    """The file of a policy: one that was trained here without an architecture, or one of those that there are."""
+    ships = Policy.default(Problem("makespan"))
+    if without == SHIPS:
+        return kept(ships, settings.out)
+    file = settings.out / "policies" / f"without-{without}-{transfer}-{seed}.msgpack"
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        config = dataclasses.replace(ships.config, transfers=(transfer,))
+        others = [name for name in WORKLOADS if name != without and (not settings.quick or name == "wavenet")]
+        steps = 0 if without == NOTHING else FEW_STEPS if settings.quick else STEPS
+        _trained(config, [WORKLOADS[name] for name in others] if steps else [], transfer, steps, seed).save(file)
+    return file
+
+
+def _trained(config: GoSettings, workloads: Sequence[str], transfer: Transfer, steps: int, seed: int) -> Policy:
+    functions, began = _learner(config), time.perf_counter()
+    state = functions.init(jax.random.key(seed))
+    lessons = [_lesson(config, name, transfer) for name in workloads]
+    for step in range(steps):
+        batch = {transfer: jax.tree.map(lambda leaf: leaf[None], lessons[step % len(lessons)])}
+        state, _ = functions.update(state, jax.random.key(step), batch)
+    note = f"{steps} steps on {', '.join(workloads) or 'nothing'}, seed {seed}: {time.perf_counter() - began:.0f} s"
+    return Policy(config, jax.tree.map(np.asarray, state.params["policy"]), note)
+
+
+@functools.lru_cache(maxsize=1)
+def _learner(config: GoSettings) -> Learner:
+    return on_mesh(learner(config), make_mesh(1, jax.devices()[:1]))
+
+
+@functools.lru_cache(maxsize=len(WORKLOADS))
+def _lesson(config: GoSettings, name: str, transfer: Transfer) -> Lesson:
+    graph, task = _workload(name, transfer)
+    instance, _ = _begun(config, name, transfer)
+    return lesson(graph, dataclasses.replace(task, memory_limit=None), instance, config.stops, config.network.tasks)
+
+
+def _begun(config: GoSettings, name: str, transfer: Transfer) -> tuple[CompileParams, Decoder]:
+    graph, task = _workload(name, transfer)
+    task = dataclasses.replace(task, memory_limit=None)
+    wide: dict[str, Any] = {"devices": max(config.devices), "levels": config.levels, "reach": config.reach}
+    instance = hinted(graph, task, octave_sizes(graph), **wide)
+    return instance, Decoder(graph, task, instance)
+
+
+def _line(row: Row) -> list[str]:
+    workload = WORKLOADS[row.architecture]
+    head = [row.architecture, workload, f"{row.ops:,}", str(go.WORKLOADS[workload].devices)]
+    values = [_cell(row.figures[column], "makespan", 4) for column in RUNS]
+    return head + values + [_cell(row.figures[column], "seconds", 1) for column in ("zero-shot", "fine-tuned")]
+
+
+def _cell(figures: Sequence[Figures] | None, what: str, digits: int) -> str:
+    if figures is None:
+        return "not run"
+    if any(one["excess"] for one in figures):
+        return "OOM"
+    return f"{np.mean([one[what] for one in figures]):.{digits}f}" if figures else "-"
+
+
+def _notes(rows: Sequence[Row]) -> Iterator[str]:
+    """What single changes gain at the start; how far each column is from it, by the geometric mean."""
+    for row in rows:
+        if row.changes:
+            every, gain, most = (row.changes[name] for name in ("all", "gain", "most"))
+            yield f"{WORKLOADS[row.architecture]}: {gain:,} of {every:,} changes of one op gain, at most {most:.2f}%"
+    for column in RUNS[2:]:
+        ratios = [
+            np.mean([one["makespan"] for one in mine]) / start[0]["makespan"]
+            for row in rows
+            if (mine := row.figures[column]) and (start := row.figures["start"])
+        ]
+        if ratios:
+            yield f"{column} against the start: {percent(float(np.exp(np.log(ratios).mean())) - 1)} on {len(ratios)}"
