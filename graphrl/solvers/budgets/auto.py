@@ -29,7 +29,9 @@ class Solver(Protocol):
 def auto(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
     """The best of all, in the time."""
     begin = time.monotonic()
-    states, bound = [*min_cut.states(pricing.gradient), *knapsack.states(pricing.gradient)], None
+    if not pricing.begun:
+        pricing.begun += [*min_cut.states(pricing.gradient), *knapsack.states(pricing.gradient)]
+    states, bound = list(pricing.begun), None
     if sum(len(level.bytes) for level in pricing.gradient.levels) <= cp_sat.MOST:
         exact, bound = cp_sat.states(pricing, goal, seed=seed, seconds=FIRST * seconds)
         states += exact

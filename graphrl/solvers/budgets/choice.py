@@ -1,13 +1,16 @@
 """Choices: what happens to every value of a gradient, and their prices, loops in loops."""
 
 import dataclasses
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from graphrl.compiled import announced
 from graphrl.solvers.budgets.level import Gradient, Level
 from graphrl.solvers.budgets.price import COMPUTED, Work, price, work
+
+if TYPE_CHECKING:
+    from graphrl.solvers.budgets.state import State
 
 
 class Cut(NamedTuple):
@@ -50,10 +53,12 @@ class Pricing:
     Attributes:
       gradient: it is.
       plain: the price of what jax does by itself.
+      begun: what `auto` begins with, whatever the goal; it writes this once.
     """
 
     def __init__(self, gradient: Gradient) -> None:
         self.gradient = gradient
+        self.begun: list[State] = []
         self._work: list[Work] = [work(level) for level in gradient.levels]
         self._levels: list[Level] = [
             level._replace(

@@ -10,7 +10,7 @@ from graphrl.solvers.budgets.found import Found, best_of
 from graphrl.solvers.budgets.goal import Goal
 from graphrl.solvers.budgets.state import State
 
-FIRST, LATER = 0.4, 0.4  # part of the time for the first search, and of what is left for each later one
+FIRST, LATER = 0.4, 0.4  # parts of the time that is left, for the first search and for each later one
 AHEAD = 0.04  # the first one may be slower by so much: it sees what only its own measure takes for too slow
 NEAR = 0.006  # slowdowns that a choice may stay below the limit
 ROUNDS = 7
@@ -33,28 +33,31 @@ def search_timed(
       goal: with a limit of slowdown.
       measured: the slowdown of a choice.
       seed: of random numbers.
-      seconds: of all searches and measurements; more where nothing else is within the limit yet.
+      seconds: of all searches and measurements; up to twice as many where nothing else is within the limit yet.
     """
     assert goal.slowdown is not None
-    limit, low, high = goal.slowdown, -float("inf"), float("inf")
+    limit, low, high = goal.slowdown, -math.inf, math.inf
     plain = best = best_of(pricing, goal, [State.plain(pricing.gradient)])
-    begin, own = time.monotonic(), limit + AHEAD
-    found = solver(pricing, dataclasses.replace(goal, slowdown=own), seed=seed, seconds=FIRST * seconds)
-    for turn in range(1, ROUNDS):
+    begin, own, share = time.monotonic(), limit + AHEAD, FIRST
+    for turn in range(ROUNDS):
+        left = seconds - (time.monotonic() - begin)
+        found = solver(
+            pricing,
+            dataclasses.replace(goal, slowdown=own),
+            seed=seed + turn,
+            seconds=max(share * left, 0.1 * seconds),
+        )
         over, owned = measured(found.choice) - limit, goal.slowdown_of(pricing, found.price)
         if over <= 0:
             low = max(low, owned)
             best = min(best, found, key=lambda each: each.price.peak)
         else:
             high = min(high, owned)
-        left = seconds - (time.monotonic() - begin)
-        own = owned - over - NEAR / 2
-        late = left <= 0 and best is not plain
-        exhausted = own <= low and math.isinf(high)  # the search knows of nothing slower that is lower
+        asked, own, share = own, owned - over - NEAR / 2, LATER
+        late = time.monotonic() - begin > (2.0 if best is plain else 1.0) * seconds
+        exhausted = over <= 0 and own <= asked  # the search knows of nothing slower that is lower
         if -NEAR <= over <= 0 or late or exhausted:
             break
         if not low < own < high:
-            own = high - NEAR if math.isinf(low) else (low + high) / 2
-        again = max(LATER * left, 0.1 * seconds)
-        found = solver(pricing, dataclasses.replace(goal, slowdown=own), seed=seed + turn, seconds=again)
+            own = high - NEAR if math.isinf(low) else (low + min(high, 1.0)) / 2
     return best

@@ -64,11 +64,11 @@ class CheckpointCurve:
 
     @classmethod
     def of(cls, limits: Sequence[float], reports: Sequence[CheckpointReport]) -> "CheckpointCurve":
-        """What reports on one function say, one for each limit, which rise; a plan for a limit is one for the next."""
-        points, best = [], reports[0]
+        """What reports on one function say, one for each limit; what is within another limit counts there, too."""
+        points = []
         for limit, report in zip(limits, reports, strict=True):
-            best = min(best, report, key=lambda each: each.planned.peak_bytes)
-            points.append(CurvePoint.of(limit, best))
+            within = [report, *(other for other in reports if other.slowdown <= limit)]
+            points.append(CurvePoint.of(limit, min(within, key=lambda each: each.planned.peak_bytes)))
         return cls(reports[0].function, reports[0].chip, reports[0].plain, tuple(points))
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> "Figure":

@@ -14,7 +14,7 @@ from graphrl.errors import GraphrlError
 from graphrl.graphs.roofline import Chip
 from graphrl.xla import libraries
 from graphrl.xla.checkpoint.derivative import differentiable
-from graphrl.xla.checkpoint.flat import FlatFunction, Held, Static, joined
+from graphrl.xla.checkpoint.flat import FlatFunction, Static, joined
 from graphrl.xla.checkpoint.planner import Planned, fingerprint_of, planned
 from graphrl.xla.checkpoint.program import Program, opened, program_of
 from graphrl.xla.checkpoint.report import CheckpointReport
@@ -22,6 +22,7 @@ from graphrl.xla.checkpoint.rewrite import evaluate
 from graphrl.xla.checkpoint.settings import SECONDS, Settings
 from graphrl.xla.libraries import Library
 
+MOST = 64  # functions that are kept for later calls; the oldest go
 DIFFERENTIATED = frozenset({"JVPTracer", "LinearizeTracer"})  # jax's names for what a gradient is taken by
 NONE_STATIC = Static()
 NUMBERS = (bool, int, float, complex, np.ndarray, np.generic)  # that jax makes arrays of, of types that it has
@@ -47,6 +48,10 @@ class CheckpointedFunction:
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and pickles: without what is traced and compiled, which the next call does anew."""
+        return {**self.__dict__, "_libraries": {}, "_flat": {}, "_built": {}}
 
     def __repr__(self) -> str:
         return f"<graphrl.checkpoint of {self._fn!r}>"
@@ -74,20 +79,25 @@ class CheckpointedFunction:
         call, held = self._static.split(args, kwargs)
         given, structure = jax.tree.flatten(call)
         leaves = [jnp.asarray(leaf) if isinstance(leaf, NUMBERS) else leaf for leaf in given]
-        closed, results = self._flat_function(fn, structure, held).traced(leaves)
+        key: Any = fn, structure, tuple((name, type(value), value) for name, value in held)  # 1 == 1.0 == True
+        try:
+            flat = self._flat.pop(key, None)
+        except TypeError:  # what has no hash is traced each time
+            flat, key = None, None
+        flat = flat or FlatFunction(fn, structure, held)
+        closed, results = flat.traced(leaves)
         own, outer = opened(closed)
+        keep = key is not None and not outer  # the next call closes over other tracers
+        if keep:
+            self._flat[key] = flat
         leaves = [*outer, *leaves]
-        built = self._built_for(closed.jaxpr, own, leaves, keep=not outer)
+        built = self._built_for(closed.jaxpr, own, leaves, keep=keep)
         found = self._planned.pop(built.planned.fingerprint, built.planned)
         self._planned[found.fingerprint] = found  # the last one, now
+        for kept in (self._flat, self._built):
+            while len(kept) > MOST:
+                kept.pop(next(iter(kept)))
         return jax.tree.unflatten(results, built.run(*leaves))
-
-    def _flat_function(self, fn: Callable[..., Any], structure: Any, held: Held) -> FlatFunction:
-        key = fn, structure, tuple((name, type(value), value) for name, value in held)  # 1 == 1.0 == True
-        try:
-            return self._flat.setdefault(key, FlatFunction(fn, structure, held))
-        except TypeError:  # what has no hash is traced each time
-            return FlatFunction(fn, structure, held)
 
     def _built_for(self, jaxpr: Any, closed: core.ClosedJaxpr, leaves: Sequence[Any], *, keep: bool) -> "_Built":
         """What stands for a jaxpr, which is `closed` once it is opened; the next call finds it where `keep` says so."""

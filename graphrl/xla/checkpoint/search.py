@@ -52,22 +52,22 @@ def search(
     Raises:
       UnmetError: the budget cannot be met; one line says the least that can.
     """
-    goal, plain = settings.goal(pricing), untouched(explained.gradient)
-    seconds_of = seconds_of or functools.partial(_priced_seconds, pricing, goal)
-    step = seconds_of(plain)
+    goal = settings.goal(pricing)
+    timed = seconds_of or functools.partial(_priced_seconds, pricing, goal)
+    step = timed(untouched(explained.gradient))
     left = max(LEAST * settings.seconds, settings.seconds - (time.monotonic() - begin))
     solver = find_solver(settings.method)
-    if goal.slowdown is None:
+    if goal.slowdown is None or seconds_of is None:
         found = solver(pricing, goal, seed=settings.seed, seconds=left)
     else:
 
         def slowdown(choice: Choice) -> float:
-            return seconds_of(choice) / max(step, 1e-30) - 1.0
+            return timed(choice) / max(step, 1e-30) - 1.0
 
         found = search_timed(solver, pricing, goal, slowdown, seed=settings.seed, seconds=left)
     if goal.slowdown is None and goal.excess(pricing, found.price) > 1e-6:
         raise UnmetError(_unmet(settings, goal, pricing, found.price))
-    seconds = step, seconds_of(found.choice)
+    seconds = step, timed(found.choice)
     return Searched(found.choice, _report(name, explained, found, pricing, seconds, settings, begin))
 
 

@@ -96,7 +96,8 @@ class Settings:
         left = parse_bytes(self.budget) - outside
         if left <= 0:
             raise UnmetError(
-                f"budget is {self.budget}: arguments, results and gradients alone need {format_bytes(outside)}"
+                f"budget is {self.budget}: arguments, results and gradients alone need {format_bytes(outside)} "
+                "(a part of what jax keeps is from 0 to 1)"
             )
         return Goal(peak=left, link=link)
 
