@@ -1,7 +1,9 @@
 """How `graphrl.checkpoint` is called: options of any number, static arguments, and calls that compile nothing anew."""
 
+import copy
 import fractions
 import functools
+import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,6 +15,7 @@ from checkpoint_programs import WEIGHTS, X, assert_same, checkpointed, mlp, nest
 
 import graphrl
 from graphrl.errors import ProblemError
+from graphrl.xla.checkpoint import function
 from graphrl.xla.checkpoint.settings import Settings
 
 quick = functools.partial(graphrl.checkpoint, budget=0.6, seconds=0.1, cache=False)
@@ -155,3 +158,49 @@ def test_what_a_function_closes_over_is_traced_once_as_jax_does() -> None:
     assert len(traces) == 1
     fn(X[:2])
     assert len(traces) == 2
+
+
+def test_copies_and_pickles_after_a_call() -> None:
+    fn = quick(mlp)
+    expected = fn(WEIGHTS, X)
+    for again in (copy.deepcopy(fn), pickle.loads(pickle.dumps(fn))):
+        assert again(WEIGHTS, X) == expected
+        assert again.report().planned == fn.report().planned
+
+
+class Unhashed:
+    """A function that equals only itself and has no hash."""
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __call__(self, weights: Any, x: jax.Array) -> jax.Array:
+        """Its value."""
+        return mlp(weights, x)
+
+
+def test_what_is_kept_for_later_calls_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(function, "MOST", 2)
+    unhashed = quick(Unhashed())
+    for _ in range(3):
+        unhashed(WEIGHTS, X)
+    assert not unhashed._flat
+    assert not unhashed._built
+    shaped = quick(mlp)
+    for rows in (1, 2, 3, 4, 1):
+        assert shaped(WEIGHTS, X[:rows]) == jax.jit(mlp)(WEIGHTS, X[:rows])
+        assert len(shaped._built) <= 2
+
+
+def test_functions_that_close_over_other_tracers_at_each_call() -> None:
+    box: dict[str, Any] = {}
+    fn = quick(lambda x: mlp(box["weights"], x))
+
+    def loss(weights: Any, x: jax.Array) -> jax.Array:
+        box["weights"] = weights
+        return fn(x)
+
+    expected = jax.grad(mlp)(WEIGHTS, X)
+    for _ in range(2):
+        for got, own in zip(jax.tree.leaves(jax.grad(loss)(WEIGHTS, X)), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(got, own, rtol=1e-5)

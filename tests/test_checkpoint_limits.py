@@ -13,9 +13,10 @@ from checkpoint_programs import WEIGHTS, X, mlp, scanned
 import graphrl
 from graphrl.solvers.budgets.auto import auto
 from graphrl.solvers.budgets.choice import Choice, Pricing
+from graphrl.solvers.budgets.found import Found, best_of
 from graphrl.solvers.budgets.goal import Goal
 from graphrl.solvers.budgets.starts import cuts, starts
-from graphrl.solvers.budgets.state import AGAIN, INSIDE, PLAIN
+from graphrl.solvers.budgets.state import AGAIN, INSIDE, PLAIN, State
 from graphrl.solvers.budgets.timed import search_timed
 from graphrl.xla.checkpoint.gradient import gradient_of
 from graphrl.xla.checkpoint.program import program_of
@@ -48,10 +49,31 @@ def test_limits_are_kept_by_the_finer_measure_and_used(factor: float, more: floa
     assert np.mean(lower) >= 0.5  # measured: all of 6
 
 
-def test_what_is_always_too_slow_is_left_to_jax() -> None:
+def test_what_is_always_too_slow_is_left_to_jax_in_the_time() -> None:
     pricing = Pricing(chain(np.random.default_rng(0), 6, 3))
-    found = search_timed(auto, pricing, Goal(slowdown=0.1), measure(pricing, 1.0, 9.0), seed=0, seconds=0.05)
+    asked = []
+
+    def counted(*args: Any, seed: int, seconds: float) -> Any:
+        asked.append(seconds)
+        return auto(*args, seed=seed, seconds=seconds)
+
+    found = search_timed(counted, pricing, Goal(slowdown=0.1), measure(pricing, 1.0, 9.0), seed=0, seconds=0.05)
     assert found.price == pricing.plain
+    assert 1 <= len(asked) <= 7
+    assert sum(asked) <= 0.2
+
+
+def test_a_search_that_knows_nothing_better_is_not_asked_again() -> None:
+    pricing = Pricing(chain(np.random.default_rng(0), 6, 3))
+    plain = best_of(pricing, Goal(slowdown=0.1), [State.plain(pricing.gradient)])
+    asked = []
+
+    def solver(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
+        asked.append(goal.slowdown)
+        return plain
+
+    search_timed(solver, pricing, Goal(slowdown=0.1), measure(pricing, 1.0, 0.0), seed=0, seconds=9.0)
+    assert len(asked) == 1
 
 
 @pytest.mark.parametrize("loss", [mlp, scanned])

@@ -51,7 +51,12 @@ class CheckpointedFunction:
 
     def __getstate__(self) -> dict[str, Any]:
         """For copies and pickles: without what is traced and compiled, which the next call does anew."""
-        return {**self.__dict__, "_libraries": {}, "_flat": {}, "_built": {}}
+        return {"_fn": self._fn, "_settings": self._settings, "_static": self._static, "_planned": self._planned}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        """From what `__getstate__` gave."""
+        self.__init__(state["_fn"], state["_settings"], state["_static"])  # type: ignore[misc]
+        self._planned = dict(state["_planned"])
 
     def __repr__(self) -> str:
         return f"<graphrl.checkpoint of {self._fn!r}>"
@@ -79,15 +84,13 @@ class CheckpointedFunction:
         call, held = self._static.split(args, kwargs)
         given, structure = jax.tree.flatten(call)
         leaves = [jnp.asarray(leaf) if isinstance(leaf, NUMBERS) else leaf for leaf in given]
-        key: Any = fn, structure, tuple((name, type(value), value) for name, value in held)  # 1 == 1.0 == True
-        try:
-            flat = self._flat.pop(key, None)
-        except TypeError:  # what has no hash is traced each time
-            flat, key = None, None
+        key = fn, structure, tuple((name, type(value), value) for name, value in held)  # 1 == 1.0 == True
+        hashable = _has_hash(key)  # what has none is traced each time
+        flat = self._flat.pop(key, None) if hashable else None
         flat = flat or FlatFunction(fn, structure, held)
         closed, results = flat.traced(leaves)
         own, outer = opened(closed)
-        keep = key is not None and not outer  # the next call closes over other tracers
+        keep = hashable and not outer  # the next call closes over other tracers
         if keep:
             self._flat[key] = flat
         leaves = [*outer, *leaves]
@@ -135,6 +138,14 @@ class _Built(NamedTuple):
 
 def _evaluated(program: Program, found: Planned, *leaves: Any) -> list[Any]:
     return evaluate(program, found.plan, leaves)
+
+
+def _has_hash(key: Any) -> bool:
+    try:
+        hash(key)
+    except TypeError:
+        return False
+    return True
 
 
 def _wanted(leaves: Sequence[Any]) -> tuple[bool, ...]:
