@@ -47,14 +47,17 @@ def search_timed(
             seed=seed + turn,
             seconds=max(share * left, 0.1 * seconds),
         )
+        searched = time.monotonic()
         over, owned = measured(found.choice) - limit, goal.slowdown_of(pricing, found.price)
+        now = time.monotonic()
         if over <= 0:
             low = max(low, owned)
             best = min(best, found, key=lambda each: each.price.peak)
         else:
             high = min(high, owned)
         asked, own, share = own, owned - over - NEAR / 2, LATER
-        late = time.monotonic() - begin > (2.0 if best is plain else 1.0) * seconds
+        next_one = 0.1 * seconds + now - searched
+        late = now - begin + next_one > (2.0 if best is plain else 1.0) * seconds
         exhausted = over <= 0 and own <= asked  # the search knows of nothing slower that is lower
         if -NEAR <= over <= 0 or late or exhausted:
             break
