@@ -135,7 +135,7 @@ class Search(Generic[A]):
         try:
             yield
         finally:
-            self.forgive(time.perf_counter() - began)
+            self.forgive(max(0.0, time.perf_counter() - began))
 
     def forgive(self, seconds: float) -> None:
         """Seconds that have passed do not count."""
