@@ -88,12 +88,9 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     if name == "__version__":
-        from importlib.metadata import PackageNotFoundError, version
+        from graphrl.version import installed_version
 
-        try:
-            return version("graphrl")
-        except PackageNotFoundError:
-            return "unknown (not installed)"
+        return installed_version() or "unknown (not installed)"
     if name in _LAZY:
         value = getattr(importlib.import_module(_LAZY[name]), name)
         globals()[name] = value

@@ -7,7 +7,6 @@ best one by validation. One that is found broken all the same is set aside, as `
 
 import contextlib
 import dataclasses
-import importlib.metadata
 import os
 import shutil
 import subprocess
@@ -22,6 +21,7 @@ from graphrl.documents import BrokenError, read_document, write_document
 from graphrl.errors import GraphrlError
 from graphrl.files import shown
 from graphrl.training import states
+from graphrl.version import installed_version
 
 FORMAT, VERSION = "graphrl-checkpoint", 1
 INFO, STATE, BEST = "checkpoint.json", "state", "best"
@@ -233,16 +233,12 @@ def _name(path: tuple[Any, ...]) -> tuple[str, ...]:
 
 def versions() -> dict[str, str | None]:
     """Of graphrl, its git commit and jax."""
-    try:
-        package: str | None = importlib.metadata.version("graphrl")
-    except importlib.metadata.PackageNotFoundError:
-        package = None
     commit = None
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         command = ["git", "rev-parse", "HEAD"]
         done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=5, check=True)
         commit = done.stdout.strip()
-    return {"graphrl": package, "commit": commit, "jax": jax.__version__}
+    return {"graphrl": installed_version(), "commit": commit, "jax": jax.__version__}
 
 
 def _folders(folder: Path) -> list[Path]:

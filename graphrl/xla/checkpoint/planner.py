@@ -10,11 +10,11 @@ from pathlib import Path
 
 import jax
 
-import graphrl
 from graphrl.documents import read_document, write_document
 from graphrl.errors import GraphrlError
 from graphrl.files import cache_folder
 from graphrl.solvers.budgets.choice import Choice, Pricing
+from graphrl.version import installed_version
 from graphrl.xla.checkpoint.decide import plan_of
 from graphrl.xla.checkpoint.gradient import gradient_of
 from graphrl.xla.checkpoint.origins import line_at
@@ -109,7 +109,7 @@ def fingerprint_of(program: Program, wanted: Sequence[bool], settings: Settings)
         float(settings.seconds),
         settings.seed,
     ]
-    versions = graphrl.__version__, VERSION, jax.__version__
+    versions = installed_version(), VERSION, jax.__version__
     whole = repr((versions, text, list(wanted), asked, dataclasses.astuple(settings.figures)))
     return hashlib.sha256(whole.encode()).hexdigest()[:32]
 
