@@ -71,7 +71,7 @@ def price(level: Level, keep: np.ndarray, segment: np.ndarray, again: np.ndarray
         if again[s]:
             step = _region(level, work, integer(s), integer(start), integer(stop), kernel, kernel_stop, step)
         else:
-            step = _plain(level, work, kernel, kernel_stop, step)
+            step = _plain(level, work, integer(stop), kernel, kernel_stop, step)
         kernel, stop = kernel_stop, start
     for v in range(len(keep)):
         if work.last[v] < 0:  # jax keeps nothing that is not read
@@ -85,7 +85,8 @@ def _region(level: Level, work: Work, s: int, start: int, stop: int, kernel: int
     """A segment that is computed again: returns the step after its last one."""
     for q in range(kernel, kernel_stop):
         for k in range(level.kernel_from[q], level.kernel_from[q + 1]):
-            _need(level, work, s, start, level.kernel_reads[k])
+            if not _is_later(level, level.kernel_reads[k], stop):
+                _need(level, work, s, start, level.kernel_reads[k])
     begin = step
     for k in range(len(level.free_values)):
         step = _place(level, work, s, level.free_values[k], step)
@@ -94,7 +95,10 @@ def _region(level: Level, work: Work, s: int, start: int, stop: int, kernel: int
             step = _place(level, work, s, v, step)
     for q in range(kernel, kernel_stop):
         for k in range(level.kernel_from[q], level.kernel_from[q + 1]):
-            _read(work, level.kernel_reads[k], begin, step)
+            if _is_later(level, level.kernel_reads[k], stop):
+                _hold(level, work, level.kernel_reads[k], stop, step)
+            else:
+                _read(work, level.kernel_reads[k], begin, step)
         work.beside[step] = level.kernel_bytes[q]
         work.backward[step + 2] = 0.0
         step += 1
@@ -104,6 +108,43 @@ def _region(level: Level, work: Work, s: int, start: int, stop: int, kernel: int
     for k in range(len(level.free_values) - 1, -1, -1):
         _free(level, work, s, level.free_values[k], begin)
     return step
+
+
+@part
+def _is_later(level: Level, v: int, stop: int) -> bool:
+    """Whether a value is of a later segment than the one that ends so, which the backward pass has been through."""
+    return level.place[v] >= stop and not level.free[v]
+
+
+@part
+def _hold(level: Level, work: Work, value: int, stop: int, step: int) -> None:
+    """Reads what later segments have: what they computed again stays until now. A kernel does so that runs what no
+    kernel of theirs has run.
+    """
+    work.stack[0] = value
+    size = 1
+    while size:
+        size -= 1
+        v = work.stack[size]
+        if not _is_later(level, v, stop):
+            continue
+        if work.stored[v] != COMPUTED:
+            _read(work, v, step, step)
+        elif level.solid[v]:
+            _extend(level, work, v, step)
+        else:
+            for k in range(level.reads_from[v], level.reads_from[v + 1]):
+                work.stack[size] = level.reads[k]
+                size += 1
+
+
+@part
+def _extend(level: Level, work: Work, v: int, step: int) -> None:
+    """Frees what a later segment computed again after this step, and no sooner."""
+    if work.last[v] >= 0:
+        work.backward[max(work.last[v], work.position[v]) + 1] += level.bytes[v]
+        work.backward[step + 1] -= level.bytes[v]
+        work.last[v] = step
 
 
 @part
@@ -166,7 +207,7 @@ def _read(work: Work, v: int, begin: int, step: int) -> None:
 
 
 @part
-def _plain(level: Level, work: Work, kernel: int, kernel_stop: int, step: int) -> int:
+def _plain(level: Level, work: Work, stop: int, kernel: int, kernel_stop: int, step: int) -> int:
     """A segment of which jax keeps what kernels read: returns the step after its last one."""
     for q in range(kernel, kernel_stop):
         size = 0
@@ -182,6 +223,9 @@ def _plain(level: Level, work: Work, kernel: int, kernel_stop: int, step: int) -
                     for k in range(level.reads_from[v], level.reads_from[v + 1]):
                         work.stack[size] = level.reads[k]
                         size += 1
+                continue
+            if work.stored[v] == COMPUTED and _is_later(level, v, stop):
+                _extend(level, work, v, step)
                 continue
             if work.stored[v] == COMPUTED:
                 work.stored[v] = KEPT

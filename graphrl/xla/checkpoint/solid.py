@@ -56,7 +56,8 @@ def fusion_of(derivative: Derivative) -> Fusion:
             alone = any(
                 not is_fused(user.equation) for j in readers[value] if (user := derivative.nodes[j]) is not None
             )
-            dear = len(users) * total > total + (1 + len(users)) * size
+            taken = sum(_share(derivative, j, value) for j in users)
+            dear = taken * total > total + (1 + taken) * size
             wanted = value in derivative.results or value in derivative.gradients
             solid[value] = not fused or alone or dear or wanted or (len(users) > 1 and len(ops) > LONGEST)
             moved[value] = total + sum(node.output_bytes)
@@ -75,7 +76,16 @@ def _read(derivative: Derivative, i: int, reads: Mapping[Value, Mapping[Value, f
     for value in operands:
         for source, size in reads.get(value, {value: float(derivative.bytes(value))}).items():
             read[source] = max(read.get(source, 0.0), size)
-    if node.type not in SLICES or not operands:
+    if not operands:
         return read
-    share = min(1.0, max(node.output_bytes) / max(1, derivative.bytes(operands[0])))
+    share = _share(derivative, i, operands[0])
     return {source: share * size for source, size in read.items()}
+
+
+def _share(derivative: Derivative, i: int, value: Value) -> float:
+    """The part of a value that a node reads, whose first operand it may be."""
+    node = derivative.nodes[i]
+    assert node is not None
+    if node.type not in SLICES or derivative.reads(i)[0] != value:
+        return 1.0
+    return min(1.0, max(node.output_bytes) / max(1, derivative.bytes(value)))
