@@ -39,6 +39,7 @@ class Level(NamedTuple):
       free_values: in order.
       apart: of each place, whether it is a segment of its own, of which jax keeps what it does: what has effects, and
         loops of a function, whose bodies have levels of their own.
+      resident: bytes that lie in memory all the time.
       trips: of the loop whose body it is; 0 for a function.
       forward_seconds, backward_seconds: of one run of the passes, without what is computed again.
     """
@@ -64,6 +65,7 @@ class Level(NamedTuple):
     first: np.ndarray  # [p + 1] int64
     free_values: np.ndarray  # [f] int64
     apart: np.ndarray  # [p] bool
+    resident: float
     trips: int
     forward_seconds: float
     backward_seconds: float

@@ -252,7 +252,7 @@ def _forward(level: Level, work: Work) -> None:
         work.forward[v] += level.bytes[v]
         if stored != KEPT or level.trips > 0:  # a loop writes what it keeps into its own array at once
             work.forward[max(v, level.last_read[v]) + 1] -= level.bytes[v]
-    live, peak = 0.0, 0.0
+    live, peak = level.resident, level.resident
     for v in range(n):
         live += work.forward[v]
         peak = max(peak, live + (level.workspace[v] if level.needed[v] else 0.0))
@@ -270,7 +270,7 @@ def _backward(level: Level, work: Work, steps: int) -> None:
         begin = 0 if work.stored[v] == KEPT and level.trips == 0 else work.loaded[v]
         work.backward[begin] += level.bytes[v]
         work.backward[work.last[v] + 1] -= level.bytes[v]
-    live, peak = 0.0, 0.0
+    live, peak = level.resident, level.resident
     for step in range(steps):
         live += work.backward[step]
         peak = max(peak, live + work.beside[step])

@@ -11,15 +11,13 @@ import jax.numpy as jnp
 from graphrl.graphs.readers.jaxpr.flatten import External, Node, Outside, Result, flatten
 from graphrl.graphs.readers.jaxpr.flops import array_bytes
 from graphrl.graphs.roofline import Chip
+from graphrl.xla.checkpoint.copies import Order, Value, orders_of
 from graphrl.xla.checkpoint.plan import CheckpointPlan, Name, Region
 from graphrl.xla.checkpoint.program import Program, Values
 from graphrl.xla.checkpoint.rewrite import scan_of
 from graphrl.xla.checkpoint.seconds import VIEWS
 
 SCOPE = re.compile(r"^(transpose\()?[^/]*?graphrl(\d+)")  # as jax writes the scope of an equation's derivatives
-
-Value = Result | Outside
-
 
 class Derivative(NamedTuple):
     """A program and its gradient, op by op.
@@ -31,6 +29,7 @@ class Derivative(NamedTuple):
       same: what a view shows, by its value.
       names: by which values can be kept.
       results, gradients: values.
+      orders: of each product, its operands and in which order of dimensions they must lie.
       outside: bytes of what is computed elsewhere, arguments first, then cotangents and constants.
       result_bytes: of the program's results and gradients.
     """
@@ -42,6 +41,7 @@ class Derivative(NamedTuple):
     names: dict[Value, Name]
     results: frozenset[Value]
     gradients: frozenset[Value]
+    orders: dict[int, list[tuple[Value, Order]]]
     outside: list[int]
     result_bytes: int
 
@@ -93,6 +93,11 @@ def derivative(program: Program, wanted: Sequence[bool], chip: Chip) -> Derivati
         names,
         frozenset(outputs[:count]),
         frozenset(outputs[count:]),
+        {
+            i: [(same.get(value, value), order) for value, order in orders_of(flat.nodes, node)]
+            for i, node in enumerate(flat.nodes)
+            if nodes[i] is not None and node.type == "dot_general"
+        },
         [external.bytes for external in flat.externals],
         sum(map(array_bytes, closed.out_avals)),
     )

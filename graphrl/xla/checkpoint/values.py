@@ -1,5 +1,6 @@
 """The arrays of one level: values of the forward pass and kernels of the backward pass."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -7,10 +8,12 @@ import numpy as np
 from graphrl.graphs.readers.jaxpr.flatten import Node, Outside, Result
 from graphrl.graphs.roofline import Chip, runtime
 from graphrl.solvers.budgets.level import ARGUMENT, Level, Loop
-from graphrl.xla.checkpoint.derivative import Derivative, Value
+from graphrl.xla.checkpoint.copies import Order, Value, padded_bytes, resident_bytes
+from graphrl.xla.checkpoint.derivative import Derivative
 from graphrl.xla.checkpoint.seconds import is_fused, is_reduction
 from graphrl.xla.checkpoint.solid import fusion_of
 
+CONVOLUTION = "conv_general_dilated"
 RANDOM = ("random", "rng", "threefry")  # dear to compute, though they are no kernels
 
 
@@ -40,6 +43,8 @@ class LevelBuilder:
         self._reads = [self._inner(value) for value in self.values]
         self._is_solid = [isinstance(value, Outside) or self._solid[value] for value in self.values]
         self._kernels, self._kernel_reads, self._needs = self._backward()
+        self._orders = self._written_orders()
+        self._padded = self._padded_bytes()
         loops = {place: self._loop(place, results) for place, results in scans.items()}
         self.loops = {place: loop for place, loop in loops.items() if loop is not None}
 
@@ -84,6 +89,7 @@ class LevelBuilder:
             first=np.searchsorted(place, np.arange(len(apart) + 1)).astype(np.int64),
             free_values=np.flatnonzero(free).astype(np.int64),
             apart=apart,
+            resident=float(resident_bytes(self._own.nodes)),
             trips=trips,
             forward_seconds=float((seconds * needed)[once].sum()),
             backward_seconds=sum((self._kernel_seconds(i) for i in writing), 0.0),
@@ -118,11 +124,35 @@ class LevelBuilder:
         return node
 
     def _workspace(self, value: Value) -> int:
-        return (
-            self._node(value).workspace_bytes
-            if isinstance(value, Result) and not is_fused(self._node(value).equation)
-            else 0
-        )
+        """Bytes that an op holds beside operands and results; see also `copies`."""
+        if not isinstance(value, Result) or is_fused(self._node(value).equation):
+            return 0
+        node, place = self._node(value), self._own.place[value.node]
+        padded = self._padded.get(place, 0) if node.type == CONVOLUTION else 0
+        orders = self._own.orders.get(value.node, ())
+        transposed = {read: order for read, order in orders if order and not self._writes_in(value.node, read)}
+        return node.workspace_bytes + padded + sum(map(self._own.bytes, transposed))
+
+    def _written_orders(self) -> dict[Value, set[Order]]:
+        """Of what products read and no kernel computes, the orders of dimensions in which its own pass needs it."""
+        orders = defaultdict(set)
+        for i, reads in self._own.orders.items():
+            for value, order in reads:
+                if self._writes_in(i, value):
+                    orders[value].add(order)
+        return orders
+
+    def _writes_in(self, i: int, value: Value) -> bool:
+        """Whether a value is written just as a node of the same pass needs it."""
+        if not isinstance(value, Result) or self._own.backward[value.node] != self._own.backward[i]:
+            return False
+        return is_fused(self._node(value).equation)
+
+    def _padded_bytes(self) -> dict[int, int]:
+        """By place, of the pictures of convolutions."""
+        nodes = enumerate(self._own.nodes)
+        forward = [(i, node) for i, node in nodes if node is not None and not self._own.backward[i]]
+        return {self._own.place[i]: padded_bytes(node.equation) for i, node in forward if node.type == CONVOLUTION}
 
     def _free(self) -> list[bool]:
         """Of each value, whether it follows from arguments without kernels and random numbers."""
@@ -210,8 +240,9 @@ class LevelBuilder:
             for k in range(len(self._node(Result(i, 0)).output_bytes)):
                 value = Result(i, k)
                 if self._solid[value] and value not in self._own.gradients:
-                    changes[q] += self._own.bytes(value)
-                    changes[last.get(value, q) + 1] -= self._own.bytes(value)
+                    size = self._own.bytes(value) * max(1, len(self._orders.get(value, ())))
+                    changes[q] += size
+                    changes[last.get(value, q) + 1] -= size
         inner = {loop.kernel for loop in self.loops.values()}
         workspace = [self._workspace(Result(i, 0)) * (q not in inner) for q, i in enumerate(self._kernels)]
         return np.cumsum(changes)[:-1] + workspace
