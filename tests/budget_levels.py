@@ -34,8 +34,7 @@ def levels(draw: Any, *, trips: int = 0, values: int = 8, places: int = 4, kerne
     joined = np.array(draw(flags)) & (np.diff(place, prepend=-2) == 0) & ~is_argument  # with the op before
     op = np.cumsum(~joined) - 1
     kernel_place = np.array(sorted(draw(st.lists(st.integers(0, p - 1), max_size=kernels)), reverse=True), np.int64)
-    before = [np.flatnonzero(place <= at) for at in kernel_place]
-    kernel_reads = [sorted({int(old[r % len(old)]) for r in draw(ROW)}) if len(old) else [] for old in before]
+    kernel_reads = [sorted({r % n for r in draw(ROW)}) for _ in kernel_place]
     needed = np.array(draw(flags))
     for v in range(n - 1, -1, -1):
         needed[reads[v]] |= needed[v]
@@ -58,12 +57,15 @@ def levels(draw: Any, *, trips: int = 0, values: int = 8, places: int = 4, kerne
         reads_from=_begins(reads),
         reads=_joined(reads),
         kernel_place=kernel_place,
-        kernel_bytes=np.array(draw(st.lists(st.integers(0, 9), min_size=len(before), max_size=len(before))), float),
+        kernel_bytes=np.array(
+            draw(st.lists(st.integers(0, 9), min_size=len(kernel_place), max_size=len(kernel_place))), float
+        ),
         kernel_from=_begins(kernel_reads),
         kernel_reads=_joined(kernel_reads),
         first=np.searchsorted(place, np.arange(p + 1)),
         free_values=np.flatnonzero(free),
         apart=apart,
+        resident=float(draw(st.integers(0, 9))),
         trips=trips,
         forward_seconds=float(work.sum()),
         backward_seconds=float(draw(st.integers(1, 50))),
@@ -100,6 +102,7 @@ def chain(random: np.random.Generator, values: int, places: int) -> Gradient:
                 first=np.searchsorted(place, np.arange(places + 1)),
                 free_values=np.zeros(0, np.int64),
                 apart=np.zeros(places, bool),
+                resident=0.0,
                 trips=0,
                 forward_seconds=20.0,
                 backward_seconds=40.0,
@@ -199,7 +202,7 @@ def cost(level: Level, cut: Cut) -> Cost:
 
 def _forward_peak(level: Level, stored: Sequence[int]) -> float:
     """Values lie in memory from when they are computed until their last reader, or for good if they are kept there."""
-    peak, n = 0.0, len(stored)
+    peak, n = level.resident, len(stored)
     for now in range(n):
         live = [
             v
@@ -209,7 +212,7 @@ def _forward_peak(level: Level, stored: Sequence[int]) -> float:
             and (now <= max(v, level.last_read[v]) or (stored[v] == KEPT and level.trips == 0))
         ]
         beside = level.workspace[now] if level.needed[now] else 0.0
-        peak = max(peak, beside + sum(level.bytes[v] for v in live))
+        peak = max(peak, level.resident + beside + sum(level.bytes[v] for v in live))
     return peak
 
 
@@ -229,7 +232,7 @@ class _Backward:
             if cut.again[s]:
                 self._compute_again(places, kernels)
             else:
-                self._keep_what_is_read(kernels)
+                self._keep_what_is_read(places, kernels)
             self.spans.append((begin, len(self.steps)))
             for step in range(begin, len(self.steps)):
                 for v in self.steps[step][1]:
@@ -240,7 +243,8 @@ class _Backward:
 
     def peak(self) -> float:
         """Of live bytes and what is beside them."""
-        return max((beside + self._live(step) for step, (beside, _, _) in enumerate(self.steps)), default=0.0)
+        peaks = [beside + self._live(step) for step, (beside, _, _) in enumerate(self.steps)]
+        return self.level.resident + max(peaks, default=0.0)
 
     def _live(self, now: int) -> float:
         level, total = self.level, 0.0
@@ -257,12 +261,17 @@ class _Backward:
             if made is not None:
                 last = max([s for s in range(begin, stop) if made in self.steps[s][1]], default=step)
                 total += level.bytes[made] * (now <= max(step, last))
+        for step in range(begin):  # what earlier segments read of later ones
+            made = self.steps[step][2]
+            if made is not None and not level.free[made] and self.stored[made] == COMPUTED:
+                total += level.bytes[made] * any(made in reads for _, reads, _ in self.steps[now:])
         return total
 
     def _compute_again(self, places: Sequence[int], kernels: Sequence[int]) -> None:
         """What kernels need and is not stored is computed first, in order; what is of earlier segments must be kept."""
         level, again = self.level, set[int]()
-        waiting = [v for q in kernels for v in _read_by(level, q)]
+        own, later = self._split(places, kernels)
+        waiting = [v for reads in own for v in reads]
         while waiting:
             v = waiting.pop()
             if self.stored[v] != COMPUTED or v in again:
@@ -280,17 +289,39 @@ class _Backward:
                 self.seconds += level.seconds[v] * (level.op[v] not in ops)
                 ops.add(int(level.op[v]))
         self.computed_again |= {v for v in again if level.solid[v]}
-        for q in kernels:
-            self.steps.append((level.kernel_bytes[q], self._memory(_read_by(level, q)), None))
+        for q, reads, held in zip(kernels, own, later, strict=True):
+            self.steps.append((level.kernel_bytes[q], self._memory(reads) | self._held(held, places), None))
 
-    def _keep_what_is_read(self, kernels: Sequence[int]) -> None:
+    def _split(self, places: Sequence[int], kernels: Sequence[int]) -> tuple[list[list[int]], list[list[int]]]:
+        """What kernels read of their own segment and earlier ones, and of later ones."""
+        reads = [_read_by(self.level, q) for q in kernels]
+        own = [[v for v in read if not self._is_later(v, places)] for read in reads]
+        return own, [[v for v in read if self._is_later(v, places)] for read in reads]
+
+    def _is_later(self, v: int, places: Sequence[int]) -> bool:
+        return bool(self.level.place[v] > places[-1] and not self.level.free[v])
+
+    def _held(self, values: Iterable[int], places: Sequence[int]) -> set[int]:
+        """What later segments hold in memory of what lies behind some of their values."""
+        made, held = {value for _, _, value in self.steps}, set[int]()
+        for v in values:
+            if not self._is_later(v, places):
+                continue
+            if self.level.solid[v] and v not in made and self.stored[v] == COMPUTED:
+                self.stored[v] = KEPT
+            in_memory = self.stored[v] != COMPUTED or self.level.solid[v]
+            held |= {v} if in_memory else self._held(_reads(self.level, v), places)
+        return held
+
+    def _keep_what_is_read(self, places: Sequence[int], kernels: Sequence[int]) -> None:
         """Without a region: a loop keeps what its kernels read; a function, what that is computed from on the way."""
         level = self.level
-        for q in kernels:
-            reads = set(_read_by(level, q)) if level.trips else self._memory(_read_by(level, q))
+        for q, own, later in zip(kernels, *self._split(places, kernels), strict=True):
+            held = self._held(later, places)
+            reads = set(own) if level.trips else self._memory(own)
             for v in reads:
                 self.stored[v] = KEPT if self.stored[v] == COMPUTED else self.stored[v]
-            self.steps.append((level.kernel_bytes[q], reads, None))
+            self.steps.append((level.kernel_bytes[q], reads | held, None))
 
     def _memory(self, values: Iterable[int]) -> set[int]:
         """What is read from memory where some values are: what lies in none is computed on the way."""

@@ -104,7 +104,8 @@ class Pricing:
         work, level = self._work[0], self._levels[0]
         steps = int(work.prices[5])
         forward = np.cumsum(work.forward)[: len(level.bytes)] + level.workspace * level.needed
-        return forward, np.cumsum(work.backward[:steps]) + work.beside[:steps]
+        backward = np.cumsum(work.backward[:steps]) + work.beside[:steps]
+        return level.resident + forward, level.resident + backward
 
 
 def untouched(gradient: Gradient) -> Choice:

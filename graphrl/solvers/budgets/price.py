@@ -95,10 +95,9 @@ def _region(level: Level, work: Work, s: int, start: int, stop: int, kernel: int
             step = _place(level, work, s, v, step)
     for q in range(kernel, kernel_stop):
         for k in range(level.kernel_from[q], level.kernel_from[q + 1]):
-            if _is_later(level, level.kernel_reads[k], stop):
-                _hold(level, work, level.kernel_reads[k], stop, step)
-            else:
+            if not _is_later(level, level.kernel_reads[k], stop):
                 _read(work, level.kernel_reads[k], begin, step)
+        _hold(level, work, q, stop, begin, step)
         work.beside[step] = level.kernel_bytes[q]
         work.backward[step + 2] = 0.0
         step += 1
@@ -117,34 +116,32 @@ def _is_later(level: Level, v: int, stop: int) -> bool:
 
 
 @part
-def _hold(level: Level, work: Work, value: int, stop: int, step: int) -> None:
-    """Reads what later segments have: what they computed again stays until now. A kernel does so that runs what no
-    kernel of theirs has run.
+def _hold(level: Level, work: Work, q: int, stop: int, begin: int, step: int) -> None:
+    """Reads what a kernel needs of later segments: what they computed again stays until now. Light ops of theirs are
+    such that no kernel of theirs has run.
     """
-    work.stack[0] = value
-    size = 1
+    size = 0
+    for k in range(level.kernel_from[q], level.kernel_from[q + 1]):
+        work.stack[size] = level.kernel_reads[k]
+        size += 1
     while size:
         size -= 1
         v = work.stack[size]
-        if not _is_later(level, v, stop):
+        if not _is_later(level, v, stop) or work.mark[v] == -2 - q:
             continue
+        work.mark[v] = -2 - q
+        if work.stored[v] == COMPUTED and level.solid[v] and work.last[v] < 0:
+            work.stored[v] = KEPT
         if work.stored[v] != COMPUTED:
-            _read(work, v, step, step)
+            _read(work, v, begin, step)
         elif level.solid[v]:
-            _extend(level, work, v, step)
+            work.backward[max(work.last[v], work.position[v]) + 1] += level.bytes[v]
+            work.backward[step + 1] -= level.bytes[v]
+            work.last[v] = step
         else:
             for k in range(level.reads_from[v], level.reads_from[v + 1]):
                 work.stack[size] = level.reads[k]
                 size += 1
-
-
-@part
-def _extend(level: Level, work: Work, v: int, step: int) -> None:
-    """Frees what a later segment computed again after this step, and no sooner."""
-    if work.last[v] >= 0:
-        work.backward[max(work.last[v], work.position[v]) + 1] += level.bytes[v]
-        work.backward[step + 1] -= level.bytes[v]
-        work.last[v] = step
 
 
 @part
@@ -210,10 +207,11 @@ def _read(work: Work, v: int, begin: int, step: int) -> None:
 def _plain(level: Level, work: Work, stop: int, kernel: int, kernel_stop: int, step: int) -> int:
     """A segment of which jax keeps what kernels read: returns the step after its last one."""
     for q in range(kernel, kernel_stop):
+        _hold(level, work, q, stop, step, step)
         size = 0
         for k in range(level.kernel_from[q], level.kernel_from[q + 1]):
             work.stack[size] = level.kernel_reads[k]
-            size += 1
+            size += not _is_later(level, level.kernel_reads[k], stop)
         while size:
             size -= 1
             v = work.stack[size]
@@ -223,9 +221,6 @@ def _plain(level: Level, work: Work, stop: int, kernel: int, kernel_stop: int, s
                     for k in range(level.reads_from[v], level.reads_from[v + 1]):
                         work.stack[size] = level.reads[k]
                         size += 1
-                continue
-            if work.stored[v] == COMPUTED and _is_later(level, v, stop):
-                _extend(level, work, v, step)
                 continue
             if work.stored[v] == COMPUTED:
                 work.stored[v] = KEPT

@@ -8,7 +8,6 @@
   other side is.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,9 +25,10 @@ def padded_bytes(convolution: Any) -> int:
     if all(low == high for low, high in padding):
         return 0
     picture = convolution.invars[0].aval
-    dims = convolution.params["dimension_numbers"].lhs_spec[2:]
-    parts = ((picture.shape[dim] + low + high) / picture.shape[dim] for dim, (low, high) in zip(dims, padding, strict=True))
-    return int(array_bytes(picture) * math.prod(parts))
+    shape = list(picture.shape)
+    for dim, (low, high) in zip(convolution.params["dimension_numbers"].lhs_spec[2:], padding, strict=True):
+        shape[dim] = max(0, shape[dim] + low + high)
+    return array_bytes(picture.update(shape=tuple(shape)))
 
 
 def resident_bytes(nodes: Sequence[Node | None]) -> int:

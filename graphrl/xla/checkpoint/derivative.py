@@ -2,7 +2,7 @@
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -11,13 +11,14 @@ import jax.numpy as jnp
 from graphrl.graphs.readers.jaxpr.flatten import External, Node, Outside, Result, flatten
 from graphrl.graphs.readers.jaxpr.flops import array_bytes
 from graphrl.graphs.roofline import Chip
-from graphrl.xla.checkpoint.copies import Order, Value, orders_of
+from graphrl.xla.checkpoint.copies import Order, Value, orders_of, padded_bytes
 from graphrl.xla.checkpoint.plan import CheckpointPlan, Name, Region
 from graphrl.xla.checkpoint.program import Program, Values
 from graphrl.xla.checkpoint.rewrite import scan_of
 from graphrl.xla.checkpoint.seconds import VIEWS
 
 SCOPE = re.compile(r"^(transpose\()?[^/]*?graphrl(\d+)")  # as jax writes the scope of an equation's derivatives
+
 
 class Derivative(NamedTuple):
     """A program and its gradient, op by op.
@@ -30,6 +31,7 @@ class Derivative(NamedTuple):
       names: by which values can be kept.
       results, gradients: values.
       orders: of each product, its operands and in which order of dimensions they must lie.
+      padded: by place, bytes of the copy that a convolution and its gradients read.
       outside: bytes of what is computed elsewhere, arguments first, then cotangents and constants.
       result_bytes: of the program's results and gradients.
     """
@@ -41,7 +43,8 @@ class Derivative(NamedTuple):
     names: dict[Value, Name]
     results: frozenset[Value]
     gradients: frozenset[Value]
-    orders: dict[int, list[tuple[Value, Order]]]
+    orders: Mapping[int, list[tuple[Value, Order]]]
+    padded: Mapping[int, int]
     outside: list[int]
     result_bytes: int
 
@@ -97,6 +100,11 @@ def derivative(program: Program, wanted: Sequence[bool], chip: Chip) -> Derivati
             i: [(same.get(value, value), order) for value, order in orders_of(flat.nodes, node)]
             for i, node in enumerate(flat.nodes)
             if nodes[i] is not None and node.type == "dot_general"
+        },
+        {
+            place: padded_bytes(eqn)
+            for place, eqn in enumerate(program.equations)
+            if eqn.primitive.name == "conv_general_dilated"
         },
         [external.bytes for external in flat.externals],
         sum(map(array_bytes, closed.out_avals)),

@@ -17,7 +17,8 @@ from graphrl.graphs.layers.kinds import REDUCTIONS
 from graphrl.graphs.readers.jaxpr.flatten import Node, Outside, Result
 from graphrl.graphs.roofline import Chip
 from graphrl.solvers.budgets.level import Gradient
-from graphrl.xla.checkpoint.derivative import Derivative, Value
+from graphrl.xla.checkpoint.copies import Value
+from graphrl.xla.checkpoint.derivative import Derivative
 from graphrl.xla.checkpoint.origins import Origin
 from graphrl.xla.checkpoint.seconds import KERNELS, SLICES, VIEWS
 from graphrl.xla.checkpoint.values import RANDOM, LevelBuilder
@@ -118,6 +119,8 @@ def _derivative(graph: ComputationGraph, forward: Sequence[int], backward: Seque
         names=names,
         results=frozenset(value for value in outputs if is_forward[value]),
         gradients=frozenset(value for value in outputs if not is_forward[value]),
+        orders={},
+        padded={},
         outside=[tensor.bytes for tensor in outside],
         result_bytes=sum(sizes[name] for name in graph.outputs),
     )

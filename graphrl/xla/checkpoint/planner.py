@@ -27,7 +27,7 @@ from graphrl.xla.checkpoint.settings import Settings
 from graphrl.xla.checkpoint.timed import TracedSeconds
 
 FORMAT = "graphrl-checkpoint"
-VERSION = 2  # rises when a search finds better plans, so that older ones are not kept
+VERSION = 3  # rises when a search finds better plans, so that older ones are not kept
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from graphrl.graphs.readers.jaxpr.flatten import Result
-from graphrl.xla.checkpoint.derivative import Derivative, Value
+from graphrl.xla.checkpoint.copies import Value
+from graphrl.xla.checkpoint.derivative import Derivative
 from graphrl.xla.checkpoint.seconds import SLICES, is_fused, is_reduction
 
 LONGEST = 24  # ops that several readers run again rather than read what one of them wrote

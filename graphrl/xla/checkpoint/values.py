@@ -8,7 +8,7 @@ import numpy as np
 from graphrl.graphs.readers.jaxpr.flatten import Node, Outside, Result
 from graphrl.graphs.roofline import Chip, runtime
 from graphrl.solvers.budgets.level import ARGUMENT, Level, Loop
-from graphrl.xla.checkpoint.copies import Order, Value, padded_bytes, resident_bytes
+from graphrl.xla.checkpoint.copies import Order, Value, resident_bytes
 from graphrl.xla.checkpoint.derivative import Derivative
 from graphrl.xla.checkpoint.seconds import is_fused, is_reduction
 from graphrl.xla.checkpoint.solid import fusion_of
@@ -44,7 +44,6 @@ class LevelBuilder:
         self._is_solid = [isinstance(value, Outside) or self._solid[value] for value in self.values]
         self._kernels, self._kernel_reads, self._needs = self._backward()
         self._orders = self._written_orders()
-        self._padded = self._padded_bytes()
         loops = {place: self._loop(place, results) for place, results in scans.items()}
         self.loops = {place: loop for place, loop in loops.items() if loop is not None}
 
@@ -127,8 +126,8 @@ class LevelBuilder:
         """Bytes that an op holds beside operands and results; see also `copies`."""
         if not isinstance(value, Result) or is_fused(self._node(value).equation):
             return 0
-        node, place = self._node(value), self._own.place[value.node]
-        padded = self._padded.get(place, 0) if node.type == CONVOLUTION else 0
+        node = self._node(value)
+        padded = self._own.padded.get(self._own.place[value.node], 0) if node.type == CONVOLUTION else 0
         orders = self._own.orders.get(value.node, ())
         transposed = {read: order for read, order in orders if order and not self._writes_in(value.node, read)}
         return node.workspace_bytes + padded + sum(map(self._own.bytes, transposed))
@@ -147,12 +146,6 @@ class LevelBuilder:
         if not isinstance(value, Result) or self._own.backward[value.node] != self._own.backward[i]:
             return False
         return is_fused(self._node(value).equation)
-
-    def _padded_bytes(self) -> dict[int, int]:
-        """By place, of the pictures of convolutions."""
-        nodes = enumerate(self._own.nodes)
-        forward = [(i, node) for i, node in nodes if node is not None and not self._own.backward[i]]
-        return {self._own.place[i]: padded_bytes(node.equation) for i, node in forward if node.type == CONVOLUTION}
 
     def _free(self) -> list[bool]:
         """Of each value, whether it follows from arguments without kernels and random numbers."""

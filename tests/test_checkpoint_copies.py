@@ -1,0 +1,107 @@
+"""What XLA writes beside operands and results: padded pictures, transposed operands, zeros to scatter into."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import graphrl
+from graphrl.graphs.readers.jaxpr.flatten import External, flatten
+from graphrl.graphs.roofline import find_chip
+from graphrl.xla.checkpoint.copies import Order, orders_of, padded_bytes
+
+
+def convolution(shape: tuple[int, ...], padding: Any, stride: int) -> Any:
+    """The equation of one, on pictures of three channels."""
+    kernel = jax.ShapeDtypeStruct((3, 3, 3, 8), jnp.float32)
+
+    def run(picture: jax.Array, kernel: jax.Array) -> jax.Array:
+        numbers = ("NHWC", "HWIO", "NHWC")
+        return jax.lax.conv_general_dilated(picture, kernel, (stride, stride), padding, dimension_numbers=numbers)
+
+    return jax.make_jaxpr(run)(jax.ShapeDtypeStruct(shape, jnp.float32), kernel).eqns[0]
+
+
+def test_only_uneven_padding_is_a_copy() -> None:
+    assert padded_bytes(convolution((2, 8, 8, 3), "SAME", 1)) == 0
+    assert padded_bytes(convolution((2, 8, 8, 3), "VALID", 2)) == 0
+    assert padded_bytes(convolution((2, 8, 8, 3), "SAME", 2)) == 4 * 2 * 9 * 9 * 3  # a row and a column at one end
+    assert padded_bytes(convolution((2, 8, 9, 3), "SAME", 2)) == 4 * 2 * 9 * 11 * 3
+    assert padded_bytes(convolution((2, 8, 8, 3), [(0, 0), (3, -1)], 1)) == 4 * 2 * 8 * 10 * 3
+    assert padded_bytes(convolution((0, 8, 8, 3), "SAME", 2)) == 0
+
+
+def orders(fn: Any, *shapes: tuple[int, ...]) -> list[Order]:
+    """Of the operands of a function's only product."""
+    closed = jax.make_jaxpr(fn)(*(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes))
+    nodes = flatten(closed, [External("", 4, weight=False)] * len(shapes), find_chip("h200")).nodes
+    (product,) = [node for node in nodes if node.type == "dot_general"]
+    return [order for _, order in orders_of(nodes, product)]
+
+
+@pytest.mark.parametrize(
+    "equation", ["ij,jk->ik", "ji,jk->ik", "ij,kj->ik", "bij,bjk->bik", "bhij,bhjk->bhik", "ibj,bjk->bik"]
+)
+def test_products_read_these_as_they_are(equation: str) -> None:
+    """Batches lie together, but not innermost; and so do what is summed and what is not."""
+    left, right = equation.split("->")[0].split(",")
+    dims = {name: 2 + number for number, name in enumerate("bhijk")}
+    assert orders(
+        lambda a, b: jnp.einsum(equation, a, b), *(tuple(dims[d] for d in side) for side in (left, right))
+    ) == [
+        (),
+        (),
+    ]
+
+
+def test_products_need_others_transposed() -> None:
+    def product(a: jax.Array, b: jax.Array, sums: Any, batch: Any) -> jax.Array:
+        return jax.lax.dot_general(a, b, (sums, batch))
+
+    # heads between positions and features: batch and head are two strides
+    split = orders(lambda a, b: product(a, b, ((3,), (3,)), ((0, 2), (0, 2))), (2, 5, 3, 4), (2, 6, 3, 4))
+    assert split == [(0, 2, 1, 3), (0, 2, 1, 3)]
+    assert orders(lambda a, b: product(a, b, ((1,), (1,)), ((2,), (2,))), (5, 4, 3), (6, 4, 3)) == [
+        (2, 0, 1),
+        (2, 0, 1),
+    ]
+    # two dimensions that are summed, in the first operand's order: the second's are the other way round
+    assert orders(lambda a, b: product(a, b, ((0, 1), (1, 0)), ((), ())), (3, 4, 5), (4, 3, 6)) == [(), (2, 1, 0)]
+    assert orders(lambda a, b: product(a, b, ((1, 0), (1, 0)), ((), ())), (3, 4, 5), (3, 4, 6)) == [(), ()]
+    # of one element, a dimension is anywhere
+    assert orders(lambda a, b: product(a, b, ((3,), (3,)), ((0, 2), (0, 2))), (1, 5, 3, 4), (1, 6, 3, 4)) == [(), ()]
+
+
+def test_transposed_views_are_looked_through() -> None:
+    def heads(a: jax.Array, b: jax.Array) -> jax.Array:
+        swapped = (jnp.swapaxes(x, 1, 2) for x in (a, b))
+        return jnp.einsum("bhtd,bhsd->bhts", *swapped)
+
+    assert orders(heads, (2, 5, 3, 4), (2, 6, 3, 4)) == [(0, 2, 1, 3), (0, 2, 1, 3)]
+    assert orders(heads, (2, 1, 3, 4), (2, 6, 3, 4)) == [(), (0, 2, 1, 3)]
+    assert orders(lambda a, b: jnp.matmul(a.T, b.T), (3, 4), (5, 3)) == [(), ()]
+
+
+def peak(loss: Any, *args: jax.Array) -> float:
+    """Of the gradient, as jax has it."""
+    return graphrl.checkpoint(loss, budget=1.0, seconds=0.1, cache=False).report(*args).plain.peak_bytes
+
+
+def test_transposed_operands_count_at_the_peak() -> None:
+    def loss(x: jax.Array, w: jax.Array, sums: tuple[int, int]) -> jax.Array:
+        return jnp.sin(jax.lax.dot_general(jnp.sin(x), w, (((0, 1), sums), ((), ())))).sum()
+
+    x, same, swapped = jnp.ones((8, 16, 4)), jnp.ones((8, 16, 64)), jnp.ones((16, 8, 64))
+    as_it_is = peak(lambda x: loss(x, same, (0, 1)), x)
+    assert peak(lambda x: loss(x, swapped, (1, 0)), x) == as_it_is + swapped.nbytes
+
+
+def test_zeros_to_scatter_into_count_all_the_time() -> None:
+    def loss(x: jax.Array) -> jax.Array:
+        return jnp.sin(jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (2, 2), (2, 2), "VALID")).sum()
+
+    picture = jnp.ones((64, 64))
+    report = graphrl.checkpoint(loss, budget=1.0, seconds=0.1, cache=False).report(picture)
+    (forward, backward) = report.timelines[0]
+    assert min(forward + backward) >= 2 * picture.nbytes
