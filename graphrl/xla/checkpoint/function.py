@@ -176,7 +176,8 @@ def checkpoint(
 
     Used as `jax.checkpoint` is: under `jax.grad`, `jax.vjp`, `jax.jit`, `jax.vmap`, with modules of Flax NNX and
     Equinox. Values and gradients are those of the function. The function is traced and its gradient searched for at
-    most `seconds` at its first call with new shapes; the plan is kept on disk for the next process.
+    most `seconds` at its first call with new shapes; the plan is kept on disk for the next process. As with `jax.jit`,
+    what the function closes over is read when it is traced: a module that changes between calls must be an argument.
 
     The choice is a model's: memory by the liveness of what XLA is expected to leave unfused, time by roofline.
     Arguments by which no gradient is taken are recognised where jax shows them (directly under `jax.grad`, `jax.vjp`).

@@ -11,7 +11,7 @@ from graphrl.compare.report import markdown
 from reproduce.checkpoint.figures import memory
 from reproduce.checkpoint.methods import LIMITS, OURS, planned
 from reproduce.checkpoint.program import undecorated
-from reproduce.checkpoint.programs import build
+from reproduce.checkpoint.programs import LONG, build
 from reproduce.checkpoint.settings import Settings
 from reproduce.measurements import Figures
 from reproduce.real_programs.settings import mebibytes, ratio
@@ -49,7 +49,7 @@ def planning(settings: Settings) -> Iterator[Table]:
     methods = settings.among(tuple(LIMITS))
     method = methods[len(methods) // 2]
     lines = []
-    for name in settings.chosen:
+    for name in (*settings.chosen, *(() if settings.programs else LONG)):
         figures = _planning(settings, name, method)
         if figures is not None:
             seconds = [f"{figures[key]:.1f}" for key in ("search", "first", "second", "checkpoint")]
