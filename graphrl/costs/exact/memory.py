@@ -13,12 +13,11 @@
   usual. If two outputs of an op want one buffer, the first has it.
 """
 
-import functools
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from graphrl.compiled import late_entry, shared, unannounced
+from graphrl.compiled import late_entry, shared
 from graphrl.compiled.records import rows_by
 from graphrl.costs.exact.routes import Routes
 from graphrl.costs.problem import Problem
@@ -59,7 +58,6 @@ def memory_changes(
 def _walked_changes(walk: "_Walk", slots: np.ndarray) -> tuple[np.ndarray, ...]:
     """Entry by entry: who takes over which buffer depends on what has run."""
     start, seen = walk.live.tolist(), np.empty((len(slots), 4), np.int64)
-    prepare()
     _walk_all(walk, slots, seen)
     source, to, changes = walk.device[slots], walk.to[slots], list[np.ndarray]()
     for device, bytes_live in enumerate(start):
@@ -192,14 +190,6 @@ def _walk_all(walk: _Walk, slots: np.ndarray, seen: np.ndarray) -> None:
         seen[place, 0] = walk.live[walk.device[slot]]
         seen[place, 1] = _step(walk, slot)
         seen[place, 2], seen[place, 3] = walk.live[walk.device[slot]], walk.live[walk.to[slot]]
-
-
-@functools.cache
-def prepare() -> None:
-    """Compiles what `memory_changes` calls, or loads it, once in a process."""
-    none, never = np.zeros(0, np.int64), np.zeros(0, bool)
-    with unannounced():
-        _walk_all(_Walk(*(none,) * 12, never, never, none), none, np.zeros((0, 4), np.int64))
 
 
 def _walk(graph: ComputationGraph, problem: Problem, routes: Routes) -> _Walk:
