@@ -97,8 +97,8 @@ def _begun(routes: Routes, lengths: np.ndarray, transfer: Transfer, devices: int
     return _Run(
         transfer=TRANSFERS[transfer],
         num_ops=routes.num_ops,
-        here=np.concatenate([routes.placement, routes.home[routes.transfer_tensor]]),
-        there=np.concatenate([routes.placement, routes.transfer_to]),
+        here=routes.reads_on,
+        there=routes.writes_on,
         length=lengths.astype(np.float64),
         begins=begins,
         sources=sources,
