@@ -11,6 +11,7 @@ from budget_levels import chain
 from checkpoint_programs import WEIGHTS, X, mlp, scanned
 
 import graphrl
+from graphrl.solvers.budgets.anneal import anneal
 from graphrl.solvers.budgets.auto import auto
 from graphrl.solvers.budgets.choice import Choice, Pricing
 from graphrl.solvers.budgets.found import Found, best_of
@@ -24,6 +25,7 @@ from graphrl.xla.checkpoint.seconds import gradient_seconds
 from graphrl.xla.checkpoint.settings import Settings
 
 LAYERS, WIDTH = 5, 16
+NEVER = 1e9  # seconds that no search comes to
 
 
 def measure(pricing: Pricing, factor: float, more: float) -> Any:
@@ -36,17 +38,20 @@ def measure(pricing: Pricing, factor: float, more: float) -> Any:
     return measured
 
 
+def annealed(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
+    """What a search comes to in so many evaluations, however long they take."""
+    return anneal(pricing, goal, list(starts(pricing.gradient)), seed=seed, evaluations=1500, seconds=seconds)
+
+
 @pytest.mark.parametrize(("factor", "more"), [(1.0, 0.0), (1.7, 0.0), (0.4, 0.0), (1.0, 0.05)])
 def test_limits_are_kept_by_the_finer_measure_and_used(factor: float, more: float) -> None:
-    lower = []
     for seed in range(6):
         pricing = Pricing(chain(np.random.default_rng(seed), 12, 6))
         measured = measure(pricing, factor, more)
-        found = search_timed(auto, pricing, Goal(slowdown=0.25), measured, seed=0, seconds=0.3)
+        found = search_timed(annealed, pricing, Goal(slowdown=0.25), measured, seed=0, seconds=NEVER)
         assert measured(found.choice) <= 0.25
         assert found.price == pricing(found.choice)
-        lower.append(found.price.peak < pricing.plain.peak)
-    assert np.mean(lower) >= 0.5  # measured: all of 6
+        assert found.price.peak < 0.95 * pricing.plain.peak  # measured: 0.90 at most
 
 
 def test_what_is_always_too_slow_is_left_to_jax_in_the_time() -> None:
