@@ -32,9 +32,8 @@ def gains(policy: Policy, graph: ComputationGraph, to: Sizes, seed: int) -> tupl
     """Percent below the hint of the best plan that the policy draws, and of the best by chance: the same numbers of ops
     on other devices, but which ops and devices is random.
     """
-    config, problem, n = policy.config, problem_of(GoSettings(), graph, "rendezvous"), len(graph.ops)
-    wide = {"devices": max(config.devices), "levels": config.levels, "reach": config.reach}
-    instance = hinted(graph, problem, to, **wide)  # type: ignore[arg-type]
+    problem, n = problem_of(GoSettings(), graph, "rendezvous"), len(graph.ops)
+    instance = hinted(graph, problem, to, policy.config)
     decoder, generator = Decoder(graph, problem, instance), np.random.default_rng(seed)
     placement, priority = (np.asarray(choice, np.int64)[:n] for choice in instance.start[:2])
     first, best = decoder.rank(placement, priority)[1], [np.inf, np.inf]

@@ -10,7 +10,7 @@ import functools
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -23,7 +23,6 @@ from graphrl.agents.go.policy import Policy
 from graphrl.agents.go.settings import GoSettings
 from graphrl.compare.report import markdown, percent
 from graphrl.costs.problem import Problem, Transfer
-from graphrl.envs.compile.instance import CompileParams
 from graphrl.graphs.datasets.workloads import go
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import octave_sizes
@@ -128,7 +127,8 @@ def _measured(settings: Settings, architecture: str, transfer: Transfer) -> Row:
 
 def _changes(workload: str, transfer: Transfer) -> Figures:
     graph, task = _without_limit(workload, transfer)
-    instance, n = _begun(Policy.default(Problem("makespan")).config, graph, task), len(graph.ops)
+    config, n = Policy.default(Problem("makespan")).config, len(graph.ops)
+    instance = hinted(graph, task, octave_sizes(graph), config)
     gains = Decoder(graph, task, instance).gains(*(np.asarray(choice, np.int64)[:n] for choice in instance.start[:2]))
     movable = int((np.asarray(instance.leader)[:n] == np.arange(n)).sum())
     return {"all": movable * (gains.shape[1] - 1), "gain": int((gains > 0).sum()), "most": float(gains.max())}
@@ -196,17 +196,13 @@ def _learner(config: GoSettings) -> Learner:
 @functools.lru_cache(maxsize=len(SMALLEST))
 def _lesson(config: GoSettings, name: str, transfer: Transfer) -> Lesson:
     graph, task = _without_limit(name, transfer)
-    return lesson(graph, task, _begun(config, graph, task), config.stops, config.network.tasks)
+    instance = hinted(graph, task, octave_sizes(graph), config)
+    return lesson(graph, task, instance, config.stops, config.network.tasks)
 
 
 def _without_limit(name: str, transfer: Transfer) -> tuple[ComputationGraph, Problem]:
     graph, task = _workload(name, transfer)
     return graph, dataclasses.replace(task, memory_limit=None)
-
-
-def _begun(config: GoSettings, graph: ComputationGraph, task: Problem) -> CompileParams:
-    wide: dict[str, Any] = {"devices": max(config.devices), "levels": config.levels, "reach": config.reach}
-    return hinted(graph, task, octave_sizes(graph), **wide)
 
 
 def _line(row: Row) -> list[str]:
