@@ -45,6 +45,7 @@ class Rows:
         self.slot = np.where(self.tensor == NONE, self.owner, slot[self.tensor] if t else 0).astype(np.int32)
         self.entry, self.kind = np.full((rows, ROW_WIDTH), NONE, np.int32), np.zeros((rows, ROW_WIDTH), np.int8)
         self.entry[place], self.kind[place] = reading.entry, reading.kind
+        # what found no place stands in the op's last rows, which only wait, one entry after the other
         at = np.repeat((begins[1:] - own) * ROW_WIDTH - np.cumsum(rest) + rest, rest) + np.arange(len(waiter))
         self.entry.reshape(-1)[at], self.kind.reshape(-1)[at] = waiter, WAITS
         self.ends_tensor = np.ones(rows, bool)
