@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from graphrl.table import aligned
+from graphrl.text_table import aligned
 from graphrl.units import format_bytes, format_seconds
 from graphrl.xla.planning.cache import Decision
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from graphrl.errors import ProblemError
-from graphrl.table import aligned
+from graphrl.text_table import aligned
 from graphrl.units import format_bytes
 from graphrl.xla.checkpoint.function import checkpoint
 from graphrl.xla.checkpoint.report import COMPUTED, KEPT, CheckpointReport, Figures

@@ -4,7 +4,7 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING, Any
 
-from graphrl.table import aligned
+from graphrl.text_table import aligned
 from graphrl.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
