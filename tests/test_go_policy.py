@@ -11,7 +11,7 @@ from graphrl.agents.go.agent import SEEN
 from graphrl.agents.go.batch import problem_of
 from graphrl.agents.go.decode import Decoder
 from graphrl.agents.go.hint import hinted
-from graphrl.agents.go.policy import Policy, _logits
+from graphrl.agents.go.policy import Policy, _logits, drawn
 from graphrl.agents.go.settings import GoSettings
 from graphrl.costs import exact
 from graphrl.costs.problem import Problem
@@ -32,16 +32,15 @@ def gains(policy: Policy, graph: ComputationGraph, to: Sizes, seed: int) -> tupl
     """Percent below the hint of the best plan that the policy draws, and of the best by chance: the same numbers of ops
     on other devices, but which ops and devices is random.
     """
-    config, problem, n = policy.config, problem_of(GoSettings(), graph, "rendezvous"), len(graph.ops)
-    wide = {"devices": max(config.devices), "levels": config.levels, "reach": config.reach}
-    instance = hinted(graph, problem, to, **wide)  # type: ignore[arg-type]
+    problem, n = problem_of(GoSettings(), graph, "rendezvous"), len(graph.ops)
+    instance = hinted(graph, problem, to, policy.config)
     decoder, generator = Decoder(graph, problem, instance), np.random.default_rng(seed)
     placement, priority = (np.asarray(choice, np.int64)[:n] for choice in instance.start[:2])
     first, best = decoder.rank(placement, priority)[1], [np.inf, np.inf]
     end, place = decoder.run(placement, priority)
     played = played_on_host(graph, placement, place, end, len(instance.present), to.ops)
-    drawn = np.asarray(policy.choose(instance, played, PLANS, generator).placement, np.int64)[:, :n]
-    for plan in drawn:
+    plans = drawn(policy.logits(instance, played), instance.start, PLANS, generator)
+    for plan in plans.placement[:, :n].astype(np.int64):
         ops = generator.choice(n, (plan != placement).sum(), replace=False)
         random = placement.copy()
         random[ops] = (placement[ops] + generator.integers(1, problem.devices, len(ops))) % problem.devices

@@ -282,8 +282,7 @@ def test_faults_are_one_line(checkpoint: str, capsys: pytest.CaptureFixture[str]
 def test_changes_one_after_the_other_make_nothing_worse(transfer: Transfer) -> None:
     graph, generator = layered(40, 8), np.random.default_rng(0)
     problem, n = problem_of(TINY, graph, transfer), len(graph.ops)
-    wide: dict[str, Any] = {"devices": max(TINY.devices), "levels": TINY.levels, "reach": TINY.reach}
-    instance = hinted(graph, problem, common_sizes([graph]), **wide)
+    instance = hinted(graph, problem, common_sizes([graph]), TINY)
     decoder, level = Decoder(graph, problem, instance), np.asarray(instance.start.priority, np.int64)[:n]
     placement = generator.integers(0, problem.devices, n)
     changes = np.stack([generator.integers(0, n, 100), generator.integers(0, problem.devices, 100)], 1)

@@ -24,6 +24,15 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return run_script("reproduce_go", folder, "--out", "out", *arguments)
 
 
+def measured(folder: Path, *arguments: str) -> list[dict[str, Any]]:
+    """What a quick run has measured, of which nothing has failed."""
+    done = run(folder, "--quick", *arguments)
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in (folder / "out" / "measured.jsonl").read_text().splitlines()]
+    assert not [line["error"] for line in lines if line["error"]]
+    return lines
+
+
 def write(path: Path, value: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(value))
@@ -62,11 +71,8 @@ def table_of(text: str) -> list[list[str]]:
 
 
 def test_placements_and_fusion_and_unseen_graphs(tmp_path: Path) -> None:
-    arguments = ("--quick", "--sections", "table2,fusion,unseen", "--methods", "given,expert,auto@0.2")
-    done = run(tmp_path, *arguments)
-    assert done.returncode == 0, done.stderr
-    lines = [json.loads(line) for line in (tmp_path / "out" / "measured.jsonl").read_text().splitlines()]
-    assert not [line["error"] for line in lines if line["error"]]
+    arguments = ("--sections", "table2,fusion,unseen", "--methods", "given,expert,auto@0.2")
+    lines = measured(tmp_path, *arguments)
     placed = {
         (line["key"].get("transfer"), line["key"]["method"]): line["value"]
         for line in lines
@@ -87,8 +93,7 @@ def test_placements_and_fusion_and_unseen_graphs(tmp_path: Path) -> None:
     assert len(unseen) == 2 * 2 * 3  # graphs, transfer models, methods
     table = table_of((tmp_path / "out" / "go-unseen.md").read_text())
     assert [row[0] for row in table[2:]] == rows[0][2:]
-    assert run(tmp_path, *arguments).returncode == 0
-    assert len((tmp_path / "out" / "measured.jsonl").read_text().splitlines()) == len(lines)
+    assert len(measured(tmp_path, *arguments)) == len(lines)
 
 
 def test_out_of_memory_is_said_as_in_the_paper() -> None:
@@ -108,10 +113,7 @@ def test_intervals_are_of_graphs_and_not_of_their_cases() -> None:
 
 
 def test_fusion_alone_and_with_placement_and_order(tmp_path: Path) -> None:
-    done = run(tmp_path, "--quick", "--sections", "table3,figure6")
-    assert done.returncode == 0, done.stderr
-    lines = [json.loads(line) for line in (tmp_path / "out" / "measured.jsonl").read_text().splitlines()]
-    assert not [line["error"] for line in lines if line["error"]]
+    lines = measured(tmp_path, "--sections", "table3,figure6")
     kernels = {line["key"]["rule"]: line["value"]["value"] for line in lines if "rule" in line["key"]}
     assert kernels["anneal"] <= kernels["flips"] <= kernels["xla"] <= kernels["single"] <= kernels["none"]
     searches = {line["key"]["search"]: line["value"]["value"] for line in lines if "search" in line["key"]}
@@ -121,11 +123,7 @@ def test_fusion_alone_and_with_placement_and_order(tmp_path: Path) -> None:
 
 
 def test_pre_trained_without_an_architecture(tmp_path: Path) -> None:
-    arguments = ("--quick", "--sections", "figure5", "--transfers", "rendezvous")
-    done = run(tmp_path, *arguments)
-    assert done.returncode == 0, done.stderr
-    lines = [json.loads(line) for line in (tmp_path / "out" / "measured.jsonl").read_text().splitlines()]
-    assert not [line["error"] for line in lines if line["error"]]
+    lines = measured(tmp_path, "--sections", "figure5", "--transfers", "rendezvous")
     seconds = {line["key"]["column"]: line["value"].get("makespan") for line in lines}
     assert seconds.pop("changes", 0) is None
     assert set(seconds) == {

@@ -85,28 +85,28 @@ def run(args: argparse.Namespace) -> int:
     options = (args.chip, args.offload, args.method, args.seconds, args.seed)
     limited = args.budget is not None or args.slowdown is not None
     if limited:
-        asked = [Settings(args.budget, args.slowdown, *options)]
+        searches = [Settings(args.budget, args.slowdown, *options)]
     else:
-        asked = [Settings(None, limit, *options) for limit in SLOWDOWNS]
+        searches = [Settings(None, limit, *options) for limit in SLOWDOWNS]
     check_outputs({"--plot": args.plot}, args.model)
     if args.plot is not None:
         from graphrl.plan.plot import image_format
 
         image_format(args.plot)
     graph = model_graph(args.model, chip=args.chip, dims=dict(args.dim), limits=args.read_limits)
-    reports, interrupted = _search(graph, asked)
+    reports, interrupted = _search(graph, searches)
     if limited:
         _show(reports[0], args, {}, [])
     else:
         from graphrl.xla.checkpoint.curve import CheckpointCurve
 
-        done = asked[: len(reports)]
+        done = searches[: len(reports)]
         curve = CheckpointCurve.of([settings.slowdown or 0.0 for settings in done], reports)
         _show(curve, args, {"interrupted": interrupted}, _lines(curve, graph, interrupted))
     return 0
 
 
-def _search(graph: ComputationGraph, asked: "list[Settings]") -> "tuple[list[CheckpointReport], bool]":
+def _search(graph: ComputationGraph, searches: "list[Settings]") -> "tuple[list[CheckpointReport], bool]":
     """A report for each setting, of those before a Ctrl-C if there are any; and whether there was one.
 
     Raises:
@@ -118,13 +118,13 @@ def _search(graph: ComputationGraph, asked: "list[Settings]") -> "tuple[list[Che
     from graphrl.xla.checkpoint.settings import UnmetError
 
     reports: list[CheckpointReport] = []
-    with progress(len(asked), text=graph.name) as show:
-        gradient = gradient_of_graph(graph, asked[0].figures)
+    with progress(len(searches), text=graph.name) as show:
+        gradient = gradient_of_graph(graph, searches[0].figures)
         pricing = Pricing(gradient.gradient)
         try:
-            for number, settings in enumerate(asked):
+            for number, settings in enumerate(searches):
                 reports.append(search(graph.name, gradient, pricing, settings, time.monotonic()).report)
-                if len(asked) > 1:
+                if len(searches) > 1:
                     show(number + 1, f"{graph.name}: {_said(reports[-1])}")
         except UnmetError as error:
             raise GraphrlError(str(error)) from None

@@ -57,12 +57,16 @@ def entry(function: F) -> F:
 
 
 def late_entry(function: F) -> F:
-    """An `entry` that is made one at its first call: for what `import graphrl` loads, which writes no folder."""
-    made = functools.cache(lambda: entry(function))
+    """An `entry` that is made one at its first call, and compiled there without a word: for what takes less than a
+    second, and for what `import graphrl` loads, which writes no folder.
+    """
+    made = functools.cache(lambda: cast(Any, entry(function)))
 
     @functools.wraps(function)
     def call(*args: Any) -> Any:
-        return made()(*args)
+        compiled = made()
+        with contextlib.nullcontext() if compiled.overloads else unannounced():
+            return compiled(*args)
 
     return cast(F, call)
 
@@ -163,7 +167,7 @@ def announced(function: Callable[..., Any], what: str, seconds: int = 10) -> Ite
 
 @contextlib.contextmanager
 def unannounced() -> Iterator[None]:
-    """In it what takes less than a second is compiled."""
+    """Compiling in it takes less time, and nobody is told."""
     _import_without_scipy()
     with hurry():
         yield

@@ -1,10 +1,8 @@
 """What graphs and problems look like in compiled code: rows of indices beside records, and numbers for names."""
 
-import functools
-
 import numpy as np
 
-from graphrl.compiled import late_entry, unannounced
+from graphrl.compiled import late_entry
 
 FREE, RENDEZVOUS, LINK = range(3)
 TRANSFERS = {"free": FREE, "rendezvous": RENDEZVOUS, "link": LINK}
@@ -35,17 +33,8 @@ def rows_by(keys: np.ndarray, values: np.ndarray, size: int) -> tuple[np.ndarray
       keys, values: `[k]` integers; keys from 0 to size - 1.
     """
     begins, rows = np.zeros(size + 1, np.int64), np.empty(len(keys), np.int64)
-    prepare()
     _fill(keys.astype(np.int64), values.astype(np.int64), begins, rows)
     return begins, rows
-
-
-@functools.cache
-def prepare() -> None:
-    """Compiles what `rows_by` calls, or loads it, once in a process."""
-    none = np.zeros(0, np.int64)
-    with unannounced():
-        _fill(none, none, np.zeros(1, np.int64), none)
 
 
 @late_entry

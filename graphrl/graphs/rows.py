@@ -9,12 +9,11 @@ A **slot** is a place in the ready queue. Op v has slot v; when it has run, the 
 that slot over. Only the second and later tensors of an op need slots of their own.
 """
 
-import functools
 import weakref
 
 import numpy as np
 
-from graphrl.compiled import late_entry, unannounced
+from graphrl.compiled import late_entry
 from graphrl.compiled.records import rows_by
 from graphrl.graphs.arrays import NONE, GraphArrays
 
@@ -46,6 +45,7 @@ class Rows:
         self.slot = np.where(self.tensor == NONE, self.owner, slot[self.tensor] if t else 0).astype(np.int32)
         self.entry, self.kind = np.full((rows, ROW_WIDTH), NONE, np.int32), np.zeros((rows, ROW_WIDTH), np.int8)
         self.entry[place], self.kind[place] = reading.entry, reading.kind
+        # what found no place stands in the op's last rows, which only wait, one entry after the other
         at = np.repeat((begins[1:] - own) * ROW_WIDTH - np.cumsum(rest) + rest, rest) + np.arange(len(waiter))
         self.entry.reshape(-1)[at], self.kind.reshape(-1)[at] = waiter, WAITS
         self.ends_tensor = np.ones(rows, bool)
@@ -78,17 +78,9 @@ def _fill_with_waiting(a: GraphArrays, reading: _Reading) -> tuple[np.ndarray, n
     begins = np.searchsorted(reading.owner, np.arange(a.num_ops + 1))
     waits, targets = rows_by(a.control_source, a.control_target, a.num_ops)
     rest = np.zeros(a.num_ops, np.int64)
-    _prepare()
     _fill(reading.entry, reading.kind, begins, targets, waits, rest)
     place = np.arange(len(targets)) - np.repeat(waits[:-1], np.diff(waits))
     return rest, targets[place < np.repeat(rest, np.diff(waits))]
-
-
-@functools.cache
-def _prepare() -> None:
-    none, rows = np.zeros(0, np.int64), np.zeros((0, ROW_WIDTH), np.int32)
-    with unannounced():
-        _fill(rows, rows.astype(np.int8), none, none, none, none)
 
 
 @late_entry

@@ -2,13 +2,12 @@
 computed once.
 """
 
-import functools
 import heapq
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from graphrl.compiled import late_entry, unannounced
+from graphrl.compiled import late_entry
 from graphrl.compiled.records import rows_by
 from graphrl.errors import GraphError
 
@@ -122,16 +121,8 @@ def longest_paths(
     n = len(order)
     begins, rows = rows_by(after, before, n)
     hops, seconds = np.zeros(n, np.int64), np.zeros(n)
-    _prepare()
     _walk_paths(order.astype(np.int64), begins, rows, runtime, hops, seconds)
     return hops, seconds
-
-
-@functools.cache
-def _prepare() -> None:
-    none, zero = np.zeros(0, np.int64), np.zeros(0)
-    with unannounced():
-        _walk_paths(none, none, none, zero, none, zero)
 
 
 @late_entry

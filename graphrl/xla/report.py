@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+from graphrl.text_table import aligned
 from graphrl.units import format_bytes, format_seconds
 from graphrl.xla.planning.cache import Decision
 
@@ -116,8 +117,7 @@ class Report:
                 "",
             ),
         ]
-        widths = [max(len(row[k]) for row in rows) for k in range(4)]
-        lines = ["  ".join(_cell(row, k, widths[k]) for k in range(4)).rstrip() for row in rows]
+        lines = aligned(rows, left=1)
         where = "read from the plan cache" if self.from_cache else "found now"
         if self.undonated_bytes:
             lines.append(
@@ -129,10 +129,6 @@ class Report:
         if not self.planned:
             lines.append(f"XLA's schedule stays: {self.reason}")
         return "\n".join(lines)
-
-
-def _cell(row: tuple[str, ...], column: int, width: int) -> str:
-    return row[column].rjust(width) if column else row[column].ljust(width)
 
 
 def _bytes(value: int | None, prefix: str = "") -> str:

@@ -59,8 +59,8 @@ _CACHE = _Cache(4096)
 
 
 def _row(settings: GoSettings, graph: ComputationGraph, transfer: Transfer, to: Sizes) -> CompileParams | Lesson:
-    problem, devices = problem_of(settings, graph, transfer), max(settings.devices)
-    instance = hinted(graph, problem, to, devices=devices, levels=settings.levels, reach=settings.reach)
+    problem = problem_of(settings, graph, transfer)
+    instance = hinted(graph, problem, to, settings)
     if settings.learning == "ppo":
         return instance
     return lesson(graph, problem, instance, settings.stops, settings.network.tasks)

@@ -8,6 +8,7 @@ import math
 
 import numpy as np
 
+from graphrl.agents.go.settings import GoSettings
 from graphrl.costs.problem import Problem
 from graphrl.envs.compile.instance import Choices, CompileParams, instance
 from graphrl.graphs.graph import ComputationGraph
@@ -19,24 +20,21 @@ def hinted(
     graph: ComputationGraph,
     problem: Problem,
     to: Sizes,
-    *,
-    devices: int,
-    levels: int,
-    reach: float,
+    settings: GoSettings,
     seconds: float = math.inf,
 ) -> CompileParams:
-    """The instance that begins at the hint, with its order; its time is the baseline. See `compile.instance` and, for
-    the seconds, `quick_start`.
+    """The instance, for a policy of these settings, that begins at the hint, with its order; its time is the baseline.
+    See `compile.instance` and, for the seconds, `quick_start`.
     """
     begin, n = quick_start(graph, problem, seconds), len(graph.ops)
     return instance(
         graph,
         problem,
         to,
-        devices=devices,
-        levels=levels,
+        devices=max(problem.devices, *settings.devices),
+        levels=settings.levels,
         baseline=begin.makespan,
-        start=Choices(begin.placement, np.full(n, levels // 2)),
+        start=Choices(begin.placement, np.full(n, settings.levels // 2)),
         order=begin.ops,
-        reach=reach,
+        reach=settings.reach,
     )

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from graphrl.agents.go.decode import Decoder
+from graphrl.agents.go.decode import Decoder, saved
 from graphrl.costs.problem import Problem
 from graphrl.envs.compile.instance import Choices, CompileParams
 from graphrl.envs.compile.observation import shown
@@ -103,13 +103,13 @@ def imitation_loss(policy: Network, params: object, tasks: tuple[str, ...], less
 
 def _gains_of_levels(decoder: Decoder, chosen: list[np.ndarray], levels: int) -> np.ndarray:
     """How many percent the makespan falls where one op has another level: `[n, levels]`, 0 where it does not fall."""
-    level, now = chosen[1], max(decoder.rank(chosen[0], chosen[1])[1], 1e-30)
-    gains = np.zeros((len(level), levels))
-    for op, other in np.ndindex(gains.shape):
+    placement, level = chosen
+    now, makespans = decoder.rank(placement, level)[1], np.empty((len(level), levels))
+    for op, other in np.ndindex(makespans.shape):
         was, level[op] = level[op], other
-        gains[op, other] = max(0.0, 100 * (1 - decoder.rank(chosen[0], level)[1] / now))
+        makespans[op, other] = decoder.rank(placement, level)[1]
         level[op] = was
-    return gains
+    return saved(now, makespans)
 
 
 def _climb(decoder: Decoder, chosen: list[np.ndarray], gains: list[np.ndarray]) -> None:

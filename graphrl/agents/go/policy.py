@@ -37,10 +37,6 @@ class Policy(policy.Policy[GoSettings]):
         params = dataclasses.replace(params, problem=DeviceProblem.of(self.config.problem))  # one program for all
         return dict(jax.device_get(_logits(self.config, self.params, params, played)))
 
-    def choose(self, params: CompileParams, played: Played, samples: int, rng: np.random.Generator) -> Choices:
-        """Choices by `logits`: `[samples, n]` int32 each, the likeliest first, the rest drawn."""
-        return drawn(self.logits(params, played), params.start, samples, rng)
-
 
 class GdpPolicy(Policy):
     """GDP's by default (Zhou et al., "GDP: Generalized Device Placement for Dataflow Graphs", 2019): placement alone,
@@ -60,7 +56,6 @@ def smallest(settings: GoSettings) -> Observation:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _logits(settings: GoSettings, policy: Any, params: CompileParams, played: Played) -> dict[str, jax.Array]:
-    params = jax.tree.map(jnp.asarray, params)
     observation = shown(params, params.start, settings.network.tasks, played)
     logits: Any = networks(settings.network).policy.apply(policy, observation)
     return dict(logits)

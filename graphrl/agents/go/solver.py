@@ -114,19 +114,16 @@ class _Search:
     """The best choices so far, and the instance that begins at them."""
 
     def __init__(self, task: Task, policy: Policy) -> None:
-        settings, problem = policy.config, task.problem
         self._task, self._policy, self._n = task, policy, len(task.graph.ops)
         self._key = jax.random.key(task.seed)
         self._instance = hinted(
             task.graph,
-            problem,
+            task.problem,
             task.sizes or octave_sizes(task.graph),
-            devices=max(problem.devices, *settings.devices),
-            levels=settings.levels,
-            reach=settings.reach,
-            seconds=math.inf if task.budget.seconds is None else HINT_SHARE * task.budget.seconds,
+            policy.config,
+            math.inf if task.budget.seconds is None else HINT_SHARE * task.budget.seconds,
         )
-        self._decoder = Decoder(task.graph, problem, self._instance)
+        self._decoder = Decoder(task.graph, task.problem, self._instance)
         self._best = self._of(self._instance.start)
         self._rank: Rank = self._decoder.rank(*self._best)
         self.evaluations = 1

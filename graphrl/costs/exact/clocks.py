@@ -1,12 +1,11 @@
 """When everything runs along an order, exactly: the host twin of `device/timing.py`."""
 
-import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from graphrl.compiled import late_entry, shared, unannounced
+from graphrl.compiled import late_entry, shared
 from graphrl.compiled.records import LINK, RENDEZVOUS, TRANSFERS, rows_by
 from graphrl.costs.exact.routes import Routes
 from graphrl.costs.problem import Transfer
@@ -87,17 +86,8 @@ def run_times(
       lengths: `[slots]`, how long each op and each transfer takes.
     """
     run, start = _begun(routes, np.asarray(lengths), transfer, devices), np.empty(len(slots))
-    prepare()
     _run_all(run, slots, start)
     return start, run.end[slots]
-
-
-@functools.cache
-def prepare() -> None:
-    """Compiles what `run_times` calls, or loads it, once in a process."""
-    none, zero = np.zeros(0, np.int64), np.zeros(0)
-    with unannounced():
-        _run_all(_Run(RENDEZVOUS, 0, none, none, zero, none, none, zero, zero, zero), none, zero)
 
 
 def _begun(routes: Routes, lengths: np.ndarray, transfer: Transfer, devices: int) -> _Run:
@@ -107,8 +97,8 @@ def _begun(routes: Routes, lengths: np.ndarray, transfer: Transfer, devices: int
     return _Run(
         transfer=TRANSFERS[transfer],
         num_ops=routes.num_ops,
-        here=np.concatenate([routes.placement, routes.home[routes.transfer_tensor]]),
-        there=np.concatenate([routes.placement, routes.transfer_to]),
+        here=routes.reads_on,
+        there=routes.writes_on,
         length=lengths.astype(np.float64),
         begins=begins,
         sources=sources,

@@ -13,12 +13,11 @@
   usual. If two outputs of an op want one buffer, the first has it.
 """
 
-import functools
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from graphrl.compiled import late_entry, shared, unannounced
+from graphrl.compiled import late_entry, shared
 from graphrl.compiled.records import rows_by
 from graphrl.costs.exact.routes import Routes
 from graphrl.costs.problem import Problem
@@ -27,10 +26,13 @@ from graphrl.graphs.graph import ComputationGraph
 
 
 class SharedBuffers:
-    """Which instances share a buffer, named by the instance that allocates it (see the module's memory rules)."""
+    """Which instances share a buffer, named by the instance that allocates it (see the module's memory rules).
+
+    Slots are those of `routes`; a transfer reads one buffer and writes another.
+    """
 
     def __init__(self, graph: ComputationGraph, problem: Problem, routes: Routes) -> None:
-        a = graph.arrays
+        a, transfers = graph.arrays, np.arange(len(routes.transfers))
         t = a.num_tensors
         self.of = np.arange(t + len(routes.transfers))  # [instances] the buffer of each
         aliases = np.flatnonzero(a.alias >= 0)
@@ -38,13 +40,16 @@ class SharedBuffers:
         sources = routes.instances(a.alias[aliases], routes.home[aliases], problem.devices)
         for tensor, source in zip(aliases.tolist(), sources.tolist(), strict=True):
             self.of[tensor] = self.of[source]
-        self.allocates = (a.alias < 0).tolist()  # [t]
         self.bytes = np.concatenate([np.where(a.alias < 0, a.tensor_bytes, 0), a.tensor_bytes[routes.transfer_tensor]])
         self.bytes[:t][a.alias == EXTERNAL] = 0
         self.pinned = np.zeros(len(self.of), bool)  # never freed
         self.pinned[self.of[:t][a.kept | (a.alias == EXTERNAL)]] = True
-        used = np.concatenate([routes.use_instance, routes.transfer_tensor])
-        self.uses = np.bincount(self.of[used], minlength=len(self.of))  # [instances] uses on the device, of the buffer
+        own = np.flatnonzero(a.alias < 0)
+        self.written = np.concatenate([own, t + transfers])  # [w] every buffer, and the slot that writes it
+        self.writer = np.concatenate([a.producer[own], a.num_ops + transfers])
+        self.read = self.of[np.concatenate([routes.use_instance, routes.transfer_tensor])]  # [u] of every use
+        self.reader = np.concatenate([a.use_op, a.num_ops + transfers])  # [u] its slot
+        self.uses = np.bincount(self.read, minlength=len(self.of))  # [instances] uses on the device, of the buffer
 
 
 def memory_changes(
@@ -59,7 +64,6 @@ def memory_changes(
 def _walked_changes(walk: "_Walk", slots: np.ndarray) -> tuple[np.ndarray, ...]:
     """Entry by entry: who takes over which buffer depends on what has run."""
     start, seen = walk.live.tolist(), np.empty((len(slots), 4), np.int64)
-    prepare()
     _walk_all(walk, slots, seen)
     source, to, changes = walk.device[slots], walk.to[slots], list[np.ndarray]()
     for device, bytes_live in enumerate(start):
@@ -74,35 +78,41 @@ def _summed_changes(
     graph: ComputationGraph, problem: Problem, routes: Routes, slots: np.ndarray
 ) -> tuple[np.ndarray, ...]:
     """All at once, where no buffer is taken over: each is there from the entry that writes it to its last use."""
-    a, n, m = graph.arrays, routes.num_ops, len(slots)
-    buffers, copies = SharedBuffers(graph, problem, routes), np.arange(len(routes.transfers))
+    buffers, m = SharedBuffers(graph, problem, routes), len(slots)
     entry = np.empty(m, np.int64)  # of each slot
     entry[slots] = np.arange(m)
-    own = np.flatnonzero(buffers.allocates)
-    written = np.concatenate([own, routes.num_tensors + copies])
-    writes = entry[np.concatenate([a.producer[own], n + copies])]
     last = np.full(len(buffers.of), -1)
-    last[written] = writes
-    read = buffers.of[np.concatenate([routes.use_instance, routes.transfer_tensor])]
-    np.maximum.at(last, read, entry[np.concatenate([a.use_op, n + copies])])
-    freed = written[~buffers.pinned[written]]
+    last[buffers.written] = entry[buffers.writer]
+    np.maximum.at(last, buffers.read, entry[buffers.reader])
+    freed = buffers.written[~buffers.pinned[buffers.written]]
     added, removed = np.zeros(m, np.int64), np.zeros(m, np.int64)
-    np.add.at(added, writes, buffers.bytes[written])
+    np.add.at(added, entry[buffers.writer], buffers.bytes[buffers.written])
     np.add.at(removed, last[freed], buffers.bytes[freed])
-    workspace = np.concatenate([a.workspace_bytes, np.zeros_like(copies)])[slots]
-    source = np.concatenate([routes.placement, routes.home[routes.transfer_tensor]])[slots]
-    to = np.concatenate([routes.placement, routes.transfer_to])[slots]
+    workspace = _workspace(graph, routes)[slots]
+    source, to = routes.reads_on[slots], routes.writes_on[slots]
     changes = []
-    for device in range(problem.devices):
+    for device, start in enumerate(_resident(graph, problem, routes).tolist()):
         at = np.flatnonzero((source == device) | (to == device))
         writes_here = to[at] == device
         more = np.where(writes_here, added[at], 0)
         less = np.where(source[at] == device, removed[at], 0)
-        start = int(a.weight_bytes[routes.placement == device].sum()) if problem.resident_weights else 0
         after = start + np.cumsum(more - less)
         compared = after + less + np.where(writes_here, workspace[at], 0)
         changes.append(np.concatenate([[(-1, start, start)], np.stack([at, compared, after], 1)]))
     return tuple(changes)
+
+
+def _resident(graph: ComputationGraph, problem: Problem, routes: Routes) -> np.ndarray:
+    """What is live on each device before anything has run: `[d] int64` bytes."""
+    live = np.zeros(problem.devices, np.int64)
+    if problem.resident_weights:
+        np.add.at(live, routes.placement, graph.arrays.weight_bytes)
+    return live
+
+
+def _workspace(graph: ComputationGraph, routes: Routes) -> np.ndarray:
+    """Of each slot: `[slots] int64` bytes."""
+    return np.concatenate([graph.arrays.workspace_bytes, np.zeros(len(routes.transfers), np.int64)])
 
 
 class _Walk(NamedTuple):
@@ -130,23 +140,10 @@ class _Walk(NamedTuple):
 @shared
 def _step(walk: _Walk, slot: int) -> int:
     """Runs a slot that is ready: the bytes that are compared with the peak of the device that it writes on."""
-    (
-        live,
-        size,
-        left,
-        took,
-        device,
-        to,
-        workspace,
-        read_begins,
-        reads,
-        write_begins,
-        writes,
-        _,
-        pinned,
-        unused,
+    (  # in Python quicker than each by name
+        live, size, left, took, device, to, workspace, read_begins, reads, write_begins, writes, _, pinned, unused,
         source,
-    ) = walk
+    ) = walk  # fmt: skip
     here, there, first, last = device[slot], to[slot], write_begins[slot], write_begins[slot + 1]
     for row in range(first, last):
         buffer = writes[row]
@@ -194,36 +191,22 @@ def _walk_all(walk: _Walk, slots: np.ndarray, seen: np.ndarray) -> None:
         seen[place, 2], seen[place, 3] = walk.live[walk.device[slot]], walk.live[walk.to[slot]]
 
 
-@functools.cache
-def prepare() -> None:
-    """Compiles what `memory_changes` calls, or loads it, once in a process."""
-    none, never = np.zeros(0, np.int64), np.zeros(0, bool)
-    with unannounced():
-        _walk_all(_Walk(*(none,) * 12, never, never, none), none, np.zeros((0, 4), np.int64))
-
-
 def _walk(graph: ComputationGraph, problem: Problem, routes: Routes) -> _Walk:
     """Before anything has run."""
-    a, n, t = graph.arrays, routes.num_ops, routes.num_tensors
-    buffers, copies = SharedBuffers(graph, problem, routes), np.arange(len(routes.transfers))
-    live = np.zeros(problem.devices, np.int64)
-    if problem.resident_weights:
-        np.add.at(live, routes.placement, a.weight_bytes)
-    own, reusing = np.flatnonzero(buffers.allocates), np.flatnonzero(a.reuses >= 0)
-    read = buffers.of[np.concatenate([routes.use_instance, routes.transfer_tensor])]
-    read_begins, reads = rows_by(np.concatenate([a.use_op, n + copies]), read, n + len(copies))
-    written = np.concatenate([own, t + copies])
-    write_begins, writes = rows_by(np.concatenate([a.producer[own], n + copies]), written, n + len(copies))
+    a, buffers, slots = graph.arrays, SharedBuffers(graph, problem, routes), len(routes.nodes)
+    read_begins, reads = rows_by(buffers.reader, buffers.read, slots)
+    write_begins, writes = rows_by(buffers.writer, buffers.written, slots)
+    reusing = np.flatnonzero(a.reuses >= 0)
     source = np.full(len(buffers.of), NONE, np.int64)
     source[reusing] = buffers.of[routes.instances(a.reuses[reusing], routes.home[reusing], problem.devices)]
     return _Walk(
-        live=live,
+        live=_resident(graph, problem, routes),
         size=buffers.bytes.copy(),
         left=buffers.uses.astype(np.int64),
         took=np.zeros_like(source),
-        device=np.concatenate([routes.placement, routes.home[routes.transfer_tensor]]),
-        to=np.concatenate([routes.placement, routes.transfer_to]),
-        workspace=np.concatenate([a.workspace_bytes, np.zeros_like(copies)]),
+        device=routes.reads_on,
+        to=routes.writes_on,
+        workspace=_workspace(graph, routes),
         read_begins=read_begins,
         reads=reads,
         write_begins=write_begins,

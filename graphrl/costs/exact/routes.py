@@ -34,6 +34,9 @@ class Routes:
         self.before = np.concatenate([transfer_source, use_source, a.control_source])
         self.after = np.concatenate([self.num_ops + np.arange(len(self.transfers)), a.use_op, a.control_target])
         self.nodes = np.concatenate([np.arange(self.num_ops, dtype=np.int64), self.transfers])  # [slots] node ids
+        # [slots] devices that a slot reads on, and that it writes on
+        self.reads_on = np.concatenate([self.placement, self.home[self.transfer_tensor]])
+        self.writes_on = np.concatenate([self.placement, self.transfer_to])
 
     def seconds(self, graph: ComputationGraph, problem: Problem) -> np.ndarray:
         """How long every slot takes: `[slots] float64`."""

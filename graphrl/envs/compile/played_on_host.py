@@ -1,11 +1,10 @@
 """What a plan did when it ran, on the host: the twin of `played`, without a program to compile for each size."""
 
-import functools
 from typing import Any
 
 import numpy as np
 
-from graphrl.compiled import entry, unannounced
+from graphrl.compiled import late_entry
 from graphrl.envs.compile.played import MARGINS, SHARP, SHORTEST, Played
 from graphrl.graphs.graph import ComputationGraph
 
@@ -32,7 +31,6 @@ def played_on_host(
     inputs, readers = np.zeros((n, devices)), np.ones((n, devices))
     latest, tail = np.ones(n), np.zeros(n)
     begins = np.searchsorted(source, np.arange(n + 1))
-    _prepare()
     _look(start, end, placement, source, target, inputs, readers)
     _look_back(runtime, order, begins, target, following, latest, tail)
     ready, awaited = inputs.max(1), readers.min(1)
@@ -92,16 +90,7 @@ def _busy(
     return shares
 
 
-@functools.cache
-def _prepare() -> None:
-    """Compiles what follows, or loads it, once in a process."""
-    none, zero, table = np.zeros(0, np.int64), np.zeros(0), np.zeros((0, 1))
-    with unannounced():
-        _look(zero, zero, none, none, none, table, table)
-        _look_back(zero, none, none, none, none, zero, zero)
-
-
-@entry
+@late_entry
 def _look(
     start: np.ndarray,
     end: np.ndarray,
@@ -120,7 +109,7 @@ def _look(
         readers[one, placement[other]] = min(readers[one, placement[other]], start[other])
 
 
-@entry
+@late_entry
 def _look_back(
     runtime: np.ndarray,
     order: np.ndarray,

@@ -10,7 +10,7 @@ from graphrl.solvers.budgets.found import Found, best_of
 from graphrl.solvers.budgets.goal import Goal
 from graphrl.solvers.budgets.state import State
 
-FIRST, LATER = 0.4, 0.4  # parts of the time that is left, for the first search and for each later one
+SHARE, LEAST = 0.4, 0.1  # parts that each search has: of the time that is left, and of all, whatever is left
 AHEAD = 0.04  # the first one may be slower by so much: it sees what only its own measure takes for too slow
 NEAR = 0.006  # slowdowns that a choice may stay below the limit
 ROUNDS = 7
@@ -36,31 +36,51 @@ def search_timed(
       seconds: of all searches and measurements; up to twice as many where nothing else is within the limit yet.
     """
     assert goal.slowdown is not None
-    limit, low, high = goal.slowdown, -math.inf, math.inf
     plain = best = best_of(pricing, goal, [State.plain(pricing.gradient)])
-    begin, own, share = time.monotonic(), limit + AHEAD, FIRST
+    begin, own_limit = time.monotonic(), _OwnLimit(goal.slowdown + AHEAD)
     for turn in range(ROUNDS):
         left = seconds - (time.monotonic() - begin)
-        found = solver(
-            pricing,
-            dataclasses.replace(goal, slowdown=own),
-            seed=seed + turn,
-            seconds=max(share * left, 0.1 * seconds),
-        )
+        own_goal = dataclasses.replace(goal, slowdown=own_limit.slowdown)
+        found = solver(pricing, own_goal, seed=seed + turn, seconds=max(SHARE * left, LEAST * seconds))
         searched = time.monotonic()
-        over, owned = measured(found.choice) - limit, goal.slowdown_of(pricing, found.price)
+        over = measured(found.choice) - goal.slowdown
         now = time.monotonic()
         if over <= 0:
-            low = max(low, owned)
             best = min(best, found, key=lambda each: each.price.peak)
-        else:
-            high = min(high, owned)
-        asked, own, share = own, owned - over - NEAR / 2, LATER
-        next_one = 0.1 * seconds + now - searched
-        late = now - begin + next_one > (2.0 if best is plain else 1.0) * seconds
-        exhausted = over <= 0 and own <= asked  # the search knows of nothing slower that is lower
-        if -NEAR <= over <= 0 or late or exhausted:
+        next_end = now - begin + LEAST * seconds + (now - searched)
+        if next_end > (2.0 if best is plain else 1.0) * seconds:
             break
-        if not low < own < high:
-            own = high - NEAR if math.isinf(low) else (low + min(high, 1.0)) / 2
+        if not own_limit.move(goal.slowdown_of(pricing, found.price), over):
+            break
     return best
+
+
+class _OwnLimit:
+    """The limit that a search has by its own measure, so that its choice is just within the true one.
+
+    Attributes:
+      slowdown: by the search's own measure, as all here but what is `over`.
+    """
+
+    def __init__(self, slowdown: float) -> None:
+        self.slowdown = slowdown
+        self._within, self._over = -math.inf, math.inf  # the slowest choice within the true limit, the quickest over it
+
+    def move(self, own: float, over: float) -> bool:
+        """Moves to where the next choice is expected just within the limit; False if there is nothing to gain.
+
+        Args:
+          own: slowdown of the last choice.
+          over: by how much the finer measure has it above the true limit.
+        """
+        if over <= 0:
+            self._within = max(self._within, own)
+        else:
+            self._over = min(self._over, own)
+        moved = own - over - NEAR / 2  # where both measures differ there as they do here
+        if over <= 0 and (over >= -NEAR or moved <= self.slowdown):
+            return False  # near enough, or the search knows of nothing slower that is lower
+        if not self._within < moved < self._over:
+            moved = self._over - NEAR if math.isinf(self._within) else (self._within + min(self._over, 1.0)) / 2
+        self.slowdown = moved
+        return True

@@ -1,7 +1,7 @@
 """`graphrl.checkpoint`: what gradients keep.
 
 - function.py, curve.py: the public functions; settings.py: what a user may ask; report.py, plot.py: what was decided;
-- flat.py: a function of anything as one of arrays, traced once; program.py, plan.py, rewrite.py: a function as
+- flat.py: a function of anything as one of arrays; program.py, plan.py, rewrite.py: a function as
   equations, decisions about it, and the function that follows them;
 - derivative.py, solid.py, copies.py, values.py, gradient.py: what there is to decide, for `graphrl.solvers.budgets`;
   seconds.py: the model of time and fusion; graph_gradient.py: the same for the graph of a training step;

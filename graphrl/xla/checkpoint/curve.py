@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from graphrl.errors import ProblemError
+from graphrl.text_table import aligned
 from graphrl.units import format_bytes
 from graphrl.xla.checkpoint.function import checkpoint
 from graphrl.xla.checkpoint.report import COMPUTED, KEPT, CheckpointReport, Figures
@@ -98,8 +99,7 @@ class CheckpointCurve:
             sizes = format_bytes(point.peak_bytes), f"{self.share(point):.0%}", format_bytes(point.kept_bytes)
             values = str(point.kept_values), str(point.computed_values)
             rows.append((f"{point.limit:.0%}", f"{point.slowdown:+.1%}", *sizes, *values))
-        widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-        return "\n".join("  ".join(map(str.rjust, row, widths)).rstrip() for row in rows)
+        return "\n".join(aligned(rows))
 
 
 def checkpoint_curve(

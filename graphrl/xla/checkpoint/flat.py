@@ -1,4 +1,4 @@
-"""A function of anything as one of arrays alone, traced once for all arguments of the same types, as `jax.jit` does."""
+"""A function of anything as one of arrays alone, and what is no array among its arguments."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -63,8 +63,8 @@ def joined(args: Sequence[Any], kwargs: Mapping[str, Any], held: Held) -> tuple[
     return args, kwargs
 
 
-class FlatFunction:
-    """A function, given what is no array among its arguments.
+def flat_function(fn: Callable[..., Any], structure: Any, held: Held) -> Callable[..., Any]:
+    """A function, given what is no array among its arguments, as one of arrays.
 
     Args:
       fn: the function.
@@ -72,22 +72,12 @@ class FlatFunction:
       held: its static arguments.
     """
 
-    def __init__(self, fn: Callable[..., Any], structure: Any, held: Held) -> None:
-        self._structures: dict[int, tuple[Any, Any]] = {}  # of results, by jaxpr: with it, so that its id stays its own
-        self._last: Any = None
+    def flat(*leaves: Any) -> Any:
+        args, kwargs = jax.tree.unflatten(structure, leaves)
+        args, kwargs = joined(args, kwargs, held)
+        return fn(*args, **kwargs)
 
-        def flat(*leaves: Any) -> list[Any]:
-            args, kwargs = jax.tree.unflatten(structure, leaves)
-            args, kwargs = joined(args, kwargs, held)
-            results, self._last = jax.tree.flatten(fn(*args, **kwargs))
-            return results
-
-        self._flat = flat
-
-    def traced(self, leaves: Sequence[Any]) -> tuple[Any, Any]:
-        """The function as a jaxpr, the same one for the same types, and the structure of its results."""
-        closed = jax.make_jaxpr(self._flat)(*leaves)
-        return closed, self._structures.setdefault(id(closed.jaxpr), (closed.jaxpr, self._last))[1]
+    return flat
 
 
 def _items(given: Any) -> tuple[Any, ...] | None:

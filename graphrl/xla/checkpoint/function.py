@@ -14,7 +14,7 @@ from graphrl.errors import GraphrlError
 from graphrl.graphs.roofline import Chip
 from graphrl.xla import libraries
 from graphrl.xla.checkpoint.derivative import differentiable
-from graphrl.xla.checkpoint.flat import FlatFunction, Static, joined
+from graphrl.xla.checkpoint.flat import Static, flat_function, joined
 from graphrl.xla.checkpoint.planner import Planned, fingerprint_of, planned
 from graphrl.xla.checkpoint.program import Program, opened, program_of
 from graphrl.xla.checkpoint.report import CheckpointReport
@@ -36,7 +36,7 @@ class CheckpointedFunction:
         self._fn, self._settings, self._static = fn, settings, static
         self._libraries: dict[type[Library], Library] = {}
         self._planned: dict[str, Planned] = {}  # by fingerprint, the last one last
-        self._flat: dict[Any, FlatFunction] = {}  # by function, structure and static arguments
+        self._flat: dict[Any, Callable[..., Any]] = {}  # by function, structure and static arguments
         self._built: dict[Any, _Built] = {}  # by jaxpr, and by what is differentiated
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -87,8 +87,8 @@ class CheckpointedFunction:
         key = fn, structure, tuple((name, type(value), value) for name, value in held)  # 1 == 1.0 == True
         hashable = _has_hash(key)  # what has none is traced each time
         flat = self._flat.pop(key, None) if hashable else None
-        flat = flat or FlatFunction(fn, structure, held)
-        closed, results = flat.traced(leaves)
+        flat = flat or flat_function(fn, structure, held)
+        closed, results = jax.make_jaxpr(flat, return_shape=True)(*leaves)  # the same jaxpr for the same types
         own, outer = opened(closed)
         keep = hashable and not outer  # the next call closes over other tracers
         if keep:
@@ -100,7 +100,7 @@ class CheckpointedFunction:
         for kept in (self._flat, self._built):
             while len(kept) > MOST:
                 kept.pop(next(iter(kept)))
-        return jax.tree.unflatten(results, built.run(*leaves))
+        return jax.tree.unflatten(jax.tree.structure(results), built.run(*leaves))
 
     def _built_for(self, jaxpr: Any, closed: core.ClosedJaxpr, leaves: Sequence[Any], *, keep: bool) -> "_Built":
         """What stands for a jaxpr, which is `closed` once it is opened; the next call finds it where `keep` says so."""

@@ -1,6 +1,7 @@
 """From a traced function to a plan and its report, in memory and on disk."""
 
 import dataclasses
+import functools
 import hashlib
 import re
 import time
@@ -16,15 +17,16 @@ from graphrl.files import cache_folder
 from graphrl.solvers.budgets.choice import Choice, Pricing
 from graphrl.version import installed_version
 from graphrl.xla.checkpoint.decide import plan_of
+from graphrl.xla.checkpoint.derivative import gradient_jaxpr
 from graphrl.xla.checkpoint.gradient import gradient_of
 from graphrl.xla.checkpoint.origins import line_at
 from graphrl.xla.checkpoint.plan import CheckpointPlan
 from graphrl.xla.checkpoint.program import Program
 from graphrl.xla.checkpoint.report import CheckpointReport
-from graphrl.xla.checkpoint.rewrite import fits
+from graphrl.xla.checkpoint.rewrite import evaluate, fits
 from graphrl.xla.checkpoint.search import search
+from graphrl.xla.checkpoint.seconds import gradient_seconds
 from graphrl.xla.checkpoint.settings import Settings
-from graphrl.xla.checkpoint.timed import TracedSeconds
 
 FORMAT = "graphrl-checkpoint"
 VERSION = 3  # rises when a search finds better plans, so that older ones are not kept
@@ -82,17 +84,19 @@ def _read(path: Path, fingerprint: str, program: Program) -> Planned | None:
 
 
 def _searched(name: str, fingerprint: str, program: Program, wanted: Sequence[bool], settings: Settings) -> Planned:
-    begin = time.monotonic()
+    begin, chip = time.monotonic(), settings.figures
     try:
-        named = gradient_of(program, wanted, settings.figures)
+        named = gradient_of(program, wanted, chip)
     # as jax says of loops without a fixed length and of references: forward passes may have them
     except (NotImplementedError, ValueError, AttributeError):
         wanted = [False] * len(wanted)
-        named = gradient_of(program, wanted, settings.figures)
-    pricing, traced = Pricing(named.gradient), TracedSeconds(program, wanted, settings.figures)
+        named = gradient_of(program, wanted, chip)
+    pricing = Pricing(named.gradient)
 
     def seconds_of(choice: Choice) -> float:
-        return traced(plan_of(named, choice, pricing))
+        """Of the gradient traced under the plan, so that all that jax adds counts."""
+        run = functools.partial(evaluate, program, plan_of(named, choice, pricing))
+        return gradient_seconds(gradient_jaxpr(program, wanted, run)[0], chip)
 
     choice, report = search(name, named, pricing, settings, begin, seconds_of)
     return Planned(fingerprint, plan_of(named, choice, pricing), report)

@@ -1,6 +1,5 @@
 """Memory over a step as a picture, with and without a plan; and memory against slowdown."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -47,7 +46,8 @@ def curve_figure(curve: "CheckpointCurve") -> Figure:
     ax = figure.subplots()
     points = [(0.0, curve.plain.peak_bytes), *((p.slowdown, p.peak_bytes) for p in curve.points)]
     scale, unit = byte_unit(max(peak for _, peak in points))
-    _draw_points(ax, points[1:], scale)
+    x, y = np.array([(100 * slowdown, peak / scale) for slowdown, peak in points[1:]]).T
+    ax.plot(x, y, "o-", color=BETTER, label="graphrl")
     ax.plot([0.0], [points[0][1] / scale], "o", color=GREY, label="jax")
     _dress(ax, f"{clean(curve.function)}: the peak beside arguments, results and gradients")
     ax.set_xlabel(f"estimated slowdown of a step of {format_seconds(curve.plain.seconds)}, %")
@@ -55,11 +55,6 @@ def curve_figure(curve: "CheckpointCurve") -> Figure:
     ax.set_ylim(bottom=0)
     ax.legend(frameon=False)
     return figure
-
-
-def _draw_points(ax: Axes, points: Sequence[tuple[float, float]], scale: float) -> None:
-    x, y = np.array([(100 * slowdown, peak / scale) for slowdown, peak in points]).reshape(-1, 2).T
-    ax.plot(x, y, "o-", color=BETTER, label="graphrl")
 
 
 def _label(name: str, figures: Figures) -> str:

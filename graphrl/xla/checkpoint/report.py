@@ -4,6 +4,7 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING, Any
 
+from graphrl.text_table import aligned
 from graphrl.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -121,8 +122,7 @@ class CheckpointReport:
         for name, figures in (("jax", self.plain), ("graphrl", self.planned)):
             sizes = (outside + figures.peak_bytes, figures.peak_bytes, figures.kept_bytes, figures.moved_bytes)
             rows.append((name, *map(format_bytes, sizes), format_seconds(figures.seconds)))
-        widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-        lines = ["  ".join(_cell(row, k, widths[k]) for k in range(len(row))).rstrip() for row in rows]
+        lines = aligned(rows, left=1)
         for what in (KEPT, MOVED, COMPUTED):
             lines += self._of_kind(what)
         where = "read from the plan cache" if self.from_cache else "found now"
@@ -146,7 +146,3 @@ class CheckpointReport:
         if len(values) > LINES:
             lines.append(f"  and {len(values) - LINES} more")
         return lines
-
-
-def _cell(row: tuple[str, ...], column: int, width: int) -> str:
-    return row[column].rjust(width) if column else row[column].ljust(width)

@@ -56,15 +56,14 @@ def search(
     timed = seconds_of or functools.partial(_priced_seconds, pricing, goal)
     step = timed(untouched(explained.gradient))
     left = max(LEAST * settings.seconds, settings.seconds - (time.monotonic() - begin))
+
+    def slowdown(choice: Choice) -> float:
+        return timed(choice) / max(step, 1e-30) - 1.0
+
     solver = find_solver(settings.method)
-    if goal.slowdown is None or seconds_of is None:
-        found = solver(pricing, goal, seed=settings.seed, seconds=left)
-    else:
-
-        def slowdown(choice: Choice) -> float:
-            return timed(choice) / max(step, 1e-30) - 1.0
-
-        found = search_timed(solver, pricing, goal, slowdown, seed=settings.seed, seconds=left)
+    if goal.slowdown is not None and seconds_of is not None:
+        solver = functools.partial(search_timed, solver, measured=slowdown)
+    found = solver(pricing, goal, seed=settings.seed, seconds=left)
     if goal.slowdown is None and goal.excess(pricing, found.price) > 1e-6:
         raise UnmetError(_unmet(settings, goal, pricing, found.price))
     seconds = step, timed(found.choice)

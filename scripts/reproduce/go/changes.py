@@ -102,8 +102,7 @@ def expected(policy: Policy, to: Sizes) -> Scores:
         return network.apply(policy.params, observation)["placement"]
 
     def scores(case: Case) -> np.ndarray:
-        devices = max(config.devices)
-        instance = hinted(case.graph, case.problem, to, devices=devices, levels=config.levels, reach=config.reach)
+        instance = hinted(case.graph, case.problem, to, config)
         rows = np.asarray(logits(instance), np.float64)[: case.ops, : case.devices]
         return (rows - rows[np.arange(case.ops), case.placement][:, None]) / NATS
 

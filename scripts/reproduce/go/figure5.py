@@ -10,7 +10,7 @@ import functools
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -23,7 +23,6 @@ from graphrl.agents.go.policy import Policy
 from graphrl.agents.go.settings import GoSettings
 from graphrl.compare.report import markdown, percent
 from graphrl.costs.problem import Problem, Transfer
-from graphrl.envs.compile.instance import CompileParams
 from graphrl.graphs.datasets.workloads import go
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import octave_sizes
@@ -37,7 +36,7 @@ from reproduce.policies import kept
 from reproduce.results import Table
 from reproduce.workloads.setting import OVER, problem
 
-WORKLOADS = {
+SMALLEST = {  # workload of each architecture
     "rnnlm": "rnnlm-2",
     "gnmt": "gnmt-2",
     "transformer-xl": "transformer-xl-2",
@@ -49,12 +48,33 @@ STEPS, FEW_STEPS = 300, 2
 FINE_TUNED = 8_000  # ops of a workload on which there is time for it
 TUNING = 50  # updates
 SECONDS = 10.0  # that the quick plans at the start, and looking at what was drawn, are shares of
-SHIPS, NOTHING = "the one that ships", "none"
+SHIPS, NOTHING, OTHERS = "the one that ships", "none", "trained on the others"  # policies
+DRAWN, MOVED, TUNED = "go:rounds=1,tries=0", "go:rounds=1", f"go:rounds=1,tries=0,finetune={TUNING}"
+
+
+class Column(NamedTuple):
+    """What is played: a method, and its policy, "" where it has none."""
+
+    heading: str
+    method: str
+    policy: str
+
+
+COLUMNS = (
+    Column("expert", "expert", ""),
+    Column("start", "go:rounds=0", SHIPS),
+    Column("ships", DRAWN, SHIPS),
+    Column("untrained", DRAWN, NOTHING),
+    Column("zero-shot", DRAWN, OTHERS),
+    Column("untrained, moves", MOVED, NOTHING),
+    Column("zero-shot, moves", MOVED, OTHERS),
+    Column("fine-tuned", TUNED, OTHERS),
+    Column("untrained, fine-tuned", TUNED, NOTHING),
+)
 HEADINGS = (
-    "without", "workload", "ops", "devices", "expert", "start", "ships", "untrained", "zero-shot", "untrained, moves",
-    "zero-shot, moves", "fine-tuned", "untrained, fine-tuned", "search, s: zero-shot", "fine-tuned",
+    "without", "workload", "ops", "devices", *(column.heading for column in COLUMNS), "search, s: zero-shot",
+    "fine-tuned",
 )  # fmt: skip
-RUNS = HEADINGS[4:13]
 
 
 class Row(NamedTuple):
@@ -64,7 +84,7 @@ class Row(NamedTuple):
       architecture: its name.
       ops: of its workload.
       changes: of single ops at the start: how many there are, how many gain, and the most that one does, percent.
-      figures: of each column those of the seeds, None where nothing was run.
+      figures: by heading of a column those of the seeds, None where nothing was run.
     """
 
     architecture: str
@@ -76,64 +96,62 @@ class Row(NamedTuple):
 def figure5(settings: Settings) -> Iterator[Table]:
     """One table a transfer model, a line an architecture."""
     for transfer in settings.transfers:
-        names = [name for name, workload in WORKLOADS.items() if workload in settings.workloads]
+        names = [name for name, workload in SMALLEST.items() if workload in settings.workloads]
         rows = [_measured(settings, name, transfer) for name in names]
-        steps = FEW_STEPS if settings.quick else STEPS
         how = (
             "Seconds of a training step, means over the seeds. `start` is the plan that `go` begins with; 64 plans are "
-            f"drawn by the policy that ships, by one that is not trained, and by one that {steps} steps on the other "
-            "architectures' workloads have trained; `moves`: and then single ops are tried elsewhere; `fine-tuned`: 64 "
+            "drawn by the policy that ships, by one that is not trained, and by one that "
+            f"{_steps(settings)} steps on the other architectures' workloads have trained; `moves`: and then single "
+            "ops are tried elsewhere; `fine-tuned`: 64 "
             f"plans after {TUNING} updates of PPO on the workload itself, where it has at most {FINE_TUNED:,} ops."
         )
         table = markdown(HEADINGS, [_line(row) for row in rows])
         yield settings.measurements.table(f"Figure 5: {transfer}", how, table, notes=_notes(rows))
 
 
+def _steps(settings: Settings) -> int:
+    """Of pre-training."""
+    return FEW_STEPS if settings.quick else STEPS
+
+
 def _measured(settings: Settings, architecture: str, transfer: Transfer) -> Row:
-    workload = WORKLOADS[architecture]
-    ops = len(_workload(workload, transfer)[0].ops)
-    columns: dict[str, tuple[str, str]] = {
-        "expert": ("expert", ""),
-        "start": ("go:rounds=0", SHIPS),
-        "ships": ("go:rounds=1,tries=0", SHIPS),
-        "untrained": ("go:rounds=1,tries=0", NOTHING),
-        "zero-shot": ("go:rounds=1,tries=0", architecture),
-        "untrained, moves": ("go:rounds=1", NOTHING),
-        "zero-shot, moves": ("go:rounds=1", architecture),
-        "fine-tuned": (f"go:rounds=1,tries=0,finetune={TUNING}", architecture),
-        "untrained, fine-tuned": (f"go:rounds=1,tries=0,finetune={TUNING}", NOTHING),
-    }
+    ops = len(_workload(SMALLEST[architecture], transfer)[0].ops)
     figures: dict[str, list[Figures] | None] = {}
-    for column, (method, without) in columns.items():
-        if "finetune" in method and (settings.quick or ops > FINE_TUNED):
-            figures[column] = None
-            continue
-        key = {"architecture": architecture, "transfer": transfer, "column": column}
-        seeds = range(1 if column in ("expert", "start") else settings.seeds)
-        runs = [
-            settings.measurements.get(
-                {**key, "seed": seed}, functools.partial(_run, settings, workload, transfer, method, without, seed)
-            )
-            for seed in seeds
-        ]
-        figures[column] = [run for run in runs if run is not None]
+    for column in COLUMNS:
+        left_out = column.method == TUNED and (settings.quick or ops > FINE_TUNED)
+        figures[column.heading] = None if left_out else _runs(settings, architecture, transfer, column)
     key = {"architecture": architecture, "transfer": transfer, "column": "changes"}
-    changes = settings.measurements.get(key, functools.partial(_changes, workload, transfer))
+    changes = settings.measurements.get(key, functools.partial(_changes, SMALLEST[architecture], transfer))
     return Row(architecture, ops, changes, figures)
 
 
 def _changes(workload: str, transfer: Transfer) -> Figures:
-    instance, decoder = _begun(Policy.default(Problem("makespan")).config, workload, transfer)
-    n = len(_workload(workload, transfer)[0].ops)
-    gains = decoder.gains(*(np.asarray(choice, np.int64)[:n] for choice in instance.start[:2]))
+    graph, task = _without_limit(workload, transfer)
+    config, n = Policy.default(Problem("makespan")).config, len(graph.ops)
+    instance = hinted(graph, task, octave_sizes(graph), config)
+    gains = Decoder(graph, task, instance).gains(*(np.asarray(choice, np.int64)[:n] for choice in instance.start[:2]))
     movable = int((np.asarray(instance.leader)[:n] == np.arange(n)).sum())
     return {"all": movable * (gains.shape[1] - 1), "gain": int((gains > 0).sum()), "most": float(gains.max())}
 
 
-def _run(settings: Settings, workload: str, transfer: Transfer, method: str, without: str, seed: int) -> Figures:
-    graph, task = _workload(workload, transfer)
-    if without:
-        method += f",checkpoint={_policy(settings, without, transfer, seed)}"
+def _runs(settings: Settings, architecture: str, transfer: Transfer, column: Column) -> list[Figures]:
+    """Figures of each seed; what draws nothing has one."""
+    key = {"architecture": architecture, "transfer": transfer, "column": column.heading}
+    seeds = settings.seeds if column.method in (DRAWN, MOVED, TUNED) else 1
+    runs = [
+        settings.measurements.get(
+            {**key, "seed": seed}, functools.partial(_run, settings, architecture, transfer, column, seed)
+        )
+        for seed in range(seeds)
+    ]
+    return [run for run in runs if run is not None]
+
+
+def _run(settings: Settings, architecture: str, transfer: Transfer, column: Column, seed: int) -> Figures:
+    graph, task = _workload(SMALLEST[architecture], transfer)
+    method = column.method
+    if column.policy:
+        method += f",checkpoint={_policy(settings, architecture, transfer, column.policy, seed)}"
     return search(graph, task, Entry(method, SECONDS, method), seed)
 
 
@@ -143,18 +161,19 @@ def _workload(name: str, transfer: Transfer) -> tuple[ComputationGraph, Problem]
     return workload.colocated, problem(workload, transfer, OVER[transfer])
 
 
-def _policy(settings: Settings, without: str, transfer: Transfer, seed: int) -> Path:
-    """The file of a policy: one that was trained here without an architecture, or one of those that there are."""
+def _policy(settings: Settings, architecture: str, transfer: Transfer, policy: str, seed: int) -> Path:
+    """The file of a policy: the one that ships, or one that is trained here, if it is not there yet."""
     ships = Policy.default(Problem("makespan"))
-    if without == SHIPS:
+    if policy == SHIPS:
         return kept(ships, settings.out)
+    without = architecture if policy == OTHERS else NOTHING
     file = settings.out / "policies" / f"without-{without}-{transfer}-{seed}.msgpack"
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
         config = dataclasses.replace(ships.config, transfers=(transfer,))
-        others = [name for name in WORKLOADS if name != without and (not settings.quick or name == "wavenet")]
-        steps = 0 if without == NOTHING else FEW_STEPS if settings.quick else STEPS
-        _trained(config, [WORKLOADS[name] for name in others] if steps else [], transfer, steps, seed).save(file)
+        names = ("wavenet",) if settings.quick else SMALLEST
+        others = [SMALLEST[name] for name in names if policy == OTHERS and name != architecture]
+        _trained(config, others, transfer, _steps(settings) if others else 0, seed).save(file)
     return file
 
 
@@ -174,26 +193,23 @@ def _learner(config: GoSettings) -> Learner:
     return on_mesh(learner(config), make_mesh(1, jax.devices()[:1]))
 
 
-@functools.lru_cache(maxsize=len(WORKLOADS))
+@functools.lru_cache(maxsize=len(SMALLEST))
 def _lesson(config: GoSettings, name: str, transfer: Transfer) -> Lesson:
-    graph, task = _workload(name, transfer)
-    instance, _ = _begun(config, name, transfer)
-    return lesson(graph, dataclasses.replace(task, memory_limit=None), instance, config.stops, config.network.tasks)
+    graph, task = _without_limit(name, transfer)
+    instance = hinted(graph, task, octave_sizes(graph), config)
+    return lesson(graph, task, instance, config.stops, config.network.tasks)
 
 
-def _begun(config: GoSettings, name: str, transfer: Transfer) -> tuple[CompileParams, Decoder]:
+def _without_limit(name: str, transfer: Transfer) -> tuple[ComputationGraph, Problem]:
     graph, task = _workload(name, transfer)
-    task = dataclasses.replace(task, memory_limit=None)
-    wide: dict[str, Any] = {"devices": max(config.devices), "levels": config.levels, "reach": config.reach}
-    instance = hinted(graph, task, octave_sizes(graph), **wide)
-    return instance, Decoder(graph, task, instance)
+    return graph, dataclasses.replace(task, memory_limit=None)
 
 
 def _line(row: Row) -> list[str]:
-    workload = WORKLOADS[row.architecture]
+    workload = SMALLEST[row.architecture]
     head = [row.architecture, workload, f"{row.ops:,}", str(go.WORKLOADS[workload].devices)]
-    values = [_cell(row.figures[column], "makespan", 4) for column in RUNS]
-    return head + values + [_cell(row.figures[column], "seconds", 1) for column in ("zero-shot", "fine-tuned")]
+    values = [_cell(row.figures[column.heading], "makespan", 4) for column in COLUMNS]
+    return head + values + [_cell(row.figures[heading], "seconds", 1) for heading in ("zero-shot", "fine-tuned")]
 
 
 def _cell(figures: Sequence[Figures] | None, what: str, digits: int) -> str:
@@ -209,12 +225,12 @@ def _notes(rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
         if row.changes:
             every, gain, most = (row.changes[name] for name in ("all", "gain", "most"))
-            yield f"{WORKLOADS[row.architecture]}: {gain:,} of {every:,} changes of one op gain, at most {most:.2f}%"
-    for column in RUNS[2:]:
+            yield f"{SMALLEST[row.architecture]}: {gain:,} of {every:,} changes of one op gain, at most {most:.2f}%"
+    for heading in (column.heading for column in COLUMNS[2:]):
         ratios = [
             np.mean([one["makespan"] for one in mine]) / start[0]["makespan"]
             for row in rows
-            if (mine := row.figures[column]) and (start := row.figures["start"])
+            if (mine := row.figures[heading]) and (start := row.figures["start"])
         ]
         if ratios:
-            yield f"{column} against the start: {percent(float(np.exp(np.log(ratios).mean())) - 1)} on {len(ratios)}"
+            yield f"{heading} against the start: {percent(float(np.exp(np.log(ratios).mean())) - 1)} on {len(ratios)}"
