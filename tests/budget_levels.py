@@ -255,16 +255,13 @@ class _Backward:
             begin = 0 if waits else self.fetched[v]
             last = max(step for step, (_, reads, _) in enumerate(self.steps) if v in reads)
             total += level.bytes[v] * (begin <= now <= last)
-        (begin, stop) = next(span for span in self.spans if span[0] <= now < span[1])
-        for step in range(begin, now + 1):
-            made = self.steps[step][2]
-            if made is not None:
-                last = max([s for s in range(begin, stop) if made in self.steps[s][1]], default=step)
-                total += level.bytes[made] * (now <= max(step, last))
-        for step in range(begin):  # what earlier segments read of later ones
-            made = self.steps[step][2]
-            if made is not None and not level.free[made] and self.stored[made] == COMPUTED:
-                total += level.bytes[made] * any(made in reads for _, reads, _ in self.steps[now:])
+        for begin, stop in self.spans:
+            for step in range(begin, min(stop, now + 1)):
+                made = self.steps[step][2]
+                if made is not None:  # earlier segments may read it, too, unless each of them makes its own
+                    until = stop if level.free[made] or self.stored[made] != COMPUTED else len(self.steps)
+                    last = max([s for s in range(begin, until) if made in self.steps[s][1]], default=step)
+                    total += level.bytes[made] * (now <= max(step, last))
         return total
 
     def _compute_again(self, places: Sequence[int], kernels: Sequence[int]) -> None:
@@ -290,7 +287,7 @@ class _Backward:
                 ops.add(int(level.op[v]))
         self.computed_again |= {v for v in again if level.solid[v]}
         for q, reads, held in zip(kernels, own, later, strict=True):
-            self.steps.append((level.kernel_bytes[q], self._memory(reads) | self._held(held, places), None))
+            self.steps.append((level.kernel_bytes[q], self._memory(reads) | self._held(held, places, again), None))
 
     def _split(self, places: Sequence[int], kernels: Sequence[int]) -> tuple[list[list[int]], list[list[int]]]:
         """What kernels read of their own segment and earlier ones, and of later ones."""
@@ -301,23 +298,25 @@ class _Backward:
     def _is_later(self, v: int, places: Sequence[int]) -> bool:
         return bool(self.level.place[v] > places[-1] and not self.level.free[v])
 
-    def _held(self, values: Iterable[int], places: Sequence[int]) -> set[int]:
-        """What later segments hold in memory of what lies behind some of their values."""
+    def _held(self, values: Iterable[int], places: Sequence[int], again: Iterable[int]) -> set[int]:
+        """What is in memory of what lies behind some values, those of later segments first; `again` is here."""
         made, held = {value for _, _, value in self.steps}, set[int]()
         for v in values:
-            if not self._is_later(v, places):
-                continue
-            if self.level.solid[v] and v not in made and self.stored[v] == COMPUTED:
-                self.stored[v] = KEPT
-            in_memory = self.stored[v] != COMPUTED or self.level.solid[v]
-            held |= {v} if in_memory else self._held(_reads(self.level, v), places)
+            if self.stored[v] == COMPUTED and v in again:
+                held |= self._memory([v])
+            elif self.stored[v] == COMPUTED and not self.level.solid[v]:
+                held |= self._held(_reads(self.level, v), places, again)
+            else:
+                if self.stored[v] == COMPUTED and not (self._is_later(v, places) and v in made):
+                    self.stored[v] = KEPT
+                held.add(v)
         return held
 
     def _keep_what_is_read(self, places: Sequence[int], kernels: Sequence[int]) -> None:
         """Without a region: a loop keeps what its kernels read; a function, what that is computed from on the way."""
         level = self.level
         for q, own, later in zip(kernels, *self._split(places, kernels), strict=True):
-            held = self._held(later, places)
+            held = self._held(later, places, ())
             reads = set(own) if level.trips else self._memory(own)
             for v in reads:
                 self.stored[v] = KEPT if self.stored[v] == COMPUTED else self.stored[v]

@@ -204,3 +204,25 @@ def test_functions_that_close_over_other_tracers_at_each_call() -> None:
     for _ in range(2):
         for got, own in zip(jax.tree.leaves(jax.grad(loss)(WEIGHTS, X)), jax.tree.leaves(expected), strict=True):
             np.testing.assert_allclose(got, own, rtol=1e-5)
+
+
+@jax.tree_util.register_pytree_node_class
+class Checked:
+    """A result that can be made of arrays alone."""
+
+    def __init__(self, value: Any) -> None:
+        assert isinstance(value, jax.Array)
+        self.value = value
+
+    def tree_flatten(self) -> tuple[tuple[jax.Array], None]:
+        return (self.value,), None
+
+    @classmethod
+    def tree_unflatten(cls, _: None, leaves: tuple[Any]) -> "Checked":
+        return cls(*leaves)
+
+
+def test_results_are_made_of_arrays_alone() -> None:
+    fn = graphrl.checkpoint(lambda x: Checked(jnp.sin(jnp.sin(x)).sum()), budget=0.6, seconds=0.1)
+    gradient = jax.grad(lambda x: fn(x).value)(X)
+    np.testing.assert_array_equal(gradient, jax.grad(lambda x: jnp.sin(jnp.sin(x)).sum())(X))

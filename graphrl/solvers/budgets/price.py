@@ -13,6 +13,7 @@ import numpy as np
 from graphrl.compiled import entry, integer, part
 from graphrl.solvers.budgets.level import ARGUMENT, Level
 
+NOWHERE = 1 << 40  # no segment
 COMPUTED, KEPT, MOVED = 0, 1, 2  # what happens to a value between the passes
 
 
@@ -97,7 +98,7 @@ def _region(level: Level, work: Work, s: int, start: int, stop: int, kernel: int
         for k in range(level.kernel_from[q], level.kernel_from[q + 1]):
             if not _is_later(level, level.kernel_reads[k], stop):
                 _read(work, level.kernel_reads[k], begin, step)
-        _hold(level, work, q, stop, begin, step)
+        _hold(level, work, q, s, stop, begin, step)
         work.beside[step] = level.kernel_bytes[q]
         work.backward[step + 2] = 0.0
         step += 1
@@ -116,32 +117,36 @@ def _is_later(level: Level, v: int, stop: int) -> bool:
 
 
 @part
-def _hold(level: Level, work: Work, q: int, stop: int, begin: int, step: int) -> None:
-    """Reads what a kernel needs of later segments: what they computed again stays until now. Light ops of theirs are
-    such that no kernel of theirs has run.
+def _hold(level: Level, work: Work, q: int, s: int, stop: int, begin: int, step: int) -> None:
+    """Reads what a kernel needs of later segments: what they computed again stays until now. Light ops of theirs that
+    no kernel of theirs has run are run now; what these need of other segments is kept, unless it is here.
     """
     size = 0
     for k in range(level.kernel_from[q], level.kernel_from[q + 1]):
         work.stack[size] = level.kernel_reads[k]
-        size += 1
+        size += _is_later(level, level.kernel_reads[k], stop)
     while size:
         size -= 1
         v = work.stack[size]
-        if not _is_later(level, v, stop) or work.mark[v] == -2 - q:
+        later = _is_later(level, v, stop)
+        if work.mark[v] == -2 - q:
+            continue
+        if work.stored[v] != COMPUTED or work.mark[v] == s:
+            _read(work, v, begin, step)
             continue
         work.mark[v] = -2 - q
-        if work.stored[v] == COMPUTED and level.solid[v] and work.last[v] < 0:
-            work.stored[v] = KEPT
-        if work.stored[v] != COMPUTED:
-            _read(work, v, begin, step)
-        elif level.solid[v]:
+        if not level.solid[v]:
+            for k in range(level.reads_from[v], level.reads_from[v + 1]):
+                work.stack[size] = level.reads[k]
+                size += 1
+        elif later and work.last[v] >= 0:
             work.backward[max(work.last[v], work.position[v]) + 1] += level.bytes[v]
             work.backward[step + 1] -= level.bytes[v]
             work.last[v] = step
         else:
-            for k in range(level.reads_from[v], level.reads_from[v + 1]):
-                work.stack[size] = level.reads[k]
-                size += 1
+            work.stored[v] = KEPT
+            work.last[v] = -1
+            _read(work, v, begin, step)
 
 
 @part
@@ -207,7 +212,7 @@ def _read(work: Work, v: int, begin: int, step: int) -> None:
 def _plain(level: Level, work: Work, stop: int, kernel: int, kernel_stop: int, step: int) -> int:
     """A segment of which jax keeps what kernels read: returns the step after its last one."""
     for q in range(kernel, kernel_stop):
-        _hold(level, work, q, stop, step, step)
+        _hold(level, work, q, integer(NOWHERE), stop, step, step)
         size = 0
         for k in range(level.kernel_from[q], level.kernel_from[q + 1]):
             work.stack[size] = level.kernel_reads[k]

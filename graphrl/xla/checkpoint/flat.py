@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+from jax.tree_util import Partial
 
 from graphrl.errors import ProblemError
 
@@ -63,19 +64,24 @@ def joined(args: Sequence[Any], kwargs: Mapping[str, Any], held: Held) -> tuple[
     return args, kwargs
 
 
-def flat_function(fn: Callable[..., Any], structure: Any, held: Held) -> Callable[..., Any]:
+def flat_function(fn: Callable[..., Any], structure: Any, held: Held) -> Callable[..., Partial]:
     """A function, given what is no array among its arguments, as one of arrays.
 
     Args:
       fn: the function.
       structure: of `(args, kwargs)`.
       held: its static arguments.
+
+    Returns:
+      Arrays -> the results' arrays, in a `Partial` whose function makes the results of them: jax hands on what that is
+      without making them of anything else, which not every class can.
     """
 
-    def flat(*leaves: Any) -> Any:
+    def flat(*leaves: Any) -> Partial:
         args, kwargs = jax.tree.unflatten(structure, leaves)
         args, kwargs = joined(args, kwargs, held)
-        return fn(*args, **kwargs)
+        results, whole = jax.tree.flatten(fn(*args, **kwargs))
+        return Partial(whole.unflatten, *results)
 
     return flat
 

@@ -100,7 +100,7 @@ class CheckpointedFunction:
         for kept in (self._flat, self._built):
             while len(kept) > MOST:
                 kept.pop(next(iter(kept)))
-        return jax.tree.unflatten(jax.tree.structure(results), built.run(*leaves))
+        return results.func(built.run(*leaves))
 
     def _built_for(self, jaxpr: Any, closed: core.ClosedJaxpr, leaves: Sequence[Any], *, keep: bool) -> "_Built":
         """What stands for a jaxpr, which is `closed` once it is opened; the next call finds it where `keep` says so."""
