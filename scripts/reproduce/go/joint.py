@@ -38,6 +38,7 @@ from graphrl.solvers.schedules.solver import (
     start_chain,
     temperature,
 )
+from reproduce.go import fusing_alone, fusing_together
 from reproduce.go.settings import Settings
 from reproduce.measurements import Figures
 from reproduce.results import Table
@@ -78,18 +79,20 @@ SEARCHES = {
 
 def table3(settings: Settings) -> Iterator[Table]:
     """Fusion alone: all kernels one after the other on one device."""
-    lines, ratios = list[list[str]](), list[list[float]]()
+    lines, ratios = list[list[str]](), list[list[float | None]]()
     for name in WORKLOADS if not settings.quick else SMALL[:1]:
         keys = [{"fusion": name, "rule": rule} for rule in RULES]
         row = [settings.measurements.get(key, functools.partial(_fused, name, key["rule"])) for key in keys]
         if figures := [one for one in row if one is not None and all(row)]:
-            ratios.append([one["value"] / figures[RULES.index("xla")]["value"] for one in figures])
-            spent = [f"{one['seconds']:.1f}" for one in figures[-2:]]
-            lines.append([name, f"{figures[0]['ops']:,}", *map(_milliseconds, figures), *spent])
+            ours = fusing_alone.by_policy(settings, name, functools.partial(_problem, name))
+            usual = figures[RULES.index("xla")]["value"]
+            ratios.append([one["value"] / usual if one else None for one in (*figures, *ours)])
+            spent = [f"{one['seconds']:.1f}" if one else "-" for one in (*figures[-2:], *ours[-2:])]
+            lines.append([name, f"{figures[0]['ops']:,}", *map(_milliseconds, (*figures, *ours)), *spent])
     notes = [
-        f"`{rule}` against `xla`: {percent(_mean(column) - 1)} on the mean"
-        for rule, column in zip(RULES, zip(*ratios, strict=True), strict=False)
-        if rule != "xla"
+        f"`{rule}` against `xla`: {percent(_mean(known) - 1)} on {len(known)} workloads"
+        for rule, column in zip((*RULES, *fusing_alone.COLUMNS), zip(*ratios, strict=True), strict=False)
+        if rule != "xla" and (known := [ratio for ratio in column if ratio is not None])
     ]
     how = (
         "What all kernels take, one after the other on one V100, ms, and CPU seconds of the last two rules. A "
@@ -97,8 +100,12 @@ def table3(settings: Settings) -> Iterator[Table]:
         "(that, and what is 8 times as large as what it is made from); `flips` inlines one op or takes it out while "
         "that helps, and `anneal` is simulated annealing from there, 2 million flips."
     )
-    headings = ("workload", "ops", *(f"`{rule}`" for rule in RULES), "`flips`, s", "`anneal`, s")
-    yield settings.measurements.table("Fusion alone", how, markdown(headings, lines), notes=notes)
+    columns = (*RULES, *fusing_alone.COLUMNS)
+    timed = ("flips", "anneal", *fusing_alone.COLUMNS[-2:])
+    headings = ("workload", "ops", *(f"`{column}`" for column in columns), *(f"`{column}`, s" for column in timed))
+    table = markdown(headings, lines)
+    notes += fusing_alone.notes(settings)
+    yield settings.measurements.table("Fusion alone", f"{how} {fusing_alone.HOW}", table, notes=notes)
 
 
 def figure6(settings: Settings) -> Iterator[Table]:
@@ -106,6 +113,7 @@ def figure6(settings: Settings) -> Iterator[Table]:
     names, seconds = SMALL if not settings.quick else SMALL[:1], settings.times[-1]
     yield _together(settings, names, seconds)
     yield _limited(settings, names, seconds)
+    yield _by_policy(settings, names)
 
 
 def _together(settings: Settings, names: Sequence[str], seconds: float) -> Table:
@@ -151,6 +159,20 @@ def _limited(settings: Settings, names: Sequence[str], seconds: float) -> Table:
     notes = [note for i in (0, 1) for note in _compared("`joint`", f"`{rules[i]}`", [(row[2], row[i]) for row in rows])]
     table = markdown(("workload", "GiB a device", *(f"`{rule}`" for rule in rules)), lines)
     return settings.measurements.table("Where memory is limited", how, table, notes=notes)
+
+
+def _by_policy(settings: Settings, names: Sequence[str]) -> Table:
+    runs = [fusing_together.measured(settings, name, functools.partial(_problem, name), _on(name)) for name in names]
+    columns = [*fusing_together.RUNS]
+    lines = [[name, *map(_milliseconds, row)] for name, row in zip(names, runs, strict=True)]
+    notes = [
+        note
+        for place, column in enumerate(columns)
+        if place
+        for note in _compared(column, columns[0], [(row[place], row[0]) for row in runs])
+    ]
+    table = markdown(("workload", *columns), lines)
+    return settings.measurements.table("What GO decides", fusing_together.HOW, table, notes=notes)
 
 
 def _compared(ours: str, other: str, pairs: Sequence[tuple[Figures | None, Figures | None]]) -> Iterator[str]:
