@@ -97,14 +97,13 @@ def drawn(
     Args:
       cost: of choices `[n]` each.
     """
-    rng, best = np.random.default_rng(0), cost(params.start)
+    rng, best, tasks = np.random.default_rng(0), cost(params.start), policy.config.network.tasks
     for _ in range(rounds):
-        every = policy.choose(params, _played(policy, params), samples, rng)
-        every = Choices(*(start if of is None else of for of, start in zip(every, params.start, strict=True)))
-        for plan in zip(*(np.broadcast_to(of, (samples, of.shape[-1])) for of in every), strict=True):
-            choices = Choices(*plan)
-            if (found := cost(choices)) < best:
-                best, params = found, dataclasses.replace(params, start=choices)
+        plans = policy.choose(params, _played(policy, params), samples, rng).of(tasks)
+        for number in range(samples):
+            choices = params.start._replace(**{task: options[number] for task, options in plans.items()})
+            if (seconds := cost(choices)) < best:
+                best, params = seconds, dataclasses.replace(params, start=choices)
     return params.start
 
 

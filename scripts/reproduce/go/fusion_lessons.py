@@ -17,7 +17,7 @@ import numpy as np
 import optax
 
 from graphrl.agents.go.network import networks
-from graphrl.agents.go.settings import FusingSettings
+from graphrl.agents.go.settings import GoSettings
 from graphrl.costs.fusion.problem import FusionProblem, fusion_problem
 from graphrl.costs.problem import Problem
 from graphrl.envs.compile.instance import CompileParams
@@ -65,7 +65,7 @@ def imitator(problems: Sequence[FusionProblem], steps: int) -> FusingPolicy:
     return FusingPolicy(settings, jax.tree.map(np.asarray, params), note)
 
 
-def _lessons(problems: Sequence[FusionProblem], settings: FusingSettings) -> list[Lesson]:
+def _lessons(problems: Sequence[FusionProblem], settings: GoSettings) -> list[Lesson]:
     """Of each problem; all are padded to the same sizes."""
     to = common_sizes([problem.graph for problem in problems])
     fusion_to = fusion_sizes(problems, to)
@@ -81,17 +81,17 @@ def _lessons(problems: Sequence[FusionProblem], settings: FusingSettings) -> lis
     return lessons
 
 
-def _optimiser(settings: FusingSettings, steps: int) -> optax.GradientTransformation:
+def _optimiser(settings: GoSettings, steps: int) -> optax.GradientTransformation:
     return descent.optimiser(optax.cosine_decay_schedule(RATE, steps), settings.ppo.gradient_norm)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _step(settings: FusingSettings, steps: int, params: Any, moments: Any, lesson: Lesson) -> tuple[Any, Any]:
+def _step(settings: GoSettings, steps: int, params: Any, moments: Any, lesson: Lesson) -> tuple[Any, Any]:
     gradient = jax.grad(functools.partial(imitation_loss, settings))(params, lesson)
     return descent.moved(_optimiser(settings, steps), params, moments, gradient)
 
 
-def imitation_loss(settings: FusingSettings, params: Any, lesson: Lesson) -> jax.Array:
+def imitation_loss(settings: GoSettings, params: Any, lesson: Lesson) -> jax.Array:
     """Nats by which what is to be imitated surprises the policy, by weight: `[]` float32."""
     instance = jax.tree.map(jnp.asarray, lesson.instance)
     observation = shown(instance, instance.start, settings.network.tasks, unplayed(instance))
