@@ -108,7 +108,7 @@ def test_intervals_are_of_graphs_and_not_of_their_cases() -> None:
 
 
 def test_fusion_alone_and_with_placement_and_order(tmp_path: Path) -> None:
-    done = run(tmp_path, "--quick", "--sections", "table3,figure6")
+    done = run(tmp_path, "--quick", "--sections", "table3,figure6,figure6-policies")
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in (tmp_path / "out" / "measured.jsonl").read_text().splitlines()]
     assert not [line["error"] for line in lines if line["error"]]
@@ -124,7 +124,7 @@ def test_fusion_alone_and_with_placement_and_order(tmp_path: Path) -> None:
     assert by_policy["go"] <= kernels["xla"]
     assert table_of(page)[2][8:12] == ["-", "-", f"{1e3 * by_policy['go']:.2f}", "-"]
     starts = [f"{1e3 * by_policy[f'start with `{kernels}`']:.2f}" for kernels in ("xla", "go")]
-    rows = table_of((tmp_path / "out" / "go-figure6.md").read_text())
+    rows = table_of((tmp_path / "out" / "go-figure6-policies.md").read_text())
     assert rows[-1] == ["transformer-xl-2", starts[0], "-", "-", starts[1], "-", "-", "-"]
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphrl.agents.go.policy import Policy
-from graphrl.agents.go.settings import FusingSettings
+from graphrl.agents.go.settings import FusingSettings, GoSettings
 from graphrl.costs.exact import decode
 from graphrl.costs.fusion.exact import Fusion, fuse
 from graphrl.costs.fusion.fused_graph import fused_graph
@@ -52,7 +52,7 @@ def untrained(settings: FusingSettings, seed: int = 0) -> FusingPolicy:
 def begun(
     fusion: Fusion,
     machine: Problem,
-    settings: FusingSettings,
+    settings: GoSettings,
     to: Sizes | None = None,
     fusion_to: FusionSizes | None = None,
 ) -> CompileParams:

@@ -113,7 +113,22 @@ def figure6(settings: Settings) -> Iterator[Table]:
     names, seconds = SMALL if not settings.quick else SMALL[:1], settings.times[-1]
     yield _together(settings, names, seconds)
     yield _limited(settings, names, seconds)
-    yield _by_policy(settings, names)
+
+
+def policies(settings: Settings) -> Iterator[Table]:
+    """Figure 6's decisions by GO's policies."""
+    names = SMALL if not settings.quick else SMALL[:1]
+    runs = [fusing_together.measured(settings, name, functools.partial(_problem, name), _on(name)) for name in names]
+    columns = [*fusing_together.RUNS]
+    lines = [[name, *map(_milliseconds, row)] for name, row in zip(names, runs, strict=True)]
+    notes = [
+        note
+        for place, column in enumerate(columns)
+        if place
+        for note in _compared(column, columns[0], [(row[place], row[0]) for row in runs])
+    ]
+    title, table = "Placement, order and fusion by policies", markdown(("workload", *columns), lines)
+    yield settings.measurements.table(title, fusing_together.HOW, table, notes=notes)
 
 
 def _together(settings: Settings, names: Sequence[str], seconds: float) -> Table:
@@ -159,20 +174,6 @@ def _limited(settings: Settings, names: Sequence[str], seconds: float) -> Table:
     notes = [note for i in (0, 1) for note in _compared("`joint`", f"`{rules[i]}`", [(row[2], row[i]) for row in rows])]
     table = markdown(("workload", "GiB a device", *(f"`{rule}`" for rule in rules)), lines)
     return settings.measurements.table("Where memory is limited", how, table, notes=notes)
-
-
-def _by_policy(settings: Settings, names: Sequence[str]) -> Table:
-    runs = [fusing_together.measured(settings, name, functools.partial(_problem, name), _on(name)) for name in names]
-    columns = [*fusing_together.RUNS]
-    lines = [[name, *map(_milliseconds, row)] for name, row in zip(names, runs, strict=True)]
-    notes = [
-        note
-        for place, column in enumerate(columns)
-        if place
-        for note in _compared(column, columns[0], [(row[place], row[0]) for row in runs])
-    ]
-    table = markdown(("workload", *columns), lines)
-    return settings.measurements.table("What GO decides", fusing_together.HOW, table, notes=notes)
 
 
 def _compared(ours: str, other: str, pairs: Sequence[tuple[Figures | None, Figures | None]]) -> Iterator[str]:
