@@ -30,8 +30,8 @@ HOW = (
     "GO begins at `xla`, too. `go` is the best of 64 plans that a policy draws at once which has learned from the "
     "zoo's training steps where `flips` ends, and never saw the workload. `go-one` learns on the workload alone, by "
     f"{UPDATES} updates of PPO, 32 plans each; `untrained` draws as many plans, in as many rounds, each around the "
-    "best so far, without any; and `go, go-one` begins these updates at the plan of `go`. These three were run on graphs "
-    f"of at most {MOST_OPS:,} ops; a dash is what was not. Seconds of policies are without what compiling their "
+    "best so far, without any; and `go, go-one` begins these updates at the plan of `go`. These three were run on "
+    f"graphs of at most {MOST_OPS:,} ops; a dash is what was not. Seconds of policies are without what compiling their "
     "programs for the size takes; the last are of the updates alone."
 )
 

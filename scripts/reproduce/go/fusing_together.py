@@ -19,7 +19,6 @@ from reproduce.go.fusing_alone import UPDATES, in_one_shot
 from reproduce.go.settings import Settings
 from reproduce.measurements import Figures
 
-MOST_OPS = 2_100  # of a workload on which there is time for it
 ORDERED: tuple[Task, ...] = ("placement", "priority")
 ALL: tuple[Task, ...] = (*ORDERED, "fusion")
 
@@ -51,8 +50,7 @@ HOW = (
     "The same without a memory limit, where GO decides: ms of the best plan. `start` is the best of a few quick list "
     "schedules of the kernels of the rule like XLA's, or of `go` in table 3's form. From there on the policy decides "
     f"placement and order, or all three: {UPDATES} updates of PPO on the graph, from nothing, 32 plans each, or as "
-    "many plans of the policy before any update. One after the other is placement and order after `go`'s fusion. A "
-    f"dash stands where the graph has more than {MOST_OPS:,} ops."
+    "many plans of the policy before any update. One after the other is placement and order after `go`'s fusion."
 )
 
 
@@ -64,7 +62,7 @@ def measured(
         settings.measurements.get(
             {"workload": name, "policy": column}, functools.partial(_run, settings, problem, machine, run)
         )
-        if not run.tasks or not (settings.quick or problem().num_ops > MOST_OPS)
+        if not run.tasks or not settings.quick
         else None
         for column, run in RUNS.items()
     ]

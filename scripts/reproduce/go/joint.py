@@ -79,28 +79,23 @@ SEARCHES = {
 
 def table3(settings: Settings) -> Iterator[Table]:
     """Fusion alone: all kernels one after the other on one device."""
-    lines, ratios = list[list[str]](), list[list[float | None]]()
+    lines, values = list[list[str]](), list[list[float | None]]()
     for name in WORKLOADS if not settings.quick else SMALL[:1]:
         keys = [{"fusion": name, "rule": rule} for rule in RULES]
         row = [settings.measurements.get(key, functools.partial(_fused, name, key["rule"])) for key in keys]
         if figures := [one for one in row if one is not None and all(row)]:
             ours = fusing_alone.by_policy(settings, name, functools.partial(_problem, name))
-            usual = figures[RULES.index("xla")]["value"]
-            ratios.append([one["value"] / usual if one else None for one in (*figures, *ours)])
+            values.append([one and one["value"] for one in (*figures, *ours)])
             spent = [f"{one['seconds']:.1f}" if one else "-" for one in (*figures[-2:], *ours[-2:])]
             lines.append([name, f"{figures[0]['ops']:,}", *map(_milliseconds, (*figures, *ours)), *spent])
-    notes = [
-        f"`{rule}` against `xla`: {percent(_mean(known) - 1)} on {len(known)} workloads"
-        for rule, column in zip((*RULES, *fusing_alone.COLUMNS), zip(*ratios, strict=True), strict=False)
-        if rule != "xla" and (known := [ratio for ratio in column if ratio is not None])
-    ]
+    columns = (*RULES, *fusing_alone.COLUMNS)
+    notes = [*_against("xla", columns, values, columns), *_against("flips", columns, values, fusing_alone.COLUMNS)]
     how = (
-        "What all kernels take, one after the other on one V100, ms, and CPU seconds of the last two rules. A "
+        "What all kernels take, one after the other on one V100, ms, and CPU seconds of some columns. A "
         "framework's default is `none` (each op a kernel), `single` (what one op reads is computed there) or `xla` "
         "(that, and what is 8 times as large as what it is made from); `flips` inlines one op or takes it out while "
         "that helps, and `anneal` is simulated annealing from there, 2 million flips."
     )
-    columns = (*RULES, *fusing_alone.COLUMNS)
     timed = ("flips", "anneal", *fusing_alone.COLUMNS[-2:])
     headings = ("workload", "ops", *(f"`{column}`" for column in columns), *(f"`{column}`, s" for column in timed))
     table = markdown(headings, lines)
@@ -115,17 +110,28 @@ def figure6(settings: Settings) -> Iterator[Table]:
     yield _limited(settings, names, seconds)
 
 
+def _against(
+    other: str, columns: Sequence[str], rows: Sequence[Sequence[float | None]], compared: Sequence[str]
+) -> Iterator[str]:
+    """The geometric means of some columns' parts of another, where both were run; rows have all columns."""
+    for column in compared:
+        pairs = [(row[columns.index(column)], row[columns.index(other)]) for row in rows]
+        parts = [ours / theirs for ours, theirs in pairs if ours is not None and theirs is not None]
+        if parts and column != other:
+            yield f"`{column}` against `{other}`: {percent(_mean(parts) - 1)} on {len(parts)} workloads"
+
+
 def policies(settings: Settings) -> Iterator[Table]:
-    """Figure 6's decisions by GO's policies."""
-    names = SMALL if not settings.quick else SMALL[:1]
+    """Figure 6's decisions by GO's policies, on one workload."""
+    names = SMALL[:1]  # a column of the others takes many minutes
     runs = [fusing_together.measured(settings, name, functools.partial(_problem, name), _on(name)) for name in names]
     columns = [*fusing_together.RUNS]
     lines = [[name, *map(_milliseconds, row)] for name, row in zip(names, runs, strict=True)]
     notes = [
-        note
-        for place, column in enumerate(columns)
-        if place
-        for note in _compared(column, columns[0], [(row[place], row[0]) for row in runs])
+        f"{column} against {columns[0]}: {percent(one['value'] / row[0]['value'] - 1)} on {name}"
+        for name, row in zip(names, runs, strict=True)
+        for column, one in zip(columns[1:], row[1:], strict=True)
+        if one and row[0]
     ]
     title, table = "Placement, order and fusion by policies", markdown(("workload", *columns), lines)
     yield settings.measurements.table(title, fusing_together.HOW, table, notes=notes)
