@@ -85,7 +85,7 @@ def table3(settings: Settings) -> Iterator[Table]:
         row = [settings.measurements.get(key, functools.partial(_fused, name, key["rule"])) for key in keys]
         if figures := [one for one in row if one is not None and all(row)]:
             ours = fusing_alone.by_policy(settings, name, functools.partial(_problem, name))
-            values.append([one and one["value"] for one in (*figures, *ours)])
+            values.append([one["value"] if one else None for one in (*figures, *ours)])
             spent = [f"{one['seconds']:.1f}" if one else "-" for one in (*figures[-2:], *ours[-2:])]
             lines.append([name, f"{figures[0]['ops']:,}", *map(_milliseconds, (*figures, *ours)), *spent])
     columns = (*RULES, *fusing_alone.COLUMNS)
