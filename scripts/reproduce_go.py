@@ -13,7 +13,7 @@ section. --quick only looks whether everything works.
   python scripts/reproduce_go.py --sections table2 --methods expert,metis,hdp@60,auto@10
   python scripts/reproduce_go.py --sections table2 --methods go:finetune=50,go+,hdp@600 --policy out/go --seeds 3
   python scripts/reproduce_go.py --sections external --data ../dnn-partitioning
-  python scripts/reproduce_go.py --sections table3,figure6 --times 3
+  python scripts/reproduce_go.py --sections table3,figure6,figure6-policies --times 3
 """
 
 from reproduce.go import changes, external, figure5, fusion, joint, table2, unseen
@@ -28,6 +28,7 @@ SECTIONS = {
     "external": Section("Pipelined execution: the graphs of Tarnawski et al.", external.external),
     "table3": Section("Fusion alone", joint.table3),
     "figure5": Section("Pre-trained without a whole architecture", figure5.figure5),
+    "figure6-policies": Section("Placement, order and fusion by policies", joint.policies),
     "figure6": Section("Placement, order and fusion, apart and together", joint.figure6),
 }
 

@@ -12,7 +12,7 @@ from graphrl.costs.fusion.exact import Fusion, fuse, fusion_of
 from graphrl.costs.fusion.problem import FusionProblem, fusion_problem
 from graphrl.errors import PlanError, ProblemError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
-from graphrl.solvers.fusion.flips import annealed, descended
+from graphrl.solvers.fusion.flips import annealed, descended, flip_costs
 from graphrl.solvers.fusion.rules import RULES, fuse_by
 
 
@@ -82,6 +82,18 @@ def test_no_flip_improves_where_flipping_ends(data: st.DataObject) -> None:
         other.seconds for other in legal_fusions(problem) if np.count_nonzero(other.inlined != end.inlined) == 1
     ]
     assert min(one_away, default=end.seconds) >= end.seconds - 1e-9
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_what_each_flip_alone_costs(data: st.DataObject) -> None:
+    problem = data.draw(fusion_problems(max_ops=8))
+    fusion = fuse(problem, data.draw(fusion_priorities(problem)))
+    costs = np.full(problem.num_ops, np.inf)
+    for other in legal_fusions(problem):
+        if np.count_nonzero(differs := other.inlined != fusion.inlined) == 1:
+            costs[differs] = other.seconds - fusion.seconds
+    np.testing.assert_allclose(flip_costs(fusion), costs, atol=1e-9)
 
 
 def test_flipping_takes_an_op_out_that_costs_more_than_it_spares() -> None:

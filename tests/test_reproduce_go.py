@@ -113,13 +113,21 @@ def test_intervals_are_of_graphs_and_not_of_their_cases() -> None:
 
 
 def test_fusion_alone_and_with_placement_and_order(tmp_path: Path) -> None:
-    lines = measured(tmp_path, "--sections", "table3,figure6")
+    lines = measured(tmp_path, "--sections", "table3,figure6,figure6-policies")
     kernels = {line["key"]["rule"]: line["value"]["value"] for line in lines if "rule" in line["key"]}
     assert kernels["anneal"] <= kernels["flips"] <= kernels["xla"] <= kernels["single"] <= kernels["none"]
     searches = {line["key"]["search"]: line["value"]["value"] for line in lines if "search" in line["key"]}
     assert searches["all three"] < searches["placement"]
     assert searches["one after the other"] <= kernels["flips"]  # where it begins: all on one device
-    assert "| transformer-xl-2 | 526 | 151.68 | 120.23 |" in (tmp_path / "out" / "go-table3.md").read_text()
+    page = (tmp_path / "out" / "go-table3.md").read_text()
+    assert "| transformer-xl-2 | 526 | 151.68 | 120.23 |" in page
+    assert "policy of `go`: 4 steps of imitation on 2 programs, " in page
+    by_policy = {line["key"]["policy"]: line["value"]["value"] for line in lines if "policy" in line["key"]}
+    assert by_policy["go"] <= kernels["xla"]
+    assert table_of(page)[2][8:12] == ["-", "-", f"{1e3 * by_policy['go']:.2f}", "-"]
+    starts = [f"{1e3 * by_policy[f'start with `{kernels}`']:.2f}" for kernels in ("xla", "go")]
+    rows = table_of((tmp_path / "out" / "go-figure6-policies.md").read_text())
+    assert rows[-1] == ["transformer-xl-2", starts[0], "-", "-", starts[1], "-", "-", "-"]
 
 
 def test_pre_trained_without_an_architecture(tmp_path: Path) -> None:

@@ -200,8 +200,8 @@ class Policy(ABC, Generic[C]):
 
 def smallest() -> ComputationGraph:
     """A graph to make parameters with: they depend on the numbers of features alone."""
-    first, second = Op("a", "op", 1.0, outputs=(Tensor("a.0", 1),)), Op("b", "op", 1.0, inputs=("a.0",))
-    return ComputationGraph("smallest", (first, second))
+    first = Op("a", "op", 1.0, outputs=(Tensor("a.0", 1),), flops=1)
+    return ComputationGraph("smallest", (first, Op("b", "op", 1.0, inputs=("a.0",), flops=1)))
 
 
 @functools.lru_cache(maxsize=16)

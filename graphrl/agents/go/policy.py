@@ -12,6 +12,7 @@ import numpy as np
 from graphrl.agents.go.network import networks
 from graphrl.agents.go.settings import GDP_NETWORK, GoSettings
 from graphrl.costs.device.problem import DeviceProblem
+from graphrl.costs.fusion.problem import fusion_problem
 from graphrl.envs.compile.instance import Choices, CompileParams, instance
 from graphrl.envs.compile.observation import Observation, shown
 from graphrl.envs.compile.played import DEVICE_TIMES, OP_TIMES, Played
@@ -48,7 +49,9 @@ class GdpPolicy(Policy):
 
 def smallest(settings: GoSettings) -> Observation:
     """An observation to make parameters with."""
-    params = jax.tree.map(jnp.asarray, instance(policy.smallest(), settings.problem, levels=settings.levels))
+    graph = policy.smallest()
+    fusion = fusion_problem(graph) if "fusion" in settings.network.tasks else None
+    params = jax.tree.map(jnp.asarray, instance(graph, settings.problem, levels=settings.levels, fusion=fusion))
     n, devices = len(params.order), len(params.present)
     nothing = Played(jnp.zeros((n, OP_TIMES)), jnp.zeros((n, devices, DEVICE_TIMES)))
     return shown(params, params.start, settings.network.tasks, nothing)

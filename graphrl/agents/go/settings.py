@@ -1,9 +1,9 @@
 """What the training of GO is made from."""
 
 import dataclasses
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
-from graphrl.agents.go.config import GoConfig
+from graphrl.agents.go.config import GoConfig, Task
 from graphrl.costs.problem import MAX_DEVICES, Problem, Transfer
 from graphrl.envs.base import Environment
 from graphrl.envs.compile.env import CompileEnv
@@ -64,6 +64,8 @@ class GoSettings:
     evaluations: int = 1000
     start: str = ""
 
+    decides: ClassVar[tuple[Task, ...]] = ("placement", "priority")  # what instances are made for
+
     def __post_init__(self) -> None:
         check_ranges(
             self,
@@ -82,7 +84,7 @@ class GoSettings:
             if not values or not all(least <= value <= most for value in values):
                 text = f"must be one or more numbers from {least} to {most:g}"
                 raise ProblemError(f"{name} is {', '.join(map(str, values)) or 'empty'}: {text}")
-        if "fusion" in self.network.tasks:
+        if not set(self.network.tasks) <= set(self.decides):
             raise ProblemError(
                 "network.tasks has fusion: must be placement, priority or both; graphs are not fused here"
             )
@@ -97,3 +99,9 @@ class GoSettings:
         """The environment of the training."""
         env: Any = CompileEnv(self.network.tasks, sends=SENDS)
         return env  # its actions are a dict
+
+
+class FusingSettings(GoSettings):
+    """Of what learns on instances with a fusion problem, which `graphrl train` does not make."""
+
+    decides = get_args(Task)

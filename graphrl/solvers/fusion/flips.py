@@ -33,6 +33,14 @@ def _descend(k: Kernels, ops: np.ndarray, least: float) -> None:
 
 
 @entry
+def _try_each(k: Kernels, ops: np.ndarray, more: np.ndarray) -> None:
+    """Writes by how many seconds all kernels take longer where one of the ops `[m]` is flipped into `more` `[m]`."""
+    for i in range(len(ops)):
+        more[i] = flip(k, ops[i])[1]
+        undo(k, ops[i])
+
+
+@entry
 def _anneal(
     k: Kernels, ops: np.ndarray, best: np.ndarray, rng: np.ndarray, moves: int, hot: float, cold: float
 ) -> None:
@@ -83,6 +91,17 @@ def descended(fusion: Fusion, max_bytes: int = UNLIMITED) -> Fusion:
     state = kernels_of(fusion, max_bytes)
     _descend(state, np.ascontiguousarray(order[problem.legal[order]]), LEAST_GAIN * fusion.seconds)
     return fusion_of(problem, state.inlined)
+
+
+def flip_costs(fusion: Fusion) -> np.ndarray:
+    """By how many seconds all kernels take longer if one op alone is flipped: `[n]` float64, infinite where a limit is
+    broken then or the op may not be inlined.
+    """
+    legal = np.flatnonzero(fusion.problem.legal)
+    costs, more = np.full(fusion.problem.num_ops, np.inf), np.zeros(len(legal))
+    _try_each(kernels_of(fusion), legal, more)
+    costs[legal] = more
+    return costs
 
 
 @functools.cache

@@ -38,6 +38,7 @@ from graphrl.solvers.schedules.solver import (
     start_chain,
     temperature,
 )
+from reproduce.go import fusing_alone, fusing_together
 from reproduce.go.settings import Settings
 from reproduce.measurements import Figures
 from reproduce.results import Table
@@ -78,27 +79,28 @@ SEARCHES = {
 
 def table3(settings: Settings) -> Iterator[Table]:
     """Fusion alone: all kernels one after the other on one device."""
-    lines, ratios = list[list[str]](), list[list[float]]()
+    lines, values = list[list[str]](), list[list[float | None]]()
     for name in WORKLOADS if not settings.quick else SMALL[:1]:
         keys = [{"fusion": name, "rule": rule} for rule in RULES]
         row = [settings.measurements.get(key, functools.partial(_fused, name, key["rule"])) for key in keys]
         if figures := [one for one in row if one is not None and all(row)]:
-            ratios.append([one["value"] / figures[RULES.index("xla")]["value"] for one in figures])
-            spent = [f"{one['seconds']:.1f}" for one in figures[-2:]]
-            lines.append([name, f"{figures[0]['ops']:,}", *map(_milliseconds, figures), *spent])
-    notes = [
-        f"`{rule}` against `xla`: {percent(_mean(column) - 1)} on the mean"
-        for rule, column in zip(RULES, zip(*ratios, strict=True), strict=False)
-        if rule != "xla"
-    ]
+            ours = fusing_alone.by_policy(settings, name, functools.partial(_problem, name))
+            values.append([one["value"] if one else None for one in (*figures, *ours)])
+            spent = [f"{one['seconds']:.1f}" if one else "-" for one in (*figures[-2:], *ours[-2:])]
+            lines.append([name, f"{figures[0]['ops']:,}", *map(_milliseconds, (*figures, *ours)), *spent])
+    columns = (*RULES, *fusing_alone.COLUMNS)
+    notes = [*_against("xla", columns, values, columns), *_against("flips", columns, values, fusing_alone.COLUMNS)]
     how = (
-        "What all kernels take, one after the other on one V100, ms, and CPU seconds of the last two rules. A "
+        "What all kernels take, one after the other on one V100, ms, and CPU seconds of some columns. A "
         "framework's default is `none` (each op a kernel), `single` (what one op reads is computed there) or `xla` "
         "(that, and what is 8 times as large as what it is made from); `flips` inlines one op or takes it out while "
         "that helps, and `anneal` is simulated annealing from there, 2 million flips."
     )
-    headings = ("workload", "ops", *(f"`{rule}`" for rule in RULES), "`flips`, s", "`anneal`, s")
-    yield settings.measurements.table("Fusion alone", how, markdown(headings, lines), notes=notes)
+    timed = ("flips", "anneal", *fusing_alone.COLUMNS[-2:])
+    headings = ("workload", "ops", *(f"`{column}`" for column in columns), *(f"`{column}`, s" for column in timed))
+    table = markdown(headings, lines)
+    notes += fusing_alone.notes(settings)
+    yield settings.measurements.table("Fusion alone", f"{how} {fusing_alone.HOW}", table, notes=notes)
 
 
 def figure6(settings: Settings) -> Iterator[Table]:
@@ -106,6 +108,33 @@ def figure6(settings: Settings) -> Iterator[Table]:
     names, seconds = SMALL if not settings.quick else SMALL[:1], settings.times[-1]
     yield _together(settings, names, seconds)
     yield _limited(settings, names, seconds)
+
+
+def _against(
+    other: str, columns: Sequence[str], rows: Sequence[Sequence[float | None]], compared: Sequence[str]
+) -> Iterator[str]:
+    """The geometric means of some columns' parts of another, where both were run; rows have all columns."""
+    for column in compared:
+        pairs = [(row[columns.index(column)], row[columns.index(other)]) for row in rows]
+        parts = [ours / theirs for ours, theirs in pairs if ours is not None and theirs is not None]
+        if parts and column != other:
+            yield f"`{column}` against `{other}`: {percent(_mean(parts) - 1)} on {len(parts)} workloads"
+
+
+def policies(settings: Settings) -> Iterator[Table]:
+    """Figure 6's decisions by GO's policies, on one workload."""
+    names = SMALL[:1]  # a column of the others takes many minutes
+    runs = [fusing_together.measured(settings, name, functools.partial(_problem, name), _on(name)) for name in names]
+    columns = [*fusing_together.RUNS]
+    lines = [[name, *map(_milliseconds, row)] for name, row in zip(names, runs, strict=True)]
+    notes = [
+        f"{column} against {columns[0]}: {percent(one['value'] / row[0]['value'] - 1)} on {name}"
+        for name, row in zip(names, runs, strict=True)
+        for column, one in zip(columns[1:], row[1:], strict=True)
+        if one and row[0]
+    ]
+    title, table = "Placement, order and fusion by policies", markdown(("workload", *columns), lines)
+    yield settings.measurements.table(title, fusing_together.HOW, table, notes=notes)
 
 
 def _together(settings: Settings, names: Sequence[str], seconds: float) -> Table:

@@ -1,0 +1,136 @@
+"""GO's policy where it decides fusion: the instance that it begins at, and what it draws, costed on the host."""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from graphrl.agents.go.policy import Policy
+from graphrl.agents.go.settings import FusingSettings, GoSettings
+from graphrl.costs.exact import decode
+from graphrl.costs.fusion.exact import Fusion, fuse
+from graphrl.costs.fusion.fused_graph import fused_graph
+from graphrl.costs.fusion.padding import FusionSizes
+from graphrl.costs.fusion.problem import FusionProblem
+from graphrl.costs.problem import Problem
+from graphrl.envs.compile.instance import Choices, CompileParams, Task, instance
+from graphrl.envs.compile.observation import seen
+from graphrl.envs.compile.played import DEVICE_TIMES, OP_TIMES, Played
+from graphrl.envs.compile.run import op_keys
+from graphrl.graphs.padding import Sizes
+from graphrl.plan import Plan
+from graphrl.solvers.sending.hints import quick_start
+
+FUSION_LEVELS = 2  # inlined or not; which ops stay inlined where a kernel is full, is left to their numbers
+
+
+class FusingPolicy(Policy):
+    """GO's for instances with a fusion problem."""
+
+    settings = staticmethod(FusingSettings)
+
+
+def settings_of(*tasks: Task, changes: float | None = None) -> FusingSettings:
+    """GO's settings, but for what is decided, and for the `changes` if they are given. Where fusion alone is decided
+    it tells nothing when kernels run.
+    """
+    usual = FusingSettings()
+    network = dataclasses.replace(usual.network, tasks=tasks, played=tasks != ("fusion",))
+    if changes is not None:
+        network = dataclasses.replace(network, changes=changes)
+    return dataclasses.replace(usual, network=network)
+
+
+def untrained(settings: FusingSettings, seed: int = 0) -> FusingPolicy:
+    """A policy before any training."""
+    params = FusingPolicy.initial(settings, jax.random.key(seed))
+    return FusingPolicy(settings, jax.tree.map(np.asarray, params), "not trained")
+
+
+def begun(
+    fusion: Fusion,
+    machine: Problem,
+    settings: GoSettings,
+    to: Sizes | None = None,
+    fusion_to: FusionSizes | None = None,
+) -> CompileParams:
+    """The instance that begins at some kernels and a quick plan of these, whose time is the baseline. An op that is
+    inlined comes right before the first kernel that computes it, and has its device, should it become a kernel.
+
+    Args:
+      to, fusion_to: sizes to pad to; see `instance`.
+    """
+    problem, start = fusion.problem, quick_start(fused_graph(fusion), machine)
+    n, roots = problem.num_ops, list(fusion.members)
+    first, device = np.zeros((2, n), np.int64)
+    for place, kernel in reversed(list(enumerate(start.ops.tolist()))):
+        members = list(fusion.members[roots[kernel]])
+        first[members], device[members] = place, start.placement[kernel]
+    return instance(
+        problem.graph,
+        machine,
+        to,
+        levels=settings.levels,
+        baseline=start.makespan,
+        start=Choices(device, np.full(n, settings.levels // 2), fusion.inlined.astype(np.int64)),
+        order=np.lexsort((problem.graph.arrays.rank, first)),
+        reach=settings.reach,
+        fusion=problem,
+        fusion_levels=FUSION_LEVELS,
+        fusion_to=fusion_to,
+    )
+
+
+def drawn(
+    policy: FusingPolicy,
+    params: CompileParams,
+    cost: Callable[[Choices], float],
+    *,
+    rounds: int,
+    samples: int,
+) -> Choices:
+    """The best of all that a policy draws in some rounds, each around the best so far, which is the instance's start
+    at first; the first plan of a round is the likeliest. See `Policy.choose`.
+
+    Args:
+      cost: of choices `[n]` each.
+    """
+    rng, best, tasks = np.random.default_rng(0), cost(params.start), policy.config.network.tasks
+    for _ in range(rounds):
+        plans = policy.choose(params, _played(policy, params), samples, rng).of(tasks)
+        for number in range(samples):
+            choices = params.start._replace(**{task: options[number] for task, options in plans.items()})
+            if (seconds := cost(choices)) < best:
+                best, params = seconds, dataclasses.replace(params, start=choices)
+    return params.start
+
+
+def fused(problem: FusionProblem, choices: Choices) -> Fusion:
+    """The fusion that choices of an instance mean."""
+    return fuse(problem, np.asarray(choices.fusion, np.int64)[: problem.num_ops])
+
+
+def planned(problem: FusionProblem, machine: Problem, params: CompileParams, choices: Choices) -> Plan:
+    """The plan of kernels that choices of an instance mean, with its exact costs."""
+    kernels = fused_graph(fused(problem, choices))
+    roots, k = list(kernels.fusion.members), kernels.arrays
+    placement = np.asarray(choices.placement, np.int64)[roots]
+    keys = np.asarray(op_keys(params, jnp.asarray(choices.priority)))[roots]
+    sends = np.zeros((k.num_tensors, machine.devices), keys.dtype)
+    np.maximum.at(sends, (k.use_tensor, placement[k.use_op]), keys[k.use_op])
+    order = decode(kernels, machine, placement, keys, sends)
+    return Plan.from_order(kernels, machine, placement, order, method="go", seconds=0.0, evaluations=1, seed=0)
+
+
+def unplayed(params: CompileParams) -> Played:
+    """As if nothing had run."""
+    n, devices = len(params.order), len(params.present)
+    return Played(jnp.zeros((n, OP_TIMES)), jnp.zeros((n, devices, DEVICE_TIMES)))
+
+
+def _played(policy: FusingPolicy, params: CompileParams) -> Played:
+    """How the instance's start runs, if the policy looks at it."""
+    network = policy.config.network
+    return seen(params, params.start, network.tasks, "urgent").played if network.played else unplayed(params)
