@@ -6,7 +6,7 @@ import pytest
 from fusion_graphs import CHIP, fusable_graphs, fusion_priorities
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reproduce.go.fusing import begun, drawn, fused, planned, settings_of, untrained
+from reproduce.go.fusing import begun, best_drawn, fused, planned, settings_of, untrained
 from reproduce.go.fusion_lessons import ONE_DEVICE, imitator
 
 from graphrl.agents.go.learner import tuned
@@ -54,7 +54,9 @@ def test_what_is_drawn_is_never_worse_and_at_times_better() -> None:
     problem = pairs(8)
     params = begun(fuse_by("none", problem), ONE_DEVICE, FUSION)
     ends = [
-        fused(problem, drawn(untrained(FUSION), params, lambda plan: fused(problem, plan).seconds, **options)).seconds
+        fused(
+            problem, best_drawn(untrained(FUSION), params, lambda plan: fused(problem, plan).seconds, **options)
+        ).seconds
         for options in ({"rounds": 0, "samples": 1}, {"rounds": 2, "samples": 4}, {"rounds": 16, "samples": 4})
     ]
     assert ends[0] == fuse_by("none", problem).seconds
@@ -68,11 +70,11 @@ def test_a_policy_imitates_where_flips_end() -> None:
     assert fuse_by("xla", problem).seconds > best.seconds < fuse_by("all", problem).seconds
     policy = imitator([problem], 80)
     params = begun(fuse_by("xla", problem), ONE_DEVICE, policy.config)
-    choices = drawn(policy, params, lambda plan: fused(problem, plan).seconds, rounds=1, samples=1)
+    choices = best_drawn(policy, params, lambda plan: fused(problem, plan).seconds, rounds=1, samples=1)
     np.testing.assert_array_equal(fused(problem, choices).inlined, best.inlined)
     other = pairs(20)  # which it has not seen
     params = begun(fuse_by("xla", other), ONE_DEVICE, policy.config)
-    choices = drawn(policy, params, lambda plan: fused(other, plan).seconds, rounds=1, samples=1)
+    choices = best_drawn(policy, params, lambda plan: fused(other, plan).seconds, rounds=1, samples=1)
     np.testing.assert_array_equal(fused(other, choices).inlined, fuse_by("flips", other).inlined)
 
 

@@ -80,8 +80,9 @@ def flat_function(fn: Callable[..., Any], structure: Any, held: Held) -> Callabl
     def flat(*leaves: Any) -> Partial:
         args, kwargs = jax.tree.unflatten(structure, leaves)
         args, kwargs = joined(args, kwargs, held)
-        results, whole = jax.tree.flatten(fn(*args, **kwargs))
-        return Partial(whole.unflatten, *results)
+        results = fn(*args, **kwargs)
+        whole: Any = jax.tree.structure(results)
+        return Partial(whole.unflatten, *jax.tree.leaves(results))
 
     return flat
 

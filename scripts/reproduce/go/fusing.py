@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from graphrl.agents.go.policy import Policy
+from graphrl.agents.go.policy import Policy, drawn
 from graphrl.agents.go.settings import FusingSettings, GoSettings
 from graphrl.costs.exact import decode
 from graphrl.costs.fusion.exact import Fusion, fuse
@@ -83,7 +83,7 @@ def begun(
     )
 
 
-def drawn(
+def best_drawn(
     policy: FusingPolicy,
     params: CompileParams,
     cost: Callable[[Choices], float],
@@ -92,14 +92,15 @@ def drawn(
     samples: int,
 ) -> Choices:
     """The best of all that a policy draws in some rounds, each around the best so far, which is the instance's start
-    at first; the first plan of a round is the likeliest. See `Policy.choose`.
+    at first; the first plan of a round is the likeliest.
 
     Args:
       cost: of choices `[n]` each.
     """
     rng, best, tasks = np.random.default_rng(0), cost(params.start), policy.config.network.tasks
     for _ in range(rounds):
-        plans = policy.choose(params, _played(policy, params), samples, rng).of(tasks)
+        logits = policy.logits(params, _played(policy, params))
+        plans = drawn(logits, params.start, samples, rng).of(tasks)
         for number in range(samples):
             choices = params.start._replace(**{task: options[number] for task, options in plans.items()})
             if (seconds := cost(choices)) < best:

@@ -15,7 +15,7 @@ from graphrl.costs.fusion.problem import FusionProblem
 from graphrl.envs.compile.instance import Choices, CompileParams
 from graphrl.solvers.fusion.flips import prepare
 from graphrl.solvers.fusion.rules import xla_like
-from reproduce.go.fusing import FusingPolicy, begun, drawn, fused, settings_of, untrained
+from reproduce.go.fusing import FusingPolicy, begun, best_drawn, fused, settings_of, untrained
 from reproduce.go.fusion_lessons import ONE_DEVICE, imitator, programs
 from reproduce.go.settings import Settings
 from reproduce.measurements import Figures
@@ -103,7 +103,7 @@ def _best(policy: FusingPolicy, problem: FusionProblem, *, rounds: int, samples:
     def cost(choices: Choices) -> float:
         return fused(problem, choices).seconds
 
-    return fused(problem, drawn(policy, _begun(xla_like(problem)), cost, rounds=rounds, samples=samples))
+    return fused(problem, best_drawn(policy, _begun(xla_like(problem)), cost, rounds=rounds, samples=samples))
 
 
 def _policy(settings: Settings) -> FusingPolicy:

@@ -14,7 +14,7 @@ from graphrl.costs.fusion.problem import FusionProblem
 from graphrl.costs.problem import Problem
 from graphrl.envs.compile.instance import Choices, CompileParams, Task
 from graphrl.solvers.fusion.rules import xla_like
-from reproduce.go.fusing import begun, drawn, planned, settings_of, untrained
+from reproduce.go.fusing import begun, best_drawn, planned, settings_of, untrained
 from reproduce.go.fusing_alone import UPDATES, in_one_shot
 from reproduce.go.settings import Settings
 from reproduce.measurements import Figures
@@ -87,4 +87,4 @@ def _chosen(problem: FusionProblem, machine: Problem, params: CompileParams, run
     def cost(choices: Choices) -> float:
         return planned(problem, machine, params, choices).value
 
-    return drawn(policy, params, cost, rounds=UPDATES, samples=config.ppo.environments)
+    return best_drawn(policy, params, cost, rounds=UPDATES, samples=config.ppo.environments)
