@@ -11,7 +11,7 @@ from jax import lax
 from graphrl.errors import GraphrlError
 from graphrl.graphs.interconnects import INTERCONNECTS
 from graphrl.graphs.roofline import Chip
-from graphrl.xla.checkpoint.seconds import HOST_LINK, gradient_seconds
+from graphrl.xla.checkpoint.seconds import HOST_LINK, LONGEST, gradient_seconds
 
 N = 64
 BYTES = 4 * N * N
@@ -60,6 +60,16 @@ def test_a_value_is_written_where_that_moves_less() -> None:
     ):
         moved = seconds(lambda *xs, n=readers: sums(*xs, readers=n), MEMORY, operands)
         assert moved == expected * BYTES
+
+
+@pytest.mark.parametrize(("length", "expected"), [(LONGEST, 2 * 2), (LONGEST + 1, 2 + 2 * 2)])
+def test_a_long_chain_is_written_where_several_read_it(length: int, expected: int) -> None:
+    def chained(x: jax.Array) -> list[jax.Array]:
+        for _ in range(length):
+            x = jnp.sin(x)
+        return [x + 1.0, x * 2.0]
+
+    assert seconds(chained, MEMORY) == expected * BYTES
 
 
 def test_rows_are_reduced_within_their_kernel_and_columns_are_not() -> None:

@@ -8,8 +8,8 @@ What stands for what XLA makes of a jaxpr on an accelerator:
   their operands from memory and write their results; so are loops and branches, whose bodies count in turn, a scan's
   once a trip, of a branch's the dearest;
 - all other equations are fused into those that read them. A value is written where a kernel, a loop or the caller
-  reads it, and where that moves fewer bytes than computing it in each reader. Reductions, but for those of rows, read
-  what is fused into them and write their results;
+  reads it, and where that moves fewer bytes than computing it in each reader, or takes fewer equations by far.
+  Reductions, but for those of rows, read what is fused into them and write their results;
 - what a scan takes from stacks for a kernel, and what it stacks of values that its body reads too, is copied;
 - reshapes, transposes and names cost nothing.
 
@@ -57,6 +57,7 @@ VIEWS = frozenset(
     )
 )
 SLICES = PARTIAL_READS | {"split"}
+LONGEST = 24  # equations that several readers run again rather than read what one of them wrote
 
 Value = int  # the place of a value's bytes among all
 Reads = Mapping[Hashable, float]  # bytes by value, and by slice of it
@@ -265,6 +266,7 @@ class _Fusion:
         self._alone = {value for op in alone for value in op.values}
         self._needed = self._alone | {value for value in flat.results if isinstance(value, Value)}
         self._reads: dict[Value, Reads] = {}  # of what is not written
+        self._chains: dict[Value, frozenset[Value]] = {}  # of that, what a reader computes for it
 
     def copied(self, inputs: int, results: int) -> list[Value]:
         """Of a scan's body what XLA copies from a stack and to one: all that no fused op takes or writes for that only.
@@ -285,15 +287,17 @@ class _Fusion:
     def fuse(self, op: _Op) -> list[float]:
         """Of a fused op: the bytes that are moved to write those of its results that are written."""
         moved = []
+        chains = [self._chains[value] for value in op.values if value in self._chains]
         for i, value in enumerate(op.results):
             reads = self._of(op)
             if op.equation.primitive.name in SLICES:
                 reads = self._sliced(op, i, reads)
             size, total, readers = self._bytes[value], sum(reads.values()), self._readers[value]
-            if value in self._needed or readers * total > total + (1 + readers) * size:
+            chain, dear = chained(value, chains), readers * total > total + (1 + readers) * size
+            if value in self._needed or dear or (readers > 1 and len(chain) > LONGEST):
                 moved.append(total + size)
             else:
-                self._reads[value] = reads
+                self._reads[value], self._chains[value] = reads, chain
         return moved
 
     def _of(self, op: _Op) -> Reads:
@@ -316,6 +320,12 @@ def _is_view(equation: Any) -> bool:
         return equation.primitive.name in VIEWS
     own = jnp.finfo(equation.invars[0].aval.dtype)
     return (equation.params["exponent_bits"], equation.params["mantissa_bits"]) == (own.nexp, own.nmant)
+
+
+def chained(last: int, chains: Sequence[frozenset[int]]) -> frozenset[int]:
+    """What is run for a value on the way: what was run last and what was for that, or as much as makes it too long."""
+    longest = max(chains, key=len, default=frozenset[int]())
+    return longest if len(longest) > LONGEST else longest.union([last], *chains)
 
 
 def is_body(equation: Any) -> bool:

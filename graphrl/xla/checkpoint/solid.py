@@ -12,9 +12,7 @@ from typing import NamedTuple
 from graphrl.graphs.readers.jaxpr.flatten import Result
 from graphrl.xla.checkpoint.copies import Value
 from graphrl.xla.checkpoint.derivative import Derivative
-from graphrl.xla.checkpoint.seconds import SLICES, is_fused, is_reduction
-
-LONGEST = 24  # ops that several readers run again rather than read what one of them wrote
+from graphrl.xla.checkpoint.seconds import LONGEST, SLICES, chained, is_fused, is_reduction
 
 
 class Fusion(NamedTuple):
@@ -48,7 +46,7 @@ def fusion_of(derivative: Derivative) -> Fusion:
         if node is None:
             continue
         read = _read(derivative, i, reads)
-        ops = frozenset((i,)).union(*(chain.get(value, ()) for value in derivative.reads(i)))
+        ops = chained(i, [chain[value] for value in derivative.reads(i) if value in chain])
         fused = is_fused(node.equation) and not is_reduction(node.equation)
         for k, size in enumerate(node.output_bytes):
             value, total = Result(i, k), sum(read.values())
