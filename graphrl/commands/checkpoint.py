@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--plot", metavar="FILE", help="a picture of the curve, or of memory over the step: .png, .svg or .pdf"
     )
-    add_model(parser)
+    add_model(parser, chip="what gives fused ops their run times (kernels and loops have the graph's own)")
     add_common(parser)
 
 

@@ -28,15 +28,19 @@ def add_common(parser: argparse.ArgumentParser, *, seed: str = "of everything ra
     parser.add_argument("--json", action="store_true", help="print one JSON object, for machines, in place of a table")
 
 
-def add_model(parser: argparse.ArgumentParser) -> None:
-    """Adds what says how a model file is read."""
+def add_model(
+    parser: argparse.ArgumentParser,
+    *,
+    chip: str = "what gives ops of ONNX and HLO files their run times (others have their own)",
+) -> None:
+    """Adds what says how a model file is read, and what its `chip` is for."""
     parser.add_argument(
         "--chip",
         type=option(_chip),
         default=DEFAULT_CHIP,
         metavar="CHIP",
-        help="what gives ops of ONNX and HLO files their run times (others have their own): a name (a wrong one lists "
-        f"the known) or FLOP/s,BYTES/s,LAUNCH as in 300e12,2TB/s,4us (default: {DEFAULT_CHIP})",
+        help=f"{chip}: a name (a wrong one lists the known) or FLOP/s,BYTES/s,LAUNCH as in 300e12,2TB/s,4us (default: "
+        f"{DEFAULT_CHIP})",
     )
     add_reading(parser)
 
