@@ -11,7 +11,8 @@ from jax import lax
 from graphrl.errors import GraphrlError
 from graphrl.graphs.interconnects import INTERCONNECTS
 from graphrl.graphs.roofline import Chip
-from graphrl.xla.checkpoint.seconds import HOST_LINK, LONGEST, gradient_seconds
+from graphrl.xla.checkpoint.fusing import LONGEST
+from graphrl.xla.checkpoint.seconds import HOST_LINK, gradient_seconds
 
 N = 64
 BYTES = 4 * N * N

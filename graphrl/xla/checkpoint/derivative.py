@@ -12,10 +12,10 @@ from graphrl.graphs.readers.jaxpr.flatten import External, Node, Outside, Result
 from graphrl.graphs.readers.jaxpr.flops import array_bytes
 from graphrl.graphs.roofline import Chip
 from graphrl.xla.checkpoint.copies import Order, Value, orders_of, padded_bytes
+from graphrl.xla.checkpoint.kinds import VIEWS
 from graphrl.xla.checkpoint.plan import CheckpointPlan, Name, Region
 from graphrl.xla.checkpoint.program import Program, Values
 from graphrl.xla.checkpoint.rewrite import scan_of
-from graphrl.xla.checkpoint.seconds import VIEWS
 
 SCOPE = re.compile(r"^(transpose\()?[^/]*?graphrl(\d+)")  # as jax writes the scope of an equation's derivatives
 

@@ -19,8 +19,8 @@ from graphrl.graphs.roofline import Chip
 from graphrl.solvers.budgets.level import Gradient
 from graphrl.xla.checkpoint.copies import Value
 from graphrl.xla.checkpoint.derivative import Derivative
+from graphrl.xla.checkpoint.kinds import KERNELS, SLICES, VIEWS
 from graphrl.xla.checkpoint.origins import Origin
-from graphrl.xla.checkpoint.seconds import KERNELS, SLICES, VIEWS
 from graphrl.xla.checkpoint.values import RANDOM, LevelBuilder
 
 BACKWARD = "transpose("  # in the scope of an op

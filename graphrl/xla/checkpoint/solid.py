@@ -1,4 +1,4 @@
-"""Which values lie in memory, and what it takes to compute them: the model of fusion that `seconds` has.
+"""Which values lie in memory, and what it takes to compute them: the model of fusion that `fusing` has.
 
 Kernels, loops and reductions of more than rows read operands from memory and write their results there. All else is
 computed on the way by whoever reads it, unless a kernel does, or writing it once moves fewer bytes than computing it in
@@ -12,7 +12,8 @@ from typing import NamedTuple
 from graphrl.graphs.readers.jaxpr.flatten import Result
 from graphrl.xla.checkpoint.copies import Value
 from graphrl.xla.checkpoint.derivative import Derivative
-from graphrl.xla.checkpoint.seconds import LONGEST, SLICES, chained, is_fused, is_reduction
+from graphrl.xla.checkpoint.fusing import LONGEST, chained
+from graphrl.xla.checkpoint.kinds import SLICES, is_fused, is_reduction
 
 
 class Fusion(NamedTuple):

@@ -10,7 +10,7 @@ from graphrl.graphs.roofline import Chip, runtime
 from graphrl.solvers.budgets.level import ARGUMENT, Level, Loop
 from graphrl.xla.checkpoint.copies import Order, Value, resident_bytes
 from graphrl.xla.checkpoint.derivative import Derivative
-from graphrl.xla.checkpoint.seconds import is_fused, is_reduction
+from graphrl.xla.checkpoint.kinds import is_fused, is_reduction
 from graphrl.xla.checkpoint.solid import fusion_of
 
 CONVOLUTION = "conv_general_dilated"

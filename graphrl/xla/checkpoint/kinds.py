@@ -1,0 +1,65 @@
+"""Kinds of equations by what XLA makes of them: kernels, loops, views, reductions, and what is fused into readers."""
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from graphrl.graphs.readers.jaxpr.flatten import ELEMENT_BODIES
+from graphrl.graphs.readers.jaxpr.flops import PARTIAL_READS
+from graphrl.graphs.readers.jaxpr.loops import inner_jaxprs
+
+KERNELS = frozenset(
+    str.split(
+        """
+        all_gather all_to_all approx_top_k cholesky conv_general_dilated custom_call cumlogsumexp cummax cummin cumprod
+        cumsum dot_general dynamic_update_slice eig eigh fft gather geqrf hessenberg householder_product lu
+        ppermute psum psum_invariant qr ragged_all_to_all ragged_dot_general reduce_scatter reduce_window
+        reduce_window_max reduce_window_min reduce_window_sum schur select_and_gather_add select_and_scatter
+        select_and_scatter_add sort svd top_k triangular_solve tridiagonal tridiagonal_solve
+        """
+    )
+)
+_REDUCTIONS = ("argmax", "argmin", "reduce")
+_NOT_REDUCTIONS = ("reduce_precision", "reduce_window", "reduce_scatter")
+# The same bytes under another name or shape; layouts are the compiler's to choose.
+VIEWS = frozenset(
+    str.split(
+        """
+        bitcast_convert_type copy copy_p expand_dims name optimization_barrier pvary reduce_precision reshape
+        sharding_constraint squeeze stop_gradient transpose
+        """
+    )
+)
+SLICES = PARTIAL_READS | {"split"}
+
+
+def is_view(equation: Any) -> bool:
+    """Whether the result is the operand: of roundings those to the operand's own precision, which jax puts on what a
+    checkpoint keeps."""
+    if equation.primitive.name != "reduce_precision":
+        return equation.primitive.name in VIEWS
+    own = jnp.finfo(equation.invars[0].aval.dtype)
+    return (equation.params["exponent_bits"], equation.params["mantissa_bits"]) == (own.nexp, own.nmant)
+
+
+def is_body(equation: Any) -> bool:
+    return not equation.primitive.name.startswith(ELEMENT_BODIES) and bool(inner_jaxprs(equation.params))
+
+
+def is_kernel(equation: Any) -> bool:
+    name = equation.primitive.name
+    return name in KERNELS or name.startswith("scatter")
+
+
+def is_reduction(equation: Any) -> bool:
+    """Whether it reduces more than rows: those are fused as all else, as in a softmax, which reads its operand once."""
+    name = equation.primitive.name
+    if not name.startswith(_REDUCTIONS) or name.startswith(_NOT_REDUCTIONS):
+        return False
+    dimensions = len(equation.invars[0].aval.shape)
+    return dimensions == 1 or tuple(equation.params.get("axes", ())) != (dimensions - 1,)
+
+
+def is_fused(equation: Any) -> bool:
+    """Whether what it reads can be fused into it."""
+    return not (is_body(equation) or is_kernel(equation) or equation.primitive.name == "device_put")
