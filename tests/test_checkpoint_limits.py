@@ -82,6 +82,62 @@ def test_a_search_that_knows_nothing_better_is_not_asked_again() -> None:
     assert len(asked) == 1
 
 
+def test_with_the_time_that_is_left_what_is_low_enough_is_made_faster() -> None:
+    limit, gains = Goal(slowdown=0.5), []
+    for seed in range(6):
+        pricing = Pricing(chain(np.random.default_rng(seed), 40, 15))
+        begun = list(starts(pricing.gradient))
+        rough = anneal(pricing, limit, begun, seed=0, evaluations=300, seconds=NEVER)
+
+        def solver(pricing: Pricing, goal: Goal, *, rough: Found = rough, **given: Any) -> Found:
+            if goal.peak is None:
+                return rough
+            return anneal(pricing, goal, [State.of(rough.choice)], evaluations=3000, **given)
+
+        measured = measure(pricing, 1.0, 0.0)
+        found = search_timed(solver, pricing, limit, measured, seed=0, seconds=NEVER)
+        assert found.price == pricing(found.choice)
+        assert found.price.peak <= rough.price.peak
+        gains.append(measured(rough.choice) - measured(found.choice))
+    assert min(gains) >= 0.0
+    assert sum(gains) > 0.3  # measured: 0.7
+
+
+@pytest.mark.parametrize("last", ["slower", "higher"])
+def test_what_is_low_enough_is_not_made_slower_or_higher(last: str) -> None:
+    pricing = Pricing(chain(np.random.default_rng(0), 12, 6))
+    low = annealed(pricing, Goal(slowdown=0.25), seed=0, seconds=NEVER)
+    plain = best_of(pricing, Goal(slowdown=0.25), [State.plain(pricing.gradient)])
+    assert low.price.peak < plain.price.peak
+    asked: list[Goal] = []
+
+    def solver(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
+        asked.append(goal)
+        return plain if goal.peak is not None and last == "higher" else low
+
+    def measured(choice: Choice) -> float:
+        if choice is plain.choice:
+            return 0.0
+        return 0.3 if asked[-1].peak is not None else 0.1
+
+    found = search_timed(solver, pricing, Goal(slowdown=0.25), measured, seed=0, seconds=NEVER)
+    assert asked[-1].peak == low.price.peak
+    assert found is low
+
+
+def test_a_state_of_a_choice_is_that_choice() -> None:
+    pricing = Pricing(chain(np.random.default_rng(0), 12, 6))
+    for state in starts(pricing.gradient):
+        choice = state.choice()
+        again = State.of(choice)
+        for given, own, cut, own_cut in zip(state.starts, again.starts, choice, again.choice(), strict=True):
+            np.testing.assert_array_equal(given, own)
+            for one, other in zip(cut, own_cut, strict=True):
+                np.testing.assert_array_equal(one, other)
+        again.keep[0][:] = 1
+        assert not (choice[0].keep == 1).all()
+
+
 @pytest.mark.parametrize("loss", [mlp, scanned])
 def test_reports_give_the_seconds_of_the_traced_gradient(loss: Any) -> None:
     fn = graphrl.checkpoint(loss, slowdown=0.3, chip="h200", seconds=0.2, cache=False)

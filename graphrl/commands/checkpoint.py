@@ -120,9 +120,9 @@ def _search(graph: ComputationGraph, searches: "list[Settings]") -> "tuple[list[
     reports: list[CheckpointReport] = []
     with progress(len(searches), text=graph.name) as show:
         gradient = gradient_of_graph(graph, searches[0].figures)
-        pricing = Pricing(gradient.gradient)
         try:
             for number, settings in enumerate(searches):
+                pricing = Pricing(gradient.gradient)  # of its own: searches begin with what earlier ones for it found
                 reports.append(search(graph.name, gradient, pricing, settings, time.monotonic()).report)
                 if len(searches) > 1:
                     show(number + 1, f"{graph.name}: {_said(reports[-1])}")

@@ -27,18 +27,18 @@ class Solver(Protocol):
 
 
 def auto(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
-    """The best of all, in the time."""
-    begin = time.monotonic()
+    """The best of all, in the time; in later calls for the same pricing, from all that earlier ones had."""
+    begin, bound = time.monotonic(), None
     if not pricing.begun:
         pricing.begun += [*min_cut.states(pricing.gradient), *knapsack.states(pricing.gradient)]
-    states, bound = list(pricing.begun), None
-    if sum(len(level.bytes) for level in pricing.gradient.levels) <= cp_sat.MOST:
-        exact, bound = cp_sat.states(pricing, goal, seed=seed, seconds=FIRST * seconds)
-        states += exact
-    else:
-        states += _greedy_states(pricing, goal, begin + FIRST * seconds)
+        if sum(len(level.bytes) for level in pricing.gradient.levels) <= cp_sat.MOST:
+            exact, bound = cp_sat.states(pricing, goal, seed=seed, seconds=FIRST * seconds)
+            pricing.begun += exact
+        else:
+            pricing.begun += [state.copy() for state in _greedy_states(pricing, goal, begin + FIRST * seconds)]
     left = max(0.1 * seconds, seconds - (time.monotonic() - begin))
-    found = anneal(pricing, goal, states, seed=seed, evaluations=EVALUATIONS, seconds=left)
+    found = anneal(pricing, goal, pricing.begun, seed=seed, evaluations=EVALUATIONS, seconds=left)
+    pricing.begun.append(State.of(found.choice))
     return found._replace(bound=bound)
 
 

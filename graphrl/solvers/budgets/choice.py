@@ -53,7 +53,7 @@ class Pricing:
     Attributes:
       gradient: it is.
       plain: the price of what jax does by itself.
-      begun: what `auto` begins with, whatever the goal; it writes this once.
+      begun: what `auto` anneals from: what its first call began with, and what each call found.
     """
 
     def __init__(self, gradient: Gradient) -> None:

@@ -31,6 +31,14 @@ class State:
             starts.append(np.where(begins, PLAIN, INSIDE))
         return cls(keep, starts)
 
+    @classmethod
+    def of(cls, choice: Choice) -> "State":
+        """A choice's own."""
+        begins = [np.diff(cut.segment, prepend=-1) > 0 for cut in choice]
+        kinds = [np.where(cut.again[cut.segment], AGAIN, PLAIN) for cut in choice]
+        starts = [np.where(first, kind, INSIDE) for first, kind in zip(begins, kinds, strict=True)]
+        return cls([cut.keep.copy() for cut in choice], starts)
+
     def changed(self, level: int) -> None:
         """To be called when a level's starts have changed."""
         self._cuts[level] = self._cut(level)
