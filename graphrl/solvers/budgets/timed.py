@@ -12,7 +12,7 @@ from graphrl.solvers.budgets.state import State
 
 SHARE, LEAST = 0.4, 0.1  # parts that each search has: of the time that is left, and of all, whatever is left
 AHEAD = 0.04  # the first one may be slower by so much: it sees what only its own measure takes for too slow
-FAR = 0.08  # a choice that is too slow by less may be made faster, as low as it is
+FAR = 0.25  # part of the limit: a choice that is too slow by less may be made faster, as low as it is
 NEAR = 0.006  # slowdowns that a choice may stay below the limit
 ROUNDS = 12
 
@@ -56,7 +56,7 @@ def search_timed(
         next_end = now - begin + LEAST * seconds + (now - searched)
         if is_last or next_end > (2.0 if best is plain else 1.0) * seconds:
             break
-        if is_low and 0 < over < FAR and asked.peak is None:
+        if is_low and 0 < over < FAR * goal.slowdown and asked.peak is None:
             asked = Goal(peak=found.price.peak, link=goal.link)
         elif own_limit.move(goal.slowdown_of(pricing, found.price), over):
             asked = dataclasses.replace(goal, slowdown=own_limit.slowdown)
