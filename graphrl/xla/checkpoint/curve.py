@@ -69,7 +69,8 @@ class CheckpointCurve:
         points = []
         for limit, report in zip(limits, reports, strict=True):
             within = [report, *(other for other in reports if other.slowdown <= limit)]
-            points.append(CurvePoint.of(limit, min(within, key=lambda each: each.planned.peak_bytes)))
+            best = min(within, key=lambda each: (each.planned.peak_bytes, each.slowdown))
+            points.append(CurvePoint.of(limit, best))
         return cls(reports[0].function, reports[0].chip, reports[0].plain, tuple(points))
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> "Figure":
