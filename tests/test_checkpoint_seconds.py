@@ -73,6 +73,23 @@ def test_a_long_chain_is_written_where_several_read_it(length: int, expected: in
     assert seconds(chained, MEMORY) == expected * BYTES
 
 
+def test_a_chain_runs_once_for_each_slice_of_what_it_computes() -> None:
+    def halves(x: jax.Array, length: int) -> list[jax.Array]:
+        for _ in range(length):
+            x = jnp.sin(x)
+        both = x[: N // 2] + x[N // 2 :]
+        return [both + 1.0, both * 2.0]
+
+    fits = (LONGEST - 3) // 2  # both halves of it, two slices and their sum
+    assert seconds(lambda x: halves(x, fits), MEMORY) == 2 * (BYTES + BYTES / 2)
+    assert seconds(lambda x: halves(x, fits + 1), MEMORY) == BYTES + BYTES / 2 + 2 * BYTES
+
+
+def test_a_hyperbolic_tangent_is_written_where_several_read_it() -> None:
+    assert seconds(lambda x: jnp.tanh(x) * 2.0, MEMORY) == 2 * BYTES
+    assert seconds(lambda x: ((y := jnp.tanh(x)) * 2.0, y + 1.0), MEMORY) == 2 * BYTES + 2 * 2 * BYTES
+
+
 def test_rows_are_reduced_within_their_kernel_and_columns_are_not() -> None:
     assert seconds(lambda x: jax.nn.softmax(x, -1), MEMORY) == 2 * BYTES
     assert seconds(lambda x: x - x.sum(0, keepdims=True), MEMORY) == (BYTES + 4 * N) + (BYTES + 4 * N + BYTES)
@@ -80,6 +97,7 @@ def test_rows_are_reduced_within_their_kernel_and_columns_are_not() -> None:
 
 def test_slices_read_what_they_take() -> None:
     assert seconds(lambda x: jnp.sin(x[: N // 4]), MEMORY) == BYTES / 2
+    assert seconds(lambda x: jnp.sin(x[:, ::4]), MEMORY) == BYTES + BYTES / 4  # of every line something
 
 
 def test_dead_code_and_equal_equations_are_free() -> None:

@@ -19,6 +19,7 @@ from graphrl.errors import GraphrlError
 
 GPU_LAUNCH = 4e-6  # seconds
 PROGRAM_LAUNCH = 1e-6  # seconds
+HOPPER, BEFORE = 32 << 20, 4 << 20  # bytes that XLA gives cuBLAS to work in, from Hopper on and before
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class Chip:
       bytes_per_second: bandwidth of the main memory, > 0.
       launch_seconds: fixed cost of every op, >= 0.
       source: where the figures come from, in words.
+      product_workspace: bytes that XLA gives the library of products to work in, >= 0.
 
     Raises:
       GraphrlError: if a figure is out of range.
@@ -41,11 +43,13 @@ class Chip:
     bytes_per_second: float
     launch_seconds: float = 0.0
     source: str = "given by the user"
+    product_workspace: int = 0
 
     def __post_init__(self) -> None:
         for field in ("flops_per_second", "bytes_per_second"):
             _check(self.name, field, getattr(self, field), minimum="above 0", ok=getattr(self, field) > 0)
-        _check(self.name, "launch_seconds", self.launch_seconds, minimum="at least 0", ok=self.launch_seconds >= 0)
+        for field in ("launch_seconds", "product_workspace"):
+            _check(self.name, field, getattr(self, field), minimum="at least 0", ok=getattr(self, field) >= 0)
 
 
 def _check(name: str, field: str, value: float, *, minimum: str, ok: bool) -> None:
@@ -53,8 +57,8 @@ def _check(name: str, field: str, value: float, *, minimum: str, ok: bool) -> No
         raise GraphrlError(f"chip {name!r}: {field} is {value}: must be a finite number {minimum}")
 
 
-def _gpu(name: str, teraflops: float, gigabytes: float, source: str) -> Chip:
-    return Chip(name, teraflops * 1e12, gigabytes * 1e9, GPU_LAUNCH, source)
+def _gpu(name: str, teraflops: float, gigabytes: float, source: str, product_workspace: int = BEFORE) -> Chip:
+    return Chip(name, teraflops * 1e12, gigabytes * 1e9, GPU_LAUNCH, source, product_workspace)
 
 
 def _program(name: str, teraflops: float, gigabytes: float, source: str) -> Chip:
@@ -64,11 +68,11 @@ def _program(name: str, teraflops: float, gigabytes: float, source: str) -> Chip
 CHIPS: dict[str, Chip] = {
     entry.name: entry
     for entry in (
-        _gpu("b200", 2250, 8000, "NVIDIA Blackwell architecture technical brief: bf16 dense, HBM3e"),
-        _gpu("h200", 989.4, 4800, "NVIDIA H200 data sheet: bf16 1,979 TFLOPS with sparsity, half of it dense; HBM3e"),
-        _gpu("h100-sxm", 989.4, 3350, "NVIDIA H100 data sheet, SXM: bf16 1,979 TFLOPS with sparsity, half dense; HBM3"),
+        _gpu("b200", 2250, 8000, "NVIDIA Blackwell architecture technical brief: bf16 dense, HBM3e", HOPPER),
+        _gpu("h200", 989.4, 4800, "NVIDIA H200 data sheet: bf16 1,979 TFLOPS with sparsity, half of it dense; HBM3e", HOPPER),
+        _gpu("h100-sxm", 989.4, 3350, "NVIDIA H100 data sheet, SXM: bf16 1,979 TFLOPS with sparsity, half dense; HBM3", HOPPER),
         _gpu(
-            "h100-pcie", 756, 2000, "NVIDIA H100 data sheet, PCIe: bf16 1,513 TFLOPS with sparsity, half dense; HBM2e"
+            "h100-pcie", 756, 2000, "NVIDIA H100 data sheet, PCIe: bf16 1,513 TFLOPS with sparsity, half dense; HBM2e", HOPPER
         ),
         _gpu("a100-80gb", 312, 2039, "NVIDIA A100 data sheet, 80 GB SXM: bf16 dense, HBM2e"),
         _gpu("a100-40gb", 312, 1555, "NVIDIA A100 data sheet, 40 GB SXM: bf16 dense, HBM2"),
@@ -82,7 +86,7 @@ CHIPS: dict[str, Chip] = {
         _gpu("p100-fp32", 10.6, 732, "NVIDIA P100 data sheet, SXM2: fp32, HBM2"),
         _gpu("rtx-4090", 165.2, 1008, "NVIDIA Ada GPU architecture paper: bf16 dense with fp32 accumulation, GDDR6X"),
         _gpu("rtx-3090", 71, 936, "NVIDIA Ampere GA102 architecture paper: bf16 dense with fp32 accumulation, GDDR6X"),
-        _gpu("mi300x", 1307.4, 5300, "AMD Instinct MI300X data sheet: bf16 dense, HBM3"),
+        _gpu("mi300x", 1307.4, 5300, "AMD Instinct MI300X data sheet: bf16 dense, HBM3", 0),
         _program("tpu-v2", 46, 700, "Google Cloud TPU system architecture pages, v2, one chip: bf16, HBM"),
         _program("tpu-v3", 123, 900, "Google Cloud TPU system architecture pages, v3, one chip: bf16, HBM"),
         _program("tpu-v4", 275, 1228, "Google Cloud TPU system architecture pages, v4, one chip: bf16, HBM"),

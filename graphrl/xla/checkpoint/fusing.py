@@ -2,13 +2,15 @@
 
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
 
 from graphrl.xla.checkpoint.inlined import Inlined, Op, Value
-from graphrl.xla.checkpoint.kinds import SLICES, is_fused
+from graphrl.xla.checkpoint.kinds import ONCE, SLICES, is_fused, part_read
 
-LONGEST = 24  # equations that several readers run again rather than read what one of them wrote
+LONGEST = 52
 
 Reads = Mapping[Hashable, float]  # bytes by value, and by slice of it
+Chain = frozenset[tuple[int, ...]]  # equations, each behind the slices that are taken of what it computes
 
 
 class Fusing:
@@ -22,7 +24,7 @@ class Fusing:
         self._alone = {value for op in alone for value in op.values}
         self._needed = self._alone | {value for value in flat.results if isinstance(value, Value)}
         self._reads: dict[Value, Reads] = {}  # of what is not written
-        self._chains: dict[Value, frozenset[Value]] = {}  # of that, what a reader computes for it
+        self._chains: dict[Value, Chain] = {}  # of that, what a reader computes for it
 
     def copied(self, inputs: int, results: int) -> list[Value]:
         """Of a scan's body what XLA copies from a stack and to one: all that no fused op takes or writes for that only.
@@ -49,8 +51,8 @@ class Fusing:
             if op.equation.primitive.name in SLICES:
                 reads = self._sliced(op, i, reads)
             size, total, readers = self._bytes[value], sum(reads.values()), self._readers[value]
-            chain, dear = chained(value, chains), readers * total > total + (1 + readers) * size
-            if value in self._needed or dear or (readers > 1 and len(chain) > LONGEST):
+            chain, dear = chained(value, op.equation, chains), readers * total > total + (1 + readers) * size
+            if value in self._needed or dear or (readers > 1 and is_once(op.equation, chain)):
                 moved.append(total + size)
             else:
                 self._reads[value], self._chains[value] = reads, chain
@@ -65,11 +67,24 @@ class Fusing:
     def _sliced(self, op: Op, result: int, reads: Reads) -> Reads:
         """Of all that is read the part that a slice takes."""
         whole = self._bytes[op.values[0]] if op.values else 0
-        share = min(1.0, self._bytes[op.results[result]] / whole) if whole else 1.0
+        share = part_read(op.equation, whole, self._bytes[op.results[result]])
         return {(key, op.results[result]): share * size for key, size in reads.items()}
 
 
-def chained(last: int, chains: Sequence[frozenset[int]]) -> frozenset[int]:
-    """What is run for a value on the way: what was run last and what was for that, or as much as makes it too long."""
-    longest = max(chains, key=len, default=frozenset[int]())
-    return longest if len(longest) > LONGEST else longest.union([last], *chains)
+def is_once(equation: Any, chain: Chain) -> bool:
+    """Whether XLA computes a value once for several readers, though they would move fewer bytes."""
+    return len(chain) > LONGEST or equation.primitive.name in ONCE
+
+
+def chained(last: int, equation: Any, chains: Sequence[Chain]) -> Chain:
+    """What is run for a value on the way: what was run last and what was for that, or as much as makes it too long.
+
+    Two slices of one value are of different elements, so that what is run for both is run for each.
+    """
+    longest = max(chains, key=len, default=Chain())
+    if len(longest) > LONGEST:
+        return longest
+    run = longest.union(*chains)
+    if equation.primitive.name in SLICES:
+        run = Chain((last, *key) for key in run)
+    return run.union([(last,)])

@@ -31,6 +31,7 @@ VIEWS = frozenset(
     )
 )
 SLICES = PARTIAL_READS | {"split"}
+ONCE = frozenset({"tanh"})  # of what is fused, what XLA's model of cost has dearer than to write it and read it again
 
 
 def is_view(equation: Any) -> bool:
@@ -63,3 +64,11 @@ def is_reduction(equation: Any) -> bool:
 def is_fused(equation: Any) -> bool:
     """Whether what it reads can be fused into it."""
     return not (is_body(equation) or is_kernel(equation) or equation.primitive.name == "device_put")
+
+
+def part_read(equation: Any, whole: float, result: float) -> float:
+    """The part of its first operand's bytes that a slice reads, of so many bytes each: a strided one all the lines that
+    its elements lie in.
+    """
+    strided = any(stride > 1 for stride in equation.params.get("strides") or ())
+    return 1.0 if strided or not whole else min(1.0, result / whole)

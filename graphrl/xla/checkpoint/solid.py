@@ -12,8 +12,8 @@ from typing import NamedTuple
 from graphrl.graphs.readers.jaxpr.flatten import Result
 from graphrl.xla.checkpoint.copies import Value
 from graphrl.xla.checkpoint.derivative import Derivative
-from graphrl.xla.checkpoint.fusing import LONGEST, chained
-from graphrl.xla.checkpoint.kinds import SLICES, is_fused, is_reduction
+from graphrl.xla.checkpoint.fusing import Chain, chained, is_once
+from graphrl.xla.checkpoint.kinds import SLICES, is_fused, is_reduction, part_read
 
 
 class Fusion(NamedTuple):
@@ -42,12 +42,12 @@ def fusion_of(derivative: Derivative) -> Fusion:
     moved: dict[Result, float] = {}
     copies: dict[Result, int] = {}
     reads: dict[Value, Mapping[Value, float]] = {}  # of what lies in no memory, what is read in its place
-    chain: dict[Value, frozenset[int]] = {}  # of that, the nodes that its reader computes for it
+    chain: dict[Value, Chain] = {}  # of that, the nodes that its reader computes for it
     for i, node in enumerate(derivative.nodes):
         if node is None:
             continue
         read = _read(derivative, i, reads)
-        ops = chained(i, [chain[value] for value in derivative.reads(i) if value in chain])
+        ops = chained(i, node.equation, [chain[value] for value in derivative.reads(i) if value in chain])
         fused = is_fused(node.equation) and not is_reduction(node.equation)
         for k, size in enumerate(node.output_bytes):
             value, total = Result(i, k), sum(read.values())
@@ -59,7 +59,8 @@ def fusion_of(derivative: Derivative) -> Fusion:
             taken = sum(_share(derivative, j, value) for j in users)
             dear = taken * total > total + (1 + taken) * size
             wanted = value in derivative.results or value in derivative.gradients
-            solid[value] = not fused or alone or dear or wanted or (len(users) > 1 and len(ops) > LONGEST)
+            once = len(readers[value]) > 1 and is_once(node.equation, ops)
+            solid[value] = not fused or alone or dear or wanted or once
             moved[value] = total + sum(node.output_bytes)
             copies[value] = (not is_fused(node.equation)) + alone
             if not solid[value]:
@@ -88,4 +89,4 @@ def _share(derivative: Derivative, i: int, value: Value) -> float:
     assert node is not None
     if node.type not in SLICES or derivative.reads(i)[0] != value:
         return 1.0
-    return min(1.0, max(node.output_bytes) / max(1, derivative.bytes(value)))
+    return part_read(node.equation, derivative.bytes(value), max(node.output_bytes))

@@ -128,9 +128,10 @@ class LevelBuilder:
             return 0
         node = self._node(value)
         padded = self._own.padded.get(self._own.place[value.node], 0) if node.type == CONVOLUTION else 0
+        library = self._chip.product_workspace if node.type == "dot_general" else 0
         orders = self._own.orders.get(value.node, ())
         transposed = {read: order for read, order in orders if order and not self._writes_in(value.node, read)}
-        return node.workspace_bytes + padded + sum(map(self._own.bytes, transposed))
+        return node.workspace_bytes + library + padded + sum(map(self._own.bytes, transposed))
 
     def _written_orders(self) -> dict[Value, set[Order]]:
         """Of what products read and no kernel computes, the orders of dimensions in which its own pass needs it."""
