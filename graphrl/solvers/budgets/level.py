@@ -29,6 +29,7 @@ class Level(NamedTuple):
       keeping: of each value, seconds that it takes to keep it, beside computing it: to write what lies in no memory by
         itself, and in a loop to copy between kernels and the loop's own array.
       op: of each value, the op that computes it.
+      advancing: of each value, whether the next step of the loop reads it for what the backward pass needs.
       workspace: of each value, bytes that its op holds beside its operands and results.
       last_read: of each value, the last value of the forward pass whose kernel reads it.
       reads_from, reads: values that each value reads, value v's in `reads[reads_from[v] : reads_from[v + 1]]`.
@@ -54,6 +55,7 @@ class Level(NamedTuple):
     seconds: np.ndarray  # [n] float64
     keeping: np.ndarray  # [n] float64
     op: np.ndarray  # [n] int64
+    advancing: np.ndarray  # [n] bool
     workspace: np.ndarray  # [n] float64
     last_read: np.ndarray  # [n] int64
     reads_from: np.ndarray  # [n + 1] int64
@@ -72,19 +74,30 @@ class Level(NamedTuple):
 
 
 class Loop(NamedTuple):
-    """Where a loop stands in the level around it.
+    """Where a loop stands in the level around it, and what it takes to run its steps in stretches: see `stretches`.
 
     Attributes:
       place: of its equation.
       outputs: values that its forward op computes, the first of which bears its workspace.
       kept: values that stand for what it keeps for its backward loop, the first of which bears the bytes of all.
       kernel: of its backward loop.
+      taken_bytes, given_bytes, pulled_bytes: of a step's slices of arrays: that it reads and writes, and that its
+        backward step reads and writes beside what is kept.
+      sum_bytes: of the gradients that are summed over the steps.
+      begin_bytes: of what a stretch must have from the one before.
+      stretches: how many steps a stretch may have, ascending from 1.
     """
 
     place: int
     outputs: tuple[int, ...]
     kept: tuple[int, ...]
     kernel: int
+    taken_bytes: float
+    given_bytes: float
+    pulled_bytes: float
+    sum_bytes: float
+    begin_bytes: float = 0.0
+    stretches: tuple[int, ...] = (1,)
 
 
 class Gradient(NamedTuple):
@@ -100,6 +113,10 @@ class Gradient(NamedTuple):
     loops: tuple[Mapping[int, Loop], ...]
     argument_bytes: int
     result_bytes: int
+
+    def stretches(self, number: int) -> tuple[int, ...]:
+        """How many steps a stretch of the loop whose body a level is may have; of the function, one."""
+        return next((loops[number].stretches for loops in self.loops if number in loops), (1,))
 
     def trips(self, number: int) -> int:
         """How often one run of the function goes through a level."""

@@ -30,7 +30,8 @@ def _plan(named: NamedGradient, choice: Choice, pricing: Pricing, number: int) -
         regions.append(Region(int(places[0]), int(places[-1]) + 1, kept, moved))
     bodies = {loop.place: _plan(named, choice, pricing, inner) for inner, loop in named.gradient.loops[number].items()}
     copied = _copied(named.programs[number], level, named.carried[number])
-    return CheckpointPlan(tuple(regions), copied, {place: plan for place, plan in bodies.items() if plan.regions})
+    planned = {place: plan for place, plan in bodies.items() if not plan.is_plain}
+    return CheckpointPlan(tuple(regions), copied, planned, cut.stretch)
 
 
 def _copied(program: Program, level: Level, carried: range) -> tuple[int, ...]:
