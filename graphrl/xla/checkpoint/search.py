@@ -50,7 +50,7 @@ def search(
         report, where it is given.
 
     Raises:
-      UnmetError: the budget cannot be met; one line says the least that can.
+      UnmetError: the limit cannot be met; one line says the least bytes that can.
     """
     goal = settings.goal(pricing)
     timed = seconds_of or functools.partial(_priced_seconds, pricing, goal)
@@ -67,6 +67,8 @@ def search(
     if goal.slowdown is None and goal.excess(pricing, found.price) > 1e-6:
         raise UnmetError(_unmet(settings, goal, pricing, found.price))
     seconds = step, timed(found.choice)
+    if goal.slowdown is not None and goal.slowdown < min(0.0, seconds[1] / max(step, 1e-30) - 1.0 - 1e-6):
+        raise UnmetError(f"slowdown is {settings.slowdown}: no plan was found that is so much faster than jax's own")
     return Searched(found.choice, _report(name, explained, found, pricing, seconds, settings, begin))
 
 
