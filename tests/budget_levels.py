@@ -52,8 +52,9 @@ def levels(draw: Any, *, trips: int = 0, values: int = 8, places: int = 4, kerne
         named=~is_argument,
         seconds=np.where(solid & ~is_argument, work[op], 0.0),
         keeping=np.array(draw(sizes), float) / 8,
+        writing=np.array(draw(sizes), float) / 8,
         op=op,
-        advancing=np.array(draw(flags)) & (trips > 0),
+        following=_following(draw, n, carried),
         workspace=np.array(draw(sizes), float),
         last_read=np.array(last_read),
         reads_from=_begins(reads),
@@ -74,6 +75,13 @@ def levels(draw: Any, *, trips: int = 0, values: int = 8, places: int = 4, kerne
     )
 
 
+def _following(draw: Any, values: int, carried: int) -> np.ndarray:
+    """Of some carried values, another one that the next step has in its place."""
+    following = np.full(values, -1)
+    following[:carried] = draw(st.lists(st.integers(-1, values - 1), min_size=carried, max_size=carried))
+    return following
+
+
 def chain(random: np.random.Generator, values: int, places: int) -> Gradient:
     """Values, each computed from the one before and sometimes from one more; the backward pass reads them in turn."""
     place = np.sort(np.append(np.arange(places), random.integers(0, places, values - places)))
@@ -92,8 +100,9 @@ def chain(random: np.random.Generator, values: int, places: int) -> Gradient:
                 named=np.ones(values, bool),
                 seconds=np.where(solid, random.integers(1, 10, values), 0).astype(float),
                 keeping=np.where(solid, 0, random.integers(1, 4, values)).astype(float),
+                writing=np.zeros(values),
                 op=np.arange(values),
-                advancing=np.zeros(values, bool),
+                following=np.full(values, -1),
                 workspace=np.zeros(values),
                 last_read=np.minimum(np.arange(values) + 1, values - 1),
                 reads_from=_begins(reads),
@@ -137,10 +146,11 @@ def gradients(draw: st.DrawFn, /, **sizes: int) -> Gradient:
     if draw(st.booleans()):
         return Gradient((outer,), ({},), 0, 0)
     inner = draw(levels(trips=draw(st.integers(1, 5)), **sizes))
-    return looped(outer, inner, draw(st.lists(st.integers(0, 9), min_size=5, max_size=5)))
+    slices = draw(st.lists(st.integers(0, 9), min_size=5, max_size=5))
+    return looped(outer, inner, slices, draw(st.integers(1, 4)))
 
 
-def looped(outer: Level, inner: Level, slices: Sequence[int]) -> Gradient:
+def looped(outer: Level, inner: Level, slices: Sequence[int], unrolled: int) -> Gradient:
     """A level behind a loop of two values: a result, and all that the loop keeps. Of the loop's slices the bytes taken,
     given and pulled, of its sums, and of what a stretch begins with.
     """
@@ -160,7 +170,8 @@ def looped(outer: Level, inner: Level, slices: Sequence[int]) -> Gradient:
         "seconds": (5, 5),
         "keeping": (0, 0),
         "workspace": (0, 0),
-        "advancing": (False, False),
+        "following": (-1, -1),
+        "writing": (0, 0),
         "apart": (True,),
     }.items():
         begun(name, *first)
@@ -175,7 +186,7 @@ def looped(outer: Level, inner: Level, slices: Sequence[int]) -> Gradient:
     more["kernel_reads"] = np.concatenate([outer.kernel_reads + 2, [1]])
     more["first"] = np.searchsorted(more["place"], np.arange(len(more["apart"]) + 1))
     more["free_values"] = np.flatnonzero(more["free"])
-    loop = Loop(0, (0,), (1,), len(outer.kernel_place), *map(float, slices), stretches_of(inner.trips))
+    loop = Loop(0, (0,), (1,), len(outer.kernel_place), *map(float, slices), stretches_of(inner.trips), unrolled)
     return Gradient((Level(**more), inner), ({1: loop}, {}), 0, 0)
 
 
@@ -212,7 +223,8 @@ def cost(level: Level, cut: Cut) -> Cost:
 
 def _rerun(level: Level, stored: Sequence[int]) -> set[int]:
     """What a stretch's steps compute before they run backward: for the next step, and for what is stored."""
-    waiting, rerun = [v for v in range(len(stored)) if level.advancing[v] or stored[v] != COMPUTED], set[int]()
+    waiting, rerun = [v for v, what in enumerate(stored) if what != COMPUTED], set[int]()
+    waiting += [after for after in level.following.tolist() if after >= 0]
     while waiting:
         v = waiting.pop()
         waiting += [read for read in _reads(level, v) if read not in rerun]
@@ -220,8 +232,13 @@ def _rerun(level: Level, stored: Sequence[int]) -> set[int]:
     return rerun
 
 
-def loop_cost_by_steps(loop: Loop, trips: int, stretch: int, step: Cost) -> tuple[float, float, float]:
-    """Bytes that a loop keeps, and at the peaks of its two passes, from lists of what is there, step by step."""
+def loop_cost_by_steps(
+    loop: Loop, trips: int, stretch: int, step: Cost, shared: float
+) -> tuple[float, float, float]:
+    """Bytes that a loop keeps, and at the peaks of its two passes, from lists of what is there, step by step.
+
+    `shared` is what a step keeps that the next one keeps, too.
+    """
     if stretch == 1:
         return sum(step.kept for _ in range(trips)), step.forward, step.backward
     stretches = [range(begin, min(begin + stretch, trips)) for begin in range(0, trips, stretch)]
@@ -232,7 +249,8 @@ def loop_cost_by_steps(loop: Loop, trips: int, stretch: int, step: Cost) -> tupl
         slices = steps if len(stretches) > 1 else ()
         sums = loop.sum_bytes if slices else 0.0
         forward.append(step.forward + sum(loop.taken_bytes + loop.given_bytes for _ in slices))
-        held = sum(step.kept for _ in steps) + sum(loop.taken_bytes + loop.pulled_bytes for _ in slices) + sums
+        others = steps[1:] if loop.is_unrolled(stretch) else steps
+        held = sum(step.kept - shared for _ in others) + sum(loop.taken_bytes + loop.pulled_bytes for _ in slices) + sums
         backward += [held + peak for peak in (step.forward, step.backward)]
     more = sum(loop.given_bytes for _ in joined), sum(loop.pulled_bytes for _ in joined)
     return kept, max(forward) + more[0], max(backward) + more[1]

@@ -14,7 +14,7 @@ def priced(level: Level, cut: Cut) -> Cost:
     """As `cost`, by the compiled function."""
     own = work(level)
     price(level, *cut, own)
-    kept, moved, forward, backward, seconds, _, rerunning = own.prices.tolist()
+    kept, moved, forward, backward, seconds, _, rerunning, _ = own.prices.tolist()
     rerun = own.rerun & level.solid & (own.stored == COMPUTED)
     again = {v for v in range(len(level.bytes)) if own.ran[level.op[v]] >= 0 or rerun[v]}
     return Cost(kept, moved, forward, backward, seconds, rerunning, own.stored.tolist(), again)
@@ -32,9 +32,12 @@ def test_prices_are_those_of_live_sets(data: st.DataObject, trips: int) -> None:
 def with_loop(gradient: Gradient, stretch: int, inner: Cost) -> Level:
     """The level around a loop, with what a body of this cost makes of it in stretches of so many steps."""
     outer, body = gradient.levels
+    stored, shared = inner.stored, 0.0
+    for carry, after in enumerate(body.following.tolist()):
+        shared += body.bytes[after] * (after >= 0 and stored[carry] == stored[after] == KEPT)
     (loop,) = gradient.loops[0].values()
     outer = outer._replace(**{name: getattr(outer, name).copy() for name in ("bytes", "workspace", "kernel_bytes")})
-    kept, forward, backward = loop_cost_by_steps(loop, body.trips, stretch, inner)
+    kept, forward, backward = loop_cost_by_steps(loop, body.trips, stretch, inner, shared * loop.is_unrolled(stretch))
     outer.bytes[loop.kept[0]] = kept
     outer.workspace[loop.outputs[0]] = forward
     outer.kernel_bytes[loop.kernel] += backward
@@ -48,7 +51,11 @@ def test_a_loop_costs_its_trips(data: st.DataObject) -> None:
     whole = Pricing(gradient)(choice)
     moved, seconds, level = 0.0, 0.0, gradient.levels[0]
     if len(gradient.levels) > 1:
-        trips, inner = gradient.levels[1].trips, cost(gradient.levels[1], choice[1])
+        body, loop = gradient.levels[1], gradient.loop(1)
+        trips = body.trips
+        if loop is not None and loop.is_unrolled(choice[1].stretch):
+            body = body._replace(trips=0, keeping=body.writing)
+        inner = cost(body, choice[1])
         moved, seconds = trips * inner.moved, trips * (inner.seconds + inner.rerunning)
         level = with_loop(gradient, choice[1].stretch, inner)
     outer = cost(level, choice[0])

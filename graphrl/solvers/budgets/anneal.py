@@ -65,7 +65,7 @@ class _Search:
         gradient = pricing.gradient
         self._values = [alike_values(level) for level in gradient.levels]
         self._places = [group for group in alike_places(gradient.levels[0]) if len(group) <= MOST]
-        self._loops = [number for number in range(len(gradient.levels)) if gradient.stretches(number)[1:]]
+        self._loops = list(gradient.stretched().items())
         self._fixed = State.plain(gradient).starts[0] != INSIDE
         sizes = np.array([max(1, len(level.bytes)) for level in gradient.levels], float)
         self._weights = np.cumsum(sizes / sizes.sum())
@@ -127,8 +127,8 @@ class _Search:
 
     def _stretch(self, state: State) -> Callable[[], None]:
         """Makes a loop's stretches longer or shorter, by a step or by any."""
-        level = self._loops[self.random.integers(len(self._loops))]
-        before, kinds = state.stretches[level], self._pricing.gradient.stretches(level)
+        level, loop = self._loops[self.random.integers(len(self._loops))]
+        before, kinds = state.stretches[level], loop.stretches
         now = kinds.index(before)
         near = [kinds[k] for k in (now - 1, now + 1) if 0 <= k < len(kinds)]
         others = near if self.random.random() < TOGETHER else [kind for kind in kinds if kind != before]

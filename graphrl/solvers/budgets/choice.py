@@ -69,6 +69,8 @@ class Pricing:
             )
             for level in gradient.levels  # what loops in them cost is written into these
         ]
+        # of loops' bodies that stand one after the other, which share those
+        self._unrolled = [level._replace(trips=0, keeping=level.writing) for level in self._levels]
         with announced(price, "memory budgets"):
             self.plain = self(untouched(gradient))
 
@@ -80,13 +82,16 @@ class Pricing:
             level, given = self._levels[number], self.gradient.levels[number]
             for inner, loop in self.gradient.loops[number].items():
                 trips = self._levels[inner].trips
-                cost = loop_cost(loop, trips, choice[inner].stretch, self._step(inner))
+                stretch = choice[inner].stretch
+                cost = loop_cost(loop, trips, stretch, self._step(inner, loop.is_unrolled(stretch)))
                 level.bytes[loop.kept[0]] = cost.kept
                 level.workspace[loop.outputs[0]] = cost.forward
                 level.kernel_bytes[loop.kernel] = given.kernel_bytes[loop.kernel] + cost.backward
                 moved[number] += trips * moved[inner]
                 seconds[number] += trips * seconds[inner]
-            price(level, *choice[number], self._work[number])
+            around = self.gradient.loop(number)
+            is_unrolled = around is not None and around.is_unrolled(choice[number].stretch)
+            price(self._unrolled[number] if is_unrolled else level, *choice[number], self._work[number])
             moved[number] += self._work[number].prices[1]
             seconds[number] += self._work[number].prices[4] + self._work[number].prices[6]
         kept, _, forward, backward = self._work[0].prices[:4]
@@ -94,15 +99,22 @@ class Pricing:
 
     def loop_costs(self, choice: Choice, number: int) -> dict[int, LoopCost]:
         """What the loop whose body a level is would cost in stretches of each kind, by their steps."""
-        self(choice)
-        loop = next(loops[number] for loops in self.gradient.loops if number in loops)
-        trips, step = self.gradient.levels[number].trips, self._step(number)
-        return {stretch: loop_cost(loop, trips, stretch, step) for stretch in loop.stretches}
+        loop, trips = self.gradient.loop(number), self.gradient.levels[number].trips
+        assert loop is not None
+        costs: dict[int, LoopCost] = {}
+        for is_unrolled in (False, True):
+            stretches = [stretch for stretch in loop.stretches if loop.is_unrolled(stretch) == is_unrolled]
+            if stretches:  # a step of all of them is the same
+                cut = choice[number]._replace(stretch=stretches[0])
+                self((*choice[:number], cut, *choice[number + 1 :]))
+                step = self._step(number, is_unrolled)
+                costs |= {stretch: loop_cost(loop, trips, stretch, step) for stretch in stretches}
+        return costs
 
-    def _step(self, number: int) -> LoopCost:
-        """One step of a loop by the choice that was priced last."""
-        kept, _, forward, backward = self._work[number].prices[:4].tolist()
-        return LoopCost(kept, forward, backward)
+    def _step(self, number: int, is_unrolled: bool) -> LoopCost:
+        """One step of a loop by the choice that was priced last; what it shares with the next one counts once."""
+        kept, _, forward, backward, *_, twice = self._work[number].prices.tolist()
+        return LoopCost(kept - twice * is_unrolled, forward, backward)
 
     def stored(self, level: int) -> np.ndarray:
         """What happens to each value of a level by the choice that was priced last: COMPUTED, KEPT or MOVED."""

@@ -28,8 +28,10 @@ class Level(NamedTuple):
       seconds: of each value, to compute it from solid ones, counted once for the values of one op.
       keeping: of each value, seconds that it takes to keep it, beside computing it: to write what lies in no memory by
         itself, and in a loop to copy between kernels and the loop's own array.
+      writing: of each value, the same outside of loops.
       op: of each value, the op that computes it.
-      advancing: of each value, whether the next step of the loop reads it for what the backward pass needs.
+      following: of each value that a loop carries and whose backward pass needs, the value that the next step has in its
+        place; -1 of all others.
       workspace: of each value, bytes that its op holds beside its operands and results.
       last_read: of each value, the last value of the forward pass whose kernel reads it.
       reads_from, reads: values that each value reads, value v's in `reads[reads_from[v] : reads_from[v + 1]]`.
@@ -54,8 +56,9 @@ class Level(NamedTuple):
     heavy: np.ndarray  # [n] bool
     seconds: np.ndarray  # [n] float64
     keeping: np.ndarray  # [n] float64
+    writing: np.ndarray  # [n] float64
     op: np.ndarray  # [n] int64
-    advancing: np.ndarray  # [n] bool
+    following: np.ndarray  # [n] int64
     workspace: np.ndarray  # [n] float64
     last_read: np.ndarray  # [n] int64
     reads_from: np.ndarray  # [n + 1] int64
@@ -86,6 +89,7 @@ class Loop(NamedTuple):
       sum_bytes: of the gradients that are summed over the steps.
       begin_bytes: of what a stretch must have from the one before.
       stretches: how many steps a stretch may have, ascending from 1.
+      unrolled: the most steps of a stretch that is no loop of its own.
     """
 
     place: int
@@ -98,6 +102,11 @@ class Loop(NamedTuple):
     sum_bytes: float
     begin_bytes: float = 0.0
     stretches: tuple[int, ...] = (1,)
+    unrolled: int = 1
+
+    def is_unrolled(self, stretch: int) -> bool:
+        """Whether the steps of a stretch stand one after the other."""
+        return 1 < stretch <= self.unrolled
 
 
 class Gradient(NamedTuple):
@@ -114,9 +123,14 @@ class Gradient(NamedTuple):
     argument_bytes: int
     result_bytes: int
 
-    def stretches(self, number: int) -> tuple[int, ...]:
-        """How many steps a stretch of the loop whose body a level is may have; of the function, one."""
-        return next((loops[number].stretches for loops in self.loops if number in loops), (1,))
+    def loop(self, number: int) -> Loop | None:
+        """The loop whose body a level is; None for the function."""
+        return next((loops[number] for loops in self.loops if number in loops), None)
+
+    def stretched(self) -> dict[int, Loop]:
+        """Loops that may run in stretches, by the numbers of their bodies' levels."""
+        loops = {number: self.loop(number) for number in range(len(self.levels))}
+        return {number: loop for number, loop in loops.items() if loop is not None and len(loop.stretches) > 1}
 
     def trips(self, number: int) -> int:
         """How often one run of the function goes through a level."""

@@ -31,7 +31,8 @@ class Work(NamedTuple):
     forward: np.ndarray  # [n + 2] float64, changes of live bytes
     backward: np.ndarray  # [m + 2] float64, changes of live bytes
     beside: np.ndarray  # [m + 2] float64, bytes beside the values
-    prices: np.ndarray  # [7] float64: bytes kept and moved, peaks of both passes, seconds, steps, seconds of rerunning
+    # bytes kept and moved, peaks of both passes, seconds, steps; of a stretch's step seconds, and bytes kept twice
+    prices: np.ndarray  # [8] float64
 
 
 def work(level: Level) -> Work:
@@ -41,7 +42,7 @@ def work(level: Level) -> Work:
     stored, mark, last, loaded, position = (np.zeros(n, np.int64) for _ in range(5))
     stack, ran = np.zeros(n + len(level.reads) + 1, np.int64), np.zeros(int(level.op.max(initial=0)) + 1, np.int64)
     passes = np.zeros(n + 2), np.zeros(steps + 2), np.zeros(steps + 2)
-    return Work(stored, mark, stack, last, loaded, position, ran, np.zeros(n, bool), *passes, np.zeros(7))
+    return Work(stored, mark, stack, last, loaded, position, ran, np.zeros(n, bool), *passes, np.zeros(8))
 
 
 @entry
@@ -285,10 +286,18 @@ def _backward(level: Level, work: Work, steps: int) -> None:
 
 @part
 def _rerun(level: Level, work: Work) -> None:
-    """One more forward pass of a step: what the next step and the backward pass need of it, and what that follows from."""
+    """One more forward pass of a step: what the next step and the backward pass need of it, and what that follows from.
+    What both need is kept twice in a loop.
+    """
     op, counted = integer(-1), 0.0
+    for v in range(len(level.bytes)):
+        after = level.following[v]
+        if after >= 0:
+            work.rerun[after] = True
+            both = work.stored[v] == KEPT and work.stored[after] == KEPT
+            work.prices[7] += level.bytes[after] * both
     for v in range(len(level.bytes) - 1, -1, -1):
-        work.rerun[v] |= level.advancing[v] or work.stored[v] != COMPUTED
+        work.rerun[v] |= work.stored[v] != COMPUTED
         if not work.rerun[v]:
             continue
         if level.op[v] != op:

@@ -48,17 +48,19 @@ def again(gradient: Gradient, begins: np.ndarray, kept: Sequence[np.ndarray]) ->
 
 
 def stretched(pricing: Pricing, states: Iterable[State]) -> Iterator[State]:
-    """Choices, and each again with its loops in the stretches that take the least memory, where any take less."""
-    numbers = [n for n, level in enumerate(pricing.gradient.levels) if pricing.gradient.stretches(n)[1:]]
+    """Choices, and each again with its loops in the stretches that take the least memory: of all, and unrolled."""
+    loops = pricing.gradient.stretched()
     for state in states:
         yield state
-        other = state.copy()
-        for number in reversed(numbers):  # what a loop keeps depends on those in it
-            costs = pricing.loop_costs(other.choice(), number)
-            other.stretches[number] = min(costs, key=lambda stretch: costs[stretch].kept + costs[stretch].backward)
-            other.changed(number)
-        if other.stretches != state.stretches:
-            yield other
+        for unrolled in (False, True) if loops else ():
+            other = state.copy()
+            for number, loop in reversed(loops.items()):  # what a loop keeps depends on those in it
+                costs = pricing.loop_costs(other.choice(), number)
+                some = [stretch for stretch in costs if not unrolled or loop.is_unrolled(stretch)]
+                other.stretches[number] = min(some or [1], key=lambda k: costs[k].kept + costs[k].backward)
+                other.changed(number)
+            if other.stretches != state.stretches:
+                yield other
 
 
 def whole(level: Level) -> np.ndarray:

@@ -29,7 +29,8 @@ def loop_cost(loop: Loop, trips: int, stretch: int, step: LoopCost) -> LoopCost:
     """What a loop costs.
 
     A stretch that is not the whole loop has slices of what the loop reads and writes of each step, and sums gradients
-    by itself. Where the last one is shorter, all steps' slices are cut and joined.
+    by itself. Where the last one is shorter, all steps' slices are cut and joined. Steps that stand one after the other
+    work on values, those of a loop on copies of them.
 
     Args:
       loop: it is.
@@ -39,13 +40,14 @@ def loop_cost(loop: Loop, trips: int, stretch: int, step: LoopCost) -> LoopCost:
     """
     if stretch == 1:
         return step._replace(kept=trips * step.kept)
+    others = stretch - loop.is_unrolled(stretch)  # such a step's peak has what it keeps, that of a loop's step has not
     sliced = stretch if stretch < trips else 0
     joined = trips if trips % stretch else 0
     return LoopCost(
         -(-trips // stretch) * loop.begin_bytes + joined * loop.taken_bytes,
         step.forward + sliced * (loop.taken_bytes + loop.given_bytes) + joined * loop.given_bytes,
         max(step.forward, step.backward)
-        + stretch * step.kept
+        + others * step.kept
         + sliced * (loop.taken_bytes + loop.pulled_bytes)
         + joined * loop.pulled_bytes
         + (loop.sum_bytes if sliced else 0.0),

@@ -31,7 +31,9 @@ def _plan(named: NamedGradient, choice: Choice, pricing: Pricing, number: int) -
     bodies = {loop.place: _plan(named, choice, pricing, inner) for inner, loop in named.gradient.loops[number].items()}
     copied = _copied(named.programs[number], level, named.carried[number])
     planned = {place: plan for place, plan in bodies.items() if not plan.is_plain}
-    return CheckpointPlan(tuple(regions), copied, planned, cut.stretch)
+    around = named.gradient.loop(number)
+    unrolled = around is not None and around.is_unrolled(cut.stretch)
+    return CheckpointPlan(tuple(regions), copied, planned, cut.stretch, unrolled)
 
 
 def _copied(program: Program, level: Level, carried: range) -> tuple[int, ...]:

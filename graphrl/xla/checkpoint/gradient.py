@@ -14,6 +14,8 @@ from graphrl.xla.checkpoint.plan import Name
 from graphrl.xla.checkpoint.program import Program
 from graphrl.xla.checkpoint.values import LevelBuilder
 
+UNROLLED, EQUATIONS = 16, 1_000  # steps of a stretch at most that stand one after the other, and equations of all
+
 
 class NamedGradient(NamedTuple):
     """A program's gradient, with what links its arrays to the program.
@@ -86,8 +88,11 @@ def _build(
         smooth = [differentiable(aval) for aval in body.closed.in_avals]
         inner = len(built)
         _build(built, body, smooth, chip, carry, params["length"])
-        stretches = stretches_of(params["length"]) if not program.equations[place].effects else (1,)
-        loops[inner] = loop._replace(begin_bytes=built[inner].begin_bytes, stretches=stretches)
+        loops[inner] = loop._replace(
+            begin_bytes=built[inner].begin_bytes,
+            stretches=stretches_of(params["length"]) if not program.equations[place].effects else (1,),
+            unrolled=min(UNROLLED, EQUATIONS // max(1, len(body.equations))),
+        )
         seconds = params["length"] * built[inner].level.forward_seconds
         level.seconds[[*loop.outputs, *loop.kept]] = seconds
         forward += seconds

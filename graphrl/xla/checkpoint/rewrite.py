@@ -121,10 +121,10 @@ def scan_of(eqn: Any, body: Program, plan: CheckpointPlan, operands: Sequence[An
     consts, carried = params["num_consts"], params["num_carry"]
 
     def step(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
-        results = evaluate(body, plan, [*operands[:consts], *carry, *x], in_loop=True)
+        results = evaluate(body, plan, [*operands[:consts], *carry, *x], in_loop=not plan.unrolled)
         return results[:carried], results[carried:]
 
     first, xs = list(operands[consts : consts + carried]), list(operands[consts + carried :])
     options = {name: params[name] for name in ("length", "reverse", "unroll")}
-    carry, ys = scan_in_stretches(step, first, xs, plan.stretch, **options)
+    carry, ys = scan_in_stretches(step, first, xs, plan.stretch, unrolled=plan.unrolled, **options)
     return [*carry, *ys]

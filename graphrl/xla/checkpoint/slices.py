@@ -52,7 +52,7 @@ def _stacked(derivative: Derivative, scan: Node) -> Mapping[Value, int]:
 
 def advancing(
     reads: Sequence[Sequence[int]], kernel_reads: Sequence[Sequence[int]], following: Sequence[int | None]
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[list[int], np.ndarray]:
     """What a loop needs to go on for the sake of its backward pass.
 
     Args:
@@ -61,7 +61,7 @@ def advancing(
       following: of each carried value, that which the next step has in its place; None where it is another's.
 
     Returns:
-      two `[n]` bool: carried values that are needed, and values that become such.
+      the carried values that are needed; and `[n]` int64, of these what they are in the next step, of others -1.
     """
     needed = np.zeros(len(reads), bool)
     needed[[value for read in kernel_reads for value in read]] = True
@@ -73,7 +73,8 @@ def advancing(
         if all(needed[after] for after in nexts):
             break
         needed[list(nexts)] = True
-    begins, becomes = np.zeros_like(needed), np.zeros_like(needed)
-    begins[: len(following)] = needed[: len(following)]
-    becomes[list(nexts)] = True
-    return begins, becomes
+    begins = np.flatnonzero(needed[: len(following)]).tolist()
+    after = np.full(len(reads), -1, np.int64)
+    for carry in begins:
+        after[carry] = -1 if following[carry] is None else following[carry]
+    return begins, after

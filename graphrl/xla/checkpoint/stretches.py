@@ -11,16 +11,19 @@ Step = Callable[[Arrays, Arrays], tuple[Arrays, Arrays]]  # carry, slices -> car
 
 
 def scan_in_stretches(
-    step: Step, first: Arrays, xs: Arrays, stretch: int, *, length: int, reverse: bool, unroll: int
+    step: Step, first: Arrays, xs: Arrays, stretch: int, *, unrolled: bool, length: int, reverse: bool, unroll: int
 ) -> tuple[Arrays, Arrays]:
     """`jax.lax.scan`, whose steps are computed again some at a time.
 
     Args:
       step, first, xs, length, reverse, unroll: as `lax.scan` has them.
       stretch: steps that are computed again together, of which the last ones to run may be fewer; 1 where none are.
+      unrolled: whether they stand one after the other, and are no loop.
     """
 
     def run(carry: Arrays, xs: Arrays, *, length: int) -> tuple[Arrays, Arrays]:
+        if unrolled:
+            return _steps(step, carry, xs, range(length)[:: -1 if reverse else 1])
         return jax.lax.scan(step, carry, xs, length=length, reverse=reverse, unroll=max(1, min(unroll, length)))
 
     if stretch == 1:
@@ -46,6 +49,14 @@ def _stretches(
     body = jax.checkpoint(run, prevent_cse=False)
     carry, ys = jax.lax.scan(body, first, blocks, length=count, reverse=reverse)
     return carry, [y.reshape(count * stretch, *y.shape[2:]) for y in ys]
+
+
+def _steps(step: Step, carry: Arrays, xs: Arrays, order: Sequence[int]) -> tuple[Arrays, Arrays]:
+    """Steps one after the other, whose results are stacked."""
+    ys = {}
+    for k in order:
+        carry, ys[k] = step(carry, [jax.lax.index_in_dim(x, k, keepdims=False) for x in xs])
+    return carry, [jax.numpy.stack(rows) for rows in zip(*(ys[k] for k in range(len(ys))), strict=True)]
 
 
 def _cut(xs: Sequence[Any], begin: int, end: int) -> Arrays:

@@ -46,8 +46,8 @@ class LevelBuilder:
         self._is_solid = [isinstance(value, Outside) or self._solid[value] for value in self.values]
         self._kernels, self._kernel_reads, self._needs = self._backward()
         self._orders = self._written_orders()
-        begins, self._advancing = advancing(self._reads, self._kernel_reads, self._following(carried))
-        self.begin_bytes = sum(derivative.bytes(self.values[v]) for v in np.flatnonzero(begins).tolist())
+        begins, self._followers = advancing(self._reads, self._kernel_reads, self._following(carried))
+        self.begin_bytes = sum(derivative.bytes(self.values[v]) for v in begins)
         loops = {place: self._loop(place, results) for place, results in scans.items()}
         self.loops = {place: loop for place, loop in loops.items() if loop is not None}
 
@@ -80,8 +80,9 @@ class LevelBuilder:
             heavy=np.array([isinstance(v, Result) and not is_fused(self._node(v).equation) for v in self.values], bool),
             seconds=seconds,
             keeping=np.array([self._keeping(value, trips > 0) for value in self.values]),
+            writing=np.array([self._keeping(value, False) for value in self.values]),
             op=ops,
-            advancing=self._advancing,
+            following=self._followers,
             workspace=workspace,
             last_read=self._last_reads(needed),
             reads_from=reads_from,
