@@ -186,7 +186,9 @@ def looped(outer: Level, inner: Level, slices: Sequence[int], unrolled: int) -> 
     more["kernel_reads"] = np.concatenate([outer.kernel_reads + 2, [1]])
     more["first"] = np.searchsorted(more["place"], np.arange(len(more["apart"]) + 1))
     more["free_values"] = np.flatnonzero(more["free"])
-    loop = Loop(0, (0,), (1,), len(outer.kernel_place), *map(float, slices), stretches_of(inner.trips), unrolled)
+    taken, given, pulled, summed, begin = map(float, slices)
+    kinds = stretches_of(inner.trips)
+    loop = Loop(0, (0,), (1,), len(outer.kernel_place), taken, given, pulled, summed, begin, kinds, unrolled)
     return Gradient((Level(**more), inner), ({1: loop}, {}), 0, 0)
 
 
@@ -232,9 +234,7 @@ def _rerun(level: Level, stored: Sequence[int]) -> set[int]:
     return rerun
 
 
-def loop_cost_by_steps(
-    loop: Loop, trips: int, stretch: int, step: Cost, shared: float
-) -> tuple[float, float, float]:
+def loop_cost_by_steps(loop: Loop, trips: int, stretch: int, step: Cost, shared: float) -> tuple[float, float, float]:
     """Bytes that a loop keeps, and at the peaks of its two passes, from lists of what is there, step by step.
 
     `shared` is what a step keeps that the next one keeps, too.
@@ -250,7 +250,9 @@ def loop_cost_by_steps(
         sums = loop.sum_bytes if slices else 0.0
         forward.append(step.forward + sum(loop.taken_bytes + loop.given_bytes for _ in slices))
         others = steps[1:] if loop.is_unrolled(stretch) else steps
-        held = sum(step.kept - shared for _ in others) + sum(loop.taken_bytes + loop.pulled_bytes for _ in slices) + sums
+        held = (
+            sum(step.kept - shared for _ in others) + sum(loop.taken_bytes + loop.pulled_bytes for _ in slices) + sums
+        )
         backward += [held + peak for peak in (step.forward, step.backward)]
     more = sum(loop.given_bytes for _ in joined), sum(loop.pulled_bytes for _ in joined)
     return kept, max(forward) + more[0], max(backward) + more[1]

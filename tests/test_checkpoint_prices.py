@@ -51,11 +51,12 @@ def test_a_loop_costs_its_trips(data: st.DataObject) -> None:
     whole = Pricing(gradient)(choice)
     moved, seconds, level = 0.0, 0.0, gradient.levels[0]
     if len(gradient.levels) > 1:
-        body, loop = gradient.levels[1], gradient.loop(1)
+        body, loop, cut = gradient.levels[1], gradient.loop(1), choice[1]
         trips = body.trips
         if loop is not None and loop.is_unrolled(choice[1].stretch):
             body = body._replace(trips=0, keeping=body.writing)
-        inner = cost(body, choice[1])
+            cut = cut._replace(again=np.zeros_like(cut.again))
+        inner = cost(body, cut)
         moved, seconds = trips * inner.moved, trips * (inner.seconds + inner.rerunning)
         level = with_loop(gradient, choice[1].stretch, inner)
     outer = cost(level, choice[0])

@@ -140,7 +140,8 @@ def test_the_same_seed_gives_the_same_choice(task: tuple[Gradient, Goal], seed: 
     first, again = (anneal(Pricing(gradient), goal, begun, seed=seed, evaluations=300, seconds=1e9) for _ in range(2))
     assert (first.price, first.energy, first.evaluations) == (again.price, again.energy, again.evaluations)
     for one, other in zip(first.choice, again.choice, strict=True):
-        assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+        assert one.stretch == other.stretch
+        assert all(np.array_equal(a, b) for a, b in zip(one[:3], other[:3], strict=True))
 
 
 @given(tasks())

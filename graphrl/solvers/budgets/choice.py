@@ -21,7 +21,8 @@ class Cut(NamedTuple):
       keep: `[n]` int64: COMPUTED, KEPT or MOVED, as far as it is not computed again all the same.
       segment: `[p]` int64, of each place, from 0 to s - 1; nondecreasing.
       again: `[s]` bool, of each segment, whether it is computed again; elsewhere jax keeps what it always does.
-      stretch: of a loop, steps that run forward once more together before they run backward; 1 where none do.
+      stretch: of a loop, steps that run forward once more together before they run backward; 1 where none do. Where
+        they stand one after the other, see `Loop`, no segment is computed again.
     """
 
     keep: np.ndarray
@@ -89,9 +90,11 @@ class Pricing:
                 level.kernel_bytes[loop.kernel] = given.kernel_bytes[loop.kernel] + cost.backward
                 moved[number] += trips * moved[inner]
                 seconds[number] += trips * seconds[inner]
-            around = self.gradient.loop(number)
-            is_unrolled = around is not None and around.is_unrolled(choice[number].stretch)
-            price(self._unrolled[number] if is_unrolled else level, *choice[number], self._work[number])
+            cut = choice[number]
+            if self.gradient.is_unrolled(number, cut.stretch):
+                price(self._unrolled[number], *cut._replace(again=np.zeros_like(cut.again)), self._work[number])
+            else:
+                price(level, *cut, self._work[number])
             moved[number] += self._work[number].prices[1]
             seconds[number] += self._work[number].prices[4] + self._work[number].prices[6]
         kept, _, forward, backward = self._work[0].prices[:4]

@@ -30,7 +30,7 @@ class Level(NamedTuple):
         itself, and in a loop to copy between kernels and the loop's own array.
       writing: of each value, the same outside of loops.
       op: of each value, the op that computes it.
-      following: of each value that a loop carries and whose backward pass needs, the value that the next step has in its
+      following: of each value that a loop carries and its backward pass needs, the value that the next step has in its
         place; -1 of all others.
       workspace: of each value, bytes that its op holds beside its operands and results.
       last_read: of each value, the last value of the forward pass whose kernel reads it.
@@ -126,6 +126,11 @@ class Gradient(NamedTuple):
     def loop(self, number: int) -> Loop | None:
         """The loop whose body a level is; None for the function."""
         return next((loops[number] for loops in self.loops if number in loops), None)
+
+    def is_unrolled(self, number: int, stretch: int) -> bool:
+        """Whether the steps of the loop whose body a level is stand one after the other in such stretches."""
+        loop = self.loop(number)
+        return loop is not None and loop.is_unrolled(stretch)
 
     def stretched(self) -> dict[int, Loop]:
         """Loops that may run in stretches, by the numbers of their bodies' levels."""

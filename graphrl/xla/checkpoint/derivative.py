@@ -118,9 +118,9 @@ def _returned(program: Program, outputs: Sequence[Any], same: Mapping[Value, Val
     """The program's results, which stand in a derivative's by whether they have one."""
     smooth = _is_smooth(program)
     both = _split(range(len(smooth)), smooth)
-    order = {number: output for number, output in zip((*both[0], *both[1]), outputs, strict=False)}
-    found = (order[number] for number in range(len(smooth)))
-    return tuple(None if hasattr(output, "value") else same.get(output, output) for output in found)
+    found = dict(zip((*both[0], *both[1]), outputs, strict=False))
+    in_order = (found[number] for number in range(len(smooth)))
+    return tuple(None if hasattr(output, "value") else same.get(output, output) for output in in_order)
 
 
 def _places(nodes: Iterable[Node], equations: int) -> list[int]:

@@ -14,7 +14,7 @@ from graphrl.xla.checkpoint.plan import Name
 from graphrl.xla.checkpoint.program import Program
 from graphrl.xla.checkpoint.values import LevelBuilder
 
-UNROLLED, EQUATIONS = 16, 1_000  # steps of a stretch at most that stand one after the other, and equations of all
+UNROLLED, EQUATIONS = 8, 1_000  # steps of a stretch at most that stand one after the other, and equations of all
 
 
 class NamedGradient(NamedTuple):

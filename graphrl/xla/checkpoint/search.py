@@ -14,7 +14,7 @@ from graphrl.solvers.budgets.goal import Goal
 from graphrl.solvers.budgets.level import Gradient
 from graphrl.solvers.budgets.timed import search_timed
 from graphrl.units import format_bytes
-from graphrl.xla.checkpoint.explain import reported_values
+from graphrl.xla.checkpoint.explain import reported_stretches, reported_values
 from graphrl.xla.checkpoint.origins import Explained
 from graphrl.xla.checkpoint.report import CheckpointReport, Figures
 from graphrl.xla.checkpoint.settings import Settings, UnmetError
@@ -119,6 +119,7 @@ def _report(
         result_bytes=gradient.result_bytes,
         segments=sum(int(cut.again.sum()) for cut in found.choice),
         values=reported_values(explained, found.choice, pricing),
+        stretches=reported_stretches(explained, found.choice),
         timelines=tuple(timelines),
         search_seconds=time.monotonic() - begin,
         above_least=_above_least(gradient, found) if settings.slowdown is None else None,

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphrl.graphs.readers.jaxpr.flatten import Node
+from graphrl.graphs.readers.jaxpr.flatten import Node, Scalar
 from graphrl.graphs.readers.jaxpr.flops import array_bytes
 from graphrl.xla.checkpoint.copies import Value
 from graphrl.xla.checkpoint.derivative import Derivative, differentiable
@@ -47,7 +47,8 @@ def _stacked(derivative: Derivative, scan: Node) -> Mapping[Value, int]:
     params = scan.equation.params
     first = params["num_consts"] + params["num_carry"]
     operands = zip(scan.operands[first:], scan.equation.invars[first:], strict=True)
-    return {derivative.same.get(value, value): array_bytes(operand.aval) for value, operand in operands}
+    stacks = ((value, array_bytes(operand.aval)) for value, operand in operands if not isinstance(value, Scalar))
+    return {derivative.same.get(value, value): size for value, size in stacks}
 
 
 def advancing(
@@ -76,5 +77,6 @@ def advancing(
     begins = np.flatnonzero(needed[: len(following)]).tolist()
     after = np.full(len(reads), -1, np.int64)
     for carry in begins:
-        after[carry] = -1 if following[carry] is None else following[carry]
+        become = following[carry]
+        after[carry] = -1 if become is None else become
     return begins, after

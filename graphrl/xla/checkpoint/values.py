@@ -117,7 +117,8 @@ class LevelBuilder:
 
     def _following(self, carried: Iterable[int]) -> list[int | None]:
         """Of each carried argument, the value that the next step has in its place."""
-        return [self._index.get(value) for value, _ in zip(self._own.returned, carried, strict=False)]
+        results = (value for value, _ in zip(self._own.returned, carried, strict=False))
+        return [None if value is None else self._index.get(value) for value in results]
 
     def _is_scan(self, value: Result) -> bool:
         node = self._own.nodes[value.node]
