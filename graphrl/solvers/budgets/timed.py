@@ -42,7 +42,7 @@ def search_timed(
     assert goal.slowdown is not None
     plain = best = best_of(pricing, goal, [State.plain(pricing.gradient)])
     least_over = -goal.slowdown  # of the best
-    begin, own_limit, is_last = time.monotonic(), _OwnLimit(goal.slowdown + AHEAD), False
+    begin, own_limit, is_last = time.monotonic(), _OwnLimit(max(goal.slowdown, 0.0) + AHEAD), False
     asked = dataclasses.replace(goal, slowdown=own_limit.slowdown)
     for turn in range(ROUNDS):
         left = seconds - (time.monotonic() - begin)
