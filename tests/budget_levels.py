@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from graphrl.solvers.budgets.choice import Cut
 from graphrl.solvers.budgets.level import ARGUMENT, Gradient, Level, Loop
 from graphrl.solvers.budgets.price import COMPUTED, KEPT, MOVED
+from graphrl.solvers.budgets.stretches import stretches_of
 
 ROW = st.lists(st.integers(0, 20), max_size=3)
 
@@ -51,7 +52,9 @@ def levels(draw: Any, *, trips: int = 0, values: int = 8, places: int = 4, kerne
         named=~is_argument,
         seconds=np.where(solid & ~is_argument, work[op], 0.0),
         keeping=np.array(draw(sizes), float) / 8,
+        writing=np.array(draw(sizes), float) / 8,
         op=op,
+        following=_following(draw, n, carried),
         workspace=np.array(draw(sizes), float),
         last_read=np.array(last_read),
         reads_from=_begins(reads),
@@ -72,6 +75,13 @@ def levels(draw: Any, *, trips: int = 0, values: int = 8, places: int = 4, kerne
     )
 
 
+def _following(draw: Any, values: int, carried: int) -> np.ndarray:
+    """Of some carried values, another one that the next step has in its place."""
+    following = np.full(values, -1)
+    following[:carried] = draw(st.lists(st.integers(-1, values - 1), min_size=carried, max_size=carried))
+    return following
+
+
 def chain(random: np.random.Generator, values: int, places: int) -> Gradient:
     """Values, each computed from the one before and sometimes from one more; the backward pass reads them in turn."""
     place = np.sort(np.append(np.arange(places), random.integers(0, places, values - places)))
@@ -90,7 +100,9 @@ def chain(random: np.random.Generator, values: int, places: int) -> Gradient:
                 named=np.ones(values, bool),
                 seconds=np.where(solid, random.integers(1, 10, values), 0).astype(float),
                 keeping=np.where(solid, 0, random.integers(1, 4, values)).astype(float),
+                writing=np.zeros(values),
                 op=np.arange(values),
+                following=np.full(values, -1),
                 workspace=np.zeros(values),
                 last_read=np.minimum(np.arange(values) + 1, values - 1),
                 reads_from=_begins(reads),
@@ -123,7 +135,8 @@ def cuts(draw: Any, level: Level, kinds: Sequence[int] = (COMPUTED, KEPT, MOVED)
     segment = np.cumsum([False, *starts[1:]])
     count = int(segment[-1]) + 1
     again = draw(st.lists(st.booleans(), min_size=count, max_size=count))
-    return Cut(np.where(level.free, COMPUTED, np.array(keep, np.int64)), segment, np.array(again, bool))
+    stretch = draw(st.integers(1, max(1, level.trips)))
+    return Cut(np.where(level.free, COMPUTED, np.array(keep, np.int64)), segment, np.array(again, bool), stretch)
 
 
 @st.composite
@@ -132,12 +145,15 @@ def gradients(draw: st.DrawFn, /, **sizes: int) -> Gradient:
     outer = draw(levels(**sizes))
     if draw(st.booleans()):
         return Gradient((outer,), ({},), 0, 0)
-    inner = draw(levels(trips=draw(st.integers(1, 3)), **sizes))
-    return looped(outer, inner)
+    inner = draw(levels(trips=draw(st.integers(1, 5)), **sizes))
+    slices = draw(st.lists(st.integers(0, 9), min_size=5, max_size=5))
+    return looped(outer, inner, slices, draw(st.integers(1, 4)))
 
 
-def looped(outer: Level, inner: Level) -> Gradient:
-    """A level behind a loop of two values: a result, and all that the loop keeps."""
+def looped(outer: Level, inner: Level, slices: Sequence[int], unrolled: int) -> Gradient:
+    """A level behind a loop of two values: a result, and all that the loop keeps. Of the loop's slices the bytes taken,
+    given and pulled, of its sums, and of what a stretch begins with.
+    """
     more = {name: getattr(outer, name) for name in Level._fields}
 
     def begun(name: str, *first: Any) -> None:
@@ -154,6 +170,8 @@ def looped(outer: Level, inner: Level) -> Gradient:
         "seconds": (5, 5),
         "keeping": (0, 0),
         "workspace": (0, 0),
+        "following": (-1, -1),
+        "writing": (0, 0),
         "apart": (True,),
     }.items():
         begun(name, *first)
@@ -168,7 +186,9 @@ def looped(outer: Level, inner: Level) -> Gradient:
     more["kernel_reads"] = np.concatenate([outer.kernel_reads + 2, [1]])
     more["first"] = np.searchsorted(more["place"], np.arange(len(more["apart"]) + 1))
     more["free_values"] = np.flatnonzero(more["free"])
-    loop = Loop(place=0, outputs=(0,), kept=(1,), kernel=len(outer.kernel_place))
+    taken, given, pulled, summed, begin = map(float, slices)
+    kinds = stretches_of(inner.trips)
+    loop = Loop(0, (0,), (1,), len(outer.kernel_place), taken, given, pulled, summed, begin, kinds, unrolled)
     return Gradient((Level(**more), inner), ({1: loop}, {}), 0, 0)
 
 
@@ -180,6 +200,7 @@ class Cost(NamedTuple):
     forward: float
     backward: float
     seconds: float
+    rerunning: float
     stored: list[int]
     computed_again: set[int]
 
@@ -188,6 +209,7 @@ def cost(level: Level, cut: Cut) -> Cost:
     """The price of a level by sets of live values."""
     simulated = _Backward(level, cut)
     stored = simulated.stored
+    rerun = _rerun(level, stored) if cut.stretch > 1 else set()
     seconds = simulated.seconds + sum(level.keeping[v] for v in range(len(stored)) if stored[v] != COMPUTED)
     return Cost(
         sum(level.bytes[v] for v in range(len(stored)) if stored[v] == KEPT),
@@ -195,9 +217,45 @@ def cost(level: Level, cut: Cut) -> Cost:
         _forward_peak(level, stored),
         simulated.peak(),
         seconds,
+        sum(max(level.seconds[v] for v in rerun if level.op[v] == op) for op in {level.op[v] for v in rerun}),
         stored,
-        simulated.computed_again,
+        simulated.computed_again | {v for v in rerun if stored[v] == COMPUTED and level.solid[v]},
     )
+
+
+def _rerun(level: Level, stored: Sequence[int]) -> set[int]:
+    """What a stretch's steps compute before they run backward: for the next step, and for what is stored."""
+    waiting, rerun = [v for v, what in enumerate(stored) if what != COMPUTED], set[int]()
+    waiting += [after for after in level.following.tolist() if after >= 0]
+    while waiting:
+        v = waiting.pop()
+        waiting += [read for read in _reads(level, v) if read not in rerun]
+        rerun.add(v)
+    return rerun
+
+
+def loop_cost_by_steps(loop: Loop, trips: int, stretch: int, step: Cost, shared: float) -> tuple[float, float, float]:
+    """Bytes that a loop keeps, and at the peaks of its two passes, from lists of what is there, step by step.
+
+    `shared` is what a step keeps that the next one keeps, too.
+    """
+    if stretch == 1:
+        return sum(step.kept for _ in range(trips)), step.forward, step.backward
+    stretches = [range(begin, min(begin + stretch, trips)) for begin in range(0, trips, stretch)]
+    joined = range(trips) if len(stretches[-1]) < stretch else ()
+    kept = sum(loop.begin_bytes for _ in stretches) + sum(loop.taken_bytes for _ in joined)
+    forward, backward = [], []
+    for steps in stretches[:1]:  # no other one is longer
+        slices = steps if len(stretches) > 1 else ()
+        sums = loop.sum_bytes if slices else 0.0
+        forward.append(step.forward + sum(loop.taken_bytes + loop.given_bytes for _ in slices))
+        others = steps[1:] if loop.is_unrolled(stretch) else steps
+        held = (
+            sum(step.kept - shared for _ in others) + sum(loop.taken_bytes + loop.pulled_bytes for _ in slices) + sums
+        )
+        backward += [held + peak for peak in (step.forward, step.backward)]
+    more = sum(loop.given_bytes for _ in joined), sum(loop.pulled_bytes for _ in joined)
+    return kept, max(forward) + more[0], max(backward) + more[1]
 
 
 def _forward_peak(level: Level, stored: Sequence[int]) -> float:

@@ -72,9 +72,7 @@ def test_values_and_gradients_are_the_same(name: str, limit: str) -> None:
         "slowdown": {"slowdown": 0.15},
     }
     fn = quick(loss, **limits[limit])
-    assert_same(
-        jax.jit(jax.value_and_grad(fn, (0, 1)))(WEIGHTS, X), expected(name), bits=loss in (mlp, scanned, nested)
-    )
+    assert_same(jax.jit(jax.value_and_grad(fn, (0, 1)))(WEIGHTS, X), expected(name), bits=loss is mlp)
     report = fn.report()
     if limit == "bytes":
         outside = report.argument_bytes + report.result_bytes
@@ -208,7 +206,7 @@ def test_a_decorator_keeps_the_name_and_reports_on_shapes() -> None:
         ("budget is -1: must be a part from 0 to 1, or bytes", {"budget": -1}),
         ("budget is True: must be a part", {"budget": True}),
         ("'much' is not bytes: write for example 4096, 512MiB", {"budget": "much"}),
-        ("slowdown is 2: must be a part of the step's time, from 0 to 1", {"slowdown": 2}),
+        ("slowdown is 2: must be a part of the step's time, from -1 ", {"slowdown": 2}),
         ("slowdown is nan: must be", {"slowdown": float("nan")}),
         ("unknown chip 'abacus': known are b200,", {"budget": 0.5, "chip": "abacus"}),
         ("seconds is -1: must be a finite number above 0", {"budget": 0.5, "seconds": -1}),
@@ -229,11 +227,9 @@ def test_budgets_that_cannot_be_met_name_the_least() -> None:
         quick(scanned, budget="4KiB").report(WEIGHTS, X)
     size = re.findall(r"found is (.*?) KiB", str(peak.value))
     assert quick(scanned, budget=f"{float(size[0]) + 0.01}KiB").report(WEIGHTS, X).segments
-    with pytest.raises(ProblemError, match=r"budget is 0\.0: the least found is 0\.135 of the 18\.5 KiB"):
+    with pytest.raises(ProblemError, match=r"budget is 0\.0: the least found is 0\.054 of the 18\.5 KiB"):
         quick(scanned, budget=0.0).report(WEIGHTS, X)
-    assert quick(scanned, budget=0.14).report(WEIGHTS, X).planned.kept_bytes == pytest.approx(
-        0.135 * 18.5 * 1024, rel=0.01
-    )
+    assert quick(scanned, budget=0.055).report(WEIGHTS, X).planned.kept_bytes == 2 * X.nbytes  # first and last state
 
 
 def test_reports_say_how_far_from_the_least_possible() -> None:

@@ -17,6 +17,7 @@ from graphrl.solvers.budgets.state import AGAIN, INSIDE, PLAIN, State
 HOT, COLD = 1e-3, 1e-5  # temperatures: energies are shares of the plain peak or of the step's seconds
 CUTTING = 0.2  # part of the moves of a function that cut it
 SWITCHING = 0.05  # part of the others that leave segments to jax, or take them from it
+STRETCHING = 0.05  # part of all moves, where there are loops, that group their steps otherwise
 TOGETHER = 0.6  # part of the moves that change all that are alike
 PER_SEGMENT = 3e-4  # energy of a segment: each is traced by itself, and keeps the compiler from working across it
 
@@ -64,6 +65,7 @@ class _Search:
         gradient = pricing.gradient
         self._values = [alike_values(level) for level in gradient.levels]
         self._places = [group for group in alike_places(gradient.levels[0]) if len(group) <= MOST]
+        self._loops = list(gradient.stretched().items())
         self._fixed = State.plain(gradient).starts[0] != INSIDE
         sizes = np.array([max(1, len(level.bytes)) for level in gradient.levels], float)
         self._weights = np.cumsum(sizes / sizes.sum())
@@ -77,6 +79,8 @@ class _Search:
 
     def move(self, state: State) -> Callable[[], None]:
         """Changes a state; what it returns takes that back."""
+        if self._loops and self.random.random() < STRETCHING:
+            return self._stretch(state)
         level = int(np.searchsorted(self._weights, self.random.random()))
         if level == 0 and self.random.random() < CUTTING and self._places:
             return self._cut(state)
@@ -120,6 +124,20 @@ class _Search:
             begins = begins[[self.random.integers(len(begins))]]
         starts[begins] = PLAIN if (starts[begins] == AGAIN).any() else AGAIN
         return self._written(state, level, before)
+
+    def _stretch(self, state: State) -> Callable[[], None]:
+        """Makes a loop's stretches longer or shorter, by a step or by any."""
+        level, loop = self._loops[self.random.integers(len(self._loops))]
+        before, kinds = state.stretches[level], loop.stretches
+        now = kinds.index(before)
+        near = [kinds[k] for k in (now - 1, now + 1) if 0 <= k < len(kinds)]
+        others = near if self.random.random() < TOGETHER else [kind for kind in kinds if kind != before]
+        self._set_stretch(state, level, int(self.random.choice(others)))
+        return lambda: self._set_stretch(state, level, before)
+
+    def _set_stretch(self, state: State, level: int, stretch: int) -> None:
+        state.stretches[level] = stretch
+        state.changed(level)
 
     def _written(self, state: State, level: int, before: np.ndarray) -> Callable[[], None]:
         state.changed(level)

@@ -13,7 +13,7 @@ from graphrl.solvers.budgets.choice import Pricing
 from graphrl.solvers.budgets.found import Found, best_of
 from graphrl.solvers.budgets.goal import Goal
 from graphrl.solvers.budgets.greedy import greedy
-from graphrl.solvers.budgets.starts import starts
+from graphrl.solvers.budgets.starts import starts, stretched
 from graphrl.solvers.budgets.state import State
 
 EVALUATIONS = 30_000  # of annealing, at most
@@ -30,12 +30,13 @@ def auto(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
     """The best of all, in the time; in later calls for the same pricing, from all that earlier ones had."""
     begin, bound = time.monotonic(), None
     if not pricing.begun:
-        pricing.begun += [*min_cut.states(pricing.gradient), *knapsack.states(pricing.gradient)]
+        begun = [*min_cut.states(pricing.gradient), *knapsack.states(pricing.gradient)]
         if sum(len(level.bytes) for level in pricing.gradient.levels) <= cp_sat.MOST:
             exact, bound = cp_sat.states(pricing, goal, seed=seed, seconds=FIRST * seconds)
-            pricing.begun += exact
+            begun += exact
         else:
-            pricing.begun += [state.copy() for state in _greedy_states(pricing, goal, begin + FIRST * seconds)]
+            begun += [state.copy() for state in _greedy_states(pricing, goal, begin + FIRST * seconds)]
+        pricing.begun += stretched(pricing, begun)
     left = max(0.1 * seconds, seconds - (time.monotonic() - begin))
     found = anneal(pricing, goal, pricing.begun, seed=seed, evaluations=EVALUATIONS, seconds=left)
     pricing.begun.append(State.of(found.choice))
@@ -50,7 +51,7 @@ def greedy_alone(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> 
 
 def anneal_alone(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
     """Annealing from the best start."""
-    begun = list(starts(pricing.gradient))
+    begun = list(stretched(pricing, starts(pricing.gradient)))
     return anneal(pricing, goal, begun, seed=seed, evaluations=EVALUATIONS, seconds=seconds)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from graphrl.compiled import announced
 from graphrl.solvers.budgets.level import Gradient, Level
 from graphrl.solvers.budgets.price import COMPUTED, Work, price, work
+from graphrl.solvers.budgets.stretches import LoopCost, loop_cost
 
 if TYPE_CHECKING:
     from graphrl.solvers.budgets.state import State
@@ -20,11 +21,14 @@ class Cut(NamedTuple):
       keep: `[n]` int64: COMPUTED, KEPT or MOVED, as far as it is not computed again all the same.
       segment: `[p]` int64, of each place, from 0 to s - 1; nondecreasing.
       again: `[s]` bool, of each segment, whether it is computed again; elsewhere jax keeps what it always does.
+      stretch: of a loop, steps that run forward once more together before they run backward; 1 where none do. Where
+        they stand one after the other, see `Loop`, no segment is computed again.
     """
 
     keep: np.ndarray
     segment: np.ndarray
     again: np.ndarray
+    stretch: int = 1
 
 
 Choice = tuple[Cut, ...]  # of each level
@@ -66,6 +70,8 @@ class Pricing:
             )
             for level in gradient.levels  # what loops in them cost is written into these
         ]
+        # of loops' bodies that stand one after the other, which share those
+        self._unrolled = [level._replace(trips=0, keeping=level.writing) for level in self._levels]
         with announced(price, "memory budgets"):
             self.plain = self(untouched(gradient))
 
@@ -77,17 +83,41 @@ class Pricing:
             level, given = self._levels[number], self.gradient.levels[number]
             for inner, loop in self.gradient.loops[number].items():
                 trips = self._levels[inner].trips
-                prices = self._work[inner].prices
-                level.bytes[loop.kept[0]] = trips * prices[0]
-                level.workspace[loop.outputs[0]] = prices[2]
-                level.kernel_bytes[loop.kernel] = given.kernel_bytes[loop.kernel] + prices[3]
+                stretch = choice[inner].stretch
+                cost = loop_cost(loop, trips, stretch, self._step(inner, loop.is_unrolled(stretch)))
+                level.bytes[loop.kept[0]] = cost.kept
+                level.workspace[loop.outputs[0]] = cost.forward
+                level.kernel_bytes[loop.kernel] = given.kernel_bytes[loop.kernel] + cost.backward
                 moved[number] += trips * moved[inner]
                 seconds[number] += trips * seconds[inner]
-            price(level, *choice[number], self._work[number])
+            cut = choice[number]
+            if self.gradient.is_unrolled(number, cut.stretch):
+                price(self._unrolled[number], *cut._replace(again=np.zeros_like(cut.again)), self._work[number])
+            else:
+                price(level, *cut, self._work[number])
             moved[number] += self._work[number].prices[1]
-            seconds[number] += self._work[number].prices[4]
-        kept, _, forward, backward, _, _ = self._work[0].prices
+            seconds[number] += self._work[number].prices[4] + self._work[number].prices[6]
+        kept, _, forward, backward = self._work[0].prices[:4]
         return Price(float(kept), float(moved[0]), float(max(forward, backward)), float(seconds[0]))
+
+    def loop_costs(self, choice: Choice, number: int) -> dict[int, LoopCost]:
+        """What the loop whose body a level is would cost in stretches of each kind, by their steps."""
+        loop, trips = self.gradient.loop(number), self.gradient.levels[number].trips
+        assert loop is not None
+        costs: dict[int, LoopCost] = {}
+        for is_unrolled in (False, True):
+            stretches = [stretch for stretch in loop.stretches if loop.is_unrolled(stretch) == is_unrolled]
+            if stretches:  # a step of all of them is the same
+                cut = choice[number]._replace(stretch=stretches[0])
+                self((*choice[:number], cut, *choice[number + 1 :]))
+                step = self._step(number, is_unrolled)
+                costs |= {stretch: loop_cost(loop, trips, stretch, step) for stretch in stretches}
+        return costs
+
+    def _step(self, number: int, is_unrolled: bool) -> LoopCost:
+        """One step of a loop by the choice that was priced last; what it shares with the next one counts once."""
+        kept, _, forward, backward, *_, twice = self._work[number].prices.tolist()
+        return LoopCost(kept - twice * is_unrolled, forward, backward)
 
     def stored(self, level: int) -> np.ndarray:
         """What happens to each value of a level by the choice that was priced last: COMPUTED, KEPT or MOVED."""
@@ -96,8 +126,8 @@ class Pricing:
     def computed_again(self, level: int) -> np.ndarray:
         """Of each value of a level, whether the choice that was priced last computes it again."""
         work = self._work[level]
-        again = (work.mark >= 0) & (work.stored == COMPUTED)
-        return again & (work.ran[self.gradient.levels[level].op] >= 0)
+        again = (work.mark >= 0) & (work.ran[self.gradient.levels[level].op] >= 0)
+        return (again | work.rerun) & (work.stored == COMPUTED)
 
     def timeline(self) -> tuple[np.ndarray, np.ndarray]:
         """Bytes of the function over its forward and its backward pass, by the choice that was priced last."""

@@ -17,7 +17,7 @@ class Goal:
     Attributes:
       kept: bytes that may wait in memory for the backward pass.
       peak: bytes that may be in memory at once, beside arguments, results and gradients.
-      slowdown: share of the step's seconds that may be added.
+      slowdown: share of the step's seconds that may be added; below 0 that must be saved.
       link: bytes a second to the memory of the host, each way; None where nothing may be moved.
     """
 
@@ -31,9 +31,10 @@ class Goal:
             raise ProblemError("a goal has one limit: kept, peak or slowdown")
 
     def stricter(self, part: float) -> "Goal":
-        """The same with a part of the limit."""
+        """The same with a part of the limit; of seconds that must be saved, more in that proportion."""
         limits = {name: getattr(self, name) for name in ("kept", "peak", "slowdown")}
-        return Goal(link=self.link, **{name: None if x is None else part * x for name, x in limits.items()})
+        less = {name: None if x is None else x * part if x > 0 else x / part for name, x in limits.items()}
+        return Goal(link=self.link, **less)
 
     def slowdown_of(self, pricing: Pricing, price: Price) -> float:
         """Share of a step's seconds that a choice adds. What is moved travels beside the pass, while that lasts."""
@@ -49,7 +50,7 @@ class Goal:
         if self.peak is not None:
             return max(0.0, price.peak / max(self.peak, 1.0) - 1.0)
         assert self.slowdown is not None
-        return max(0.0, self.slowdown_of(pricing, price) - self.slowdown) / max(self.slowdown, 0.01)
+        return max(0.0, self.slowdown_of(pricing, price) - self.slowdown) / max(abs(self.slowdown), 0.01)
 
     def energy(self, pricing: Pricing, price: Price) -> float:
         """The lower the better."""

@@ -28,7 +28,10 @@ class Level(NamedTuple):
       seconds: of each value, to compute it from solid ones, counted once for the values of one op.
       keeping: of each value, seconds that it takes to keep it, beside computing it: to write what lies in no memory by
         itself, and in a loop to copy between kernels and the loop's own array.
+      writing: of each value, the same outside of loops.
       op: of each value, the op that computes it.
+      following: of each value that a loop carries and its backward pass needs, the value that the next step has in its
+        place; -1 of all others.
       workspace: of each value, bytes that its op holds beside its operands and results.
       last_read: of each value, the last value of the forward pass whose kernel reads it.
       reads_from, reads: values that each value reads, value v's in `reads[reads_from[v] : reads_from[v + 1]]`.
@@ -53,7 +56,9 @@ class Level(NamedTuple):
     heavy: np.ndarray  # [n] bool
     seconds: np.ndarray  # [n] float64
     keeping: np.ndarray  # [n] float64
+    writing: np.ndarray  # [n] float64
     op: np.ndarray  # [n] int64
+    following: np.ndarray  # [n] int64
     workspace: np.ndarray  # [n] float64
     last_read: np.ndarray  # [n] int64
     reads_from: np.ndarray  # [n + 1] int64
@@ -72,19 +77,36 @@ class Level(NamedTuple):
 
 
 class Loop(NamedTuple):
-    """Where a loop stands in the level around it.
+    """Where a loop stands in the level around it, and what it takes to run its steps in stretches: see `stretches`.
 
     Attributes:
       place: of its equation.
       outputs: values that its forward op computes, the first of which bears its workspace.
       kept: values that stand for what it keeps for its backward loop, the first of which bears the bytes of all.
       kernel: of its backward loop.
+      taken_bytes, given_bytes, pulled_bytes: of a step's slices of arrays: that it reads and writes, and that its
+        backward step reads and writes beside what is kept.
+      sum_bytes: of the gradients that are summed over the steps.
+      begin_bytes: of what a stretch must have from the one before.
+      stretches: how many steps a stretch may have, ascending from 1.
+      unrolled: the most steps of a stretch that is no loop of its own.
     """
 
     place: int
     outputs: tuple[int, ...]
     kept: tuple[int, ...]
     kernel: int
+    taken_bytes: float
+    given_bytes: float
+    pulled_bytes: float
+    sum_bytes: float
+    begin_bytes: float = 0.0
+    stretches: tuple[int, ...] = (1,)
+    unrolled: int = 1
+
+    def is_unrolled(self, stretch: int) -> bool:
+        """Whether the steps of a stretch stand one after the other."""
+        return 1 < stretch <= self.unrolled
 
 
 class Gradient(NamedTuple):
@@ -100,6 +122,20 @@ class Gradient(NamedTuple):
     loops: tuple[Mapping[int, Loop], ...]
     argument_bytes: int
     result_bytes: int
+
+    def loop(self, number: int) -> Loop | None:
+        """The loop whose body a level is; None for the function."""
+        return next((loops[number] for loops in self.loops if number in loops), None)
+
+    def is_unrolled(self, number: int, stretch: int) -> bool:
+        """Whether the steps of the loop whose body a level is stand one after the other in such stretches."""
+        loop = self.loop(number)
+        return loop is not None and loop.is_unrolled(stretch)
+
+    def stretched(self) -> dict[int, Loop]:
+        """Loops that may run in stretches, by the numbers of their bodies' levels."""
+        loops = {number: self.loop(number) for number in range(len(self.levels))}
+        return {number: loop for number, loop in loops.items() if loop is not None and len(loop.stretches) > 1}
 
     def trips(self, number: int) -> int:
         """How often one run of the function goes through a level."""

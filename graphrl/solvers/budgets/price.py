@@ -27,10 +27,12 @@ class Work(NamedTuple):
     loaded: np.ndarray  # [n] int64, the step at which what was moved must be back
     position: np.ndarray  # [n] int64, the step that computes a value again
     ran: np.ndarray  # [ops] int64, the segment that last ran an op again
+    rerun: np.ndarray  # [n] bool, values that a stretch of a loop computes again before it runs backward
     forward: np.ndarray  # [n + 2] float64, changes of live bytes
     backward: np.ndarray  # [m + 2] float64, changes of live bytes
     beside: np.ndarray  # [m + 2] float64, bytes beside the values
-    prices: np.ndarray  # [6] float64: bytes kept and moved, peaks of the forward and the backward pass, seconds, steps
+    # bytes kept and moved, peaks of both passes, seconds, steps; of a stretch's step seconds, and bytes kept twice
+    prices: np.ndarray  # [8] float64
 
 
 def work(level: Level) -> Work:
@@ -40,11 +42,11 @@ def work(level: Level) -> Work:
     stored, mark, last, loaded, position = (np.zeros(n, np.int64) for _ in range(5))
     stack, ran = np.zeros(n + len(level.reads) + 1, np.int64), np.zeros(int(level.op.max(initial=0)) + 1, np.int64)
     passes = np.zeros(n + 2), np.zeros(steps + 2), np.zeros(steps + 2)
-    return Work(stored, mark, stack, last, loaded, position, ran, *passes, np.zeros(6))
+    return Work(stored, mark, stack, last, loaded, position, ran, np.zeros(n, bool), *passes, np.zeros(8))
 
 
 @entry
-def price(level: Level, keep: np.ndarray, segment: np.ndarray, again: np.ndarray, work: Work) -> None:
+def price(level: Level, keep: np.ndarray, segment: np.ndarray, again: np.ndarray, stretch: int, work: Work) -> None:
     """Fills `work.stored` and `work.prices`.
 
     Args:
@@ -52,6 +54,7 @@ def price(level: Level, keep: np.ndarray, segment: np.ndarray, again: np.ndarray
       keep: `[n]` int64: COMPUTED, KEPT or MOVED.
       segment: `[p]` int64, from 0, of each place; nondecreasing.
       again: `[s]` bool, of each segment, whether it is computed again.
+      stretch: steps of a loop that run again before they run backward; 1 if none do.
       work: from `work(level)`.
     """
     for v in range(len(keep)):
@@ -79,6 +82,9 @@ def price(level: Level, keep: np.ndarray, segment: np.ndarray, again: np.ndarray
             work.stored[v] = COMPUTED
     _forward(level, work)
     _backward(level, work, step)
+    work.rerun[:] = False
+    if stretch > 1:
+        _rerun(level, work)
 
 
 @part
@@ -276,3 +282,27 @@ def _backward(level: Level, work: Work, steps: int) -> None:
         peak = max(peak, live + work.beside[step])
     work.prices[3] = peak
     work.prices[5] = steps
+
+
+@part
+def _rerun(level: Level, work: Work) -> None:
+    """One more forward pass of a step: what the next step and the backward pass need of it, and what that follows from.
+    What both need is kept twice in a loop.
+    """
+    op, counted = integer(-1), 0.0
+    for v in range(len(level.bytes)):
+        after = level.following[v]
+        if after >= 0:
+            work.rerun[after] = True
+            both = work.stored[v] == KEPT and work.stored[after] == KEPT
+            work.prices[7] += level.bytes[after] * both
+    for v in range(len(level.bytes) - 1, -1, -1):
+        work.rerun[v] |= work.stored[v] != COMPUTED
+        if not work.rerun[v]:
+            continue
+        if level.op[v] != op:
+            op, counted = level.op[v], 0.0
+        work.prices[6] += max(level.seconds[v] - counted, 0.0)
+        counted = max(level.seconds[v], counted)
+        for k in range(level.reads_from[v], level.reads_from[v + 1]):
+            work.rerun[level.reads[k]] = True

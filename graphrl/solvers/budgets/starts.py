@@ -2,17 +2,18 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 from graphrl.solvers.budgets.alike import alike_places, crossing
+from graphrl.solvers.budgets.choice import Pricing
 from graphrl.solvers.budgets.level import Gradient, Level
 from graphrl.solvers.budgets.price import COMPUTED, KEPT
 from graphrl.solvers.budgets.state import AGAIN, INSIDE, PLAIN, State
 
 CUTS = 15  # groups of places that are tried
-STRETCHES = 16, 32, 8, 4
+PARTS = 16, 32, 8, 4  # that are cut at their narrowest places
 WIDER = 1.1  # what is across a place between layers may be larger than at others by so much
 MOST = 64  # segments: each is traced by itself
 
@@ -44,6 +45,22 @@ def again(gradient: Gradient, begins: np.ndarray, kept: Sequence[np.ndarray]) ->
         state.keep[number][:] = np.where(kept[number], KEPT, COMPUTED)
         state.changed(number)
     return state
+
+
+def stretched(pricing: Pricing, states: Iterable[State]) -> Iterator[State]:
+    """Choices, and each again with its loops in the stretches that take the least memory: of all, and unrolled."""
+    loops = pricing.gradient.stretched()
+    for state in states:
+        yield state
+        for unrolled in (False, True) if loops else ():
+            other = state.copy()
+            for number, loop in reversed(loops.items()):  # what a loop keeps depends on those in it
+                costs = pricing.loop_costs(other.choice(), number)
+                some = [stretch for stretch in costs if not unrolled or loop.is_unrolled(stretch)]
+                other.stretches[number] = min(some or [1], key=lambda k: costs[k].kept + costs[k].backward)
+                other.changed(number)
+            if other.stretches != state.stretches:
+                yield other
 
 
 def whole(level: Level) -> np.ndarray:
@@ -95,11 +112,11 @@ def _layers(across: np.ndarray, alike: Sequence[np.ndarray]) -> Iterator[np.ndar
 
 
 def _narrow(level: Level, across: np.ndarray) -> Iterator[np.ndarray]:
-    """The narrowest place of each stretch, for stretches of equal bytes."""
+    """The narrowest place of each part, for parts of equal bytes."""
     written = np.where(level.solid & ~level.free & (level.place >= 0), level.bytes, 0.0)
     before = np.bincount(np.maximum(level.place, 0), written, len(across)).cumsum()
-    for count in STRETCHES:
-        stretch = (count * before / max(before[-1], 1.0)).astype(int)
-        order = np.lexsort((across, stretch))
-        firsts = order[np.diff(stretch[order], prepend=-1) > 0]
+    for count in PARTS:
+        part = (count * before / max(before[-1], 1.0)).astype(int)
+        order = np.lexsort((across, part))
+        firsts = order[np.diff(part[order], prepend=-1) > 0]
         yield np.unique(firsts[firsts > 0])

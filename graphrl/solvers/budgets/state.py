@@ -1,5 +1,7 @@
 """A choice that a search changes in place."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from graphrl.solvers.budgets.choice import Choice, Cut
@@ -15,10 +17,11 @@ class State:
       keep: of each level, `[n]` int64.
       starts: of each level, `[p]` int64: INSIDE, PLAIN or AGAIN, by whether the segment that begins there is computed
         again; never INSIDE at 0.
+      stretches: of each level, the steps of a stretch.
     """
 
-    def __init__(self, keep: list[np.ndarray], starts: list[np.ndarray]) -> None:
-        self.keep, self.starts = keep, starts
+    def __init__(self, keep: list[np.ndarray], starts: list[np.ndarray], stretches: Sequence[int] = ()) -> None:
+        self.keep, self.starts, self.stretches = keep, starts, list(stretches) or [1] * len(keep)
         self._cuts = [self._cut(level) for level in range(len(keep))]
 
     @classmethod
@@ -37,10 +40,10 @@ class State:
         begins = [np.diff(cut.segment, prepend=-1) > 0 for cut in choice]
         kinds = [np.where(cut.again[cut.segment], AGAIN, PLAIN) for cut in choice]
         starts = [np.where(first, kind, INSIDE) for first, kind in zip(begins, kinds, strict=True)]
-        return cls([cut.keep.copy() for cut in choice], starts)
+        return cls([cut.keep.copy() for cut in choice], starts, [cut.stretch for cut in choice])
 
     def changed(self, level: int) -> None:
-        """To be called when a level's starts have changed."""
+        """To be called when a level's starts or stretches have changed."""
         self._cuts[level] = self._cut(level)
 
     def choice(self) -> Choice:
@@ -49,9 +52,9 @@ class State:
 
     def copy(self) -> "State":
         """One of its own."""
-        return State([array.copy() for array in self.keep], [array.copy() for array in self.starts])
+        return State([array.copy() for array in self.keep], [array.copy() for array in self.starts], self.stretches)
 
     def _cut(self, level: int) -> Cut:
         starts = self.starts[level]
         begins = starts != INSIDE
-        return Cut(self.keep[level], np.cumsum(begins) - 1, starts[begins] == AGAIN)
+        return Cut(self.keep[level], np.cumsum(begins) - 1, starts[begins] == AGAIN, self.stretches[level])

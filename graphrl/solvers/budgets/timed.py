@@ -26,7 +26,7 @@ def search_timed(
     seed: int,
     seconds: float,
 ) -> Found:
-    """The choice of the least peak that is measured to be within the limit, as jax's own choice always is.
+    """The choice of the least peak that is measured to be within the limit; jax's own where none is.
 
     Searches take turns: for the least peak within a limit of time, which leaves much of that time unused, and, where
     its choice is a little too slow, for the fastest that is as low. The last one makes the best choice faster.
@@ -42,7 +42,7 @@ def search_timed(
     assert goal.slowdown is not None
     plain = best = best_of(pricing, goal, [State.plain(pricing.gradient)])
     least_over = -goal.slowdown  # of the best
-    begin, own_limit, is_last = time.monotonic(), _OwnLimit(goal.slowdown + AHEAD), False
+    begin, own_limit, is_last = time.monotonic(), _OwnLimit(max(goal.slowdown, 0.0) + AHEAD), False
     asked = dataclasses.replace(goal, slowdown=own_limit.slowdown)
     for turn in range(ROUNDS):
         left = seconds - (time.monotonic() - begin)
@@ -51,12 +51,13 @@ def search_timed(
         over = measured(found.choice) - goal.slowdown
         now = time.monotonic()
         is_low = found.price.peak < best.price.peak
-        if over <= 0 and (is_low or (found.price.peak == best.price.peak and over < least_over)):
+        is_faster = found.price.peak == best.price.peak and over < least_over
+        if over <= 0 and (is_low or is_faster or least_over > 0):
             best, least_over = found, over
         next_end = now - begin + LEAST * seconds + (now - searched)
         if is_last or next_end > (2.0 if best is plain else 1.0) * seconds:
             break
-        if is_low and 0 < over < FAR * goal.slowdown and asked.peak is None:
+        if is_low and 0 < over < FAR * abs(goal.slowdown) and asked.peak is None:
             asked = Goal(peak=found.price.peak, link=goal.link)
         elif own_limit.move(goal.slowdown_of(pricing, found.price), over):
             asked = dataclasses.replace(goal, slowdown=own_limit.slowdown)

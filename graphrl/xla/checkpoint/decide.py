@@ -19,8 +19,9 @@ def plan_of(named: NamedGradient, choice: Choice, pricing: Pricing) -> Checkpoin
 def _plan(named: NamedGradient, choice: Choice, pricing: Pricing, number: int) -> CheckpointPlan:
     level, names, cut = named.gradient.levels[number], named.names[number], choice[number]
     stored = pricing.stored(number)
+    unrolled = named.gradient.is_unrolled(number, cut.stretch)
     regions = []
-    for segment in np.flatnonzero(cut.again).tolist():
+    for segment in np.flatnonzero(cut.again & (not unrolled)).tolist():
         places = np.flatnonzero(cut.segment == segment)
         values = range(level.first[places[0]], level.first[places[-1] + 1])
         kept, moved = (
@@ -30,7 +31,8 @@ def _plan(named: NamedGradient, choice: Choice, pricing: Pricing, number: int) -
         regions.append(Region(int(places[0]), int(places[-1]) + 1, kept, moved))
     bodies = {loop.place: _plan(named, choice, pricing, inner) for inner, loop in named.gradient.loops[number].items()}
     copied = _copied(named.programs[number], level, named.carried[number])
-    return CheckpointPlan(tuple(regions), copied, {place: plan for place, plan in bodies.items() if plan.regions})
+    planned = {place: plan for place, plan in bodies.items() if not plan.is_plain}
+    return CheckpointPlan(tuple(regions), copied, planned, cut.stretch, unrolled)
 
 
 def _copied(program: Program, level: Level, carried: range) -> tuple[int, ...]:

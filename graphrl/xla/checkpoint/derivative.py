@@ -30,6 +30,7 @@ class Derivative(NamedTuple):
       same: what a view shows, by its value.
       names: by which values can be kept.
       results, gradients: values.
+      returned: the program's results, in its order; None for constants.
       orders: of each product, its operands and in which order of dimensions they must lie.
       padded: by place, bytes of the copy that a convolution and its gradients read.
       outside: bytes of what is computed elsewhere, arguments first, then cotangents and constants.
@@ -43,6 +44,7 @@ class Derivative(NamedTuple):
     names: dict[Value, Name]
     results: frozenset[Value]
     gradients: frozenset[Value]
+    returned: tuple[Value | None, ...]
     orders: Mapping[int, list[tuple[Value, Order]]]
     padded: Mapping[int, int]
     outside: list[int]
@@ -96,6 +98,7 @@ def derivative(program: Program, wanted: Sequence[bool], chip: Chip) -> Derivati
         names,
         frozenset(outputs[:count]),
         frozenset(outputs[count:]),
+        _returned(program, flat.outputs, same),
         {
             i: [(same.get(value, value), order) for value, order in orders_of(flat.nodes, node)]
             for i, node in enumerate(flat.nodes)
@@ -109,6 +112,15 @@ def derivative(program: Program, wanted: Sequence[bool], chip: Chip) -> Derivati
         [external.bytes for external in flat.externals],
         sum(map(array_bytes, closed.out_avals)),
     )
+
+
+def _returned(program: Program, outputs: Sequence[Any], same: Mapping[Value, Value]) -> tuple[Value | None, ...]:
+    """The program's results, which stand in a derivative's by whether they have one."""
+    smooth = _is_smooth(program)
+    both = _split(range(len(smooth)), smooth)
+    found = dict(zip((*both[0], *both[1]), outputs, strict=False))
+    in_order = (found[number] for number in range(len(smooth)))
+    return tuple(None if hasattr(output, "value") else same.get(output, output) for output in in_order)
 
 
 def _places(nodes: Iterable[Node], equations: int) -> list[int]:
@@ -135,7 +147,7 @@ def gradient_jaxpr(
       evaluate: arguments -> results.
     """
     avals = program.closed.in_avals
-    smooth = [differentiable(getattr(var, "aval", None)) for var in program.closed.jaxpr.outvars]
+    smooth = _is_smooth(program)
 
     def run(args: Sequence[Any], cotangents: Sequence[Any]) -> Any:
         def function(*some: Any) -> Any:
@@ -149,6 +161,11 @@ def gradient_jaxpr(
 
     cotangents = _split(program.closed.out_avals, smooth)[0]  # as they are sharded, and vary
     return jax.make_jaxpr(run)(list(avals), cotangents), len(smooth)
+
+
+def _is_smooth(program: Program) -> list[bool]:
+    """Of each result, whether it has a derivative."""
+    return [differentiable(getattr(var, "aval", None)) for var in program.closed.jaxpr.outvars]
 
 
 def _split(items: Sequence[Any], first: Sequence[bool]) -> tuple[list[Any], list[Any]]:

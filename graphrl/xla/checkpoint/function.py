@@ -186,7 +186,8 @@ def checkpoint(
       fn: a function of arrays, mostly a loss; without it, a decorator is returned.
       budget: what the backward pass may find in memory: a part, 0 to 1, of what jax keeps by itself, at the least time;
         or the peak of the whole step, such as "12GiB", with arguments, results and gradients.
-      slowdown: part of the step's estimated time that may be added, for the least memory. One of the two.
+      slowdown: part of the step's estimated time that may be added, for the least memory; below 0 that must be saved,
+        as where loops copy what jax keeps. One of the two.
       chip: whose times count, a name of `graphrl.graphs.roofline.CHIPS` or a `graphrl.Chip`; by default that of jax's
         first device, or an A100 where that is unknown.
       offload: whether values may wait in the memory of the host, over PCIe 5.

@@ -7,11 +7,14 @@ import numpy as np
 
 from graphrl.graphs.roofline import Chip
 from graphrl.solvers.budgets.level import Gradient, Level, Loop
+from graphrl.solvers.budgets.stretches import stretches_of
 from graphrl.xla.checkpoint.derivative import derivative, differentiable
 from graphrl.xla.checkpoint.origins import Origin, line_of
 from graphrl.xla.checkpoint.plan import Name
 from graphrl.xla.checkpoint.program import Program
 from graphrl.xla.checkpoint.values import LevelBuilder
+
+UNROLLED, EQUATIONS = 8, 1_000  # steps of a stretch at most that stand one after the other, and equations of all
 
 
 class NamedGradient(NamedTuple):
@@ -51,6 +54,7 @@ class _Built(NamedTuple):
     loops: dict[int, Loop]
     names: tuple[Name | None, ...]
     carried: range
+    begin_bytes: float
 
 
 def gradient_of(program: Program, wanted: Sequence[bool], chip: Chip) -> NamedGradient:
@@ -75,17 +79,22 @@ def _build(
     builder = LevelBuilder(own, chip, carried, scans)
     apart = [bool(eqn.effects) or (place in builder.loops and not trips) for place, eqn in enumerate(program.equations)]
     level, loops, number = builder.level(trips, np.array(apart, bool)), dict[int, Loop](), len(built)
-    built.append(_Built(program, level, loops, tuple(own.names.get(value) for value in builder.values), carried))
+    names = tuple(own.names.get(value) for value in builder.values)
+    built.append(_Built(program, level, loops, names, carried, builder.begin_bytes))
     forward, backward = level.forward_seconds, level.backward_seconds
     for place, loop in sorted(builder.loops.items()):
         body, params = program.bodies[place], program.equations[place].params
-        loops[len(built)] = loop
         carry = range(params["num_consts"], params["num_consts"] + params["num_carry"])
         smooth = [differentiable(aval) for aval in body.closed.in_avals]
         inner = len(built)
         _build(built, body, smooth, chip, carry, params["length"])
+        loops[inner] = loop._replace(
+            begin_bytes=built[inner].begin_bytes,
+            stretches=stretches_of(params["length"]) if not program.equations[place].effects else (1,),
+            unrolled=min(UNROLLED, EQUATIONS // max(1, len(body.equations))),
+        )
         seconds = params["length"] * built[inner].level.forward_seconds
-        level.seconds[list(loop.outputs)] = seconds
+        level.seconds[[*loop.outputs, *loop.kept]] = seconds
         forward += seconds
         backward += params["length"] * built[inner].level.backward_seconds
     built[number] = built[number]._replace(level=level._replace(forward_seconds=forward, backward_seconds=backward))

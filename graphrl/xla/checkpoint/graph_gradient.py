@@ -119,6 +119,7 @@ def _derivative(graph: ComputationGraph, forward: Sequence[int], backward: Seque
         names=names,
         results=frozenset(value for value in outputs if is_forward[value]),
         gradients=frozenset(value for value in outputs if not is_forward[value]),
+        returned=(),
         orders={},
         padded={},
         outside=[tensor.bytes for tensor in outside],

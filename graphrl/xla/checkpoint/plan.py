@@ -30,8 +30,17 @@ class CheckpointPlan:
       regions: disjoint, in order. Of equations outside of them jax keeps what it always does.
       copied: places of equations that every region which needs their results computes for itself, from arguments.
       bodies: plans for the bodies of scans, by place; others are left as they are.
+      stretch: of a scan's body, steps that run forward once more together before they run backward; 1 where none do.
+      unrolled: whether these steps stand one after the other, and are no loop.
     """
 
     regions: tuple[Region, ...] = ()
     copied: tuple[int, ...] = ()
     bodies: Mapping[int, "CheckpointPlan"] = dataclasses.field(default_factory=dict)
+    stretch: int = 1
+    unrolled: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a loop's body with this plan is left as it is."""
+        return not self.regions and not self.bodies and self.stretch == 1

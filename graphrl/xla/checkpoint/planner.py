@@ -29,7 +29,7 @@ from graphrl.xla.checkpoint.seconds import gradient_seconds
 from graphrl.xla.checkpoint.settings import Settings
 
 FORMAT = "graphrl-checkpoint"
-VERSION = 4  # rises when a search finds better plans, so that older ones are not kept
+VERSION = 5  # rises when a search finds better plans, so that older ones are not kept
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,10 +77,11 @@ def _read(path: Path, fingerprint: str, program: Program) -> Planned | None:
         found = read_document(path, Planned, FORMAT, VERSION)
         if found.fingerprint != fingerprint or not fits(program, found.plan):
             return None
-        values = [dataclasses.replace(v, line=line_at(program, v.place)) for v in found.report.values]
+        values = tuple(dataclasses.replace(v, line=line_at(program, v.place)) for v in found.report.values)
+        loops = tuple(dataclasses.replace(s, line=line_at(program, s.place)) for s in found.report.stretches)
     except (GraphrlError, LookupError, ValueError):
         return None
-    return dataclasses.replace(found, report=dataclasses.replace(found.report, values=tuple(values)))
+    return dataclasses.replace(found, report=dataclasses.replace(found.report, values=values, stretches=loops))
 
 
 def _searched(name: str, fingerprint: str, program: Program, wanted: Sequence[bool], settings: Settings) -> Planned:

@@ -21,7 +21,7 @@ class ReportedValue:
     Attributes:
       what: "kept", "computed again" or "moved to the host".
       value: its type and shape, as jax writes them.
-      bytes: of it, in loops of all steps together.
+      bytes: of it, in loops of all steps together, or of those of a stretch, if it is kept for so long.
       seconds: that computing it again takes, in loops of all steps.
       line: of the user's code that computes it; "" where jax does not know.
       place: of its equation in the function, after those of the loops around it.
@@ -31,6 +31,25 @@ class ReportedValue:
     value: str
     bytes: int
     seconds: float
+    line: str
+    place: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class ReportedStretch:
+    """A loop that runs in stretches.
+
+    Attributes:
+      trips: its steps.
+      steps: of a stretch, which run forward once more together before they run backward.
+      unrolled: whether these stand one after the other, and are no loop.
+      line: of the user's code; "" where jax does not know.
+      place: of its equation in the function, after those of the loops around it.
+    """
+
+    trips: int
+    steps: int
+    unrolled: bool
     line: str
     place: tuple[int, ...]
 
@@ -64,6 +83,7 @@ class CheckpointReport:
       argument_bytes, result_bytes: of the function's arguments, and of its results and gradients.
       segments: that are computed again, one after another.
       values: by kind and size, largest first.
+      stretches: of loops that run in stretches.
       timelines: bytes over the step, beside arguments, results and gradients: (plain, planned), each of the forward
         pass, then of the backward pass.
       search_seconds: that planning took, whenever it was.
@@ -80,6 +100,7 @@ class CheckpointReport:
     result_bytes: int
     segments: int
     values: tuple[ReportedValue, ...]
+    stretches: tuple[ReportedStretch, ...]
     timelines: tuple[tuple[tuple[float, ...], tuple[float, ...]], ...]
     search_seconds: float
     from_cache: bool = False
@@ -125,6 +146,9 @@ class CheckpointReport:
         lines = aligned(rows, left=1)
         for what in (KEPT, MOVED, COMPUTED):
             lines += self._of_kind(what)
+        for loop in self.stretches:
+            how = "one after the other" if loop.unrolled else "as a loop"
+            lines.append(f"in stretches of {loop.steps} steps, {how}: the {loop.trips} of {loop.line}".rstrip())
         where = "read from the plan cache" if self.from_cache else "found now"
         lines.append(
             f"estimated by roofline of {self.chip}: {self.slowdown:+.1%} a step; {self.segments} segments; "

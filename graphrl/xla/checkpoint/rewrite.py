@@ -10,6 +10,7 @@ import jax
 
 from graphrl.xla.checkpoint.plan import CheckpointPlan, Name, Region
 from graphrl.xla.checkpoint.program import Piece, Program, Values, variables
+from graphrl.xla.checkpoint.stretches import scan_in_stretches
 
 HOST = "pinned_host"  # the memory for what is moved
 
@@ -45,6 +46,7 @@ def fits(program: Program, plan: CheckpointPlan) -> bool:
         and all(0 <= place < len(equations) and 0 <= k < len(equations[place].outvars) for place, k in names)
         and all(0 <= place < len(equations) for place in plan.copied)
         and all(place in program.bodies and fits(program.bodies[place], body) for place, body in plan.bodies.items())
+        and all(1 <= body.stretch <= equations[place].params["length"] for place, body in plan.bodies.items())
     )
 
 
@@ -119,10 +121,10 @@ def scan_of(eqn: Any, body: Program, plan: CheckpointPlan, operands: Sequence[An
     consts, carried = params["num_consts"], params["num_carry"]
 
     def step(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
-        results = evaluate(body, plan, [*operands[:consts], *carry, *x], in_loop=True)
+        results = evaluate(body, plan, [*operands[:consts], *carry, *x], in_loop=not plan.unrolled)
         return results[:carried], results[carried:]
 
     first, xs = list(operands[consts : consts + carried]), list(operands[consts + carried :])
     options = {name: params[name] for name in ("length", "reverse", "unroll")}
-    carry, ys = jax.lax.scan(step, first, xs, **options)
+    carry, ys = scan_in_stretches(step, first, xs, plan.stretch, unrolled=plan.unrolled, **options)
     return [*carry, *ys]

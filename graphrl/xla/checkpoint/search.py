@@ -14,7 +14,7 @@ from graphrl.solvers.budgets.goal import Goal
 from graphrl.solvers.budgets.level import Gradient
 from graphrl.solvers.budgets.timed import search_timed
 from graphrl.units import format_bytes
-from graphrl.xla.checkpoint.explain import reported_values
+from graphrl.xla.checkpoint.explain import reported_stretches, reported_values
 from graphrl.xla.checkpoint.origins import Explained
 from graphrl.xla.checkpoint.report import CheckpointReport, Figures
 from graphrl.xla.checkpoint.settings import Settings, UnmetError
@@ -50,7 +50,7 @@ def search(
         report, where it is given.
 
     Raises:
-      UnmetError: the budget cannot be met; one line says the least that can.
+      UnmetError: the limit cannot be met; one line says the least bytes that can.
     """
     goal = settings.goal(pricing)
     timed = _measured_once(seconds_of) if seconds_of else functools.partial(_priced_seconds, pricing, goal)
@@ -70,6 +70,8 @@ def search(
     if goal.slowdown is None and goal.excess(pricing, found.price) > 1e-6:
         raise UnmetError(_unmet(settings, goal, pricing, found.price))
     seconds = step, timed(found.choice)
+    if goal.slowdown is not None and goal.slowdown < min(0.0, seconds[1] / max(step, 1e-30) - 1.0 - 1e-6):
+        raise UnmetError(f"slowdown is {settings.slowdown}: no plan was found that is so much faster than jax's own")
     return Searched(found.choice, _report(name, explained, found, pricing, seconds, settings, begin))
 
 
@@ -133,6 +135,7 @@ def _report(
         result_bytes=gradient.result_bytes,
         segments=sum(int(cut.again.sum()) for cut in found.choice),
         values=reported_values(explained, found.choice, pricing),
+        stretches=reported_stretches(explained, found.choice),
         timelines=tuple(timelines),
         search_seconds=time.monotonic() - begin,
         above_least=_above_least(gradient, found) if settings.slowdown is None else None,

@@ -50,8 +50,8 @@ class Settings:
         if isinstance(self.budget, str):
             parse_bytes(self.budget)
         else:
-            self._set_part("budget", 'a part from 0 to 1, or bytes such as "12GiB"')
-        self._set_part("slowdown", "a part of the step's time, from 0 to 1")
+            self._set_part("budget", 0.0, 'a part from 0 to 1, or bytes such as "12GiB"')
+        self._set_part("slowdown", -1.0, "a part of the step's time, from -1 (all of it is saved) to 1")
         for name in ("offload", "cache"):
             if not isinstance(getattr(self, name), bool):
                 raise ProblemError(f"{name} is {getattr(self, name)!r}: must be True or False")
@@ -61,7 +61,7 @@ class Settings:
         check_seed(self.seed)
         _ = Budget(None, self.seconds)
 
-    def _set_part(self, name: str, right: str) -> None:
+    def _set_part(self, name: str, least: float, right: str) -> None:
         """Makes an option, where it is given, a number of Python.
 
         Raises:
@@ -71,7 +71,7 @@ class Settings:
         if value is None:
             return
         part = _real(value)
-        if part is None or not 0 <= part <= 1:
+        if part is None or not least <= part <= 1:
             raise ProblemError(f"{name} is {value!r}: must be {right}")
         object.__setattr__(self, name, part)
 

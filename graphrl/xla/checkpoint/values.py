@@ -11,6 +11,7 @@ from graphrl.solvers.budgets.level import ARGUMENT, Level, Loop
 from graphrl.xla.checkpoint.copies import Order, Value, resident_bytes
 from graphrl.xla.checkpoint.derivative import Derivative
 from graphrl.xla.checkpoint.kinds import is_fused, is_reduction
+from graphrl.xla.checkpoint.slices import advancing, slices_of
 from graphrl.xla.checkpoint.solid import fusion_of
 
 CONVOLUTION = "conv_general_dilated"
@@ -29,6 +30,7 @@ class LevelBuilder:
     Attributes:
       values: of the forward pass, in order.
       loops: that the gradient goes through, by place.
+      begin_bytes: of the carried arguments without which no stretch of the loop can be computed again.
     """
 
     def __init__(self, derivative: Derivative, chip: Chip, carried: Iterable[int], scans: Mapping[int, int]) -> None:
@@ -44,6 +46,8 @@ class LevelBuilder:
         self._is_solid = [isinstance(value, Outside) or self._solid[value] for value in self.values]
         self._kernels, self._kernel_reads, self._needs = self._backward()
         self._orders = self._written_orders()
+        begins, self._followers = advancing(self._reads, self._kernel_reads, self._following(carried))
+        self.begin_bytes = sum(derivative.bytes(self.values[v]) for v in begins)
         loops = {place: self._loop(place, results) for place, results in scans.items()}
         self.loops = {place: loop for place, loop in loops.items() if loop is not None}
 
@@ -76,7 +80,9 @@ class LevelBuilder:
             heavy=np.array([isinstance(v, Result) and not is_fused(self._node(v).equation) for v in self.values], bool),
             seconds=seconds,
             keeping=np.array([self._keeping(value, trips > 0) for value in self.values]),
+            writing=np.array([self._keeping(value, False) for value in self.values]),
             op=ops,
+            following=self._followers,
             workspace=workspace,
             last_read=self._last_reads(needed),
             reads_from=reads_from,
@@ -102,7 +108,17 @@ class LevelBuilder:
         outputs = tuple(self._index[value] for value in own if value.output < results)
         kept = tuple(self._index[value] for value in own if value.output >= results)
         kernels = [q for q, reads in enumerate(self._kernel_reads) if set(reads) & set(kept)]
-        return Loop(place, outputs, kept, kernels[0]) if outputs and kernels else None
+        if not outputs or not kernels:
+            return None
+        forward, backward = (self._own.nodes[i] for i in (own[0].node, self._kernels[kernels[0]]))
+        assert forward is not None
+        assert backward is not None
+        return Loop(place, outputs, kept, kernels[0], *slices_of(self._own, forward, backward, results))
+
+    def _following(self, carried: Iterable[int]) -> list[int | None]:
+        """Of each carried argument, the value that the next step has in its place."""
+        results = (value for value, _ in zip(self._own.returned, carried, strict=False))
+        return [None if value is None else self._index.get(value) for value in results]
 
     def _is_scan(self, value: Result) -> bool:
         node = self._own.nodes[value.node]

@@ -57,7 +57,7 @@ MATCHED = {f"graphrl as slow as {rule}": rule for rule in _TIMED}  # by the same
 def planned(method: str, program: Program) -> graphrl.CheckpointedFunction:
     """A program's loss under one of `LIMITS` or `MATCHED`."""
     limit = LIMITS[method] if method in LIMITS else slowdown_of(RULES[MATCHED[method]], program)
-    return graphrl.checkpoint(program.loss(undecorated), slowdown=min(max(limit, 0.0), 1.0), chip=CHIP)
+    return graphrl.checkpoint(program.loss(undecorated), slowdown=min(limit, 1.0), chip=CHIP)
 
 
 def slowdown_of(method: Method, program: Program) -> float:
