@@ -11,6 +11,7 @@ import jax
 from graphrl.xla.checkpoint.plan import CheckpointPlan, Name, Region
 from graphrl.xla.checkpoint.program import Piece, Program, Values, variables
 from graphrl.xla.checkpoint.stretches import scan_in_stretches
+from graphrl.xla.checkpoint.ties import together
 
 HOST = "pinned_host"  # the memory for what is moved
 
@@ -76,7 +77,8 @@ def _run_region(program: Program, plan: CheckpointPlan, values: Values, region: 
         offload_src="device",
         offload_dst=HOST,
     )
-    values.write(piece.writes, jax.checkpoint(run, policy=policy, prevent_cse=apart)(*values.read(piece.reads)))
+    read = together(values.read(piece.reads))
+    values.write(piece.writes, jax.checkpoint(run, policy=policy, prevent_cse=apart)(*read))
 
 
 def _copies(program: Program, plan: CheckpointPlan, readers: Iterable[int]) -> set[int]:
