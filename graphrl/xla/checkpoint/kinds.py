@@ -66,6 +66,12 @@ def is_fused(equation: Any) -> bool:
     return not (is_body(equation) or is_kernel(equation) or equation.primitive.name == "device_put")
 
 
+def is_in_place(equation: Any) -> bool:
+    """Whether XLA can write the result over an operand of as many bytes that nothing else reads any more."""
+    name = equation.primitive.name
+    return is_fused(equation) or name.startswith("scatter") or name == "dynamic_update_slice"
+
+
 def part_read(equation: Any, whole: float, result: float) -> float:
     """The part of its first operand's bytes that a slice reads, of so many bytes each: a strided one all the lines that
     its elements lie in.

@@ -80,7 +80,7 @@ def _measured_once(seconds_of: Callable[[Choice], float]) -> Callable[[Choice], 
     known: dict[tuple[bytes, ...], float] = {}
 
     def timed(choice: Choice) -> float:
-        key = tuple(array.tobytes() for cut in choice for array in cut)
+        key = tuple(np.asarray(part).tobytes() for cut in choice for part in cut)
         if key not in known:
             known[key] = seconds_of(choice)
         return known[key]

@@ -10,7 +10,7 @@ from graphrl.graphs.roofline import Chip, runtime
 from graphrl.solvers.budgets.level import ARGUMENT, Level, Loop
 from graphrl.xla.checkpoint.copies import Order, Value, resident_bytes
 from graphrl.xla.checkpoint.derivative import Derivative
-from graphrl.xla.checkpoint.kinds import is_fused, is_reduction
+from graphrl.xla.checkpoint.kinds import is_fused, is_in_place, is_reduction
 from graphrl.xla.checkpoint.slices import advancing, slices_of
 from graphrl.xla.checkpoint.solid import fusion_of
 
@@ -45,6 +45,9 @@ class LevelBuilder:
         self._reads = [self._inner(value) for value in self.values]
         self._is_solid = [isinstance(value, Outside) or self._solid[value] for value in self.values]
         self._kernels, self._kernel_reads, self._needs = self._backward()
+        sources = self._sources()
+        self._kernel_sources = [set[int]().union(*(sources[v] for v in reads)) for reads in self._kernel_reads]
+        self._last_kernel = {v: q for q, read in enumerate(self._kernel_sources) for v in read}
         self._orders = self._written_orders()
         begins, self._followers = advancing(self._reads, self._kernel_reads, self._following(carried))
         self.begin_bytes = sum(derivative.bytes(self.values[v]) for v in begins)
@@ -129,6 +132,13 @@ class LevelBuilder:
         if isinstance(value, Outside):
             return []
         return sorted({self._index[read] for read in self._own.reads(value.node) if read in self._index})
+
+    def _sources(self) -> list[set[int]]:
+        """Of each value the solid ones that it is read from, or computed from on the way."""
+        sources: list[set[int]] = []
+        for v, reads in enumerate(self._reads):
+            sources.append({v} if self._is_solid[v] else set[int]().union(*(sources[read] for read in reads)))
+        return sources
 
     def _place(self, value: Value) -> int:
         return ARGUMENT if isinstance(value, Outside) else self._own.place[value.node]
@@ -251,11 +261,21 @@ class LevelBuilder:
                 value = Result(i, k)
                 if self._solid[value] and value not in self._own.gradients:
                     size = self._own.bytes(value) * max(1, len(self._orders.get(value, ())))
-                    changes[q] += size
-                    changes[last.get(value, q) + 1] -= size
+                    changes[q + self._is_in_place(q, size, last)] += size
+                    changes[max(last.get(value, q), q) + 1] -= size
         inner = {loop.kernel for loop in self.loops.values()}
         workspace = [self._workspace(Result(i, 0)) * (q not in inner) for q, i in enumerate(self._kernels)]
         return np.cumsum(changes)[:-1] + workspace
+
+    def _is_in_place(self, q: int, size: int, last: Mapping[Value, int]) -> bool:
+        """Whether a kernel writes so many bytes over an operand that nothing reads any more: a fused one, which has read
+        an element before it writes it, or one that updates its operand.
+        """
+        if not is_in_place(self._node(Result(self._kernels[q], 0)).equation):
+            return False
+        values = (self.values[v] for v in self._kernel_sources[q] if self._last_kernel[v] == q)
+        needs = (value for value in self._needs[q] if last[value] == q)
+        return any(self._own.bytes(value) == size for value in (*values, *needs))
 
 
 def _is_light(node: Node) -> bool:
