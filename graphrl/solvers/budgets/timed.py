@@ -57,13 +57,13 @@ def search_timed(
         if is_last or next_end > (2.0 if best is plain else 1.0) * seconds:
             break
         if is_low and 0 < over < FAR * goal.slowdown and asked.peak is None:
-            asked = Goal(peak=found.price.peak, link=goal.link)
+            asked = Goal(peak=found.price.peak, moves=goal.moves)
         elif own_limit.move(goal.slowdown_of(pricing, found.price), over):
             asked = dataclasses.replace(goal, slowdown=own_limit.slowdown)
         elif best is plain:
             break
         else:
-            asked, is_last = Goal(peak=best.price.peak, link=goal.link), True
+            asked, is_last = Goal(peak=best.price.peak, moves=goal.moves), True
     return best
 
 

@@ -8,10 +8,13 @@ from typing import Any
 
 import jax
 
+from graphrl.xla.checkpoint.host import after, moved
 from graphrl.xla.checkpoint.plan import CheckpointPlan, Name, Region
 from graphrl.xla.checkpoint.program import Piece, Program, Values, variables
 
-HOST = "pinned_host"  # the memory for what is moved
+HOST = "pinned_host"  # the memory for what loops move
+
+Copies = dict[int, list[Any]]  # on the host, by the place that waits for them
 
 
 def evaluate(program: Program, plan: CheckpointPlan, args: Sequence[Any], *, in_loop: bool = False) -> list[Any]:
@@ -24,12 +27,12 @@ def evaluate(program: Program, plan: CheckpointPlan, args: Sequence[Any], *, in_
       in_loop: whether it is the body of a loop: what the backward loop computes again, no compiler takes for what the
         forward loop has computed.
     """
-    values = Values.of(program.closed, args)
+    values, copies = Values.of(program.closed, args), Copies()
     _run(program, plan, values, plan.copied)
     start, apart = 0, not in_loop or len(plan.regions) > 1
     for region in plan.regions:
         _run(program, plan, values, _own(plan, range(start, region.first)))
-        _run_region(program, plan, values, region, apart)
+        _run_region(program, plan, values, region, apart, copies)
         start = region.stop
     _run(program, plan, values, _own(plan, range(start, len(program.equations))))
     return values.read(program.closed.jaxpr.outvars)
@@ -52,8 +55,12 @@ def _own(plan: CheckpointPlan, places: Iterable[int]) -> list[int]:
     return [place for place in places if place not in plan.copied]
 
 
-def _run_region(program: Program, plan: CheckpointPlan, values: Values, region: Region, apart: bool) -> None:
-    """Runs a region; `apart` keeps compilers from taking what is computed again for what was computed before."""
+def _run_region(
+    program: Program, plan: CheckpointPlan, values: Values, region: Region, apart: bool, copies: Copies
+) -> None:
+    """Runs a region; `apart` keeps compilers from taking what is computed again for what was computed before. Copies to
+    the host that end in a later region are added to `copies`, and those that end here are taken from it.
+    """
     own = _own(plan, range(region.first, region.stop))
     if not own:
         return
@@ -62,19 +69,25 @@ def _run_region(program: Program, plan: CheckpointPlan, values: Values, region: 
     later = frozenset(var for var in written if program.last_use.get(var, -1) >= region.stop)
     piece = Piece.of([program.equations[place] for place in places], later)
     names = {name: program.text_of(name) for name in (*region.kept, *region.moved)}
+    ends = dict(zip(region.moved, region.ends, strict=bool(region.ends)))
+    begun = {place: copies.pop(place) for place in own if place in copies}
 
-    def run(*args: Any) -> list[Any]:
-        inner = Values(piece.reads, args)
-        _run(program, plan, inner, places, names)
-        return inner.read(piece.writes)
+    def run(begun: Copies, *args: Any) -> tuple[list[Any], Copies]:
+        inner, waiting = Values(piece.reads, args), {place: list(some) for place, some in begun.items()}
+        _run(program, plan, inner, places, names, ends, waiting)
+        return inner.read(piece.writes), {place: some for place, some in waiting.items() if place >= region.stop}
 
+    by_jax = [name for name in region.moved if name not in ends]
     policy = jax.checkpoint_policies.save_and_offload_only_these_names(
-        names_which_can_be_saved=[names[name] for name in region.kept],
-        names_which_can_be_offloaded=[names[name] for name in region.moved],
+        names_which_can_be_saved=[text for name, text in names.items() if name not in by_jax],
+        names_which_can_be_offloaded=[names[name] for name in by_jax],
         offload_src="device",
         offload_dst=HOST,
     )
-    values.write(piece.writes, jax.checkpoint(run, policy=policy, prevent_cse=apart)(*values.read(piece.reads)))
+    results, left = jax.checkpoint(run, policy=policy, prevent_cse=apart)(begun, *values.read(piece.reads))
+    values.write(piece.writes, results)
+    for place, some in left.items():
+        copies.setdefault(place, []).extend(some)
 
 
 def _copies(program: Program, plan: CheckpointPlan, readers: Iterable[int]) -> set[int]:
@@ -91,11 +104,20 @@ def _copies(program: Program, plan: CheckpointPlan, readers: Iterable[int]) -> s
 
 
 def _run(
-    program: Program, plan: CheckpointPlan, values: Values, places: Iterable[int], names: Mapping[Name, str] = {}
+    program: Program,
+    plan: CheckpointPlan,
+    values: Values,
+    places: Iterable[int],
+    names: Mapping[Name, str] = {},
+    ends: Mapping[Name, int] = {},
+    copies: Copies | None = None,
 ) -> None:
-    """Runs equations in order: scans as planned, and names on results that have one."""
+    """Runs equations in order: scans as planned, names on results that have one, copies to the host of those that have
+    a place where these end.
+    """
     waiting: list[Any] = []
-    named = {place for place, _ in names}
+    copies = Copies() if copies is None else copies
+    special = {*(place for place, _ in names), *ends.values(), *copies}
     for place in places:
         eqn = program.equations[place]
         if place in plan.bodies:
@@ -104,12 +126,23 @@ def _run(
             values.write(eqn.outvars, scan_of(eqn, program.bodies[place], plan.bodies[place], values.read(eqn.invars)))
         else:
             waiting.append(eqn)
-        if place in named:
-            values.run(waiting)
-            waiting = []
-            for k, var in enumerate(eqn.outvars):
-                if (place, k) in names:
-                    values.name(var, names[place, k])
+        if place not in special:
+            continue
+        values.run(waiting)
+        waiting = []
+        for k, var in enumerate(eqn.outvars):
+            if not values.has(var):
+                continue
+            name = (place, k)
+            if name in ends:
+                (value,) = values.read([var])
+                value, copy = moved(value, names[name])
+                copies.setdefault(ends[name], []).append(copy)
+                values.write([var], [value])
+            elif name in names:
+                values.name(var, names[name])
+            if place in copies:
+                values.write([var], [after(*values.read([var]), copies[place])])
     values.run(waiting)
 
 

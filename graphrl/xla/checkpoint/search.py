@@ -1,5 +1,6 @@
 """From a gradient to what is chosen within a user's limit, and what that costs."""
 
+import dataclasses
 import functools
 import time
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from graphrl.xla.checkpoint.origins import Explained
 from graphrl.xla.checkpoint.report import CheckpointReport, Figures
 from graphrl.xla.checkpoint.settings import Settings, UnmetError
 
+CLEARLY = 0.98  # part of a peak: what is foretold is not what is needed to the byte
 LEAST = 0.3  # part of the seconds that is left for the search, whatever came before it took
 POINTS = 400  # of a timeline
 
@@ -63,11 +65,22 @@ def search(
     solver = find_solver(settings.method)
     if goal.slowdown is not None and seconds_of is not None:
         solver = functools.partial(search_timed, solver, measured=slowdown)
-    found = solver(pricing, goal, seed=settings.seed, seconds=left)
+    found = _found(solver, pricing, goal, seed=settings.seed, seconds=left)
     if goal.slowdown is None and goal.excess(pricing, found.price) > 1e-6:
         raise UnmetError(_unmet(settings, goal, pricing, found.price))
     seconds = step, timed(found.choice)
     return Searched(found.choice, _report(name, explained, found, pricing, seconds, settings, begin))
+
+
+def _found(solver: Callable[..., Found], pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
+    """A solver's choice; one that moves values only where that saves clearly, beside the best that moves none."""
+    if not goal.moves:
+        return solver(pricing, goal, seed=seed, seconds=seconds)
+    still = solver(pricing, dataclasses.replace(goal, moves=False), seed=seed, seconds=seconds)
+    found = solver(pricing, goal, seed=seed, seconds=seconds)
+    over = goal.excess(pricing, still.price), goal.excess(pricing, found.price)
+    saves = found.price.peak < CLEARLY * still.price.peak if goal.slowdown is not None else found.energy < still.energy
+    return found if saves or over[1] < over[0] else still
 
 
 def _priced_seconds(pricing: Pricing, goal: Goal, choice: Choice) -> float:

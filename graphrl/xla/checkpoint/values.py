@@ -5,11 +5,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from graphrl.graphs.interconnects import INTERCONNECTS
 from graphrl.graphs.readers.jaxpr.flatten import Node, Outside, Result
 from graphrl.graphs.roofline import Chip, runtime
 from graphrl.solvers.budgets.level import ARGUMENT, Level, Loop
 from graphrl.xla.checkpoint.copies import Order, Value, resident_bytes
 from graphrl.xla.checkpoint.derivative import Derivative
+from graphrl.xla.checkpoint.host import HOST_LINK
 from graphrl.xla.checkpoint.kinds import is_fused, is_reduction
 from graphrl.xla.checkpoint.solid import fusion_of
 
@@ -61,7 +63,9 @@ class LevelBuilder:
             sizes[list(loop.kept)] = 0.0
             workspace[[*loop.outputs, *loop.kept]] = seconds[[*loop.outputs, *loop.kept]] = 0.0
         inner = {loop.kernel for loop in self.loops.values()}
-        writing = [i for q, i in enumerate(self._kernels) if q not in inner and self._writes(i)]
+        kernel_seconds = np.array(
+            [(q not in inner and self._writes(i)) * self._kernel_seconds(i) for q, i in enumerate(self._kernels)], float
+        )
         ops = np.array(
             [value.node if isinstance(value, Result) else len(self._own.nodes) for value in self.values], int
         )
@@ -83,15 +87,17 @@ class LevelBuilder:
             reads=reads,
             kernel_place=np.array(kernel_place, np.int64),
             kernel_bytes=self._kernel_bytes(),
+            kernel_seconds=kernel_seconds,
             kernel_from=kernel_from,
             kernel_reads=kernel_reads,
             first=np.searchsorted(place, np.arange(len(apart) + 1)).astype(np.int64),
             free_values=np.flatnonzero(free).astype(np.int64),
             apart=apart,
             resident=float(resident_bytes(self._own.nodes)),
+            link=INTERCONNECTS[HOST_LINK].bandwidth,
             trips=trips,
             forward_seconds=float((seconds * needed)[once].sum()),
-            backward_seconds=sum((self._kernel_seconds(i) for i in writing), 0.0),
+            backward_seconds=float(kernel_seconds.sum()),
         )
 
     def _loop(self, place: int, results: int) -> Loop | None:
