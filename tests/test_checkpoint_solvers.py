@@ -101,7 +101,7 @@ def test_the_constraint_program_s_bound_is_below_all_choices(solve: Solver) -> N
         values = [price.kept if goal.slowdown is not None else price.seconds for price in within]
         assert bound <= min(values, default=np.inf) + 1e-6
         assert bound > 0.0 or min(values, default=0.0) < 1e-6 or goal.slowdown is None
-        moving = dataclasses.replace(goal, link=1e9)  # what is moved is in no constraint
+        moving = dataclasses.replace(goal, moves=True)  # what is moved is in no constraint
         assert solve(pricing, moving, seed=0, seconds=0.2).bound is None
 
 
@@ -142,10 +142,10 @@ def test_the_same_seed_gives_the_same_choice(task: tuple[Gradient, Goal], seed: 
 def test_only_offloading_moves(task: tuple[Gradient, Goal]) -> None:
     gradient, goal = task
     pricing = Pricing(gradient)
-    for link in (None, 1e9):
-        linked = Goal(goal.kept, goal.peak, goal.slowdown, link)
+    for moves in (False, True):
+        linked = Goal(goal.kept, goal.peak, goal.slowdown, moves)
         found = anneal(pricing, linked, list(starts(gradient)), seed=0, evaluations=300, seconds=1e9)
-        assert link is not None or found.price.moved == 0.0
+        assert moves or found.price.moved == 0.0
 
 
 def test_goals_have_one_limit_and_count_what_is_above_it() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 from graphrl.errors import ProblemError
-from graphrl.solvers.budgets import cp_sat, knapsack, min_cut
+from graphrl.solvers.budgets import cp_sat, knapsack, min_cut, moving
 from graphrl.solvers.budgets.anneal import anneal
 from graphrl.solvers.budgets.choice import Pricing
 from graphrl.solvers.budgets.found import Found, best_of
@@ -36,6 +36,9 @@ def auto(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
             pricing.begun += exact
         else:
             pricing.begun += [state.copy() for state in _greedy_states(pricing, goal, begin + FIRST * seconds)]
+    if goal.moves:
+        best = State.of(best_of(pricing, goal, pricing.begun).choice)
+        pricing.begun += moving.states(pricing, goal, best, time.monotonic() + FIRST * seconds)
     left = max(0.1 * seconds, seconds - (time.monotonic() - begin))
     found = anneal(pricing, goal, pricing.begun, seed=seed, evaluations=EVALUATIONS, seconds=left)
     pricing.begun.append(State.of(found.choice))

@@ -141,8 +141,9 @@ class _Copies:
         """Of an op that is fused into its readers: it waits only where it is written, else they do."""
         if is_written:
             self.wait(op)
-        elif copies := frozenset(c for value in op.values for c in self._behind.get(value, (value,)) if c in self._back):
-            self._behind |= dict.fromkeys(op.results, copies)
+        else:
+            copies = frozenset(copy for value in op.values for copy in self._behind.get(value, (value,)))
+            self._behind |= dict.fromkeys(op.results, copies & self._back.keys())
 
     def begin(self, op: Op, sizes: Sequence[int]) -> bool:
         """Begins the copies of an op if it is one; whether it is."""
