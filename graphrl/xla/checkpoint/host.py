@@ -4,10 +4,14 @@ jax's own policies copy a value to the host, but nothing of the forward pass nee
 nothing freed by the start of a copy, begins it where the backward pass asks for it, and the value stays on the device
 until then. Here a later value of the forward pass waits for the copy, by a barrier that lasts until XLA has scheduled.
 
+    x, w = together([x, w])  # what a segment reads
     x, copy = moved(x, "x")  # under a policy that saves "x", later readers load it in the backward pass
     y = after(y, [copy])
 
-Both are their operands but where a gradient is taken of a `jax.checkpoint` around them: without one, nothing is copied.
+All are their operands but where a gradient is taken of a `jax.checkpoint` around them: without one, nothing is copied.
+In the backward pass copies come back from the barrier on that jax puts before each segment. XLA leaves gradients of
+weights, which nothing waits for, to the end of the pass where there are copies, and what they read stays with them: so
+gradients of what a segment reads are handed on together.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,6 +44,11 @@ def moved(value: Any, name: str) -> Moved:
 def after(value: Any, copies: Sequence[Any]) -> Any:
     """A value that is there only once the copies are."""
     return _AFTER.bind(value, *copies, waits=False) if copies else value
+
+
+def together(values: Sequence[Any]) -> list[Any]:
+    """Values whose gradients are there only once all of them are."""
+    return _TOGETHER.bind(*values)
 
 
 def _first(name: str, lowered: Callable[..., Any], known: Rule, again: Rule) -> core.Primitive:
@@ -87,3 +96,28 @@ def _barrier(value: Any, *copies: Any, waits: bool) -> Any:
 
 _LOADED = _first("loaded", lambda value, *_: value, _without_copies, _from_host)
 _AFTER = _first("after", _barrier, lambda eqn: eqn.replace(params={"waits": True}), _without_copies)
+
+
+def _joined() -> core.Primitive:
+    """A primitive that is its operands, and a barrier where it is transposed."""
+
+    def tangents(primals: Sequence[Any], given: Sequence[Any]) -> tuple[Any, Any]:
+        some = iter(primitive.bind(*(tangent for tangent in given if type(tangent) is not ad.Zero)))
+        return primals, [tangent if type(tangent) is ad.Zero else next(some) for tangent in given]
+
+    def cotangents(given: Sequence[Any], *_: Any) -> Any:
+        some = iter(jax.lax.optimization_barrier([ct for ct in given if type(ct) is not ad.Zero]))
+        return [None if type(ct) is ad.Zero else next(some) for ct in given]
+
+    primitive = core.Primitive("together")
+    primitive.multiple_results = True
+    primitive.def_impl(lambda *values: list(values))
+    primitive.def_abstract_eval(lambda *values: list(values))
+    mlir.register_lowering(primitive, mlir.lower_fun(lambda *values: list(values)))
+    ad.primitive_jvps[primitive] = tangents
+    ad.primitive_transposes[primitive] = cotangents
+    batching.primitive_batchers[primitive] = lambda args, dims: (primitive.bind(*args), dims)
+    return primitive
+
+
+_TOGETHER = _joined()

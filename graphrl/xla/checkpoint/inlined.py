@@ -64,6 +64,8 @@ class Inlined:
                 results = self._run(call[0], self._behind(equation, operands, _barred(equation)))
             elif equation.primitive.name == "optimization_barrier" or equation.params.get("waits", False):
                 results = self._behind(equation, operands, [True] * len(operands))[: len(equation.outvars)]
+            elif equation.primitive.name == "together":
+                results = operands
             else:
                 results = operands[:1] if is_view(equation) else self._add(equation, operands)
             values.update(zip(equation.outvars, results, strict=True))

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from graphrl.xla.checkpoint.host import after, moved
+from graphrl.xla.checkpoint.host import after, moved, together
 from graphrl.xla.checkpoint.plan import CheckpointPlan, Name, Region
 from graphrl.xla.checkpoint.program import Piece, Program, Values, variables
 
@@ -73,7 +73,8 @@ def _run_region(
     begun = {place: copies.pop(place) for place in own if place in copies}
 
     def run(begun: Copies, *args: Any) -> tuple[list[Any], Copies]:
-        inner, waiting = Values(piece.reads, args), {place: list(some) for place, some in begun.items()}
+        read = together(args) if any(each.ends for each in plan.regions) and args else args
+        inner, waiting = Values(piece.reads, read), {place: list(some) for place, some in begun.items()}
         _run(program, plan, inner, places, names, ends, waiting)
         return inner.read(piece.writes), {place: some for place, some in waiting.items() if place >= region.stop}
 
