@@ -25,6 +25,7 @@ def search_timed(
     *,
     seed: int,
     seconds: float,
+    ahead: float = AHEAD,
 ) -> Found:
     """The choice of the least peak that is measured to be within the limit, as jax's own choice always is.
 
@@ -37,12 +38,13 @@ def search_timed(
       goal: with a limit of slowdown.
       measured: the slowdown of a choice.
       seed: of random numbers.
+      ahead: by how much slower than the limit the first search may be, by its own measure.
       seconds: of all searches and measurements; up to twice as many where nothing else is within the limit yet.
     """
     assert goal.slowdown is not None
     plain = best = best_of(pricing, goal, [State.plain(pricing.gradient)])
     least_over = -goal.slowdown  # of the best
-    begin, own_limit, is_last = time.monotonic(), _OwnLimit(goal.slowdown + AHEAD), False
+    begin, own_limit, is_last = time.monotonic(), _OwnLimit(goal.slowdown + ahead), False
     asked = dataclasses.replace(goal, slowdown=own_limit.slowdown)
     for turn in range(ROUNDS):
         left = seconds - (time.monotonic() - begin)
