@@ -10,6 +10,12 @@ import pytest
 from jax.ad_checkpoint import checkpoint_name
 
 import graphrl
+from graphrl.graphs.roofline import find_chip
+from graphrl.solvers.budgets.choice import Pricing
+from graphrl.solvers.budgets.price import COMPUTED, MOVED
+from graphrl.solvers.budgets.state import AGAIN, State
+from graphrl.xla.checkpoint.decide import plan_of
+from graphrl.xla.checkpoint.gradient import gradient_of
 from graphrl.xla.checkpoint.host import after, moved, together
 from graphrl.xla.checkpoint.plan import CheckpointPlan, Region
 from graphrl.xla.checkpoint.program import Program, program_of
@@ -67,7 +73,8 @@ TRANSFORMATIONS: dict[str, Callable[[Callable[[jax.Array], jax.Array]], Any]] = 
 
 @pytest.mark.parametrize("name", TRANSFORMATIONS)
 def test_moving_computes_the_same(name: str) -> None:
-    kept, own = (TRANSFORMATIONS[name](lambda w, moves=moves: loss(w, X, moves)) for moves in (False, True))
+    transformed = TRANSFORMATIONS[name]
+    kept, own = transformed(lambda w: loss(w, X, False)), transformed(lambda w: loss(w, X, True))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6), own, kept)
 
 
@@ -79,7 +86,7 @@ def test_a_gradient_copies_out_then_waits_then_copies_back() -> None:
 
 
 def test_without_a_gradient_nothing_is_copied() -> None:
-    text = jax.jit(lambda w: loss(w, X, True)).lower(WEIGHTS).compile().as_text()
+    text = str(jax.jit(lambda w: loss(w, X, True)).lower(WEIGHTS).compile().as_text())
     assert "MoveTo" not in text
     assert "S(5)" not in text
     assert "after" not in kinds(lambda w: loss(w, X, True), WEIGHTS)
@@ -115,19 +122,30 @@ def wide(w: jax.Array, x: jax.Array) -> jax.Array:
     return (x**2).sum()
 
 
-def test_offloading_is_planned_traced_and_never_worse() -> None:
+def test_choices_become_plans_that_copy_and_wait() -> None:
+    """All that products compute is moved, layer by layer: what no later product waits for is kept."""
     shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((1024, 4096), (8192, 1024))]
-    options: dict[str, Any] = {"slowdown": 0.05, "chip": "h200", "seconds": 2, "cache": False}
-    functions = [graphrl.checkpoint(wide, offload=offload, **options) for offload in (False, True)]
-    still, own = (function.report(*shapes) for function in functions)
-    assert own.planned.moved_bytes > 0
-    assert own.planned.peak_bytes < still.planned.peak_bytes
-    assert own.slowdown <= 0.05
-    order = kinds(jax.grad(functions[1]), *shapes)
-    outs = order.count("out")
-    assert outs == order.count("back") > 0
-    assert 0 < order.count("after") <= outs
-    assert order.index("after") < order.index("back")
+    program = program_of(jax.make_jaxpr(wide)(*shapes))
+    named = gradient_of(program, [True, True], find_chip("h200"))
+    pricing, (level,) = Pricing(named.gradient), named.gradient.levels
+    products = [place for place, eqn in enumerate(program.equations) if eqn.primitive.name == "dot_general"]
+    state = State.plain(named.gradient)
+    state.keep[0][:] = np.where(level.heavy & level.named, MOVED, COMPUTED)
+    state.starts[0][[0, *products[2::2]]] = AGAIN
+    state.changed(0)
+    price, plan = pricing(state.choice()), plan_of(named, state.choice(), pricing)
+    ends = [(name, end) for region in plan.regions for name, end in zip(region.moved, region.ends, strict=True)]
+    assert all(end in products and end > name[0] for name, end in ends)
+    assert 0 < price.moved <= sum(level.bytes[level.heavy & level.named])
+    order = kinds(jax.grad(lambda w, x: evaluate(program, plan, [w, x])[0], (0, 1)), *shapes)
+    assert order.count("out") == order.count("back") == len(ends)
+    assert order.count("after") == len({end for _, end in ends})
+    w, x = jnp.linspace(-0.1, 0.1, 64 * 64).reshape(64, 64), jnp.linspace(0, 1, 128 * 64).reshape(128, 64)
+    small = program_of(jax.make_jaxpr(wide)(w, x))
+    own = jax.value_and_grad(lambda w: evaluate(small, plan, [w, x])[0])(w)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), own, jax.value_and_grad(wide)(w, x)
+    )
 
 
 def test_offloaded_plans_compute_the_same() -> None:

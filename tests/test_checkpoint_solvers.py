@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphrl.errors import ProblemError
-from graphrl.solvers.budgets import cp_sat
+from graphrl.solvers.budgets import cp_sat, moving
 from graphrl.solvers.budgets.anneal import anneal
 from graphrl.solvers.budgets.auto import Solver, auto, find_solver
 from graphrl.solvers.budgets.choice import Cut, Price, Pricing
 from graphrl.solvers.budgets.goal import Goal
 from graphrl.solvers.budgets.greedy import greedy
 from graphrl.solvers.budgets.level import ARGUMENT, Gradient, Level
-from graphrl.solvers.budgets.price import COMPUTED, KEPT
+from graphrl.solvers.budgets.price import COMPUTED, KEPT, MOVED
 from graphrl.solvers.budgets.starts import starts
 from graphrl.solvers.budgets.state import State
 
@@ -146,6 +146,16 @@ def test_only_offloading_moves(task: tuple[Gradient, Goal]) -> None:
         linked = Goal(goal.kept, goal.peak, goal.slowdown, moves)
         found = anneal(pricing, linked, list(starts(gradient)), seed=0, evaluations=300, seconds=1e9)
         assert moves or found.price.moved == 0.0
+
+
+@given(tasks())
+@settings(max_examples=15)
+def test_what_is_moved_pays(task: tuple[Gradient, Goal]) -> None:
+    gradient, goal = task
+    pricing, goal = Pricing(gradient), dataclasses.replace(goal, moves=True)
+    for state in moving.states(pricing, goal, State.plain(gradient), 0.0):
+        kept = State([np.where(keep == MOVED, KEPT, keep) for keep in state.keep], state.starts)
+        assert goal.energy(pricing, pricing(state.choice())) <= goal.energy(pricing, pricing(kept.choice())) + NEAR
 
 
 def test_goals_have_one_limit_and_count_what_is_above_it() -> None:

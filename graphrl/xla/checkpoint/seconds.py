@@ -153,7 +153,7 @@ class _Copies:
         for before, after, operand, value in places:
             if _on_host(after) and not _on_host(before):
                 self._there[value] = self._sent(True, self.now, sizes[value])
-            elif _on_host(before) and not _on_host(after):
+            elif _on_host(before) and not _on_host(after) and isinstance(operand, Value):
                 asked = max(self._asked.get(operand, 0.0), self._there.get(operand, 0.0))
                 self._back[value] = asked, sizes[value]
         return True
