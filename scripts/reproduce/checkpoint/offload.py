@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Iterator
 
 from graphrl.compare.report import markdown
+from reproduce.checkpoint.barriers import barriers
 from reproduce.checkpoint.budgets import planning_of
 from reproduce.checkpoint.figures import memory
 from reproduce.checkpoint.methods import HOSTED
@@ -15,7 +16,8 @@ PROGRAMS = ("transformer", "transformer in a scan", "Llama", "vision transformer
 
 
 def offload(settings: Settings) -> Iterator[Table]:
-    """A line a program and limit."""
+    """What barriers do, and a line a program and limit."""
+    yield barriers(settings)
     lines, quotients = [], []
     for name in settings.programs or (settings.chosen if settings.quick else PROGRAMS):
         for method, (plain, _) in HOSTED.items():
