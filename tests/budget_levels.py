@@ -217,7 +217,8 @@ def _send(level: Level, cut: Cut, stored: list[int]) -> tuple[dict[int, int], fl
     firsts = [v for v in range(n) if v == 0 or level.op[v] != level.op[v - 1]]
     clocks = [sum(level.seconds[u] for u in firsts if u <= v and level.needed[u]) for v in range(n)]
     heavy = [v for v in range(n) if level.heavy[v] and level.needed[v] and cut.again[cut.segment[level.place[v]]]]
-    free, late, sent = 0.0, clocks[-1], dict[int, int]()
+    end = clocks[heavy[-1]] if heavy and not level.trips else clocks[-1]
+    free, late, sent = 0.0, end, dict[int, int]()
     for v in [v for v in range(n) if stored[v] == MOVED]:
         free = max(free, clocks[v]) + level.bytes[v] / level.link
         later = [u for u in heavy if level.place[u] > level.place[v]]
@@ -228,7 +229,7 @@ def _send(level: Level, cut: Cut, stored: list[int]) -> tuple[dict[int, int], fl
         last = later[-1] if later and not level.trips else n
         sent[v] = there[0] if there else last
         late = late if there else max(late, free)
-    return sent, late - clocks[-1]
+    return sent, late - end
 
 
 def _forward_peak(level: Level, stored: Sequence[int], sent: Mapping[int, int]) -> float:

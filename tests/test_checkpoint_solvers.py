@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -159,7 +160,8 @@ def test_what_is_moved_pays(task: tuple[Gradient, Goal]) -> None:
 
 
 def test_goals_have_one_limit_and_count_what_is_above_it() -> None:
-    for limits in ({}, {"kept": 1.0, "peak": 1.0}):
+    several: list[dict[str, Any]] = [{}, {"kept": 1.0, "peak": 1.0}]
+    for limits in several:
         with pytest.raises(ProblemError, match="a goal has one limit: kept, peak or slowdown"):
             Goal(**limits)
     pricing = Pricing(chain(np.random.default_rng(0), 4, 2))

@@ -51,11 +51,10 @@ def work(level: Level) -> Work:
     steps = n + b + int(level.solid[level.free_values].sum()) * (len(level.first) - 1)
     stored, mark, last, loaded, first, sent, position = (np.zeros(n, np.int64) for _ in range(7))
     stack, ran = np.zeros(n + len(level.reads) + 1, np.int64), np.zeros(int(level.op.max(initial=0)) + 1, np.int64)
-    passes = np.zeros(n + 2), *(np.zeros(steps + 2) for _ in range(4))
-    travel = np.zeros(steps + 2, np.int64), np.zeros(steps + 2)
-    return Work(
-        stored, mark, stack, last, loaded, first, sent, np.zeros(n), position, ran, *passes, *travel, np.zeros(6)
-    )
+    forward, (backward, beside, took, coming, at) = np.zeros(n + 2), (np.zeros(steps + 2) for _ in range(5))
+    since, arrived, prices = np.zeros(steps + 2, np.int64), np.zeros(n), np.zeros(6)
+    values = stored, mark, stack, last, loaded, first, sent, arrived, position, ran
+    return Work(*values, forward, backward, beside, took, coming, since, at, prices)
 
 
 @entry
@@ -264,15 +263,15 @@ def _plain(level: Level, work: Work, stop: int, kernel: int, kernel_stop: int, s
 
 @part
 def _send(level: Level, work: Work, segment: np.ndarray, again: np.ndarray) -> None:
-    """When what is moved is gone from the device; what cannot go is kept. Waiting at the end of the pass counts."""
-    n, clock, link = len(level.bytes), 0.0, 0.0
+    """When what is moved is gone from the device; what cannot go is kept. Waiting by the last that can wait counts."""
+    n, clock, link, passed = len(level.bytes), 0.0, 0.0, 0.0
     heavy, head, tail = -1, 0, 0
     for v in range(n):
         work.sent[v] = n
         if level.needed[v] and (v == 0 or level.op[v] != level.op[v - 1]):
             clock += level.seconds[v]
         if level.place[v] != ARGUMENT and again[segment[level.place[v]]] and level.heavy[v] and level.needed[v]:
-            heavy = v
+            heavy, passed = v, clock
             while (
                 head < tail
                 and work.arrived[work.stack[head]] <= clock
@@ -285,14 +284,16 @@ def _send(level: Level, work: Work, segment: np.ndarray, again: np.ndarray) -> N
             work.arrived[v] = link
             work.stack[tail] = v
             tail += 1
+    if level.trips > 0:
+        passed = clock
     for k in range(head, tail):
         v = work.stack[k]
         if level.trips == 0 and (heavy < 0 or level.place[v] >= level.place[heavy]):
             work.stored[v] = KEPT
             continue
         work.sent[v] = n if level.trips > 0 else heavy
-        work.prices[4] += max(0.0, work.arrived[v] - clock)
-        clock = max(clock, work.arrived[v])
+        work.prices[4] += max(0.0, work.arrived[v] - passed)
+        passed = max(passed, work.arrived[v])
 
 
 @part

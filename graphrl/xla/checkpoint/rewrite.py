@@ -46,7 +46,8 @@ def fits(program: Program, plan: CheckpointPlan) -> bool:
     return (
         all(stop <= r.first <= r.stop <= len(equations) for r, stop in zip(plan.regions, stops, strict=False))
         and all(0 <= place < len(equations) and 0 <= k < len(equations[place].outvars) for place, k in names)
-        and all(0 <= place < len(equations) for place in plan.copied)
+        and all(len(r.ends) in (0, len(r.moved)) for r in plan.regions)
+        and all(0 <= place < len(equations) for place in (*plan.copied, *(end for r in plan.regions for end in r.ends)))
         and all(place in program.bodies and fits(program.bodies[place], body) for place, body in plan.bodies.items())
     )
 
@@ -143,7 +144,8 @@ def _run(
             elif name in names:
                 values.name(var, names[name])
             if place in copies:
-                values.write([var], [after(*values.read([var]), copies[place])])
+                (value,) = values.read([var])
+                values.write([var], [after(value, copies[place])])
     values.run(waiting)
 
 
