@@ -154,7 +154,7 @@ def test_only_offloading_moves(task: tuple[Gradient, Goal]) -> None:
 def test_what_is_moved_pays(task: tuple[Gradient, Goal]) -> None:
     gradient, goal = task
     pricing, goal = Pricing(gradient), dataclasses.replace(goal, moves=True)
-    for state in moving.states(pricing, goal, State.plain(gradient), 0.0):
+    for state in moving.states(pricing, goal, [State.plain(gradient)], 0.0):
         kept = State([np.where(keep == MOVED, KEPT, keep) for keep in state.keep], state.starts)
         assert goal.energy(pricing, pricing(state.choice())) <= goal.energy(pricing, pricing(kept.choice())) + NEAR
 

@@ -17,6 +17,7 @@ from graphrl.solvers.budgets.starts import starts
 from graphrl.solvers.budgets.state import State
 
 EVALUATIONS = 30_000  # of annealing, at most
+BASES = 3  # choices of which what they keep is moved
 FIRST = 0.5  # part of the time before annealing, at most
 
 
@@ -37,8 +38,8 @@ def auto(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
         else:
             pricing.begun += [state.copy() for state in _greedy_states(pricing, goal, begin + FIRST * seconds)]
     if goal.moves:
-        best = State.of(best_of(pricing, goal, pricing.begun).choice)
-        pricing.begun += moving.states(pricing, goal, best, time.monotonic() + FIRST * seconds)
+        ranked = sorted(pricing.begun, key=lambda state: goal.energy(pricing, pricing(state.choice())))
+        pricing.begun += moving.states(pricing, goal, ranked[:BASES], time.monotonic() + FIRST * seconds)
     left = max(0.1 * seconds, seconds - (time.monotonic() - begin))
     found = anneal(pricing, goal, pricing.begun, seed=seed, evaluations=EVALUATIONS, seconds=left)
     pricing.begun.append(State.of(found.choice))

@@ -6,7 +6,7 @@ choice is cut into smaller ones, too, which keep the same.
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -21,22 +21,22 @@ LARGE = 2e-3  # part of the peak that a value has at least that is moved alone
 CUTS = 12
 
 
-def states(pricing: Pricing, goal: Goal, begun: State, until: float) -> Iterator[State]:
-    """A choice with some of what it keeps moved, in segments of several kinds, until that `time.monotonic()`.
+def states(pricing: Pricing, goal: Goal, begun: Sequence[State], until: float) -> Iterator[State]:
+    """Choices with some of what they keep moved, in segments of several kinds, until that `time.monotonic()`.
 
     Args:
       pricing: of the gradient.
       goal: that allows it.
-      begun: a choice.
+      begun: choices.
       until: at least one is tried whatever the time.
     """
-    base = _kept_by_name(pricing, begun)
-    for count, begins in enumerate(itertools.islice(cuts(pricing.gradient.levels[0]), CUTS)):
+    bases = [_kept_by_name(pricing, each) for each in begun]
+    kinds = itertools.islice(cuts(pricing.gradient.levels[0]), CUTS)
+    for count, (begins, base) in enumerate(itertools.product(kinds, bases)):
         if count and time.monotonic() > until:
             return
         state = base.copy()
-        more = (begins != INSIDE) & (state.starts[0] == INSIDE)
-        state.starts[0][more] = AGAIN
+        state.starts[0][(begins != INSIDE) & (state.starts[0] == INSIDE)] = AGAIN
         state.changed(0)
         _move(pricing, goal, state)
         yield state

@@ -26,6 +26,7 @@ def search_timed(
     seed: int,
     seconds: float,
     ahead: float = AHEAD,
+    begun: Found | None = None,
 ) -> Found:
     """The choice of the least peak that is measured to be within the limit, as jax's own choice always is.
 
@@ -39,10 +40,12 @@ def search_timed(
       measured: the slowdown of a choice.
       seed: of random numbers.
       ahead: by how much slower than the limit the first search may be, by its own measure.
+      begun: a choice within the limit: what is found is no worse.
       seconds: of all searches and measurements; up to twice as many where nothing else is within the limit yet.
     """
     assert goal.slowdown is not None
-    plain = best = best_of(pricing, goal, [State.plain(pricing.gradient)])
+    plain = best_of(pricing, goal, [State.plain(pricing.gradient)])
+    best = begun or plain
     least_over = -goal.slowdown  # of the best
     begin, own_limit, is_last = time.monotonic(), _OwnLimit(goal.slowdown + ahead), False
     asked = dataclasses.replace(goal, slowdown=own_limit.slowdown)

@@ -88,7 +88,7 @@ def _found(
     still = search(pricing, dataclasses.replace(goal, moves=False), seed=seed, seconds=seconds)
     if measured is not None:  # the two measures differ there by about as much as here
         ahead = goal.slowdown_of(pricing, still.price) - measured(still.choice)
-        search = functools.partial(search, ahead=min(ahead, AHEAD))
+        search = functools.partial(search, ahead=min(ahead, AHEAD), begun=still)
     found = search(pricing, goal, seed=seed, seconds=seconds)
     over = goal.excess(pricing, still.price), goal.excess(pricing, found.price)
     saves = found.price.peak < CLEARLY * still.price.peak if goal.slowdown is not None else found.energy < still.energy

@@ -41,5 +41,6 @@ def offload(settings: Settings) -> Iterator[Table]:
         "the memory of the host and with it, within the same slowdown; bytes that are foretold to be moved, and XLA's "
         "in the memory of the host."
     )
-    notes = [f"with / without, geometric mean: {ratio(statistics.geometric_mean(quotients))}"] if quotients else []
-    yield settings.measurements.table("The memory of the host", how, markdown(headings, lines), notes=notes)
+    if lines:
+        mean = f"with / without, geometric mean: {ratio(statistics.geometric_mean(quotients))}"
+        yield settings.measurements.table("The memory of the host", how, markdown(headings, lines), notes=[mean])
