@@ -13,6 +13,7 @@ from reproduce import gpu_compile
 from reproduce.checkpoint.batch import batch
 from reproduce.checkpoint.budgets import budgets, planning
 from reproduce.checkpoint.curve import curve
+from reproduce.checkpoint.offload import offload
 from reproduce.checkpoint.rules import rules
 from reproduce.checkpoint.settings import Settings
 from reproduce.checkpoint.values import values
@@ -24,6 +25,7 @@ SECTIONS = {
     "budgets": Section("What is foretold against what XLA needs", budgets, gpu_compile.missing),
     "planning": Section("Seconds of planning", planning),
     "batch": Section("Largest batches that fit", batch, gpu_compile.missing),
+    "offload": Section("What the memory of the host saves", offload, gpu_compile.missing),
     "values": Section("Values and gradients against the undecorated ones", values),
 }
 

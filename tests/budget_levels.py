@@ -1,6 +1,6 @@
 """Random gradients for tests of `graphrl.solvers.budgets`, and what a choice costs by live sets, step by step."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,12 +63,16 @@ def levels(draw: Any, *, trips: int = 0, values: int = 8, places: int = 4, kerne
         kernel_bytes=np.array(
             draw(st.lists(st.integers(0, 9), min_size=len(kernel_place), max_size=len(kernel_place))), float
         ),
+        kernel_seconds=np.array(
+            draw(st.lists(st.integers(0, 9), min_size=len(kernel_place), max_size=len(kernel_place))), float
+        ),
         kernel_from=_begins(kernel_reads),
         kernel_reads=_joined(kernel_reads),
         first=np.searchsorted(place, np.arange(p + 1)),
         free_values=np.flatnonzero(free),
         apart=apart,
         resident=float(draw(st.integers(0, 9))),
+        link=float(draw(st.sampled_from([0.5, 1, 2, 64]))),
         trips=trips,
         forward_seconds=float(work.sum()),
         backward_seconds=float(draw(st.integers(1, 50))),
@@ -109,12 +113,14 @@ def chain(random: np.random.Generator, values: int, places: int) -> Gradient:
                 reads=_joined(reads),
                 kernel_place=place[::-1].copy(),
                 kernel_bytes=random.integers(0, 3, values).astype(float),
+                kernel_seconds=np.full(values, 2.0),
                 kernel_from=_begins(kernels),
                 kernel_reads=_joined(kernels),
                 first=np.searchsorted(place, np.arange(places + 1)),
                 free_values=np.zeros(0, np.int64),
                 apart=np.zeros(places, bool),
                 resident=0.0,
+                link=4.0,
                 trips=0,
                 forward_seconds=20.0,
                 backward_seconds=40.0,
@@ -182,6 +188,7 @@ def looped(outer: Level, inner: Level, slices: Sequence[int], unrolled: int) -> 
     more["reads"] = outer.reads + 2
     more["kernel_place"] = np.concatenate([outer.kernel_place + 1, [0]])
     more["kernel_bytes"] = np.concatenate([outer.kernel_bytes, [2.0]])
+    more["kernel_seconds"] = np.concatenate([outer.kernel_seconds, [3.0]])
     more["kernel_from"] = np.concatenate([outer.kernel_from, [outer.kernel_from[-1] + 1]])
     more["kernel_reads"] = np.concatenate([outer.kernel_reads + 2, [1]])
     more["first"] = np.searchsorted(more["place"], np.arange(len(more["apart"]) + 1))
@@ -210,11 +217,13 @@ def cost(level: Level, cut: Cut) -> Cost:
     simulated = _Backward(level, cut)
     stored = simulated.stored
     rerun = _rerun(level, stored) if cut.stretch > 1 else set()
+    sent, waited = _send(level, cut, stored)
     seconds = simulated.seconds + sum(level.keeping[v] for v in range(len(stored)) if stored[v] != COMPUTED)
+    seconds += waited + simulated.waited()
     return Cost(
         sum(level.bytes[v] for v in range(len(stored)) if stored[v] == KEPT),
         sum(level.bytes[v] for v in range(len(stored)) if stored[v] == MOVED),
-        _forward_peak(level, stored),
+        _forward_peak(level, stored, sent),
         simulated.peak(),
         seconds,
         sum(max(level.seconds[v] for v in rerun if level.op[v] == op) for op in {level.op[v] for v in rerun}),
@@ -258,8 +267,33 @@ def loop_cost_by_steps(loop: Loop, trips: int, stretch: int, step: Cost, shared:
     return kept, max(forward) + more[0], max(backward) + more[1]
 
 
-def _forward_peak(level: Level, stored: Sequence[int]) -> float:
-    """Values lie in memory from when they are computed until their last reader, or for good if they are kept there."""
+def _send(level: Level, cut: Cut, stored: list[int]) -> tuple[dict[int, int], float]:
+    """Of what is moved, the value that waits for its copy, and seconds that the pass waits at its end; what no later
+    place of a segment that is computed again can wait for is kept.
+    """
+    n = len(stored)
+    firsts = [v for v in range(n) if v == 0 or level.op[v] != level.op[v - 1]]
+    clocks = [sum(level.seconds[u] for u in firsts if u <= v and level.needed[u]) for v in range(n)]
+    heavy = [v for v in range(n) if level.heavy[v] and level.needed[v] and cut.again[cut.segment[level.place[v]]]]
+    end = clocks[heavy[-1]] if heavy and not level.trips else clocks[-1]
+    free, late, sent = 0.0, end, dict[int, int]()
+    for v in [v for v in range(n) if stored[v] == MOVED]:
+        free = max(free, clocks[v]) + level.bytes[v] / level.link
+        later = [u for u in heavy if level.place[u] > level.place[v]]
+        there = [u for u in later if clocks[u] >= free]
+        if not there and not later and not level.trips:
+            stored[v] = KEPT
+            continue
+        last = later[-1] if later and not level.trips else n
+        sent[v] = there[0] if there else last
+        late = late if there else max(late, free)
+    return sent, late - end
+
+
+def _forward_peak(level: Level, stored: Sequence[int], sent: Mapping[int, int]) -> float:
+    """Values lie in memory from when they are computed until their last reader, or for good if they are kept there;
+    what is moved, until it is gone too.
+    """
     peak, n = level.resident, len(stored)
     for now in range(n):
         live = [
@@ -267,7 +301,7 @@ def _forward_peak(level: Level, stored: Sequence[int]) -> float:
             for v in range(now + 1)
             if level.place[v] != ARGUMENT
             and (stored[v] != COMPUTED or (level.needed[v] and level.solid[v]))
-            and (now <= max(v, level.last_read[v]) or (stored[v] == KEPT and level.trips == 0))
+            and (now <= max(v, level.last_read[v], sent.get(v, 0)) or (stored[v] == KEPT and level.trips == 0))
         ]
         beside = level.workspace[now] if level.needed[now] else 0.0
         peak = max(peak, level.resident + beside + sum(level.bytes[v] for v in live))
@@ -279,6 +313,10 @@ class _Backward:
 
     def __init__(self, level: Level, cut: Cut) -> None:
         self.level, self.stored = level, cut.keep.tolist()
+        for v, place in enumerate(level.place):
+            if self.stored[v] == MOVED and (place == ARGUMENT or not cut.again[cut.segment[place]]):
+                self.stored[v] = KEPT
+        self.took: list[float] = []  # seconds of each step
         self.steps: list[tuple[float, set[int], int | None]] = []  # bytes beside, values read, value computed
         self.fetched: dict[int, int] = {}  # the step from which a stored value is back
         self.spans: list[tuple[int, int]] = []  # of steps, by segment
@@ -304,11 +342,27 @@ class _Backward:
         peaks = [beside + self._live(step) for step, (beside, _, _) in enumerate(self.steps)]
         return self.level.resident + max(peaks, default=0.0)
 
+    def waited(self) -> float:
+        """Seconds for which steps wait for what comes back: as it is read, from its segment's begin."""
+        clock, free, waited, begins = 0.0, 0.0, 0.0, list[float]()
+        back = {v for v, what in enumerate(self.stored) if what == MOVED}
+        for step, (_, reads, _) in enumerate(self.steps):
+            begins.append(clock)
+            coming = sorted(reads & back)
+            back -= reads
+            if any(self.level.bytes[v] for v in coming):
+                free = max(free, begins[self.fetched[coming[0]]])
+                free += sum(self.level.bytes[v] for v in coming) / self.level.link
+                waited += max(0.0, free - clock)
+                clock = max(clock, free)
+            clock += self.took[step]
+        return waited
+
     def _live(self, now: int) -> float:
         level, total = self.level, 0.0
         for v in range(len(self.stored)):
             waits = self.stored[v] == KEPT and level.trips == 0
-            if self.stored[v] == COMPUTED or (level.trips > 0 and not level.solid[v]):
+            if self.stored[v] == COMPUTED or (level.trips > 0 and not level.solid[v] and self.stored[v] == KEPT):
                 continue
             begin = 0 if waits else self.fetched[v]
             last = max(step for step, (_, reads, _) in enumerate(self.steps) if v in reads)
@@ -341,11 +395,13 @@ class _Backward:
         for v in in_order:
             if level.solid[v]:
                 self.steps.append((level.workspace[v], self._memory(_reads(level, v)), v))
-                self.seconds += level.seconds[v] * (level.op[v] not in ops)
+                self.took.append(level.seconds[v] * (level.op[v] not in ops))
+                self.seconds += self.took[-1]
                 ops.add(int(level.op[v]))
         self.computed_again |= {v for v in again if level.solid[v]}
         for q, reads, held in zip(kernels, own, later, strict=True):
             self.steps.append((level.kernel_bytes[q], self._memory(reads) | self._held(held, places, again), None))
+            self.took.append(level.kernel_seconds[q])
 
     def _split(self, places: Sequence[int], kernels: Sequence[int]) -> tuple[list[list[int]], list[list[int]]]:
         """What kernels read of their own segment and earlier ones, and of later ones."""
@@ -379,6 +435,7 @@ class _Backward:
             for v in reads:
                 self.stored[v] = KEPT if self.stored[v] == COMPUTED else self.stored[v]
             self.steps.append((level.kernel_bytes[q], reads | held, None))
+            self.took.append(level.kernel_seconds[q])
 
     def _memory(self, values: Iterable[int]) -> set[int]:
         """What is read from memory where some values are: what lies in none is computed on the way."""

@@ -1,6 +1,7 @@
 """Prices of choices against a count by live sets, step by step, and facts that hold for all of them."""
 
 import numpy as np
+import pytest
 from budget_levels import Cost, cost, cuts, gradients, levels, loop_cost_by_steps
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +26,8 @@ def test_prices_are_those_of_live_sets(data: st.DataObject, trips: int) -> None:
     level = data.draw(levels(trips=trips))
     cut = data.draw(cuts(level))
     ours, naive = priced(level, cut), cost(level, cut)
-    assert ours[:7] == naive[:7]
+    assert ours.stored == naive.stored
+    assert ours[:6] == pytest.approx(naive[:6])
     assert {level.op[v] for v in ours.computed_again} == {level.op[v] for v in naive.computed_again}
 
 
@@ -91,7 +93,7 @@ def test_moving_instead_of_keeping_takes_no_more_memory(data: st.DataObject) -> 
     assert moved.kept + moved.moved == kept.kept
     assert moved.forward <= kept.forward
     assert moved.backward <= kept.backward
-    assert moved.seconds == kept.seconds
+    assert moved.seconds >= kept.seconds - 1e-9
 
 
 @given(st.data())

@@ -1,5 +1,6 @@
 """Seconds of traced gradients against counts by hand, on a chip with round figures."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -7,12 +8,14 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 
 from graphrl.errors import GraphrlError
 from graphrl.graphs.interconnects import INTERCONNECTS
 from graphrl.graphs.roofline import Chip
 from graphrl.xla.checkpoint.fusing import LONGEST
-from graphrl.xla.checkpoint.seconds import HOST_LINK, gradient_seconds
+from graphrl.xla.checkpoint.host import HOST_LINK, after, moved
+from graphrl.xla.checkpoint.seconds import gradient_seconds
 
 N = 64
 BYTES = 4 * N * N
@@ -158,8 +161,49 @@ def test_copies_take_the_link_beside_the_kernels() -> None:
     policy = jax.checkpoint_policies.offload_dot_with_no_batch_dims("device", "pinned_host")
     moving = gradient(jax.checkpoint(lambda x: jnp.sin(x @ x), policy=policy))
     free = Chip("free", 1e30, 1e30)
-    assert seconds(moving, free) == pytest.approx(BYTES / INTERCONNECTS[HOST_LINK].bandwidth)
+    assert seconds(moving, free) == pytest.approx(2 * BYTES / INTERCONNECTS[HOST_LINK].bandwidth)  # out, then back
     assert seconds(moving, MEMORY) > BYTES
+
+
+@pytest.mark.parametrize(("products", "waits"), [(0, 1.0), (1, 0.5), (3, 0.0)])
+def test_a_copy_travels_beside_products_until_it_is_asked_for(products: int, waits: float) -> None:
+    """A chip whose products each take half as long as a copy."""
+    copying = BYTES / INTERCONNECTS[HOST_LINK].bandwidth
+    chip = Chip("half", 2 * 2 * N**3 / copying, 1e30)
+
+    def run(x: jax.Array, is_moved: bool) -> jax.Array:
+        x, copy = moved(x, "x")
+        for _ in range(products):
+            x = x @ x
+        return (lax.optimization_barrier((x, copy))[0] if is_moved else x) @ x
+
+    def without(x: jax.Array) -> jax.Array:
+        for _ in range(products):
+            x = x @ x
+        return x @ x
+
+    own = seconds(lambda x: run(x, True), chip)
+    assert own == pytest.approx(seconds(without, chip) + waits * copying)
+
+
+def test_a_gradient_hides_copies_behind_long_products() -> None:
+    copying = BYTES / INTERCONNECTS[HOST_LINK].bandwidth
+    chip = Chip("slow", PRODUCT / copying / 4, 1e30)  # a product takes as long as four copies
+    policy = jax.checkpoint_policies.save_only_these_names("x")
+
+    def layer(x: jax.Array, moves: bool) -> jax.Array:
+        w = jnp.ones((N, N))
+        x = jnp.sin(x @ w)
+        if not moves:
+            return jnp.sin(checkpoint_name(x, "x") @ w) @ w
+        x, copy = moved(x, "x")
+        return jnp.sin(after(x @ w, [copy])) @ w
+
+    kept, hidden = (
+        seconds(gradient(jax.checkpoint(functools.partial(layer, moves=moves), policy=policy)), chip)
+        for moves in (False, True)
+    )
+    assert hidden == pytest.approx(kept)
 
 
 def test_faults() -> None:

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphrl.errors import ProblemError
-from graphrl.solvers.budgets import cp_sat
+from graphrl.solvers.budgets import cp_sat, moving
 from graphrl.solvers.budgets.anneal import anneal
 from graphrl.solvers.budgets.auto import Solver, auto, find_solver
 from graphrl.solvers.budgets.choice import Cut, Price, Pricing
 from graphrl.solvers.budgets.goal import Goal
 from graphrl.solvers.budgets.greedy import greedy
 from graphrl.solvers.budgets.level import ARGUMENT, Gradient, Level
-from graphrl.solvers.budgets.price import COMPUTED, KEPT
+from graphrl.solvers.budgets.price import COMPUTED, KEPT, MOVED
 from graphrl.solvers.budgets.starts import starts
 from graphrl.solvers.budgets.state import State
 
@@ -107,7 +108,7 @@ def test_the_constraint_program_s_bound_is_below_all_choices(solve: Solver) -> N
         values = [price.kept if goal.slowdown is not None else price.seconds for price in within]
         assert bound <= min(values, default=np.inf) + 1e-6
         assert bound > 0.0 or min(values, default=0.0) < 1e-6 or goal.slowdown is None
-        moving = dataclasses.replace(goal, link=1e9)  # what is moved is in no constraint
+        moving = dataclasses.replace(goal, moves=True)  # what is moved is in no constraint
         assert solve(pricing, moving, seed=0, seconds=0.2).bound is None
 
 
@@ -149,14 +150,25 @@ def test_the_same_seed_gives_the_same_choice(task: tuple[Gradient, Goal], seed: 
 def test_only_offloading_moves(task: tuple[Gradient, Goal]) -> None:
     gradient, goal = task
     pricing = Pricing(gradient)
-    for link in (None, 1e9):
-        linked = Goal(goal.kept, goal.peak, goal.slowdown, link)
+    for moves in (False, True):
+        linked = Goal(goal.kept, goal.peak, goal.slowdown, moves)
         found = anneal(pricing, linked, list(starts(gradient)), seed=0, evaluations=300, seconds=1e9)
-        assert link is not None or found.price.moved == 0.0
+        assert moves or found.price.moved == 0.0
+
+
+@given(tasks())
+@settings(max_examples=15)
+def test_what_is_moved_pays(task: tuple[Gradient, Goal]) -> None:
+    gradient, goal = task
+    pricing, goal = Pricing(gradient), dataclasses.replace(goal, moves=True)
+    for state in moving.states(pricing, goal, [State.plain(gradient)], 0.0):
+        kept = State([np.where(keep == MOVED, KEPT, keep) for keep in state.keep], state.starts)
+        assert goal.energy(pricing, pricing(state.choice())) <= goal.energy(pricing, pricing(kept.choice())) + NEAR
 
 
 def test_goals_have_one_limit_and_count_what_is_above_it() -> None:
-    for limits in ({}, {"kept": 1.0, "peak": 1.0}):
+    several: list[dict[str, Any]] = [{}, {"kept": 1.0, "peak": 1.0}]
+    for limits in several:
         with pytest.raises(ProblemError, match="a goal has one limit: kept, peak or slowdown"):
             Goal(**limits)
     pricing = Pricing(chain(np.random.default_rng(0), 4, 2))

@@ -152,7 +152,8 @@ def test_loops_keep_less_than_their_states() -> None:
     assert f"in stretches of {loop.steps} steps" in str(report)
     assert "test_checkpoint_stretches.py" in loop.line
     assert_same(
-        jax.jit(jax.value_and_grad(fn, (0, 1)))(WEIGHTS, XS), jax.jit(jax.value_and_grad(recurrent, (0, 1)))(WEIGHTS, XS)
+        jax.jit(jax.value_and_grad(fn, (0, 1)))(WEIGHTS, XS),
+        jax.jit(jax.value_and_grad(recurrent, (0, 1)))(WEIGHTS, XS),
     )
 
 

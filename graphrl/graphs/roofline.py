@@ -69,11 +69,21 @@ CHIPS: dict[str, Chip] = {
     entry.name: entry
     for entry in (
         _gpu("b200", 2250, 8000, "NVIDIA Blackwell architecture technical brief: bf16 dense, HBM3e", HOPPER),
-        _gpu("h200", 989.4, 4800, "NVIDIA H200 data sheet: bf16 1,979 TFLOPS with sparsity, half of it dense; HBM3e", HOPPER),
-        _gpu("h100-sxm", 989.4, 3350, "NVIDIA H100 data sheet, SXM: bf16 1,979 TFLOPS with sparsity, half dense; HBM3", HOPPER),
         _gpu(
-            "h100-pcie", 756, 2000, "NVIDIA H100 data sheet, PCIe: bf16 1,513 TFLOPS with sparsity, half dense; HBM2e", HOPPER
+            "h200",
+            989.4,
+            4800,
+            "NVIDIA H200 data sheet: bf16 1,979 TFLOPS with sparsity, half of it dense; HBM3e",
+            HOPPER,
         ),
+        _gpu(
+            "h100-sxm",
+            989.4,
+            3350,
+            "NVIDIA H100 data sheet, SXM: bf16 1,979 TFLOPS with sparsity, half dense; HBM3",
+            HOPPER,
+        ),
+        _gpu("h100-pcie", 756, 2000, "NVIDIA H100 PCIe data sheet: bf16 1,513 TFLOPS with sparsity, half dense; HBM2e", HOPPER),
         _gpu("a100-80gb", 312, 2039, "NVIDIA A100 data sheet, 80 GB SXM: bf16 dense, HBM2e"),
         _gpu("a100-40gb", 312, 1555, "NVIDIA A100 data sheet, 40 GB SXM: bf16 dense, HBM2"),
         _gpu("a10", 125, 600, "NVIDIA A10 data sheet: bf16 dense, GDDR6"),

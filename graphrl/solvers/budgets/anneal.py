@@ -95,7 +95,7 @@ class _Search:
             chosen = chosen[[self.random.integers(len(chosen))]]
         keep = state.keep[level]
         before = keep[chosen].copy()
-        kinds = [COMPUTED, KEPT, MOVED] if self._goal.link else [COMPUTED, KEPT]
+        kinds = [COMPUTED, KEPT, MOVED] if self._goal.moves else [COMPUTED, KEPT]
         keep[chosen] = self.random.choice([kind for kind in kinds if kind != before[0]])
 
         def undo() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 from graphrl.errors import ProblemError
-from graphrl.solvers.budgets import cp_sat, knapsack, min_cut
+from graphrl.solvers.budgets import cp_sat, knapsack, min_cut, moving
 from graphrl.solvers.budgets.anneal import anneal
 from graphrl.solvers.budgets.choice import Pricing
 from graphrl.solvers.budgets.found import Found, best_of
@@ -17,6 +17,7 @@ from graphrl.solvers.budgets.starts import starts, stretched
 from graphrl.solvers.budgets.state import State
 
 EVALUATIONS = 30_000  # of annealing, at most
+BASES = 3  # choices of which what they keep is moved
 FIRST = 0.5  # part of the time before annealing, at most
 
 
@@ -37,6 +38,9 @@ def auto(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
         else:
             begun += [state.copy() for state in _greedy_states(pricing, goal, begin + FIRST * seconds)]
         pricing.begun += stretched(pricing, begun)
+    if goal.moves:
+        ranked = sorted(pricing.begun, key=lambda state: goal.energy(pricing, pricing(state.choice())))
+        pricing.begun += moving.states(pricing, goal, ranked[:BASES], time.monotonic() + FIRST * seconds)
     left = max(0.1 * seconds, seconds - (time.monotonic() - begin))
     found = anneal(pricing, goal, pricing.begun, seed=seed, evaluations=EVALUATIONS, seconds=left)
     pricing.begun.append(State.of(found.choice))

@@ -42,7 +42,7 @@ class Price:
       kept: bytes that wait in memory for the backward pass.
       moved: bytes that wait for it in the memory of the host.
       peak: most bytes at once beside arguments, results and gradients.
-      seconds: of computing again and of writing what is kept only.
+      seconds: of computing again, of writing what is kept only, and of waiting for what is moved.
     """
 
     kept: float
@@ -122,6 +122,10 @@ class Pricing:
     def stored(self, level: int) -> np.ndarray:
         """What happens to each value of a level by the choice that was priced last: COMPUTED, KEPT or MOVED."""
         return self._work[level].stored.copy()
+
+    def sent(self, level: int) -> np.ndarray:
+        """Of each value that a level moves, the value that waits for its copy, by the choice that was priced last."""
+        return self._work[level].sent.copy()
 
     def computed_again(self, level: int) -> np.ndarray:
         """Of each value of a level, whether the choice that was priced last computes it again."""

@@ -111,7 +111,7 @@ class Model:
         solver.parameters.num_workers = 1
         status = solver.solve(self._model)
         solved = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
-        bounded = goal.link is None and (solved or status == cp_model.UNKNOWN)
+        bounded = not goal.moves and (solved or status == cp_model.UNKNOWN)
         bound = solver.best_objective_bound * (1.0 if goal.slowdown is not None else TICK) if bounded else None
         if not solved:
             return None, bound

@@ -18,13 +18,13 @@ class Goal:
       kept: bytes that may wait in memory for the backward pass.
       peak: bytes that may be in memory at once, beside arguments, results and gradients.
       slowdown: share of the step's seconds that may be added; below 0 that must be saved.
-      link: bytes a second to the memory of the host, each way; None where nothing may be moved.
+      moves: whether values may be moved to the memory of the host.
     """
 
     kept: float | None = None
     peak: float | None = None
     slowdown: float | None = None
-    link: float | None = None
+    moves: bool = False
 
     def __post_init__(self) -> None:
         if sum(limit is not None for limit in (self.kept, self.peak, self.slowdown)) != 1:
@@ -34,14 +34,13 @@ class Goal:
         """The same with a part of the limit; of seconds that must be saved, more in that proportion."""
         limits = {name: getattr(self, name) for name in ("kept", "peak", "slowdown")}
         less = {name: None if x is None else x * part if x > 0 else x / part for name, x in limits.items()}
-        return Goal(link=self.link, **less)
+        return Goal(moves=self.moves, **less)
 
     def slowdown_of(self, pricing: Pricing, price: Price) -> float:
-        """Share of a step's seconds that a choice adds. What is moved travels beside the pass, while that lasts."""
+        """Share of a step's seconds that a choice adds."""
         outer, plain = pricing.gradient.levels[0], pricing.plain
-        travel = price.moved / self.link if self.link and price.moved else 0.0
-        seconds = max(outer.forward_seconds, travel) + max(outer.backward_seconds + price.seconds, travel)
-        return seconds / max(outer.forward_seconds + outer.backward_seconds + plain.seconds, 1e-30) - 1.0
+        passes = outer.forward_seconds + outer.backward_seconds
+        return (passes + price.seconds) / max(passes + plain.seconds, 1e-30) - 1.0
 
     def excess(self, pricing: Pricing, price: Price) -> float:
         """By which part of the limit a choice is above it; 0 where it is not."""

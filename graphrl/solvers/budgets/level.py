@@ -37,12 +37,14 @@ class Level(NamedTuple):
       reads_from, reads: values that each value reads, value v's in `reads[reads_from[v] : reads_from[v + 1]]`.
       kernel_place: of each kernel, the equation that it is the derivative of; nonincreasing.
       kernel_bytes: at each kernel, bytes of what the backward pass has computed and still needs, and of its workspace.
+      kernel_seconds: of each kernel.
       kernel_from, kernel_reads: values that each kernel reads.
       first: of each place and the end, the first value from there on.
       free_values: in order.
       apart: of each place, whether it is a segment of its own, of which jax keeps what it does: what has effects, and
         loops of a function, whose bodies have levels of their own.
       resident: bytes that lie in memory all the time.
+      link: bytes a second to the memory of the host, each way.
       trips: of the loop whose body it is; 0 for a function.
       forward_seconds, backward_seconds: of one run of the passes, without what is computed again.
     """
@@ -65,12 +67,14 @@ class Level(NamedTuple):
     reads: np.ndarray  # [m] int64
     kernel_place: np.ndarray  # [b] int64
     kernel_bytes: np.ndarray  # [b] float64
+    kernel_seconds: np.ndarray  # [b] float64
     kernel_from: np.ndarray  # [b + 1] int64
     kernel_reads: np.ndarray  # [r] int64
     first: np.ndarray  # [p + 1] int64
     free_values: np.ndarray  # [f] int64
     apart: np.ndarray  # [p] bool
     resident: float
+    link: float
     trips: int
     forward_seconds: float
     backward_seconds: float

@@ -4,6 +4,11 @@ The backward pass goes through the segments of a level from the last to the firs
 it first computes what its kernels need and is not kept, in order, and then they run: compilers order freely within a
 segment, so that this is what they need at the most, and near to what they do. Elsewhere jax keeps what kernels read;
 outside of loops, compilers then compute what is not solid on the way.
+
+What is moved to the host travels one value after another, out and back each on a way of its own. It leaves once it is
+computed, and its memory is free after the next heavy value that is computed once it is there; in a loop, at the end of
+the trip. It comes back from the begin of the first segment that reads it, which is when its memory is taken; who reads
+it before it is there waits.
 """
 
 from typing import NamedTuple
@@ -24,13 +29,20 @@ class Work(NamedTuple):
     mark: np.ndarray  # [n] int64, by the last segment or kernel that looked at a value
     stack: np.ndarray  # [n + r] int64
     last: np.ndarray  # [n] int64, the last step of the backward pass that reads a value
-    loaded: np.ndarray  # [n] int64, the step at which what was moved must be back
+    loaded: np.ndarray  # [n] int64, the step at which what was moved begins to come back
+    first: np.ndarray  # [n] int64, the first step that reads a value from then on
+    sent: np.ndarray  # [n] int64, of what is moved, the value that waits for it to be gone; n for none
+    arrived: np.ndarray  # [n] float64, of what is moved, seconds from the begin of the forward pass until it is gone
     position: np.ndarray  # [n] int64, the step that computes a value again
     ran: np.ndarray  # [ops] int64, the segment that last ran an op again
     rerun: np.ndarray  # [n] bool, values that a stretch of a loop computes again before it runs backward
     forward: np.ndarray  # [n + 2] float64, changes of live bytes
     backward: np.ndarray  # [m + 2] float64, changes of live bytes
     beside: np.ndarray  # [m + 2] float64, bytes beside the values
+    took: np.ndarray  # [m + 2] float64, seconds
+    coming: np.ndarray  # [m + 2] float64, bytes that come back for a step to read
+    since: np.ndarray  # [m + 2] int64, the step from which they come
+    at: np.ndarray  # [m + 2] float64, seconds from the begin of the backward pass until a step
     # bytes kept and moved, peaks of both passes, seconds, steps; of a stretch's step seconds, and bytes kept twice
     prices: np.ndarray  # [8] float64
 
@@ -39,10 +51,12 @@ def work(level: Level) -> Work:
     """For a level, whatever is chosen."""
     n, b = len(level.bytes), len(level.kernel_place)
     steps = n + b + int(level.solid[level.free_values].sum()) * (len(level.first) - 1)
-    stored, mark, last, loaded, position = (np.zeros(n, np.int64) for _ in range(5))
+    stored, mark, last, loaded, first, sent, position = (np.zeros(n, np.int64) for _ in range(7))
     stack, ran = np.zeros(n + len(level.reads) + 1, np.int64), np.zeros(int(level.op.max(initial=0)) + 1, np.int64)
-    passes = np.zeros(n + 2), np.zeros(steps + 2), np.zeros(steps + 2)
-    return Work(stored, mark, stack, last, loaded, position, ran, np.zeros(n, bool), *passes, np.zeros(8))
+    forward, (backward, beside, took, coming, at) = np.zeros(n + 2), (np.zeros(steps + 2) for _ in range(5))
+    since, arrived, rerun, prices = np.zeros(steps + 2, np.int64), np.zeros(n), np.zeros(n, bool), np.zeros(8)
+    values = stored, mark, stack, last, loaded, first, sent, arrived, position, ran, rerun
+    return Work(*values, forward, backward, beside, took, coming, since, at, prices)
 
 
 @entry
@@ -58,7 +72,8 @@ def price(level: Level, keep: np.ndarray, segment: np.ndarray, again: np.ndarray
       work: from `work(level)`.
     """
     for v in range(len(keep)):
-        work.stored[v] = keep[v]
+        away = level.place[v] != ARGUMENT and again[segment[level.place[v]]]  # only a segment's policy moves values
+        work.stored[v] = KEPT if keep[v] == MOVED and not away else keep[v]
     work.mark[:] = -1
     work.ran[:] = -1
     work.last[:] = -1
@@ -77,9 +92,14 @@ def price(level: Level, keep: np.ndarray, segment: np.ndarray, again: np.ndarray
         else:
             step = _plain(level, work, integer(stop), kernel, kernel_stop, step)
         kernel, stop = kernel_stop, start
+    moves = False
     for v in range(len(keep)):
         if work.last[v] < 0:  # jax keeps nothing that is not read
             work.stored[v] = COMPUTED
+        moves = moves or work.stored[v] == MOVED
+    if moves:
+        _send(level, work, segment, again)
+        _fetch(level, work, step)
     _forward(level, work)
     _backward(level, work, step)
     work.rerun[:] = False
@@ -105,7 +125,7 @@ def _region(level: Level, work: Work, s: int, start: int, stop: int, kernel: int
             if not _is_later(level, level.kernel_reads[k], stop):
                 _read(work, level.kernel_reads[k], begin, step)
         _hold(level, work, q, s, stop, begin, step)
-        work.beside[step] = level.kernel_bytes[q]
+        work.beside[step], work.took[step] = level.kernel_bytes[q], level.kernel_seconds[q]
         work.backward[step + 2] = 0.0
         step += 1
     for v in range(level.first[stop] - 1, level.first[start] - 1, -1):
@@ -184,10 +204,11 @@ def _place(level: Level, work: Work, s: int, v: int, step: int) -> int:
     if work.mark[v] != s or work.stored[v] != COMPUTED or not level.solid[v]:
         return step
     work.position[v] = step
-    work.beside[step] = level.workspace[v]
+    work.beside[step], work.took[step] = level.workspace[v], 0.0
     work.backward[step + 2] = 0.0
     if work.ran[level.op[v]] != s:
         work.ran[level.op[v]] = s
+        work.took[step] = level.seconds[v]
         work.prices[4] += level.seconds[v]
     return step + 1
 
@@ -211,6 +232,9 @@ def _read(work: Work, v: int, begin: int, step: int) -> None:
     """Notes that a value is read at a step of a segment that begins so."""
     if work.last[v] < 0:
         work.loaded[v] = begin
+        work.first[v] = step
+    if begin == work.loaded[v]:
+        work.first[v] = min(work.first[v], step)
     work.last[v] = max(work.last[v], step)
 
 
@@ -237,10 +261,63 @@ def _plain(level: Level, work: Work, stop: int, kernel: int, kernel_stop: int, s
                 work.stored[v] = KEPT
                 work.last[v] = -1  # a later segment that computed it for itself does not load it
             _read(work, v, step, step)
-        work.beside[step] = level.kernel_bytes[q]
+        work.beside[step], work.took[step] = level.kernel_bytes[q], level.kernel_seconds[q]
         work.backward[step + 2] = 0.0
         step += 1
     return step
+
+
+@part
+def _send(level: Level, work: Work, segment: np.ndarray, again: np.ndarray) -> None:
+    """When what is moved is gone from the device; what cannot go is kept. Waiting by the last that can wait counts."""
+    n, clock, link, passed = len(level.bytes), 0.0, 0.0, 0.0
+    heavy, head, tail = -1, 0, 0
+    for v in range(n):
+        work.sent[v] = n
+        if level.needed[v] and (v == 0 or level.op[v] != level.op[v - 1]):
+            clock += level.seconds[v]
+        if level.place[v] != ARGUMENT and again[segment[level.place[v]]] and level.heavy[v] and level.needed[v]:
+            heavy, passed = v, clock
+            while (
+                head < tail
+                and work.arrived[work.stack[head]] <= clock
+                and level.place[work.stack[head]] < level.place[v]
+            ):
+                work.sent[work.stack[head]] = v
+                head += 1
+        if work.stored[v] == MOVED:
+            link = max(link, clock) + level.bytes[v] / level.link
+            work.arrived[v] = link
+            work.stack[tail] = v
+            tail += 1
+    if level.trips > 0:
+        passed = clock
+    for k in range(head, tail):
+        v = work.stack[k]
+        if level.trips == 0 and (heavy < 0 or level.place[v] >= level.place[heavy]):
+            work.stored[v] = KEPT
+            continue
+        work.sent[v] = n if level.trips > 0 else heavy
+        work.prices[4] += max(0.0, work.arrived[v] - passed)
+        passed = max(passed, work.arrived[v])
+
+
+@part
+def _fetch(level: Level, work: Work, steps: int) -> None:
+    """Adds the seconds for which steps of the backward pass wait for what comes back."""
+    work.coming[: steps + 1] = 0.0
+    for v in range(len(level.bytes)):
+        if work.stored[v] == MOVED:
+            work.coming[work.first[v]] += level.bytes[v]
+            work.since[work.first[v]] = work.loaded[v]
+    clock = link = 0.0
+    for step in range(steps):
+        work.at[step] = clock
+        if work.coming[step] > 0.0:
+            link = max(link, work.at[work.since[step]]) + work.coming[step] / level.link
+            work.prices[4] += max(0.0, link - clock)
+            clock = max(clock, link)
+        clock += work.took[step]
 
 
 @part
@@ -257,7 +334,8 @@ def _forward(level: Level, work: Work) -> None:
             continue
         work.forward[v] += level.bytes[v]
         if stored != KEPT or level.trips > 0:  # a loop writes what it keeps into its own array at once
-            work.forward[max(v, level.last_read[v]) + 1] -= level.bytes[v]
+            last = max(v, level.last_read[v], work.sent[v] if stored == MOVED else 0)
+            work.forward[last + 1] -= level.bytes[v]
     live, peak = level.resident, level.resident
     for v in range(n):
         live += work.forward[v]
@@ -271,7 +349,7 @@ def _backward(level: Level, work: Work, steps: int) -> None:
     for v in range(len(level.bytes)):
         if work.stored[v] == COMPUTED or work.last[v] < 0:
             continue
-        if level.trips > 0 and not level.solid[v]:  # read from the loop's array on the way
+        if level.trips > 0 and not level.solid[v] and work.stored[v] == KEPT:  # read from the loop's array on the way
             continue
         begin = 0 if work.stored[v] == KEPT and level.trips == 0 else work.loaded[v]
         work.backward[begin] += level.bytes[v]

@@ -25,6 +25,8 @@ def search_timed(
     *,
     seed: int,
     seconds: float,
+    ahead: float = AHEAD,
+    begun: Found | None = None,
 ) -> Found:
     """The choice of the least peak that is measured to be within the limit; jax's own where none is.
 
@@ -37,12 +39,15 @@ def search_timed(
       goal: with a limit of slowdown.
       measured: the slowdown of a choice.
       seed: of random numbers.
+      ahead: by how much slower than the limit the first search may be, by its own measure.
+      begun: a choice within the limit: what is found is no worse.
       seconds: of all searches and measurements; up to twice as many where nothing else is within the limit yet.
     """
     assert goal.slowdown is not None
-    plain = best = best_of(pricing, goal, [State.plain(pricing.gradient)])
+    plain = best_of(pricing, goal, [State.plain(pricing.gradient)])
+    best = begun or plain
     least_over = -goal.slowdown  # of the best
-    begin, own_limit, is_last = time.monotonic(), _OwnLimit(max(goal.slowdown, 0.0) + AHEAD), False
+    begin, own_limit, is_last = time.monotonic(), _OwnLimit(max(goal.slowdown, 0.0) + ahead), False
     asked = dataclasses.replace(goal, slowdown=own_limit.slowdown)
     for turn in range(ROUNDS):
         left = seconds - (time.monotonic() - begin)
@@ -58,13 +63,13 @@ def search_timed(
         if is_last or next_end > (2.0 if best is plain else 1.0) * seconds:
             break
         if is_low and 0 < over < FAR * abs(goal.slowdown) and asked.peak is None:
-            asked = Goal(peak=found.price.peak, link=goal.link)
+            asked = Goal(peak=found.price.peak, moves=goal.moves)
         elif own_limit.move(goal.slowdown_of(pricing, found.price), over):
             asked = dataclasses.replace(goal, slowdown=own_limit.slowdown)
         elif best is plain:
             break
         else:
-            asked, is_last = Goal(peak=best.price.peak, link=goal.link), True
+            asked, is_last = Goal(peak=best.price.peak, moves=goal.moves), True
     return best
 
 

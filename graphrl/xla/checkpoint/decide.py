@@ -18,7 +18,7 @@ def plan_of(named: NamedGradient, choice: Choice, pricing: Pricing) -> Checkpoin
 
 def _plan(named: NamedGradient, choice: Choice, pricing: Pricing, number: int) -> CheckpointPlan:
     level, names, cut = named.gradient.levels[number], named.names[number], choice[number]
-    stored = pricing.stored(number)
+    stored, sent = pricing.stored(number), pricing.sent(number)
     unrolled = named.gradient.is_unrolled(number, cut.stretch)
     regions = []
     for segment in np.flatnonzero(cut.again & (not unrolled)).tolist():
@@ -28,7 +28,9 @@ def _plan(named: NamedGradient, choice: Choice, pricing: Pricing, number: int) -
             tuple(name for v in values if stored[v] == what and (name := names[v]) is not None)
             for what in (KEPT, MOVED)
         )
-        regions.append(Region(int(places[0]), int(places[-1]) + 1, kept, moved))
+        moves = [v for v in values if stored[v] == MOVED and names[v] is not None] if number == 0 else []
+        ends = tuple(int(level.place[sent[v]]) for v in moves)
+        regions.append(Region(int(places[0]), int(places[-1]) + 1, kept, moved, ends))
     bodies = {loop.place: _plan(named, choice, pricing, inner) for inner, loop in named.gradient.loops[number].items()}
     copied = _copied(named.programs[number], level, named.carried[number])
     planned = {place: plan for place, plan in bodies.items() if not plan.is_plain}

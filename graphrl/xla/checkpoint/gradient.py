@@ -96,6 +96,7 @@ def _build(
         seconds = params["length"] * built[inner].level.forward_seconds
         level.seconds[[*loop.outputs, *loop.kept]] = seconds
         forward += seconds
+        level.kernel_seconds[loop.kernel] = params["length"] * built[inner].level.backward_seconds
         backward += params["length"] * built[inner].level.backward_seconds
     built[number] = built[number]._replace(level=level._replace(forward_seconds=forward, backward_seconds=backward))
     return sum(own.outside[: len(program.closed.in_avals)]), own.result_bytes

@@ -65,8 +65,8 @@ class Inlined:
                 results = self._run(call[0], self._behind(equation, operands, _barred(equation)))
             elif equation.primitive.name == ties.NAME:
                 results = operands  # what is handed on is written anyway
-            elif equation.primitive.name == "optimization_barrier":
-                results = self._behind(equation, operands, [True] * len(operands))
+            elif equation.primitive.name == "optimization_barrier" or equation.params.get("waits", False):
+                results = self._behind(equation, operands, [True] * len(operands))[: len(equation.outvars)]
             else:
                 results = operands[:1] if is_view(equation) else self._add(equation, operands)
             values.update(zip(equation.outvars, results, strict=True))

@@ -25,8 +25,8 @@ _NOT_REDUCTIONS = ("reduce_precision", "reduce_window", "reduce_scatter")
 VIEWS = frozenset(
     str.split(
         """
-        bitcast_convert_type copy copy_p expand_dims name optimization_barrier pvary reduce_precision reshape
-        sharding_constraint squeeze stop_gradient transpose
+        after bitcast_convert_type copy copy_p expand_dims loaded name optimization_barrier pvary reduce_precision
+        reshape sharding_constraint squeeze stop_gradient transpose
         """
     )
 )

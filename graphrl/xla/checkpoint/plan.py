@@ -14,12 +14,15 @@ class Region:
       first, stop: places of the equations, without `stop`.
       kept: values that stay in memory for the backward pass.
       moved: values that wait for it in the memory of the host.
+      ends: of each of these, the place whose results wait for its copy, in this region or a later one; empty in bodies
+        of loops, where a trip ends with its copies.
     """
 
     first: int
     stop: int
     kept: tuple[Name, ...] = ()
     moved: tuple[Name, ...] = ()
+    ends: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,12 +8,15 @@ from typing import Any
 
 import jax
 
+from graphrl.xla.checkpoint.host import after, moved
 from graphrl.xla.checkpoint.plan import CheckpointPlan, Name, Region
 from graphrl.xla.checkpoint.program import Piece, Program, Values, variables
 from graphrl.xla.checkpoint.stretches import scan_in_stretches
 from graphrl.xla.checkpoint.ties import together
 
-HOST = "pinned_host"  # the memory for what is moved
+HOST = "pinned_host"  # the memory for what loops move
+
+Copies = dict[int, list[Any]]  # on the host, by the place that waits for them
 
 
 def evaluate(program: Program, plan: CheckpointPlan, args: Sequence[Any], *, in_loop: bool = False) -> list[Any]:
@@ -26,12 +29,12 @@ def evaluate(program: Program, plan: CheckpointPlan, args: Sequence[Any], *, in_
       in_loop: whether it is the body of a loop: what the backward loop computes again, no compiler takes for what the
         forward loop has computed.
     """
-    values = Values.of(program.closed, args)
+    values, copies = Values.of(program.closed, args), Copies()
     _run(program, plan, values, plan.copied)
     start, apart = 0, not in_loop or len(plan.regions) > 1
     for region in plan.regions:
         _run(program, plan, values, _own(plan, range(start, region.first)))
-        _run_region(program, plan, values, region, apart)
+        _run_region(program, plan, values, region, apart, copies)
         start = region.stop
     _run(program, plan, values, _own(plan, range(start, len(program.equations))))
     return values.read(program.closed.jaxpr.outvars)
@@ -45,7 +48,8 @@ def fits(program: Program, plan: CheckpointPlan) -> bool:
     return (
         all(stop <= r.first <= r.stop <= len(equations) for r, stop in zip(plan.regions, stops, strict=False))
         and all(0 <= place < len(equations) and 0 <= k < len(equations[place].outvars) for place, k in names)
-        and all(0 <= place < len(equations) for place in plan.copied)
+        and all(len(r.ends) in (0, len(r.moved)) for r in plan.regions)
+        and all(0 <= place < len(equations) for place in (*plan.copied, *(end for r in plan.regions for end in r.ends)))
         and all(place in program.bodies and fits(program.bodies[place], body) for place, body in plan.bodies.items())
         and all(1 <= body.stretch <= equations[place].params["length"] for place, body in plan.bodies.items())
     )
@@ -55,8 +59,12 @@ def _own(plan: CheckpointPlan, places: Iterable[int]) -> list[int]:
     return [place for place in places if place not in plan.copied]
 
 
-def _run_region(program: Program, plan: CheckpointPlan, values: Values, region: Region, apart: bool) -> None:
-    """Runs a region; `apart` keeps compilers from taking what is computed again for what was computed before."""
+def _run_region(
+    program: Program, plan: CheckpointPlan, values: Values, region: Region, apart: bool, copies: Copies
+) -> None:
+    """Runs a region; `apart` keeps compilers from taking what is computed again for what was computed before. Copies to
+    the host that end in a later region are added to `copies`, and those that end here are taken from it.
+    """
     own = _own(plan, range(region.first, region.stop))
     if not own:
         return
@@ -65,20 +73,26 @@ def _run_region(program: Program, plan: CheckpointPlan, values: Values, region: 
     later = frozenset(var for var in written if program.last_use.get(var, -1) >= region.stop)
     piece = Piece.of([program.equations[place] for place in places], later)
     names = {name: program.text_of(name) for name in (*region.kept, *region.moved)}
+    ends = dict(zip(region.moved, region.ends, strict=bool(region.ends)))
+    begun = {place: copies.pop(place) for place in own if place in copies}
 
-    def run(*args: Any) -> list[Any]:
-        inner = Values(piece.reads, args)
-        _run(program, plan, inner, places, names)
-        return inner.read(piece.writes)
+    def run(begun: Copies, *args: Any) -> tuple[list[Any], Copies]:
+        inner, waiting = Values(piece.reads, args), {place: list(some) for place, some in begun.items()}
+        _run(program, plan, inner, places, names, ends, waiting)
+        return inner.read(piece.writes), {place: some for place, some in waiting.items() if place >= region.stop}
 
+    by_jax = [name for name in region.moved if name not in ends]
     policy = jax.checkpoint_policies.save_and_offload_only_these_names(
-        names_which_can_be_saved=[names[name] for name in region.kept],
-        names_which_can_be_offloaded=[names[name] for name in region.moved],
+        names_which_can_be_saved=[text for name, text in names.items() if name not in by_jax],
+        names_which_can_be_offloaded=[names[name] for name in by_jax],
         offload_src="device",
         offload_dst=HOST,
     )
     read = together(values.read(piece.reads))
-    values.write(piece.writes, jax.checkpoint(run, policy=policy, prevent_cse=apart)(*read))
+    results, left = jax.checkpoint(run, policy=policy, prevent_cse=apart)(begun, *read)
+    values.write(piece.writes, results)
+    for place, some in left.items():
+        copies.setdefault(place, []).extend(some)
 
 
 def _copies(program: Program, plan: CheckpointPlan, readers: Iterable[int]) -> set[int]:
@@ -95,11 +109,20 @@ def _copies(program: Program, plan: CheckpointPlan, readers: Iterable[int]) -> s
 
 
 def _run(
-    program: Program, plan: CheckpointPlan, values: Values, places: Iterable[int], names: Mapping[Name, str] = {}
+    program: Program,
+    plan: CheckpointPlan,
+    values: Values,
+    places: Iterable[int],
+    names: Mapping[Name, str] = {},
+    ends: Mapping[Name, int] = {},
+    copies: Copies | None = None,
 ) -> None:
-    """Runs equations in order: scans as planned, and names on results that have one."""
+    """Runs equations in order: scans as planned, names on results that have one, copies to the host of those that have
+    a place where these end.
+    """
     waiting: list[Any] = []
-    named = {place for place, _ in names}
+    copies = Copies() if copies is None else copies
+    special = {*(place for place, _ in names), *ends.values(), *copies}
     for place in places:
         eqn = program.equations[place]
         if place in plan.bodies:
@@ -108,12 +131,24 @@ def _run(
             values.write(eqn.outvars, scan_of(eqn, program.bodies[place], plan.bodies[place], values.read(eqn.invars)))
         else:
             waiting.append(eqn)
-        if place in named:
-            values.run(waiting)
-            waiting = []
-            for k, var in enumerate(eqn.outvars):
-                if (place, k) in names:
-                    values.name(var, names[place, k])
+        if place not in special:
+            continue
+        values.run(waiting)
+        waiting = []
+        for k, var in enumerate(eqn.outvars):
+            if not values.has(var):
+                continue
+            name = (place, k)
+            if name in ends:
+                (value,) = values.read([var])
+                value, copy = moved(value, names[name])
+                copies.setdefault(ends[name], []).append(copy)
+                values.write([var], [value])
+            elif name in names:
+                values.name(var, names[name])
+            if place in copies:
+                (value,) = values.read([var])
+                values.write([var], [after(value, copies[place])])
     values.run(waiting)
 
 

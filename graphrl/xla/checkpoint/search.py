@@ -1,5 +1,6 @@
 """From a gradient to what is chosen within a user's limit, and what that costs."""
 
+import dataclasses
 import functools
 import time
 from collections.abc import Callable
@@ -12,13 +13,14 @@ from graphrl.solvers.budgets.choice import Choice, Price, Pricing, untouched
 from graphrl.solvers.budgets.found import Found
 from graphrl.solvers.budgets.goal import Goal
 from graphrl.solvers.budgets.level import Gradient
-from graphrl.solvers.budgets.timed import search_timed
+from graphrl.solvers.budgets.timed import AHEAD, search_timed
 from graphrl.units import format_bytes
 from graphrl.xla.checkpoint.explain import reported_stretches, reported_values
 from graphrl.xla.checkpoint.origins import Explained
 from graphrl.xla.checkpoint.report import CheckpointReport, Figures
 from graphrl.xla.checkpoint.settings import Settings, UnmetError
 
+CLEARLY = 0.98  # part of a peak: what is foretold is not what is needed to the byte
 LEAST = 0.3  # part of the seconds that is left for the search, whatever came before it took
 POINTS = 400  # of a timeline
 
@@ -63,10 +65,8 @@ def search(
     def slowdown(choice: Choice) -> float:
         return timed(choice) / max(step, 1e-30) - 1.0
 
-    solver = find_solver(settings.method)
-    if goal.slowdown is not None and seconds_of is not None:
-        solver = functools.partial(search_timed, solver, measured=slowdown)
-    found = solver(pricing, goal, seed=settings.seed, seconds=left)
+    measured = slowdown if goal.slowdown is not None and seconds_of is not None else None
+    found = _found(find_solver(settings.method), pricing, goal, measured, seed=settings.seed, seconds=left)
     if goal.slowdown is None and goal.excess(pricing, found.price) > 1e-6:
         raise UnmetError(_unmet(settings, goal, pricing, found.price))
     seconds = step, timed(found.choice)
@@ -86,6 +86,31 @@ def _measured_once(seconds_of: Callable[[Choice], float]) -> Callable[[Choice], 
         return known[key]
 
     return timed
+
+
+def _found(
+    solver: Callable[..., Found],
+    pricing: Pricing,
+    goal: Goal,
+    measured: Callable[[Choice], float] | None,
+    *,
+    seed: int,
+    seconds: float,
+) -> Found:
+    """A solver's choice within the limit as it is `measured`, or as it is priced; one that moves values only where that
+    saves clearly, beside the best that moves none.
+    """
+    search = solver if measured is None else functools.partial(search_timed, solver, measured=measured)
+    if not goal.moves:
+        return search(pricing, goal, seed=seed, seconds=seconds)
+    still = search(pricing, dataclasses.replace(goal, moves=False), seed=seed, seconds=seconds)
+    if measured is not None:  # the two measures differ there by about as much as here
+        ahead = goal.slowdown_of(pricing, still.price) - measured(still.choice)
+        search = functools.partial(search, ahead=min(ahead, AHEAD), begun=still)
+    found = search(pricing, goal, seed=seed, seconds=seconds)
+    over = goal.excess(pricing, still.price), goal.excess(pricing, found.price)
+    saves = found.price.peak < CLEARLY * still.price.peak if goal.slowdown is not None else found.energy < still.energy
+    return found if saves or (measured is None and over[1] < over[0]) else still
 
 
 def _priced_seconds(pricing: Pricing, goal: Goal, choice: Choice) -> float:

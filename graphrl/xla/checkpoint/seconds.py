@@ -14,8 +14,9 @@ What stands for what XLA makes of a jaxpr on an accelerator:
 - reshapes, transposes and names cost nothing.
 
 A kernel takes `graphs.roofline.runtime` of its work; a fused group that of its bytes. Operations of fused equations
-count once each at the chip's peak. Copies to the host and back take the link, each way by itself, beside the kernels:
-the time is at least theirs.
+count once each at the chip's peak. Copies to the host and back take the link, each way by itself, beside the kernels,
+one after another: out once the value is computed, back in the order in which copies are read, from the barrier on
+behind which they are. What reads a copy before it is there waits, a barrier too, as does the end.
 """
 
 from collections.abc import Sequence
@@ -29,10 +30,9 @@ from graphrl.graphs.readers.jaxpr.flops import bytes_moved, equation_flops
 from graphrl.graphs.readers.jaxpr.loops import Work, inner_jaxprs, inner_work
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip, find_chip, runtime
 from graphrl.xla.checkpoint.fusing import Fusing
-from graphrl.xla.checkpoint.inlined import Inlined, Op
-from graphrl.xla.checkpoint.kinds import is_body, is_kernel, is_reduction
-
-HOST_LINK = "pcie-5"
+from graphrl.xla.checkpoint.host import HOST_LINK
+from graphrl.xla.checkpoint.inlined import Inlined, Op, Value
+from graphrl.xla.checkpoint.kinds import is_body, is_fused, is_kernel, is_reduction
 
 
 def gradient_seconds(closed: core.ClosedJaxpr, chip: str | Chip = DEFAULT_CHIP, link: str = HOST_LINK) -> float:
@@ -62,24 +62,27 @@ class _Clock:
         """Seconds of one run; of the body of a scan, with how many inputs and results are not of one trip only."""
         flat = Inlined(jaxpr)
         fusion = Fusing(flat)
-        flops, moved, kernels = 0, _Copies(), 0.0
+        copies = _Copies(self._link)
         if carried is not None:
-            kernels += sum(runtime(0, 2 * flat.bytes[value], self._chip) for value in fusion.copied(*carried))
+            copies.now += sum(runtime(0, 2 * flat.bytes[value], self._chip) for value in fusion.copied(*carried))
         for op in flat.ops:
-            if op.equation is None or moved.add(op, flat.bytes):
+            if op.equation is None or not is_fused(op.equation) or is_reduction(op.equation):
+                copies.wait(op)
+            if op.equation is None or copies.begin(op, flat.bytes):
                 fusion.write(op)
             elif is_body(op.equation):
-                kernels += self._of_body(op)
+                copies.now += self._of_body(op)
                 fusion.write(op)
             elif is_kernel(op.equation):
-                kernels += self._of_kernel(op, flat.bytes)
+                copies.now += self._of_kernel(op, flat.bytes)
                 fusion.write(op)
             elif is_reduction(op.equation):
-                kernels += runtime(equation_flops(op.equation), fusion.write(op), self._chip)
+                copies.now += runtime(equation_flops(op.equation), fusion.write(op), self._chip)
             else:
-                flops += equation_flops(op.equation)
-                kernels += sum(runtime(0, each, self._chip) for each in fusion.fuse(op))
-        return max(kernels + flops / self._chip.flops_per_second, moved.most / self._link.bandwidth)
+                copies.now += equation_flops(op.equation) / self._chip.flops_per_second
+                copies.fuse(op, bool(written := fusion.fuse(op)))
+                copies.now += sum(runtime(0, each, self._chip) for each in written)
+        return copies.end
 
     def _of_kernel(self, op: Op, sizes: Sequence[int]) -> float:
         written = sum(sizes[value] for value in op.results)
@@ -103,24 +106,66 @@ class _Clock:
 
 
 class _Copies:
-    """Bytes to the host and back."""
+    """Copies to the host and back, beside what else runs.
 
-    def __init__(self) -> None:
-        self._bytes = {True: 0, False: 0}
+    Attributes:
+      now: seconds that have passed.
+    """
 
-    def add(self, op: Op, sizes: Sequence[int]) -> bool:
-        """Counts an op if it is such a copy; whether it is."""
-        if op.equation.primitive.name != "device_put":
-            return False
-        for before, after, value in zip(op.equation.invars, op.equation.outvars, op.results, strict=True):
-            if _on_host(before) != _on_host(after):
-                self._bytes[_on_host(after)] += sizes[value]
-        return True
+    def __init__(self, link: Interconnect) -> None:
+        self._link = link
+        self.now = 0.0
+        self._free = {True: 0.0, False: 0.0}  # when each way is: to the host, and back
+        self._there: dict[Value, float] = {}  # when copies are
+        self._asked: dict[Value, float] = {}  # when barriers let pass what is on the host
+        self._back: dict[Value, tuple[float, int]] = {}  # copies that nothing has read yet: when asked for, and bytes
+        self._behind: dict[Value, frozenset[Value]] = {}  # copies that are read on the way to a value
 
     @property
-    def most(self) -> int:
-        """Of the two ways."""
-        return max(self._bytes.values())
+    def end(self) -> float:
+        """When all is done."""
+        return max(self.now, *self._free.values())
+
+    def wait(self, op: Op) -> None:
+        """Until what an op reads is there, but for what only copies it, which does so beside all else."""
+        if op.equation is not None and _is_copy(op.equation):
+            return
+        for copy in dict.fromkeys(copy for value in op.values for copy in self._behind.get(value, (value,))):
+            if copy in self._back:
+                self._there[copy] = self._sent(False, *self._back.pop(copy))
+            self.now = max(self.now, self._there.get(copy, 0.0))
+        if op.equation is None:
+            self._asked |= dict.fromkeys(op.results, self.now)
+
+    def fuse(self, op: Op, is_written: bool) -> None:
+        """Of an op that is fused into its readers: it waits only where it is written, else they do."""
+        if is_written:
+            self.wait(op)
+        else:
+            copies = frozenset(copy for value in op.values for copy in self._behind.get(value, (value,)))
+            self._behind |= dict.fromkeys(op.results, copies & self._back.keys())
+
+    def begin(self, op: Op, sizes: Sequence[int]) -> bool:
+        """Begins the copies of an op if it is one; whether it is."""
+        if not _is_copy(op.equation):
+            return False
+        places = zip(op.equation.invars, op.equation.outvars, op.operands, op.results, strict=True)
+        for before, after, operand, value in places:
+            if _on_host(after) and not _on_host(before):
+                self._there[value] = self._sent(True, self.now, sizes[value])
+            elif _on_host(before) and not _on_host(after) and isinstance(operand, Value):
+                asked = max(self._asked.get(operand, 0.0), self._there.get(operand, 0.0))
+                self._back[value] = asked, sizes[value]
+        return True
+
+    def _sent(self, out: bool, asked: float, size: int) -> float:
+        """When a copy is there."""
+        self._free[out] = max(self._free[out], asked) + size / self._link.bandwidth
+        return self._free[out]
+
+
+def _is_copy(equation: Any) -> bool:
+    return equation.primitive.name == "device_put"
 
 
 def _on_host(atom: Any) -> bool:

@@ -7,7 +7,6 @@ import jax
 import numpy as np
 
 from graphrl.errors import ProblemError
-from graphrl.graphs.interconnects import INTERCONNECTS
 from graphrl.graphs.roofline import CHIPS, DEFAULT_CHIP, Chip, find_chip
 from graphrl.optimize import DEFAULT_SECONDS, check_seed
 from graphrl.solvers.base import Budget
@@ -15,7 +14,6 @@ from graphrl.solvers.budgets.auto import find_solver
 from graphrl.solvers.budgets.choice import Pricing
 from graphrl.solvers.budgets.goal import Goal
 from graphrl.units import format_bytes, parse_bytes
-from graphrl.xla.checkpoint.seconds import HOST_LINK
 
 SECONDS = DEFAULT_SECONDS
 
@@ -86,12 +84,11 @@ class Settings:
         Raises:
           UnmetError: arguments, results and gradients alone are more than the budget.
         """
-        link = INTERCONNECTS[HOST_LINK].bandwidth if self.offload else None
         if self.slowdown is not None:
-            return Goal(slowdown=self.slowdown, link=link)
+            return Goal(slowdown=self.slowdown, moves=self.offload)
         if not isinstance(self.budget, str):
             assert self.budget is not None
-            return Goal(kept=self.budget * pricing.plain.kept, link=link)
+            return Goal(kept=self.budget * pricing.plain.kept, moves=self.offload)
         outside = pricing.gradient.argument_bytes + pricing.gradient.result_bytes
         left = parse_bytes(self.budget) - outside
         if left <= 0:
@@ -99,7 +96,7 @@ class Settings:
                 f"budget is {self.budget}: arguments, results and gradients alone need {format_bytes(outside)} "
                 "(a part of what jax keeps is from 0 to 1)"
             )
-        return Goal(peak=left, link=link)
+        return Goal(peak=left, moves=self.offload)
 
 
 def _own_chip() -> str:

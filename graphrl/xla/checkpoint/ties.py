@@ -24,7 +24,7 @@ def _run(*values: Any, barrier: bool) -> list[Any]:
 
 
 def _tangents(primals: Sequence[Any], tangents: Sequence[Any], *, barrier: bool) -> tuple[list[Any], list[Any]]:
-    return _TOGETHER.bind(*primals, barrier=barrier), _of_some(tangents, barrier)
+    return list(primals), _of_some(tangents, barrier)
 
 
 def _cotangents(cotangents: Sequence[Any], *_operands: Any, barrier: bool) -> list[Any]:

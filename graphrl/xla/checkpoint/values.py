@@ -5,16 +5,19 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from graphrl.graphs.interconnects import INTERCONNECTS
 from graphrl.graphs.readers.jaxpr.flatten import Node, Outside, Result
 from graphrl.graphs.roofline import Chip, runtime
 from graphrl.solvers.budgets.level import ARGUMENT, Level, Loop
 from graphrl.xla.checkpoint.copies import Order, Value, resident_bytes
 from graphrl.xla.checkpoint.derivative import Derivative
+from graphrl.xla.checkpoint.host import HOST_LINK
 from graphrl.xla.checkpoint.kinds import is_fused, is_in_place, is_reduction
 from graphrl.xla.checkpoint.slices import advancing, slices_of
 from graphrl.xla.checkpoint.solid import fusion_of
 
 CONVOLUTION = "conv_general_dilated"
+PART = 0.75  # of the link to the host: a copy that is late holds all up, and clocks differ
 RANDOM = ("random", "rng", "threefry")  # dear to compute, though they are no kernels
 
 
@@ -68,7 +71,9 @@ class LevelBuilder:
             sizes[list(loop.kept)] = 0.0
             workspace[[*loop.outputs, *loop.kept]] = seconds[[*loop.outputs, *loop.kept]] = 0.0
         inner = {loop.kernel for loop in self.loops.values()}
-        writing = [i for q, i in enumerate(self._kernels) if q not in inner and self._writes(i)]
+        kernel_seconds = np.array(
+            [(q not in inner and self._writes(i)) * self._kernel_seconds(i) for q, i in enumerate(self._kernels)], float
+        )
         ops = np.array(
             [value.node if isinstance(value, Result) else len(self._own.nodes) for value in self.values], int
         )
@@ -92,15 +97,17 @@ class LevelBuilder:
             reads=reads,
             kernel_place=np.array(kernel_place, np.int64),
             kernel_bytes=self._kernel_bytes(),
+            kernel_seconds=kernel_seconds,
             kernel_from=kernel_from,
             kernel_reads=kernel_reads,
             first=np.searchsorted(place, np.arange(len(apart) + 1)).astype(np.int64),
             free_values=np.flatnonzero(free).astype(np.int64),
             apart=apart,
             resident=float(resident_bytes(self._own.nodes)),
+            link=PART * INTERCONNECTS[HOST_LINK].bandwidth,
             trips=trips,
             forward_seconds=float((seconds * needed)[once].sum()),
-            backward_seconds=sum((self._kernel_seconds(i) for i in writing), 0.0),
+            backward_seconds=float(kernel_seconds.sum()),
         )
 
     def _loop(self, place: int, results: int) -> Loop | None:
@@ -268,8 +275,8 @@ class LevelBuilder:
         return np.cumsum(changes)[:-1] + workspace
 
     def _is_in_place(self, q: int, size: int, last: Mapping[Value, int]) -> bool:
-        """Whether a kernel writes so many bytes over an operand that nothing reads any more: a fused one, which has read
-        an element before it writes it, or one that updates its operand.
+        """Whether a kernel writes so many bytes over an operand that nothing reads any more: a fused one, which has
+        read an element before it writes it, or one that updates its operand.
         """
         if not is_in_place(self._node(Result(self._kernels[q], 0)).equation):
             return False

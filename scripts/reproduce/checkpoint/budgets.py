@@ -25,7 +25,7 @@ def budgets(settings: Settings) -> Iterator[Table]:
     lines, quotients = [], []
     for name in settings.chosen:
         for method in settings.among(tuple(OURS)):
-            figures, foretold = memory(settings, name, method), _planning(settings, name, method)
+            figures, foretold = memory(settings, name, method), planning_of(settings, name, method)
             if figures is None or foretold is None:
                 continue
             quotient = figures["temporaries"] / foretold["peak"]
@@ -50,7 +50,7 @@ def planning(settings: Settings) -> Iterator[Table]:
     method = methods[len(methods) // 2]
     lines = []
     for name in (*settings.chosen, *(() if settings.programs else LONG)):
-        figures = _planning(settings, name, method)
+        figures = planning_of(settings, name, method)
         if figures is not None:
             seconds = [f"{figures[key]:.1f}" for key in ("search", "first", "second", "checkpoint")]
             lines.append([name, f"{figures['equations']:,}", *seconds])
@@ -62,7 +62,8 @@ def planning(settings: Settings) -> Iterator[Table]:
     yield settings.measurements.table("Planning", how, markdown(headings, lines))
 
 
-def _planning(settings: Settings, name: str, method: str) -> Figures | None:
+def planning_of(settings: Settings, name: str, method: str) -> Figures | None:
+    """Bytes and slowdown as foretold, and seconds of planning."""
     key = {"what": "planning", "program": name, "method": method, "size": settings.size}
     return settings.measurements.get(key, functools.partial(_planned, settings, name, method))
 
@@ -80,6 +81,7 @@ def _planned(settings: Settings, name: str, method: str) -> Figures:
     return {
         "peak": report.planned.peak_bytes,
         "kept": report.planned.kept_bytes,
+        "moved": report.planned.moved_bytes,
         "slowdown": report.slowdown,
         "search": report.search_seconds,
         "first": times[0],

@@ -9,7 +9,7 @@ import jax
 from graphrl.graphs.readers.hlo.module import parse_module
 from graphrl.graphs.readers.hlo.reader import read_hlo
 from graphrl.xla.checkpoint.seconds import gradient_seconds
-from reproduce.checkpoint.methods import METHODS, NONE, XLA, Gradient, plain
+from reproduce.checkpoint.methods import GRADIENTS, NONE, XLA, Gradient, plain
 from reproduce.checkpoint.program import Program
 from reproduce.checkpoint.programs import build
 from reproduce.checkpoint.settings import Settings
@@ -27,7 +27,7 @@ def memory(settings: Settings, program: str, method: str, batch: int | None = No
     Args:
       settings: whose file keeps them.
       program: its name.
-      method: of `METHODS` or `XLA`.
+      method: of `GRADIENTS` or `XLA`.
       batch: instead of the program's own.
     """
     key: dict[str, Any] = {"what": "memory", "program": program, "method": method, "size": settings.size}
@@ -66,12 +66,12 @@ def _seconds(settings: Settings, program: str, method: str) -> float | None:
 
 def _estimated(settings: Settings, name: str, method: str) -> Figures:
     program = build(name, small=settings.quick)
-    return {"seconds": gradient_seconds(jax.make_jaxpr(METHODS[method](program))(*program.args), settings.chip)}
+    return {"seconds": gradient_seconds(jax.make_jaxpr(GRADIENTS[method](program))(*program.args), settings.chip)}
 
 
 def _compiled(settings: Settings, name: str, method: str, batch: int | None) -> Figures:
     program = build(name, small=settings.quick, batch=batch)
-    return _of_gradient(settings, program, METHODS[method](program))
+    return _of_gradient(settings, program, GRADIENTS[method](program))
 
 
 def _compiled_in_less(settings: Settings, name: str, share: float, whole: Figures) -> Figures:
