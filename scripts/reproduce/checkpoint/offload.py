@@ -23,11 +23,10 @@ def offload(settings: Settings) -> Iterator[Table]:
         for method, (plain, _) in HOSTED.items():
             if method not in settings.among(tuple(HOSTED)):
                 continue
-            figures = [memory(settings, name, each) for each in (plain, method)]
-            foretold = [planning_of(settings, name, each) for each in (plain, method)]
-            if None in (*figures, *foretold):
+            without, own = memory(settings, name, plain), memory(settings, name, method)
+            without_plan, plan = planning_of(settings, name, plain), planning_of(settings, name, method)
+            if not (without and own and without_plan and plan):
                 continue
-            (without, own), (without_plan, plan) = figures, foretold
             quotients.append(own["temporaries"] / without["temporaries"])
             sizes = without_plan["peak"], without["temporaries"], plan["peak"], own["temporaries"]
             cells = [*map(mebibytes, sizes), ratio(quotients[-1]), *map(mebibytes, (plan["moved"], own["on_host"]))]
