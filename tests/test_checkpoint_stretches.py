@@ -68,8 +68,7 @@ LOSSES: dict[str, tuple[Callable[..., Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", ["loops", "unrolled", "again"])
-@pytest.mark.parametrize("stretch", [4, 5, 12])
+@pytest.mark.parametrize(("stretch", "kind"), [(4, "loops"), (5, "again"), (5, "unrolled"), (12, "loops")])
 @pytest.mark.parametrize("name", LOSSES)
 def test_loops_in_stretches_compute_the_same(name: str, stretch: int, kind: str) -> None:
     loss, x = LOSSES[name]
@@ -81,8 +80,9 @@ def test_loops_in_stretches_compute_the_same(name: str, stretch: int, kind: str)
         return evaluate(program, plan, [weights, x])[0]
 
     assert_same(*(jax.jit(jax.value_and_grad(fn, (0, 1)))(WEIGHTS, x) for fn in (ours, loss)))
-    both = jnp.stack([x, 0.5 * x])
-    assert_same(*(jax.jit(jax.vmap(jax.grad(fn), (None, 0)))(WEIGHTS, both) for fn in (ours, loss)))
+    if (name, stretch) == ("recurrent", 5):
+        both = jnp.stack([x, 0.5 * x])
+        assert_same(*(jax.jit(jax.vmap(jax.grad(fn), (None, 0)))(WEIGHTS, both) for fn in (ours, loss)))
 
 
 def test_second_derivatives_and_nothing_to_differentiate() -> None:
@@ -115,18 +115,21 @@ def test_jax_keeps_what_prices_say(unrolled: int) -> None:
     loop = loop._replace(unrolled=unrolled, stretches=(1, 2, 3, 4, 5, 6, 12))
     gradient = named.gradient._replace(loops=({number: loop}, *named.gradient.loops[1:]))
     pricing, named = Pricing(gradient), named._replace(gradient=gradient)
+    state_bytes = X.nbytes + 4 + 8  # a number, a key
+    assert loop.begin_bytes == state_bytes
+    beside = set()
     for stretch in loop.stretches[1:]:
         state = State.plain(gradient)
         state.stretches[number] = stretch
         state.changed(number)
         price, plan = pricing(state.choice()), plan_of(named, state.choice(), pricing)
-        kept = kept_bytes(lambda weights, p=plan: evaluate(program, p, [weights, XS])[0], WEIGHTS)
-        xs = XS.nbytes * (STEPS % stretch > 0)  # what is cut is another array
-        state_bytes = X.nbytes + 4 + 8  # a number, a key
-        assert loop.begin_bytes == pytest.approx(state_bytes, abs=8)
-        results = STEPS * 4 * X.shape[1]  # the sums that are squared
-        assert kept == pytest.approx(-(-STEPS // stretch) * state_bytes + xs, abs=results + 4 * X.nbytes)
-        assert price.kept == pytest.approx(kept, abs=results + 3 * X.nbytes)
+        kept = kept_bytes(lambda *args, p=plan: evaluate(program, p, args)[0], WEIGHTS, XS)
+        states = -(-STEPS // stretch) * state_bytes
+        in_blocks, cut = XS.nbytes * (stretch < STEPS), XS.nbytes * (STEPS % stretch > 0)  # another array only if cut
+        beside.add((kept - states - in_blocks, price.kept - states - cut))
+    theirs, ours = zip(*beside, strict=True)  # of the function around the loop
+    assert max(theirs) - min(theirs) <= 4  # the first number is a constant
+    assert max(ours) == min(ours) >= 0
 
 
 def test_stretches_are_about_the_root_and_divide_the_steps_where_they_can() -> None:
@@ -143,18 +146,19 @@ def test_stretches_are_about_the_root_and_divide_the_steps_where_they_can() -> N
 
 def test_loops_keep_less_than_their_states() -> None:
     """What no choice of what a step keeps can come to."""
-    fn = quick(recurrent, slowdown=0.5)
-    report = fn.report(WEIGHTS, XS)
+
+    def loss(weights: jax.Array, x: jax.Array) -> jax.Array:
+        return lax.scan(lambda h, _: (jnp.tanh(h @ weights[0]), None), x, None, length=64)[0].sum()
+
+    fn = quick(loss, slowdown=0.5)
+    report = fn.report(WEIGHTS, X)
     (loop,) = report.stretches
-    assert (loop.trips, len(loop.place)) == (STEPS, 1)
-    assert 1 < loop.steps < STEPS
-    assert report.planned.peak_bytes < STEPS * X.nbytes
+    assert (loop.trips, len(loop.place)) == (64, 1)
+    assert 1 < loop.steps < 64
+    assert report.planned.peak_bytes < 32 * X.nbytes
     assert f"in stretches of {loop.steps} steps" in str(report)
     assert "test_checkpoint_stretches.py" in loop.line
-    assert_same(
-        jax.jit(jax.value_and_grad(fn, (0, 1)))(WEIGHTS, XS),
-        jax.jit(jax.value_and_grad(recurrent, (0, 1)))(WEIGHTS, XS),
-    )
+    assert_same(*(jax.jit(jax.value_and_grad(each, (0, 1)))(WEIGHTS, X) for each in (fn, loss)))
 
 
 def test_what_has_effects_runs_once() -> None:

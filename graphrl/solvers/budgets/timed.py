@@ -62,7 +62,7 @@ def search_timed(
         next_end = now - begin + LEAST * seconds + (now - searched)
         if is_last or next_end > (2.0 if best is plain else 1.0) * seconds:
             break
-        if is_low and 0 < over < FAR * abs(goal.slowdown) and asked.peak is None:
+        if is_low and 0 < over < FAR * goal.slowdown and asked.peak is None:
             asked = Goal(peak=found.price.peak, moves=goal.moves)
         elif own_limit.move(goal.slowdown_of(pricing, found.price), over):
             asked = dataclasses.replace(goal, slowdown=own_limit.slowdown)
