@@ -10,7 +10,7 @@ import numpy as np
 from graphrl.agents.go.hint import hinted
 from graphrl.agents.go.lessons import Lesson, lesson
 from graphrl.agents.go.settings import GoSettings
-from graphrl.costs.problem import Problem, Transfer
+from graphrl.costs.problem import SCHEDULED, Problem, Transfer
 from graphrl.envs.compile.instance import CompileParams
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes
@@ -19,23 +19,24 @@ Batch = dict[str, Any]  # by transfer model `CompileParams`, or a `Lesson` to im
 
 
 def problem_of(settings: GoSettings, graph: ComputationGraph, transfer: Transfer) -> Problem:
-    """The problem of a graph under a transfer model: how many devices, and how slow transfers are, by its name."""
+    """The problem of a graph under a transfer model: how many devices, and how slow transfers are, by its name. Under
+    max_load the graph's machine, if it names one, and its tensors may say what is left of that.
+    """
     which = zlib.crc32(graph.name.encode())
     devices = settings.devices[which % len(settings.devices)]
     slowness = settings.slowness[which // len(settings.devices) % len(settings.slowness)]
     a = graph.arrays
     seconds = slowness * (a.runtime.mean() if a.num_ops else 0.0)
     size = float(a.tensor_bytes.mean()) if a.num_tensors else 0.0
-    if seconds <= 0 or size <= 0:
-        return Problem("makespan", devices, transfer)
-    return Problem("makespan", devices, transfer, 0.2 * seconds, size / (0.8 * seconds))
+    slow = {} if seconds <= 0 or size <= 0 else {"latency": 0.2 * seconds, "bandwidth": size / (0.8 * seconds)}
+    objective = settings.problem.objective
+    machine = {"devices": devices} if graph.machine is None or objective in SCHEDULED else {}
+    return Problem.on(graph.machine, objective=objective, transfer=transfer, **machine, **slow)
 
 
 def batch(settings: GoSettings, graphs: Sequence[ComputationGraph], to: Sizes) -> Batch:
     """Graphs as instances under each transfer model, for imitation as lessons."""
-    rows = {
-        transfer: [_CACHE.get(settings, graph, transfer, to) for graph in graphs] for transfer in settings.transfers
-    }
+    rows = {transfer: [_CACHE.get(settings, graph, transfer, to) for graph in graphs] for transfer in settings.models}
     return {transfer: jax.tree.map(lambda *leaves: np.stack(leaves), *each) for transfer, each in rows.items()}
 
 
