@@ -113,7 +113,7 @@ def _gains_of_levels(decoder: PlanDecoder, chosen: list[np.ndarray], levels: int
 def _climb(decoder: PlanDecoder, chosen: list[np.ndarray], gains: list[np.ndarray]) -> None:
     """Makes the changes that gain, the best first, if they still do."""
     n, now, made = len(chosen[0]), decoder.rank(chosen[0], chosen[1]), 0
-    gain = np.stack([each.max(1) for each in gains])
+    gain = np.stack([each.max(1, initial=0) for each in gains])
     for which in np.argsort(-gain, axis=None, kind="stable"):
         task, op = divmod(int(which), n)
         if gain[task, op] <= 0 or made >= MOST_MADE * n:
