@@ -34,8 +34,8 @@ class GoSettings:
       network: see `GoConfig`.
       ppo: see `PpoSettings`; episodes have one step.
       rounds: of an update, and of playing: each begins at the best plan so far.
-      transfers: the transfer models that one policy is trained under; every graph of a batch is played under each. Under
-        max_load there is no such thing: the first stands for all.
+      transfers: the transfer models that one policy is trained under; every graph of a batch is played under each.
+        Under max_load there is no such thing: the first stands for all.
       devices: their numbers; each graph has one of them, or under max_load the machine that its file names.
       slowness: the time that the mean tensor takes from one device to another, over the mean op's run time; each graph
         has one of these. A fifth of it is latency.

@@ -66,9 +66,7 @@ def loaded(pipeline: PaddedPipeline, placement: jax.Array) -> Loaded:
     rises = jnp.where(is_home, 0.0, _root(total) - _root(powers.sum()))
     pays = jnp.where(is_home, 0.0, entered - load - runtime)
     pairs = [load, entered, jnp.maximum(then, others), rises, runtime, pays, filled, is_over]
-    seen = Played(
-        jnp.stack([*ops, left[:, 0]], -1), jnp.stack([jnp.broadcast_to(of, (n, d)) for of in pairs], -1)
-    )
+    seen = Played(jnp.stack([*ops, left[:, 0]], -1), jnp.stack([jnp.broadcast_to(of, (n, d)) for of in pairs], -1))
     return Loaded(largest, cost.excess <= 0, seen)
 
 

@@ -7,6 +7,8 @@ import numpy as np
 from graphrl.compiled import entry
 from graphrl.solvers.loads.moves import Chain, energy_of, largest_excess, largest_load, recount, shift
 
+ROUNDING = 1e-12  # relative, of sums in another order
+
 
 @entry
 def climb(c: Chain, changes: np.ndarray, energies: np.ndarray) -> None:
@@ -27,7 +29,7 @@ def climb(c: Chain, changes: np.ndarray, energies: np.ndarray) -> None:
         shift(c, group, to)
         then, over = largest_load(c), largest_excess(c)
         new = energy_of(c, then, over)
-        if new < energy and then <= largest and over <= excess:
+        if new < energy * (1 - ROUNDING) and then <= largest * (1 + ROUNDING) and over <= excess:
             energy, largest, excess = new, then, over
         else:
             shift(c, group, was)

@@ -132,8 +132,8 @@ def external(settings: Settings) -> Iterator[Table]:
     seeds = f"means of {settings.seeds} seeds" if settings.seeds > 1 else "one seed"
     how = (
         f"The largest load of a device, ms a sample; `anneal-load` and `auto` in {settings.times[-1]:g} s, `stage-dp` "
-        f"in at most {DP_SECONDS:g} s, of what is random {seeds}. `one` is all on one accelerator, which may be more than "
-        "its memory; a `*` marks a load that needs more memory than there is."
+        f"in at most {DP_SECONDS:g} s, of what is random {seeds}. `one` is all on one accelerator, which may be more "
+        "than its memory; a `*` marks a load that needs more memory than there is."
     )
     notes = (*_means(rows, "auto", [*SOLVERS[:-1], "go", "finetuned"]), *_of_theirs(rows))
     yield settings.measurements.table(
