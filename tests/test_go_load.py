@@ -14,7 +14,7 @@ from test_go_training import NETWORK, TINY
 
 import graphrl
 from graphrl.agents.go.batch import batch, problem_of
-from graphrl.agents.go.decode_loads import LoadDecoder
+from graphrl.agents.go.decode_loads import LoadDecoder, prepare
 from graphrl.agents.go.hint import hinted
 from graphrl.agents.go.learner import learner, tuned
 from graphrl.agents.go.policy import Policy, drawn
@@ -221,6 +221,8 @@ def test_the_policy_that_ships_is_ahead_of_its_start_and_of_chance() -> None:
 def test_wrong_policies_and_settings_are_one_line(
     checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    prepare()  # which tells of what it compiles
+    capsys.readouterr()
     path = tmp_path / "training.json"
     path.write_text(json.dumps(TRAINING))
     makespan = ["--objective", "makespan", "--devices", "2", "--method", f"go:checkpoint={checkpoint}"]
