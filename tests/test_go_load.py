@@ -190,7 +190,7 @@ def test_a_start_that_is_over_the_limit_is_left() -> None:
     problem = Problem("max_load", 2, memory_limit=limit)
     params = hinted(graph, problem, common_sizes([graph]), LOAD)
     everything = params.start._replace(placement=np.zeros_like(params.start.placement))
-    params = dataclasses.replace(params, start=everything, baseline=np.float32(1e6))
+    params = dataclasses.replace(params, start=everything, baseline=np.array(1e6, np.float32))
     assert not bool(outcome(params, possible(params, everything), "urgent").valid)
     settings = dataclasses.replace(LOAD, learning="ppo", network=dataclasses.replace(LOAD.network, changes=0.5))
     best = tuned(settings, Policy.initial(settings, jax.random.key(0)), params, jax.random.key(0), 8)[1]
@@ -238,7 +238,7 @@ def test_wrong_policies_and_settings_are_one_line(
         ({"problem": Problem("peak_memory", 4)}, "problem.objective is peak_memory: must be makespan or max_load"),
     ):
         with pytest.raises(ProblemError, match=message):
-            GoSettings(**setting)  # type: ignore[arg-type]
+            GoSettings(**setting)
 
 
 def test_the_command_plays_the_policy_that_ships(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,7 +48,7 @@ def _changes(p: PaddedPipeline, placement: jax.Array) -> tuple[jax.Array, jax.Ar
     at_home = (read & is_home).any(1)
     places = away + at_home.astype(jnp.int32)
     others = places[:, None] > read.astype(jnp.int32)  # [t, d], whether it is read on another device
-    writer = p.leader.at[p.producer].get(mode="fill", fill_value=n)
+    writer = jnp.asarray(p.leader).at[p.producer].get(mode="fill", fill_value=n)
     leaves = jnp.zeros(n).at[writer].add(_more(at_home, away > 0) * p.transfer, mode="drop")
     enters = jnp.zeros((n, devices)).at[writer].add(_more(others, read) * p.transfer[:, None], mode="drop")
     # as a reader: its device may be the last to read there, another one the first

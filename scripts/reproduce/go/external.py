@@ -12,27 +12,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import jax
-import numpy as np
-
 import graphrl
-from graphrl.agents.go.policy import Policy
 from graphrl.compare.report import markdown, percent
-from graphrl.costs.bounds import lower_bound
-from graphrl.costs.problem import Problem
 from graphrl.graphs.readers import read_graph
-from graphrl.methods import find_solver
-from graphrl.solvers.base import Budget, Task
+from reproduce.go.load_methods import DP_SECONDS, PLAYED, TUNED, UPDATES, Entry, load_policy, measure, players, solvers
 from reproduce.go.settings import Settings
 from reproduce.measurements import Figures
-from reproduce.policies import kept
 from reproduce.results import Table
 
 GRAPHS = "throughput-inputs"
 SOLVERS = ("expert", "equal stages", "greedy", "stage-dp", "anneal-load", "auto")
 GO = (
     "start",
-    "plans alone",
+    "plans",
     "untrained plans",
     "go",
     "untrained go",
@@ -48,17 +40,6 @@ GO_HEADINGS = (
     "graph", "start", "257 plans", "untrained", "`go`", "s", "untrained", "`go:finetune=50`", "s", "untrained",
     "`anneal-load`, as many moves", "`auto`",
 )  # fmt: skip
-DP_SECONDS = 300.0
-UPDATES, PLAYED, TUNED = 50, 4353, 1600  # of PPO; evaluations of `go`, and those that the updates take beside
-
-
-class Entry(NamedTuple):
-    """A method with its budget, and how many seeds it has."""
-
-    method: str
-    seeds: int = 1
-    seconds: float | None = None
-    evaluations: int | None = None
 
 
 # Milliseconds that the authors' program gave us (commit b207b6a of their repository): its local search with 10 starts,
@@ -122,9 +103,9 @@ def external(settings: Settings) -> Iterator[Table]:
     paths = sorted((settings.data / GRAPHS).glob("*/*.json"), key=lambda path: path.stat().st_size)[: settings.graphs]
     if not paths:
         raise graphrl.GraphrlError(f"{settings.data} has no {GRAPHS}: --data is a checkout of dnn-partitioning")
-    policy, rows = _policy(settings), list[Row]()
+    policy, rows = load_policy(settings), list[Row]()
     for path in sorted(paths):
-        entries = _solvers(settings, path) | _go(settings, policy)
+        entries = solvers(settings, path) | players(settings, policy)
         name = f"{path.parent.name}/{path.stem}"
         rows.append(
             Row(name, path, {label: _measured(settings, path, name, entry) for label, entry in entries.items()})
@@ -137,7 +118,7 @@ def external(settings: Settings) -> Iterator[Table]:
     )
     notes = (*_means(rows, "auto", [*SOLVERS[:-1], "go", "finetuned"]), *_of_theirs(rows))
     yield settings.measurements.table(
-        "Graphs of Tarnawski et al.", how, markdown(HEADINGS, map(_line, rows)), notes=notes
+        "Graphs of Tarnawski et al.", how, markdown(HEADINGS, [_line(row) for row in rows]), notes=notes
     )
     how = (
         f"The same loads, {seeds}. All of GO begins at `start`, the best of equal stages, of the best splits of some "
@@ -147,52 +128,10 @@ def external(settings: Settings) -> Iterator[Table]:
     )
     notes = (
         f"policy of go: {policy.note}",
-        *(one for ours in ("plans alone", "go", "finetuned") for one in _worth(rows, ours)),
+        *(one for ours in ("plans", "go", "finetuned") for one in _worth(rows, ours)),
     )
-    lines = map(_go_line, rows)
+    lines = [_go_line(row) for row in rows]
     yield settings.measurements.table("What GO gains there", how, markdown(GO_HEADINGS, lines), notes=notes)
-
-
-def _policy(settings: Settings) -> Policy:
-    problem = Problem("max_load")
-    policy = Policy.load(settings.policy) if settings.policy else Policy.default(problem)
-    if policy.config.problem.objective != "max_load":
-        raise graphrl.GraphrlError(f"{settings.policy} is a policy for {policy.config.problem.objective}: not max_load")
-    return policy
-
-
-def _solvers(settings: Settings, path: Path) -> dict[str, Entry]:
-    """The methods without a policy, by label."""
-    seconds, seeds, folder = settings.times[-1], settings.seeds, path.parents[2]
-    entries = {
-        "equal stages": Entry("equal-stages", seconds=seconds),
-        "greedy": Entry("greedy-load", seconds=seconds),
-        "stage-dp": Entry("stage-dp", seconds=DP_SECONDS),
-        "anneal-load": Entry("anneal-load", seeds, seconds),
-        "auto": Entry("auto", seeds, seconds),
-        "as many moves": Entry("anneal-load", seeds, evaluations=PLAYED),
-    }
-    if path.parent.name == "LayerGraphs":
-        names = path.stem, path.stem.replace("training", "inference")
-        files = [folder / "human-experts" / f"{name}_expert.json" for name in names]
-        if file := next((file for file in files if file.exists()), None):
-            entries["expert"] = Entry(f"split:file={file}", seconds=seconds)
-    return entries
-
-
-def _go(settings: Settings, policy: Policy) -> dict[str, Entry]:
-    """What plays a policy, by label."""
-    config, updates = policy.config, 2 if settings.quick else UPDATES
-    before = Policy(config, jax.tree.map(np.asarray, Policy.initial(config, jax.random.key(0))), "not trained")
-    entries = {"start": Entry(f"go:rounds=0,checkpoint={kept(policy, settings.out)}", evaluations=1)}
-    for prefix, one in (("", policy), ("untrained ", before)):
-        file = f"checkpoint={kept(one, settings.out)}"
-        plans = prefix + "plans" if prefix else "plans alone"
-        entries[plans] = Entry(f"go:tries=0,{file}", settings.seeds, evaluations=PLAYED)
-        entries[f"{prefix}go"] = Entry(f"go:{file}", settings.seeds, evaluations=PLAYED)
-        tuned = f"go:finetune={updates},{file}"
-        entries[f"{prefix}finetuned"] = Entry(tuned, settings.seeds, evaluations=PLAYED + TUNED)
-    return entries
 
 
 def _measured(settings: Settings, path: Path, name: str, entry: Entry) -> list[Figures]:
@@ -201,18 +140,8 @@ def _measured(settings: Settings, path: Path, name: str, entry: Entry) -> list[F
     for seed in range(entry.seeds):
         key = {"graph": name, **entry._asdict(), "seed": seed}
         del key["seeds"]
-        figures.append(settings.measurements.get(key, functools.partial(_run, path, entry, seed)))
+        figures.append(settings.measurements.get(key, functools.partial(measure, path, entry, seed)))
     return [one for one in figures if one]
-
-
-def _run(path: Path, entry: Entry, seed: int) -> Figures:
-    graph = read_graph(path)
-    problem = Problem.on(graph.machine, objective="max_load")
-    plan = find_solver(entry.method)(Task(graph, problem, Budget(entry.evaluations, entry.seconds), seed))
-    plan.check(graph)
-    bound = lower_bound(graph, problem) if plan.bound is None else plan.bound
-    figures = {"value": plan.value, "bound": bound, "seconds": plan.seconds, "excess": plan.excess}
-    return figures | {"evaluations": plan.evaluations}
 
 
 def _line(row: Row) -> list[str]:
@@ -232,7 +161,7 @@ def _line(row: Row) -> list[str]:
 
 def _go_line(row: Row) -> list[str]:
     return [
-        row.name, *map(row.cell, GO[:4]), row.seconds("go"), row.cell("untrained go"), row.cell("finetuned"),
+        row.name, *map(row.cell, GO), row.seconds("go"), row.cell("untrained go"), row.cell("finetuned"),
         row.seconds("finetuned"), row.cell("untrained finetuned"), row.cell("as many moves"), row.cell("auto"),
     ]  # fmt: skip
 
@@ -255,8 +184,7 @@ def _of_theirs(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _worth(rows: Sequence[Row], ours: str) -> Iterator[str]:
-    untrained = "untrained plans" if ours == "plans alone" else f"untrained {ours}"
-    return _means(rows, ours, ["start", untrained, "as many moves", "stage-dp", "auto"])
+    return _means(rows, ours, ["start", f"untrained {ours}", "as many moves", "stage-dp", "auto"])
 
 
 def _mean(what: str, values: Sequence[tuple[float | None, float | None]]) -> Iterator[str]:
