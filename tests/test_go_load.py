@@ -172,7 +172,7 @@ def test_methods_are_never_behind_their_hint(checkpoint: str) -> None:
 
 @pytest.mark.slow
 def test_updates_on_one_graph_find_better_plans(checkpoint: str) -> None:
-    graph = pipeline(50, 5)
+    graph = pipeline(50, 17)
     problem = problem_for(graph)
     plans = [
         solved(graph, problem, f"go:{tune}rounds=1,samples=8,tries=0,checkpoint={checkpoint}", 5000)

@@ -1,5 +1,6 @@
 """The problems that graphs are trained on."""
 
+import functools
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -36,7 +37,10 @@ def problem_of(settings: GoSettings, graph: ComputationGraph, transfer: Transfer
 
 def batch(settings: GoSettings, graphs: Sequence[ComputationGraph], to: Sizes) -> Batch:
     """Graphs as instances under each transfer model, for imitation as lessons."""
-    rows = {transfer: [_CACHE.get(settings, graph, transfer, to) for graph in graphs] for transfer in settings.models}
+    machines = [graph.machine for graph in graphs if graph.machine is not None]
+    most = max((machine.accelerators + machine.cpus for machine in machines), default=1)
+    get = functools.partial(_CACHE.get, settings, to, most)
+    rows = {transfer: [get(graph, transfer) for graph in graphs] for transfer in settings.models}
     return {transfer: jax.tree.map(lambda *leaves: np.stack(leaves), *each) for transfer, each in rows.items()}
 
 
@@ -46,22 +50,25 @@ class _Cache:
     def __init__(self, most: int) -> None:
         self._most, self._made = most, dict[Any, Any]()
 
-    def get(self, settings: GoSettings, graph: ComputationGraph, transfer: Transfer, to: Sizes) -> Any:
-        """The row of a graph in a batch."""
-        key = settings, id(graph), transfer, to
+    def get(self, settings: GoSettings, to: Sizes, devices: int, graph: ComputationGraph, transfer: Transfer) -> Any:
+        """The row of a graph in a batch of so many devices, or more."""
+        key = settings, to, devices, id(graph), transfer
         if key not in self._made:
             if len(self._made) >= self._most:
                 self._made.clear()
-            self._made[key] = graph, _row(settings, graph, transfer, to)  # the graph lives on, and so is its id
+            row = _row(settings, to, devices, graph, transfer)
+            self._made[key] = graph, row  # the graph lives on, and so is its id
         return self._made[key][1]
 
 
 _CACHE = _Cache(4096)
 
 
-def _row(settings: GoSettings, graph: ComputationGraph, transfer: Transfer, to: Sizes) -> CompileParams | Lesson:
+def _row(
+    settings: GoSettings, to: Sizes, devices: int, graph: ComputationGraph, transfer: Transfer
+) -> CompileParams | Lesson:
     problem = problem_of(settings, graph, transfer)
-    instance = hinted(graph, problem, to, settings)
+    instance = hinted(graph, problem, to, settings, devices=devices)
     if settings.learning == "ppo":
         return instance
     return lesson(graph, problem, instance, settings.stops, settings.network.tasks)

@@ -22,16 +22,17 @@ def hinted(
     to: Sizes,
     settings: GoSettings,
     seconds: float = math.inf,
+    devices: int = 1,
 ) -> CompileParams:
     """The instance, for a policy of these settings, that begins at the hint, with its order; its time is the baseline.
-    See `compile.instance` and, for the seconds, `Domain.start`.
+    See `compile.instance`, for the seconds `Domain.start`; it has as many devices, or more.
     """
     begin, n = domain(problem).start(graph, problem, seconds), len(graph.ops)
     return instance(
         graph,
         problem,
         to,
-        devices=max(problem.devices, *settings.devices),
+        devices=max(devices, problem.devices, *settings.devices),
         levels=settings.levels,
         baseline=begin.seconds,
         start=Choices(begin.placement, np.full(n, settings.levels // 2)),
