@@ -22,16 +22,7 @@ from reproduce.results import Table
 
 GRAPHS = "throughput-inputs"
 SOLVERS = ("expert", "equal stages", "greedy", "stage-dp", "anneal-load", "auto")
-GO = (
-    "start",
-    "plans",
-    "untrained plans",
-    "go",
-    "untrained go",
-    "finetuned",
-    "untrained finetuned",
-    "as many moves",
-)
+GO = "start", "plans", "untrained plans", "go"
 HEADINGS = (
     "graph", "ops", "devices", "one", "expert", "equal stages", "greedy", "`stage-dp`", "s", "`go`", "`go:finetune=50`",
     "`anneal-load`", "`auto`", "bound", "theirs: local search", "their DP",
