@@ -3,7 +3,6 @@
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -12,7 +11,6 @@ from command_line import check_failure
 from partitioned_graphs import TRAINING, costs_of, edge, file_of, node, random_pipeline
 from test_go_training import NETWORK, TINY
 
-import graphrl
 from graphrl.agents.go.batch import batch, problem_of
 from graphrl.agents.go.decode_loads import LoadDecoder, prepare
 from graphrl.agents.go.hint import hinted
@@ -117,9 +115,9 @@ def test_quick_plans_are_never_behind_their_rules() -> None:
 def test_pipelines_are_what_they_say(seed: int) -> None:
     """Machines hold the weights; backward ops read what only they can, and share a device with their forward op."""
     graph = pipeline(41, seed)
-    assert graph.machine is not None
-    assert graph.machine.memory_bytes is not None
-    assert graph.machine.accelerators * graph.machine.memory_bytes > graph.arrays.weight_bytes.sum()
+    problem = problem_for(graph)
+    assert problem.memory_limit is not None
+    assert problem.accelerators * problem.memory_limit > graph.arrays.weight_bytes.sum()
     trains = graph.colocation is not None
     assert len(graph.ops) == 41
     assert len(np.unique(graph.leaders)) == (21 if trains else 41)
@@ -174,10 +172,8 @@ def test_methods_are_never_behind_their_hint(checkpoint: str) -> None:
 def test_updates_on_one_graph_find_better_plans(checkpoint: str) -> None:
     graph = pipeline(50, 17)
     problem = problem_for(graph)
-    plans = [
-        solved(graph, problem, f"go:{tune}rounds=1,samples=8,tries=0,checkpoint={checkpoint}", 5000)
-        for tune in ("", "finetune=30,")
-    ]
+    method = f"rounds=1,samples=8,tries=0,checkpoint={checkpoint}"
+    plans = [solved(graph, problem, f"go:{tune}{method}", 5000) for tune in ("", "finetune=30,")]
     assert plans[1].rank < plans[0].rank
     assert plans[1].evaluations == 1 + 30 * LOAD.ppo.environments + 8
 
@@ -242,13 +238,11 @@ def test_wrong_policies_and_settings_are_one_line(
 
 
 def test_the_command_plays_the_policy_that_ships(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The optimum of the two layers, and the same without a memory limit in the file."""
+    """The optimum of the two layers, and with a limit that nothing comes near."""
     path = tmp_path / "training.json"
     for size in (100.0, 1e18):
         path.write_text(json.dumps({**TRAINING, "maxSizePerFPGA": size}))
         command = ["optimize", str(path), "--objective", "max_load", "--method", "go", "--evaluations", "50", "--json"]
         assert main(command) == 0
         assert json.loads(capsys.readouterr().out)["value"] == pytest.approx(0.013)
-    graph: Any = random_pipeline(2, 8, cpus=False)
-    plan = graphrl.optimize(graph, objective="max_load", devices=2, method="go", evaluations=50)  # no limit at all
-    assert plan.excess == 0
+    assert solved(random_pipeline(2, 8, cpus=False), Problem("max_load", 2), "go", 50).excess == 0  # no limit at all
