@@ -107,7 +107,9 @@ def external(settings: Settings) -> Iterator[Table]:
         f"in at most {DP_SECONDS:g} s, of what is random {seeds}. `one` is all on one accelerator, which may be more "
         "than its memory; a `*` marks a load that needs more memory than there is."
     )
-    notes = (*_means(rows, "auto", [*SOLVERS[:-1], "go", "finetuned"]), *_of_theirs(rows))
+    counts = {row.name: len(row.figures["finetuned"]) for row in rows}
+    fewer = [f"{name}: {count} of {settings.seeds} seeds" for name, count in counts.items() if count < settings.seeds]
+    notes = (*fewer, *_means(rows, "auto", [*SOLVERS[:-1], "go", "finetuned"]), *_of_theirs(rows))
     yield settings.measurements.table(
         "Graphs of Tarnawski et al.", how, markdown(HEADINGS, [_line(row) for row in rows]), notes=notes
     )
