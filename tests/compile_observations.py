@@ -32,7 +32,7 @@ def seen(graph: ComputationGraph, devices: int = 2, to: Sizes | None = None, **o
     fusible = observation.mask & (jnp.arange(len(params.order)) % 2 == 1)
     return observation._replace(
         options=observation.options | {"fusion": jnp.asarray(level_features(FUSIONS))},
-        action_mask=observation.action_mask | {"fusion": allowed(jnp.ones(FUSIONS, bool), fusible)},
+        action_mask=observation.action_mask | {"fusion": allowed(jnp.ones((1, FUSIONS), bool), fusible)},
         previous=observation.previous | {"fusion": jnp.asarray(np.pad(drawn[2], (0, len(params.order) - n)))},
     )
 

@@ -113,7 +113,7 @@ def test_a_batch_has_graphs_of_several_device_counts() -> None:
     graphs = [GRAPH, regal_like(5, num_ops=30)]
     problems = [dataclasses.replace(LINK, devices=devices) for devices in (2, 4)]
     env, params = graphrl.make("Compile-v0"), instances(graphs, problems, levels=LEVELS)
-    assert params.present.tolist() == [[True, True, False, False], [True] * 4]
+    assert params.runs_on[:, 0].tolist() == [[True, True, False, False], [True] * 4]
     each = [random_choices(graph, one.devices, 1) for graph, one in zip(graphs, problems, strict=True)]
     action = jax.tree.map(lambda *rows: jnp.stack(rows), *(padded(one, params.order.shape[1]) for one in each))
     state, first = jax.vmap(env.reset, (None, 0))(KEY, params)

@@ -38,7 +38,7 @@ def gains(policy: Policy, graph: ComputationGraph, to: Sizes, seed: int) -> tupl
     placement, priority = (np.asarray(choice, np.int64)[:n] for choice in instance.start[:2])
     first, best = decoder.rank(placement, priority)[1], [np.inf, np.inf]
     end, place = decoder.run(placement, priority)
-    played = played_on_host(graph, placement, place, end, len(instance.present), to.ops)
+    played = played_on_host(graph, placement, place, end, instance.runs_on.shape[1], to.ops)
     plans = drawn(policy.logits(instance, played), instance.start, PLANS, generator)
     for plan in plans.placement[:, :n].astype(np.int64):
         ops = generator.choice(n, (plan != placement).sum(), replace=False)

@@ -19,7 +19,6 @@ from training_processes import assert_same, final_state, finish, start
 
 import graphrl
 from graphrl.agents import find_agent
-from graphrl.agents.go.agent import AGENT
 from graphrl.agents.go.batch import Batch, batch, problem_of
 from graphrl.agents.go.config import GoConfig
 from graphrl.agents.go.decode import Decoder
@@ -124,7 +123,7 @@ def test_from_training_to_table(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "sampled" in capsys.readouterr().out
     assert main(["evaluate", str(run), "--evaluations", "300", "--json"]) == 0
     table = json.loads(capsys.readouterr().out)
-    assert [method["method"] for method in table["methods"]] == ["go", "go+", *AGENT.opponents]
+    assert [method["method"] for method in table["methods"]] == ["go", "go+", "list", "etf", "anneal-bundled", "auto"]
 
 
 @pytest.fixture(name="checkpoint", scope="module")

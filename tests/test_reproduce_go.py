@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from partitioned_graphs import TRAINING, edge, file_of, node
 from processes import check_fault, run_script
 from reproduce.go.changes import gains
@@ -38,6 +39,7 @@ def write(path: Path, value: dict[str, Any]) -> None:
     path.write_text(json.dumps(value))
 
 
+@pytest.mark.slow
 def test_external(tmp_path: Path) -> None:
     inputs = tmp_path / "data" / "throughput-inputs"
     write(inputs / "LayerGraphs" / "toy_training.json", TRAINING)

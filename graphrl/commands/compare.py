@@ -34,7 +34,7 @@ DESCRIPTION = f"""Compare methods on many graphs: every method on every graph wi
 MODEL is a file (as for `graphrl optimize`), a folder of such files, or a generated set:
   layered:500x20        20 layered graphs of 500 ops, seeds 0 to 19; layered:500x20@100 has seeds 100 to 119
   regal-like:x20        20 random graphs as REGAL describes them, of 50 to 200 ops; regal-like:100x20 of 100
-  in-tree:100x20        20 trees of 100 ops; likewise out-tree, series-parallel and planted
+  in-tree:100x20        20 trees of 100 ops; likewise out-tree, series-parallel, planted, and pipeline (for max_load)
   zoo:training/hlo      compiled training steps of the model zoo; words between slashes, all of which must hold: an
                         architecture, inference or training, a batch size (b8), jaxpr or hlo, train-split, valid-split
                         or test-split, a family (resnet-family), * and ? as in file names

@@ -3,17 +3,22 @@
 import argparse
 import dataclasses
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from graphrl.commands import compare
 from graphrl.commands.cache import keep_compiled
 from graphrl.commands.common import add_common, add_model, print_json
 from graphrl.commands.progress import case_bar
 from graphrl.costs.maps.chip import MemoryChip
+from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import shown
-from graphrl.methods import find_map_solver
+from graphrl.methods import find_map_solver, find_solver
 from graphrl.optimize import check_seed, make_budget
 from graphrl.units import format_seconds
+
+if TYPE_CHECKING:
+    from graphrl.training.agent import Agent
 
 _OF_PLANS = ("processes", "cluster", "output", "retry", "plot", "histogram", "baseline")  # options for plans alone
 
@@ -57,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     problem = config.agent.problem
     args.models = [*args.models, *args.dataset] or list(config.data.test)
     own = {f"{method}:checkpoint={path}": method for method in agent.methods(config.agent)}
-    others = agent.opponents if args.methods is None else args.methods
+    others = _opponents(agent, problem) if args.methods is None else args.methods
     args.methods = (*own, *others)
     if args.evaluations is None and args.seconds is None:
         args.evaluations = config.agent.evaluations
@@ -67,6 +72,13 @@ def run(args: argparse.Namespace) -> int:
     args.baseline = args.baseline or others[0]
     vars(args).update(dataclasses.asdict(problem))
     return compare.run(args, names)
+
+
+def _opponents(agent: "Agent", problem: Problem | MemoryChip) -> tuple[str, ...]:
+    """The agent's opponents that are for such problems."""
+    if isinstance(problem, MemoryChip):
+        return agent.opponents
+    return tuple(name for name in agent.opponents if problem.objective in find_solver(name).objectives)
 
 
 def _compare_maps(args: argparse.Namespace, chip: MemoryChip, names: Mapping[str, str]) -> int:

@@ -83,8 +83,6 @@ BUNDLED = ("anneal-bundled", "go")  # whose plans have bundled sends under `rend
 )
 def solve(task: Task) -> Plan:
     """See the module. Its bound is the best that any of its methods proved."""
-    if task.problem.objective == "max_load":
-        return pipelined.solve(task)
     with task.uncounted():
         _prepare(task.problem)
     return begun(task).run(stages(task.graph, task.problem, task.budget))
@@ -92,6 +90,8 @@ def solve(task: Task) -> Plan:
 
 def _prepare(problem: Problem) -> None:
     """Compiles what the plans without search and the searches on several devices need, once on a machine."""
+    if problem.objective == "max_load":
+        return  # each method does so itself
     if problem.devices == 1:
         prepare_lists()
     elif _bundles(problem) or listed.takes(problem):
@@ -107,6 +107,8 @@ def begun(task: Task) -> Portfolio:
     """The portfolio with the plans that need no search. Its seconds count from the first of them and the bound, which
     take seconds on thousands of ops: a short budget would end without any search.
     """
+    if task.problem.objective == "max_load":
+        return pipelined.begun(task)
     plans = candidates(task.graph, task.problem, task.budget)
     first = next(plans)
     portfolio = Portfolio(task)
@@ -149,6 +151,8 @@ def candidates(graph: ComputationGraph, problem: Problem, budget: Budget) -> Ite
 
 def stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterator[Stage]:
     """What the module says, from the first search on."""
+    if problem.objective == "max_load":
+        return pipelined.stages(graph, problem, budget)
     if problem.devices == 1 and problem.objective == "peak_memory":
         return _orders_stages(graph, budget)
     return _schedules_stages(graph, problem, budget)

@@ -44,7 +44,8 @@ class Agent:
         the run's, for one whose state has the shapes of its graphs.
       batch: (settings, graphs, sizes) -> the learner's batch of graphs padded to the sizes, as NumPy arrays.
       methods: those that play a checkpoint with such settings, as in "regal:checkpoint=PATH".
-      opponents: the methods that `graphrl evaluate` compares them with; the first is the baseline.
+      opponents: the methods that `graphrl evaluate` compares them with, as far as they are for the problem's objective;
+        the first is the baseline.
       data, schedule: default settings of the data and of the loop.
       load: the graphs of names of sets, as the agent sees them.
       sizes: that hold all of some graphs.

@@ -127,7 +127,7 @@ class Measurements:
 
 def _origin(measurements: Sequence[Measurement]) -> Origin:
     return Origin(
-        frozenset([0]),
+        frozenset(one.key.get("seed", 0) for one in measurements),
         frozenset(one.machine for one in measurements),
         frozenset(f"graphrl {one.graphrl}, jax {one.jax}" for one in measurements),
         frozenset(one.date[:10] for one in measurements),

@@ -1,10 +1,12 @@
-"""What choices of `Compile-v0` are as plans, and what these cost: on the host, exactly."""
+"""What choices of `Compile-v0` are as schedules, and what these cost: on the host, exactly."""
 
 import numpy as np
 
 from graphrl.costs import exact
 from graphrl.costs.problem import Problem
 from graphrl.envs.compile.instance import CompileParams
+from graphrl.envs.compile.played import Played
+from graphrl.envs.compile.played_on_host import played_on_host
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.solvers.base import PlacedOrder
 from graphrl.solvers.rules.plan_builder.build import placed as built
@@ -15,10 +17,15 @@ from graphrl.solvers.sending.rule import with_sends
 from graphrl.solvers.sending.search import changed_makespans, climb, makespan
 
 Rank = tuple[int, float]  # bytes over the memory limit, seconds
+SLOWER = 10  # times as long a walk takes without bundled sends
 
 
 class Decoder:
-    """Of one graph and problem, and of an instance that was made of them."""
+    """Of one graph and problem, and of an instance that was made of them.
+
+    Attributes:
+      walked: ops and uses that are walked along to cost a change, about.
+    """
 
     def __init__(self, graph: ComputationGraph, problem: Problem, instance: CompileParams) -> None:
         n = len(graph.ops)
@@ -26,6 +33,8 @@ class Decoder:
         self._heap, self._waits = np.zeros((2, n), np.int64)
         self._builder = None if problem.transfer == "rendezvous" else builder(graph, problem)
         self._leader, self._step = np.asarray(instance.leader)[:n], float(instance.reach) * n
+        self._shape = np.shape(instance.runs_on)
+        self.walked = (n + len(graph.arrays.use_op)) * (1 if self._builder is None else SLOWER)
         self._keys = np.empty(n)
         self._keys[np.asarray(instance.order)[:n]] = np.arange(n - 1.0, -1, -1)
 
@@ -48,6 +57,12 @@ class Decoder:
         self._seconds(*self._ordered(placement, priority))
         ran = self._plan if self._builder is None else self._builder
         return ran.ops["end"][:-1].copy(), self._plan.ops["place"][:-1].copy()
+
+    def played(self, placement: np.ndarray, priority: np.ndarray) -> Played:
+        """What that plan did, as the instance's observation has it."""
+        end, place = self.run(placement, priority)
+        rows, devices = self._shape
+        return played_on_host(self._graph, self.together(placement), place, end, devices, rows)
 
     def gains(self, placement: np.ndarray, priority: np.ndarray) -> np.ndarray:
         """How many percent the makespan falls where one op is on another device, with its group if it is the one that

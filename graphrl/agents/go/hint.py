@@ -8,12 +8,12 @@ import math
 
 import numpy as np
 
+from graphrl.agents.go.domain import domain
 from graphrl.agents.go.settings import GoSettings
 from graphrl.costs.problem import Problem
 from graphrl.envs.compile.instance import Choices, CompileParams, instance
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes
-from graphrl.solvers.sending.hints import quick_start
 
 
 def hinted(
@@ -22,19 +22,20 @@ def hinted(
     to: Sizes,
     settings: GoSettings,
     seconds: float = math.inf,
+    devices: int = 1,
 ) -> CompileParams:
     """The instance, for a policy of these settings, that begins at the hint, with its order; its time is the baseline.
-    See `compile.instance` and, for the seconds, `quick_start`.
+    See `compile.instance`, for the seconds `Domain.start`; it has as many devices, or more.
     """
-    begin, n = quick_start(graph, problem, seconds), len(graph.ops)
+    begin, n = domain(problem).start(graph, problem, seconds), len(graph.ops)
     return instance(
         graph,
         problem,
         to,
-        devices=max(problem.devices, *settings.devices),
+        devices=max(devices, problem.devices, *settings.devices),
         levels=settings.levels,
-        baseline=begin.makespan,
+        baseline=begin.seconds,
         start=Choices(begin.placement, np.full(n, settings.levels // 2)),
-        order=begin.ops,
+        order=begin.order,
         reach=settings.reach,
     )

@@ -17,8 +17,10 @@ from graphrl.agents.go.batch import Batch
 from graphrl.agents.go.lessons import Lesson, imitation_loss
 from graphrl.agents.go.network import networks
 from graphrl.agents.go.policy import smallest
-from graphrl.agents.go.settings import GoSettings
+from graphrl.agents.go.settings import SENDS, GoSettings
+from graphrl.envs.compile.env import INVALID
 from graphrl.envs.compile.instance import Choices, CompileParams
+from graphrl.envs.compile.outcome import outcome
 from graphrl.envs.compile.run import possible
 from graphrl.learning import descent, ppo, spread
 from graphrl.learning.learner import Learner, LearnerState, Metrics
@@ -59,7 +61,7 @@ def update(settings: GoSettings, state: LearnerState, key: jax.Array, batch: Bat
         graphs = instances.order.shape[0]
         round_keys = jax.random.split(jax.random.fold_in(key, number), settings.rounds)
         keys = jax.vmap(spread.keys, (0, None))(round_keys, graphs)
-        begun = state, jax.vmap(_begun)(instances)
+        begun = state, jax.vmap(functools.partial(_begun, settings))(instances)
         (state, _), metrics = jax.lax.scan(functools.partial(_round, settings), begun, keys)
         each.append({name: value.mean() for name, value in metrics.items()} | {"best": metrics["best"][-1]})
     return state, _mean(each)
@@ -116,7 +118,7 @@ def tuned(
 ) -> tuple[Any, Choices]:
     """A policy after some updates on one graph, and the best choices that these drew, or the instance's start."""
     params = jax.tree.map(jnp.asarray, policy)
-    stand = _begun(instance)
+    stand = _begun(settings, instance)
     state, stand = _tuned(settings, params, stand, key, updates)
     return jax.tree.map(np.asarray, state.params["policy"]), stand.instance.start
 
@@ -163,13 +165,15 @@ def _play(
         reward = jax.vmap(env.step, (None, None, 0, None))(sample_key, state, action, stand.instance)[1].reward
         return _better(stand, action, reward), reward[0]
 
-    stand, likely = jax.lax.scan(one_round, _begun(instance), jax.random.split(key, settings.rounds))
+    stand, likely = jax.lax.scan(one_round, _begun(settings, instance), jax.random.split(key, settings.rounds))
     return stand.reward, likely[0]
 
 
-def _begun(instance: CompileParams) -> _Stand:
-    """At the hint, whose reward is -1."""
-    return _Stand(jax.tree.map(jnp.asarray, instance), jnp.float32(-1))
+def _begun(settings: GoSettings, instance: CompileParams) -> _Stand:
+    """At the hint, whose reward is -1, if it is valid."""
+    instance = jax.tree.map(jnp.asarray, instance)
+    valid = outcome(instance, possible(instance, instance.start), SENDS).valid
+    return _Stand(instance, jnp.where(valid, jnp.float32(-1), INVALID))
 
 
 def _better(stand: _Stand, action: Any, reward: jax.Array) -> _Stand:

@@ -13,12 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from graphrl.agents.go.decode import Decoder, saved
+from graphrl.agents.go.decode import saved
+from graphrl.agents.go.domain import PlanDecoder, domain
 from graphrl.costs.problem import Problem
 from graphrl.envs.compile.instance import Choices, CompileParams
 from graphrl.envs.compile.observation import shown
 from graphrl.envs.compile.played import Played
-from graphrl.envs.compile.played_on_host import played_on_host
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.networks.base import Network
 
@@ -41,9 +41,9 @@ def lesson(
 ) -> Lesson:
     """Of a graph whose instance begins at a plan; other tasks than these stay as they are."""
     n = len(graph.ops)
-    decoder = Decoder(graph, problem, instance)
+    decoder = domain(problem).decoder(graph, problem, instance)
     chosen = [np.asarray(choice, np.int64)[:n].copy() for choice in (instance.start.placement, instance.start.priority)]
-    levels = len(instance.levels)
+    devices, levels = instance.runs_on.shape[1], 0 if instance.levels is None else len(instance.levels)
     to, starts, gains, runs = len(instance.order), [], [], []
     for _ in range(stops):
         each = [np.zeros((n, problem.devices)), np.zeros((n, levels))]
@@ -53,18 +53,16 @@ def lesson(
             each[1] = _gains_of_levels(decoder, chosen, levels)
         starts.append([choice.copy() for choice in chosen])
         gains.append(each)
-        end, place = decoder.run(chosen[0], chosen[1])
-        runs.append(played_on_host(graph, decoder.together(chosen[0]), place, end, len(instance.present), to))
+        runs.append(decoder.played(chosen[0], chosen[1]))
         _climb(decoder, chosen, each)
         chosen[0] = decoder.together(chosen[0])
-    options = len(instance.present), levels
     return Lesson(
         instance,
         Choices(*(_padded(np.stack(each), (to,)).astype(np.int32) for each in zip(*starts, strict=True))),
         Choices(
             *(
                 _padded(np.stack(each), (to, count)).astype(np.float32)
-                for each, count in zip(zip(*gains, strict=True), options, strict=True)
+                for each, count in zip(zip(*gains, strict=True), (devices, levels), strict=True)
             )
         ),
         Played(*(np.stack(each) for each in zip(*runs, strict=True))),  # type: ignore[arg-type]
@@ -101,7 +99,7 @@ def imitation_loss(policy: Network, params: object, tasks: tuple[str, ...], less
     return jax.vmap(of_stop)(lesson.starts, lesson.gains, lesson.played).mean()
 
 
-def _gains_of_levels(decoder: Decoder, chosen: list[np.ndarray], levels: int) -> np.ndarray:
+def _gains_of_levels(decoder: PlanDecoder, chosen: list[np.ndarray], levels: int) -> np.ndarray:
     """How many percent the makespan falls where one op has another level: `[n, levels]`, 0 where it does not fall."""
     placement, level = chosen
     now, makespans = decoder.rank(placement, level)[1], np.empty((len(level), levels))
@@ -112,10 +110,10 @@ def _gains_of_levels(decoder: Decoder, chosen: list[np.ndarray], levels: int) ->
     return saved(now, makespans)
 
 
-def _climb(decoder: Decoder, chosen: list[np.ndarray], gains: list[np.ndarray]) -> None:
+def _climb(decoder: PlanDecoder, chosen: list[np.ndarray], gains: list[np.ndarray]) -> None:
     """Makes the changes that gain, the best first, if they still do."""
     n, now, made = len(chosen[0]), decoder.rank(chosen[0], chosen[1]), 0
-    gain = np.stack([each.max(1) for each in gains])
+    gain = np.stack([each.max(1, initial=0) for each in gains])
     for which in np.argsort(-gain, axis=None, kind="stable"):
         task, op = divmod(int(which), n)
         if gain[task, op] <= 0 or made >= MOST_MADE * n:

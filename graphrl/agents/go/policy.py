@@ -13,11 +13,15 @@ from graphrl.agents.go.network import networks
 from graphrl.agents.go.settings import GDP_NETWORK, GoSettings
 from graphrl.costs.device.problem import DeviceProblem
 from graphrl.costs.fusion.problem import fusion_problem
+from graphrl.costs.problem import Problem
 from graphrl.envs.compile.instance import Choices, CompileParams, instance
 from graphrl.envs.compile.observation import Observation, shown
-from graphrl.envs.compile.played import DEVICE_TIMES, OP_TIMES, Played
+from graphrl.envs.compile.outcome import nothing_played
+from graphrl.envs.compile.played import Played
 from graphrl.learning.ppo.choices import NEVER
 from graphrl.training import policy
+
+_ANY = DeviceProblem.of(Problem("makespan"))
 
 
 class Policy(policy.Policy[GoSettings]):
@@ -35,7 +39,7 @@ class Policy(policy.Policy[GoSettings]):
 
     def logits(self, params: CompileParams, played: Played) -> dict[str, np.ndarray]:
         """Of each task that it decides the logits `[n, o]` float32, for an instance after its start, which ran so."""
-        params = dataclasses.replace(params, problem=DeviceProblem.of(self.config.problem))  # one program for all
+        params = dataclasses.replace(params, problem=_ANY)  # which it does not see: one program for all
         return dict(jax.device_get(_logits(self.config, self.params, params, played)))
 
 
@@ -52,9 +56,7 @@ def smallest(settings: GoSettings) -> Observation:
     graph = policy.smallest()
     fusion = fusion_problem(graph) if "fusion" in settings.network.tasks else None
     params = jax.tree.map(jnp.asarray, instance(graph, settings.problem, levels=settings.levels, fusion=fusion))
-    n, devices = len(params.order), len(params.present)
-    nothing = Played(jnp.zeros((n, OP_TIMES)), jnp.zeros((n, devices, DEVICE_TIMES)))
-    return shown(params, params.start, settings.network.tasks, nothing)
+    return shown(params, params.start, settings.network.tasks, nothing_played(params))
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -4,9 +4,10 @@ import dataclasses
 from typing import Any, ClassVar, Literal, get_args
 
 from graphrl.agents.go.config import GoConfig, Task
-from graphrl.costs.problem import MAX_DEVICES, Problem, Transfer
+from graphrl.costs.problem import MAX_DEVICES, SCHEDULED, Problem, Transfer
 from graphrl.envs.base import Environment
 from graphrl.envs.compile.env import CompileEnv
+from graphrl.envs.compile.instance import OBJECTIVES
 from graphrl.envs.compile.run import Sends
 from graphrl.errors import ProblemError
 from graphrl.learning.ppo import PpoSettings
@@ -34,13 +35,14 @@ class GoSettings:
       ppo: see `PpoSettings`; episodes have one step.
       rounds: of an update, and of playing: each begins at the best plan so far.
       transfers: the transfer models that one policy is trained under; every graph of a batch is played under each.
-      devices: their numbers; each graph has one of them.
+        Under max_load there is no such thing: the first stands for all.
+      devices: their numbers; each graph has one of them, or under max_load the machine that its file names.
       slowness: the time that the mean tensor takes from one device to another, over the mean op's run time; each graph
         has one of these. A fifth of it is latency.
       levels: of priorities.
       reach: by how much of the hint's order a level moves an op, see `compile.instance`.
       samples: plans that are drawn of each held-out graph in a round of validation.
-      problem: what `graphrl evaluate` asks for.
+      problem: what `graphrl evaluate` asks for; its objective is what is trained for, makespan or max_load.
       evaluations: what it gives every method.
       start: a file of `Policy.save` or a checkpoint whose policy training begins with, of the same network; "" begins
         anew.
@@ -88,11 +90,21 @@ class GoSettings:
             raise ProblemError(
                 "network.tasks has fusion: must be placement, priority or both; graphs are not fused here"
             )
+        if self.problem.objective not in OBJECTIVES:
+            raise ProblemError(f"problem.objective is {self.problem.objective}: must be {' or '.join(OBJECTIVES)}")
+        if self.problem.objective == "max_load" and self.network.tasks != ("placement",):
+            tasks = ", ".join(self.network.tasks)
+            raise ProblemError(f"network.tasks is {tasks}: must be placement alone, for max_load knows no order")
         if self.ppo.steps != 1:
             raise ProblemError(f"ppo.steps is {self.ppo.steps}: must be 1, an episode's; see rounds")
         if not self.transfers or not set(self.transfers) <= set(get_args(Transfer)):
             text = f"must be one or more of {', '.join(get_args(Transfer))}"
             raise ProblemError(f"transfers is {', '.join(self.transfers) or 'empty'}: {text}")
+
+    @property
+    def models(self) -> tuple[Transfer, ...]:
+        """The transfer models that graphs are played under."""
+        return self.transfers if self.problem.objective in SCHEDULED else self.transfers[:1]
 
     @property
     def env(self) -> Environment[Any, Any, Any]:

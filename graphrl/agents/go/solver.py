@@ -7,29 +7,27 @@ import time
 import jax
 import numpy as np
 
-from graphrl.agents.go.decode import Decoder, Rank
+from graphrl.agents.go.decode import Rank
+from graphrl.agents.go.domain import DOMAINS, domain
 from graphrl.agents.go.hint import hinted
 from graphrl.agents.go.learner import tuned
 from graphrl.agents.go.policy import Policy, drawn, ranked_changes
 from graphrl.agents.go.settings import GoSettings
 from graphrl.costs.problem import Problem
 from graphrl.envs.compile.instance import Choices
-from graphrl.envs.compile.played import Played
-from graphrl.envs.compile.played_on_host import played_on_host
 from graphrl.errors import ProblemError
+from graphrl.files import shown
 from graphrl.graphs.padding import octave_sizes
 from graphrl.plan import Plan
 from graphrl.solvers import auto
 from graphrl.solvers.base import Task
 from graphrl.solvers.portfolio import Stage
-from graphrl.solvers.sending import solver as sending
 from graphrl.solvers.solver import solver
 
 MOST = 4096  # plans of a round
 MOST_UPDATES = 1000
 MOST_TRIES = 1_000_000
 CHUNK, WALKED = 128, 4_000_000  # changes between two looks at the clock, and ops and uses that are walked in them
-SLOWER = 10  # times as long a walk takes without bundled sends
 HINT_SHARE = 0.5  # of the time, in which quick plans are made; what takes longer is left out
 LOOK_SHARE = 0.3  # of the time, in which plans of a round are costed
 PLAY_SHARE, COMPILE_SECONDS = 0.1, 8.0  # of the time that "go+" has for plans of GO; what compiling the network takes
@@ -46,30 +44,29 @@ def digest(problem: Problem, *, checkpoint: str = "", **_: object) -> str:
 
 @solver(
     "go",
-    "the best of the plans that GO's policy draws around a list schedule",
+    "the best of the plans that GO's policy draws around a quick rule's",
     colocates=True,
-    objectives=("makespan",),
+    objectives=tuple(DOMAINS),
     digest=digest,
-    prepare=sending.prepare_with_lists,
 )
 def solve(
     task: Task, *, samples: int = 64, tries: int = 1024, rounds: int = 4, finetune: int = 0, checkpoint: str = ""
 ) -> Plan:
-    """A list schedule, and plans that the policy draws around the best so far, in rounds that begin while the budget
-    lasts; an evaluation is a plan. A round is a call of the network; the first of its plans is the likeliest. Then
-    single ops move, the likeliest change first, and stay where that makes nothing worse.
+    """A list schedule (under max_load a split), and plans that the policy draws around the best so far, in rounds that
+    begin while the budget lasts; an evaluation is a plan. A round is a call of the network; the first of its plans is
+    the likeliest. Then single ops move, the likeliest change first, and stay where that makes nothing worse.
 
     Args:
       samples: plans of a round.
       tries: changes of single ops in a round.
-      rounds: how many; 0 is the list schedule alone.
+      rounds: how many; 0 is the quick rule's plan alone.
       finetune: updates of PPO on the graph before that, each from a round of plans of its own: as many as the
         evaluations are enough for, whatever the seconds.
       checkpoint: of `graphrl train go`, or a file of `Policy.save`; by default the policy that the package ships.
 
     Raises:
       GraphrlError: the checkpoint cannot be read.
-      ProblemError: an option is out of range.
+      ProblemError: an option is out of range; the policy is for another objective.
     """
     for name, value, least, most in (
         ("samples", samples, 1, MOST), ("tries", tries, 0, MOST_TRIES), ("rounds", rounds, 0, MOST),
@@ -77,7 +74,10 @@ def solve(
     ):  # fmt: skip
         if not least <= value <= most:
             raise ProblemError(f"{name} is {value}: must be from {least} to {most:,}")
-    search = _Search(task, _policy(task.problem, checkpoint))
+    policy = _policy(task.problem, checkpoint)
+    with task.uncounted():
+        domain(task.problem).prepare()
+    search = _Search(task, policy)
     if finetune:
         search.learn(finetune)
     for number in range(rounds):
@@ -91,15 +91,16 @@ def solve(
     "go+",
     "what auto does, and plans of go to begin with where a tenth of the time is enough for them",
     colocates=True,
-    objectives=("makespan",),
+    objectives=tuple(DOMAINS),
     digest=digest,
-    prepare=sending.prepare_with_lists,
 )
 def solve_portfolio(task: Task, *, samples: int = 64, rounds: int = 1, checkpoint: str = "") -> Plan:
     """The stages of `auto`, so that it is behind `auto` by no more than what a tenth of the time is worth; below 80 s
     it is `auto`, as compiling the network may take 8. Args and errors: as `solve`.
     """
     _policy(task.problem, checkpoint)  # a portfolio passes over methods that cannot run
+    with task.uncounted():
+        domain(task.problem).prepare()
     portfolio, budget = auto.begun(task), task.budget
     go = Stage(solve, options=lambda _: {"samples": samples, "rounds": rounds, "checkpoint": checkpoint})
     plays = budget.seconds is None or PLAY_SHARE * budget.seconds >= COMPILE_SECONDS
@@ -107,7 +108,11 @@ def solve_portfolio(task: Task, *, samples: int = 64, rounds: int = 1, checkpoin
 
 
 def _policy(problem: Problem, checkpoint: str) -> Policy:
-    return Policy.load(checkpoint) if checkpoint else Policy.default(problem)
+    policy = Policy.load(checkpoint) if checkpoint else Policy.default(problem)
+    trained = policy.config.problem.objective
+    if trained != problem.objective:
+        raise ProblemError(f"{shown(checkpoint)} is a policy for {trained}: the problem's is {problem.objective}")
+    return policy
 
 
 class _Search:
@@ -123,7 +128,7 @@ class _Search:
             policy.config,
             math.inf if task.budget.seconds is None else HINT_SHARE * task.budget.seconds,
         )
-        self._decoder = Decoder(task.graph, task.problem, self._instance)
+        self._decoder = domain(task.problem).decoder(task.graph, task.problem, self._instance)
         self._best = self._of(self._instance.start)
         self._rank: Rank = self._decoder.rank(*self._best)
         self.evaluations = 1
@@ -137,7 +142,7 @@ class _Search:
         """A round around the best; the `number` tells rounds apart. For a share of the time plans that were drawn are
         looked at whatever the clock says: the compilation of the first round may have taken all seconds.
         """
-        logits = self._policy.logits(self._instance, self._played())
+        logits = self._policy.logits(self._instance, self._decoder.played(*self._best))
         rng = np.random.default_rng([self._task.seed, number])
         plans = drawn(logits, self._instance.start, samples, rng)
         seconds = self._task.budget.seconds
@@ -152,8 +157,7 @@ class _Search:
 
     def _climb(self, changes: np.ndarray) -> None:
         """Makes changes one after the other while there is time, and keeps those that make nothing worse."""
-        walked = (self._n + len(self._task.graph.arrays.use_op)) * (1 if sending.takes(self._task.problem) else SLOWER)
-        step = max(1, min(CHUNK, WALKED // walked))
+        step = max(1, min(CHUNK, WALKED // self._decoder.walked))
         for begin in range(0, len(changes), step):
             chunk = changes[begin : begin + self._most(step)]
             if self._task.over(self.evaluations) or not len(chunk):
@@ -198,12 +202,6 @@ class _Search:
         to = self._instance.order.shape[0] - self._n
         start = Choices(*(np.pad(choice, (0, to)).astype(np.int32) for choice in self._best))
         self._instance = dataclasses.replace(self._instance, start=start)
-
-    def _played(self) -> Played:
-        """How the best ran."""
-        end, place = self._decoder.run(*self._best)
-        devices, rows = len(self._instance.present), len(self._instance.order)
-        return played_on_host(self._task.graph, self._best[0], place, end, devices, rows)
 
     def _of(self, choices: Choices) -> tuple[np.ndarray, np.ndarray]:
         """Devices and levels of the real ops, `[n]` int64 each, with groups together."""

@@ -10,7 +10,8 @@ from graphrl.envs import specs
 from graphrl.envs.base import TimeStep
 from graphrl.envs.compile.instance import Choices, CompileParams, Task
 from graphrl.envs.compile.observation import Observation, observe, options_of, seen
-from graphrl.envs.compile.run import Sends, possible, run
+from graphrl.envs.compile.outcome import outcome
+from graphrl.envs.compile.run import Sends, possible
 from graphrl.errors import ProblemError
 
 INVALID = -10.0  # reward of what cannot run
@@ -27,17 +28,21 @@ class State(NamedTuple):
 class CompileEnv:
     """`Compile-v0`: choose device, priority and fusion of every op at once, for a short run time (GO, 3 and 5).
 
+    The run time is the makespan, or where samples follow one another through the devices (instances of the objective
+    `max_load`) the largest load of a device: there placement is all that is decided.
+
     - Observation: the graph with its features, a topological order of its ops, features of the options of each task,
       what may be chosen, what was chosen last, -1 for nothing yet, and how that ran: when ops and what they waited
-      for, and what devices did meanwhile (`Observation`). With fusion that is known of kernels' roots alone.
+      for, and what devices did meanwhile (`played.py`), or devices' loads, and what they would be with an op elsewhere
+      (`loaded.py`). With fusion that is known of kernels' roots alone.
     - Action: of each task an option for every op, a dictionary of int32 `[n]`: "placement", a device; "priority", a
       level: of the ready ops the highest level runs first, and of equal ones the first in the order (of some hundred
       that are neighbours in it the first of the graph, where keys of 50,000 ops are too coarse: `costs/device/lanes`).
-      A transfer has the priority of the most urgent op that waits for it, or see `sends`. Padding, and a device that
-      is not there, count as option 0; ops of a group stand on the device of its first one in the order. "fusion" is the
-      priority of `graphrl.costs.fusion`: an op of priority 0, or that may not be, is never inlined into the kernels
-      that read it, others are as far as the limits of kernels allow. A kernel has device and priority of its root, the
-      op that is not inlined; those of inlined ops count for nothing.
+      A transfer has the priority of the most urgent op that waits for it, or see `sends`. Padding counts as
+      option 0, and a device that cannot run an op, or is not there, as the first that can; ops of a group stand on the
+      device of its first one in the order. "fusion" is the priority of `graphrl.costs.fusion`: an op of priority 0, or
+      that may not be, is never inlined into the kernels that read it, others are as far as the limits of kernels allow.
+      A kernel has device and priority of its root, the op that is not inlined; those of inlined ops count for nothing.
     - Tasks that the environment does not have stay as the instance's start has them (nothing there is option 0).
       Instances without fusion run single ops, with the graph's run times; those with it run kernels, with the
       roofline's, also where nothing is inlined.
@@ -92,15 +97,15 @@ class CompileEnv:
         del key
         params = jax.tree.map(jnp.asarray, params)
         chosen = possible(params, params.start._replace(**{task: action[task] for task in self.tasks}))
-        ran = run(params, chosen, self.sends)
-        ratio = ran.makespan / jnp.maximum(params.baseline, 1e-30)
+        came = outcome(params, chosen, self.sends)
+        ratio = came.seconds / jnp.maximum(params.baseline, 1e-30)
         state = State(chosen, state.step + jnp.int32(1))
         return state, TimeStep(
-            observe(params, chosen, self.tasks, ran),
-            reward=jnp.where(ran.valid, -jnp.sqrt(ratio), INVALID),
+            observe(params, chosen, self.tasks, came),
+            reward=jnp.where(came.valid, -jnp.sqrt(ratio), INVALID),
             terminated=state.step >= self.episode_steps,
             truncated=jnp.asarray(False),
-            info={"runtime": ran.makespan * params.graph.second_unit, "valid": ran.valid},
+            info={"runtime": came.seconds * params.second_unit, "valid": came.valid},
         )
 
     def observation_spec(self, params: CompileParams) -> Any:

@@ -8,10 +8,12 @@ import jax
 import numpy as np
 
 from graphrl.costs import exact
+from graphrl.costs.device.loads import PaddedPipeline, padded_pipeline
 from graphrl.costs.device.problem import DeviceProblem
 from graphrl.costs.fusion.fused_graph import fused_graph
 from graphrl.costs.fusion.padding import FusionSizes
 from graphrl.costs.fusion.problem import FusionProblem
+from graphrl.costs.pipeline import Pipeline
 from graphrl.costs.problem import Problem
 from graphrl.envs.compile.kernels import FusionParams, fusion_params, fusion_sizes
 from graphrl.envs.compile.options import device_features, level_features
@@ -21,9 +23,11 @@ from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.op_types import type_features
 from graphrl.graphs.padding import PaddedGraph, Sizes, common_sizes, pad
 from graphrl.solvers.fusion.rules import xla_like
+from graphrl.solvers.loads.hints import quick_plan
 from graphrl.solvers.rules.list_scheduling import quick_schedule
 
 Task = Literal["placement", "priority", "fusion"]
+OBJECTIVES = "makespan", "max_load"
 LEVELS, FUSION_LEVELS = 16, 4  # of priorities, and of fusion priorities; the paper does not say how many
 
 
@@ -44,21 +48,27 @@ class Choices(NamedTuple):
 class CompileParams:
     """One graph, the problem that it is compiled for, and what the network sees; a batch has a leading axis g.
 
-    The d devices are as many as any graph of a batch has; of one that has fewer, the last are not there.
+    The d devices are as many as any graph of a batch has; of one that has fewer, the last are not there. The type of
+    `problem` says the objective: a `DeviceProblem` is of the makespan, a `PaddedPipeline` of the largest load.
     """
 
     graph: PaddedGraph
-    problem: DeviceProblem  # of d devices
+    problem: DeviceProblem | PaddedPipeline  # of d devices
     nodes: jax.Array | np.ndarray  # [n, F] float32, features of ops; 0 for padding
     order: jax.Array | np.ndarray  # [n] int32, ops in a topological order, then padding
     reach: jax.Array | np.ndarray  # [] float32, how far a level moves an op, as a part of the order; see `instance`
     devices: jax.Array | np.ndarray  # [d, DEVICE_FEATURES] float32; 0 for those that are not there
-    levels: jax.Array | np.ndarray  # [l, LEVEL_FEATURES] float32, of priorities
-    present: jax.Array | np.ndarray  # [d] bool, devices that are there
+    levels: jax.Array | np.ndarray | None  # [l, LEVEL_FEATURES] float32, of priorities; None where no order matters
+    runs_on: jax.Array | np.ndarray  # [n, d] bool, devices that can run each op, with its group; for padding the first
     leader: jax.Array | np.ndarray  # [n] int32, the op on whose device each op stands: itself, or its group's first
     start: Choices  # what is chosen before the first step
     baseline: jax.Array | np.ndarray  # [] float32, second units: the run time that others are compared with
     fusion: FusionParams | None = None  # None: every op is a kernel
+
+    @property
+    def second_unit(self) -> jax.Array | np.ndarray:
+        """`[]` float32, seconds."""
+        return self.problem.second_unit if isinstance(self.problem, PaddedPipeline) else self.graph.second_unit
 
 
 def instance(
@@ -80,12 +90,12 @@ def instance(
 
     Args:
       graph: any; its groups (`ComputationGraph.colocation`) stand on one device each.
-      problem: the devices and what moves between them; its objective is the makespan.
+      problem: the devices and what moves between them; its objective is the makespan or the largest load.
       to: sizes to pad to, by default the graph's bucket.
       devices: d, by default the problem's.
-      levels: l, of priorities.
-      baseline: seconds of the best plan that there was; None is `quick_schedule`'s makespan; with `fusion` that of the
-        kernels of the rule like XLA's.
+      levels: l, of priorities; under `max_load` there are none.
+      baseline: seconds of the best plan that there was; None is `quick_schedule`'s makespan, with `fusion` that of the
+        kernels of the rule like XLA's, or the largest load of `quick_plan`.
       start: `[ops]` each, what is chosen before the first step; None is -1 for all, nothing.
       order: `[ops]` int32, a topological order of the ops, which equal priorities follow; None is the graph's own.
       reach: by how much of the order an op with the next priority comes earlier, once it is ready: 1 is all of it,
@@ -98,15 +108,16 @@ def instance(
     Raises:
       GraphError: `to` is too small for the graph.
       ProblemError: another objective; fewer devices than the problem has; fewer levels than one; fusion of another
-        graph.
+        graph, or under `max_load`; an op that can run nowhere.
     """
     to = common_sizes([graph]) if to is None else to
     devices = problem.devices if devices is None else devices
     _check(graph, problem, devices, levels, fusion, fusion_levels)
     padded, n = pad(graph, to), len(graph.ops)
     if baseline is None:
-        run = graph if fusion is None else fused_graph(xla_like(fusion))
-        baseline = exact.evaluate(run, problem, *quick_schedule(run, problem)).makespan
+        baseline = _quick(graph, problem, fusion)
+    pipelined = problem.objective == "max_load"
+    costs = padded_pipeline(graph, problem, to, devices) if pipelined else DeviceProblem.of(problem)
     nothing = np.full(n, -1)
     start = Choices(nothing, nothing) if start is None else start
     if fusion is None or start.fusion is None:
@@ -115,20 +126,21 @@ def instance(
         fusion_to = fusion_sizes([fusion], to)
     order = graph.arrays.topological if order is None else np.asarray(order, np.int32)
     rest = np.arange(n, to.ops, dtype=np.int32)
-    return CompileParams(
+    params = CompileParams(
         graph=padded,
-        problem=dataclasses.replace(DeviceProblem.of(problem), devices=devices),
+        problem=costs if isinstance(costs, PaddedPipeline) else dataclasses.replace(costs, devices=devices),
         nodes=_rows(np.concatenate([node_features(graph), type_features(graph)], 1), to.ops),
         order=np.concatenate([order, rest]),
         reach=np.asarray(reach, np.float32),
         devices=_rows(device_features(graph, problem), devices),
-        levels=level_features(levels),
-        present=np.arange(devices) < problem.devices,
+        levels=None if pipelined else level_features(levels),
+        runs_on=_runs_on(graph, problem, to.ops, devices),
         leader=np.concatenate([_leaders(order, graph.colocation), rest]),
         start=jax.tree.map(lambda one: _rows(np.asarray(one, np.int32), to.ops), start),
-        baseline=np.float32(baseline) / padded.second_unit,
+        baseline=np.asarray(baseline, np.float32),
         fusion=None if fusion is None or fusion_to is None else fusion_params(fusion, fusion_to, fusion_levels),
     )
+    return dataclasses.replace(params, baseline=params.baseline / params.second_unit)
 
 
 def instances(
@@ -143,7 +155,8 @@ def instances(
     """A batch of instances (leading axis g), padded to `to` (by default the bucket that holds them all).
 
     Args:
-      graphs, problems: of each instance; the problems' transfer models are equal, and memory limits set or not.
+      graphs, problems: of each instance; the problems' objectives and transfer models are equal, and memory limits set
+        or not.
       to, levels, fusion_levels: see `instance`.
       fusions: of each instance, with equal limits of kernels; None fuses nothing.
 
@@ -151,9 +164,10 @@ def instances(
       GraphError, ProblemError: see `instance`; problems that cannot be in a batch.
     """
     to, devices = common_sizes(graphs) if to is None else to, max(problem.devices for problem in problems)
-    kinds = {(problem.transfer, problem.memory_limit is None, problem.resident_weights) for problem in problems}
+    kinds = {(one.objective, one.transfer, one.memory_limit is None, one.resident_weights) for one in problems}
     if len(kinds) > 1:
-        raise ProblemError("the problems of a batch must have one transfer model, and all or none a memory limit")
+        fault = "must have one transfer model and one objective, and all or none a memory limit"
+        raise ProblemError(f"the problems of a batch {fault}")
     shared: dict[str, Any] = {"devices": devices, "levels": levels, "fusion_levels": fusion_levels}
     shared["fusion_to"] = None if fusions is None else fusion_sizes(fusions, to)
     each_fusion: Sequence[FusionProblem | None] = [None] * len(graphs) if fusions is None else fusions
@@ -162,6 +176,27 @@ def instances(
         for graph, problem, fusion in zip(graphs, problems, each_fusion, strict=True)
     )
     return jax.tree.map(lambda *leaves: np.stack(leaves), *each)
+
+
+def _quick(graph: ComputationGraph, problem: Problem, fusion: FusionProblem | None) -> float:
+    """Seconds of a quick rule's plan."""
+    if problem.objective == "max_load":
+        return quick_plan(graph, problem).value
+    run = graph if fusion is None else fused_graph(xla_like(fusion))
+    return exact.evaluate(run, problem, *quick_schedule(run, problem)).makespan
+
+
+def _runs_on(graph: ComputationGraph, problem: Problem, ops: int, devices: int) -> np.ndarray:
+    """Whether a device can run an op and all that go with it, `[ops, devices]` bool: of alike ones those there are."""
+    runs_on = np.zeros((ops, devices), bool)
+    runs_on[:, : problem.devices] = True
+    if problem.objective == "max_load":
+        runtime, kinds = Pipeline.of(graph, problem).runtime, Pipeline.of(graph, problem).kinds
+        whole = np.zeros_like(runtime)
+        np.add.at(whole, graph.leaders, runtime)
+        runs_on[: len(graph.ops), : problem.devices] = np.isfinite(whole[graph.leaders])[:, kinds]
+    runs_on[len(graph.ops) :] = np.arange(devices) == 0
+    return runs_on
 
 
 def _leaders(order: np.ndarray, colocation: np.ndarray | None) -> np.ndarray:
@@ -182,8 +217,8 @@ def _check(
     fusion: FusionProblem | None,
     fusion_levels: int,
 ) -> None:
-    if problem.objective != "makespan":
-        raise ProblemError(f"objective is {problem.objective!r}: must be makespan")
+    if problem.objective not in OBJECTIVES:
+        raise ProblemError(f"objective is {problem.objective!r}: must be {' or '.join(OBJECTIVES)}")
     if devices < problem.devices:
         raise ProblemError(f"devices is {devices}: must be at least the problem's {problem.devices}")
     if levels < 1:
@@ -192,6 +227,8 @@ def _check(
         raise ProblemError(f"fusion_levels is {fusion_levels}: must be at least 1")
     if fusion is not None and fusion.graph is not graph:
         raise ProblemError(f"the fusion problem is of another graph than {graph.name!r}: it must be of this one")
+    if fusion is not None and problem.objective == "max_load":
+        raise ProblemError("fusion goes with the objective makespan: under max_load kernels are not placed")
 
 
 def _rows(rows: np.ndarray, count: int) -> np.ndarray:

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import jraph
 
 from graphrl.envs.compile.instance import Choices, CompileParams
-from graphrl.envs.compile.played import Played, played
-from graphrl.envs.compile.run import Run, Sends, possible, run
+from graphrl.envs.compile.outcome import Outcome, outcome
+from graphrl.envs.compile.played import Played
+from graphrl.envs.compile.run import Sends, possible
 from graphrl.errors import ProblemError
 from graphrl.graphs.jraph_view import to_graphs_tuple
 
@@ -31,14 +32,15 @@ class Observation(NamedTuple):
 def seen(params: CompileParams, chosen: Choices, tasks: Sequence[str], sends: Sends) -> Observation:
     """An instance after some choices, which are run for it. See `CompileEnv`."""
     params, chosen = jax.tree.map(jnp.asarray, (params, chosen))
-    return observe(params, chosen, tasks, run(params, possible(params, chosen), sends))
+    return observe(params, chosen, tasks, outcome(params, possible(params, chosen), sends))
 
 
-def observe(params: CompileParams, chosen: Choices, tasks: Sequence[str], ran: Run) -> Observation:
-    """An instance after some choices, and after these have run, for a policy that decides some tasks."""
+def observe(params: CompileParams, chosen: Choices, tasks: Sequence[str], came: Outcome) -> Observation:
+    """An instance after some choices, and what came of them, for a policy that decides some tasks."""
     mask = jnp.arange(params.order.shape[0], dtype=jnp.int32) < params.graph.num_ops
     is_chosen = jnp.where(mask, chosen.placement, 0).min() >= 0
-    return shown(params, chosen, tasks, _played(ran, is_chosen, params.present.shape[0]))
+    played = Played(*(_rows(of, mask & is_chosen) for of in came.played))
+    return shown(params, chosen, tasks, played)
 
 
 def shown(params: CompileParams, chosen: Choices, tasks: Sequence[str], played: Played) -> Observation:
@@ -46,8 +48,8 @@ def shown(params: CompileParams, chosen: Choices, tasks: Sequence[str], played: 
     n = params.order.shape[0]
     mask = jnp.arange(n, dtype=jnp.int32) < params.graph.num_ops
     options = options_of(params, tasks)
-    present = {task: jnp.ones(features.shape[0], bool) for task, features in options.items()}
-    present["placement"] = jnp.asarray(params.present)
+    may = {task: jnp.ones((1, features.shape[0]), bool) for task, features in options.items()}
+    may["placement"] = jnp.asarray(params.runs_on)
     decides = {"placement": mask & (params.leader == jnp.arange(n, dtype=jnp.int32)), "priority": mask}
     if params.fusion is not None:
         decides["fusion"] = mask & params.fusion.problem.legal[:n]
@@ -57,25 +59,28 @@ def shown(params: CompileParams, chosen: Choices, tasks: Sequence[str], played: 
         mask=mask,
         order=jnp.asarray(params.order),
         options=options,
-        action_mask={task: allowed(present[task], decides[task]) for task in tasks},
+        action_mask={task: allowed(may[task], decides[task]) for task in tasks},
         previous={task: jnp.asarray(was) for task, was in chosen.of(tasks).items()},
         played=played,
     )
 
 
-def _played(ran: Run, is_chosen: jax.Array, devices: int) -> Played:
-    """By op; 0 where nothing was chosen."""
-    times = played(ran.graph, ran.placement, ran.place, ran.end, devices)
-    return jax.tree.map(lambda of: jnp.where(is_chosen, jnp.zeros_like(of).at[ran.op].set(of, mode="drop"), 0.0), times)
+def _rows(values: jax.Array, are: jax.Array) -> jax.Array:
+    """Values `[n, ...]`, and 0 in the rows that are none."""
+    return jnp.where(are.reshape(-1, *[1] * (values.ndim - 1)), values, 0.0)
 
 
 def options_of(params: CompileParams, tasks: Sequence[str]) -> dict[str, jax.Array]:
     """Of some tasks the features of options, `[o, G]` float32.
 
     Raises:
-      ProblemError: fusion is one of them, and the instance has none.
+      ProblemError: one of them is nothing that the instance has options for.
     """
-    features = {"placement": params.devices, "priority": params.levels}
+    features = {"placement": params.devices}
+    if params.levels is not None:
+        features["priority"] = params.levels
+    elif "priority" in tasks:
+        raise ProblemError("the task 'priority' needs instances whose objective an order decides: max_load is none")
     if params.fusion is not None:
         features["fusion"] = params.fusion.levels
     elif "fusion" in tasks:
@@ -83,7 +88,9 @@ def options_of(params: CompileParams, tasks: Sequence[str]) -> dict[str, jax.Arr
     return {task: jnp.asarray(features[task]) for task in tasks}
 
 
-def allowed(present: jax.Array, decides: jax.Array) -> jax.Array:
-    """Which options `[o]` may be chosen of every op: `[n, o]` bool; those that do not decide `[n]` have the first."""
-    first = jnp.arange(present.shape[0], dtype=jnp.int32) == 0
-    return jnp.where(decides[:, None], present[None], first[None])
+def allowed(may: jax.Array, decides: jax.Array) -> jax.Array:
+    """Which options `[n, o]`, or `[1, o]` of all ops, may be chosen of every op: `[n, o]` bool; those that do not
+    decide `[n]` have the first.
+    """
+    first = jnp.arange(may.shape[1], dtype=jnp.int32) == 0
+    return jnp.where(decides[:, None], may, first)

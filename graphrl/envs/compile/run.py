@@ -61,6 +61,7 @@ def run(params: CompileParams, chosen: Choices, sends: Sends = "urgent") -> Run:
       sends: see `CompileEnv`.
     """
     graph, problem = params.graph, params.problem
+    assert isinstance(problem, DeviceProblem)
     placement, keys = jnp.asarray(chosen.placement), op_keys(params, jnp.asarray(chosen.priority))
     fits, op = jnp.bool_(True), jnp.arange(len(keys), dtype=jnp.int32)
     if params.fusion is not None and chosen.fusion is not None:
@@ -75,17 +76,21 @@ def run(params: CompileParams, chosen: Choices, sends: Sends = "urgent") -> Run:
 
 
 def possible(params: CompileParams, chosen: Choices) -> Choices:
-    """The choices, with option 0 for padding, for nothing, and for devices that are not there; groups on one device."""
+    """The choices, with option 0 for padding and for nothing, groups on one device, and the first one that can run
+    them for those on a device that cannot, or is not there.
+    """
     real = jnp.arange(params.order.shape[0], dtype=jnp.int32) < params.graph.num_ops
     chosen = jax.tree.map(lambda option: jnp.where(real, jnp.maximum(option, 0), 0), chosen)
-    placement = chosen.placement[params.leader]
-    return chosen._replace(placement=jnp.where(params.present[placement], placement, 0))
+    placement, runs_on = chosen.placement[params.leader], jnp.asarray(params.runs_on)
+    can = jnp.take_along_axis(runs_on, placement[:, None], axis=1)[:, 0]
+    return chosen._replace(placement=jnp.where(can, placement, runs_on.argmax(1).astype(jnp.int32)))
 
 
 def op_keys(params: CompileParams, priority: jax.Array) -> jax.Array:
     """`[n]` float32 in [0, 1): of the ready ops the largest comes first, see `CompileParams.reach`."""
     n, count = params.order.shape[0], jnp.maximum(params.graph.num_ops, 1).astype(jnp.float32)
     rank = jnp.zeros(n, jnp.int32).at[params.order].set(jnp.arange(n, dtype=jnp.int32)).astype(jnp.float32)
+    assert params.levels is not None
     reach = jnp.asarray(params.reach) * count
     place = jnp.where(rank < count, priority.astype(jnp.float32) * reach + count - 1 - rank, 0)
     return place / ((params.levels.shape[0] - 1) * reach + count)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.known_peak import LOG_UNIFORM, Bytes, KnownPeak
 from graphrl.graphs.datasets.layered import Layered, layered
+from graphrl.graphs.datasets.pipelines import pipeline
 from graphrl.graphs.datasets.planted import planted
 from graphrl.graphs.datasets.regal_like import Model, RegalLike, regal_like
 from graphrl.graphs.datasets.series_parallel import series_parallel
@@ -117,5 +118,6 @@ FAMILIES: dict[str, Family] = {
     "in-tree": Family(_known_peak(in_tree, "window"), {"window": None, **_SIZES}),
     "out-tree": Family(_known_peak(out_tree, "window"), {"window": None, **_SIZES}),
     "series-parallel": Family(_known_peak(series_parallel, "branching"), {"branching": 0.5, **_SIZES}),
+    "pipeline": Family(lambda num_ops, seed, _: (pipeline(num_ops, seed), {}), {}),
     "planted": Family(_planted, {"devices": 2, "inputs": 2.0, "window": 3}),
 }

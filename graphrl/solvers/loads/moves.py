@@ -71,7 +71,7 @@ def chain(groups: Groups, device: np.ndarray, seed: np.random.SeedSequence) -> C
 
 
 @part
-def _count(c: Chain) -> None:
+def recount(c: Chain) -> None:
     """Loads anew, as sums drift."""
     for device in range(len(c.load)):
         c.load[device] = c.held[device] = 0.0
@@ -102,7 +102,7 @@ def _pays(c: Chain, net: int, home: int, device: int) -> bool:
 
 
 @part
-def _shift(c: Chain, group: int, to: int) -> None:
+def shift(c: Chain, group: int, to: int) -> None:
     """Moves a group to another device."""
     was = c.device[group]
     c.device[group] = to
@@ -130,7 +130,7 @@ def _shift(c: Chain, group: int, to: int) -> None:
 
 
 @part
-def _largest(c: Chain) -> float:
+def largest_load(c: Chain) -> float:
     largest = c.load[0]
     for device in range(1, len(c.load)):
         largest = max(largest, c.load[device])
@@ -138,7 +138,7 @@ def _largest(c: Chain) -> float:
 
 
 @part
-def _excess(c: Chain) -> float:
+def largest_excess(c: Chain) -> float:
     excess = 0.0
     for device in range(len(c.load)):
         if c.kinds[device] == ACCELERATOR:
@@ -147,7 +147,7 @@ def _excess(c: Chain) -> float:
 
 
 @part
-def _energy(c: Chain, largest: float, excess: float) -> float:
+def energy_of(c: Chain, largest: float, excess: float) -> float:
     """Seconds: the largest load, a norm of all, and a penalty."""
     norm = 0.0
     for device in range(len(c.load)):
@@ -182,7 +182,7 @@ def _take(c: Chain, count: int, group: int, to: int) -> int:
     if c.device[group] == to or not np.isfinite(c.runtime[group, c.kinds[to]]):
         return count
     c.moved[count, 0], c.moved[count, 1] = group, c.device[group]
-    _shift(c, group, to)
+    shift(c, group, to)
     return count + 1
 
 
@@ -232,10 +232,10 @@ def _draw_cluster(c: Chain, group: int) -> int:
 @entry
 def anneal(c: Chain, moves: int, hot: float, cold: float) -> None:
     """Makes some moves while the temperature falls geometrically from `hot` to `cold`, seconds."""
-    _count(c)
-    largest, excess = _largest(c), _excess(c)
+    recount(c)
+    largest, excess = largest_load(c), largest_excess(c)
     _keep_best(c, largest, excess)
-    energy = _energy(c, largest, excess)
+    energy = energy_of(c, largest, excess)
     cooling = (cold / hot) ** (1.0 / max(1, moves))
     temperature = hot
     for _ in range(moves):
@@ -243,11 +243,11 @@ def anneal(c: Chain, moves: int, hot: float, cold: float) -> None:
         count = _draw(c)
         if count == 0:
             continue
-        largest, excess = _largest(c), _excess(c)
-        new = _energy(c, largest, excess)
+        largest, excess = largest_load(c), largest_excess(c)
+        new = energy_of(c, largest, excess)
         if new <= energy - temperature * np.log(uniform(c.rng)):
             energy = new
             _keep_best(c, largest, excess)
             continue
         for i in range(count - 1, -1, -1):
-            _shift(c, c.moved[i, 0], c.moved[i, 1])
+            shift(c, c.moved[i, 0], c.moved[i, 1])

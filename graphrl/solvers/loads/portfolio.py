@@ -11,13 +11,16 @@ Equal stages; then, as long as no plan reaches the bound and the budget lasts:
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from graphrl.costs.bounds import lower_bound
-from graphrl.plan import Plan
-from graphrl.solvers.base import Task
+from graphrl.costs.problem import Problem
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.exact.cp_sat import solver as cp_sat
 from graphrl.solvers.loads import anneal
 from graphrl.solvers.loads.blocks import Blocks
-from graphrl.solvers.loads.groups import Groups, placed_order
+from graphrl.solvers.loads.groups import placed_order
 from graphrl.solvers.loads.stages import equal_placement, stage_dp
 from graphrl.solvers.portfolio import Portfolio, Stage, best_as_hint
 
@@ -26,24 +29,24 @@ EXACT_GROUPS = 1_000  # up to which CP-SAT is worth its time
 COOL = {"rounds": 1, "hot": 0.003}  # of the last annealing
 
 
-def solve(task: Task) -> Plan:
-    """The best plan of the methods above; its bound is the best that any of them proved.
+def begun(task: Task) -> Portfolio:
+    """The portfolio with equal stages.
 
     Raises:
       ProblemError: an op can run nowhere.
     """
-    groups = Groups.of_ops(task.graph, task.problem)
     placement = equal_placement(Blocks.of_graph(task.graph, task.problem))
     portfolio = Portfolio(task, lower_bound(task.graph, task.problem))
     portfolio.add([placed_order(task.graph, task.problem, placement)])
-    return portfolio.run(_stages(task, len(groups.weight)))
+    return portfolio
 
 
-def _stages(task: Task, groups: int) -> Iterator[Stage]:
+def stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterator[Stage]:
+    """What the module says, from the first search on."""
     yield Stage(stage_dp, DP_SHARE, options=best_as_hint)
-    if task.budget.seconds is not None:
+    if budget.seconds is not None:
         yield Stage(anneal.solve, ANNEAL_SHARE, options=best_as_hint)
-        if groups <= EXACT_GROUPS:
+        if len(np.unique(graph.leaders)) <= EXACT_GROUPS:
             yield Stage(cp_sat.solve, EXACT_SHARE, options=best_as_hint)
         yield Stage(anneal.solve.given(COOL), options=best_as_hint)
     else:

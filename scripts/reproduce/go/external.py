@@ -1,32 +1,38 @@
 """The graphs of Tarnawski et al. (2020) under their objective, the largest load: experts, their dynamic program, ours.
 
 Each graph on the accelerators, CPUs and memory that its file names. The expert's split is that of human-experts; a
-training step without one has that of its forward pass, as in the authors' program.
+training step without one has that of its forward pass, as in the authors' program. GO plays the policy of --policy,
+else the one that ships for `max_load`, and beside it the same network before any training.
 """
 
 import functools
 import math
+import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import graphrl
 from graphrl.compare.report import markdown, percent
-from graphrl.costs.bounds import lower_bound
-from graphrl.costs.problem import Problem
 from graphrl.graphs.readers import read_graph
-from graphrl.methods import find_solver
-from graphrl.solvers.base import Budget, Task
+from reproduce.go.load_methods import DP_SECONDS, PLAYED, TUNED, UPDATES, Entry, load_policy, measure, players, solvers
 from reproduce.go.settings import Settings
 from reproduce.measurements import Figures
 from reproduce.results import Table
 
 GRAPHS = "throughput-inputs"
+SOLVERS = ("expert", "equal stages", "greedy", "stage-dp", "anneal-load", "auto")
+GO = "start", "plans", "untrained plans", "go"
 HEADINGS = (
-    "graph", "ops", "devices", "one", "expert", "equal stages", "greedy", "`stage-dp`", "s", "`anneal-load`", "`auto`",
-    "bound", "theirs: local search", "their DP",
+    "graph", "ops", "devices", "one", "expert", "equal stages", "greedy", "`stage-dp`", "s", "`go`", "`go:finetune=50`",
+    "`anneal-load`", "`auto`", "bound", "theirs: local search", "their DP",
 )  # fmt: skip
-DP_SECONDS = 300.0
+GO_HEADINGS = (
+    "graph", "start", "257 plans", "untrained", "`go`", "s", "untrained", "`go:finetune=50`", "s", "untrained",
+    "`anneal-load`, as many moves", "`auto`",
+)  # fmt: skip
+
+
 # Milliseconds that the authors' program gave us (commit b207b6a of their repository): its local search with 10 starts,
 # which does not look at memory, and its dynamic program.
 THEIRS: dict[str, tuple[float | None, float | None]] = {
@@ -50,85 +56,106 @@ THEIRS: dict[str, tuple[float | None, float | None]] = {
 
 
 class Row(NamedTuple):
-    """A graph, and the figures of each method."""
+    """A graph, and the figures of each method by seed; of one that failed, or is not for it, none."""
 
     name: str
-    figures: dict[str, Figures | None]
+    path: Path
+    figures: dict[str, list[Figures]]
+
+    def value(self, label: str) -> float | None:
+        """The mean load of a method, seconds, if it keeps memory."""
+        some = self.figures.get(label)
+        return statistics.mean(one["value"] for one in some) if some and not self.exceeds(label) else None
+
+    def exceeds(self, label: str) -> bool:
+        """Whether a plan of it needs more memory than there is."""
+        return any(one["excess"] for one in self.figures[label])
+
+    def cell(self, label: str) -> str:
+        """Its mean load in a table."""
+        if not (some := self.figures.get(label)):
+            return "-"
+        return _milliseconds(statistics.mean(one["value"] for one in some)) + "*" * self.exceeds(label)
+
+    def seconds(self, label: str) -> str:
+        """What it takes, the median, in a table."""
+        some = self.figures.get(label)
+        return f"{statistics.median(one['seconds'] for one in some):.1f}" if some else "-"
 
 
 def external(settings: Settings) -> Iterator[Table]:
-    """One table, a line a graph.
+    """Two tables, a line a graph in each: all methods, and what of GO is worth how much.
 
     Raises:
-      GraphrlError: --data is not given, or has no such graphs.
+      GraphrlError: --data is not given, or has no such graphs; the policy is for another objective.
     """
     if settings.data is None:
         raise graphrl.GraphrlError("section external needs --data, a checkout of msr-fiddle/dnn-partitioning")
     paths = sorted((settings.data / GRAPHS).glob("*/*.json"), key=lambda path: path.stat().st_size)[: settings.graphs]
     if not paths:
         raise graphrl.GraphrlError(f"{settings.data} has no {GRAPHS}: --data is a checkout of dnn-partitioning")
-    seconds = settings.times[-1]
-    lines, rows = list[list[str]](), list[Row]()
+    policy, rows = load_policy(settings), list[Row]()
     for path in sorted(paths):
+        entries = solvers(settings, path) | players(settings, policy)
         name = f"{path.parent.name}/{path.stem}"
-        methods = _methods(settings.data, path, seconds)
-        row = {label: _measured(settings, path, name, label, method) for label, method in methods.items()}
-        rows.append(Row(name, row))
-        lines.append(_line(name, path, row))
+        rows.append(
+            Row(name, path, {label: _measured(settings, path, name, entry) for label, entry in entries.items()})
+        )
+    seeds = f"means of {settings.seeds} seeds" if settings.seeds > 1 else "one seed"
     how = (
-        f"The largest load of a device, ms a sample; `anneal-load` and `auto` in {seconds:g} s, `stage-dp` in at most "
-        f"{DP_SECONDS:g} s. `one` is all on one accelerator, which may be more than its memory; a `*` marks a load "
-        "that needs more memory than there is."
+        f"The largest load of a device, ms a sample; `anneal-load` and `auto` in {settings.times[-1]:g} s, `stage-dp` "
+        f"in at most {DP_SECONDS:g} s, of what is random {seeds}. `one` is all on one accelerator, which may be more "
+        "than its memory; a `*` marks a load that needs more memory than there is."
     )
-    yield settings.measurements.table("Graphs of Tarnawski et al.", how, markdown(HEADINGS, lines), notes=_means(rows))
+    counts = {row.name: len(row.figures["finetuned"]) for row in rows}
+    fewer = [f"{name}: {count} of {settings.seeds} seeds" for name, count in counts.items() if count < settings.seeds]
+    notes = (*fewer, *_means(rows, "auto", [*SOLVERS[:-1], "go", "finetuned"]), *_of_theirs(rows))
+    yield settings.measurements.table(
+        "Graphs of Tarnawski et al.", how, markdown(HEADINGS, [_line(row) for row in rows]), notes=notes
+    )
+    how = (
+        f"The same loads, {seeds}. All of GO begins at `start`, the best of equal stages, of the best splits of some "
+        "orders (`stage-dp:ideals=0`) and of `greedy-load`. 257 plans are four rounds without moves of single ops, "
+        f"`go` has at most {PLAYED:,} evaluations with these, and before them `finetune` has {TUNED:,} in {UPDATES} "
+        "updates of PPO, compiling included. The policy before any training draws nearly by chance."
+    )
+    notes = (
+        f"policy of go: {policy.note}",
+        *(one for ours in ("plans", "go", "finetuned") for one in _worth(rows, ours)),
+    )
+    lines = [_go_line(row) for row in rows]
+    yield settings.measurements.table("What GO gains there", how, markdown(GO_HEADINGS, lines), notes=notes)
 
 
-def _methods(data: Path, path: Path, seconds: float) -> dict[str, tuple[str, float]]:
-    """Method and seconds by label."""
-    methods = {
-        "equal stages": ("equal-stages", seconds),
-        "greedy": ("greedy-load", seconds),
-        "stage-dp": ("stage-dp", DP_SECONDS),
-        "anneal-load": ("anneal-load", seconds),
-        "auto": ("auto", seconds),
-    }
-    if path.parent.name == "LayerGraphs":
-        names = path.stem, path.stem.replace("training", "inference")
-        files = [data / "human-experts" / f"{name}_expert.json" for name in names]
-        if file := next((file for file in files if file.exists()), None):
-            methods["expert"] = f"split:file={file}", seconds
-    return methods
+def _measured(settings: Settings, path: Path, name: str, entry: Entry) -> list[Figures]:
+    """The figures of its seeds, without those that failed."""
+    figures = []
+    for seed in range(entry.seeds):
+        key = {"graph": name, **entry._asdict(), "seed": seed}
+        del key["seeds"]
+        figures.append(settings.measurements.get(key, functools.partial(measure, path, entry, seed)))
+    return [one for one in figures if one]
 
 
-def _measured(settings: Settings, path: Path, name: str, label: str, method: tuple[str, float]) -> Figures | None:
-    key = {"graph": name, "method": label, "seconds": method[1]}
-    return settings.measurements.get(key, functools.partial(_run, path, *method))
-
-
-def _run(path: Path, method: str, seconds: float) -> Figures:
-    graph = read_graph(path)
-    problem = Problem.on(graph.machine, objective="max_load")
-    plan = find_solver(method)(Task(graph, problem, Budget(seconds=seconds)))
-    plan.check(graph)
-    bound = lower_bound(graph, problem) if plan.bound is None else plan.bound
-    return {"value": plan.value, "bound": bound, "seconds": plan.seconds, "excess": plan.excess}
-
-
-def _line(name: str, path: Path, row: dict[str, Figures | None]) -> list[str]:
-    graph = read_graph(path)
+def _line(row: Row) -> list[str]:
+    graph = read_graph(row.path)
     machine, total = graph.machine, float(graph.arrays.runtime.sum())
     devices = "-" if machine is None else f"{machine.accelerators} + {machine.cpus}"
     limit = math.inf if machine is None or machine.memory_bytes is None else machine.memory_bytes
     one = _milliseconds(total) + "*" * (int(graph.arrays.weight_bytes.sum()) > limit)
-    bounds = [figures["bound"] for figures in row.values() if figures]
-    dp = row["stage-dp"]
+    bounds = [one["bound"] for some in row.figures.values() for one in some]
     return [
-        name, f"{len(graph.ops):,}", devices, one,
-        *(_cell(row.get(label)) for label in ("expert", "equal stages", "greedy", "stage-dp")),
-        "-" if dp is None else f"{dp['seconds']:.1f}",
-        *(_cell(row.get(label)) for label in ("anneal-load", "auto")),
-        _milliseconds(max(bounds)) if bounds else "-",
-        *("-" if value is None else f"{value:.2f}" for value in THEIRS.get(name, (None, None))),
+        row.name, f"{len(graph.ops):,}", devices, one,
+        *map(row.cell, SOLVERS[:4]), row.seconds("stage-dp"), row.cell("go"), row.cell("finetuned"),
+        row.cell("anneal-load"), row.cell("auto"), _milliseconds(max(bounds)) if bounds else "-",
+        *("-" if value is None else f"{value:.2f}" for value in THEIRS.get(row.name, (None, None))),
+    ]  # fmt: skip
+
+
+def _go_line(row: Row) -> list[str]:
+    return [
+        row.name, *map(row.cell, GO), row.seconds("go"), row.cell("untrained go"), row.cell("finetuned"),
+        row.seconds("finetuned"), row.cell("untrained finetuned"), row.cell("as many moves"), row.cell("auto"),
     ]  # fmt: skip
 
 
@@ -136,28 +163,26 @@ def _milliseconds(seconds: float) -> str:
     return f"{1e3 * seconds:.2f}"
 
 
-def _cell(figures: Figures | None) -> str:
-    return "-" if figures is None else _milliseconds(figures["value"]) + "*" * (figures["excess"] > 0)
+def _means(rows: Sequence[Row], ours: str, labels: Sequence[str]) -> Iterator[str]:
+    """How much lower the loads of one are, by the geometric mean, than those of others that keep memory."""
+    for label in labels:
+        yield from _mean(f"`{ours}` against {label}", [(row.value(ours), row.value(label)) for row in rows])
 
 
-def _means(rows: Sequence[Row]) -> Iterator[str]:
-    """How much lower auto's loads are, by the geometric mean, than those of others that keep memory."""
-    for label in ("expert", "equal stages", "greedy", "stage-dp", "anneal-load"):
-        pairs = [(_value(row, "auto"), _value(row, label)) for row in rows]
-        yield from _mean(label, [(ours, other) for ours, other in pairs if ours and other])
+def _of_theirs(rows: Sequence[Row]) -> Iterator[str]:
     for place, label in enumerate(("their local search", "their DP")):
         theirs = [THEIRS.get(row.name, (None, None))[place] for row in rows]
-        pairs = [(_value(row, "auto"), other / 1e3 if other else None) for row, other in zip(rows, theirs, strict=True)]
-        yield from _mean(label, [(ours, other) for ours, other in pairs if ours and other])
+        pairs = [(row.value("auto"), other / 1e3 if other else None) for row, other in zip(rows, theirs, strict=True)]
+        yield from _mean(f"`auto` against {label}", pairs)
 
 
-def _value(row: Row, label: str) -> float | None:
-    figures = row.figures.get(label)
-    return figures["value"] if figures and not figures["excess"] else None
+def _worth(rows: Sequence[Row], ours: str) -> Iterator[str]:
+    return _means(rows, ours, ["start", f"untrained {ours}", "as many moves", "stage-dp", "auto"])
 
 
-def _mean(label: str, pairs: Sequence[tuple[float, float]]) -> Iterator[str]:
+def _mean(what: str, values: Sequence[tuple[float | None, float | None]]) -> Iterator[str]:
+    pairs = [(ours, other) for ours, other in values if ours and other]
     if pairs:
         mean = math.exp(sum(math.log(ours / other) for ours, other in pairs) / len(pairs))
         worst = max(ours / other for ours, other in pairs)
-        yield f"`auto` against {label}: {percent(mean - 1)} on {len(pairs)} graphs, at worst {percent(worst - 1)}"
+        yield f"{what}: {percent(mean - 1)} on {len(pairs)} graphs, at worst {percent(worst - 1)}"

@@ -17,7 +17,8 @@ from graphrl.costs.fusion.problem import FusionProblem
 from graphrl.costs.problem import Problem
 from graphrl.envs.compile.instance import Choices, CompileParams, Task, instance
 from graphrl.envs.compile.observation import seen
-from graphrl.envs.compile.played import DEVICE_TIMES, OP_TIMES, Played
+from graphrl.envs.compile.outcome import nothing_played
+from graphrl.envs.compile.played import Played
 from graphrl.envs.compile.run import op_keys
 from graphrl.graphs.padding import Sizes
 from graphrl.plan import Plan
@@ -125,13 +126,7 @@ def planned(problem: FusionProblem, machine: Problem, params: CompileParams, cho
     return Plan.from_order(kernels, machine, placement, order, method="go", seconds=0.0, evaluations=1, seed=0)
 
 
-def unplayed(params: CompileParams) -> Played:
-    """As if nothing had run."""
-    n, devices = len(params.order), len(params.present)
-    return Played(jnp.zeros((n, OP_TIMES)), jnp.zeros((n, devices, DEVICE_TIMES)))
-
-
 def _played(policy: FusingPolicy, params: CompileParams) -> Played:
     """How the instance's start runs, if the policy looks at it."""
     network = policy.config.network
-    return seen(params, params.start, network.tasks, "urgent").played if network.played else unplayed(params)
+    return seen(params, params.start, network.tasks, "urgent").played if network.played else nothing_played(params)

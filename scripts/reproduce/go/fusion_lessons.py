@@ -23,12 +23,13 @@ from graphrl.costs.problem import Problem
 from graphrl.envs.compile.instance import CompileParams
 from graphrl.envs.compile.kernels import fusion_sizes
 from graphrl.envs.compile.observation import shown
+from graphrl.envs.compile.outcome import nothing_played
 from graphrl.graphs.datasets import zoo
 from graphrl.graphs.padding import common_sizes
 from graphrl.learning import descent
 from graphrl.solvers.fusion.flips import flip_costs
 from graphrl.solvers.fusion.rules import flips, xla_like
-from reproduce.go.fusing import FusingPolicy, begun, settings_of, unplayed, untrained
+from reproduce.go.fusing import FusingPolicy, begun, settings_of, untrained
 
 PROGRAMS = "training/jaxpr/train-split"
 ONE_DEVICE = Problem("makespan", 1, "free")
@@ -94,7 +95,7 @@ def _step(settings: GoSettings, steps: int, params: Any, moments: Any, lesson: L
 def imitation_loss(settings: GoSettings, params: Any, lesson: Lesson) -> jax.Array:
     """Nats by which what is to be imitated surprises the policy, by weight: `[]` float32."""
     instance = jax.tree.map(jnp.asarray, lesson.instance)
-    observation = shown(instance, instance.start, settings.network.tasks, unplayed(instance))
+    observation = shown(instance, instance.start, settings.network.tasks, nothing_played(instance))
     logits: Any = networks(settings.network).policy.apply(params, observation)
     likely = jnp.take_along_axis(jax.nn.log_softmax(logits["fusion"]), lesson.inlined[:, None], -1)[:, 0]
     return -(likely * lesson.weight).sum()
