@@ -17,10 +17,10 @@ from graphrl.solvers.budgets.state import AGAIN, State
 from graphrl.xla.checkpoint.decide import plan_of
 from graphrl.xla.checkpoint.gradient import gradient_of
 from graphrl.xla.checkpoint.host import after, moved
-from graphrl.xla.checkpoint.ties import together
 from graphrl.xla.checkpoint.plan import CheckpointPlan, Region
 from graphrl.xla.checkpoint.program import Program, program_of
 from graphrl.xla.checkpoint.rewrite import evaluate
+from graphrl.xla.checkpoint.ties import together
 
 POLICY = jax.checkpoint_policies.save_only_these_names("h")
 WEIGHTS = jnp.linspace(-1, 1, 16).reshape(4, 4)

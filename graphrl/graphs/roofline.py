@@ -83,9 +83,7 @@ CHIPS: dict[str, Chip] = {
             "NVIDIA H100 data sheet, SXM: bf16 1,979 TFLOPS with sparsity, half dense; HBM3",
             HOPPER,
         ),
-        _gpu(
-            "h100-pcie", 756, 2000, "NVIDIA H100 PCIe data sheet: bf16 1,513 TFLOPS sparse, half dense; HBM2e", HOPPER
-        ),
+        _gpu("h100-pcie", 756, 2000, "NVIDIA H100 PCIe data sheet: bf16 1,513 TFLOPS sparse; HBM2e", HOPPER),
         _gpu("a100-80gb", 312, 2039, "NVIDIA A100 data sheet, 80 GB SXM: bf16 dense, HBM2e"),
         _gpu("a100-40gb", 312, 1555, "NVIDIA A100 data sheet, 40 GB SXM: bf16 dense, HBM2"),
         _gpu("a10", 125, 600, "NVIDIA A10 data sheet: bf16 dense, GDDR6"),
