@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from graphrl.solvers.budgets.choice import Cut
 from graphrl.solvers.budgets.level import ARGUMENT, Gradient, Level, Loop
-from graphrl.solvers.budgets.price import COMPUTED, KEPT, MOVED
 from graphrl.solvers.budgets.stretches import stretches_of
+from graphrl.solvers.budgets.work import COMPUTED, KEPT, MOVED
 
 ROW = st.lists(st.integers(0, 20), max_size=3)
 

@@ -12,8 +12,8 @@ from jax.ad_checkpoint import checkpoint_name
 import graphrl
 from graphrl.graphs.roofline import find_chip
 from graphrl.solvers.budgets.choice import Pricing
-from graphrl.solvers.budgets.price import COMPUTED, MOVED
 from graphrl.solvers.budgets.state import AGAIN, State
+from graphrl.solvers.budgets.work import COMPUTED, MOVED
 from graphrl.xla.checkpoint.decide import plan_of
 from graphrl.xla.checkpoint.gradient import gradient_of
 from graphrl.xla.checkpoint.host import after, moved

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from graphrl.solvers.budgets.choice import Cut, Pricing, untouched
 from graphrl.solvers.budgets.level import Gradient, Level
-from graphrl.solvers.budgets.price import COMPUTED, KEPT, MOVED, price, work
+from graphrl.solvers.budgets.price import price
+from graphrl.solvers.budgets.work import COMPUTED, KEPT, MOVED, work
 
 
 def priced(level: Level, cut: Cut) -> Cost:

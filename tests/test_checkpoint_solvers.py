@@ -20,9 +20,9 @@ from graphrl.solvers.budgets.choice import Cut, Price, Pricing
 from graphrl.solvers.budgets.goal import Goal
 from graphrl.solvers.budgets.greedy import greedy
 from graphrl.solvers.budgets.level import ARGUMENT, Gradient, Level
-from graphrl.solvers.budgets.price import COMPUTED, KEPT, MOVED
 from graphrl.solvers.budgets.starts import starts
 from graphrl.solvers.budgets.state import State
+from graphrl.solvers.budgets.work import COMPUTED, KEPT, MOVED
 
 NEAR = 2e-3  # of energy: what annealing gives for fewer segments
 

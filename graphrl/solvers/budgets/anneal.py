@@ -10,9 +10,9 @@ from graphrl.solvers.budgets.alike import alike_places, alike_values
 from graphrl.solvers.budgets.choice import Pricing
 from graphrl.solvers.budgets.found import Found
 from graphrl.solvers.budgets.goal import Goal
-from graphrl.solvers.budgets.price import COMPUTED, KEPT, MOVED
 from graphrl.solvers.budgets.starts import MOST
 from graphrl.solvers.budgets.state import AGAIN, INSIDE, PLAIN, State
+from graphrl.solvers.budgets.work import COMPUTED, KEPT, MOVED
 
 HOT, COLD = 1e-3, 1e-5  # temperatures: energies are shares of the plain peak or of the step's seconds
 CUTTING = 0.2  # part of the moves of a function that cut it

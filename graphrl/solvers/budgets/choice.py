@@ -7,8 +7,9 @@ import numpy as np
 
 from graphrl.compiled import announced
 from graphrl.solvers.budgets.level import Gradient, Level
-from graphrl.solvers.budgets.price import COMPUTED, Work, price, work
+from graphrl.solvers.budgets.price import price
 from graphrl.solvers.budgets.stretches import LoopCost, loop_cost
+from graphrl.solvers.budgets.work import COMPUTED, Work, work
 
 if TYPE_CHECKING:
     from graphrl.solvers.budgets.state import State

@@ -8,8 +8,8 @@ import numpy as np
 from graphrl.solvers.budgets.alike import alike_values
 from graphrl.solvers.budgets.choice import Price, Pricing
 from graphrl.solvers.budgets.goal import Goal
-from graphrl.solvers.budgets.price import COMPUTED
 from graphrl.solvers.budgets.state import State
+from graphrl.solvers.budgets.work import COMPUTED
 
 Group = tuple[int, np.ndarray]  # a level, and values of it that are alike
 

@@ -13,9 +13,9 @@ import numpy as np
 from graphrl.solvers.budgets.alike import alike_values
 from graphrl.solvers.budgets.choice import Pricing
 from graphrl.solvers.budgets.goal import Goal
-from graphrl.solvers.budgets.price import KEPT, MOVED
 from graphrl.solvers.budgets.starts import cuts
 from graphrl.solvers.budgets.state import AGAIN, INSIDE, State
+from graphrl.solvers.budgets.work import KEPT, MOVED
 
 LARGE = 2e-3  # part of the peak that a value has at least that is moved alone
 CUTS = 12

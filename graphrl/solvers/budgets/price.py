@@ -4,59 +4,16 @@ The backward pass goes through the segments of a level from the last to the firs
 it first computes what its kernels need and is not kept, in order, and then they run: compilers order freely within a
 segment, so that this is what they need at the most, and near to what they do. Elsewhere jax keeps what kernels read;
 outside of loops, compilers then compute what is not solid on the way.
-
-What is moved to the host travels one value after another, out and back each on a way of its own. It leaves once it is
-computed, and its memory is free after the next heavy value that is computed once it is there; in a loop, at the end of
-the trip. It comes back from the begin of the first segment that reads it, which is when its memory is taken; who reads
-it before it is there waits.
 """
-
-from typing import NamedTuple
 
 import numpy as np
 
 from graphrl.compiled import entry, integer, part
 from graphrl.solvers.budgets.level import ARGUMENT, Level
+from graphrl.solvers.budgets.travel import fetch, send
+from graphrl.solvers.budgets.work import COMPUTED, KEPT, MOVED, Work
 
 NOWHERE = 1 << 40  # no segment
-COMPUTED, KEPT, MOVED = 0, 1, 2  # what happens to a value between the passes
-
-
-class Work(NamedTuple):
-    """Arrays for `price`, for a level of n values and b kernels, and m steps of its backward pass at most."""
-
-    stored: np.ndarray  # [n] int64: COMPUTED, KEPT or MOVED, with what follows from the choice
-    mark: np.ndarray  # [n] int64, by the last segment or kernel that looked at a value
-    stack: np.ndarray  # [n + r] int64
-    last: np.ndarray  # [n] int64, the last step of the backward pass that reads a value
-    loaded: np.ndarray  # [n] int64, the step at which what was moved begins to come back
-    first: np.ndarray  # [n] int64, the first step that reads a value from then on
-    sent: np.ndarray  # [n] int64, of what is moved, the value that waits for it to be gone; n for none
-    arrived: np.ndarray  # [n] float64, of what is moved, seconds from the begin of the forward pass until it is gone
-    position: np.ndarray  # [n] int64, the step that computes a value again
-    ran: np.ndarray  # [ops] int64, the segment that last ran an op again
-    rerun: np.ndarray  # [n] bool, values that a stretch of a loop computes again before it runs backward
-    forward: np.ndarray  # [n + 2] float64, changes of live bytes
-    backward: np.ndarray  # [m + 2] float64, changes of live bytes
-    beside: np.ndarray  # [m + 2] float64, bytes beside the values
-    took: np.ndarray  # [m + 2] float64, seconds
-    coming: np.ndarray  # [m + 2] float64, bytes that come back for a step to read
-    since: np.ndarray  # [m + 2] int64, the step from which they come
-    at: np.ndarray  # [m + 2] float64, seconds from the begin of the backward pass until a step
-    # bytes kept and moved, peaks of both passes, seconds, steps; of a stretch's step seconds, and bytes kept twice
-    prices: np.ndarray  # [8] float64
-
-
-def work(level: Level) -> Work:
-    """For a level, whatever is chosen."""
-    n, b = len(level.bytes), len(level.kernel_place)
-    steps = n + b + int(level.solid[level.free_values].sum()) * (len(level.first) - 1)
-    stored, mark, last, loaded, first, sent, position = (np.zeros(n, np.int64) for _ in range(7))
-    stack, ran = np.zeros(n + len(level.reads) + 1, np.int64), np.zeros(int(level.op.max(initial=0)) + 1, np.int64)
-    forward, (backward, beside, took, coming, at) = np.zeros(n + 2), (np.zeros(steps + 2) for _ in range(5))
-    since, arrived, rerun, prices = np.zeros(steps + 2, np.int64), np.zeros(n), np.zeros(n, bool), np.zeros(8)
-    values = stored, mark, stack, last, loaded, first, sent, arrived, position, ran, rerun
-    return Work(*values, forward, backward, beside, took, coming, since, at, prices)
 
 
 @entry
@@ -98,8 +55,8 @@ def price(level: Level, keep: np.ndarray, segment: np.ndarray, again: np.ndarray
             work.stored[v] = COMPUTED
         moves = moves or work.stored[v] == MOVED
     if moves:
-        _send(level, work, segment, again)
-        _fetch(level, work, step)
+        send(level, work, segment, again)
+        fetch(level, work, step)
     _forward(level, work)
     _backward(level, work, step)
     work.rerun[:] = False
@@ -265,59 +222,6 @@ def _plain(level: Level, work: Work, stop: int, kernel: int, kernel_stop: int, s
         work.backward[step + 2] = 0.0
         step += 1
     return step
-
-
-@part
-def _send(level: Level, work: Work, segment: np.ndarray, again: np.ndarray) -> None:
-    """When what is moved is gone from the device; what cannot go is kept. Waiting by the last that can wait counts."""
-    n, clock, link, passed = len(level.bytes), 0.0, 0.0, 0.0
-    heavy, head, tail = -1, 0, 0
-    for v in range(n):
-        work.sent[v] = n
-        if level.needed[v] and (v == 0 or level.op[v] != level.op[v - 1]):
-            clock += level.seconds[v]
-        if level.place[v] != ARGUMENT and again[segment[level.place[v]]] and level.heavy[v] and level.needed[v]:
-            heavy, passed = v, clock
-            while (
-                head < tail
-                and work.arrived[work.stack[head]] <= clock
-                and level.place[work.stack[head]] < level.place[v]
-            ):
-                work.sent[work.stack[head]] = v
-                head += 1
-        if work.stored[v] == MOVED:
-            link = max(link, clock) + level.bytes[v] / level.link
-            work.arrived[v] = link
-            work.stack[tail] = v
-            tail += 1
-    if level.trips > 0:
-        passed = clock
-    for k in range(head, tail):
-        v = work.stack[k]
-        if level.trips == 0 and (heavy < 0 or level.place[v] >= level.place[heavy]):
-            work.stored[v] = KEPT
-            continue
-        work.sent[v] = n if level.trips > 0 else heavy
-        work.prices[4] += max(0.0, work.arrived[v] - passed)
-        passed = max(passed, work.arrived[v])
-
-
-@part
-def _fetch(level: Level, work: Work, steps: int) -> None:
-    """Adds the seconds for which steps of the backward pass wait for what comes back."""
-    work.coming[: steps + 1] = 0.0
-    for v in range(len(level.bytes)):
-        if work.stored[v] == MOVED:
-            work.coming[work.first[v]] += level.bytes[v]
-            work.since[work.first[v]] = work.loaded[v]
-    clock = link = 0.0
-    for step in range(steps):
-        work.at[step] = clock
-        if work.coming[step] > 0.0:
-            link = max(link, work.at[work.since[step]]) + work.coming[step] / level.link
-            work.prices[4] += max(0.0, link - clock)
-            clock = max(clock, link)
-        clock += work.took[step]
 
 
 @part

@@ -9,8 +9,8 @@ import numpy as np
 from graphrl.solvers.budgets.alike import alike_places, crossing
 from graphrl.solvers.budgets.choice import Pricing
 from graphrl.solvers.budgets.level import Gradient, Level
-from graphrl.solvers.budgets.price import COMPUTED, KEPT
 from graphrl.solvers.budgets.state import AGAIN, INSIDE, PLAIN, State
+from graphrl.solvers.budgets.work import COMPUTED, KEPT
 
 CUTS = 15  # groups of places that are tried
 PARTS = 16, 32, 8, 4  # that are cut at their narrowest places

@@ -4,7 +4,7 @@ import numpy as np
 
 from graphrl.solvers.budgets.choice import Choice, Pricing
 from graphrl.solvers.budgets.level import Level
-from graphrl.solvers.budgets.price import KEPT, MOVED
+from graphrl.solvers.budgets.work import KEPT, MOVED
 from graphrl.xla.checkpoint.gradient import NamedGradient
 from graphrl.xla.checkpoint.plan import CheckpointPlan, Region
 from graphrl.xla.checkpoint.program import Program, variables

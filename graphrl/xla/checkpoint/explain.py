@@ -4,7 +4,7 @@ import numpy as np
 
 from graphrl.solvers.budgets.choice import Choice, Pricing
 from graphrl.solvers.budgets.level import Gradient
-from graphrl.solvers.budgets.price import COMPUTED, KEPT
+from graphrl.solvers.budgets.work import COMPUTED, KEPT
 from graphrl.xla.checkpoint import report
 from graphrl.xla.checkpoint.origins import Explained
 from graphrl.xla.checkpoint.report import ReportedStretch, ReportedValue
