@@ -29,8 +29,9 @@ def price(level: Level, keep: np.ndarray, segment: np.ndarray, again: np.ndarray
       work: from `work(level)`.
     """
     for v in range(len(keep)):
-        away = level.place[v] != ARGUMENT and again[segment[level.place[v]]]  # only a segment's policy moves values
-        work.stored[v] = KEPT if keep[v] == MOVED and not away else keep[v]
+        work.stored[v] = keep[v]
+        if keep[v] == MOVED and (level.place[v] == ARGUMENT or not again[segment[level.place[v]]]):
+            work.stored[v] = KEPT  # only a segment's policy moves values
     work.mark[:] = -1
     work.ran[:] = -1
     work.last[:] = -1

@@ -274,7 +274,7 @@ class LevelBuilder:
         workspace = [self._workspace(Result(i, 0)) * (q not in inner) for q, i in enumerate(self._kernels)]
         return np.cumsum(changes)[:-1] + workspace
 
-    def _is_in_place(self, q: int, size: int, last: Mapping[Value, int]) -> bool:
+    def _is_in_place(self, q: int, size: int, last: Mapping[Result, int]) -> bool:
         """Whether a kernel writes so many bytes over an operand that nothing reads any more: a fused one, which has
         read an element before it writes it, or one that updates its operand.
         """
