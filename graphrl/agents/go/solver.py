@@ -7,6 +7,7 @@ import time
 import jax
 import numpy as np
 
+from graphrl.agents.go.coarse import coarse, seen
 from graphrl.agents.go.decode import Decoder, Rank
 from graphrl.agents.go.hint import hinted
 from graphrl.agents.go.learner import tuned
@@ -21,6 +22,7 @@ from graphrl.graphs.padding import octave_sizes
 from graphrl.plan import Plan
 from graphrl.solvers import auto
 from graphrl.solvers.base import Task
+from graphrl.solvers.clusters import Clusters, has_parts
 from graphrl.solvers.portfolio import Stage
 from graphrl.solvers.sending import solver as sending
 from graphrl.solvers.solver import solver
@@ -28,6 +30,7 @@ from graphrl.solvers.solver import solver
 MOST = 4096  # plans of a round
 MOST_UPDATES = 1000
 MOST_TRIES = 1_000_000
+FEWEST, FACTOR = 300, 4  # clusters of the first round, and how many times as many the next has
 CHUNK, WALKED = 128, 4_000_000  # changes between two looks at the clock, and ops and uses that are walked in them
 SLOWER = 10  # times as long a walk takes without bundled sends
 HINT_SHARE = 0.5  # of the time, in which quick plans are made; what takes longer is left out
@@ -53,15 +56,16 @@ def digest(problem: Problem, *, checkpoint: str = "", **_: object) -> str:
     prepare=sending.prepare_with_lists,
 )
 def solve(
-    task: Task, *, samples: int = 64, tries: int = 1024, rounds: int = 4, finetune: int = 0, checkpoint: str = ""
+    task: Task, *, samples: int = 64, tries: int = 4096, rounds: int = 4, finetune: int = 0, checkpoint: str = ""
 ) -> Plan:
     """A list schedule, and plans that the policy draws around the best so far, in rounds that begin while the budget
     lasts; an evaluation is a plan. A round is a call of the network; the first of its plans is the likeliest. Then
-    single ops move, the likeliest change first, and stay where that makes nothing worse.
+    single ops move, the likeliest change first, again and again, and stay where that makes nothing worse. On large
+    graphs the first rounds see and move clusters of ops: some 300, and in each round four times as many.
 
     Args:
       samples: plans of a round.
-      tries: changes of single ops in a round.
+      tries: changes of single ops, or clusters, in a round.
       rounds: how many; 0 is the list schedule alone.
       finetune: updates of PPO on the graph before that, each from a round of plans of its own: as many as the
         evaluations are enough for, whatever the seconds.
@@ -124,6 +128,7 @@ class _Search:
             math.inf if task.budget.seconds is None else HINT_SHARE * task.budget.seconds,
         )
         self._decoder = Decoder(task.graph, task.problem, self._instance)
+        self._clusters = Clusters(task.graph, task.problem) if has_parts(task.graph) else None
         self._best = self._of(self._instance.start)
         self._rank: Rank = self._decoder.rank(*self._best)
         self.evaluations = 1
@@ -137,21 +142,44 @@ class _Search:
         """A round around the best; the `number` tells rounds apart. For a share of the time plans that were drawn are
         looked at whatever the clock says: the compilation of the first round may have taken all seconds.
         """
-        logits = self._policy.logits(self._instance, self._played())
+        group = None if self._clusters is None else self._groups(self._clusters, FEWEST * FACTOR**number)
+        if group is None:
+            params, of = self._instance, np.arange(self._n)
+            logits = self._policy.logits(params, self._played())
+        else:
+            view = coarse(self._task.graph, group, self._decoder.run(*self._best)[1])
+            params, played = seen(view, self._task.problem, self._best[0], self._policy.config)
+            logits, of = {"placement": self._policy.logits(params, played)["placement"]}, view.cluster
         rng = np.random.default_rng([self._task.seed, number])
-        plans = drawn(logits, self._instance.start, samples, rng)
+        plans = drawn(logits, params.start, samples, rng)
         seconds = self._task.budget.seconds
         end = math.inf if seconds is None else time.perf_counter() + LOOK_SHARE * seconds
         for placement, priority in zip(plans.placement, plans.priority, strict=True):
             if self._most(1) < 1 or time.perf_counter() >= end:
                 break
-            self._consider(Choices(placement, priority))
+            self._consider(Choices(placement[of], priority[of] if group is None else self._best[1]))
         if "placement" in logits:
-            self._climb(ranked_changes(logits["placement"], np.asarray(self._instance.start.placement))[:tries])
+            changes = ranked_changes(logits["placement"], np.asarray(params.start.placement))
+            changes[:, 0] = np.unique(of, return_index=True)[1][changes[:, 0]]
+            self._climb(changes, tries, group)
         self._begin_at_best()
 
-    def _climb(self, changes: np.ndarray) -> None:
-        """Makes changes one after the other while there is time, and keeps those that make nothing worse."""
+    def _groups(self, clusters: Clusters, count: int) -> np.ndarray | None:
+        """Some `count` clusters of the best plan; None where they would be hardly fewer than the ops."""
+        return clusters.of(self._best[0], count) if 2 * count <= self._n else None
+
+    def _climb(self, changes: np.ndarray, tries: int, group: np.ndarray | None) -> None:
+        """Makes changes one after the other while there is time, and keeps those that make nothing worse; all of them
+        again as long as that gains.
+        """
+        while len(changes) and tries > 0:
+            before = self._rank
+            self._pass(changes[:tries], group)
+            tries -= len(changes)
+            if self._rank == before or self._task.over(self.evaluations):
+                return
+
+    def _pass(self, changes: np.ndarray, group: np.ndarray | None) -> None:
         walked = (self._n + len(self._task.graph.arrays.use_op)) * (1 if sending.takes(self._task.problem) else SLOWER)
         step = max(1, min(CHUNK, WALKED // walked))
         for begin in range(0, len(changes), step):
@@ -159,7 +187,7 @@ class _Search:
             if self._task.over(self.evaluations) or not len(chunk):
                 return
             self.evaluations += len(chunk)
-            candidate = self._decoder.climb(*self._best, chunk), self._best[1]
+            candidate = self._decoder.climb(*self._best, chunk, group), self._best[1]
             rank = self._decoder.rank(*candidate, self._rank)
             if rank <= self._rank:
                 self._rank, self._best = rank, candidate

@@ -42,8 +42,8 @@ def quick_start(graph: ComputationGraph, problem: Problem, seconds: float = math
     """The best of a few quick list schedules.
 
     Under `rendezvous` a list schedule that knows of it puts few ops on most devices; one for transfers that hold nobody
-    up uses all, and with bundled sends is mostly better. Elsewhere the best of all list schedules is among them, and
-    `etf`'s where that is quick: some 6,000 ops on 8 devices. Where ops have their layers' names, stages of layers are.
+    up uses all, and with bundled sends is mostly better; the best of all list schedules is among them where there is time.
+    Elsewhere `etf`'s is, too, where that is quick. Where ops have their layers' names, stages of layers are.
 
     Args:
       seconds: that it may take: what is slower is left out, but for a first plan.
@@ -92,6 +92,8 @@ def _plans(graph: ComputationGraph, problem: Problem, end: float) -> Iterator[Pl
     if problem.transfer == "rendezvous":
         if time.perf_counter() < end:
             yield quick_schedule(graph, dataclasses.replace(problem, transfer="free"))
+        if timely(graph, problem, end - time.perf_counter()):
+            yield schedule(graph, problem)
         return
     if timely(graph, problem, end - time.perf_counter()):
         yield schedule(graph, problem)

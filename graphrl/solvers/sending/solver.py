@@ -11,6 +11,7 @@ from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.plan import Plan
 from graphrl.solvers.base import PlacedOrder, Task
+from graphrl.solvers.clusters import LEVELS, clustered, count_at
 from graphrl.solvers.rules.plan_builder.build import prepare as prepare_lists
 from graphrl.solvers.sending.hints import hint as quick_plan
 from graphrl.solvers.sending.search import NAME, anneal, best_plan, chain, place_at, prepare
@@ -43,7 +44,8 @@ def prepared_beside() -> AbstractContextManager[None]:
     prepare=prepare_with_lists,
 )
 def solve(task: Task, *, hot: float = HOT, cold: float = COLD, hint: Plan | None = None) -> Plan:
-    """One chain, from the best of a few list schedules; an evaluation is a move.
+    """One chain, from the best of a few list schedules; an evaluation is a move. From 500 ops on they move in clusters
+    (`solvers.clusters`), large ones first.
 
     Moves do not look at memory. Under a limit the exact costs do, a few times: moves whose plan is above the limit are
     taken back, all since the last plan that was within it.
@@ -73,6 +75,7 @@ class _Search:
         self._task, self._first, self._evaluations, self._looks_at = task, first, 1, 0.0
         self._chain = chain(task.graph, task.problem, first.decisions(task.graph), np.random.SeedSequence(task.seed))
         self._unit = float(self._chain.score[1])
+        self._clusters, self._level = clustered(task.graph, task.problem), -1
         task.best = self.plan
 
     def plan(self) -> Plan:
@@ -93,6 +96,7 @@ class _Search:
         while self._unit > 0 and not task.over(self._evaluations):
             share, step = task.share(steps, total)
             expected = self._evaluations / share if share else self._evaluations
+            self._coarsen(share, expected)
             first_hot = first_heat(expected / len(task.graph.ops), hot, cold)
             begin, end = (
                 self._unit * first_hot * (cold / first_hot) ** min(1.0, each) for each in (share, share + step)
@@ -105,6 +109,14 @@ class _Search:
                 self._look(share + step)
             task.report(self._evaluations, self._value())
 
+    def _coarsen(self, share: float, expected: float) -> None:
+        """Forms the clusters anew where a share of the budget begins their next level."""
+        level = min(int(share * LEVELS), LEVELS - 1)
+        if self._clusters is not None and level > self._level:
+            self._level = level
+            ops = self._chain.plan.ops
+            ops["mate"][:-1] = self._clusters.mates(ops["device"][:-1], count_at(level, expected, len(ops) - 1))
+
     def _value(self) -> float:
         """Of the best so far, seconds."""
         return self._first.value if self._task.problem.memory_limit is not None else float(self._chain.score[1])
@@ -115,6 +127,7 @@ class _Search:
         plan = self.plan()
         if plan.makespan > float(self._chain.score[1]) * (1 + ROUNDING):
             place_at(self._chain, *_ops(self._task, plan))
+            self._level = -1  # clusters must be of one device each
         self._first, seconds = plan, time.perf_counter() - began
         took = 0.0 if self._task.budget.seconds is None else seconds / self._task.budget.seconds
         self._looks_at = share + max(1 / LOOKS, took / LOOKING)
