@@ -56,11 +56,9 @@ def coarse(graph: ComputationGraph, group: np.ndarray, place: np.ndarray) -> Coa
     return Coarse(ComputationGraph(graph.name, tuple(ops)), cluster)
 
 
-def seen(
-    coarse: Coarse, problem: Problem, placement: np.ndarray, settings: GoSettings
-) -> tuple[CompileParams, Played]:
-    """The instance of the clusters that begins at a placement `[n]` of the ops, each cluster on one device, and how that
-    runs.
+def seen(coarse: Coarse, problem: Problem, placement: np.ndarray, settings: GoSettings) -> tuple[CompileParams, Played]:
+    """The instance of the clusters that begins at a placement `[n]` of the ops, and how that runs. Each cluster must be
+    on one device.
     """
     k = len(coarse.graph.ops)
     devices, level = np.zeros(k, np.int64), np.full(k, settings.levels // 2)

@@ -33,7 +33,7 @@ def hlfet(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
 
 
 def etf_seconds(graph: ComputationGraph, problem: Problem) -> float:
-    """What ETF takes at most, or so: it looks at all ready ops each time, which are counted in the topological order."""
+    """What ETF takes, or so: it looks at all ops that are ready each time, counted here in the topological order."""
     a, ready = graph.arrays, np.zeros(len(graph.ops), np.int64)
     source, target = a.dependencies()
     np.maximum.at(ready, target, a.rank[source] + 1)

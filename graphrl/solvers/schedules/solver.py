@@ -1,9 +1,8 @@
 """Annealing over explicit schedules as a `Solver`: the best schedule that its chains find within the budget.
 
-Under `rendezvous` the ops of graphs of 500 ops or more move in clusters (`solvers.clusters`), large ones first. Chains start
-at a list schedule, cool geometrically over the budget, and run side by side on as many cores as there
-are. A few times in all the worst of them goes on from where the best stands ("go with the winners", Aldous & Vazirani
-1994). With evaluations alone a run depends on nothing else.
+Under `rendezvous` the ops of graphs of 500 ops or more move in clusters (`solvers.clusters`), large ones first. Chains
+start at a list schedule, cool geometrically over the budget, and run side by side on as many cores as there are. A few
+times in all the worst of them goes on from where the best stands ("go with the winners", Aldous & Vazirani 1994). With evaluations alone a run depends on nothing else.
 """
 
 import functools

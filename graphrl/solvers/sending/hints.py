@@ -42,8 +42,8 @@ def quick_start(graph: ComputationGraph, problem: Problem, seconds: float = math
     """The best of a few quick list schedules.
 
     Under `rendezvous` a list schedule that knows of it puts few ops on most devices; one for transfers that hold nobody
-    up uses all, and with bundled sends is mostly better; the best of all list schedules is among them where there is time.
-    Elsewhere `etf`'s is, too, where that is quick. Where ops have their layers' names, stages of layers are.
+    up uses all, and with bundled sends is mostly better. Where there is time the best of all list schedules is among
+    them, elsewhere also `etf`'s where that is quick. Where ops have their layers' names, stages of layers are.
 
     Args:
       seconds: that it may take: what is slower is left out, but for a first plan.
