@@ -2,7 +2,8 @@
 
 Under `rendezvous` the ops of graphs of 500 ops or more move in clusters (`solvers.clusters`), large ones first. Chains
 start at a list schedule, cool geometrically over the budget, and run side by side on as many cores as there are. A few
-times in all the worst of them goes on from where the best stands ("go with the winners", Aldous & Vazirani 1994). With evaluations alone a run depends on nothing else.
+times in all the worst of them goes on from where the best stands ("go with the winners", Aldous & Vazirani 1994). With
+evaluations alone a run depends on nothing else.
 """
 
 import functools
@@ -23,7 +24,7 @@ from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.plan import Plan
 from graphrl.solvers.base import PlacedOrder, Task
-from graphrl.solvers.clusters import LEVELS, clustered, count_at
+from graphrl.solvers.clusters import LEVELS, Clusters, clustered, count_at
 from graphrl.solvers.rules.list_scheduling import schedule as list_schedule
 from graphrl.solvers.rules.plan_builder.build import prepare as prepare_lists
 from graphrl.solvers.rules.plan_builder.build import prepared_beside as lists_beside
@@ -197,6 +198,7 @@ def prepare(with_memory: bool) -> None:
     problem = Problem("peak_memory" if with_memory else "makespan", 2)
     with announced(anneal, "anneal-schedule" + " with memory" * with_memory, seconds=6):
         start_chain(graph, problem, (np.zeros(1, np.int64), np.zeros(1, np.int64)), np.random.SeedSequence(0))
+        Clusters(graph, problem).of(np.zeros(1, np.int64), 1)
 
 
 def prepare_with_lists(problem: Problem) -> None:
