@@ -210,8 +210,8 @@ def _leads(plans: list[Plan]) -> bool:
 
 
 def _with_bundles(plans: list[Plan]) -> dict[str, Any]:
-    """Options of `anneal-bundled`: the best plan of its kind, if there is one."""
-    return {"hint": next((plan for plan in plans if plan.method in BUNDLED), None)}
+    """Options of `anneal-bundled`: the best plan of its kind, if there is one, else all others to choose from."""
+    return {"hint": next((plan for plan in plans if plan.method in BUNDLED), None), "starts": plans}
 
 
 def _lists_lead(plans: list[Plan]) -> bool:

@@ -1,9 +1,10 @@
 """Quick plans: list schedules with sends as the rule has them."""
 
 import dataclasses
+import itertools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -32,13 +33,17 @@ class Start(NamedTuple):
     makespan: float  # seconds, with sends as `with_sends` has them
 
 
-def hint(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
+def hint(
+    graph: ComputationGraph, problem: Problem, seconds: float = math.inf, others: Sequence[PlacedOrder] = ()
+) -> PlacedOrder:
     """The plan of `quick_start`, with its sends: placement `[n]` and order of nodes."""
-    start = quick_start(graph, problem)
+    start = quick_start(graph, problem, seconds, others)
     return start.placement, with_sends(graph, problem, start.placement, start.ops)
 
 
-def quick_start(graph: ComputationGraph, problem: Problem, seconds: float = math.inf) -> Start:
+def quick_start(
+    graph: ComputationGraph, problem: Problem, seconds: float = math.inf, others: Sequence[PlacedOrder] = ()
+) -> Start:
     """The best of a few quick list schedules.
 
     Under `rendezvous` a list schedule that knows of it puts few ops on most devices; one for transfers that hold nobody
@@ -47,9 +52,10 @@ def quick_start(graph: ComputationGraph, problem: Problem, seconds: float = math
 
     Args:
       seconds: that it may take: what is slower is left out, but for a first plan.
+      others: plans that are there already, whose sends do not count.
     """
     n, clock, end = len(graph.ops), _clock(graph, problem), time.perf_counter() + seconds
-    plans = ((placement, order[order < n]) for placement, order in _plans(graph, problem, end))
+    plans = ((placement, order[order < n]) for placement, order in itertools.chain(others, _plans(graph, problem, end)))
     starts = [Start(*plan, clock(*plan)) for plan in plans]
     if problem.memory_limit is None or len(starts) == 1:
         return min(starts, key=lambda start: start.makespan)

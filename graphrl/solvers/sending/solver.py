@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 import numpy as np
@@ -19,6 +20,7 @@ from graphrl.solvers.solver import solver
 
 HOT, COLD = 0.002, 0.00003  # first and last temperature, parts of the first makespan
 LOOKS, LOOKING = 20, 0.2  # exact costs under a memory limit, in all, and the share of the time that they may take
+HINT_SHARE = 0.5  # of the time for quick plans
 ROUNDING = 1e-9  # relative, of sums in another order
 TYPICAL = 30.0  # moves for each op from which a search begins at HOT
 CHUNKS, CHUNK_MOVES = 50, 2_000  # at least so many, and at most so long
@@ -43,7 +45,9 @@ def prepared_beside() -> AbstractContextManager[None]:
     objectives=("makespan",),
     prepare=prepare_with_lists,
 )
-def solve(task: Task, *, hot: float = HOT, cold: float = COLD, hint: Plan | None = None) -> Plan:
+def solve(
+    task: Task, *, hot: float = HOT, cold: float = COLD, hint: Plan | None = None, starts: Sequence[Plan] = ()
+) -> Plan:
     """One chain, from the best of a few list schedules; an evaluation is a move. From 500 ops on they move in clusters
     (`solvers.clusters`), large ones first.
 
@@ -54,6 +58,7 @@ def solve(task: Task, *, hot: float = HOT, cold: float = COLD, hint: Plan | None
       hot, cold: first and last temperature: a rise of the makespan by that share is accepted with chance 1/e. The first
         is for 30 moves an op or more: see `first_heat`.
       hint: a plan to start from in place of these; its transfers go by the rule.
+      starts: plans that are among these, likewise.
 
     Raises:
       ProblemError: the problem is another than makespan under `rendezvous`, or an option is out of range.
@@ -61,7 +66,12 @@ def solve(task: Task, *, hot: float = HOT, cold: float = COLD, hint: Plan | None
     check(task.problem)
     if not 0 < cold <= hot:
         raise ProblemError(f"hot is {hot} and cold is {cold}: must be above 0, and cold at most hot")
-    first = task.plan(*quick_plan(task.graph, task.problem), evaluations=1) if hint is None else task.known(hint)
+    if hint is None:
+        seconds = math.inf if task.budget.seconds is None else HINT_SHARE * task.budget.seconds
+        others = [plan.decisions(task.graph) for plan in starts]
+        first = task.plan(*quick_plan(task.graph, task.problem, seconds, others), evaluations=1)
+    else:
+        first = task.known(hint)
     task.best = lambda: first
     search = _Search(task, first)
     search.run(hot, cold)
