@@ -22,6 +22,7 @@ from graphrl.solvers.sending.plans import placed, put
 from graphrl.solvers.sending.rule import with_sends
 from graphrl.solvers.sending.search import makespan
 
+LISTS_SHARE = 0.3  # of the time, for all list schedules under `rendezvous`
 ETF_SECONDS = 1.0  # that it may take at most, by `etf_seconds`
 
 
@@ -98,7 +99,7 @@ def _plans(graph: ComputationGraph, problem: Problem, end: float) -> Iterator[Pl
     if problem.transfer == "rendezvous":
         if time.perf_counter() < end:
             yield quick_schedule(graph, dataclasses.replace(problem, transfer="free"))
-        if timely(graph, problem, end - time.perf_counter()):
+        if timely(graph, problem, LISTS_SHARE * (end - time.perf_counter())):
             yield schedule(graph, problem)
         return
     if timely(graph, problem, end - time.perf_counter()):

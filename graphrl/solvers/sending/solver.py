@@ -20,7 +20,7 @@ from graphrl.solvers.solver import solver
 
 HOT, COLD = 0.002, 0.00003  # first and last temperature, parts of the first makespan
 LOOKS, LOOKING = 20, 0.2  # exact costs under a memory limit, in all, and the share of the time that they may take
-HINT_SHARE = 0.5  # of the time for quick plans
+HINT_SHARE, LEAST_SECONDS = 0.5, 1.0  # of the time for quick plans, which in a short one they may exceed
 ROUNDING = 1e-9  # relative, of sums in another order
 TYPICAL = 30.0  # moves for each op from which a search begins at HOT
 CHUNKS, CHUNK_MOVES = 50, 2_000  # at least so many, and at most so long
@@ -67,7 +67,7 @@ def solve(
     if not 0 < cold <= hot:
         raise ProblemError(f"hot is {hot} and cold is {cold}: must be above 0, and cold at most hot")
     if hint is None:
-        seconds = math.inf if task.budget.seconds is None else HINT_SHARE * task.budget.seconds
+        seconds = math.inf if task.budget.seconds is None else max(LEAST_SECONDS, HINT_SHARE * task.budget.seconds)
         others = [plan.decisions(task.graph) for plan in starts]
         first = task.plan(*quick_plan(task.graph, task.problem, seconds, others), evaluations=1)
     else:
