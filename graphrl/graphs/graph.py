@@ -13,6 +13,7 @@ from graphrl.errors import GraphError
 from graphrl.graphs.arrays import GraphArrays, indexed
 from graphrl.graphs.layers.layer import Layer
 from graphrl.graphs.pipelined import Machine, Pipelined
+from graphrl.graphs.topology import rings
 
 MAX_COUNT = 2**31 - 1  # ops, tensors, uses: indices are int32 on the device
 MAX_BYTES = 2**62  # one tensor; sums stay inside int64 for any graph that fits in memory
@@ -147,11 +148,7 @@ class ComputationGraph:
     @functools.cached_property
     def mates(self) -> np.ndarray:
         """The next op of each op's group, after the last its first, `[n] int64`: itself if it may stand alone."""
-        by_group = np.argsort(self.leaders, kind="stable")
-        is_last = np.diff(self.leaders[by_group], append=-1) != 0
-        mates = np.empty(len(self.ops), np.int64)
-        mates[by_group] = np.where(is_last, self.leaders[by_group], np.roll(by_group, -1))
-        return mates
+        return rings(self.leaders)
 
     @functools.cached_property
     def tensor_names(self) -> tuple[str, ...]:

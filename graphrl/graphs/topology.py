@@ -26,6 +26,18 @@ def distinct(values: np.ndarray) -> np.ndarray:
     return values[np.append(True, values[1:] != values[:-1])[: len(values)]]
 
 
+def rings(group: np.ndarray) -> np.ndarray:
+    """The next item of each item's group `[n]`, after the last its first, `[n] int64`: itself if it is alone."""
+    by_group = np.argsort(group, kind="stable")
+    is_last = np.diff(group[by_group], append=-1) != 0
+    is_first = np.roll(is_last, 1)
+    following = np.roll(by_group, -1)
+    following[is_last] = by_group[is_first]
+    ring = np.empty(len(group), np.int64)
+    ring[by_group] = following
+    return ring
+
+
 def topological_order(names: Sequence[str], sources: np.ndarray, targets: np.ndarray) -> np.ndarray:
     """Ops in an order that runs every source before its targets, the lowest ready index first (Kahn): `[n] int32`.
 

@@ -25,7 +25,8 @@ makespan, and peak memory of several devices
   makespan under rendezvous: first `anneal-bundled` for a tenth, then `anneal-schedule` for a tenth of the rest, or
     `multilevel` for a quarter, and the first has all that is left if its plan is better by 1%; else the second begins
     anew, as its temperature depends on the time
-  makespan from 3,000 ops on, with 1 ms for each: `multilevel` in its place, unless ops are colocated
+  makespan from 3,000 ops on, with 1 ms for each: `multilevel` in its place, unless ops are colocated, or it moves
+    clusters (`clusters.py`)
 
 largest load (`max_load`): what `loads/portfolio.py` says
 """
@@ -43,6 +44,7 @@ from graphrl.costs.problem import Objective, Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, PlacedOrder, Task
+from graphrl.solvers.clusters import moves_clusters
 from graphrl.solvers.exact.cp_sat import solver as cp_sat
 from graphrl.solvers.lists import solver as listed
 from graphrl.solvers.loads import portfolio as pipelined
@@ -179,6 +181,7 @@ def _schedules_stages(graph: ComputationGraph, problem: Problem, budget: Budget)
     if bundles:
         yield Stage(bundled.solve, TRIAL_SHARE, options=_with_bundles)
     large = problem.objective == "makespan" and ops >= MULTILEVEL_OPS and graph.colocation is None
+    large &= not moves_clusters(graph, problem)  # of which `anneal-schedule` makes more
     large &= budget.seconds is None or budget.seconds >= MULTILEVEL_SECONDS * ops
     search = multilevel.solve if large else schedules.solve
     share = _exact_share(ops, problem)
@@ -211,8 +214,8 @@ def _leads(plans: list[Plan]) -> bool:
 
 
 def _with_bundles(plans: list[Plan]) -> dict[str, Any]:
-    """Options of `anneal-bundled`: the best plan of its kind, if there is one."""
-    return {"hint": next((plan for plan in plans if plan.method in BUNDLED), None)}
+    """Options of `anneal-bundled`: the best plan of its kind, if there is one, else all others to choose from."""
+    return {"hint": next((plan for plan in plans if plan.method in BUNDLED), None), "starts": plans}
 
 
 def _lists_lead(plans: list[Plan]) -> bool:

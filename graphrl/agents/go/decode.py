@@ -8,6 +8,7 @@ from graphrl.envs.compile.instance import CompileParams
 from graphrl.envs.compile.played import Played
 from graphrl.envs.compile.played_on_host import played_on_host
 from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.topology import rings
 from graphrl.solvers.base import PlacedOrder
 from graphrl.solvers.rules.plan_builder.build import placed as built
 from graphrl.solvers.rules.plan_builder.state import builder
@@ -71,6 +72,7 @@ class Decoder:
         placement, ops = self._ordered(placement, priority)
         now, makespans = self._seconds(placement, ops), np.full((len(ops), self._problem.devices), np.inf)
         if self._builder is None:
+            self._plan.ops["mate"][:-1] = self._graph.mates
             changed_makespans(self._plan, np.empty(len(ops), np.int64), makespans)
         else:
             for op, device in np.ndindex(makespans.shape):
@@ -80,19 +82,25 @@ class Decoder:
         decides = self._leader == np.arange(len(ops))
         return np.where(decides[:, None], saved(now, makespans), 0)
 
-    def climb(self, placement: np.ndarray, priority: np.ndarray, changes: np.ndarray) -> np.ndarray:
+    def climb(
+        self, placement: np.ndarray, priority: np.ndarray, changes: np.ndarray, group: np.ndarray | None = None
+    ) -> np.ndarray:
         """Makes one change after the other, ops and devices `[k, 2]` int64, and keeps those that make nothing worse:
         the placement then.
+
+        Args:
+          group: `[n]` int64, the ops of one number, which stand on one device, move together; by default those that are
+            colocated do.
         """
+        group = self._graph.leaders if group is None else group
         placement, ops = self._ordered(placement, priority)
         if self._builder is None:
+            self._plan.ops["mate"][:-1] = rings(group)
             climb(self._plan, changes, np.empty(len(ops), np.int64))
             return self._plan.ops["device"][:-1].copy()
         now = self._seconds(placement, ops)
         for op, device in changes.tolist():
-            tried = placement.copy()
-            tried[op] = device
-            tried = self.together(tried)
+            tried = np.where(group == group[op], device, placement)
             seconds = self._seconds(tried, ops)
             if seconds <= now:
                 now, placement = seconds, tried

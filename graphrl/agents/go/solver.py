@@ -1,13 +1,17 @@
 """GO as methods: its policy changes a list schedule for the better, at once or with some learning on the graph."""
 
 import dataclasses
+import functools
 import math
 import time
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
-from graphrl.agents.go.decode import Rank
+from graphrl.agents.go.coarse import coarse, seen
+from graphrl.agents.go.decode import Decoder, Rank
 from graphrl.agents.go.domain import DOMAINS, domain
 from graphrl.agents.go.hint import hinted
 from graphrl.agents.go.learner import tuned
@@ -21,16 +25,21 @@ from graphrl.graphs.padding import octave_sizes
 from graphrl.plan import Plan
 from graphrl.solvers import auto
 from graphrl.solvers.base import Task
+from graphrl.solvers.clusters import Clusters, has_parts
 from graphrl.solvers.portfolio import Stage
 from graphrl.solvers.solver import solver
 
 MOST = 4096  # plans of a round
 MOST_UPDATES = 1000
 MOST_TRIES = 1_000_000
+FEWEST, FACTOR = 300, 4  # clusters of the first round, and how many times as many the next has
 CHUNK, WALKED = 128, 4_000_000  # changes between two looks at the clock, and ops and uses that are walked in them
 HINT_SHARE = 0.5  # of the time, in which quick plans are made; what takes longer is left out
 LOOK_SHARE = 0.3  # of the time, in which plans of a round are costed
 PLAY_SHARE, COMPILE_SECONDS = 0.1, 8.0  # of the time that "go+" has for plans of GO; what compiling the network takes
+
+# placement, priority and changes -> placement: see `Decoder.climb`
+Climb = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
 def digest(problem: Problem, *, checkpoint: str = "", **_: object) -> str:
@@ -50,15 +59,16 @@ def digest(problem: Problem, *, checkpoint: str = "", **_: object) -> str:
     digest=digest,
 )
 def solve(
-    task: Task, *, samples: int = 64, tries: int = 1024, rounds: int = 4, finetune: int = 0, checkpoint: str = ""
+    task: Task, *, samples: int = 64, tries: int = 4096, rounds: int = 4, finetune: int = 0, checkpoint: str = ""
 ) -> Plan:
     """A list schedule (under max_load a split), and plans that the policy draws around the best so far, in rounds that
     begin while the budget lasts; an evaluation is a plan. A round is a call of the network; the first of its plans is
-    the likeliest. Then single ops move, the likeliest change first, and stay where that makes nothing worse.
+    the likeliest. Then single ops move, the likeliest change first, again and again, and stay where that makes nothing
+    worse. On large graphs the first rounds see and move clusters of ops: some 300, each round four times as many.
 
     Args:
       samples: plans of a round.
-      tries: changes of single ops in a round.
+      tries: changes of single ops, or clusters, in a round.
       rounds: how many; 0 is the quick rule's plan alone.
       finetune: updates of PPO on the graph before that, each from a round of plans of its own: as many as the
         evaluations are enough for, whatever the seconds.
@@ -115,6 +125,13 @@ def _policy(problem: Problem, checkpoint: str) -> Policy:
     return policy
 
 
+class _Coarse(NamedTuple):
+    """Clusters of the graph, and who runs plans of them."""
+
+    clusters: Clusters
+    decoder: Decoder
+
+
 class _Search:
     """The best choices so far, and the instance that begins at them."""
 
@@ -128,7 +145,11 @@ class _Search:
             policy.config,
             math.inf if task.budget.seconds is None else HINT_SHARE * task.budget.seconds,
         )
-        self._decoder = domain(task.problem).decoder(task.graph, task.problem, self._instance)
+        decoder = domain(task.problem).decoder(task.graph, task.problem, self._instance)
+        self._decoder = decoder
+        self._coarse: _Coarse | None = None
+        if isinstance(decoder, Decoder) and has_parts(task.graph):  # clusters stand in the order of their ops
+            self._coarse = _Coarse(Clusters(task.graph, task.problem), decoder)
         self._best = self._of(self._instance.start)
         self._rank: Rank = self._decoder.rank(*self._best)
         self.evaluations = 1
@@ -142,28 +163,55 @@ class _Search:
         """A round around the best; the `number` tells rounds apart. For a share of the time plans that were drawn are
         looked at whatever the clock says: the compilation of the first round may have taken all seconds.
         """
-        logits = self._policy.logits(self._instance, self._decoder.played(*self._best))
+        group = self._groups(FEWEST * FACTOR**number)
+        if self._coarse is None or group is None:
+            params, of, climb = self._instance, np.arange(self._n), self._decoder.climb
+            logits = self._policy.logits(params, self._decoder.played(*self._best))
+        else:
+            decoder = self._coarse.decoder
+            view = coarse(self._task.graph, group, decoder.run(*self._best)[1])
+            params, played = seen(view, self._task.problem, self._best[0], self._policy.config)
+            logits, of = {"placement": self._policy.logits(params, played)["placement"]}, view.cluster
+            climb = functools.partial(decoder.climb, group=group)
         rng = np.random.default_rng([self._task.seed, number])
-        plans = drawn(logits, self._instance.start, samples, rng)
+        plans = drawn(logits, params.start, samples, rng)
         seconds = self._task.budget.seconds
         end = math.inf if seconds is None else time.perf_counter() + LOOK_SHARE * seconds
         for placement, priority in zip(plans.placement, plans.priority, strict=True):
             if self._most(1) < 1 or time.perf_counter() >= end:
                 break
-            self._consider(Choices(placement, priority))
+            self._consider(Choices(placement[of], priority[of] if group is None else self._best[1]))
         if "placement" in logits:
-            self._climb(ranked_changes(logits["placement"], np.asarray(self._instance.start.placement))[:tries])
+            changes = ranked_changes(logits["placement"], np.asarray(params.start.placement))
+            changes[:, 0] = np.unique(of, return_index=True)[1][changes[:, 0]]
+            self._climb(changes, tries, climb)
         self._begin_at_best()
 
-    def _climb(self, changes: np.ndarray) -> None:
-        """Makes changes one after the other while there is time, and keeps those that make nothing worse."""
+    def _groups(self, count: int) -> np.ndarray | None:
+        """Some `count` clusters of the best plan; None where they would be hardly fewer than the ops."""
+        if self._coarse is None or 2 * count > self._n:
+            return None
+        return self._coarse.clusters.of(self._best[0], count)
+
+    def _climb(self, changes: np.ndarray, tries: int, climb: Climb) -> None:
+        """Makes changes one after the other while there is time, and keeps those that make nothing worse; all of them
+        again as long as that gains.
+        """
+        while len(changes) and tries > 0:
+            before = self._rank
+            self._pass(changes[:tries], climb)
+            tries -= len(changes)
+            if self._rank == before or self._task.over(self.evaluations):
+                return
+
+    def _pass(self, changes: np.ndarray, climb: Climb) -> None:
         step = max(1, min(CHUNK, WALKED // self._decoder.walked))
         for begin in range(0, len(changes), step):
             chunk = changes[begin : begin + self._most(step)]
             if self._task.over(self.evaluations) or not len(chunk):
                 return
             self.evaluations += len(chunk)
-            candidate = self._decoder.climb(*self._best, chunk), self._best[1]
+            candidate = climb(*self._best, chunk), self._best[1]
             rank = self._decoder.rank(*candidate, self._rank)
             if rank <= self._rank:
                 self._rank, self._best = rank, candidate

@@ -1,8 +1,9 @@
 """Annealing over explicit schedules as a `Solver`: the best schedule that its chains find within the budget.
 
-Chains start at a list schedule, cool geometrically over the budget, and run side by side on as many cores as there
-are. A few times in all the worst of them goes on from where the best stands ("go with the winners", Aldous & Vazirani
-1994). With evaluations alone a run depends on nothing else.
+Under `rendezvous` the ops of graphs of 500 ops or more move in clusters (`solvers.clusters`), large ones first. Chains
+start at a list schedule, cool geometrically over the budget, and run side by side on as many cores as there are. A few
+times in all the worst of them goes on from where the best stands ("go with the winners", Aldous & Vazirani 1994). With
+evaluations alone a run depends on nothing else.
 """
 
 import functools
@@ -23,6 +24,7 @@ from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.plan import Plan
 from graphrl.solvers.base import PlacedOrder, Task
+from graphrl.solvers.clusters import LEVELS, Clusters, clustered, count_at
 from graphrl.solvers.rules.list_scheduling import schedule as list_schedule
 from graphrl.solvers.rules.plan_builder.build import prepare as prepare_lists
 from graphrl.solvers.rules.plan_builder.build import prepared_beside as lists_beside
@@ -196,6 +198,7 @@ def prepare(with_memory: bool) -> None:
     problem = Problem("peak_memory" if with_memory else "makespan", 2)
     with announced(anneal, "anneal-schedule" + " with memory" * with_memory, seconds=6):
         start_chain(graph, problem, (np.zeros(1, np.int64), np.zeros(1, np.int64)), np.random.SeedSequence(0))
+        Clusters(graph, problem).of(np.zeros(1, np.int64), 1)
 
 
 def prepare_with_lists(problem: Problem) -> None:
@@ -226,6 +229,7 @@ class _Search:
         self._costing = max(costing, time.perf_counter() - began)
         self._chains = [chain, *(_beside(chain, seed) for seed in seeds[1:])]
         self._effective_ops = effective_ops(task.graph)
+        self._clusters, self._level = clustered(task.graph, task.problem), -1
         self._least = least_heat(task.problem, decisions)
         self._unit = max(self._value(), 1e-30)
         task.best = self.plan
@@ -235,6 +239,7 @@ class _Search:
         with ThreadPoolExecutor(min(len(self._chains), count_cores())) as pool:
             exchanged = 0
             for moves, begin, end in self._chunks():
+                self._coarsen(begin)
                 made = pool.map(self._anneal, self._chains, moves, itertools.repeat(begin), itertools.repeat(end))
                 count = sum(made)
                 self._evaluations += count
@@ -264,6 +269,15 @@ class _Search:
             for target, source in zip(of_worst, of_best, strict=True):
                 if isinstance(target, np.ndarray):
                     target[:] = source
+
+    def _coarsen(self, share: float) -> None:
+        """Forms the clusters of every chain anew where a share of the budget begins their next level."""
+        level = min(int(share * LEVELS), LEVELS - 1)
+        if self._clusters is not None and level > self._level:
+            self._level = level
+            for chain in self._chains:
+                ops = chain.schedule.ops
+                ops["mate"] = self._clusters.mates(ops["device"], count_at(level, self._expected, len(ops)))
 
     def _anneal(self, chain: Chain, moves: int, begin: float, end: float) -> int:
         """Some moves of a chain, between two shares of the budget."""

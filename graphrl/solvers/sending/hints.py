@@ -1,9 +1,10 @@
 """Quick plans: list schedules with sends as the rule has them."""
 
 import dataclasses
+import itertools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from graphrl.solvers.sending.plans import placed, put
 from graphrl.solvers.sending.rule import with_sends
 from graphrl.solvers.sending.search import makespan
 
+LISTS_SHARE = 0.3  # of the time, for all list schedules under `rendezvous`
 ETF_SECONDS = 1.0  # that it may take at most, by `etf_seconds`
 
 
@@ -32,24 +34,29 @@ class Start(NamedTuple):
     makespan: float  # seconds, with sends as `with_sends` has them
 
 
-def hint(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
+def hint(
+    graph: ComputationGraph, problem: Problem, seconds: float = math.inf, others: Sequence[PlacedOrder] = ()
+) -> PlacedOrder:
     """The plan of `quick_start`, with its sends: placement `[n]` and order of nodes."""
-    start = quick_start(graph, problem)
+    start = quick_start(graph, problem, seconds, others)
     return start.placement, with_sends(graph, problem, start.placement, start.ops)
 
 
-def quick_start(graph: ComputationGraph, problem: Problem, seconds: float = math.inf) -> Start:
+def quick_start(
+    graph: ComputationGraph, problem: Problem, seconds: float = math.inf, others: Sequence[PlacedOrder] = ()
+) -> Start:
     """The best of a few quick list schedules.
 
     Under `rendezvous` a list schedule that knows of it puts few ops on most devices; one for transfers that hold nobody
-    up uses all, and with bundled sends is mostly better. Elsewhere the best of all list schedules is among them, and
-    `etf`'s where that is quick: some 6,000 ops on 8 devices. Where ops have their layers' names, stages of layers are.
+    up uses all, and with bundled sends is mostly better. Where there is time the best of all list schedules is among
+    them, elsewhere also `etf`'s where that is quick. Where ops have their layers' names, stages of layers are.
 
     Args:
       seconds: that it may take: what is slower is left out, but for a first plan.
+      others: plans that are there already, whose sends do not count.
     """
     n, clock, end = len(graph.ops), _clock(graph, problem), time.perf_counter() + seconds
-    plans = ((placement, order[order < n]) for placement, order in _plans(graph, problem, end))
+    plans = ((placement, order[order < n]) for placement, order in itertools.chain(others, _plans(graph, problem, end)))
     starts = [Start(*plan, clock(*plan)) for plan in plans]
     if problem.memory_limit is None or len(starts) == 1:
         return min(starts, key=lambda start: start.makespan)
@@ -92,6 +99,8 @@ def _plans(graph: ComputationGraph, problem: Problem, end: float) -> Iterator[Pl
     if problem.transfer == "rendezvous":
         if time.perf_counter() < end:
             yield quick_schedule(graph, dataclasses.replace(problem, transfer="free"))
+        if timely(graph, problem, LISTS_SHARE * (end - time.perf_counter())):
+            yield schedule(graph, problem)
         return
     if timely(graph, problem, end - time.perf_counter()):
         yield schedule(graph, problem)

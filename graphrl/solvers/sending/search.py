@@ -11,6 +11,7 @@ from graphrl.compiled.random import below, uniform
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.solvers.base import PlacedOrder
+from graphrl.solvers.clusters import Clusters
 from graphrl.solvers.sending.plans import Placed, placed, put
 from graphrl.solvers.sending.rule import with_sends
 from graphrl.solvers.sending.walk import walk
@@ -69,6 +70,7 @@ def prepare() -> None:
     with announced(anneal, NAME, seconds=4):
         anneal(one, 0, 1.0, 1.0)
         with_sends(graph, problem, np.zeros(1, np.int64), np.zeros(1, np.int64))
+        Clusters(graph, problem).of(np.zeros(1, np.int64), 1)
 
 
 @entry

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 import numpy as np
@@ -11,6 +12,7 @@ from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.plan import Plan
 from graphrl.solvers.base import PlacedOrder, Task
+from graphrl.solvers.clusters import LEVELS, clustered, count_at
 from graphrl.solvers.rules.plan_builder.build import prepare as prepare_lists
 from graphrl.solvers.sending.hints import hint as quick_plan
 from graphrl.solvers.sending.search import NAME, anneal, best_plan, chain, place_at, prepare
@@ -18,6 +20,7 @@ from graphrl.solvers.solver import solver
 
 HOT, COLD = 0.002, 0.00003  # first and last temperature, parts of the first makespan
 LOOKS, LOOKING = 20, 0.2  # exact costs under a memory limit, in all, and the share of the time that they may take
+HINT_SHARE, LEAST_SECONDS = 0.5, 1.0  # of the time for quick plans, which in a short one they may exceed
 ROUNDING = 1e-9  # relative, of sums in another order
 TYPICAL = 30.0  # moves for each op from which a search begins at HOT
 CHUNKS, CHUNK_MOVES = 50, 2_000  # at least so many, and at most so long
@@ -42,8 +45,11 @@ def prepared_beside() -> AbstractContextManager[None]:
     objectives=("makespan",),
     prepare=prepare_with_lists,
 )
-def solve(task: Task, *, hot: float = HOT, cold: float = COLD, hint: Plan | None = None) -> Plan:
-    """One chain, from the best of a few list schedules; an evaluation is a move.
+def solve(
+    task: Task, *, hot: float = HOT, cold: float = COLD, hint: Plan | None = None, starts: Sequence[Plan] = ()
+) -> Plan:
+    """One chain, from the best of a few list schedules; an evaluation is a move. From 500 ops on they move in clusters
+    (`solvers.clusters`), large ones first.
 
     Moves do not look at memory. Under a limit the exact costs do, a few times: moves whose plan is above the limit are
     taken back, all since the last plan that was within it.
@@ -52,6 +58,7 @@ def solve(task: Task, *, hot: float = HOT, cold: float = COLD, hint: Plan | None
       hot, cold: first and last temperature: a rise of the makespan by that share is accepted with chance 1/e. The first
         is for 30 moves an op or more: see `first_heat`.
       hint: a plan to start from in place of these; its transfers go by the rule.
+      starts: plans that are among these, likewise.
 
     Raises:
       ProblemError: the problem is another than makespan under `rendezvous`, or an option is out of range.
@@ -59,7 +66,12 @@ def solve(task: Task, *, hot: float = HOT, cold: float = COLD, hint: Plan | None
     check(task.problem)
     if not 0 < cold <= hot:
         raise ProblemError(f"hot is {hot} and cold is {cold}: must be above 0, and cold at most hot")
-    first = task.plan(*quick_plan(task.graph, task.problem), evaluations=1) if hint is None else task.known(hint)
+    if hint is None:
+        seconds = math.inf if task.budget.seconds is None else max(LEAST_SECONDS, HINT_SHARE * task.budget.seconds)
+        others = [plan.decisions(task.graph) for plan in starts]
+        first = task.plan(*quick_plan(task.graph, task.problem, seconds, others), evaluations=1)
+    else:
+        first = task.known(hint)
     task.best = lambda: first
     search = _Search(task, first)
     search.run(hot, cold)
@@ -73,6 +85,7 @@ class _Search:
         self._task, self._first, self._evaluations, self._looks_at = task, first, 1, 0.0
         self._chain = chain(task.graph, task.problem, first.decisions(task.graph), np.random.SeedSequence(task.seed))
         self._unit = float(self._chain.score[1])
+        self._clusters, self._level = clustered(task.graph, task.problem), -1
         task.best = self.plan
 
     def plan(self) -> Plan:
@@ -93,6 +106,7 @@ class _Search:
         while self._unit > 0 and not task.over(self._evaluations):
             share, step = task.share(steps, total)
             expected = self._evaluations / share if share else self._evaluations
+            self._coarsen(share, expected)
             first_hot = first_heat(expected / len(task.graph.ops), hot, cold)
             begin, end = (
                 self._unit * first_hot * (cold / first_hot) ** min(1.0, each) for each in (share, share + step)
@@ -105,6 +119,14 @@ class _Search:
                 self._look(share + step)
             task.report(self._evaluations, self._value())
 
+    def _coarsen(self, share: float, expected: float) -> None:
+        """Forms the clusters anew where a share of the budget begins their next level."""
+        level = min(int(share * LEVELS), LEVELS - 1)
+        if self._clusters is not None and level > self._level:
+            self._level = level
+            ops = self._chain.plan.ops
+            ops["mate"][:-1] = self._clusters.mates(ops["device"][:-1], count_at(level, expected, len(ops) - 1))
+
     def _value(self) -> float:
         """Of the best so far, seconds."""
         return self._first.value if self._task.problem.memory_limit is not None else float(self._chain.score[1])
@@ -115,6 +137,7 @@ class _Search:
         plan = self.plan()
         if plan.makespan > float(self._chain.score[1]) * (1 + ROUNDING):
             place_at(self._chain, *_ops(self._task, plan))
+            self._level = -1  # clusters must be of one device each
         self._first, seconds = plan, time.perf_counter() - began
         took = 0.0 if self._task.budget.seconds is None else seconds / self._task.budget.seconds
         self._looks_at = share + max(1 / LOOKS, took / LOOKING)

@@ -1,0 +1,115 @@
+"""Parts of a graph that a search moves as one: ops of one device that have most for one another.
+
+A graph of thousands of ops has too many single moves for a second, and most of them alone are for the worse: what is
+next to an op stays behind. Clusters begin large and become smaller while the search goes on, as in multilevel graph
+partitioning (Karypis & Kumar 1998), but the costs stay those of the whole graph, and no cluster is of two devices, so
+that forming them changes no plan.
+"""
+
+import numpy as np
+
+from graphrl.compiled import late_entry
+from graphrl.costs.problem import Problem
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.topology import rings
+
+LEAST = 100  # clusters that a search begins with
+MOVES = 20.0  # of each cluster at least, before there are more
+LEVELS = 8  # times that they are formed anew
+HEAVIEST = 3.0  # run time of a cluster at most, in averages
+LEAST_OPS, DENSE = 500, 20  # a graph of fewer ops needs no clusters, and in one of more uses an op nothing stands apart
+
+
+class Clusters:
+    """Of one graph: the dependencies along which its ops join, the dearest transfers first."""
+
+    def __init__(self, graph: ComputationGraph, problem: Problem) -> None:
+        a, uses = graph.arrays, graph.arrays.use_tensor
+        seconds = problem.latency + a.tensor_bytes[uses] / problem.bandwidth
+        order = np.argsort(-seconds, kind="stable")
+        self._source, self._target = a.producer[uses][order].astype(np.int64), a.use_op[order].astype(np.int64)
+        self._leaders, self._runtime = graph.leaders, np.bincount(graph.leaders, a.runtime, len(graph.ops))
+        self._own, self._total = graph.mates, float(a.runtime.sum())
+
+    def of(self, placement: np.ndarray, count: int) -> np.ndarray:
+        """The cluster of each op, `[n]` int64 as one of its ops: some `count` of them, or more if less may not join.
+        Ops that stand on one device `[n]`, with their groups whole.
+        """
+        cluster = self._leaders.copy()
+        most = HEAVIEST * self._total / count
+        _join(self._source, self._target, placement.astype(np.int64), cluster, self._runtime.copy(), most, count)
+        return cluster
+
+    def mates(self, placement: np.ndarray, count: int) -> np.ndarray:
+        """The next op of each op's cluster, as `ComputationGraph.mates`, which it is where ops are hardly more."""
+        return self._own if 2 * count > len(self._own) else rings(self.of(placement, count))
+
+
+def clustered(graph: ComputationGraph, problem: Problem) -> Clusters | None:
+    """Of what a search should move in clusters, see `moves_clusters`, else None."""
+    return Clusters(graph, problem) if moves_clusters(graph, problem) else None
+
+
+def moves_clusters(graph: ComputationGraph, problem: Problem) -> bool:
+    """Whether a search for a makespan should move clusters: they gain much under `rendezvous`, where two devices wait
+    for one another at each transfer, and nothing where they do not.
+    """
+    takes = problem.objective == "makespan" and problem.transfer == "rendezvous" and problem.devices > 1
+    return takes and has_parts(graph)
+
+
+def has_parts(graph: ComputationGraph) -> bool:
+    """Whether a graph is large, and not so dense that no part stands apart from the rest."""
+    n = len(graph.ops)
+    return n >= LEAST_OPS and len(graph.arrays.use_op) <= DENSE * n
+
+
+def count_at(level: int, moves: float, ops: int) -> int:
+    """How many clusters there are to be at a level, 0 to `LEVELS`, of a search of so many moves: their number grows by
+    one factor from level to level.
+    """
+    most = min(max(moves / MOVES, LEAST), float(ops))
+    return int(LEAST * (most / LEAST) ** (level / (LEVELS - 1)))
+
+
+@late_entry
+def _join(
+    source: np.ndarray,
+    target: np.ndarray,
+    device: np.ndarray,
+    cluster: np.ndarray,
+    runtime: np.ndarray,
+    most: float,
+    count: int,
+) -> None:
+    """Joins what dependencies `[m]` lie between, one after the other.
+
+    Args:
+      cluster: `[n]`, of each op the first of its group; the result is written here.
+      runtime: `[n]` float64, seconds of each group; overwritten.
+      most: seconds of a cluster.
+    """
+    left = 0
+    for op in range(len(cluster)):
+        left += cluster[op] == op
+    for use in range(len(source)):
+        if left <= count:
+            break
+        one, other = source[use], target[use]
+        if device[one] != device[other]:
+            continue
+        while cluster[one] != one:
+            cluster[one] = cluster[cluster[one]]
+            one = cluster[one]
+        while cluster[other] != other:
+            cluster[other] = cluster[cluster[other]]
+            other = cluster[other]
+        if one != other and runtime[one] + runtime[other] <= most:
+            cluster[other] = one
+            runtime[one] += runtime[other]
+            left -= 1
+    for op in range(len(cluster)):
+        first = cluster[op]
+        while cluster[first] != first:
+            first = cluster[first]
+        cluster[op] = first

@@ -1,0 +1,144 @@
+"""Clusters of ops that searches, and GO's policy, move as one."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from graphrl.agents.go.coarse import coarse, seen
+from graphrl.agents.go.policy import Policy, _logits
+from graphrl.costs.problem import Problem
+from graphrl.graphs.datasets.layered import layered
+from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+from graphrl.graphs.pipelined import Pipelined
+from graphrl.graphs.topology import rings
+from graphrl.methods import find_solver
+from graphrl.solvers.base import Budget, Task
+from graphrl.solvers.clusters import LEAST, LEVELS, Clusters, clustered, count_at, has_parts
+
+DEAR = Problem("makespan", 4, latency=0.5, bandwidth=1.0)
+
+
+def chains(count: int, length: int, *, grouped: bool = False) -> ComputationGraph:
+    """Chains of ops of 1 s, which take turns in the order; `grouped`: the first op of each stands with its last."""
+    ops = []
+    for step in range(length):
+        for chain in range(count):
+            inputs = (f"t{chain}-{step - 1}",) if step else ()
+            together = Pipelined(colocation=chain) if grouped and step in (0, length - 1) else None
+            outputs = (Tensor(f"t{chain}-{step}", 1),)
+            ops.append(Op(f"{chain}-{step}", "op", 1.0, inputs=inputs, outputs=outputs, pipelined=together))
+    return ComputationGraph("chains", tuple(ops))
+
+
+def test_a_cluster_is_of_one_device_and_keeps_groups_whole() -> None:
+    graph = chains(6, 100, grouped=True)
+    placement = np.random.default_rng(0).integers(0, 4, 600)[graph.leaders]
+    for count in (1, 40, 200):
+        cluster = Clusters(graph, DEAR).of(placement, count)
+        assert np.array_equal(placement[cluster], placement)
+        assert np.array_equal(cluster[graph.leaders], cluster)
+        assert len(np.unique(cluster)) >= count
+    assert len(np.unique(Clusters(graph, DEAR).of(np.zeros(600, np.int64), 40))) == 40
+
+
+def test_clusters_are_the_chains_where_nothing_else_is_connected() -> None:
+    graph = chains(4, 150)
+    cluster = Clusters(graph, DEAR).of(np.zeros(600, np.int64), 4)
+    assert np.array_equal(cluster, np.tile(cluster[:4], 150))
+    assert len(np.unique(cluster)) == 4
+
+
+def test_the_dearest_transfer_is_inside() -> None:
+    sizes = [1, 9, 1]
+    ops = [Op("a", "op", 1.0, outputs=(Tensor("t0", sizes[0]),))]
+    ops += [Op(f"b{i}", "op", 1.0, inputs=(f"t{i - 1}",), outputs=(Tensor(f"t{i}", sizes[i]),)) for i in (1, 2)]
+    ops.append(Op("c", "op", 1.0, inputs=("t2",)))
+    cluster = Clusters(ComputationGraph("line", tuple(ops)), DEAR).of(np.zeros(4, np.int64), 3)
+    assert cluster.tolist() == [0, 1, 1, 3]
+
+
+@pytest.mark.parametrize("group", [[0, 0, 0], [2, 1, 2, 1, 0], [5], [3, 3, 1]])
+def test_rings_go_round_a_group(group: list[int]) -> None:
+    ring = rings(np.array(group))
+    for item, number in enumerate(group):
+        seen_items, at = {item}, ring[item]
+        while at != item:
+            seen_items.add(int(at))
+            at = ring[at]
+        assert seen_items == {other for other, one in enumerate(group) if one == number}
+
+
+def test_there_are_more_clusters_from_level_to_level() -> None:
+    counts = [count_at(level, 40_000, 6_000) for level in range(LEVELS)]
+    assert counts[0] == LEAST
+    assert counts[-1] in (1_999, 2_000)
+    assert counts == sorted(set(counts))
+    assert {count_at(level, 0, 6_000) for level in range(LEVELS)} == {LEAST}
+    assert count_at(LEVELS - 1, 1e9, 6_000) in (5_999, 6_000)
+
+
+def test_small_and_dense_graphs_have_none_nor_have_other_transfers() -> None:
+    graph = chains(6, 100)
+    assert clustered(graph, DEAR) is not None
+    assert clustered(graph, dataclasses.replace(DEAR, transfer="link")) is None
+    assert clustered(graph, Problem("peak_memory", 4)) is None
+    assert not has_parts(layered(100, 0))
+
+
+@pytest.mark.parametrize("method", ["anneal-bundled", "anneal-schedule"])
+def test_searches_leave_one_device_by_moving_clusters(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chains that exchange nothing: a plan may be as short as their run times over the devices. A search that begins
+    with all on one device moves whole ones; without clusters no move gains, as a part of a chain costs a transfer.
+    """
+    graph = chains(120, 20)
+    problem = dataclasses.replace(DEAR, latency=20.0)
+
+    def found() -> float:
+        task = Task(graph, problem, Budget(evaluations=3_000), 0)
+        hint = Task(graph, problem, Budget(evaluations=1)).plan(None, np.arange(2_400), evaluations=1)
+        plan = find_solver(method)(task, hint=hint)
+        plan.check(graph)
+        return plan.makespan
+
+    assert [found(), found()] == [600, 600]
+    monkeypatch.setattr(f"graphrl.solvers.{'sending' if 'bundled' in method else 'schedules'}.solver.clustered", none)
+    assert found() == 2_400
+
+
+def none(*_: object) -> None:
+    """No clusters."""
+
+
+def test_the_policy_sees_a_graph_of_clusters() -> None:
+    graph = chains(6, 100)
+    placement = np.repeat([0, 1], 300)
+    group = Clusters(graph, DEAR).of(placement, 30)
+    view = coarse(graph, group, np.arange(600))
+    assert len(view.graph.ops) == len(np.unique(group)) == 30
+    assert view.graph.arrays.runtime.sum() == pytest.approx(600)
+    crossing = view.cluster[:-6] != view.cluster[6:]
+    assert view.graph.arrays.tensor_bytes.sum() == crossing.sum()  # of chains a byte each, none against the order
+    params, played = seen(view, DEAR, placement, Policy.default(DEAR).config)
+    assert np.array_equal(np.asarray(params.start.placement)[view.cluster], placement)
+    assert played.ops.shape[0] == len(params.order)
+
+
+@pytest.mark.parametrize("transfer", ["rendezvous", "link"])
+def test_go_moves_clusters_and_keeps_groups_whole(transfer: str) -> None:
+    graph = chains(6, 110, grouped=True)
+    problem = dataclasses.replace(DEAR, transfer=transfer)
+    plans = [find_solver("go:rounds=1")(Task(graph, problem, Budget(evaluations=500), 3)) for _ in range(2)]
+    plans[0].check(graph)
+    placement, order = plans[0].decisions(graph)
+    assert np.array_equal(placement, placement[graph.leaders])
+    assert np.array_equal(order, plans[1].decisions(graph)[1])
+    assert np.array_equal(placement, plans[1].decisions(graph)[0])
+
+
+def test_one_program_serves_all_graphs_of_as_many_clusters() -> None:
+    sizes = []
+    for length in (110, 120, 400):
+        find_solver("go:rounds=1")(Task(chains(6, length), DEAR, Budget(evaluations=70)))
+        sizes.append(_logits._cache_size())  # type: ignore[attr-defined]
+    assert sizes[0] == sizes[1] == sizes[2]
