@@ -7,7 +7,7 @@ import pytest
 
 from graphrl.agents.go.coarse import coarse, seen
 from graphrl.agents.go.policy import Policy, _logits
-from graphrl.costs.problem import Problem
+from graphrl.costs.problem import Problem, Transfer
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.pipelined import Pipelined
@@ -125,7 +125,7 @@ def test_the_policy_sees_a_graph_of_clusters() -> None:
 
 
 @pytest.mark.parametrize("transfer", ["rendezvous", "link"])
-def test_go_moves_clusters_and_keeps_groups_whole(transfer: str) -> None:
+def test_go_moves_clusters_and_keeps_groups_whole(transfer: Transfer) -> None:
     graph = chains(6, 110, grouped=True)
     problem = dataclasses.replace(DEAR, transfer=transfer)
     plans = [find_solver("go:rounds=1")(Task(graph, problem, Budget(evaluations=500), 3)) for _ in range(2)]

@@ -22,7 +22,7 @@ from graphrl.solvers.sending.plans import placed, put
 from graphrl.solvers.sending.rule import with_sends
 from graphrl.solvers.sending.search import makespan
 
-LISTS_SHARE = 0.3  # of the time, for all list schedules under `rendezvous`
+LISTS_SHARE = 0.5  # of the time, for all list schedules under `rendezvous`
 ETF_SECONDS = 1.0  # that it may take at most, by `etf_seconds`
 
 
