@@ -33,10 +33,10 @@ def evaluate(program: Program, plan: CheckpointPlan, args: Sequence[Any], *, in_
     _run(program, plan, values, plan.copied)
     start, apart = 0, not in_loop or len(plan.regions) > 1
     for region in plan.regions:
-        _run(program, plan, values, _own(plan, range(start, region.first)))
+        _run_between(program, plan, values, range(start, region.first))
         _run_region(program, plan, values, region, apart, copies)
         start = region.stop
-    _run(program, plan, values, _own(plan, range(start, len(program.equations))))
+    _run_between(program, plan, values, range(start, len(program.equations)))
     return values.read(program.closed.jaxpr.outvars)
 
 
@@ -57,6 +57,16 @@ def fits(program: Program, plan: CheckpointPlan) -> bool:
 
 def _own(plan: CheckpointPlan, places: Iterable[int]) -> list[int]:
     return [place for place in places if place not in plan.copied]
+
+
+def _run_between(program: Program, plan: CheckpointPlan, values: Values, places: Iterable[int]) -> None:
+    """Runs what is in no region. Where there are any, it also hands on its gradients together."""
+    own = _own(plan, places)
+    read = Piece.of([program.equations[place] for place in own]).reads if plan.regions else ()
+    before = values.read(read)
+    values.write(read, together(before))
+    _run(program, plan, values, own)
+    values.write(read, before)
 
 
 def _run_region(
