@@ -12,7 +12,7 @@ from graphrl.xla.checkpoint.host import after, moved
 from graphrl.xla.checkpoint.plan import CheckpointPlan, Name, Region
 from graphrl.xla.checkpoint.program import Piece, Program, Values, variables
 from graphrl.xla.checkpoint.stretches import scan_in_stretches
-from graphrl.xla.checkpoint.ties import together
+from graphrl.xla.checkpoint.ties import finished, together
 
 HOST = "pinned_host"  # the memory for what loops move
 
@@ -37,7 +37,8 @@ def evaluate(program: Program, plan: CheckpointPlan, args: Sequence[Any], *, in_
         _run_region(program, plan, values, region, apart, copies)
         start = region.stop
     _run_between(program, plan, values, range(start, len(program.equations)))
-    return values.read(program.closed.jaxpr.outvars)
+    results = values.read(program.closed.jaxpr.outvars)
+    return finished(results) if plan.regions and not in_loop else results
 
 
 def fits(program: Program, plan: CheckpointPlan) -> bool:

@@ -1,7 +1,8 @@
-"""Gradients that are handed on together.
+"""Gradients that wait: for one another, and for the results of the forward pass.
 
-XLA runs what nothing waits for when it likes: the gradients of weights often at the end, and what they are computed
-from stays in memory until then. A segment whose gradients are handed on together has done with all of it.
+XLA runs what nothing waits for when it likes: gradients of weights, and a loss itself, often at the end of the step, and
+what they are computed from stays in memory until then. A segment whose gradients are handed on together has done with
+all that it read; a backward pass that begins once the results are there leaves no forward pass behind.
 """
 
 from collections.abc import Sequence
@@ -11,43 +12,52 @@ import jax
 from jax.extend import core
 from jax.interpreters import ad, batching, mlir
 
-NAME = "graphrl_together"
+NAME = "graphrl_tied"
 
 
 def together(values: Sequence[Any]) -> list[Any]:
     """The values; in the backward pass the gradients of none are there before those of all."""
-    return _TOGETHER.bind(*values, barrier=False) if values else []
+    return _TIED.bind(*values, count=len(values), finished=False, barrier=False) if values else []
 
 
-def _run(*values: Any, barrier: bool) -> list[Any]:
-    return list(jax.lax.optimization_barrier(values)) if barrier else list(values)
+def finished(results: Sequence[Any]) -> list[Any]:
+    """The results; the backward pass begins once they are there."""
+    return _TIED.bind(*results, count=len(results), finished=True, barrier=False) if results else []
 
 
-def _tangents(primals: Sequence[Any], tangents: Sequence[Any], *, barrier: bool) -> tuple[list[Any], list[Any]]:
-    return list(primals), _of_some(tangents, barrier)
+def _run(*operands: Any, count: int, finished: bool, barrier: bool) -> list[Any]:
+    """The first `count` operands; the others are waited for."""
+    del finished
+    return list(jax.lax.optimization_barrier(operands) if barrier else operands)[:count]
 
 
-def _cotangents(cotangents: Sequence[Any], *_operands: Any, barrier: bool) -> list[Any]:
-    del barrier  # of the pass that is transposed
-    return [None if type(each) is ad.Zero else each for each in _of_some(cotangents, barrier=True)]
+def _tangents(primals: Sequence[Any], tangents: Sequence[Any], *, count: int, **how: bool) -> tuple[Any, Any]:
+    others = primals if how["finished"] else primals[count:]
+    return list(primals[:count]), _of_some(tangents[:count], others, how["barrier"])
 
 
-def _of_some(values: Sequence[Any], barrier: bool) -> list[Any]:
-    """All that are not symbolically zero together, the others as they are."""
+def _cotangents(cotangents: Sequence[Any], *operands: Any, count: int, **_: bool) -> list[Any]:
+    others = operands[count:]
+    given = _of_some(cotangents, others, barrier=True)
+    return [*(None if type(each) is ad.Zero else each for each in given), *[None] * len(others)]
+
+
+def _of_some(values: Sequence[Any], others: Sequence[Any], barrier: bool) -> list[Any]:
+    """Those that are not symbolically zero, once all of them and the others are there; zeros as they are."""
     some = [value for value in values if type(value) is not ad.Zero]
-    bound = iter(_TOGETHER.bind(*some, barrier=barrier) if some else ())
+    bound = iter(_TIED.bind(*some, *others, count=len(some), finished=False, barrier=barrier) if some else ())
     return [value if type(value) is ad.Zero else next(bound) for value in values]
 
 
-def _batched(values: Sequence[Any], dims: Sequence[Any], *, barrier: bool) -> tuple[list[Any], Sequence[Any]]:
-    return _TOGETHER.bind(*values, barrier=barrier), dims
+def _batched(values: Sequence[Any], dims: Sequence[Any], *, count: int, **how: bool) -> tuple[Any, Any]:
+    return _TIED.bind(*values, count=count, **how), dims[:count]
 
 
-_TOGETHER = core.Primitive(NAME)
-_TOGETHER.multiple_results = True
-_TOGETHER.def_impl(_run)
-_TOGETHER.def_abstract_eval(lambda *avals, barrier: list(avals))
-mlir.register_lowering(_TOGETHER, mlir.lower_fun(_run, multiple_results=True))
-ad.primitive_jvps[_TOGETHER] = _tangents
-ad.primitive_transposes[_TOGETHER] = _cotangents
-batching.primitive_batchers[_TOGETHER] = _batched
+_TIED = core.Primitive(NAME)
+_TIED.multiple_results = True
+_TIED.def_impl(_run)
+_TIED.def_abstract_eval(lambda *avals, count, **_: list(avals[:count]))
+mlir.register_lowering(_TIED, mlir.lower_fun(_run, multiple_results=True))
+ad.primitive_jvps[_TIED] = _tangents
+ad.primitive_transposes[_TIED] = _cotangents
+batching.primitive_batchers[_TIED] = _batched
