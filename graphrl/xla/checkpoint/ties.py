@@ -1,7 +1,7 @@
 """Gradients that wait: for one another, and for the results of the forward pass.
 
-XLA runs what nothing waits for when it likes: gradients of weights, and a loss itself, often at the end of the step, and
-what they are computed from stays in memory until then. A segment whose gradients are handed on together has done with
+XLA runs what nothing waits for when it likes: gradients of weights, and a loss itself, often at the end of the step.
+What they are computed from stays in memory until then. A segment whose gradients are handed on together has done with
 all that it read; a backward pass that begins once the results are there leaves no forward pass behind.
 """
 
