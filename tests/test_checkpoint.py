@@ -89,7 +89,7 @@ def test_jax_keeps_what_the_report_says_and_the_budget_allows(name: str) -> None
     for part in (0.8, 0.5):
         fn = quick(loss, budget=part)
         kept = kept_bytes(fn, WEIGHTS, X)
-        assert kept <= part * plain
+        assert kept <= part * plain + 4  # the loss, which the backward pass waits for
         foretold = fn.report().planned.kept_bytes
         # jax keeps a value between segments, and where segments are left to it what XLA computes on the way
         assert 0.5 * kept - X.nbytes <= foretold <= 1.1 * kept + X.nbytes + sliced

@@ -93,7 +93,7 @@ def test_budgets_within_budgets_are_kept() -> None:
     part = kept_bytes(loss, WEIGHTS, X)
     fn = quick(loss, budget=0.5)
     kept = kept_bytes(fn, WEIGHTS, X)
-    assert 0 < kept <= 0.5 * part
+    assert 0 < kept <= 0.5 * part + 4  # the loss, which the backward pass waits for
     assert fn.report().planned.kept_bytes == pytest.approx(kept, rel=0.1, abs=16)
 
 

@@ -110,7 +110,8 @@ def _found(
     found = search(pricing, goal, seed=seed, seconds=seconds)
     over = goal.excess(pricing, still.price), goal.excess(pricing, found.price)
     saves = found.price.peak < CLEARLY * still.price.peak if goal.slowdown is not None else found.energy < still.energy
-    return found if saves or (measured is None and over[1] < over[0]) else still
+    better = found if saves or (measured is None and over[1] < over[0]) else still
+    return better._replace(bound=None)  # a bound is of choices that move nothing
 
 
 def _priced_seconds(pricing: Pricing, goal: Goal, choice: Choice) -> float:

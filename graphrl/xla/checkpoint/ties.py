@@ -16,13 +16,22 @@ NAME = "graphrl_tied"
 
 
 def together(values: Sequence[Any]) -> list[Any]:
-    """The values; in the backward pass the gradients of none are there before those of all."""
-    return _TIED.bind(*values, count=len(values), finished=False, barrier=False) if values else []
+    """The values; in the backward pass the gradients of none are there before those of all, but for references."""
+    return _bound(values, finished=False)
 
 
 def finished(results: Sequence[Any]) -> list[Any]:
-    """The results; the backward pass begins once they are there."""
-    return _TIED.bind(*results, count=len(results), finished=True, barrier=False) if results else []
+    """The results; the backward pass begins once those are there that are single numbers: others it would keep."""
+    return _bound(results, finished=True)
+
+
+def _bound(values: Sequence[Any], finished: bool) -> list[Any]:
+    arrays = [k for k, value in enumerate(values) if isinstance(jax.typeof(value), jax.core.ShapedArray)]
+    if not arrays:
+        return list(values)
+    tied = _TIED.bind(*(values[k] for k in arrays), count=len(arrays), finished=finished, barrier=False)
+    own = dict(zip(arrays, tied, strict=True))
+    return [own.get(k, value) for k, value in enumerate(values)]
 
 
 def _run(*operands: Any, count: int, finished: bool, barrier: bool) -> list[Any]:
@@ -32,7 +41,7 @@ def _run(*operands: Any, count: int, finished: bool, barrier: bool) -> list[Any]
 
 
 def _tangents(primals: Sequence[Any], tangents: Sequence[Any], *, count: int, **how: bool) -> tuple[Any, Any]:
-    others = primals if how["finished"] else primals[count:]
+    others = [value for value in primals if jax.typeof(value).size == 1] if how["finished"] else primals[count:]
     return list(primals[:count]), _of_some(tangents[:count], others, how["barrier"])
 
 
