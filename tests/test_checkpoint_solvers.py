@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from budget_levels import chain, gradients
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphrl.errors import ProblemError
@@ -103,6 +103,9 @@ def test_the_constraint_program_s_bound_is_below_all_choices(solve: Solver) -> N
     for pricing, goal in small_tasks(9):
         prices = [pricing(choice) for choice in choices(pricing.gradient)]
         bound = solve(pricing, goal, seed=0, seconds=0.2).bound
+        if pricing.gradient.stretched():
+            assert bound is None
+            continue
         assert bound is not None
         within = [price for price in prices if goal.excess(pricing, price) == 0.0]
         values = [price.kept if goal.slowdown is not None else price.seconds for price in within]
@@ -110,20 +113,6 @@ def test_the_constraint_program_s_bound_is_below_all_choices(solve: Solver) -> N
         assert bound > 0.0 or min(values, default=0.0) < 1e-6 or goal.slowdown is None
         moving = dataclasses.replace(goal, moves=True)  # what is moved is in no constraint
         assert solve(pricing, moving, seed=0, seconds=0.2).bound is None
-
-
-@given(tasks())
-@settings(max_examples=8, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
-def test_the_bound_is_below_choices_in_stretches(task: tuple[Gradient, Goal]) -> None:
-    gradient, goal = task
-    some = list(itertools.islice(choices(gradient), 3000))
-    assume(gradient.stretched() and len(some) < 3000)
-    pricing = Pricing(gradient)
-    within = [price for price in map(pricing, some) if goal.excess(pricing, price) == 0.0]
-    bound = cp_sat.solve(pricing, goal, seed=0, seconds=0.2).bound
-    values = [price.kept if goal.slowdown is not None else price.seconds for price in within]
-    assert bound is not None
-    assert bound <= min(values, default=np.inf) + 1e-6
 
 
 def test_solvers_have_names() -> None:

@@ -12,7 +12,7 @@ from graphrl.errors import ProblemError
 from graphrl.solvers.budgets.choice import Pricing
 from graphrl.solvers.budgets.found import Found, best_of
 from graphrl.solvers.budgets.goal import Goal
-from graphrl.solvers.budgets.level import ARGUMENT, Gradient, Level
+from graphrl.solvers.budgets.level import ARGUMENT, Gradient
 from graphrl.solvers.budgets.starts import again, cuts
 from graphrl.solvers.budgets.state import State
 from graphrl.solvers.exact.cp_sat.engine import Expression, Literal, or_tools
@@ -27,24 +27,21 @@ class Model:
 
     Args:
       gradient: it is.
-      grouped: whether loops may run in stretches, at the least that any stretches take: for bounds.
 
     Attributes:
       bytes: an expression, kept in all.
       ticks: an expression, of computing again and of keeping.
     """
 
-    def __init__(self, gradient: Gradient, *, grouped: bool) -> None:
+    def __init__(self, gradient: Gradient) -> None:
         count = sum(len(level.bytes) for level in gradient.levels)
         if count > MOST:
             raise ProblemError(f"cp-sat takes gradients of at most {MOST:,} values: this one has {count:,}")
         self._model = or_tools().CpModel()
         self._stored: list[list[Literal]] = []
-        self._groups: list[list[Literal]] = []  # of each level, whether its loop, or one around it, runs in stretches
         self.bytes: Expression = 0
         self.ticks: Expression = 0
         for number in range(len(gradient.levels)):
-            self._groups.append(self._grouped(gradient, number) if grouped else [])
             self._add(gradient, number)
 
     def _add(self, gradient: Gradient, number: int) -> None:
@@ -62,31 +59,12 @@ class Model:
             model.add_bool_or(stored[v], again[v])
         kept = {loop.kept[0] for loop in gradient.loops[number].values()}
         sizes = [0 if v in kept else int(size) * runs for v, size in enumerate(level.bytes)]
-        counted = [self._counted(var, self._groups[number]) for var in stored]
-        self.bytes += sum(size * var for size, var in zip(sizes, counted, strict=True))
+        self.bytes += sum(size * var for size, var in zip(sizes, stored, strict=True))
         once = dict(zip(level.op.tolist(), level.seconds.tolist(), strict=True))
         self.ticks += sum(int(once[op] * runs / TICK) * var for op, var in ran.items())
         keeping = [int(seconds * runs / TICK) for seconds in level.keeping]
         self.ticks += sum(ticks * var for ticks, var in zip(keeping, stored, strict=True))
         self._stored.append(stored)
-
-    def _counted(self, stored: Literal, groups: list[Literal]) -> Literal:
-        """Whether what is stored is there all the time, not only while a stretch of a loop around it runs backward."""
-        if not groups:
-            return stored
-        counted = self._model.new_bool_var("")
-        self._model.add_bool_or(counted, ~stored, *groups)
-        return counted
-
-    def _grouped(self, gradient: Gradient, number: int) -> list[Literal]:
-        """The groups of a level; adds what a loop takes in stretches."""
-        around = [outer for outer, loops in enumerate(gradient.loops) if number in loops]
-        groups = list(self._groups[around[0]]) if around else []
-        if number in gradient.stretched():
-            groups.append(self._model.new_bool_var(""))
-            self.bytes += groups[-1] * (int(gradient.loops[0][number].begin_bytes) if around == [0] else 0)
-            self.ticks += groups[-1] * int(advance_seconds(gradient.levels[number]) * gradient.trips(number) / TICK)
-        return groups
 
     def solve(
         self, pricing: Pricing, goal: Goal, seed: int, seconds: float
@@ -118,17 +96,6 @@ class Model:
         return [np.array([solver.boolean_value(var) for var in level], bool) for level in self._stored], bound
 
 
-def advance_seconds(level: Level) -> float:
-    """That a loop's step takes at the least to get to the next one."""
-    needed = np.zeros(len(level.op), bool)
-    needed[level.following[level.following >= 0]] = True
-    for v in range(len(needed) - 1, -1, -1):
-        if needed[v]:
-            needed[level.reads[level.reads_from[v] : level.reads_from[v + 1]]] = True
-    _, once = np.unique(np.where(needed, level.op, -1), return_index=True)
-    return float((level.seconds * needed)[once].sum())
-
-
 def solve(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
     """What the constraint program keeps, in the segments that suit it best.
 
@@ -149,15 +116,15 @@ def states(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> tuple[
     gradient, begin = pricing.gradient, time.monotonic()
     found, bounds = [State.plain(gradient)], []
     kinds = list(cuts(gradient.levels[0]))
-    solves = [(1.0, True)] * bool(gradient.stretched()) + [(part, False) for part in PARTS]
-    for number, (part, grouped) in enumerate(solves):
+    for number, part in enumerate(PARTS):
         left = seconds - (time.monotonic() - begin)
         if left <= 0:
             break
-        model = Model(gradient, grouped=grouped)
-        kept, bound = model.solve(pricing, goal.stricter(part), seed, left / (len(solves) - number))
+        model = Model(gradient)
+        kept, bound = model.solve(pricing, goal.stricter(part), seed, left / (len(PARTS) - number))
         bounds.append(bound)
-        if kept is not None and not grouped:
+        if kept is not None:
             named = [mask & level.named for mask, level in zip(kept, gradient.levels, strict=True)]
             found += [again(gradient, begins, named) for begins in kinds]
-    return found, bounds[0] if bounds else None
+    # loops in stretches keep less than a step's choices say, so that they have no bound
+    return found, bounds[0] if bounds and not gradient.stretched() else None
