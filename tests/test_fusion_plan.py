@@ -72,6 +72,7 @@ def test_the_file_of_a_plan_of_kernels(tmp_path: Path) -> None:
         "bytes_per_second": 2.0,
         "launch_seconds": 1.0,
         "source": "given by the user",
+        "product_workspace": 0,
     }
     assert file["order"] == [{"op": "0"}, {"op": "4"}]
     again = Plan.load(tmp_path / "plan.json").attach(CHAIN)

@@ -89,9 +89,15 @@ def test_it_learns_which_changes_help() -> None:
     """On the graphs that it plays; of other graphs it has learned nothing yet that chance does not do as well."""
     train = rows(TINY, range(100, 104), 60)
     functions, before, after = trained(TINY, 1, 60, [train])
-    first, last = (functions.evaluate(state.params, jax.random.key(0), train) for state in (before, after))
-    assert float(last["sampled"]) > float(first["sampled"]) + 1
-    assert float(last["sampled"]) > float(last["by_chance"]) + 1
+
+    def mean(params: Any, name: str) -> float:
+        """Over eight draws of samples: one draw is a point better or worse by luck."""
+        return float(
+            np.mean([functions.evaluate(params, key, train)[name] for key in jax.random.split(jax.random.key(0), 8)])
+        )
+
+    assert mean(after.params, "sampled") > mean(before.params, "sampled") + 1
+    assert mean(after.params, "sampled") > mean(after.params, "by_chance") + 1
 
 
 def test_one_device_is_two_devices() -> None:
@@ -273,7 +279,7 @@ def test_faults_are_one_line(checkpoint: str, capsys: pytest.CaptureFixture[str]
     ):
         with pytest.raises(ProblemError, match=text):
             graphrl.optimize(graph, objective="makespan", method=f"{method},checkpoint={checkpoint}", **options)  # type: ignore[arg-type]
-    with pytest.raises(ProblemError, match="method 'go' minimises makespan: objective must not be peak_memory"):
+    with pytest.raises(ProblemError, match="method 'go' minimises makespan or max_load: objective must not"):
         graphrl.optimize(graph, method=f"go:checkpoint={checkpoint}", **options)  # type: ignore[arg-type]
 
 
