@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from budget_levels import chain
 from checkpoint_programs import WEIGHTS, X, mlp, scanned
+from random_gradients import chain
 
 import graphrl
 from graphrl.solvers.budgets import timed

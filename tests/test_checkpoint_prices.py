@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from budget_levels import Cost, cost, cuts, gradients, levels, loop_cost_by_steps
+from budget_costs import Cost, cost, loop_cost_by_steps
 from hypothesis import given
 from hypothesis import strategies as st
+from random_gradients import cuts, gradients, levels
 
 from graphrl.solvers.budgets.choice import Cut, Pricing, untouched
 from graphrl.solvers.budgets.level import Gradient, Level

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from budget_levels import chain, gradients
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_gradients import chain, gradients
 
 from graphrl.errors import ProblemError
 from graphrl.solvers.budgets import cp_sat, moving
