@@ -9,7 +9,8 @@ import numpy as np
 from graphrl.solvers.budgets.alike import alike_places, alike_values
 from graphrl.solvers.budgets.choice import Pricing
 from graphrl.solvers.budgets.found import Found
-from graphrl.solvers.budgets.goal import Goal
+from graphrl.solvers.budgets.goal import BEGUN_OVER, Goal
+from graphrl.solvers.budgets.repeats import repeated
 from graphrl.solvers.budgets.starts import MOST
 from graphrl.solvers.budgets.state import AGAIN, INSIDE, PLAIN, State
 from graphrl.solvers.budgets.work import COMPUTED, KEPT, MOVED
@@ -17,6 +18,7 @@ from graphrl.solvers.budgets.work import COMPUTED, KEPT, MOVED
 HOT, COLD = 1e-3, 1e-5  # temperatures: energies are shares of the plain peak or of the step's seconds
 CUTTING = 0.2  # part of the moves of a function that cut it
 SWITCHING = 0.05  # part of the others that leave segments to jax, or take them from it
+REPEATING = 0.15  # part of the moves that do with a stretch of a function what is done with another one like it
 STRETCHING = 0.05  # part of all moves, where there are loops, that group their steps otherwise
 TOGETHER = 0.6  # part of the moves that change all that are alike
 PER_SEGMENT = 3e-4  # energy of a segment: each is traced by itself, and keeps the compiler from working across it
@@ -35,9 +37,9 @@ def anneal(
       evaluations, seconds: after which it ends.
     """
     search = _Search(pricing, goal, np.random.default_rng(seed))
-    energies = [search.energy(start) for start in starts]
-    state, energy = starts[int(np.argmin(energies))].copy(), min(energies)
-    best, least = state.copy(), energy
+    state = min(starts, key=lambda start: goal.energy(pricing, pricing(start.choice()), over=BEGUN_OVER)).copy()
+    best, least = min(((start, search.energy(start)) for start in (*starts, state)), key=lambda both: both[1])
+    energy = search.energy(state)
     begin, count, heat = time.monotonic(), len(starts), HOT
     while count < evaluations:
         if count % 64 == 0:
@@ -65,6 +67,7 @@ class _Search:
         gradient = pricing.gradient
         self._values = [alike_values(level) for level in gradient.levels]
         self._places = [group for group in alike_places(gradient.levels[0]) if len(group) <= MOST]
+        self._repeated = repeated(gradient.levels[0])
         self._loops = list(gradient.stretched().items())
         self._fixed = State.plain(gradient).starts[0] != INSIDE
         sizes = np.array([max(1, len(level.bytes)) for level in gradient.levels], float)
@@ -81,6 +84,8 @@ class _Search:
         """Changes a state; what it returns takes that back."""
         if self._loops and self.random.random() < STRETCHING:
             return self._stretch(state)
+        if self._repeated and self.random.random() < REPEATING:
+            return self._repeat(state)
         level = int(np.searchsorted(self._weights, self.random.random()))
         if level == 0 and self.random.random() < CUTTING and self._places:
             return self._cut(state)
@@ -114,6 +119,27 @@ class _Search:
         else:
             starts[chosen[~self._fixed[chosen]]] = INSIDE
         return self._written(state, 0, before)
+
+    def _repeat(self, state: State) -> Callable[[], None]:
+        """Does with one of some stretches that are alike, or with the next ones too, what is done with another one."""
+        kind = self._repeated[self.random.integers(len(self._repeated))]
+        level, keep, starts = self._pricing.gradient.levels[0], state.keep[0], state.starts[0]
+        before = keep.copy(), starts.copy()
+        count = len(kind.begins)
+        source, first = self.random.choice(count, 2, replace=False).tolist()
+        stop = first + 1 if self.random.random() < TOGETHER else self.random.integers(first, count) + 1
+        kept, begun = keep[kind.values(level, source)].copy(), starts[kind.places(source)].copy()
+        for other in range(first, stop):
+            keep[kind.values(level, other)] = kept
+            places = kind.places(other)
+            starts[places] = np.where(self._fixed[places] & (begun == INSIDE), starts[places], begun)
+        state.changed(0)
+
+        def undo() -> None:
+            keep[:], state.starts[0] = before
+            state.changed(0)
+
+        return undo
 
     def _switch(self, state: State, level: int) -> Callable[[], None]:
         """Computes all of a level again or one of its segments, or leaves it to jax."""

@@ -149,3 +149,8 @@ def untouched(gradient: Gradient) -> Choice:
         Cut(np.zeros(len(level.bytes), np.int64), np.zeros(len(level.first) - 1, np.int64), np.zeros(1, bool))
         for level in gradient.levels
     )
+
+
+def is_untouched(choice: Choice) -> bool:
+    """Whether a choice leaves all to jax."""
+    return not any(cut.again.any() or cut.stretch > 1 for cut in choice)

@@ -6,6 +6,7 @@ from graphrl.errors import ProblemError
 from graphrl.solvers.budgets.choice import Price, Pricing
 
 OVER = 10.0  # energy of being above a limit by as much as the limit, so that no gain is worth it
+BEGUN_OVER = 1.0  # likewise of what is yet to be changed: a little above is near
 TIE = 1e-3  # of two choices that are alike, the one with the lower peak, or the faster one
 PEAK = 0.1  # where what is kept is limited: ten per cent of the peak are worth one of the time
 
@@ -51,11 +52,11 @@ class Goal:
         assert self.slowdown is not None
         return max(0.0, self.slowdown_of(pricing, price) - self.slowdown) / max(abs(self.slowdown), 0.01)
 
-    def energy(self, pricing: Pricing, price: Price) -> float:
-        """The lower the better."""
+    def energy(self, pricing: Pricing, price: Price, *, over: float = OVER) -> float:
+        """The lower the better; `over` is what being above the limit by as much as the limit counts."""
         peak = price.peak / max(pricing.plain.peak, 1.0)
         if self.slowdown is not None:
             value = peak + TIE * self.slowdown_of(pricing, price)
         else:
             value = self.slowdown_of(pricing, price) + (TIE if self.kept is None else PEAK) * peak
-        return value + OVER * self.excess(pricing, price)
+        return value + over * self.excess(pricing, price)

@@ -27,7 +27,8 @@ class Level(NamedTuple):
       heavy: of each value, whether a kernel of its own computes it: a product, a convolution, a loop, a sort.
       seconds: of each value, to compute it from solid ones, counted once for the values of one op.
       keeping: of each value, seconds that it takes to keep it, beside computing it: to write what lies in no memory by
-        itself, and in a loop to copy between kernels and the loop's own array.
+        itself or only because the backward pass reads it, and in a loop to copy between kernels and the loop's own
+        array.
       writing: of each value, the same outside of loops.
       op: of each value, the op that computes it.
       following: of each value that a loop carries and its backward pass needs, the value that the next step has in its
@@ -46,7 +47,8 @@ class Level(NamedTuple):
       resident: bytes that lie in memory all the time.
       link: bytes a second to the memory of the host, each way.
       trips: of the loop whose body it is; 0 for a function.
-      forward_seconds, backward_seconds: of one run of the passes, without what is computed again.
+      forward_seconds, backward_seconds: of one run of the passes, without what is computed again and what it takes to
+        keep values.
     """
 
     bytes: np.ndarray  # [n] float64

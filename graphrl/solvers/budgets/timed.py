@@ -10,8 +10,7 @@ from graphrl.solvers.budgets.found import Found, best_of
 from graphrl.solvers.budgets.goal import Goal
 from graphrl.solvers.budgets.state import State
 
-SHARE, LEAST = 0.4, 0.1  # parts that each search has: of the time that is left, and of all, whatever is left
-AHEAD = 0.04  # the first one may be slower by so much: it sees what only its own measure takes for too slow
+SHARE, LEAST = 0.3, 0.07  # parts that each search has: of the time that is left, and of all, whatever is left
 FAR = 0.25  # part of the limit: a choice that is too slow by less may be made faster, as low as it is
 NEAR = 0.006  # slowdowns that a choice may stay below the limit
 ROUNDS = 12
@@ -25,13 +24,13 @@ def search_timed(
     *,
     seed: int,
     seconds: float,
-    ahead: float = AHEAD,
+    ahead: float = 0.0,
     begun: Found | None = None,
 ) -> Found:
     """The choice of the least peak that is measured to be within the limit; jax's own where none is.
 
     Searches take turns: for the least peak within a limit of time, which leaves much of that time unused, and, where
-    its choice is a little too slow, for the fastest that is as low. The last one makes the best choice faster.
+    its choice is a little too slow or nothing lower is known, for the fastest that is as low.
 
     Args:
       solver: one of `auto.SOLVERS`, asked with other limits until its choice is within this one, and just so.
@@ -41,13 +40,13 @@ def search_timed(
       seed: of random numbers.
       ahead: by how much slower than the limit the first search may be, by its own measure.
       begun: a choice within the limit: what is found is no worse.
-      seconds: of all searches and measurements; up to twice as many where nothing else is within the limit yet.
+      seconds: of all searches and measurements; up to half as many more where nothing else is within the limit yet.
     """
     assert goal.slowdown is not None
     plain = best_of(pricing, goal, [State.plain(pricing.gradient)])
     best = begun or plain
     least_over = -goal.slowdown  # of the best
-    begin, own_limit, is_last = time.monotonic(), _OwnLimit(max(goal.slowdown, 0.0) + ahead), False
+    begin, own_limit = time.monotonic(), _OwnLimit(max(goal.slowdown, 0.0) + ahead)
     asked = dataclasses.replace(goal, slowdown=own_limit.slowdown)
     for turn in range(ROUNDS):
         left = seconds - (time.monotonic() - begin)
@@ -60,16 +59,17 @@ def search_timed(
         if over <= 0 and (is_low or is_faster or least_over > 0):
             best, least_over = found, over
         next_end = now - begin + LEAST * seconds + (now - searched)
-        if is_last or next_end > (2.0 if best is plain else 1.0) * seconds:
+        if next_end > (1.5 if best is plain else 1.0) * seconds:
             break
-        if is_low and 0 < over < FAR * goal.slowdown and asked.peak is None:
+        is_slow = asked.peak is None
+        if is_slow and is_low and 0 < over < FAR * goal.slowdown:
             asked = Goal(peak=found.price.peak, moves=goal.moves)
-        elif own_limit.move(goal.slowdown_of(pricing, found.price), over):
+        elif own_limit.move(goal.slowdown_of(pricing, found.price), over, is_slow):
             asked = dataclasses.replace(goal, slowdown=own_limit.slowdown)
-        elif best is plain:
-            break
+        elif is_slow and best is not plain:
+            asked = Goal(peak=best.price.peak, moves=goal.moves)
         else:
-            asked, is_last = Goal(peak=best.price.peak, moves=goal.moves), True
+            break
     return best
 
 
@@ -84,19 +84,20 @@ class _OwnLimit:
         self.slowdown = slowdown
         self._within, self._over = -math.inf, math.inf  # the slowest choice within the true limit, the quickest over it
 
-    def move(self, own: float, over: float) -> bool:
+    def move(self, own: float, over: float, was_asked: bool) -> bool:
         """Moves to where the next choice is expected just within the limit; False if there is nothing to gain.
 
         Args:
           own: slowdown of the last choice.
           over: by how much the finer measure has it above the true limit.
+          was_asked: whether this limit was asked for with it, and not another one.
         """
         if over <= 0:
             self._within = max(self._within, own)
         else:
             self._over = min(self._over, own)
         moved = own - over - NEAR / 2  # where both measures differ there as they do here
-        if over <= 0 and (over >= -NEAR or moved <= self.slowdown):
+        if over <= 0 and (over >= -NEAR or (was_asked and moved <= self.slowdown)):
             return False  # near enough, or the search knows of nothing slower that is lower
         if not self._within < moved < self._over:
             moved = self._over - NEAR if math.isinf(self._within) else (self._within + min(self._over, 1.0)) / 2

@@ -35,6 +35,7 @@ class Derivative(NamedTuple):
       padded: by place, bytes of the copy that a convolution and its gradients read.
       outside: bytes of what is computed elsewhere, arguments first, then cotangents and constants.
       result_bytes: of the program's results and gradients.
+      traced: all of it as jax has it, where there is such.
     """
 
     nodes: list[Node | None]
@@ -49,6 +50,7 @@ class Derivative(NamedTuple):
     padded: Mapping[int, int]
     outside: list[int]
     result_bytes: int
+    traced: Any = None
 
     def bytes(self, value: Value) -> int:
         """Of a value."""
@@ -111,6 +113,7 @@ def derivative(program: Program, wanted: Sequence[bool], chip: Chip) -> Derivati
         },
         [external.bytes for external in flat.externals],
         sum(map(array_bytes, closed.out_avals)),
+        closed,
     )
 
 

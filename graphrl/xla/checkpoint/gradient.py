@@ -1,14 +1,14 @@
 """From a program to what there is to decide about its gradient: arrays for `graphrl.solvers.budgets`."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from graphrl.graphs.roofline import Chip
 from graphrl.solvers.budgets.level import Gradient, Level, Loop
 from graphrl.solvers.budgets.stretches import stretches_of
-from graphrl.xla.checkpoint.derivative import derivative, differentiable
+from graphrl.xla.checkpoint.derivative import Derivative, derivative, differentiable
 from graphrl.xla.checkpoint.origins import Origin, line_of
 from graphrl.xla.checkpoint.plan import Name
 from graphrl.xla.checkpoint.program import Program
@@ -25,12 +25,14 @@ class NamedGradient(NamedTuple):
       programs: of each level.
       names: of each level's values; None where there is none.
       carried: of each level, arguments that a loop carries from step to step.
+      traced: the gradient as jax traces it by itself, but for names; None where there are loops.
     """
 
     gradient: Gradient
     programs: tuple[Program, ...]
     names: tuple[tuple[Name | None, ...], ...]
     carried: tuple[range, ...]
+    traced: Any
 
     def origin(self, number: int, value: int) -> Origin | None:
         """What a value of a level is to the user; None where it has no name."""
@@ -60,20 +62,21 @@ class _Built(NamedTuple):
 def gradient_of(program: Program, wanted: Sequence[bool], chip: Chip) -> NamedGradient:
     """The gradient of a function by the arguments that are `wanted`, and of its loops' bodies by all they have."""
     built: list[_Built] = []
-    argument_bytes, result_bytes = _build(built, program, wanted, chip, range(0), 0)
+    own = _build(built, program, wanted, chip, range(0), 0)
     levels, loops = tuple(each.level for each in built), tuple(each.loops for each in built)
     return NamedGradient(
-        Gradient(levels, loops, argument_bytes, result_bytes),
+        Gradient(levels, loops, sum(own.outside[: len(program.closed.in_avals)]), own.result_bytes),
         tuple(each.program for each in built),
         tuple(each.names for each in built),
         tuple(each.carried for each in built),
+        None if program.bodies else own.traced,
     )
 
 
 def _build(
     built: list[_Built], program: Program, wanted: Sequence[bool], chip: Chip, carried: range, trips: int
-) -> tuple[int, int]:
-    """Appends a program's level, then those of the loops in it; returns the bytes of its arguments and results."""
+) -> Derivative:
+    """Appends a program's level, then those of the loops in it; returns its derivative."""
     own = derivative(program, wanted, chip)
     scans = {place: len(program.equations[place].outvars) for place in program.bodies}
     builder = LevelBuilder(own, chip, carried, scans)
@@ -99,4 +102,4 @@ def _build(
         level.kernel_seconds[loop.kernel] = params["length"] * built[inner].level.backward_seconds
         backward += params["length"] * built[inner].level.backward_seconds
     built[number] = built[number]._replace(level=level._replace(forward_seconds=forward, backward_seconds=backward))
-    return sum(own.outside[: len(program.closed.in_avals)]), own.result_bytes
+    return own

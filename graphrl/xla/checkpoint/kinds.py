@@ -19,6 +19,7 @@ KERNELS = frozenset(
         """
     )
 )
+PRODUCTS = frozenset({"conv_general_dilated", "dot_general", "ragged_dot_general"})
 _REDUCTIONS = ("argmax", "argmin", "reduce")
 _NOT_REDUCTIONS = ("reduce_precision", "reduce_window", "reduce_scatter")
 # The same bytes under another name or shape; layouts are the compiler's to choose.
@@ -50,6 +51,11 @@ def is_body(equation: Any) -> bool:
 def is_kernel(equation: Any) -> bool:
     name = equation.primitive.name
     return name in KERNELS or name.startswith("scatter")
+
+
+def is_product(equation: Any) -> bool:
+    """Whether its gradients are kernels, one an operand, which read the other operand."""
+    return equation.primitive.name in PRODUCTS
 
 
 def is_reduction(equation: Any) -> bool:

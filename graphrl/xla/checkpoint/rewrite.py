@@ -3,12 +3,14 @@
 All is said in jax's own terms, so that every backend, sharding and later transformation takes it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 
 from graphrl.xla.checkpoint.host import after, moved
+from graphrl.xla.checkpoint.kinds import is_product
 from graphrl.xla.checkpoint.plan import CheckpointPlan, Name, Region
 from graphrl.xla.checkpoint.program import Piece, Program, Values, variables
 from graphrl.xla.checkpoint.stretches import scan_in_stretches
@@ -63,11 +65,26 @@ def _own(plan: CheckpointPlan, places: Iterable[int]) -> list[int]:
 def _run_between(program: Program, plan: CheckpointPlan, values: Values, places: Iterable[int]) -> None:
     """Runs what is in no region. Where there are any, it also hands on its gradients together."""
     own = _own(plan, places)
-    read = Piece.of([program.equations[place] for place in own]).reads if plan.regions else ()
+    with _together(program, values, [program.equations[place] for place in own] if plan.regions else []):
+        _run(program, plan, values, own)
+
+
+@contextlib.contextmanager
+def _together(program: Program, values: Values, equations: Sequence[Any]) -> Iterator[None]:
+    """What equations read hands on its gradients together where they run within."""
+    read = Piece.of(equations).reads
     before = values.read(read)
-    values.write(read, together(before))
-    _run(program, plan, values, own)
+    values.write(read, _tied(program, values, read))
+    yield
     values.write(read, before)
+
+
+def _tied(program: Program, values: Values, read: Sequence[Any]) -> list[Any]:
+    """The values of what is read; their gradients are handed on together where others wait for some of them. Those of
+    arguments alone are results, into whose memory compilers had better write them at once.
+    """
+    own = values.read(read)
+    return together(own) if any(var in program.place_of for var in read) else own
 
 
 def _run_region(
@@ -99,7 +116,7 @@ def _run_region(
         offload_src="device",
         offload_dst=HOST,
     )
-    read = together(values.read(piece.reads))
+    read = _tied(program, values, piece.reads)
     results, left = jax.checkpoint(run, policy=policy, prevent_cse=apart)(begun, *read)
     values.write(piece.writes, results)
     for place, some in left.items():
@@ -140,6 +157,11 @@ def _run(
             values.run(waiting)
             waiting = []
             values.write(eqn.outvars, scan_of(eqn, program.bodies[place], plan.bodies[place], values.read(eqn.invars)))
+        elif plan.regions and is_product(eqn):
+            values.run(waiting)
+            waiting = []
+            with _together(program, values, [eqn]):
+                values.run([eqn])
         else:
             waiting.append(eqn)
         if place not in special:

@@ -13,7 +13,7 @@ from graphrl.solvers.budgets.choice import Choice, Price, Pricing, untouched
 from graphrl.solvers.budgets.found import Found
 from graphrl.solvers.budgets.goal import Goal
 from graphrl.solvers.budgets.level import Gradient
-from graphrl.solvers.budgets.timed import AHEAD, search_timed
+from graphrl.solvers.budgets.timed import search_timed
 from graphrl.units import format_bytes
 from graphrl.xla.checkpoint.explain import reported_stretches, reported_values
 from graphrl.xla.checkpoint.origins import Explained
@@ -56,23 +56,25 @@ def search(
     """
     goal = settings.goal(pricing)
     timed = _measured_once(seconds_of) if seconds_of else functools.partial(_priced_seconds, pricing, goal)
-    before = time.monotonic()
+    once = time.monotonic() - begin  # a gradient was traced: a measurement takes as long
     step = timed(untouched(explained.gradient))
-    now = time.monotonic()
-    # what a search comes to is measured after its time: as long as this took
-    left = max(LEAST * settings.seconds, settings.seconds - (now - begin) - (now - before))
+    is_timed = goal.slowdown is not None and seconds_of is not None
+    # other searches do not measure what they come to: that is done after their time
+    left = settings.seconds - (time.monotonic() - begin) - once * (not is_timed)
 
     def slowdown(choice: Choice) -> float:
         return timed(choice) / max(step, 1e-30) - 1.0
 
-    measured = slowdown if goal.slowdown is not None and seconds_of is not None else None
-    found = _found(find_solver(settings.method), pricing, goal, measured, seed=settings.seed, seconds=left)
+    solver = find_solver(settings.method)
+    search = functools.partial(search_timed, solver, measured=slowdown) if is_timed else solver
+    seconds = max(LEAST * settings.seconds, left)
+    found = _found(search, pricing, goal, slowdown if is_timed else None, seed=settings.seed, seconds=seconds)
     if goal.slowdown is None and goal.excess(pricing, found.price) > 1e-6:
         raise UnmetError(_unmet(settings, goal, pricing, found.price))
-    seconds = step, timed(found.choice)
-    if goal.slowdown is not None and goal.slowdown < min(0.0, seconds[1] / max(step, 1e-30) - 1.0 - 1e-6):
+    if goal.slowdown is not None and goal.slowdown < min(0.0, slowdown(found.choice) - 1e-6):
         raise UnmetError(f"slowdown is {settings.slowdown}: no plan was found that is so much faster than jax's own")
-    return Searched(found.choice, _report(name, explained, found, pricing, seconds, settings, begin))
+    both = step, timed(found.choice)
+    return Searched(found.choice, _report(name, explained, found, pricing, both, settings, begin))
 
 
 def _measured_once(seconds_of: Callable[[Choice], float]) -> Callable[[Choice], float]:
@@ -89,7 +91,7 @@ def _measured_once(seconds_of: Callable[[Choice], float]) -> Callable[[Choice], 
 
 
 def _found(
-    solver: Callable[..., Found],
+    search: Callable[..., Found],
     pricing: Pricing,
     goal: Goal,
     measured: Callable[[Choice], float] | None,
@@ -97,16 +99,15 @@ def _found(
     seed: int,
     seconds: float,
 ) -> Found:
-    """A solver's choice within the limit as it is `measured`, or as it is priced; one that moves values only where that
+    """A search's choice within the limit as it is `measured`, or as it is priced; one that moves values only where that
     saves clearly, beside the best that moves none.
     """
-    search = solver if measured is None else functools.partial(search_timed, solver, measured=measured)
     if not goal.moves:
         return search(pricing, goal, seed=seed, seconds=seconds)
     still = search(pricing, dataclasses.replace(goal, moves=False), seed=seed, seconds=seconds)
     if measured is not None:  # the two measures differ there by about as much as here
         ahead = goal.slowdown_of(pricing, still.price) - measured(still.choice)
-        search = functools.partial(search, ahead=min(ahead, AHEAD), begun=still)
+        search = functools.partial(search, ahead=min(ahead, 0.0), begun=still)
     found = search(pricing, goal, seed=seed, seconds=seconds)
     over = goal.excess(pricing, still.price), goal.excess(pricing, found.price)
     saves = found.price.peak < CLEARLY * still.price.peak if goal.slowdown is not None else found.energy < still.energy

@@ -81,7 +81,7 @@ class _Clock:
             else:
                 copies.now += equation_flops(op.equation) / self._chip.flops_per_second
                 copies.fuse(op, bool(written := fusion.fuse(op)))
-                copies.now += sum(runtime(0, each, self._chip) for each in written)
+                copies.now += runtime(0, sum(written), self._chip) if written else 0.0
         return copies.end
 
     def _of_kernel(self, op: Op, sizes: Sequence[int]) -> float:

@@ -2,18 +2,24 @@
 
 Kernels, loops and reductions of more than rows read operands from memory and write their results there. All else is
 computed on the way by whoever reads it, unless a kernel does, or writing it once moves fewer bytes than computing it in
-each of its readers, or takes fewer ops by far.
+each of its readers, or takes fewer ops by far. A gradient that waits for another layer is written, too, where that
+takes less memory than what it is computed from: it leaves its segment with the others.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import NamedTuple
+
+import numpy as np
 
 from graphrl.graphs.readers.jaxpr.flatten import Result
 from graphrl.xla.checkpoint.copies import Value
 from graphrl.xla.checkpoint.derivative import Derivative
 from graphrl.xla.checkpoint.fusing import Chain, chained, is_once
 from graphrl.xla.checkpoint.kinds import SLICES, is_fused, is_reduction, part_read
+
+
+FAR = 4  # kernels that run before a gradient is read, more of which are another layer's
 
 
 class Fusion(NamedTuple):
@@ -31,10 +37,11 @@ class Fusion(NamedTuple):
     copies: Mapping[Result, int]
 
 
-def fusion_of(derivative: Derivative) -> Fusion:
-    """What is fused into what."""
+def fusion_of(derivative: Derivative, left_out: Container[int] = ()) -> Fusion:
+    """What is fused into what, without some nodes that no other ones need."""
     readers = defaultdict(list)
-    for i, node in enumerate(derivative.nodes):
+    nodes = [None if i in left_out else node for i, node in enumerate(derivative.nodes)]
+    for i, node in enumerate(nodes):
         if node is not None:
             for value in derivative.reads(i):
                 readers[value].append(i)
@@ -43,7 +50,8 @@ def fusion_of(derivative: Derivative) -> Fusion:
     copies: dict[Result, int] = {}
     reads: dict[Value, Mapping[Value, float]] = {}  # of what lies in no memory, what is read in its place
     chain: dict[Value, Chain] = {}  # of that, the nodes that its reader computes for it
-    for i, node in enumerate(derivative.nodes):
+    heavy = np.cumsum([node is not None and not is_fused(node.equation) for node in nodes])
+    for i, node in enumerate(nodes):
         if node is None:
             continue
         read = _read(derivative, i, reads)
@@ -60,7 +68,9 @@ def fusion_of(derivative: Derivative) -> Fusion:
             dear = taken * total > total + (1 + taken) * size
             wanted = value in derivative.results or value in derivative.gradients
             once = len(readers[value]) > 1 and is_once(node.equation, ops)
-            solid[value] = not fused or alone or dear or wanted or once
+            waits = derivative.backward[i] and heavy[max(users, default=i)] - heavy[i] > FAR
+            smaller = size < sum(derivative.bytes(source) for source in read)
+            solid[value] = not fused or alone or dear or wanted or once or (waits and smaller)
             moved[value] = total + sum(node.output_bytes)
             copies[value] = (not is_fused(node.equation)) + alone
             if not solid[value]:

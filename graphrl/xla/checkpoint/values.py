@@ -1,5 +1,6 @@
 """The arrays of one level: values of the forward pass and kernels of the backward pass."""
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -65,6 +66,7 @@ class LevelBuilder:
         kernel_from, kernel_reads = _rows(self._kernel_reads)
         kernel_place = [self._own.place[i] for i in self._kernels]
         seconds = np.array([self._seconds(number) for number in range(len(self.values))])
+        spared = self._spared(seconds, needed)
         sizes = np.array([self._own.bytes(value) for value in self.values], float)
         workspace = np.array([self._workspace(value) for value in self.values], float)
         for loop in self.loops.values():
@@ -87,8 +89,8 @@ class LevelBuilder:
             named=np.array([value in self._own.names for value in self.values], bool),
             heavy=np.array([isinstance(v, Result) and not is_fused(self._node(v).equation) for v in self.values], bool),
             seconds=seconds,
-            keeping=np.array([self._keeping(value, trips > 0) for value in self.values]),
-            writing=np.array([self._keeping(value, False) for value in self.values]),
+            keeping=spared + [self._keeping(value, trips > 0) for value in self.values],
+            writing=spared + [self._keeping(value, False) for value in self.values],
             op=ops,
             following=self._followers,
             workspace=workspace,
@@ -106,7 +108,7 @@ class LevelBuilder:
             resident=float(resident_bytes(self._own.nodes)),
             link=PART * INTERCONNECTS[HOST_LINK].bandwidth,
             trips=trips,
-            forward_seconds=float((seconds * needed)[once].sum()),
+            forward_seconds=float((seconds * needed)[once].sum() - spared.sum()),
             backward_seconds=float(kernel_seconds.sum()),
         )
 
@@ -211,6 +213,20 @@ class LevelBuilder:
         """To compute a value from what lies in memory."""
         value = self.values[number]
         return self._kernel_seconds(value.node) if isinstance(value, Result) and self._is_solid[number] else 0.0
+
+    def _spared(self, seconds: np.ndarray, needed: np.ndarray) -> np.ndarray:
+        """Of each value, what the forward pass saves of its `seconds` if it is not kept: what is written only because
+        the backward pass reads it, too, its readers then compute on the way, and need not read.
+        """
+        own = {value.node for value in itertools.compress(self.values, needed) if isinstance(value, Result)}
+        alone = fusion_of(self._own, {i for i in range(len(self._own.nodes)) if i not in own})
+        spared, saved = np.zeros(len(self.values)), 0.0
+        for v, value in enumerate(self.values):
+            if isinstance(value, Result) and needed[v] and self._solid[value] and is_fused(self._node(value).equation):
+                spared[v] = seconds[v] * (not alone.solid[value])
+                saved += runtime(0, self._fusion.moved[value], self._chip)
+                saved -= runtime(0, alone.moved[value], self._chip) * alone.solid[value]
+        return spared * (saved / max(spared.sum(), 1e-30))
 
     def _keeping(self, value: Value, in_loop: bool) -> float:
         """Seconds of keeping a value: see `Level`."""
