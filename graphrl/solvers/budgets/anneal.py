@@ -16,7 +16,7 @@ from graphrl.solvers.budgets.state import AGAIN, INSIDE, PLAIN, State
 from graphrl.solvers.budgets.work import COMPUTED, KEPT, MOVED
 
 HOT, COLD = 1e-3, 1e-5  # temperatures: energies are shares of the plain peak or of the step's seconds
-CUTTING = 0.2  # part of the moves of a function that cut it
+CUTTING = 0.2  # part of the moves that cut a function or a loop's body
 SWITCHING = 0.05  # part of the others that leave segments to jax, or take them from it
 REPEATING = 0.15  # part of the moves that do with a stretch of a function what is done with another one like it
 STRETCHING = 0.05  # part of all moves, where there are loops, that group their steps otherwise
@@ -66,10 +66,10 @@ class _Search:
         self._pricing, self._goal, self.random = pricing, goal, random
         gradient = pricing.gradient
         self._values = [alike_values(level) for level in gradient.levels]
-        self._places = [group for group in alike_places(gradient.levels[0]) if len(group) <= MOST]
+        self._places = [[group for group in alike_places(level) if len(group) <= MOST] for level in gradient.levels]
         self._repeated = repeated(gradient.levels[0])
         self._loops = list(gradient.stretched().items())
-        self._fixed = State.plain(gradient).starts[0] != INSIDE
+        self._fixed = [starts != INSIDE for starts in State.plain(gradient).starts]
         sizes = np.array([max(1, len(level.bytes)) for level in gradient.levels], float)
         self._weights = np.cumsum(sizes / sizes.sum())
 
@@ -87,8 +87,8 @@ class _Search:
         if self._repeated and self.random.random() < REPEATING:
             return self._repeat(state)
         level = int(np.searchsorted(self._weights, self.random.random()))
-        if level == 0 and self.random.random() < CUTTING and self._places:
-            return self._cut(state)
+        if self._places[level] and self.random.random() < CUTTING:
+            return self._cut(state, level)
         if self.random.random() < SWITCHING or not self._values[level]:
             return self._switch(state, level)
         return self._flip(state, level)
@@ -108,17 +108,17 @@ class _Search:
 
         return undo
 
-    def _cut(self, state: State) -> Callable[[], None]:
-        """Begins or ends segments of the function at places that are alike: narrow ones more often."""
-        chosen = self._places[int(len(self._places) * self.random.random() ** 2)]
-        starts = state.starts[0]
+    def _cut(self, state: State, level: int) -> Callable[[], None]:
+        """Begins or ends segments of a level at places that are alike: narrow ones more often."""
+        chosen = self._places[level][int(len(self._places[level]) * self.random.random() ** 2)]
+        starts = state.starts[level]
         before = starts.copy()
         if starts[chosen[0]] == INSIDE:
             first = np.maximum.accumulate(np.where(starts != INSIDE, np.arange(len(starts)), 0))
             starts[chosen] = np.where(starts[chosen] == INSIDE, starts[first[chosen]], starts[chosen])
         else:
-            starts[chosen[~self._fixed[chosen]]] = INSIDE
-        return self._written(state, 0, before)
+            starts[chosen[~self._fixed[level][chosen]]] = INSIDE
+        return self._written(state, level, before)
 
     def _repeat(self, state: State) -> Callable[[], None]:
         """Does with one of some stretches that are alike, or with the next ones too, what is done with another one."""
@@ -132,7 +132,7 @@ class _Search:
         for other in range(first, stop):
             keep[kind.values(level, other)] = kept
             places = kind.places(other)
-            starts[places] = np.where(self._fixed[places] & (begun == INSIDE), starts[places], begun)
+            starts[places] = np.where(self._fixed[0][places] & (begun == INSIDE), starts[places], begun)
         state.changed(0)
 
         def undo() -> None:

@@ -11,9 +11,11 @@ import jax.numpy as jnp
 from graphrl.graphs.readers.jaxpr.flatten import External, Node, Outside, Result, flatten
 from graphrl.graphs.readers.jaxpr.flops import array_bytes
 from graphrl.graphs.roofline import Chip
+from graphrl.xla.checkpoint import ties
 from graphrl.xla.checkpoint.copies import Order, Value, orders_of, padded_bytes
-from graphrl.xla.checkpoint.kinds import VIEWS
+from graphrl.xla.checkpoint.kinds import VIEWS, is_product
 from graphrl.xla.checkpoint.plan import CheckpointPlan, Name, Region
+from graphrl.xla.checkpoint.products import product
 from graphrl.xla.checkpoint.program import Program, Values
 from graphrl.xla.checkpoint.rewrite import scan_of
 
@@ -84,6 +86,9 @@ def derivative(program: Program, wanted: Sequence[bool], chip: Chip) -> Derivati
     nodes: list[Node | None] = []
     for i, (node, live) in enumerate(zip(flat.nodes, flat.live, strict=True)):
         nodes.append(node if live else None)
+        if node.type == ties.NAME:
+            same |= {Result(i, k): same.get(node.operands[k], node.operands[k]) for k in range(len(node.output_bytes))}
+            nodes[-1] = None
         if node.type in VIEWS and len(node.inputs) == len(node.output_bytes) == 1:
             same[Result(i, 0)] = value = same.get(node.inputs[0], node.inputs[0])
             nodes[-1] = None
@@ -190,6 +195,8 @@ def _marked(program: Program, args: Sequence[Any]) -> list[Any]:
                 body = program.bodies[place]
                 whole = CheckpointPlan((Region(0, len(body.equations)),))
                 values.write(eqn.outvars, scan_of(eqn, body, whole, values.read(eqn.invars)))
+            elif is_product(eqn):
+                values.write(eqn.outvars, [product(eqn, *values.read(eqn.invars))])
             else:
                 values.run([eqn])
         for k, var in enumerate(eqn.outvars):

@@ -19,7 +19,7 @@ KERNELS = frozenset(
         """
     )
 )
-PRODUCTS = frozenset({"conv_general_dilated", "dot_general", "ragged_dot_general"})
+PRODUCTS = frozenset({"conv_general_dilated", "dot_general"})
 _REDUCTIONS = ("argmax", "argmin", "reduce")
 _NOT_REDUCTIONS = ("reduce_precision", "reduce_window", "reduce_scatter")
 # The same bytes under another name or shape; layouts are the compiler's to choose.
@@ -54,7 +54,7 @@ def is_kernel(equation: Any) -> bool:
 
 
 def is_product(equation: Any) -> bool:
-    """Whether its gradients are kernels, one an operand, which read the other operand."""
+    """Whether it is linear in each of two operands, and its gradients are kernels that read the other one."""
     return equation.primitive.name in PRODUCTS
 
 

@@ -12,6 +12,7 @@ import jax
 from graphrl.xla.checkpoint.host import after, moved
 from graphrl.xla.checkpoint.kinds import is_product
 from graphrl.xla.checkpoint.plan import CheckpointPlan, Name, Region
+from graphrl.xla.checkpoint.products import product
 from graphrl.xla.checkpoint.program import Piece, Program, Values, variables
 from graphrl.xla.checkpoint.stretches import scan_in_stretches
 from graphrl.xla.checkpoint.ties import finished, together
@@ -160,8 +161,7 @@ def _run(
         elif plan.regions and is_product(eqn):
             values.run(waiting)
             waiting = []
-            with _together(program, values, [eqn]):
-                values.run([eqn])
+            values.write(eqn.outvars, [product(eqn, *values.read(eqn.invars))])
         else:
             waiting.append(eqn)
         if place not in special:
