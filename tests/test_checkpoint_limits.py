@@ -55,7 +55,7 @@ def test_limits_are_kept_by_the_finer_measure_and_used(factor: float, more: floa
         assert found.price.peak < 0.95 * pricing.plain.peak  # measured: 0.90 at most
 
 
-def test_what_is_always_too_slow_is_left_to_jax_in_twice_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_always_too_slow_is_left_to_jax_in_half_as_much_time_again(monkeypatch: pytest.MonkeyPatch) -> None:
     pricing, clock = Pricing(chain(np.random.default_rng(0), 6, 3)), [0.0]
     monkeypatch.setattr(timed, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
     all_again = list(starts(pricing.gradient))[1:2]
@@ -66,7 +66,7 @@ def test_what_is_always_too_slow_is_left_to_jax_in_twice_the_time(monkeypatch: p
 
     found = search_timed(slow, pricing, Goal(slowdown=0.1), measure(pricing, 1.0, 9.0), seed=0, seconds=1.0)
     assert found.price == pricing.plain
-    assert 1.75 <= clock[0] <= 2.25  # a search takes at least a quarter here
+    assert 1.3 <= clock[0] <= 1.7  # a search takes at least 0.175 here
 
 
 def test_a_search_that_knows_nothing_better_is_not_asked_again() -> None:
@@ -121,7 +121,7 @@ def test_what_is_low_enough_is_not_made_slower_or_higher(last: str) -> None:
         return 0.3 if asked[-1].peak is not None else 0.1
 
     found = search_timed(solver, pricing, Goal(slowdown=0.25), measured, seed=0, seconds=NEVER)
-    assert asked[-1].peak == low.price.peak
+    assert low.price.peak in [goal.peak for goal in asked]
     assert found is low
 
 

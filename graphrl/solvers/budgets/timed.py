@@ -46,7 +46,7 @@ def search_timed(
     plain = best_of(pricing, goal, [State.plain(pricing.gradient)])
     best = begun or plain
     least_over = -goal.slowdown  # of the best
-    begin, own_limit = time.monotonic(), _OwnLimit(max(goal.slowdown, 0.0) + ahead)
+    begin, own_limit = time.monotonic(), _OwnLimit(goal.slowdown + ahead)
     asked = dataclasses.replace(goal, slowdown=own_limit.slowdown)
     for turn in range(ROUNDS):
         left = seconds - (time.monotonic() - begin)

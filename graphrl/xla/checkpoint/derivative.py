@@ -86,8 +86,8 @@ def derivative(program: Program, wanted: Sequence[bool], chip: Chip) -> Derivati
     nodes: list[Node | None] = []
     for i, (node, live) in enumerate(zip(flat.nodes, flat.live, strict=True)):
         nodes.append(node if live else None)
-        if node.type == ties.NAME:
-            same |= {Result(i, k): same.get(node.operands[k], node.operands[k]) for k in range(len(node.output_bytes))}
+        if node.type == ties.NAME:  # of a product's tangents, all of them arrays
+            same |= {Result(i, k): same.get(value, value) for k, value in enumerate(node.inputs)}
             nodes[-1] = None
         if node.type in VIEWS and len(node.inputs) == len(node.output_bytes) == 1:
             same[Result(i, 0)] = value = same.get(node.inputs[0], node.inputs[0])

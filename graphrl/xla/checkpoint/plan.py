@@ -44,6 +44,11 @@ class CheckpointPlan:
     unrolled: bool = False
 
     @property
+    def orders(self) -> bool:
+        """Whether it says of gradients which ones wait: where anything is computed again. See `ties`."""
+        return bool(self.regions or self.bodies)
+
+    @property
     def is_plain(self) -> bool:
         """Whether a loop's body with this plan is left as it is."""
         return not self.regions and not self.bodies and self.stretch == 1

@@ -4,10 +4,12 @@ All is said in jax's own terms, so that every backend, sharding and later transf
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+from jax.extend import core
 
 from graphrl.xla.checkpoint.host import after, moved
 from graphrl.xla.checkpoint.kinds import is_product
@@ -16,6 +18,7 @@ from graphrl.xla.checkpoint.products import product
 from graphrl.xla.checkpoint.program import Piece, Program, Values, variables
 from graphrl.xla.checkpoint.stretches import scan_in_stretches
 from graphrl.xla.checkpoint.ties import finished, together
+from graphrl.xla.checkpoint.zeros import gathered, scattered
 
 HOST = "pinned_host"  # the memory for what loops move
 
@@ -41,7 +44,7 @@ def evaluate(program: Program, plan: CheckpointPlan, args: Sequence[Any], *, in_
         start = region.stop
     _run_between(program, plan, values, range(start, len(program.equations)))
     results = values.read(program.closed.jaxpr.outvars)
-    return finished(results) if plan.regions and not in_loop else results
+    return finished(results) if plan.orders and not in_loop else results
 
 
 def fits(program: Program, plan: CheckpointPlan) -> bool:
@@ -66,7 +69,7 @@ def _own(plan: CheckpointPlan, places: Iterable[int]) -> list[int]:
 def _run_between(program: Program, plan: CheckpointPlan, values: Values, places: Iterable[int]) -> None:
     """Runs what is in no region. Where there are any, it also hands on its gradients together."""
     own = _own(plan, places)
-    with _together(program, values, [program.equations[place] for place in own] if plan.regions else []):
+    with _together(program, values, [program.equations[place] for place in own] if plan.orders else []):
         _run(program, plan, values, own)
 
 
@@ -158,10 +161,10 @@ def _run(
             values.run(waiting)
             waiting = []
             values.write(eqn.outvars, scan_of(eqn, program.bodies[place], plan.bodies[place], values.read(eqn.invars)))
-        elif plan.regions and is_product(eqn):
+        elif plan.orders and (rule := _rule(program, eqn)) is not None:
             values.run(waiting)
             waiting = []
-            values.write(eqn.outvars, [product(eqn, *values.read(eqn.invars))])
+            values.write(eqn.outvars, [rule(eqn, *values.read(eqn.invars))])
         else:
             waiting.append(eqn)
         if place not in special:
@@ -183,6 +186,19 @@ def _run(
                 (value,) = values.read([var])
                 values.write([var], [after(value, copies[place])])
     values.run(waiting)
+
+
+def _rule(program: Program, eqn: Any) -> Callable[..., Any] | None:
+    """What runs an equation such that compilers need less memory for it or for its gradients; None for most."""
+    if is_product(eqn):
+        return product
+    if eqn.primitive.name == "gather":
+        return gathered
+    if eqn.primitive.name == "scatter-add" and eqn.invars[0] in program.place_of:
+        filled = program.equations[program.place_of[eqn.invars[0]]]
+        if filled.primitive.name == "broadcast_in_dim" and isinstance(filled.invars[0], core.Literal):
+            return functools.partial(scattered, filled.invars[0].val)
+    return None
 
 
 def scan_of(eqn: Any, body: Program, plan: CheckpointPlan, operands: Sequence[Any]) -> list[Any]:

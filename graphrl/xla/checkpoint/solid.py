@@ -7,7 +7,7 @@ takes less memory than what it is computed from: it leaves its segment with the 
 """
 
 from collections import defaultdict
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +18,6 @@ from graphrl.xla.checkpoint.derivative import Derivative
 from graphrl.xla.checkpoint.fusing import Chain, chained, is_once
 from graphrl.xla.checkpoint.kinds import SLICES, is_fused, is_reduction, part_read
 
-
 FAR = 4  # kernels that run before a gradient is read, more of which are another layer's
 
 
@@ -28,8 +27,7 @@ class Fusion(NamedTuple):
     Attributes:
       solid: whether they lie in memory.
       moved: of each, bytes that are read and written to compute it into memory.
-      copies: of each, how often a loop that keeps it copies it: where a kernel writes it, and where one reads it,
-        neither of which works on the loop's own array.
+      copies: of each, how often a loop that keeps it copies it to or from its own array.
     """
 
     solid: Mapping[Result, bool]
@@ -72,10 +70,19 @@ def fusion_of(derivative: Derivative, left_out: Container[int] = ()) -> Fusion:
             smaller = size < sum(derivative.bytes(source) for source in read)
             solid[value] = not fused or alone or dear or wanted or once or (waits and smaller)
             moved[value] = total + sum(node.output_bytes)
-            copies[value] = (not is_fused(node.equation)) + alone
+            copies[value] = _copies(derivative, readers[value], is_fused(node.equation))
             if not solid[value]:
                 reads[value], chain[value] = read, ops
     return Fusion(solid, moved, copies)
+
+
+def _copies(derivative: Derivative, readers: Sequence[int], fused: bool) -> int:
+    """How often a loop that keeps a value copies it: what a fused op writes for the loop's array alone goes there at
+    once, and a fused op reads it from there.
+    """
+    forward = any(not derivative.backward[j] for j in readers)
+    backward = (derivative.nodes[j] for j in readers if derivative.backward[j])
+    return (forward or not fused) + any(node is not None and not is_fused(node.equation) for node in backward)
 
 
 def _read(derivative: Derivative, i: int, reads: Mapping[Value, Mapping[Value, float]]) -> Mapping[Value, float]:

@@ -1,0 +1,97 @@
+"""Zeros that are written late.
+
+What is scattered is added to zeros, or to another number. Nothing has to be there before these, so that XLA writes them
+when it likes: all of a program's in one kernel at its begin, for one. Here they wait for what is scattered.
+"""
+
+from typing import Any
+
+import jax
+from jax.custom_derivatives import SymbolicZero, zero_from_primal
+from jax.extend import core
+from jax.interpreters import ad, batching, mlir
+
+
+def gathered(equation: Any, operand: Any, indices: Any) -> Any:
+    """The result of a gather; the operand's gradient is scattered to zeros that wait for the result's."""
+
+    def run(operand: Any, indices: Any) -> Any:
+        return jax.lax.gather_p.bind(operand, indices, **equation.params)
+
+    def tangent(primals: Any, tangents: Any) -> tuple[Any, Any]:
+        result = run(*primals)
+        if type(tangents[0]) is SymbolicZero:
+            return result, zero_from_primal(result, symbolic_zeros=True)
+        return result, _GATHER.bind(tangents[0], primals[1], **equation.params)
+
+    custom = jax.custom_jvp(run)
+    custom.defjvp(tangent, symbolic_zeros=True)
+    return custom(operand, indices) if _is_whole(operand) else run(operand, indices)
+
+
+def scattered(number: Any, equation: Any, operand: Any, indices: Any, updates: Any) -> Any:
+    """The result of a scatter to an array that has one number everywhere; that is written once the updates are there.
+
+    Args:
+      number: it is.
+      equation: of the scatter.
+      operand, indices, updates: its operands.
+    """
+    if _is_whole(updates):
+        operand = _filled(number, jax.typeof(operand), updates)
+    return equation.primitive.bind(operand, indices, updates, **equation.params)
+
+
+def _filled(number: Any, aval: Any, value: Any) -> Any:
+    """An array of a number, which waits for a value: by a choice that XLA does not see through, for it drops what only
+    passes a barrier together with what is needed.
+    """
+    first = jax.lax.stop_gradient(value)[(0,) * jax.numpy.ndim(value)]
+    never = (first != first) & (first == first)
+    return jax.lax.full(aval.shape, jax.numpy.where(never, 1, number).astype(aval.dtype))
+
+
+def _is_whole(value: Any) -> bool:
+    """Whether an array has elements, and is no part of one that is spread over devices."""
+    return jax.typeof(value).size > 0 and jax.typeof(value).sharding.mesh.empty
+
+
+def _gather(operand: Any, indices: Any, **params: Any) -> Any:
+    return jax.lax.gather_p.bind(operand, indices, **params)
+
+
+def _jvp(primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
+    result = _GATHER.bind(*primals, **params)
+    if type(tangents[0]) is ad.Zero:
+        return result, ad.Zero(jax.typeof(result).to_tangent_aval())
+    return result, _GATHER.bind(tangents[0], primals[1], **params)
+
+
+def _transpose(cotangent: Any, operand: Any, indices: Any, **params: Any) -> list[Any]:
+    if type(cotangent) is ad.Zero:
+        return [ad.Zero(operand.aval), None]
+    numbers = params["dimension_numbers"]
+    how = jax.lax.ScatterDimensionNumbers(
+        update_window_dims=numbers.offset_dims,
+        inserted_window_dims=numbers.collapsed_slice_dims,
+        scatter_dims_to_operand_dims=numbers.start_index_map,
+        operand_batching_dims=numbers.operand_batching_dims,
+        scatter_indices_batching_dims=numbers.start_indices_batching_dims,
+    )
+    options = {name: params[name] for name in ("indices_are_sorted", "unique_indices", "mode")}
+    zeros = _filled(0, operand.aval, cotangent)
+    return [jax.lax.scatter_add(zeros, indices, cotangent, how, **options), None]
+
+
+def _batched(values: Any, dims: Any, **params: Any) -> Any:
+    gather: Any = batching.primitive_batchers[jax.lax.gather_p]  # type: ignore[index]
+    return gather(values, dims, **params)
+
+
+_GATHER = core.Primitive("graphrl_gather")  # of tangents
+_GATHER.def_impl(_gather)
+_GATHER.def_abstract_eval(lambda *avals, **params: jax.lax.gather_p.abstract_eval(*avals, **params)[0])
+mlir.register_lowering(_GATHER, mlir.lower_fun(_gather, multiple_results=False))
+ad.primitive_jvps[_GATHER] = _jvp
+ad.primitive_transposes[_GATHER] = _transpose
+batching.primitive_batchers[_GATHER] = _batched
