@@ -83,6 +83,7 @@ class _OwnLimit:
     def __init__(self, slowdown: float) -> None:
         self.slowdown = slowdown
         self._within, self._over = -math.inf, math.inf  # the slowest choice within the true limit, the quickest over it
+        self._failed = 0  # choices over it, before there was one within: each time more is taken off
 
     def move(self, own: float, over: float, was_asked: bool) -> bool:
         """Moves to where the next choice is expected just within the limit; False if there is nothing to gain.
@@ -96,7 +97,8 @@ class _OwnLimit:
             self._within = max(self._within, own)
         else:
             self._over = min(self._over, own)
-        moved = own - over - NEAR / 2  # where both measures differ there as they do here
+            self._failed += math.isinf(self._within)
+        moved = own - over * max(1, self._failed) - NEAR / 2  # where both measures differ there as they do here
         if over <= 0 and (over >= -NEAR or (was_asked and moved <= self.slowdown)):
             return False  # near enough, or the search knows of nothing slower that is lower
         if not self._within < moved < self._over:

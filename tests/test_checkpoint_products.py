@@ -1,0 +1,126 @@
+"""Products whose gradients come one after the other, and zeros that are written late: the same numbers."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.extend import core
+
+from graphrl.xla.checkpoint.products import product
+from graphrl.xla.checkpoint.ties import NAME
+from graphrl.xla.checkpoint.zeros import gathered, scattered
+
+Function = Callable[..., jax.Array]
+
+LARGE, SMALL = (jax.random.normal(jax.random.key(seed), shape) for seed, shape in enumerate([(8, 5), (5, 3)]))
+ROWS = jnp.array([2, 0, 2, 7])
+TRANSFORMATIONS: list[Callable[[Function], Function]] = [
+    lambda f: f,
+    lambda f: jax.jit(jax.value_and_grad(f, (0, 1))),
+    lambda f: jax.grad(f, 1),
+    lambda f: lambda a, b: jax.jvp(f, (a, b), (b.sum() * a, a.sum() * b)),
+    lambda f: lambda a, b: jax.jvp(lambda a: f(a, b), (a,), (a,)),
+    lambda f: lambda a, b: jax.grad(jax.checkpoint(f), (0, 1))(a, b),
+    lambda f: lambda a, b: jax.vmap(lambda k: jax.grad(f, (0, 1))(k * a, b))(jnp.arange(1.0, 4.0)),
+    lambda f: lambda a, b: jax.hessian(lambda k: f(k[0] * a, k[1] * b))(jnp.ones(2)),
+]
+
+
+def with_last_replaced(function: Function, name: str, rule: Callable[..., Any]) -> Function:
+    """A function whose equations of a name a rule runs."""
+
+    def run(*args: Any) -> Any:
+        closed = jax.make_jaxpr(function)(*args)
+        jaxpr = closed.jaxpr
+        values = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*closed.consts, *args), strict=True))
+
+        def read(atom: Any) -> Any:
+            return atom.val if isinstance(atom, core.Literal) else values[atom]
+
+        for eqn in jaxpr.eqns:
+            operands = [read(atom) for atom in eqn.invars]
+            own = rule(eqn, *operands) if eqn.primitive.name == name else eqn.primitive.bind(*operands, **eqn.params)
+            values.update(zip(eqn.outvars, own if eqn.primitive.multiple_results else [own], strict=True))
+        return read(jaxpr.outvars[0])
+
+    return run
+
+
+def multiplied(a: jax.Array, b: jax.Array) -> jax.Array:
+    return jnp.sin(jax.lax.dot(a, b)).sum()
+
+
+def convolved(a: jax.Array, b: jax.Array) -> jax.Array:
+    return jnp.sin(jax.lax.conv(a[None, None], b[None, None], (1, 1), "SAME")).sum()
+
+
+def taken(a: jax.Array, b: jax.Array) -> jax.Array:
+    rows = jax.lax.gather(a, ROWS[:, None], jax.lax.GatherDimensionNumbers((1,), (0,), (0,)), (1, a.shape[1]))
+    return jnp.sin(rows).sum() * b.sum()
+
+
+def added(a: jax.Array, b: jax.Array) -> jax.Array:
+    into = jax.lax.full((9, 5), 0.0)
+    how = jax.lax.ScatterDimensionNumbers((1,), (0,), (0,))
+    return jnp.sin(jax.lax.scatter_add(into, ROWS[:, None], a[:4], how)).sum() * b.sum()
+
+
+def scattered_zeros(eqn: Any, *operands: Any) -> Any:
+    return scattered(0.0, eqn, *operands)
+
+
+CASES = [
+    (multiplied, "dot_general", product),
+    (convolved, "conv_general_dilated", product),
+    (taken, "gather", gathered),
+    (added, "scatter-add", scattered_zeros),
+]
+
+
+@pytest.mark.parametrize("transformed", TRANSFORMATIONS)
+@pytest.mark.parametrize(("function", "name", "rule"), CASES)
+def test_all_is_the_same(transformed: Callable[[Function], Function], function: Function, name: str, rule: Any) -> None:
+    expected = transformed(function)(LARGE, SMALL)
+    found = transformed(with_last_replaced(function, name, rule))(LARGE, SMALL)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found, expected)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_the_gradient_of_the_smaller_operand_comes_first_and_the_other_waits_for_it(swapped: bool) -> None:
+    def function(a: jax.Array, b: jax.Array) -> jax.Array:
+        return multiplied(b.T, a.T) if swapped else multiplied(a, b)
+
+    gradient = jax.grad(with_last_replaced(function, "dot_general", product), (0, 1))
+    eqns = jax.make_jaxpr(gradient)(LARGE, SMALL).jaxpr.eqns
+    forward, first, second = (k for k, eqn in enumerate(eqns) if eqn.primitive.name == "dot_general")
+    assert eqns[first].outvars[0].aval.size == SMALL.size
+    assert eqns[second].outvars[0].aval.size == LARGE.size
+    (tie,) = (k for k, eqn in enumerate(eqns) if eqn.primitive.name == NAME and eqn.params["barrier"])
+    assert first < tie < second
+    assert eqns[tie].outvars[0] in eqns[second].invars  # what the second one reads has waited for the first
+    assert forward < first
+
+
+@pytest.mark.parametrize(("function", "name", "rule"), CASES[2:])
+def test_zeros_depend_on_what_is_scattered(function: Function, name: str, rule: Any) -> None:
+    def filled(function: Function) -> Any:
+        eqns = jax.make_jaxpr(jax.grad(function))(LARGE, SMALL).jaxpr.eqns
+        by_result = {var: eqn for eqn in eqns for var in eqn.outvars}
+        (scatter,) = (eqn for eqn in eqns if eqn.primitive.name == "scatter-add")
+        return by_result[scatter.invars[0]].invars[0]
+
+    assert isinstance(filled(function), core.Literal)
+    assert not isinstance(filled(with_last_replaced(function, name, rule)), core.Literal)
+
+
+def test_zeros_stay_zeros_where_nothing_is_a_number() -> None:
+    broken = LARGE.at[0, 0].set(jnp.nan).at[1, 1].set(jnp.inf)
+    how = jax.lax.ScatterDimensionNumbers((1,), (0,), (0,))
+
+    def rows(a: jax.Array) -> jax.Array:
+        return jax.lax.scatter_add(jax.lax.full((9, 5), 0.0), ROWS[:, None], a[:4], how)
+
+    np.testing.assert_array_equal(with_last_replaced(rows, "scatter-add", scattered_zeros)(broken), rows(broken))
