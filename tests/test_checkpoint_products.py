@@ -13,7 +13,7 @@ from graphrl.xla.checkpoint.products import product
 from graphrl.xla.checkpoint.ties import NAME
 from graphrl.xla.checkpoint.zeros import gathered, scattered
 
-Function = Callable[..., jax.Array]
+Function = Callable[..., Any]
 
 LARGE, SMALL = (jax.random.normal(jax.random.key(seed), shape) for seed, shape in enumerate([(8, 5), (5, 3)]))
 ROWS = jnp.array([2, 0, 2, 7])
