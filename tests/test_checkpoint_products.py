@@ -9,14 +9,17 @@ import numpy as np
 import pytest
 from jax.extend import core
 
+from graphrl.xla.checkpoint.plan import CheckpointPlan, Region
 from graphrl.xla.checkpoint.products import product
+from graphrl.xla.checkpoint.program import program_of
+from graphrl.xla.checkpoint.rewrite import evaluate
 from graphrl.xla.checkpoint.ties import NAME
 from graphrl.xla.checkpoint.zeros import gathered, scattered
 
 Function = Callable[..., Any]
 
 LARGE, SMALL = (jax.random.normal(jax.random.key(seed), shape) for seed, shape in enumerate([(8, 5), (5, 3)]))
-ROWS = jnp.array([2, 0, 2, 7])
+ROWS = jnp.array([2, 0, 2, 9])  # the last one is outside
 TRANSFORMATIONS: list[Callable[[Function], Function]] = [
     lambda f: f,
     lambda f: jax.jit(jax.value_and_grad(f, (0, 1))),
@@ -25,6 +28,7 @@ TRANSFORMATIONS: list[Callable[[Function], Function]] = [
     lambda f: lambda a, b: jax.jvp(lambda a: f(a, b), (a,), (a,)),
     lambda f: lambda a, b: jax.grad(jax.checkpoint(f), (0, 1))(a, b),
     lambda f: lambda a, b: jax.vmap(lambda k: jax.grad(f, (0, 1))(k * a, b))(jnp.arange(1.0, 4.0)),
+    lambda f: lambda a, b: jax.grad(lambda a: jax.jvp(lambda a: f(a, b), (a,), (a,))[1])(a),
     lambda f: lambda a, b: jax.hessian(lambda k: f(k[0] * a, k[1] * b))(jnp.ones(2)),
 ]
 
@@ -58,7 +62,9 @@ def convolved(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def taken(a: jax.Array, b: jax.Array) -> jax.Array:
-    rows = jax.lax.gather(a, ROWS[:, None], jax.lax.GatherDimensionNumbers((1,), (0,), (0,)), (1, a.shape[1]))
+    how = jax.lax.GatherDimensionNumbers((1,), (0,), (0,))
+    outside = jax.lax.GatherScatterMode.FILL_OR_DROP
+    rows = jax.lax.gather(a, ROWS[:, None], how, (1, a.shape[1]), mode=outside, fill_value=5.0)
     return jnp.sin(rows).sum() * b.sum()
 
 
@@ -124,3 +130,46 @@ def test_zeros_stay_zeros_where_nothing_is_a_number() -> None:
         return jax.lax.scatter_add(jax.lax.full((9, 5), 0.0), ROWS[:, None], a[:4], how)
 
     np.testing.assert_array_equal(with_last_replaced(rows, "scatter-add", scattered_zeros)(broken), rows(broken))
+
+
+def no_rows(x: jax.Array) -> jax.Array:
+    how = jax.lax.GatherDimensionNumbers((1,), (0,), (0,))
+    return jnp.sin(x).sum() + jax.lax.gather(x, jnp.zeros((0, 1), int), how, (1, x.shape[1])).sum()
+
+
+def into_a_number(x: jax.Array) -> jax.Array:
+    return jnp.sin(jnp.zeros(()).at[()].add(x[0, 0] * 2)) + jax.ops.segment_sum(x, jnp.array([1, 0, 1]), 2)[1].sum()
+
+
+def by_itself(x: jax.Array) -> jax.Array:
+    y = jnp.sin(x)
+    return jnp.sin(jax.lax.dot(y, y)).sum()
+
+
+def by_a_number(x: jax.Array) -> jax.Array:
+    return jax.lax.dot_general(jnp.sin(x), jnp.ones((3, 2), jnp.bfloat16), (((1,), (0,)), ((), ()))).sum()
+
+
+@pytest.mark.parametrize("function", [no_rows, into_a_number, by_itself, by_a_number])
+def test_plans_take_odd_equations(function: Function) -> None:
+    x = SMALL[:3, :3]
+    program = program_of(jax.make_jaxpr(function)(x))
+    plan = CheckpointPlan((Region(0, len(program.equations)),))
+
+    def planned(x: jax.Array) -> Any:
+        return evaluate(program, plan, [x])[0]
+
+    for transformed in (lambda f: f, jax.grad, jax.jit, lambda f: lambda x: jax.jvp(f, (x,), (x,))):
+        found, expected = transformed(planned)(x), transformed(function)(x)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), found, expected)
+
+
+def test_products_keep_where_they_are_named_and_run() -> None:
+    def function(a: jax.Array, b: jax.Array) -> jax.Array:
+        with jax.named_scope("attention"):
+            return multiplied(a, b)
+
+    gradient = jax.make_jaxpr(jax.grad(with_last_replaced(function, "dot_general", product), (0, 1)))(LARGE, SMALL)
+    names = [str(eqn.source_info.name_stack) for eqn in gradient.jaxpr.eqns if eqn.primitive.name == "dot_general"]
+    assert len(names) == 3
+    assert all("attention" in name for name in names)

@@ -27,7 +27,7 @@ PER_SEGMENT = 3e-4  # energy of a segment: each is traced by itself, and keeps t
 def anneal(
     pricing: Pricing, goal: Goal, starts: Sequence[State], *, seed: int, evaluations: int, seconds: float
 ) -> Found:
-    """The best choice that annealing meets, from the best of some starts.
+    """The best choice that annealing meets, from the best of some starts, of which one may be a little over the limit.
 
     Args:
       pricing: of the gradient.
@@ -37,9 +37,9 @@ def anneal(
       evaluations, seconds: after which it ends.
     """
     search = _Search(pricing, goal, np.random.default_rng(seed))
+    best = min(starts, key=search.energy)
     state = min(starts, key=lambda start: goal.energy(pricing, pricing(start.choice()), over=BEGUN_OVER)).copy()
-    best, least = min(((start, search.energy(start)) for start in (*starts, state)), key=lambda both: both[1])
-    energy = search.energy(state)
+    least, energy = search.energy(best), search.energy(state)
     begin, count, heat = time.monotonic(), len(starts), HOT
     while count < evaluations:
         if count % 64 == 0:

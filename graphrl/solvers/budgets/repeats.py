@@ -55,7 +55,9 @@ def _between(level: Level, places: np.ndarray) -> Iterator[Repeated]:
     alike: dict[bytes, list[int]] = {}
     for begin in places[places + length < len(level.first)].tolist():
         first = level.first[begin : begin + length + 1]
-        look = np.diff(first).tobytes() + level.bytes[first[0] : first[-1]].tobytes()
+        values = slice(first[0], first[-1])
+        traits = np.diff(first), level.apart[begin : begin + length], level.bytes[values], level.solid[values]
+        look = b"".join(trait.tobytes() for trait in traits)
         alike.setdefault(look, []).append(begin)
     for begins in alike.values():
         yield Repeated(np.array(begins), length)

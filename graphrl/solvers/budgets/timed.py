@@ -38,7 +38,7 @@ def search_timed(
       goal: with a limit of slowdown.
       measured: the slowdown of a choice.
       seed: of random numbers.
-      ahead: by how much slower than the limit the first search may be, by its own measure.
+      ahead: what is added to the limit for the first search, by its own measure.
       begun: a choice within the limit: what is found is no worse.
       seconds: of all searches and measurements; up to half as many more where nothing else is within the limit yet.
     """

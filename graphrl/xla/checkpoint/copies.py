@@ -13,6 +13,7 @@ from typing import Any
 
 from graphrl.graphs.readers.jaxpr.flatten import Node, Outside, Result
 from graphrl.graphs.readers.jaxpr.flops import array_bytes
+from graphrl.xla.checkpoint import ties
 
 Value = Result | Outside
 Order = tuple[int, ...]  # of a value's dimensions, outermost first; () for the order that they have
@@ -65,9 +66,9 @@ def _source(nodes: Sequence[Node], value: Any, rank: int) -> tuple[Value, Order]
     dimensions is.
     """
     dims = tuple(range(rank))
-    while isinstance(value, Result) and nodes[value.node].type in ("transpose", "name", "copy"):
+    while isinstance(value, Result) and nodes[value.node].type in ("transpose", "name", "copy", ties.NAME):
         node = nodes[value.node]
         if node.type == "transpose":
             dims = tuple(dims[node.equation.params["permutation"].index(dim)] for dim in range(rank))
-        value = node.operands[0]
+        value = node.operands[value.output if node.type == ties.NAME else 0]
     return value, dims

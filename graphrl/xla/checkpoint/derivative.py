@@ -13,7 +13,7 @@ from graphrl.graphs.readers.jaxpr.flops import array_bytes
 from graphrl.graphs.roofline import Chip
 from graphrl.xla.checkpoint import ties
 from graphrl.xla.checkpoint.copies import Order, Value, orders_of, padded_bytes
-from graphrl.xla.checkpoint.kinds import VIEWS, is_product
+from graphrl.xla.checkpoint.kinds import VIEWS, is_of_variables, is_product
 from graphrl.xla.checkpoint.plan import CheckpointPlan, Name, Region
 from graphrl.xla.checkpoint.products import product
 from graphrl.xla.checkpoint.program import Program, Values
@@ -37,7 +37,7 @@ class Derivative(NamedTuple):
       padded: by place, bytes of the copy that a convolution and its gradients read.
       outside: bytes of what is computed elsewhere, arguments first, then cotangents and constants.
       result_bytes: of the program's results and gradients.
-      traced: all of it as jax has it, where there is such.
+      traced: all of it as jax has it; None of a graph's.
     """
 
     nodes: list[Node | None]
@@ -86,8 +86,9 @@ def derivative(program: Program, wanted: Sequence[bool], chip: Chip) -> Derivati
     nodes: list[Node | None] = []
     for i, (node, live) in enumerate(zip(flat.nodes, flat.live, strict=True)):
         nodes.append(node if live else None)
-        if node.type == ties.NAME:  # of a product's tangents, all of them arrays
-            same |= {Result(i, k): same.get(value, value) for k, value in enumerate(node.inputs)}
+        if node.type == ties.NAME and all(isinstance(value, Result | Outside) for value in node.operands):
+            handed = node.operands[: len(node.output_bytes)]
+            same |= {Result(i, k): same.get(value, value) for k, value in enumerate(handed)}  # type: ignore[arg-type]
             nodes[-1] = None
         if node.type in VIEWS and len(node.inputs) == len(node.output_bytes) == 1:
             same[Result(i, 0)] = value = same.get(node.inputs[0], node.inputs[0])
@@ -195,7 +196,7 @@ def _marked(program: Program, args: Sequence[Any]) -> list[Any]:
                 body = program.bodies[place]
                 whole = CheckpointPlan((Region(0, len(body.equations)),))
                 values.write(eqn.outvars, scan_of(eqn, body, whole, values.read(eqn.invars)))
-            elif is_product(eqn):
+            elif is_product(eqn) and is_of_variables(eqn):
                 values.write(eqn.outvars, [product(eqn, *values.read(eqn.invars))])
             else:
                 values.run([eqn])

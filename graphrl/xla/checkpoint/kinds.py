@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax.numpy as jnp
+from jax.extend import core
 
 from graphrl.graphs.readers.jaxpr.flatten import ELEMENT_BODIES
 from graphrl.graphs.readers.jaxpr.flops import PARTIAL_READS
@@ -56,6 +57,12 @@ def is_kernel(equation: Any) -> bool:
 def is_product(equation: Any) -> bool:
     """Whether it is linear in each of two operands, and its gradients are kernels that read the other one."""
     return equation.primitive.name in PRODUCTS
+
+
+def is_of_variables(equation: Any) -> bool:
+    """Whether its operands are different variables, and it runs where all else does."""
+    own = [atom for atom in equation.invars if not isinstance(atom, core.Literal)]
+    return len({*own}) == len(equation.invars) and getattr(equation.ctx, "compute_type", None) is None
 
 
 def is_reduction(equation: Any) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 from jax.custom_derivatives import SymbolicZero
 
+from graphrl.xla.checkpoint.program import Piece
 from graphrl.xla.checkpoint.ties import together
 
 
@@ -17,13 +18,15 @@ def product(equation: Any, left: Any, right: Any) -> Any:
     """The result of an equation that is linear in each of two operands.
 
     Args:
-      equation: of a product or a convolution.
+      equation: of a product or a convolution, of two different variables.
       left, right: its operands.
     """
     smaller = 0 if jax.typeof(left).size < jax.typeof(right).size else 1
 
+    multiply = Piece.of([equation])
+
     def bind(*operands: Any) -> Any:
-        return equation.primitive.bind(*operands, **equation.params)
+        return multiply(*operands)[0]
 
     def tangent(primals: Any, tangents: Any) -> tuple[Any, Any]:
         """Of both terms the one by the larger operand's tangent waits, when it is transposed, for the other one's."""

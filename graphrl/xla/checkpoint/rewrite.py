@@ -12,7 +12,7 @@ import jax
 from jax.extend import core
 
 from graphrl.xla.checkpoint.host import after, moved
-from graphrl.xla.checkpoint.kinds import is_product
+from graphrl.xla.checkpoint.kinds import is_of_variables, is_product
 from graphrl.xla.checkpoint.plan import CheckpointPlan, Name, Region
 from graphrl.xla.checkpoint.products import product
 from graphrl.xla.checkpoint.program import Piece, Program, Values, variables
@@ -190,6 +190,8 @@ def _run(
 
 def _rule(program: Program, eqn: Any) -> Callable[..., Any] | None:
     """What runs an equation such that compilers need less memory for it or for its gradients; None for most."""
+    if not is_of_variables(eqn):
+        return None
     if is_product(eqn):
         return product
     if eqn.primitive.name == "gather":

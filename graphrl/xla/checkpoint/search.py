@@ -66,9 +66,9 @@ def search(
         return timed(choice) / max(step, 1e-30) - 1.0
 
     solver = find_solver(settings.method)
-    search = functools.partial(search_timed, solver, measured=slowdown) if is_timed else solver
+    limited = functools.partial(search_timed, solver, measured=slowdown) if is_timed else solver
     seconds = max(LEAST * settings.seconds, left)
-    found = _found(search, pricing, goal, slowdown if is_timed else None, seed=settings.seed, seconds=seconds)
+    found = _found(limited, pricing, goal, slowdown if is_timed else None, seed=settings.seed, seconds=seconds)
     if goal.slowdown is None and goal.excess(pricing, found.price) > 1e-6:
         raise UnmetError(_unmet(settings, goal, pricing, found.price))
     if goal.slowdown is not None and goal.slowdown < min(0.0, slowdown(found.choice) - 1e-6):

@@ -7,26 +7,26 @@ when it likes: all of a program's in one kernel at its begin, for one. Here they
 from typing import Any
 
 import jax
-from jax.custom_derivatives import SymbolicZero, zero_from_primal
 from jax.extend import core
 from jax.interpreters import ad, batching, mlir
+
+from graphrl.xla.checkpoint.program import Piece
 
 
 def gathered(equation: Any, operand: Any, indices: Any) -> Any:
     """The result of a gather; the operand's gradient is scattered to zeros that wait for the result's."""
+    run = Piece.of([equation])
+    params = {**equation.params, "fill_value": 0}  # of tangents, what lies outside is zero
 
-    def run(operand: Any, indices: Any) -> Any:
-        return jax.lax.gather_p.bind(operand, indices, **equation.params)
+    def gather(operand: Any, indices: Any) -> Any:
+        return run(operand, indices)[0]
 
     def tangent(primals: Any, tangents: Any) -> tuple[Any, Any]:
-        result = run(*primals)
-        if type(tangents[0]) is SymbolicZero:
-            return result, zero_from_primal(result, symbolic_zeros=True)
-        return result, _GATHER.bind(tangents[0], primals[1], **equation.params)
+        return gather(*primals), _GATHER.bind(tangents[0], primals[1], **params)
 
-    custom = jax.custom_jvp(run)
+    custom = jax.custom_jvp(gather)
     custom.defjvp(tangent, symbolic_zeros=True)
-    return custom(operand, indices) if _is_whole(operand) else run(operand, indices)
+    return custom(operand, indices) if _is_whole(operand) else gather(operand, indices)
 
 
 def scattered(number: Any, equation: Any, operand: Any, indices: Any, updates: Any) -> Any:
@@ -39,21 +39,25 @@ def scattered(number: Any, equation: Any, operand: Any, indices: Any, updates: A
     """
     if _is_whole(updates):
         operand = _filled(number, jax.typeof(operand), updates)
-    return equation.primitive.bind(operand, indices, updates, **equation.params)
+    return Piece.of([equation])(operand, indices, updates)[0]
 
 
 def _filled(number: Any, aval: Any, value: Any) -> Any:
-    """An array of a number, which waits for a value: by a choice that XLA does not see through, for it drops what only
-    passes a barrier together with what is needed.
+    """An array of a number, which waits for a value of floating-point numbers: by a choice that XLA does not see
+    through, for it drops what only passes a barrier together with what is needed. Where the value is spread over
+    devices, that is a small message between them.
     """
+    if not jax.typeof(value).size:
+        return jax.lax.full(aval.shape, number, aval.dtype)
     first = jax.lax.stop_gradient(value)[(0,) * jax.numpy.ndim(value)]
     never = (first != first) & (first == first)
     return jax.lax.full(aval.shape, jax.numpy.where(never, 1, number).astype(aval.dtype))
 
 
 def _is_whole(value: Any) -> bool:
-    """Whether an array has elements, and is no part of one that is spread over devices."""
-    return jax.typeof(value).size > 0 and jax.typeof(value).sharding.mesh.empty
+    """Whether an array of floating-point numbers is none that says how it is spread over devices."""
+    aval = jax.typeof(value)
+    return jax.numpy.issubdtype(aval.dtype, jax.numpy.floating) and aval.sharding.mesh.empty
 
 
 def _gather(operand: Any, indices: Any, **params: Any) -> Any:
@@ -61,10 +65,7 @@ def _gather(operand: Any, indices: Any, **params: Any) -> Any:
 
 
 def _jvp(primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
-    result = _GATHER.bind(*primals, **params)
-    if type(tangents[0]) is ad.Zero:
-        return result, ad.Zero(jax.typeof(result).to_tangent_aval())
-    return result, _GATHER.bind(tangents[0], primals[1], **params)
+    return _GATHER.bind(*primals, **params), _GATHER.bind(tangents[0], primals[1], **params)
 
 
 def _transpose(cotangent: Any, operand: Any, indices: Any, **params: Any) -> list[Any]:
