@@ -13,7 +13,7 @@ from graphrl.graphs.readers.jaxpr.flops import array_bytes
 from graphrl.graphs.roofline import Chip
 from graphrl.xla.checkpoint import ties
 from graphrl.xla.checkpoint.copies import Order, Value, orders_of, padded_bytes
-from graphrl.xla.checkpoint.kinds import VIEWS, is_of_variables, is_product
+from graphrl.xla.checkpoint.kinds import VIEWS, is_product
 from graphrl.xla.checkpoint.plan import CheckpointPlan, Name, Region
 from graphrl.xla.checkpoint.products import product
 from graphrl.xla.checkpoint.program import Program, Values
@@ -196,7 +196,7 @@ def _marked(program: Program, args: Sequence[Any]) -> list[Any]:
                 body = program.bodies[place]
                 whole = CheckpointPlan((Region(0, len(body.equations)),))
                 values.write(eqn.outvars, scan_of(eqn, body, whole, values.read(eqn.invars)))
-            elif is_product(eqn) and is_of_variables(eqn):
+            elif is_product(eqn):
                 values.write(eqn.outvars, [product(eqn, *values.read(eqn.invars))])
             else:
                 values.run([eqn])

@@ -55,8 +55,8 @@ def is_kernel(equation: Any) -> bool:
 
 
 def is_product(equation: Any) -> bool:
-    """Whether it is linear in each of two operands, and its gradients are kernels that read the other one."""
-    return equation.primitive.name in PRODUCTS
+    """Whether it is linear in each of two different variables; its gradients are kernels that read the other one."""
+    return equation.primitive.name in PRODUCTS and is_of_variables(equation)
 
 
 def is_of_variables(equation: Any) -> bool:

@@ -22,7 +22,6 @@ def product(equation: Any, left: Any, right: Any) -> Any:
       left, right: its operands.
     """
     smaller = 0 if jax.typeof(left).size < jax.typeof(right).size else 1
-
     multiply = Piece.of([equation])
 
     def bind(*operands: Any) -> Any:

@@ -190,10 +190,10 @@ def _run(
 
 def _rule(program: Program, eqn: Any) -> Callable[..., Any] | None:
     """What runs an equation such that compilers need less memory for it or for its gradients; None for most."""
-    if not is_of_variables(eqn):
-        return None
     if is_product(eqn):
         return product
+    if not is_of_variables(eqn):
+        return None
     if eqn.primitive.name == "gather":
         return gathered
     if eqn.primitive.name == "scatter-add" and eqn.invars[0] in program.place_of:
