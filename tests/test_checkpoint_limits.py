@@ -69,6 +69,33 @@ def test_what_is_always_too_slow_is_left_to_jax_in_half_as_much_time_again(monke
     assert 1.3 <= clock[0] <= 1.7  # a search takes at least 0.175 here
 
 
+def test_where_few_measurements_fit_the_first_search_has_all_the_time_and_leaves_a_part_of_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pricing, clock = Pricing(chain(np.random.default_rng(0), 12, 6)), [0.0]
+    monkeypatch.setattr(timed, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
+    asked: list[tuple[float | None, float]] = []
+
+    def solver(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
+        asked.append((goal.slowdown, seconds))
+        clock[0] += seconds
+        return annealed(pricing, goal, seed=seed, seconds=NEVER)
+
+    def measured(choice: Choice) -> float:
+        clock[0] += 0.5
+        return measure(pricing, 1.0, 0.04)(choice)
+
+    found = search_timed(solver, pricing, Goal(slowdown=0.2), measured, seed=0, seconds=1.0, once=0.5)
+    assert found.price.peak < pricing.plain.peak
+    assert asked == [(pytest.approx(0.15), pytest.approx(0.5))]
+    assert clock[0] == pytest.approx(1.0)
+    asked.clear()
+    clock[0] = 0.0
+    search_timed(solver, pricing, Goal(slowdown=0.2), measured, seed=0, seconds=10.0, once=0.5)
+    assert asked[0] == (pytest.approx(0.2), pytest.approx(3.0))
+    assert clock[0] <= 10.0 + 1e-9
+
+
 def test_a_search_that_knows_nothing_better_is_not_asked_again() -> None:
     pricing = Pricing(chain(np.random.default_rng(0), 6, 3))
     plain = best_of(pricing, Goal(slowdown=0.1), [State.plain(pricing.gradient)])

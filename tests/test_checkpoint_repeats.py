@@ -5,13 +5,18 @@ import copy
 import jax
 import jax.numpy as jnp
 import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_gradients import gradients as random_gradients
 
-from graphrl.solvers.budgets.anneal import _Search
+from graphrl.solvers.budgets.anneal import Search
 from graphrl.solvers.budgets.choice import Pricing
 from graphrl.solvers.budgets.goal import Goal
 from graphrl.solvers.budgets.level import Gradient
+from graphrl.solvers.budgets.moves import move, moves
 from graphrl.solvers.budgets.repeats import repeated
 from graphrl.solvers.budgets.starts import starts
+from graphrl.solvers.budgets.state import INSIDE, PLAIN, State
 from graphrl.xla.checkpoint.gradient import gradient_of
 from graphrl.xla.checkpoint.program import program_of
 from graphrl.xla.checkpoint.settings import Settings
@@ -45,29 +50,56 @@ def test_layers_are_found() -> None:
 
 def test_all_moves_can_be_taken_back_and_what_is_begun_apart_stays_so() -> None:
     own = gradient()
-    search = _Search(Pricing(own), Goal(slowdown=0.2, moves=True), np.random.default_rng(0))
-    for state in list(starts(own))[:6]:
+    for begun in list(starts(own))[:6]:
+        search = Search(Pricing(own), Goal(slowdown=0.2, moves=True), [begun], seed=0)
+        state = search.state
         for _ in range(200):
             before = copy.deepcopy((state.keep, state.starts, state.stretches))
             energy = search.energy(state)
-            undo = search.move(state)
-            assert state.starts[0][0] != 0
+            undo = search._move(0)
+            check(state, own)
             undo()
             for one, other in zip(before[0] + before[1], state.keep + state.starts, strict=True):
                 np.testing.assert_array_equal(one, other)
             assert state.stretches == before[2]
             assert search.energy(state) == energy
-            search.move(state)
+            search._move(0)
+
+
+def check(state: State, own: Gradient) -> None:
+    """Cut where it must be, and what is apart left to jax."""
+    for begun, level, plain in zip(state.starts, own.levels, State.plain(own).starts, strict=True):
+        assert (begun[plain != INSIDE] != INSIDE).all()
+        assert (begun[level.apart] == PLAIN).all()
+
+
+@given(random_gradients(), st.sampled_from([Goal(slowdown=0.2), Goal(peak=5e3), Goal(kept=2e3, moves=True)]))
+@settings(max_examples=25)
+def test_compiled_steps_come_to_what_python_says_of_them(own: Gradient, goal: Goal) -> None:
+    search = Search(Pricing(own), goal, [State.plain(own)], seed=0)
+    for heat in (1e-1, 1e-2, 1e-4):
+        for _ in range(4):
+            search.round(heat, 64)
+            check(search.state, own)
+            now, least = search._energy, search._least
+            np.testing.assert_allclose(
+                [search.energy(search.state), search.energy(search.best)], [now, least], rtol=1e-9
+            )
+            assert least <= now + 1e-15
 
 
 def test_what_one_layer_does_another_may_do() -> None:
     own = gradient()
-    search, state = _Search(Pricing(own), Goal(slowdown=0.2), np.random.default_rng(0)), next(iter(starts(own)))
-    kind = max(repeated(own.levels[0]), key=lambda kind: len(kind.begins))
-    source = kind.values(own.levels[0], 0)
-    state.keep[0][source] = 1
-    search._repeated = [kind]
-    for _ in range(50):
-        search._repeat(state)
-    layers = [tuple(state.keep[0][kind.values(own.levels[0], k)]) for k in range(len(kind.begins))]
+    level = own.levels[0]
+    kind = max(repeated(level), key=lambda kind: len(kind.begins))
+    state, rng = next(iter(starts(own))), np.array([1], np.uint64)
+    state.keep[0][kind.values(level, 0)] = 1
+    # no other moves: neither alike values nor places, and nothing that can be switched
+    none, rows = np.zeros(0, np.int64), np.zeros(1, np.int64)
+    ends, length = np.array([0, len(kind.begins)]), np.array([kind.length])
+    own_moves = moves(level)._replace(values_from=rows, values=none, places_from=rows, places=none)
+    own_moves = own_moves._replace(begins_from=ends, begins=kind.begins, length=length, apart=np.ones_like(level.apart))
+    for _ in range(400):
+        move(own_moves, state.keep[0], state.starts[0], rng, False)
+    layers = [tuple(state.keep[0][kind.values(level, k)]) for k in range(len(kind.begins))]
     assert len(set(layers)) == 1  # in the end one of the layers is everywhere

@@ -112,6 +112,7 @@ def _search(graph: ComputationGraph, searches: "list[Settings]") -> "tuple[list[
     Raises:
       GraphrlError: there is no backward pass, or the budget cannot be met.
     """
+    from graphrl.solvers.budgets.anneal import prepare
     from graphrl.solvers.budgets.choice import Pricing
     from graphrl.xla.checkpoint.graph_gradient import gradient_of_graph
     from graphrl.xla.checkpoint.search import search
@@ -123,6 +124,7 @@ def _search(graph: ComputationGraph, searches: "list[Settings]") -> "tuple[list[
         try:
             for number, settings in enumerate(searches):
                 pricing = Pricing(gradient.gradient)  # of its own: searches begin with what earlier ones for it found
+                prepare(pricing)
                 reports.append(search(graph.name, gradient, pricing, settings, time.monotonic()).report)
                 if len(searches) > 1:
                     show(number + 1, f"{graph.name}: {_said(reports[-1])}")

@@ -11,6 +11,7 @@ import numpy as np
 from graphrl.solvers.budgets.level import ARGUMENT, Level
 
 ROUNDS = 4
+READ, READER = np.uint64(0x9E3779B97F4A7C15), np.uint64(0x3C6EF372FE94F82B)  # tell reads from readers
 
 
 def alike_values(level: Level) -> list[np.ndarray]:
@@ -51,17 +52,23 @@ def crossing(level: Level) -> np.ndarray:
 
 def _colours(level: Level) -> list[int]:
     """A number for each value, the same for those that are alike."""
-    traits = zip(level.bytes, level.solid, level.free, level.seconds, level.named, strict=True)
-    colours = [hash(tuple(float(trait) for trait in value)) for value in traits]
-    bounds = zip(level.reads_from[:-1], level.reads_from[1:], strict=True)
-    reads = [level.reads[begin:end] for begin, end in bounds]
-    readers = defaultdict(list)
-    for value, read in enumerate(reads):
-        for each in read.tolist():
-            readers[each].append(value)
+    readers = np.repeat(np.arange(len(level.bytes)), np.diff(level.reads_from))
+    colours = np.zeros(len(level.bytes), np.uint64)
+    for trait in (level.bytes, level.solid, level.free, level.seconds, level.named):
+        colours = _mixed(colours + trait.astype(np.float64).view(np.uint64))
     for _ in range(ROUNDS):
-        colours = [
-            hash((colours[v], *sorted(colours[r] for r in read.tolist()), 0, *sorted(colours[r] for r in readers[v])))
-            for v, read in enumerate(reads)
-        ]
-    return colours
+        seen = _mixed(colours)
+        # sums, as what is read and who reads it have no order
+        np.add.at(seen, readers, _mixed(colours + READ)[level.reads])
+        np.add.at(seen, level.reads, _mixed(colours + READER)[readers])
+        colours = seen
+    return colours.tolist()
+
+
+def _mixed(numbers: np.ndarray) -> np.ndarray:
+    """`[n]` uint64, each made of one of `[n]` uint64 such that sums of some are as good as never the same (the end of
+    SplitMix64, Steele et al. 2014).
+    """
+    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return numbers ^ (numbers >> np.uint64(31))

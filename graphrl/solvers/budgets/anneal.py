@@ -6,22 +6,17 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from graphrl.solvers.budgets.alike import alike_places, alike_values
+from graphrl.compiled import announced
 from graphrl.solvers.budgets.choice import Pricing
 from graphrl.solvers.budgets.found import Found
 from graphrl.solvers.budgets.goal import BEGUN_OVER, Goal
-from graphrl.solvers.budgets.repeats import repeated
-from graphrl.solvers.budgets.starts import MOST
-from graphrl.solvers.budgets.state import AGAIN, INSIDE, PLAIN, State
-from graphrl.solvers.budgets.work import COMPUTED, KEPT, MOVED
+from graphrl.solvers.budgets.moves import TOGETHER, move, moves
+from graphrl.solvers.budgets.state import State
+from graphrl.solvers.budgets.walk import PER_SEGMENT, Walker, walk
 
 HOT, COLD = 1e-3, 1e-5  # temperatures: energies are shares of the plain peak or of the step's seconds
-CUTTING = 0.2  # part of the moves that cut a function or a loop's body
-SWITCHING = 0.05  # part of the others that leave segments to jax, or take them from it
-REPEATING = 0.15  # part of the moves that do with a stretch of a function what is done with another one like it
 STRETCHING = 0.05  # part of all moves, where there are loops, that group their steps otherwise
-TOGETHER = 0.6  # part of the moves that change all that are alike
-PER_SEGMENT = 3e-4  # energy of a segment: each is traced by itself, and keeps the compiler from working across it
+ROUND = 64  # moves between two looks at the clock
 
 
 def anneal(
@@ -36,140 +31,119 @@ def anneal(
       seed: of its random numbers.
       evaluations, seconds: after which it ends.
     """
-    search = _Search(pricing, goal, np.random.default_rng(seed))
-    best = min(starts, key=search.energy)
-    state = min(starts, key=lambda start: goal.energy(pricing, pricing(start.choice()), over=BEGUN_OVER)).copy()
-    least, energy = search.energy(best), search.energy(state)
-    begin, count, heat = time.monotonic(), len(starts), HOT
+    begin, count = time.monotonic(), len(starts)
+    search = Search(pricing, goal, starts, seed)
     while count < evaluations:
-        if count % 64 == 0:
-            done = max(count / evaluations, (time.monotonic() - begin) / seconds)
-            heat = HOT * (COLD / HOT) ** done
-            if done >= 1:
-                break
-        undo = search.move(state)
-        now = search.energy(state)
-        count += 1
-        if now <= energy or search.random.random() < math.exp((energy - now) / heat):
-            energy = now
-            if now < least:
-                best, least = state.copy(), now
-        else:
-            undo()
-    return Found(best.choice(), pricing(best.choice()), least, count)
+        done = max(count / evaluations, (time.monotonic() - begin) / seconds)
+        if done >= 1:
+            break
+        search.round(HOT * (COLD / HOT) ** done, tries := min(ROUND, evaluations - count))
+        count += tries
+    best = search.best
+    return Found(best.choice(), pricing(best.choice()), search.energy(best), count)
 
 
-class _Search:
-    """Moves, and what they are worth."""
+def prepare(pricing: Pricing) -> None:
+    """Compiles annealing, or loads it, which is no part of a search."""
+    search = Search(pricing, Goal(slowdown=0.0), [State.plain(pricing.gradient)], 0)
+    with announced(walk, "the search for memory budgets"):
+        search.walk(0, 1.0)
 
-    def __init__(self, pricing: Pricing, goal: Goal, random: np.random.Generator) -> None:
-        self._pricing, self._goal, self.random = pricing, goal, random
+
+class Search:
+    """Where annealing is: the function's level changes in compiled code, loops' bodies one move at a time.
+
+    Attributes:
+      state, best: now, and the best so far.
+    """
+
+    def __init__(self, pricing: Pricing, goal: Goal, starts: Sequence[State], seed: int) -> None:
+        self._pricing, self._goal, self._random = pricing, goal, np.random.default_rng(seed)
         gradient = pricing.gradient
-        self._values = [alike_values(level) for level in gradient.levels]
-        self._places = [[group for group in alike_places(level) if len(group) <= MOST] for level in gradient.levels]
-        self._repeated = repeated(gradient.levels[0])
+        self.best = min(starts, key=self.energy).copy()
+        near = min(starts, key=lambda start: goal.energy(pricing, pricing(start.choice()), over=BEGUN_OVER))
+        self.state = near.copy()
+        self._energy, self._least = self.energy(self.state), self.energy(self.best)
+        self._moves = [moves(level) for level in gradient.levels]
         self._loops = list(gradient.stretched().items())
-        self._fixed = [starts != INSIDE for starts in State.plain(gradient).starts]
+        self._words = np.random.SeedSequence(seed).generate_state(1, np.uint64)
         sizes = np.array([max(1, len(level.bytes)) for level in gradient.levels], float)
-        self._weights = np.cumsum(sizes / sizes.sum())
+        self._parts = sizes / sizes.sum()
 
     def energy(self, state: State) -> float:
         """Of a state."""
         choice = state.choice()
-        price = self._pricing(choice)
         segments = sum(len(cut.again) for cut in choice)
-        return self._goal.energy(self._pricing, price) + PER_SEGMENT * segments
+        return self._goal.energy(self._pricing, self._pricing(choice)) + PER_SEGMENT * segments
 
-    def move(self, state: State) -> Callable[[], None]:
-        """Changes a state; what it returns takes that back."""
-        if self._loops and self.random.random() < STRETCHING:
-            return self._stretch(state)
-        if self._repeated and self.random.random() < REPEATING:
-            return self._repeat(state)
-        level = int(np.searchsorted(self._weights, self.random.random()))
-        if self._places[level] and self.random.random() < CUTTING:
-            return self._cut(state, level)
-        if self.random.random() < SWITCHING or not self._values[level]:
-            return self._switch(state, level)
-        return self._flip(state, level)
+    def round(self, heat: float, count: int) -> None:
+        """Tries so many moves, on levels by their sizes."""
+        stretches = self._random.binomial(count, STRETCHING) if self._loops else 0
+        outer, *inner = self._random.multinomial(count - stretches, self._parts).tolist()
+        for level, tries in enumerate(inner, start=1):
+            for _ in range(tries):
+                self._try(self._move(level), heat)
+        for _ in range(stretches):
+            self._try(self._stretch(), heat)
+        self.walk(outer, heat)
 
-    def _flip(self, state: State, level: int) -> Callable[[], None]:
-        """Keeps values, moves them or does neither."""
-        chosen = self._values[level][self.random.integers(len(self._values[level]))]
-        if self.random.random() > TOGETHER:
-            chosen = chosen[[self.random.integers(len(chosen))]]
-        keep = state.keep[level]
-        before = keep[chosen].copy()
-        kinds = [COMPUTED, KEPT, MOVED] if self._goal.moves else [COMPUTED, KEPT]
-        keep[chosen] = self.random.choice([kind for kind in kinds if kind != before[0]])
-
-        def undo() -> None:
-            keep[chosen] = before
-
-        return undo
-
-    def _cut(self, state: State, level: int) -> Callable[[], None]:
-        """Begins or ends segments of a level at places that are alike: narrow ones more often."""
-        chosen = self._places[level][int(len(self._places[level]) * self.random.random() ** 2)]
-        starts = state.starts[level]
-        before = starts.copy()
-        if starts[chosen[0]] == INSIDE:
-            first = np.maximum.accumulate(np.where(starts != INSIDE, np.arange(len(starts)), 0))
-            starts[chosen] = np.where(starts[chosen] == INSIDE, starts[first[chosen]], starts[chosen])
-        else:
-            starts[chosen[~self._fixed[level][chosen]]] = INSIDE
-        return self._written(state, level, before)
-
-    def _repeat(self, state: State) -> Callable[[], None]:
-        """Does with one of some stretches that are alike, or with the next ones too, what is done with another one."""
-        kind = self._repeated[self.random.integers(len(self._repeated))]
-        level, keep, starts = self._pricing.gradient.levels[0], state.keep[0], state.starts[0]
-        before = keep.copy(), starts.copy()
-        count = len(kind.begins)
-        source, first = self.random.choice(count, 2, replace=False).tolist()
-        stop = first + 1 if self.random.random() < TOGETHER else self.random.integers(first, count) + 1
-        kept, begun = keep[kind.values(level, source)].copy(), starts[kind.places(source)].copy()
-        for other in range(first, stop):
-            keep[kind.values(level, other)] = kept
-            places = kind.places(other)
-            starts[places] = np.where(self._fixed[0][places] & (begun == INSIDE), starts[places], begun)
+    def walk(self, count: int, heat: float) -> None:
+        """Tries so many moves of the function's level."""
+        state, best = self.state, self.best
+        level, work, seconds = self._pricing.outer(state.choice())
+        beside = PER_SEGMENT * sum(len(cut.again) for cut in state.choice()[1:])
+        keep, starts = state.keep[0], state.starts[0]
+        walker = Walker(
+            keep,
+            starts,
+            *(keep.copy(), starts.copy(), np.empty_like(keep), np.empty_like(starts)),
+            *(np.empty_like(starts), np.empty(len(starts), bool)),
+            np.array([self._energy, self._least]),
+            self._words,
+        )
+        aim = self._goal.aim(self._pricing)
+        walk(level, self._moves[0], work, walker, aim, seconds, beside, heat, self._goal.moves, count)
         state.changed(0)
+        if walker.energies[1] < self._least:
+            best = state.copy()
+            best.keep[0][:], best.starts[0][:] = walker.best_keep, walker.best_starts
+            best.changed(0)
+            self.best = best
+        self._energy, self._least = walker.energies.tolist()
+
+    def _try(self, undo: Callable[[], None], heat: float) -> None:
+        """Keeps what was changed, or takes it back."""
+        now = self.energy(self.state)
+        if now > self._energy and self._random.random() >= math.exp((self._energy - now) / heat):
+            undo()
+            return
+        self._energy = now
+        if now < self._least:
+            self.best, self._least = self.state.copy(), now
+
+    def _move(self, level: int) -> Callable[[], None]:
+        """Changes a level; what it returns takes that back."""
+        keep, starts = self.state.keep[level], self.state.starts[level]
+        before = keep.copy(), starts.copy()
+        move(self._moves[level], keep, starts, self._words, self._goal.moves)
+        self.state.changed(level)
 
         def undo() -> None:
-            keep[:], state.starts[0] = before
-            state.changed(0)
+            keep[:], starts[:] = before
+            self.state.changed(level)
 
         return undo
 
-    def _switch(self, state: State, level: int) -> Callable[[], None]:
-        """Computes all of a level again or one of its segments, or leaves it to jax."""
-        starts = state.starts[level]
-        before = starts.copy()
-        begins = np.flatnonzero((starts != INSIDE) & ~self._pricing.gradient.levels[level].apart)
-        if len(begins) > 1 and self.random.random() > TOGETHER:
-            begins = begins[[self.random.integers(len(begins))]]
-        starts[begins] = PLAIN if (starts[begins] == AGAIN).any() else AGAIN
-        return self._written(state, level, before)
-
-    def _stretch(self, state: State) -> Callable[[], None]:
+    def _stretch(self) -> Callable[[], None]:
         """Makes a loop's stretches longer or shorter, by a step or by any."""
-        level, loop = self._loops[self.random.integers(len(self._loops))]
-        before, kinds = state.stretches[level], loop.stretches
+        level, loop = self._loops[self._random.integers(len(self._loops))]
+        before, kinds = self.state.stretches[level], loop.stretches
         now = kinds.index(before)
         near = [kinds[k] for k in (now - 1, now + 1) if 0 <= k < len(kinds)]
-        others = near if self.random.random() < TOGETHER else [kind for kind in kinds if kind != before]
-        self._set_stretch(state, level, int(self.random.choice(others)))
-        return lambda: self._set_stretch(state, level, before)
+        others = near if self._random.random() < TOGETHER else [kind for kind in kinds if kind != before]
+        self._set_stretch(level, int(self._random.choice(others)))
+        return lambda: self._set_stretch(level, before)
 
-    def _set_stretch(self, state: State, level: int, stretch: int) -> None:
-        state.stretches[level] = stretch
-        state.changed(level)
-
-    def _written(self, state: State, level: int, before: np.ndarray) -> Callable[[], None]:
-        state.changed(level)
-
-        def undo() -> None:
-            state.starts[level] = before
-            state.changed(level)
-
-        return undo
+    def _set_stretch(self, level: int, stretch: int) -> None:
+        self.state.stretches[level] = stretch
+        self.state.changed(level)

@@ -16,7 +16,7 @@ from graphrl.solvers.budgets.greedy import greedy
 from graphrl.solvers.budgets.starts import starts, stretched
 from graphrl.solvers.budgets.state import State
 
-EVALUATIONS = 30_000  # of annealing, at most
+EVALUATIONS = 300_000  # of annealing, at most
 BASES = 3  # choices of which what they keep is moved
 FIRST = 0.5  # part of the time before annealing, at most
 

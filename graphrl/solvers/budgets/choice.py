@@ -101,6 +101,14 @@ class Pricing:
         kept, _, forward, backward = self._work[0].prices[:4]
         return Price(float(kept), float(moved[0]), float(max(forward, backward)), float(seconds[0]))
 
+    def outer(self, choice: Choice) -> tuple[Level, Work, float]:
+        """The function's level with the bytes of its loops by a choice, what `price` works with there, and the seconds
+        of its loops' choices: what a search needs that changes this level alone.
+        """
+        seconds = self(choice).seconds
+        work = self._work[0]
+        return self._levels[0], work, seconds - float(work.prices[4] + work.prices[6])
+
     def loop_costs(self, choice: Choice, number: int) -> dict[int, LoopCost]:
         """What the loop whose body a level is would cost in stretches of each kind, by their steps."""
         loop, trips = self.gradient.loop(number), self.gradient.levels[number].trips

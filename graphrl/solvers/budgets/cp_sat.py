@@ -74,20 +74,21 @@ class Model:
         """
         outer, plain = pricing.gradient.levels[0], pricing.plain
         base = outer.forward_seconds + outer.backward_seconds + plain.seconds
+        model = self._model.clone()
         if goal.slowdown is not None:
-            self._model.add(self.ticks <= int((goal.slowdown * base + plain.seconds) / TICK))
-            self._model.minimize(self.bytes)
+            model.add(self.ticks <= int((goal.slowdown * base + plain.seconds) / TICK))
+            model.minimize(self.bytes)
         else:
             limit = goal.kept if goal.kept is not None else goal.peak
             assert limit is not None
-            self._model.add(self.bytes <= int(limit))
-            self._model.minimize(self.ticks)
+            model.add(self.bytes <= int(limit))
+            model.minimize(self.ticks)
         cp_model = or_tools()
         solver = cp_model.CpSolver()
         solver.parameters.random_seed = seed
         solver.parameters.max_time_in_seconds = seconds
         solver.parameters.num_workers = 1
-        status = solver.solve(self._model)
+        status = solver.solve(model)
         solved = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
         bounded = not goal.moves and (solved or status == cp_model.UNKNOWN)
         bound = solver.best_objective_bound * (1.0 if goal.slowdown is not None else TICK) if bounded else None
@@ -115,12 +116,11 @@ def states(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> tuple[
     """
     gradient, begin = pricing.gradient, time.monotonic()
     found, bounds = [State.plain(gradient)], []
-    kinds = list(cuts(gradient.levels[0]))
+    kinds, model = list(cuts(gradient.levels[0])), Model(gradient)
     for number, part in enumerate(PARTS):
         left = seconds - (time.monotonic() - begin)
         if left <= 0:
             break
-        model = Model(gradient)
         kept, bound = model.solve(pricing, goal.stricter(part), seed, left / (len(PARTS) - number))
         bounds.append(bound)
         if kept is not None:

@@ -1,13 +1,16 @@
 """What a user asks of a gradient, as an energy to lower."""
 
 import dataclasses
+from typing import NamedTuple
 
+from graphrl.compiled import shared
 from graphrl.errors import ProblemError
 from graphrl.solvers.budgets.choice import Price, Pricing
 
 OVER = 10.0  # energy of being above a limit by as much as the limit, so that no gain is worth it
 BEGUN_OVER = 1.0  # likewise of what is yet to be changed: a little above is near
 TIE = 1e-3  # of two choices that are alike, the one with the lower peak, or the faster one
+BY_KEPT, BY_PEAK, BY_SLOWDOWN = range(3)
 PEAK = 0.1  # where what is kept is limited: ten per cent of the peak are worth one of the time
 
 
@@ -39,24 +42,55 @@ class Goal:
 
     def slowdown_of(self, pricing: Pricing, price: Price) -> float:
         """Share of a step's seconds that a choice adds."""
-        outer, plain = pricing.gradient.levels[0], pricing.plain
-        passes = outer.forward_seconds + outer.backward_seconds
-        return (passes + price.seconds) / max(passes + plain.seconds, 1e-30) - 1.0
+        return added(self.aim(pricing), price.seconds)
 
     def excess(self, pricing: Pricing, price: Price) -> float:
         """By which part of the limit a choice is above it; 0 where it is not."""
-        if self.kept is not None:
-            return max(0.0, price.kept / max(self.kept, 1.0) - 1.0)
-        if self.peak is not None:
-            return max(0.0, price.peak / max(self.peak, 1.0) - 1.0)
-        assert self.slowdown is not None
-        return max(0.0, self.slowdown_of(pricing, price) - self.slowdown) / max(abs(self.slowdown), 0.01)
+        return above(self.aim(pricing), price.kept, price.peak, price.seconds)
 
     def energy(self, pricing: Pricing, price: Price, *, over: float = OVER) -> float:
         """The lower the better; `over` is what being above the limit by as much as the limit counts."""
-        peak = price.peak / max(pricing.plain.peak, 1.0)
-        if self.slowdown is not None:
-            value = peak + TIE * self.slowdown_of(pricing, price)
-        else:
-            value = self.slowdown_of(pricing, price) + (TIE if self.kept is None else PEAK) * peak
-        return value + over * self.excess(pricing, price)
+        return energy(self.aim(pricing), price.kept, price.peak, price.seconds, over)
+
+    def aim(self, pricing: Pricing) -> "Aim":
+        """The same for one gradient, for compiled code."""
+        outer, plain = pricing.gradient.levels[0], pricing.plain
+        passes = outer.forward_seconds + outer.backward_seconds
+        limits = self.kept, self.peak, self.slowdown
+        by, limit = next((by, limit) for by, limit in enumerate(limits) if limit is not None)
+        return Aim(by, float(limit), max(plain.peak, 1.0), passes, max(passes + plain.seconds, 1e-30))
+
+
+class Aim(NamedTuple):
+    """A goal for a gradient."""
+
+    by: int  # BY_KEPT, BY_PEAK or BY_SLOWDOWN: what is limited
+    limit: float
+    peak: float  # of what jax does by itself
+    passes: float  # seconds without what choices add
+    step: float  # seconds of what jax does by itself
+
+
+@shared
+def added(aim: Aim, seconds: float) -> float:
+    """Share of a step's seconds that `Price.seconds` add."""
+    return (aim.passes + seconds) / aim.step - 1.0
+
+
+@shared
+def above(aim: Aim, kept: float, peak: float, seconds: float) -> float:
+    """See `Goal.excess`."""
+    if aim.by == BY_SLOWDOWN:
+        return max(0.0, added(aim, seconds) - aim.limit) / max(abs(aim.limit), 0.01)
+    return max(0.0, (kept if aim.by == BY_KEPT else peak) / max(aim.limit, 1.0) - 1.0)
+
+
+@shared
+def energy(aim: Aim, kept: float, peak: float, seconds: float, over: float) -> float:
+    """See `Goal.energy`."""
+    share, slowdown = peak / aim.peak, added(aim, seconds)
+    if aim.by == BY_SLOWDOWN:
+        value = share + TIE * slowdown
+    else:
+        value = slowdown + (PEAK if aim.by == BY_KEPT else TIE) * share
+    return value + over * above(aim, kept, peak, seconds)

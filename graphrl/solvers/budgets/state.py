@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from graphrl.solvers.budgets.choice import Choice, Cut
-from graphrl.solvers.budgets.level import Gradient
+from graphrl.solvers.budgets.level import Gradient, Level
 
 INSIDE, PLAIN, AGAIN = 0, 1, 2  # a place: in the segment of the one before, or the first of one
 
@@ -28,11 +28,7 @@ class State:
     def plain(cls, gradient: Gradient) -> "State":
         """What jax does by itself, cut around what stays apart."""
         keep = [np.zeros(len(level.bytes), np.int64) for level in gradient.levels]
-        starts = []
-        for level in gradient.levels:
-            begins = level.apart | np.concatenate([[True], level.apart[:-1]])
-            starts.append(np.where(begins, PLAIN, INSIDE))
-        return cls(keep, starts)
+        return cls(keep, [begun(level) for level in gradient.levels])
 
     @classmethod
     def of(cls, choice: Choice) -> "State":
@@ -58,3 +54,8 @@ class State:
         starts = self.starts[level]
         begins = starts != INSIDE
         return Cut(self.keep[level], np.cumsum(begins) - 1, starts[begins] == AGAIN, self.stretches[level])
+
+
+def begun(level: Level) -> np.ndarray:
+    """`[p]` int64: the starts of a level that is left to jax, cut around what stays apart."""
+    return np.where(level.apart | np.concatenate([[True], level.apart[:-1]]), PLAIN, INSIDE)

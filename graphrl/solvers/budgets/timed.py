@@ -14,6 +14,8 @@ SHARE, LEAST = 0.3, 0.07  # parts that each search has: of the time that is left
 FAR = 0.25  # part of the limit: a choice that is too slow by less may be made faster, as low as it is
 NEAR = 0.006  # slowdowns that a choice may stay below the limit
 ROUNDS = 12
+FEW = 3  # turns: where fewer fit, the first one leaves a part to SPARE of the limit, and takes all of the time
+SPARE = 0.25
 
 
 def search_timed(
@@ -26,6 +28,7 @@ def search_timed(
     seconds: float,
     ahead: float = 0.0,
     begun: Found | None = None,
+    once: float = 0.0,
 ) -> Found:
     """The choice of the least peak that is measured to be within the limit; jax's own where none is.
 
@@ -41,36 +44,47 @@ def search_timed(
       ahead: what is added to the limit for the first search, by its own measure.
       begun: a choice within the limit: what is found is no worse.
       seconds: of all searches and measurements; up to half as many more where nothing else is within the limit yet.
+      once: seconds that a measurement takes, before there was one.
     """
     assert goal.slowdown is not None
     plain = best_of(pricing, goal, [State.plain(pricing.gradient)])
     best = begun or plain
-    least_over = -goal.slowdown  # of the best
-    begin, own_limit = time.monotonic(), _OwnLimit(goal.slowdown + ahead)
+    least_over, fastest = -goal.slowdown, math.inf  # of the best; the peak for which the fastest choice was asked
+    begin = time.monotonic()
+    are_few = _fitting(seconds, once, seconds) < FEW
+    own_limit = _OwnLimit(goal.slowdown + ahead - SPARE * abs(goal.slowdown) * are_few)
     asked = dataclasses.replace(goal, slowdown=own_limit.slowdown)
     for turn in range(ROUNDS):
         left = seconds - (time.monotonic() - begin)
-        found = solver(pricing, asked, seed=seed + turn, seconds=max(SHARE * left, LEAST * seconds))
+        own = left - once if _fitting(left, once, seconds) < FEW else SHARE * left
+        least = (LEAST if turn else SHARE) * seconds
+        found = solver(pricing, asked, seed=seed + turn, seconds=max(own, least))
         searched = time.monotonic()
         over = measured(found.choice) - goal.slowdown
         now = time.monotonic()
+        once = max(once * (turn > 0), now - searched)
         is_low = found.price.peak < best.price.peak
         is_faster = found.price.peak == best.price.peak and over < least_over
         if over <= 0 and (is_low or is_faster or least_over > 0):
             best, least_over = found, over
-        next_end = now - begin + LEAST * seconds + (now - searched)
-        if next_end > (1.5 if best is plain else 1.0) * seconds:
+        if not _fitting((1.5 if best is plain else 1.0) * seconds - (now - begin), once, seconds):
             break
         is_slow = asked.peak is None
-        if is_slow and is_low and 0 < over < FAR * goal.slowdown:
+        if is_slow and is_low and 0 < over < FAR * goal.slowdown and not are_few:
             asked = Goal(peak=found.price.peak, moves=goal.moves)
-        elif own_limit.move(goal.slowdown_of(pricing, found.price), over, is_slow):
+        elif own_limit.move(goal.slowdown_of(pricing, found.price), over, is_slow) or not is_slow:
             asked = dataclasses.replace(goal, slowdown=own_limit.slowdown)
-        elif is_slow and best is not plain:
+        elif best is not plain and best.price.peak < fastest:
             asked = Goal(peak=best.price.peak, moves=goal.moves)
+            fastest = best.price.peak
         else:
             break
     return best
+
+
+def _fitting(left: float, once: float, seconds: float) -> int:
+    """How many turns fit into the time that is left of all."""
+    return int(left / max(once + LEAST * seconds, 1e-9))
 
 
 class _OwnLimit:

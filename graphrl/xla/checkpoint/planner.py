@@ -14,6 +14,7 @@ import jax
 from graphrl.documents import read_document, write_document
 from graphrl.errors import GraphrlError
 from graphrl.files import cache_folder
+from graphrl.solvers.budgets.anneal import prepare
 from graphrl.solvers.budgets.choice import Choice, Pricing, is_untouched
 from graphrl.version import installed_version
 from graphrl.xla.checkpoint.decide import plan_of
@@ -29,7 +30,7 @@ from graphrl.xla.checkpoint.seconds import gradient_seconds
 from graphrl.xla.checkpoint.settings import Settings
 
 FORMAT = "graphrl-checkpoint"
-VERSION = 6  # rises when a search finds better plans, so that older ones are not kept
+VERSION = 7  # rises when a search finds better plans, so that older ones are not kept
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +95,7 @@ def _searched(name: str, fingerprint: str, program: Program, wanted: Sequence[bo
         named = gradient_of(program, wanted, chip)
     before = time.monotonic()
     pricing = Pricing(named.gradient)
+    prepare(pricing)
     begin += time.monotonic() - before  # on a new machine that compiles, which is no part of a search
 
     def seconds_of(choice: Choice) -> float:

@@ -66,7 +66,7 @@ def search(
         return timed(choice) / max(step, 1e-30) - 1.0
 
     solver = find_solver(settings.method)
-    limited = functools.partial(search_timed, solver, measured=slowdown) if is_timed else solver
+    limited = functools.partial(search_timed, solver, measured=slowdown, once=once) if is_timed else solver
     seconds = max(LEAST * settings.seconds, left)
     found = _found(limited, pricing, goal, slowdown if is_timed else None, seed=settings.seed, seconds=seconds)
     if goal.slowdown is None and goal.excess(pricing, found.price) > 1e-6:
