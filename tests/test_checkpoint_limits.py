@@ -83,11 +83,11 @@ def test_where_few_measurements_fit_the_first_search_has_all_the_time_and_leaves
 
     def measured(choice: Choice) -> float:
         clock[0] += 0.5
-        return measure(pricing, 1.0, 0.04)(choice)
+        return measure(pricing, 1.0, 0.01)(choice)
 
     found = search_timed(solver, pricing, Goal(slowdown=0.2), measured, seed=0, seconds=1.0, once=0.5)
     assert found.price.peak < pricing.plain.peak
-    assert asked == [(pytest.approx(0.15), pytest.approx(0.5))]
+    assert asked == [(pytest.approx(0.185), pytest.approx(0.5))]
     assert clock[0] == pytest.approx(1.0)
     asked.clear()
     clock[0] = 0.0

@@ -11,11 +11,11 @@ from graphrl.solvers.budgets.goal import Goal
 from graphrl.solvers.budgets.state import State
 
 SHARE, LEAST = 0.3, 0.07  # parts that each search has: of the time that is left, and of all, whatever is left
-FAR = 0.25  # part of the limit: a choice that is too slow by less may be made faster, as low as it is
+FAR = 0.06  # part of the limit: a choice that is too slow by less may be made faster, as low as it is
 NEAR = 0.006  # slowdowns that a choice may stay below the limit
 ROUNDS = 12
-FEW = 3  # turns: where fewer fit, the first one leaves a part to SPARE of the limit, and takes all of the time
-SPARE = 0.25
+FEW = 3  # turns: where fewer fit, the first one takes all of the time, and leaves some of the limit
+SPARE, MOST_SPARE = 0.25, 0.015  # part of the limit, and slowdowns: measures differ by as much
 
 
 def search_timed(
@@ -52,7 +52,8 @@ def search_timed(
     least_over, fastest = -goal.slowdown, math.inf  # of the best; the peak for which the fastest choice was asked
     begin = time.monotonic()
     are_few = _fitting(seconds, once, seconds) < FEW
-    own_limit = _OwnLimit(goal.slowdown + ahead - SPARE * abs(goal.slowdown) * are_few)
+    spared = min(SPARE * abs(goal.slowdown), MOST_SPARE) * are_few
+    own_limit = _OwnLimit(goal.slowdown + ahead - spared)
     asked = dataclasses.replace(goal, slowdown=own_limit.slowdown)
     for turn in range(ROUNDS):
         left = seconds - (time.monotonic() - begin)
@@ -84,7 +85,7 @@ def search_timed(
 
 def _fitting(left: float, once: float, seconds: float) -> int:
     """How many turns fit into the time that is left of all."""
-    return int(left / max(once + LEAST * seconds, 1e-9))
+    return max(0, int(left / max(once + LEAST * seconds, 1e-9)))
 
 
 class _OwnLimit:
