@@ -52,6 +52,7 @@ def test_all_moves_can_be_taken_back_and_what_is_begun_apart_stays_so() -> None:
     own = gradient()
     for begun in list(starts(own))[:6]:
         search = Search(Pricing(own), Goal(slowdown=0.2, moves=True), [begun], seed=0)
+        search.start(begun)
         state = search.state
         for _ in range(200):
             before = copy.deepcopy((state.keep, state.starts, state.stretches))
@@ -77,6 +78,7 @@ def check(state: State, own: Gradient) -> None:
 @settings(max_examples=25)
 def test_compiled_steps_come_to_what_python_says_of_them(own: Gradient, goal: Goal) -> None:
     search = Search(Pricing(own), goal, [State.plain(own)], seed=0)
+    search.start(search.best)
     for heat in (1e-1, 1e-2, 1e-4):
         for _ in range(4):
             search.round(heat, 64)

@@ -17,12 +17,14 @@ from graphrl.solvers.budgets.walk import PER_SEGMENT, Walker, walk
 HOT, COLD = 1e-3, 1e-5  # temperatures: energies are shares of the plain peak or of the step's seconds
 STRETCHING = 0.05  # part of all moves, where there are loops, that group their steps otherwise
 ROUND = 64  # moves between two looks at the clock
+RACERS, RACING = 8, 0.5  # starts at most, and the part of the time that they have together
 
 
 def anneal(
     pricing: Pricing, goal: Goal, starts: Sequence[State], *, seed: int, evaluations: int, seconds: float
 ) -> Found:
-    """The best choice that annealing meets, from the best of some starts, of which one may be a little over the limit.
+    """The best choice that annealing meets: from the best starts of different segments, of which some may be a little
+    over the limit, each for a part of the time, and then from the best of all that.
 
     Args:
       pricing: of the gradient.
@@ -33,12 +35,16 @@ def anneal(
     """
     begin, count = time.monotonic(), len(starts)
     search = Search(pricing, goal, starts, seed)
-    while count < evaluations:
-        done = max(count / evaluations, (time.monotonic() - begin) / seconds)
-        if done >= 1:
-            break
-        search.round(HOT * (COLD / HOT) ** done, tries := min(ROUND, evaluations - count))
-        count += tries
+    ends = np.linspace(0.0, RACING, len(search.racers) + 1)[1:].tolist()
+    for racer, first, last in zip([*search.racers, None], [0.0, *ends], [*ends, 1.0], strict=True):
+        search.start(racer or search.best)
+        while count < evaluations:
+            done = max(count / evaluations, (time.monotonic() - begin) / seconds)
+            if done >= last:
+                break
+            part = max(0.0, (done - first) / (last - first))
+            search.round(HOT * (COLD / HOT) ** part, tries := min(ROUND, evaluations - count))
+            count += tries
     best = search.best
     return Found(best.choice(), pricing(best.choice()), search.energy(best), count)
 
@@ -46,6 +52,7 @@ def anneal(
 def prepare(pricing: Pricing) -> None:
     """Compiles annealing, or loads it, which is no part of a search."""
     search = Search(pricing, Goal(slowdown=0.0), [State.plain(pricing.gradient)], 0)
+    search.start(search.best)
     with announced(walk, "the search for memory budgets"):
         search.walk(0, 1.0)
 
@@ -54,21 +61,30 @@ class Search:
     """Where annealing is: the function's level changes in compiled code, loops' bodies one move at a time.
 
     Attributes:
-      state, best: now, and the best so far.
+      racers: the best starts of different segments, the best first.
+      state, best: now, from `start` on, and the best so far.
     """
+
+    state: State
 
     def __init__(self, pricing: Pricing, goal: Goal, starts: Sequence[State], seed: int) -> None:
         self._pricing, self._goal, self._random = pricing, goal, np.random.default_rng(seed)
         gradient = pricing.gradient
         self.best = min(starts, key=self.energy).copy()
-        near = min(starts, key=lambda start: goal.energy(pricing, pricing(start.choice()), over=BEGUN_OVER))
-        self.state = near.copy()
-        self._energy, self._least = self.energy(self.state), self.energy(self.best)
+        self._least = self.energy(self.best)
+        near = sorted(starts, key=lambda start: goal.energy(pricing, pricing(start.choice()), over=BEGUN_OVER))
+        kinds = {np.concatenate(start.starts).tobytes(): start for start in reversed(near)}
+        self.racers = [start for start in near if kinds[np.concatenate(start.starts).tobytes()] is start][:RACERS]
         self._moves = [moves(level) for level in gradient.levels]
         self._loops = list(gradient.stretched().items())
         self._words = np.random.SeedSequence(seed).generate_state(1, np.uint64)
         sizes = np.array([max(1, len(level.bytes)) for level in gradient.levels], float)
         self._parts = sizes / sizes.sum()
+
+    def start(self, state: State) -> None:
+        """Goes on from a state."""
+        self.state = state.copy()
+        self._energy = self.energy(state)
 
     def energy(self, state: State) -> float:
         """Of a state."""

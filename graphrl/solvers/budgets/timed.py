@@ -11,7 +11,7 @@ from graphrl.solvers.budgets.goal import Goal
 from graphrl.solvers.budgets.state import State
 
 SHARE, LEAST = 0.3, 0.07  # parts that each search has: of the time that is left, and of all, whatever is left
-FAR = 0.06  # part of the limit: a choice that is too slow by less may be made faster, as low as it is
+FAR = 0.25  # part of the limit: a choice that is too slow by less may be made faster, as low as it is
 NEAR = 0.006  # slowdowns that a choice may stay below the limit
 ROUNDS = 12
 FEW = 3  # turns: where fewer fit, the first one takes all of the time, and leaves some of the limit

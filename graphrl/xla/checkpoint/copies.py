@@ -13,7 +13,6 @@ from typing import Any
 
 from graphrl.graphs.readers.jaxpr.flatten import Node, Outside, Result
 from graphrl.graphs.readers.jaxpr.flops import array_bytes
-from graphrl.xla.checkpoint import ties
 
 Value = Result | Outside
 Order = tuple[int, ...]  # of a value's dimensions, outermost first; () for the order that they have
@@ -63,12 +62,12 @@ def orders_of(nodes: Sequence[Node], product: Node) -> list[tuple[Value, Order]]
 
 def _source(nodes: Sequence[Node], value: Any, rank: int) -> tuple[Value, Order]:
     """What an operand is a view of, as far as views only permute, and which of the operand's dimensions each of its
-    dimensions is.
+    dimensions is. A tie is where it is written, in the order that its readers need.
     """
     dims = tuple(range(rank))
-    while isinstance(value, Result) and nodes[value.node].type in ("transpose", "name", "copy", ties.NAME):
+    while isinstance(value, Result) and nodes[value.node].type in ("transpose", "name", "copy"):
         node = nodes[value.node]
         if node.type == "transpose":
             dims = tuple(dims[node.equation.params["permutation"].index(dim)] for dim in range(rank))
-        value = node.operands[value.output if node.type == ties.NAME else 0]
+        value = node.operands[0]
     return value, dims

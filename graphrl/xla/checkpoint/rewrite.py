@@ -9,16 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
-from jax.extend import core
 
 from graphrl.xla.checkpoint.host import after, moved
-from graphrl.xla.checkpoint.kinds import is_of_variables, is_product
 from graphrl.xla.checkpoint.plan import CheckpointPlan, Name, Region
-from graphrl.xla.checkpoint.products import product
 from graphrl.xla.checkpoint.program import Piece, Program, Values, variables
+from graphrl.xla.checkpoint.rules import rule_of
 from graphrl.xla.checkpoint.stretches import scan_in_stretches
 from graphrl.xla.checkpoint.ties import finished, together
-from graphrl.xla.checkpoint.zeros import gathered, scattered
 
 HOST = "pinned_host"  # the memory for what loops move
 
@@ -157,50 +154,43 @@ def _run(
     special = {*(place for place, _ in names), *ends.values(), *copies}
     for place in places:
         eqn = program.equations[place]
-        if place in plan.bodies:
-            values.run(waiting)
-            waiting = []
-            values.write(eqn.outvars, scan_of(eqn, program.bodies[place], plan.bodies[place], values.read(eqn.invars)))
-        elif plan.orders and (rule := _rule(program, eqn)) is not None:
-            values.run(waiting)
-            waiting = []
-            values.write(eqn.outvars, [rule(eqn, *values.read(eqn.invars))])
-        else:
-            waiting.append(eqn)
-        if place not in special:
+        own = _own_way(program, plan, place)
+        waiting += [eqn] if own is None else []
+        if own is None and place not in special:
             continue
         values.run(waiting)
         waiting = []
+        if own is not None:
+            values.write(eqn.outvars, own(values.read(eqn.invars)))
         for k, var in enumerate(eqn.outvars):
-            if not values.has(var):
-                continue
-            name = (place, k)
-            if name in ends:
-                (value,) = values.read([var])
-                value, copy = moved(value, names[name])
-                copies.setdefault(ends[name], []).append(copy)
-                values.write([var], [value])
-            elif name in names:
-                values.name(var, names[name])
-            if place in copies:
-                (value,) = values.read([var])
-                values.write([var], [after(value, copies[place])])
+            if values.has(var):
+                _mark(values, var, (place, k), names, ends, copies)
     values.run(waiting)
 
 
-def _rule(program: Program, eqn: Any) -> Callable[..., Any] | None:
-    """What runs an equation such that compilers need less memory for it or for its gradients; None for most."""
-    if is_product(eqn):
-        return product
-    if not is_of_variables(eqn):
-        return None
-    if eqn.primitive.name == "gather":
-        return gathered
-    if eqn.primitive.name == "scatter-add" and eqn.invars[0] in program.place_of:
-        filled = program.equations[program.place_of[eqn.invars[0]]]
-        if filled.primitive.name == "broadcast_in_dim" and isinstance(filled.invars[0], core.Literal):
-            return functools.partial(scattered, filled.invars[0].val)
-    return None
+def _own_way(program: Program, plan: CheckpointPlan, place: int) -> Callable[[Sequence[Any]], list[Any]] | None:
+    """What gives an equation's results for its operands; None where the equation itself does."""
+    eqn = program.equations[place]
+    if place in plan.bodies:
+        return functools.partial(scan_of, eqn, program.bodies[place], plan.bodies[place])
+    rule = rule_of(program, eqn) if plan.orders else None
+    return None if rule is None else lambda operands: [rule(*operands)]
+
+
+def _mark(
+    values: Values, var: Any, name: Name, names: Mapping[Name, str], ends: Mapping[Name, int], copies: Copies
+) -> None:
+    """Gives a value its name, or begins its copy to the host; and lets it wait for the copies that end there."""
+    if name in ends:
+        (value,) = values.read([var])
+        value, copy = moved(value, names[name])
+        copies.setdefault(ends[name], []).append(copy)
+        values.write([var], [value])
+    elif name in names:
+        values.name(var, names[name])
+    if name[0] in copies:
+        (value,) = values.read([var])
+        values.write([var], [after(value, copies[name[0]])])
 
 
 def scan_of(eqn: Any, body: Program, plan: CheckpointPlan, operands: Sequence[Any]) -> list[Any]:
