@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -18,13 +18,15 @@ HOT, COLD = 1e-3, 1e-5  # temperatures: energies are shares of the plain peak or
 STRETCHING = 0.05  # part of all moves, where there are loops, that group their steps otherwise
 ROUND = 64  # moves between two looks at the clock
 RACERS, RACING = 8, 0.5  # starts at most, and the part of the time that they have together
+RACED = 850  # values at most of gradients that race: larger ones take all of the time from one start
 
 
 def anneal(
     pricing: Pricing, goal: Goal, starts: Sequence[State], *, seed: int, evaluations: int, seconds: float
 ) -> Found:
-    """The best choice that annealing meets: from the best starts of different segments, of which some may be a little
-    over the limit, each for a part of the time, and then from the best of all that.
+    """The best choice that annealing meets, from the best of some starts, which may be a little over the limit. Small
+    gradients race: from the best starts of different segments, each for a part of the time, and then from the best of
+    all that.
 
     Args:
       pricing: of the gradient.
@@ -35,9 +37,8 @@ def anneal(
     """
     begin, count = time.monotonic(), len(starts)
     search = Search(pricing, goal, starts, seed)
-    ends = np.linspace(0.0, RACING, len(search.racers) + 1)[1:].tolist()
-    for racer, first, last in zip([*search.racers, None], [0.0, *ends], [*ends, 1.0], strict=True):
-        search.start(racer or search.best)
+    for start, first, last in _races(search.starts):
+        search.start(start or search.best)
         while count < evaluations:
             done = max(count / evaluations, (time.monotonic() - begin) / seconds)
             if done >= last:
@@ -47,6 +48,16 @@ def anneal(
             count += tries
     best = search.best
     return Found(best.choice(), pricing(best.choice()), search.energy(best), count)
+
+
+def _races(starts: Sequence[State]) -> Iterator[tuple[State | None, float, float]]:
+    """Starts, None for the best so far, and from which part of the time to which they run."""
+    if sum(map(len, starts[0].keep)) > RACED:
+        yield starts[0], 0.0, 1.0
+        return
+    for number, start in enumerate(starts[:RACERS]):
+        yield start, RACING * number / min(len(starts), RACERS), RACING * (number + 1) / min(len(starts), RACERS)
+    yield None, RACING, 1.0
 
 
 def prepare(pricing: Pricing) -> None:
@@ -61,7 +72,7 @@ class Search:
     """Where annealing is: the function's level changes in compiled code, loops' bodies one move at a time.
 
     Attributes:
-      racers: the best starts of different segments, the best first.
+      starts: the best ones of different segments, the best first.
       state, best: now, from `start` on, and the best so far.
     """
 
@@ -74,7 +85,7 @@ class Search:
         self._least = self.energy(self.best)
         near = sorted(starts, key=lambda start: goal.energy(pricing, pricing(start.choice()), over=BEGUN_OVER))
         kinds = {np.concatenate(start.starts).tobytes(): start for start in reversed(near)}
-        self.racers = [start for start in near if kinds[np.concatenate(start.starts).tobytes()] is start][:RACERS]
+        self.starts = [start for start in near if kinds[np.concatenate(start.starts).tobytes()] is start]
         self._moves = [moves(level) for level in gradient.levels]
         self._loops = list(gradient.stretched().items())
         self._words = np.random.SeedSequence(seed).generate_state(1, np.uint64)
@@ -105,7 +116,7 @@ class Search:
 
     def walk(self, count: int, heat: float) -> None:
         """Tries so many moves of the function's level."""
-        state, best = self.state, self.best
+        state = self.state
         level, work, seconds = self._pricing.outer(state.choice())
         beside = PER_SEGMENT * sum(len(cut.again) for cut in state.choice()[1:])
         keep, starts = state.keep[0], state.starts[0]
