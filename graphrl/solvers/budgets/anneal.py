@@ -35,8 +35,8 @@ def anneal(
       seed: of its random numbers.
       evaluations, seconds: after which it ends.
     """
-    begin, count = time.monotonic(), len(starts)
     search = Search(pricing, goal, starts, seed)
+    begin, count = time.monotonic(), len(starts)
     for start, first, last in _races(search.starts):
         search.start(start or search.best)
         while count < evaluations:
