@@ -229,7 +229,8 @@ def test_budgets_that_cannot_be_met_name_the_least() -> None:
     assert quick(scanned, budget=f"{float(size[0]) + 0.01}KiB").report(WEIGHTS, X).segments
     with pytest.raises(ProblemError, match=r"budget is 0\.0: the least found is 0\.054 of the 18\.5 KiB"):
         quick(scanned, budget=0.0, seconds=2.0).report(WEIGHTS, X)
-    assert quick(scanned, budget=0.055, seconds=2.0).report(WEIGHTS, X).planned.kept_bytes == 2 * X.nbytes  # first and last state
+    report = quick(scanned, budget=0.055, seconds=2.0).report(WEIGHTS, X)
+    assert report.planned.kept_bytes == 2 * X.nbytes  # first and last state
 
 
 def test_reports_say_how_far_from_the_least_possible() -> None:
