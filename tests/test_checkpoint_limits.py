@@ -87,12 +87,12 @@ def test_where_few_measurements_fit_the_first_search_has_all_the_time_and_leaves
 
     found = search_timed(solver, pricing, Goal(slowdown=0.2), measured, seed=0, seconds=1.0, once=0.5)
     assert found.price.peak < pricing.plain.peak
-    assert asked == [(pytest.approx(0.185), pytest.approx(0.5))]
+    np.testing.assert_allclose(np.array(asked, float), [(0.185, 0.5)])
     assert clock[0] == pytest.approx(1.0)
     asked.clear()
     clock[0] = 0.0
     search_timed(solver, pricing, Goal(slowdown=0.2), measured, seed=0, seconds=10.0, once=0.5)
-    assert asked[0] == (pytest.approx(0.2), pytest.approx(3.0))
+    np.testing.assert_allclose(np.array(asked[0], float), (0.2, 3.0))
     assert clock[0] <= 10.0 + 1e-9
 
 
