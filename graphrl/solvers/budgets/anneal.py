@@ -84,8 +84,10 @@ class Search:
         self.best = min(starts, key=self.energy).copy()
         self._least = self.energy(self.best)
         near = sorted(starts, key=lambda start: goal.energy(pricing, pricing(start.choice()), over=BEGUN_OVER))
-        kinds = {np.concatenate(start.starts).tobytes(): start for start in reversed(near)}
-        self.starts = [start for start in near if kinds[np.concatenate(start.starts).tobytes()] is start]
+        kinds: dict[bytes, State] = {}
+        for start in near:
+            kinds.setdefault(np.concatenate(start.starts).tobytes(), start)
+        self.starts = list(kinds.values())
         self._moves = [moves(level) for level in gradient.levels]
         self._loops = list(gradient.stretched().items())
         self._words = np.random.SeedSequence(seed).generate_state(1, np.uint64)

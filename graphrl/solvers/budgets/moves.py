@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphrl.compiled import entry, inlined, integer, part
+from graphrl.compiled import entry, inlined, integer
 from graphrl.compiled.random import below, uniform
 from graphrl.solvers.budgets.alike import alike_places, alike_values
 from graphrl.solvers.budgets.level import Level
@@ -70,12 +70,6 @@ def move(own: Moves, keep: np.ndarray, starts: np.ndarray, rng: np.ndarray, movi
       rng: as `compiled.random` has it.
       moving: whether values may be moved to the host.
     """
-    any_move(own, keep, starts, rng, moving)
-
-
-@part
-def any_move(own: Moves, keep: np.ndarray, starts: np.ndarray, rng: np.ndarray, moving: bool) -> None:
-    """The same, for compiled functions."""
     if len(own.length) > 0 and uniform(rng) < REPEATING:
         _repeat(own, keep, starts, rng)
     elif len(own.places_from) > 1 and uniform(rng) < CUTTING:

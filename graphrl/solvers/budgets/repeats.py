@@ -26,10 +26,6 @@ class Repeated(NamedTuple):
     begins: np.ndarray
     length: int
 
-    def places(self, number: int) -> slice:
-        """Of one of them."""
-        return slice(self.begins[number], self.begins[number] + self.length)
-
     def values(self, level: Level, number: int) -> slice:
         """Of one of them."""
         begin = self.begins[number]

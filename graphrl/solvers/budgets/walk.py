@@ -9,7 +9,7 @@ from graphrl.compiled import entry, inlined, integer
 from graphrl.compiled.random import uniform
 from graphrl.solvers.budgets.goal import OVER, Aim, energy
 from graphrl.solvers.budgets.level import Level
-from graphrl.solvers.budgets.moves import Moves, any_move
+from graphrl.solvers.budgets.moves import Moves, move
 from graphrl.solvers.budgets.price import price
 from graphrl.solvers.budgets.state import AGAIN, INSIDE
 from graphrl.solvers.budgets.work import Work
@@ -61,7 +61,7 @@ def walk(
     for _ in range(count):
         _copy(walker.keep, walker.last_keep)
         _copy(walker.starts, walker.last_starts)
-        any_move(own, walker.keep, walker.starts, walker.rng, moving)
+        move(own, walker.keep, walker.starts, walker.rng, moving)
         segments = _cut(walker)
         price(level, walker.keep, walker.segment, walker.again[:segments], integer(1), work)
         prices = work.prices
