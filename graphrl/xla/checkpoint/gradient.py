@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from graphrl.graphs.readers.jaxpr.loops import scan_operands
 from graphrl.graphs.roofline import Chip
 from graphrl.solvers.budgets.level import Gradient, Level, Loop
 from graphrl.solvers.budgets.stretches import stretches_of
@@ -87,7 +88,8 @@ def _build(
     forward, backward = level.forward_seconds, level.backward_seconds
     for place, loop in sorted(builder.loops.items()):
         body, params = program.bodies[place], program.equations[place].params
-        carry = range(params["num_consts"], params["num_consts"] + params["num_carry"])
+        constants, carries = scan_operands(params)
+        carry = range(constants, constants + carries)
         smooth = [differentiable(aval) for aval in body.closed.in_avals]
         inner = len(built)
         _build(built, body, smooth, chip, carry, params["length"])

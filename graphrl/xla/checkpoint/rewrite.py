@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 
+from graphrl.graphs.readers.jaxpr.loops import scan_operands
 from graphrl.xla.checkpoint.host import after, moved
 from graphrl.xla.checkpoint.plan import CheckpointPlan, Name, Region
 from graphrl.xla.checkpoint.program import Piece, Program, Values, variables
@@ -196,7 +197,7 @@ def _mark(
 def scan_of(eqn: Any, body: Program, plan: CheckpointPlan, operands: Sequence[Any]) -> list[Any]:
     """A scan whose body does what a plan says."""
     params = eqn.params
-    consts, carried = params["num_consts"], params["num_carry"]
+    consts, carried = scan_operands(params)
 
     def step(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
         results = evaluate(body, plan, [*operands[:consts], *carry, *x], in_loop=not plan.unrolled)

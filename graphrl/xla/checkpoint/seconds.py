@@ -27,7 +27,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 from graphrl.graphs.interconnects import INTERCONNECTS, Interconnect
 from graphrl.graphs.readers.jaxpr.flops import bytes_moved, equation_flops
-from graphrl.graphs.readers.jaxpr.loops import Work, inner_jaxprs, inner_work
+from graphrl.graphs.readers.jaxpr.loops import Work, inner_jaxprs, inner_work, scan_operands
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip, find_chip, runtime
 from graphrl.xla.checkpoint.fusing import Fusing
 from graphrl.xla.checkpoint.host import HOST_LINK
@@ -92,8 +92,10 @@ class _Clock:
     def _of_body(self, op: Op) -> float:
         """Seconds of an equation with inner jaxprs that run."""
         params = op.equation.params
-        scan = op.equation.primitive.name == "scan"
-        carried = (params["num_consts"] + params["num_carry"], params["num_carry"]) if scan else None
+        carried = None
+        if op.equation.primitive.name == "scan":
+            constants, carries = scan_operands(params)
+            carried = (constants + carries, carries)
         bodies = {key: Work(0, self._of_inner(jaxpr, carried), 0) for key, jaxpr in inner_jaxprs(params).items()}
         literals = [operand.val if isinstance(operand, core.Literal) else None for operand in op.operands]
         return inner_work(op.equation, bodies, literals).runtime

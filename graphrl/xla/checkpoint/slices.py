@@ -7,6 +7,7 @@ import numpy as np
 
 from graphrl.graphs.readers.jaxpr.flatten import Node, Scalar
 from graphrl.graphs.readers.jaxpr.flops import array_bytes
+from graphrl.graphs.readers.jaxpr.loops import scan_operands
 from graphrl.xla.checkpoint.copies import Value
 from graphrl.xla.checkpoint.derivative import Derivative, differentiable
 
@@ -28,10 +29,11 @@ def slices_of(derivative: Derivative, forward: Node, backward: Node, results: in
       forward, backward: its two scans.
       results: of the loop; after these the forward scan gives what it keeps.
     """
-    length, carried = forward.equation.params["length"], forward.equation.params["num_carry"]
+    length = forward.equation.params["length"]
+    _, carried = scan_operands(forward.equation.params)
     taken, pulled = _stacked(derivative, forward), _stacked(derivative, backward)
     kept = sum(forward.output_bytes[results:])
-    summed = backward.output_bytes[: backward.equation.params["num_carry"]]
+    summed = backward.output_bytes[: scan_operands(backward.equation.params)[1]]
     carries = [array_bytes(v.aval) for v in forward.equation.outvars[:carried] if differentiable(v.aval)]
     between = sum(size for value, size in pulled.items() if value not in taken)
     return Slices(
@@ -44,8 +46,7 @@ def slices_of(derivative: Derivative, forward: Node, backward: Node, results: in
 
 def _stacked(derivative: Derivative, scan: Node) -> Mapping[Value, int]:
     """Arrays of which each step of a scan takes a slice, with their bytes."""
-    params = scan.equation.params
-    first = params["num_consts"] + params["num_carry"]
+    first = sum(scan_operands(scan.equation.params))
     operands = zip(scan.operands[first:], scan.equation.invars[first:], strict=True)
     stacks = ((value, array_bytes(operand.aval)) for value, operand in operands if not isinstance(value, Scalar))
     return {derivative.same.get(value, value): size for value, size in stacks}

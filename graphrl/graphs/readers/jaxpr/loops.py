@@ -49,6 +49,17 @@ def inner_jaxprs(params: Mapping[str, Any]) -> dict[str, Any]:
     return inner
 
 
+def scan_operands(params: Mapping[str, Any]) -> tuple[int, int]:
+    """How many operands of a `scan` are constants, and how many are carried; of the others each step takes a slice.
+
+    Since jax 0.11 its parameters hold trees of operands in place of these two numbers.
+    """
+    if "ft_in" in params:
+        constants, carried, _ = params["ft_in"].unpack()
+        return len(constants), len(carried)
+    return params["num_consts"], params["num_carry"]
+
+
 def inner_work(equation: Any, bodies: Mapping[str, Work], literals: Sequence[Any]) -> Work:
     """Work of an equation; `literals` holds the value of each operand that is a literal, else None."""
     name, params = equation.primitive.name, equation.params
