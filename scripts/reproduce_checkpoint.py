@@ -4,7 +4,8 @@ Writes to --out measured.jsonl with a line a measurement (a stopped run goes on 
 --results a file a section. A compilation takes 4 to 40 s of one core, all of them some hours: --programs and --methods
 make it shorter, and --quick only looks whether everything works.
 
-It takes the packages of the extra `gpu-compile`, and JAX_PLATFORMS=cpu in the environment.
+It takes the packages of the extra `gpu-compile`, and JAX_PLATFORMS=cpu in the environment. The section `device` runs
+what it compiles, on a GPU that is there, so without JAX_PLATFORMS; --processes compile at once.
 
   python scripts/reproduce_checkpoint.py --sections rules --programs Llama,Mamba
 """
@@ -13,6 +14,7 @@ from reproduce import gpu_compile
 from reproduce.checkpoint.batch import batch
 from reproduce.checkpoint.budgets import budgets, planning
 from reproduce.checkpoint.curve import curve
+from reproduce.checkpoint.device import device
 from reproduce.checkpoint.offload import offload
 from reproduce.checkpoint.rules import rules
 from reproduce.checkpoint.settings import Settings
@@ -26,6 +28,7 @@ SECTIONS = {
     "planning": Section("Seconds of planning", planning),
     "batch": Section("Largest batches that fit", batch, gpu_compile.missing),
     "offload": Section("What the memory of the host saves", offload, gpu_compile.missing),
+    "device": Section("Steps on a GPU: memory and time as measured", device, lambda: "it takes a GPU of its own"),
     "values": Section("Values and gradients against the undecorated ones", values),
 }
 

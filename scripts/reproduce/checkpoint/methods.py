@@ -58,10 +58,11 @@ HOSTED = {
 }
 _TIMED = ("nothing saveable, a layer", "dots saveable, a layer", "dots without batch saveable, a layer")
 MATCHED = {f"graphrl as slow as {rule}": rule for rule in _TIMED}  # by the same estimate
+PLANNED = (*LIMITS, *HOSTED, *MATCHED)
 
 
 def planned(method: str, program: Program) -> graphrl.CheckpointedFunction:
-    """A program's loss under one of `LIMITS`, `HOSTED` or `MATCHED`."""
+    """A program's loss under one of `PLANNED`."""
     hosted = method in HOSTED
     if hosted or method in LIMITS:
         limit = HOSTED[method][1] if hosted else LIMITS[method]

@@ -24,6 +24,9 @@ class Settings(launcher.Settings):
         None, "leave out all others; split at ';'", parse=lambda text: tuple(text.split(";")), metavar="M;..."
     )
     chip: str = option("h200", "whose figures the estimated times are of")
+    device: str = option(
+        "", "of which section `device` has figures in --out, if not the one that is here", metavar="NAME"
+    )
 
     def check(self) -> None:
         """

@@ -1,0 +1,143 @@
+"""A gradient on this machine's device: compiled, and run step by step; each in a process that is told by `device`.
+
+Compiling tries kernels out, which takes memory of the device: the peaks of steps are those of another process, which
+loads what was compiled.
+"""
+
+import pickle
+import statistics
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.experimental import serialize_executable
+
+from graphrl.files import write_atomically
+from graphrl.xla.checkpoint.seconds import gradient_seconds
+from reproduce.checkpoint.methods import GRADIENTS, NONE, PLANNED, planned
+from reproduce.checkpoint.programs import build
+from reproduce.measurements import Figures
+
+_WARM, _LEAST, _MOST, _SECONDS = 3, 5, 50, 0.7  # steps before those that are timed; of these so many, or so long
+_SEED = 0
+
+
+class Task(NamedTuple):
+    """A program and a method.
+
+    Attributes:
+      program, method: their names.
+      small: whether it is the program's small size.
+      chip: whose figures the foretold times are of.
+      path: of the compiled gradient.
+    """
+
+    program: str
+    method: str
+    small: bool
+    chip: str
+    path: Path
+
+
+class Compiled(NamedTuple):
+    """What the file of a task holds.
+
+    Attributes:
+      executable: of `serialize_executable.serialize`.
+      figures: what was foretold, and what the compiler says.
+    """
+
+    executable: tuple[Any, ...]
+    figures: Figures
+
+
+def compile_task(task: Task) -> tuple[Task, str]:
+    """Writes the task's file; returns the task, and why it could not, or ""."""
+    try:
+        content = pickle.dumps(tuple(_compiled(task)))
+    except Exception as fault:  # one that fails must not end the others
+        return task, _line(fault)
+    write_atomically(task.path, lambda file: file.write(content), binary=True)
+    return task, ""
+
+
+def run_tasks(tasks: list[Task]) -> dict[str, Figures | str]:
+    """Figures by method, or why there are none, of tasks of one program whose files are there.
+
+    Peaks are kept by the device's allocator, which cannot forget: the leanest goes first.
+    """
+    program = build(tasks[0].program, small=tasks[0].small)
+    args = jax.block_until_ready(jax.device_put(program.draw(_SEED)))
+    files = {task.method: Compiled(*pickle.loads(task.path.read_bytes())) for task in tasks}
+    steps, figures = dict[str, Any](), dict[str, Figures | str]()
+    for method, file in sorted(files.items(), key=lambda item: item[1].figures["temporaries"]):
+        try:
+            steps[method] = serialize_executable.deserialize_and_load(*file.executable)
+            figures[method] = {**file.figures, "peak": _peak(steps[method], args), **_times(steps[method], args)}
+        except Exception as fault:
+            figures[method] = _line(fault)
+    _compare(steps, figures, args)
+    return figures
+
+
+def _compiled(task: Task) -> Compiled:
+    program, began = build(task.program, small=task.small), time.perf_counter()
+    own = planned(task.method, program) if task.method in PLANNED else None
+    traced = jax.jit(GRADIENTS[task.method](program) if own is None else jax.value_and_grad(own)).trace(*program.args)
+    at = time.perf_counter()
+    executable = traced.lower().compile()
+    memory = executable.memory_analysis()
+    figures = {
+        "foretold": None if own is None else own.report().planned.peak_bytes,
+        "seconds": gradient_seconds(traced.jaxpr, task.chip),
+        "trace": at - began,
+        "compile": time.perf_counter() - at,
+        "arguments": memory.argument_size_in_bytes,
+        "results": memory.output_size_in_bytes,
+        "temporaries": memory.temp_size_in_bytes,
+    }
+    return Compiled(serialize_executable.serialize(executable), figures)
+
+
+def _peak(step: Any, args: Any) -> int | None:
+    """Most bytes that the device held at once, beside arguments; None where the device does not say."""
+    before = _stats().get("bytes_in_use")
+    jax.block_until_ready(step(*args))
+    return None if before is None else _stats()["peak_bytes_in_use"] - before
+
+
+def _times(step: Any, args: Any) -> Figures:
+    for _ in range(_WARM):
+        jax.block_until_ready(step(*args))
+    times, began = list[float](), time.perf_counter()
+    while len(times) < _LEAST or (len(times) < _MOST and time.perf_counter() - began < _SECONDS):
+        at = time.perf_counter()
+        jax.block_until_ready(step(*args))
+        times.append(time.perf_counter() - at)
+    return {"step": statistics.median(times), "fastest": min(times), "steps": len(times)}
+
+
+def _compare(steps: dict[str, Any], figures: dict[str, Figures | str], args: Any) -> None:
+    """Adds by how much loss and gradient differ from the undecorated ones, over the largest number of an array."""
+    if NONE not in steps:
+        return
+    expected = jax.tree.map(np.asarray, steps[NONE](*args))
+    for method, step in steps.items():
+        own = figures[method]
+        if not isinstance(own, str):
+            got = jax.tree.map(np.asarray, step(*args))
+            own["difference"] = max(map(_difference, jax.tree.leaves(expected), jax.tree.leaves(got)))
+
+
+def _difference(expected: np.ndarray, got: np.ndarray) -> float:
+    return float(np.abs(expected - got).max() / max(np.abs(expected).max(), np.finfo(np.float32).tiny))
+
+
+def _stats() -> dict[str, int]:
+    return jax.local_devices()[0].memory_stats() or {}
+
+
+def _line(fault: Exception) -> str:
+    return " ".join(f"{type(fault).__name__}: {fault}".split())[:300]
