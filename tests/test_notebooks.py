@@ -73,6 +73,8 @@ def test_notebook_runs(
         if available() is not None:
             pytest.skip(str(available()))
         request.getfixturevalue("users_xla")
+        # What an earlier run left in jax's cache on disk would have no report.
+        monkeypatch.setenv("JAX_ENABLE_COMPILATION_CACHE", "false")
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
     notebook = nbformat.read(FOLDER / name, as_version=4)
