@@ -1,5 +1,6 @@
 """JAX functions as graphs: loops and branches."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from jax import lax
 from traced import TOY, only, shape
 
+from graphrl.graphs.readers.jaxpr.loops import scan_operands
 from graphrl.graphs.readers.jaxpr.reader import from_jax
 
 
@@ -70,6 +72,17 @@ def test_while_loops_with_known_counters_have_their_trip_count(
 
     loop = only(from_jax(f, shape(100)), "while")
     assert loop.flops == (trips + 1) + trips * 101
+
+
+def test_operands_of_scans_as_each_jax_says_them() -> None:
+    def f(w: jax.Array, x: jax.Array, ys: jax.Array) -> Any:
+        return lax.scan(lambda c, y: ((jnp.sin(c[0] @ w) + y, c[1] + c[0]), None), (x, 2 * x), ys)
+
+    closed = jax.make_jaxpr(f)(jnp.ones((4, 4)), jnp.ones(4), jnp.ones((10, 4)))
+    (scan,) = (equation for equation in closed.jaxpr.eqns if equation.primitive.name == "scan")
+    assert scan_operands(scan.params) == (1, 2)
+    assert scan_operands({"num_consts": 3, "num_carry": 1}) == (3, 1)
+    assert scan_operands({"ft_in": SimpleNamespace(unpack=lambda: ("wab", "x", "ys"))}) == (3, 1)
 
 
 def test_while_loops_with_unknown_ends_count_once() -> None:

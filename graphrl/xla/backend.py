@@ -59,10 +59,10 @@ class _Serialized(NamedTuple):
 def _writing_whole(original: Any) -> Any:
     """jax's writing into its cache on disk: an executable that was loaded serializes without its code (0.10.2)."""
 
-    def write(key: str, seconds: float, name: str, backend: Any, executable: Any, callbacks: Sequence[Any]) -> Any:
+    def write(key: str, seconds: float, name: str, backend: Any, executable: Any, *callbacks: Any) -> Any:
         loaded, data = _loaded.__dict__.pop("last", (None, b""))
         executable = _Serialized(data) if loaded is executable else executable
-        return original(key, seconds, name, backend, executable, callbacks)
+        return original(key, seconds, name, backend, executable, *callbacks)  # jax 0.11 has no callbacks
 
     return write
 

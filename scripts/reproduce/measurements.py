@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 
 import graphrl
-from graphrl.bench.machine import cpu_name
+from graphrl.bench.machine import device_name
 from graphrl.compare.store import Kind, Store, open_store
 from graphrl.cores import count_cores
 from graphrl.errors import GraphrlError
@@ -154,5 +154,5 @@ def _measured(key: dict[str, Any], measure: Callable[[], Figures]) -> Measuremen
         error = " ".join(f"{type(fault).__name__}: {fault}".split())[:300]
         print(error, file=sys.stderr, flush=True)
     now, cores = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), count_cores()
-    machine = f"{cpu_name()}, {cores} core{'s' * (cores > 1)}"
+    machine = f"{device_name()}, {cores} core{'s' * (cores > 1)}"
     return Measurement(key, value, error, machine, graphrl.__version__, jax.__version__, now)

@@ -35,7 +35,7 @@ def curve(settings: Settings) -> Iterator[Table]:
         name: Curves(*(points(settings, name, settings.among(tuple(methods))) for methods in (RULES, XLA, OURS)))
         for name in settings.chosen
     }
-    write_figure(_figure(by_name), settings.out / "curve.png")
+    write_figure(figure(by_name, "estimated slowdown"), settings.out / "curve.png")
     lines = [[name, *_cells(curves)] for name, curves in by_name.items()]
     headings = ["program", "best rule", "its share", "its slowdown", "ours", *(f"at {s:.0%}" for s in SLOWDOWNS)]
     how = (
@@ -77,18 +77,19 @@ def _targets(by_name: Mapping[str, Curves]) -> Iterator[str]:
         yield f"ours over the best rule at its slowdown, geometric mean of {len(quotients)}: {ratio(mean)}"
 
 
-def _figure(by_name: Mapping[str, Curves]) -> Figure:
+def figure(by_name: Mapping[str, Curves], what: str) -> Figure:
+    """A panel a program; along it what its slowdowns are."""
     rows = math.ceil(len(by_name) / _COLUMNS)
-    figure = Figure(figsize=(1 + 3.2 * _COLUMNS, 0.8 + 2.6 * rows), layout="constrained")
-    panels = figure.subplots(rows, _COLUMNS, squeeze=False).ravel()
+    drawn = Figure(figsize=(1 + 3.2 * _COLUMNS, 0.8 + 2.6 * rows), layout="constrained")
+    panels = drawn.subplots(rows, _COLUMNS, squeeze=False).ravel()
     for panel, (name, curves) in zip(panels, by_name.items(), strict=False):
         _draw(panel, name, curves)
     for panel in panels[len(by_name) :]:
         panel.set_visible(False)
-    figure.supxlabel("estimated slowdown [%]")
-    figure.supylabel("temporaries, of the undecorated gradient's [%]")
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False)
-    return figure
+    drawn.supxlabel(f"{what} [%]")
+    drawn.supylabel("temporaries, of the undecorated gradient's [%]")
+    drawn.legend(*drawn.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False)
+    return drawn
 
 
 def _draw(panel: Axes, name: str, curves: Curves) -> None:
@@ -98,7 +99,8 @@ def _draw(panel: Axes, name: str, curves: Curves) -> None:
     panel.set_xlim(_SHOWN)
     panel.tick_params(labelsize=8, labelcolor=FAINT)
     _plot(panel, curves.rules, "jax.checkpoint_policies", colour(0), marker="o", linestyle="none")
-    _plot(panel, curves.xla, "XLA's rematerialisation", colour(3), marker="^", linestyle="none")
+    if curves.xla:
+        _plot(panel, curves.xla, "XLA's rematerialisation", colour(3), marker="^", linestyle="none")
     _plot(panel, sorted(curves.ours, key=lambda point: point.slowdown), "graphrl", colour(1), marker="s", linestyle="-")
 
 

@@ -4,13 +4,15 @@ import functools
 import os
 import statistics
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from graphrl.bench.machine import device_name
 from graphrl.compare.report import markdown
 from graphrl.errors import GraphrlError
+from graphrl.plan.plot import write_figure
 from reproduce.apart import each_apart
+from reproduce.checkpoint.curve import Curves, figure
 from reproduce.checkpoint.methods import LIMITS, NONE, RULES
 from reproduce.checkpoint.points import Point, best, least
 from reproduce.checkpoint.settings import Settings
@@ -23,8 +25,7 @@ HOSTED = "graphrl with the host at 10%"
 _HOW = (
     "Steps of `value_and_grad` as compiled and run there. In MiB: temporaries that graphrl foretells, the compiler's, "
     "and the most that the device's allocator held beside arguments and results. Times of steps are medians; slowdowns "
-    "are against the undecorated gradient, measured and foretold. The difference is that of loss and gradients to the "
-    "undecorated ones, over the largest number of an array."
+    "are against the undecorated gradient, measured and foretold."
 )
 METHODS = (*(rule for rule in RULES if rule == NONE or rule.endswith("a layer")), *LIMITS, HOSTED)
 _NEAR = 0.1
@@ -32,7 +33,7 @@ By = Mapping[str, Mapping[str, Figures]]  # program and method
 
 
 def device(settings: Settings) -> Iterator[Table]:
-    """Means, and a table a program."""
+    """Means, a table a program, and a picture in --out."""
     # Each process takes what it needs, not most of the device at once.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     stored, name = bool(settings.device), settings.device or device_name()
@@ -48,7 +49,9 @@ def device(settings: Settings) -> Iterator[Table]:
             figures = measurements.get(key, functools.partial(_figures, run, failed, task))
             if figures is not None:
                 by_program[program][task.method] = figures
-        tables.append(measurements.table(program, _lines(by_program[program])))
+        table = measurements.table(program, _lines(by_program[program]))
+        tables += [table] if by_program[program] or not stored else []
+    write_figure(figure(_curves(by_program), "measured slowdown"), settings.out / "device.png")
     yield Table(f"Steps on one {name}", tables[0].origin, [_HOW, _means(by_program), bullets(_notes(by_program))])
     yield from tables
 
@@ -92,11 +95,8 @@ def _lines(figures: Mapping[str, Figures]) -> str:
         peak = None if own["peak"] is None else own["peak"] - own["results"]
         sizes = map(mebibytes, (own["foretold"], own["temporaries"], peak))
         times = [ratio(_slowdown(figures, method, which)) for which in ("step", "seconds")]
-        difference = "-" if "difference" not in own else f"{own['difference']:.1e}"
-        lines.append([method, *sizes, f"{1e3 * own['step']:.2f}", *times, difference])
-    headings = [
-        "method", "foretold, MiB", "compiler's", "the device's", "step, ms", "slowdown", "foretold", "difference",
-    ]  # fmt: skip
+        lines.append([method, *sizes, f"{1e3 * own['step']:.2f}", *times])
+    headings = ["method", "foretold, MiB", "compiler's", "the device's", "step, ms", "slowdown", "foretold"]
     return markdown(headings, lines)
 
 
@@ -105,12 +105,21 @@ def _slowdown(figures: Mapping[str, Figures], method: str, which: str) -> float 
     return figures[method][which] / figures[NONE][which] - 1 if NONE in figures else None
 
 
-def _points(figures: Mapping[str, Figures]) -> list[Point]:
-    """With measured slowdowns."""
+def _curves(by_program: By) -> dict[str, Curves]:
+    """Points with measured slowdowns."""
+    return {
+        program: Curves(_points(figures, RULES), [], _points(figures, LIMITS))
+        for program, figures in by_program.items()
+        if NONE in figures
+    }
+
+
+def _points(figures: Mapping[str, Figures], methods: Iterable[str]) -> list[Point]:
+    whole = figures[NONE]["temporaries"]
     return [
-        Point(method, own["temporaries"], own["temporaries"] / figures[NONE]["temporaries"], slowdown)
-        for method, own in figures.items()
-        if (slowdown := _slowdown(figures, method, "step")) is not None
+        Point(method, own["temporaries"], own["temporaries"] / whole, own["step"] / figures[NONE]["step"] - 1)
+        for method in methods
+        if (own := figures.get(method)) is not None
     ]
 
 
@@ -140,9 +149,9 @@ def _notes(by_program: By) -> Iterator[str]:
                 apart.append(abs(slowdowns[0] - slowdowns[1]))
             if own["foretold"] is not None:
                 near.append(abs(own["temporaries"] / own["foretold"] - 1) <= _NEAR)
-        there = _points(figures)
-        rule = best([point for point in there if point.method in RULES])
-        own_best = rule and least([point for point in there if point.method in LIMITS], rule.slowdown)
+    for curves in _curves(by_program).values():
+        rule = best(curves.rules)
+        own_best = rule and least(curves.ours, rule.slowdown)
         if rule and own_best:
             quotients.append(own_best.temporaries / rule.temporaries)
     if apart:

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 from jax.experimental import serialize_executable
 
 from graphrl.files import write_atomically
 from graphrl.xla.checkpoint.seconds import gradient_seconds
-from reproduce.checkpoint.methods import GRADIENTS, NONE, PLANNED, planned
+from reproduce.checkpoint.methods import GRADIENTS, PLANNED, planned
 from reproduce.checkpoint.programs import build
 from reproduce.measurements import Figures
 
@@ -71,14 +70,13 @@ def run_tasks(tasks: list[Task]) -> dict[str, Figures | str]:
     program = build(tasks[0].program, small=tasks[0].small)
     args = jax.block_until_ready(jax.device_put(program.draw(_SEED)))
     files = {task.method: Compiled(*pickle.loads(task.path.read_bytes())) for task in tasks}
-    steps, figures = dict[str, Any](), dict[str, Figures | str]()
+    figures = dict[str, Figures | str]()
     for method, file in sorted(files.items(), key=lambda item: item[1].figures["temporaries"]):
         try:
-            steps[method] = serialize_executable.deserialize_and_load(*file.executable)
-            figures[method] = {**file.figures, "peak": _peak(steps[method], args), **_times(steps[method], args)}
+            step = serialize_executable.deserialize_and_load(*file.executable)
+            figures[method] = {**file.figures, "peak": _peak(step, args), **_times(step, args)}
         except Exception as fault:
             figures[method] = _line(fault)
-    _compare(steps, figures, args)
     return figures
 
 
@@ -117,22 +115,6 @@ def _times(step: Any, args: Any) -> Figures:
         jax.block_until_ready(step(*args))
         times.append(time.perf_counter() - at)
     return {"step": statistics.median(times), "fastest": min(times), "steps": len(times)}
-
-
-def _compare(steps: dict[str, Any], figures: dict[str, Figures | str], args: Any) -> None:
-    """Adds by how much loss and gradient differ from the undecorated ones, over the largest number of an array."""
-    if NONE not in steps:
-        return
-    expected = jax.tree.map(np.asarray, steps[NONE](*args))
-    for method, step in steps.items():
-        own = figures[method]
-        if not isinstance(own, str):
-            got = jax.tree.map(np.asarray, step(*args))
-            own["difference"] = max(map(_difference, jax.tree.leaves(expected), jax.tree.leaves(got)))
-
-
-def _difference(expected: np.ndarray, got: np.ndarray) -> float:
-    return float(np.abs(expected - got).max() / max(np.abs(expected).max(), np.finfo(np.float32).tiny))
 
 
 def _stats() -> dict[str, int]:
