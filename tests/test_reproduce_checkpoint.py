@@ -90,6 +90,25 @@ def test_values_are_compared_and_the_script_goes_on_where_it_was(tmp_path: Path)
     assert "measuring" not in again.stderr
 
 
+def test_steps_are_compiled_and_run_once(tmp_path: Path) -> None:
+    rule = "nothing saveable, a layer"
+    options = ("--sections", "device", "--quick", "--programs", "LSTM", "--methods", f"{NONE};{rule}")
+    done = run(tmp_path, *options)
+    assert done.returncode == 0, done.stderr
+    assert f"compiled: LSTM {rule}" in done.stderr
+    text = (tmp_path / "out" / "checkpoint-device.md").read_text()
+    assert "failed:" not in text
+    figures = [json.loads(line)["value"] for line in (tmp_path / "out" / "measured.jsonl").read_text().splitlines()]
+    whole, leaner = figures
+    assert f"| {rule} | 1 | {100 * leaner['temporaries'] / whole['temporaries']:.1f}% |" in text
+    assert f"| {1e3 * leaner['step']:.2f} | {100 * (leaner['step'] / whole['step'] - 1):.1f}% |" in text
+    again = run(tmp_path, *options)
+    assert again.returncode == 0
+    assert "compiled" not in again.stderr
+    assert "measuring" not in again.stderr
+    check_fault(run(tmp_path, *options, "--device", "abacus"), "no figures of a device 'abacus'")
+
+
 def test_tables_and_picture_are_made_of_what_is_measured(tmp_path: Path) -> None:
     rule, slow = "nothing saveable, a layer", "dots saveable, the whole"
     where = {"error": None, "machine": "m", "graphrl": "0", "jax": "0", "date": "2026-01-01T00:00:00"}

@@ -33,7 +33,11 @@ By = Mapping[str, Mapping[str, Figures]]  # program and method
 
 
 def device(settings: Settings) -> Iterator[Table]:
-    """Means, a table a program, and a picture in --out."""
+    """Means, a table a program, and a picture in --out.
+
+    Raises:
+      GraphrlError: there are no figures of the device that is asked for; or a process died.
+    """
     # Each process takes what it needs, not most of the device at once.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     stored, name = bool(settings.device), settings.device or device_name()
@@ -51,6 +55,8 @@ def device(settings: Settings) -> Iterator[Table]:
                 by_program[program][task.method] = figures
         table = measurements.table(program, _lines(by_program[program]))
         tables += [table] if by_program[program] or not stored else []
+    if not tables:
+        raise GraphrlError(f"{settings.out} has no figures of a device {name!r}")
     write_figure(figure(_curves(by_program), "measured slowdown"), settings.out / "device.png")
     yield Table(f"Steps on one {name}", tables[0].origin, [_HOW, _means(by_program), bullets(_notes(by_program))])
     yield from tables
