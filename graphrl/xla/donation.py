@@ -269,8 +269,10 @@ def donating(serialized: bytes, aliases: Sequence[OutputAlias]) -> bytes:
             changed += 1
     if changed != len(arguments):
         raise GraphError("this jaxlib serializes executables in another way")
+    known = executable.hlo_module.hlo_module.input_output_alias.entries
+    del known[:]  # jaxlib 0.11 has kept them
     for alias in aliases:
-        executable.hlo_module.hlo_module.input_output_alias.entries.add(
+        known.add(
             output_shape_index=alias.output_index,
             parameter_number=alias.parameter,
             parameter_shape_index=alias.parameter_index,

@@ -96,6 +96,15 @@ class PlannedFunction:
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
 
+    # Since Python 3.12 a protocol, here `jax.stages.Wrapped`, only sees what stands in the class.
+    def trace(self, *args: Any, **kwargs: Any) -> jax.stages.Traced:
+        """As jax's: without a plan."""
+        return self._plain.trace(*args, **kwargs)
+
+    def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
+        """As jax's: without a plan."""
+        return self._plain.lower(*args, **kwargs)
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "_plain" not in self.__dict__:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
