@@ -38,7 +38,7 @@ SIZES = Sizes(ops=160, tensors=168, slots=160 + 80, rows=240, uses=320, controls
 SLOTS, BLOCKS = slot_layout(SIZES)
 IN_PLACE = ("scatter", "dynamic-update-slice")
 # As tests/conftest.py does not compile; since jax 0.11 there is no other way.
-AS_FOR_USERS = {"xla_cpu_use_fusion_emitters": True} if jax.__version_info__ < (0, 11) else {}
+AS_FOR_USERS: dict[str, str | bool] = {"xla_cpu_use_fusion_emitters": True} if jax.__version_info__ < (0, 11) else {}
 NO_WORK = ("get-tuple-element", "tuple", "parameter", "bitcast", "constant")
 
 
