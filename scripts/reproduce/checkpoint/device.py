@@ -101,8 +101,11 @@ def _lines(figures: Mapping[str, Figures]) -> str:
         peak = None if own["peak"] is None else own["peak"] - own["results"]
         sizes = map(mebibytes, (own["foretold"], own["temporaries"], peak))
         times = [ratio(_slowdown(figures, method, which)) for which in ("step", "seconds")]
-        lines.append([method, *sizes, f"{1e3 * own['step']:.2f}", *times])
-    headings = ["method", "foretold, MiB", "compiler's", "the device's", "step, ms", "slowdown", "foretold"]
+        milliseconds = (f"{1e3 * own[which]:.2f}" for which in ("step", "seconds"))
+        lines.append([method, *sizes, *milliseconds, *times])
+    headings = [
+        "method", "foretold, MiB", "compiler's", "the device's", "step, ms", "foretold", "slowdown", "foretold",
+    ]  # fmt: skip
     return markdown(headings, lines)
 
 
