@@ -52,12 +52,12 @@ def planning(settings: Settings) -> Iterator[Table]:
     for name in (*settings.chosen, *(() if settings.programs else LONG)):
         figures = planning_of(settings, name, method)
         if figures is not None:
-            seconds = [f"{figures[key]:.1f}" for key in ("search", "first", "second", "checkpoint")]
+            seconds = [f"{figures[key]:.1f}" for key in ("search", "second", "checkpoint")]
             lines.append([name, f"{figures['equations']:,}", *seconds])
-    headings = ["program", "equations", "search, s", "first trace, s", "second, s", "under jax.checkpoint, s"]
+    headings = ["program", "equations", "search, s", "next trace, s", "under jax.checkpoint, s"]
     how = (
-        f"Seconds to trace the gradient under {method} for the first time, with its search, and in the next process, "
-        "which reads the plan from disk; and under jax.checkpoint."
+        f"Seconds of the search, {method}, and to trace the gradient in the next process, which reads the plan from "
+        "disk; and to trace it under jax.checkpoint."
     )
     yield settings.measurements.table("Planning", how, markdown(headings, lines))
 
