@@ -8,7 +8,7 @@ programs in turn.
 import dataclasses
 import functools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,10 +16,11 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.api_util import debug_info
 from jax.extend import core
 
+from graphrl.graphs.readers.jaxpr.loops import inner_jaxprs
 from graphrl.xla.checkpoint.plan import Name
 
 CALLS = frozenset({"jit", "pjit", "closed_call", "core_call"})
-LABEL = re.compile(r"name=graphrl(\d+)")  # of a program, where a jaxpr is printed that names its values
+LABEL = re.compile(r"graphrl(\d+)")  # of a program, in the names of its values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,13 +90,22 @@ def opened(closed: core.ClosedJaxpr) -> tuple[core.ClosedJaxpr, list[Any]]:
 
 def program_of(closed: core.ClosedJaxpr, label: str | None = None) -> Program:
     """A traced function as a program; without a label, under one that nothing within it has."""
-    while any(_is_call(eqn) for eqn in closed.jaxpr.eqns):  # once per depth of calls
+    if any(_is_call(eqn) for eqn in closed.jaxpr.eqns):
         closed = jax.make_jaxpr(functools.partial(_inlined, closed))(*closed.in_avals)
     scans = {place: eqn for place, eqn in enumerate(closed.jaxpr.eqns) if eqn.primitive.name == "scan"}
     if label is None:
-        label = f"graphrl{1 + max(map(int, LABEL.findall(str(closed.jaxpr))), default=-1)}"
+        label = f"graphrl{1 + max(_numbers(closed), default=-1)}"
     bodies = {place: program_of(eqn.params["jaxpr"], f"{label}.{place}") for place, eqn in scans.items()}
     return Program(closed, bodies, label)
+
+
+def _numbers(jaxpr: Any) -> Iterator[int]:
+    """Of the labels in the names of a jaxpr's values, and of those within it."""
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name == "name" and (label := LABEL.match(eqn.params["name"])):
+            yield int(label[1])
+        for inner in inner_jaxprs(eqn.params).values():
+            yield from _numbers(inner)
 
 
 class Values:
@@ -167,7 +177,7 @@ def _inlined(closed: core.ClosedJaxpr, *args: Any) -> list[Any]:
     for place, eqn in enumerate(jaxpr.eqns):
         if _is_call(eqn):
             values.run(jaxpr.eqns[start:place])
-            values.write(eqn.outvars, core.jaxpr_as_fun(eqn.params["jaxpr"])(*values.read(eqn.invars)))
+            values.write(eqn.outvars, _inlined(eqn.params["jaxpr"], *values.read(eqn.invars)))
             start = place + 1
     values.run(jaxpr.eqns[start:])
     return values.read(jaxpr.outvars)
