@@ -10,6 +10,8 @@ what it compiles, on a GPU that is there, so without JAX_PLATFORMS; --processes 
   python scripts/reproduce_checkpoint.py --sections rules --programs Llama,Mamba
 """
 
+import os
+
 from reproduce import gpu_compile
 from reproduce.checkpoint.batch import batch
 from reproduce.checkpoint.budgets import budgets, planning
@@ -33,4 +35,6 @@ SECTIONS = {
 }
 
 if __name__ == "__main__":
+    # Processes of `device` share a GPU: each takes what it needs, not most of it at once.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     main("checkpoint", __doc__, Settings, SECTIONS)

@@ -9,7 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 from jax._src.ad_checkpoint import saved_residuals
+from jax.ad_checkpoint import checkpoint_name
 
 import graphrl
 from graphrl.solvers.budgets.choice import Pricing
@@ -102,3 +104,31 @@ def test_greedy_without_time_gives_what_it_got() -> None:
     for until, changed in ((time.monotonic(), False), (time.monotonic() + 60.0, True)):
         state = greedy(pricing, goal, start, until)
         assert (state.keep[0] != start.keep[0]).any() == changed
+
+
+def named(x: jax.Array) -> jax.Array:
+    return checkpoint_name(jnp.sin(x), "graphrl6:0.0")
+
+
+def with_rule(x: jax.Array) -> jax.Array:
+    """A function with a derivative of its own."""
+    fn = jax.custom_vjp(named)
+    fn.defvjp(lambda x: (named(x), x), lambda x, g: (g * jnp.cos(x),))
+    return fn(x)
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        named,
+        jax.jit(named),
+        jax.checkpoint(named),
+        with_rule,
+        lambda x: lax.cond(x.sum() > 0, jnp.cos, jax.jit(named), x),
+        lambda x: lax.scan(lambda c, _: (jax.checkpoint(named)(c), None), x, None, 3)[0],
+    ],
+    ids=["plain", "call", "checkpoint", "rule", "branch", "loop"],
+)
+def test_labels_are_others_than_those_within(around: Callable[[jax.Array], jax.Array]) -> None:
+    assert program_of(jax.make_jaxpr(around)(X)).label == "graphrl7"
+    assert program_of(jax.make_jaxpr(jnp.sin)(X)).label == "graphrl0"

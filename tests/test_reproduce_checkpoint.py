@@ -3,6 +3,7 @@
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import jax
 import pytest
@@ -10,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from processes import check_fault, run_script
 from reproduce import gpu_compile
+from reproduce.checkpoint import device as device_section
 from reproduce.checkpoint.batch import largest
 from reproduce.checkpoint.curve import curve
+from reproduce.checkpoint.device import device
 from reproduce.checkpoint.methods import NONE, RULES, plain
 from reproduce.checkpoint.points import Point, best, least
 from reproduce.checkpoint.programs import PROGRAMS, build
@@ -19,6 +22,8 @@ from reproduce.checkpoint.rules import rules, tables
 from reproduce.checkpoint.settings import Settings
 
 from graphrl.errors import GraphrlError
+
+REST: dict[str, Any] = {"foretold": None, "peak": None, "results": 0, "flags": ""}
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -101,12 +106,49 @@ def test_steps_are_compiled_and_run_once(tmp_path: Path) -> None:
     figures = [json.loads(line)["value"] for line in (tmp_path / "out" / "measured.jsonl").read_text().splitlines()]
     whole, leaner = figures
     assert f"| {rule} | 1 | {100 * leaner['temporaries'] / whole['temporaries']:.1f}% |" in text
-    assert f"| {1e3 * leaner['step']:.2f} | {100 * (leaner['step'] / whole['step'] - 1):.1f}% |" in text
+    milliseconds = [1e3 * leaner[which] for which in ("step", "seconds")]
+    assert "| {:.2f} | {:.2f} | {:.1f}% |".format(*milliseconds, 100 * (leaner["step"] / whole["step"] - 1)) in text
     again = run(tmp_path, *options)
     assert again.returncode == 0
     assert "compiled" not in again.stderr
     assert "measuring" not in again.stderr
     check_fault(run(tmp_path, *options, "--device", "abacus"), "no figures of a device 'abacus'")
+
+
+def test_steps_of_another_machine_are_shown(tmp_path: Path) -> None:
+    rule, ours, mib = "nothing saveable, a layer", "graphrl at 20%", 2**20
+    lines = []
+    for method, foretold, temporaries, step, seconds in (
+        (NONE, None, 100, 0.1, 0.1),
+        (rule, None, 30, 0.12, 0.13),
+        (ours, 26, 25, 0.118, 0.12),
+        ("graphrl at 33%", 20, 24, 0.14, 0.13),
+    ):
+        figures: dict[str, Any] = {"foretold": foretold and foretold * mib, "temporaries": temporaries * mib}
+        figures |= {"peak": (temporaries + 7) * mib, "results": 5 * mib, "step": step, "seconds": seconds, "flags": ""}
+        key = {"program": "LSTM", "method": method, "size": "full", "chip": "h200", "device": "abacus"}
+        where = {"error": None, "machine": "abacus", "graphrl": "0", "jax": "0", "date": "2026-01-01T00:00:00"}
+        lines.append(json.dumps({"key": {"what": "device", **key}, "value": figures, **where}) + "\n")
+    (tmp_path / "measured.jsonl").write_text("".join(lines))
+    means, program = device(Settings(out=tmp_path, programs=("LSTM", "Mamba"), device="abacus"))
+    assert f"| {ours} | 1 | 25.0% | 18.0% | 20.0% |" in means.text
+    assert "temporaries are within 10% of what was foretold: 1 of 2" in means.text
+    assert "differ from those foretold by 10.0 points by the median, 10.0 at most" in means.text
+    assert "ours needs no more than a rule at its slowdown: 1 of 1" in means.text
+    assert "geometric mean of 1: 83.3%" in means.text
+    assert f"| {ours} | 26.0 | 25.0 | 27.0 | 118.00 | 120.00 | 18.0% | 20.0% |" in program.text
+    assert (tmp_path / "device.png").stat().st_size > 1000
+
+
+def test_what_cannot_be_run_is_a_fault_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_section, "each_apart", lambda work, items, _: map(work, items))
+    monkeypatch.setattr(device_section, "compile_task", lambda task: (task, "no room" * (task.method != NONE)))
+    monkeypatch.setattr(device_section, "run_task", lambda _: {"temporaries": 1, "step": 1.0, "seconds": 1.0} | REST)
+    settings = Settings(out=tmp_path, programs=("LSTM",), methods=(NONE, "nothing saveable, a layer"))
+    _, program = device(settings)
+    assert "failed: device LSTM nothing saveable, a layer full h200" in program.text
+    assert "no room" in program.text
+    assert f"| {NONE} | - | 0.0 | - | 1000.00 | 1000.00 | 0.0% | 0.0% |" in program.text
 
 
 def test_tables_and_picture_are_made_of_what_is_measured(tmp_path: Path) -> None:

@@ -270,7 +270,7 @@ def donating(serialized: bytes, aliases: Sequence[OutputAlias]) -> bytes:
     if changed != len(arguments):
         raise GraphError("this jaxlib serializes executables in another way")
     known = executable.hlo_module.hlo_module.input_output_alias.entries
-    del known[:]  # jaxlib 0.11 has kept them
+    del known[:]  # jaxlib 0.11 has kept them: they would be there twice
     for alias in aliases:
         known.add(
             output_shape_index=alias.output_index,

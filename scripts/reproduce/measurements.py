@@ -80,6 +80,11 @@ class Measurements:
         self._stored = stored
         self.used: list[Measurement] = []
 
+    def lacks(self, key: Key) -> bool:
+        """Whether `get` would measure it."""
+        with open_store(self._path, _KIND) as store:
+            return not self._stored and self._lacks(store, key)
+
     def get(self, key: Key, measure: Callable[[], Figures]) -> Figures | None:
         """The figures under a key, measured now if the file has none; None if that failed, now or before."""
         with open_store(self._path, _KIND) as store:

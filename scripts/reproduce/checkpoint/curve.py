@@ -35,7 +35,7 @@ def curve(settings: Settings) -> Iterator[Table]:
         name: Curves(*(points(settings, name, settings.among(tuple(methods))) for methods in (RULES, XLA, OURS)))
         for name in settings.chosen
     }
-    write_figure(figure(by_name, "estimated slowdown"), settings.out / "curve.png")
+    write_figure(figure(by_name, "estimated slowdown [%]"), settings.out / "curve.png")
     lines = [[name, *_cells(curves)] for name, curves in by_name.items()]
     headings = ["program", "best rule", "its share", "its slowdown", "ours", *(f"at {s:.0%}" for s in SLOWDOWNS)]
     how = (
@@ -43,7 +43,7 @@ def curve(settings: Settings) -> Iterator[Table]:
         f"with the least; ours is the least of graphrl's that are estimated to be no slower on {settings.chip}. Then "
         "the least share within a slowdown: of the rules / of XLA's own / ours."
     )
-    notes = list(_targets(by_name))
+    notes = list(targets(by_name))
     yield settings.measurements.table("Memory against slowdown", how, markdown(headings, lines), notes=notes)
 
 
@@ -59,7 +59,7 @@ def _share(point: Point | None) -> str:
     return "-" if point is None else ratio(point.share)
 
 
-def _targets(by_name: Mapping[str, Curves]) -> Iterator[str]:
+def targets(by_name: Mapping[str, Curves]) -> Iterator[str]:
     """Against each rule ours at its own slowdown, and the geometric mean against the best rule."""
     beaten, rules, quotients = 0, 0, []
     for curves in by_name.values():
@@ -77,8 +77,8 @@ def _targets(by_name: Mapping[str, Curves]) -> Iterator[str]:
         yield f"ours over the best rule at its slowdown, geometric mean of {len(quotients)}: {ratio(mean)}"
 
 
-def figure(by_name: Mapping[str, Curves], what: str) -> Figure:
-    """A panel a program; along it what its slowdowns are."""
+def figure(by_name: Mapping[str, Curves], label: str) -> Figure:
+    """A panel a program; the label says what its slowdowns are."""
     rows = math.ceil(len(by_name) / _COLUMNS)
     drawn = Figure(figsize=(1 + 3.2 * _COLUMNS, 0.8 + 2.6 * rows), layout="constrained")
     panels = drawn.subplots(rows, _COLUMNS, squeeze=False).ravel()
@@ -86,7 +86,7 @@ def figure(by_name: Mapping[str, Curves], what: str) -> Figure:
         _draw(panel, name, curves)
     for panel in panels[len(by_name) :]:
         panel.set_visible(False)
-    drawn.supxlabel(f"{what} [%]")
+    drawn.supxlabel(label)
     drawn.supylabel("temporaries, of the undecorated gradient's [%]")
     drawn.legend(*drawn.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False)
     return drawn

@@ -1,9 +1,10 @@
-"""A gradient on this machine's device: compiled, and run step by step; each in a process that is told by `device`.
+"""A gradient on this machine's device: compiled, and run step by step, each in a process of its own.
 
-Compiling tries kernels out, which takes memory of the device: the peaks of steps are those of another process, which
-loads what was compiled.
+Compiling tries kernels out, which takes memory of the device, and its allocator forgets no peak: what is run was
+compiled by another process, and nothing else runs in its own.
 """
 
+import os
 import pickle
 import statistics
 import time
@@ -54,30 +55,21 @@ class Compiled(NamedTuple):
 
 def compile_task(task: Task) -> tuple[Task, str]:
     """Writes the task's file; returns the task, and why it could not, or ""."""
+    jax.config.update("jax_enable_compilation_cache", False)  # what comes from there serializes without its code
     try:
         content = pickle.dumps(tuple(_compiled(task)))
     except Exception as fault:  # one that fails must not end the others
-        return task, _line(fault)
+        return task, " ".join(f"{type(fault).__name__}: {fault}".split())[:300]
     write_atomically(task.path, lambda file: file.write(content), binary=True)
     return task, ""
 
 
-def run_tasks(tasks: list[Task]) -> dict[str, Figures | str]:
-    """Figures by method, or why there are none, of tasks of one program whose files are there.
-
-    Peaks are kept by the device's allocator, which cannot forget: the leanest goes first.
-    """
-    program = build(tasks[0].program, small=tasks[0].small)
+def run_task(task: Task) -> Figures:
+    """Figures of a task whose file is there."""
+    program, file = build(task.program, small=task.small), Compiled(*pickle.loads(task.path.read_bytes()))
     args = jax.block_until_ready(jax.device_put(program.draw(_SEED)))
-    files = {task.method: Compiled(*pickle.loads(task.path.read_bytes())) for task in tasks}
-    figures = dict[str, Figures | str]()
-    for method, file in sorted(files.items(), key=lambda item: item[1].figures["temporaries"]):
-        try:
-            step = serialize_executable.deserialize_and_load(*file.executable)
-            figures[method] = {**file.figures, "peak": _peak(step, args), **_times(step, args)}
-        except Exception as fault:
-            figures[method] = _line(fault)
-    return figures
+    step = serialize_executable.deserialize_and_load(*file.executable)
+    return {**file.figures, "peak": _peak(step, args), **_times(step, args)}
 
 
 def _compiled(task: Task) -> Compiled:
@@ -95,6 +87,7 @@ def _compiled(task: Task) -> Compiled:
         "arguments": memory.argument_size_in_bytes,
         "results": memory.output_size_in_bytes,
         "temporaries": memory.temp_size_in_bytes,
+        "flags": os.environ.get("XLA_FLAGS", ""),
     }
     return Compiled(serialize_executable.serialize(executable), figures)
 
@@ -119,7 +112,3 @@ def _times(step: Any, args: Any) -> Figures:
 
 def _stats() -> dict[str, int]:
     return jax.local_devices()[0].memory_stats() or {}
-
-
-def _line(fault: Exception) -> str:
-    return " ".join(f"{type(fault).__name__}: {fault}".split())[:300]
