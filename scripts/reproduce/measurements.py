@@ -130,6 +130,11 @@ class Measurements:
         return one is None or (self._retry and one.error is not None)
 
 
+def in_a_line(fault: Exception) -> str:
+    """What went wrong, for a table."""
+    return " ".join(f"{type(fault).__name__}: {fault}".split())[:300]
+
+
 def _origin(measurements: Sequence[Measurement]) -> Origin:
     return Origin(
         frozenset(one.key.get("seed", 0) for one in measurements),
@@ -156,7 +161,7 @@ def _measured(key: dict[str, Any], measure: Callable[[], Figures]) -> Measuremen
     try:
         value = measure()
     except Exception as fault:  # one program that fails must not end days of measuring
-        error = " ".join(f"{type(fault).__name__}: {fault}".split())[:300]
+        error = in_a_line(fault)
         print(error, file=sys.stderr, flush=True)
     now, cores = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), count_cores()
     machine = f"{device_name()}, {cores} core{'s' * (cores > 1)}"

@@ -107,8 +107,8 @@ def _lines(steps: Steps) -> str:
         peak = None if own["peak"] is None else own["peak"] - own["results"]
         sizes = map(mebibytes, (own["foretold"], own["temporaries"], peak))
         milliseconds = (f"{1e3 * own[which]:.2f}" for which in ("step", "seconds"))
-        times = [ratio(_slowdown(steps, method, which)) for which in ("step", "seconds")]
-        lines.append([method, *sizes, *milliseconds, *times])
+        slowdowns = _slowdowns(steps, method) if NONE in steps else (None, None)
+        lines.append([method, *sizes, *milliseconds, *map(ratio, slowdowns)])
     headings = [
         "method", "foretold, MiB", "compiler's", "the device's", "step, ms", "foretold, ms", "slowdown",
         "slowdown foretold",
@@ -116,9 +116,10 @@ def _lines(steps: Steps) -> str:
     return markdown(headings, lines)
 
 
-def _slowdown(steps: Steps, method: str, which: str) -> float | None:
-    """By measured steps ("step") or as foretold ("seconds")."""
-    return float(steps[method][which] / steps[NONE][which] - 1) if NONE in steps else None
+def _slowdowns(steps: Steps, method: str) -> tuple[float, float]:
+    """As measured and as foretold, where the undecorated gradient was measured, too."""
+    measured, foretold = (steps[method][which] / steps[NONE][which] - 1 for which in ("step", "seconds"))
+    return measured, foretold
 
 
 def _curves(steps: Mapping[str, Steps]) -> dict[str, Curves]:
@@ -131,7 +132,7 @@ def _curves(steps: Mapping[str, Steps]) -> dict[str, Curves]:
 def _points(steps: Steps, methods: Iterable[str]) -> list[Point]:
     whole = steps[NONE]["temporaries"]
     return [
-        Point(method, own["temporaries"], own["temporaries"] / whole, own["step"] / steps[NONE]["step"] - 1)
+        Point(method, own["temporaries"], own["temporaries"] / whole, _slowdowns(steps, method)[0])
         for method in methods
         if (own := steps.get(method)) is not None
     ]
@@ -144,10 +145,7 @@ def _means(steps: Mapping[str, Steps]) -> str:
         some = [own for own in steps.values() if method in own and NONE in own]
         if some:
             share = statistics.geometric_mean(own[method]["temporaries"] / own[NONE]["temporaries"] for own in some)
-            times = [
-                statistics.fmean(own[method][which] / own[NONE][which] - 1 for own in some)
-                for which in ("step", "seconds")
-            ]
+            times = map(statistics.fmean, zip(*(_slowdowns(own, method) for own in some), strict=True))
             lines.append([method, str(len(some)), *map(ratio, (share, *times))])
     return markdown(["method", "programs", "of none's", "slowdown", "slowdown foretold"], lines)
 
@@ -158,7 +156,7 @@ def _notes(steps: Mapping[str, Steps]) -> Iterator[str]:
     for own in steps.values():
         for method, figures in own.items():
             if method != NONE and NONE in own:
-                measured, foretold = (figures[which] / own[NONE][which] for which in ("step", "seconds"))
+                measured, foretold = _slowdowns(own, method)
                 apart.append(100 * abs(measured - foretold))
             if figures["foretold"] is not None:
                 near.append(abs(figures["temporaries"] / figures["foretold"] - 1) <= _NEAR)

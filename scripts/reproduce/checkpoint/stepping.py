@@ -18,7 +18,7 @@ from graphrl.files import write_atomically
 from graphrl.xla.checkpoint.seconds import gradient_seconds
 from reproduce.checkpoint.methods import GRADIENTS, PLANNED, planned
 from reproduce.checkpoint.programs import build
-from reproduce.measurements import Figures
+from reproduce.measurements import Figures, in_a_line
 
 _WARM, _LEAST, _MOST, _SECONDS = 3, 5, 50, 0.7  # steps before those that are timed; of these so many, or so long
 _SEED = 0
@@ -59,7 +59,7 @@ def compile_task(task: Task) -> tuple[Task, str]:
     try:
         content = pickle.dumps(tuple(_compiled(task)))
     except Exception as fault:  # one that fails must not end the others
-        return task, " ".join(f"{type(fault).__name__}: {fault}".split())[:300]
+        return task, in_a_line(fault)
     write_atomically(task.path, lambda file: file.write(content), binary=True)
     return task, ""
 
