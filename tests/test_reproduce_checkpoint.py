@@ -113,6 +113,9 @@ def test_steps_are_compiled_and_run_once(tmp_path: Path) -> None:
     assert "compiled" not in again.stderr
     assert "measuring" not in again.stderr
     check_fault(run(tmp_path, *options, "--device", "abacus"), "no figures of a device 'abacus'")
+    check_fault(
+        run(tmp_path, *options[:-1], "XLA's own at 50%"), "section device has none of these methods: it has none"
+    )
 
 
 def test_steps_of_another_machine_are_shown(tmp_path: Path) -> None:

@@ -35,7 +35,8 @@ def memory_figure(report: CheckpointReport) -> Figure:
         ax.set_xticks([])
     axes[0].set_ylabel(unit)
     axes[0].set_ylim(bottom=0)
-    axes[0].legend(loc="upper left", frameon=False)
+    # beside the axes: the lines may be anywhere within
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
     figure.suptitle(f"{clean(report.function)}: memory beside arguments, results and gradients")
     return figure
 

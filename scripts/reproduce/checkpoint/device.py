@@ -37,8 +37,11 @@ def device(settings: Settings) -> Iterator[Table]:
     """Means, a table a program, and a picture in --out.
 
     Raises:
-      GraphrlError: there are no figures of the device that is asked for.
+      GraphrlError: none of the methods that are asked for is one of this section, or there are no figures of the
+        device that is asked for.
     """
+    if not settings.among(METHODS):
+        raise GraphrlError(f"section device has none of these methods: it has {', '.join(METHODS)}")
     stored, name = bool(settings.device), settings.device or device_name()
     measurements = Measurements(settings.out / "measured.jsonl", retry=settings.retry, stored=stored)
     tasks = {program: _tasks(settings, name, program) for program in settings.chosen}
