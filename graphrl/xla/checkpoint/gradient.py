@@ -10,10 +10,10 @@ from graphrl.graphs.roofline import Chip
 from graphrl.solvers.budgets.level import Gradient, Level, Loop
 from graphrl.solvers.budgets.stretches import stretches_of
 from graphrl.xla.checkpoint.derivative import Derivative, derivative, differentiable
+from graphrl.xla.checkpoint.levels import LevelBuilder
 from graphrl.xla.checkpoint.origins import Origin, line_of
 from graphrl.xla.checkpoint.plan import Name
 from graphrl.xla.checkpoint.program import Program
-from graphrl.xla.checkpoint.values import LevelBuilder
 
 UNROLLED, EQUATIONS = 8, 1_000  # steps of a stretch at most that stand one after the other, and equations of all
 

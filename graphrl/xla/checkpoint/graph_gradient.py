@@ -19,9 +19,10 @@ from graphrl.graphs.roofline import Chip
 from graphrl.solvers.budgets.level import Gradient
 from graphrl.xla.checkpoint.copies import Value
 from graphrl.xla.checkpoint.derivative import Derivative
+from graphrl.xla.checkpoint.forward import RANDOM
 from graphrl.xla.checkpoint.kinds import KERNELS, SLICES, VIEWS
+from graphrl.xla.checkpoint.levels import LevelBuilder
 from graphrl.xla.checkpoint.origins import Origin
-from graphrl.xla.checkpoint.values import RANDOM, LevelBuilder
 
 BACKWARD = "transpose("  # in the scope of an op
 PARAMETER = "variable"  # the type of ops that only say where parameters lie

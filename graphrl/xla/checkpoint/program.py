@@ -13,13 +13,13 @@ from typing import Any
 
 import jax
 from jax.ad_checkpoint import checkpoint_name
-from jax.api_util import debug_info
 from jax.extend import core
 
 from graphrl.graphs.readers.jaxpr.loops import inner_jaxprs
 from graphrl.xla.checkpoint.plan import Name
 
 CALLS = frozenset({"jit", "pjit", "closed_call", "core_call"})
+ABOUT = core.DebugInfo("graphrl.checkpoint", "a piece of a program", arg_names=None, result_paths=None)
 LABEL = re.compile(r"graphrl(\d+)")  # of a program, in the names of its values
 
 
@@ -165,9 +165,7 @@ class Piece:
         return cls(equations, tuple(read), tuple(var for var in written if wanted is None or var in wanted))
 
     def __call__(self, *args: Any) -> list[Any]:
-        paths = tuple(f"result[{k}]" for k in range(len(self.writes)))
-        about = debug_info("graphrl.checkpoint", self.__call__, args, {}, result_paths_thunk=lambda: paths)
-        jaxpr = core.Jaxpr((), self.reads, self.writes, self.equations, debug_info=about)
+        jaxpr = core.Jaxpr((), self.reads, self.writes, self.equations, debug_info=ABOUT)
         return core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr, ()))(*args)
 
 

@@ -1,0 +1,90 @@
+"""The kernels of the backward pass: which values of the forward pass each reads, and the bytes of its own pass."""
+
+from collections.abc import Collection, Mapping
+
+import numpy as np
+
+from graphrl.graphs.readers.jaxpr.flatten import Result
+from graphrl.xla.checkpoint.copies import Value
+from graphrl.xla.checkpoint.forward import Forward
+from graphrl.xla.checkpoint.kinds import is_in_place
+from graphrl.xla.checkpoint.nodes import Nodes
+
+
+class Backward:
+    """Nodes of a derivative's backward pass that write into memory or read values.
+
+    A node that does not write is run by later ones, but jax has its operands where its own equation stands: those of
+    earlier segments are kept.
+
+    Attributes:
+      kernels: these nodes, in order.
+      reads: of each kernel, the values of the forward pass, by number.
+    """
+
+    def __init__(self, nodes: Nodes, forward: Forward) -> None:
+        self._nodes, self._own, self._values = nodes, nodes.own, forward.values
+        self.kernels: list[int] = []
+        self.reads: list[list[int]] = []
+        self._needs: list[set[Result]] = []  # of each kernel, what of their own pass it reads
+        self._find(forward.number)
+        sources = forward.sources()
+        self._sources = [set[int]().union(*(sources[v] for v in reads)) for reads in self.reads]
+        self._last_kernel = {v: q for q, read in enumerate(self._sources) for v in read}
+
+    def place(self) -> np.ndarray:
+        """Of each kernel, the equation that it is of."""
+        return np.array([self._own.place[i] for i in self.kernels], np.int64)
+
+    def seconds(self, inner: Collection[int]) -> np.ndarray:
+        """Of each kernel, but for loops."""
+        own = [(q not in inner and self._nodes.writes(i)) * self._nodes.seconds(i) for q, i in enumerate(self.kernels)]
+        return np.array(own, float)
+
+    def bytes(self, inner: Collection[int]) -> np.ndarray:
+        """At each kernel, bytes of what is computed and still needed in the backward pass, but for gradients; and the
+        workspace of those that are no loops.
+        """
+        last = {value: q for q, needs in enumerate(self._needs) for value in needs}
+        changes = np.zeros(len(self.kernels) + 1)
+        for q, i in enumerate(self.kernels):
+            for value in self._nodes.results(i):
+                if self._nodes.is_solid(value) and value not in self._own.gradients:
+                    size = self._own.bytes(value) * max(1, len(self._nodes.orders.get(value, ())))
+                    changes[q + self._is_in_place(q, size, last)] += size
+                    changes[max(last.get(value, q), q) + 1] -= size
+        workspace = [self._nodes.workspace(Result(i, 0)) * (q not in inner) for q, i in enumerate(self.kernels)]
+        return np.cumsum(changes)[:-1] + workspace
+
+    def _find(self, number: Mapping[Value, int]) -> None:
+        """Sets the kernels and what they read, through nodes that do not write."""
+        of: dict[int, tuple[set[int], set[Result]]] = {}
+        for i, node in enumerate(self._own.nodes):
+            if node is None or not self._own.backward[i]:
+                continue
+            values: set[int] = set()
+            before: set[Result] = set()
+            read = self._own.reads(i)
+            for value in read:
+                if value in number:
+                    values.add(number[value])
+                elif isinstance(value, Result) and self._nodes.is_solid(value):
+                    before.add(value)
+                elif isinstance(value, Result):
+                    values |= of[value.node][0]
+                    before |= of[value.node][1]
+            of[i] = values, before
+            if self._nodes.writes(i) or any(value in number for value in read):
+                self.kernels.append(i)
+                self.reads.append(sorted(values))
+                self._needs.append(before)
+
+    def _is_in_place(self, q: int, size: int, last: Mapping[Result, int]) -> bool:
+        """Whether a kernel writes so many bytes over an operand that nothing reads any more: a fused one, which has
+        read an element before it writes it, or one that updates its operand.
+        """
+        if not is_in_place(self._nodes.node(Result(self.kernels[q], 0)).equation):
+            return False
+        values = (self._values[v] for v in self._sources[q] if self._last_kernel[v] == q)
+        needs = (value for value in self._needs[q] if last[value] == q)
+        return any(self._own.bytes(value) == size for value in (*values, *needs))

@@ -1,0 +1,85 @@
+"""What single ops of a derivative take: seconds, bytes beside their operands and results, whether they write any."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+from graphrl.graphs.readers.jaxpr.flatten import Node, Result
+from graphrl.graphs.roofline import Chip, runtime
+from graphrl.xla.checkpoint.copies import Order, Value
+from graphrl.xla.checkpoint.derivative import Derivative
+from graphrl.xla.checkpoint.kinds import is_fused
+from graphrl.xla.checkpoint.solid import fusion_of
+
+CONVOLUTION = "conv_general_dilated"
+
+
+class Nodes:
+    """The ops of a derivative, by their numbers, and what they compute.
+
+    Attributes:
+      own: the derivative.
+      chip: for seconds.
+      fusion: which values lie in memory, and what it takes to compute them.
+      orders: of what products read and no kernel computes, the orders of dimensions in which its own pass needs it.
+    """
+
+    def __init__(self, derivative: Derivative, chip: Chip) -> None:
+        self.own, self.chip = derivative, chip
+        self.fusion = fusion_of(derivative)
+        self.orders = self._written_orders()
+
+    def node(self, value: Result) -> Node:
+        """That computes a value."""
+        node = self.own.nodes[value.node]
+        assert node is not None
+        return node
+
+    def is_fused(self, value: Result) -> bool:
+        """Whether a value is computed on the way, by who reads it or in one kernel with others."""
+        return is_fused(self.node(value).equation)
+
+    def is_solid(self, value: Value) -> bool:
+        """Whether a value lies in memory: what is computed elsewhere does."""
+        return not isinstance(value, Result) or self.fusion.solid[value]
+
+    def writes(self, i: int) -> bool:
+        """Whether a node writes into memory."""
+        return any(self.is_solid(value) for value in self.results(i))
+
+    def results(self, i: int) -> list[Result]:
+        """What a node computes."""
+        return [Result(i, k) for k in range(len(self.node(Result(i, 0)).output_bytes))]
+
+    def seconds(self, i: int) -> float:
+        """Of a node, from operands that lie in memory and into memory."""
+        value = Result(i, 0)
+        return self.moving(self.fusion.moved[value]) if self.is_fused(value) else self.node(value).runtime
+
+    def moving(self, moved: float) -> float:
+        """Seconds to read and write so many bytes."""
+        return runtime(0, moved, self.chip)
+
+    def workspace(self, value: Value) -> int:
+        """Bytes that an op holds beside operands and results; see also `copies`."""
+        if not isinstance(value, Result) or self.is_fused(value):
+            return 0
+        node = self.node(value)
+        padded = self.own.padded.get(self.own.place[value.node], 0) if node.type == CONVOLUTION else 0
+        library = self.chip.product_workspace if node.type == "dot_general" else 0
+        orders = self.own.orders.get(value.node, ())
+        transposed = {read: order for read, order in orders if order and not self._writes_in(value.node, read)}
+        return node.workspace_bytes + library + padded + sum(map(self.own.bytes, transposed))
+
+    def _written_orders(self) -> Mapping[Value, set[Order]]:
+        orders = defaultdict(set)
+        for i, reads in self.own.orders.items():
+            for value, order in reads:
+                if self._writes_in(i, value):
+                    orders[value].add(order)
+        return orders
+
+    def _writes_in(self, i: int, value: Value) -> bool:
+        """Whether a value is written just as a node of the same pass needs it."""
+        if not isinstance(value, Result) or self.own.backward[value.node] != self.own.backward[i]:
+            return False
+        return self.is_fused(value)
