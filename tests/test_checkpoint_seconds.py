@@ -52,6 +52,22 @@ def test_products_read_and_write_memory() -> None:
     assert seconds(lambda x, y: x @ y, PEAK, 2) == PRODUCT
 
 
+def test_scatters_to_the_same_zeros_fill_their_own() -> None:
+    def scattered(*updates: jax.Array) -> list[jax.Array]:
+        zeros, places = jnp.zeros((N, N)), jnp.arange(N // 2, dtype=jnp.int32)
+        return [zeros.at[places].add(update[: N // 2]) for update in updates]
+
+    def taken(*updates: jax.Array) -> list[jax.Array]:
+        return [update[: N // 2] for update in updates]
+
+    def own(count: int) -> float:
+        """Without the slices, and the indices, which are there once."""
+        return seconds(scattered, MEMORY, count) - seconds(taken, MEMORY, count)
+
+    filled = BYTES + BYTES // 2 + BYTES  # zeros, updates, result
+    assert own(3) - own(2) == own(2) - own(1) == pytest.approx(filled, abs=16 * N)
+
+
 def test_a_value_is_written_where_that_moves_less() -> None:
     def sums(*xs: jax.Array, readers: int) -> list[jax.Array]:
         shared = sum(xs)

@@ -21,15 +21,15 @@ _ARITHMETIC = """
     Softsign Sqrt Sub Sum Swish Tan Tanh ThresholdedRelu Xor
     abs acos acosh add add_any and asin asinh atan atan2 atanh cbrt ceil clamp complex conj copysign cos cosh digamma
     div eq erf erf_inv erfc exp exp2 expm1 floor ge gt imag integer_pow is_finite le lgamma log log1p logistic lt max
-    min mul ne neg nextafter not or pow real reduce_precision rem round rsqrt select_n shift_left
-    shift_right_arithmetic shift_right_logical sign sin sinh sqrt square sub tan tanh xor
+    min mul ne neg nextafter not one_minus_square or pow real reduce_precision rem round rsqrt select_n
+    shift_left shift_right_arithmetic shift_right_logical sign sin sinh sqrt square sub tan tanh xor
     atan2 compare cosine divide exponential maximum minimum multiply negate power remainder select sine subtract
 """
 _MOVES = """
     Cast CastLike Concat ConstantOfShape DepthToSpace Dropout Expand EyeLike Flatten Identity Pad Reshape Slice
     SpaceToDepth Split Squeeze Tile Transpose Trilu Unsqueeze Where
     bitcast_convert_type broadcast broadcast_in_dim concatenate convert_element_type copy copy_p expand_dims iota
-    optimization_barrier pad reshape rev slice split squeeze stack stop_gradient tile transpose
+    optimization_barrier pad reshape rev slice split squeeze stack stop_gradient tile transpose unstack
     bitcast constant convert get-tuple-element reverse tuple
 """
 LIGHT = frozenset(_ARITHMETIC.split()) | frozenset(_MOVES.split())

@@ -5,7 +5,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from graphrl.xla.checkpoint.inlined import Inlined, Op, Value
-from graphrl.xla.checkpoint.kinds import ONCE, SLICES, is_fused, part_read
+from graphrl.xla.checkpoint.kinds import ONCE, SLICES, is_fill, is_fused, is_scatter, part_read
 
 LONGEST = 52
 
@@ -21,7 +21,8 @@ class Fusing:
         self._flat = flat
         self._readers = Counter(value for op in flat.ops for value in op.values)
         alone = [op for op in flat.ops if op.equation is None or not is_fused(op.equation)]
-        self._alone = {value for op in alone for value in op.values}
+        filled = {value for op in flat.ops if op.equation and is_fill(op.equation) for value in op.results}
+        self._alone = {value for op in alone for value in op.values if value not in filled or not _fills(op, value)}
         self._needed = self._alone | {value for value in flat.results if isinstance(value, Value)}
         self._reads: dict[Value, Reads] = {}  # of what is not written
         self._chains: dict[Value, Chain] = {}  # of that, what a reader computes for it
@@ -69,6 +70,11 @@ class Fusing:
         whole = self._bytes[op.values[0]] if op.values else 0
         share = part_read(op.equation, whole, self._bytes[op.results[result]])
         return {(key, op.results[result]): share * size for key, size in reads.items()}
+
+
+def _fills(op: Op, value: Value) -> bool:
+    """Whether an op writes over such a value, one number everywhere: it fills its result with it."""
+    return bool(op.equation) and is_scatter(op.equation) and op.operands[0] == value
 
 
 def is_once(equation: Any, chain: Chain) -> bool:

@@ -32,7 +32,7 @@ VIEWS = frozenset(
         """
     )
 )
-SLICES = PARTIAL_READS | {"split"}
+SLICES = PARTIAL_READS | {"split", "unstack"}
 ONCE = frozenset({"tanh"})  # of what is fused, what XLA's model of cost has dearer than to write it and read it again
 
 
@@ -50,8 +50,17 @@ def is_body(equation: Any) -> bool:
 
 
 def is_kernel(equation: Any) -> bool:
-    name = equation.primitive.name
-    return name in KERNELS or name.startswith("scatter")
+    return equation.primitive.name in KERNELS or is_scatter(equation)
+
+
+def is_scatter(equation: Any) -> bool:
+    """Whether it changes some elements of its first operand."""
+    return equation.primitive.name.startswith("scatter")
+
+
+def is_fill(equation: Any) -> bool:
+    """Whether the result is one number everywhere."""
+    return equation.primitive.name == "broadcast_in_dim" and equation.invars[0].aval.size == 1
 
 
 def is_product(equation: Any) -> bool:
@@ -81,8 +90,7 @@ def is_fused(equation: Any) -> bool:
 
 def is_in_place(equation: Any) -> bool:
     """Whether XLA can write the result over an operand of as many bytes that nothing else reads any more."""
-    name = equation.primitive.name
-    return is_fused(equation) or name.startswith("scatter") or name == "dynamic_update_slice"
+    return is_fused(equation) or is_scatter(equation) or equation.primitive.name == "dynamic_update_slice"
 
 
 def part_read(equation: Any, whole: float, result: float) -> float:

@@ -22,6 +22,7 @@ from graphrl.xla.checkpoint.settings import Settings, UnmetError
 
 CLEARLY = 0.98  # part of a peak: what is foretold is not what is needed to the byte
 LEAST = 0.3  # part of the seconds that is left for the search, whatever came before it took
+AFTER = 0.04  # part of the seconds that the report takes
 POINTS = 400  # of a timeline
 
 
@@ -60,7 +61,7 @@ def search(
     step = timed(untouched(explained.gradient))
     is_timed = goal.slowdown is not None and seconds_of is not None
     # other searches do not measure what they come to: that is done after their time
-    left = settings.seconds - (time.monotonic() - begin) - once * (not is_timed)
+    left = (1 - AFTER) * settings.seconds - (time.monotonic() - begin) - once * (not is_timed)
 
     def slowdown(choice: Choice) -> float:
         return timed(choice) / max(step, 1e-30) - 1.0
@@ -104,11 +105,13 @@ def _found(
     """
     if not goal.moves:
         return search(pricing, goal, seed=seed, seconds=seconds)
-    still = search(pricing, dataclasses.replace(goal, moves=False), seed=seed, seconds=seconds)
+    begin = time.monotonic()
+    still = search(pricing, dataclasses.replace(goal, moves=False), seed=seed, seconds=seconds / 2)
     if measured is not None:  # the two measures differ there by about as much as here
         ahead = goal.slowdown_of(pricing, still.price) - measured(still.choice)
         search = functools.partial(search, ahead=min(ahead, 0.0), begun=still)
-    found = search(pricing, goal, seed=seed, seconds=seconds)
+    left = seconds - (time.monotonic() - begin)
+    found = search(pricing, goal, seed=seed, seconds=max(left, LEAST * seconds))
     over = goal.excess(pricing, still.price), goal.excess(pricing, found.price)
     saves = found.price.peak < CLEARLY * still.price.peak if goal.slowdown is not None else found.energy < still.energy
     better = found if saves or (measured is None and over[1] < over[0]) else still

@@ -25,8 +25,8 @@ DATA_MOVEMENT = frozenset(
         after_all all_gather all_to_all bitcast_convert_type broadcast broadcast_in_dim concatenate copy copy_p
         convert_element_type create_token device_put dynamic_slice dynamic_update_slice empty empty2 expand_dims freeze
         gather get iota mutable_array name new_ref optimization_barrier pad ppermute pvary ragged_all_to_all
-        random_unwrap random_wrap reshape rev scatter select_n sharding_constraint slice split squeeze stop_gradient
-        swap tile transpose
+        random_unwrap random_wrap reshape rev scatter select_n sharding_constraint slice split squeeze stack
+        stop_gradient swap tile transpose unstack
         """
     )
 )
