@@ -1,5 +1,6 @@
 """Limits of time, kept by a finer measure than the search's own; cuts between layers, which searches begin with."""
 
+import dataclasses
 import functools
 import types
 from typing import Any
@@ -55,44 +56,84 @@ def test_limits_are_kept_by_the_finer_measure_and_used(factor: float, more: floa
         assert found.price.peak < 0.95 * pricing.plain.peak  # measured: 0.90 at most
 
 
-def test_what_is_always_too_slow_is_left_to_jax_after_two_turns_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    pricing, clock = Pricing(chain(np.random.default_rng(0), 6, 3)), [0.0]
-    monkeypatch.setattr(timed, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
-    all_again = list(starts(pricing.gradient))[1:2]
+@dataclasses.dataclass
+class Turns:
+    """Searches that take just the seconds that they are given, and measurements that take `once`.
 
-    def slow(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
-        clock[0] += 2.5 * seconds
-        return best_of(pricing, goal, all_again)
+    Attributes:
+      pricing: of the gradient.
+      once: seconds.
+      slow: searches whose choices are measured as too slow, from the first one on.
+      now: the time.
+      asked: of each search, the limit and its seconds.
+    """
 
-    found = search_timed(slow, pricing, Goal(slowdown=0.1), measure(pricing, 1.0, 9.0), seed=0, seconds=1.0)
-    assert found.price == pricing.plain
-    assert 1.2 <= clock[0] <= 1.4  # a search takes at least 0.125 here
+    pricing: Pricing
+    once: float
+    slow: int = 0
+    now: float = 0.0
+    asked: list[tuple[float | None, float]] = dataclasses.field(default_factory=list)
+
+    def solver(self, pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
+        self.asked.append((goal.slowdown, seconds))
+        self.now += seconds
+        return annealed(pricing, goal, seed=seed, seconds=NEVER)
+
+    def measured(self, choice: Choice) -> float:
+        self.now += self.once
+        return measure(self.pricing, 1.0, 0.15 if len(self.asked) <= self.slow else 0.01)(choice)
+
+
+@pytest.fixture
+def turns(monkeypatch: pytest.MonkeyPatch) -> Turns:
+    own = Turns(Pricing(chain(np.random.default_rng(0), 12, 6)), once=0.5)
+    monkeypatch.setattr(timed, "time", types.SimpleNamespace(monotonic=lambda: own.now))
+    return own
+
+
+@pytest.mark.parametrize("late", [0.0, 2.0])
+@pytest.mark.parametrize("begun", [False, True])
+def test_what_is_always_too_slow_is_left_to_jax_and_not_tried_for_ever(turns: Turns, late: float, begun: bool) -> None:
+    turns.slow = 99
+    plain = best_of(turns.pricing, Goal(slowdown=0.1), [State.plain(turns.pricing.gradient)])
+    options: dict[str, Any] = {"seconds": 4.0, "late": late, "once": 0.5, "begun": plain if begun else None}
+    found = search_timed(turns.solver, turns.pricing, Goal(slowdown=0.1), turns.measured, seed=0, **options)
+    assert found.price == turns.pricing.plain
+    assert len(turns.asked) > 1
+    assert turns.now <= 4.0 + late
+
+
+def test_a_late_turn_may_find_what_is_within_the_limit(turns: Turns) -> None:
+    turns.slow = 1
+    for late, has_some in ((0.0, False), (0.6, True)):
+        turns.now, turns.asked = 0.0, []
+        found = search_timed(
+            turns.solver, turns.pricing, Goal(slowdown=0.2), turns.measured, seed=0, seconds=1.0, late=late, once=0.5
+        )
+        assert (found.price.peak < turns.pricing.plain.peak) == has_some
+        assert turns.now <= 1.0 + late
+        assert len(turns.asked) == 1 + has_some
+
+
+def test_a_measurement_longer_than_all_the_time_is_made_once(turns: Turns) -> None:
+    turns.once = 3.0
+    search_timed(turns.solver, turns.pricing, Goal(slowdown=0.2), turns.measured, seed=0, seconds=2.0, once=3.0)
+    assert turns.now == pytest.approx(0.25 * 2.0 + 3.0)
 
 
 @pytest.mark.parametrize(
     ("seconds", "limit", "searching"),
-    [(1.0, 0.17, 0.5), (1.4, 0.185, 0.33), (10.0, 0.2, 3.0)],  # one turn, two, and many
+    [(1.0, 0.17, 0.5), (1.45, 0.185, 0.3775), (10.0, 0.2, 3.0)],  # one turn, two, and many
 )
 def test_where_few_measurements_fit_the_first_search_leaves_a_part_of_the_limit_and_time_for_another(
-    seconds: float, limit: float, searching: float, monkeypatch: pytest.MonkeyPatch
+    turns: Turns, seconds: float, limit: float, searching: float
 ) -> None:
-    pricing, clock = Pricing(chain(np.random.default_rng(0), 12, 6)), [0.0]
-    monkeypatch.setattr(timed, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
-    asked: list[tuple[float | None, float]] = []
-
-    def solver(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
-        asked.append((goal.slowdown, seconds))
-        clock[0] += seconds
-        return annealed(pricing, goal, seed=seed, seconds=NEVER)
-
-    def measured(choice: Choice) -> float:
-        clock[0] += 0.5
-        return measure(pricing, 1.0, 0.01)(choice)
-
-    found = search_timed(solver, pricing, Goal(slowdown=0.2), measured, seed=0, seconds=seconds, once=0.5)
-    assert found.price.peak < pricing.plain.peak
-    np.testing.assert_allclose(np.array(asked[0], float), (limit, searching))
-    assert clock[0] <= seconds + 1e-9
+    found = search_timed(
+        turns.solver, turns.pricing, Goal(slowdown=0.2), turns.measured, seed=0, seconds=seconds, once=0.5
+    )
+    assert found.price.peak < turns.pricing.plain.peak
+    np.testing.assert_allclose(np.array(turns.asked[0], float), (limit, searching))
+    assert turns.now <= seconds + 1e-9
 
 
 def test_a_search_that_knows_nothing_better_is_not_asked_again() -> None:

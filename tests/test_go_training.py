@@ -106,33 +106,28 @@ def test_one_device_is_two_devices() -> None:
     chex.assert_trees_all_close(one, two, atol=2e-4)
 
 
-@pytest.fixture(name="whole", scope="module")
-def _whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that nothing has stopped."""
-    run = tmp_path_factory.mktemp("whole") / "run"
-    assert main(["train", "go", "--out", str(run), *sets(*SETTINGS)]) == 0
-    return run
-
-
 @pytest.mark.slow
-def test_killed_and_resumed_is_the_same_run(whole: Path, tmp_path: Path) -> None:
-    """On as many devices as the tests have."""
-    run, devices = tmp_path / "killed", {"JAX_NUM_CPU_DEVICES": str(len(jax.devices()))}
-    command = ["-m", "graphrl", "train", "go", *sets(*SETTINGS), "--resume", "--out", str(run)]
-    process = start(command, **devices)
-    record, until = run / "metrics.jsonl", time.monotonic() + 250
+def test_killed_and_resumed_is_the_same_run(tmp_path: Path) -> None:
+    runs = [tmp_path / "whole", tmp_path / "killed"]
+    command = ["-m", "graphrl", "train", "go", *sets(*SETTINGS), "--resume", "--out"]
+    finish(start([*command, str(runs[0])]))
+    process = start([*command, str(runs[1])])
+    record, until = runs[1] / "metrics.jsonl", time.monotonic() + 250
     while time.monotonic() < until and (not record.exists() or record.read_bytes().count(b"\n") < 4):
         time.sleep(0.005)
     process.kill()
     process.communicate()
-    finish(start(command, **devices))
-    assert_same(final_state(whole), final_state(run))
+    finish(start([*command, str(runs[1])]))
+    whole, killed = map(final_state, runs)
+    assert_same(whole, killed)
 
 
 @pytest.mark.slow
-def test_from_training_to_table(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert '"sampled"' in (whole / "metrics.jsonl").read_text()
-    assert main(["evaluate", str(whole), "--evaluations", "300", "--json"]) == 0
+def test_from_training_to_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    assert main(["train", "go", "--out", str(run), *sets(*SETTINGS)]) == 0
+    assert "sampled" in capsys.readouterr().out
+    assert main(["evaluate", str(run), "--evaluations", "300", "--json"]) == 0
     table = json.loads(capsys.readouterr().out)
     assert [method["method"] for method in table["methods"]] == ["go", "go+", "list", "etf", "anneal-bundled", "auto"]
 

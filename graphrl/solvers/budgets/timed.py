@@ -5,17 +5,18 @@ import math
 import time
 from collections.abc import Callable
 
-from graphrl.solvers.budgets.choice import Choice, Pricing
+from graphrl.solvers.budgets.choice import Choice, Pricing, is_untouched
 from graphrl.solvers.budgets.found import Found, best_of
 from graphrl.solvers.budgets.goal import Goal
 from graphrl.solvers.budgets.state import State
 
 SHARE, LEAST = 0.3, 0.05  # parts that each search has: of the time that is left, and of all, whatever is left
+FIRST = 0.25  # part of all that the first search has, whatever measurements take
 FAR = 0.25  # part of the limit: a choice that is too slow by less may be made faster, as low as it is
 NEAR = 0.006  # slowdowns that a choice may stay below the limit
+KNOWN = 0.1  # part of a measurement's time: what takes less was measured before
 ROUNDS = 12
-LATE = 2  # turns after the time, at most, where nothing is within the limit yet
-FEW = 3  # turns: where fewer fit, each takes all of the time, and the first leaves some of the limit
+FEW = 3  # turns: where fewer fit, the first one leaves some of the limit
 SPARE, MOST_SPARE = 0.25, 0.03  # part of the limit, and slowdowns: measures differ by as much
 
 
@@ -27,6 +28,7 @@ def search_timed(
     *,
     seed: int,
     seconds: float,
+    late: float = 0.0,
     ahead: float = 0.0,
     begun: Found | None = None,
     once: float = 0.0,
@@ -42,44 +44,37 @@ def search_timed(
       goal: with a limit of slowdown.
       measured: the slowdown of a choice.
       seed: of random numbers.
+      seconds: of all searches and measurements.
+      late: more of them, as long as nothing but jax's own choice is within the limit.
       ahead: what is added to the limit for the first search, by its own measure.
       begun: a choice within the limit: what is found is no worse.
-      seconds: of all searches and measurements, but for `LATE` turns where nothing else is within the limit yet.
       once: seconds that a measurement takes, before there was one.
     """
     assert goal.slowdown is not None
-    plain = best_of(pricing, goal, [State.plain(pricing.gradient)])
-    best = begun or plain
-    least_over, fastest = -goal.slowdown, math.inf  # of the best; the peak for which the fastest choice was asked
-    begin = time.monotonic()
-    lacking = max(0, FEW - _fitting(seconds, once, seconds)) / (FEW - 1)
-    spared = min(SPARE * abs(goal.slowdown), MOST_SPARE) * min(1.0, lacking)
-    late = 0
-    own_limit = _OwnLimit(goal.slowdown + ahead - spared)
+    clock = _Clock(seconds, late, once)
+    best = begun or best_of(pricing, goal, [State.plain(pricing.gradient)])
+    least_over = clock.measure(measured, best.choice) - goal.slowdown if begun else -goal.slowdown  # of the best
+    fastest = math.inf  # the peak for which the fastest choice was asked
+    own_limit = _OwnLimit(goal.slowdown + ahead - _spared(goal.slowdown, clock.fitting()))
     asked = dataclasses.replace(goal, slowdown=own_limit.slowdown)
     for turn in range(ROUNDS):
-        left = seconds - (time.monotonic() - begin)
-        own = _seconds_of_turn(left, once, seconds, may_be_last=best is not plain)
+        own = clock.turn(is_first=not turn, may_be_last=not is_untouched(best.choice))
         found = solver(pricing, asked, seed=seed + turn, seconds=own)
-        searched = time.monotonic()
-        over = measured(found.choice) - goal.slowdown
-        now = time.monotonic()
-        once = max(once * (turn > 0), now - searched)
+        over = clock.measure(measured, found.choice) - goal.slowdown
         is_low = found.price.peak < best.price.peak
         is_faster = found.price.peak == best.price.peak and over < least_over
         if over <= 0 and (is_low or is_faster or least_over > 0):
             best, least_over = found, over
-        left, has_none = seconds - (now - begin), best is plain
-        if not _fitting(left, once, seconds):
-            late += 1
-            if late > LATE * has_none:
-                break
-        is_slow, are_few = asked.peak is None, _fitting(left, once, seconds) < FEW
-        if is_slow and is_low and 0 < over < (NEAR if are_few else FAR * goal.slowdown):
+        has_none = is_untouched(best.choice)
+        if not clock.fitting(late=has_none):
+            break
+        is_slow, are_few = asked.peak is None, clock.fitting() < FEW
+        near = FAR * goal.slowdown
+        if is_slow and is_low and 0 < over < (min(NEAR, near) if are_few else near):
             asked = Goal(peak=found.price.peak, moves=goal.moves)
         elif own_limit.move(goal.slowdown_of(pricing, found.price), over, is_slow, are_few and has_none) or not is_slow:
             asked = dataclasses.replace(goal, slowdown=own_limit.slowdown)
-        elif best is not plain and best.price.peak < fastest:
+        elif not has_none and best.price.peak < fastest:
             asked = Goal(peak=best.price.peak, moves=goal.moves)
             fastest = best.price.peak
         else:
@@ -87,20 +82,47 @@ def search_timed(
     return best
 
 
-def _seconds_of_turn(left: float, once: float, seconds: float, *, may_be_last: bool) -> float:
-    """What a search may take of the time that is left of all: so much that another turn fits after it, unless it may be
-    the last one or there is too little for two.
-    """
-    if _fitting(left, once, seconds) >= FEW:
-        return max(SHARE * left, LEAST * seconds)
-    alone = left - once
-    shared = alone - once - LEAST * seconds
-    return max(alone if may_be_last or shared < 2 * LEAST * seconds else shared, LEAST * seconds)
+def _spared(slowdown: float, turns: int) -> float:
+    """What the first search leaves of the limit: the more, the fewer turns there are to put it right."""
+    lacking = min(max(FEW - turns, 0) / (FEW - 1), 1.0)
+    return min(SPARE * abs(slowdown), MOST_SPARE) * lacking
 
 
-def _fitting(left: float, once: float, seconds: float) -> int:
-    """How many turns fit into the time that is left of all."""
-    return max(0, int(left / max(once + LEAST * seconds, 1e-9)))
+class _Clock:
+    """The seconds that are left, for turns of a search and a measurement."""
+
+    def __init__(self, seconds: float, late: float, once: float) -> None:
+        self._seconds, self._late, self._once = seconds, late, once
+        self._begin, self._measured = time.monotonic(), False
+
+    def fitting(self, *, late: bool = False) -> int:
+        """How many turns fit; also into what comes `late`."""
+        left = self._left() + self._late * late
+        return max(0, int(left / max(self._once + LEAST * self._seconds, 1e-9)))
+
+    def turn(self, *, is_first: bool, may_be_last: bool) -> float:
+        """What the next search may take: of few turns so much that another one fits after it, unless it may be the last
+        or there is too little for two.
+        """
+        left, least = self._left(), (FIRST if is_first else LEAST) * self._seconds
+        if self.fitting() >= FEW:
+            return max(SHARE * left, least)
+        alone = left - self._once
+        shared = alone - self._once - LEAST * self._seconds
+        return max(alone if may_be_last or shared < 2 * LEAST * self._seconds else shared, least)
+
+    def measure(self, measured: Callable[[Choice], float], choice: Choice) -> float:
+        """Measures a choice, and how long that takes: what was known before takes no time, which says nothing."""
+        begin = time.monotonic()
+        value = measured(choice)
+        took = time.monotonic() - begin
+        if took > KNOWN * self._once:
+            self._once = max(took, self._once * self._measured)
+            self._measured = True
+        return value
+
+    def _left(self) -> float:
+        return self._seconds - (time.monotonic() - self._begin)
 
 
 class _OwnLimit:
@@ -122,7 +144,7 @@ class _OwnLimit:
           own: slowdown of the last choice.
           over: by how much the finer measure has it above the true limit.
           was_asked: whether this limit was asked for with it, and not another one.
-          must_hold: whether a next choice over the true limit would be one too many.
+          must_hold: whether the next choice had better be within the true limit, since there are few more.
         """
         if over <= 0:
             self._within = max(self._within, own)
@@ -136,4 +158,4 @@ class _OwnLimit:
         if not self._within < moved < self._over:
             moved = self._over - NEAR if math.isinf(self._within) else (self._within + min(self._over, 1.0)) / 2
         self.slowdown = moved
-        return True
+        return moved > -1.0

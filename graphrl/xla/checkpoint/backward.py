@@ -83,7 +83,7 @@ class Backward:
         """Whether a kernel writes so many bytes over an operand that nothing reads any more: a fused one, which has
         read an element before it writes it, or one that updates its operand.
         """
-        if not is_in_place(self._nodes.node(Result(self.kernels[q], 0)).equation):
+        if not is_in_place(self._nodes.node(self.kernels[q]).equation):
             return False
         values = (self._values[v] for v in self._sources[q] if self._last_kernel[v] == q)
         needs = (value for value in self._needs[q] if last[value] == q)

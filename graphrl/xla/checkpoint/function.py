@@ -192,7 +192,7 @@ def checkpoint(
         first device, or an A100 where that is unknown.
       offload: whether values may wait in the memory of the host, over PCIe 5.
       method: of search: "auto", "anneal", "greedy", "knapsack", "min-cut", or for small functions "cp-sat".
-      seconds: of search; with `offload` twice as many.
+      seconds: of search; a third more, at most, where nothing is found within the slowdown.
       seed: of its random numbers.
       cache: whether plans are looked for, and kept, on disk.
       static_argnums, static_argnames: arguments that are values of Python, not arrays, as in `jax.checkpoint`.

@@ -73,8 +73,11 @@ class Fusing:
 
 
 def _fills(op: Op, value: Value) -> bool:
-    """Whether an op writes over such a value, one number everywhere: it fills its result with it."""
-    return bool(op.equation) and is_scatter(op.equation) and op.operands[0] == value
+    """Whether an op only fills its result with such a value, which is one number everywhere."""
+    if not op.equation or not is_scatter(op.equation):
+        return False
+    filled, *others = op.operands
+    return filled == value and value not in others
 
 
 def is_once(equation: Any, chain: Chain) -> bool:

@@ -1,4 +1,4 @@
-"""What single ops of a derivative take: seconds, bytes beside their operands and results, whether they write any."""
+"""What single nodes of a derivative take: seconds, bytes beside their operands and results, whether they write any."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -14,29 +14,28 @@ CONVOLUTION = "conv_general_dilated"
 
 
 class Nodes:
-    """The ops of a derivative, by their numbers, and what they compute.
+    """The nodes of a derivative, by their numbers, and what they compute.
 
     Attributes:
       own: the derivative.
-      chip: for seconds.
       fusion: which values lie in memory, and what it takes to compute them.
       orders: of what products read and no kernel computes, the orders of dimensions in which its own pass needs it.
     """
 
     def __init__(self, derivative: Derivative, chip: Chip) -> None:
-        self.own, self.chip = derivative, chip
+        self.own, self._chip = derivative, chip
         self.fusion = fusion_of(derivative)
         self.orders = self._written_orders()
 
-    def node(self, value: Result) -> Node:
-        """That computes a value."""
-        node = self.own.nodes[value.node]
+    def node(self, i: int) -> Node:
+        """One that results need."""
+        node = self.own.nodes[i]
         assert node is not None
         return node
 
     def is_fused(self, value: Result) -> bool:
         """Whether a value is computed on the way, by who reads it or in one kernel with others."""
-        return is_fused(self.node(value).equation)
+        return is_fused(self.node(value.node).equation)
 
     def is_solid(self, value: Value) -> bool:
         """Whether a value lies in memory: what is computed elsewhere does."""
@@ -48,24 +47,24 @@ class Nodes:
 
     def results(self, i: int) -> list[Result]:
         """What a node computes."""
-        return [Result(i, k) for k in range(len(self.node(Result(i, 0)).output_bytes))]
+        return [Result(i, k) for k in range(len(self.node(i).output_bytes))]
 
     def seconds(self, i: int) -> float:
         """Of a node, from operands that lie in memory and into memory."""
         value = Result(i, 0)
-        return self.moving(self.fusion.moved[value]) if self.is_fused(value) else self.node(value).runtime
+        return self.moving(self.fusion.moved[value]) if self.is_fused(value) else self.node(i).runtime
 
     def moving(self, moved: float) -> float:
         """Seconds to read and write so many bytes."""
-        return runtime(0, moved, self.chip)
+        return runtime(0, moved, self._chip)
 
     def workspace(self, value: Value) -> int:
-        """Bytes that an op holds beside operands and results; see also `copies`."""
+        """Bytes that the node of a value holds beside operands and results; see also `copies`."""
         if not isinstance(value, Result) or self.is_fused(value):
             return 0
-        node = self.node(value)
+        node = self.node(value.node)
         padded = self.own.padded.get(self.own.place[value.node], 0) if node.type == CONVOLUTION else 0
-        library = self.chip.product_workspace if node.type == "dot_general" else 0
+        library = self._chip.product_workspace if node.type == "dot_general" else 0
         orders = self.own.orders.get(value.node, ())
         transposed = {read: order for read, order in orders if order and not self._writes_in(value.node, read)}
         return node.workspace_bytes + library + padded + sum(map(self.own.bytes, transposed))

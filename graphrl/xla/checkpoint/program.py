@@ -19,7 +19,7 @@ from graphrl.graphs.readers.jaxpr.loops import inner_jaxprs
 from graphrl.xla.checkpoint.plan import Name
 
 CALLS = frozenset({"jit", "pjit", "closed_call", "core_call"})
-ABOUT = core.DebugInfo("graphrl.checkpoint", "a piece of a program", arg_names=None, result_paths=None)
+DEBUG_INFO = core.DebugInfo("graphrl.checkpoint", "piece of a program", arg_names=None, result_paths=None)
 LABEL = re.compile(r"graphrl(\d+)")  # of a program, in the names of its values
 
 
@@ -165,7 +165,7 @@ class Piece:
         return cls(equations, tuple(read), tuple(var for var in written if wanted is None or var in wanted))
 
     def __call__(self, *args: Any) -> list[Any]:
-        jaxpr = core.Jaxpr((), self.reads, self.writes, self.equations, debug_info=ABOUT)
+        jaxpr = core.Jaxpr((), self.reads, self.writes, self.equations, debug_info=DEBUG_INFO)
         return core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr, ()))(*args)
 
 

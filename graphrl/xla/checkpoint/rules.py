@@ -6,7 +6,7 @@ from typing import Any
 
 from jax.extend import core
 
-from graphrl.xla.checkpoint.kinds import is_of_variables, is_product
+from graphrl.xla.checkpoint.kinds import is_fill, is_of_variables, is_product
 from graphrl.xla.checkpoint.products import product
 from graphrl.xla.checkpoint.program import Program
 from graphrl.xla.checkpoint.zeros import gathered, scattered
@@ -22,6 +22,6 @@ def rule_of(program: Program, eqn: Any) -> Callable[..., Any] | None:
         return functools.partial(gathered, eqn)
     if eqn.primitive.name == "scatter-add" and eqn.invars[0] in program.place_of:
         filled = program.equations[program.place_of[eqn.invars[0]]]
-        if filled.primitive.name == "broadcast_in_dim" and isinstance(filled.invars[0], core.Literal):
+        if is_fill(filled) and isinstance(filled.invars[0], core.Literal):
             return functools.partial(scattered, filled.invars[0].val, eqn)
     return None

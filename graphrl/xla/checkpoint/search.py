@@ -23,6 +23,7 @@ from graphrl.xla.checkpoint.settings import Settings, UnmetError
 CLEARLY = 0.98  # part of a peak: what is foretold is not what is needed to the byte
 LEAST = 0.3  # part of the seconds that is left for the search, whatever came before it took
 AFTER = 0.04  # part of the seconds that the report takes
+LATE = 0.35  # part of the seconds that a search may take longer where nothing is within the limit yet
 POINTS = 400  # of a timeline
 
 
@@ -67,7 +68,8 @@ def search(
         return timed(choice) / max(step, 1e-30) - 1.0
 
     solver = find_solver(settings.method)
-    limited = functools.partial(search_timed, solver, measured=slowdown, once=once) if is_timed else solver
+    late = LATE * settings.seconds
+    limited = functools.partial(search_timed, solver, measured=slowdown, once=once, late=late) if is_timed else solver
     seconds = max(LEAST * settings.seconds, left)
     found = _found(limited, pricing, goal, slowdown if is_timed else None, seed=settings.seed, seconds=seconds)
     if goal.slowdown is None and goal.excess(pricing, found.price) > 1e-6:

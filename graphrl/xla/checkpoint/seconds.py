@@ -10,7 +10,7 @@ What stands for what XLA makes of a jaxpr on an accelerator:
 - all other equations are fused into those that read them. A value is written where a kernel, a loop or the caller
   reads it, and where that moves fewer bytes than computing it in each reader, or takes fewer equations by far.
   Reductions, but for those of rows, read what is fused into them and write their results;
-- a scatter to one number everywhere fills its result with it, however many others do so, too;
+- an array of one number is not written for the scatters that update it: each fills a result of its own;
 - what a scan takes from stacks for a kernel, and what it stacks of values that its body reads too, is copied;
 - reshapes, transposes and names cost nothing.
 

@@ -3,7 +3,8 @@
 Kernels, loops and reductions of more than rows read operands from memory and write their results there. All else is
 computed on the way by whoever reads it, unless a kernel does, or writing it once moves fewer bytes than computing it in
 each of its readers, or takes fewer ops by far. A gradient that waits for another layer is written, too, where that
-takes less memory than what it is computed from: it leaves its segment with the others.
+takes less memory than what it is computed from: it leaves its segment with the others. Arrays of one number that
+scatters update lie in memory here, for their results lie there.
 """
 
 from collections import defaultdict
