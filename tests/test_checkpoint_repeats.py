@@ -12,9 +12,9 @@ from random_gradients import gradients as random_gradients
 from graphrl.solvers.budgets.anneal import Search
 from graphrl.solvers.budgets.choice import Pricing
 from graphrl.solvers.budgets.goal import Goal
-from graphrl.solvers.budgets.level import Gradient
+from graphrl.solvers.budgets.level import Gradient, Level
 from graphrl.solvers.budgets.moves import move, moves
-from graphrl.solvers.budgets.repeats import repeated
+from graphrl.solvers.budgets.repeats import Repeated, repeated
 from graphrl.solvers.budgets.starts import starts
 from graphrl.solvers.budgets.state import INSIDE, PLAIN, State
 from graphrl.xla.checkpoint.gradient import gradient_of
@@ -36,6 +36,12 @@ def gradient() -> Gradient:
     return gradient_of(program_of(closed), [True, False], Settings(budget=0.5).figures).gradient
 
 
+def values(level: Level, kind: Repeated, number: int) -> slice:
+    """Of one of some stretches that are alike."""
+    begin = kind.begins[number]
+    return slice(level.first[begin], level.first[begin + kind.length])
+
+
 def test_layers_are_found() -> None:
     level = gradient().levels[0]
     kinds = repeated(level)
@@ -43,7 +49,7 @@ def test_layers_are_found() -> None:
     for kind in kinds:
         assert (np.diff(kind.begins) >= kind.length).all()
         for number in range(1, len(kind.begins)):
-            one, other = kind.values(level, 0), kind.values(level, number)
+            one, other = values(level, kind, 0), values(level, kind, number)
             np.testing.assert_array_equal(level.bytes[one], level.bytes[other])
             np.testing.assert_array_equal(level.solid[one], level.solid[other])
 
@@ -95,7 +101,7 @@ def test_what_one_layer_does_another_may_do() -> None:
     level = own.levels[0]
     kind = max(repeated(level), key=lambda kind: len(kind.begins))
     state, rng = next(iter(starts(own))), np.array([1], np.uint64)
-    state.keep[0][kind.values(level, 0)] = 1
+    state.keep[0][values(level, kind, 0)] = 1
     # no other moves: neither alike values nor places, and nothing that can be switched
     none, rows = np.zeros(0, np.int64), np.zeros(1, np.int64)
     ends, length = np.array([0, len(kind.begins)]), np.array([kind.length])
@@ -103,5 +109,5 @@ def test_what_one_layer_does_another_may_do() -> None:
     own_moves = own_moves._replace(begins_from=ends, begins=kind.begins, length=length, apart=np.ones_like(level.apart))
     for _ in range(400):
         move(own_moves, state.keep[0], state.starts[0], rng, False)
-    layers = [tuple(state.keep[0][kind.values(level, k)]) for k in range(len(kind.begins))]
+    layers = [tuple(state.keep[0][values(level, kind, k)]) for k in range(len(kind.begins))]
     assert len(set(layers)) == 1  # in the end one of the layers is everywhere

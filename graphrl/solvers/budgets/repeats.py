@@ -26,11 +26,6 @@ class Repeated(NamedTuple):
     begins: np.ndarray
     length: int
 
-    def values(self, level: Level, number: int) -> slice:
-        """Of one of them."""
-        begin = self.begins[number]
-        return slice(level.first[begin], level.first[begin + self.length])
-
 
 def repeated(level: Level) -> list[Repeated]:
     """Stretches between alike places, the narrowest first."""
