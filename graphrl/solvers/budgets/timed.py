@@ -58,7 +58,7 @@ def search_timed(
     own_limit = _OwnLimit(goal.slowdown + ahead - _spared(goal.slowdown, clock.fitting()))
     asked = dataclasses.replace(goal, slowdown=own_limit.slowdown)
     for turn in range(ROUNDS):
-        own = clock.turn(is_first=not turn, may_be_last=not is_untouched(best.choice))
+        own = clock.seconds_of_search(is_first=not turn, may_be_last=not is_untouched(best.choice))
         found = solver(pricing, asked, seed=seed + turn, seconds=own)
         over = clock.measure(measured, found.choice) - goal.slowdown
         is_low = found.price.peak < best.price.peak
@@ -68,11 +68,11 @@ def search_timed(
         has_none = is_untouched(best.choice)
         if not clock.fitting(late=has_none):
             break
-        is_slow, are_few = asked.peak is None, clock.fitting() < FEW
+        by_time, are_few = asked.peak is None, clock.fitting() < FEW
         near = FAR * goal.slowdown
-        if is_slow and is_low and 0 < over < (min(NEAR, near) if are_few else near):
+        if by_time and is_low and 0 < over < (min(NEAR, near) if are_few else near):
             asked = Goal(peak=found.price.peak, moves=goal.moves)
-        elif own_limit.move(goal.slowdown_of(pricing, found.price), over, is_slow, are_few and has_none) or not is_slow:
+        elif own_limit.move(goal.slowdown_of(pricing, found.price), over, by_time, are_few and has_none) or not by_time:
             asked = dataclasses.replace(goal, slowdown=own_limit.slowdown)
         elif not has_none and best.price.peak < fastest:
             asked = Goal(peak=best.price.peak, moves=goal.moves)
@@ -100,7 +100,7 @@ class _Clock:
         left = self._left() + self._late * late
         return max(0, int(left / max(self._once + LEAST * self._seconds, 1e-9)))
 
-    def turn(self, *, is_first: bool, may_be_last: bool) -> float:
+    def seconds_of_search(self, *, is_first: bool, may_be_last: bool) -> float:
         """What the next search may take: of few turns so much that another one fits after it, unless it may be the last
         or there is too little for two.
         """
