@@ -52,7 +52,7 @@ METHODS: dict[str, str] = {
     "local-search": "graphrl.solvers.schedules.local_search",
     "anneal-schedule": "graphrl.solvers.schedules.solver",
     "multilevel": "graphrl.solvers.schedules.multilevel",
-    "anneal-bundled": "graphrl.solvers.sending.solver",
+    "anneal-ops": "graphrl.solvers.sending.solver",
     "anneal-list": "graphrl.solvers.lists.solver",
     "anneal-keys": "graphrl.solvers.chromosomes.anneal_keys",
     "brkga": "graphrl.solvers.chromosomes.brkga_solver",

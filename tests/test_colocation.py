@@ -63,7 +63,7 @@ def test_bundled_sends_keep_groups_together_and_gain() -> None:
     """Also in `auto`, which is of it where it leads."""
     problem = PROBLEMS[0]
     first = exact.evaluate(GROUPED, problem, *hint(GROUPED, problem)).makespan
-    for method in ("anneal-bundled", "auto"):
+    for method in ("anneal-ops", "auto"):
         plan = find_solver(method)(Task(GROUPED, problem, Budget(evaluations=20_000), 1))
         plan.check(GROUPED)
         assert plan.makespan < 0.98 * first

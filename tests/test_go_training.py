@@ -129,7 +129,7 @@ def test_from_training_to_table(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "sampled" in capsys.readouterr().out
     assert main(["evaluate", str(run), "--evaluations", "300", "--json"]) == 0
     table = json.loads(capsys.readouterr().out)
-    assert [method["method"] for method in table["methods"]] == ["go", "go+", "list", "etf", "anneal-bundled", "auto"]
+    assert [method["method"] for method in table["methods"]] == ["go", "go+", "list", "etf", "anneal-ops", "auto"]
 
 
 @pytest.fixture(name="checkpoint", scope="module")

@@ -1,6 +1,7 @@
 """Bundled sends: the rule, its compiled walk and its twin on the device; the search over such plans."""
 
 import dataclasses
+import math
 from typing import Any
 
 import jax
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 import graphrl
+from graphrl.compiled.records import TRANSFERS
 from graphrl.costs import exact
 from graphrl.costs.problem import Problem
 from graphrl.envs.compile.instance import Choices, instance
@@ -45,8 +47,10 @@ def as_options(problem: Problem) -> dict[str, Any]:
 
 @pytest.mark.parametrize("graph", GRAPHS, ids=lambda graph: graph.name)
 @pytest.mark.parametrize("devices", [2, 5])
-def test_the_walk_is_the_exact_cost_of_the_rules_order(graph: ComputationGraph, devices: int) -> None:
-    for problem in (dataclasses.replace(DEAR, devices=devices), Problem("makespan", devices)):
+@pytest.mark.parametrize("transfer", TRANSFERS)
+def test_the_walk_is_the_exact_cost_of_the_rules_order(graph: ComputationGraph, devices: int, transfer: Any) -> None:
+    for latency, bandwidth in ((DEAR.latency, DEAR.bandwidth), (0.0, math.inf)):
+        problem = Problem("makespan", devices, transfer, latency, bandwidth)
         for seed in range(5):
             placement, ops = drawn(graph, devices, seed)
             order = with_sends(graph, problem, placement, ops)
@@ -133,11 +137,11 @@ def test_without_time_the_first_quick_plan_is_the_start(transfer: Any) -> None:
 def test_annealing_betters_the_best_list_schedule(problem: Problem) -> None:
     graph = regal_like(3, num_ops=150)
     first = exact.evaluate(graph, problem, *hint(graph, problem)).makespan
-    plan = graphrl.optimize(graph, **as_options(problem), method="anneal-bundled", evaluations=20_000, seed=1)
+    plan = graphrl.optimize(graph, **as_options(problem), method="anneal-ops", evaluations=20_000, seed=1)
     plan.check(graph)
     assert plan.makespan < 0.98 * first
     assert plan.evaluations == 20_000
-    again = graphrl.optimize(graph, **as_options(problem), method="anneal-bundled", evaluations=20_000, seed=1)
+    again = graphrl.optimize(graph, **as_options(problem), method="anneal-ops", evaluations=20_000, seed=1)
     assert again.order == plan.order
 
 
@@ -152,7 +156,7 @@ def test_auto_is_never_worse_than_the_hint() -> None:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_annealing_keeps_a_memory_limit(seed: int) -> None:
     """Which its plans without one do not."""
-    graph, options = regal_like(3, num_ops=80), {**as_options(DEAR), "method": "anneal-bundled", "evaluations": 5_000}
+    graph, options = regal_like(3, num_ops=80), {**as_options(DEAR), "method": "anneal-ops", "evaluations": 5_000}
     free = graphrl.optimize(graph, **options, seed=seed)
     limit = int(0.9 * max(exact.evaluate(graph, DEAR, *free.decisions(graph)).peak_memory))
     within = graphrl.optimize(graph, **options, memory_limit=limit, seed=seed)
@@ -169,10 +173,10 @@ def test_a_short_search_begins_cooler() -> None:
 
 
 def test_what_annealing_refuses() -> None:
-    link = dataclasses.replace(DEAR, transfer="link")
-    with pytest.raises(ProblemError, match="must be the objective makespan, under rendezvous"):
-        graphrl.optimize(GRAPHS[0], **as_options(link), method="anneal-bundled", evaluations=10)
+    peak = {**as_options(DEAR), "objective": "peak_memory"}
+    with pytest.raises(ProblemError, match=r"'anneal-ops' .*makespan"):
+        graphrl.optimize(GRAPHS[0], **peak, method="anneal-ops", evaluations=10)
     with pytest.raises(ProblemError, match=r"hot is 0.0 and cold is 3e-05: must be above 0"):
-        graphrl.optimize(GRAPHS[0], **as_options(DEAR), method="anneal-bundled:hot=0.0", evaluations=10)
+        graphrl.optimize(GRAPHS[0], **as_options(DEAR), method="anneal-ops:hot=0.0", evaluations=10)
     with pytest.raises(ProblemError, match="sends is 'late': must be one of urgent, bundled"):
         graphrl.make("Compile-v0", sends="late")

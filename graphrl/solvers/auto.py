@@ -15,19 +15,7 @@ peak memory of one device
   5. `anneal` for 7 tenths of the rest, from the best orders so far
   6. `min-cut` again, from those
 
-makespan, and peak memory of several devices
-  `anneal-schedule`; where the budget is in seconds and `cp-sat` makes something of them, for a tenth, at most 2 s, then
-  `cp-sat` from its plan, and `anneal-schedule` again for the rest:
-    makespan under free and link, up to 150 ops: `cp-sat` for 7 tenths; up to 300 ops for 3
-    makespan under rendezvous, up to 120 ops, and peak memory, up to 60 ops: for half
-  makespan under free, without a memory limit or colocation: `anneal-list` first, for 3 tenths where `cp-sat` follows,
-    in place of that tenth, else for one, at most 2 s; after `cp-sat` again for 7 tenths, if the best plan is its
-  makespan under rendezvous: first `anneal-bundled` for a tenth, then `anneal-schedule` for a tenth of the rest, or
-    `multilevel` for a quarter, and the first has all that is left if its plan is better by 1%; else the second begins
-    anew, as its temperature depends on the time
-  makespan from 3,000 ops on, with 1 ms for each: `multilevel` in its place, unless ops are colocated, or it moves
-    clusters (`clusters.py`)
-
+makespan, and peak memory of several devices: what `schedules/portfolio.py` says
 largest load (`max_load`): what `loads/portfolio.py` says
 """
 
@@ -44,37 +32,24 @@ from graphrl.costs.problem import Objective, Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, PlacedOrder, Task
-from graphrl.solvers.clusters import moves_clusters
-from graphrl.solvers.exact.cp_sat import solver as cp_sat
-from graphrl.solvers.lists import solver as listed
 from graphrl.solvers.loads import portfolio as pipelined
 from graphrl.solvers.orders import dfs_dp, series_parallel
 from graphrl.solvers.orders.anneal import solver as anneal
 from graphrl.solvers.orders.min_cut import solver as min_cut
-from graphrl.solvers.portfolio import Portfolio, Stage, best_as_hint
+from graphrl.solvers.portfolio import Portfolio, Stage
 from graphrl.solvers.rules.expert import layer_stages
 from graphrl.solvers.rules.list_rules import etf, etf_seconds, hlfet
 from graphrl.solvers.rules.list_scheduling import has_time, schedule, timely_schedule
 from graphrl.solvers.rules.plan_builder.build import prepare as prepare_lists
 from graphrl.solvers.rules.simple import given_order
-from graphrl.solvers.schedules import multilevel
-from graphrl.solvers.schedules import solver as schedules
-from graphrl.solvers.sending import solver as bundled
+from graphrl.solvers.schedules import portfolio as scheduled
 from graphrl.solvers.solver import solver
 
 DP_OPS, DP_SHARE, DP_SECONDS = 300, 0.2, 2.0
 ETF_SHARE = 0.15  # of the time that `etf` may take
 FIRST_SHARE, FIRST_SECONDS = 0.4, 0.5  # of annealing before the minimum cuts
 CUT_SHARE, CUT_SECONDS, CUT_MOST = 0.3, 1e-3, 0.5  # the seconds for each op; the largest share that they may be
-PEAK_OPS, RENDEZVOUS_OPS, OPTIMUM_OPS, PROOF_OPS = 60, 120, 150, 300  # up to which CP-SAT is worth its time
-MULTILEVEL_OPS, MULTILEVEL_SECONDS = 3_000, 1e-3  # from which a makespan is annealed in levels, seconds for each op
 OTHERS_SHARE = 0.05  # of the time for other plans without search than the first two
-EXACT_SECONDS = 5e-3  # for each op, below which CP-SAT has no time
-SOON_SHARE, SOON_SECONDS = 0.1, 2.0  # of annealing before it
-LISTS_SHARE = 0.3  # of annealing of lists before CP-SAT, at most SOON_SECONDS; and of others after it where it leads
-TRIAL_SHARE, LEVELS_SHARE = 0.1, 0.25  # of each of two ways to anneal, in levels or not, before one has the rest
-TRIAL_GAIN = 0.01  # that the first must have
-BUNDLED = ("anneal-bundled", "go")  # whose plans have bundled sends under `rendezvous`
 
 
 @solver(
@@ -96,13 +71,8 @@ def _prepare(problem: Problem) -> None:
         return  # each method does so itself
     if problem.devices == 1:
         prepare_lists()
-    elif _bundles(problem) or listed.takes(problem):
-        first = bundled if _bundles(problem) else listed
-        with first.prepared_beside():
-            schedules.prepare(schedules.counts_memory(problem))
-        first.prepare_with_lists()
     else:
-        schedules.prepare_with_lists(problem)
+        scheduled.prepare(problem)
 
 
 def begun(task: Task) -> Portfolio:
@@ -157,7 +127,7 @@ def stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterato
         return pipelined.stages(graph, problem, budget)
     if problem.devices == 1 and problem.objective == "peak_memory":
         return _orders_stages(graph, budget)
-    return _schedules_stages(graph, problem, budget)
+    return scheduled.stages(graph, problem, budget)
 
 
 def _orders_stages(graph: ComputationGraph, budget: Budget) -> Iterator[Stage]:
@@ -172,76 +142,6 @@ def _orders_stages(graph: ComputationGraph, budget: Budget) -> Iterator[Stage]:
         yield Stage(min_cut.solve, max(CUT_SHARE, least))
     yield Stage(anneal.solve, 1 - CUT_SHARE, options=starts)
     yield Stage(min_cut.solve, options=starts)
-
-
-def _schedules_stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterator[Stage]:
-    """Of makespan, and of peak memory of several devices."""
-    ops = len(graph.ops)
-    bundles = _bundles(problem)
-    if bundles:
-        yield Stage(bundled.solve, TRIAL_SHARE, options=_with_bundles)
-    large = problem.objective == "makespan" and ops >= MULTILEVEL_OPS and graph.colocation is None
-    large &= not moves_clusters(graph, problem)  # of which `anneal-schedule` makes more
-    large &= budget.seconds is None or budget.seconds >= MULTILEVEL_SECONDS * ops
-    search = multilevel.solve if large else schedules.solve
-    share = _exact_share(ops, problem)
-    proves = budget.seconds is not None and share * budget.seconds > EXACT_SECONDS * ops
-    lists = listed.takes(problem) and graph.colocation is None
-    if lists:
-        yield Stage(listed.solve, LISTS_SHARE if proves else TRIAL_SHARE, SOON_SECONDS)
-    if proves:
-        if not lists:
-            options = _unbundled if bundles else best_as_hint
-            yield Stage(schedules.solve, SOON_SHARE, SOON_SECONDS, options=options)
-        yield Stage(cp_sat.solve, share, options=best_as_hint)
-    elif bundles:
-        yield Stage(search, LEVELS_SHARE if large else TRIAL_SHARE, options=_unannealed)
-    if bundles:
-        yield Stage(bundled.solve, options=best_as_hint, when=_leads)
-    if lists:
-        yield Stage(listed.solve, 1 - LISTS_SHARE, when=_lists_lead)
-    yield Stage(search, options=_unannealed if bundles else best_as_hint)
-
-
-def _bundles(problem: Problem) -> bool:
-    """Whether `anneal-bundled` is for such problems."""
-    return problem.devices > 1 and bundled.takes(problem)
-
-
-def _leads(plans: list[Plan]) -> bool:
-    """Whether the best plan has bundled sends, by far."""
-    return plans[0].method in BUNDLED and plans[0].value < (1 - TRIAL_GAIN) * _unbundled(plans)["hint"].value
-
-
-def _with_bundles(plans: list[Plan]) -> dict[str, Any]:
-    """Options of `anneal-bundled`: the best plan of its kind, if there is one, else all others to choose from."""
-    return {"hint": next((plan for plan in plans if plan.method in BUNDLED), None), "starts": plans}
-
-
-def _lists_lead(plans: list[Plan]) -> bool:
-    """Whether the best plan is of `anneal-list`, which knows none where a device waits while it could run an op."""
-    return plans[0].method == listed.solve.name
-
-
-def _unbundled(plans: list[Plan]) -> dict[str, Any]:
-    """Options of a stage that starts from the best plan but for those with bundled sends, from which only
-    `anneal-bundled` can go on.
-    """
-    return best_as_hint([plan for plan in plans if plan.method not in BUNDLED])
-
-
-def _unannealed(plans: list[Plan]) -> dict[str, Any]:
-    """The same, but for those of `anneal-schedule`, too."""
-    return best_as_hint([plan for plan in plans if plan.method not in (*BUNDLED, schedules.solve.name)])
-
-
-def _exact_share(ops: int, problem: Problem) -> float:
-    """Of the time for CP-SAT, on several devices."""
-    if problem.objective == "peak_memory":
-        return 0.5 if ops <= PEAK_OPS else 0.0
-    if problem.transfer == "rendezvous":
-        return 0.5 if ops <= RENDEZVOUS_OPS else 0.0
-    return 0.7 if ops <= OPTIMUM_OPS else 0.3 if ops <= PROOF_OPS else 0.0
 
 
 def _orders(graph: ComputationGraph, plans: list[Plan]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ AGENT = Agent(
     learner=lambda config, mesh, data: on_mesh(learner(config), mesh),
     batch=batch,
     methods=lambda _: ("go", "go+"),
-    opponents=("list", "etf", "anneal-bundled", "equal-stages", "stage-dp", "anneal-load", "auto"),
+    opponents=("list", "etf", "anneal-ops", "equal-stages", "stage-dp", "anneal-load", "auto"),
     data=DataConfig(
         # stochastic blocks are held out: on them it is measured what a policy is worth where it was not trained
         train=tuple(f"{kind}:{ops}x30@10000" for ops in (200, 500) for kind in SEEN),

@@ -10,15 +10,12 @@ from graphrl.envs.compile.played_on_host import played_on_host
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.topology import rings
 from graphrl.solvers.base import PlacedOrder
-from graphrl.solvers.rules.plan_builder.build import placed as built
-from graphrl.solvers.rules.plan_builder.state import builder
 from graphrl.solvers.sending.ordering import in_order_of
 from graphrl.solvers.sending.plans import placed
 from graphrl.solvers.sending.rule import with_sends
 from graphrl.solvers.sending.search import changed_makespans, climb, makespan
 
 Rank = tuple[int, float]  # bytes over the memory limit, seconds
-SLOWER = 10  # times as long a walk takes without bundled sends
 
 
 class Decoder:
@@ -32,10 +29,9 @@ class Decoder:
         n = len(graph.ops)
         self._graph, self._problem, self._plan = graph, problem, placed(graph, problem)
         self._heap, self._waits = np.zeros((2, n), np.int64)
-        self._builder = None if problem.transfer == "rendezvous" else builder(graph, problem)
         self._leader, self._step = np.asarray(instance.leader)[:n], float(instance.reach) * n
         self._shape = np.shape(instance.runs_on)
-        self.walked = (n + len(graph.arrays.use_op)) * (1 if self._builder is None else SLOWER)
+        self.walked = n + len(graph.arrays.use_op)
         self._keys = np.empty(n)
         self._keys[np.asarray(instance.order)[:n]] = np.arange(n - 1.0, -1, -1)
 
@@ -48,16 +44,17 @@ class Decoder:
         looked at where that cannot make it better than the best.
         """
         placement, ops = self._ordered(placement, priority)
-        seconds = self._seconds(placement, ops)
+        seconds = makespan(self._plan)
         if self._problem.memory_limit is None or (best is not None and best <= (0, seconds)):
             return 0, seconds
-        return exact.evaluate(self._graph, self._problem, *self._sent(placement, ops)).rank(self._problem)
+        nodes = with_sends(self._graph, self._problem, placement, ops)
+        return exact.evaluate(self._graph, self._problem, placement, nodes).rank(self._problem)
 
     def run(self, placement: np.ndarray, priority: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """When each op ends, `[n]` float64 seconds, and its place in the order, `[n]` int64, in that plan."""
-        self._seconds(*self._ordered(placement, priority))
-        ran = self._plan if self._builder is None else self._builder
-        return ran.ops["end"][:-1].copy(), self._plan.ops["place"][:-1].copy()
+        self._ordered(placement, priority)
+        makespan(self._plan)
+        return self._plan.ops["end"][:-1].copy(), self._plan.ops["place"][:-1].copy()
 
     def played(self, placement: np.ndarray, priority: np.ndarray) -> Played:
         """What that plan did, as the instance's observation has it."""
@@ -69,17 +66,11 @@ class Decoder:
         """How many percent the makespan falls where one op is on another device, with its group if it is the one that
         decides for it: `[n, d]` float64, 0 where it does not fall.
         """
-        placement, ops = self._ordered(placement, priority)
-        now, makespans = self._seconds(placement, ops), np.full((len(ops), self._problem.devices), np.inf)
-        if self._builder is None:
-            self._plan.ops["mate"][:-1] = self._graph.mates
-            changed_makespans(self._plan, np.empty(len(ops), np.int64), makespans)
-        else:
-            for op, device in np.ndindex(makespans.shape):
-                was, placement[op] = placement[op], device
-                makespans[op, device] = self._seconds(self.together(placement), ops)
-                placement[op] = was
-        decides = self._leader == np.arange(len(ops))
+        self._ordered(placement, priority)
+        now, makespans = makespan(self._plan), np.empty((len(self._keys), self._problem.devices))
+        self._plan.ops["mate"][:-1] = self._graph.mates
+        changed_makespans(self._plan, np.empty(len(self._keys), np.int64), makespans)
+        decides = self._leader == np.arange(len(self._keys))
         return np.where(decides[:, None], saved(now, makespans), 0)
 
     def climb(
@@ -93,34 +84,14 @@ class Decoder:
             colocated do.
         """
         group = self._graph.leaders if group is None else group
-        placement, ops = self._ordered(placement, priority)
-        if self._builder is None:
-            self._plan.ops["mate"][:-1] = rings(group)
-            climb(self._plan, changes, np.empty(len(ops), np.int64))
-            return self._plan.ops["device"][:-1].copy()
-        now = self._seconds(placement, ops)
-        for op, device in changes.tolist():
-            tried = np.where(group == group[op], device, placement)
-            seconds = self._seconds(tried, ops)
-            if seconds <= now:
-                now, placement = seconds, tried
-        return placement
+        self._ordered(placement, priority)
+        self._plan.ops["mate"][:-1] = rings(group)
+        climb(self._plan, changes, np.empty(len(self._keys), np.int64))
+        return self._plan.ops["device"][:-1].copy()
 
     def plan(self, placement: np.ndarray, priority: np.ndarray) -> PlacedOrder:
         """The plan that choices `[n]` mean."""
-        return self._sent(*self._ordered(placement, priority))
-
-    def _seconds(self, placement: np.ndarray, ops: np.ndarray) -> float:
-        """The makespan; `self._plan`, or the builder, then has when ops end."""
-        if self._builder is None:
-            return makespan(self._plan)
-        built(self._builder, ops, placement)
-        return self._builder.makespan
-
-    def _sent(self, placement: np.ndarray, ops: np.ndarray) -> PlacedOrder:
-        """With transfers: bundled under `rendezvous`, elsewhere as list schedules have them."""
-        if self._builder is not None:
-            return built(self._builder, ops, placement)
+        placement, ops = self._ordered(placement, priority)
         return placement, with_sends(self._graph, self._problem, placement, ops)
 
     def _ordered(self, placement: np.ndarray, priority: np.ndarray) -> PlacedOrder:

@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,8 +16,6 @@ from graphrl.solvers.base import PlacedOrder
 from graphrl.solvers.rules.expert import layer_stages
 from graphrl.solvers.rules.list_rules import etf, etf_seconds
 from graphrl.solvers.rules.list_scheduling import quick_schedule, schedule, timely
-from graphrl.solvers.rules.plan_builder.build import placed as built
-from graphrl.solvers.rules.plan_builder.state import builder
 from graphrl.solvers.sending.plans import placed, put
 from graphrl.solvers.sending.rule import with_sends
 from graphrl.solvers.sending.search import makespan
@@ -55,9 +53,11 @@ def quick_start(
       seconds: that it may take: what is slower is left out, but for a first plan.
       others: plans that are there already, whose sends do not count.
     """
-    n, clock, end = len(graph.ops), _clock(graph, problem), time.perf_counter() + seconds
-    plans = ((placement, order[order < n]) for placement, order in itertools.chain(others, _plans(graph, problem, end)))
-    starts = [Start(*plan, clock(*plan)) for plan in plans]
+    n, plan, end = len(graph.ops), placed(graph, problem), time.perf_counter() + seconds
+    starts = []
+    for placement, order in itertools.chain(others, _plans(graph, problem, end)):
+        put(plan, placement, ops := order[order < n])
+        starts.append(Start(placement, ops, makespan(plan)))
     if problem.memory_limit is None or len(starts) == 1:
         return min(starts, key=lambda start: start.makespan)
 
@@ -66,25 +66,6 @@ def quick_start(
         return exact.evaluate(graph, problem, start.placement, sent).rank(problem)
 
     return min(starts, key=rank)
-
-
-def _clock(graph: ComputationGraph, problem: Problem) -> Callable[[np.ndarray, np.ndarray], float]:
-    """What gives the seconds of devices `[n]` and an order of ops `[n]`, with sends as `with_sends` has them."""
-    if problem.transfer == "rendezvous":
-        plan = placed(graph, problem)
-
-        def walked(placement: np.ndarray, ops: np.ndarray) -> float:
-            put(plan, placement, ops)
-            return makespan(plan)
-
-        return walked
-    b = builder(graph, problem)
-
-    def replayed(placement: np.ndarray, ops: np.ndarray) -> float:
-        built(b, ops, placement)
-        return b.makespan
-
-    return replayed
 
 
 def _plans(graph: ComputationGraph, problem: Problem, end: float) -> Iterator[PlacedOrder]:

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphrl.compiled.records import set_rows
+from graphrl.compiled.records import TRANSFERS, set_rows
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 
@@ -40,17 +40,30 @@ PAIR = np.dtype(
     ],
     align=True,
 )
+COPY = np.dtype(
+    [
+        ("arrival", np.float64),  # seconds
+        ("walk", np.int64),  # the number of the walk in which it was sent
+    ],
+    align=True,
+)
 
 
 class Placed(NamedTuple):
-    """A plan of n ops and t tensors on d devices, and what walks write."""
+    """A plan of n ops and t tensors on d devices, and what walks write. Copies are of `link`, pairs of `rendezvous`."""
 
     devices: int
+    transfer: int
     ops: np.ndarray  # [n + 1] OP
     tensors: np.ndarray  # [t + 1] TENSOR
     rows: np.ndarray  # uint32
     order: np.ndarray  # [n] int64, ops
     clocks: np.ndarray  # [d] float64, seconds when devices are free
+    links: np.ndarray  # [d] float64, seconds when their outgoing links are
+    copies: np.ndarray  # [t * d] COPY, of tensors on devices
+    walks: np.ndarray  # [1] int64, how many there were
+    missing: np.ndarray  # [t] int64, tensors that an op waits for, a heap
+    keys: np.ndarray  # [t] float64, of the heap
     pairs: np.ndarray  # [d * d] PAIR, at lower device * d + higher one
     marks: np.ndarray  # [d] int64, whether a tensor is read on a device
 
@@ -74,11 +87,17 @@ def placed(graph: ComputationGraph, problem: Problem) -> Placed:
     )
     plan = Placed(
         devices=d,
+        transfer=TRANSFERS[problem.transfer],
         ops=ops,
         tensors=tensors,
         rows=rows,
         order=np.empty(n, np.int64),
         clocks=np.zeros(d),
+        links=np.zeros(d),
+        copies=np.zeros(t * d, COPY),
+        walks=np.zeros(1, np.int64),
+        missing=np.zeros(t, np.int64),
+        keys=np.zeros(t),
         pairs=np.zeros(d * d, PAIR),
         marks=np.zeros(d, np.int64),
     )

@@ -8,11 +8,10 @@ from contextlib import AbstractContextManager
 import numpy as np
 
 from graphrl.compiled.beside import beside
-from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.plan import Plan
 from graphrl.solvers.base import PlacedOrder, Task
-from graphrl.solvers.clusters import LEVELS, clustered, count_at
+from graphrl.solvers.clusters import LEVELS, Clusters, count_at, has_parts
 from graphrl.solvers.rules.plan_builder.build import prepare as prepare_lists
 from graphrl.solvers.sending.hints import hint as quick_plan
 from graphrl.solvers.sending.search import NAME, anneal, best_plan, chain, place_at, prepare
@@ -39,8 +38,8 @@ def prepared_beside() -> AbstractContextManager[None]:
 
 
 @solver(
-    "anneal-bundled",
-    "rendezvous: annealing of placement and order; what two devices have for one another goes together",
+    "anneal-ops",
+    "annealing of placement and order alone: what is sent when follows from them, bundled under rendezvous",
     colocates=True,
     objectives=("makespan",),
     prepare=prepare_with_lists,
@@ -61,9 +60,8 @@ def solve(
       starts: plans that are among these, likewise.
 
     Raises:
-      ProblemError: the problem is another than makespan under `rendezvous`, or an option is out of range.
+      ProblemError: an option is out of range.
     """
-    check(task.problem)
     if not 0 < cold <= hot:
         raise ProblemError(f"hot is {hot} and cold is {cold}: must be above 0, and cold at most hot")
     if hint is None:
@@ -85,7 +83,8 @@ class _Search:
         self._task, self._first, self._evaluations, self._looks_at = task, first, 1, 0.0
         self._chain = chain(task.graph, task.problem, first.decisions(task.graph), np.random.SeedSequence(task.seed))
         self._unit = float(self._chain.score[1])
-        self._clusters, self._level = clustered(task.graph, task.problem), -1
+        self._clusters = Clusters(task.graph, task.problem) if has_parts(task.graph) else None
+        self._level = -1
         task.best = self.plan
 
     def plan(self) -> Plan:
@@ -154,18 +153,3 @@ def first_heat(moves_per_op: float, hot: float, cold: float) -> float:
     as in `schedules.solver.temperature`. At `hot` it would only leave its start.
     """
     return max(cold, hot * min(1.0, math.sqrt(moves_per_op / TYPICAL)))
-
-
-def takes(problem: Problem) -> bool:
-    """Whether the search is for such problems."""
-    return (problem.objective, problem.transfer) == ("makespan", "rendezvous")
-
-
-def check(problem: Problem) -> None:
-    """
-    Raises:
-      ProblemError: it is not.
-    """
-    if not takes(problem):
-        what = "must be the objective makespan, under rendezvous"
-        raise ProblemError(f"the problem of 'anneal-bundled' {what}")
