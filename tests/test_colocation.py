@@ -69,6 +69,18 @@ def test_bundled_sends_keep_groups_together_and_gain() -> None:
         assert plan.makespan < 0.98 * first
 
 
+def test_under_link_auto_moves_groups_where_that_leads() -> None:
+    """As it does where groups are large: there `anneal-schedule` hardly leaves its start."""
+    workload = go.load("transformer-xl-4")
+    problem = Problem("makespan", workload.devices, "link", latency=2e-6, bandwidth=16e9)
+    found = {}
+    for method in ("anneal-schedule", "anneal-ops", "auto"):
+        plan = find_solver(method)(Task(workload.colocated, problem, Budget(evaluations=3_000), 0))
+        plan.check(workload.colocated)
+        found[method] = plan.makespan
+    assert found["anneal-ops"] < found["auto"] < 0.95 * found["anneal-schedule"]
+
+
 def test_what_is_apart_has_no_costs() -> None:
     graph = grouped(random_dag(0, 4), {"op0": 1, "op3": 1})
     with pytest.raises(PlanError, match="ops 'op0' and 'op3' are on devices 0 and 1: they go together"):

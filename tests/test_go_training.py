@@ -202,10 +202,11 @@ def test_choices_cost_what_their_plan_costs() -> None:
 
 
 @pytest.mark.parametrize("limit", [None, 50_000])
-def test_the_host_runs_choices_as_the_device_does(limit: int | None) -> None:
+@pytest.mark.parametrize("transfer", ["rendezvous", "link", "free"])
+def test_the_host_runs_choices_as_the_device_does(limit: int | None, transfer: Transfer) -> None:
     """Two devices: of more the device breaks ties by tensor, the host by pair."""
     graph, generator = layered(50, 2), np.random.default_rng(0)
-    n, problem = len(graph.ops), Problem("makespan", 2, "rendezvous", 0.1, 50_000.0, memory_limit=limit)
+    n, problem = len(graph.ops), Problem("makespan", 2, transfer, 0.1, 50_000.0, memory_limit=limit)
     params = instance(graph, problem, levels=4, reach=0.09)
     choices = generator.integers(0, 2, n), generator.integers(0, 4, n)
     end, place = Decoder(graph, problem, params).run(*choices)
