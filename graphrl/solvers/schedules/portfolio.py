@@ -11,11 +11,12 @@
     `anneal-schedule` for a tenth of the rest, or `multilevel` for a quarter. If the plan of the first is better by 1%,
     it has what is left, under link but for a fifth, in which `anneal-schedule` goes on from there; else the second
     begins anew, as its temperature depends on the time
+  makespan under link of colocated ops: no trials, `anneal-ops` has all but the last fifth
   makespan from 3,000 ops on, with 1 ms for each: `multilevel` in its place, unless ops are colocated, or it moves
     clusters (`clusters.py`)
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from graphrl.costs.problem import Problem
@@ -55,29 +56,52 @@ def prepare(problem: Problem) -> None:
 
 def stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterator[Stage]:
     """What the module says."""
-    ops, share = len(graph.ops), _exact_share(len(graph.ops), problem)
-    proves = budget.seconds is not None and share * budget.seconds > EXACT_SECONDS * ops
-    meets, lists = problem.transfer == "rendezvous", listed.takes(problem) and graph.colocation is None
-    tries = _moves_ops(problem) and (meets or not proves)
-    search = _annealing(graph, problem, budget)
+    search, exact = _annealing(graph, problem, budget), _exact_share(graph, problem, budget)
+    if listed.takes(problem) and graph.colocation is None:
+        yield from _with_lists(search, exact)
+    elif _moves_ops(problem) and problem.transfer == "rendezvous":
+        yield from _with_bundles(search, exact)
+    elif exact:
+        yield Stage(schedules.solve, SOON_SHARE, SOON_SECONDS, options=best_as_hint)
+        yield Stage(cp_sat.solve, exact, options=best_as_hint)
+        yield Stage(search, options=best_as_hint)
+    elif _moves_ops(problem):
+        yield from _over_links(search, tries=graph.colocation is None)
+    else:
+        yield Stage(search, options=best_as_hint)
+
+
+def _with_lists(search: Solver[Any], exact: float) -> Iterator[Stage]:
+    yield Stage(listed.solve, LISTS_SHARE if exact else TRIAL_SHARE, SOON_SECONDS)
+    if exact:
+        yield Stage(cp_sat.solve, exact, options=best_as_hint)
+    yield Stage(listed.solve, 1 - LISTS_SHARE, when=_lists_lead)
+    yield Stage(search, options=best_as_hint)
+
+
+def _with_bundles(search: Solver[Any], exact: float) -> Iterator[Stage]:
+    yield Stage(by_rule.solve, TRIAL_SHARE, options=_best_of_kind)
+    if exact:
+        yield Stage(schedules.solve, SOON_SHARE, SOON_SECONDS, options=_of_others)
+        yield Stage(cp_sat.solve, exact, options=best_as_hint)
+    else:
+        yield _trial(search)
+    yield Stage(by_rule.solve, options=best_as_hint, when=_leads)
+    yield Stage(search, options=_unannealed)
+
+
+def _over_links(search: Solver[Any], tries: bool) -> Iterator[Stage]:
+    leads: Callable[[list[Plan]], bool] = _leads if tries else lambda plans: True
     if tries:
-        yield Stage(by_rule.solve, TRIAL_SHARE, options=_with_starts if meets else best_as_hint)
-    if lists:
-        yield Stage(listed.solve, LISTS_SHARE if proves else TRIAL_SHARE, SOON_SECONDS)
-    if proves:
-        if not lists:
-            options = _of_others if tries else best_as_hint
-            yield Stage(schedules.solve, SOON_SHARE, SOON_SECONDS, options=options)
-        yield Stage(cp_sat.solve, share, options=best_as_hint)
-    elif tries:
-        yield Stage(search, LEVELS_SHARE if search is multilevel.solve else TRIAL_SHARE, options=_unannealed)
-    if tries:
-        yield Stage(by_rule.solve, 1.0 if meets else 1 - POLISH_SHARE, options=best_as_hint, when=_leads)
-        if not meets:
-            yield Stage(schedules.solve, options=best_as_hint, when=_leads)
-    if lists:
-        yield Stage(listed.solve, 1 - LISTS_SHARE, when=_lists_lead)
-    yield Stage(search, options=_unannealed if tries else best_as_hint)
+        yield Stage(by_rule.solve, TRIAL_SHARE, options=best_as_hint)
+        yield _trial(search)
+    yield Stage(by_rule.solve, 1 - POLISH_SHARE, options=best_as_hint, when=leads)
+    yield Stage(schedules.solve, options=best_as_hint, when=leads)
+    yield Stage(search, options=_unannealed)
+
+
+def _trial(search: Solver[Any]) -> Stage:
+    return Stage(search, LEVELS_SHARE if search is multilevel.solve else TRIAL_SHARE, options=_unannealed)
 
 
 def _annealing(graph: ComputationGraph, problem: Problem, budget: Budget) -> Solver[Any]:
@@ -98,7 +122,7 @@ def _leads(plans: list[Plan]) -> bool:
     return plans[0].method in BY_RULE and plans[0].value < (1 - TRIAL_GAIN) * _of_others(plans)["hint"].value
 
 
-def _with_starts(plans: list[Plan]) -> dict[str, Any]:
+def _best_of_kind(plans: list[Plan]) -> dict[str, Any]:
     """Options of `anneal-ops`: the best plan of its kind, if there is one, else all others to choose from."""
     return {"hint": next((plan for plan in plans if plan.method in BY_RULE), None), "starts": plans}
 
@@ -120,10 +144,14 @@ def _unannealed(plans: list[Plan]) -> dict[str, Any]:
     return best_as_hint([plan for plan in plans if plan.method not in (*BY_RULE, schedules.solve.name)])
 
 
-def _exact_share(ops: int, problem: Problem) -> float:
-    """Of the time for CP-SAT, on several devices."""
+def _exact_share(graph: ComputationGraph, problem: Problem, budget: Budget) -> float:
+    """Of the time for CP-SAT, which places ops one by one; 0 where it makes nothing of that."""
+    ops = len(graph.ops)
     if problem.objective == "peak_memory":
-        return 0.5 if ops <= PEAK_OPS else 0.0
-    if problem.transfer == "rendezvous":
-        return 0.5 if ops <= RENDEZVOUS_OPS else 0.0
-    return 0.7 if ops <= OPTIMUM_OPS else 0.3 if ops <= PROOF_OPS else 0.0
+        share = 0.5 if ops <= PEAK_OPS else 0.0
+    elif problem.transfer == "rendezvous":
+        share = 0.5 if ops <= RENDEZVOUS_OPS else 0.0
+    else:
+        share = 0.7 if ops <= OPTIMUM_OPS else 0.3 if ops <= PROOF_OPS else 0.0
+    proves = budget.seconds is not None and share * budget.seconds > EXACT_SECONDS * ops
+    return share if proves and graph.colocation is None else 0.0
