@@ -78,7 +78,7 @@ def test_under_link_auto_moves_groups_where_that_leads() -> None:
         plan = find_solver(method)(Task(workload.colocated, problem, Budget(evaluations=3_000), 0))
         plan.check(workload.colocated)
         found[method] = plan.makespan
-    assert found["anneal-ops"] < found["auto"] < 0.95 * found["anneal-schedule"]
+    assert max(found["anneal-ops"], found["auto"]) < 0.9 * found["anneal-schedule"]
 
 
 def test_what_is_apart_has_no_costs() -> None:

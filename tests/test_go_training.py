@@ -202,7 +202,7 @@ def test_choices_cost_what_their_plan_costs() -> None:
 
 
 @pytest.mark.parametrize("limit", [None, 50_000])
-@pytest.mark.parametrize("transfer", ["rendezvous", "link", "free"])
+@pytest.mark.parametrize("transfer", ["rendezvous", "free"])
 def test_the_host_runs_choices_as_the_device_does(limit: int | None, transfer: Transfer) -> None:
     """Two devices: of more the device breaks ties by tensor, the host by pair."""
     graph, generator = layered(50, 2), np.random.default_rng(0)

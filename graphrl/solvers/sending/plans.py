@@ -1,4 +1,4 @@
-"""What walks of such plans read and write: flat arrays."""
+"""What walks of such plans read and write: flat arrays of small records, as caches do not hold the largest graphs."""
 
 from typing import NamedTuple
 
@@ -14,22 +14,22 @@ OP = np.dtype(
         ("runtime", np.float64),  # seconds
         ("tail", np.float64),  # seconds, the longest path of run times after it
         ("end", np.float64),  # seconds, in the walk
-        ("device", np.int64),
-        ("place", np.int64),  # in the order
-        ("mate", np.int64),  # the next of the ops that it is colocated with, in a ring: itself if it is alone
-        ("writes", np.int64),  # its tensors
-        ("reads", np.int64),  # row of tensors
-        ("awaits", np.int64),  # row of control predecessors
-        ("before", np.int64),  # row of predecessors
-        ("after", np.int64),  # row of successors
+        ("device", np.int32),
+        ("place", np.int32),  # in the order
+        ("mate", np.int32),  # the next of the ops that it is colocated with, in a ring: itself if it is alone
+        ("writes", np.int32),  # its tensors
+        ("reads", np.int32),  # row of tensors
+        ("awaits", np.int32),  # row of control predecessors
+        ("before", np.int32),  # row of predecessors
+        ("after", np.int32),  # row of successors
     ],
     align=True,
 )
 TENSOR = np.dtype(
     [
         ("seconds", np.float64),  # of a transfer
-        ("producer", np.int64),  # op
-        ("users", np.int64),  # row of ops
+        ("producer", np.int32),  # op
+        ("users", np.int32),  # row of ops
     ],
     align=True,
 )

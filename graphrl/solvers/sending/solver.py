@@ -39,7 +39,7 @@ def prepared_beside() -> AbstractContextManager[None]:
 
 @solver(
     "anneal-ops",
-    "annealing of placement and order alone: what is sent when follows from them, bundled under rendezvous",
+    "annealing of placement and order, from which sends follow: bundled under rendezvous",
     colocates=True,
     objectives=("makespan",),
     prepare=prepare_with_lists,
