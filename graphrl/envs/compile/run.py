@@ -71,8 +71,9 @@ def run(params: CompileParams, chosen: Choices, sends: Sends = "urgent") -> Run:
     by_urgency = None if is_bundled else transfer_keys(graph, placement, keys, problem.devices)
     decisions = _Keyed(placement, keys, by_urgency)
     costs = _one(graph, problem, decisions)
-    limit = jnp.inf if problem.memory_limit is None else problem.memory_limit / graph.byte_unit
-    return Run(costs.makespan, fits & (costs.peak <= limit), graph, op, placement, costs.end, costs.place)
+    if problem.memory_limit is not None:  # else nobody who asks for validity alone waits for the run
+        fits &= costs.peak <= problem.memory_limit / graph.byte_unit
+    return Run(costs.makespan, fits, graph, op, placement, costs.end, costs.place)
 
 
 def possible(params: CompileParams, chosen: Choices) -> Choices:
