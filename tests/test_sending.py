@@ -145,6 +145,33 @@ def test_annealing_betters_the_best_list_schedule(problem: Problem) -> None:
     assert again.order == plan.order
 
 
+def test_a_chain_goes_on_from_where_another_stands() -> None:
+    graph, seeds = regal_like(3, num_ops=80), np.random.SeedSequence(0).spawn(2)
+    one = search.chain(graph, DEAR, hint(graph, DEAR), seeds[0])
+    other = search.beside(one, seeds[1])
+    began = search.makespan(other.plan)
+    search.anneal(one, 5_000, 0.1, 0.01)
+    assert search.makespan(other.plan) == began  # they share nothing
+    search.go_on_from(other, one)
+    assert search.makespan(other.plan) == search.makespan(one.plan) < began == other.score[1]
+    search.anneal(other, 100, 0.01, 0.01)
+    assert other.score[1] < began
+
+
+def test_chains_of_all_cores_take_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Evaluations are those of all, and what is found keeps a limit, whichever found it."""
+    monkeypatch.setattr(solver, "count_cores", lambda: 3)
+    graph, options = regal_like(3, num_ops=80), {**as_options(DEAR), "method": "anneal-ops", "seconds": 0.5}
+    free = graphrl.optimize(graph, **options)
+    limit = int(0.9 * max(exact.evaluate(graph, DEAR, *free.decisions(graph)).peak_memory))
+    within = graphrl.optimize(graph, **options, memory_limit=limit)
+    for plan in (free, within):
+        plan.check(graph)
+        assert plan.excess == 0
+        assert plan.evaluations % 3 == 1
+        assert plan.makespan < 0.95 * exact.evaluate(graph, DEAR, *hint(graph, DEAR)).makespan
+
+
 def test_auto_is_never_worse_than_the_hint() -> None:
     graph, problem = layered(100, 1), Problem("makespan", 4, latency=0.2, bandwidth=50_000.0)
     first = exact.evaluate(graph, problem, *hint(graph, problem)).makespan

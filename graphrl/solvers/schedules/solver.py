@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.plan import Plan
 from graphrl.solvers.base import PlacedOrder, Task
+from graphrl.solvers.chains import EXCHANGES, copied, copy_into
 from graphrl.solvers.clusters import LEVELS, Clusters, clustered, count_at
 from graphrl.solvers.rules.list_scheduling import schedule as list_schedule
 from graphrl.solvers.rules.plan_builder.build import prepare as prepare_lists
@@ -46,11 +47,8 @@ LONE = 0.005  # the first temperature is at least this where all ops start on on
 WEIGHT = 0.1  # of the mean last clock in the energy
 PENALTY = 5.0  # an excess of a hundredth of the memory limit weighs as much as a makespan that is 5% longer
 MAX_CHAINS = 1024
-EXCHANGES = 10
 CHUNKS, CHUNK_MOVES = (50, 5_000)  # at least so many, and at most so long, where the budget is in evaluations
 CHUNK_SECONDS, FIRST_MOVES = 0.05, 32  # where it is in seconds
-
-T = TypeVar("T", bound=tuple[Any, ...])
 
 
 @solver(
@@ -122,17 +120,9 @@ def start_chain(graph: ComputationGraph, problem: Problem, plan: PlacedOrder, se
 
 def _beside(chain: Chain, seed: np.random.SeedSequence) -> Chain:
     """Another chain at the same schedule: building one anew takes as long as the first did."""
-    copy = _copied(chain)
+    copy = copied(chain)
     copy.rng[:] = seed.generate_state(1, np.uint64)
     return copy
-
-
-def _copied(parts: T) -> T:
-    """A named tuple with copies of its arrays, and of those in its named tuples."""
-    make = type(parts)._make  # type: ignore[attr-defined]
-    return cast(
-        T, make(_copied(x) if isinstance(x, tuple) else x.copy() if isinstance(x, np.ndarray) else x for x in parts)
-    )
 
 
 def run_chain(chain: Chain, moves: int, hot: float, cold: float, mix: Mapping[str, float] = MIX) -> int:
@@ -265,10 +255,8 @@ class _Search:
     def _exchange(self) -> None:
         """The worst chain goes on from where the best stands."""
         ranked = sorted(self._chains, key=lambda chain: float(chain.schedule.score[2]))
-        for of_worst, of_best in ((ranked[-1].schedule, ranked[0].schedule), (ranked[-1].move, ranked[0].move)):
-            for target, source in zip(of_worst, of_best, strict=True):
-                if isinstance(target, np.ndarray):
-                    target[:] = source
+        copy_into(ranked[-1].schedule, ranked[0].schedule)
+        copy_into(ranked[-1].move, ranked[0].move)
 
     def _coarsen(self, share: float) -> None:
         """Forms the clusters of every chain anew where a share of the budget begins their next level."""

@@ -11,6 +11,7 @@ from graphrl.compiled.random import below, uniform
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.solvers.base import PlacedOrder
+from graphrl.solvers.chains import copied, copy_into
 from graphrl.solvers.clusters import Clusters
 from graphrl.solvers.sending.plans import Placed, placed, put
 from graphrl.solvers.sending.rule import with_sends
@@ -40,6 +41,19 @@ def chain(graph: ComputationGraph, problem: Problem, start: PlacedOrder, seed: n
     made = _chain(plan, seed.generate_state(1, np.uint64))
     place_at(made, start[0], start[1][start[1] < n])
     return made
+
+
+def beside(one: Chain, seed: np.random.SeedSequence) -> Chain:
+    """Another chain at the same plan."""
+    other = copied(one)
+    other.rng[:] = seed.generate_state(1, np.uint64)
+    return other
+
+
+def go_on_from(chain: Chain, other: Chain) -> None:
+    """Puts a chain where another one stands; what it found best stays."""
+    copy_into(chain.plan, other.plan)
+    chain.score[0] = other.score[0]
 
 
 def _chain(plan: Placed, rng: np.ndarray) -> Chain:

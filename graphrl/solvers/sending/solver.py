@@ -1,20 +1,24 @@
 """Annealing of placement and order where sends follow by the rule, as a `Solver`."""
 
+import functools
 import math
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 
 import numpy as np
 
-from graphrl.compiled.beside import beside
+from graphrl.compiled.beside import beside as beside_this
+from graphrl.cores import count_cores
 from graphrl.errors import ProblemError
 from graphrl.plan import Plan
 from graphrl.solvers.base import PlacedOrder, Task
+from graphrl.solvers.chains import EXCHANGES
 from graphrl.solvers.clusters import LEVELS, Clusters, count_at, has_parts
 from graphrl.solvers.rules.plan_builder.build import prepare as prepare_lists
 from graphrl.solvers.sending.hints import hint as quick_plan
-from graphrl.solvers.sending.search import NAME, anneal, best_plan, chain, place_at, prepare
+from graphrl.solvers.sending.search import NAME, Chain, anneal, beside, best_plan, chain, go_on_from, place_at, prepare
 from graphrl.solvers.solver import solver
 
 HOT, COLD = 0.002, 0.00003  # first and last temperature, parts of the first makespan
@@ -34,7 +38,7 @@ def prepare_with_lists() -> None:
 
 def prepared_beside() -> AbstractContextManager[None]:
     """Another process does that while this one compiles something else."""
-    return beside(anneal, NAME, prepare_with_lists)
+    return beside_this(anneal, NAME, prepare_with_lists)
 
 
 @solver(
@@ -47,8 +51,9 @@ def prepared_beside() -> AbstractContextManager[None]:
 def solve(
     task: Task, *, hot: float = HOT, cold: float = COLD, hint: Plan | None = None, starts: Sequence[Plan] = ()
 ) -> Plan:
-    """One chain, from the best of a few list schedules; an evaluation is a move. From 500 ops on they move in clusters
-    (`solvers.clusters`), large ones first.
+    """From the best of a few list schedules; an evaluation is a move. From 500 ops on they move in clusters
+    (`solvers.clusters`), large ones first. One chain where evaluations are limited, else one a core, of which a few
+    times the worst goes on from where the best stands.
 
     Moves do not look at memory. Under a limit the exact costs do, a few times: moves whose plan is above the limit are
     taken back, all since the last plan that was within it.
@@ -77,12 +82,14 @@ def solve(
 
 
 class _Search:
-    """One chain, and the best plan that keeps the memory limit."""
+    """Its chains, and the best plan that keeps the memory limit."""
 
     def __init__(self, task: Task, first: Plan) -> None:
         self._task, self._first, self._evaluations, self._looks_at = task, first, 1, 0.0
-        self._chain = chain(task.graph, task.problem, first.decisions(task.graph), np.random.SeedSequence(task.seed))
-        self._unit = float(self._chain.score[1])
+        seed, count = np.random.SeedSequence(task.seed), 1 if task.budget.evaluations is not None else count_cores()
+        one = chain(task.graph, task.problem, first.decisions(task.graph), seed)
+        self._chains = [one, *(beside(one, other) for other in seed.spawn(count - 1))]
+        self._unit, self._exchanged = float(one.score[1]), 0
         self._clusters = Clusters(task.graph, task.problem) if has_parts(task.graph) else None
         self._level = -1
         task.best = self.plan
@@ -90,52 +97,67 @@ class _Search:
     def plan(self) -> Plan:
         """The best so far."""
         plan = self._task.plan(
-            *best_plan(self._task.graph, self._task.problem, self._chain), evaluations=self._evaluations
+            *best_plan(self._task.graph, self._task.problem, self._best()), evaluations=self._evaluations
         )
         return plan if plan.rank <= self._first.rank else self._task.known(self._first, self._evaluations)
 
     def run(self, hot: float, cold: float) -> None:
         """Anneals until the budget is spent."""
-        task, limit = self._task, self._task.budget.evaluations
+        task, limit, chains = self._task, self._task.budget.evaluations, len(self._chains)
         moves = CHUNK_MOVES if limit is None else max(1, min(CHUNK_MOVES, (limit - 1) // CHUNKS))
         if task.budget.seconds is not None:
             walked = len(task.graph.ops) + len(task.graph.arrays.use_op)
             moves = min(moves, max(1, min(CHUNK_TIMED, CHUNK_WALKED // max(1, walked))))
         steps, total = 0, None if limit is None else (limit - 1) // moves
-        while self._unit > 0 and not task.over(self._evaluations):
-            share, step = task.share(steps, total)
-            expected = self._evaluations / share if share else self._evaluations
-            self._coarsen(share, expected)
-            first_hot = first_heat(expected / len(task.graph.ops), hot, cold)
-            begin, end = (
-                self._unit * first_hot * (cold / first_hot) ** min(1.0, each) for each in (share, share + step)
-            )
-            count = moves if limit is None else min(moves, limit - self._evaluations)
-            anneal(self._chain, count, begin, end)
-            self._evaluations += count
-            steps += 1
-            if task.problem.memory_limit is not None and share + step >= self._looks_at:
-                self._look(share + step)
-            task.report(self._evaluations, self._value())
+        with ThreadPoolExecutor(chains) as pool:
+            while self._unit > 0 and not task.over(self._evaluations):
+                share, step = task.share(steps, total)
+                expected = self._evaluations / chains / (share or 1.0)
+                self._coarsen(share, expected)
+                first_hot = first_heat(expected / len(task.graph.ops), hot, cold)
+                begin, end = (
+                    self._unit * first_hot * (cold / first_hot) ** min(1.0, each) for each in (share, share + step)
+                )
+                count = moves if limit is None else min(moves, limit - self._evaluations)
+                list(pool.map(functools.partial(anneal, moves=count, hot=begin, cold=end), self._chains))
+                self._evaluations += count * chains
+                steps += 1
+                self._exchange(share)
+                if task.problem.memory_limit is not None and share + step >= self._looks_at:
+                    self._look(share + step)
+                task.report(self._evaluations, self._value())
+
+    def _exchange(self, share: float) -> None:
+        """A few times in all the worst chain goes on from where the best stands."""
+        if len(self._chains) > 1 and int(share * EXCHANGES) > self._exchanged:
+            self._exchanged = int(share * EXCHANGES)
+            ranked = sorted(self._chains, key=lambda one: float(one.score[0]))
+            go_on_from(ranked[-1], ranked[0])
 
     def _coarsen(self, share: float, expected: float) -> None:
-        """Forms the clusters anew where a share of the budget begins their next level."""
+        """Forms the clusters of every chain anew where a share of the budget begins their next level."""
         level = min(int(share * LEVELS), LEVELS - 1)
         if self._clusters is not None and level > self._level:
             self._level = level
-            ops = self._chain.plan.ops
-            ops["mate"][:-1] = self._clusters.mates(ops["device"][:-1], count_at(level, expected, len(ops) - 1))
+            for one in self._chains:
+                ops = one.plan.ops
+                ops["mate"][:-1] = self._clusters.mates(ops["device"][:-1], count_at(level, expected, len(ops) - 1))
+
+    def _best(self) -> Chain:
+        return min(self._chains, key=lambda one: float(one.score[1]))
 
     def _value(self) -> float:
         """Of the best so far, seconds."""
-        return self._first.value if self._task.problem.memory_limit is not None else float(self._chain.score[1])
+        limited = self._task.problem.memory_limit is not None
+        return self._first.value if limited else float(self._best().score[1])
 
     def _look(self, share: float) -> None:
         """Takes back what came since the last look if the best since then is above the memory limit."""
         began = time.perf_counter()
         plan = self.plan()
-        if plan.makespan > float(self._chain.score[1]) * (1 + ROUNDING):
-            place_at(self._chain, *_ops(self._task, plan))
+        if plan.makespan > float(self._best().score[1]) * (1 + ROUNDING):
+            for one in self._chains:
+                place_at(one, *_ops(self._task, plan))
             self._level = -1  # clusters must be of one device each
         self._first, seconds = plan, time.perf_counter() - began
         took = 0.0 if self._task.budget.seconds is None else seconds / self._task.budget.seconds
