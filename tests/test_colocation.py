@@ -73,12 +73,12 @@ def test_under_link_auto_moves_groups_where_that_leads() -> None:
     """As it does where groups are large: there `anneal-schedule` hardly leaves its start."""
     workload = go.load("transformer-xl-4")
     problem = Problem("makespan", workload.devices, "link", latency=2e-6, bandwidth=16e9)
-    found = {}
+    makespans = {}
     for method in ("anneal-schedule", "anneal-ops", "auto"):
         plan = find_solver(method)(Task(workload.colocated, problem, Budget(evaluations=3_000), 0))
         plan.check(workload.colocated)
-        found[method] = plan.makespan
-    assert max(found["anneal-ops"], found["auto"]) < 0.9 * found["anneal-schedule"]
+        makespans[method] = plan.makespan
+    assert max(makespans["anneal-ops"], makespans["auto"]) < 0.9 * makespans["anneal-schedule"]
 
 
 def test_what_is_apart_has_no_costs() -> None:

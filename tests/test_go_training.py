@@ -204,7 +204,9 @@ def test_choices_cost_what_their_plan_costs() -> None:
 @pytest.mark.parametrize("limit", [None, 50_000])
 @pytest.mark.parametrize("transfer", ["rendezvous", "free"])
 def test_the_host_runs_choices_as_the_device_does(limit: int | None, transfer: Transfer) -> None:
-    """Two devices: of more the device breaks ties by tensor, the host by pair."""
+    """Two devices: of more the device breaks ties by tensor, the host by pair. Under `link` they differ in what is sent
+    first: by the environment what the most urgent op waits for, by the host what is first waited for.
+    """
     graph, generator = layered(50, 2), np.random.default_rng(0)
     n, problem = len(graph.ops), Problem("makespan", 2, transfer, 0.1, 50_000.0, memory_limit=limit)
     params = instance(graph, problem, levels=4, reach=0.09)

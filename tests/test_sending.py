@@ -148,7 +148,7 @@ def test_annealing_betters_the_best_list_schedule(problem: Problem) -> None:
 def test_a_chain_goes_on_from_where_another_stands() -> None:
     graph, seeds = regal_like(3, num_ops=80), np.random.SeedSequence(0).spawn(2)
     one = search.chain(graph, DEAR, hint(graph, DEAR), seeds[0])
-    other = search.beside(one, seeds[1])
+    other = search.another(one, seeds[1])
     began = search.makespan(other.plan)
     search.anneal(one, 5_000, 0.1, 0.01)
     assert search.makespan(other.plan) == began  # they share nothing

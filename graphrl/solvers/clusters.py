@@ -51,8 +51,8 @@ def clustered(graph: ComputationGraph, problem: Problem) -> Clusters | None:
 
 
 def moves_clusters(graph: ComputationGraph, problem: Problem) -> bool:
-    """Whether a search for a makespan should move clusters: they gain much under `rendezvous`, where two devices wait
-    for one another at each transfer, and nothing where they do not.
+    """Whether `anneal-schedule` should move clusters for a makespan: they gain it much under `rendezvous`, where two
+    devices wait for one another at each transfer, and nothing where they do not.
     """
     takes = problem.objective == "makespan" and problem.transfer == "rendezvous" and problem.devices > 1
     return takes and has_parts(graph)

@@ -3,11 +3,12 @@
 Equal stages; then, as long as no plan reaches the bound and the budget lasts:
 
   1. `stage-dp` for a quarter of the budget, with no more than 60,000 ideals
-  2. `anneal-load` from the best so far, for 3 tenths of the rest: many short rounds, hotter than by itself, for where
-     the few largest groups are is settled early in each
-  3. where the budget is in seconds, on up to 1,000 groups of colocated ops: `cp-sat` for half of the rest, also for
-     the bound
-  4. the same again for half of what is left, and one round that is less hot
+  2. `anneal-load` from the best so far; where the budget is in seconds
+     - for 3 tenths of the rest: many short rounds, hotter than by itself, for where the few largest groups are is
+       settled early in each
+     - on up to 1,000 groups of colocated ops: `cp-sat` for half of the rest, also for the bound, and the same annealing
+       for half of what is left then
+     - one round that is less hot
 """
 
 from collections.abc import Iterator
@@ -51,7 +52,7 @@ def stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterato
         yield Stage(anneal.solve.given(HOT), ANNEAL_SHARE, options=best_as_hint)
         if len(np.unique(graph.leaders)) <= EXACT_GROUPS:
             yield Stage(cp_sat.solve, EXACT_SHARE, options=best_as_hint)
-        yield Stage(anneal.solve.given(HOT), AGAIN_SHARE, options=best_as_hint)
+            yield Stage(anneal.solve.given(HOT), AGAIN_SHARE, options=best_as_hint)
         yield Stage(anneal.solve.given(COOL), options=best_as_hint)
     else:
         yield Stage(anneal.solve, options=best_as_hint)

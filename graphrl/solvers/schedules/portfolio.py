@@ -11,13 +11,16 @@
     `anneal-schedule` for a tenth of the rest, or `multilevel` for a quarter. If the plan of the first is better by 1%,
     it has what is left, under link but for a fifth, in which `anneal-schedule` goes on from there; else the second
     begins anew, as its temperature depends on the time
-  makespan under link of colocated ops: no trials, `anneal-ops` has all but the last fifth
+  makespan under link where most ops are colocated: no trials as long as the best plan keeps the memory limit,
+    `anneal-ops` has all but the last fifth
   makespan from 3,000 ops on, with 1 ms for each: `multilevel` in its place, unless ops are colocated, or it moves
     clusters (`clusters.py`)
 """
 
 from collections.abc import Callable, Iterator
 from typing import Any
+
+import numpy as np
 
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
@@ -66,7 +69,7 @@ def stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterato
         yield Stage(cp_sat.solve, exact, options=best_as_hint)
         yield Stage(search, options=best_as_hint)
     elif _moves_ops(problem):
-        yield from _over_links(search, tries=graph.colocation is None)
+        yield from _over_links(search, grouped=_is_grouped(graph))
     else:
         yield Stage(search, options=best_as_hint)
 
@@ -90,18 +93,22 @@ def _with_bundles(search: Solver[Any], exact: float) -> Iterator[Stage]:
     yield Stage(search, options=_unannealed)
 
 
-def _over_links(search: Solver[Any], tries: bool) -> Iterator[Stage]:
-    leads: Callable[[list[Plan]], bool] = _leads if tries else lambda plans: True
-    if tries:
-        yield Stage(by_rule.solve, TRIAL_SHARE, options=best_as_hint)
-        yield _trial(search)
+def _over_links(search: Solver[Any], grouped: bool) -> Iterator[Stage]:
+    def tries(plans: list[Plan]) -> bool:  # memory is what `anneal-ops` does not look at
+        return not grouped or plans[0].excess > 0
+
+    def leads(plans: list[Plan]) -> bool:
+        return not tries(plans) or _leads(plans)
+
+    yield Stage(by_rule.solve, TRIAL_SHARE, options=best_as_hint, when=tries)
+    yield _trial(search, tries)
     yield Stage(by_rule.solve, 1 - POLISH_SHARE, options=best_as_hint, when=leads)
     yield Stage(schedules.solve, options=best_as_hint, when=leads)
     yield Stage(search, options=_unannealed)
 
 
-def _trial(search: Solver[Any]) -> Stage:
-    return Stage(search, LEVELS_SHARE if search is multilevel.solve else TRIAL_SHARE, options=_unannealed)
+def _trial(search: Solver[Any], when: Callable[[list[Plan]], bool] = lambda plans: True) -> Stage:
+    return Stage(search, LEVELS_SHARE if search is multilevel.solve else TRIAL_SHARE, options=_unannealed, when=when)
 
 
 def _annealing(graph: ComputationGraph, problem: Problem, budget: Budget) -> Solver[Any]:
@@ -112,6 +119,11 @@ def _annealing(graph: ComputationGraph, problem: Problem, budget: Budget) -> Sol
     return multilevel.solve if large else schedules.solve
 
 
+def _is_grouped(graph: ComputationGraph) -> bool:
+    """Whether most ops are colocated with others."""
+    return 2 * int((graph.mates != np.arange(len(graph.ops))).sum()) > len(graph.ops)
+
+
 def _moves_ops(problem: Problem) -> bool:
     """Whether `anneal-ops` is for such problems; under `free` there are better ways."""
     return problem.devices > 1 and problem.objective == "makespan" and problem.transfer != "free"
@@ -119,7 +131,8 @@ def _moves_ops(problem: Problem) -> bool:
 
 def _leads(plans: list[Plan]) -> bool:
     """Whether the best plan has its sends by the rule, and is so by far."""
-    return plans[0].method in BY_RULE and plans[0].value < (1 - TRIAL_GAIN) * _of_others(plans)["hint"].value
+    best, other = plans[0], _of_others(plans)["hint"]
+    return best.method in BY_RULE and (best.excess < other.excess or best.value < (1 - TRIAL_GAIN) * other.value)
 
 
 def _best_of_kind(plans: list[Plan]) -> dict[str, Any]:
@@ -154,4 +167,4 @@ def _exact_share(graph: ComputationGraph, problem: Problem, budget: Budget) -> f
     else:
         share = 0.7 if ops <= OPTIMUM_OPS else 0.3 if ops <= PROOF_OPS else 0.0
     proves = budget.seconds is not None and share * budget.seconds > EXACT_SECONDS * ops
-    return share if proves and graph.colocation is None else 0.0
+    return share if proves and (problem.devices == 1 or graph.colocation is None) else 0.0

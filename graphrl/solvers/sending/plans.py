@@ -50,7 +50,7 @@ COPY = np.dtype(
 
 
 class Placed(NamedTuple):
-    """A plan of n ops and t tensors on d devices, and what walks write. Copies are of `link`, pairs of `rendezvous`."""
+    """A plan of n ops and t tensors on d devices, and what walks write."""
 
     devices: int
     transfer: int
@@ -60,11 +60,11 @@ class Placed(NamedTuple):
     order: np.ndarray  # [n] int64, ops
     clocks: np.ndarray  # [d] float64, seconds when devices are free
     links: np.ndarray  # [d] float64, seconds when their outgoing links are
-    copies: np.ndarray  # [t * d] COPY, of tensors on devices
+    copies: np.ndarray  # [t * d] COPY, of tensors on devices; none but under `link`
     walks: np.ndarray  # [1] int64, how many there were
     missing: np.ndarray  # [t] int64, tensors that an op waits for, a heap
     keys: np.ndarray  # [t] float64, of the heap
-    pairs: np.ndarray  # [d * d] PAIR, at lower device * d + higher one
+    pairs: np.ndarray  # [d * d] PAIR, at lower device * d + higher one; none but under `rendezvous`
     marks: np.ndarray  # [d] int64, whether a tensor is read on a device
 
 
@@ -94,11 +94,11 @@ def placed(graph: ComputationGraph, problem: Problem) -> Placed:
         order=np.empty(n, np.int64),
         clocks=np.zeros(d),
         links=np.zeros(d),
-        copies=np.zeros(t * d, COPY),
+        copies=np.zeros(t * d if problem.transfer == "link" else 0, COPY),
         walks=np.zeros(1, np.int64),
         missing=np.zeros(t, np.int64),
         keys=np.zeros(t),
-        pairs=np.zeros(d * d, PAIR),
+        pairs=np.zeros(d * d if problem.transfer == "rendezvous" else 0, PAIR),
         marks=np.zeros(d, np.int64),
     )
     put(plan, np.zeros(n, np.int64), a.topological)

@@ -6,10 +6,11 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from operator import attrgetter
 
 import numpy as np
 
-from graphrl.compiled.beside import beside as beside_this
+from graphrl.compiled.beside import beside
 from graphrl.cores import count_cores
 from graphrl.errors import ProblemError
 from graphrl.plan import Plan
@@ -18,16 +19,17 @@ from graphrl.solvers.chains import EXCHANGES
 from graphrl.solvers.clusters import LEVELS, Clusters, count_at, has_parts
 from graphrl.solvers.rules.plan_builder.build import prepare as prepare_lists
 from graphrl.solvers.sending.hints import hint as quick_plan
-from graphrl.solvers.sending.search import NAME, Chain, anneal, beside, best_plan, chain, go_on_from, place_at, prepare
+from graphrl.solvers.sending.search import NAME, Chain, anneal, another, best_plan, chain, go_on_from, place_at, prepare
 from graphrl.solvers.solver import solver
 
 HOT, COLD = 0.002, 0.00003  # first and last temperature, parts of the first makespan
 LOOKS, LOOKING = 20, 0.2  # exact costs under a memory limit, in all, and the share of the time that they may take
 HINT_SHARE, LEAST_SECONDS = 0.5, 1.0  # of the time for quick plans, which in a short one they may exceed
-ROUNDING = 1e-9  # relative, of sums in another order
+MOST_CHAINS = 64
 TYPICAL = 30.0  # moves for each op from which a search begins at HOT
 CHUNKS, CHUNK_MOVES = 50, 2_000  # at least so many, and at most so long
 CHUNK_TIMED, CHUNK_WALKED = 100, 4_000_000  # moves where seconds count, and ops and uses in them, some 0.01 s
+CHUNK_SECONDS = 0.02  # of several chains
 
 
 def prepare_with_lists() -> None:
@@ -38,7 +40,7 @@ def prepare_with_lists() -> None:
 
 def prepared_beside() -> AbstractContextManager[None]:
     """Another process does that while this one compiles something else."""
-    return beside_this(anneal, NAME, prepare_with_lists)
+    return beside(anneal, NAME, prepare_with_lists)
 
 
 @solver(
@@ -86,19 +88,20 @@ class _Search:
 
     def __init__(self, task: Task, first: Plan) -> None:
         self._task, self._first, self._evaluations, self._looks_at = task, first, 1, 0.0
-        seed, count = np.random.SeedSequence(task.seed), 1 if task.budget.evaluations is not None else count_cores()
+        seed = np.random.SeedSequence(task.seed)
+        count = 1 if task.budget.evaluations is not None else min(count_cores(), MOST_CHAINS)
         one = chain(task.graph, task.problem, first.decisions(task.graph), seed)
-        self._chains = [one, *(beside(one, other) for other in seed.spawn(count - 1))]
+        self._chains = [one, *(another(one, other) for other in seed.spawn(count - 1))]
         self._unit, self._exchanged = float(one.score[1]), 0
-        self._clusters = Clusters(task.graph, task.problem) if has_parts(task.graph) else None
+        has_clusters = task.problem.devices > 1 and has_parts(task.graph)
+        self._clusters = Clusters(task.graph, task.problem) if has_clusters else None
         self._level = -1
         task.best = self.plan
 
     def plan(self) -> Plan:
         """The best so far."""
-        plan = self._task.plan(
-            *best_plan(self._task.graph, self._task.problem, self._best()), evaluations=self._evaluations
-        )
+        limited = self._task.problem.memory_limit is not None  # of which the quickest plan may not be within
+        plan = min(map(self._plan_of, self._chains if limited else [self._quickest()]), key=attrgetter("rank"))
         return plan if plan.rank <= self._first.rank else self._task.known(self._first, self._evaluations)
 
     def run(self, hot: float, cold: float) -> None:
@@ -119,13 +122,24 @@ class _Search:
                     self._unit * first_hot * (cold / first_hot) ** min(1.0, each) for each in (share, share + step)
                 )
                 count = moves if limit is None else min(moves, limit - self._evaluations)
-                list(pool.map(functools.partial(anneal, moves=count, hot=begin, cold=end), self._chains))
-                self._evaluations += count * chains
+                seconds = self._anneal(pool, count, begin, end)
+                if chains > 1:  # each time they wait for the last one
+                    moves = max(1, int(moves * min(2.0, CHUNK_SECONDS / seconds)))
                 steps += 1
                 self._exchange(share)
                 if task.problem.memory_limit is not None and share + step >= self._looks_at:
                     self._look(share + step)
                 task.report(self._evaluations, self._value())
+
+    def _anneal(self, pool: ThreadPoolExecutor, moves: int, hot: float, cold: float) -> float:
+        """Some moves of every chain; gives the seconds that they took."""
+        began = time.perf_counter()
+        if len(self._chains) == 1:
+            anneal(self._chains[0], moves, hot, cold)
+        else:
+            list(pool.map(functools.partial(anneal, moves=moves, hot=hot, cold=cold), self._chains))
+        self._evaluations += moves * len(self._chains)
+        return max(time.perf_counter() - began, 1e-6)
 
     def _exchange(self, share: float) -> None:
         """A few times in all the worst chain goes on from where the best stands."""
@@ -143,23 +157,31 @@ class _Search:
                 ops = one.plan.ops
                 ops["mate"][:-1] = self._clusters.mates(ops["device"][:-1], count_at(level, expected, len(ops) - 1))
 
-    def _best(self) -> Chain:
+    def _quickest(self) -> Chain:
         return min(self._chains, key=lambda one: float(one.score[1]))
+
+    def _plan_of(self, one: Chain) -> Plan:
+        """What a chain found best."""
+        decisions = best_plan(self._task.graph, self._task.problem, one)
+        return self._task.plan(*decisions, evaluations=self._evaluations)
 
     def _value(self) -> float:
         """Of the best so far, seconds."""
         limited = self._task.problem.memory_limit is not None
-        return self._first.value if limited else float(self._best().score[1])
+        return self._first.value if limited else float(self._quickest().score[1])
 
     def _look(self, share: float) -> None:
-        """Takes back what came since the last look if the best since then is above the memory limit."""
+        """Takes back what the chains did since the last look whose best is further above the memory limit than the best
+        plan of all.
+        """
         began = time.perf_counter()
-        plan = self.plan()
-        if plan.makespan > float(self._best().score[1]) * (1 + ROUNDING):
-            for one in self._chains:
-                place_at(one, *_ops(self._task, plan))
-            self._level = -1  # clusters must be of one device each
-        self._first, seconds = plan, time.perf_counter() - began
+        plans = [self._plan_of(one) for one in self._chains]
+        self._first = min([self._first, *plans], key=attrgetter("rank"))
+        for one, plan in zip(self._chains, plans, strict=True):
+            if plan.excess > self._first.excess:
+                place_at(one, *_ops(self._task, self._first))
+                self._level = -1  # clusters must be of one device each
+        seconds = time.perf_counter() - began
         took = 0.0 if self._task.budget.seconds is None else seconds / self._task.budget.seconds
         self._looks_at = share + max(1 / LOOKS, took / LOOKING)
 
