@@ -7,7 +7,7 @@
   makespan under rendezvous, up to 120 ops, and peak memory, up to 60 ops: for half
   makespan under free, without a memory limit or colocation: `anneal-list` first, for 3 tenths where `cp-sat` follows,
     in place of that tenth, else for one, at most 2 s; after `cp-sat` again for 7 tenths, if the best plan is its
-  makespan under rendezvous, and under link where `cp-sat` has no time: first `anneal-ops` for a tenth, then
+  makespan under rendezvous, and under link from 5,000 ops on: first `anneal-ops` for a tenth, then
     `anneal-schedule` for a tenth of the rest, or `multilevel` for a quarter. If the plan of the first is better by 1%,
     it has what is left, under link but for a fifth, in which `anneal-schedule` goes on from there; else the second
     begins anew, as its temperature depends on the time
@@ -42,6 +42,7 @@ SOON_SHARE, SOON_SECONDS = 0.1, 2.0  # of annealing before it
 LISTS_SHARE = 0.3  # of annealing of lists before CP-SAT, at most SOON_SECONDS; and of others after it where it leads
 TRIAL_SHARE, LEVELS_SHARE = 0.1, 0.25  # of each of two ways to anneal, in levels or not, before one has the rest
 TRIAL_GAIN = 0.01  # that the first must have
+TRIAL_OPS = 5_000  # from which it is tried under `link`: smaller random DAGs gain nothing
 POLISH_SHARE = 0.2  # of what is left then, for the second from its plan
 BY_RULE = ("anneal-ops", "go")  # whose plans have their sends by the rule, bundled under `rendezvous`
 
@@ -68,7 +69,7 @@ def stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterato
         yield Stage(schedules.solve, SOON_SHARE, SOON_SECONDS, options=best_as_hint)
         yield Stage(cp_sat.solve, exact, options=best_as_hint)
         yield Stage(search, options=best_as_hint)
-    elif _moves_ops(problem):
+    elif _moves_ops(problem) and (_is_grouped(graph) or len(graph.ops) >= TRIAL_OPS):
         yield from _over_links(search, grouped=_is_grouped(graph))
     else:
         yield Stage(search, options=best_as_hint)
