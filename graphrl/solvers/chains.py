@@ -18,7 +18,7 @@ def copied(parts: T) -> T:
 
 
 def copy_into(target: T, source: T) -> None:
-    """Overwrites its arrays with those of one of the same shapes."""
+    """Overwrites its own arrays, not those of tuples in it, with those of one of the same shapes."""
     for of_target, of_source in zip(target, source, strict=True):
         if isinstance(of_target, np.ndarray):
             of_target[:] = of_source

@@ -76,6 +76,7 @@ def stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterato
 
 
 def _with_lists(search: Solver[Any], exact: float) -> Iterator[Stage]:
+    """Where transfers hold nobody up, and an order says all."""
     yield Stage(listed.solve, LISTS_SHARE if exact else TRIAL_SHARE, SOON_SECONDS)
     if exact:
         yield Stage(cp_sat.solve, exact, options=best_as_hint)
@@ -84,6 +85,7 @@ def _with_lists(search: Solver[Any], exact: float) -> Iterator[Stage]:
 
 
 def _with_bundles(search: Solver[Any], exact: float) -> Iterator[Stage]:
+    """Under `rendezvous`, where only `anneal-ops` can go on from its plans."""
     yield Stage(by_rule.solve, TRIAL_SHARE, options=_best_of_kind)
     if exact:
         yield Stage(schedules.solve, SOON_SHARE, SOON_SECONDS, options=_of_others)
@@ -95,6 +97,8 @@ def _with_bundles(search: Solver[Any], exact: float) -> Iterator[Stage]:
 
 
 def _over_links(search: Solver[Any], grouped: bool) -> Iterator[Stage]:
+    """Under `link`, where `anneal-schedule` can go on from all plans; `grouped`: most ops are colocated."""
+
     def tries(plans: list[Plan]) -> bool:  # memory is what `anneal-ops` does not look at
         return not grouped or plans[0].excess > 0
 
@@ -109,6 +113,7 @@ def _over_links(search: Solver[Any], grouped: bool) -> Iterator[Stage]:
 
 
 def _trial(search: Solver[Any], when: Callable[[list[Plan]], bool] = lambda plans: True) -> Stage:
+    """What `anneal-ops` is compared with, from the same plans."""
     return Stage(search, LEVELS_SHARE if search is multilevel.solve else TRIAL_SHARE, options=_unannealed, when=when)
 
 

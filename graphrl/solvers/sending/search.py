@@ -17,7 +17,7 @@ from graphrl.solvers.sending.plans import Placed, placed, put
 from graphrl.solvers.sending.rule import with_sends
 from graphrl.solvers.sending.walk import walk
 
-NAME = "anneal-ops"  # of what is compiled
+NAME = "anneal-ops"
 WEIGHT = 0.1  # of the mean last clock in the energy
 # Shares of the moves: an op, with its group, to another device, then in the order; the rest takes ops together.
 ALONE, SHIFT = 0.45, 0.8

@@ -44,7 +44,7 @@ def prepared_beside() -> AbstractContextManager[None]:
 
 
 @solver(
-    "anneal-ops",
+    NAME,
     "annealing of placement and order, from which sends follow: bundled under rendezvous",
     colocates=True,
     objectives=("makespan",),
