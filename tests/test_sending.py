@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from search_graphs import random_dag
 
 import graphrl
 from graphrl.compiled.records import TRANSFERS
@@ -143,6 +144,14 @@ def test_annealing_betters_the_best_list_schedule(problem: Problem) -> None:
     assert plan.evaluations == 20_000
     again = graphrl.optimize(graph, **as_options(problem), method="anneal-ops", evaluations=20_000, seed=1)
     assert again.order == plan.order
+
+
+def test_annealing_climbs_out_of_a_plan_that_leaves_devices_idle() -> None:
+    graph, problem = random_dag(0, 600), Problem("makespan", 4, latency=8.0, bandwidth=20.0)
+    first = hint(graph, problem)
+    assert first[0].min() == first[0].max()  # what a search that starts as cold as any other stays at
+    plan = graphrl.optimize(graph, **as_options(problem), method="anneal-ops", evaluations=20_000, seed=1)
+    assert plan.makespan < 0.9 * sum(op.runtime for op in graph.ops)
 
 
 def test_a_chain_goes_on_from_where_another_stands() -> None:

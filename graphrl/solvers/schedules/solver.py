@@ -160,11 +160,15 @@ def first_heat(problem: Problem) -> float:
 
 
 def least_heat(problem: Problem, plan: PlacedOrder) -> float:
-    """The least first temperature of a search from a plan: where list scheduling leaves all but one of the devices
-    idle, because every transfer costs more than it gains, a short search must first climb out.
+    """The least first temperature of a search from a plan: where it leaves all but one of the devices idle, a short
+    search must first climb out.
     """
-    is_lone = problem.devices > 1 and problem.objective == "makespan" and plan[0].min() == plan[0].max()
-    return LONE if is_lone else 0.0
+    return LONE if is_lone(problem, plan) else 0.0
+
+
+def is_lone(problem: Problem, plan: PlacedOrder) -> bool:
+    """Whether all stands on one of several devices, as in list schedules where each transfer costs more than it gains."""
+    return problem.devices > 1 and problem.objective == "makespan" and bool(plan[0].min() == plan[0].max())
 
 
 def effective_ops(graph: ComputationGraph) -> float:

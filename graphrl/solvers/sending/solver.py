@@ -18,11 +18,13 @@ from graphrl.solvers.base import PlacedOrder, Task
 from graphrl.solvers.chains import EXCHANGES
 from graphrl.solvers.clusters import LEVELS, Clusters, count_at, has_parts
 from graphrl.solvers.rules.plan_builder.build import prepare as prepare_lists
+from graphrl.solvers.schedules.solver import is_lone
 from graphrl.solvers.sending.hints import hint as quick_plan
 from graphrl.solvers.sending.search import NAME, Chain, anneal, another, best_plan, chain, go_on_from, place_at, prepare
 from graphrl.solvers.solver import solver
 
 HOT, COLD = 0.002, 0.00003  # first and last temperature, parts of the first makespan
+LONE = 0.02  # the first is at least this where all ops start on one of several devices
 LOOKS, LOOKING = 20, 0.2  # exact costs under a memory limit, in all, and the share of the time that they may take
 HINT_SHARE, LEAST_SECONDS = 0.5, 1.0  # of the time for quick plans, which in a short one they may exceed
 MOST_CHAINS = 64
@@ -62,7 +64,7 @@ def solve(
 
     Args:
       hot, cold: first and last temperature: a rise of the makespan by that share is accepted with chance 1/e. The first
-        is for 30 moves an op or more: see `first_heat`.
+        is for 30 moves an op or more: see `first_heat`; it is higher where all ops start on one of several devices.
       hint: a plan to start from in place of these; its transfers go by the rule.
       starts: plans that are among these, likewise.
 
@@ -90,7 +92,9 @@ class _Search:
         self._task, self._first, self._evaluations, self._looks_at = task, first, 1, 0.0
         seed = np.random.SeedSequence(task.seed)
         count = 1 if task.budget.evaluations is not None else min(count_cores(), MOST_CHAINS)
-        one = chain(task.graph, task.problem, first.decisions(task.graph), seed)
+        decisions = first.decisions(task.graph)
+        self._least_heat = LONE if is_lone(task.problem, decisions) else 0.0
+        one = chain(task.graph, task.problem, decisions, seed)
         self._chains = [one, *(another(one, other) for other in seed.spawn(count - 1))]
         self._unit, self._exchanged = float(one.score[1]), 0
         has_clusters = task.problem.devices > 1 and has_parts(task.graph)
@@ -117,7 +121,7 @@ class _Search:
                 share, step = task.share(steps, total)
                 expected = self._evaluations / chains / (share or 1.0)
                 self._coarsen(share, expected)
-                first_hot = first_heat(expected / len(task.graph.ops), hot, cold)
+                first_hot = max(first_heat(expected / len(task.graph.ops), hot, cold), self._least_heat)
                 begin, end = (
                     self._unit * first_hot * (cold / first_hot) ** min(1.0, each) for each in (share, share + step)
                 )
