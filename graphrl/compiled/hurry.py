@@ -2,11 +2,12 @@
 
 import contextlib
 import functools
-import gc
 from collections.abc import Iterator
 from typing import Any, cast
 
 from numba.core.targetconfig import TargetConfig
+
+from graphrl.garbage import kept_garbage
 
 
 @contextlib.contextmanager
@@ -15,20 +16,18 @@ def hurry() -> Iterator[None]:
     it has typed by them, thousands of times, and goes through all of them each time.
     """
     config = cast(Any, TargetConfig)
-    slow, collects = (config.__hash__, config.__eq__), gc.isenabled()
+    slow = config.__hash__, config.__eq__
 
     def equal(one: TargetConfig, other: object) -> bool:
         is_same = one is other or (isinstance(other, TargetConfig) and one._values == other._values)
         return is_same or bool(slow[1](one, other))
 
     config.__hash__, config.__eq__ = _hash, equal
-    gc.disable()
     try:
-        yield
+        with kept_garbage():
+            yield
     finally:
         config.__hash__, config.__eq__ = slow
-        if collects:
-            gc.enable()
 
 
 def _hash(config: TargetConfig) -> int:

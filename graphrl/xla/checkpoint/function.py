@@ -11,6 +11,7 @@ import numpy as np
 from jax.extend import core
 
 from graphrl.errors import GraphrlError
+from graphrl.garbage import kept_garbage
 from graphrl.graphs.roofline import Chip
 from graphrl.xla import libraries
 from graphrl.xla.checkpoint.derivative import differentiable
@@ -80,6 +81,7 @@ class CheckpointedFunction:
             raise GraphrlError("there is no report before the first call: give the arguments of one")
         return list(self._planned.values())[-1].report
 
+    @kept_garbage()
     def _run(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         call, held = self._static.split(args, kwargs)
         given, structure = jax.tree.flatten(call)
