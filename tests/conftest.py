@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("MPLBACKEND", "Agg")  # also for the processes that tests start
+os.environ["NUMBA_CACHE_DIR"] = str(Path(__file__).resolve().parents[1] / ".cache/numba")  # read by numba's import
 
 import hypothesis
 import jax
@@ -17,14 +18,15 @@ import pytest
 
 from graphrl.compare.compiling import maps_run_short
 
-CACHE = Path(__file__).resolve().parents[1] / ".cache"
+CACHE = Path(os.environ["NUMBA_CACHE_DIR"]).parent
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_num_cpu_devices", 2)
 # Nearly all of the time goes into compiling, here and in processes that tests start: what is compiled with less effort
-# (no optimisation by LLVM, one plain loop a kernel) computes the same. `users_xla` is for tests of what users get.
-QUICK_FLAGS = "--xla_backend_optimization_level=0"
+# (no optimisation by LLVM, one plain loop a kernel, all in one piece) computes the same. `users_xla` is for tests of
+# what users get.
+QUICK_FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
 if jax.__version_info__ < (0, 11):  # since then there is no other way
     QUICK_FLAGS += " --xla_cpu_use_fusion_emitters=false"
 USERS_FLAGS = os.environ.get("XLA_FLAGS", "").replace(QUICK_FLAGS, "").strip()  # xdist's workers inherit them
@@ -34,7 +36,6 @@ SHARED = {"jax_compilation_cache_dir": str(CACHE / "jax"), "jax_persistent_cache
 for name, value in SHARED.items():
     jax.config.update(name, value)
     os.environ[name.upper()] = str(value)
-os.environ["NUMBA_CACHE_DIR"] = str(CACHE / "numba")
 
 # Compilation makes first examples slow: no deadline. CI draws the same examples every time; by hand they differ, and a
 # failing one is kept for the next run.

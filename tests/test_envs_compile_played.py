@@ -4,6 +4,7 @@ script that found them useful, whatever the padding and however it is mapped.
 
 import dataclasses
 import functools
+import itertools
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,7 +37,7 @@ DEVICES = {"urgent": 3, "bundled": 2}
 SIZES = Sizes(ops=48, tensors=96, slots=144, rows=192, uses=256, controls=64, shares=32)
 WIDER = Sizes(ops=64, tensors=128, slots=192, rows=256, uses=320, controls=96, shares=64)
 GRAPH = regal_like(3, num_ops=40)
-MODES = [("link", "urgent"), ("free", "urgent"), ("rendezvous", "urgent"), ("rendezvous", "bundled")]
+MODES = list(itertools.product(("link", "free", "rendezvous"), ("urgent", "bundled")))
 
 
 def problem_of(transfer: Any, sends: str = "urgent") -> Problem:

@@ -202,15 +202,13 @@ def test_choices_cost_what_their_plan_costs() -> None:
 
 
 @pytest.mark.parametrize("limit", [None, 50_000])
-@pytest.mark.parametrize("transfer", ["rendezvous", "free"])
-def test_the_host_runs_choices_as_the_device_does(limit: int | None, transfer: Transfer) -> None:
-    """Two devices: of more the device breaks ties by tensor, the host by pair. Under `link` they differ in what is sent
-    first: by the environment what the most urgent op waits for, by the host what is first waited for.
-    """
+@pytest.mark.parametrize(("transfer", "devices"), [("rendezvous", 2), ("link", 3), ("free", 3)])
+def test_the_host_runs_choices_as_the_device_does(limit: int | None, transfer: Transfer, devices: int) -> None:
+    """Bundled for two devices: of more the device breaks ties by tensor, the host by pair."""
     graph, generator = layered(50, 2), np.random.default_rng(0)
-    n, problem = len(graph.ops), Problem("makespan", 2, transfer, 0.1, 50_000.0, memory_limit=limit)
+    n, problem = len(graph.ops), Problem("makespan", devices, transfer, 0.1, 50_000.0, memory_limit=limit)
     params = instance(graph, problem, levels=4, reach=0.09)
-    choices = generator.integers(0, 2, n), generator.integers(0, 4, n)
+    choices = generator.integers(0, devices, n), generator.integers(0, 4, n)
     end, place = Decoder(graph, problem, params).run(*choices)
     wide = (0, len(params.order) - n)
     ran = run(params, Choices(*(np.pad(choice, wide).astype(np.int32) for choice in choices)), SENDS)

@@ -78,11 +78,12 @@ def test_devices_wait_for_one_another_once_where_once_is_enough() -> None:
     assert with_sends(graph, problem, placement, late).tolist() == [0, 9, 4, 1, 2, 11, 13, 5, 3, 6, 15, 7]
 
 
-def test_the_environment_sends_as_the_rule_says() -> None:
-    """Two devices: of more the device breaks ties by tensor, the host by pair."""
-    graph, problem = GRAPHS[0], dataclasses.replace(DEAR, devices=2)
+@pytest.mark.parametrize(("transfer", "devices"), [("rendezvous", 2), ("link", 4), ("free", 4)])
+def test_the_environment_sends_as_the_rule_says(transfer: Any, devices: int) -> None:
+    """Bundled for two devices: of more the device breaks ties by tensor, the host by pair."""
+    graph, problem = GRAPHS[0], dataclasses.replace(DEAR, devices=devices, transfer=transfer)
     n = len(graph.ops)
-    placements, order = [drawn(graph, 2, seed)[0] for seed in range(4)], drawn(graph, 2, 9)[1]
+    placements, order = [drawn(graph, devices, seed)[0] for seed in range(4)], drawn(graph, devices, 9)[1]
     env = graphrl.make("Compile-v0", sends="bundled")
     params = instance(graph, problem, levels=4, order=order, reach=0.1)
     state, _ = env.reset(jax.random.key(0), params)

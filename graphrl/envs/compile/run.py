@@ -18,14 +18,14 @@ from graphrl.costs.device.fitness import measured
 from graphrl.costs.device.problem import DeviceProblem
 from graphrl.envs.compile.instance import Choices, CompileParams
 from graphrl.envs.compile.kernels import kernels_of
-from graphrl.envs.compile.sends import bundled, places
+from graphrl.envs.compile.sends import by_rule, places
 from graphrl.graphs.padding import PaddedGraph
 
 Sends = Literal["urgent", "bundled"]
 
 
 class _Keyed(NamedTuple):
-    """`Decisions` of one candidate; where the keys of transfers are missing, sends are bundled."""
+    """`Decisions` of one candidate; where the keys of transfers are missing, sends are by the rule."""
 
     placement: jax.Array  # [n] int32
     op_keys: jax.Array  # [n] float32
@@ -67,8 +67,7 @@ def run(params: CompileParams, chosen: Choices, sends: Sends = "urgent") -> Run:
     if params.fusion is not None and chosen.fusion is not None:
         graph, op, _, fits = kernels_of(graph, params.fusion, jnp.asarray(chosen.fusion))
         placement, keys = (jnp.append(of_op, jnp.zeros(1, of_op.dtype))[op] for of_op in (placement, keys))
-    is_bundled = sends == "bundled" and problem.transfer == "rendezvous"
-    by_urgency = None if is_bundled else transfer_keys(graph, placement, keys, problem.devices)
+    by_urgency = transfer_keys(graph, placement, keys, problem.devices) if sends == "urgent" else None
     decisions = _Keyed(placement, keys, by_urgency)
     costs = _one(graph, problem, decisions)
     if problem.memory_limit is not None:  # else nobody who asks for validity alone waits for the run
@@ -140,7 +139,7 @@ def _all(graph: PaddedGraph, problem: DeviceProblem, decisions: _Keyed) -> _Cost
     """Of graphs `[g, ...]` and candidates `[g, p, ...]`: `[g, p, ...]` each."""
     lanes = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, (0, 1), (-2, -1)), decisions)
     if lanes.transfer_keys is None:
-        made = bundled(graph, lanes.placement, lanes.op_keys, problem.devices)
+        made = by_rule(graph, lanes.placement, lanes.op_keys, problem.devices, problem.transfer)
     else:
         made = Decisions(*lanes)
     costs = measured(graph, made, problem)

@@ -1,4 +1,6 @@
-"""Bundled sends on the device: the twin of `solvers.sending.rule`, as keys of a decoder."""
+"""Sends by the rule on the device: the twin of `solvers.sending.rule`, as keys of a decoder."""
+
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -6,28 +8,26 @@ import jax.numpy as jnp
 from graphrl.costs.device.decisions import Decisions
 from graphrl.costs.device.decode import schedule
 from graphrl.costs.device.lanes import implied
+from graphrl.costs.problem import Transfer
 from graphrl.graphs.padding import PaddedGraph
 
 
-def bundled(graph: PaddedGraph, placement: jax.Array, op_keys: jax.Array, devices: int) -> Decisions:
-    """Decisions whose transfers go as `rendezvous` has them in `solvers.sending.rule`.
+def by_rule(
+    graph: PaddedGraph, placement: jax.Array, op_keys: jax.Array, devices: int, transfer: Transfer
+) -> Decisions:
+    """Decisions whose transfers go as `solvers.sending.rule` says: bundled under `rendezvous`, else right before the
+    first op that waits for them.
 
     Args:
       graph: a batch of graphs (leading axis g).
       placement: `[n, g, p]` int32.
       op_keys: `[n, g, p]` float32 in [0, 1): of the ready ops the largest runs first.
       devices: d.
+      transfer: the model.
     """
-    rank = ranks(graph, op_keys)
-    places = jax.vmap(jax.vmap(_places, (None, 1, 1, None), 2), (0, 1, 1, None), 2)
-    before = places(graph, placement, rank, devices)
-
-    def keys(place: jax.Array, is_send: int) -> jax.Array:
-        count = jnp.expand_dims(jnp.maximum(graph.num_ops, 1), (*range(place.ndim - 2), -1))
-        key = jnp.maximum(2 * (count - 1 - place) + is_send, 0)
-        return key.astype(jnp.float32) / (2 * count).astype(jnp.float32)
-
-    return Decisions(placement, keys(rank, 0), keys(before, 1))
+    keys = _bundled if transfer == "rendezvous" else _late
+    of_all = jax.vmap(jax.vmap(keys, (None, 1, 1, None), (1, 2)), (0, 1, 1, None), (1, 2))
+    return Decisions(placement, *of_all(graph, placement, ranks(graph, op_keys), devices))
 
 
 def ranks(graph: PaddedGraph, op_keys: jax.Array) -> jax.Array:
@@ -46,29 +46,75 @@ def places(events: jax.Array, ops: int, devices: int) -> jax.Array:
     return jnp.full((ops + 1, events.shape[1]), ops, jnp.int32).at[op, lane].min(place)[:ops]
 
 
-def _places(graph: PaddedGraph, placement: jax.Array, rank: jax.Array, devices: int) -> jax.Array:
-    """Of each tensor to each device the place of the op that it is sent before: `[d, t]` int32.
+def _bundled(graph: PaddedGraph, placement: jax.Array, rank: jax.Array, devices: int) -> tuple[jax.Array, jax.Array]:
+    """Keys of one graph's ops and transfers, `[n]` and `[d, t]` float32, for `placement` and `rank`, `[n]` int32."""
+    count = jnp.maximum(graph.num_ops, 1)
 
-    Of one graph: `placement` and `rank`, `[n]` int32 each.
-    """
+    def keys(place: jax.Array, is_send: int) -> jax.Array:
+        key = jnp.maximum(2 * (count - 1 - place) + is_send, 0)
+        return key.astype(jnp.float32) / (2 * count).astype(jnp.float32)
+
+    return keys(rank, 0), keys(_places(graph, placement, rank, devices), 1)
+
+
+def _late(graph: PaddedGraph, placement: jax.Array, rank: jax.Array, devices: int) -> tuple[jax.Array, jax.Array]:
+    """The same where each transfer goes right before the first op that waits; what is written first goes first."""
+    uses = _uses(graph, placement, rank)
+    index, count = uses.target * graph.sizes.tensors + uses.tensor, devices * graph.sizes.tensors
+    index = jnp.where(uses.crosses, index, count)
+    first = jnp.full(count + 1, len(rank), jnp.int32).at[index].min(uses.needed)[index]
+    in_order = jnp.lexsort((uses.written, first))
+    # each use has a place of its own, between ops: those of one transfer are neighbours
+    earlier = jnp.arange(len(index), dtype=jnp.int32)
+    place = first[in_order] + earlier
+    place_of_op = rank + jnp.searchsorted(first[in_order], rank, side="right").astype(jnp.int32)
+    whole = jnp.maximum(graph.num_ops, 1) + uses.crosses.sum(dtype=jnp.int32)
+
+    def keys(place: jax.Array) -> jax.Array:
+        return jnp.maximum(whole - 1 - place, 0).astype(jnp.float32) / whole.astype(jnp.float32)
+
+    sends = jnp.zeros(count).at[index[in_order]].max(keys(place), mode="drop")
+    return keys(place_of_op), sends.reshape(devices, -1)
+
+
+class _Uses(NamedTuple):
+    """Of each use by an op, `[u]` each."""
+
+    crosses: jax.Array  # bool, whether the tensor comes from another device
+    tensor: jax.Array  # int32
+    source: jax.Array  # int32, device
+    target: jax.Array  # int32, device
+    written: jax.Array  # int32, the place of the op that writes it
+    needed: jax.Array  # int32, the place of the op; n where nothing crosses
+
+
+def _uses(graph: PaddedGraph, placement: jax.Array, rank: jax.Array) -> _Uses:
     n, t = len(rank), graph.sizes.tensors
     op, tensor = jnp.minimum(graph.use_op, n - 1), jnp.minimum(graph.use_tensor, t - 1)
     writer = graph.producer[tensor]
     source, target = placement[writer], placement[op]
     crosses = (graph.use_op < n) & (source != target)
-    needed = jnp.where(crosses, rank[op], n)
-    by_place = jnp.argsort(needed)
-    pair = jnp.minimum(source, target) * devices + jnp.maximum(source, target)
+    return _Uses(crosses, tensor, source, target, rank[writer], jnp.where(crosses, rank[op], n))
+
+
+def _places(graph: PaddedGraph, placement: jax.Array, rank: jax.Array, devices: int) -> jax.Array:
+    """Of each tensor to each device the place of the op that it is sent before, bundled: `[d, t]` int32.
+
+    Of one graph: `placement` and `rank`, `[n]` int32 each.
+    """
+    n, t, uses = len(rank), graph.sizes.tensors, _uses(graph, placement, rank)
+    by_place = jnp.argsort(uses.needed)
+    pair = jnp.minimum(uses.source, uses.target) * devices + jnp.maximum(uses.source, uses.target)
 
     def step(last: jax.Array, use: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         which, written, needed = use
         is_cause = last[which] <= written  # nothing was sent since it was written
         return last.at[which].set(jnp.where(is_cause, needed, last[which])), is_cause
 
-    pair, written, place = jax.tree.map(lambda each: each[by_place], (pair, rank[writer], needed))
+    pair, written, place = jax.tree.map(lambda each: each[by_place], (pair, uses.written, uses.needed))
     is_cause = jax.lax.scan(step, jnp.full(devices * devices, -1, jnp.int32), (pair, written, place))[1]
     span = jnp.int32(n + 1)
     causes = jnp.sort(jnp.where(is_cause, pair * span + place, jnp.iinfo(jnp.int32).max))
     before = causes[jnp.searchsorted(causes, pair * span + written, side="right")] - pair * span
-    index = jnp.where(crosses, target * t + tensor, devices * t)[by_place]
+    index = jnp.where(uses.crosses, uses.target * t + uses.tensor, devices * t)[by_place]
     return jnp.full(devices * t, n, jnp.int32).at[index].min(before, mode="drop").reshape(devices, t)

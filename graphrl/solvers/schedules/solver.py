@@ -167,7 +167,7 @@ def least_heat(problem: Problem, plan: PlacedOrder) -> float:
 
 
 def is_lone(problem: Problem, plan: PlacedOrder) -> bool:
-    """Whether all stands on one of several devices, as in list schedules where each transfer costs more than it gains."""
+    """Whether all stands on one of several devices, as in list schedules where transfers cost more than they gain."""
     return problem.devices > 1 and problem.objective == "makespan" and bool(plan[0].min() == plan[0].max())
 
 
