@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from numba.core.targetconfig import TargetConfig
 
-from graphrl.garbage import kept_garbage
+from graphrl.garbage import uncollected
 
 
 @contextlib.contextmanager
@@ -24,7 +24,7 @@ def hurry() -> Iterator[None]:
 
     config.__hash__, config.__eq__ = _hash, equal
     try:
-        with kept_garbage():
+        with uncollected():
             yield
     finally:
         config.__hash__, config.__eq__ = slow

@@ -12,7 +12,9 @@ from graphrl.solvers.budgets.state import State
 
 SHARE, LEAST = 0.3, 0.05  # parts that each search has: of the time that is left, and of all, whatever is left
 FIRST = 0.25  # part of all that the first search has, whatever measurements take
-FAR = 0.25  # part of the limit: a choice that is too slow by less may be made faster, as low as it is
+# Parts of the limit: a choice that is too slow by less may be made faster, as low as it is. Where few turns are left
+# that has to succeed, which it mostly does if it is near.
+FAR, NEARBY = 0.25, 0.06
 NEAR = 0.006  # slowdowns that a choice may stay below the limit
 KNOWN = 0.1  # part of a measurement's time: what takes less was measured before
 ROUNDS = 12
@@ -69,8 +71,8 @@ def search_timed(
         if not clock.fitting(late=has_none):
             break
         by_time, are_few = asked.peak is None, clock.fitting() < FEW
-        near = FAR * goal.slowdown
-        if by_time and is_low and 0 < over < (min(NEAR, near) if are_few else near):
+        near = max(NEAR, NEARBY * goal.slowdown) if are_few else math.inf
+        if by_time and is_low and 0 < over < min(near, FAR * goal.slowdown):
             asked = Goal(peak=found.price.peak, moves=goal.moves)
         elif own_limit.move(goal.slowdown_of(pricing, found.price), over, by_time, are_few and has_none) or not by_time:
             asked = dataclasses.replace(goal, slowdown=own_limit.slowdown)

@@ -11,7 +11,7 @@ import numpy as np
 from jax.extend import core
 
 from graphrl.errors import GraphrlError
-from graphrl.garbage import kept_garbage
+from graphrl.garbage import uncollected
 from graphrl.graphs.roofline import Chip
 from graphrl.xla import libraries
 from graphrl.xla.checkpoint.derivative import differentiable
@@ -81,7 +81,7 @@ class CheckpointedFunction:
             raise GraphrlError("there is no report before the first call: give the arguments of one")
         return list(self._planned.values())[-1].report
 
-    @kept_garbage()
+    @uncollected()
     def _run(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         call, held = self._static.split(args, kwargs)
         given, structure = jax.tree.flatten(call)
@@ -180,6 +180,8 @@ def checkpoint(
     Equinox. Values and gradients are those of the function. The function is traced and its gradient searched for at
     most `seconds` at its first call with new shapes; the plan is kept on disk for the next process. As with `jax.jit`,
     what the function closes over is read when it is traced: a module that changes between calls must be an argument.
+
+    While a call is traced and planned Python's cyclic garbage collector is off, in all threads.
 
     The choice is a model's: memory by the liveness of what XLA is expected to leave unfused, time by roofline.
     Arguments by which no gradient is taken are recognised where jax shows them (directly under `jax.grad`, `jax.vjp`).

@@ -1,0 +1,65 @@
+"""Python's collector is off where it is said to be, and afterwards as it was."""
+
+import gc
+import threading
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import graphrl
+from graphrl.garbage import uncollected
+
+
+@pytest.fixture(autouse=True)
+def collecting() -> Iterator[None]:
+    gc.enable()
+    yield
+    gc.enable()
+
+
+def test_it_is_off_within_and_then_as_it_was() -> None:
+    with uncollected(), uncollected():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    gc.disable()
+    with uncollected():
+        pass
+    assert not gc.isenabled()
+
+
+def test_it_is_on_again_after_a_fault() -> None:
+    with pytest.raises(KeyboardInterrupt), uncollected():
+        raise KeyboardInterrupt
+    assert gc.isenabled()
+
+
+def test_it_is_off_until_the_last_thread_leaves() -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with uncollected():
+            entered.set()
+            leave.wait(60)
+
+    thread = threading.Thread(target=other)
+    with uncollected():
+        thread.start()
+        assert entered.wait(60)
+    assert not gc.isenabled()
+    leave.set()
+    thread.join(60)
+    assert gc.isenabled()
+
+
+def test_a_checkpointed_function_is_traced_and_planned_without_it() -> None:
+    seen = []
+
+    def loss(x: jax.Array) -> jax.Array:
+        seen.append(gc.isenabled())
+        return jnp.sin(jnp.sin(x)).sum()
+
+    jax.grad(graphrl.checkpoint(loss, slowdown=0.5, seconds=0.1, cache=False))(jnp.ones(4))
+    assert seen == [False]
+    assert gc.isenabled()
