@@ -32,16 +32,19 @@ from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes
 from graphrl.solvers.sending.rule import with_sends
 
-# of more than two devices the device breaks ties between bundled sends by tensor, the host by pair
-DEVICES = {"urgent": 3, "bundled": 2}
 SIZES = Sizes(ops=48, tensors=96, slots=144, rows=192, uses=256, controls=64, shares=32)
 WIDER = Sizes(ops=64, tensors=128, slots=192, rows=256, uses=320, controls=96, shares=64)
 GRAPH = regal_like(3, num_ops=40)
-MODES = list(itertools.product(("link", "free", "rendezvous"), ("urgent", "bundled")))
+MODES = list(itertools.product(("link", "free", "rendezvous"), ("urgent", "rule")))
+
+
+def devices_of(transfer: str, sends: str) -> int:
+    """Of more than two the device breaks ties between bundled sends by tensor, the host by pair."""
+    return 2 if (transfer, sends) == ("rendezvous", "rule") else 3
 
 
 def problem_of(transfer: Any, sends: str = "urgent") -> Problem:
-    return Problem("makespan", DEVICES[sends], transfer, latency=0.5, bandwidth=5.0)
+    return Problem("makespan", devices_of(transfer, sends), transfer, latency=0.5, bandwidth=5.0)
 
 
 def params_of(graph: ComputationGraph, transfer: Any, sends: str, to: Sizes | None = SIZES) -> CompileParams:
@@ -67,7 +70,7 @@ def expected(graph: ComputationGraph, transfer: Any, sends: str, choices: Choice
     keys = ((choices.priority * n + n - 1 - a.rank) / (LEVELS * n)).astype(np.float32)
     transfers = np.zeros((a.num_tensors, devices), np.float32)
     np.maximum.at(transfers, (a.use_tensor, placement[a.use_op]), keys[a.use_op])
-    if sends == "bundled":
+    if sends == "rule":
         alone = dataclasses.replace(problem, devices=1)
         ops = exact.decode(graph, alone, np.zeros(n, np.int64), keys, np.zeros((a.num_tensors, 1), np.float32))
         order = with_sends(graph, problem, placement, ops)
@@ -94,7 +97,7 @@ def rows_of(played: Played, placement: np.ndarray) -> np.ndarray:
 def test_it_is_what_the_exact_twin_did(transfer: Any, sends: Any, graph: ComputationGraph, seed: int) -> None:
     if graph.arrays.runtime.sum() == 0:
         return  # parts of nothing
-    choices = random_choices(graph, DEVICES[sends], seed)
+    choices = random_choices(graph, devices_of(transfer, sends), seed)
     played = step(sends)(params_of(graph, transfer, sends), padded(choices, SIZES.ops))
     rows = rows_of(played, np.asarray(choices.placement))
     np.testing.assert_allclose(rows, expected(graph, transfer, sends, choices), atol=2e-4)
@@ -120,7 +123,7 @@ def test_on_the_host_it_is_the_same(graph: ComputationGraph, devices: int, seed:
 
 @pytest.mark.parametrize(("transfer", "sends"), MODES)
 def test_padding_changes_nothing_and_mapped_it_is_a_loop(transfer: Any, sends: Any) -> None:
-    choices = [random_choices(GRAPH, DEVICES[sends], seed) for seed in range(3)]
+    choices = [random_choices(GRAPH, devices_of(transfer, sends), seed) for seed in range(3)]
     params = params_of(GRAPH, transfer, sends)
     actions = [padded(one, SIZES.ops) for one in choices]
     each = [step(sends)(params, action) for action in actions]
@@ -135,7 +138,7 @@ def test_padding_changes_nothing_and_mapped_it_is_a_loop(transfer: Any, sends: A
     for name in Played._fields:
         np.testing.assert_allclose(getattr(wide, name)[:n], getattr(each[0], name)[:n], atol=1e-6)
     assert each[0].ops.shape == (SIZES.ops, OP_TIMES)
-    assert each[0].devices.shape == (SIZES.ops, DEVICES[sends], DEVICE_TIMES)
+    assert each[0].devices.shape == (SIZES.ops, devices_of(transfer, sends), DEVICE_TIMES)
 
 
 def test_before_anything_is_chosen_nothing_was_played() -> None:

@@ -209,11 +209,13 @@ def test_the_host_runs_choices_as_the_device_does(limit: int | None, transfer: T
     n, problem = len(graph.ops), Problem("makespan", devices, transfer, 0.1, 50_000.0, memory_limit=limit)
     params = instance(graph, problem, levels=4, reach=0.09)
     choices = generator.integers(0, devices, n), generator.integers(0, 4, n)
-    end, place = Decoder(graph, problem, params).run(*choices)
+    decoder = Decoder(graph, problem, params)
+    end, place = decoder.run(*choices)
     wide = (0, len(params.order) - n)
     ran = run(params, Choices(*(np.pad(choice, wide).astype(np.int32) for choice in choices)), SENDS)
     np.testing.assert_allclose(np.asarray(ran.end)[:n] * params.graph.second_unit, end, rtol=1e-5)
     np.testing.assert_array_equal(np.asarray(ran.place)[:n], place)
+    assert bool(ran.valid) == (decoder.rank(*choices)[0] == 0)
 
 
 @pytest.mark.parametrize(

@@ -84,17 +84,22 @@ def test_the_environment_sends_as_the_rule_says(transfer: Any, devices: int) -> 
     graph, problem = GRAPHS[0], dataclasses.replace(DEAR, devices=devices, transfer=transfer)
     n = len(graph.ops)
     placements, order = [drawn(graph, devices, seed)[0] for seed in range(4)], drawn(graph, devices, 9)[1]
-    env = graphrl.make("Compile-v0", sends="bundled")
     params = instance(graph, problem, levels=4, order=order, reach=0.1)
-    state, _ = env.reset(jax.random.key(0), params)
-    step = jax.jit(jax.vmap(env.step, (None, None, 0, None)))
+
+    def runtimes(sends: Any, action: dict[str, jax.Array]) -> np.ndarray:
+        env = graphrl.make("Compile-v0", sends=sends)
+        state, _ = env.reset(jax.random.key(0), params)
+        step = jax.jit(jax.vmap(env.step, (None, None, 0, None)))
+        return np.asarray(step(jax.random.key(0), state, action, params)[1].info["runtime"])
+
     priorities = [np.random.default_rng(seed).integers(0, 4, n) for seed in range(4)]
     wide = [(0, 0), (0, len(params.order) - n)]
     action = {
         name: jnp.asarray(np.pad(np.stack(rows).astype(np.int32), wide))
         for name, rows in (("placement", placements), ("priority", priorities))
     }
-    runtime = step(jax.random.key(0), state, action, params)[1].info["runtime"]
+    runtime = runtimes("rule", action)
+    assert transfer == "free" or (np.abs(runtimes("urgent", action) / runtime - 1) > 0.01).any()
     rank = np.empty(n)
     rank[order] = np.arange(n)
     for i, (placement, priority) in enumerate(zip(placements, priorities, strict=True)):
@@ -214,7 +219,7 @@ def test_what_annealing_refuses() -> None:
     peak = {**as_options(DEAR), "objective": "peak_memory"}
     with pytest.raises(ProblemError, match=r"'anneal-ops' .*makespan"):
         graphrl.optimize(GRAPHS[0], **peak, method="anneal-ops", evaluations=10)
-    with pytest.raises(ProblemError, match=r"hot is 0.0 and cold is 3e-05: must be above 0"):
-        graphrl.optimize(GRAPHS[0], **as_options(DEAR), method="anneal-ops:hot=0.0", evaluations=10)
-    with pytest.raises(ProblemError, match="sends is 'late': must be one of urgent, bundled"):
+    with pytest.raises(ProblemError, match=r"hot is 1e-05 and cold is 3e-05: must be above 0"):
+        graphrl.optimize(GRAPHS[0], **as_options(DEAR), method="anneal-ops:hot=1e-5", evaluations=10)
+    with pytest.raises(ProblemError, match="sends is 'late': must be one of urgent, rule"):
         graphrl.make("Compile-v0", sends="late")

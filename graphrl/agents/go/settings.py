@@ -14,7 +14,7 @@ from graphrl.learning.ppo import PpoSettings
 from graphrl.learning.ranges import MOST, check_ranges
 
 Learning = Literal["ppo", "imitation"]
-SENDS: Sends = "bundled"
+SENDS: Sends = "rule"
 
 # Episodes begin at a good plan: most ops stay where they are, and a step of PPO compares plans that differ in some.
 _NETWORK = GoConfig(width=32, layers=1, votes=True, played=True, changes=0.02)

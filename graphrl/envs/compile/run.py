@@ -21,7 +21,7 @@ from graphrl.envs.compile.kernels import kernels_of
 from graphrl.envs.compile.sends import by_rule, places
 from graphrl.graphs.padding import PaddedGraph
 
-Sends = Literal["urgent", "bundled"]
+Sends = Literal["urgent", "rule"]
 
 
 class _Keyed(NamedTuple):
@@ -53,7 +53,7 @@ class _Costs(NamedTuple):
 
 @functools.partial(jax.jit, static_argnames="sends")  # one program for the start and for all steps
 def run(params: CompileParams, chosen: Choices, sends: Sends = "urgent") -> Run:
-    """Runs an instance; choices are `possible`. Memory is linear in n + d t.
+    """Runs an instance; choices are `possible`. Memory is linear in n + e + d t.
 
     Args:
       params: the instance.

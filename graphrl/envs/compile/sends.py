@@ -6,17 +6,19 @@ import jax
 import jax.numpy as jnp
 
 from graphrl.costs.device.decisions import Decisions
-from graphrl.costs.device.decode import schedule
-from graphrl.costs.device.lanes import implied
-from graphrl.costs.problem import Transfer
+from graphrl.costs.device.evaluate import evaluate
+from graphrl.costs.device.problem import DeviceProblem
+from graphrl.costs.problem import Problem, Transfer
 from graphrl.graphs.padding import PaddedGraph
+
+_ALONE = DeviceProblem.of(Problem("makespan", 1, "free"))
 
 
 def by_rule(
     graph: PaddedGraph, placement: jax.Array, op_keys: jax.Array, devices: int, transfer: Transfer
 ) -> Decisions:
     """Decisions whose transfers go as `solvers.sending.rule` says: bundled under `rendezvous`, else right before the
-    first op that waits for them.
+    first op that waits for them; as nearly as keys of thousands of ops can say it (`costs.device.lanes`).
 
     Args:
       graph: a batch of graphs (leading axis g).
@@ -34,8 +36,8 @@ def ranks(graph: PaddedGraph, op_keys: jax.Array) -> jax.Array:
     """The places `[n, g, p]` int32 of ops in the order of their keys; those of padding mean nothing."""
     n, g, p = op_keys.shape
     on_one = Decisions(jnp.zeros((n, g, p), jnp.int32), op_keys, jnp.zeros((1, graph.sizes.tensors, g, p)))
-    events = schedule(graph, implied(graph, on_one, 1), 1, "free", None).events
-    return places(events, n, 1).reshape(n, g, p)
+    events = evaluate(graph, on_one, _ALONE, makespan=False, memory=False).events
+    return places(events.reshape(-1, g * p), n, 1).reshape(n, g, p)
 
 
 def places(events: jax.Array, ops: int, devices: int) -> jax.Array:
@@ -58,23 +60,26 @@ def _bundled(graph: PaddedGraph, placement: jax.Array, rank: jax.Array, devices:
 
 
 def _late(graph: PaddedGraph, placement: jax.Array, rank: jax.Array, devices: int) -> tuple[jax.Array, jax.Array]:
-    """The same where each transfer goes right before the first op that waits; what is written first goes first."""
+    """The same where each transfer goes right before the first op that waits; what is written first goes first.
+
+    What one op writes for another has one place of its own among those of the ops.
+    """
     uses = _uses(graph, placement, rank)
-    index, count = uses.target * graph.sizes.tensors + uses.tensor, devices * graph.sizes.tensors
-    index = jnp.where(uses.crosses, index, count)
-    first = jnp.full(count + 1, len(rank), jnp.int32).at[index].min(uses.needed)[index]
-    in_order = jnp.lexsort((uses.written, first))
-    # each use has a place of its own, between ops: those of one transfer are neighbours
-    earlier = jnp.arange(len(index), dtype=jnp.int32)
-    place = first[in_order] + earlier
-    place_of_op = rank + jnp.searchsorted(first[in_order], rank, side="right").astype(jnp.int32)
-    whole = jnp.maximum(graph.num_ops, 1) + uses.crosses.sum(dtype=jnp.int32)
+    transfers = devices * graph.sizes.tensors
+    index = jnp.where(uses.crosses, uses.target * graph.sizes.tensors + uses.tensor, transfers)
+    first = jnp.full(transfers + 1, len(rank), jnp.int32).at[index].min(uses.needed)[index]
+    by_place = jnp.lexsort((uses.written, first))
+    first, written, index = (each[by_place] for each in (first, uses.written, index))
+    is_new = (first != jnp.roll(first, 1)) | (written != jnp.roll(written, 1))
+    count = jnp.cumsum((is_new.at[0].set(True) & (first < len(rank))).astype(jnp.int32))
+    places = jnp.maximum(graph.num_ops, 1) + count[-1]
+    before = jnp.append(jnp.zeros(1, jnp.int32), count)[jnp.searchsorted(first, rank, side="right")]
 
     def keys(place: jax.Array) -> jax.Array:
-        return jnp.maximum(whole - 1 - place, 0).astype(jnp.float32) / whole.astype(jnp.float32)
+        return jnp.maximum(places - 1 - place, 0).astype(jnp.float32) / places.astype(jnp.float32)
 
-    sends = jnp.zeros(count).at[index[in_order]].max(keys(place), mode="drop")
-    return keys(place_of_op), sends.reshape(devices, -1)
+    sends = jnp.zeros(transfers).at[index].max(keys(first + count - 1), mode="drop")
+    return keys(rank + before), sends.reshape(devices, -1)
 
 
 class _Uses(NamedTuple):

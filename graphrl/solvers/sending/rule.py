@@ -18,8 +18,8 @@ from graphrl.graphs.graph import ComputationGraph
 def with_sends(graph: ComputationGraph, problem: Problem, placement: np.ndarray, ops: np.ndarray) -> np.ndarray:
     """The order `[m] int64` of node ids: ops `[n]` in a topological order, and between them the transfers.
 
-    They are bundled under `rendezvous`, else right before the first op that waits for them. Those that go before the
-    same op go pair of devices by pair; of a pair what is written first goes first. O((n + e) log (n + e)).
+    They are bundled under `rendezvous`, else right before the first op that waits for them. Of those that go before the
+    same op what is written first goes first, under `rendezvous` pair of devices by pair. O((n + e) log (n + e)).
     """
     a, n, devices = graph.arrays, len(ops), problem.devices
     rank = np.empty(n, np.int64)

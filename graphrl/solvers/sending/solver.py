@@ -24,7 +24,7 @@ from graphrl.solvers.sending.search import NAME, Chain, anneal, another, best_pl
 from graphrl.solvers.solver import solver
 
 HOT, COLD = 0.002, 0.00003  # first and last temperature, parts of the first makespan
-LONE = 0.02  # the first is at least this where all ops start on one of several devices
+LONE = 0.02  # the first where all ops start on one of several devices
 LOOKS, LOOKING = 20, 0.2  # exact costs under a memory limit, in all, and the share of the time that they may take
 HINT_SHARE, LEAST_SECONDS = 0.5, 1.0  # of the time for quick plans, which in a short one they may exceed
 MOST_CHAINS = 64
@@ -53,7 +53,7 @@ def prepared_beside() -> AbstractContextManager[None]:
     prepare=prepare_with_lists,
 )
 def solve(
-    task: Task, *, hot: float = HOT, cold: float = COLD, hint: Plan | None = None, starts: Sequence[Plan] = ()
+    task: Task, *, hot: float = 0.0, cold: float = COLD, hint: Plan | None = None, starts: Sequence[Plan] = ()
 ) -> Plan:
     """From the best of a few list schedules; an evaluation is a move. From 500 ops on they move in clusters
     (`solvers.clusters`), large ones first. One chain where evaluations are limited, else one a core, of which a few
@@ -64,15 +64,16 @@ def solve(
 
     Args:
       hot, cold: first and last temperature: a rise of the makespan by that share is accepted with chance 1/e. The first
-        is for 30 moves an op or more: see `first_heat`; it is higher where all ops start on one of several devices.
+        is for 30 moves an op or more: see `first_heat`. Without `hot` it is 0.002, or where all ops start on one of
+        several devices, out of which a search must climb, 0.02.
       hint: a plan to start from in place of these; its transfers go by the rule.
       starts: plans that are among these, likewise.
 
     Raises:
       ProblemError: an option is out of range.
     """
-    if not 0 < cold <= hot:
-        raise ProblemError(f"hot is {hot} and cold is {cold}: must be above 0, and cold at most hot")
+    if not 0 < cold <= (hot or HOT):
+        raise ProblemError(f"hot is {hot or HOT} and cold is {cold}: must be above 0, and cold at most hot")
     if hint is None:
         seconds = math.inf if task.budget.seconds is None else max(LEAST_SECONDS, HINT_SHARE * task.budget.seconds)
         others = [plan.decisions(task.graph) for plan in starts]
@@ -81,7 +82,7 @@ def solve(
         first = task.known(hint)
     task.best = lambda: first
     search = _Search(task, first)
-    search.run(hot, cold)
+    search.run(hot or (LONE if is_lone(task.problem, first.decisions(task.graph)) else HOT), cold)
     return search.plan()
 
 
@@ -92,9 +93,7 @@ class _Search:
         self._task, self._first, self._evaluations, self._looks_at = task, first, 1, 0.0
         seed = np.random.SeedSequence(task.seed)
         count = 1 if task.budget.evaluations is not None else min(count_cores(), MOST_CHAINS)
-        decisions = first.decisions(task.graph)
-        self._least_heat = LONE if is_lone(task.problem, decisions) else 0.0
-        one = chain(task.graph, task.problem, decisions, seed)
+        one = chain(task.graph, task.problem, first.decisions(task.graph), seed)
         self._chains = [one, *(another(one, other) for other in seed.spawn(count - 1))]
         self._unit, self._exchanged = float(one.score[1]), 0
         has_clusters = task.problem.devices > 1 and has_parts(task.graph)
@@ -121,7 +120,7 @@ class _Search:
                 share, step = task.share(steps, total)
                 expected = self._evaluations / chains / (share or 1.0)
                 self._coarsen(share, expected)
-                first_hot = max(first_heat(expected / len(task.graph.ops), hot, cold), self._least_heat)
+                first_hot = first_heat(expected / len(task.graph.ops), hot, cold)
                 begin, end = (
                     self._unit * first_hot * (cold / first_hot) ** min(1.0, each) for each in (share, share + step)
                 )
