@@ -56,7 +56,7 @@ def _bundled(graph: PaddedGraph, placement: jax.Array, rank: jax.Array, devices:
         key = jnp.maximum(2 * (count - 1 - place) + is_send, 0)
         return key.astype(jnp.float32) / (2 * count).astype(jnp.float32)
 
-    return keys(rank, 0), keys(_places(graph, placement, rank, devices), 1)
+    return keys(rank, 0), keys(_bundled_before(graph, placement, rank, devices), 1)
 
 
 def _late(graph: PaddedGraph, placement: jax.Array, rank: jax.Array, devices: int) -> tuple[jax.Array, jax.Array]:
@@ -72,14 +72,14 @@ def _late(graph: PaddedGraph, placement: jax.Array, rank: jax.Array, devices: in
     first, written, index = (each[by_place] for each in (first, uses.written, index))
     is_new = (first != jnp.roll(first, 1)) | (written != jnp.roll(written, 1))
     count = jnp.cumsum((is_new.at[0].set(True) & (first < len(rank))).astype(jnp.int32))
-    places = jnp.maximum(graph.num_ops, 1) + count[-1]
-    before = jnp.append(jnp.zeros(1, jnp.int32), count)[jnp.searchsorted(first, rank, side="right")]
+    steps = jnp.maximum(graph.num_ops, 1) + count[-1]
+    sent = jnp.append(jnp.zeros(1, jnp.int32), count)[jnp.searchsorted(first, rank, side="right")]
 
     def keys(place: jax.Array) -> jax.Array:
-        return jnp.maximum(places - 1 - place, 0).astype(jnp.float32) / places.astype(jnp.float32)
+        return jnp.maximum(steps - 1 - place, 0).astype(jnp.float32) / steps.astype(jnp.float32)
 
     sends = jnp.zeros(transfers).at[index].max(keys(first + count - 1), mode="drop")
-    return keys(rank + before), sends.reshape(devices, -1)
+    return keys(rank + sent), sends.reshape(devices, -1)
 
 
 class _Uses(NamedTuple):
@@ -102,7 +102,7 @@ def _uses(graph: PaddedGraph, placement: jax.Array, rank: jax.Array) -> _Uses:
     return _Uses(crosses, tensor, source, target, rank[writer], jnp.where(crosses, rank[op], n))
 
 
-def _places(graph: PaddedGraph, placement: jax.Array, rank: jax.Array, devices: int) -> jax.Array:
+def _bundled_before(graph: PaddedGraph, placement: jax.Array, rank: jax.Array, devices: int) -> jax.Array:
     """Of each tensor to each device the place of the op that it is sent before, bundled: `[d, t]` int32.
 
     Of one graph: `placement` and `rank`, `[n]` int32 each.
