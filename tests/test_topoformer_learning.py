@@ -11,7 +11,7 @@ from graphrl.graphs.padding import common_sizes
 from graphrl.learning.spread import on_mesh
 from graphrl.mesh import make_mesh
 
-UPDATES, GRAPHS, SEED = 120, 8, 0
+UPDATES, GRAPHS, SEED = 200, 8, 0
 
 
 @pytest.mark.slow
