@@ -40,6 +40,10 @@ class Level(NamedTuple):
       kernel_bytes: at each kernel, bytes of what the backward pass has computed and still needs, and of its workspace.
       kernel_seconds: of each kernel.
       kernel_from, kernel_reads: values that each kernel reads.
+      handed_place, handed_seconds: of each gradient that lies in no memory, but where it is handed on to a segment that
+        is computed again, the equation that it comes from, and what it takes to write it.
+      handed_from, handed_to, handed_reading: the equations whose kernels read each of them, and how many seconds these
+        take longer to read it than what it is computed from.
       first: of each place and the end, the first value from there on.
       free_values: in order.
       apart: of each place, whether it is a segment of its own, of which jax keeps what it does: what has effects, and
@@ -72,6 +76,11 @@ class Level(NamedTuple):
     kernel_seconds: np.ndarray  # [b] float64
     kernel_from: np.ndarray  # [b + 1] int64
     kernel_reads: np.ndarray  # [r] int64
+    handed_place: np.ndarray  # [h] int64
+    handed_seconds: np.ndarray  # [h] float64
+    handed_from: np.ndarray  # [h + 1] int64
+    handed_to: np.ndarray  # [t] int64
+    handed_reading: np.ndarray  # [t] float64
     first: np.ndarray  # [p + 1] int64
     free_values: np.ndarray  # [f] int64
     apart: np.ndarray  # [p] bool

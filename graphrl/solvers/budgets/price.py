@@ -60,6 +60,7 @@ def price(level: Level, keep: np.ndarray, segment: np.ndarray, again: np.ndarray
         fetch(level, work, step)
     _forward(level, work)
     _backward(level, work, step)
+    work.prices[4] += _handed(level, segment, again)
     work.rerun[:] = False
     if stretch > 1:
         _rerun(level, work)
@@ -265,6 +266,20 @@ def _backward(level: Level, work: Work, steps: int) -> None:
         peak = max(peak, live + work.beside[step])
     work.prices[3] = peak
     work.prices[5] = steps
+
+
+@part
+def _handed(level: Level, segment: np.ndarray, again: np.ndarray) -> float:
+    """Seconds of writing the gradients that segments which are computed again wait for."""
+    seconds = 0.0
+    for h in range(len(level.handed_place)):
+        own, is_waited_for, took = segment[level.handed_place[h]], False, level.handed_seconds[h]
+        for k in range(level.handed_from[h], level.handed_from[h + 1]):
+            to = segment[level.handed_to[k]]
+            if to < own and again[to]:
+                is_waited_for, took = True, took + level.handed_reading[k]
+        seconds += max(took, 0.0) * is_waited_for
+    return seconds
 
 
 @part

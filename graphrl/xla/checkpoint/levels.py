@@ -12,6 +12,7 @@ from graphrl.xla.checkpoint.backward import Backward
 from graphrl.xla.checkpoint.copies import resident_bytes
 from graphrl.xla.checkpoint.derivative import Derivative
 from graphrl.xla.checkpoint.forward import Forward
+from graphrl.xla.checkpoint.handed import handed
 from graphrl.xla.checkpoint.host import HOST_LINK
 from graphrl.xla.checkpoint.nodes import Nodes
 from graphrl.xla.checkpoint.slices import advancing, slices_of
@@ -50,6 +51,8 @@ class LevelBuilder:
         place, free, op, seconds = forward.place(), forward.free(), forward.op(), forward.seconds()
         reads_from, reads = _rows(forward.reads)
         kernel_from, kernel_reads = _rows(backward.reads)
+        gradients = handed(self._nodes)
+        handed_from, handed_to = _rows([[place for place, _ in gradient.reads] for gradient in gradients])
         spared = forward.spared(seconds)
         sizes = np.array([self._own.bytes(value) for value in self.values], float)
         workspace = np.array([self._nodes.workspace(value) for value in self.values], float)
@@ -81,6 +84,11 @@ class LevelBuilder:
             kernel_seconds=kernel_seconds,
             kernel_from=kernel_from,
             kernel_reads=kernel_reads,
+            handed_place=np.array([gradient.place for gradient in gradients], np.int64),
+            handed_seconds=np.array([gradient.seconds for gradient in gradients], float),
+            handed_from=handed_from,
+            handed_to=handed_to,
+            handed_reading=np.array([longer for gradient in gradients for _, longer in gradient.reads], float),
             first=np.searchsorted(place, np.arange(len(apart) + 1)).astype(np.int64),
             free_values=np.flatnonzero(free).astype(np.int64),
             apart=apart,

@@ -63,7 +63,7 @@ def fusion_of(derivative: Derivative, left_out: Container[int] = ()) -> Fusion:
             alone = any(
                 not is_fused(user.equation) for j in readers[value] if (user := derivative.nodes[j]) is not None
             )
-            taken = sum(_share(derivative, j, value) for j in users)
+            taken = sum(share_read(derivative, j, value) for j in users)
             dear = taken * total > total + (1 + taken) * size
             wanted = value in derivative.results or value in derivative.gradients
             once = len(readers[value]) > 1 and is_once(node.equation, ops)
@@ -97,11 +97,11 @@ def _read(derivative: Derivative, i: int, reads: Mapping[Value, Mapping[Value, f
             read[source] = max(read.get(source, 0.0), size)
     if not operands:
         return read
-    share = _share(derivative, i, operands[0])
+    share = share_read(derivative, i, operands[0])
     return {source: share * size for source, size in read.items()}
 
 
-def _share(derivative: Derivative, i: int, value: Value) -> float:
+def share_read(derivative: Derivative, i: int, value: Value) -> float:
     """The part of a value that a node reads, whose first operand it may be."""
     node = derivative.nodes[i]
     assert node is not None
