@@ -30,7 +30,7 @@ def cost(level: Level, cut: Cut) -> Cost:
     rerun = _rerun(level, stored) if cut.stretch > 1 else set()
     sent, waited = _send(level, cut, stored)
     seconds = simulated.seconds + sum(level.keeping[v] for v in range(len(stored)) if stored[v] != COMPUTED)
-    seconds += waited + simulated.waited()
+    seconds += waited + simulated.waited() + handed_seconds(level, cut)
     return Cost(
         sum(level.bytes[v] for v in range(len(stored)) if stored[v] == KEPT),
         sum(level.bytes[v] for v in range(len(stored)) if stored[v] == MOVED),
@@ -41,6 +41,15 @@ def cost(level: Level, cut: Cut) -> Cost:
         stored,
         simulated.computed_again | {v for v in rerun if stored[v] == COMPUTED and level.solid[v]},
     )
+
+
+def handed_seconds(level: Level, cut: Cut) -> float:
+    """What it takes to write the gradients that segments which are computed again get from later ones."""
+    total = 0.0
+    for h, place in enumerate(level.handed_place.tolist()):
+        into = cut.segment[level.handed_to[level.handed_from[h] : level.handed_from[h + 1]]]
+        total += level.handed_seconds[h] * any(cut.again[s] for s in into if s != cut.segment[place])
+    return total
 
 
 def _rerun(level: Level, stored: Sequence[int]) -> set[int]:

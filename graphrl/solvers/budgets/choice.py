@@ -58,6 +58,8 @@ class Pricing:
     Attributes:
       gradient: it is.
       plain: the price of what jax does by itself.
+      step: seconds of both passes by what jax does by itself; those of the gradient's levels, until whoever knows them
+        better sets it.
       begun: what `auto` anneals from: what its first call began with, and what each call found.
     """
 
@@ -75,6 +77,8 @@ class Pricing:
         self._unrolled = [level._replace(trips=0, keeping=level.writing) for level in self._levels]
         with announced(price, "memory budgets"):
             self.plain = self(untouched(gradient))
+        outer = gradient.levels[0]
+        self.step = outer.forward_seconds + outer.backward_seconds + self.plain.seconds
 
     def __call__(self, choice: Choice) -> Price:
         """The price of a choice."""
@@ -100,6 +104,11 @@ class Pricing:
             seconds[number] += self._work[number].prices[4] + self._work[number].prices[6]
         kept, _, forward, backward = self._work[0].prices[:4]
         return Price(float(kept), float(moved[0]), float(max(forward, backward)), float(seconds[0]))
+
+    @property
+    def passes(self) -> float:
+        """Seconds of both passes without what choices add."""
+        return self.step - self.plain.seconds
 
     def outer(self, choice: Choice) -> tuple[Level, Work, float]:
         """The function's level with the bytes of its loops by a choice, what `price` works with there, and the seconds

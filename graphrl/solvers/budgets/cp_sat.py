@@ -72,11 +72,9 @@ class Model:
         """What is kept, `[n]` bool of each level, None if nothing was found; and the bound of `Found`. What is moved
         counts as kept here: there is no bound where something may be.
         """
-        outer, plain = pricing.gradient.levels[0], pricing.plain
-        base = outer.forward_seconds + outer.backward_seconds + plain.seconds
         model = self._model.clone()
         if goal.slowdown is not None:
-            model.add(self.ticks <= int((goal.slowdown * base + plain.seconds) / TICK))
+            model.add(self.ticks <= int((goal.slowdown * pricing.step + pricing.plain.seconds) / TICK))
             model.minimize(self.bytes)
         else:
             limit = goal.kept if goal.kept is not None else goal.peak

@@ -54,11 +54,9 @@ class Goal:
 
     def aim(self, pricing: Pricing) -> "Aim":
         """The same for one gradient, for compiled code."""
-        outer, plain = pricing.gradient.levels[0], pricing.plain
-        passes = outer.forward_seconds + outer.backward_seconds
         limits = self.kept, self.peak, self.slowdown
         by, limit = next((by, limit) for by, limit in enumerate(limits) if limit is not None)
-        return Aim(by, float(limit), max(plain.peak, 1.0), passes, max(passes + plain.seconds, 1e-30))
+        return Aim(by, float(limit), max(pricing.plain.peak, 1.0), pricing.passes, max(pricing.step, 1e-30))
 
 
 class Aim(NamedTuple):

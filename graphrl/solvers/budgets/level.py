@@ -41,9 +41,8 @@ class Level(NamedTuple):
       kernel_seconds: of each kernel.
       kernel_from, kernel_reads: values that each kernel reads.
       handed_place, handed_seconds: of each gradient that lies in no memory, but where it is handed on to a segment that
-        is computed again, the equation that it comes from, and what it takes to write it.
-      handed_from, handed_to, handed_reading: the equations whose kernels read each of them, and how many seconds these
-        take longer to read it than what it is computed from.
+        is computed again, the equation that it comes from, and what it takes to write it there.
+      handed_from, handed_to: earlier equations whose kernels read each of them.
       first: of each place and the end, the first value from there on.
       free_values: in order.
       apart: of each place, whether it is a segment of its own, of which jax keeps what it does: what has effects, and
@@ -80,7 +79,6 @@ class Level(NamedTuple):
     handed_seconds: np.ndarray  # [h] float64
     handed_from: np.ndarray  # [h + 1] int64
     handed_to: np.ndarray  # [t] int64
-    handed_reading: np.ndarray  # [t] float64
     first: np.ndarray  # [p + 1] int64
     free_values: np.ndarray  # [f] int64
     apart: np.ndarray  # [p] bool

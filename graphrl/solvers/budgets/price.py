@@ -273,12 +273,11 @@ def _handed(level: Level, segment: np.ndarray, again: np.ndarray) -> float:
     """Seconds of writing the gradients that segments which are computed again wait for."""
     seconds = 0.0
     for h in range(len(level.handed_place)):
-        own, is_waited_for, took = segment[level.handed_place[h]], False, level.handed_seconds[h]
+        own, is_waited_for = segment[level.handed_place[h]], False
         for k in range(level.handed_from[h], level.handed_from[h + 1]):
             to = segment[level.handed_to[k]]
-            if to < own and again[to]:
-                is_waited_for, took = True, took + level.handed_reading[k]
-        seconds += max(took, 0.0) * is_waited_for
+            is_waited_for |= to < own and again[to]
+        seconds += level.handed_seconds[h] * is_waited_for
     return seconds
 
 

@@ -19,7 +19,7 @@ NEAR = 0.006  # slowdowns that a choice may stay below the limit
 KNOWN = 0.1  # part of a measurement's time: what takes less was measured before
 ROUNDS = 12
 FEW = 3  # turns: where fewer fit, the first one leaves some of the limit
-SPARE, MOST_SPARE = 0.25, 0.03  # part of the limit, and slowdowns: measures differ by as much
+SPARE, MOST_SPARE = 0.25, 0.006  # part of the limit, and slowdowns: measures differ by as much
 
 
 def search_timed(

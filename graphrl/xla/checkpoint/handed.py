@@ -5,6 +5,7 @@ begins its backward pass behind a barrier, for which the gradients that it takes
 """
 
 from collections import defaultdict
+from collections.abc import Collection
 from typing import NamedTuple
 
 from graphrl.graphs.readers.jaxpr.flatten import Result
@@ -17,31 +18,30 @@ class Handed(NamedTuple):
 
     Attributes:
       place: the equation whose derivative computes it.
-      seconds: to write it.
-      reads: of each reader of another equation its place, and the seconds that it takes longer to read this than what
-        it is computed from; mostly below 0.
+      seconds: to write it, less what its readers save that read it instead of what it is computed from.
+      to: equations before that one whose derivatives read it.
     """
 
     place: int
     seconds: float
-    reads: list[tuple[int, float]]
+    to: list[int]
 
 
-def handed(nodes: Nodes) -> list[Handed]:
-    """All such gradients of a derivative, in order."""
-    own, found = nodes.own, []
-    readers = defaultdict(list)
+def handed(nodes: Nodes, places: Collection[int]) -> list[Handed]:
+    """All such gradients of a derivative, in order, that are handed on to some equations of these `places`: others have
+    no segment of their own.
+    """
+    own, readers = nodes.own, defaultdict(list)
     for i, node in enumerate(own.nodes):
         if node is not None and own.backward[i]:
             for value in own.reads(i):
                 readers[value].append(i)
+    found = []
     for value in (value for value in readers if isinstance(value, Result) and own.backward[value.node]):
         place = own.place[value.node]
-        others = [i for i in readers[value] if own.place[i] < place]
-        if nodes.is_solid(value) or not others:
-            continue
-        size, moved = own.bytes(value), nodes.fusion.moved[value]
-        longer = size - (moved - sum(nodes.node(value.node).output_bytes))
-        reads = [(own.place[i], share_read(own, i, value) * nodes.reading(longer)) for i in others]
-        found.append(Handed(place, nodes.moving(moved), reads))
+        to = sorted({own.place[i] for i in readers[value] if own.place[i] < place and own.place[i] in places})
+        if to and not nodes.is_solid(value):
+            read = nodes.fusion.moved[value] - sum(nodes.node(value.node).output_bytes)
+            spared = sum(share_read(own, i, value) for i in readers[value]) * (read - own.bytes(value))
+            found.append(Handed(place, nodes.moving(max(0.0, nodes.fusion.moved[value] - spared)), to))
     return found

@@ -51,8 +51,8 @@ class LevelBuilder:
         place, free, op, seconds = forward.place(), forward.free(), forward.op(), forward.seconds()
         reads_from, reads = _rows(forward.reads)
         kernel_from, kernel_reads = _rows(backward.reads)
-        gradients = handed(self._nodes)
-        handed_from, handed_to = _rows([[place for place, _ in gradient.reads] for gradient in gradients])
+        gradients = handed(self._nodes, {*place[~free].tolist()})  # whoever reads what is free has its own copy
+        handed_from, handed_to = _rows([gradient.to for gradient in gradients])
         spared = forward.spared(seconds)
         sizes = np.array([self._own.bytes(value) for value in self.values], float)
         workspace = np.array([self._nodes.workspace(value) for value in self.values], float)
@@ -88,7 +88,6 @@ class LevelBuilder:
             handed_seconds=np.array([gradient.seconds for gradient in gradients], float),
             handed_from=handed_from,
             handed_to=handed_to,
-            handed_reading=np.array([longer for gradient in gradients for _, longer in gradient.reads], float),
             first=np.searchsorted(place, np.arange(len(apart) + 1)).astype(np.int64),
             free_values=np.flatnonzero(free).astype(np.int64),
             apart=apart,

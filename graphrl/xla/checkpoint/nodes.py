@@ -58,10 +58,6 @@ class Nodes:
         """Seconds to read and write so many bytes."""
         return runtime(0, moved, self._chip)
 
-    def reading(self, more: float) -> float:
-        """Seconds that a node takes longer that reads so many bytes more."""
-        return more / self._chip.bytes_per_second
-
     def workspace(self, value: Value) -> int:
         """Bytes that the node of a value holds beside operands and results; see also `copies`."""
         if not isinstance(value, Result) or self.is_fused(value):

@@ -12,7 +12,6 @@ from graphrl.solvers.budgets.auto import find_solver
 from graphrl.solvers.budgets.choice import Choice, Price, Pricing, untouched
 from graphrl.solvers.budgets.found import Found
 from graphrl.solvers.budgets.goal import Goal
-from graphrl.solvers.budgets.level import Gradient
 from graphrl.solvers.budgets.timed import search_timed
 from graphrl.units import format_bytes
 from graphrl.xla.checkpoint.explain import reported_stretches, reported_values
@@ -59,7 +58,7 @@ def search(
     goal = settings.goal(pricing)
     timed = _measured_once(seconds_of) if seconds_of else functools.partial(_priced_seconds, pricing, goal)
     once = time.monotonic() - begin  # a gradient was traced: a measurement takes as long
-    step = timed(untouched(explained.gradient))
+    step = pricing.step = timed(untouched(explained.gradient))
     is_timed = goal.slowdown is not None and seconds_of is not None
     # other searches do not measure what they come to: that is done after their time
     left = (1 - AFTER) * settings.seconds - (time.monotonic() - begin) - once * (not is_timed)
@@ -121,9 +120,7 @@ def _found(
 
 
 def _priced_seconds(pricing: Pricing, goal: Goal, choice: Choice) -> float:
-    outer = pricing.gradient.levels[0]
-    plain = outer.forward_seconds + outer.backward_seconds + pricing.plain.seconds
-    return plain * (1.0 + goal.slowdown_of(pricing, pricing(choice)))
+    return pricing.step * (1.0 + goal.slowdown_of(pricing, pricing(choice)))
 
 
 def _unmet(settings: Settings, goal: Goal, pricing: Pricing, least: Price) -> str:
@@ -170,15 +167,14 @@ def _report(
         stretches=reported_stretches(explained, found.choice),
         timelines=tuple(timelines),
         search_seconds=time.monotonic() - begin,
-        above_least=_above_least(gradient, found) if settings.slowdown is None else None,
+        above_least=_above_least(pricing, found) if settings.slowdown is None else None,
     )
 
 
-def _above_least(gradient: Gradient, found: Found) -> float | None:
+def _above_least(pricing: Pricing, found: Found) -> float | None:
     if found.bound is None:
         return None
-    passes = gradient.levels[0].forward_seconds + gradient.levels[0].backward_seconds
-    return max(0.0, (passes + found.price.seconds) / max(passes + found.bound, 1e-30) - 1.0)
+    return max(0.0, (pricing.passes + found.price.seconds) / max(pricing.passes + found.bound, 1e-30) - 1.0)
 
 
 def _thinned(line: np.ndarray) -> tuple[float, ...]:

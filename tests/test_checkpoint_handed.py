@@ -1,0 +1,72 @@
+"""Gradients that segments hand on: what the pricing of choices says of them is what the traced gradient takes."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from graphrl.graphs.roofline import find_chip
+from graphrl.solvers.budgets.choice import Choice, Cut, Pricing
+from graphrl.xla.checkpoint.decide import plan_of
+from graphrl.xla.checkpoint.derivative import gradient_jaxpr
+from graphrl.xla.checkpoint.gradient import NamedGradient, gradient_of
+from graphrl.xla.checkpoint.program import Program, program_of
+from graphrl.xla.checkpoint.rewrite import evaluate
+from graphrl.xla.checkpoint.seconds import gradient_seconds
+
+CHIP, LAYERS = find_chip("h200"), 4
+SHAPES = (LAYERS, 512, 512), (8192, 512)
+
+
+def residual(weights: jax.Array, x: jax.Array) -> jax.Array:
+    """The gradient of each layer's operand is a sum that what is before it computes on the way."""
+    for w in weights:
+        x = x + jnp.sin(jnp.cos(x @ w))
+    return jnp.square(x).mean()
+
+
+@functools.cache
+def task() -> tuple[Program, NamedGradient, Pricing]:
+    program = program_of(jax.make_jaxpr(residual)(*(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in SHAPES)))
+    named = gradient_of(program, [True, True], CHIP)
+    return program, named, Pricing(named.gradient)
+
+
+def choice_of(begins: list[int], again: bool) -> Choice:
+    """Segments from these places on, that keep nothing; those that are not computed again are left to jax."""
+    level = task()[1].gradient.levels[0]
+    starts = np.zeros(len(level.apart), np.int64)
+    starts[[place for place in begins if place]] = 1
+    segment = np.cumsum(starts)
+    return (Cut(np.zeros(len(level.bytes), np.int64), segment, np.full(int(segment[-1]) + 1, again)),)
+
+
+def seconds_both(choice: Choice) -> tuple[float, float]:
+    """What a choice adds to the step's seconds: as it is priced, and as its gradient is traced."""
+    program, named, pricing = task()
+    run = functools.partial(evaluate, program, plan_of(named, choice, pricing))
+    traced = gradient_seconds(gradient_jaxpr(program, [True, True], run)[0], CHIP)
+    return pricing(choice).seconds - pricing.plain.seconds, traced - gradient_seconds(named.traced, CHIP)
+
+
+def places_of(name: str) -> list[int]:
+    return [place for place, eqn in enumerate(task()[0].equations) if eqn.primitive.name == name]
+
+
+@pytest.mark.parametrize("before", ["dot_general", "cos", "sin", "add"])
+def test_segments_cost_the_gradients_that_they_wait_for(before: str) -> None:
+    choice = choice_of(places_of(before), again=True)
+    priced, traced = seconds_both(choice)
+    copy = 2 * 4 * SHAPES[1][0] * SHAPES[1][1] / CHIP.bytes_per_second
+    assert traced > copy  # it is something
+    assert priced == pytest.approx(traced, abs=0.25 * copy * LAYERS)
+
+
+def test_what_is_left_to_jax_waits_for_no_gradient() -> None:
+    level = task()[1].gradient.levels[0]
+    assert level.handed_place.size
+    assert (level.handed_to < np.repeat(level.handed_place, np.diff(level.handed_from))).all()
+    cut, whole = (task()[2](choice_of(begins, again=False)) for begins in (places_of("sin"), []))
+    assert cut.seconds == whole.seconds
