@@ -43,7 +43,8 @@ def levels(draw: Any, *, trips: int = 0, values: int = 8, places: int = 4, kerne
     apart = np.zeros(p, bool)
     work = np.array(draw(sizes), float)
     gradients = draw(st.lists(st.tuples(st.integers(0, p - 1), st.integers(0, 9), ROW), max_size=3))
-    handed_to = [[to % from_place for to in row] if from_place else [] for from_place, _, row in gradients]
+    handed_to = [[to % place for to in row] if place else [] for place, _, row in gradients]
+    homes = draw(st.lists(st.integers(0, p - 1), min_size=9, max_size=9))
     return Level(
         bytes=np.array(draw(sizes), float),
         place=place,
@@ -70,10 +71,11 @@ def levels(draw: Any, *, trips: int = 0, values: int = 8, places: int = 4, kerne
         ),
         kernel_from=_begins(kernel_reads),
         kernel_reads=_joined(kernel_reads),
-        handed_place=np.array([from_place for from_place, _, _ in gradients], np.int64),
+        handed_place=np.array([place for place, _, _ in gradients], np.int64),
         handed_seconds=np.array([seconds for _, seconds, _ in gradients], float) / 8,
         handed_from=_begins(handed_to),
         handed_to=_joined(handed_to),
+        handed_home=np.array([min(to, home) for to, home in zip(_joined(handed_to).tolist(), homes)], np.int64),
         first=np.searchsorted(place, np.arange(p + 1)),
         free_values=np.flatnonzero(free),
         apart=apart,
@@ -124,8 +126,9 @@ def chain(random: np.random.Generator, values: int, places: int) -> Gradient:
                 kernel_reads=_joined(kernels),
                 handed_place=place[::-1].copy(),
                 handed_seconds=random.integers(0, 3, values).astype(float),
-                handed_from=np.arange(values + 1),
-                handed_to=np.maximum(place[::-1] - 1, 0),
+                handed_from=np.cumsum([0, *(place[::-1] > 0)]),
+                handed_to=place[::-1][place[::-1] > 0] - 1,
+                handed_home=place[::-1][place[::-1] > 0] - 1,
                 first=np.searchsorted(place, np.arange(places + 1)),
                 free_values=np.zeros(0, np.int64),
                 apart=np.zeros(places, bool),
@@ -201,7 +204,7 @@ def looped(outer: Level, inner: Level, slices: Sequence[int], unrolled: int) -> 
     more["kernel_seconds"] = np.concatenate([outer.kernel_seconds, [3.0]])
     more["kernel_from"] = np.concatenate([outer.kernel_from, [outer.kernel_from[-1] + 1]])
     more["kernel_reads"] = np.concatenate([outer.kernel_reads + 2, [1]])
-    more["handed_place"], more["handed_to"] = outer.handed_place + 1, outer.handed_to + 1
+    more |= {name: getattr(outer, name) + 1 for name in ("handed_place", "handed_to", "handed_home")}
     more["first"] = np.searchsorted(more["place"], np.arange(len(more["apart"]) + 1))
     more["free_values"] = np.flatnonzero(more["free"])
     taken, given, pulled, summed, begin = map(float, slices)

@@ -9,7 +9,7 @@ import pytest
 from budget_costs import handed_seconds
 
 from graphrl.graphs.roofline import find_chip
-from graphrl.solvers.budgets.choice import Choice, Cut, Pricing
+from graphrl.solvers.budgets.choice import Choice, Cut, Pricing, untouched
 from graphrl.xla.checkpoint.decide import plan_of
 from graphrl.xla.checkpoint.derivative import gradient_jaxpr
 from graphrl.xla.checkpoint.gradient import NamedGradient, gradient_of
@@ -73,3 +73,42 @@ def test_what_is_left_to_jax_waits_for_no_gradient() -> None:
     assert (level.handed_to < np.repeat(level.handed_place, np.diff(level.handed_from))).all()
     cut, whole = (task()[2](choice_of(begins, again=False)) for begins in (places_of("sin"), []))
     assert cut.seconds == whole.seconds
+
+
+def test_only_segments_that_are_computed_again_wait() -> None:
+    (cut,) = choice_of(places_of("sin"), again=True)
+    some = cut._replace(again=np.arange(len(cut.again)) % 2 == 0)
+    priced, traced = seconds_both((some,))
+    assert 0 < handed_seconds(task()[1].gradient.levels[0], some) < handed_seconds(task()[1].gradient.levels[0], cut)
+    assert priced == pytest.approx(traced, rel=0.1)
+
+
+def test_sums_outside_of_segments_wait_for_nothing() -> None:
+    """A scale that all layers read is an argument: its gradients are added up where no segment is."""
+
+    def scaled(x: jax.Array, scale: jax.Array) -> jax.Array:
+        for _ in range(LAYERS):
+            x = jnp.sin(x) * scale
+        return x.sum()
+
+    array = jax.ShapeDtypeStruct(SHAPES[1], jnp.float32)
+    level = gradient_of(program_of(jax.make_jaxpr(scaled)(array, array)), [True, True], CHIP).gradient.levels[0]
+    assert level.handed_home.size
+    assert (level.handed_home == level.handed_to).all()  # none is read by a sum
+
+
+@pytest.mark.parametrize(("cuts", "waits"), [([], False), (["sin"], True)])
+def test_a_segment_that_is_alone_in_a_loop_waits_for_nothing(cuts: list[str], waits: bool) -> None:
+    def loop(weights: jax.Array, x: jax.Array) -> jax.Array:
+        return jax.lax.scan(lambda x, w: (x + jnp.sin(jnp.cos(x @ w)), None), x, weights)[0].sum()
+
+    program = program_of(jax.make_jaxpr(loop)(*(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in SHAPES)))
+    gradient = gradient_of(program, [True, True], CHIP).gradient
+    pricing, body = Pricing(gradient), gradient.levels[1]
+    names = [eqn.primitive.name for eqn in program.bodies[next(iter(program.bodies))].equations]
+    begins = np.array([name in cuts for name in names])
+    segment, keep = np.cumsum(begins), np.zeros(len(body.bytes), np.int64)
+    choice = (untouched(gradient)[0], Cut(keep, segment, np.ones(int(segment[-1]) + 1, bool)))
+    free = body._replace(handed_seconds=np.zeros_like(body.handed_seconds))
+    without = Pricing(gradient._replace(levels=(gradient.levels[0], free)))
+    assert (pricing(choice).seconds > without(choice).seconds) == waits

@@ -43,7 +43,8 @@ class Price:
       kept: bytes that wait in memory for the backward pass.
       moved: bytes that wait for it in the memory of the host.
       peak: most bytes at once beside arguments, results and gradients.
-      seconds: of computing again, of writing what is kept only, and of waiting for what is moved.
+      seconds: of computing again, of writing what is kept only and gradients that segments wait for, and of waiting for
+        what is moved.
     """
 
     kept: float
@@ -58,7 +59,7 @@ class Pricing:
     Attributes:
       gradient: it is.
       plain: the price of what jax does by itself.
-      step: seconds of both passes by what jax does by itself; those of the gradient's levels, until whoever knows them
+      step_seconds: of both passes by what jax does by itself; those of the gradient's levels, until whoever knows them
         better sets it.
       begun: what `auto` anneals from: what its first call began with, and what each call found.
     """
@@ -78,7 +79,7 @@ class Pricing:
         with announced(price, "memory budgets"):
             self.plain = self(untouched(gradient))
         outer = gradient.levels[0]
-        self.step = outer.forward_seconds + outer.backward_seconds + self.plain.seconds
+        self.step_seconds = outer.forward_seconds + outer.backward_seconds + self.plain.seconds
 
     def __call__(self, choice: Choice) -> Price:
         """The price of a choice."""
@@ -106,9 +107,9 @@ class Pricing:
         return Price(float(kept), float(moved[0]), float(max(forward, backward)), float(seconds[0]))
 
     @property
-    def passes(self) -> float:
-        """Seconds of both passes without what choices add."""
-        return self.step - self.plain.seconds
+    def pass_seconds(self) -> float:
+        """Of both passes without what choices add."""
+        return self.step_seconds - self.plain.seconds
 
     def outer(self, choice: Choice) -> tuple[Level, Work, float]:
         """The function's level with the bytes of its loops by a choice, what `price` works with there, and the seconds

@@ -1,7 +1,7 @@
 """Small gradients as a constraint program: what is kept at most, what is computed again, and a bound.
 
-What a step of the backward pass holds beside kept values is left out, and so are segments: the choice is priced in
-segments of several kinds afterwards, and the bound is below all choices.
+What a step of the backward pass holds beside kept values is left out, and so are segments, with the gradients that
+they wait for: the choice is priced in segments of several kinds afterwards, and the bound is below all choices.
 """
 
 import time
@@ -74,7 +74,7 @@ class Model:
         """
         model = self._model.clone()
         if goal.slowdown is not None:
-            model.add(self.ticks <= int((goal.slowdown * pricing.step + pricing.plain.seconds) / TICK))
+            model.add(self.ticks <= int((goal.slowdown * pricing.step_seconds + pricing.plain.seconds) / TICK))
             model.minimize(self.bytes)
         else:
             limit = goal.kept if goal.kept is not None else goal.peak

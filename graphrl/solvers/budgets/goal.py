@@ -56,7 +56,7 @@ class Goal:
         """The same for one gradient, for compiled code."""
         limits = self.kept, self.peak, self.slowdown
         by, limit = next((by, limit) for by, limit in enumerate(limits) if limit is not None)
-        return Aim(by, float(limit), max(pricing.plain.peak, 1.0), pricing.passes, max(pricing.step, 1e-30))
+        return Aim(by, float(limit), max(pricing.plain.peak, 1.0), pricing.pass_seconds, max(pricing.step_seconds, 1e-30))
 
 
 class Aim(NamedTuple):

@@ -42,7 +42,8 @@ class Level(NamedTuple):
       kernel_from, kernel_reads: values that each kernel reads.
       handed_place, handed_seconds: of each gradient that lies in no memory, but where it is handed on to a segment that
         is computed again, the equation that it comes from, and what it takes to write it there.
-      handed_from, handed_to: earlier equations whose kernels read each of them.
+      handed_from, handed_to, handed_home: of each of them its readers' rows, their equations, all earlier, and the
+        equations that computed what it is a gradient of: it is handed on where both are in one segment.
       first: of each place and the end, the first value from there on.
       free_values: in order.
       apart: of each place, whether it is a segment of its own, of which jax keeps what it does: what has effects, and
@@ -79,6 +80,7 @@ class Level(NamedTuple):
     handed_seconds: np.ndarray  # [h] float64
     handed_from: np.ndarray  # [h + 1] int64
     handed_to: np.ndarray  # [t] int64
+    handed_home: np.ndarray  # [t] int64
     first: np.ndarray  # [p + 1] int64
     free_values: np.ndarray  # [f] int64
     apart: np.ndarray  # [p] bool

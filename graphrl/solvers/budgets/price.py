@@ -1,4 +1,4 @@
-"""What a choice costs: bytes kept and at the peak, seconds of computing again. Compiled.
+"""What a choice costs: bytes kept and at the peak, seconds of computing again and of what that takes. Compiled.
 
 The backward pass goes through the segments of a level from the last to the first. Of a segment that is computed again
 it first computes what its kernels need and is not kept, in order, and then they run: compilers order freely within a
@@ -270,13 +270,19 @@ def _backward(level: Level, work: Work, steps: int) -> None:
 
 @part
 def _handed(level: Level, segment: np.ndarray, again: np.ndarray) -> float:
-    """Seconds of writing the gradients that segments which are computed again wait for."""
-    seconds = 0.0
+    """Seconds of writing the gradients that segments which are computed again wait for: they begin behind a barrier,
+    but for one that is alone in a loop's step.
+    """
+    seconds, count = 0.0, 0
+    for s in range(len(again)):
+        count += again[s]
+    if level.trips > 0 and count < 2:
+        return 0.0
     for h in range(len(level.handed_place)):
         own, is_waited_for = segment[level.handed_place[h]], False
         for k in range(level.handed_from[h], level.handed_from[h + 1]):
             to = segment[level.handed_to[k]]
-            is_waited_for |= to < own and again[to]
+            is_waited_for |= to < own and again[to] and to == segment[level.handed_home[k]]
         seconds += level.handed_seconds[h] * is_waited_for
     return seconds
 

@@ -1,16 +1,21 @@
 """Gradients that a backward pass hands on from segment to segment.
 
 What no kernel reads and no one else needs is computed on the way by whoever reads it. A segment that is computed again
-begins its backward pass behind a barrier, for which the gradients that it takes are written first.
+begins its backward pass behind a barrier, for which the gradients of what it computes are written first. What is added
+to a gradient before that, or outside of all segments, waits for nothing.
 """
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from graphrl.graphs.readers.jaxpr.flatten import Result
+from graphrl.xla.checkpoint.copies import Value
 from graphrl.xla.checkpoint.nodes import Nodes
 from graphrl.xla.checkpoint.solid import share_read
+
+SUM = "add_any"  # of the gradients of one value
+Readers = Mapping[Value, Sequence[int]]  # nodes of the backward pass that read a value
 
 
 class Handed(NamedTuple):
@@ -19,29 +24,43 @@ class Handed(NamedTuple):
     Attributes:
       place: the equation whose derivative computes it.
       seconds: to write it, less what its readers save that read it instead of what it is computed from.
-      to: equations before that one whose derivatives read it.
+      to: of each reader before that equation, the equation that it belongs to, and the one that computed what this is a
+        gradient of. It is handed on if both are in one segment, else a sum outside of segments reads it.
     """
 
     place: int
     seconds: float
-    to: list[int]
+    to: list[tuple[int, int]]
 
 
-def handed(nodes: Nodes, places: Collection[int]) -> list[Handed]:
-    """All such gradients of a derivative, in order, that are handed on to some equations of these `places`: others have
-    no segment of their own.
+def handed(nodes: Nodes, copied: Collection[int]) -> list[Handed]:
+    """All such gradients of a derivative, in order; none is handed on to `copied` equations, which have no segment of
+    their own.
     """
-    own, readers = nodes.own, defaultdict(list)
+    own, readers = nodes.own, defaultdict[Value, list[int]](list)
     for i, node in enumerate(own.nodes):
         if node is not None and own.backward[i]:
             for value in own.reads(i):
                 readers[value].append(i)
     found = []
-    for value in (value for value in readers if isinstance(value, Result) and own.backward[value.node]):
-        place = own.place[value.node]
-        to = sorted({own.place[i] for i in readers[value] if own.place[i] < place and own.place[i] in places})
-        if to and not nodes.is_solid(value):
-            read = nodes.fusion.moved[value] - sum(nodes.node(value.node).output_bytes)
-            spared = sum(share_read(own, i, value) for i in readers[value]) * (read - own.bytes(value))
-            found.append(Handed(place, nodes.moving(max(0.0, nodes.fusion.moved[value] - spared)), to))
+    for value, reading in readers.items():
+        if not isinstance(value, Result) or not own.backward[value.node] or nodes.is_solid(value):
+            continue
+        place, pairs = own.place[value.node], {(own.place[i], _home(nodes, readers, i)) for i in reading}
+        to = [(at, home) for at, home in pairs if home is not None and at < place and not {at, home} & {*copied}]
+        if to:
+            moved = nodes.fusion.moved[value]
+            read = moved - sum(nodes.node(value.node).output_bytes)
+            spared = sum(share_read(own, i, value) for i in reading) * (read - own.bytes(value))
+            found.append(Handed(place, nodes.moving(max(0.0, moved - spared)), sorted(to)))  # below 0 by rounding only
     return found
+
+
+def _home(nodes: Nodes, readers: Readers, i: int) -> int | None:
+    """The equation that computed what a reader's operand is the gradient of; None of an argument's."""
+    while nodes.node(i).type == SUM:
+        others = readers.get(Result(i, 0), ())
+        if not others:
+            return None
+        i = next((j for j in others if nodes.node(j).type != SUM), others[0])
+    return nodes.own.place[i]

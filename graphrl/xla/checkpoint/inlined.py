@@ -64,7 +64,7 @@ class Inlined:
             if call is not None:
                 results = self._run(call[0], self._behind(equation, operands, _barred(equation)))
             elif equation.primitive.name == ties.NAME:
-                results = operands[: len(equation.outvars)]  # what is handed on is written anyway
+                results = operands[: len(equation.outvars)]  # takes no time here
             elif equation.primitive.name == "optimization_barrier" or equation.params.get("waits", False):
                 results = self._behind(equation, operands, [True] * len(operands))[: len(equation.outvars)]
             else:

@@ -51,8 +51,9 @@ class LevelBuilder:
         place, free, op, seconds = forward.place(), forward.free(), forward.op(), forward.seconds()
         reads_from, reads = _rows(forward.reads)
         kernel_from, kernel_reads = _rows(backward.reads)
-        gradients = handed(self._nodes, {*place[~free].tolist()})  # whoever reads what is free has its own copy
-        handed_from, handed_to = _rows([gradient.to for gradient in gradients])
+        copied = {*place[free].tolist()} - {*place[~free].tolist()}  # whoever reads what is free has its own copy
+        gradients = handed(self._nodes, copied)
+        handed_from, handed_to = _rows([[at for at, _ in gradient.to] for gradient in gradients])
         spared = forward.spared(seconds)
         sizes = np.array([self._own.bytes(value) for value in self.values], float)
         workspace = np.array([self._nodes.workspace(value) for value in self.values], float)
@@ -88,6 +89,7 @@ class LevelBuilder:
             handed_seconds=np.array([gradient.seconds for gradient in gradients], float),
             handed_from=handed_from,
             handed_to=handed_to,
+            handed_home=np.array([home for gradient in gradients for _, home in gradient.to], np.int64),
             first=np.searchsorted(place, np.arange(len(apart) + 1)).astype(np.int64),
             free_values=np.flatnonzero(free).astype(np.int64),
             apart=apart,

@@ -50,7 +50,7 @@ def search(
       settings: what is asked.
       begin: when the work on it began, by `time.monotonic`: that counts in the seconds.
       seconds_of: a gradient under a choice, more finely than by the pricing: what counts for limits of time and in the
-        report, where it is given.
+        report, where it is given; shares of a step, the pricing's too, are then of its untouched gradient.
 
     Raises:
       UnmetError: the limit cannot be met; one line says the least bytes that can.
@@ -58,7 +58,7 @@ def search(
     goal = settings.goal(pricing)
     timed = _measured_once(seconds_of) if seconds_of else functools.partial(_priced_seconds, pricing, goal)
     once = time.monotonic() - begin  # a gradient was traced: a measurement takes as long
-    step = pricing.step = timed(untouched(explained.gradient))
+    step = pricing.step_seconds = timed(untouched(explained.gradient))
     is_timed = goal.slowdown is not None and seconds_of is not None
     # other searches do not measure what they come to: that is done after their time
     left = (1 - AFTER) * settings.seconds - (time.monotonic() - begin) - once * (not is_timed)
@@ -120,7 +120,7 @@ def _found(
 
 
 def _priced_seconds(pricing: Pricing, goal: Goal, choice: Choice) -> float:
-    return pricing.step * (1.0 + goal.slowdown_of(pricing, pricing(choice)))
+    return pricing.step_seconds * (1.0 + goal.slowdown_of(pricing, pricing(choice)))
 
 
 def _unmet(settings: Settings, goal: Goal, pricing: Pricing, least: Price) -> str:
@@ -174,7 +174,7 @@ def _report(
 def _above_least(pricing: Pricing, found: Found) -> float | None:
     if found.bound is None:
         return None
-    return max(0.0, (pricing.passes + found.price.seconds) / max(pricing.passes + found.bound, 1e-30) - 1.0)
+    return max(0.0, (pricing.pass_seconds + found.price.seconds) / max(pricing.pass_seconds + found.bound, 1e-30) - 1.0)
 
 
 def _thinned(line: np.ndarray) -> tuple[float, ...]:
