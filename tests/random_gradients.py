@@ -44,7 +44,7 @@ def levels(draw: Any, *, trips: int = 0, values: int = 8, places: int = 4, kerne
     work = np.array(draw(sizes), float)
     gradients = draw(st.lists(st.tuples(st.integers(0, p - 1), st.integers(0, 9), ROW), max_size=3))
     handed_to = [[to % place for to in row] if place else [] for place, _, row in gradients]
-    homes = draw(st.lists(st.integers(0, p - 1), min_size=9, max_size=9))
+    homes = np.array(draw(st.lists(st.integers(0, p - 1), min_size=9, max_size=9)), np.int64)
     return Level(
         bytes=np.array(draw(sizes), float),
         place=place,
@@ -75,7 +75,7 @@ def levels(draw: Any, *, trips: int = 0, values: int = 8, places: int = 4, kerne
         handed_seconds=np.array([seconds for _, seconds, _ in gradients], float) / 8,
         handed_from=_begins(handed_to),
         handed_to=_joined(handed_to),
-        handed_home=np.array([min(to, home) for to, home in zip(_joined(handed_to).tolist(), homes)], np.int64),
+        handed_home=np.minimum(_joined(handed_to), homes[: sum(map(len, handed_to))]),
         first=np.searchsorted(place, np.arange(p + 1)),
         free_values=np.flatnonzero(free),
         apart=apart,

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import time
 import types
 from typing import Any
 
@@ -23,6 +24,7 @@ from graphrl.solvers.budgets.state import AGAIN, INSIDE, PLAIN, State
 from graphrl.solvers.budgets.timed import search_timed
 from graphrl.xla.checkpoint.gradient import gradient_of
 from graphrl.xla.checkpoint.program import program_of
+from graphrl.xla.checkpoint.search import search
 from graphrl.xla.checkpoint.seconds import gradient_seconds
 from graphrl.xla.checkpoint.settings import Settings
 
@@ -215,6 +217,18 @@ def test_reports_give_the_seconds_of_the_traced_gradient(loss: Any) -> None:
     assert report.plain.seconds == pytest.approx(plain, rel=0.02)
     assert report.planned.seconds == pytest.approx(own, rel=0.02)
     assert report.slowdown <= 0.3
+
+
+def test_slowdowns_are_shares_of_the_step_as_it_is_measured() -> None:
+    program = program_of(jax.make_jaxpr(mlp)(WEIGHTS, X))
+    settings, goal = Settings(slowdown=0.3, seconds=0.2), Goal(slowdown=0.3)
+    named = gradient_of(program, [True, True], settings.figures)
+    pricing = Pricing(named.gradient)
+    price, own = dataclasses.replace(pricing.plain, seconds=pricing.plain.seconds + 1.0), pricing.step_seconds
+    assert goal.slowdown_of(pricing, price) == pytest.approx(1.0 / own)
+    search("mlp", named, pricing, settings, time.monotonic(), lambda _: 8.0)
+    assert goal.slowdown_of(pricing, price) == pytest.approx(1.0 / 8.0)
+    assert goal.slowdown_of(pricing, pricing.plain) == 0.0
 
 
 def layered(weights: jax.Array, head: jax.Array, x: jax.Array) -> jax.Array:

@@ -56,7 +56,8 @@ class Goal:
         """The same for one gradient, for compiled code."""
         limits = self.kept, self.peak, self.slowdown
         by, limit = next((by, limit) for by, limit in enumerate(limits) if limit is not None)
-        return Aim(by, float(limit), max(pricing.plain.peak, 1.0), pricing.pass_seconds, max(pricing.step_seconds, 1e-30))
+        peak, step = max(pricing.plain.peak, 1.0), max(pricing.step_seconds, 1e-30)
+        return Aim(by, float(limit), peak, pricing.pass_seconds, step)
 
 
 class Aim(NamedTuple):
