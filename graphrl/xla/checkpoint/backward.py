@@ -7,7 +7,7 @@ import numpy as np
 from graphrl.graphs.readers.jaxpr.flatten import Result
 from graphrl.xla.checkpoint.copies import Value
 from graphrl.xla.checkpoint.forward import Forward
-from graphrl.xla.checkpoint.kinds import is_in_place
+from graphrl.xla.checkpoint.kinds import is_in_place, is_reduction
 from graphrl.xla.checkpoint.nodes import Nodes
 
 
@@ -31,6 +31,7 @@ class Backward:
         sources = forward.sources()
         self._sources = [set[int]().union(*(sources[v] for v in reads)) for reads in self.reads]
         self._last_kernel = {v: q for q, read in enumerate(self._sources) for v in read}
+        self._reduced = self._of_reductions()
 
     def place(self) -> np.ndarray:
         """Of each kernel, the equation that it is of."""
@@ -79,11 +80,18 @@ class Backward:
                 self.reads.append(sorted(values))
                 self._needs.append(before)
 
+    def _of_reductions(self) -> set[Value]:
+        """What reductions read."""
+        nodes = [i for i, node in enumerate(self._own.nodes) if node is not None and self._own.backward[i]]
+        return {value for i in nodes if is_reduction(self._nodes.node(i).equation) for value in self._own.reads(i)}
+
     def _is_in_place(self, q: int, size: int, last: Mapping[Result, int]) -> bool:
         """Whether a kernel writes so many bytes over an operand that nothing reads any more: a fused one, which has
-        read an element before it writes it, or one that updates its operand.
+        read an element before it writes it, or one that updates its operand. XLA computes sums of a result in its
+        kernel, whose threads then read more than what they write.
         """
-        if not is_in_place(self._nodes.node(self.kernels[q]).equation):
+        kernel = self.kernels[q]
+        if not is_in_place(self._nodes.node(kernel).equation) or self._reduced & {*self._nodes.results(kernel)}:
             return False
         values = (self._values[v] for v in self._sources[q] if self._last_kernel[v] == q)
         needs = (value for value in self._needs[q] if last[value] == q)
