@@ -105,3 +105,15 @@ def test_zeros_to_scatter_into_count_all_the_time() -> None:
     report = graphrl.checkpoint(loss, budget=1.0, seconds=0.1, cache=False).report(picture)
     (forward, backward) = report.timelines[0]
     assert min(forward + backward) >= 2 * picture.nbytes
+
+
+def test_what_is_summed_is_not_written_over_an_operand() -> None:
+    """The gradient of a bias is a sum, which XLA computes in the kernel of what it sums."""
+
+    def loss(x: jax.Array, w: jax.Array, b: jax.Array, v: jax.Array) -> jax.Array:
+        return jnp.square(jnp.tanh(x @ w + b[None]) @ v).sum()
+
+    shapes = (64, 8), (8, 64), (64,), (64, 1)
+    x, w, b, v = (jnp.ones(shape) for shape in shapes)
+    whole, plain = 4 * 64 * 64, peak(lambda x, w, v: loss(x, w, b, v), x, w, v)
+    assert peak(loss, x, w, b, v) > plain + 0.9 * whole
