@@ -6,7 +6,7 @@ to a gradient before that, or outside of all segments, waits for nothing.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
 from graphrl.graphs.readers.jaxpr.flatten import Result
@@ -33,7 +33,7 @@ class Handed(NamedTuple):
     to: list[tuple[int, int]]
 
 
-def handed(nodes: Nodes, copied: Collection[int]) -> list[Handed]:
+def handed(nodes: Nodes, copied: Set[int]) -> list[Handed]:
     """All such gradients of a derivative, in order; none is handed on to `copied` equations, which have no segment of
     their own.
     """
@@ -47,7 +47,7 @@ def handed(nodes: Nodes, copied: Collection[int]) -> list[Handed]:
         if not isinstance(value, Result) or not own.backward[value.node] or nodes.is_solid(value):
             continue
         place, pairs = own.place[value.node], {(own.place[i], _home(nodes, readers, i)) for i in reading}
-        to = [(at, home) for at, home in pairs if home is not None and at < place and not {at, home} & {*copied}]
+        to = [(at, home) for at, home in pairs if home is not None and at < place and not copied & {at, home}]
         if to:
             moved = nodes.fusion.moved[value]
             read = moved - sum(nodes.node(value.node).output_bytes)
