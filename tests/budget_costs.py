@@ -45,12 +45,14 @@ def cost(level: Level, cut: Cut) -> Cost:
 
 def handed_seconds(level: Level, cut: Cut) -> float:
     """What it takes to write the gradients that segments which are computed again get from later ones."""
-    total, barriers = 0.0, cut.again if not level.trips or cut.again.sum() > 1 else np.zeros_like(cut.again)
+    if level.trips and cut.again.sum() < 2:
+        return 0.0  # jax puts no barrier before a segment that is alone in a step
+    total = 0.0
     for h, place in enumerate(level.handed_place.tolist()):
         reads = slice(level.handed_from[h], level.handed_from[h + 1])
         into, homes = cut.segment[level.handed_to[reads]].tolist(), cut.segment[level.handed_home[reads]].tolist()
         waiting = {s for s, home in zip(into, homes, strict=True) if s == home and s != cut.segment[place]}
-        total += level.handed_seconds[h] * any(barriers[s] for s in waiting)
+        total += level.handed_seconds[h] * any(cut.again[s] for s in waiting)
     return total
 
 

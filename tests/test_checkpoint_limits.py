@@ -169,7 +169,7 @@ def test_with_the_time_that_is_left_what_is_low_enough_is_made_faster() -> None:
         assert found.price.peak <= rough.price.peak
         gains.append(measured(rough.choice) - measured(found.choice))
     assert min(gains) >= 0.0
-    assert sum(gains) > 0.15  # measured: 0.27
+    assert sum(gains) > 0.2  # measured: 0.27
 
 
 @pytest.mark.parametrize("last", ["slower", "higher"])

@@ -1,4 +1,4 @@
-"""What a choice costs: bytes kept and at the peak, seconds of computing again and of what that takes. Compiled.
+"""What a choice costs: bytes kept and at the peak, seconds of computing again, keeping and handing on. Compiled.
 
 The backward pass goes through the segments of a level from the last to the first. Of a segment that is computed again
 it first computes what its kernels need and is not kept, in order, and then they run: compilers order freely within a

@@ -31,7 +31,12 @@ class Backward:
         sources = forward.sources()
         self._sources = [set[int]().union(*(sources[v] for v in reads)) for reads in self.reads]
         self._last_kernel = {v: q for q, read in enumerate(self._sources) for v in read}
-        self._reduced = self._of_reductions()
+        self._reduced = {
+            value
+            for i in self._own.backward_nodes()
+            if is_reduction(nodes.node(i).equation)
+            for value in self._own.reads(i)
+        }
 
     def place(self) -> np.ndarray:
         """Of each kernel, the equation that it is of."""
@@ -60,9 +65,7 @@ class Backward:
     def _find(self, number: Mapping[Value, int]) -> None:
         """Sets the kernels and what they read, through nodes that do not write."""
         of: dict[int, tuple[set[int], set[Result]]] = {}
-        for i, node in enumerate(self._own.nodes):
-            if node is None or not self._own.backward[i]:
-                continue
+        for i in self._own.backward_nodes():
             values: set[int] = set()
             before: set[Result] = set()
             read = self._own.reads(i)
@@ -79,11 +82,6 @@ class Backward:
                 self.kernels.append(i)
                 self.reads.append(sorted(values))
                 self._needs.append(before)
-
-    def _of_reductions(self) -> set[Value]:
-        """What reductions read."""
-        nodes = [i for i, node in enumerate(self._own.nodes) if node is not None and self._own.backward[i]]
-        return {value for i in nodes if is_reduction(self._nodes.node(i).equation) for value in self._own.reads(i)}
 
     def _is_in_place(self, q: int, size: int, last: Mapping[Result, int]) -> bool:
         """Whether a kernel writes so many bytes over an operand that nothing reads any more: a fused one, which has

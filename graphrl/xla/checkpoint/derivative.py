@@ -2,6 +2,7 @@
 
 import functools
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -67,6 +68,18 @@ class Derivative(NamedTuple):
         read = self.nodes[node]
         assert read is not None
         return list(dict.fromkeys(self.same.get(value, value) for value in read.inputs))
+
+    def backward_nodes(self) -> list[int]:
+        """Nodes of the backward pass, in order."""
+        return [i for i, node in enumerate(self.nodes) if node is not None and self.backward[i]]
+
+    def readers(self, among: Iterable[int]) -> Mapping[Value, list[int]]:
+        """Of each value that some nodes read, these nodes, in their order; none of other values."""
+        readers = defaultdict(list)
+        for i in among:
+            for value in self.reads(i):
+                readers[value].append(i)
+        return readers
 
 
 def differentiable(aval: Any) -> bool:

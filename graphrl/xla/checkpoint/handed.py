@@ -5,7 +5,6 @@ begins its backward pass behind a barrier, for which the gradients of what it co
 to a gradient before that, or outside of all segments, waits for nothing.
 """
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
@@ -37,12 +36,8 @@ def handed(nodes: Nodes, copied: Set[int]) -> list[Handed]:
     """All such gradients of a derivative, in order; none is handed on to `copied` equations, which have no segment of
     their own.
     """
-    own, readers = nodes.own, defaultdict[Value, list[int]](list)
-    for i, node in enumerate(own.nodes):
-        if node is not None and own.backward[i]:
-            for value in own.reads(i):
-                readers[value].append(i)
-    found = []
+    own, found = nodes.own, []
+    readers = own.readers(own.backward_nodes())
     for value, reading in readers.items():
         if not isinstance(value, Result) or not own.backward[value.node] or nodes.is_solid(value):
             continue

@@ -7,7 +7,6 @@ takes less memory than what it is computed from: it leaves its segment with the 
 scatters update lie in memory here, for their results lie there.
 """
 
-from collections import defaultdict
 from collections.abc import Container, Mapping, Sequence
 from typing import NamedTuple
 
@@ -38,12 +37,8 @@ class Fusion(NamedTuple):
 
 def fusion_of(derivative: Derivative, left_out: Container[int] = ()) -> Fusion:
     """What is fused into what, without some nodes that no other ones need."""
-    readers = defaultdict(list)
     nodes = [None if i in left_out else node for i, node in enumerate(derivative.nodes)]
-    for i, node in enumerate(nodes):
-        if node is not None:
-            for value in derivative.reads(i):
-                readers[value].append(i)
+    readers = derivative.readers(i for i, node in enumerate(nodes) if node is not None)
     solid: dict[Result, bool] = {}
     moved: dict[Result, float] = {}
     copies: dict[Result, int] = {}
