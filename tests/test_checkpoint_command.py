@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 from checkpoint_programs import WEIGHTS, X, calls, mlp, scanned
 from command_line import check_failure
+from random_gradients import chain
 
 import graphrl
 from graphrl import ComputationGraph, GraphError, Op, Tensor
 from graphrl.cli import main
 from graphrl.graphs.roofline import find_chip
+from graphrl.solvers.budgets.anneal import prepare
 from graphrl.solvers.budgets.choice import Pricing
 from graphrl.xla.checkpoint import search as searching
 from graphrl.xla.checkpoint.curve import SLOWDOWNS
@@ -25,6 +27,12 @@ from graphrl.xla.checkpoint.program import program_of
 
 CHIP = find_chip("a100-80gb")
 ZOO = "zoo:vgg16/training/b8/jaxpr"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _compiled() -> None:
+    """Searches are compiled before, which on a new machine takes longer than they do, and a line."""
+    prepare(Pricing(chain(np.random.default_rng(0), 6, 3)))
 
 
 def attention(weights: jax.Array, x: jax.Array) -> jax.Array:
