@@ -1,7 +1,7 @@
 """Gradients that segments hand on: what the pricing of choices says of them is what the traced gradient takes."""
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import jax
 import jax.numpy as jnp
@@ -29,32 +29,49 @@ def residual(weights: jax.Array, x: jax.Array) -> jax.Array:
     return jnp.square(x).mean()
 
 
+def scanned(weights: jax.Array, x: jax.Array) -> jax.Array:
+    """Each layer adds up slices of slices, which many read."""
+
+    def combined(a: tuple[jax.Array, jax.Array], b: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        return a[0] * b[0], a[1] * b[0] + b[1]
+
+    for w in weights[:2]:
+        y = x @ w
+        x = x + jax.lax.associative_scan(combined, (jnp.exp(-jnp.abs(y)), y))[1]
+    return jnp.square(x).mean()
+
+
 @functools.cache
-def task() -> tuple[Program, NamedGradient, Pricing]:
-    program = program_of(jax.make_jaxpr(residual)(*(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in SHAPES)))
+def task(loss: Callable[..., jax.Array] = residual) -> tuple[Program, NamedGradient, Pricing]:
+    program = program_of(jax.make_jaxpr(loss)(*(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in SHAPES)))
     named = gradient_of(program, [True, True], CHIP)
     return program, named, Pricing(named.gradient)
 
 
-def choice_of(begins: list[int], again: bool) -> Choice:
+def choice_of(begins: list[int], again: bool, loss: Callable[..., jax.Array] = residual) -> Choice:
     """Segments from these places on, that keep nothing; those that are not computed again are left to jax."""
-    level = task()[1].gradient.levels[0]
+    level = task(loss)[1].gradient.levels[0]
     starts = np.zeros(len(level.apart), np.int64)
     starts[[place for place in begins if place]] = 1
     segment = np.cumsum(starts)
     return (Cut(np.zeros(len(level.bytes), np.int64), segment, np.full(int(segment[-1]) + 1, again)),)
 
 
-def seconds_both(choice: Choice) -> tuple[float, float]:
+def seconds_both(choice: Choice, loss: Callable[..., jax.Array] = residual) -> tuple[float, float]:
     """What a choice adds to the step's seconds: as it is priced, and as its gradient is traced."""
-    program, named, pricing = task()
+    program, named, pricing = task(loss)
     run = functools.partial(evaluate, program, plan_of(named, choice, pricing))
     traced = gradient_seconds(gradient_jaxpr(program, [True, True], run)[0], CHIP)
     return pricing(choice).seconds - pricing.plain.seconds, traced - gradient_seconds(named.traced, CHIP)
 
 
-def places_of(name: str) -> list[int]:
-    return [place for place, eqn in enumerate(task()[0].equations) if eqn.primitive.name == name]
+def places_of(name: str, loss: Callable[..., jax.Array] = residual) -> list[int]:
+    return [place for place, eqn in enumerate(task(loss)[0].equations) if eqn.primitive.name == name]
+
+
+def test_slices_of_one_value_are_read_beside_one_another() -> None:
+    priced, traced = seconds_both(choice_of(places_of("dot_general", scanned), True, scanned), scanned)
+    assert priced == pytest.approx(traced, rel=0.05)
 
 
 @pytest.mark.parametrize("before", ["dot_general", "cos", "sin", "add"])

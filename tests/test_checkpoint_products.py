@@ -13,6 +13,7 @@ from graphrl.xla.checkpoint.plan import CheckpointPlan, Region
 from graphrl.xla.checkpoint.products import product
 from graphrl.xla.checkpoint.program import program_of
 from graphrl.xla.checkpoint.rewrite import evaluate
+from graphrl.xla.checkpoint.rules import rule_of
 from graphrl.xla.checkpoint.ties import NAME
 from graphrl.xla.checkpoint.zeros import gathered, scattered
 
@@ -108,6 +109,30 @@ def test_the_gradient_of_the_smaller_operand_comes_first_and_the_other_waits_for
     assert first < tie < second
     assert eqns[tie].outvars[0] in eqns[second].invars  # what the second one reads has waited for the first
     assert forward < first
+
+
+def summed(x: jax.Array, w: jax.Array) -> jax.Array:
+    """Of a state space model's outputs, as Mamba's."""
+    states = jnp.exp(x[..., None] * jnp.arange(4.0)[None, None])
+    return (jax.nn.silu(x) * states.sum(-1)) @ w
+
+
+def normed(x: jax.Array, w: jax.Array) -> jax.Array:
+    return (x / jnp.sqrt(jnp.square(x).sum(-1, keepdims=True))) @ w
+
+
+def pooled_twice(x: jax.Array, w: jax.Array) -> jax.Array:
+    return jnp.sin(x.reshape(5, -1, 2).sum(-1)) @ w[:4]
+
+
+@pytest.mark.parametrize(
+    ("function", "waits"), [(summed, False), (normed, True), (pooled_twice, True), (jnp.dot, True)]
+)
+def test_no_gradient_waits_for_sums_over_much_more(function: Function, waits: bool) -> None:
+    x, w = LARGE.T, jnp.ones((8, 3))
+    program = program_of(jax.make_jaxpr(function)(x, w))
+    (last,) = (eqn for eqn in program.equations if eqn.primitive.name == "dot_general")
+    assert (rule_of(program, last) is not None) == waits
 
 
 @pytest.mark.parametrize(("function", "name", "rule"), CASES[2:])

@@ -18,6 +18,9 @@ from graphrl.xla.checkpoint.derivative import Derivative
 from graphrl.xla.checkpoint.fusing import Chain, chained, is_once
 from graphrl.xla.checkpoint.kinds import SLICES, is_fused, is_reduction, part_read
 
+Part = tuple[Value, tuple[Result, ...]]  # of a value, and which slices of it are taken on the way
+Reads = Mapping[Part, float]  # bytes
+
 FAR = 4  # kernels that run before a gradient is read, more of which are another layer's
 
 
@@ -42,7 +45,7 @@ def fusion_of(derivative: Derivative, left_out: Container[int] = ()) -> Fusion:
     solid: dict[Result, bool] = {}
     moved: dict[Result, float] = {}
     copies: dict[Result, int] = {}
-    reads: dict[Value, Mapping[Value, float]] = {}  # of what lies in no memory, what is read in its place
+    reads: dict[Value, Reads] = {}  # of what lies in no memory, what is read in its place
     chain: dict[Value, Chain] = {}  # of that, the nodes that its reader computes for it
     heavy = np.cumsum([node is not None and not is_fused(node.equation) for node in nodes])
     for i, node in enumerate(nodes):
@@ -63,12 +66,12 @@ def fusion_of(derivative: Derivative, left_out: Container[int] = ()) -> Fusion:
             wanted = value in derivative.results or value in derivative.gradients
             once = len(readers[value]) > 1 and is_once(node.equation, ops)
             waits = derivative.backward[i] and heavy[max(users, default=i)] - heavy[i] > FAR
-            smaller = size < sum(derivative.bytes(source) for source in read)
+            smaller = size < sum(derivative.bytes(source) for source in {source for source, _ in read})
             solid[value] = not fused or alone or dear or wanted or once or (waits and smaller)
             moved[value] = total + sum(node.output_bytes)
             copies[value] = _copies(derivative, readers[value], is_fused(node.equation))
             if not solid[value]:
-                reads[value], chain[value] = read, ops
+                reads[value], chain[value] = _apart(read, value) if node.type in SLICES else read, ops
     return Fusion(solid, moved, copies)
 
 
@@ -81,19 +84,24 @@ def _copies(derivative: Derivative, readers: Sequence[int], fused: bool) -> int:
     return (forward or not fused) + any(node is not None and not is_fused(node.equation) for node in backward)
 
 
-def _read(derivative: Derivative, i: int, reads: Mapping[Value, Mapping[Value, float]]) -> Mapping[Value, float]:
-    """Bytes that a node reads from memory, by value."""
+def _read(derivative: Derivative, i: int, reads: Mapping[Value, Reads]) -> Reads:
+    """Bytes that a node reads from memory."""
     node = derivative.nodes[i]
     assert node is not None
     operands = derivative.reads(i)
-    read: dict[Value, float] = {}
+    read: dict[Part, float] = {}
     for value in operands:
-        for source, size in reads.get(value, {value: float(derivative.bytes(value))}).items():
-            read[source] = max(read.get(source, 0.0), size)
+        for part, size in reads.get(value, {(value, ()): float(derivative.bytes(value))}).items():
+            read[part] = max(read.get(part, 0.0), size)
     if not operands:
         return read
     share = share_read(derivative, i, operands[0])
-    return {source: share * size for source, size in read.items()}
+    return {part: share * size for part, size in read.items()}
+
+
+def _apart(read: Reads, value: Result) -> Reads:
+    """What is read for a slice: another one of the same value has other elements, and is read beside it."""
+    return {(source, (*slices, value)): size for (source, slices), size in read.items()}
 
 
 def share_read(derivative: Derivative, i: int, value: Value) -> float:
