@@ -16,7 +16,7 @@ section. --quick only looks whether everything works.
   python scripts/reproduce_go.py --sections table3,figure6,figure6-policies --times 3
 """
 
-from reproduce.go import changes, external, figure5, fusion, joint, table2, unseen
+from reproduce.go import ablations, changes, external, figure5, fusion, joint, table2, unseen
 from reproduce.go.settings import Settings
 from reproduce.launcher import Section, main
 
@@ -24,6 +24,7 @@ SECTIONS = {
     "table2": Section("Placement of GO's workloads", table2.table2),
     "fusion": Section("What fusion gains", fusion.fuse),
     "unseen": Section("Graphs that no policy was trained on", unseen.unseen),
+    "ablations": Section("Parts of GO", ablations.ablations),
     "changes": Section("What single changes of a plan gain", changes.changes),
     "external": Section("Pipelined execution: the graphs of Tarnawski et al.", external.external),
     "table3": Section("Fusion alone", joint.table3),

@@ -194,3 +194,20 @@ def test_views_are_of_the_schedule() -> None:
     slack = rows[:, 0, 7] * case.makespan
     np.testing.assert_allclose(slack, [0.0, 0.0, 3.0 - case.end[2]])
     np.testing.assert_allclose(gains(case), 0.0)
+
+
+@pytest.mark.slow
+def test_parts_of_the_network(tmp_path: Path) -> None:
+    lines = measured(tmp_path, "--sections", "ablations")
+    played = {(line["key"]["method"], line["key"]["graph"]): line["value"]["makespan"] for line in lines[1:]}
+    graphs = {graph for _, graph in played}
+    assert len(graphs) == 4 + 4 + 1  # of the kinds that are learned from, of the one held out, programs
+    for graph in graphs:
+        hint, drawn, moved = (played[f"go:rounds={how}", graph] for how in ("0", "1,tries=0", "1,tries=256"))
+        assert moved <= drawn <= hint
+    name, parameters, _, *gains, learned, _ = table_of((tmp_path / "out" / "go-ablations.md").read_text())[2]
+    assert (name, parameters, learned) == ("the perceptron that ships", "12,937", "-")
+    random = [graph for graph in graphs if "sbm" in graph]
+    mean = np.mean([1 - played["go:rounds=1,tries=0", graph] / played["go:rounds=0", graph] for graph in random])
+    assert gains[2] == f"{100 * mean:.2f}"
+    assert len(measured(tmp_path, "--sections", "ablations")) == len(lines)

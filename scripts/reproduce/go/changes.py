@@ -71,8 +71,8 @@ def changes(settings: Settings) -> Iterator[Table]:
             sharpness = max(SHARPNESS, key=lambda each: _best(chosen, score, each, count, 1).mean())
             best = {which: _best(some, score, sharpness, count, settings.seeds) for which, some in sets.items()}
             by_chance = by_chance or best
-            ahead = [_ahead(best[which] - by_chance[which]) for which in sets]
-            lines.append([name, str(count), *(f"{best[which].mean():.2f}" for which in sets), *ahead])
+            apart = [ahead(best[which] - by_chance[which]) for which in sets]
+            lines.append([name, str(count), *(f"{best[which].mean():.2f}" for which in sets), *apart])
     how = (
         f"Percent below the hint, `rendezvous`, {OPS} ops, 2 to 8 devices: the best of {PLANS} plans, means over "
         f"{len(sets['seen'])} and {len(sets['held out'])} graphs and the seeds; differences with 95% intervals from "
@@ -156,6 +156,7 @@ def _cases(kinds: Sequence[str], first: int, count: int) -> list[Case]:
     return [Case(graph, problem_of(GoSettings(), graph, "rendezvous")) for graph in graphs]
 
 
-def _ahead(differences: np.ndarray) -> str:
+def ahead(differences: np.ndarray) -> str:
+    """The mean of differences, one a graph, and where 95% of the means lie if the graphs are resampled."""
     low, high = interval(differences, np.arange(len(differences)))
     return f"{differences.mean():+.2f} [{low:+.2f}, {high:+.2f}]"

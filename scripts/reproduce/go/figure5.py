@@ -7,7 +7,6 @@ in turn. It looks at run times alone; what is played keeps the memory limit.
 
 import dataclasses
 import functools
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -15,9 +14,9 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from graphrl.agents.go.batch import Batch
 from graphrl.agents.go.decode import Decoder
 from graphrl.agents.go.hint import hinted
-from graphrl.agents.go.learner import learner
 from graphrl.agents.go.lessons import Lesson, lesson
 from graphrl.agents.go.policy import Policy
 from graphrl.agents.go.settings import GoSettings
@@ -26,9 +25,7 @@ from graphrl.costs.problem import Problem, Transfer
 from graphrl.graphs.datasets.workloads import go
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import octave_sizes
-from graphrl.learning.learner import Learner
-from graphrl.learning.spread import on_mesh
-from graphrl.mesh import make_mesh
+from reproduce.go.imitated import imitated
 from reproduce.go.searches import Entry, search
 from reproduce.go.settings import Settings
 from reproduce.measurements import Figures
@@ -177,19 +174,11 @@ def _policy(settings: Settings, architecture: str, transfer: Transfer, policy: s
 
 
 def _trained(config: GoSettings, workloads: Sequence[str], transfer: Transfer, steps: int, seed: int) -> Policy:
-    functions, began = _learner(config), time.perf_counter()
-    state = functions.init(jax.random.key(seed))
     lessons = [_lesson(config, name, transfer) for name in workloads]
-    for step in range(steps):
-        batch = {transfer: jax.tree.map(lambda leaf: leaf[None], lessons[step % len(lessons)])}
-        state, _ = functions.update(state, jax.random.key(step), batch)
-    note = f"{steps} steps on {', '.join(workloads) or 'nothing'}, seed {seed}: {time.perf_counter() - began:.0f} s"
-    return Policy(config, jax.tree.map(np.asarray, state.params["policy"]), note)
-
-
-@functools.lru_cache(maxsize=1)
-def _learner(config: GoSettings) -> Learner:
-    return on_mesh(learner(config), make_mesh(1, jax.devices()[:1]))
+    batches: Iterator[Batch] = (
+        {transfer: jax.tree.map(lambda leaf: leaf[None], lessons[step % len(lessons)])} for step in range(steps)
+    )
+    return imitated(config, batches, seed, ", ".join(workloads) or "nothing")
 
 
 @functools.lru_cache(maxsize=len(SMALLEST))

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError
 from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.padding import Sizes
 from graphrl.methods import find_solver
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Task
@@ -58,9 +59,9 @@ def entry_of(text: str, seconds: float) -> Entry:
         raise GraphrlError(f"{text!r}: must be a method, and after @ its seconds") from None
 
 
-def search(graph: ComputationGraph, problem: Problem, entry: Entry, seed: int) -> Figures:
+def search(graph: ComputationGraph, problem: Problem, entry: Entry, seed: int, sizes: Sizes | None = None) -> Figures:
     """The makespan of the best plan, the bytes that it exceeds the memory limit by, seconds, evaluations, and after
-    which seconds which value was reached, as far as the method told.
+    which seconds which value was reached, as far as the method told. Networks see the graph padded to the sizes.
     """
     reached: list[tuple[float, float]] = []
 
@@ -68,7 +69,7 @@ def search(graph: ComputationGraph, problem: Problem, entry: Entry, seed: int) -
         if not reached or value < reached[-1][1]:
             reached.append((round(seconds, 3), value))
 
-    plan = find_solver(entry.method)(Task(graph, problem, Budget(seconds=entry.seconds), seed, watch))
+    plan = find_solver(entry.method)(Task(graph, problem, Budget(seconds=entry.seconds), seed, watch, sizes=sizes))
     plan.check(graph)
     return {
         "makespan": plan.makespan,

@@ -73,15 +73,20 @@ def _cases(settings: Settings) -> list[Case]:
     count = min(settings.graphs, GRAPHS)
     sizes = np.geomspace(LEAST, MOST, count).astype(int) if not settings.quick else [40] * count
     graphs = [f"{MODEL}:{ops}@{FIRST + number}" for number, ops in enumerate(sizes)]
-    entries = sorted(zoo.select("test-split"), key=lambda entry: (-entry.ops, entry.name))
-    of_family = {entry.family: entry for entry in entries if settings.quick or LEAST <= entry.ops <= MOST}
-    graphs += [zoo.PREFIX + of_family[family].name for family in sorted(of_family)[:count]]
+    graphs += [zoo.PREFIX + name for name in programs(*(() if settings.quick else (LEAST, MOST)))[:count]]
     return [
         Case(graph, transfer, devices)
         for graph in graphs
         for transfer in settings.transfers
         for devices in settings.devices
     ]
+
+
+def programs(least: int = 0, most: int = MOST) -> list[str]:
+    """The smallest program within these numbers of ops of each family of the zoo's test split."""
+    entries = sorted(zoo.select("test-split"), key=lambda entry: (-entry.ops, entry.name))
+    of_family = {entry.family: entry for entry in entries if least <= entry.ops <= most}
+    return [of_family[family].name for family in sorted(of_family)]
 
 
 @functools.lru_cache(maxsize=1)
@@ -92,9 +97,14 @@ def _graph(name: str) -> ComputationGraph:
     return sample("regal-like", int(ops), int(seed), {"model": MODEL})[0]
 
 
+def of_programs(devices: int, transfer: Transfer) -> Problem:
+    """What programs are played on."""
+    return Problem("makespan", devices, transfer, LATENCY, BANDWIDTH)
+
+
 def _problem(case: Case) -> Problem:
     if case.graph.startswith(zoo.PREFIX):
-        return Problem("makespan", case.devices, case.transfer, LATENCY, BANDWIDTH)
+        return of_programs(case.devices, case.transfer)
     a = _graph(case.graph).arrays
     seconds = SLOWNESS * float(a.runtime.mean())
     bandwidth = float(a.tensor_bytes.mean()) / ((1 - LATENCY_SHARE) * seconds)

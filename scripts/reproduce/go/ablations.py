@@ -1,0 +1,224 @@
+"""What each part of GO's network is worth: policies without it, trained alike, and played on what they have not seen.
+
+All imitate what single changes of a plan gain, from the same lessons in the same order, as `graphrl train go --config
+scripts/go.toml` does; a variant that decides no order has no lessons of it. `rendezvous` alone: under `link` no single
+change of these hints gains anything worth a look. The policy before any training is what says how much of a gain is
+learned, and how much is drawing 64 plans and looking at the best.
+"""
+
+import dataclasses
+import functools
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from graphrl.agents.go.agent import SEEN
+from graphrl.agents.go.batch import Batch, batch, problem_of
+from graphrl.agents.go.config import GoConfig
+from graphrl.agents.go.settings import GDP_NETWORK, GoSettings
+from graphrl.compare.report import markdown
+from graphrl.costs.problem import Problem
+from graphrl.graphs.datasets import zoo
+from graphrl.graphs.datasets.sets import load_graphs
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.padding import Sizes, common_sizes
+from reproduce.go import unseen
+from reproduce.go.changes import ahead
+from reproduce.go.imitated import imitated
+from reproduce.go.searches import Entry, search
+from reproduce.go.settings import Settings
+from reproduce.measurements import Figures
+from reproduce.results import Table
+
+OPS, LEARNED, PLAYED = 200, 32, 8  # ops of a random graph; graphs of each kind to learn from, to play
+HELD_OUT = "stochastic-block"  # of it four times as many are played
+STEPS, GRAPHS = 400, 4  # of training, of a step
+RATE = 3e-3  # as in scripts/go.toml
+FEW_STEPS = 2
+MOVES = 256
+DEVICES = 8  # of programs
+SECONDS = 20.0  # more than a round takes
+WHOLE = GoSettings().network
+SMALL = dataclasses.replace(  # the perceptron of scripts/go.toml
+    WHOLE, tasks=("placement",), rounds=0, layers=0, superposition="none", coupling="none", spread=0.1
+)
+
+
+class Variant(NamedTuple):
+    """A network, and whether it is trained."""
+
+    network: GoConfig
+    learns: bool = True
+
+
+def _with(**parts: Any) -> Variant:
+    return Variant(dataclasses.replace(WHOLE, **parts))
+
+
+VARIANTS = {
+    "whole": _with(),
+    "not trained": Variant(WHOLE, learns=False),
+    "no superposition": _with(superposition="none"),
+    "superposition of each op": _with(superposition="ops"),
+    "no coupling of tasks": _with(coupling="none"),
+    "no attention along the ops": _with(layers=0),
+    "no memory of the segment before": _with(cached=False),
+    "no GraphSAGE": _with(rounds=0),
+    "neighbours together": _with(neighbours="together"),
+    "two iterations": _with(iterations=2),
+    "no votes": _with(votes=False),
+    "no schedule": _with(played=False),
+    "inputs and pooling as published": _with(votes=False, played=False, neighbours="together"),
+    "placement alone": _with(tasks=("placement",)),
+    "GDP": Variant(GDP_NETWORK),
+    "the perceptron that ships": Variant(SMALL),
+}
+QUICK = ("the perceptron that ships",)
+REFERENCES = ("not trained", "whole")
+PLAYS = {"drawn": "go:rounds=1,tries=0", "moved": f"go:rounds=1,tries={MOVES}"}
+
+
+class Case(NamedTuple):
+    """What is played, padded to the sizes if there are any."""
+
+    name: str
+    graph: ComputationGraph
+    problem: Problem
+    sizes: Sizes | None = None
+
+
+class Gains(NamedTuple):
+    """Of a variant, percent below the hint: means over its trainings, of each graph."""
+
+    by_kind: dict[str, dict[str, np.ndarray]]  # of graphs, then by what is played
+    trainings: list[Figures]
+
+    @property
+    def drawn(self) -> np.ndarray:
+        """On all random graphs."""
+        return np.concatenate([self.by_kind[kind]["drawn"] for kind in ("seen kinds", "held-out kind")])
+
+
+def ablations(settings: Settings) -> Iterator[Table]:
+    """A line a variant."""
+    cases = _cases(settings)
+    names = QUICK if settings.quick else tuple(VARIANTS)
+    gains = {name: _gains(settings, name, cases) for name in names}
+    columns = [f"{kind}: {play}" for kind in cases for play in PLAYS]
+    headings = ("network", "parameters", "training, s", *columns, *(f"drawn, above {name}" for name in REFERENCES))
+    counts = ", ".join(f"{len(some)} graphs of {kind}" for kind, some in cases.items())
+    how = (
+        f"Percent below the hint, `rendezvous`: the best of 64 plans of one call of the network, and after "
+        f"{MOVES} changes of single ops, of programs clusters, the likeliest first. Means over {counts} and "
+        f"{settings.seeds} trainings, each of {_steps(settings)} steps of {GRAPHS} random graphs of {OPS} ops; "
+        "differences on the random graphs with 95% intervals from resampled graphs. Seconds are those of the shortest "
+        "training."
+    )
+    table = markdown(headings, [_line(name, gains) for name in names])
+    programs = ", ".join(case.name for case in cases["programs"])
+    yield settings.measurements.table("Parts of GO", how, table, notes=[f"programs, {DEVICES} devices: {programs}"])
+
+
+def _steps(settings: Settings) -> int:
+    return FEW_STEPS if settings.quick else STEPS
+
+
+def _cases(settings: Settings) -> dict[str, list[Case]]:
+    """By kind of graphs; none of them is learned from."""
+    count = 1 if settings.quick else PLAYED
+    names = unseen.programs()[:1] if settings.quick else unseen.programs(unseen.LEAST)
+    task = unseen.of_programs(DEVICES, "rendezvous")
+    return {
+        "seen kinds": _random(SEEN, count),
+        "held-out kind": _random((HELD_OUT,), len(SEEN) * count),
+        "programs": [Case(name, zoo.load(name).graph, task) for name in names],
+    }
+
+
+def _random(kinds: Sequence[str], count: int) -> list[Case]:
+    """Of the same sizes, so that a network is compiled once."""
+    graphs = load_graphs([f"{kind}:{OPS}x{count}@5000" for kind in kinds])
+    to = common_sizes(graphs)
+    return [Case(graph.name, graph, problem_of(GoSettings(), graph, "rendezvous"), to) for graph in graphs]
+
+
+def _gains(settings: Settings, name: str, cases: Mapping[str, Sequence[Case]]) -> Gains:
+    trained = [_trained(settings, name, seed) for seed in range(settings.seeds)]
+    by_kind = {}
+    for kind, some in cases.items():
+        starts = _makespans(settings, "the hint", some, "go:rounds=0", [None])
+        by_kind[kind] = {
+            play: 100 * (1 - _makespans(settings, name, some, method, [file for file, _ in trained]) / starts)
+            for play, method in PLAYS.items()
+        }
+    return Gains(by_kind, [figures for _, figures in trained if figures])
+
+
+def _makespans(
+    settings: Settings, name: str, cases: Sequence[Case], method: str, policies: Sequence[Path | None]
+) -> np.ndarray:
+    """Of each case the mean over the policies, one a seed."""
+
+    def run(case: Case, seed: int) -> Figures:
+        played = f"{method},checkpoint={policies[seed]}" if policies[seed] else method
+        return search(case.graph, case.problem, Entry(played, SECONDS, name), seed, case.sizes)
+
+    means = []
+    for case in cases:
+        key = {"network": name, "method": method, "graph": case.name}
+        runs = [
+            settings.measurements.get({**key, "seed": seed}, functools.partial(run, case, seed))
+            for seed in range(len(policies))
+        ]
+        means.append(np.mean([one["makespan"] if one else np.nan for one in runs]))
+    return np.array(means)
+
+
+def _trained(settings: Settings, name: str, seed: int) -> tuple[Path, Figures | None]:
+    """The file of a policy, which is trained now unless that has been done; how long that took."""
+    variant, file = VARIANTS[name], settings.out / "policies" / f"{name.replace(' ', '-')}-{seed}.msgpack"
+
+    def train() -> Figures:
+        usual = GoSettings()
+        ppo = dataclasses.replace(usual.ppo, rate=RATE)
+        config = dataclasses.replace(
+            usual, learning="imitation", transfers=("rendezvous",), network=variant.network, ppo=ppo
+        )
+        batches = list(_batches(config, _steps(settings) if variant.learns else 0, seed))
+        began = time.perf_counter()
+        policy = imitated(config, batches, seed, "random graphs")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        policy.save(file)
+        parameters = sum(leaf.size for leaf in jax.tree.leaves(policy.params))
+        return {"parameters": parameters, "seconds": time.perf_counter() - began}
+
+    return file, settings.measurements.get({"network": name, "trained": _steps(settings), "seed": seed}, train)
+
+
+def _batches(config: GoSettings, steps: int, seed: int) -> Iterator[Batch]:
+    """Lessons of random graphs, in another order each time round."""
+    # a lesson is of its tasks, whatever the rest of the network: variants of the same tasks share them
+    teacher = dataclasses.replace(config, network=GoConfig(tasks=config.network.tasks))
+    graphs, rng, waiting = _learned(), np.random.default_rng(seed), list[int]()
+    for _ in range(steps):
+        waiting = waiting or rng.permutation(len(graphs)).tolist()
+        chosen, waiting = waiting[:GRAPHS], waiting[GRAPHS:]
+        yield batch(teacher, [graphs[each] for each in chosen], common_sizes(graphs))
+
+
+@functools.lru_cache(maxsize=1)
+def _learned() -> list[ComputationGraph]:
+    """As many as make whole batches."""
+    return load_graphs([f"{kind}:{OPS}x{LEARNED}@10000" for kind in SEEN])
+
+
+def _line(name: str, gains: Mapping[str, Gains]) -> list[str]:
+    mine = gains[name]
+    spent = [one["seconds"] for one in mine.trainings]
+    head = [name, f"{mine.trainings[0]['parameters']:,}", f"{min(spent):.0f}"] if spent else [name, "-", "-"]
+    means = [f"{values.mean():.2f}" for plays in mine.by_kind.values() for values in plays.values()]
+    return head + means + [ahead(mine.drawn - gains[other].drawn) if other in gains else "-" for other in REFERENCES]
