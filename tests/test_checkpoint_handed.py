@@ -41,6 +41,23 @@ def scanned(weights: jax.Array, x: jax.Array) -> jax.Array:
     return jnp.square(x).mean()
 
 
+def split(weights: jax.Array, x: jax.Array) -> jax.Array:
+    """Each layer computes with parts of different sizes."""
+    for w in weights[:2]:
+        large, small = jnp.split(jnp.sin(x @ w), [480], -1)
+        x = x + jnp.concatenate([small, jnp.cos(large)], -1) * jnp.concatenate([jnp.exp(small), large], -1)
+    return jnp.square(x).mean()
+
+
+def halved(weights: jax.Array, x: jax.Array) -> jax.Array:
+    """Each layer takes the same slice several times."""
+    for w in weights[:2]:
+        y = x @ w
+        half = [jnp.sin(y[:, :256]) * jnp.cos(y[:, :256]), jnp.exp(y[:, :256]) + y[:, 256:]]
+        x = x + jnp.concatenate(half, -1)
+    return jnp.square(x).mean()
+
+
 @functools.cache
 def task(loss: Callable[..., jax.Array] = residual) -> tuple[Program, NamedGradient, Pricing]:
     program = program_of(jax.make_jaxpr(loss)(*(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in SHAPES)))
@@ -69,8 +86,9 @@ def places_of(name: str, loss: Callable[..., jax.Array] = residual) -> list[int]
     return [place for place, eqn in enumerate(task(loss)[0].equations) if eqn.primitive.name == name]
 
 
-def test_slices_of_one_value_are_read_beside_one_another() -> None:
-    priced, traced = seconds_both(choice_of(places_of("dot_general", scanned), True, scanned), scanned)
+@pytest.mark.parametrize("loss", [scanned, split, halved])
+def test_slices_are_read_beside_one_another_and_equal_ones_once(loss: Callable[..., jax.Array]) -> None:
+    priced, traced = seconds_both(choice_of(places_of("dot_general", loss), True, loss), loss)
     assert priced == pytest.approx(traced, rel=0.05)
 
 

@@ -206,7 +206,7 @@ def test_parts_of_the_network(tmp_path: Path) -> None:
         hint, drawn, moved = (played[f"go:rounds={how}", graph] for how in ("0", "1,tries=0", "1,tries=256"))
         assert moved <= drawn <= hint
     name, parameters, _, *gains, learned, _ = table_of((tmp_path / "out" / "go-ablations.md").read_text())[2]
-    assert (name, parameters, learned) == ("the perceptron that ships", "12,937", "-")
+    assert (name, parameters, learned) == ("the shipped perceptron's network", "12,937", "-")
     random = [graph for graph in graphs if "sbm" in graph]
     mean = np.mean([1 - played["go:rounds=1,tries=0", graph] / played["go:rounds=0", graph] for graph in random])
     assert gains[2] == f"{100 * mean:.2f}"

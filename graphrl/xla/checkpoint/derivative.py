@@ -19,6 +19,7 @@ from graphrl.xla.checkpoint.plan import CheckpointPlan, Name, Region
 from graphrl.xla.checkpoint.products import product
 from graphrl.xla.checkpoint.program import Program, Values
 from graphrl.xla.checkpoint.rewrite import scan_of
+from graphrl.xla.checkpoint.rules import is_of_sums
 
 SCOPE = re.compile(r"^(transpose\()?[^/]*?graphrl(\d+)")  # as jax writes the scope of an equation's derivatives
 
@@ -209,7 +210,7 @@ def _marked(program: Program, args: Sequence[Any]) -> list[Any]:
                 body = program.bodies[place]
                 whole = CheckpointPlan((Region(0, len(body.equations)),))
                 values.write(eqn.outvars, scan_of(eqn, body, whole, values.read(eqn.invars)))
-            elif is_product(eqn):
+            elif is_product(eqn) and not is_of_sums(program, eqn):
                 values.write(eqn.outvars, [product(eqn, *values.read(eqn.invars))])
             else:
                 values.run([eqn])

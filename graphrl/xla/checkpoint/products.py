@@ -2,7 +2,8 @@
 
 A product's two gradients read the other operand each. Compilers compute them in any order, and while the gradient of
 the larger operand lies there already, that operand does, too, for the other one to read. Here the gradient of the
-smaller operand comes first: the larger one is done with before as much is written again.
+smaller operand comes first: the larger one is done with before as much is written again. Not all products have that:
+see `rules.is_of_sums`.
 """
 
 from typing import Any

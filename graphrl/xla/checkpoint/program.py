@@ -8,6 +8,7 @@ programs in turn.
 import dataclasses
 import functools
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -48,6 +49,12 @@ class Program:
         """The last place that reads a variable; the number of equations where it is a result."""
         uses = {atom: place for place, eqn in enumerate(self.equations) for atom in variables(eqn.invars)}
         return uses | dict.fromkeys(variables(self.closed.jaxpr.outvars), len(self.equations))
+
+    @functools.cached_property
+    def readers(self) -> Counter[Any]:
+        """How many equations read a variable; its being a result counts as one."""
+        reads = [*(eqn.invars for eqn in self.equations), self.closed.jaxpr.outvars]
+        return Counter(atom for atoms in reads for atom in {*variables(atoms)})
 
     @functools.cached_property
     def place_of(self) -> dict[Any, int]:

@@ -17,7 +17,7 @@ MANY = 4  # times as many elements
 def rule_of(program: Program, eqn: Any) -> Callable[..., Any] | None:
     """What gives the result of a program's equation for its operands; None for most equations."""
     if is_product(eqn):
-        return None if _is_summed(program, eqn) else functools.partial(product, eqn)
+        return None if is_of_sums(program, eqn) else functools.partial(product, eqn)
     if not is_of_variables(eqn):
         return None
     if eqn.primitive.name == "gather":
@@ -29,23 +29,26 @@ def rule_of(program: Program, eqn: Any) -> Callable[..., Any] | None:
     return None
 
 
-def _is_summed(program: Program, eqn: Any) -> bool:
-    """Whether a product's larger operand is made from sums over many times as much, in what compilers fuse.
+def is_of_sums(program: Program, product: Any) -> bool:
+    """Whether a product's larger operand is made from sums over many times as much, by what compilers fuse into one
+    kernel: equations whose results one other equation reads.
 
-    What the sums read is then read once more by their gradient. If that does not wait for the operand, as it does in
-    `products`, compilers read it once for both and never write it.
+    The gradient of what is summed reads its factors once more. If that does not wait for the operand, as it does in
+    `products`, compilers read them once for both and never write what is summed.
     """
-    larger = max(eqn.invars[::-1], key=lambda atom: atom.aval.size)
+    larger = max(product.invars, key=lambda atom: atom.aval.size)
     waiting, seen = [larger], {larger}
     while waiting:
-        place = program.place_of.get(waiting.pop())
-        maker = None if place is None else program.equations[place]
-        if maker is None or not is_fused(maker):
+        atom = waiting.pop()
+        place = program.place_of.get(atom)
+        if place is None or program.readers[atom] > 1 or not is_fused(program.equations[place]):
             continue
-        read = variables(maker.invars)
-        if maker.primitive.name == "reduce_sum" and read[0].aval.size >= MANY * larger.aval.size:
+        read = variables(program.equations[place].invars)
+        if program.equations[place].primitive.name == "reduce_sum" and any(
+            summed.aval.size >= MANY * larger.aval.size and summed in program.place_of for summed in read
+        ):
             return True
-        new = {atom for atom in read if atom.aval.size >= larger.aval.size} - seen
+        new = {other for other in read if other.aval.size >= larger.aval.size} - seen
         seen |= new
         waiting += new
     return False

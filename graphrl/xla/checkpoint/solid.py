@@ -17,9 +17,7 @@ from graphrl.xla.checkpoint.copies import Value
 from graphrl.xla.checkpoint.derivative import Derivative
 from graphrl.xla.checkpoint.fusing import Chain, chained, is_once
 from graphrl.xla.checkpoint.kinds import SLICES, is_fused, is_reduction, part_read
-
-Part = tuple[Value, tuple[Result, ...]]  # of a value, and which slices of it are taken on the way
-Reads = Mapping[Part, float]  # bytes
+from graphrl.xla.checkpoint.parts import Part, Parts, Reads
 
 FAR = 4  # kernels that run before a gradient is read, more of which are another layer's
 
@@ -45,17 +43,19 @@ def fusion_of(derivative: Derivative, left_out: Container[int] = ()) -> Fusion:
     solid: dict[Result, bool] = {}
     moved: dict[Result, float] = {}
     copies: dict[Result, int] = {}
+    parts = Parts(derivative)
     reads: dict[Value, Reads] = {}  # of what lies in no memory, what is read in its place
     chain: dict[Value, Chain] = {}  # of that, the nodes that its reader computes for it
     heavy = np.cumsum([node is not None and not is_fused(node.equation) for node in nodes])
     for i, node in enumerate(nodes):
         if node is None:
             continue
-        read = _read(derivative, i, reads)
+        read = _read(derivative, parts, i, reads)
         ops = chained(i, node.equation, [chain[value] for value in derivative.reads(i) if value in chain])
         fused = is_fused(node.equation) and not is_reduction(node.equation)
+        whole = sum(sum(each.values()) for each in (read if node.type in SLICES else read[:1]))
         for k, size in enumerate(node.output_bytes):
-            value, total = Result(i, k), sum(read.values())
+            value, total = Result(i, k), sum(read[k].values())
             # a pass has its own copy of what it computes
             users = [j for j in readers[value] if derivative.backward[j] == derivative.backward[i]]
             alone = any(
@@ -66,12 +66,12 @@ def fusion_of(derivative: Derivative, left_out: Container[int] = ()) -> Fusion:
             wanted = value in derivative.results or value in derivative.gradients
             once = len(readers[value]) > 1 and is_once(node.equation, ops)
             waits = derivative.backward[i] and heavy[max(users, default=i)] - heavy[i] > FAR
-            smaller = size < sum(derivative.bytes(source) for source in {source for source, _ in read})
+            smaller = size < sum(derivative.bytes(source) for source in parts.sources(read[k]))
             solid[value] = not fused or alone or dear or wanted or once or (waits and smaller)
-            moved[value] = total + sum(node.output_bytes)
+            moved[value] = whole + sum(node.output_bytes)
             copies[value] = _copies(derivative, readers[value], is_fused(node.equation))
             if not solid[value]:
-                reads[value], chain[value] = _apart(read, value) if node.type in SLICES else read, ops
+                reads[value], chain[value] = read[k], ops
     return Fusion(solid, moved, copies)
 
 
@@ -84,24 +84,21 @@ def _copies(derivative: Derivative, readers: Sequence[int], fused: bool) -> int:
     return (forward or not fused) + any(node is not None and not is_fused(node.equation) for node in backward)
 
 
-def _read(derivative: Derivative, i: int, reads: Mapping[Value, Reads]) -> Reads:
-    """Bytes that a node reads from memory."""
+def _read(derivative: Derivative, parts: Parts, i: int, reads: Mapping[Value, Reads]) -> Sequence[Reads]:
+    """Bytes that a node reads from memory for each of its outputs: slices their own parts, all others the same."""
     node = derivative.nodes[i]
     assert node is not None
     operands = derivative.reads(i)
     read: dict[Part, float] = {}
     for value in operands:
-        for part, size in reads.get(value, {(value, ()): float(derivative.bytes(value))}).items():
+        own = reads[value] if value in reads else {parts.whole(value): float(derivative.bytes(value))}
+        for part, size in own.items():
             read[part] = max(read.get(part, 0.0), size)
-    if not operands:
-        return read
-    share = share_read(derivative, i, operands[0])
-    return {part: share * size for part, size in read.items()}
-
-
-def _apart(read: Reads, value: Result) -> Reads:
-    """What is read for a slice: another one of the same value has other elements, and is read beside it."""
-    return {(source, (*slices, value)): size for (source, slices), size in read.items()}
+    if node.type not in SLICES or not operands:
+        return [read] * len(node.output_bytes)
+    size = derivative.bytes(operands[0])
+    shares = (part_read(node.equation, size, taken) for taken in node.output_bytes)
+    return [parts.sliced(read, i, k, share) for k, share in enumerate(shares)]
 
 
 def share_read(derivative: Derivative, i: int, value: Value) -> float:
@@ -110,4 +107,4 @@ def share_read(derivative: Derivative, i: int, value: Value) -> float:
     assert node is not None
     if node.type not in SLICES or derivative.reads(i)[0] != value:
         return 1.0
-    return part_read(node.equation, derivative.bytes(value), max(node.output_bytes))
+    return sum(part_read(node.equation, derivative.bytes(value), taken) for taken in node.output_bytes)

@@ -1,9 +1,10 @@
 """What each part of GO's network is worth: policies without it, trained alike, and played on what they have not seen.
 
-All imitate what single changes of a plan gain, from the same lessons in the same order, as `graphrl train go --config
-scripts/go.toml` does; a variant that decides no order has no lessons of it. `rendezvous` alone: under `link` no single
-change of these hints gains anything worth a look. The policy before any training is what says how much of a gain is
-learned, and how much is drawing 64 plans and looking at the best.
+All imitate what single changes of a plan gain, on the same graphs in the same order, as `graphrl train go --config
+scripts/go.toml` does; a variant that decides no order has no lessons of it, and a teacher that changes none.
+`rendezvous` alone: under `link` no single change of these hints gains anything worth a look. The policy before any
+training is what says how much of a gain is learned, and how much is drawing 64 plans and looking at the best. The
+perceptron begins with smaller logits than the others, as it ships.
 """
 
 import dataclasses
@@ -31,7 +32,7 @@ from reproduce.go.changes import ahead
 from reproduce.go.imitated import imitated
 from reproduce.go.searches import Entry, search
 from reproduce.go.settings import Settings
-from reproduce.measurements import Figures
+from reproduce.measurements import Figures, Key
 from reproduce.results import Table
 
 OPS, LEARNED, PLAYED = 200, 32, 8  # ops of a random graph; graphs of each kind to learn from, to play
@@ -75,9 +76,9 @@ VARIANTS = {
     "inputs and pooling as published": _with(votes=False, played=False, neighbours="together"),
     "placement alone": _with(tasks=("placement",)),
     "GDP": Variant(GDP_NETWORK),
-    "the perceptron that ships": Variant(SMALL),
+    "the shipped perceptron's network": Variant(SMALL),
 }
-QUICK = ("the perceptron that ships",)
+QUICK = ("the shipped perceptron's network",)
 REFERENCES = ("not trained", "whole")
 PLAYS = {"drawn": "go:rounds=1,tries=0", "moved": f"go:rounds=1,tries={MOVES}"}
 
@@ -114,16 +115,19 @@ def ablations(settings: Settings) -> Iterator[Table]:
     how = (
         f"Percent below the hint, `rendezvous`: the best of 64 plans of one call of the network, and after "
         f"{MOVES} changes of single ops, of programs clusters, the likeliest first. Means over {counts} and "
-        f"{settings.seeds} trainings, each of {_steps(settings)} steps of {GRAPHS} random graphs of {OPS} ops; "
-        "differences on the random graphs with 95% intervals from resampled graphs. Seconds are those of the shortest "
-        "training."
+        f"{settings.seeds} trainings, each of {_steps(settings, names[0])} steps of {GRAPHS} random graphs of {OPS} "
+        f"ops, all at a rate of {RATE:g}; differences on the random graphs with 95% intervals from resampled graphs. "
+        "Seconds are those of the shortest training."
     )
     table = markdown(headings, [_line(name, gains) for name in names])
     programs = ", ".join(case.name for case in cases["programs"])
     yield settings.measurements.table("Parts of GO", how, table, notes=[f"programs, {DEVICES} devices: {programs}"])
 
 
-def _steps(settings: Settings) -> int:
+def _steps(settings: Settings, name: str) -> int:
+    """Of training."""
+    if not VARIANTS[name].learns:
+        return 0
     return FEW_STEPS if settings.quick else STEPS
 
 
@@ -150,26 +154,27 @@ def _gains(settings: Settings, name: str, cases: Mapping[str, Sequence[Case]]) -
     trained = [_trained(settings, name, seed) for seed in range(settings.seeds)]
     by_kind = {}
     for kind, some in cases.items():
-        starts = _makespans(settings, "the hint", some, "go:rounds=0", [None])
+        starts = _makespans(settings, {"network": "the hint"}, some, "go:rounds=0", [None])
+        key = {"network": name, "trained": _steps(settings, name)}
         by_kind[kind] = {
-            play: 100 * (1 - _makespans(settings, name, some, method, [file for file, _ in trained]) / starts)
+            play: 100 * (1 - _makespans(settings, key, some, method, [file for file, _ in trained]) / starts)
             for play, method in PLAYS.items()
         }
     return Gains(by_kind, [figures for _, figures in trained if figures])
 
 
 def _makespans(
-    settings: Settings, name: str, cases: Sequence[Case], method: str, policies: Sequence[Path | None]
+    settings: Settings, network: Key, cases: Sequence[Case], method: str, policies: Sequence[Path | None]
 ) -> np.ndarray:
     """Of each case the mean over the policies, one a seed."""
 
     def run(case: Case, seed: int) -> Figures:
         played = f"{method},checkpoint={policies[seed]}" if policies[seed] else method
-        return search(case.graph, case.problem, Entry(played, SECONDS, name), seed, case.sizes)
+        return search(case.graph, case.problem, Entry(played, SECONDS, method), seed, case.sizes)
 
     means = []
     for case in cases:
-        key = {"network": name, "method": method, "graph": case.name}
+        key = {**network, "method": method, "graph": case.name}
         runs = [
             settings.measurements.get({**key, "seed": seed}, functools.partial(run, case, seed))
             for seed in range(len(policies))
@@ -180,15 +185,14 @@ def _makespans(
 
 def _trained(settings: Settings, name: str, seed: int) -> tuple[Path, Figures | None]:
     """The file of a policy, which is trained now unless that has been done; how long that took."""
-    variant, file = VARIANTS[name], settings.out / "policies" / f"{name.replace(' ', '-')}-{seed}.msgpack"
+    steps = _steps(settings, name)
+    file = settings.out / "policies" / f"{''.join(filter(str.isalnum, name))}-{steps}-{seed}.msgpack"
 
     def train() -> Figures:
         usual = GoSettings()
-        ppo = dataclasses.replace(usual.ppo, rate=RATE)
-        config = dataclasses.replace(
-            usual, learning="imitation", transfers=("rendezvous",), network=variant.network, ppo=ppo
-        )
-        batches = list(_batches(config, _steps(settings) if variant.learns else 0, seed))
+        ppo, network = dataclasses.replace(usual.ppo, rate=RATE), VARIANTS[name].network
+        config = dataclasses.replace(usual, learning="imitation", transfers=("rendezvous",), network=network, ppo=ppo)
+        batches = list(_batches(config, steps, seed))
         began = time.perf_counter()
         policy = imitated(config, batches, seed, "random graphs")
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -196,7 +200,7 @@ def _trained(settings: Settings, name: str, seed: int) -> tuple[Path, Figures | 
         parameters = sum(leaf.size for leaf in jax.tree.leaves(policy.params))
         return {"parameters": parameters, "seconds": time.perf_counter() - began}
 
-    return file, settings.measurements.get({"network": name, "trained": _steps(settings), "seed": seed}, train)
+    return file, settings.measurements.get({"network": name, "trained": steps, "seed": seed}, train)
 
 
 def _batches(config: GoSettings, steps: int, seed: int) -> Iterator[Batch]:
@@ -221,4 +225,5 @@ def _line(name: str, gains: Mapping[str, Gains]) -> list[str]:
     spent = [one["seconds"] for one in mine.trainings]
     head = [name, f"{mine.trainings[0]['parameters']:,}", f"{min(spent):.0f}"] if spent else [name, "-", "-"]
     means = [f"{values.mean():.2f}" for plays in mine.by_kind.values() for values in plays.values()]
-    return head + means + [ahead(mine.drawn - gains[other].drawn) if other in gains else "-" for other in REFERENCES]
+    means += [ahead(mine.drawn - gains[other].drawn) if other in gains else "-" for other in REFERENCES]
+    return head + ["-" if "nan" in mean else mean for mean in means]

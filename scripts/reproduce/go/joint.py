@@ -129,8 +129,8 @@ def _limited(settings: Settings, names: Sequence[str], seconds: float) -> Table:
             rows.append([_plans(settings, name, rule, limit, seconds) for rule in rules])
             lines.append([name, f"{limit / 2**30:.2f}", *map(_mean_milliseconds, rows[-1])])
     how = (
-        f"The same where devices hold {LIMIT:g} times what the fullest needs in the plan of the first column above. "
-        f"`graphrl optimize --fuse RULE --seconds {seconds:g}`, ms, means over the seeds. A `*` marks where a "
+        f"The same where devices hold {LIMIT:g} times what the fullest needs in the first plan of the first column "
+        f"above. `graphrl optimize --fuse RULE --seconds {seconds:g}`, ms, means over the seeds. A `*` marks where a "
         "plan does not fit."
     )
     notes = [note for i in (0, 1) for note in _compared("`joint`", f"`{rules[i]}`", [(row[2], row[i]) for row in rows])]

@@ -73,7 +73,7 @@ def _cases(settings: Settings) -> list[Case]:
     count = min(settings.graphs, GRAPHS)
     sizes = np.geomspace(LEAST, MOST, count).astype(int) if not settings.quick else [40] * count
     graphs = [f"{MODEL}:{ops}@{FIRST + number}" for number, ops in enumerate(sizes)]
-    graphs += [zoo.PREFIX + name for name in programs(*(() if settings.quick else (LEAST, MOST)))[:count]]
+    graphs += [zoo.PREFIX + name for name in programs(0 if settings.quick else LEAST)[:count]]
     return [
         Case(graph, transfer, devices)
         for graph in graphs
