@@ -66,8 +66,8 @@ def fusion_of(derivative: Derivative, left_out: Container[int] = ()) -> Fusion:
             wanted = value in derivative.results or value in derivative.gradients
             once = len(readers[value]) > 1 and is_once(node.equation, ops)
             waits = derivative.backward[i] and heavy[max(users, default=i)] - heavy[i] > FAR
-            smaller = size < sum(derivative.bytes(source) for source in parts.sources(read[k]))
-            solid[value] = not fused or alone or dear or wanted or once or (waits and smaller)
+            smaller = waits and size < sum(derivative.bytes(source) for source in parts.sources(read[k]))
+            solid[value] = not fused or alone or dear or wanted or once or smaller
             moved[value] = whole + sum(node.output_bytes)
             copies[value] = _copies(derivative, readers[value], is_fused(node.equation))
             if not solid[value]:
@@ -88,12 +88,9 @@ def _read(derivative: Derivative, parts: Parts, i: int, reads: Mapping[Value, Re
     """Bytes that a node reads from memory for each of its outputs: slices their own parts, all others the same."""
     node = derivative.nodes[i]
     assert node is not None
-    operands = derivative.reads(i)
-    read: dict[Part, float] = {}
-    for value in operands:
-        own = reads[value] if value in reads else {parts.whole(value): float(derivative.bytes(value))}
-        for part, size in own.items():
-            read[part] = max(read.get(part, 0.0), size)
+    operands, read = derivative.reads(i), dict[Part, float]()
+    for value in operands:  # a part is as large wherever it is read
+        read.update(reads[value] if value in reads else {parts.whole(value): float(derivative.bytes(value))})
     if node.type not in SLICES or not operands:
         return [read] * len(node.output_bytes)
     size = derivative.bytes(operands[0])
