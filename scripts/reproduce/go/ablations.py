@@ -42,7 +42,7 @@ RATE = 3e-3  # as in scripts/go.toml
 FEW_STEPS = 2
 MOVES = 256
 DEVICES = 8  # of programs
-SECONDS = 20.0  # more than a round takes
+SECONDS = 120.0  # more than a round takes, with compiling
 WHOLE = GoSettings().network
 SMALL = dataclasses.replace(  # the perceptron of scripts/go.toml
     WHOLE, tasks=("placement",), rounds=0, layers=0, superposition="none", coupling="none", spread=0.1
