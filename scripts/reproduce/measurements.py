@@ -87,14 +87,17 @@ class Measurements:
 
     def get(self, key: Key, measure: Callable[[], Figures]) -> Figures | None:
         """The figures under a key, measured now if the file has none; None if that failed, now or before."""
+        return self.get_all([(key, measure)])[0]
+
+    def get_all(self, wanted: Sequence[tuple[Key, Callable[[], Figures]]]) -> list[Figures | None]:
+        """As `get`, of many keys; the file is read once."""
         with open_store(self._path, _KIND) as store:
-            if self._lacks(store, key):
-                if self._stored:
-                    return None
-                store.append(_measured(dict(key), measure))
-            one = store.rows[_text(key)]
-        self.used.append(one)
-        return one.value
+            for key, measure in wanted:
+                if self._lacks(store, key) and not self._stored:
+                    store.append(_measured(dict(key), measure))
+            found = [store.rows.get(_text(key)) for key, _ in wanted]
+        self.used += (one for one in found if one is not None)
+        return [None if one is None else one.value for one in found]
 
     def get_groups(
         self, groups: Sequence[Sequence[Key]], measure: Callable[[Key], Figures], processes: int

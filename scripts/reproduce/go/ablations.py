@@ -172,15 +172,13 @@ def _makespans(
         played = f"{method},checkpoint={policies[seed]}" if policies[seed] else method
         return search(case.graph, case.problem, Entry(played, SECONDS, method), seed, case.sizes)
 
-    means = []
-    for case in cases:
-        key = {**network, "method": method, "graph": case.name}
-        runs = [
-            settings.measurements.get({**key, "seed": seed}, functools.partial(run, case, seed))
-            for seed in range(len(policies))
-        ]
-        means.append(np.mean([one["makespan"] if one else np.nan for one in runs]))
-    return np.array(means)
+    wanted = [
+        ({**network, "method": method, "graph": case.name, "seed": seed}, functools.partial(run, case, seed))
+        for case in cases
+        for seed in range(len(policies))
+    ]
+    makespans = [one["makespan"] if one else np.nan for one in settings.measurements.get_all(wanted)]
+    return np.reshape(makespans, (len(cases), len(policies))).mean(1)
 
 
 def _trained(settings: Settings, name: str, seed: int) -> tuple[Path, Figures | None]:
