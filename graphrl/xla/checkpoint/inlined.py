@@ -82,7 +82,7 @@ class Inlined:
         return behind
 
     def _add(self, equation: Any, operands: Sequence[Any]) -> list[Value]:
-        key = _key(equation, operands)
+        key = key_of(equation, operands)
         if key not in self._merged:
             self._merged[key] = [self._value(var) for var in equation.outvars]
             self.ops.append(Op(equation, operands, self._merged[key]))
@@ -99,10 +99,10 @@ def _barred(equation: Any) -> Sequence[bool]:
     return [barred] * len(equation.invars) if isinstance(barred, bool) else barred
 
 
-def _key(equation: Any, operands: Sequence[Any]) -> Hashable:
-    """Equal for equations that compute the same."""
+def key_of(equation: Any, operands: Sequence[Any]) -> Hashable:
+    """Equal for equations that compute the same; operands are literals, or what stands for values."""
     own = (id(equation),)
-    read = tuple(atom if isinstance(atom, Value) else _literal(atom) for atom in operands)
+    read = tuple(_literal(atom) if isinstance(atom, core.Literal) else atom for atom in operands)
     key = (equation.primitive, tuple(sorted(equation.params.items(), key=lambda item: item[0])), read)
     try:
         hash(key)

@@ -8,6 +8,7 @@ from collections.abc import Hashable, Mapping
 from graphrl.graphs.readers.jaxpr.flatten import Scalar
 from graphrl.xla.checkpoint.copies import Value
 from graphrl.xla.checkpoint.derivative import Derivative
+from graphrl.xla.checkpoint.inlined import key_of
 
 Part = int
 Reads = Mapping[Part, float]  # bytes
@@ -46,15 +47,7 @@ class Parts:
 
     def _slice(self, i: int, output: int) -> Hashable:
         """Equal for slices that take the same."""
-        node = self._own.nodes[i]
+        node, same = self._own.nodes[i], self._own.same
         assert node is not None
-        operands = tuple(
-            value if isinstance(value, Scalar) else self._own.same.get(value, value) for value in node.operands
-        )
-        params = tuple(sorted(node.equation.params.items(), key=lambda item: item[0]))
-        key = (node.type, params, operands, output)
-        try:
-            hash(key)
-        except TypeError:  # a parameter that only equals itself
-            return i, output
-        return key
+        operands = [value if isinstance(value, Scalar) else same.get(value, value) for value in node.operands]
+        return key_of(node.equation, operands), output

@@ -165,9 +165,9 @@ def _plans(settings: Settings, workload: str, rule: str, limit: int, seconds: fl
 
 
 def _of_seeds(settings: Settings, key: Key, run: Callable[[int], Figures]) -> list[Figures]:
-    runs = [
-        settings.measurements.get({**key, "seed": seed}, functools.partial(run, seed)) for seed in range(settings.seeds)
-    ]
+    runs = settings.measurements.get_all(
+        [({**key, "seed": seed}, functools.partial(run, seed)) for seed in range(settings.seeds)]
+    )
     return [one for one in runs if one] if all(runs) else []
 
 

@@ -62,7 +62,7 @@ def _measured(settings: Settings, name: str, transfer: Transfer, entries: Sequen
     for entry in entries:
         seeds = range(1 if entry.is_rule else settings.seeds)
         keys = [{"workload": name, "transfer": transfer, **entry.key, "seed": seed} for seed in seeds]
-        figures = [settings.measurements.get(key, functools.partial(run, entry, key["seed"])) for key in keys]
+        figures = settings.measurements.get_all([(key, functools.partial(run, entry, key["seed"])) for key in keys])
         by_entry.append([one for one in figures if one is not None])
     return by_entry
 

@@ -121,7 +121,7 @@ def _values(settings: Settings, case: Case, entries: Sequence[Entry]) -> list[fl
     for entry in entries:
         seeds = range(1 if entry.is_rule else settings.seeds)
         keys = [{**case._asdict(), **entry.key, "seed": seed} for seed in seeds]
-        runs = [settings.measurements.get(key, functools.partial(run, entry, key["seed"])) for key in keys]
+        runs = settings.measurements.get_all([(key, functools.partial(run, entry, key["seed"])) for key in keys])
         complete = [one["makespan"] for one in runs if one is not None]
         values.append(float(np.mean(complete)) if len(complete) == len(runs) else float("nan"))
     return values
