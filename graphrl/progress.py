@@ -64,6 +64,6 @@ def _lines(total: int, every: float) -> Show:
         now = time.perf_counter()
         if now - printed >= every or step == total:
             printed = now
-            print(f"{step}/{total} {text}", file=sys.stderr, flush=True)
+            print(f"{step}/{total} {text}\n", end="", file=sys.stderr, flush=True)  # in one, for Ctrl-C not to part it
 
     return show

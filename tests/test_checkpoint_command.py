@@ -43,6 +43,12 @@ def attention(weights: jax.Array, x: jax.Array) -> jax.Array:
     return jnp.square(h * jax.lax.rsqrt(jnp.square(h).mean(-1, keepdims=True) + 1e-5)).mean() + h[0].sum()
 
 
+def sliced(weights: jax.Array, x: jax.Array) -> jax.Array:
+    """Each part of a value is read once."""
+    h = jnp.tanh(x @ weights[0])
+    return jnp.square((h[:, :2] * h[:, 2:4] + h[:, 4:6]) @ weights[1, :2]).mean()
+
+
 def step_graph(loss: Callable[..., Any], *shapes: jax.ShapeDtypeStruct) -> ComputationGraph:
     """Value and gradients of a loss."""
     return graphrl.from_jax(jax.value_and_grad(loss, (0, 1)), *(shapes or (WEIGHTS, X)), chip=CHIP, name="step")
@@ -54,7 +60,7 @@ def compiled() -> None:
     Pricing(gradient_of_graph(step_graph(mlp), CHIP).gradient)
 
 
-@pytest.mark.parametrize("loss", [mlp, attention, calls])
+@pytest.mark.parametrize("loss", [mlp, attention, calls, sliced])
 def test_a_graph_says_what_its_function_says(loss: Callable[..., Any]) -> None:
     traced = program_of(jax.make_jaxpr(loss)(WEIGHTS, X))
     function, graph = (

@@ -170,20 +170,26 @@ class _Operand(NamedTuple):
 
 
 class _Equation(NamedTuple):
-    """What `seconds` looks at of an equation, for an op."""
+    """What is looked at of an equation, for an op.
+
+    Attributes:
+      primitive, params, invars: as jax has them.
+      effects: the op's name, for no two ops to be taken for equal: a graph does not say which elements a slice takes.
+    """
 
     primitive: _Name
     params: dict[str, Any]
     invars: tuple[_Operand, ...]
+    effects: tuple[str, ...]
 
 
 def _equation(op: Op, sizes: Mapping[str, int]) -> _Equation:
     if op.type in REDUCTIONS:
         axis = 1 if _reduces_rows(op, sizes) else 0
-        return _Equation(_Name("reduce"), {"axes": (axis,)}, (_Operand(_Shape((0, 0))),))
+        return _Equation(_Name("reduce"), {"axes": (axis,)}, (_Operand(_Shape((0, 0))),), (op.name,))
     kernel = op.type in KERNELS or op.type.lower().startswith(MOVING)
     fused = not kernel and (op.type in ELEMENTWISE | SLICES or op.type.startswith(RANDOM))
-    return _Equation(_Name(op.type if fused else "custom_call"), {}, ())
+    return _Equation(_Name(op.type if fused else "custom_call"), {}, (), (op.name,))
 
 
 def _reduces_rows(op: Op, sizes: Mapping[str, int]) -> bool:
