@@ -91,6 +91,7 @@ def best_drawn(
     *,
     rounds: int,
     samples: int,
+    seed: int = 0,
 ) -> Choices:
     """The best of all that a policy draws in some rounds, each around the best so far, which is the instance's start
     at first; the first plan of a round is the likeliest.
@@ -98,7 +99,7 @@ def best_drawn(
     Args:
       cost: of choices `[n]` each.
     """
-    rng, best, tasks = np.random.default_rng(0), cost(params.start), policy.config.network.tasks
+    rng, best, tasks = np.random.default_rng(seed), cost(params.start), policy.config.network.tasks
     for _ in range(rounds):
         logits = policy.logits(params, _played(policy, params))
         plans = drawn(logits, params.start, samples, rng).of(tasks)

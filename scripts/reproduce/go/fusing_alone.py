@@ -4,6 +4,7 @@ All begin at the rule like XLA's. PPO's updates each draw 32 plans around the be
 """
 
 import functools
+import statistics
 import time
 from collections.abc import Callable
 
@@ -22,7 +23,7 @@ from reproduce.measurements import Figures
 
 COLUMNS = ("untrained", "go-one", "go", "go, go-one")
 UPDATES = 49  # the paper's fine-tuning has fewer than 50
-MOST_OPS = 6_000  # of a workload on which there is time for PPO
+MOST_OPS = 6_000  # of a workload on which there is time for several seeds
 SAMPLES = 64  # plans of a policy that is played
 LESSONS, STEPS = 7_500, 900  # ops of a program that is imitated, and steps
 QUICK_LESSONS, QUICK_STEPS = 100, 4
@@ -30,23 +31,23 @@ HOW = (
     "GO begins at `xla`, too. `go` is the best of 64 plans that a policy draws at once which has learned from the "
     "zoo's training steps where `flips` ends, and never saw the workload. `go-one` learns on the workload alone, by "
     f"{UPDATES} updates of PPO, 32 plans each; `untrained` draws as many plans, in as many rounds, each around the "
-    "best so far, without any; and `go, go-one` begins these updates at the plan of `go`. These three were run on "
-    f"graphs of at most {MOST_OPS:,} ops; a dash is what was not. Seconds of policies are without what compiling their "
-    "programs for the size takes; the last are of the updates alone."
+    "best so far, without any; and `go, go-one` begins these updates at the plan of `go`. The four are means over the "
+    f"seeds on graphs of at most {MOST_OPS:,} ops, and of seed 0 on larger ones. Seconds of policies are without what "
+    "compiling their programs for the size takes; the last are of the updates alone."
 )
 
 
 def by_policy(settings: Settings, name: str, problem: Callable[[], FusionProblem]) -> list[Figures | None]:
-    """The figures of `COLUMNS`, None where nothing was run."""
+    """The figures of `COLUMNS`, means over the seeds; None where nothing was run."""
     measured = functools.partial(_column, settings, name, problem)
-    both = measured("updates", _updated)
+    both = None if settings.quick else measured("updates", _updated)
     one, after = ({"value": both[column], "seconds": both["seconds"]} if both else None for column in ("one", "after"))
-    return [measured("untrained", _untrained), one, measured("go", _played), after]
+    return [None if settings.quick else measured("untrained", _untrained), one, measured("go", _played), after]
 
 
-def in_one_shot(settings: Settings, problem: FusionProblem) -> Fusion:
+def in_one_shot(settings: Settings, problem: FusionProblem, seed: int = 0) -> Fusion:
     """The best of the plans that the policy draws at once."""
-    return _best(_policy(settings), problem, rounds=1, samples=SAMPLES)
+    return _best(_policy(settings), problem, rounds=1, samples=SAMPLES, seed=seed)
 
 
 def notes(settings: Settings) -> list[str]:
@@ -59,35 +60,41 @@ def _column(
     name: str,
     problem: Callable[[], FusionProblem],
     column: str,
-    measure: Callable[[Settings, FusionProblem], Figures],
+    measure: Callable[[Settings, FusionProblem, int], Figures],
 ) -> Figures | None:
-    if column != "go" and (settings.quick or problem().num_ops > MOST_OPS):
-        return None
-    return settings.measurements.get({"fusion": name, "policy": column}, lambda: measure(settings, problem()))
+    def run(seed: int) -> Figures:
+        return measure(settings, problem(), seed)
+
+    seeds = range(settings.seeds if problem().num_ops <= MOST_OPS else 1)
+    keys = [{"fusion": name, "policy": column, "seed": seed} for seed in seeds]
+    found = settings.measurements.get_all([(key, functools.partial(run, key["seed"])) for key in keys])
+    figures = [one for one in found if one is not None]
+    return {what: statistics.mean(one[what] for one in figures) for what in figures[0]} if figures else None
 
 
-def _untrained(settings: Settings, problem: FusionProblem) -> Figures:
+def _untrained(settings: Settings, problem: FusionProblem, seed: int) -> Figures:
     """As many plans as PPO has, in as many rounds, of the policy that it begins with."""
+    del settings
     config = settings_of("fusion")
-    policy, samples = untrained(config), config.ppo.environments
-    return {"value": _best(policy, problem, rounds=UPDATES, samples=samples).seconds}
+    policy, samples = untrained(config, seed), config.ppo.environments
+    return {"value": _best(policy, problem, rounds=UPDATES, samples=samples, seed=seed).seconds}
 
 
-def _played(settings: Settings, problem: FusionProblem) -> Figures:
+def _played(settings: Settings, problem: FusionProblem, seed: int) -> Figures:
     """In one shot; the time is without what compiling the network for the size takes."""
-    _best(_policy(settings), problem, rounds=1, samples=1)
+    _best(_policy(settings), problem, rounds=1, samples=1, seed=seed)
     began = time.process_time()
-    value = in_one_shot(settings, problem).seconds
+    value = in_one_shot(settings, problem, seed).seconds
     return {"value": value, "seconds": time.process_time() - began}
 
 
-def _updated(settings: Settings, problem: FusionProblem) -> Figures:
+def _updated(settings: Settings, problem: FusionProblem, seed: int) -> Figures:
     """From the rule like XLA's, and from the policy's plan. The second run has the program of the first, and so it is
     the one that is timed.
     """
-    config, key = settings_of("fusion"), jax.random.key(0)
-    params, seconds = untrained(config).params, list[float]()
-    kernels = [xla_like(problem), in_one_shot(settings, problem)]
+    config, key = settings_of("fusion"), jax.random.key(seed)
+    params, seconds = untrained(config, seed).params, list[float]()
+    kernels = [xla_like(problem), in_one_shot(settings, problem, seed)]
     for number, begins in enumerate(kernels):
         instance, began = _begun(begins), time.process_time()
         kernels[number] = fused(problem, tuned(config, params, instance, key, UPDATES)[1])
@@ -99,11 +106,12 @@ def _begun(fusion: Fusion) -> CompileParams:
     return begun(fusion, ONE_DEVICE, settings_of("fusion"))
 
 
-def _best(policy: FusingPolicy, problem: FusionProblem, *, rounds: int, samples: int) -> Fusion:
+def _best(policy: FusingPolicy, problem: FusionProblem, *, rounds: int, samples: int, seed: int) -> Fusion:
     def cost(choices: Choices) -> float:
         return fused(problem, choices).seconds
 
-    return fused(problem, best_drawn(policy, _begun(xla_like(problem)), cost, rounds=rounds, samples=samples))
+    begins = _begun(xla_like(problem))
+    return fused(problem, best_drawn(policy, begins, cost, rounds=rounds, samples=samples, seed=seed))
 
 
 def _policy(settings: Settings) -> FusingPolicy:

@@ -14,7 +14,6 @@ from itertools import chain
 import numpy as np
 
 from graphrl.compare.report import markdown, percent
-from graphrl.graphs.datasets.workloads.go import WORKLOADS
 from graphrl.solvers.fusion.flips import prepare as prepare_flips
 from graphrl.solvers.fusion.rules import fuse_by
 from reproduce.go import fusing_alone, fusing_together
@@ -34,7 +33,7 @@ LIMIT = 1.1  # of the peak of a plan without fusion, which knows no limit: what 
 def table3(settings: Settings) -> Iterator[Table]:
     """Fusion alone: all kernels one after the other on one device."""
     lines, values = list[list[str]](), list[list[float | None]]()
-    for name in WORKLOADS if not settings.quick else SMALL[:1]:
+    for name in settings.workloads:
         keys = [{"fusion": name, "rule": rule} for rule in RULES]
         row = [settings.measurements.get(key, functools.partial(_fused, name, key["rule"])) for key in keys]
         if figures := [one for one in row if one is not None and all(row)]:

@@ -33,7 +33,7 @@ class Settings(launcher.Settings):
     )
     gdp: Path | None = option(None, "of gdp, likewise of graphrl train gdp (default: untrained)")
     workloads: tuple[str, ...] = option(
-        tuple(go.WORKLOADS), "of table 2", quick=("transformer-xl-2",), parse=names, metavar="NAME,..."
+        tuple(go.WORKLOADS), "of tables 2 and 3", quick=("transformer-xl-2",), parse=names, metavar="NAME,..."
     )
     transfers: tuple[Transfer, ...] = option(tuple(OVER), "transfer models", parse=names, metavar="NAME,...")
     stored: bool = option(False, "measure nothing: tables of what --out has, with a dash for what it lacks")
