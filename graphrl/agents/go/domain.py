@@ -17,8 +17,10 @@ from graphrl.envs.compile.instance import CompileParams
 from graphrl.envs.compile.played import Played
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.solvers.base import PlacedOrder
+from graphrl.solvers.loads.groups import placed_order
 from graphrl.solvers.loads.hints import quick_plan
 from graphrl.solvers.sending.hints import quick_start
+from graphrl.solvers.sending.rule import with_sends
 from graphrl.solvers.sending.solver import prepare_with_lists
 
 
@@ -54,11 +56,13 @@ class Domain:
 
     Attributes:
       start: of a graph, a problem and the seconds that it may take.
+      plan: that a start means.
       decoder: of a graph, a problem and an instance of them.
       prepare: compiles what both need, once on a machine.
     """
 
     start: Callable[[ComputationGraph, Problem, float], Start]
+    plan: Callable[[ComputationGraph, Problem, Start], PlacedOrder]
     decoder: Callable[[ComputationGraph, Problem, CompileParams], PlanDecoder]
     prepare: Callable[[], None]
 
@@ -73,12 +77,21 @@ def _list_schedule(graph: ComputationGraph, problem: Problem, seconds: float) ->
     return Start(start.placement, start.ops, start.makespan)
 
 
+def _with_sends(graph: ComputationGraph, problem: Problem, start: Start) -> PlacedOrder:
+    assert start.order is not None
+    return start.placement, with_sends(graph, problem, start.placement, start.order)
+
+
 def _quick_split(graph: ComputationGraph, problem: Problem, seconds: float) -> Start:
     plan = quick_plan(graph, problem, seconds)
     return Start(plan.decisions(graph)[0], None, plan.value)
 
 
+def _in_order(graph: ComputationGraph, problem: Problem, start: Start) -> PlacedOrder:
+    return placed_order(graph, problem, start.placement)
+
+
 DOMAINS: dict[Objective, Domain] = {
-    "makespan": Domain(_list_schedule, Decoder, prepare_with_lists),
-    "max_load": Domain(_quick_split, LoadDecoder, prepare_loads),
+    "makespan": Domain(_list_schedule, _with_sends, Decoder, prepare_with_lists),
+    "max_load": Domain(_quick_split, _in_order, LoadDecoder, prepare_loads),
 }

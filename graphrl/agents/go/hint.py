@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from graphrl.agents.go.domain import domain
+from graphrl.agents.go.domain import Start, domain
 from graphrl.agents.go.settings import GoSettings
 from graphrl.costs.problem import Problem
 from graphrl.envs.compile.instance import Choices, CompileParams, instance
@@ -21,13 +21,13 @@ def hinted(
     problem: Problem,
     to: Sizes,
     settings: GoSettings,
-    seconds: float = math.inf,
+    begin: Start | None = None,
     devices: int = 1,
 ) -> CompileParams:
     """The instance, for a policy of these settings, that begins at the hint, with its order; its time is the baseline.
-    See `compile.instance`, for the seconds `Domain.start`; it has as many devices, or more.
+    See `compile.instance`; the hint is that of `Domain.start` if none is given. It has as many devices, or more.
     """
-    begin, n = domain(problem).start(graph, problem, seconds), len(graph.ops)
+    begin, n = begin or domain(problem).start(graph, problem, math.inf), len(graph.ops)
     return instance(
         graph,
         problem,

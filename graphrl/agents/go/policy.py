@@ -22,6 +22,10 @@ from graphrl.learning.ppo.choices import NEVER
 from graphrl.training import policy
 
 _ANY = DeviceProblem.of(Problem("makespan"))
+# What XLA compiles in a tenth of the time, and what then runs up to five times as long.
+HASTE = {"xla_backend_optimization_level": 0, "xla_cpu_parallel_codegen_split_count": 1}
+if jax.__version_info__ < (0, 11):  # since then there is no other way
+    HASTE["xla_cpu_use_fusion_emitters"] = False
 
 
 class Policy(policy.Policy[GoSettings]):
@@ -37,10 +41,13 @@ class Policy(policy.Policy[GoSettings]):
         """See `training.policy.Policy`."""
         return networks(config.network).policy.init(key, smallest(config))
 
-    def logits(self, params: CompileParams, played: Played) -> dict[str, np.ndarray]:
-        """Of each task that it decides the logits `[n, o]` float32, for an instance after its start, which ran so."""
+    def logits(self, params: CompileParams, played: Played, *, hasty: bool = False) -> dict[str, np.ndarray]:
+        """Of each task that it decides the logits `[n, o]` float32, for an instance after its start, which ran so;
+        `hasty` where there is no time to compile the network well.
+        """
         params = dataclasses.replace(params, problem=_ANY)  # which it does not see: one program for all
-        return dict(jax.device_get(_logits(self.config, self.params, params, played)))
+        logits = _hasty_logits if hasty else _logits
+        return dict(jax.device_get(logits(self.config, self.params, params, played)))
 
 
 class GdpPolicy(Policy):
@@ -59,11 +66,14 @@ def smallest(settings: GoSettings) -> Observation:
     return shown(params, params.start, settings.network.tasks, nothing_played(params))
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _logits(settings: GoSettings, policy: Any, params: CompileParams, played: Played) -> dict[str, jax.Array]:
+def _logits_of(settings: GoSettings, policy: Any, params: CompileParams, played: Played) -> dict[str, jax.Array]:
     observation = shown(params, params.start, settings.network.tasks, played)
     logits: Any = networks(settings.network).policy.apply(policy, observation)
     return dict(logits)
+
+
+_logits = jax.jit(_logits_of, static_argnums=0)
+_hasty_logits = jax.jit(_logits_of, static_argnums=0, compiler_options=HASTE)
 
 
 def drawn(logits: dict[str, np.ndarray], start: Choices, samples: int, rng: np.random.Generator) -> Choices:

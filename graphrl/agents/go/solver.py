@@ -12,15 +12,17 @@ import numpy as np
 
 from graphrl.agents.go.coarse import coarse, seen
 from graphrl.agents.go.decode import Decoder, Rank
-from graphrl.agents.go.domain import DOMAINS, domain
+from graphrl.agents.go.domain import DOMAINS, Start, domain
 from graphrl.agents.go.hint import hinted
 from graphrl.agents.go.learner import tuned
 from graphrl.agents.go.policy import Policy, drawn, ranked_changes
 from graphrl.agents.go.settings import GoSettings
 from graphrl.costs.problem import Problem
-from graphrl.envs.compile.instance import Choices
+from graphrl.envs.compile.instance import Choices, CompileParams
+from graphrl.envs.compile.played import Played
 from graphrl.errors import ProblemError
 from graphrl.files import shown
+from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import octave_sizes
 from graphrl.plan import Plan
 from graphrl.solvers import auto
@@ -35,6 +37,8 @@ MOST_TRIES = 1_000_000
 FEWEST, FACTOR = 300, 4  # clusters of the first round, and how many times as many the next has
 CHUNK, WALKED = 128, 4_000_000  # changes between two looks at the clock, and ops and uses that are walked in them
 HINT_SHARE = 0.5  # of the time, in which quick plans are made; what takes longer is left out
+ROUND_SECONDS = 1.5e-6  # that a round takes on a core before its first plan, for each op and use
+HASTY_SECONDS = 30.0  # of a search: with less the network is compiled in haste
 LOOK_SHARE = 0.3  # of the time, in which plans of a round are costed
 PLAY_SHARE, COMPILE_SECONDS = 0.1, 8.0  # of the time that "go+" has for plans of GO; what compiling the network takes
 
@@ -62,9 +66,10 @@ def solve(
     task: Task, *, samples: int = 64, tries: int = 4096, rounds: int = 4, finetune: int = 0, checkpoint: str = ""
 ) -> Plan:
     """A list schedule (under max_load a split), and plans that the policy draws around the best so far, in rounds that
-    begin while the budget lasts; an evaluation is a plan. A round is a call of the network; the first of its plans is
-    the likeliest. Then single ops move, the likeliest change first, again and again, and stay where that makes nothing
-    worse. On large graphs the first rounds see and move clusters of ops: some 300, each round four times as many.
+    begin while the budget lasts, if it is enough for one; an evaluation is a plan. A round is a call of the network;
+    the first of its plans is the likeliest. Then single ops move, the likeliest change first, again and again, and stay
+    where that makes nothing worse. On large graphs the first rounds see and move clusters of ops: some 300, each round
+    four times as many.
 
     Args:
       samples: plans of a round.
@@ -87,7 +92,11 @@ def solve(
     policy = _policy(task.problem, checkpoint)
     with task.uncounted():
         domain(task.problem).prepare()
-    search = _Search(task, policy)
+    seconds = math.inf if task.budget.seconds is None else task.budget.seconds
+    start = domain(task.problem).start(task.graph, task.problem, HINT_SHARE * seconds)
+    if _round_seconds(task.graph) > seconds - task.seconds and not finetune:
+        return task.answer(task.plan(*domain(task.problem).plan(task.graph, task.problem, start), evaluations=1))
+    search = _Search(task, policy, start)
     if finetune:
         search.learn(finetune)
     for number in range(rounds):
@@ -117,6 +126,11 @@ def solve_portfolio(task: Task, *, samples: int = 64, rounds: int = 1, checkpoin
     return portfolio.run([*[go] * plays, *auto.stages(task.graph, task.problem, budget)])
 
 
+def _round_seconds(graph: ComputationGraph) -> float:
+    """What a round takes, or so, but for the clusters of large graphs and where the network is compiled first."""
+    return ROUND_SECONDS * (len(graph.ops) + len(graph.arrays.use_op))
+
+
 def _policy(problem: Problem, checkpoint: str) -> Policy:
     policy = Policy.load(checkpoint) if checkpoint else Policy.default(problem)
     trained = policy.config.problem.objective
@@ -135,16 +149,12 @@ class _Coarse(NamedTuple):
 class _Search:
     """The best choices so far, and the instance that begins at them."""
 
-    def __init__(self, task: Task, policy: Policy) -> None:
+    def __init__(self, task: Task, policy: Policy, start: Start) -> None:
         self._task, self._policy, self._n = task, policy, len(task.graph.ops)
         self._key = jax.random.key(task.seed)
-        self._instance = hinted(
-            task.graph,
-            task.problem,
-            task.sizes or octave_sizes(task.graph),
-            policy.config,
-            math.inf if task.budget.seconds is None else HINT_SHARE * task.budget.seconds,
-        )
+        self._hasty = task.budget.seconds is not None and task.budget.seconds < HASTY_SECONDS
+        to = task.sizes or octave_sizes(task.graph)
+        self._instance = hinted(task.graph, task.problem, to, policy.config, start)
         decoder = domain(task.problem).decoder(task.graph, task.problem, self._instance)
         self._decoder = decoder
         self._coarse: _Coarse | None = None
@@ -166,12 +176,12 @@ class _Search:
         group = self._groups(FEWEST * FACTOR**number)
         if self._coarse is None or group is None:
             params, of, climb = self._instance, np.arange(self._n), self._decoder.climb
-            logits = self._policy.logits(params, self._decoder.played(*self._best))
+            logits = self._logits(params, self._decoder.played(*self._best))
         else:
             decoder = self._coarse.decoder
             view = coarse(self._task.graph, group, decoder.run(*self._best)[1])
             params, played = seen(view, self._task.problem, self._best[0], self._policy.config)
-            logits, of = {"placement": self._policy.logits(params, played)["placement"]}, view.cluster
+            logits, of = {"placement": self._logits(params, played)["placement"]}, view.cluster
             climb = functools.partial(decoder.climb, group=group)
         rng = np.random.default_rng([self._task.seed, number])
         plans = drawn(logits, params.start, samples, rng)
@@ -186,6 +196,9 @@ class _Search:
             changes[:, 0] = np.unique(of, return_index=True)[1][changes[:, 0]]
             self._climb(changes, tries, climb)
         self._begin_at_best()
+
+    def _logits(self, params: CompileParams, played: Played) -> dict[str, np.ndarray]:
+        return self._policy.logits(params, played, hasty=self._hasty)
 
     def _groups(self, count: int) -> np.ndarray | None:
         """Some `count` clusters of the best plan; None where they would be hardly fewer than the ops."""

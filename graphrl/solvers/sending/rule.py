@@ -19,7 +19,7 @@ def with_sends(graph: ComputationGraph, problem: Problem, placement: np.ndarray,
     """The order `[m] int64` of node ids: ops `[n]` in a topological order, and between them the transfers.
 
     They are bundled under `rendezvous`, else right before the first op that waits for them. Of those that go before the
-    same op what is written first goes first, under `rendezvous` pair of devices by pair. O((n + e) log (n + e)).
+    same op what is written first goes first, under `rendezvous` pair of devices by pair. O(e + m log m).
     """
     a, n, devices = graph.arrays, len(ops), problem.devices
     rank = np.empty(n, np.int64)
@@ -34,12 +34,12 @@ def with_sends(graph: ComputationGraph, problem: Problem, placement: np.ndarray,
         pair = np.minimum(source, target) * devices + np.maximum(source, target)
         cause = _bundled(pair[uses], written, place, devices * devices)
         place = place[cause]
-    node = n + a.use_tensor[uses].astype(np.int64) * devices + target[uses]
-    by_node = np.argsort(node * n + place)  # equal ones have one cause
-    first = by_node[np.flatnonzero(np.diff(node[by_node], prepend=-1))]  # of the uses of one transfer
+    transfer = a.use_tensor[uses].astype(np.int64) * devices + target[uses]
+    begins, rows = rows_by(transfer, np.arange(len(uses)), a.num_tensors * devices)
+    first = rows[begins[:-1][np.diff(begins) > 0]]  # of the uses of one transfer, which have one cause
     none = np.zeros(n, np.int64)
     keys = [(none, written[first]), (none, cause[first]), (2 * np.arange(n) + 1, 2 * place[first])]
-    return np.concatenate([ops, node[first]])[np.lexsort([np.concatenate(key) for key in keys])]
+    return np.concatenate([ops, n + transfer[first]])[np.lexsort([np.concatenate(key) for key in keys])]
 
 
 def _bundled(pair: np.ndarray, written: np.ndarray, needed: np.ndarray, pairs: int) -> np.ndarray:

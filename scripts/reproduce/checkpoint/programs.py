@@ -84,11 +84,12 @@ PROGRAMS: dict[str, Kind] = {
     ),
 }  # fmt: skip
 
-# only for the time that planning takes: its gradient has some 5,000 equations
+# only for the time that planning takes: some 5,000 equations in the gradient of one, and in the loss of the other
 LONG: dict[str, Kind] = {
-    "transformer of 30 layers": Kind(
-        language.transformer, {**_TEXT, "depth": 30, "scanned": False}, {**_SMALL_TEXT, "scanned": False}
+    f"transformer of {depth} layers": Kind(
+        language.transformer, {**_TEXT, "depth": depth, "scanned": False}, {**_SMALL_TEXT, "scanned": False}
     )
+    for depth in (30, 77)
 }
 
 
