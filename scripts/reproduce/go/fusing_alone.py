@@ -23,7 +23,7 @@ from reproduce.measurements import Figures
 
 COLUMNS = ("untrained", "go-one", "go", "go, go-one")
 UPDATES = 49  # the paper's fine-tuning has fewer than 50
-MOST_OPS = 6_000  # of a workload on which there is time for all columns and several seeds
+MOST_OPS = 3_000  # of a workload on which there is time for all columns and several seeds
 SAMPLES = 64  # plans of a policy that is played
 LESSONS, STEPS = 7_500, 900  # ops of a program that is imitated, and steps
 QUICK_LESSONS, QUICK_STEPS = 100, 4
