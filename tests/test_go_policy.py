@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import graphrl
+from graphrl.agents.go import solver
 from graphrl.agents.go.agent import SEEN
 from graphrl.agents.go.batch import problem_of
 from graphrl.agents.go.decode import Decoder
@@ -80,11 +81,33 @@ def test_one_program_serves_all_transfer_models() -> None:
 def test_what_was_drawn_is_looked_at_also_where_compiling_took_the_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     logits, clock = Policy.logits, time.perf_counter
 
-    def slow(*args: Any) -> dict[str, np.ndarray]:
+    def slow(*args: Any, hasty: bool) -> dict[str, np.ndarray]:
         monkeypatch.setattr(time, "perf_counter", lambda: clock() + 1e6)
-        return logits(*args)
+        return logits(*args, hasty=hasty)
 
     monkeypatch.setattr(Policy, "logits", slow)
     problem = {"objective": "makespan", "devices": 4, "latency": 0.1, "bandwidth": 50_000.0}
     plan = graphrl.optimize(layered(60, 3), method="go", seconds=600, **problem)  # type: ignore[arg-type]
     assert plan.evaluations == 65
+
+
+@pytest.mark.parametrize("objective", ["makespan", "max_load"])
+def test_where_no_round_fits_the_first_plan_is_the_answer(objective: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, problem = layered(60, 3), Problem(objective, 4, latency=0.1, bandwidth=50_000.0)
+    first = find_solver("go:rounds=0")(Task(graph, problem, Budget(seconds=600)))
+    more = find_solver("go:rounds=1")(Task(graph, problem, Budget(seconds=600)))
+    assert more.evaluations > first.evaluations == 1
+    monkeypatch.setattr(solver, "ROUND_SECONDS", 600 / len(graph.ops))
+    plan = find_solver("go:rounds=1")(Task(graph, problem, Budget(seconds=600)))
+    plan.check(graph)
+    assert (plan.evaluations, plan.value) == (1, first.value)
+    assert find_solver("go:rounds=1")(Task(graph, problem, Budget(evaluations=70))).evaluations == 70
+
+
+def test_what_is_compiled_in_haste_says_the_same() -> None:
+    graph, problem = layered(60, 3), Problem("makespan", 4, latency=0.1, bandwidth=50_000.0)
+    policy = Policy.default(problem)
+    params = hinted(graph, problem, common_sizes([graph]), policy.config)
+    played = Decoder(graph, problem, params).played(*(np.asarray(choice, np.int64)[:60] for choice in params.start[:2]))
+    both = [policy.logits(params, played, hasty=hasty)["placement"] for hasty in (False, True)]
+    np.testing.assert_allclose(*both, rtol=1e-5, atol=1e-5)
