@@ -1,21 +1,37 @@
 """What choices of `Compile-v0` are as schedules, and what these cost: on the host, exactly."""
 
+import functools
+
 import numpy as np
 
+from graphrl.compiled import announced
 from graphrl.costs import exact
 from graphrl.costs.problem import Problem
-from graphrl.envs.compile.instance import CompileParams
+from graphrl.envs.compile.instance import CompileParams, instance
 from graphrl.envs.compile.played import Played
 from graphrl.envs.compile.played_on_host import played_on_host
-from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.graphs.topology import rings
 from graphrl.solvers.base import PlacedOrder
 from graphrl.solvers.sending.ordering import in_order_of
 from graphrl.solvers.sending.plans import placed
 from graphrl.solvers.sending.rule import with_sends
 from graphrl.solvers.sending.search import changed_makespans, climb, makespan
+from graphrl.solvers.sending.solver import prepare_with_lists
 
 Rank = tuple[int, float]  # bytes over the memory limit, seconds
+
+
+@functools.cache
+def prepare() -> None:
+    """Compiles what costs and quick plans need, or loads it, once in a process."""
+    prepare_with_lists()
+    graph, problem, nothing = ComputationGraph("one", (Op("a"),)), Problem("makespan", 2), np.zeros(1, np.int64)
+    with announced(climb, "go", seconds=4):
+        decoder = Decoder(graph, problem, instance(graph, problem))
+        decoder.played(nothing, nothing)
+        decoder.climb(nothing, nothing, np.empty((0, 2), np.int64))
+        decoder.rank(nothing, nothing)
 
 
 class Decoder:

@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from graphrl.agents.go.decode import Decoder, Rank
+from graphrl.agents.go.decode import prepare as prepare_makespans
 from graphrl.agents.go.decode_loads import LoadDecoder
 from graphrl.agents.go.decode_loads import prepare as prepare_loads
 from graphrl.costs.problem import Objective, Problem
@@ -21,7 +22,6 @@ from graphrl.solvers.loads.groups import placed_order
 from graphrl.solvers.loads.hints import quick_plan
 from graphrl.solvers.sending.hints import quick_start
 from graphrl.solvers.sending.rule import with_sends
-from graphrl.solvers.sending.solver import prepare_with_lists
 
 
 class PlanDecoder(Protocol):
@@ -92,6 +92,6 @@ def _in_order(graph: ComputationGraph, problem: Problem, start: Start) -> Placed
 
 
 DOMAINS: dict[Objective, Domain] = {
-    "makespan": Domain(_list_schedule, _with_sends, Decoder, prepare_with_lists),
+    "makespan": Domain(_list_schedule, _with_sends, Decoder, prepare_makespans),
     "max_load": Domain(_quick_split, _in_order, LoadDecoder, prepare_loads),
 }
