@@ -109,5 +109,5 @@ def test_what_is_compiled_in_haste_says_the_same() -> None:
     policy = Policy.default(problem)
     params = hinted(graph, problem, common_sizes([graph]), policy.config)
     played = Decoder(graph, problem, params).played(*(np.asarray(choice, np.int64)[:60] for choice in params.start[:2]))
-    both = [policy.logits(params, played, hasty=hasty)["placement"] for hasty in (False, True)]
-    np.testing.assert_allclose(*both, rtol=1e-5, atol=1e-5)
+    usual, hasty = (policy.logits(params, played, hasty=hasty)["placement"] for hasty in (False, True))
+    np.testing.assert_allclose(hasty, usual, rtol=1e-5, atol=1e-5)

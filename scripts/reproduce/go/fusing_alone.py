@@ -72,8 +72,8 @@ def _column(
         return measure(settings, problem(), seed)
 
     seeds = range(settings.seeds if problem().num_ops <= MOST_OPS else 1)
-    keys = [{"fusion": name, "policy": column, "seed": seed} for seed in seeds]
-    found = settings.measurements.get_all([(key, functools.partial(run, key["seed"])) for key in keys])
+    key = {"fusion": name, "policy": column}
+    found = settings.measurements.get_all([({**key, "seed": seed}, functools.partial(run, seed)) for seed in seeds])
     figures = [one for one in found if one is not None]
     return {what: statistics.mean(one[what] for one in figures) for what in figures[0]} if figures else None
 
