@@ -20,6 +20,25 @@ def grouped(keys: np.ndarray, values: np.ndarray, size: int) -> list[list[int]]:
     return [flat[bounds[i] : bounds[i + 1]] for i in range(size)]
 
 
+def numbered(keys: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The different ones `[k]` of integers from 0 to size - 1, ascending, where each comes first `[k]`, and which of
+    them each of all is `[n]`. By a table where that is no larger than they are many, which takes half the time.
+    """
+    if size > len(keys):
+        by_key = np.argsort(keys, kind="stable")
+        is_first = np.diff(keys[by_key], prepend=-1) != 0
+        number = np.empty(len(keys), np.int64)
+        number[by_key] = np.cumsum(is_first) - 1
+        first = by_key[is_first]
+        return keys[first], first, number
+    table = np.full(size, -1)
+    table[keys[::-1]] = np.arange(len(keys) - 1, -1, -1)  # of equal keys the last assignment stays
+    found = np.flatnonzero(table >= 0)
+    first = table[found]
+    table[found] = np.arange(len(found))
+    return found, first, table[keys]
+
+
 def distinct(values: np.ndarray) -> np.ndarray:
     """The different integers among some, ascending: `np.unique`, which hashes them, takes ten times as long."""
     values = np.sort(values, axis=None)

@@ -25,6 +25,7 @@ Rank = tuple[int, float]  # bytes over the memory limit, seconds
 @functools.cache
 def prepare() -> None:
     """Compiles what costs and quick plans need, or loads it, once in a process."""
+    exact.prepare()
     prepare_with_lists()
     graph, problem, nothing = ComputationGraph("one", (Op("a"),)), Problem("makespan", 2), np.zeros(1, np.int64)
     with announced(climb, "go", seconds=4):
@@ -103,7 +104,7 @@ class Decoder:
         self._ordered(placement, priority)
         self._plan.ops["mate"][:-1] = rings(group)
         climb(self._plan, changes, np.empty(len(self._keys), np.int64))
-        return self._plan.ops["device"][:-1].copy()
+        return self._plan.ops["device"][:-1].astype(np.int64)
 
     def plan(self, placement: np.ndarray, priority: np.ndarray) -> PlacedOrder:
         """The plan that choices `[n]` mean."""

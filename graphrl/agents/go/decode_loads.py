@@ -7,9 +7,10 @@ import numpy as np
 
 from graphrl.agents.go.decode import Rank, saved
 from graphrl.compiled import announced
+from graphrl.costs import exact
 from graphrl.costs.device.loads import PaddedPipeline
 from graphrl.costs.problem import Problem
-from graphrl.envs.compile.instance import CompileParams
+from graphrl.envs.compile.instance import CompileParams, instance
 from graphrl.envs.compile.loaded import loaded
 from graphrl.envs.compile.played import Played
 from graphrl.graphs.graph import ComputationGraph, Op
@@ -25,10 +26,14 @@ NONE = np.empty((0, 2), np.int64)  # of changes, and of energies
 @functools.cache
 def prepare() -> None:
     """Compiles what costs and quick plans need, or loads it, once in a process."""
+    exact.prepare()
     stages.prepare()
     anneal.prepare()
-    groups = Groups.of_ops(ComputationGraph("one", (Op("a"),)), Problem("max_load"))
-    with announced(climb, "go for max_load", seconds=3):
+    graph, problem = ComputationGraph("one", (Op("a"),)), Problem("max_load")
+    groups = Groups.of_ops(graph, problem)
+    with announced(climb, "go for max_load", seconds=5):
+        instance(graph, problem)
+        placed_order(graph, problem, np.zeros(1, np.int64))
         climb(chain(groups, np.zeros(1, np.int64), np.random.SeedSequence(0)), NONE, np.empty((0, 1)))
 
 

@@ -58,7 +58,7 @@ class Domain:
       start: of a graph, a problem and the seconds that it may take.
       plan: that a start means.
       decoder: of a graph, a problem and an instance of them.
-      prepare: compiles what both need, once on a machine.
+      prepare: compiles what these need but for the network, or loads it, once in a process.
     """
 
     start: Callable[[ComputationGraph, Problem, float], Start]

@@ -27,7 +27,9 @@ def hinted(
     """The instance, for a policy of these settings, that begins at the hint, with its order; its time is the baseline.
     See `compile.instance`; the hint is that of `Domain.start` if none is given. It has as many devices, or more.
     """
-    begin, n = begin or domain(problem).start(graph, problem, math.inf), len(graph.ops)
+    if begin is None:
+        begin = domain(problem).start(graph, problem, math.inf)
+    n = len(graph.ops)
     return instance(
         graph,
         problem,

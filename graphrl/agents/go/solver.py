@@ -151,7 +151,6 @@ class _Search:
 
     def __init__(self, task: Task, policy: Policy, start: Start) -> None:
         self._task, self._policy, self._n = task, policy, len(task.graph.ops)
-        self._key = jax.random.key(task.seed)
         self._hasty = task.budget.seconds is not None and task.budget.seconds < HASTY_SECONDS
         to = task.sizes or octave_sizes(task.graph)
         self._instance = hinted(task.graph, task.problem, to, policy.config, start)
@@ -244,7 +243,7 @@ class _Search:
             updates = min(updates, (most - self.evaluations) // settings.ppo.environments)
         if updates < 1:
             return
-        key = jax.random.fold_in(self._key, MOST)  # no round's
+        key = jax.random.fold_in(jax.random.key(self._task.seed), MOST)  # no round's
         params, best = tuned(settings, self._policy.params, self._instance, key, updates)
         self._policy = dataclasses.replace(self._policy, params=params)
         self.evaluations += updates * settings.ppo.environments - 1

@@ -6,6 +6,7 @@ from numpy.typing import ArrayLike
 from graphrl.costs.problem import Problem
 from graphrl.errors import PlanError
 from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.topology import numbered
 
 
 class Routes:
@@ -23,12 +24,11 @@ class Routes:
         there = self.placement[a.use_op]  # [e]
         copy = a.use_tensor.astype(np.int64) * problem.devices + there  # that a use reads, where it is remote
         remote = there != self.home[a.use_tensor]
-        is_made = np.zeros(a.num_tensors * problem.devices, bool)
-        is_made[copy[remote]] = True
-        self._number = np.cumsum(is_made) - 1  # [t * d] of each copy, the transfer that makes it
-        self.transfers = self.num_ops + np.flatnonzero(is_made)  # [k] node ids
-        self.transfer_tensor, self.transfer_to = np.divmod(self.transfers - self.num_ops, problem.devices)  # [k], [k]
-        k = self._number[copy]
+        copies, _, number = numbered(copy[remote], a.num_tensors * problem.devices)
+        self.transfers = self.num_ops + copies  # [k] node ids
+        self.transfer_tensor, self.transfer_to = np.divmod(copies, problem.devices)  # [k], [k]
+        k = np.zeros(len(copy), np.int64)
+        k[remote] = number
         self.use_instance = np.where(remote, self.num_tensors + k, a.use_tensor)  # [e]
         transfer_source = a.producer[self.transfer_tensor].astype(np.int64)
         use_source = np.where(remote, self.num_ops + k, a.producer[a.use_tensor])
@@ -47,7 +47,7 @@ class Routes:
 
     def instances(self, tensors: np.ndarray, on: np.ndarray, devices: int) -> np.ndarray:
         """The instances `[k]` of tensors `[k]` on devices `[k]` that have one, of d devices."""
-        copies = self._number[tensors.astype(np.int64) * devices + on]
+        copies = np.searchsorted(self.transfers, self.num_ops + tensors.astype(np.int64) * devices + on)
         return np.where(self.home[tensors] == on, tensors, self.num_tensors + copies)
 
 

@@ -13,13 +13,14 @@ from graphrl.compiled import entry, integer
 from graphrl.compiled.records import rows_by
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.topology import numbered
 
 
 def with_sends(graph: ComputationGraph, problem: Problem, placement: np.ndarray, ops: np.ndarray) -> np.ndarray:
     """The order `[m] int64` of node ids: ops `[n]` in a topological order, and between them the transfers.
 
     They are bundled under `rendezvous`, else right before the first op that waits for them. Of those that go before the
-    same op what is written first goes first, under `rendezvous` pair of devices by pair. O(e + m log m).
+    same op what is written first goes first, under `rendezvous` pair of devices by pair. O((n + e) log (n + e)).
     """
     a, n, devices = graph.arrays, len(ops), problem.devices
     rank = np.empty(n, np.int64)
@@ -35,8 +36,7 @@ def with_sends(graph: ComputationGraph, problem: Problem, placement: np.ndarray,
         cause = _bundled(pair[uses], written, place, devices * devices)
         place = place[cause]
     transfer = a.use_tensor[uses].astype(np.int64) * devices + target[uses]
-    begins, rows = rows_by(transfer, np.arange(len(uses)), a.num_tensors * devices)
-    first = rows[begins[:-1][np.diff(begins) > 0]]  # of the uses of one transfer, which have one cause
+    _, first, _ = numbered(transfer, a.num_tensors * devices)  # of the uses of one transfer, which have one cause
     none = np.zeros(n, np.int64)
     keys = [(none, written[first]), (none, cause[first]), (2 * np.arange(n) + 1, 2 * place[first])]
     return np.concatenate([ops, n + transfer[first]])[np.lexsort([np.concatenate(key) for key in keys])]

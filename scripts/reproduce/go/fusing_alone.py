@@ -7,6 +7,7 @@ import functools
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any
 
 import jax
 
@@ -75,7 +76,9 @@ def _column(
     key = {"fusion": name, "policy": column}
     found = settings.measurements.get_all([({**key, "seed": seed}, functools.partial(run, seed)) for seed in seeds])
     figures = [one for one in found if one is not None]
-    return {what: statistics.mean(one[what] for one in figures) for what in figures[0]} if figures else None
+    if len(figures) < len(found):
+        return None
+    return {what: statistics.mean(one[what] for one in figures) for what in figures[0]}
 
 
 def _untrained(settings: Settings, problem: FusionProblem, seed: int) -> Figures:
@@ -98,23 +101,25 @@ def _updated(settings: Settings, problem: FusionProblem, seed: int) -> Figures:
     """From the rule like XLA's, and from the policy's plan. The second run has the program of the first, and so it is
     the one that is timed.
     """
-    one = _after_updates(problem, xla_like(problem), seed)
-    begins, began = in_one_shot(settings, problem, seed), time.process_time()
-    after = _after_updates(problem, begins, seed)
-    return {"one": one.seconds, "after": after.seconds, "seconds": time.process_time() - began}
+    params, seconds = untrained(settings_of("fusion"), seed).params, list[float]()
+    kernels = [xla_like(problem), in_one_shot(settings, problem, seed)]
+    for number, begins in enumerate(kernels):
+        instance, began = _begun(begins), time.process_time()
+        kernels[number] = _after_updates(problem, params, instance, seed)
+        seconds.append(time.process_time() - began)
+    return {"one": kernels[0].seconds, "after": kernels[1].seconds, "seconds": seconds[1]}
 
 
 def _learned(settings: Settings, problem: FusionProblem, seed: int) -> Figures:
     """From the rule like XLA's alone."""
     del settings
-    return {"value": _after_updates(problem, xla_like(problem), seed).seconds}
+    params = untrained(settings_of("fusion"), seed).params
+    return {"value": _after_updates(problem, params, _begun(xla_like(problem)), seed).seconds}
 
 
-def _after_updates(problem: FusionProblem, begins: Fusion, seed: int) -> Fusion:
-    """The best that updates on the problem draw, beginning at a fusion, with a policy that begins anew."""
-    config = settings_of("fusion")
-    params = untrained(config, seed).params
-    return fused(problem, tuned(config, params, _begun(begins), jax.random.key(seed), UPDATES)[1])
+def _after_updates(problem: FusionProblem, params: Any, instance: CompileParams, seed: int) -> Fusion:
+    """The best that updates of a policy on an instance draw."""
+    return fused(problem, tuned(settings_of("fusion"), params, instance, jax.random.key(seed), UPDATES)[1])
 
 
 def _begun(fusion: Fusion) -> CompileParams:
