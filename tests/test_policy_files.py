@@ -12,6 +12,8 @@ import pytest
 from flax import serialization
 from tiny_agent import TinyConfig, TinyPolicy
 
+from graphrl.agents.egrl.policy import Policy as EgrlPolicy
+from graphrl.agents.go.policy import Policy as GoPolicy
 from graphrl.agents.regal.policy import Policy as RegalPolicy
 from graphrl.agents.topoformer.policy import Policy as TopoformerPolicy
 from graphrl.errors import GraphrlError
@@ -31,6 +33,22 @@ def test_a_file_gives_back_the_policy(tmp_path: Path) -> None:
     assert (loaded.config, loaded.note, loaded.digest) == (policy().config, "made here", policy().digest)
     start = TinyPolicy.start(str(tmp_path / "policy"), policy().config)
     jax.tree.map(np.testing.assert_array_equal, start, policy().params)
+
+
+SHIPPED: list[tuple[type[Policy[Any]], Path]] = [
+    (kind, path)
+    for kind in (EgrlPolicy, GoPolicy, RegalPolicy, TopoformerPolicy)
+    for path in sorted(kind.defaults.rglob("*.msgpack"))
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"), SHIPPED, ids=lambda one: one.stem if isinstance(one, Path) else one.agents[0]
+)
+def test_what_ships_fits_its_settings(kind: type[Policy[Any]], path: Path, tmp_path: Path) -> None:
+    """As if it came from elsewhere: where it lies it is not looked at."""
+    (tmp_path / "policy").write_bytes(path.read_bytes())
+    assert kind.load(tmp_path / "policy").digest == kind.load(path).digest
 
 
 def without(field: str) -> Callable[[dict[str, Any]], Any]:

@@ -45,6 +45,7 @@ class TinyPolicy(Policy[TinyConfig]):
     """A linear model on `[g, width]` features."""
 
     agents: ClassVar[tuple[str, ...]] = ("tiny",)
+    defaults: ClassVar[Path] = Path(__file__).parent / "no_defaults"
     network: ClassVar[str] = "width"
     settings = staticmethod(TinyConfig)
 

@@ -193,7 +193,8 @@ class Policy(ABC, Generic[C]):
             config = updated(cls.settings(), values)
         except GraphrlError as error:
             raise GraphrlError(f"{shown(path)}: {error}") from None
-        if not cls.fits(params, config):
+        # what the package ships fits, which takes most of a second to see: the network is traced
+        if not Path(path).is_relative_to(cls.defaults) and not cls.fits(params, config):
             raise GraphrlError(f"{shown(path)}: its parameters do not fit its settings: it is of another graphrl")
         return cls(config, jax.tree.map(lambda x: np.asarray(x, np.float32), params), note)
 
