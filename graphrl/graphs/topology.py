@@ -22,7 +22,7 @@ def grouped(keys: np.ndarray, values: np.ndarray, size: int) -> list[list[int]]:
 
 def numbered(keys: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The different ones `[k]` of integers from 0 to size - 1, ascending, where each comes first `[k]`, and which of
-    them each of all is `[n]`. By a table where that is no larger than they are many, which takes half the time.
+    them each of all is `[n]`. By a table where it is no longer than all of them, which takes half the time.
     """
     if size > len(keys):
         by_key = np.argsort(keys, kind="stable")

@@ -77,7 +77,7 @@ def _list_schedule(graph: ComputationGraph, problem: Problem, seconds: float) ->
     return Start(start.placement, start.ops, start.makespan)
 
 
-def _with_sends(graph: ComputationGraph, problem: Problem, start: Start) -> PlacedOrder:
+def _list_plan(graph: ComputationGraph, problem: Problem, start: Start) -> PlacedOrder:
     assert start.order is not None
     return start.placement, with_sends(graph, problem, start.placement, start.order)
 
@@ -87,11 +87,11 @@ def _quick_split(graph: ComputationGraph, problem: Problem, seconds: float) -> S
     return Start(plan.decisions(graph)[0], None, plan.value)
 
 
-def _in_order(graph: ComputationGraph, problem: Problem, start: Start) -> PlacedOrder:
+def _split_plan(graph: ComputationGraph, problem: Problem, start: Start) -> PlacedOrder:
     return placed_order(graph, problem, start.placement)
 
 
 DOMAINS: dict[Objective, Domain] = {
-    "makespan": Domain(_list_schedule, _with_sends, Decoder, prepare_makespans),
-    "max_load": Domain(_quick_split, _in_order, LoadDecoder, prepare_loads),
+    "makespan": Domain(_list_schedule, _list_plan, Decoder, prepare_makespans),
+    "max_load": Domain(_quick_split, _split_plan, LoadDecoder, prepare_loads),
 }
