@@ -5,9 +5,10 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from graphrl.graphs.readers.jaxpr.flatten import Result
+from graphrl.graphs.readers.jaxpr.loops import scan_operands
 from graphrl.xla.checkpoint.copies import Value
 from graphrl.xla.checkpoint.forward import Forward
-from graphrl.xla.checkpoint.kinds import is_in_place, is_reduction
+from graphrl.xla.checkpoint.kinds import is_in_place, is_reduction, is_update
 from graphrl.xla.checkpoint.nodes import Nodes
 
 
@@ -53,11 +54,13 @@ class Backward:
         """
         last = {value: q for q, needs in enumerate(self._needs) for value in needs}
         changes = np.zeros(len(self.kernels) + 1)
+        elsewhere = self._in_results(last)
         for q, i in enumerate(self.kernels):
             for value in self._nodes.results(i):
-                if self._nodes.is_solid(value) and value not in self._own.gradients:
+                if self._nodes.is_solid(value) and value not in elsewhere:
                     size = self._own.bytes(value) * max(1, len(self._nodes.orders.get(value, ())))
-                    changes[q + self._is_in_place(q, size, last)] += size
+                    in_place = self._is_in_place(q, size, last) or self._begun(q, value, last) is not None
+                    changes[q + in_place] += size
                     changes[max(last.get(value, q), q) + 1] -= size
         workspace = [self._nodes.workspace(Result(i, 0)) * (q not in inner) for q, i in enumerate(self.kernels)]
         return np.cumsum(changes)[:-1] + workspace
@@ -82,6 +85,27 @@ class Backward:
                 self.kernels.append(i)
                 self.reads.append(sorted(values))
                 self._needs.append(before)
+
+    def _in_results(self, last: Mapping[Result, int]) -> set[Result]:
+        """What lies in the memory of the results: gradients, and what loops and updates begin them with."""
+        there = {value for value in self._own.gradients if isinstance(value, Result)}
+        for q in reversed(range(len(self.kernels))):
+            begun = (self._begun(q, value, last) for value in self._nodes.results(self.kernels[q]) if value in there)
+            there |= {value for value in begun if value is not None}
+        return there
+
+    def _begun(self, q: int, value: Result, last: Mapping[Result, int]) -> Result | None:
+        """What a loop carries first in the place of a result, or what a result is an update of, if nothing reads that
+        after it: both lie in the same memory.
+        """
+        node = self._nodes.node(self.kernels[q])
+        if node.type == "scan" and node.equation.params:  # a graph does not say what its loops carry
+            constants, carried = scan_operands(node.equation.params)
+            begun = node.operands[constants + value.output] if value.output < carried else None
+        else:
+            begun = node.operands[0] if is_update(node.equation) else None
+        begun = self._own.same.get(begun, begun) if isinstance(begun, Result) else None
+        return begun if isinstance(begun, Result) and begun in self._needs[q] and last[begun] == q else None
 
     def _is_in_place(self, q: int, size: int, last: Mapping[Result, int]) -> bool:
         """Whether a kernel writes so many bytes over an operand that nothing reads any more: a fused one, which has

@@ -90,7 +90,12 @@ def is_fused(equation: Any) -> bool:
 
 def is_in_place(equation: Any) -> bool:
     """Whether XLA can write the result over an operand of as many bytes that nothing else reads any more."""
-    return is_fused(equation) or is_scatter(equation) or equation.primitive.name == "dynamic_update_slice"
+    return is_fused(equation) or is_update(equation)
+
+
+def is_update(equation: Any) -> bool:
+    """Whether XLA writes the result over the first operand, if nothing else reads that any more."""
+    return is_scatter(equation) or equation.primitive.name == "dynamic_update_slice"
 
 
 def part_read(equation: Any, whole: float, result: float) -> float:

@@ -30,7 +30,7 @@ from graphrl.xla.checkpoint.seconds import gradient_seconds
 from graphrl.xla.checkpoint.settings import Settings
 
 FORMAT = "graphrl-checkpoint"
-VERSION = 11  # rises when a search finds better plans, so that older ones are not kept
+VERSION = 12  # rises when a search finds better plans, so that older ones are not kept
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,7 +21,7 @@ from graphrl.xla.checkpoint.settings import Settings, UnmetError
 
 CLEARLY = 0.98  # part of a peak: what is foretold is not what is needed to the byte
 LEAST = 0.3  # part of the seconds that is left for the search, whatever came before it took
-AFTER = 0.06  # part of the seconds that the report takes
+AFTER = 0.16  # part of the seconds that the report takes, and by which a last measurement may be late
 LATE = 0.35  # part of the seconds that a search may take longer where nothing is within the limit yet
 POINTS = 400  # of a timeline
 

@@ -5,9 +5,12 @@ computed on the way by whoever reads it, unless a kernel does, or writing it onc
 each of its readers, or takes fewer ops by far. A gradient that waits for another layer is written, too, where that
 takes less memory than what it is computed from: it leaves its segment with the others. Arrays of one number that
 scatters update lie in memory here, for their results lie there.
+
+Readers that one kernel computes count as one. What they are computed in depends on what is written, so all is decided
+twice: first as if each reader were alone, and then by the kernels that this comes to.
 """
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +23,8 @@ from graphrl.xla.checkpoint.kinds import SLICES, is_fused, is_reduction, part_re
 from graphrl.xla.checkpoint.parts import Part, Parts, Reads
 
 FAR = 4  # kernels that run before a gradient is read, more of which are another layer's
+
+Readers = Mapping[Value, Sequence[int]]
 
 
 class Fusion(NamedTuple):
@@ -38,41 +43,80 @@ class Fusion(NamedTuple):
 
 def fusion_of(derivative: Derivative, left_out: Container[int] = ()) -> Fusion:
     """What is fused into what, without some nodes that no other ones need."""
-    nodes = [None if i in left_out else node for i, node in enumerate(derivative.nodes)]
-    readers = derivative.readers(i for i, node in enumerate(nodes) if node is not None)
+    kept = [i for i in range(len(derivative.nodes)) if i not in left_out and derivative.nodes[i] is not None]
+    readers = derivative.readers(kept)
+    alone = _fusion(derivative, kept, readers, {i: i for i in kept})
+    return _fusion(derivative, kept, readers, _kernels(derivative, kept, readers, alone.solid))
+
+
+def _kernels(
+    derivative: Derivative, kept: Sequence[int], readers: Readers, solid: Mapping[Result, bool]
+) -> dict[int, int]:
+    """Of each node the one that writes what it is for; itself where it writes, or where several do."""
+    kernel: dict[int, int] = {}
+    for i in reversed(kept):
+        results = [*_results(derivative, i)]
+        users = {kernel[j] for value in results for j in _users(derivative, readers, value)}
+        is_own = len(users) != 1 or any(solid[value] for value in results)
+        kernel[i] = i if is_own else users.pop()
+    return kernel
+
+
+def _fusion(derivative: Derivative, kept: Sequence[int], readers: Readers, kernel: Mapping[int, int]) -> Fusion:
+    """What is fused into what, by the kernels that the readers are in."""
     solid: dict[Result, bool] = {}
     moved: dict[Result, float] = {}
     copies: dict[Result, int] = {}
     parts = Parts(derivative)
     reads: dict[Value, Reads] = {}  # of what lies in no memory, what is read in its place
     chain: dict[Value, Chain] = {}  # of that, the nodes that its reader computes for it
-    heavy = np.cumsum([node is not None and not is_fused(node.equation) for node in nodes])
-    for i, node in enumerate(nodes):
-        if node is None:
-            continue
+    heavy = np.cumsum(
+        [i in kernel and node is not None and not is_fused(node.equation) for i, node in enumerate(derivative.nodes)]
+    )
+    for i in kept:
+        node = derivative.nodes[i]
+        assert node is not None
         read = _read(derivative, parts, i, reads)
         ops = chained(i, node.equation, [chain[value] for value in derivative.reads(i) if value in chain])
         fused = is_fused(node.equation) and not is_reduction(node.equation)
         whole = sum(sum(each.values()) for each in (read if node.type in SLICES else read[:1]))
-        for k, size in enumerate(node.output_bytes):
-            value, total = Result(i, k), sum(read[k].values())
-            # a pass has its own copy of what it computes
-            users = [j for j in readers[value] if derivative.backward[j] == derivative.backward[i]]
+        for value, size, own in zip(_results(derivative, i), node.output_bytes, read, strict=True):
+            total, users = sum(own.values()), _users(derivative, readers, value)
             alone = any(
                 not is_fused(user.equation) for j in readers[value] if (user := derivative.nodes[j]) is not None
             )
-            taken = sum(share_read(derivative, j, value) for j in users)
+            taken = _taken(derivative, value, users, kernel)
             dear = taken * total > total + (1 + taken) * size
             wanted = value in derivative.results or value in derivative.gradients
-            once = len(readers[value]) > 1 and is_once(node.equation, ops)
+            kernels = {kernel[j] for j in readers[value]}
+            once = is_once(node.equation, ops, len(readers[value]), len(kernels))
             waits = derivative.backward[i] and heavy[max(users, default=i)] - heavy[i] > FAR
-            smaller = waits and size < sum(derivative.bytes(source) for source in parts.sources(read[k]))
+            smaller = waits and size < sum(derivative.bytes(source) for source in parts.sources(own))
             solid[value] = not fused or alone or dear or wanted or once or smaller
             moved[value] = whole + sum(node.output_bytes)
             copies[value] = _copies(derivative, readers[value], is_fused(node.equation))
             if not solid[value]:
-                reads[value], chain[value] = read[k], ops
+                reads[value], chain[value] = own, ops
     return Fusion(solid, moved, copies)
+
+
+def _results(derivative: Derivative, i: int) -> Iterator[Result]:
+    node = derivative.nodes[i]
+    assert node is not None
+    return (Result(i, k) for k in range(len(node.output_bytes)))
+
+
+def _users(derivative: Derivative, readers: Readers, value: Result) -> list[int]:
+    """Readers in a value's own pass: the other pass has its own copy of what it computes."""
+    return [j for j in readers[value] if derivative.backward[j] == derivative.backward[value.node]]
+
+
+def _taken(derivative: Derivative, value: Result, users: Iterable[int], kernel: Mapping[int, int]) -> float:
+    """How often a value is computed where it is not written: a slice takes a part."""
+    taken: dict[int, float] = {}
+    for j in users:
+        taken[kernel[j]] = min(1.0, taken.get(kernel[j], 0.0) + share_read(derivative, j, value))
+    return sum(taken.values())
 
 
 def _copies(derivative: Derivative, readers: Sequence[int], fused: bool) -> int:
