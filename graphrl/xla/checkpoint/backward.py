@@ -57,7 +57,7 @@ class Backward:
         elsewhere = self._in_results(last)
         for q, i in enumerate(self.kernels):
             for value in self._nodes.results(i):
-                if self._nodes.is_solid(value) and value not in elsewhere:
+                if self._nodes.is_held(value) and value not in elsewhere:
                     size = self._own.bytes(value) * max(1, len(self._nodes.orders.get(value, ())))
                     in_place = self._is_in_place(q, size, last) or self._begun(q, value, last) is not None
                     changes[q + in_place] += size
@@ -75,13 +75,14 @@ class Backward:
             for value in read:
                 if value in number:
                     values.add(number[value])
-                elif isinstance(value, Result) and self._nodes.is_solid(value):
+                elif isinstance(value, Result) and self._nodes.is_held(value):
                     before.add(value)
                 elif isinstance(value, Result):
                     values |= of[value.node][0]
                     before |= of[value.node][1]
             of[i] = values, before
-            if self._nodes.writes(i) or any(value in number for value in read):
+            holds = any(map(self._nodes.is_held, self._nodes.results(i)))
+            if holds or self._nodes.writes(i) or any(value in number for value in read):
                 self.kernels.append(i)
                 self.reads.append(sorted(values))
                 self._needs.append(before)

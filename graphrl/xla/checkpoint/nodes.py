@@ -41,6 +41,10 @@ class Nodes:
         """Whether a value lies in memory: what is computed elsewhere does."""
         return not isinstance(value, Result) or self.fusion.solid[value]
 
+    def is_held(self, value: Value) -> bool:
+        """Whether it does by the count of bytes."""
+        return not isinstance(value, Result) or self.fusion.held[value]
+
     def writes(self, i: int) -> bool:
         """Whether a node writes into memory."""
         return any(self.is_solid(value) for value in self.results(i))

@@ -6,19 +6,20 @@ each of its readers, or takes fewer ops by far. A gradient that waits for anothe
 takes less memory than what it is computed from: it leaves its segment with the others. Arrays of one number that
 scatters update lie in memory here, for their results lie there.
 
-Readers that one kernel computes count as one. What they are computed in depends on what is written, so all is decided
-twice: first as if each reader were alone, and then by the kernels that this comes to.
+For the bytes of the backward pass readers that one kernel computes count as one. Which these are depends on what is
+written, so that is decided twice: first as if each reader were alone, and then by the kernels that this comes to.
+Seconds go by the first, as those of traced gradients do: by the second both are farther from those of XLA's programs.
 """
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from graphrl.graphs.readers.jaxpr.flatten import Result
 from graphrl.xla.checkpoint.copies import Value
 from graphrl.xla.checkpoint.derivative import Derivative
-from graphrl.xla.checkpoint.fusing import Chain, chained, is_once
+from graphrl.xla.checkpoint.fusing import LONGEST_IN_ONE, Chain, chained, is_once
 from graphrl.xla.checkpoint.kinds import SLICES, is_fused, is_reduction, part_read
 from graphrl.xla.checkpoint.parts import Part, Parts, Reads
 
@@ -31,12 +32,14 @@ class Fusion(NamedTuple):
     """What becomes of computed values.
 
     Attributes:
-      solid: whether they lie in memory.
+      solid: whether they lie in memory, if each reader is alone.
+      held: likewise, if those in one kernel are one: of the backward pass, else the same.
       moved: of each, bytes that are read and written to compute it into memory.
       copies: of each, how often a loop that keeps it copies it to or from its own array.
     """
 
     solid: Mapping[Result, bool]
+    held: Mapping[Result, bool]
     moved: Mapping[Result, float]
     copies: Mapping[Result, int]
 
@@ -46,19 +49,21 @@ def fusion_of(derivative: Derivative, left_out: Container[int] = ()) -> Fusion:
     kept = [i for i in range(len(derivative.nodes)) if i not in left_out and derivative.nodes[i] is not None]
     readers = derivative.readers(kept)
     alone = _fusion(derivative, kept, readers, {i: i for i in kept})
-    return _fusion(derivative, kept, readers, _kernels(derivative, kept, readers, alone.solid))
+    together = _fusion(derivative, kept, readers, _kernels(derivative, kept, readers, alone.solid))
+    return alone._replace(held=together.solid)
 
 
 def _kernels(
     derivative: Derivative, kept: Sequence[int], readers: Readers, solid: Mapping[Result, bool]
 ) -> dict[int, int]:
-    """Of each node the one that writes what it is for; itself where it writes, or where several do."""
-    kernel: dict[int, int] = {}
-    for i in reversed(kept):
+    """Of each node of the backward pass the one that writes what it is for; itself where it writes, or several do."""
+    kernel = {i: i for i in kept}
+    for i in (i for i in reversed(kept) if derivative.backward[i]):
         results = [*_results(derivative, i)]
         users = {kernel[j] for value in results for j in _users(derivative, readers, value)}
         is_own = len(users) != 1 or any(solid[value] for value in results)
-        kernel[i] = i if is_own else users.pop()
+        if not is_own:
+            kernel[i] = users.pop()
     return kernel
 
 
@@ -89,7 +94,7 @@ def _fusion(derivative: Derivative, kept: Sequence[int], readers: Readers, kerne
             dear = taken * total > total + (1 + taken) * size
             wanted = value in derivative.results or value in derivative.gradients
             kernels = {kernel[j] for j in readers[value]}
-            once = is_once(node.equation, ops, len(readers[value]), len(kernels))
+            once = _is_once(node.equation, ops, len(readers[value]), len(kernels))
             waits = derivative.backward[i] and heavy[max(users, default=i)] - heavy[i] > FAR
             smaller = waits and size < sum(derivative.bytes(source) for source in parts.sources(own))
             solid[value] = not fused or alone or dear or wanted or once or smaller
@@ -97,7 +102,7 @@ def _fusion(derivative: Derivative, kept: Sequence[int], readers: Readers, kerne
             copies[value] = _copies(derivative, readers[value], is_fused(node.equation))
             if not solid[value]:
                 reads[value], chain[value] = own, ops
-    return Fusion(solid, moved, copies)
+    return Fusion(solid, solid, moved, copies)
 
 
 def _results(derivative: Derivative, i: int) -> Iterator[Result]:
@@ -117,6 +122,11 @@ def _taken(derivative: Derivative, value: Result, users: Iterable[int], kernel: 
     for j in users:
         taken[kernel[j]] = min(1.0, taken.get(kernel[j], 0.0) + share_read(derivative, j, value))
     return sum(taken.values())
+
+
+def _is_once(equation: Any, ops: Chain, readers: int, kernels: int) -> bool:
+    """Whether XLA computes a value once for readers in so many kernels, though they would move fewer bytes."""
+    return is_once(equation, ops) if kernels > 1 else readers > 1 and len(ops) > LONGEST_IN_ONE
 
 
 def _copies(derivative: Derivative, readers: Sequence[int], fused: bool) -> int:
