@@ -165,7 +165,7 @@ def test_a_plan_of_a_file_within_a_budget(tmp_path: Path, capsys: pytest.Capture
     path, picture = str(tmp_path / "step.json"), str(tmp_path / "memory.svg")
     shapes = jax.ShapeDtypeStruct((4, 256, 256), jnp.float32), jax.ShapeDtypeStruct((4096, 256), jnp.float32)
     graphrl.write_json(step_graph(mlp, *shapes), path)
-    options = ["--seconds", "2", "--chip", "h200"]
+    options = ["--seconds", "0.5", "--chip", "h200"]
     assert main(["checkpoint", path, "--budget", "0.6", "--json", "--plot", picture, *options]) == 0
     out, err = capsys.readouterr()
     data = json.loads(out)

@@ -126,3 +126,15 @@ def test_what_a_loop_sums_up_lies_in_the_results() -> None:
     xs, w = jnp.ones((16, 2, 128)), jnp.ones((128, 128))
     added = peak(loss, xs, w) - peak(lambda xs: loss(xs, w), xs)
     assert added < 0.5 * w.nbytes
+
+
+def test_what_two_sums_of_a_loop_begin_with_is_copied() -> None:
+    def loss(xs: jax.Array, apart: bool) -> jax.Array:
+        def step(carry: tuple[jax.Array, jax.Array], x: jax.Array) -> Any:
+            return (jnp.sin(carry[0] + x), jnp.cos(carry[1] * x)), None
+
+        (a, b), _ = jax.lax.scan(step, (jnp.ones(64), jnp.ones(64)), xs)
+        return (1.0 * a + 2.0 * b if apart else a + b).sum()
+
+    xs = jnp.ones((8, 64))
+    assert peak(lambda xs: loss(xs, False), xs) == peak(lambda xs: loss(xs, True), xs)

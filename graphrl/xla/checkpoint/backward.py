@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
-from graphrl.graphs.readers.jaxpr.flatten import Result
+from graphrl.graphs.readers.jaxpr.flatten import Node, Result, Scalar
 from graphrl.graphs.readers.jaxpr.loops import scan_operands
 from graphrl.xla.checkpoint.copies import Value
 from graphrl.xla.checkpoint.forward import Forward
@@ -16,7 +16,8 @@ class Backward:
     """Nodes of a derivative's backward pass that write into memory or read values.
 
     A node that does not write is run by later ones, but jax has its operands where its own equation stands: those of
-    earlier segments are kept.
+    earlier segments are kept. Which nodes write goes by both of `Fusion`: what takes seconds at its place may take no
+    bytes, and is then computed anew by those who read it.
 
     Attributes:
       kernels: these nodes, in order.
@@ -49,8 +50,8 @@ class Backward:
         return np.array(own, float)
 
     def bytes(self, inner: Collection[int]) -> np.ndarray:
-        """At each kernel, bytes of what is computed and still needed in the backward pass, but for gradients; and the
-        workspace of those that are no loops.
+        """At each kernel, bytes of what is computed and still needed in the backward pass, but for what lies in the
+        memory of the results; and the workspace of those that are no loops.
         """
         last = {value: q for q, needs in enumerate(self._needs) for value in needs}
         changes = np.zeros(len(self.kernels) + 1)
@@ -59,7 +60,8 @@ class Backward:
             for value in self._nodes.results(i):
                 if self._nodes.is_held(value) and value not in elsewhere:
                     size = self._own.bytes(value) * max(1, len(self._nodes.orders.get(value, ())))
-                    in_place = self._is_in_place(q, size, last) or self._begun(q, value, last) is not None
+                    begun = self._begun(q, value, last)
+                    in_place = self._is_in_place(q, size, last) or (begun is not None and begun not in elsewhere)
                     changes[q + in_place] += size
                     changes[max(last.get(value, q), q) + 1] -= size
         workspace = [self._nodes.workspace(Result(i, 0)) * (q not in inner) for q, i in enumerate(self.kernels)]
@@ -96,17 +98,18 @@ class Backward:
         return there
 
     def _begun(self, q: int, value: Result, last: Mapping[Result, int]) -> Result | None:
-        """What a loop carries first in the place of a result, or what a result is an update of, if nothing reads that
-        after it: both lie in the same memory.
+        """What a scan carries first in the place of a result, or what a result is an update of, if nothing reads that
+        later: both lie in the same memory. What is carried in several places does so in the first, and is copied.
         """
         node = self._nodes.node(self.kernels[q])
-        if node.type == "scan" and node.equation.params:  # a graph does not say what its loops carry
-            constants, carried = scan_operands(node.equation.params)
-            begun = node.operands[constants + value.output] if value.output < carried else None
-        else:
-            begun = node.operands[0] if is_update(node.equation) else None
-        begun = self._own.same.get(begun, begun) if isinstance(begun, Result) else None
-        return begun if isinstance(begun, Result) and begun in self._needs[q] and last[begun] == q else None
+        at = _first_operand(node, value.output)
+        if at is None:
+            return None
+        operands = [each if isinstance(each, Scalar) else self._own.same.get(each, each) for each in node.operands]
+        begun = operands[at]
+        if not isinstance(begun, Result) or begun not in self._needs[q] or begun in self._own.gradients:
+            return None
+        return begun if last[begun] == q and begun not in operands[:at] else None
 
     def _is_in_place(self, q: int, size: int, last: Mapping[Result, int]) -> bool:
         """Whether a kernel writes so many bytes over an operand that nothing reads any more: a fused one, which has
@@ -119,3 +122,13 @@ class Backward:
         values = (self._values[v] for v in self._sources[q] if self._last_kernel[v] == q)
         needs = (value for value in self._needs[q] if last[value] == q)
         return any(self._own.bytes(value) == size for value in (*values, *needs))
+
+
+def _first_operand(node: Node, output: int) -> int | None:
+    """Which operand a result begins with: the carried one of a scan in its place, or the array that is updated."""
+    if is_update(node.equation):
+        return 0
+    if node.type != "scan" or not node.equation.params:  # a graph does not say what its loops carry
+        return None
+    constants, carried = scan_operands(node.equation.params)
+    return constants + output if output < carried else None

@@ -7,8 +7,7 @@ from typing import Any
 from graphrl.xla.checkpoint.inlined import Inlined, Op, Value
 from graphrl.xla.checkpoint.kinds import ONCE, SLICES, is_fill, is_fused, is_scatter, part_read
 
-LONGEST = 52  # equations that are run for a value on the way, by each of its readers
-LONGEST_IN_ONE = 100  # likewise, where one kernel reads it several times: both found on associative scans
+LONGEST = 52  # equations that are run for a value on the way by each of its readers: found on associative scans
 
 Reads = Mapping[Hashable, float]  # bytes by value, and by slice of it
 Chain = frozenset[tuple[int, ...]]  # equations, each behind the slices that are taken of what it computes
@@ -86,13 +85,13 @@ def is_once(equation: Any, chain: Chain) -> bool:
     return len(chain) > LONGEST or equation.primitive.name in ONCE
 
 
-def chained(last: int, equation: Any, chains: Sequence[Chain]) -> Chain:
-    """What is run for a value on the way: what was run last and what was for that, or as much as makes it too long.
+def chained(last: int, equation: Any, chains: Sequence[Chain], most: int = LONGEST) -> Chain:
+    """What is run for a value on the way: what was run last and what was for that, or as much as is more than `most`.
 
     Two slices of one value are of different elements, so that what is run for both is run for each.
     """
     longest = max(chains, key=len, default=Chain())
-    if len(longest) > LONGEST_IN_ONE:
+    if len(longest) > most:
         return longest
     run = longest.union(*chains)
     if equation.primitive.name in SLICES:

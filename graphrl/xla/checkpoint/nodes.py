@@ -8,7 +8,7 @@ from graphrl.graphs.roofline import Chip, runtime
 from graphrl.xla.checkpoint.copies import Order, Value
 from graphrl.xla.checkpoint.derivative import Derivative
 from graphrl.xla.checkpoint.kinds import is_fused
-from graphrl.xla.checkpoint.solid import fusion_of
+from graphrl.xla.checkpoint.solid import fusion_of, held
 
 CONVOLUTION = "conv_general_dilated"
 
@@ -25,6 +25,7 @@ class Nodes:
     def __init__(self, derivative: Derivative, chip: Chip) -> None:
         self.own, self._chip = derivative, chip
         self.fusion = fusion_of(derivative)
+        self._held = held(derivative, self.fusion)
         self.orders = self._written_orders()
 
     def node(self, i: int) -> Node:
@@ -42,8 +43,8 @@ class Nodes:
         return not isinstance(value, Result) or self.fusion.solid[value]
 
     def is_held(self, value: Value) -> bool:
-        """Whether it does by the count of bytes."""
-        return not isinstance(value, Result) or self.fusion.held[value]
+        """Whether it does by the count of bytes: see `solid.held`."""
+        return not isinstance(value, Result) or self._held[value]
 
     def writes(self, i: int) -> bool:
         """Whether a node writes into memory."""

@@ -21,7 +21,8 @@ from graphrl.xla.checkpoint.settings import Settings, UnmetError
 
 CLEARLY = 0.98  # part of a peak: what is foretold is not what is needed to the byte
 LEAST = 0.3  # part of the seconds that is left for the search, whatever came before it took
-AFTER = 0.16  # part of the seconds that the report takes, and by which a last measurement may be late
+AFTER = 0.06  # part of the seconds that the report takes
+LAST = 0.1  # part of the seconds by which a search's last measurement may take longer than those before it
 LATE = 0.35  # part of the seconds that a search may take longer where nothing is within the limit yet
 POINTS = 400  # of a timeline
 
@@ -61,7 +62,8 @@ def search(
     step = pricing.step_seconds = timed(untouched(explained.gradient))
     is_timed = goal.slowdown is not None and seconds_of is not None
     # other searches do not measure what they come to: that is done after their time
-    left = (1 - AFTER) * settings.seconds - (time.monotonic() - begin) - once * (not is_timed)
+    reserved = AFTER * settings.seconds + (LAST * settings.seconds if is_timed else once)
+    left = settings.seconds - reserved - (time.monotonic() - begin)
 
     def slowdown(choice: Choice) -> float:
         return timed(choice) / max(step, 1e-30) - 1.0

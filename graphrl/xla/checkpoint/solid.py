@@ -19,11 +19,12 @@ import numpy as np
 from graphrl.graphs.readers.jaxpr.flatten import Result
 from graphrl.xla.checkpoint.copies import Value
 from graphrl.xla.checkpoint.derivative import Derivative
-from graphrl.xla.checkpoint.fusing import LONGEST_IN_ONE, Chain, chained, is_once
+from graphrl.xla.checkpoint.fusing import Chain, chained, is_once
 from graphrl.xla.checkpoint.kinds import SLICES, is_fused, is_reduction, part_read
 from graphrl.xla.checkpoint.parts import Part, Parts, Reads
 
 FAR = 4  # kernels that run before a gradient is read, more of which are another layer's
+LONGEST_IN_ONE = 100  # equations that one kernel runs for a value that it reads several times: as `fusing.LONGEST`
 
 Readers = Mapping[Value, Sequence[int]]
 
@@ -32,14 +33,12 @@ class Fusion(NamedTuple):
     """What becomes of computed values.
 
     Attributes:
-      solid: whether they lie in memory, if each reader is alone.
-      held: likewise, if those in one kernel are one: of the backward pass, else the same.
+      solid: whether they lie in memory.
       moved: of each, bytes that are read and written to compute it into memory.
       copies: of each, how often a loop that keeps it copies it to or from its own array.
     """
 
     solid: Mapping[Result, bool]
-    held: Mapping[Result, bool]
     moved: Mapping[Result, float]
     copies: Mapping[Result, int]
 
@@ -47,10 +46,17 @@ class Fusion(NamedTuple):
 def fusion_of(derivative: Derivative, left_out: Container[int] = ()) -> Fusion:
     """What is fused into what, without some nodes that no other ones need."""
     kept = [i for i in range(len(derivative.nodes)) if i not in left_out and derivative.nodes[i] is not None]
+    return _fusion(derivative, kept, derivative.readers(kept), {i: i for i in kept})
+
+
+def held(derivative: Derivative, fusion: Fusion) -> Mapping[Result, bool]:
+    """Whether values lie in memory where readers in one kernel count as one, in the backward pass; else as in `fusion`,
+    whose kernels these are.
+    """
+    kept = [i for i, node in enumerate(derivative.nodes) if node is not None]
     readers = derivative.readers(kept)
-    alone = _fusion(derivative, kept, readers, {i: i for i in kept})
-    together = _fusion(derivative, kept, readers, _kernels(derivative, kept, readers, alone.solid))
-    return alone._replace(held=together.solid)
+    together = _fusion(derivative, kept, readers, _kernels(derivative, kept, readers, fusion.solid)).solid
+    return {value: together[value] if derivative.backward[value.node] else fusion.solid[value] for value in together}
 
 
 def _kernels(
@@ -82,7 +88,9 @@ def _fusion(derivative: Derivative, kept: Sequence[int], readers: Readers, kerne
         node = derivative.nodes[i]
         assert node is not None
         read = _read(derivative, parts, i, reads)
-        ops = chained(i, node.equation, [chain[value] for value in derivative.reads(i) if value in chain])
+        ops = chained(
+            i, node.equation, [chain[value] for value in derivative.reads(i) if value in chain], LONGEST_IN_ONE
+        )
         fused = is_fused(node.equation) and not is_reduction(node.equation)
         whole = sum(sum(each.values()) for each in (read if node.type in SLICES else read[:1]))
         for value, size, own in zip(_results(derivative, i), node.output_bytes, read, strict=True):
@@ -94,7 +102,7 @@ def _fusion(derivative: Derivative, kept: Sequence[int], readers: Readers, kerne
             dear = taken * total > total + (1 + taken) * size
             wanted = value in derivative.results or value in derivative.gradients
             kernels = {kernel[j] for j in readers[value]}
-            once = _is_once(node.equation, ops, len(readers[value]), len(kernels))
+            once = _is_once_in(node.equation, ops, len(readers[value]), len(kernels))
             waits = derivative.backward[i] and heavy[max(users, default=i)] - heavy[i] > FAR
             smaller = waits and size < sum(derivative.bytes(source) for source in parts.sources(own))
             solid[value] = not fused or alone or dear or wanted or once or smaller
@@ -102,7 +110,7 @@ def _fusion(derivative: Derivative, kept: Sequence[int], readers: Readers, kerne
             copies[value] = _copies(derivative, readers[value], is_fused(node.equation))
             if not solid[value]:
                 reads[value], chain[value] = own, ops
-    return Fusion(solid, solid, moved, copies)
+    return Fusion(solid, moved, copies)
 
 
 def _results(derivative: Derivative, i: int) -> Iterator[Result]:
@@ -117,14 +125,14 @@ def _users(derivative: Derivative, readers: Readers, value: Result) -> list[int]
 
 
 def _taken(derivative: Derivative, value: Result, users: Iterable[int], kernel: Mapping[int, int]) -> float:
-    """How often a value is computed where it is not written: a slice takes a part."""
+    """How often a value is computed where it is not written: a slice takes a part, and what a kernel has it has."""
     taken: dict[int, float] = {}
     for j in users:
         taken[kernel[j]] = min(1.0, taken.get(kernel[j], 0.0) + share_read(derivative, j, value))
     return sum(taken.values())
 
 
-def _is_once(equation: Any, ops: Chain, readers: int, kernels: int) -> bool:
+def _is_once_in(equation: Any, ops: Chain, readers: int, kernels: int) -> bool:
     """Whether XLA computes a value once for readers in so many kernels, though they would move fewer bytes."""
     return is_once(equation, ops) if kernels > 1 else readers > 1 and len(ops) > LONGEST_IN_ONE
 

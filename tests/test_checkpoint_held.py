@@ -1,0 +1,42 @@
+"""Values of the backward pass that one kernel computes for several readers: they take seconds, but no bytes."""
+
+import jax
+import jax.numpy as jnp
+
+from graphrl.graphs.roofline import find_chip
+from graphrl.xla.checkpoint.derivative import Derivative, derivative
+from graphrl.xla.checkpoint.program import program_of
+from graphrl.xla.checkpoint.solid import fusion_of, held
+
+LENGTH, WIDTH = 256, 64
+
+
+def recurrence(a: jax.Array, x: jax.Array) -> jax.Array:
+    def combined(left: tuple[jax.Array, jax.Array], right: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        return left[0] * right[0], left[1] * right[0] + right[1]
+
+    return jnp.sin(jax.lax.associative_scan(combined, (a, x))[1]).sum()
+
+
+def of_recurrence() -> Derivative:
+    shape = jax.ShapeDtypeStruct((LENGTH, WIDTH), jnp.float32)
+    return derivative(program_of(jax.make_jaxpr(recurrence)(shape, shape)), [True, True], find_chip("h200"))
+
+
+def test_readers_in_one_kernel_count_as_one() -> None:
+    own = of_recurrence()
+    fusion = fusion_of(own)
+    lies = held(own, fusion)
+    spared = [value for value in lies if fusion.solid[value] and not lies[value]]
+    assert spared
+    assert all(own.backward[value.node] for value in spared)
+    for value in spared:  # several nodes read each of them
+        assert len(own.readers(own.backward_nodes())[value]) > 1
+
+
+def test_values_of_the_forward_pass_and_results_lie_where_they_did() -> None:
+    own = of_recurrence()
+    fusion = fusion_of(own)
+    lies = held(own, fusion)
+    kept = [value for value in lies if not own.backward[value.node] or value in own.gradients or value in own.results]
+    assert all(lies[value] == fusion.solid[value] for value in kept)
