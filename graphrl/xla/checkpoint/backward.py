@@ -126,9 +126,11 @@ class Backward:
 
 def _first_operand(node: Node, output: int) -> int | None:
     """Which operand a result begins with: the carried one of a scan in its place, or the array that is updated."""
+    if not node.operands:  # a graph does not say in which order it has them
+        return None
     if is_update(node.equation):
         return 0
-    if node.type != "scan" or not node.equation.params:  # a graph does not say what its loops carry
+    if node.type != "scan":
         return None
     constants, carried = scan_operands(node.equation.params)
     return constants + output if output < carried else None
