@@ -16,8 +16,8 @@ class Backward:
     """Nodes of a derivative's backward pass that write into memory or read values.
 
     A node that does not write is run by later ones, but jax has its operands where its own equation stands: those of
-    earlier segments are kept. Which nodes write goes by both of `Fusion`: what takes seconds at its place may take no
-    bytes, and is then computed anew by those who read it.
+    earlier segments are kept. Nodes are here if they write by `solid` or by `held`: by the first they take
+    seconds, by the second bytes, and what has none is computed by those who read it.
 
     Attributes:
       kernels: these nodes, in order.
@@ -36,7 +36,7 @@ class Backward:
         self._reduced = {
             value
             for i in self._own.backward_nodes()
-            if is_reduction(nodes.node(i).equation)
+            if is_reduction(nodes.own.node(i).equation)
             for value in self._own.reads(i)
         }
 
@@ -101,7 +101,7 @@ class Backward:
         """What a scan carries first in the place of a result, or what a result is an update of, if nothing reads that
         later: both lie in the same memory. What is carried in several places does so in the first, and is copied.
         """
-        node = self._nodes.node(self.kernels[q])
+        node = self._own.node(self.kernels[q])
         at = _first_operand(node, value.output)
         if at is None:
             return None
@@ -117,7 +117,7 @@ class Backward:
         kernel, whose threads then read more than what they write.
         """
         kernel = self.kernels[q]
-        if not is_in_place(self._nodes.node(kernel).equation) or self._reduced & {*self._nodes.results(kernel)}:
+        if not is_in_place(self._own.node(kernel).equation) or self._reduced & {*self._nodes.results(kernel)}:
             return False
         values = (self._values[v] for v in self._sources[q] if self._last_kernel[v] == q)
         needs = (value for value in self._needs[q] if last[value] == q)

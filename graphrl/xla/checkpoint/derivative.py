@@ -56,19 +56,21 @@ class Derivative(NamedTuple):
     result_bytes: int
     traced: Any = None
 
+    def node(self, i: int) -> Node:
+        """One that results need."""
+        node = self.nodes[i]
+        assert node is not None
+        return node
+
     def bytes(self, value: Value) -> int:
         """Of a value."""
         if isinstance(value, Outside):
             return self.outside[value.external]
-        node = self.nodes[value.node]
-        assert node is not None
-        return node.output_bytes[value.output]
+        return self.node(value.node).output_bytes[value.output]
 
     def reads(self, node: int) -> list[Value]:
         """Values that a node reads, views looked through, in order."""
-        read = self.nodes[node]
-        assert read is not None
-        return list(dict.fromkeys(self.same.get(value, value) for value in read.inputs))
+        return list(dict.fromkeys(self.same.get(value, value) for value in self.node(node).inputs))
 
     def backward_nodes(self) -> list[int]:
         """Nodes of the backward pass, in order."""

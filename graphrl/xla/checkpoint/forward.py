@@ -61,7 +61,7 @@ class Forward:
         """Of each value, whether it follows from arguments without kernels and random numbers."""
         free: list[bool] = []
         for value, reads in zip(self.values, self.reads, strict=True):
-            is_light = isinstance(value, Result) and _is_light(self._nodes.node(value.node))
+            is_light = isinstance(value, Result) and _is_light(self._own.node(value.node))
             free.append(is_light and all(free[read] for read in reads))
         return np.array(free, bool)
 

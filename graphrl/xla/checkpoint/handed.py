@@ -45,7 +45,7 @@ def handed(nodes: Nodes, copied: Set[int]) -> list[Handed]:
         to = [(at, home) for at, home in pairs if home is not None and at < place and not copied & {at, home}]
         if to:
             moved = nodes.fusion.moved[value]
-            read = moved - sum(nodes.node(value.node).output_bytes)
+            read = moved - sum(nodes.own.node(value.node).output_bytes)
             spared = sum(share_read(own, i, value) for i in reading) * (read - own.bytes(value))
             found.append(Handed(place, nodes.moving(max(0.0, moved - spared)), sorted(to)))  # below 0 by rounding only
     return found
@@ -53,9 +53,9 @@ def handed(nodes: Nodes, copied: Set[int]) -> list[Handed]:
 
 def _home(nodes: Nodes, readers: Readers, i: int) -> int | None:
     """The equation that computed what a reader's operand is the gradient of; None of an argument's."""
-    while nodes.node(i).type == SUM:
+    while nodes.own.node(i).type == SUM:
         others = readers.get(Result(i, 0), ())
         if not others:
             return None
-        i = next((j for j in others if nodes.node(j).type != SUM), others[0])
+        i = next((j for j in others if nodes.own.node(j).type != SUM), others[0])
     return nodes.own.place[i]

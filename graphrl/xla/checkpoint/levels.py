@@ -110,7 +110,7 @@ class LevelBuilder:
         kernels = [q for q, reads in enumerate(self._backward.reads) if set(reads) & set(kept)]
         if not outputs or not kernels:
             return None
-        forward, backward = (self._nodes.node(i) for i in (own[0].node, self._backward.kernels[kernels[0]]))
+        forward, backward = (self._own.node(i) for i in (own[0].node, self._backward.kernels[kernels[0]]))
         return Loop(place, outputs, kept, kernels[0], *slices_of(self._own, forward, backward, results))
 
     def _following(self, carried: Iterable[int]) -> list[int | None]:
@@ -119,7 +119,7 @@ class LevelBuilder:
         return [None if value is None else self._forward.number.get(value) for value in results]
 
     def _is_scan(self, value: Result) -> bool:
-        return self._nodes.node(value.node).type == "scan"
+        return self._own.node(value.node).type == "scan"
 
 
 def _rows(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:

@@ -3,12 +3,13 @@
 from collections import defaultdict
 from collections.abc import Mapping
 
-from graphrl.graphs.readers.jaxpr.flatten import Node, Result
+from graphrl.graphs.readers.jaxpr.flatten import Result
 from graphrl.graphs.roofline import Chip, runtime
 from graphrl.xla.checkpoint.copies import Order, Value
 from graphrl.xla.checkpoint.derivative import Derivative
+from graphrl.xla.checkpoint.held import held
 from graphrl.xla.checkpoint.kinds import is_fused
-from graphrl.xla.checkpoint.solid import fusion_of, held
+from graphrl.xla.checkpoint.solid import fusion_of
 
 CONVOLUTION = "conv_general_dilated"
 
@@ -28,22 +29,16 @@ class Nodes:
         self._held = held(derivative, self.fusion)
         self.orders = self._written_orders()
 
-    def node(self, i: int) -> Node:
-        """One that results need."""
-        node = self.own.nodes[i]
-        assert node is not None
-        return node
-
     def is_fused(self, value: Result) -> bool:
         """Whether a value is computed on the way, by who reads it or in one kernel with others."""
-        return is_fused(self.node(value.node).equation)
+        return is_fused(self.own.node(value.node).equation)
 
     def is_solid(self, value: Value) -> bool:
         """Whether a value lies in memory: what is computed elsewhere does."""
         return not isinstance(value, Result) or self.fusion.solid[value]
 
     def is_held(self, value: Value) -> bool:
-        """Whether it does by the count of bytes: see `solid.held`."""
+        """Whether it takes bytes there: see `held`."""
         return not isinstance(value, Result) or self._held[value]
 
     def writes(self, i: int) -> bool:
@@ -52,12 +47,12 @@ class Nodes:
 
     def results(self, i: int) -> list[Result]:
         """What a node computes."""
-        return [Result(i, k) for k in range(len(self.node(i).output_bytes))]
+        return [Result(i, k) for k in range(len(self.own.node(i).output_bytes))]
 
     def seconds(self, i: int) -> float:
         """Of a node, from operands that lie in memory and into memory."""
         value = Result(i, 0)
-        return self.moving(self.fusion.moved[value]) if self.is_fused(value) else self.node(i).runtime
+        return self.moving(self.fusion.moved[value]) if self.is_fused(value) else self.own.node(i).runtime
 
     def moving(self, moved: float) -> float:
         """Seconds to read and write so many bytes."""
@@ -67,7 +62,7 @@ class Nodes:
         """Bytes that the node of a value holds beside operands and results; see also `copies`."""
         if not isinstance(value, Result) or self.is_fused(value):
             return 0
-        node = self.node(value.node)
+        node = self.own.node(value.node)
         padded = self.own.padded.get(self.own.place[value.node], 0) if node.type == CONVOLUTION else 0
         library = self._chip.product_workspace if node.type == "dot_general" else 0
         orders = self.own.orders.get(value.node, ())

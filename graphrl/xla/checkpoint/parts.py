@@ -47,7 +47,6 @@ class Parts:
 
     def _slice(self, i: int, output: int) -> Hashable:
         """Equal for slices that take the same."""
-        node, same = self._own.nodes[i], self._own.same
-        assert node is not None
+        node, same = self._own.node(i), self._own.same
         operands = [value if isinstance(value, Scalar) else same.get(value, value) for value in node.operands]
         return key_of(node.equation, operands), output
