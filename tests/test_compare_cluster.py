@@ -2,7 +2,9 @@
 
 import contextlib
 import dataclasses
+import io
 import json
+import logging
 import multiprocessing
 import os
 import signal
@@ -92,6 +94,27 @@ def test_a_local_cluster_that_does_not_start_leaves_nothing(
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert dict(os.environ) == environment
+
+
+@pytest.mark.skipif(count_cores() < 2, reason="one core")
+def test_the_last_messages_of_a_local_cluster_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    logger, shown = logging.getLogger("distributed"), io.StringIO()
+
+    class Late(distributed.LocalCluster):
+        def close(self, timeout: float | None = None) -> None:
+            super().close(timeout)
+            logger.getChild("batched").error("late")
+
+    monkeypatch.setattr(distributed, "LocalCluster", Late)
+    handler = logging.StreamHandler(shown)
+    logger.addHandler(handler)
+    try:
+        assert len(list(execute_all(runs_of("given"), 2))) == 2
+        assert shown.getvalue() == ""
+        logger.error("heard again")
+    finally:
+        logger.removeHandler(handler)
+    assert shown.getvalue() == "heard again\n"
 
 
 @pytest.mark.skipif(count_cores() < 2, reason="one core")

@@ -207,6 +207,7 @@ def _local(slices: Sequence[Sequence[int]], ends: dict[str, int]) -> Iterator["C
     """
     import dask
     from distributed import LocalCluster, Nanny, Status
+    from distributed.utils import silence_logging_cmgr
 
     if getattr(multiprocessing.current_process(), "_inheriting", False):  # spawned: still importing the program
         raise SystemExit(_GUARD)
@@ -234,6 +235,7 @@ def _local(slices: Sequence[Sequence[int]], ends: dict[str, int]) -> Iterator["C
         "distributed.scheduler.worker-ttl": None,  # a method may keep Python's lock for minutes
     }
     with contextlib.ExitStack() as stack:
+        stack.enter_context(silence_logging_cmgr(logging.CRITICAL))  # a cluster's own ends before its last messages
         stack.callback(_restore, dict(os.environ))  # a nanny leaves what it sets for its process
         multiprocessing.resource_tracker.ensure_running()  # when it starts, it undoes the next line
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # threads and processes inherit: it is ours
