@@ -20,7 +20,7 @@ from graphrl.xla.checkpoint.planner import Planned, fingerprint_of, planned
 from graphrl.xla.checkpoint.program import Program, opened, program_of
 from graphrl.xla.checkpoint.report import CheckpointReport
 from graphrl.xla.checkpoint.rewrite import evaluate
-from graphrl.xla.checkpoint.settings import SECONDS, Settings
+from graphrl.xla.checkpoint.settings import SECONDS, Compile, Settings
 from graphrl.xla.libraries import Library
 
 MOST = 64  # functions that are kept for later calls; the oldest go
@@ -170,6 +170,7 @@ def checkpoint(
     seconds: float = SECONDS,
     seed: int = 0,
     cache: bool = True,
+    verify: bool | Compile = False,
     static_argnums: int | Iterable[int] = (),
     static_argnames: str | Iterable[str] = (),
 ) -> Any:
@@ -199,6 +200,10 @@ def checkpoint(
       seconds: of search; a third more, at most, where nothing is found within the slowdown.
       seed: of its random numbers.
       cache: whether plans are looked for, and kept, on disk.
+      verify: whether XLA compiles the gradient under the plan, for jax's first device or by a function
+        `(function, *args) -> jax.stages.Compiled`, so that the report has its figure. A budget of bytes is then kept by
+        that figure: where it is not, or much of it is left, there is a search for a lower or a higher limit, at most
+        three times, of so many seconds each.
       static_argnums, static_argnames: arguments that are values of Python, not arrays, as in `jax.checkpoint`.
 
     Returns:
@@ -206,8 +211,10 @@ def checkpoint(
 
     Raises:
       ProblemError: an option is at fault. From the first call: the budget cannot be met, and the least that can.
+      GraphrlError: from the first call, with `verify`: XLA does not compile the gradient by itself, as where the
+        function talks to other devices.
     """
-    settings = Settings(budget, slowdown, chip, offload, method, seconds, seed, cache)
+    settings = Settings(budget, slowdown, chip, offload, method, seconds, seed, cache, verify)
     static = Static.of(static_argnums, static_argnames)
     if fn is None:
         return lambda function: CheckpointedFunction(function, settings, static)

@@ -14,20 +14,23 @@ import jax
 from graphrl.documents import read_document, write_document
 from graphrl.errors import GraphrlError
 from graphrl.files import cache_folder
+from graphrl.graphs.roofline import Chip
 from graphrl.solvers.budgets.anneal import prepare
 from graphrl.solvers.budgets.choice import Choice, Pricing, is_untouched
+from graphrl.solvers.budgets.goal import Goal
 from graphrl.version import installed_version
 from graphrl.xla.checkpoint.decide import plan_of
 from graphrl.xla.checkpoint.derivative import gradient_jaxpr
-from graphrl.xla.checkpoint.gradient import gradient_of
+from graphrl.xla.checkpoint.gradient import NamedGradient, gradient_of
 from graphrl.xla.checkpoint.origins import line_at
 from graphrl.xla.checkpoint.plan import CheckpointPlan
 from graphrl.xla.checkpoint.program import Program
 from graphrl.xla.checkpoint.report import CheckpointReport
 from graphrl.xla.checkpoint.rewrite import evaluate, fits
-from graphrl.xla.checkpoint.search import search
+from graphrl.xla.checkpoint.search import Searched, above_budget, search
 from graphrl.xla.checkpoint.seconds import gradient_seconds
-from graphrl.xla.checkpoint.settings import Settings
+from graphrl.xla.checkpoint.settings import ADDRESS, Settings
+from graphrl.xla.checkpoint.verify import compiled_bytes, verified
 
 FORMAT = "graphrl-checkpoint"
 VERSION = 12  # rises when a search finds better plans, so that older ones are not kept
@@ -86,13 +89,8 @@ def _read(path: Path, fingerprint: str, program: Program) -> Planned | None:
 
 
 def _searched(name: str, fingerprint: str, program: Program, wanted: Sequence[bool], settings: Settings) -> Planned:
-    begin, chip = time.monotonic(), settings.figures
-    try:
-        named = gradient_of(program, wanted, chip)
-    # as jax says of loops without a fixed length and of references: forward passes may have them
-    except (NotImplementedError, ValueError, AttributeError):
-        wanted = [False] * len(wanted)
-        named = gradient_of(program, wanted, chip)
+    begin, chip, compile = time.monotonic(), settings.figures, settings.compiler
+    named, wanted = _gradient(program, wanted, chip)
     before = time.monotonic()
     pricing = Pricing(named.gradient)
     prepare(pricing)
@@ -105,13 +103,36 @@ def _searched(name: str, fingerprint: str, program: Program, wanted: Sequence[bo
         run = functools.partial(evaluate, program, plan_of(named, choice, pricing))
         return gradient_seconds(gradient_jaxpr(program, wanted, run)[0], chip)
 
-    choice, report = search(name, named, pricing, settings, begin, seconds_of)
+    def found_within(goal: Goal, begin: float) -> Searched:
+        return search(name, named, pricing, settings, begin, seconds_of, goal)
+
+    goal = settings.goal(pricing)
+    if compile is None:
+        choice, report = found_within(goal, begin)
+    else:
+        choice, report = verified(
+            lambda asked: found_within(asked, time.monotonic()),
+            goal,
+            lambda choice: compiled_bytes(program, wanted, plan_of(named, choice, pricing), compile),
+            lambda least: above_budget(settings, pricing, least),
+        )
+        report = dataclasses.replace(report, search_seconds=time.monotonic() - begin)
     return Planned(fingerprint, plan_of(named, choice, pricing), report)
+
+
+def _gradient(program: Program, wanted: Sequence[bool], chip: Chip) -> tuple[NamedGradient, Sequence[bool]]:
+    """What is decided about, and by which arguments it is differentiated: by none where jax cannot."""
+    try:
+        return gradient_of(program, wanted, chip), wanted
+    # as jax says of loops without a fixed length and of references: forward passes may have them
+    except (NotImplementedError, ValueError, AttributeError):
+        none = [False] * len(wanted)
+        return gradient_of(program, none, chip), none
 
 
 def fingerprint_of(program: Program, wanted: Sequence[bool], settings: Settings) -> str:
     """32 hexadecimal digits of a program's equations, of what is asked, and of the versions that plan."""
-    text = re.sub(r"0x[0-9a-f]+|Var\(id=\d+\)", "", str(program.closed.jaxpr))
+    text = ADDRESS.sub("", re.sub(r"Var\(id=\d+\)", "", str(program.closed.jaxpr)))
     asked = [
         settings.budget,
         settings.slowdown,
@@ -119,6 +140,7 @@ def fingerprint_of(program: Program, wanted: Sequence[bool], settings: Settings)
         settings.method,
         float(settings.seconds),
         settings.seed,
+        *settings.compiled_by,
     ]
     versions = installed_version(), VERSION, jax.__version__
     whole = repr((versions, text, list(wanted), asked, dataclasses.astuple(settings.figures)))

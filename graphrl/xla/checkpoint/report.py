@@ -90,6 +90,7 @@ class CheckpointReport:
       from_cache: whether the plan was read from disk.
       above_least: share of its time by which the plan may be above the least within the budget, by CP-SAT's proof and
         in the search's own measure of time; None where it was not asked or time is limited.
+      compiled_bytes: what XLA says that the plan needs in place of `planned.peak_bytes`; None where it was not asked.
     """
 
     function: str
@@ -105,6 +106,7 @@ class CheckpointReport:
     search_seconds: float
     from_cache: bool = False
     above_least: float | None = None
+    compiled_bytes: int | None = None
 
     @property
     def slowdown(self) -> float:
@@ -113,8 +115,9 @@ class CheckpointReport:
 
     @property
     def total_bytes(self) -> float:
-        """The peak of the whole step: arguments, results, gradients and all else."""
-        return self.argument_bytes + self.result_bytes + self.planned.peak_bytes
+        """The peak of the whole step: arguments, results, gradients and all else, by XLA's figure if there is one."""
+        own = self.planned.peak_bytes if self.compiled_bytes is None else self.compiled_bytes
+        return self.argument_bytes + self.result_bytes + own
 
     def to_dict(self) -> dict[str, Any]:
         """All figures under the names of the attributes, for `json.dump`."""
@@ -154,6 +157,12 @@ class CheckpointReport:
             f"estimated by roofline of {self.chip}: {self.slowdown:+.1%} a step; {self.segments} segments; "
             f"planned in {format_seconds(self.search_seconds)}, {where}"
         )
+        if self.compiled_bytes is not None:
+            off = self.compiled_bytes / max(self.planned.peak_bytes, 1.0) - 1.0
+            lines.append(
+                f"compiled by XLA: {format_bytes(self.compiled_bytes)} beside arguments, {off:+.1%} to what was "
+                f"foretold; {format_bytes(self.total_bytes)} at the peak"
+            )
         if self.above_least is not None:
             lines.append(
                 f"the step takes at most {self.above_least:.1%} more than the least possible within the budget"

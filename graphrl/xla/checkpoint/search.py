@@ -41,6 +41,7 @@ def search(
     settings: Settings,
     begin: float,
     seconds_of: Callable[[Choice], float] | None = None,
+    goal: Goal | None = None,
 ) -> Searched:
     """The best choice that a solver finds within the limit.
 
@@ -52,11 +53,12 @@ def search(
       begin: when the work on it began, by `time.monotonic`: that counts in the seconds.
       seconds_of: a gradient under a choice, more finely than by the pricing: what counts for limits of time and in the
         report, where it is given; shares of a step, the pricing's too, are then of its untouched gradient.
+      goal: in place of that of the settings.
 
     Raises:
       UnmetError: the limit cannot be met; one line says the least bytes that can.
     """
-    goal = settings.goal(pricing)
+    goal = goal or settings.goal(pricing)
     timed = _measured_once(seconds_of) if seconds_of else functools.partial(_priced_seconds, pricing, goal)
     once = time.monotonic() - begin  # a gradient was traced: a measurement takes as long
     step = pricing.step_seconds = timed(untouched(explained.gradient))
@@ -74,7 +76,8 @@ def search(
     seconds = max(LEAST * settings.seconds, left)
     found = _found(limited, pricing, goal, slowdown if is_timed else None, seed=settings.seed, seconds=seconds)
     if goal.slowdown is None and goal.excess(pricing, found.price) > 1e-6:
-        raise UnmetError(_unmet(settings, goal, pricing, found.price))
+        least = None if goal.peak is None else found.price.peak
+        raise UnmetError(_unmet(settings, goal, pricing, found.price), least)
     if goal.slowdown is not None and goal.slowdown < min(0.0, slowdown(found.choice) - 1e-6):
         raise UnmetError(f"slowdown is {settings.slowdown}: no plan was found that is so much faster than jax's own")
     both = step, timed(found.choice)
@@ -133,10 +136,15 @@ def _unmet(settings: Settings, goal: Goal, pricing: Pricing, least: Price) -> st
         return (
             f"budget is {settings.budget}: the least found is {part:.3f} of the {format_bytes(plain.kept)} kept by jax"
         )
+    return above_budget(settings, pricing, least.peak)
+
+
+def above_budget(settings: Settings, pricing: Pricing, least: float) -> str:
+    """What to say of a budget of bytes that is below the least found, beside arguments, results and gradients."""
     outside = pricing.gradient.argument_bytes + pricing.gradient.result_bytes
     return (
-        f"budget is {settings.budget}: the least found is {format_bytes(outside + least.peak)} "
-        f"({outside + least.peak:,.0f} bytes), of which arguments, results and gradients are {format_bytes(outside)}"
+        f"budget is {settings.budget}: the least found is {format_bytes(outside + least)} "
+        f"({outside + least:,.0f} bytes), of which arguments, results and gradients are {format_bytes(outside)}"
     )
 
 

@@ -2,6 +2,9 @@
 
 import dataclasses
 import numbers
+import re
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,10 +19,21 @@ from graphrl.solvers.budgets.goal import Goal
 from graphrl.units import format_bytes, parse_bytes
 
 SECONDS = DEFAULT_SECONDS
+ADDRESS = re.compile(r"0x[0-9a-f]+")  # in what objects print: another one in each process
+
+Compile = Callable[..., Any]  # a function and its arguments' shapes -> a `jax.stages.Compiled`
 
 
 class UnmetError(ProblemError):
-    """No choice is within the limit, or none was found."""
+    """No choice is within the limit, or none was found.
+
+    Attributes:
+      least: for a limit of the peak, that of the lowest choice found, in bytes.
+    """
+
+    def __init__(self, message: str, least: float | None = None) -> None:
+        super().__init__(message)
+        self.least = least
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +52,7 @@ class Settings:
     seconds: float = SECONDS
     seed: int = 0
     cache: bool = True
+    verify: bool | Compile = False
 
     def __post_init__(self) -> None:
         if (self.budget is None) == (self.slowdown is None):
@@ -53,6 +68,11 @@ class Settings:
         for name in ("offload", "cache"):
             if not isinstance(getattr(self, name), bool):
                 raise ProblemError(f"{name} is {getattr(self, name)!r}: must be True or False")
+        if not isinstance(self.verify, bool) and not callable(self.verify):
+            raise ProblemError(
+                f"verify is {self.verify!r}: must be True, False or a function that compiles, as "
+                "(function, *args) -> jax.stages.Compiled"
+            )
         if self.chip is not None:
             find_chip(self.chip)
         find_solver(self.method)
@@ -78,6 +98,22 @@ class Settings:
         """The chip whose times count: by default that of jax's first device where its name is known."""
         return find_chip(self.chip if self.chip is not None else _own_chip())
 
+    @property
+    def compiler(self) -> Compile | None:
+        """What compiles gradients to verify plans; None where that is not asked."""
+        if isinstance(self.verify, bool):
+            return compile_here if self.verify else None
+        return self.verify
+
+    @property
+    def compiled_by(self) -> tuple[str, ...]:
+        """What tells one compiler from others; nothing where plans are not verified."""
+        if self.verify is True:
+            device = jax.devices()[0]
+            return device.device_kind, device.client.platform_version
+        compile = self.compiler
+        return () if compile is None else (compile.__module__, ADDRESS.sub("", repr(compile)))
+
     def goal(self, pricing: Pricing) -> Goal:
         """The limit for one gradient.
 
@@ -97,6 +133,11 @@ class Settings:
                 "(a part of what jax keeps is from 0 to 1)"
             )
         return Goal(peak=left, moves=self.offload)
+
+
+def compile_here(function: Callable[..., Any], *args: Any) -> Any:
+    """A function compiled for jax's first device: a `jax.stages.Compiled`."""
+    return jax.jit(function).lower(*args).compile()
 
 
 def _own_chip() -> str:

@@ -1,6 +1,7 @@
 """Sections `budgets` and `planning`: whether what graphrl foretells is what XLA needs, and how long planning takes."""
 
 import functools
+import gc
 import statistics
 import time
 from collections.abc import Iterator
@@ -72,6 +73,7 @@ def _planned(settings: Settings, name: str, method: str) -> Figures:
     program = build(name, small=settings.quick)
     times = []
     for function in (planned(method, program), planned(method, program), jax.checkpoint(program.loss(undecorated))):
+        gc.collect()  # each begins alike: a collection amid many traced programs takes half a second
         began = time.perf_counter()
         jaxpr = jax.make_jaxpr(jax.value_and_grad(function))(*program.args)
         times.append(time.perf_counter() - began)

@@ -1,0 +1,199 @@
+"""`graphrl.checkpoint(..., verify=...)`: budgets of bytes are kept by XLA's own figure, on backends of which the model
+knows nothing too.
+"""
+
+import dataclasses
+import functools
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from checkpoint_programs import assert_same
+from random_gradients import chain
+
+import graphrl
+from graphrl.errors import GraphrlError, ProblemError
+from graphrl.solvers.budgets.anneal import anneal
+from graphrl.solvers.budgets.choice import Choice, Pricing
+from graphrl.solvers.budgets.goal import Goal
+from graphrl.solvers.budgets.starts import starts
+from graphrl.solvers.budgets.state import State
+from graphrl.xla.checkpoint.report import CheckpointReport, Figures
+from graphrl.xla.checkpoint.search import Searched
+from graphrl.xla.checkpoint.settings import UnmetError
+from graphrl.xla.checkpoint.verify import TRIES, verified
+
+LAYERS, WIDTH, N = 12, 32, 1024
+WEIGHTS = jax.random.normal(jax.random.key(0), (LAYERS, WIDTH, WIDTH)) / 6
+X = jax.random.normal(jax.random.key(LAYERS), (N, WIDTH))
+
+
+def loss(weights: jax.Array, x: jax.Array) -> jax.Array:
+    """Of layers in a loop: what it keeps of each step is in XLA's figure for the CPU too, which takes what a straight
+    program computes again for what it has computed before.
+    """
+
+    def layer(x: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
+        return x + jnp.sin(jax.nn.gelu(jnp.tanh(x @ w) @ w.T)), None
+
+    return jnp.square(jax.lax.scan(layer, x, weights)[0]).mean()
+
+
+def temporaries(function: Callable[..., Any], *args: Any) -> int:
+    """What XLA for the CPU needs for it."""
+    memory = jax.jit(function).lower(*args).compile().memory_analysis()
+    assert memory is not None
+    return memory.temp_size_in_bytes
+
+
+class Backend:
+    """XLA for the CPU, of which we say that it needs so many times as much."""
+
+    def __init__(self, factor: float) -> None:
+        self.factor, self.figures = factor, list[int]()
+
+    def __call__(self, function: Callable[..., Any], *args: Any) -> Any:
+        self.figures.append(int(self.factor * temporaries(function, *args)))
+        return types.SimpleNamespace(memory_analysis=lambda: types.SimpleNamespace(temp_size_in_bytes=self.figures[-1]))
+
+
+def planned(**options: Any) -> graphrl.CheckpointedFunction:
+    return graphrl.checkpoint(loss, seconds=0.3, **({"cache": False} | options))
+
+
+@functools.cache
+def foretold() -> CheckpointReport:
+    """Of no time more: what jax needs, and what arguments, results and gradients do."""
+    return planned(slowdown=0.3).report(WEIGHTS, X)
+
+
+def budget(share: float) -> str:
+    """So much of what jax needs beside arguments, results and gradients, and those."""
+    report = foretold()
+    return f"{report.argument_bytes + report.result_bytes + int(share * report.plain.peak_bytes)}B"
+
+
+@pytest.mark.parametrize(("factor", "share"), [(1.8, 0.5), (3.0, 0.5), (1.5, 0.2), (0.9, 0.2)])
+def test_budgets_of_bytes_are_kept_by_the_figure_of_xla(factor: float, share: float) -> None:
+    backend, room = Backend(factor), share * foretold().plain.peak_bytes
+    report = planned(budget=budget(share), verify=backend).report(WEIGHTS, X)
+    assert report.compiled_bytes in backend.figures
+    assert 0.6 * room < (report.compiled_bytes or 0) <= room
+    assert (backend.figures[0] > room) == (factor > 1)  # which took another search
+    assert report.total_bytes == report.argument_bytes + report.result_bytes + (report.compiled_bytes or 0)
+    off = (report.compiled_bytes or 0) / report.planned.peak_bytes - 1
+    assert f" beside arguments, {off:+.1%} to what was foretold; " in str(report)
+
+
+def test_a_budget_below_what_is_foretold_is_met_where_xla_needs_less() -> None:
+    with pytest.raises(ProblemError, match="the least found is "):
+        planned(budget=budget(0.1)).report(WEIGHTS, X)
+    report = planned(budget=budget(0.1), verify=Backend(0.7)).report(WEIGHTS, X)
+    room = 0.1 * foretold().plain.peak_bytes
+    assert (report.compiled_bytes or 0) <= room < report.planned.peak_bytes
+
+
+def searched(pricing: Pricing, goal: Goal) -> Searched:
+    """What a search of so many evaluations finds, from what earlier ones did too, with a report that has its price."""
+    begun = [*starts(pricing.gradient), *pricing.begun]
+    found = anneal(pricing, goal, begun, seed=0, evaluations=1500, seconds=1e9)
+    pricing.begun.append(State.of(found.choice))
+    if goal.excess(pricing, found.price) > 1e-6:
+        raise UnmetError("it is too low", found.price.peak)
+    figures = Figures(found.price.kept, 0.0, found.price.peak, found.price.seconds)
+    return Searched(found.choice, dataclasses.replace(foretold(), planned=figures))
+
+
+@pytest.mark.parametrize("factor", [0.5, 0.8, 1.0, 1.2])
+def test_budgets_are_kept_and_used_whatever_the_model_is_wrong_by(factor: float) -> None:
+    for seed in range(6):
+        pricing = Pricing(chain(np.random.default_rng(seed), 12, 6))
+        with pytest.raises(UnmetError) as fault:
+            searched(Pricing(pricing.gradient), Goal(peak=1.0))
+        least = fault.value.least or 0.0
+        goal, asked = Goal(peak=max(1.25 * least, (least + pricing.plain.peak) / 2)), list[Goal]()
+
+        def search(goal: Goal, pricing: Pricing = pricing, asked: list[Goal] = asked) -> Searched:
+            asked.append(goal)
+            return searched(pricing, goal)
+
+        def needed(choice: Choice, pricing: Pricing = pricing) -> int:
+            return int(factor * pricing(choice).peak)
+
+        found = verified(search, goal, needed, str)
+        assert (found.report.compiled_bytes or 0) <= (goal.peak or 0)
+        assert found.report.compiled_bytes == needed(found.choice)
+        assert len(asked) <= TRIES
+        if factor == 1.0:
+            assert len(asked) == 1
+        if factor == 0.5:
+            assert found.report.planned.seconds == pytest.approx(pricing.plain.seconds)
+        if factor <= 1.0:
+            once = searched(Pricing(pricing.gradient), goal)
+            assert found.report.planned.seconds <= once.report.planned.seconds
+
+
+def test_a_budget_that_xla_does_not_keep_names_the_least_that_it_needs() -> None:
+    backend = Backend(3.0)
+    with pytest.raises(ProblemError) as fault:
+        planned(budget=budget(0.2), verify=backend).report(WEIGHTS, X)
+    outside = foretold().argument_bytes + foretold().result_bytes
+    assert len(backend.figures) > 1
+    assert f"({outside + min(backend.figures):,} bytes)" in str(fault.value)
+    assert "\n" not in str(fault.value)
+
+
+@pytest.mark.parametrize("limit", [{"slowdown": 0.1}, {"budget": 0.5}])
+def test_other_limits_are_searched_for_once(limit: dict[str, float]) -> None:
+    backend = Backend(2.0)
+    report = planned(verify=backend, **limit).report(WEIGHTS, X)
+    assert backend.figures == [report.compiled_bytes]
+
+
+def test_the_figure_is_that_of_the_compiled_gradient() -> None:
+    fn = planned(slowdown=0.1, verify=True)
+    compiled = temporaries(jax.value_and_grad(fn, (0, 1)), WEIGHTS, X)
+    assert fn.report().compiled_bytes == pytest.approx(compiled, rel=0.1)
+    assert fn.report().compiled_bytes == pytest.approx(fn.report().planned.peak_bytes, rel=0.1)
+    ours, theirs = (jax.jit(jax.value_and_grad(each, (0, 1)))(WEIGHTS, X) for each in (fn, loss))
+    assert_same(ours, theirs)
+
+
+def test_what_was_compiled_is_kept_for_the_next_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    backend = Backend(1.8)
+    first = planned(budget=budget(0.5), verify=backend, cache=True).report(WEIGHTS, X)
+    assert not planned(budget=budget(0.5), cache=True).report(WEIGHTS, X).from_cache  # it is not the same question
+    backend.figures.clear()
+    again = planned(budget=budget(0.5), verify=backend, cache=True).report(WEIGHTS, X)
+    assert again.from_cache
+    assert again.to_dict() | {"from_cache": False} == first.to_dict()
+    assert not backend.figures
+    assert not planned(budget=budget(0.5), verify=True, cache=True).report(WEIGHTS, X).from_cache
+    assert planned(budget=budget(0.5), verify=True, cache=True).report(WEIGHTS, X).from_cache
+
+
+def test_what_does_not_compile_by_itself_is_one_line() -> None:
+    def summed(x: jax.Array) -> jax.Array:
+        return jax.lax.psum(jnp.sin(x).sum(), "i")
+
+    fn = graphrl.checkpoint(summed, slowdown=0.1, verify=True, seconds=0.1, cache=False)
+    with pytest.raises(GraphrlError, match="XLA does not compile the gradient by itself: ") as fault:
+        jax.vmap(jax.grad(fn), axis_name="i")(X)
+    assert "\n" not in str(fault.value)
+
+
+def test_backends_that_do_not_say_are_named() -> None:
+    silent = types.SimpleNamespace(memory_analysis=lambda: None)
+    with pytest.raises(GraphrlError, match="does not say what a compiled function needs"):
+        planned(slowdown=0.1, verify=lambda function, *args: silent).report(WEIGHTS, X)
+
+
+def test_what_cannot_compile_is_refused_at_once() -> None:
+    with pytest.raises(ProblemError, match="verify is 3: must be True, False or a function that compiles"):
+        planned(slowdown=0.1, verify=3)
