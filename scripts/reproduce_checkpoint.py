@@ -17,6 +17,7 @@ from reproduce.checkpoint.batch import batch
 from reproduce.checkpoint.budgets import budgets, planning
 from reproduce.checkpoint.curve import curve
 from reproduce.checkpoint.device import device
+from reproduce.checkpoint.kept import kept
 from reproduce.checkpoint.offload import offload
 from reproduce.checkpoint.rules import rules
 from reproduce.checkpoint.settings import Settings
@@ -27,6 +28,7 @@ SECTIONS = {
     "rules": Section("Memory and time of gradients under checkpoint rules", rules, gpu_compile.missing),
     "curve": Section("Memory of gradients against estimated slowdown", curve, gpu_compile.missing),
     "budgets": Section("What is foretold against what XLA needs", budgets, gpu_compile.missing),
+    "kept": Section("Budgets in bytes, as foretold and as compiled", kept, gpu_compile.missing),
     "planning": Section("Seconds of planning", planning),
     "batch": Section("Largest batches that fit", batch, gpu_compile.missing),
     "offload": Section("What the memory of the host saves", offload, gpu_compile.missing),

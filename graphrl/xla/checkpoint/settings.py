@@ -28,7 +28,7 @@ class UnmetError(ProblemError):
     """No choice is within the limit, or none was found.
 
     Attributes:
-      least: for a limit of the peak, that of the lowest choice found, in bytes.
+      least: for a limit of the peak, that of the lowest choice found, in bytes beside arguments, results and gradients.
     """
 
     def __init__(self, message: str, least: float | None = None) -> None:

@@ -109,5 +109,5 @@ def _fastest(tries: Sequence[Searched], goal: Goal, unmet: Callable[[int], str])
     figures = [found.report.compiled_bytes or 0 for found in tries]
     kept = [found for found, own in zip(tries, figures, strict=True) if goal.peak is None or own <= goal.peak]
     if not kept:
-        raise UnmetError(unmet(min(figures)))
+        raise UnmetError(unmet(min(figures)), min(figures))
     return min(kept, key=lambda found: found.report.planned.seconds)
