@@ -40,8 +40,8 @@ def kept(settings: Settings) -> Iterator[Table]:
                 line += _cells(own, room)
             lines.append(line)
     headings = [
-        "program", "budget for temporaries", "the step, MiB", "XLA / budget for temporaries", "XLA / foretold",
-        "slowdown", "planning, s", "verified: XLA / budget", "XLA / foretold", "slowdown", "planning, s",
+        "program", "budget for temporaries", "the step, MiB", "XLA / budget for temporaries", "XLA / report",
+        "slowdown", "planning, s", "verified: XLA / budget", "XLA / report", "slowdown", "planning, s",
     ]  # fmt: skip
     how = (
         "Plans for budgets in bytes: arguments and results of the gradient and a share of jax's own temporaries. XLA's "
