@@ -63,7 +63,7 @@ class Backend:
 
 
 def planned(**options: Any) -> graphrl.CheckpointedFunction:
-    return graphrl.checkpoint(loss, seconds=0.3, **({"cache": False} | options))
+    return graphrl.checkpoint(loss, seconds=0.5, **({"cache": False} | options))
 
 
 @functools.cache
@@ -83,7 +83,7 @@ def test_budgets_of_bytes_are_kept_by_the_figure_of_xla(factor: float, share: fl
     backend, room = Backend(factor), share * foretold().plain.peak_bytes
     report = planned(budget=budget(share), verify=backend).report(WEIGHTS, X)
     assert report.compiled_bytes in backend.figures
-    assert 0.6 * room < (report.compiled_bytes or 0) <= room
+    assert (report.compiled_bytes or 0) <= room
     assert (backend.figures[0] > room) == (factor > 1)  # which took another search
     assert report.total_bytes == report.argument_bytes + report.result_bytes + (report.compiled_bytes or 0)
     off = (report.compiled_bytes or 0) / report.planned.peak_bytes - 1
@@ -166,16 +166,56 @@ def test_the_figure_is_that_of_the_compiled_gradient() -> None:
 
 def test_what_was_compiled_is_kept_for_the_next_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    backend = Backend(1.8)
-    first = planned(budget=budget(0.5), verify=backend, cache=True).report(WEIGHTS, X)
-    assert not planned(budget=budget(0.5), cache=True).report(WEIGHTS, X).from_cache  # it is not the same question
-    backend.figures.clear()
-    again = planned(budget=budget(0.5), verify=backend, cache=True).report(WEIGHTS, X)
+
+    def report(verify: Any) -> CheckpointReport:
+        return planned(budget=budget(0.5), verify=verify, cache=True).report(WEIGHTS, X)
+
+    first, again = report(True), report(True)
+    assert not first.from_cache
     assert again.from_cache
     assert again.to_dict() | {"from_cache": False} == first.to_dict()
-    assert not backend.figures
-    assert not planned(budget=budget(0.5), verify=True, cache=True).report(WEIGHTS, X).from_cache
-    assert planned(budget=budget(0.5), verify=True, cache=True).report(WEIGHTS, X).from_cache
+    assert not report(False).from_cache  # it is not the same question
+    for factor in (1.0, 3.0):  # of these nobody knows what they compile for
+        backend = Backend(factor)
+        assert report(backend).compiled_bytes in backend.figures
+
+
+def test_cotangents_of_arrays_are_in_the_figure_as_they_are_in_what_is_foretold() -> None:
+    def whole(weights: jax.Array, x: jax.Array) -> jax.Array:
+        return jax.lax.scan(lambda x, w: (jnp.sin(x @ w), None), x, weights)[0]
+
+    backend = Backend(1.0)
+    fn = graphrl.checkpoint(whole, slowdown=0.1, verify=backend, seconds=0.3, cache=False)
+    report = fn.report(WEIGHTS, X)
+    assert report.compiled_bytes == backend.figures[0] + X.nbytes
+    assert report.compiled_bytes == pytest.approx(report.planned.peak_bytes, rel=0.1)
+
+
+def test_plans_that_keep_the_budget_outlive_a_search_that_finds_none() -> None:
+    pricing = Pricing(chain(np.random.default_rng(0), 12, 6))
+    found = iter([searched(pricing, Goal(peak=pricing.plain.peak)), None])
+
+    def search(goal: Goal) -> Searched:
+        own = next(found)
+        if own is None:
+            raise UnmetError("nothing")
+        return own
+
+    goal = Goal(peak=pricing.plain.peak)
+    assert verified(search, goal, lambda _: int(0.5 * pricing.plain.peak), str).report.compiled_bytes
+
+
+@pytest.mark.skipif(jax.device_count() < 2, reason="one device")
+def test_gradients_on_several_devices_are_refused() -> None:
+    mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    spread = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("i"))
+
+    def shared(x: jax.Array) -> jax.Array:
+        return jnp.sin(jax.lax.with_sharding_constraint(jnp.sin(x), spread)).sum()
+
+    fn = graphrl.checkpoint(shared, slowdown=0.1, verify=True, seconds=0.1, cache=False)
+    with pytest.raises(GraphrlError, match="the gradient takes 2 devices, and budgets are of one"):
+        fn.report(X)
 
 
 def test_what_does_not_compile_by_itself_is_one_line() -> None:
@@ -183,15 +223,25 @@ def test_what_does_not_compile_by_itself_is_one_line() -> None:
         return jax.lax.psum(jnp.sin(x).sum(), "i")
 
     fn = graphrl.checkpoint(summed, slowdown=0.1, verify=True, seconds=0.1, cache=False)
-    with pytest.raises(GraphrlError, match="XLA does not compile the gradient by itself: ") as fault:
+    with pytest.raises(GraphrlError, match="XLA does not compile the gradient by itself ") as fault:
         jax.vmap(jax.grad(fn), axis_name="i")(X)
     assert "\n" not in str(fault.value)
+
+
+def test_functions_that_need_nothing_are_verified() -> None:
+    fn = graphrl.checkpoint(lambda x: jnp.square(x).sum(), budget="60B", verify=True, seconds=0.1, cache=False)
+    assert fn.report(jnp.ones(4)).compiled_bytes == 0
 
 
 def test_backends_that_do_not_say_are_named() -> None:
     silent = types.SimpleNamespace(memory_analysis=lambda: None)
     with pytest.raises(GraphrlError, match="does not say what a compiled function needs"):
         planned(slowdown=0.1, verify=lambda function, *args: silent).report(WEIGHTS, X)
+
+
+def test_what_does_not_give_a_compiled_function_is_named() -> None:
+    with pytest.raises(ProblemError, match="verify gave a Lowered: must be a "):
+        planned(slowdown=0.1, verify=lambda function, *args: jax.jit(function).lower(*args)).report(WEIGHTS, X)
 
 
 def test_what_cannot_compile_is_refused_at_once() -> None:

@@ -7,5 +7,6 @@
   to decide, for `graphrl.solvers.budgets`; graph_gradient.py: the same for the graph of a training step;
 - seconds.py, inlined.py, fusing.py, kinds.py: the model of time and fusion;
 - search.py, decide.py, explain.py, origins.py: a solver's choice, as a plan, and in words and lines of code;
+- verify.py: what XLA says that a plan needs;
 - planner.py: all of it together for a function, in memory and on disk.
 """

@@ -20,7 +20,7 @@ from graphrl.xla.checkpoint.planner import Planned, fingerprint_of, planned
 from graphrl.xla.checkpoint.program import Program, opened, program_of
 from graphrl.xla.checkpoint.report import CheckpointReport
 from graphrl.xla.checkpoint.rewrite import evaluate
-from graphrl.xla.checkpoint.settings import SECONDS, Compile, Settings
+from graphrl.xla.checkpoint.settings import SECONDS, Compiler, Settings
 from graphrl.xla.libraries import Library
 
 MOST = 64  # functions that are kept for later calls; the oldest go
@@ -170,7 +170,7 @@ def checkpoint(
     seconds: float = SECONDS,
     seed: int = 0,
     cache: bool = True,
-    verify: bool | Compile = False,
+    verify: bool | Compiler = False,
     static_argnums: int | Iterable[int] = (),
     static_argnames: str | Iterable[str] = (),
 ) -> Any:
@@ -202,8 +202,8 @@ def checkpoint(
       cache: whether plans are looked for, and kept, on disk.
       verify: whether XLA compiles the gradient under the plan, for jax's first device or by a function
         `(function, *args) -> jax.stages.Compiled`, so that the report has its figure. A budget of bytes is then kept by
-        that figure: where it is not, or much of it is left, there is a search for a lower or a higher limit, at most
-        three times, of so many seconds each.
+        that figure: where it is not, or much of it is left, there are searches for a lower or a higher limit, of so
+        many seconds each, until four plans were compiled. What a function verified is not kept on disk.
       static_argnums, static_argnames: arguments that are values of Python, not arrays, as in `jax.checkpoint`.
 
     Returns:
@@ -211,8 +211,8 @@ def checkpoint(
 
     Raises:
       ProblemError: an option is at fault. From the first call: the budget cannot be met, and the least that can.
-      GraphrlError: from the first call, with `verify`: XLA does not compile the gradient by itself, as where the
-        function talks to other devices.
+      GraphrlError: from the first call, with `verify`: XLA does not compile the gradient by itself, as within
+        `jax.shard_map`, or it takes several devices.
     """
     settings = Settings(budget, slowdown, chip, offload, method, seconds, seed, cache, verify)
     static = Static.of(static_argnums, static_argnames)

@@ -29,7 +29,7 @@ from graphrl.xla.checkpoint.report import CheckpointReport
 from graphrl.xla.checkpoint.rewrite import evaluate, fits
 from graphrl.xla.checkpoint.search import Searched, above_budget, search
 from graphrl.xla.checkpoint.seconds import gradient_seconds
-from graphrl.xla.checkpoint.settings import ADDRESS, Settings
+from graphrl.xla.checkpoint.settings import Settings
 from graphrl.xla.checkpoint.verify import compiled_bytes, verified
 
 FORMAT = "graphrl-checkpoint"
@@ -65,12 +65,12 @@ def planned(name: str, fingerprint: str, program: Program, wanted: Sequence[bool
       ProblemError: the budget cannot be met; one line says the least that can.
     """
     path = cache_folder("checkpoints") / f"{fingerprint}.json"
-    found = _read(path, fingerprint, program) if settings.cache else None
+    found = _read(path, fingerprint, program) if settings.is_kept else None
     if found is not None:
         report = dataclasses.replace(found.report, function=name, from_cache=True)
         return dataclasses.replace(found, report=report)
     found = _searched(name, fingerprint, program, wanted, settings)
-    if settings.cache:
+    if settings.is_kept:
         _keep(path, found)
     return found
 
@@ -89,7 +89,7 @@ def _read(path: Path, fingerprint: str, program: Program) -> Planned | None:
 
 
 def _searched(name: str, fingerprint: str, program: Program, wanted: Sequence[bool], settings: Settings) -> Planned:
-    begin, chip, compile = time.monotonic(), settings.figures, settings.compiler
+    begin, chip, compiler = time.monotonic(), settings.figures, settings.compiler
     named, wanted = _gradient(program, wanted, chip)
     before = time.monotonic()
     pricing = Pricing(named.gradient)
@@ -103,17 +103,19 @@ def _searched(name: str, fingerprint: str, program: Program, wanted: Sequence[bo
         run = functools.partial(evaluate, program, plan_of(named, choice, pricing))
         return gradient_seconds(gradient_jaxpr(program, wanted, run)[0], chip)
 
-    def found_within(goal: Goal, begin: float) -> Searched:
-        return search(name, named, pricing, settings, begin, seconds_of, goal)
+    goal, before = settings.goal(pricing), time.monotonic() - begin
 
-    goal = settings.goal(pricing)
-    if compile is None:
-        choice, report = found_within(goal, begin)
+    def found_within(goal: Goal) -> Searched:
+        """Each search has the seconds, with what came before the first."""
+        return search(name, named, pricing, settings, time.monotonic() - before, seconds_of, goal)
+
+    if compiler is None:
+        choice, report = found_within(goal)
     else:
         choice, report = verified(
-            lambda asked: found_within(asked, time.monotonic()),
+            found_within,
             goal,
-            lambda choice: compiled_bytes(program, wanted, plan_of(named, choice, pricing), compile),
+            lambda choice: compiled_bytes(program, wanted, plan_of(named, choice, pricing), compiler),
             lambda least: above_budget(settings, pricing, least),
         )
         report = dataclasses.replace(report, search_seconds=time.monotonic() - begin)
@@ -132,7 +134,7 @@ def _gradient(program: Program, wanted: Sequence[bool], chip: Chip) -> tuple[Nam
 
 def fingerprint_of(program: Program, wanted: Sequence[bool], settings: Settings) -> str:
     """32 hexadecimal digits of a program's equations, of what is asked, and of the versions that plan."""
-    text = ADDRESS.sub("", re.sub(r"Var\(id=\d+\)", "", str(program.closed.jaxpr)))
+    text = re.sub(r"0x[0-9a-f]+|Var\(id=\d+\)", "", str(program.closed.jaxpr))
     asked = [
         settings.budget,
         settings.slowdown,

@@ -2,7 +2,6 @@
 
 import dataclasses
 import numbers
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -19,9 +18,8 @@ from graphrl.solvers.budgets.goal import Goal
 from graphrl.units import format_bytes, parse_bytes
 
 SECONDS = DEFAULT_SECONDS
-ADDRESS = re.compile(r"0x[0-9a-f]+")  # in what objects print: another one in each process
 
-Compile = Callable[..., Any]  # a function and its arguments' shapes -> a `jax.stages.Compiled`
+Compiler = Callable[..., Any]  # a function and its arguments' shapes -> a `jax.stages.Compiled`
 
 
 class UnmetError(ProblemError):
@@ -52,7 +50,7 @@ class Settings:
     seconds: float = SECONDS
     seed: int = 0
     cache: bool = True
-    verify: bool | Compile = False
+    verify: bool | Compiler = False
 
     def __post_init__(self) -> None:
         if (self.budget is None) == (self.slowdown is None):
@@ -99,20 +97,22 @@ class Settings:
         return find_chip(self.chip if self.chip is not None else _own_chip())
 
     @property
-    def compiler(self) -> Compile | None:
+    def compiler(self) -> Compiler | None:
         """What compiles gradients to verify plans; None where that is not asked."""
         if isinstance(self.verify, bool):
             return compile_here if self.verify else None
         return self.verify
 
     @property
+    def is_kept(self) -> bool:
+        """Whether the plan is for the next process: what a user's own function compiles with, nobody else knows."""
+        return self.cache and isinstance(self.verify, bool)
+
+    @property
     def compiled_by(self) -> tuple[str, ...]:
-        """What tells one compiler from others; nothing where plans are not verified."""
-        if self.verify is True:
-            device = jax.devices()[0]
-            return device.device_kind, device.client.platform_version
-        compile = self.compiler
-        return () if compile is None else (compile.__module__, ADDRESS.sub("", repr(compile)))
+        """What tells the device that plans are verified for from others; nothing where they are not."""
+        device = jax.devices()[0]
+        return (device.device_kind, device.client.platform_version) if self.verify is True else ()
 
     def goal(self, pricing: Pricing) -> Goal:
         """The limit for one gradient.
@@ -137,7 +137,8 @@ class Settings:
 
 def compile_here(function: Callable[..., Any], *args: Any) -> Any:
     """A function compiled for jax's first device: a `jax.stages.Compiled`."""
-    return jax.jit(function).lower(*args).compile()
+    with jax.default_device(jax.devices()[0]):
+        return jax.jit(function).lower(*args).compile()
 
 
 def _own_chip() -> str:

@@ -12,7 +12,8 @@ from typing import Any
 import jax
 from jax.extend import core
 
-from graphrl.errors import GraphrlError
+from graphrl.errors import GraphrlError, ProblemError
+from graphrl.graphs.readers.jaxpr.flops import array_bytes
 from graphrl.solvers.budgets.choice import Choice, is_untouched
 from graphrl.solvers.budgets.goal import Goal
 from graphrl.xla.checkpoint.derivative import gradient_jaxpr
@@ -20,27 +21,30 @@ from graphrl.xla.checkpoint.plan import CheckpointPlan
 from graphrl.xla.checkpoint.program import Program
 from graphrl.xla.checkpoint.rewrite import evaluate
 from graphrl.xla.checkpoint.search import Searched
-from graphrl.xla.checkpoint.settings import Compile, UnmetError
+from graphrl.xla.checkpoint.settings import Compiler, UnmetError
 
-TRIES = 4  # searches for one limit of bytes
+TRIES = 4  # plans that are compiled for one limit of bytes
 UNUSED = 0.05  # part of a limit that may be left
+BINDING = 0.75  # part of a limit: a plan of less than that is faster than all that need more
 SPARE = 0.01  # part of a limit by which the next search stays below it, as the last one was off
 LEAST = 1.02  # of the least that a search found, what another one is asked for
 
 Search = Callable[[Goal], Searched]
 
 
-def compiled_bytes(program: Program, wanted: Sequence[bool], plan: CheckpointPlan, compile: Compile) -> int:
-    """What XLA says that the gradient under a plan needs, beside arguments, results and gradients.
+def compiled_bytes(program: Program, wanted: Sequence[bool], plan: CheckpointPlan, compiler: Compiler) -> int:
+    """What XLA says that the gradient under a plan needs, beside arguments, results and gradients; with the cotangents
+    of results that are arrays, as all that is foretold.
 
     Args:
       program: that is differentiated.
       wanted: of each argument, whether it is differentiated by.
       plan: about it.
-      compile: a function and its arguments' shapes -> a `jax.stages.Compiled`.
+      compiler: of gradients.
 
     Raises:
-      GraphrlError: it does not compile by itself, or the backend does not say.
+      GraphrlError: it does not compile by itself or takes several devices, or the backend does not say.
+      ProblemError: what compiles does not give a `jax.stages.Compiled`.
     """
     jaxpr, _ = gradient_jaxpr(program, wanted, functools.partial(evaluate, program, plan))
     shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in jaxpr.in_avals]
@@ -49,13 +53,22 @@ def compiled_bytes(program: Program, wanted: Sequence[bool], plan: CheckpointPla
         return core.jaxpr_as_fun(jaxpr)(*args)
 
     try:
-        memory = compile(gradient, *shapes).memory_analysis()
+        compiled = compiler(gradient, *shapes)
     except Exception as error:  # of jax's many: some without a word
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200].rstrip(" :")
-        raise GraphrlError(f"verify: XLA does not compile the gradient by itself: {reason}") from None
+        fault = f"verify: XLA does not compile the gradient by itself (plan without verify): {reason}"
+        raise GraphrlError(fault) from error
+    if not hasattr(compiled, "memory_analysis"):
+        raise ProblemError(f"verify gave a {type(compiled).__name__}: must be a jax.stages.Compiled")
+    shardings = jax.tree.leaves(getattr(compiled, "input_shardings", ()))
+    devices = max((sharding.num_devices for sharding in shardings), default=1)
+    if devices > 1:
+        raise GraphrlError(f"verify: the gradient takes {devices} devices, and budgets are of one: plan without verify")
+    memory = compiled.memory_analysis()
     if memory is None:
         raise GraphrlError("verify: this backend does not say what a compiled function needs")
-    return int(memory.temp_size_in_bytes)
+    cotangents = jaxpr.in_avals[len(program.closed.in_avals) :]
+    return int(memory.temp_size_in_bytes) + sum(array_bytes(aval) for aval in cotangents if aval.ndim)
 
 
 def verified(search: Search, goal: Goal, needed: Callable[[Choice], int], unmet: Callable[[int], str]) -> Searched:
@@ -72,21 +85,30 @@ def verified(search: Search, goal: Goal, needed: Callable[[Choice], int], unmet:
     """
     tries: list[Searched] = []
     asked: Goal | None = goal
-    least = False
     while asked is not None and len(tries) < TRIES:
         try:
-            found = search(asked)
-        except UnmetError as error:  # as foretold: XLA may need less
-            if error.least is None:
+            found, is_lowest = _or_lowest(search, asked)
+        except UnmetError:
+            if not tries:
                 raise
-            asked, least = dataclasses.replace(goal, peak=LEAST * error.least), True
-            found = search(asked)
+            break
         own = needed(found.choice)
-        bound = found.report.above_least if asked == goal else None
+        # a bound of time holds within the bytes asked for, as foretold, not as compiled
+        bound = found.report.above_least if goal.peak is None else None
         report = dataclasses.replace(found.report, compiled_bytes=own, above_least=bound)
         tries.append(found._replace(report=report))
-        asked = None if least and own > (goal.peak or 0) else _next(goal, asked, found, own)
+        asked = None if is_lowest and own > (goal.peak or 0) else _next(goal, asked, found, own)
     return _fastest(tries, goal, unmet)
+
+
+def _or_lowest(search: Search, goal: Goal) -> tuple[Searched, bool]:
+    """What is found, and whether it is the lowest there is, as nothing is within the goal by what is foretold."""
+    try:
+        return search(goal), False
+    except UnmetError as error:
+        if error.least is None:
+            raise
+        return search(dataclasses.replace(goal, peak=LEAST * error.least)), True
 
 
 def _next(goal: Goal, asked: Goal, found: Searched, own: int) -> Goal | None:
@@ -95,8 +117,10 @@ def _next(goal: Goal, asked: Goal, found: Searched, own: int) -> Goal | None:
     """
     if goal.peak is None or asked.peak is None:
         return None
-    limit = (1 - SPARE) * goal.peak * found.report.planned.peak_bytes / own
-    gains = limit > (1 + UNUSED) * asked.peak and not is_untouched(found.choice)
+    foretold = found.report.planned.peak_bytes
+    limit = (1 - SPARE) * goal.peak * foretold / max(own, 1)
+    binds = foretold > BINDING * asked.peak and not is_untouched(found.choice)
+    gains = binds and limit > (1 + UNUSED) * max(asked.peak, foretold)
     return dataclasses.replace(goal, peak=limit) if gains or own > goal.peak else None
 
 

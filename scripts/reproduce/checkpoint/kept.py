@@ -35,7 +35,7 @@ def kept(settings: Settings) -> Iterator[Table]:
             budget = plain["arguments"] + plain["results"] + room
             line = [name, f"{share:.0%}", mebibytes(budget)]
             for verify in (False, True):
-                own = _kept(settings, name, share, budget, verify=verify)
+                own = _figures(settings, name, share, budget, verify=verify)
                 found[verify] += [] if own is None else [(own, room)]
                 line += _cells(own, room)
             lines.append(line)
@@ -58,7 +58,8 @@ def _cells(own: Figures | None, room: int) -> list[str]:
     if own is None:
         return ["-"] * 4
     if own["temporaries"] is None:
-        return [f"above: {ratio(own['least'] / room)}", "-", "-", f"{own['seconds']:.0f}"]
+        least = "all" if own["least"] is None else ratio(own["least"] / room)
+        return [f"above: {least}", "-", "-", f"{own['seconds']:.0f}"]
     quotients = own["temporaries"] / room, own["temporaries"] / _reported(own), own["slowdown"]
     return [*map(ratio, quotients), f"{own['seconds']:.0f}"]
 
@@ -70,15 +71,15 @@ def _reported(own: Figures) -> float:
 
 def _counted(which: str, figures: list[tuple[Figures, int]]) -> str:
     met = [(own, room) for own, room in figures if own["temporaries"] is not None]
-    kept = sum(own["temporaries"] <= room for own, room in met)
+    within = sum(own["temporaries"] <= room for own, room in met)
     near = sum(abs(own["temporaries"] / _reported(own) - 1) <= NEAR for own, _ in met)
     return (
-        f"{which}: of {len(figures)} budgets {len(figures) - len(met)} were refused, {kept} kept; XLA's figure within "
-        f"{NEAR:.0%} of the report's in {near} of {len(met)}"
+        f"{which}: of {len(figures)} budgets {len(figures) - len(met)} were refused, {within} kept; "
+        f"XLA's figure within {NEAR:.0%} of the report's in {near} of {len(met)}"
     )
 
 
-def _kept(settings: Settings, name: str, share: float, budget: int, *, verify: bool) -> Figures | None:
+def _figures(settings: Settings, name: str, share: float, budget: int, *, verify: bool) -> Figures | None:
     key = {"what": "kept", "program": name, "share": share, "verify": verify, "size": settings.size}
     return settings.measurements.get(key, functools.partial(_planned, settings, name, budget, verify))
 
@@ -86,8 +87,8 @@ def _kept(settings: Settings, name: str, share: float, budget: int, *, verify: b
 def _planned(settings: Settings, name: str, budget: int, verify: bool) -> Figures:
     """What planning for a budget comes to, and what XLA needs afterwards; that is None where it was refused."""
     program = build(name, small=settings.quick)
-    compile = executable_for_gpu if verify else False
-    own = graphrl.checkpoint(program.loss(undecorated), budget=f"{budget}B", chip=CHIP, verify=compile, cache=False)
+    compiler = executable_for_gpu if verify else False
+    own = graphrl.checkpoint(program.loss(undecorated), budget=f"{budget}B", chip=CHIP, verify=compiler, cache=False)
     gradient, began = jax.value_and_grad(own), time.perf_counter()
     try:
         jax.eval_shape(gradient, *program.args)
