@@ -83,22 +83,32 @@ def verified(search: Search, goal: Goal, needed: Callable[[Choice], int], unmet:
     Raises:
       UnmetError: nothing that was found keeps the limit.
     """
-    tries: list[Searched] = []
-    asked: Goal | None = goal
+    if goal.peak is None:
+        found = search(goal)
+        return _compiled(found, needed(found.choice), found.report.above_least)
+    tries: list[tuple[int, Searched]] = []
+    asked: float | None = goal.peak
     while asked is not None and len(tries) < TRIES:
         try:
-            found, is_lowest = _or_lowest(search, asked)
+            found, is_lowest = _or_lowest(search, dataclasses.replace(goal, peak=asked))
         except UnmetError:
             if not tries:
                 raise
             break
         own = needed(found.choice)
-        # a bound of time holds within the bytes asked for, as foretold, not as compiled
-        bound = found.report.above_least if goal.peak is None else None
-        report = dataclasses.replace(found.report, compiled_bytes=own, above_least=bound)
-        tries.append(found._replace(report=report))
-        asked = None if is_lowest and own > (goal.peak or 0) else _next(goal, asked, found, own)
-    return _fastest(tries, goal, unmet)
+        tries.append((own, found))
+        asked = None if is_lowest and own > goal.peak else _next(goal.peak, asked, found, own)
+    kept = [(own, found) for own, found in tries if own <= goal.peak]
+    if not kept:
+        least = min(own for own, _ in tries)
+        raise UnmetError(unmet(least), least)
+    own, found = min(kept, key=lambda each: each[1].report.planned.seconds)
+    return _compiled(found, own, None)  # a bound holds within the bytes as foretold, not as compiled
+
+
+def _compiled(found: Searched, own: int, above_least: float | None) -> Searched:
+    """The same, with what XLA needs in its report."""
+    return found._replace(report=dataclasses.replace(found.report, compiled_bytes=own, above_least=above_least))
 
 
 def _or_lowest(search: Search, goal: Goal) -> tuple[Searched, bool]:
@@ -111,27 +121,12 @@ def _or_lowest(search: Search, goal: Goal) -> tuple[Searched, bool]:
         return search(dataclasses.replace(goal, peak=LEAST * error.least)), True
 
 
-def _next(goal: Goal, asked: Goal, found: Searched, own: int) -> Goal | None:
-    """What to ask a search for after it was asked for something and XLA needs so many bytes for what it found; None
-    where little comes of it.
+def _next(limit: float, asked: float, found: Searched, own: int) -> float | None:
+    """What to ask a search for where XLA needs so many bytes for what it found when asked for some; None where little
+    comes of it.
     """
-    if goal.peak is None or asked.peak is None:
-        return None
     foretold = found.report.planned.peak_bytes
-    limit = (1 - SPARE) * goal.peak * foretold / max(own, 1)
-    binds = foretold > BINDING * asked.peak and not is_untouched(found.choice)
-    gains = binds and limit > (1 + UNUSED) * max(asked.peak, foretold)
-    return dataclasses.replace(goal, peak=limit) if gains or own > goal.peak else None
-
-
-def _fastest(tries: Sequence[Searched], goal: Goal, unmet: Callable[[int], str]) -> Searched:
-    """Of what XLA has compiled, what is fastest within a goal.
-
-    Raises:
-      UnmetError: nothing is.
-    """
-    figures = [found.report.compiled_bytes or 0 for found in tries]
-    kept = [found for found, own in zip(tries, figures, strict=True) if goal.peak is None or own <= goal.peak]
-    if not kept:
-        raise UnmetError(unmet(min(figures)), min(figures))
-    return min(kept, key=lambda found: found.report.planned.seconds)
+    following = (1 - SPARE) * limit * foretold / max(own, 1)
+    binds = foretold > BINDING * asked and not is_untouched(found.choice)
+    gains = binds and following > (1 + UNUSED) * max(asked, foretold)
+    return following if gains or own > limit else None
