@@ -1,6 +1,6 @@
 """What a choice for a gradient costs, by live sets, step by step: the twin of `graphrl.solvers.budgets.price`."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -224,7 +224,8 @@ class _Backward:
                 ops.add(int(level.op[v]))
         self.computed_again |= {v for v in again if level.solid[v]}
         for q, reads, held in zip(kernels, own, later, strict=True):
-            self.steps.append((level.kernel_bytes[q], self._memory(reads) | self._held(held, places, again), None))
+            beside = level.kernel_bytes[q] + _copied(level, q, [v for v in again if self.stored[v] == COMPUTED])
+            self.steps.append((beside, self._memory(reads) | self._held(held, places, again), None))
             self.took.append(level.kernel_seconds[q])
 
     def _split(self, places: Sequence[int], kernels: Sequence[int]) -> tuple[list[list[int]], list[list[int]]]:
@@ -258,7 +259,7 @@ class _Backward:
             reads = set(own) if level.trips else self._memory(own)
             for v in reads:
                 self.stored[v] = KEPT if self.stored[v] == COMPUTED else self.stored[v]
-            self.steps.append((level.kernel_bytes[q], reads | held, None))
+            self.steps.append((level.kernel_bytes[q] + _copied(level, q, ()), reads | held, None))
             self.took.append(level.kernel_seconds[q])
 
     def _memory(self, values: Iterable[int]) -> set[int]:
@@ -276,3 +277,9 @@ def _reads(level: Level, v: int) -> list[int]:
 
 def _read_by(level: Level, kernel: int) -> list[int]:
     return level.kernel_reads[level.kernel_from[kernel] : level.kernel_from[kernel + 1]].tolist()
+
+
+def _copied(level: Level, kernel: int, made: Container[int]) -> float:
+    """Bytes of the copies that a kernel needs of what it reads, but for what its segment has made."""
+    copies = level.kernel_copies[level.kernel_from[kernel] : level.kernel_from[kernel + 1]]
+    return sum(size for v, size in zip(_read_by(level, kernel), copies, strict=True) if v not in made)

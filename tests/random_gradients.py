@@ -36,6 +36,7 @@ def levels(draw: Any, *, trips: int = 0, values: int = 8, places: int = 4, kerne
     op = np.cumsum(~joined) - 1
     kernel_place = np.array(sorted(draw(st.lists(st.integers(0, p - 1), max_size=kernels)), reverse=True), np.int64)
     kernel_reads = [sorted({r % n for r in draw(ROW)}) for _ in kernel_place]
+    copies = draw(st.lists(st.integers(0, 3), min_size=9 * len(kernel_reads), max_size=9 * len(kernel_reads)))
     needed = np.array(draw(flags))
     for v in range(n - 1, -1, -1):
         needed[reads[v]] |= needed[v]
@@ -71,6 +72,7 @@ def levels(draw: Any, *, trips: int = 0, values: int = 8, places: int = 4, kerne
         ),
         kernel_from=_begins(kernel_reads),
         kernel_reads=_joined(kernel_reads),
+        kernel_copies=np.array(copies[: len(_joined(kernel_reads))], float),
         handed_place=np.array([place for place, _, _ in gradients], np.int64),
         handed_seconds=np.array([seconds for _, seconds, _ in gradients], float) / 8,
         handed_from=_begins(handed_to),
@@ -124,6 +126,7 @@ def chain(random: np.random.Generator, values: int, places: int) -> Gradient:
                 kernel_seconds=np.full(values, 2.0),
                 kernel_from=_begins(kernels),
                 kernel_reads=_joined(kernels),
+                kernel_copies=np.zeros(len(_joined(kernels))),
                 handed_place=place[::-1].copy(),
                 handed_seconds=random.integers(0, 3, values).astype(float),
                 handed_from=np.cumsum([0, *(place[::-1] > 0)]),
@@ -204,6 +207,7 @@ def looped(outer: Level, inner: Level, slices: Sequence[int], unrolled: int) -> 
     more["kernel_seconds"] = np.concatenate([outer.kernel_seconds, [3.0]])
     more["kernel_from"] = np.concatenate([outer.kernel_from, [outer.kernel_from[-1] + 1]])
     more["kernel_reads"] = np.concatenate([outer.kernel_reads + 2, [1]])
+    more["kernel_copies"] = np.concatenate([outer.kernel_copies, [0.0]])
     more |= {name: getattr(outer, name) + 1 for name in ("handed_place", "handed_to", "handed_home")}
     more["first"] = np.searchsorted(more["place"], np.arange(len(more["apart"]) + 1))
     more["free_values"] = np.flatnonzero(more["free"])

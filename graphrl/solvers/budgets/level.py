@@ -40,6 +40,8 @@ class Level(NamedTuple):
       kernel_bytes: at each kernel, bytes of what the backward pass has computed and still needs, and of its workspace.
       kernel_seconds: of each kernel.
       kernel_from, kernel_reads: values that each kernel reads.
+      kernel_copies: of each of these reads, bytes of the copy that the kernel needs of the value, in another order of
+        dimensions, unless the kernel's own segment computes it again: then it is written in that order.
       handed_place, handed_seconds: of each gradient that lies in no memory, but where it is handed on to a segment that
         is computed again, the equation that it comes from, and what it takes to write it there.
       handed_from, handed_to, handed_home: of each of them its readers' rows, their equations, all earlier, and the
@@ -76,6 +78,7 @@ class Level(NamedTuple):
     kernel_seconds: np.ndarray  # [b] float64
     kernel_from: np.ndarray  # [b + 1] int64
     kernel_reads: np.ndarray  # [r] int64
+    kernel_copies: np.ndarray  # [r] float64
     handed_place: np.ndarray  # [h] int64
     handed_seconds: np.ndarray  # [h] float64
     handed_from: np.ndarray  # [h + 1] int64

@@ -84,7 +84,7 @@ def _region(level: Level, work: Work, s: int, start: int, stop: int, kernel: int
             if not _is_later(level, level.kernel_reads[k], stop):
                 _read(work, level.kernel_reads[k], begin, step)
         _hold(level, work, q, s, stop, begin, step)
-        work.beside[step], work.took[step] = level.kernel_bytes[q], level.kernel_seconds[q]
+        work.beside[step], work.took[step] = _beside(level, work, q, s), level.kernel_seconds[q]
         work.backward[step + 2] = 0.0
         step += 1
     for v in range(level.first[stop] - 1, level.first[start] - 1, -1):
@@ -93,6 +93,17 @@ def _region(level: Level, work: Work, s: int, start: int, stop: int, kernel: int
     for k in range(len(level.free_values) - 1, -1, -1):
         _free(level, work, s, level.free_values[k], begin)
     return step
+
+
+@part
+def _beside(level: Level, work: Work, q: int, s: int) -> float:
+    """Bytes beside the values at a kernel of a segment: copies only of what the segment has not computed again."""
+    size = level.kernel_bytes[q]
+    for k in range(level.kernel_from[q], level.kernel_from[q + 1]):
+        v = level.kernel_reads[k]
+        if work.stored[v] != COMPUTED or work.mark[v] != s:
+            size += level.kernel_copies[k]
+    return size
 
 
 @part
@@ -220,7 +231,7 @@ def _plain(level: Level, work: Work, stop: int, kernel: int, kernel_stop: int, s
                 work.stored[v] = KEPT
                 work.last[v] = -1  # a later segment that computed it for itself does not load it
             _read(work, v, step, step)
-        work.beside[step], work.took[step] = level.kernel_bytes[q], level.kernel_seconds[q]
+        work.beside[step], work.took[step] = _beside(level, work, q, integer(NOWHERE)), level.kernel_seconds[q]
         work.backward[step + 2] = 0.0
         step += 1
     return step

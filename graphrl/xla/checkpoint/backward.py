@@ -44,6 +44,12 @@ class Backward:
         """Of each kernel, the equation that it is of."""
         return np.array([self._own.place[i] for i in self.kernels], np.int64)
 
+    def copies(self) -> list[list[float]]:
+        """Of each kernel, bytes of its copy of each value that it reads, where that is not computed again."""
+        copies = map(self._nodes.copies, self.kernels)
+        pairs = zip(copies, self.reads, strict=True)
+        return [[float(own.get(self._values[v], 0)) for v in reads] for own, reads in pairs]
+
     def seconds(self, inner: Collection[int]) -> np.ndarray:
         """Of each kernel, but for loops."""
         own = [(q not in inner and self._nodes.writes(i)) * self._nodes.seconds(i) for q, i in enumerate(self.kernels)]

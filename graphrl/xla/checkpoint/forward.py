@@ -1,7 +1,7 @@
 """The values of the forward pass: what each is computed from, and what it takes to keep it or not."""
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -65,6 +65,17 @@ class Forward:
             free.append(is_light and all(free[read] for read in reads))
         return np.array(free, bool)
 
+    def named(self) -> np.ndarray:
+        """Of each value, whether it can be kept by name. What only a softmax reads cannot: with one more reader XLA's
+        kernel for that begins behind the subtraction of the maximum, whose result is written, as large as the value.
+        The softmax itself, as large, can be kept in its place.
+        """
+        own = self._own
+        readers = own.readers(i for i, node in enumerate(own.nodes) if node is not None)
+        nodes = ([own.node(i) for i in readers.get(value, ())] for value in self.values)
+        pairs = zip(self.values, nodes, strict=True)
+        return np.array([value in own.names and not _is_softmax(reading) for value, reading in pairs], bool)
+
     def heavy(self) -> np.ndarray:
         """Of each value, whether a kernel computes it."""
         return np.array([isinstance(v, Result) and not self._nodes.is_fused(v) for v in self.values], bool)
@@ -123,6 +134,13 @@ class Forward:
             if needed[number]:
                 needed[self.reads[number]] = True
         return needed
+
+
+def _is_softmax(readers: Sequence[Node]) -> bool:
+    """Whether the maximum of each row and what subtracts it are all that reads a value."""
+    return sorted(node.type for node in readers) == ["reduce_max", "sub"] and not any(
+        is_reduction(node.equation) for node in readers
+    )
 
 
 def _is_light(node: Node) -> bool:

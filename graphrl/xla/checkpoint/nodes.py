@@ -21,13 +21,17 @@ class Nodes:
       own: the derivative.
       fusion: which values lie in memory, and what it takes to compute them.
       orders: of what products read and no kernel computes, the orders of dimensions in which its own pass needs it.
+      rewritten: of values of the forward pass that no kernel computes, the order in which all products of the backward
+        pass need them, where it is another one: what is computed again for these is written in it.
     """
 
     def __init__(self, derivative: Derivative, chip: Chip) -> None:
         self.own, self._chip = derivative, chip
         self.fusion = fusion_of(derivative)
         self._held = held(derivative, self.fusion)
-        self.orders = self._written_orders()
+        self.orders = self._orders(in_own_pass=True)
+        again = self._orders(in_own_pass=False)
+        self.rewritten = {value: order for value, (order, *others) in again.items() if order and not others}
 
     def is_fused(self, value: Result) -> bool:
         """Whether a value is computed on the way, by who reads it or in one kernel with others."""
@@ -65,20 +69,29 @@ class Nodes:
         node = self.own.node(value.node)
         padded = self.own.padded.get(self.own.place[value.node], 0) if node.type == CONVOLUTION else 0
         library = self._chip.product_workspace if node.type == "dot_general" else 0
-        orders = self.own.orders.get(value.node, ())
-        transposed = {read: order for read, order in orders if order and not self._writes_in(value.node, read)}
-        return node.workspace_bytes + library + padded + sum(map(self.own.bytes, transposed))
+        copies = self._copied(value.node) - self.rewritten.keys()
+        return node.workspace_bytes + library + padded + sum(map(self.own.bytes, copies))
 
-    def _written_orders(self) -> Mapping[Value, set[Order]]:
-        orders = defaultdict(set)
+    def copies(self, i: int) -> Mapping[Value, int]:
+        """Of what a node reads that may be rewritten, bytes of the copy that it needs where it is not."""
+        return {value: self.own.bytes(value) for value in self._copied(i) & self.rewritten.keys()}
+
+    def _copied(self, i: int) -> set[Value]:
+        """What a product needs in another order than it is written in."""
+        return {read for read, order in self.own.orders.get(i, ()) if order and not self._writes_in(i, read)}
+
+    def _orders(self, in_own_pass: bool) -> Mapping[Value, set[Order]]:
+        """In which products of their own pass, or of the other one, need what no kernel computes."""
+        orders = defaultdict[Value, set[Order]](set)
         for i, reads in self.own.orders.items():
             for value, order in reads:
-                if self._writes_in(i, value):
+                if isinstance(value, Result) and self.is_fused(value) and self._is_of_one_pass(i, value) == in_own_pass:
                     orders[value].add(order)
         return orders
 
     def _writes_in(self, i: int, value: Value) -> bool:
         """Whether a value is written just as a node of the same pass needs it."""
-        if not isinstance(value, Result) or self.own.backward[value.node] != self.own.backward[i]:
-            return False
-        return self.is_fused(value)
+        return isinstance(value, Result) and self.is_fused(value) and self._is_of_one_pass(i, value)
+
+    def _is_of_one_pass(self, i: int, value: Result) -> bool:
+        return self.own.backward[value.node] == self.own.backward[i]

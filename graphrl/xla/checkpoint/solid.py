@@ -20,7 +20,7 @@ from graphrl.xla.checkpoint.kinds import SLICES, is_fused, is_reduction, part_re
 from graphrl.xla.checkpoint.parts import Part, Parts, Reads
 
 FAR = 4  # kernels that run before a gradient is read, more of which are another layer's
-LONGEST_IN_ONE = 100  # equations that one kernel runs for a value that it reads several times: as `fusing.LONGEST`
+LONGEST_IN_ONE = 150  # equations that one kernel runs for a value that it reads several times: as `fusing.LONGEST`
 
 Readers = Mapping[Value, Sequence[int]]
 
