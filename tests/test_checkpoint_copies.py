@@ -4,12 +4,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import graphrl
 from graphrl.graphs.readers.jaxpr.flatten import External, flatten
 from graphrl.graphs.roofline import find_chip
+from graphrl.solvers.budgets.level import Level
 from graphrl.xla.checkpoint.copies import Order, orders_of, padded_bytes
+from graphrl.xla.checkpoint.gradient import gradient_of
+from graphrl.xla.checkpoint.program import Program, program_of
 
 
 def convolution(shape: tuple[int, ...], padding: Any, stride: int) -> Any:
@@ -95,6 +99,38 @@ def test_transposed_operands_count_at_the_peak() -> None:
     x, same, swapped = jnp.ones((8, 16, 4)), jnp.ones((8, 16, 64)), jnp.ones((16, 8, 64))
     as_it_is = peak(lambda x: loss(x, same, (0, 1)), x)
     assert peak(lambda x: loss(x, swapped, (1, 0)), x) == as_it_is + swapped.nbytes
+
+
+def level_of(loss: Any, *args: Any) -> tuple[Program, Level]:
+    """A function as a program, and what there is to decide about its gradient by all arguments."""
+    program = program_of(jax.make_jaxpr(loss)(*args))
+    return program, gradient_of(program, [True] * len(args), find_chip("h200")).gradient.levels[0]
+
+
+def test_what_is_computed_again_is_written_as_products_need_it() -> None:
+    """An expert's tokens of several groups: no order of them serves both products."""
+    tokens, weights = jnp.ones((8, 4, 16, 32)), jnp.ones((4, 32, 64))
+    _, level = level_of(lambda x, w: jnp.sin(jnp.einsum("sech,ehd->secd", jnp.sin(x), w)).sum(), tokens, weights)
+    (copy,) = np.flatnonzero(level.kernel_copies)
+    assert level.kernel_copies[copy] == tokens.nbytes == level.bytes[level.kernel_reads[copy]]
+    _, level = level_of(lambda x, w: jnp.sin(jnp.sin(x) @ w).sum(), jnp.ones((8, 32)), jnp.ones((32, 64)))
+    assert not level.kernel_copies.any()
+
+
+@pytest.mark.parametrize(
+    ("more", "is_kept"),
+    [(jnp.zeros_like, False), (jnp.sin, True)],
+    ids=["a softmax alone", "another reader, too"],
+)
+def test_what_only_a_softmax_reads_is_not_kept(more: Any, is_kept: bool) -> None:
+    def loss(x: jax.Array, w: jax.Array) -> jax.Array:
+        scores = x @ w
+        return jnp.sin(jax.nn.softmax(scores) + more(scores)).sum()
+
+    program, level = level_of(loss, jnp.ones((8, 16)), jnp.ones((16, 64)))
+    named = {program.equations[place].primitive.name for place in level.place[level.named]}
+    assert ("dot_general" in named) == is_kept
+    assert "div" in named  # the softmax itself
 
 
 def test_zeros_to_scatter_into_count_all_the_time() -> None:
