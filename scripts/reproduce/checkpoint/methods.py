@@ -58,11 +58,15 @@ HOSTED = {
 }
 _TIMED = ("nothing saveable, a layer", "dots saveable, a layer", "dots without batch saveable, a layer")
 MATCHED = {f"graphrl as slow as {rule}": rule for rule in _TIMED}  # by the same estimate
-PLANNED = (*LIMITS, *HOSTED, *MATCHED)
+# which say what is kept, whatever it gains: small programs need no less by that
+KEEPING = {"graphrl keeping half": 0.5, "graphrl keeping a quarter": 0.25}
+PLANNED = (*LIMITS, *HOSTED, *MATCHED, *KEEPING)
 
 
 def planned(method: str, program: Program) -> graphrl.CheckpointedFunction:
     """A program's loss under one of `PLANNED`."""
+    if method in KEEPING:
+        return graphrl.checkpoint(program.loss(undecorated), budget=KEEPING[method], chip=CHIP)
     hosted = method in HOSTED
     if hosted or method in LIMITS:
         limit = HOSTED[method][1] if hosted else LIMITS[method]
@@ -83,6 +87,9 @@ def _ours(method: str, program: Program) -> Gradient:
 
 OURS: dict[str, Method] = {method: functools.partial(_ours, method) for method in (*LIMITS, *MATCHED)}
 METHODS: dict[str, Method] = {**RULES, **OURS}
-GRADIENTS: dict[str, Method] = {**METHODS, **{method: functools.partial(_ours, method) for method in HOSTED}}
+GRADIENTS: dict[str, Method] = {
+    **METHODS,
+    **{method: functools.partial(_ours, method) for method in (*HOSTED, *KEEPING)},
+}
 # XLA's own: a GPU with so much less memory that the undecorated gradient's temporaries must shrink to this share.
 XLA: Mapping[str, float] = {f"XLA's own at {share:.0%}": share for share in (0.5, 0.25)}

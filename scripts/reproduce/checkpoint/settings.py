@@ -25,7 +25,7 @@ class Settings(launcher.Settings):
     )
     chip: str = option("h200", "whose figures the estimated times are of")
     device: str = option(
-        "", "of which section `device` has figures in --out, if not the one that is here", metavar="NAME"
+        "", "of which sections `device` and `values` have figures in --out, if not the one that is here", metavar="NAME"
     )
 
     def check(self) -> None:

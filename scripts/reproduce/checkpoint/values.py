@@ -1,4 +1,4 @@
-"""Section `values`: the same values and gradients under every method, on small sizes, on this machine."""
+"""Section `values`: the same values and gradients under every method, of small programs on CPUs and full ones elsewhere."""
 
 import functools
 from collections.abc import Iterator
@@ -7,27 +7,33 @@ from typing import Any
 import jax
 import numpy as np
 
+from graphrl.bench.machine import device_name
 from graphrl.compare.report import markdown
-from reproduce.checkpoint.methods import METHODS, NONE, plain
+from reproduce.checkpoint.methods import GRADIENTS, KEEPING, METHODS, NONE, plain
 from reproduce.checkpoint.program import Program
 from reproduce.checkpoint.programs import build
 from reproduce.checkpoint.settings import Settings
-from reproduce.measurements import Figures
+from reproduce.measurements import Figures, Measurements
 from reproduce.results import Table
 
 TOLERANCE = 1e-6  # of the largest number of the gradient
 _SEED = 0
-# These programs are small: compiling them would take longer than all else.
-_OPTIONS: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+# Small programs take longer to compile than all else.
+_HASTE: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 
 def values(settings: Settings) -> Iterator[Table]:
     """A line a program."""
-    methods = [method for method in settings.among(tuple(METHODS)) if method != NONE]
+    methods = [method for method in settings.among((*METHODS, *KEEPING)) if method != NONE]
+    device = settings.device or (device_name() if jax.default_backend() != "cpu" else "")
+    size = "full" if device and not settings.quick else "small"
+    measurements = Measurements(settings.out / "measured.jsonl", retry=settings.retry, stored=bool(settings.device))
     lines, notes = [], []
     for name in settings.chosen:
-        keys = [{"what": "values", "program": name, "method": method} for method in methods]
-        measured = [settings.measurements.get(key, functools.partial(_compared, name, key["method"])) for key in keys]
+        keys = [
+            {"what": "values", "program": name, "method": method, "size": size, "device": device} for method in methods
+        ]
+        measured = [measurements.get(key, functools.partial(_compared, size, name, key["method"])) for key in keys]
         there = [figures for figures in measured if figures is not None]
         worst = max((figures["difference"] for figures in there), default=0.0)
         bits = sum(figures["same bits"] for figures in there)
@@ -38,17 +44,17 @@ def values(settings: Settings) -> Iterator[Table]:
             if figures is not None and figures["difference"] > TOLERANCE
         ]
     how = (
-        "Loss and gradient of the small programs on this machine, against the undecorated ones: of how many methods "
-        "all bits are the same, and the greatest difference, over the largest number (of loss, of gradient)."
+        f"Loss and gradient of the programs, of {size} size, against the undecorated ones: of how many methods all "
+        "bits are the same, and the greatest difference, over the largest number (of loss, of gradient)."
     )
     headings = ["program", "methods", "same bits", "greatest difference"]
-    yield settings.measurements.table("Values and gradients", how, markdown(headings, lines), notes=notes)
+    yield measurements.table("Values and gradients", how, markdown(headings, lines), notes=notes)
 
 
-def _compared(name: str, method: str) -> Figures:
-    program = build(name, small=True)
-    expected = _undecorated(name)
-    got = _run(METHODS[method](program), program)
+def _compared(size: str, name: str, method: str) -> Figures:
+    program = build(name, small=size == "small")
+    expected = _undecorated(size, name)
+    got = _run(GRADIENTS[method](program), program, size)
     return {
         "same bits": all(np.array_equal(a, b) for a, b in zip(map(_flat, expected), map(_flat, got), strict=True)),
         "difference": max(_difference(_flat(a), _flat(b)) for a, b in zip(expected, got, strict=True)),
@@ -56,13 +62,13 @@ def _compared(name: str, method: str) -> Figures:
 
 
 @functools.lru_cache(maxsize=1)
-def _undecorated(name: str) -> tuple[Any, Any]:
-    program = build(name, small=True)
-    return _run(plain(program), program)
+def _undecorated(size: str, name: str) -> tuple[Any, Any]:
+    program = build(name, small=size == "small")
+    return _run(plain(program), program, size)
 
 
-def _run(gradient: Any, program: Program) -> tuple[Any, Any]:
-    return jax.jit(gradient, compiler_options=_OPTIONS)(*program.draw(_SEED))
+def _run(gradient: Any, program: Program, size: str) -> tuple[Any, Any]:
+    return jax.jit(gradient, compiler_options=_HASTE if size == "small" else {})(*program.draw(_SEED))
 
 
 def _flat(tree: Any) -> np.ndarray:
