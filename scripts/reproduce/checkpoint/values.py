@@ -1,4 +1,4 @@
-"""Section `values`: the same values and gradients under every method, of small programs on CPUs, of full ones elsewhere."""
+"""Section `values`: the same values and gradients under every method, of small programs on CPUs, of full ones else."""
 
 import functools
 from collections.abc import Iterator
