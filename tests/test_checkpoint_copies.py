@@ -113,6 +113,8 @@ def test_what_is_computed_again_is_written_as_products_need_it() -> None:
     _, level = level_of(lambda x, w: jnp.sin(jnp.einsum("sech,ehd->secd", jnp.sin(x), w)).sum(), tokens, weights)
     (copy,) = np.flatnonzero(level.kernel_copies)
     assert level.kernel_copies[copy] == tokens.nbytes == level.bytes[level.kernel_reads[copy]]
+    _, level = level_of(lambda x, w: jnp.sin(jnp.einsum("sech,ehd->secd", jax.nn.softmax(x), w)).sum(), tokens, weights)
+    assert not level.kernel_copies.any()  # XLA's kernel for softmaxes goes by rows
     _, level = level_of(lambda x, w: jnp.sin(jnp.sin(x) @ w).sum(), jnp.ones((8, 32)), jnp.ones((32, 64)))
     assert not level.kernel_copies.any()
 

@@ -8,7 +8,7 @@ import numpy as np
 from graphrl.graphs.readers.jaxpr.flatten import Node, Outside, Result
 from graphrl.solvers.budgets.level import ARGUMENT
 from graphrl.xla.checkpoint.copies import Value
-from graphrl.xla.checkpoint.kinds import is_fused, is_reduction
+from graphrl.xla.checkpoint.kinds import is_fused, is_of_rows, is_reduction
 from graphrl.xla.checkpoint.nodes import Nodes
 from graphrl.xla.checkpoint.solid import fusion_of
 
@@ -138,8 +138,8 @@ class Forward:
 
 def _is_softmax(readers: Sequence[Node]) -> bool:
     """Whether the maximum of each row and what subtracts it are all that reads a value."""
-    return sorted(node.type for node in readers) == ["reduce_max", "sub"] and not any(
-        is_reduction(node.equation) for node in readers
+    return sorted(node.type for node in readers) == ["reduce_max", "sub"] and any(
+        is_of_rows(node.equation) for node in readers
     )
 
 

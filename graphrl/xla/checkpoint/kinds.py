@@ -76,11 +76,18 @@ def is_of_variables(equation: Any) -> bool:
 
 def is_reduction(equation: Any) -> bool:
     """Whether it reduces more than rows: those are fused as all else, as in a softmax, which reads its operand once."""
+    return _reduces(equation) and not is_of_rows(equation)
+
+
+def is_of_rows(equation: Any) -> bool:
+    """Whether it reduces rows."""
+    dimensions = len(equation.invars[0].aval.shape) if _reduces(equation) else 0
+    return dimensions > 1 and tuple(equation.params.get("axes", ())) == (dimensions - 1,)
+
+
+def _reduces(equation: Any) -> bool:
     name = equation.primitive.name
-    if not name.startswith(_REDUCTIONS) or name.startswith(_NOT_REDUCTIONS):
-        return False
-    dimensions = len(equation.invars[0].aval.shape)
-    return dimensions == 1 or tuple(equation.params.get("axes", ())) != (dimensions - 1,)
+    return bool(name.startswith(_REDUCTIONS)) and not name.startswith(_NOT_REDUCTIONS)
 
 
 def is_fused(equation: Any) -> bool:

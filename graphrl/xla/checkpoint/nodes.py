@@ -8,7 +8,7 @@ from graphrl.graphs.roofline import Chip, runtime
 from graphrl.xla.checkpoint.copies import Order, Value
 from graphrl.xla.checkpoint.derivative import Derivative
 from graphrl.xla.checkpoint.held import held
-from graphrl.xla.checkpoint.kinds import is_fused
+from graphrl.xla.checkpoint.kinds import is_fused, is_of_rows
 from graphrl.xla.checkpoint.solid import fusion_of
 
 CONVOLUTION = "conv_general_dilated"
@@ -22,7 +22,8 @@ class Nodes:
       fusion: which values lie in memory, and what it takes to compute them.
       orders: of what products read and no kernel computes, the orders of dimensions in which its own pass needs it.
       rewritten: of values of the forward pass that no kernel computes, the order in which all products of the backward
-        pass need them, where it is another one: what is computed again for these is written in it.
+        pass need them, where it is another one: what is computed again for these is written in it. A softmax is not,
+        nor all else behind reductions of rows: XLA's kernel for these goes by rows.
     """
 
     def __init__(self, derivative: Derivative, chip: Chip) -> None:
@@ -30,8 +31,9 @@ class Nodes:
         self.fusion = fusion_of(derivative)
         self._held = held(derivative, self.fusion)
         self.orders = self._orders(in_own_pass=True)
-        again = self._orders(in_own_pass=False)
-        self.rewritten = {value: order for value, (order, *others) in again.items() if order and not others}
+        again, of_rows = self._orders(in_own_pass=False), self._of_rows()
+        alone = {value: order for value, (order, *others) in again.items() if order and not others}
+        self.rewritten = {value: order for value, order in alone.items() if value not in of_rows}
 
     def is_fused(self, value: Result) -> bool:
         """Whether a value is computed on the way, by who reads it or in one kernel with others."""
@@ -88,6 +90,15 @@ class Nodes:
                 if isinstance(value, Result) and self.is_fused(value) and self._is_of_one_pass(i, value) == in_own_pass:
                     orders[value].add(order)
         return orders
+
+    def _of_rows(self) -> set[Value]:
+        """What reductions of rows compute, and all that follows from it without a kernel."""
+        found: set[Value] = set()
+        for i, node in enumerate(self.own.nodes):
+            fused = node is not None and is_fused(node.equation)
+            if fused and (is_of_rows(self.own.node(i).equation) or not found.isdisjoint(self.own.reads(i))):
+                found.update(self.results(i))
+        return found
 
     def _writes_in(self, i: int, value: Value) -> bool:
         """Whether a value is written just as a node of the same pass needs it."""
