@@ -28,13 +28,14 @@ def values(settings: Settings) -> Iterator[Table]:
     device = settings.device or (device_name() if jax.default_backend() != "cpu" else "")
     size = "full" if device and not settings.quick else "small"
     measurements = Measurements(settings.out / "measured.jsonl", retry=settings.retry, stored=bool(settings.device))
-    lines, notes = [], []
+    lines, notes, every = [], list[str](), list[Figures]()
     for name in settings.chosen:
         keys = [
             {"what": "values", "program": name, "method": method, "size": size, "device": device} for method in methods
         ]
         measured = [measurements.get(key, functools.partial(_compared, size, name, key["method"])) for key in keys]
         there = [figures for figures in measured if figures is not None]
+        every += there
         worst = max((figures["difference"] for figures in there), default=0.0)
         bits = sum(figures["same bits"] for figures in there)
         lines.append([name, str(len(there)), str(bits), f"{worst:.1e}"])
@@ -43,6 +44,8 @@ def values(settings: Settings) -> Iterator[Table]:
             for method, figures in zip(methods, measured, strict=True)
             if figures is not None and figures["difference"] > TOLERANCE
         ]
+    precisions = {figures["precision"] for figures in every} - {""}
+    notes += [f"products computed in jax's precision `{precision}`" for precision in sorted(precisions)]
     how = (
         f"Loss and gradient of the programs, of {size} size, against the undecorated ones: of how many methods all "
         "bits are the same, and the greatest difference, over the largest number (of loss, of gradient)."
@@ -56,6 +59,7 @@ def _compared(size: str, name: str, method: str) -> Figures:
     expected = _undecorated(size, name)
     got = _run(GRADIENTS[method](program), program, size)
     return {
+        "precision": jax.config.jax_default_matmul_precision or "",  # type: ignore[attr-defined]
         "same bits": all(np.array_equal(a, b) for a, b in zip(map(_flat, expected), map(_flat, got), strict=True)),
         "difference": max(_difference(_flat(a), _flat(b)) for a, b in zip(expected, got, strict=True)),
     }
