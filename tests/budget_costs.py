@@ -224,7 +224,7 @@ class _Backward:
                 ops.add(int(level.op[v]))
         self.computed_again |= {v for v in again if level.solid[v]}
         for q, reads, held in zip(kernels, own, later, strict=True):
-            beside = level.kernel_bytes[q] + _copied(level, q, [v for v in again if self.stored[v] == COMPUTED])
+            beside = level.kernel_bytes[q] + _copied(level, q, again)
             self.steps.append((beside, self._memory(reads) | self._held(held, places, again), None))
             self.took.append(level.kernel_seconds[q])
 

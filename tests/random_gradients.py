@@ -36,7 +36,7 @@ def levels(draw: Any, *, trips: int = 0, values: int = 8, places: int = 4, kerne
     op = np.cumsum(~joined) - 1
     kernel_place = np.array(sorted(draw(st.lists(st.integers(0, p - 1), max_size=kernels)), reverse=True), np.int64)
     kernel_reads = [sorted({r % n for r in draw(ROW)}) for _ in kernel_place]
-    copies = draw(st.lists(st.integers(0, 3), min_size=9 * len(kernel_reads), max_size=9 * len(kernel_reads)))
+    copies = draw(st.lists(st.integers(0, 3), min_size=3 * len(kernel_reads), max_size=3 * len(kernel_reads)))
     needed = np.array(draw(flags))
     for v in range(n - 1, -1, -1):
         needed[reads[v]] |= needed[v]

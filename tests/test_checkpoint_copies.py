@@ -108,7 +108,7 @@ def level_of(loss: Any, *args: Any) -> tuple[Program, Level]:
 
 
 def test_what_is_computed_again_is_written_as_products_need_it() -> None:
-    """An expert's tokens of several groups: no order of them serves both products."""
+    """An expert's tokens of several groups lie in an order that serves no product."""
     tokens, weights = jnp.ones((8, 4, 16, 32)), jnp.ones((4, 32, 64))
     _, level = level_of(lambda x, w: jnp.sin(jnp.einsum("sech,ehd->secd", jnp.sin(x), w)).sum(), tokens, weights)
     (copy,) = np.flatnonzero(level.kernel_copies)

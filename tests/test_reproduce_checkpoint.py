@@ -20,9 +20,11 @@ from reproduce.checkpoint.points import Point, best, least
 from reproduce.checkpoint.programs import PROGRAMS, build
 from reproduce.checkpoint.rules import rules, tables
 from reproduce.checkpoint.settings import Settings
+from reproduce.checkpoint.values import values
 
 from graphrl.errors import GraphrlError
 
+WHERE = {"machine": "m", "graphrl": "0", "jax": "0", "date": "2026-01-01T00:00:00"}
 REST: dict[str, Any] = {"foretold": None, "peak": None, "results": 0, "flags": ""}
 
 
@@ -93,6 +95,20 @@ def test_values_are_compared_and_the_script_goes_on_where_it_was(tmp_path: Path)
     again = run(tmp_path, *options)
     assert again.returncode == 0
     assert "measuring" not in again.stderr
+    check_fault(run(tmp_path, *options, "--device", "abacus"), "no figures of a device 'abacus'")
+
+
+def test_values_of_another_machine_are_of_full_size(tmp_path: Path) -> None:
+    rule, name = "nothing saveable, a layer", "abacus"
+    key = {"what": "values", "program": "LSTM", "method": rule, "size": "full", "device": name}
+    figures = {"same bits": False, "difference": 2e-6, "precision": "highest"}
+    line = {"key": key, "value": figures, "error": None, **WHERE}
+    (tmp_path / "measured.jsonl").write_text(json.dumps(line) + "\n")
+    (table,) = values(Settings(out=tmp_path, programs=("LSTM",), methods=(rule,), device=name))
+    assert "of full size" in table.text
+    assert "| LSTM | 1 | 0 | 2.0e-06 |" in table.text
+    assert f"LSTM, {rule}: 2.0e-06 is over 1e-06" in table.text
+    assert "precision `highest`" in table.text
 
 
 def test_steps_are_compiled_and_run_once(tmp_path: Path) -> None:
@@ -130,7 +146,7 @@ def test_steps_of_another_machine_are_shown(tmp_path: Path) -> None:
         figures: dict[str, Any] = {"foretold": foretold and foretold * mib, "temporaries": temporaries * mib}
         figures |= {"peak": (temporaries + 7) * mib, "results": 5 * mib, "step": step, "seconds": seconds, "flags": ""}
         key = {"program": "LSTM", "method": method, "size": "full", "chip": "h200", "device": "abacus"}
-        where = {"error": None, "machine": "abacus", "graphrl": "0", "jax": "0", "date": "2026-01-01T00:00:00"}
+        where = {"error": None, **WHERE, "machine": "abacus"}
         lines.append(json.dumps({"key": {"what": "device", **key}, "value": figures, **where}) + "\n")
     (tmp_path / "measured.jsonl").write_text("".join(lines))
     means, program = device(Settings(out=tmp_path, programs=("LSTM", "Mamba"), device="abacus"))
@@ -156,7 +172,7 @@ def test_what_cannot_be_run_is_a_fault_of_its_own(tmp_path: Path, monkeypatch: p
 
 def test_tables_and_picture_are_made_of_what_is_measured(tmp_path: Path) -> None:
     rule, slow = "nothing saveable, a layer", "dots saveable, the whole"
-    where = {"error": None, "machine": "m", "graphrl": "0", "jax": "0", "date": "2026-01-01T00:00:00"}
+    where = {"error": None, **WHERE}
     lines = []
     for method, temporaries, seconds in ((NONE, 100 * 2**20, 1.0), (rule, 25 * 2**20, 1.25), (slow, 50 * 2**20, 1.5)):
         key = {"program": "LSTM", "method": method, "size": "full"}

@@ -1,4 +1,4 @@
-"""The fewest bytes that must be kept so that no heavy value is computed again: a minimum cut.
+"""The fewest bytes that must be kept so that no heavy value that can be kept is computed again: a minimum cut.
 
 As PyTorch's partitioner does ("min-cut rematerialisation"): values are nodes that cost their bytes, what may not be
 computed again is the source, what the backward pass reads is the sink.

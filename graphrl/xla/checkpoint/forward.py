@@ -68,7 +68,7 @@ class Forward:
     def named(self) -> np.ndarray:
         """Of each value, whether it can be kept by name. What only a softmax reads cannot: with one more reader XLA's
         kernel for that begins behind the subtraction of the maximum, whose result is written, as large as the value.
-        The softmax itself, as large, can be kept in its place.
+        That result can be kept itself; of masked scores, also what they are before the mask.
         """
         own = self._own
         readers = own.readers(i for i, node in enumerate(own.nodes) if node is not None)

@@ -9,6 +9,7 @@ import numpy as np
 
 from graphrl.bench.machine import device_name
 from graphrl.compare.report import markdown
+from graphrl.errors import GraphrlError
 from reproduce.checkpoint.methods import GRADIENTS, KEEPING, METHODS, NONE, plain
 from reproduce.checkpoint.program import Program
 from reproduce.checkpoint.programs import build
@@ -23,7 +24,11 @@ _HASTE: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_llvm_disable
 
 
 def values(settings: Settings) -> Iterator[Table]:
-    """A line a program."""
+    """A line a program.
+
+    Raises:
+      GraphrlError: there are no figures of the device that is asked for.
+    """
     methods = [method for method in settings.among((*METHODS, *KEEPING)) if method != NONE]
     device = settings.device or (device_name() if jax.default_backend() != "cpu" else "")
     size = "full" if device and not settings.quick else "small"
@@ -44,6 +49,8 @@ def values(settings: Settings) -> Iterator[Table]:
             for method, figures in zip(methods, measured, strict=True)
             if figures is not None and figures["difference"] > TOLERANCE
         ]
+    if settings.device and not every:
+        raise GraphrlError(f"{settings.out} has no figures of a device {device!r}")
     precisions = {figures["precision"] for figures in every} - {""}
     notes += [f"products computed in jax's precision `{precision}`" for precision in sorted(precisions)]
     how = (
