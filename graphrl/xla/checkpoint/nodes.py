@@ -21,9 +21,9 @@ class Nodes:
       own: the derivative.
       fusion: which values lie in memory, and what it takes to compute them.
       orders: of what products read and no kernel computes, the orders of dimensions in which its own pass needs it.
-      rewritten: of values of the forward pass that no kernel computes, the order in which all products of the backward
-        pass need them, where it is another one: what is computed again for these is written in it. A softmax is not,
-        nor all else behind reductions of rows: XLA's kernel for these goes by rows.
+      rewritten: values of the forward pass that no kernel computes, and that all products of the backward pass need in
+        one other order: what is computed again for these is written in it. No softmax is, nor what else follows from
+        reductions of rows: XLA's kernel for these goes by rows.
     """
 
     def __init__(self, derivative: Derivative, chip: Chip) -> None:
@@ -31,9 +31,8 @@ class Nodes:
         self.fusion = fusion_of(derivative)
         self._held = held(derivative, self.fusion)
         self.orders = self._orders(in_own_pass=True)
-        again, of_rows = self._orders(in_own_pass=False), self._of_rows()
-        alone = {value: order for value, (order, *others) in again.items() if order and not others}
-        self.rewritten = {value: order for value, order in alone.items() if value not in of_rows}
+        wanted = self._orders(in_own_pass=False)
+        self.rewritten = {v for v, orders in wanted.items() if len(orders) == 1 and () not in orders} - self._of_rows()
 
     def is_fused(self, value: Result) -> bool:
         """Whether a value is computed on the way, by who reads it or in one kernel with others."""
@@ -71,12 +70,12 @@ class Nodes:
         node = self.own.node(value.node)
         padded = self.own.padded.get(self.own.place[value.node], 0) if node.type == CONVOLUTION else 0
         library = self._chip.product_workspace if node.type == "dot_general" else 0
-        copies = self._copied(value.node) - self.rewritten.keys()
+        copies = self._copied(value.node) - self.rewritten
         return node.workspace_bytes + library + padded + sum(map(self.own.bytes, copies))
 
     def copies(self, i: int) -> Mapping[Value, int]:
         """Of what a node reads that may be rewritten, bytes of the copy that it needs where it is not."""
-        return {value: self.own.bytes(value) for value in self._copied(i) & self.rewritten.keys()}
+        return {value: self.own.bytes(value) for value in self._copied(i) & self.rewritten}
 
     def _copied(self, i: int) -> set[Value]:
         """What a product needs in another order than it is written in."""
