@@ -11,12 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from processes import check_fault, run_script
 from reproduce import gpu_compile
+from reproduce.checkpoint import batch as batch_section
 from reproduce.checkpoint import device as device_section
 from reproduce.checkpoint.batch import largest
 from reproduce.checkpoint.curve import curve
 from reproduce.checkpoint.device import device
-from reproduce.checkpoint.methods import NONE, RULES, plain
+from reproduce.checkpoint.methods import FITTED, NONE, RULES, plain
 from reproduce.checkpoint.points import Point, best, least
+from reproduce.checkpoint.program import Program
 from reproduce.checkpoint.programs import PROGRAMS, build
 from reproduce.checkpoint.rules import rules, tables
 from reproduce.checkpoint.settings import Settings
@@ -75,6 +77,40 @@ def test_the_largest_batch_fits_and_a_larger_one_does_not(
     assert size == 0 or needed(size) <= room
     assert least_of_larger(size + max(1, int(size * 0.02))) * (1 + 0.01 * 6) >= room
     assert len(tried) < 40
+
+
+@given(fits=st.integers(0, 300), start=st.integers(1, 1000))
+def test_the_largest_batch_is_found_where_others_say_nothing(fits: int, start: int) -> None:
+    size = largest(lambda size: float(size) if size <= fits else float("inf"), 1000.0, start, 0.02)
+    assert size <= fits < size + max(1, int(size * 0.02))
+
+
+def test_batches_are_planned_for_the_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans need half of what jax does, and are refused where that is too much."""
+    planned = dict[int, set[int]]()
+
+    def fitted(program: Program, budget: int, *, verify: bool) -> tuple[None, dict[str, Any]]:
+        assert verify
+        size = program.args[1].shape[1]  # after the steps
+        planned.setdefault(budget, set()).add(size)
+        kept = size * 5 * 10**7 <= budget
+        return None, {"foretold": 1 if kept else None, ("compiled" if kept else "least"): size * 5 * 10**7}
+
+    def memory(_settings: Settings, _program: str, _method: str, size: int) -> dict[str, int]:
+        return {"arguments": 0, "temporaries": size * 10**8, "results": 0}
+
+    monkeypatch.setattr(batch_section, "fitted", fitted)
+    monkeypatch.setattr(batch_section, "memory", memory)
+    monkeypatch.setattr(batch_section, "points", lambda *_: [])
+    (table,) = batch_section.batch(Settings(out=tmp_path, programs=("LSTM",), methods=(NONE, FITTED)))
+    (line,) = [line for line in table.text.splitlines() if line.startswith("| LSTM")]
+    name, methods, *cells = line.strip("| ").split(" | ")
+    assert (name, methods) == ("LSTM", f"{NONE} / {FITTED}")
+    for cell, room in zip(cells, batch_section.ROOMS, strict=True):
+        plain, ours = map(int, cell.split(" / "))
+        assert 0.97 * 10 * room <= plain <= 10 * room
+        assert 0.95 * 20 * room <= ours <= 20 * room  # arguments and results take some of it
+        assert ours in planned[int(room * 1e9)]
 
 
 def test_the_best_within_a_slowdown() -> None:

@@ -1,18 +1,24 @@
 """Section `batch`: the largest batch that fits GPUs of some sizes, by XLA's figure."""
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+import jax
+
 from graphrl.compare.report import markdown
 from reproduce.checkpoint.figures import memory
-from reproduce.checkpoint.methods import NONE, OURS, RULES
+from reproduce.checkpoint.fitted import fitted
+from reproduce.checkpoint.methods import FITTED, NONE, OURS, RULES, plain
 from reproduce.checkpoint.points import best, points
-from reproduce.checkpoint.programs import PROGRAMS
+from reproduce.checkpoint.programs import PROGRAMS, build
 from reproduce.checkpoint.settings import Settings
+from reproduce.measurements import Figures
 from reproduce.results import Table
 
 ROOMS = (16, 40, 80)  # GB: 1e9 bytes
 PRECISION = 0.02  # of a batch
+_ABOVE = 1.2  # of what fits otherwise: a plan that does not fit says the least that would
 
 
 def batch(settings: Settings) -> Iterator[Table]:
@@ -23,11 +29,16 @@ def batch(settings: Settings) -> Iterator[Table]:
         for candidates in (RULES, OURS):
             point = best(points(settings, name, settings.among(tuple(candidates))))
             methods += [] if point is None else [point.method]
-        cells = [[str(_of_method(settings, name, method, room)) for method in methods] for room in ROOMS]
-        lines.append([name, " / ".join(methods), *map(" / ".join, cells)])
+        cells = [[_of_method(settings, name, method, room) for method in methods] for room in ROOMS]
+        if settings.among((FITTED,)):
+            methods.append(FITTED)
+            for sizes, room in zip(cells, ROOMS, strict=True):
+                sizes.append(_fitted(settings, name, room, max(sizes)))
+        lines.append([name, " / ".join(methods), *(" / ".join(map(str, sizes)) for sizes in cells)])
     how = (
         "Arguments, temporaries and results of the gradient by XLA's compiler for an H200; without a rule, with the "
-        "rule that needs the least temporaries at the program's own batch, and with that of graphrl's. Each is found "
+        "rule that needs the least temporaries at the program's own batch, and with that of graphrl's; "
+        f'"{FITTED}": planned anew for each batch, for the bytes of the room, which XLA verifies. Each is found '
         f"by compiling, to {PRECISION:.0%}: what is that much larger does not fit."
     )
     headings = ["program", "methods", *(f"{room} GB" for room in ROOMS)]
@@ -40,6 +51,27 @@ def _of_method(settings: Settings, program: str, method: str, room: int) -> int:
         return sum(figures[kind] for kind in ("arguments", "temporaries", "results")) if figures else float("inf")
 
     return largest(needed, room * 1e9, PROGRAMS[program].full["batch"])
+
+
+def _fitted(settings: Settings, program: str, room: int, others: int) -> int:
+    """The largest batch for which a plan of graphrl's fits; the search begins above what fits with `others`."""
+
+    def needed(size: int) -> float:
+        key = {"what": "fitted", "program": program, "room": room, "batch": size, "size": settings.size}
+        figures = settings.measurements.get(key, functools.partial(_plan, program, room, size))
+        return figures["needed"] or float("inf") if figures else float("inf")
+
+    return largest(needed, room * 1e9, max(1, int(_ABOVE * others)))
+
+
+def _plan(program: str, room: int, size: int) -> Figures:
+    """Bytes of a plan for the room, or the least that was found where it does not fit; None if that is unknown."""
+    built = build(program, batch=size)
+    _, figures = fitted(built, int(room * 1e9), verify=True)
+    temporaries = figures["least"] if figures["foretold"] is None else figures["compiled"]
+    both = built.args, jax.eval_shape(plain(built), *built.args)
+    beside = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(both))
+    return {**figures, "needed": None if temporaries is None else temporaries + beside}
 
 
 def largest(needed: Callable[[int], float], room: float, start: int, precision: float = PRECISION) -> int:
@@ -84,6 +116,10 @@ def _step(size: int, precision: float) -> int:
 
 
 def _crossing(first: _Try, second: _Try, room: float) -> int:
-    """The batch at which the line through two tries meets the room; the second where it does not rise."""
+    """The batch at which the line through two tries meets the room; the second where it does not rise, and the middle
+    where that needs nobody knows how much.
+    """
+    if second.bytes == float("inf"):
+        return (first.batch + second.batch) // 2
     slope = (second.bytes - first.bytes) / (second.batch - first.batch)
     return second.batch + int((room - second.bytes) / slope) if slope > 0 else second.batch

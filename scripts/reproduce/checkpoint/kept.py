@@ -1,21 +1,16 @@
 """Section `kept`: whether budgets in bytes are kept by XLA's figure, without and with `verify`."""
 
 import functools
-import time
 from collections.abc import Iterator
 
-import jax
-
-import graphrl
 from graphrl.compare.report import markdown
-from graphrl.xla.checkpoint.settings import UnmetError
 from reproduce.checkpoint.budgets import NEAR
 from reproduce.checkpoint.figures import memory
-from reproduce.checkpoint.methods import CHIP, NONE
-from reproduce.checkpoint.program import undecorated
+from reproduce.checkpoint.fitted import fitted
+from reproduce.checkpoint.methods import NONE
 from reproduce.checkpoint.programs import build
 from reproduce.checkpoint.settings import Settings
-from reproduce.gpu_compile import compile_for_gpu, executable_for_gpu
+from reproduce.gpu_compile import compile_for_gpu
 from reproduce.measurements import Figures
 from reproduce.real_programs.settings import mebibytes, ratio
 from reproduce.results import Table
@@ -87,18 +82,6 @@ def _figures(settings: Settings, name: str, share: float, budget: int, *, verify
 def _planned(settings: Settings, name: str, budget: int, verify: bool) -> Figures:
     """What planning for a budget comes to, and what XLA needs afterwards; that is None where it was refused."""
     program = build(name, small=settings.quick)
-    compiler = executable_for_gpu if verify else False
-    own = graphrl.checkpoint(program.loss(undecorated), budget=f"{budget}B", chip=CHIP, verify=compiler, cache=False)
-    gradient, began = jax.value_and_grad(own), time.perf_counter()
-    try:
-        jax.eval_shape(gradient, *program.args)
-    except UnmetError as error:
-        return {"temporaries": None, "least": error.least, "seconds": time.perf_counter() - began}
-    seconds, report = time.perf_counter() - began, own.report()
-    return {
-        "temporaries": compile_for_gpu(gradient, *program.args).temporaries,
-        "foretold": report.planned.peak_bytes,
-        "compiled": report.compiled_bytes,
-        "slowdown": report.slowdown,
-        "seconds": seconds,
-    }
+    gradient, figures = fitted(program, budget, verify=verify)
+    refused = figures["foretold"] is None
+    return {"temporaries": None if refused else compile_for_gpu(gradient, *program.args).temporaries, **figures}

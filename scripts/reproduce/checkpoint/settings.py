@@ -6,7 +6,7 @@ from pathlib import Path
 
 from graphrl.graphs.roofline import find_chip
 from reproduce import launcher
-from reproduce.checkpoint.methods import GRADIENTS, XLA
+from reproduce.checkpoint.methods import FITTED, GRADIENTS, XLA
 from reproduce.checkpoint.programs import LONG, PROGRAMS
 from reproduce.launcher import check_known, names, option
 from reproduce.measurements import Measurements
@@ -34,7 +34,7 @@ class Settings(launcher.Settings):
           GraphrlError: a program, method or chip is not known.
         """
         check_known("program", self.programs or (), PROGRAMS | LONG)
-        check_known("method", self.methods or (), (*GRADIENTS, *XLA))
+        check_known("method", self.methods or (), (*GRADIENTS, *XLA, FITTED))
         find_chip(self.chip)
 
     @functools.cached_property
