@@ -1,24 +1,19 @@
 """Section `batch`: the largest batch that fits GPUs of some sizes, by XLA's figure."""
 
-import functools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
-
-import jax
 
 from graphrl.compare.report import markdown
 from reproduce.checkpoint.figures import memory
 from reproduce.checkpoint.fitted import fitted
-from reproduce.checkpoint.methods import FITTED, NONE, OURS, RULES, plain
+from reproduce.checkpoint.methods import FITTED, NONE, OURS, RULES
 from reproduce.checkpoint.points import best, points
 from reproduce.checkpoint.programs import PROGRAMS, build
 from reproduce.checkpoint.settings import Settings
-from reproduce.measurements import Figures
 from reproduce.results import Table
 
 ROOMS = (16, 40, 80)  # GB: 1e9 bytes
 PRECISION = 0.02  # of a batch
-_ABOVE = 1.2  # of what fits otherwise: a plan that does not fit says the least that would
 
 
 def batch(settings: Settings) -> Iterator[Table]:
@@ -54,24 +49,33 @@ def _of_method(settings: Settings, program: str, method: str, room: int) -> int:
 
 
 def _fitted(settings: Settings, program: str, room: int, others: int) -> int:
-    """The largest batch for which a plan of graphrl's fits; the search begins above what fits with `others`."""
+    """The largest batch for which a plan of graphrl's fits; the search begins at what fits with `others`."""
 
-    def needed(size: int) -> float:
+    def fits(size: int) -> bool:
         key = {"what": "fitted", "program": program, "room": room, "batch": size, "size": settings.size}
-        figures = settings.measurements.get(key, functools.partial(_plan, program, room, size))
-        return figures["needed"] or float("inf") if figures else float("inf")
+        figures = settings.measurements.get(
+            key, lambda: fitted(build(program, batch=size), int(room * 1e9), verify=True)[1]
+        )
+        return figures is not None and figures["foretold"] is not None
 
-    return largest(needed, room * 1e9, max(1, int(_ABOVE * others)))
+    return largest_near(fits, max(1, others))
 
 
-def _plan(program: str, room: int, size: int) -> Figures:
-    """Bytes of a plan for the room, or the least that was found where it does not fit; None if that is unknown."""
-    built = build(program, batch=size)
-    _, figures = fitted(built, int(room * 1e9), verify=True)
-    temporaries = figures["least"] if figures["foretold"] is None else figures["compiled"]
-    both = built.args, jax.eval_shape(plain(built), *built.args)
-    beside = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(both))
-    return {**figures, "needed": None if temporaries is None else temporaries + beside}
+def largest_near(fits: Callable[[int], bool], start: int, precision: float = PRECISION) -> int:
+    """The largest batch that fits, to a precision, where nothing but that is known: from the start in steps of a tenth,
+    then by halves.
+    """
+    low, high, guess = 0, None, start
+    while high is None or high > low + _step(low, precision):
+        if fits(guess):
+            low = guess
+        else:
+            high = guess
+        if high is None:
+            guess = max(guess + 1, int(1.1 * guess))
+        else:
+            guess = (low + high) // 2 if low else min(high - 1, int(high / 1.1))
+    return low
 
 
 def largest(needed: Callable[[int], float], room: float, start: int, precision: float = PRECISION) -> int:
