@@ -58,7 +58,7 @@ HOSTED = {
 }
 _TIMED = ("nothing saveable, a layer", "dots saveable, a layer", "dots without batch saveable, a layer")
 MATCHED = {f"graphrl as slow as {rule}": rule for rule in _TIMED}  # by the same estimate
-# which say what is kept, whatever it gains: small programs need no less by that
+# of what jax keeps; limits of time leave small programs as they are, whose peak is the workspace of a product
 KEEPING = {"graphrl keeping half": 0.5, "graphrl keeping a quarter": 0.25}
 PLANNED = (*LIMITS, *HOSTED, *MATCHED, *KEEPING)
 

@@ -1,7 +1,7 @@
 """Section `values`: the same values and gradients under every method, of small programs on CPUs, of full ones else."""
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -31,40 +31,51 @@ def values(settings: Settings) -> Iterator[Table]:
     """
     methods = [method for method in settings.among((*METHODS, *KEEPING)) if method != NONE]
     device = settings.device or (device_name() if jax.default_backend() != "cpu" else "")
-    size = "full" if device and not settings.quick else "small"
+    small = settings.quick or not device
+    size = "small" if small else "full"
     measurements = Measurements(settings.out / "measured.jsonl", retry=settings.retry, stored=bool(settings.device))
-    lines, notes, every = [], list[str](), list[Figures]()
+    found = dict[str, dict[str, Figures]]()
     for name in settings.chosen:
-        keys = [
-            {"what": "values", "program": name, "method": method, "size": size, "device": device} for method in methods
-        ]
-        measured = [measurements.get(key, functools.partial(_compared, size, name, key["method"])) for key in keys]
-        there = [figures for figures in measured if figures is not None]
-        every += there
-        worst = max((figures["difference"] for figures in there), default=0.0)
-        bits = sum(figures["same bits"] for figures in there)
-        lines.append([name, str(len(there)), str(bits), f"{worst:.1e}"])
-        notes += [
-            f"{name}, {method}: {figures['difference']:.1e} is over {TOLERANCE:g}"
-            for method, figures in zip(methods, measured, strict=True)
-            if figures is not None and figures["difference"] > TOLERANCE
-        ]
-    if settings.device and not every:
+        key = {"what": "values", "program": name, "size": size, "device": device}
+        each = {
+            method: measurements.get({**key, "method": method}, functools.partial(_compared, name, method, small))
+            for method in methods
+        }
+        found[name] = {method: figures for method, figures in each.items() if figures is not None}
+    if settings.device and not any(found.values()):
         raise GraphrlError(f"{settings.out} has no figures of a device {device!r}")
-    precisions = {figures["precision"] for figures in every} - {""}
-    notes += [f"products computed in jax's precision `{precision}`" for precision in sorted(precisions)]
     how = (
         f"Loss and gradient of the programs, of {size} size, against the undecorated ones: of how many methods all "
         "bits are the same, and the greatest difference, over the largest number (of loss, of gradient)."
     )
-    headings = ["program", "methods", "same bits", "greatest difference"]
-    yield measurements.table("Values and gradients", how, markdown(headings, lines), notes=notes)
+    yield measurements.table("Values and gradients", how, _lines(found), notes=[*_notes(found)])
 
 
-def _compared(size: str, name: str, method: str) -> Figures:
-    program = build(name, small=size == "small")
-    expected = _undecorated(size, name)
-    got = _run(GRADIENTS[method](program), program, size)
+def _lines(found: Mapping[str, Mapping[str, Figures]]) -> str:
+    """A line a program."""
+    lines = []
+    for name, each in found.items():
+        worst = max((figures["difference"] for figures in each.values()), default=0.0)
+        bits = sum(figures["same bits"] for figures in each.values())
+        lines.append([name, str(len(each)), str(bits), f"{worst:.1e}"])
+    return markdown(["program", "methods", "same bits", "greatest difference"], lines)
+
+
+def _notes(found: Mapping[str, Mapping[str, Figures]]) -> Iterator[str]:
+    """What is farther apart than it should be, and how products were computed."""
+    for name, each in found.items():
+        for method, figures in each.items():
+            if figures["difference"] > TOLERANCE:
+                yield f"{name}, {method}: {figures['difference']:.1e} is over {TOLERANCE:g}"
+    precisions = {figures["precision"] for each in found.values() for figures in each.values()}
+    for precision in sorted(precisions - {""}):
+        yield f"products computed in jax's precision `{precision}`"
+
+
+def _compared(name: str, method: str, small: bool) -> Figures:
+    program = build(name, small=small)
+    expected = _undecorated(name, small)
+    got = _run(GRADIENTS[method](program), program, small)
     return {
         "precision": jax.config.jax_default_matmul_precision or "",  # type: ignore[attr-defined]
         "same bits": all(np.array_equal(a, b) for a, b in zip(map(_flat, expected), map(_flat, got), strict=True)),
@@ -73,13 +84,13 @@ def _compared(size: str, name: str, method: str) -> Figures:
 
 
 @functools.lru_cache(maxsize=1)
-def _undecorated(size: str, name: str) -> tuple[Any, Any]:
-    program = build(name, small=size == "small")
-    return _run(plain(program), program, size)
+def _undecorated(name: str, small: bool) -> tuple[Any, Any]:
+    program = build(name, small=small)
+    return _run(plain(program), program, small)
 
 
-def _run(gradient: Any, program: Program, size: str) -> tuple[Any, Any]:
-    return jax.jit(gradient, compiler_options=_HASTE if size == "small" else {})(*program.draw(_SEED))
+def _run(gradient: Any, program: Program, small: bool) -> tuple[Any, Any]:
+    return jax.jit(gradient, compiler_options=_HASTE if small else {})(*program.draw(_SEED))
 
 
 def _flat(tree: Any) -> np.ndarray:
