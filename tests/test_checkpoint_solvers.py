@@ -87,7 +87,7 @@ def test_auto_comes_to_the_best_of_all_choices() -> None:
     assert np.mean(reached) >= 0.85  # measured: all of 25
 
 
-@pytest.mark.parametrize("name", ["anneal", "cp-sat", "greedy", "knapsack", "min-cut"])
+@pytest.mark.parametrize("name", ["anneal", "cp-sat", "greedy", "knapsack", "min-cut", "regular"])
 def test_no_solver_beats_all_choices_or_auto(name: str) -> None:
     for pricing, goal in small_tasks(6):
         found = find_solver(name)(pricing, goal, seed=0, seconds=0.05)

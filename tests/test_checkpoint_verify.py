@@ -20,6 +20,7 @@ import graphrl
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.solvers.budgets.anneal import anneal
 from graphrl.solvers.budgets.choice import Choice, Pricing
+from graphrl.solvers.budgets.found import best_of
 from graphrl.solvers.budgets.goal import Goal
 from graphrl.solvers.budgets.starts import starts
 from graphrl.solvers.budgets.state import State
@@ -109,6 +110,11 @@ def searched(pricing: Pricing, goal: Goal) -> Searched:
     return Searched(found.choice, dataclasses.replace(foretold(), planned=figures))
 
 
+def never(goal: Goal) -> Searched:
+    """Of regular plans, which are not asked for while a search's keep the limit."""
+    raise AssertionError(goal)
+
+
 @pytest.mark.parametrize("factor", [0.5, 0.8, 1.0, 1.2])
 def test_budgets_are_kept_and_used_whatever_the_model_is_wrong_by(factor: float) -> None:
     for seed in range(6):
@@ -125,7 +131,7 @@ def test_budgets_are_kept_and_used_whatever_the_model_is_wrong_by(factor: float)
         def needed(choice: Choice, pricing: Pricing = pricing) -> int:
             return int(factor * pricing(choice).peak)
 
-        found = verified(search, goal, needed, str)
+        found = verified(search, never, goal, needed, str)
         assert (found.report.compiled_bytes or 0) <= (goal.peak or 0)
         assert found.report.compiled_bytes == needed(found.choice)
         assert len(asked) <= TRIES
@@ -202,7 +208,32 @@ def test_plans_that_keep_the_budget_outlive_a_search_that_finds_none() -> None:
         return own
 
     goal = Goal(peak=pricing.plain.peak)
-    assert verified(search, goal, lambda _: int(0.5 * pricing.plain.peak), str).report.compiled_bytes
+    assert verified(search, never, goal, lambda _: int(0.5 * pricing.plain.peak), str).report.compiled_bytes
+
+
+def test_where_no_search_keeps_a_budget_the_lowest_regular_plan_is_tried() -> None:
+    pricing = Pricing(chain(np.random.default_rng(0), 12, 6))
+    regular, asked = best_of(pricing, Goal(peak=0.0), starts(pricing.gradient)), list[float | None]()
+
+    def needed(choice: Choice) -> int:
+        """Of no plan as foretold but of the regular ones."""
+        return int(pricing(choice).peak * (0.5 if pricing(choice) == regular.price else 3.0))
+
+    def by_start(goal: Goal) -> Searched:
+        asked.append(goal.peak)
+        found = best_of(pricing, goal, starts(pricing.gradient))
+        if goal.excess(pricing, found.price) > 1e-6:
+            raise UnmetError("it is too low", found.price.peak)
+        return Searched(found.choice, dataclasses.replace(foretold(), planned=Figures(0.0, 0.0, found.price.peak, 1.0)))
+
+    search = functools.partial(searched, pricing)
+    found = verified(search, by_start, Goal(peak=0.9 * regular.price.peak), needed, str)
+    assert pricing(found.choice) == regular.price
+    assert found.report.compiled_bytes == needed(regular.choice)
+    assert asked == [0.0, regular.price.peak]
+    with pytest.raises(UnmetError) as fault:
+        verified(search, by_start, Goal(peak=0.4 * regular.price.peak), needed, str)
+    assert fault.value.least == needed(regular.choice)
 
 
 @pytest.mark.skipif(jax.device_count() < 2, reason="one device")

@@ -59,6 +59,12 @@ def anneal_alone(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> 
     return anneal(pricing, goal, begun, seed=seed, evaluations=EVALUATIONS, seconds=seconds)
 
 
+def regular(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
+    """The best start as it is: all layers alike, as a rule for each of them has it."""
+    del seed, seconds
+    return best_of(pricing, goal, stretched(pricing, starts(pricing.gradient)))
+
+
 def _greedy_states(pricing: Pricing, goal: Goal, until: float) -> Iterator[State]:
     for state in starts(pricing.gradient):
         yield state
@@ -73,6 +79,7 @@ SOLVERS: Mapping[str, Solver] = {
     "greedy": greedy_alone,
     "knapsack": knapsack.solve,
     "min-cut": min_cut.solve,
+    "regular": regular,
 }
 
 

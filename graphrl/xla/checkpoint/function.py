@@ -196,14 +196,16 @@ def checkpoint(
       chip: whose times count, a name of `graphrl.graphs.roofline.CHIPS` or a `graphrl.Chip`; by default that of jax's
         first device, or an A100 where that is unknown.
       offload: whether values may wait in the memory of the host, over PCIe 5.
-      method: of search: "auto", "anneal", "greedy", "knapsack", "min-cut", or for small functions "cp-sat".
+      method: of search: "auto", "anneal", "greedy", "knapsack", "min-cut", "regular" (layers alike), or for small
+        functions "cp-sat".
       seconds: of search; a third more, at most, where nothing is found within the slowdown.
       seed: of its random numbers.
       cache: whether plans are looked for, and kept, on disk.
       verify: whether XLA compiles the gradient under the plan, for jax's first device or by a function
         `(function, *args) -> jax.stages.Compiled`, so that the report has its figure. A budget of bytes is then kept by
         that figure: where it is not, or much of it is left, there are searches for a lower or a higher limit, of so
-        many seconds each, until four plans were compiled. What a function verified is not kept on disk.
+        many seconds each, until four plans were compiled; if none keeps it, the lowest that has all layers alike is
+        tried too. What a function verified is not kept on disk.
       static_argnums, static_argnames: arguments that are values of Python, not arrays, as in `jax.checkpoint`.
 
     Returns:

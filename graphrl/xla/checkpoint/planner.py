@@ -105,7 +105,7 @@ def _searched(name: str, fingerprint: str, program: Program, wanted: Sequence[bo
 
     goal, before = settings.goal(pricing), time.monotonic() - begin
 
-    def found_within(goal: Goal) -> Searched:
+    def found_within(goal: Goal, settings: Settings = settings) -> Searched:
         """Each search has the seconds, with what came before the first."""
         return search(name, named, pricing, settings, time.monotonic() - before, seconds_of, goal)
 
@@ -114,6 +114,7 @@ def _searched(name: str, fingerprint: str, program: Program, wanted: Sequence[bo
     else:
         choice, report = verified(
             found_within,
+            functools.partial(found_within, settings=dataclasses.replace(settings, method="regular")),
             goal,
             lambda choice: compiled_bytes(program, wanted, plan_of(named, choice, pricing), compiler),
             lambda least: above_budget(settings, pricing, least),

@@ -71,11 +71,16 @@ def compiled_bytes(program: Program, wanted: Sequence[bool], plan: CheckpointPla
     return int(memory.temp_size_in_bytes) + sum(array_bytes(aval) for aval in cotangents if aval.ndim)
 
 
-def verified(search: Search, goal: Goal, needed: Callable[[Choice], int], unmet: Callable[[int], str]) -> Searched:
-    """What a search finds, with XLA's figure in its report; for a limit of bytes the fastest that keeps it by that.
+def verified(
+    search: Search, regular: Search, goal: Goal, needed: Callable[[Choice], int], unmet: Callable[[int], str]
+) -> Searched:
+    """What a search finds, with XLA's figure in its report; for a limit of bytes the fastest that keeps it by that. If
+    none does, the lowest of the regular plans is tried too: of plans that are alike by what is foretold, XLA may run
+    one in clearly less, and such a one is what a rule for each layer gives.
 
     Args:
       search: a goal -> what is found within it.
+      regular: likewise, by trying plans that treat all layers alike.
       goal: what is asked.
       needed: what XLA needs under a choice, in bytes as the goal's.
       unmet: what to say where so many bytes are the least of all that were found, and too many.
@@ -90,7 +95,7 @@ def verified(search: Search, goal: Goal, needed: Callable[[Choice], int], unmet:
     asked: float | None = goal.peak
     while asked is not None and len(tries) < TRIES:
         try:
-            found, is_lowest = _or_lowest(search, dataclasses.replace(goal, peak=asked))
+            found, is_lowest = _or_lowest(search, dataclasses.replace(goal, peak=asked), LEAST)
         except UnmetError:
             if not tries:
                 raise
@@ -98,6 +103,9 @@ def verified(search: Search, goal: Goal, needed: Callable[[Choice], int], unmet:
         own = needed(found.choice)
         tries.append((own, found))
         asked = None if is_lowest and own > goal.peak else _next(goal.peak, asked, found, own)
+    if all(own > goal.peak for own, _ in tries):
+        found, _ = _or_lowest(regular, dataclasses.replace(goal, peak=0.0), 1.0)
+        tries.append((needed(found.choice), found))
     kept = [(own, found) for own, found in tries if own <= goal.peak]
     if not kept:
         least = min(own for own, _ in tries)
@@ -111,14 +119,16 @@ def _compiled(found: Searched, own: int, above_least: float | None) -> Searched:
     return found._replace(report=dataclasses.replace(found.report, compiled_bytes=own, above_least=above_least))
 
 
-def _or_lowest(search: Search, goal: Goal) -> tuple[Searched, bool]:
-    """What is found, and whether it is the lowest there is, as nothing is within the goal by what is foretold."""
+def _or_lowest(search: Search, goal: Goal, part: float) -> tuple[Searched, bool]:
+    """What is found; where nothing is within the goal by what is foretold, within that part of the least that is, and
+    whether that was so.
+    """
     try:
         return search(goal), False
     except UnmetError as error:
         if error.least is None:
             raise
-        return search(dataclasses.replace(goal, peak=LEAST * error.least)), True
+        return search(dataclasses.replace(goal, peak=part * error.least)), True
 
 
 def _next(limit: float, asked: float, found: Searched, own: int) -> float | None:
