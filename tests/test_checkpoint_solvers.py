@@ -52,7 +52,7 @@ def cuts(level: Level, stretches: Sequence[int]) -> Iterator[Cut]:
 
 def least(pricing: Pricing, goal: Goal) -> float:
     """The lowest energy of all choices."""
-    return min(goal.energy(pricing, pricing(choice)) for choice in choices(pricing.gradient))
+    return min(goal.rank(pricing, pricing(choice)) for choice in choices(pricing.gradient))
 
 
 @st.composite
@@ -79,9 +79,9 @@ def test_auto_comes_to_the_best_of_all_choices() -> None:
     for pricing, goal in small_tasks(30):
         found = auto(pricing, goal, seed=0, seconds=0.08)
         assert found.price == pricing(found.choice)
-        best, ours = least(pricing, goal), goal.energy(pricing, found.price)
+        best, ours = least(pricing, goal), goal.rank(pricing, found.price)
         assert ours >= best - 1e-9
-        if goal.energy(pricing, pricing.plain) > best + NEAR:
+        if goal.rank(pricing, pricing.plain) > best + NEAR:
             reached.append(ours <= best + NEAR)
     assert len(reached) > 20
     assert np.mean(reached) >= 0.85  # measured: all of 25
@@ -92,10 +92,31 @@ def test_no_solver_beats_all_choices_or_auto(name: str) -> None:
     for pricing, goal in small_tasks(6):
         found = find_solver(name)(pricing, goal, seed=0, seconds=0.05)
         assert found.price == pricing(found.choice)
-        assert found.energy >= least(pricing, goal) - 1e-9
+        assert found.rank >= least(pricing, goal) - 1e-9
         assert found.evaluations >= 1
         both = auto(pricing, goal, seed=0, seconds=0.05)
-        assert goal.energy(pricing, both.price) <= goal.energy(pricing, found.price) + NEAR
+        assert goal.rank(pricing, both.price) <= goal.rank(pricing, found.price) + NEAR
+
+
+def test_what_is_a_little_above_a_limit_of_bytes_is_worse_than_all_within_it() -> None:
+    compared = 0
+    for pricing, _ in small_tasks(6):
+        prices = [pricing(choice) for choice in choices(pricing.gradient)]
+        for own in ("peak", "kept"):
+            for limit in sorted({getattr(price, own) for price in prices} - {0.0})[1:]:
+                goal = Goal(**{own: limit * (1 - 1e-5)})
+                best = min(prices, key=lambda price: goal.rank(pricing, price))
+                assert goal.excess(pricing, best) == 0.0
+                compared += 1
+    assert compared > 50
+
+
+def test_a_budget_just_below_a_faster_choice_is_met() -> None:
+    for pricing, _ in small_tasks(6):
+        peaks = sorted({pricing(choice).peak for choice in choices(pricing.gradient)})
+        for limit in peaks[1::4]:
+            goal = Goal(peak=limit * (1 - 1e-5))
+            assert goal.excess(pricing, auto(pricing, goal, seed=0, seconds=0.05).price) == 0.0
 
 
 @pytest.mark.parametrize("solve", [cp_sat.solve, auto])
@@ -126,12 +147,12 @@ def test_annealing_and_greedy_choices_are_no_worse_than_their_start(task: tuple[
     gradient, goal = task
     pricing = Pricing(gradient)
     for state in starts(gradient):
-        begin = goal.energy(pricing, pricing(state.choice()))
-        assert goal.energy(pricing, pricing(greedy(pricing, goal, state, math.inf).choice())) <= begin + 1e-9
+        begin = goal.rank(pricing, pricing(state.choice()))
+        assert goal.rank(pricing, pricing(greedy(pricing, goal, state, math.inf).choice())) <= begin + 1e-9
     plain = State.plain(gradient)
     found = anneal(pricing, goal, [plain], seed=3, evaluations=200, seconds=1e9)
     assert found.evaluations == 200
-    assert goal.energy(pricing, found.price) <= goal.energy(pricing, pricing(plain.choice())) + NEAR
+    assert goal.rank(pricing, found.price) <= goal.rank(pricing, pricing(plain.choice())) + NEAR
     for cut, level in zip(found.choice, gradient.levels, strict=True):
         assert not cut.again[cut.segment[level.apart]].any()
 
@@ -142,7 +163,7 @@ def test_the_same_seed_gives_the_same_choice(task: tuple[Gradient, Goal], seed: 
     gradient, goal = task
     begun = list(starts(gradient))
     first, again = (anneal(Pricing(gradient), goal, begun, seed=seed, evaluations=300, seconds=1e9) for _ in range(2))
-    assert (first.price, first.energy, first.evaluations) == (again.price, again.energy, again.evaluations)
+    assert (first.price, first.rank, first.evaluations) == (again.price, again.rank, again.evaluations)
     for one, other in zip(first.choice, again.choice, strict=True):
         assert one.stretch == other.stretch
         assert all(np.array_equal(a, b) for a, b in zip(one[:3], other[:3], strict=True))
@@ -166,7 +187,7 @@ def test_what_is_moved_pays(task: tuple[Gradient, Goal]) -> None:
     pricing, goal = Pricing(gradient), dataclasses.replace(goal, moves=True)
     for state in moving.states(pricing, goal, [State.plain(gradient)], 0.0):
         kept = State([np.where(keep == MOVED, KEPT, keep) for keep in state.keep], state.starts)
-        assert goal.energy(pricing, pricing(state.choice())) <= goal.energy(pricing, pricing(kept.choice())) + NEAR
+        assert goal.rank(pricing, pricing(state.choice())) <= goal.rank(pricing, pricing(kept.choice())) + NEAR
 
 
 def test_goals_have_one_limit_and_count_what_is_above_it() -> None:

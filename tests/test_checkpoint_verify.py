@@ -19,7 +19,7 @@ from random_gradients import chain
 import graphrl
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.solvers.budgets.anneal import anneal
-from graphrl.solvers.budgets.choice import Choice, Pricing
+from graphrl.solvers.budgets.choice import Choice, Pricing, untouched
 from graphrl.solvers.budgets.found import best_of
 from graphrl.solvers.budgets.goal import Goal
 from graphrl.solvers.budgets.starts import starts
@@ -154,11 +154,49 @@ def test_a_budget_that_xla_does_not_keep_names_the_least_that_it_needs() -> None
     assert "\n" not in str(fault.value)
 
 
-@pytest.mark.parametrize("limit", [{"slowdown": 0.1}, {"budget": 0.5}])
-def test_other_limits_are_searched_for_once(limit: dict[str, float]) -> None:
+def test_parts_of_what_jax_keeps_are_searched_for_once() -> None:
     backend = Backend(2.0)
-    report = planned(verify=backend, **limit).report(WEIGHTS, X)
+    report = planned(verify=backend, budget=0.5).report(WEIGHTS, X)
     assert backend.figures == [report.compiled_bytes]
+
+
+@pytest.mark.parametrize(("part", "is_better"), [(0.9, True), (0.99, False), (1.2, False)])
+def test_within_a_slowdown_a_regular_plan_is_taken_where_xla_needs_clearly_less_for_it(
+    part: float, is_better: bool
+) -> None:
+    pricing = Pricing(chain(np.random.default_rng(0), 12, 6))
+    goal = Goal(slowdown=0.5)
+    found = searched(pricing, goal)
+    regular = best_of(pricing, Goal(peak=0.9 * pricing.plain.peak), starts(pricing.gradient))
+    own = 1_000_000
+    other = Searched(regular.choice, dataclasses.replace(foretold(), planned=Figures(0.0, 0.0, 1.1 * own, 1.0)))
+
+    def needed(choice: Choice) -> int:
+        return int(part * own) if choice is other.choice else own
+
+    chosen = verified(lambda _: found, lambda _: other, goal, needed, str)
+    assert chosen.choice is (other if is_better else found).choice
+    assert chosen.report.compiled_bytes == needed(chosen.choice)
+
+
+def test_within_a_slowdown_no_regular_plan_is_compiled_that_cannot_be_better() -> None:
+    pricing = Pricing(chain(np.random.default_rng(0), 12, 6))
+    found = searched(pricing, Goal(slowdown=0.5))
+    plain = Searched(untouched(pricing.gradient), found.report)
+    figures = Figures(0.0, 0.0, 1.5 * found.report.planned.peak_bytes, 1.0)
+    large = Searched(State.of(found.choice).choice(), dataclasses.replace(foretold(), planned=figures))
+    compiled: list[Choice] = []
+
+    def needed(choice: Choice) -> int:
+        compiled.append(choice)
+        return int(found.report.planned.peak_bytes)
+
+    def none(goal: Goal) -> Searched:
+        raise UnmetError("nothing")
+
+    for regular in (lambda _: plain, lambda _: large, none):
+        assert verified(lambda _: found, regular, Goal(slowdown=0.5), needed, str).choice is found.choice
+    assert all(choice is found.choice for choice in compiled)
 
 
 def test_the_figure_is_that_of_the_compiled_gradient() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from graphrl.compiled import announced
-from graphrl.solvers.budgets.choice import Pricing
+from graphrl.solvers.budgets.choice import Price, Pricing
 from graphrl.solvers.budgets.found import Found
 from graphrl.solvers.budgets.goal import BEGUN_OVER, Goal
 from graphrl.solvers.budgets.moves import TOGETHER, move, moves
@@ -47,7 +47,7 @@ def anneal(
             search.round(HOT * (COLD / HOT) ** part, tries := min(ROUND, evaluations - count))
             count += tries
     best = search.best
-    return Found(best.choice(), pricing(best.choice()), search.energy(best), count)
+    return Found(best.choice(), pricing(best.choice()), search.rank(best), count)
 
 
 def _races(starts: Sequence[State]) -> Iterator[tuple[State | None, float, float]]:
@@ -81,8 +81,8 @@ class Search:
     def __init__(self, pricing: Pricing, goal: Goal, starts: Sequence[State], seed: int) -> None:
         self._pricing, self._goal, self._random = pricing, goal, np.random.default_rng(seed)
         gradient = pricing.gradient
-        self.best = min(starts, key=self.energy).copy()
-        self._least = self.energy(self.best)
+        self.best = min(starts, key=self.rank).copy()
+        self._least = self.rank(self.best)
         near = sorted(starts, key=lambda start: goal.energy(pricing, pricing(start.choice()), over=BEGUN_OVER))
         kinds: dict[bytes, State] = {}
         for start in near:
@@ -100,10 +100,17 @@ class Search:
         self._energy = self.energy(state)
 
     def energy(self, state: State) -> float:
-        """Of a state."""
+        """Of a state: where annealing goes."""
+        return self._of(state, self._goal.energy)
+
+    def rank(self, state: State) -> float:
+        """Of a state: which is best."""
+        return self._of(state, self._goal.rank)
+
+    def _of(self, state: State, measure: Callable[[Pricing, Price], float]) -> float:
         choice = state.choice()
         segments = sum(len(cut.again) for cut in choice)
-        return self._goal.energy(self._pricing, self._pricing(choice)) + PER_SEGMENT * segments
+        return measure(self._pricing, self._pricing(choice)) + PER_SEGMENT * segments
 
     def round(self, heat: float, count: int) -> None:
         """Tries so many moves, on levels by their sizes."""
@@ -147,8 +154,8 @@ class Search:
             undo()
             return
         self._energy = now
-        if now < self._least:
-            self.best, self._least = self.state.copy(), now
+        if now < self._least and (rank := self.rank(self.state)) < self._least:
+            self.best, self._least = self.state.copy(), rank
 
     def _move(self, level: int) -> Callable[[], None]:
         """Changes a level; what it returns takes that back."""

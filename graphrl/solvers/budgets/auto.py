@@ -34,7 +34,7 @@ def auto(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
         begun = [*min_cut.states(pricing.gradient), *knapsack.states(pricing.gradient)]
         if sum(len(level.bytes) for level in pricing.gradient.levels) <= cp_sat.MOST:
             exact, bound = cp_sat.states(pricing, goal, seed=seed, seconds=FIRST * seconds)
-            begun += exact
+            begun += [*starts(pricing.gradient), *exact]
         else:
             begun += [state.copy() for state in _greedy_states(pricing, goal, begin + FIRST * seconds)]
         pricing.begun += stretched(pricing, begun)

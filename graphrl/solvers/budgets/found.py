@@ -14,7 +14,7 @@ class Found(NamedTuple):
     Attributes:
       choice: it is.
       price: of it.
-      energy: by the goal; see `Goal.energy`.
+      rank: by the goal; see `Goal.rank`.
       evaluations: choices that were priced.
       bound: below every choice within the limit, where a solver proved one: `Price.seconds` where bytes are limited,
         `Price.kept` where seconds are.
@@ -22,7 +22,7 @@ class Found(NamedTuple):
 
     choice: Choice
     price: Price
-    energy: float
+    rank: float
     evaluations: int
     bound: float | None = None
 
@@ -34,8 +34,8 @@ def best_of(pricing: Pricing, goal: Goal, states: Iterable[State]) -> Found:
     for state in states:
         price = pricing(state.choice())
         count += 1
-        energy = goal.energy(pricing, price)
-        if best is None or energy < best.energy:
-            best = Found(state.copy().choice(), price, energy, count)
+        rank = goal.rank(pricing, price)
+        if best is None or rank < best.rank:
+            best = Found(state.copy().choice(), price, rank, count)
     assert best is not None
     return best._replace(evaluations=count)

@@ -7,9 +7,11 @@ from graphrl.compiled import shared
 from graphrl.errors import ProblemError
 from graphrl.solvers.budgets.choice import Price, Pricing
 
-OVER = 10.0  # energy of being above a limit by as much as the limit, so that no gain is worth it
+OVER = 10.0  # energy of being above a limit by as much as the limit: there a search may pass
+BEYOND = 100.0  # what being above a limit of bytes at all counts beside, where a search ends: no gain is worth it
 BEGUN_OVER = 1.0  # likewise of what is yet to be changed: a little above is near
 TIE = 1e-3  # of two choices that are alike, the one with the lower peak, or the faster one
+SAME = 1e-6  # part of a limit that is nothing
 BY_KEPT, BY_PEAK, BY_SLOWDOWN = range(3)
 PEAK = 0.1  # where what is kept is limited: ten per cent of the peak are worth one of the time
 
@@ -52,6 +54,12 @@ class Goal:
         """The lower the better; `over` is what being above the limit by as much as the limit counts."""
         return energy(self.aim(pricing), price.kept, price.peak, price.seconds, over)
 
+    def rank(self, pricing: Pricing, price: Price) -> float:
+        """The lower the better of what a search ends with: within a limit of bytes by all means. What is above a limit
+        of time is measured anew.
+        """
+        return self.energy(pricing, price) + beyond(self.aim(pricing), price.kept, price.peak, price.seconds)
+
     def aim(self, pricing: Pricing) -> "Aim":
         """The same for one gradient, for compiled code."""
         limits = self.kept, self.peak, self.slowdown
@@ -93,3 +101,9 @@ def energy(aim: Aim, kept: float, peak: float, seconds: float, over: float) -> f
     else:
         value = slowdown + (PEAK if aim.by == BY_KEPT else TIE) * share
     return value + over * above(aim, kept, peak, seconds)
+
+
+@shared
+def beyond(aim: Aim, kept: float, peak: float, seconds: float) -> float:
+    """See `Goal.rank`: what counts beside the energy."""
+    return BEYOND if aim.by != BY_SLOWDOWN and above(aim, kept, peak, seconds) > SAME else 0.0

@@ -24,7 +24,7 @@ def greedy(pricing: Pricing, goal: Goal, state: State, until: float) -> State:
     groups = [(level, group) for level in range(len(gradient.levels)) for group in alike_values(gradient.levels[level])]
     state = state.copy()
     now = pricing(state.choice())
-    best, least = state.copy(), goal.energy(pricing, now)
+    best, least = state.copy(), goal.rank(pricing, now)
     while (groups := _kept(groups, state)) and time.monotonic() < until:
         prices = [_without(pricing, state, *group) for group in groups]
         gains = [_worth(now, price) for price in prices]
@@ -34,8 +34,8 @@ def greedy(pricing: Pricing, goal: Goal, state: State, until: float) -> State:
         level, group = groups[chosen]
         state.keep[level][group] = COMPUTED
         now = prices[chosen]
-        if goal.energy(pricing, now) < least:
-            best, least = state.copy(), goal.energy(pricing, now)
+        if goal.rank(pricing, now) < least:
+            best, least = state.copy(), goal.rank(pricing, now)
     return best
 
 

@@ -78,13 +78,15 @@ def cuts(level: Level) -> Iterator[np.ndarray]:
     if not len(level.apart):
         return
     across, alike = crossing(level)[:-1], alike_places(level)
-    layers = sorted(_layers(across, alike), key=lambda group: (-len(group), across[group].max()))
+    layers = sorted(
+        _layers(across, alike), key=lambda places: (-len(places) - _are_all(places.tolist()), across[places].max())
+    )
     kinds = layers, sorted(alike, key=len, reverse=True), _narrow(level, across)
     ranked = (group for groups in itertools.zip_longest(*kinds) for group in groups if group is not None)
     different = dict.fromkeys(tuple(group.tolist()) for group in ranked if 0 < len(group) <= MOST)
     for group in itertools.islice(different, CUTS):
         yield _begun(level, group, plain=())
-        yield _begun(level, group, plain=(0, group[-1]) if len(group) > 1 else group)
+        yield _begun(level, group, plain=(group[-1],) if _are_all(group) else (0, group[-1]))
 
 
 def _begun(level: Level, places: Sequence[int], plain: Sequence[int]) -> np.ndarray:
@@ -109,6 +111,11 @@ def _layers(across: np.ndarray, alike: Sequence[np.ndarray]) -> Iterator[np.ndar
         begin, end = max(ends.tolist(), key=lambda run: run[1] - run[0], default=(0, 0))
         if end - begin > 1:
             yield places[begin:end]
+
+
+def _are_all(places: Sequence[int]) -> bool:
+    """Whether nothing comes before the layers that begin at these places but one that is as long."""
+    return len(places) == 1 or places[0] == places[1] - places[0]
 
 
 def _narrow(level: Level, across: np.ndarray) -> Iterator[np.ndarray]:

@@ -7,7 +7,7 @@ import numpy as np
 
 from graphrl.compiled import entry, inlined, integer
 from graphrl.compiled.random import uniform
-from graphrl.solvers.budgets.goal import OVER, Aim, energy
+from graphrl.solvers.budgets.goal import OVER, Aim, beyond, energy
 from graphrl.solvers.budgets.level import Level
 from graphrl.solvers.budgets.moves import Moves, move
 from graphrl.solvers.budgets.price import price
@@ -28,7 +28,7 @@ class Walker(NamedTuple):
     last_starts: np.ndarray  # [p]
     segment: np.ndarray  # [p]
     again: np.ndarray  # [p] bool
-    energies: np.ndarray  # [2] float64: now, and of the best
+    energies: np.ndarray  # [2] float64: now, and the rank of the best
     rng: np.ndarray  # [1] uint64
 
 
@@ -66,11 +66,13 @@ def walk(
         price(level, walker.keep, walker.segment, walker.again[:segments], integer(1), work)
         prices = work.prices
         took = seconds + prices[4] + prices[6]
-        now = energy(aim, prices[0], max(prices[2], prices[3]), took, OVER) + beside + PER_SEGMENT * segments
+        peak = max(prices[2], prices[3])
+        now = energy(aim, prices[0], peak, took, OVER) + beside + PER_SEGMENT * segments
         if now <= walker.energies[0] or uniform(walker.rng) < math.exp((walker.energies[0] - now) / heat):
             walker.energies[0] = now
-            if now < walker.energies[1]:
-                walker.energies[1] = now
+            rank = now + beyond(aim, prices[0], peak, took)
+            if rank < walker.energies[1]:
+                walker.energies[1] = rank
                 _copy(walker.keep, walker.best_keep)
                 _copy(walker.starts, walker.best_starts)
         else:

@@ -11,7 +11,7 @@ import numpy as np
 from graphrl.solvers.budgets.auto import find_solver
 from graphrl.solvers.budgets.choice import Choice, Price, Pricing, untouched
 from graphrl.solvers.budgets.found import Found
-from graphrl.solvers.budgets.goal import Goal
+from graphrl.solvers.budgets.goal import SAME, Goal
 from graphrl.solvers.budgets.timed import search_timed
 from graphrl.units import format_bytes
 from graphrl.xla.checkpoint.explain import reported_stretches, reported_values
@@ -75,7 +75,7 @@ def search(
     limited = functools.partial(search_timed, solver, measured=slowdown, once=once, late=late) if is_timed else solver
     seconds = max(LEAST * settings.seconds, left)
     found = _found(limited, pricing, goal, slowdown if is_timed else None, seed=settings.seed, seconds=seconds)
-    if goal.slowdown is None and goal.excess(pricing, found.price) > 1e-6:
+    if goal.slowdown is None and goal.excess(pricing, found.price) > SAME:
         least = None if goal.peak is None else found.price.peak
         raise UnmetError(_unmet(settings, goal, pricing, found.price), least)
     if goal.slowdown is not None and goal.slowdown < min(0.0, slowdown(found.choice) - 1e-6):
@@ -119,7 +119,7 @@ def _found(
     left = seconds - (time.monotonic() - begin)
     found = search(pricing, goal, seed=seed, seconds=max(left, LEAST * seconds))
     over = goal.excess(pricing, still.price), goal.excess(pricing, found.price)
-    saves = found.price.peak < CLEARLY * still.price.peak if goal.slowdown is not None else found.energy < still.energy
+    saves = found.price.peak < CLEARLY * still.price.peak if goal.slowdown is not None else found.rank < still.rank
     better = found if saves or (measured is None and over[1] < over[0]) else still
     return better._replace(bound=None)  # a bound is of choices that move nothing
 

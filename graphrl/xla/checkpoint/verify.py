@@ -4,6 +4,7 @@ What a plan needs is foretold by a model. Here XLA compiles the gradient under i
 of bytes that is not kept, or not used, is searched for again with as much less, or more, as that was off.
 """
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
@@ -20,13 +21,14 @@ from graphrl.xla.checkpoint.derivative import gradient_jaxpr
 from graphrl.xla.checkpoint.plan import CheckpointPlan
 from graphrl.xla.checkpoint.program import Program
 from graphrl.xla.checkpoint.rewrite import evaluate
-from graphrl.xla.checkpoint.search import Searched
+from graphrl.xla.checkpoint.search import CLEARLY, Searched
 from graphrl.xla.checkpoint.settings import Compiler, UnmetError
 
 TRIES = 4  # plans that are compiled for one limit of bytes
 UNUSED = 0.05  # part of a limit that may be left
 BINDING = 0.75  # part of a limit: a plan of less than that is faster than all that need more
 SPARE = 0.01  # part of a limit by which the next search stays below it, as the last one was off
+MAYBE = 1.25  # of what XLA needs for a plan, what another one of less may be foretold to need
 LEAST = 1.02  # of the least that a search found, what another one is asked for
 
 Search = Callable[[Goal], Searched]
@@ -75,8 +77,8 @@ def verified(
     search: Search, regular: Search, goal: Goal, needed: Callable[[Choice], int], unmet: Callable[[int], str]
 ) -> Searched:
     """What a search finds, with XLA's figure in its report; for a limit of bytes the fastest that keeps it by that. If
-    none does, the lowest of the regular plans is tried too: of plans that are alike by what is foretold, XLA may run
-    one in clearly less, and such a one is what a rule for each layer gives.
+    none does, and for limits of time, the lowest of the regular plans is tried too: of plans that are alike by what is
+    foretold, XLA may run one in clearly less, and such a one is what a rule for each layer gives.
 
     Args:
       search: a goal -> what is found within it.
@@ -89,8 +91,7 @@ def verified(
       UnmetError: nothing that was found keeps the limit.
     """
     if goal.peak is None:
-        found = search(goal)
-        return _compiled(found, needed(found.choice), found.report.above_least)
+        return _lower(search, regular, goal, needed)
     tries: list[tuple[int, Searched]] = []
     asked: float | None = goal.peak
     while asked is not None and len(tries) < TRIES:
@@ -112,6 +113,20 @@ def verified(
         raise UnmetError(unmet(least), least)
     own, found = min(kept, key=lambda each: each[1].report.planned.seconds)
     return _compiled(found, own, None)  # a bound holds within the bytes as foretold, not as compiled
+
+
+def _lower(search: Search, regular: Search, goal: Goal, needed: Callable[[Choice], int]) -> Searched:
+    """What is found, or for a limit of time a regular plan if XLA needs clearly less for that."""
+    found = search(goal)
+    own, bound = needed(found.choice), found.report.above_least
+    if goal.slowdown is not None:
+        with contextlib.suppress(UnmetError):  # none saves so much time
+            other = regular(goal)
+            if not is_untouched(other.choice) and other.report.planned.peak_bytes < MAYBE * own:
+                others = needed(other.choice)
+                if others < CLEARLY * own:
+                    return _compiled(other, others, None)
+    return _compiled(found, own, bound)
 
 
 def _compiled(found: Searched, own: int, above_least: float | None) -> Searched:

@@ -27,8 +27,11 @@ def batch(settings: Settings) -> Iterator[Table]:
         cells = [[_of_method(settings, name, method, room) for method in methods] for room in ROOMS]
         if settings.among((FITTED,)):
             methods.append(FITTED)
+            share = 1.0  # of a batch that fits with another method
             for sizes, room in zip(cells, ROOMS, strict=True):
-                sizes.append(_fitted(settings, name, room, max(sizes)))
+                own = _fitted(settings, name, room, max(1, int(share * max(sizes))))
+                share = max(1, own) / max(1, *sizes)
+                sizes.append(own)
         lines.append([name, " / ".join(methods), *(" / ".join(map(str, sizes)) for sizes in cells)])
     how = (
         "Arguments, temporaries and results of the gradient by XLA's compiler for an H200; without a rule, with the "
@@ -48,8 +51,8 @@ def _of_method(settings: Settings, program: str, method: str, room: int) -> int:
     return largest(needed, room * 1e9, PROGRAMS[program].full["batch"])
 
 
-def _fitted(settings: Settings, program: str, room: int, others: int) -> int:
-    """The largest batch for which a plan of graphrl's fits; the search begins at what fits with `others`."""
+def _fitted(settings: Settings, program: str, room: int, start: int) -> int:
+    """The largest batch for which a plan of graphrl's fits; the search begins at a start."""
 
     def fits(size: int) -> bool:
         key = {"what": "fitted", "program": program, "room": room, "batch": size, "size": settings.size}
@@ -58,23 +61,24 @@ def _fitted(settings: Settings, program: str, room: int, others: int) -> int:
         )
         return figures is not None and figures["foretold"] is not None
 
-    return largest_near(fits, max(1, others))
+    return largest_near(fits, start)
 
 
 def largest_near(fits: Callable[[int], bool], start: int, precision: float = PRECISION) -> int:
-    """The largest batch that fits, to a precision, where nothing but that is known: from the start in steps of a tenth,
-    then by halves.
+    """The largest batch that fits, to a precision, where nothing but that is known: from the start in steps that
+    double, then by halves.
     """
-    low, high, guess = 0, None, start
+    low, high, guess, part = 0, None, start, precision
     while high is None or high > low + _step(low, precision):
         if fits(guess):
             low = guess
         else:
             high = guess
         if high is None:
-            guess = max(guess + 1, int(1.1 * guess))
+            guess = low + _step(low, part)
         else:
-            guess = (low + high) // 2 if low else min(high - 1, int(high / 1.1))
+            guess = (low + high) // 2 if low else max(1, min(high - 1, int(high / (1 + part))))
+        part *= 2
     return low
 
 
