@@ -16,7 +16,7 @@ from graphrl.xla.checkpoint.seconds import gradient_seconds
 
 LAYERS, WIDTH = 10, 64
 WEIGHTS = jax.random.normal(jax.random.key(0), (LAYERS, WIDTH, 5 * WIDTH)) / 8
-X = jax.random.normal(jax.random.key(1), (256, WIDTH))
+X = jax.random.normal(jax.random.key(1), (8192, WIDTH))
 
 
 def layer(w: jax.Array, x: jax.Array) -> jax.Array:
