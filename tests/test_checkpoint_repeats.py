@@ -91,7 +91,7 @@ def test_compiled_steps_come_to_what_python_says_of_them(own: Gradient, goal: Go
             check(search.state, own)
             now, least = search._energy, search._least
             np.testing.assert_allclose([search.energy(search.state), search.rank(search.best)], [now, least], rtol=1e-9)
-            assert least <= search.rank(search.state) + 1e-15
+            assert least <= search.rank(search.state) + 1e-9
 
 
 def test_what_one_layer_does_another_may_do() -> None:

@@ -199,6 +199,34 @@ def test_within_a_slowdown_no_regular_plan_is_compiled_that_cannot_be_better() -
     assert all(choice is found.choice for choice in compiled)
 
 
+@pytest.mark.parametrize("goal", [Goal(slowdown=0.5), Goal(peak=1.0)])
+def test_a_regular_plan_that_does_not_compile_changes_nothing(goal: Goal) -> None:
+    pricing = Pricing(chain(np.random.default_rng(0), 12, 6))
+    found = searched(pricing, Goal(slowdown=0.5))
+    other = found._replace(choice=State.of(found.choice).choice())
+
+    def needed(choice: Choice) -> int:
+        if choice is other.choice:
+            raise GraphrlError("it does not compile")
+        return 100
+
+    def run() -> int | None:
+        return verified(lambda _: found, lambda _: other, goal, needed, "needs {}".format).report.compiled_bytes
+
+    if goal.peak is None:
+        assert run() == 100
+    else:
+        with pytest.raises(UnmetError, match="needs 100"):
+            run()
+
+
+def test_no_plan_is_compiled_twice() -> None:
+    backend = Backend(1.0)
+    report = planned(slowdown=0.3, method="regular", verify=backend).report(WEIGHTS, X)
+    assert report.segments or report.stretches
+    assert backend.figures == [report.compiled_bytes]
+
+
 def test_the_figure_is_that_of_the_compiled_gradient() -> None:
     fn = planned(slowdown=0.1, verify=True)
     compiled = temporaries(jax.value_and_grad(fn, (0, 1)), WEIGHTS, X)

@@ -82,10 +82,18 @@ def test_the_largest_batch_fits_and_a_larger_one_does_not(
 @pytest.mark.parametrize("by_bytes", [True, False])
 @given(fits=st.integers(0, 300), start=st.integers(1, 1000))
 def test_the_largest_batch_is_found_where_others_say_nothing(by_bytes: bool, fits: int, start: int) -> None:
+    tried: list[int] = []
+
+    def is_in(size: int) -> bool:
+        tried.append(size)
+        return size <= fits
+
     if by_bytes:
-        size = largest(lambda size: float(size) if size <= fits else float("inf"), 1000.0, start, 0.02)
+        size = largest(lambda size: float(size) if is_in(size) else float("inf"), 1000.0, start, 0.02)
     else:
-        size = largest_near(lambda size: size <= fits, start, 0.02)
+        size = largest_near(is_in, start, 0.02)
+        assert len(tried) <= 22
+        assert len(tried) <= 3 or not 0.98 * start <= fits <= 1.02 * start
     assert size <= fits < size + max(1, int(size * 0.02))
 
 

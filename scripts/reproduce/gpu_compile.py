@@ -4,7 +4,7 @@ XLA's compiler for CUDA needs no GPU, only a description of one; here an H200's.
 kernels are those that XLA takes without measuring, and products of matrices cuBLAS's.
 
 It takes the packages of the extra `gpu-compile`, and JAX_PLATFORMS=cpu in the environment: without it jax looks for a
-GPU, and leaves its compiler out where there is none.
+GPU, and leaves its compiler out where there is none. Where it finds one, that is what is compiled for.
 """
 
 import contextlib
@@ -91,7 +91,9 @@ class GpuMemory(NamedTuple):
 
 
 def missing() -> str:
-    """Why nothing can be compiled, in one line; "" if the packages are there."""
+    """Why nothing can be compiled, in one line; "" if the packages are there, or a GPU is."""
+    if jax.default_backend() == "gpu":
+        return ""
     try:
         there = importlib.util.find_spec(PLUGIN) is not None
     except ModuleNotFoundError:
@@ -111,13 +113,13 @@ def executable_for_gpu(
     device_bytes: int = DEVICE_BYTES,
     **options: Any,
 ) -> Any:
-    """A function compiled for an H200: a `jax.stages.Compiled`, which cannot run.
+    """A function compiled for an H200: a `jax.stages.Compiled`, which cannot run; or for the GPU that jax has.
 
     Args:
       function: as `jax.jit` takes it.
       *args: arrays or `jax.ShapeDtypeStruct`s, in pytrees.
       rule: is shown the module as XLA has scheduled it, and may give other orders.
-      device_bytes: memory of the device. What needs more than XLA will use of it, XLA computes again where it can.
+      device_bytes: memory of the H200. What needs more than XLA will use of it, XLA computes again where it can.
       **options: of `jax.jit`.
 
     Raises:
@@ -152,6 +154,10 @@ def memory_of(compiled: Any) -> GpuMemory:
 def _device(memory: int) -> Any:
     if reason := missing():
         raise GraphrlError(reason)
+    if jax.default_backend() == "gpu":
+        if memory != DEVICE_BYTES:
+            raise GraphrlError("a GPU has the memory that it has: compile for another one with JAX_PLATFORMS=cpu")
+        return jax.devices()[0]
     target = _H200.replace("DEVICE_BYTES", str(memory))
     try:
         return topologies.get_topology_desc("", "cuda", target_config=target, topology="1x1x1").devices[0]

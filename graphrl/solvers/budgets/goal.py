@@ -8,8 +8,8 @@ from graphrl.errors import ProblemError
 from graphrl.solvers.budgets.choice import Price, Pricing
 
 OVER = 10.0  # energy of being above a limit by as much as the limit: there a search may pass
-BEYOND = 100.0  # what being above a limit of bytes at all counts beside, where a search ends: no gain is worth it
 BEGUN_OVER = 1.0  # likewise of what is yet to be changed: a little above is near
+BEYOND = 100.0  # what being above a limit of bytes at all counts beside, where a search ends: no gain is worth it
 TIE = 1e-3  # of two choices that are alike, the one with the lower peak, or the faster one
 SAME = 1e-6  # part of a limit that is nothing
 BY_KEPT, BY_PEAK, BY_SLOWDOWN = range(3)
@@ -55,8 +55,8 @@ class Goal:
         return energy(self.aim(pricing), price.kept, price.peak, price.seconds, over)
 
     def rank(self, pricing: Pricing, price: Price) -> float:
-        """The lower the better of what a search ends with: within a limit of bytes by all means. What is above a limit
-        of time is measured anew.
+        """The lower the better of what a search ends with: within a limit of bytes by all means. (Limits of time are
+        those of a rougher measure than the user's, see `search_timed`: a little above may be within.)
         """
         return self.energy(pricing, price) + beyond(self.aim(pricing), price.kept, price.peak, price.seconds)
 

@@ -54,8 +54,8 @@ def _kept_by_name(pricing: Pricing, begun: State) -> State:
 
 
 def _move(pricing: Pricing, goal: Goal, state: State) -> None:
-    """Moves groups of kept values, the largest first, where that lowers the energy; else the large ones of it alone."""
-    least = goal.energy(pricing, pricing(state.choice()))
+    """Moves groups of kept values, the largest first, where that lowers the rank; else the large ones of it alone."""
+    least = goal.rank(pricing, pricing(state.choice()))
     gradient = pricing.gradient
     groups = [(number, group) for number, level in enumerate(gradient.levels) for group in alike_values(level)]
     sizes = [gradient.trips(number) * gradient.levels[number].bytes[group].sum() for number, group in groups]
@@ -68,8 +68,8 @@ def _move(pricing: Pricing, goal: Goal, state: State) -> None:
             if not (before == KEPT).all():
                 continue
             keep[chosen] = MOVED
-            energy = goal.energy(pricing, pricing(state.choice()))
-            if energy < least:
-                least = energy
+            rank = goal.rank(pricing, pricing(state.choice()))
+            if rank < least:
+                least = rank
             else:
                 keep[chosen] = before

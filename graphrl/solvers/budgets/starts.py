@@ -72,21 +72,25 @@ def whole(level: Level) -> np.ndarray:
 
 def cuts(level: Level) -> Iterator[np.ndarray]:
     """Ways to cut a level, `[p]` each: not at all; then between layers, at alike places and at narrow ones, everything
-    computed again, and but for what comes before the first of these places and after the last.
+    computed again, and but for what comes before the first of these places and after the last, or only after the last
+    where the first layer may begin with the program.
     """
     yield whole(level)
     if not len(level.apart):
         return
     across, alike = crossing(level)[:-1], alike_places(level)
     layers = sorted(
-        _layers(across, alike), key=lambda places: (-len(places) - _are_all(places.tolist()), across[places].max())
+        _layers(across, alike), key=lambda places: (-len(places) - _begin_the_program(places), across[places].max())
     )
     kinds = layers, sorted(alike, key=len, reverse=True), _narrow(level, across)
     ranked = (group for groups in itertools.zip_longest(*kinds) for group in groups if group is not None)
     different = dict.fromkeys(tuple(group.tolist()) for group in ranked if 0 < len(group) <= MOST)
     for group in itertools.islice(different, CUTS):
         yield _begun(level, group, plain=())
-        yield _begun(level, group, plain=(group[-1],) if _are_all(group) else (0, group[-1]))
+        if len(group) == 1 or _begin_the_program(np.array(group)):
+            yield _begun(level, group, plain=group[-1:])
+        if len(group) > 1:
+            yield _begun(level, group, plain=(0, group[-1]))
 
 
 def _begun(level: Level, places: Sequence[int], plain: Sequence[int]) -> np.ndarray:
@@ -113,9 +117,10 @@ def _layers(across: np.ndarray, alike: Sequence[np.ndarray]) -> Iterator[np.ndar
             yield places[begin:end]
 
 
-def _are_all(places: Sequence[int]) -> bool:
-    """Whether nothing comes before the layers that begin at these places but one that is as long."""
-    return len(places) == 1 or places[0] == places[1] - places[0]
+def _begin_the_program(places: np.ndarray) -> bool:
+    """Whether places are as far from one another as the first of them is from the begin."""
+    steps = np.diff(places, prepend=0)
+    return len(places) > 1 and bool((steps == steps[0]).all())
 
 
 def _narrow(level: Level, across: np.ndarray) -> Iterator[np.ndarray]:

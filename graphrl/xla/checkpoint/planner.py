@@ -27,7 +27,7 @@ from graphrl.xla.checkpoint.plan import CheckpointPlan
 from graphrl.xla.checkpoint.program import Program
 from graphrl.xla.checkpoint.report import CheckpointReport
 from graphrl.xla.checkpoint.rewrite import evaluate, fits
-from graphrl.xla.checkpoint.search import Searched, above_budget, search
+from graphrl.xla.checkpoint.search import Searched, above_budget, measured_once, search
 from graphrl.xla.checkpoint.seconds import gradient_seconds
 from graphrl.xla.checkpoint.settings import Settings
 from graphrl.xla.checkpoint.verify import compiled_bytes, verified
@@ -116,7 +116,7 @@ def _searched(name: str, fingerprint: str, program: Program, wanted: Sequence[bo
             found_within,
             functools.partial(found_within, settings=dataclasses.replace(settings, method="regular")),
             goal,
-            lambda choice: compiled_bytes(program, wanted, plan_of(named, choice, pricing), compiler),
+            measured_once(lambda choice: compiled_bytes(program, wanted, plan_of(named, choice, pricing), compiler)),
             lambda least: above_budget(settings, pricing, least),
         )
         report = dataclasses.replace(report, search_seconds=time.monotonic() - begin)

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -25,6 +25,9 @@ AFTER = 0.06  # part of the seconds that the report takes
 LAST = 0.1  # part of the seconds by which a search's last measurement may take longer than those before it
 LATE = 0.35  # part of the seconds that a search may take longer where nothing is within the limit yet
 POINTS = 400  # of a timeline
+
+
+T = TypeVar("T")
 
 
 class Searched(NamedTuple):
@@ -59,7 +62,7 @@ def search(
       UnmetError: the limit cannot be met; one line says the least bytes that can.
     """
     goal = goal or settings.goal(pricing)
-    timed = _measured_once(seconds_of) if seconds_of else functools.partial(_priced_seconds, pricing, goal)
+    timed = measured_once(seconds_of) if seconds_of else functools.partial(_priced_seconds, pricing, goal)
     once = time.monotonic() - begin  # a gradient was traced: a measurement takes as long
     step = pricing.step_seconds = timed(untouched(explained.gradient))
     is_timed = goal.slowdown is not None and seconds_of is not None
@@ -84,17 +87,17 @@ def search(
     return Searched(found.choice, _report(name, explained, found, pricing, both, settings, begin))
 
 
-def _measured_once(seconds_of: Callable[[Choice], float]) -> Callable[[Choice], float]:
+def measured_once(measure: Callable[[Choice], T]) -> Callable[[Choice], T]:
     """The same, but for choices that were measured before."""
-    known: dict[tuple[bytes, ...], float] = {}
+    known: dict[tuple[bytes, ...], T] = {}
 
-    def timed(choice: Choice) -> float:
+    def measured(choice: Choice) -> T:
         key = tuple(np.asarray(part).tobytes() for cut in choice for part in cut)
         if key not in known:
-            known[key] = seconds_of(choice)
+            known[key] = measure(choice)
         return known[key]
 
-    return timed
+    return measured
 
 
 def _found(

@@ -24,11 +24,11 @@ from graphrl.xla.checkpoint.rewrite import evaluate
 from graphrl.xla.checkpoint.search import CLEARLY, Searched
 from graphrl.xla.checkpoint.settings import Compiler, UnmetError
 
-TRIES = 4  # plans that are compiled for one limit of bytes
+TRIES = 4  # plans that are compiled for one limit of bytes, beside a regular one
 UNUSED = 0.05  # part of a limit that may be left
 BINDING = 0.75  # part of a limit: a plan of less than that is faster than all that need more
 SPARE = 0.01  # part of a limit by which the next search stays below it, as the last one was off
-MAYBE = 1.25  # of what XLA needs for a plan, what another one of less may be foretold to need
+MAYBE = 1.25  # of what XLA needs for what was found: a regular plan that is foretold to need more is not compiled
 LEAST = 1.02  # of the least that a search found, what another one is asked for
 
 Search = Callable[[Goal], Searched]
@@ -105,8 +105,9 @@ def verified(
         tries.append((own, found))
         asked = None if is_lowest and own > goal.peak else _next(goal.peak, asked, found, own)
     if all(own > goal.peak for own, _ in tries):
-        found, _ = _or_lowest(regular, dataclasses.replace(goal, peak=0.0), 1.0)
-        tries.append((needed(found.choice), found))
+        with contextlib.suppress(GraphrlError):  # it does not compile, as others did
+            found, _ = _or_lowest(regular, dataclasses.replace(goal, peak=0.0), 1.0)
+            tries.append((needed(found.choice), found))
     kept = [(own, found) for own, found in tries if own <= goal.peak]
     if not kept:
         least = min(own for own, _ in tries)
@@ -120,7 +121,7 @@ def _lower(search: Search, regular: Search, goal: Goal, needed: Callable[[Choice
     found = search(goal)
     own, bound = needed(found.choice), found.report.above_least
     if goal.slowdown is not None:
-        with contextlib.suppress(UnmetError):  # none saves so much time
+        with contextlib.suppress(GraphrlError):  # none saves so much time, or it does not compile, as the other did
             other = regular(goal)
             if not is_untouched(other.choice) and other.report.planned.peak_bytes < MAYBE * own:
                 others = needed(other.choice)

@@ -1,5 +1,6 @@
 """Section `batch`: the largest batch that fits GPUs of some sizes, by XLA's figure."""
 
+import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -27,10 +28,10 @@ def batch(settings: Settings) -> Iterator[Table]:
         cells = [[_of_method(settings, name, method, room) for method in methods] for room in ROOMS]
         if settings.among((FITTED,)):
             methods.append(FITTED)
-            share = 1.0  # of a batch that fits with another method
+            ratio = 1.0  # of graphrl's batch to the largest of others, in the room before
             for sizes, room in zip(cells, ROOMS, strict=True):
-                own = _fitted(settings, name, room, max(1, int(share * max(sizes))))
-                share = max(1, own) / max(1, *sizes)
+                own = _fitted(settings, name, room, max(1, int(ratio * max(sizes))))
+                ratio = max(1, own) / max(1, *sizes)
                 sizes.append(own)
         lines.append([name, " / ".join(methods), *(" / ".join(map(str, sizes)) for sizes in cells)])
     how = (
@@ -77,7 +78,7 @@ def largest_near(fits: Callable[[int], bool], start: int, precision: float = PRE
         if high is None:
             guess = low + _step(low, part)
         else:
-            guess = (low + high) // 2 if low else max(1, min(high - 1, int(high / (1 + part))))
+            guess = (low + high) // 2 if low else max(1, min(high - 1, math.ceil(high / (1 + part))))
         part *= 2
     return low
 
