@@ -101,13 +101,14 @@ class Search:
 
     def energy(self, state: State) -> float:
         """Of a state: where annealing goes."""
-        return self._of(state, self._goal.energy)
+        return self._measured(state, self._goal.energy)
 
     def rank(self, state: State) -> float:
         """Of a state: which is best."""
-        return self._of(state, self._goal.rank)
+        return self._measured(state, self._goal.rank)
 
-    def _of(self, state: State, measure: Callable[[Pricing, Price], float]) -> float:
+    def _measured(self, state: State, measure: Callable[[Pricing, Price], float]) -> float:
+        """By a goal's measure; a little more for each segment."""
         choice = state.choice()
         segments = sum(len(cut.again) for cut in choice)
         return measure(self._pricing, self._pricing(choice)) + PER_SEGMENT * segments

@@ -35,7 +35,7 @@ def auto(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
         if sum(len(level.bytes) for level in pricing.gradient.levels) <= cp_sat.MOST:
             exact, bound = cp_sat.states(pricing, goal, seed=seed, seconds=FIRST * seconds)
             begun += [*starts(pricing.gradient), *exact]
-        else:
+        else:  # the starts are among these
             begun += [state.copy() for state in _greedy_states(pricing, goal, begin + FIRST * seconds)]
         pricing.begun += stretched(pricing, begun)
     if goal.moves:
