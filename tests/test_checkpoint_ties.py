@@ -37,9 +37,18 @@ def test_gradients_are_handed_on_together_once_the_result_is_there() -> None:
 
 
 def test_what_no_gradient_is_taken_by_is_not_waited_for() -> None:
-    (_, end) = ties(jax.value_and_grad(tied), W, X, 2)
-    assert [var.aval.shape for var in end.outvars] == [(3, 3)]
+    def scaled(w: jax.Array, x: jax.Array, gain: jax.Array) -> jax.Array:
+        w, x, gain = together([w, x, gain])
+        return (x @ w * gain).sum()
+
+    (end,) = ties(jax.grad(scaled, (0, 2)), W, X, jnp.ones(3)[None])
+    assert [var.aval.shape for var in end.outvars] == [(3, 3), (1, 3)]
     assert together([]) == finished([]) == []
+
+
+def test_a_gradient_alone_waits_for_nothing() -> None:
+    (begin,) = ties(jax.value_and_grad(tied), W, X, 2)
+    assert begin.outvars[0].aval.shape == ()  # the loss's cotangent, for the loss
 
 
 @pytest.mark.parametrize(

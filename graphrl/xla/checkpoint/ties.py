@@ -52,8 +52,12 @@ def _cotangents(cotangents: Sequence[Any], *operands: Any, count: int, **_: bool
 
 
 def _of_some(values: Sequence[Any], others: Sequence[Any], barrier: bool) -> list[Any]:
-    """Those that are not symbolically zero, once all of them and the others are there; zeros as they are."""
+    """Those that are not symbolically zero, once all of them and the others are there; zeros as they are. One alone
+    waits for nothing: a barrier would only keep compilers from fusing what computes it into who reads it.
+    """
     some = [value for value in values if type(value) is not ad.Zero]
+    if len(some) + len(others) < 2:
+        return list(values)
     bound = iter(_TIED.bind(*some, *others, count=len(some), finished=False, barrier=barrier) if some else ())
     return [value if type(value) is ad.Zero else next(bound) for value in values]
 
