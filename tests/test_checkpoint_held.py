@@ -1,7 +1,10 @@
-"""Values of the backward pass that one kernel computes for several readers: they take seconds, but no bytes."""
+"""Which values lie in memory; those of the backward pass that one kernel computes for several readers take seconds, but
+no bytes.
+"""
 
 import jax
 import jax.numpy as jnp
+import pytest
 
 from graphrl.graphs.roofline import find_chip
 from graphrl.xla.checkpoint.derivative import Derivative, derivative
@@ -41,3 +44,17 @@ def test_values_of_the_forward_pass_and_results_lie_where_they_did() -> None:
     lies = held(own, fusion)
     kept = [value for value in lies if not own.backward[value.node] or value in own.gradients or value in own.results]
     assert all(lies[value] == fusion.solid[value] for value in kept)
+
+
+@pytest.mark.parametrize(("axis", "is_written"), [(0, True), (1, False)])
+def test_what_is_summed_up_and_read_is_written(axis: int, is_written: bool) -> None:
+    """As where channels are weighted by what follows from their means; not so for rows, as in a softmax."""
+
+    def weighted(x: jax.Array) -> jax.Array:
+        y = jnp.sin(x)
+        return (y * y.sum(axis, keepdims=True)).sum()
+
+    shape = jax.ShapeDtypeStruct((LENGTH, WIDTH), jnp.float32)
+    own = derivative(program_of(jax.make_jaxpr(weighted)(shape)), [True], find_chip("h200"))
+    (value,) = (value for value in fusion_of(own).solid if own.node(value.node).type == "sin")
+    assert fusion_of(own).solid[value] == is_written
