@@ -38,7 +38,7 @@ class Forward:
                 self.values += nodes.results(i)
         self.number = {value: number for number, value in enumerate(self.values)}
         self.reads = [self._inner(value) for value in self.values]
-        self.solid = [nodes.is_solid(value) for value in self.values]
+        self.solid = [nodes.is_held(value) for value in self.values]
         self.needed = self._needed()
 
     def sources(self) -> list[set[int]]:
@@ -92,9 +92,11 @@ class Forward:
         return last.astype(np.int64)
 
     def seconds(self) -> np.ndarray:
-        """To compute each value from what lies in memory."""
-        pairs = zip(self.values, self.solid, strict=True)
-        return np.array([self._nodes.seconds(v.node) if isinstance(v, Result) and solid else 0.0 for v, solid in pairs])
+        """To compute each value from what lies in memory; what only takes bytes there, its readers' seconds have."""
+        nodes = self._nodes
+        is_written = [isinstance(value, Result) and nodes.is_solid(value) for value in self.values]
+        pairs = zip(self.values, is_written, strict=True)
+        return np.array([nodes.seconds(value.node) if written else 0.0 for value, written in pairs])
 
     def spared(self, seconds: np.ndarray) -> np.ndarray:
         """Of each value, what the forward pass saves of its `seconds` if it is not kept: what is written only because
@@ -105,7 +107,7 @@ class Forward:
         alone = fusion_of(self._own, {i for i in range(len(self._own.nodes)) if i not in own})
         spared, saved = np.zeros(len(self.values)), 0.0
         for v, value in enumerate(self.values):
-            if isinstance(value, Result) and self.needed[v] and self.solid[v] and nodes.is_fused(value):
+            if isinstance(value, Result) and self.needed[v] and nodes.is_solid(value) and nodes.is_fused(value):
                 spared[v] = seconds[v] * (not alone.solid[value])
                 saved += nodes.moving(moved[value])
                 saved -= nodes.moving(alone.moved[value]) * alone.solid[value]
@@ -119,7 +121,7 @@ class Forward:
         nodes, copy = self._nodes, self._nodes.moving(2 * self._own.bytes(value))
         if not isinstance(value, Result):
             return copy
-        written = 0.0 if nodes.is_solid(value) else nodes.moving(nodes.fusion.moved[value])
+        written = 0.0 if nodes.is_held(value) else nodes.moving(nodes.fusion.moved[value])
         return written + (copy * nodes.fusion.copies[value] if in_loop else 0.0)
 
     def _inner(self, value: Value) -> list[int]:

@@ -1,21 +1,37 @@
-"""Which values take bytes in the backward pass: there readers that one kernel computes count as one.
+"""Which values take bytes; which ones take seconds, `solid.fusion_of` says.
 
-Which these are depends on what is written, so that is decided twice: first as if each reader were alone, which is
-`solid.fusion_of`, and then by the kernels that this comes to. Seconds go by the first, as those of traced gradients do:
-by the second both are farther from those of XLA's programs.
+In the backward pass readers that one kernel computes count as one. Which these are depends on what is written, so that
+is decided twice: first as if each reader were alone, and then by the kernels that this comes to. In the forward pass
+what is summed up and read by others takes bytes, too: XLA writes it with the sums or before them, such as the channels
+that are weighted by what follows from their means.
+
+Seconds go without both, as those of traced gradients do: with the first they are farther from those of XLA's programs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from graphrl.graphs.readers.jaxpr.flatten import Result
 from graphrl.xla.checkpoint.derivative import Derivative
+from graphrl.xla.checkpoint.kinds import is_reduction
 from graphrl.xla.checkpoint.solid import Fusion, fusion_of
 
 
 def held(derivative: Derivative, fusion: Fusion) -> Mapping[Result, bool]:
-    """Whether values lie in memory; those of the forward pass as in `fusion`, whose kernels these are."""
+    """Whether values lie in memory; `fusion` says what each pass writes if each reader is alone."""
     solid = fusion_of(derivative, kernel=_kernels(derivative, fusion.solid)).solid
-    return {value: (solid if derivative.backward[value.node] else fusion.solid)[value] for value in solid}
+    forward = [i for i, node in enumerate(derivative.nodes) if node is not None and not derivative.backward[i]]
+    readers = derivative.readers(forward)
+    return {
+        value: solid[value]
+        if derivative.backward[value.node]
+        else fusion.solid[value] or _is_summed(derivative, readers[value])
+        for value in solid
+    }
+
+
+def _is_summed(derivative: Derivative, readers: Sequence[int]) -> bool:
+    """Whether one of several readers is a reduction of more than rows."""
+    return len(readers) > 1 and any(is_reduction(derivative.node(j).equation) for j in readers)
 
 
 def _kernels(derivative: Derivative, solid: Mapping[Result, bool]) -> dict[int, int]:

@@ -2,10 +2,9 @@
 
 Kernels, loops and reductions of more than rows read operands from memory and write their results there. All else is
 computed on the way by whoever reads it, unless a kernel does, or writing it once moves fewer bytes than computing it in
-each of its readers, or takes fewer ops by far, or such a reduction is one of several readers: XLA writes it with the
-sums or before them (`fusing`, by which traced gradients are compared, has that on the way). A gradient that waits for
-another layer is written, too, where that takes less memory than what it is computed from: it leaves its segment with
-the others. Arrays of one number that scatters update lie in memory here, for their results lie there.
+each of its readers, or takes fewer ops by far. A gradient that waits for another layer is written, too, where that
+takes less memory than what it is computed from: it leaves its segment with the others. Arrays of one number that
+scatters update lie in memory here, for their results lie there.
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -77,10 +76,9 @@ def fusion_of(derivative: Derivative, left_out: Container[int] = (), kernel: Map
             wanted = value in derivative.results or value in derivative.gradients
             kernels = {kernel[j] for j in readers[value]}
             once = _is_once_in(node.equation, ops, len(readers[value]), len(kernels))
-            summed = len(users) > 1 and any(is_reduction(derivative.node(j).equation) for j in users)
             waits = derivative.backward[i] and heavy[max(users, default=i)] - heavy[i] > FAR
             smaller = waits and size < sum(derivative.bytes(source) for source in parts.sources(read[k]))
-            solid[value] = not fused or alone or dear or wanted or once or summed or smaller
+            solid[value] = not fused or alone or dear or wanted or once or smaller
             moved[value] = whole + sum(node.output_bytes)
             copies[value] = _copies(derivative, readers[value], is_fused(node.equation))
             if not solid[value]:
