@@ -94,9 +94,9 @@ class Forward:
     def seconds(self) -> np.ndarray:
         """To compute each value from what lies in memory; what only takes bytes there, its readers' seconds have."""
         nodes = self._nodes
-        is_written = [isinstance(value, Result) and nodes.is_solid(value) for value in self.values]
-        pairs = zip(self.values, is_written, strict=True)
-        return np.array([nodes.seconds(value.node) if written else 0.0 for value, written in pairs])
+        return np.array(
+            [nodes.seconds(v.node) if isinstance(v, Result) and nodes.is_solid(v) else 0.0 for v in self.values]
+        )
 
     def spared(self, seconds: np.ndarray) -> np.ndarray:
         """Of each value, what the forward pass saves of its `seconds` if it is not kept: what is written only because
