@@ -26,7 +26,7 @@ class Forward:
       values: in order.
       number: of each value.
       reads: of each value, those that it is computed from.
-      solid: of each value, whether it lies in memory.
+      solid: of each value, whether it takes bytes in memory.
       needed: `[values]` bool, whether results need it.
     """
 

@@ -39,11 +39,11 @@ class Nodes:
         return is_fused(self.own.node(value.node).equation)
 
     def is_solid(self, value: Value) -> bool:
-        """Whether a value lies in memory: what is computed elsewhere does."""
+        """Whether it takes seconds to write a value into memory; what is computed elsewhere is there."""
         return not isinstance(value, Result) or self.fusion.solid[value]
 
     def is_held(self, value: Value) -> bool:
-        """Whether it takes bytes there: see `held`."""
+        """Whether it takes bytes in memory: see `held`."""
         return not isinstance(value, Result) or self._held[value]
 
     def writes(self, i: int) -> bool:

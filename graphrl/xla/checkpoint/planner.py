@@ -33,7 +33,7 @@ from graphrl.xla.checkpoint.settings import Settings
 from graphrl.xla.checkpoint.verify import compiled_bytes, verified
 
 FORMAT = "graphrl-checkpoint"
-VERSION = 15  # rises when a search finds better plans, so that older ones are not kept
+VERSION = 15  # rises when searches or their model change, so that older plans are not kept
 
 
 @dataclasses.dataclass(frozen=True)

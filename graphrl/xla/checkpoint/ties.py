@@ -56,9 +56,9 @@ def _of_some(values: Sequence[Any], others: Sequence[Any], barrier: bool) -> lis
     waits for nothing: a barrier would only keep compilers from fusing what computes it into who reads it.
     """
     some = [value for value in values if type(value) is not ad.Zero]
-    if len(some) + len(others) < 2:
+    if not some or len(some) + len(others) == 1:
         return list(values)
-    bound = iter(_TIED.bind(*some, *others, count=len(some), finished=False, barrier=barrier) if some else ())
+    bound = iter(_TIED.bind(*some, *others, count=len(some), finished=False, barrier=barrier))
     return [value if type(value) is ad.Zero else next(bound) for value in values]
 
 
