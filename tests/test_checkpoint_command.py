@@ -73,6 +73,15 @@ def test_a_graph_says_what_its_function_says(loss: Callable[..., Any]) -> None:
         assert getattr(graph.levels[0], name) == pytest.approx(getattr(function.levels[0], name))
 
 
+def test_zeros_that_a_gradient_is_scattered_to_lie_in_its_memory() -> None:
+    def loss(table: jax.Array, x: jax.Array) -> jax.Array:
+        return jnp.square(table[jnp.array([1, 5, 1])] * x).sum()
+
+    table, x = (jax.ShapeDtypeStruct((rows, 8), jnp.float32) for rows in (4096, 3))
+    plain = Pricing(gradient_of_graph(step_graph(loss, table, x), CHIP).gradient).plain
+    assert plain.peak < table.size * table.dtype.itemsize
+
+
 @pytest.mark.parametrize("loss", [mlp, attention, scanned])
 def test_values_come_before_those_who_read_them(loss: Callable[..., Any]) -> None:
     graph = step_graph(loss)

@@ -132,7 +132,7 @@ class Backward:
 
 def _first_operand(node: Node, output: int) -> int | None:
     """Which operand a result begins with: the carried one of a scan in its place, or the array that is updated."""
-    if not node.operands:  # a graph does not say in which order it has them
+    if not node.operands:  # a graph says so of scatters only
         return None
     if is_update(node.equation):
         return 0

@@ -20,7 +20,7 @@ from graphrl.solvers.budgets.level import Gradient
 from graphrl.xla.checkpoint.copies import Value
 from graphrl.xla.checkpoint.derivative import Derivative
 from graphrl.xla.checkpoint.forward import RANDOM
-from graphrl.xla.checkpoint.kinds import KERNELS, SLICES, VIEWS
+from graphrl.xla.checkpoint.kinds import KERNELS, SLICES, VIEWS, is_scatter
 from graphrl.xla.checkpoint.levels import LevelBuilder
 from graphrl.xla.checkpoint.origins import Origin
 
@@ -129,19 +129,21 @@ def _derivative(graph: ComputationGraph, forward: Sequence[int], backward: Seque
 
 
 def _node(op: Op, values: dict[str, Value], sizes: Mapping[str, int]) -> Node:
-    """An op as one of a flattened jaxpr."""
+    """An op as one of a flattened jaxpr; of operands only what a scatter updates counts, which is its first input."""
+    inputs = list(dict.fromkeys(values[name] for name in op.inputs))
+    equation = _equation(op, sizes)
     return Node(
         type=op.type,
         scope=op.name,
-        inputs=list(dict.fromkeys(values[name] for name in op.inputs)),
+        inputs=inputs,
         output_bytes=[tensor.bytes for tensor in op.outputs],
         flops=op.flops,
         runtime=op.runtime,
         workspace_bytes=op.workspace_bytes,
         after=[],
         effectful=False,
-        equation=_equation(op, sizes),
-        operands=[],
+        equation=equation,
+        operands=list(inputs) if is_scatter(equation) else [],
     )
 
 
@@ -189,7 +191,7 @@ def _equation(op: Op, sizes: Mapping[str, int]) -> _Equation:
         return _Equation(_Name("reduce"), {"axes": (axis,)}, (_Operand(_Shape((0, 0))),), (op.name,))
     kernel = op.type in KERNELS or op.type.lower().startswith(MOVING)
     fused = not kernel and (op.type in ELEMENTWISE | SLICES or op.type.startswith(RANDOM))
-    return _Equation(_Name(op.type if fused else "custom_call"), {}, (), (op.name,))
+    return _Equation(_Name(op.type if fused or op.type.startswith("scatter") else "custom_call"), {}, (), (op.name,))
 
 
 def _reduces_rows(op: Op, sizes: Mapping[str, int]) -> bool:
