@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-from jax.ad_checkpoint import checkpoint_name
 from jax.extend import core
+from jax.extend.core.primitives import name_p
 from jax.interpreters import ad, batching, mlir, partial_eval
 
 HOST_LINK = "pcie-5"  # of `graphs.interconnects`
@@ -35,7 +35,7 @@ class Moved(NamedTuple):
 def moved(value: Any, name: str) -> Moved:
     """A value that waits on the host, where a policy saves what has that name."""
     copy = jax.device_put(value, HOST)
-    return Moved(_LOADED.bind(value, checkpoint_name(copy, name)), jax.lax.stop_gradient(copy))
+    return Moved(_LOADED.bind(value, name_p.bind(copy, name=name)), jax.lax.stop_gradient(copy))
 
 
 def after(value: Any, copies: Sequence[Any]) -> Any:

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
-from jax.ad_checkpoint import checkpoint_name
 from jax.extend import core
+from jax.extend.core.primitives import name_p
 
 from graphrl.graphs.readers.jaxpr.loops import inner_jaxprs
 from graphrl.xla.checkpoint.plan import Name
@@ -140,7 +140,7 @@ class Values:
 
     def name(self, variable: Any, name: str) -> None:
         """Lets policies know a variable's value by a name."""
-        self._values[variable] = checkpoint_name(self._values[variable], name)
+        self._values[variable] = name_p.bind(self._values[variable], name=name)  # whatever `jax_remat3` says
 
     def run(self, equations: Sequence[Any]) -> None:
         """Evaluates equations whose operands are there."""

@@ -9,11 +9,14 @@
 - `custom_linear_solve`: its `solve`; any other primitive: each inner jaxpr once.
 """
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
+from jax.experimental.hijax import VJPHiPrimitive
 from jax.extend import core
 
 MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
@@ -36,17 +39,31 @@ class Work(NamedTuple):
 
 
 def inner_jaxprs(params: Mapping[str, Any]) -> dict[str, Any]:
-    """All jaxprs among the parameters of an equation, by parameter name, in tuples with their place ("branches.0")."""
+    """All jaxprs among the parameters of an equation, by parameter name, in tuples with their place ("branches.0"); for
+    one of jax's high-level primitives, such as `jax.checkpoint` under `jax_remat3`, the jaxpr that it stands for.
+    """
     inner = {}
     for key, value in params.items():
         if isinstance(value, core.ClosedJaxpr | core.Jaxpr):
             inner[key] = value
+        elif isinstance(value, VJPHiPrimitive):
+            inner[key] = _expanded(value)
         elif isinstance(value, tuple | list):
             names = getattr(value, "_fields", range(len(value)))
             for name, item in zip(names, value, strict=True):
                 if isinstance(item, core.ClosedJaxpr | core.Jaxpr):
                     inner[f"{key}.{name}"] = item
     return inner
+
+
+@functools.lru_cache(maxsize=512)
+def _expanded(primitive: Any) -> core.ClosedJaxpr:
+    """The jaxpr that a high-level primitive stands for."""
+
+    def run(*args: Any) -> list[Any]:
+        return jax.tree.leaves(primitive.expand(*jax.tree.unflatten(primitive.in_tree, args)))
+
+    return jax.make_jaxpr(run)(*primitive.in_avals_flat)
 
 
 def scan_operands(params: Mapping[str, Any]) -> tuple[int, int]:
