@@ -1,7 +1,8 @@
 """Plans under `jax_remat3`, jax's new implementation of `jax.checkpoint`: the same memory and values."""
 
 import contextlib
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ from checkpoint_programs import WEIGHTS, X, assert_same, checkpointed, kept_byte
 from jax.experimental.hijax import VJPHiPrimitive
 
 import graphrl
+from graphrl.xla.checkpoint.stretches import scan_in_stretches
 
 PROGRAMS = {program.__name__: program for program in (mlp, scanned, nested)}
 
@@ -52,6 +54,33 @@ def test_the_users_own_checkpoints_cost_what_they_compute() -> None:
         assert_same(jax.value_and_grad(fn)(WEIGHTS, X), jax.value_and_grad(checkpointed)(WEIGHTS, X))
     assert sum(op.flops for op in other.ops) == sum(op.flops for op in graph.ops) > 0
     assert [op.type for op in other.ops] == [op.type for op in graph.ops]
+
+
+@pytest.mark.parametrize("take", [lambda fn: fn, lambda fn: jax.vmap(fn, (None, 0))], ids=["call", "vmap"])
+def test_the_users_own_checkpoints_run_without_jit(take: Callable[..., Any]) -> None:
+    with remat3():
+        fn = graphrl.checkpoint(checkpointed, budget=0.6, seconds=0.1, cache=False)
+        assert_same(take(fn)(WEIGHTS, X[:, None]), take(checkpointed)(WEIGHTS, X[:, None]))
+
+
+@pytest.mark.parametrize("stretch", [2, 3])
+def test_loops_in_stretches_compute_the_same_steps_again(stretch: int) -> None:
+    def loss(weights: jax.Array, x: jax.Array) -> jax.Array:
+        (h,), _ = scan_in_stretches(
+            lambda carry, w: ([jnp.tanh(carry[0] @ w[0])], []),
+            [x],
+            [weights],
+            stretch,
+            unrolled=False,
+            length=len(weights),
+            reverse=False,
+            unroll=1,
+        )
+        return h.sum()
+
+    before = str(jax.make_jaxpr(jax.grad(loss))(WEIGHTS, X))
+    with remat3():
+        assert str(jax.make_jaxpr(jax.grad(loss))(WEIGHTS, X)) == before
 
 
 def test_a_high_level_primitive_is_what_it_stands_for() -> None:

@@ -9,12 +9,12 @@ import dataclasses
 import functools
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 from jax.extend import core
-from jax.extend.core.primitives import name_p
+from jax.extend.core.primitives import name_p, remat_p
 
 from graphrl.graphs.readers.jaxpr.loops import inner_jaxprs
 from graphrl.xla.checkpoint.plan import Name
@@ -174,6 +174,31 @@ class Piece:
     def __call__(self, *args: Any) -> list[Any]:
         jaxpr = core.Jaxpr((), self.reads, self.writes, self.equations, debug_info=DEBUG_INFO)
         return core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr, ()))(*args)
+
+
+def checkpointed(run: Callable[..., Any], *args: Any, policy: Any = None, prevent_cse: bool = True) -> Any:
+    """The results of a function under `jax.checkpoint`.
+
+    Binds jax's primitive, since the implementation that `jax_remat3` switches to ignores which names a policy saves
+    (jax 0.10), and holds back what is computed again by other barriers: plans would need more memory than they say.
+
+    Args:
+      run: arrays in pytrees -> arrays in pytrees.
+      *args: its arguments.
+      policy, prevent_cse: as `jax.checkpoint` has them.
+    """
+    leaves, structure = jax.tree.flatten(args)
+
+    def flat(*leaves: Any) -> Any:
+        return run(*jax.tree.unflatten(structure, leaves))
+
+    closed, shapes = jax.make_jaxpr(flat, return_shape=True)(*leaves)
+    inner = closed.jaxpr
+    jaxpr = inner.replace(constvars=(), invars=[*inner.constvars, *inner.invars], debug_info=DEBUG_INFO)
+    results = remat_p.bind(
+        *closed.consts, *leaves, jaxpr=jaxpr, prevent_cse=prevent_cse, differentiated=False, policy=policy
+    )
+    return jax.tree.unflatten(jax.tree.structure(shapes), results)
 
 
 def _inlined(closed: core.ClosedJaxpr, *args: Any) -> list[Any]:

@@ -9,13 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
-from jax.extend import core
-from jax.extend.core.primitives import remat_p
 
 from graphrl.graphs.readers.jaxpr.loops import scan_operands
 from graphrl.xla.checkpoint.host import after, moved
 from graphrl.xla.checkpoint.plan import CheckpointPlan, Name, Region
-from graphrl.xla.checkpoint.program import DEBUG_INFO, Piece, Program, Values, variables
+from graphrl.xla.checkpoint.program import Piece, Program, Values, checkpointed, variables
 from graphrl.xla.checkpoint.rules import rule_of
 from graphrl.xla.checkpoint.stretches import scan_in_stretches
 from graphrl.xla.checkpoint.ties import finished, together
@@ -121,32 +119,10 @@ def _run_region(
         offload_dst=HOST,
     )
     read = _tied(program, values, piece.reads)
-    results, left = _checkpointed(run, policy, apart, begun, *read)
+    results, left = checkpointed(run, begun, *read, policy=policy, prevent_cse=apart)
     values.write(piece.writes, results)
     for place, some in left.items():
         copies.setdefault(place, []).extend(some)
-
-
-def _checkpointed(run: Callable[..., Any], policy: Any, prevent_cse: bool, *args: Any) -> Any:
-    """The results of a function under `jax.checkpoint`.
-
-    Binds jax's primitive, since the implementation that `jax_remat3` switches to ignores which names a policy saves
-    (jax 0.10), and holds back what is computed again by other barriers: plans would need more memory than they say.
-    """
-    leaves, structure = jax.tree.flatten(args)
-
-    def flat(*leaves: Any) -> Any:
-        return run(*jax.tree.unflatten(structure, leaves))
-
-    closed, shapes = jax.make_jaxpr(flat, return_shape=True)(*leaves)
-    inner = closed.jaxpr
-    jaxpr = core.Jaxpr(
-        (), (*inner.constvars, *inner.invars), inner.outvars, inner.eqns, inner.effects, debug_info=DEBUG_INFO
-    )
-    results = remat_p.bind(
-        *closed.consts, *leaves, jaxpr=jaxpr, prevent_cse=prevent_cse, differentiated=False, policy=policy
-    )
-    return jax.tree.unflatten(jax.tree.structure(shapes), results)
 
 
 def _copies(program: Program, plan: CheckpointPlan, readers: Iterable[int]) -> set[int]:

@@ -6,6 +6,8 @@ from typing import Any
 
 import jax
 
+from graphrl.xla.checkpoint.program import checkpointed
+
 Arrays = list[Any]
 Step = Callable[[Arrays, Arrays], tuple[Arrays, Arrays]]  # carry, slices -> carry, results
 
@@ -44,9 +46,9 @@ def _stretches(
     """So many stretches, all of the same length."""
     run = functools.partial(run, length=stretch)
     if count == 1:  # in no loop of its own: compilers must not take what is computed again for what was before
-        return jax.checkpoint(run)(first, xs)
+        return checkpointed(run, first, xs)
     blocks = [x.reshape(count, stretch, *x.shape[1:]) for x in xs]
-    body = jax.checkpoint(run, prevent_cse=False)
+    body = functools.partial(checkpointed, run, prevent_cse=False)
     carry, ys = jax.lax.scan(body, first, blocks, length=count, reverse=reverse)
     return carry, [y.reshape(count * stretch, *y.shape[2:]) for y in ys]
 
