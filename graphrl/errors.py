@@ -15,3 +15,7 @@ class PlanError(GraphrlError):
 
 class ProblemError(GraphrlError):
     """A problem, budget or option outside its range."""
+
+
+class ArgumentError(GraphrlError, TypeError):
+    """An argument or a result of a user's function that jax cannot trace; a TypeError, as jax's own."""

@@ -10,7 +10,6 @@ No library is imported here: whoever has its objects has imported it.
 import abc
 import contextlib
 import dataclasses
-import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
@@ -18,6 +17,8 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+
+from graphrl.xla.naming import named_as
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -40,11 +41,10 @@ class Library(abc.ABC):
     """
 
     def __init__(self, fn: Callable[..., Any], jit_kwargs: Mapping[str, Any]) -> None:
-        @functools.wraps(fn, updated=())
         def pure(*args: Any, **kwargs: Any) -> Any:
             return self._inside(args, kwargs)
 
-        self._fn, self.pure, self.jit_kwargs = fn, pure, dict(jit_kwargs)
+        self._fn, self.pure, self.jit_kwargs = fn, named_as(fn, pure), dict(jit_kwargs)
 
     def call(self, jitted: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Calls what was made of `pure` as the function itself is called."""
@@ -190,13 +190,12 @@ def _holds(arguments: Any, kinds: tuple[type, ...]) -> bool:
 def guarded(fn: Callable[..., Any], jit_kwargs: Mapping[str, Any]) -> Callable[..., Any]:
     """The function, for `jax.jit`: it raises `LibraryNeeded` where it is traced with modules."""
 
-    @functools.wraps(fn, updated=())
     def plain(*args: Any, **kwargs: Any) -> Any:
         if library_of(traced(args, kwargs, jit_kwargs)) is not None:
             raise LibraryNeeded
         return fn(*args, **kwargs)
 
-    return plain
+    return named_as(fn, plain)
 
 
 def traced(args: Sequence[Any], kwargs: Mapping[str, Any], jit_kwargs: Mapping[str, Any]) -> list[Any]:
