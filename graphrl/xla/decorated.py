@@ -54,7 +54,7 @@ class Decorated:
         return self  # as functions do
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        fn = copy.deepcopy(self._fn, memo)
+        fn = self._fn if self._is_member() else copy.deepcopy(self._fn, memo)
         if fn is self._fn:
             return self
         new = type(self).__new__(type(self))
@@ -62,12 +62,16 @@ class Decorated:
         return new
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        module, name = self.__dict__.get("__module__"), self.__dict__.get("__qualname__")
-        if module is None or name is None or _member(module, name) is not self:
+        if not self._is_member():
             return super().__reduce_ex__(protocol)
-        if module != MAIN or protocol < DOTTED:
-            return name
+        if self.__module__ != MAIN or protocol < DOTTED:
+            return self.__dict__["__qualname__"]
         return _found, (type(self), self._mark), self._contents, None, None, _fill
+
+    def _is_member(self) -> bool:
+        """Whether its module has it under its name."""
+        module, name = self.__dict__.get("__module__"), self.__dict__.get("__qualname__")
+        return module is not None and name is not None and _member(module, name) is self
 
     # Only functions are pickled by name by pickle and, in `__main__`, by value by cloudpickle: hence these two. They are
     # two so that the object is there before its contents, among which it may be: a function that calls itself.
