@@ -141,7 +141,7 @@ class _Equinox(Library):
         return result.tree
 
 
-@jax.tree_util.register_pytree_node_class
+@jax.tree_util.register_pytree_with_keys_class
 @dataclasses.dataclass(frozen=True)
 class _Filtered:
     """A tree whose arrays are children for JAX, and whose other leaves are part of its structure."""
@@ -164,6 +164,12 @@ class _Filtered:
 
     def tree_flatten(self) -> tuple[Any, Any]:
         return self.arrays, (self.others, self.structure)
+
+    def tree_flatten_with_keys(self) -> tuple[Any, Any]:
+        """With the arrays' paths in the tree, which jax's errors have."""
+        paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(self.tree)]
+        own = [path for path, other in zip(paths, self.others, strict=True) if other is _ARRAY]
+        return tuple(zip(own, self.arrays, strict=True)), (self.others, self.structure)
 
     @classmethod
     def tree_unflatten(cls, static: Any, arrays: Any) -> "_Filtered":

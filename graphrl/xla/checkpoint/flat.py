@@ -94,27 +94,22 @@ def traced_function(fn: Callable[..., Any], held: Held) -> Callable[..., Partial
     return named_as(fn, traced)
 
 
-def check_arguments(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, shapes: bool) -> None:
+def check_arguments(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Checks that jax can trace a call.
 
     Args:
       fn: what is called.
       args, kwargs: its arguments, None in place of static ones.
-      shapes: whether `jax.ShapeDtypeStruct` stands for an array.
 
     Raises:
       ArgumentError: it cannot; one line has the name of the argument, and says what would be right.
     """
-
-    def is_fine(leaf: Any) -> bool:
-        return shapes if isinstance(leaf, jax.ShapeDtypeStruct) else _is_typed(leaf)
-
-    if all(map(is_fine, jax.tree.leaves((args, kwargs)))):
+    if all(map(is_value, jax.tree.leaves((args, kwargs)))):
         return
     keys = (*range(len(args)), *kwargs)
     for name, key, value in zip(argument_names(fn, args, kwargs), keys, (*args, *kwargs.values()), strict=True):
         for path, leaf in jax.tree_util.tree_leaves_with_path(value):
-            if not is_fine(leaf):
+            if not is_value(leaf):
                 option = "static_argnums" if isinstance(key, int) else "static_argnames"
                 static = f"static, with {key!r} in {option}"
                 remedy = f"must be {_remedy(leaf, 'static as an argument of its own' if path else static)}"
@@ -122,12 +117,13 @@ def check_arguments(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping
                 raise ArgumentError(f"{function_name(fn)}: argument {place} is {_described(leaf)}: {remedy}")
 
 
-def _is_typed(leaf: Any) -> bool:
+def is_value(leaf: Any) -> bool:
+    """Whether jax can compute with it: an array, a tracer or a number."""
     try:
         jax.typeof(leaf)
     except (TypeError, ValueError, OverflowError):
         return False
-    return True
+    return not isinstance(leaf, jax.ShapeDtypeStruct)
 
 
 def _described(leaf: Any) -> str:
@@ -151,7 +147,7 @@ def _remedy(leaf: Any, static: str) -> str:
 
 def _check_result(name: str, result: Any) -> None:
     for path, leaf in jax.tree_util.tree_leaves_with_path(result):
-        if not _is_typed(leaf):
+        if not is_value(leaf):
             place = f"result{jax.tree_util.keystr(path)}"
             raise ArgumentError(f"{name}: its {place} is {_described(leaf)}: must be an array or a number")
 

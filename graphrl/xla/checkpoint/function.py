@@ -1,6 +1,7 @@
 """`graphrl.checkpoint`: a function whose gradient keeps what a budget allows, and computes the rest again."""
 
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from graphrl.garbage import uncollected
 from graphrl.graphs.roofline import Chip
 from graphrl.xla import libraries
 from graphrl.xla.checkpoint.derivative import differentiable
-from graphrl.xla.checkpoint.flat import Static, check_arguments, joined, traced_function
+from graphrl.xla.checkpoint.flat import Static, check_arguments, is_value, joined, traced_function
 from graphrl.xla.checkpoint.planner import Planned, fingerprint_of, planned
 from graphrl.xla.checkpoint.program import Program, opened, program_of
 from graphrl.xla.checkpoint.report import CheckpointReport
@@ -73,14 +74,17 @@ class CheckpointedFunction(Decorated):
           GraphrlError: there was no call yet; or as the call itself.
         """
         if args or kwargs:
-            (own, named), held = self._static.split(args, kwargs)
-            check_arguments(self._fn, own, named, shapes=True)
+            call, held = self._static.split(args, kwargs)
+            leaves, structure = jax.tree.flatten(call)
+            is_traced = [isinstance(leaf, jax.ShapeDtypeStruct) or is_value(leaf) for leaf in leaves]
 
-            def call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-                args, kwargs = joined(args, kwargs, held)
-                return self(*args, **kwargs)
+            def run(*traced: Any) -> None:
+                given = iter(traced)
+                values = [next(given) if is_array else leaf for is_array, leaf in zip(is_traced, leaves, strict=True)]
+                args, kwargs = joined(*jax.tree.unflatten(structure, values), held)
+                self(*args, **kwargs)
 
-            jax.eval_shape(call, own, named)
+            jax.eval_shape(run, *itertools.compress(leaves, is_traced))
         if not self._planned:
             raise GraphrlError("there is no report before the first call: give the arguments of one")
         return list(self._planned.values())[-1].report
@@ -88,7 +92,7 @@ class CheckpointedFunction(Decorated):
     @uncollected()
     def _run(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         call, held = self._static.split(args, kwargs)
-        check_arguments(fn, *call, shapes=False)
+        check_arguments(fn, *call)
         given, structure = jax.tree.flatten(call)
         leaves = [jnp.asarray(leaf) if isinstance(leaf, NUMBERS) else leaf for leaf in given]
         key = fn, structure, tuple((name, type(value), value) for name, value in held)  # 1 == 1.0 == True
