@@ -191,7 +191,7 @@ def test_a_method_that_its_object_has_decorated(decorate: Callable[..., Any]) ->
 @DECORATORS
 def test_what_pickle_cannot_find_is_refused_as_functions_are(decorate: Callable[..., Any]) -> None:
     fn = decorate(lambda x: x.sum())
-    with pytest.raises((pickle.PicklingError, AttributeError), match="Can't (pickle|get) .*<lambda>"):
+    with pytest.raises((pickle.PicklingError, AttributeError), match=r"Can't (pickle|get) .*<lambda>"):
         pickle.dumps(fn)
     assert cloudpickle.loads(cloudpickle.dumps(fn))(X) == X.sum()
 

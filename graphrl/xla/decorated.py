@@ -1,5 +1,6 @@
 """Functions that a decorator made of others: called, copied and pickled as functions are."""
 
+import abc
 import copy
 import functools
 import sys
@@ -13,7 +14,7 @@ MAIN = "__main__"
 DOTTED = 4  # the first protocol of pickle that finds functions by dotted names
 
 
-class Decorated:
+class Decorated(abc.ABC):
     """A function in place of another one. A subclass says in `__getstate__` what `__setstate__` makes it from.
 
     Pickles name a function that its module has under its name, methods too, and unpickling gives the one of that
@@ -26,6 +27,10 @@ class Decorated:
         functools.update_wrapper(self, fn, updated=())
         self.__dict__.setdefault("__name__", function_name(fn))
         self._fn = fn
+
+    @abc.abstractmethod
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls it."""
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
@@ -41,8 +46,9 @@ class Decorated:
                 return {"_fn": (fn.__func__, fn.__self__)}
         return {"_fn": fn}
 
+    @abc.abstractmethod
     def __setstate__(self, state: Mapping[str, Any]) -> None:
-        raise NotImplementedError
+        """From what `__getstate__` gave."""
 
     @staticmethod
     def _function(state: Mapping[str, Any]) -> Callable[..., Any]:
@@ -73,13 +79,13 @@ class Decorated:
         module, name = self.__dict__.get("__module__"), self.__dict__.get("__qualname__")
         return module is not None and name is not None and _member(module, name) is self
 
-    # Only functions are pickled by name by pickle and, in `__main__`, by value by cloudpickle: hence these two. They are
-    # two so that the object is there before its contents, among which it may be: a function that calls itself.
+    # In `__main__` pickle takes functions by name and cloudpickle by value, and nothing but functions: hence these two.
+    # They are two so that the object is made before its contents, where a function that calls itself finds it.
     @functools.cached_property
-    def _mark(self) -> Callable[[], None]:
-        def mark() -> None: ...
+    def _reference(self) -> Callable[[], None]:
+        def reference() -> None: ...
 
-        return self._within(mark, "_mark")
+        return self._within(reference, "_reference")
 
     @functools.cached_property
     def _contents(self) -> Callable[[], dict[str, Any]]:
@@ -96,11 +102,11 @@ class Decorated:
         return function
 
 
-def _found(kind: type[Decorated], mark: Any) -> Decorated:
-    """The function that a mark was taken from, where it is this process's own; else an empty one."""
-    found = _member(mark.__module__, mark.__qualname__.rpartition(".")[0])
-    own = isinstance(found, Decorated) and found.__dict__.get("_mark") is mark
-    return found if own else kind.__new__(kind)
+def _found(kind: type[Decorated], reference: Any) -> Decorated:
+    """The function of this process that a reference is of; an empty one where it came by value."""
+    member = _member(reference.__module__, reference.__qualname__.rpartition(".")[0])
+    is_own = isinstance(member, Decorated) and member.__dict__.get("_reference") is reference
+    return member if is_own else kind.__new__(kind)
 
 
 def _fill(function: Decorated, contents: Callable[[], dict[str, Any]]) -> None:

@@ -49,4 +49,3 @@ def argument_names(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[
     rest = next((each.name for each in parameters if each.kind == each.VAR_POSITIONAL), None)
     extra = range(len(args) - len(names))
     return [*names, *(f"{rest}[{i}]" if rest else f"args[{len(names) + i}]" for i in extra), *kwargs]
-

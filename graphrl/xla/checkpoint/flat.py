@@ -85,8 +85,8 @@ def traced_function(fn: Callable[..., Any], held: Held) -> Callable[..., Partial
     """
 
     def traced(*args: Any, **kwargs: Any) -> Partial:
-        args, kwargs = joined(args, kwargs, held)
-        results = fn(*args, **kwargs)
+        own, named = joined(args, kwargs, held)
+        results = fn(*own, **named)
         _check_result(function_name(fn), results)
         whole: Any = jax.tree.structure(results)
         return Partial(whole.unflatten, *jax.tree.leaves(results))
@@ -136,11 +136,11 @@ def _described(leaf: Any) -> str:
 
 def _remedy(leaf: Any, static: str) -> str:
     """What would be right in place of a value that is no array."""
-    if isinstance(leaf, np.ndarray | jax.ShapeDtypeStruct):
-        return "an array of numbers"
+    if isinstance(leaf, jax.ShapeDtypeStruct) or hasattr(leaf, "__array__"):
+        return "a jax or numpy array of numbers"
     if isinstance(leaf, int):
         return f"an array of a type that can hold it, or {static}"
-    if type(leaf).__module__ == "builtins" or callable(leaf):
+    if type(leaf).__module__ == "builtins" or hasattr(leaf, "__name__"):  # functions and classes have one
         return f"an array or a number, or {static}"
     return f"a pytree, as by jax.tree_util.register_dataclass, or {static}"
 

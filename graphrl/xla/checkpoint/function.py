@@ -81,7 +81,8 @@ class CheckpointedFunction(Decorated):
             def run(*traced: Any) -> None:
                 given = iter(traced)
                 values = [next(given) if is_array else leaf for is_array, leaf in zip(is_traced, leaves, strict=True)]
-                args, kwargs = joined(*jax.tree.unflatten(structure, values), held)
+                own, named = jax.tree.unflatten(structure, values)
+                args, kwargs = joined(own, named, held)
                 self(*args, **kwargs)
 
             jax.eval_shape(run, *itertools.compress(leaves, is_traced))
