@@ -72,7 +72,7 @@ class Decorated(abc.ABC):
             return super().__reduce_ex__(protocol)
         if self.__module__ != MAIN or protocol < DOTTED:
             return self.__dict__["__qualname__"]
-        return _found, (type(self), self._mark), self._contents, None, None, _fill
+        return _found, (type(self), self._reference), self._contents, None, None, _fill
 
     def _is_member(self) -> bool:
         """Whether its module has it under its name."""
