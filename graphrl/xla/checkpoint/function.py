@@ -226,6 +226,7 @@ def checkpoint(
 
     Raises:
       ProblemError: an option is at fault. From the first call: the budget cannot be met, and the least that can.
+      ArgumentError: from a call: jax cannot trace an argument or a result; one line has its name.
       GraphrlError: from the first call, with `verify`: XLA does not compile the gradient by itself, as within
         `jax.shard_map`, or it takes several devices.
     """
