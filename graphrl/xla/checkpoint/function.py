@@ -219,14 +219,14 @@ def checkpoint(
         many seconds each, until four plans were compiled; if none keeps it, the lowest that has all layers alike is
         tried too. Within a slowdown that one is searched for and compiled beside what was found, and taken if XLA needs
         clearly less. What a function verified is not kept on disk.
-      static_argnums, static_argnames: arguments that are values of Python, not arrays, as in `jax.checkpoint`.
+      static_argnums, static_argnames: arguments that are values of Python, not arrays, as in `jax.checkpoint`. A call
+        with any other that jax cannot trace raises an `ArgumentError`, one line with its name.
 
     Returns:
       A function like `fn`; its `report()` says what was chosen.
 
     Raises:
       ProblemError: an option is at fault. From the first call: the budget cannot be met, and the least that can.
-      ArgumentError: from a call: jax cannot trace an argument or a result; one line has its name.
       GraphrlError: from the first call, with `verify`: XLA does not compile the gradient by itself, as within
         `jax.shard_map`, or it takes several devices.
     """
