@@ -184,7 +184,7 @@ def test_what_is_kept_for_later_calls_is_bounded(monkeypatch: pytest.MonkeyPatch
     unhashed = quick(Unhashed())
     for _ in range(3):
         unhashed(WEIGHTS, X)
-    assert not unhashed._flat
+    assert not unhashed._traced
     assert not unhashed._built
     shaped = quick(mlp)
     for rows in (1, 2, 3, 4, 1):

@@ -8,12 +8,9 @@ Calls of compiled programs go through jax's own dispatch.
 
 import collections
 import contextlib
-import functools
 import hashlib
 import secrets
-import sys
 import threading
-import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
@@ -25,7 +22,9 @@ from graphrl.optimize import DEFAULT_SECONDS
 from graphrl.solvers.base import Progress
 from graphrl.xla import callback, hook, libraries
 from graphrl.xla.callback import Unplanned
+from graphrl.xla.decorated import Decorated
 from graphrl.xla.libraries import Library
+from graphrl.xla.naming import function_name, named_as
 from graphrl.xla.planning.cache import VERSION
 from graphrl.xla.planning.planner import Planner
 from graphrl.xla.report import Report
@@ -44,14 +43,16 @@ _ATTEMPTS = 3
 _functions: collections.Counter[str] = collections.Counter()  # functions of one name and settings
 
 
-class PlannedFunction:
+class PlannedFunction(Decorated):
     """A function that `graphrl.jit` made. It has what a function of `jax.jit` has: `lower`, `trace`, `eval_shape`,
     `clear_cache`; those, and calls under a transformation, are jax's own: only top-level calls are planned.
+
+    Pickles are without what is planned and compiled. In another process plans are found on disk.
     """
 
     def __init__(self, fn: Callable[..., Any], settings: Settings, jit_kwargs: dict[str, Any]) -> None:
-        functools.update_wrapper(self, fn, updated=())
-        self._fn, self._options = fn, jit_kwargs
+        super().__init__(fn)
+        self._options = jit_kwargs
         self._planner = Planner(settings)
         self._unplanned: tuple[Report, ...] = ()  # why it runs under plain jax.jit, if it does
         self._starting = threading.Lock()
@@ -93,9 +94,6 @@ class PlannedFunction:
                 raise
         return self._plan_and_call(reason, args, kwargs)
 
-    def __get__(self, instance: object, owner: type | None = None) -> Any:
-        return self if instance is None else types.MethodType(self, instance)
-
     # Since Python 3.12 a protocol, here `jax.stages.Wrapped`, only sees what stands in the class.
     def trace(self, *args: Any, **kwargs: Any) -> jax.stages.Traced:
         """As jax's: without a plan."""
@@ -110,18 +108,13 @@ class PlannedFunction:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self._plain, name)
 
-    def __copy__(self) -> "PlannedFunction":
-        return self  # as functions do: a second one would lose its plans together with this one
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickles: what it was made of."""
+        return super().__getstate__() | {"_settings": self._planner.settings, "_options": self._options}
 
-    def __deepcopy__(self, memo: object) -> "PlannedFunction":
-        return self
-
-    def __reduce__(self) -> Any:
-        """By name what a decorator left in a module, as functions are; else by the function, without its plans."""
-        module, name = self.__dict__.get("__module__"), self.__dict__.get("__qualname__")
-        if module != "__main__" and _member(module, name) is self:
-            return name
-        return PlannedFunction, (self._fn, self._planner.settings, self._options)
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        """From what `__getstate__` gave."""
+        self.__init__(self._function(state), state["_settings"], state["_options"])  # type: ignore[misc]
 
     def __repr__(self) -> str:
         return f"<graphrl.jit of {self._fn!r}>"
@@ -155,7 +148,7 @@ class PlannedFunction:
         its programs from those of the function itself, and from those of other settings.
         """
         fn, traced, settings = self._fn, self._traced, self._planner.settings
-        name = str(getattr(fn, "__name__", None) or getattr(getattr(fn, "func", None), "__name__", "function"))
+        name = function_name(fn)
         same = f"{VERSION} {settings.mark} {getattr(fn, '__module__', '')} {getattr(fn, '__qualname__', name)}"
         _functions[same] += 1
         unique = f"{same} {_functions[same]}" if settings.cache else secrets.token_hex(16)
@@ -163,11 +156,10 @@ class PlannedFunction:
         callback.set_rule(mark, self._planner.rule)
         weakref.finalize(self, callback.drop_rule, mark)
 
-        @functools.wraps(fn, updated=())
         def planned(*args: Any, **kwargs: Any) -> Any:
             return traced(*args, **kwargs)
 
-        planned.__name__ = callback.marked(name, mark)
+        named_as(fn, planned).__name__ = callback.marked(name, mark)
         return jax.jit(planned, **self._kwargs)
 
     def _plan_and_call(self, reason: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -195,7 +187,7 @@ class PlannedFunction:
         return self._call(*args, **kwargs)
 
     def _fall_back(self, why: str) -> None:
-        name = str(getattr(self, "__name__", self._fn))
+        name = function_name(self)
         hook.warn_once(f"graphrl.jit: {why}; {name} runs under plain jax.jit")
         self._unplanned = (Report(name, False, why),)
         self._call = self._plain
@@ -205,14 +197,6 @@ def in_words(error: Exception) -> str:
     """Why there is no plan, in one line."""
     text = " ".join(str(error).split())
     return text if isinstance(error, GraphrlError) else f"{type(error).__name__}: {text}"
-
-
-def _member(module: str | None, name: str | None) -> Any:
-    """What stands in a module under a dotted name; None if nothing does."""
-    try:
-        return functools.reduce(getattr, (name or "").split("."), sys.modules[module or ""])
-    except (AttributeError, KeyError):
-        return None
 
 
 def _platform(jit_kwargs: dict[str, Any], arguments: Any) -> str:

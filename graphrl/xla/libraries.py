@@ -10,7 +10,6 @@ No library is imported here: whoever has its objects has imported it.
 import abc
 import contextlib
 import dataclasses
-import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
@@ -18,6 +17,8 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+
+from graphrl.xla.naming import named_as
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -40,11 +41,10 @@ class Library(abc.ABC):
     """
 
     def __init__(self, fn: Callable[..., Any], jit_kwargs: Mapping[str, Any]) -> None:
-        @functools.wraps(fn, updated=())
         def pure(*args: Any, **kwargs: Any) -> Any:
             return self._inside(args, kwargs)
 
-        self._fn, self.pure, self.jit_kwargs = fn, pure, dict(jit_kwargs)
+        self._fn, self.pure, self.jit_kwargs = fn, named_as(fn, pure), dict(jit_kwargs)
 
     def call(self, jitted: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Calls what was made of `pure` as the function itself is called."""
@@ -141,7 +141,7 @@ class _Equinox(Library):
         return result.tree
 
 
-@jax.tree_util.register_pytree_node_class
+@jax.tree_util.register_pytree_with_keys_class
 @dataclasses.dataclass(frozen=True)
 class _Filtered:
     """A tree whose arrays are children for JAX, and whose other leaves are part of its structure."""
@@ -164,6 +164,12 @@ class _Filtered:
 
     def tree_flatten(self) -> tuple[Any, Any]:
         return self.arrays, (self.others, self.structure)
+
+    def tree_flatten_with_keys(self) -> tuple[Any, Any]:
+        """With the arrays' paths in the tree, which jax's errors have."""
+        paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(self.tree)]
+        own = [path for path, other in zip(paths, self.others, strict=True) if other is _ARRAY]
+        return tuple(zip(own, self.arrays, strict=True)), (self.others, self.structure)
 
     @classmethod
     def tree_unflatten(cls, static: Any, arrays: Any) -> "_Filtered":
@@ -190,13 +196,12 @@ def _holds(arguments: Any, kinds: tuple[type, ...]) -> bool:
 def guarded(fn: Callable[..., Any], jit_kwargs: Mapping[str, Any]) -> Callable[..., Any]:
     """The function, for `jax.jit`: it raises `LibraryNeeded` where it is traced with modules."""
 
-    @functools.wraps(fn, updated=())
     def plain(*args: Any, **kwargs: Any) -> Any:
         if library_of(traced(args, kwargs, jit_kwargs)) is not None:
             raise LibraryNeeded
         return fn(*args, **kwargs)
 
-    return plain
+    return named_as(fn, plain)
 
 
 def traced(args: Sequence[Any], kwargs: Mapping[str, Any], jit_kwargs: Mapping[str, Any]) -> list[Any]:

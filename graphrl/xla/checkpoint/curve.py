@@ -117,6 +117,7 @@ def checkpoint_curve(
 
     Raises:
       ProblemError: an option is at fault.
+      ArgumentError: jax cannot trace an argument or a result; one line has its name.
     """
     if not slowdowns:
         raise ProblemError("slowdowns are none: give at least one, such as (0.05, 0.2)")

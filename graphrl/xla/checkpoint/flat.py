@@ -1,12 +1,18 @@
 """A function of anything as one of arrays alone, and what is no array among its arguments."""
 
+import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
+from jax.extend.source_info_util import register_exclusion
 from jax.tree_util import Partial
 
-from graphrl.errors import ProblemError
+from graphrl.errors import ArgumentError, ProblemError
+from graphrl.xla.naming import argument_names, function_name, named_as
+
+register_exclusion(__file__)  # its lines are none of the user's
 
 Held = tuple[tuple[int | str, Any], ...]  # static arguments: by place or name, what was given
 
@@ -38,7 +44,7 @@ class Static(NamedTuple):
         return cls(nums, names)
 
     def split(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[list[Any], dict[str, Any]], Held]:
-        """A call's arguments, None where one is static; and these.
+        """A call's arguments, None in place of static ones; and these.
 
         Raises:
           ProblemError: there is no argument at a place.
@@ -50,7 +56,7 @@ class Static(NamedTuple):
         names = sorted({*self.argnames} & {*kwargs})
         held: Held = (*((place, args[place]) for place in places), *((name, kwargs[name]) for name in names))
         own = [None if place in places else arg for place, arg in enumerate(args)]
-        return (own, {name: arg for name, arg in kwargs.items() if name not in names}), held
+        return (own, {name: None if name in names else arg for name, arg in kwargs.items()}), held
 
 
 def joined(args: Sequence[Any], kwargs: Mapping[str, Any], held: Held) -> tuple[list[Any], dict[str, Any]]:
@@ -64,27 +70,86 @@ def joined(args: Sequence[Any], kwargs: Mapping[str, Any], held: Held) -> tuple[
     return args, kwargs
 
 
-def flat_function(fn: Callable[..., Any], structure: Any, held: Held) -> Callable[..., Partial]:
-    """A function, given what is no array among its arguments, as one of arrays.
+def traced_function(fn: Callable[..., Any], held: Held) -> Callable[..., Partial]:
+    """A function to trace, that takes None in place of static arguments; jax's errors have its name, its line and the
+    names of its arguments.
 
     Args:
       fn: the function.
-      structure: of `(args, kwargs)`.
       held: its static arguments.
 
     Returns:
-      Arrays -> the results' arrays, in a `Partial` whose function makes the results of them: jax hands on what that is
-      without making them of anything else, which not every class can.
+      A function of the same arguments. Its result is a `Partial` with the arrays of the function's own result, and a
+      function that makes the result of them: jax hands on what that is without making it of anything else, which not
+      every class can.
     """
 
-    def flat(*leaves: Any) -> Partial:
-        args, kwargs = jax.tree.unflatten(structure, leaves)
-        args, kwargs = joined(args, kwargs, held)
-        results = fn(*args, **kwargs)
+    def traced(*args: Any, **kwargs: Any) -> Partial:
+        own, named = joined(args, kwargs, held)
+        results = fn(*own, **named)
+        _check_result(function_name(fn), results)
         whole: Any = jax.tree.structure(results)
         return Partial(whole.unflatten, *jax.tree.leaves(results))
 
-    return flat
+    return named_as(fn, traced)
+
+
+def check_arguments(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Checks that jax can trace a call.
+
+    Args:
+      fn: what is called.
+      args, kwargs: its arguments, None in place of static ones.
+
+    Raises:
+      ArgumentError: it cannot; one line has the name of the argument, and says what would be right.
+    """
+    if all(map(is_value, jax.tree.leaves((args, kwargs)))):
+        return
+    keys = (*range(len(args)), *kwargs)
+    for name, key, value in zip(argument_names(fn, args, kwargs), keys, (*args, *kwargs.values()), strict=True):
+        for path, leaf in jax.tree_util.tree_leaves_with_path(value):
+            if not is_value(leaf):
+                option = "static_argnums" if isinstance(key, int) else "static_argnames"
+                static = f"static, with {key!r} in {option}"
+                remedy = f"must be {_remedy(leaf, 'static as an argument of its own' if path else static)}"
+                place = f"{name}{jax.tree_util.keystr(path)}"
+                raise ArgumentError(f"{function_name(fn)}: argument {place} is {_described(leaf)}: {remedy}")
+
+
+def is_value(leaf: Any) -> bool:
+    """Whether jax can compute with it: an array, a tracer or a number."""
+    try:
+        jax.typeof(leaf)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return not isinstance(leaf, jax.ShapeDtypeStruct)
+
+
+def _described(leaf: Any) -> str:
+    """A value that is no array, in some words."""
+    if isinstance(leaf, np.ndarray):
+        return f"an array of {leaf.dtype}"
+    shown = f"{reprlib.repr(leaf)}, " if isinstance(leaf, str | bytes | int) else ""
+    return f"{shown}of type {type(leaf).__name__}"
+
+
+def _remedy(leaf: Any, static: str) -> str:
+    """What would be right in place of a value that is no array."""
+    if isinstance(leaf, jax.ShapeDtypeStruct) or hasattr(leaf, "__array__"):
+        return "a jax or numpy array of numbers"
+    if isinstance(leaf, int):
+        return f"an array of a type that can hold it, or {static}"
+    if type(leaf).__module__ == "builtins" or hasattr(leaf, "__name__"):  # functions and classes have one
+        return f"an array or a number, or {static}"
+    return f"a pytree, as by jax.tree_util.register_dataclass, or {static}"
+
+
+def _check_result(name: str, result: Any) -> None:
+    for path, leaf in jax.tree_util.tree_leaves_with_path(result):
+        if not is_value(leaf):
+            place = f"result{jax.tree_util.keystr(path)}"
+            raise ArgumentError(f"{name}: its {place} is {_described(leaf)}: must be an array or a number")
 
 
 def _items(given: Any) -> tuple[Any, ...] | None:

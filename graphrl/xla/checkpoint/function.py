@@ -1,7 +1,7 @@
 """`graphrl.checkpoint`: a function whose gradient keeps what a budget allows, and computes the rest again."""
 
 import functools
-import types
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,13 +15,15 @@ from graphrl.garbage import uncollected
 from graphrl.graphs.roofline import Chip
 from graphrl.xla import libraries
 from graphrl.xla.checkpoint.derivative import differentiable
-from graphrl.xla.checkpoint.flat import Static, flat_function, joined
+from graphrl.xla.checkpoint.flat import Static, check_arguments, is_value, joined, traced_function
 from graphrl.xla.checkpoint.planner import Planned, fingerprint_of, planned
 from graphrl.xla.checkpoint.program import Program, opened, program_of
 from graphrl.xla.checkpoint.report import CheckpointReport
 from graphrl.xla.checkpoint.rewrite import evaluate
 from graphrl.xla.checkpoint.settings import SECONDS, Compiler, Settings
+from graphrl.xla.decorated import Decorated
 from graphrl.xla.libraries import Library
+from graphrl.xla.naming import function_name
 
 MOST = 64  # functions that are kept for later calls; the oldest go
 DIFFERENTIATED = frozenset({"JVPTracer", "LinearizeTracer"})  # jax's names for what a gradient is taken by
@@ -29,15 +31,19 @@ NONE_STATIC = Static()
 NUMBERS = (bool, int, float, complex, np.ndarray, np.generic)  # that jax makes arrays of, of types that it has
 
 
-class CheckpointedFunction:
-    """A function that `graphrl.checkpoint` made."""
+class CheckpointedFunction(Decorated):
+    """A function that `graphrl.checkpoint` made.
+
+    A pickle by value has the plans, but nothing that is traced or compiled. A pickle by name has neither: the function
+    of the process that reads it has its own plans, and those on disk.
+    """
 
     def __init__(self, fn: Callable[..., Any], settings: Settings, static: Static = NONE_STATIC) -> None:
-        functools.update_wrapper(self, fn, updated=())
-        self._fn, self._settings, self._static = fn, settings, static
+        super().__init__(fn)
+        self._settings, self._static = settings, static
         self._libraries: dict[type[Library], Library] = {}
         self._planned: dict[str, Planned] = {}  # by fingerprint, the last one last
-        self._flat: dict[Any, Callable[..., Any]] = {}  # by function, structure and static arguments
+        self._traced: dict[Any, Callable[..., Any]] = {}  # by function, structure and static arguments
         self._built: dict[Any, _Built] = {}  # by jaxpr, and by what is differentiated
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -47,16 +53,14 @@ class CheckpointedFunction:
         library = self._libraries.setdefault(kind, kind(self._fn, {}))
         return library.call(lambda *args, **kwargs: self._run(library.pure, args, kwargs), args, kwargs)
 
-    def __get__(self, instance: object, owner: type | None = None) -> Any:
-        return self if instance is None else types.MethodType(self, instance)
-
     def __getstate__(self) -> dict[str, Any]:
         """For copies and pickles: without what is traced and compiled, which the next call does anew."""
-        return {"_fn": self._fn, "_settings": self._settings, "_static": self._static, "_planned": self._planned}
+        own = {"_settings": self._settings, "_static": self._static, "_planned": self._planned}
+        return super().__getstate__() | own
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         """From what `__getstate__` gave."""
-        self.__init__(state["_fn"], state["_settings"], state["_static"])  # type: ignore[misc]
+        self.__init__(self._function(state), state["_settings"], state["_static"])  # type: ignore[misc]
         self._planned = dict(state["_planned"])
 
     def __repr__(self) -> str:
@@ -70,13 +74,18 @@ class CheckpointedFunction:
           GraphrlError: there was no call yet; or as the call itself.
         """
         if args or kwargs:
-            (own, named), held = self._static.split(args, kwargs)
+            call, held = self._static.split(args, kwargs)
+            leaves, structure = jax.tree.flatten(call)
+            is_traced = [isinstance(leaf, jax.ShapeDtypeStruct) or is_value(leaf) for leaf in leaves]
 
-            def call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-                args, kwargs = joined(args, kwargs, held)
-                return self(*args, **kwargs)
+            def run(*traced: Any) -> None:
+                given = iter(traced)
+                values = [next(given) if is_array else leaf for is_array, leaf in zip(is_traced, leaves, strict=True)]
+                own, named = jax.tree.unflatten(structure, values)
+                args, kwargs = joined(own, named, held)
+                self(*args, **kwargs)
 
-            jax.eval_shape(call, own, named)
+            jax.eval_shape(run, *itertools.compress(leaves, is_traced))
         if not self._planned:
             raise GraphrlError("there is no report before the first call: give the arguments of one")
         return list(self._planned.values())[-1].report
@@ -84,22 +93,24 @@ class CheckpointedFunction:
     @uncollected()
     def _run(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         call, held = self._static.split(args, kwargs)
+        check_arguments(fn, *call)
         given, structure = jax.tree.flatten(call)
         leaves = [jnp.asarray(leaf) if isinstance(leaf, NUMBERS) else leaf for leaf in given]
         key = fn, structure, tuple((name, type(value), value) for name, value in held)  # 1 == 1.0 == True
         hashable = _has_hash(key)  # what has none is traced each time
-        flat = self._flat.pop(key, None) if hashable else None
-        flat = flat or flat_function(fn, structure, held)
-        closed, results = jax.make_jaxpr(flat, return_shape=True)(*leaves)  # the same jaxpr for the same types
+        traced = self._traced.pop(key, None) if hashable else None
+        traced = traced or traced_function(fn, held)
+        own_args, own_kwargs = call
+        closed, results = jax.make_jaxpr(traced, return_shape=True)(*own_args, **own_kwargs)  # one for the same types
         own, outer = opened(closed)
         keep = hashable and not outer  # the next call closes over other tracers
         if keep:
-            self._flat[key] = flat
+            self._traced[key] = traced
         leaves = [*outer, *leaves]
         built = self._built_for(closed.jaxpr, own, leaves, keep=keep)
         found = self._planned.pop(built.planned.fingerprint, built.planned)
         self._planned[found.fingerprint] = found  # the last one, now
-        for kept in (self._flat, self._built):
+        for kept in (self._traced, self._built):
             while len(kept) > MOST:
                 kept.pop(next(iter(kept)))
         return results.func(built.run(*leaves))
@@ -112,6 +123,7 @@ class CheckpointedFunction:
         program = program_of(closed)
         found = self._plan_of(program, key[1])
         run = functools.partial(_evaluated, program, found)
+        run.__name__ = function_name(self)  # type: ignore[attr-defined]
         if not keep:
             return _Built(jaxpr, found, run)
         # else, where no jit is around, loops compile anew each time that they are differentiated
@@ -121,7 +133,7 @@ class CheckpointedFunction:
     def _plan_of(self, program: Program, wanted: tuple[bool, ...]) -> Planned:
         key = fingerprint_of(program, wanted, self._settings)
         found = self._planned.get(key)
-        return found or planned(getattr(self, "__name__", "function"), key, program, wanted, self._settings)
+        return found or planned(function_name(self), key, program, wanted, self._settings)
 
 
 class _Built(NamedTuple):
@@ -207,7 +219,8 @@ def checkpoint(
         many seconds each, until four plans were compiled; if none keeps it, the lowest that has all layers alike is
         tried too. Within a slowdown that one is searched for and compiled beside what was found, and taken if XLA needs
         clearly less. What a function verified is not kept on disk.
-      static_argnums, static_argnames: arguments that are values of Python, not arrays, as in `jax.checkpoint`.
+      static_argnums, static_argnames: arguments that are values of Python, not arrays, as in `jax.checkpoint`. A call
+        with any other that jax cannot trace raises an `ArgumentError`, one line with its name.
 
     Returns:
       A function like `fn`; its `report()` says what was chosen.

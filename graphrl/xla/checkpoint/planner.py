@@ -127,8 +127,9 @@ def _gradient(program: Program, wanted: Sequence[bool], chip: Chip) -> tuple[Nam
     """What is decided about, and by which arguments it is differentiated: by none where jax cannot."""
     try:
         return gradient_of(program, wanted, chip), wanted
-    # as jax says of loops without a fixed length and of references: forward passes may have them
-    except (NotImplementedError, ValueError, AttributeError):
+    # jax's errors of loops without a fixed length, references and tracers that rules close over, or a rule's own: a
+    # forward pass may have these, and where a gradient is taken jax raises the same
+    except Exception:
         none = [False] * len(wanted)
         return gradient_of(program, none, chip), none
 

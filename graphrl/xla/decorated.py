@@ -1,0 +1,122 @@
+"""Functions that a decorator made of others: called, copied and pickled as functions are."""
+
+import abc
+import copy
+import functools
+import sys
+import types
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+from graphrl.xla.naming import function_name
+
+MAIN = "__main__"
+DOTTED = 4  # the first protocol of pickle that finds functions by dotted names
+
+
+class Decorated(abc.ABC):
+    """A function in place of another one. A subclass says in `__getstate__` what `__setstate__` makes it from.
+
+    Pickles name a function that its module has under its name, methods too, and unpickling gives the one of that
+    process. cloudpickle takes what is in `__main__` by value, as it does functions. Any other is pickled with the
+    function that it wraps, so that this one must be picklable. Copies are the function itself, unless a deep copy
+    copies what it wraps: a method's object, or an object that is called.
+    """
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, fn, updated=())
+        self.__dict__.setdefault("__name__", function_name(fn))
+        self._fn = fn
+
+    @abc.abstractmethod
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls it."""
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The function; of a method that its object has something else in place of, the method's function and object:
+        pickle would look for it there.
+        """
+        fn = self._fn
+        if isinstance(fn, types.MethodType):
+            method = getattr(fn.__self__, fn.__name__, None)
+            if not (isinstance(method, types.MethodType) and method == fn):
+                return {"_fn": (fn.__func__, fn.__self__)}
+        return {"_fn": fn}
+
+    @abc.abstractmethod
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        """From what `__getstate__` gave."""
+
+    @staticmethod
+    def _function(state: Mapping[str, Any]) -> Callable[..., Any]:
+        """The function, of what `__getstate__` gave."""
+        fn = state["_fn"]
+        return types.MethodType(*fn) if isinstance(fn, tuple) else fn
+
+    def __copy__(self) -> Self:
+        return self  # as functions do
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        fn = self._fn if self._is_member() else copy.deepcopy(self._fn, memo)
+        if fn is self._fn:
+            return self
+        new = type(self).__new__(type(self))
+        new.__setstate__({**self.__getstate__(), "_fn": fn})
+        return new
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        if not self._is_member():
+            return super().__reduce_ex__(protocol)
+        if self.__module__ != MAIN or protocol < DOTTED:
+            return self.__dict__["__qualname__"]
+        return _found, (type(self), self._reference), self._contents, None, None, _fill
+
+    def _is_member(self) -> bool:
+        """Whether its module has it under its name."""
+        module, name = self.__dict__.get("__module__"), self.__dict__.get("__qualname__")
+        return module is not None and name is not None and _member(module, name) is self
+
+    # In `__main__` pickle takes functions by name and cloudpickle by value, and nothing but functions: hence these two.
+    # They are two so that the object is made before its contents, where a function that calls itself finds it.
+    @functools.cached_property
+    def _reference(self) -> Callable[[], None]:
+        def reference() -> None: ...
+
+        return self._within(reference, "_reference")
+
+    @functools.cached_property
+    def _contents(self) -> Callable[[], dict[str, Any]]:
+        state = self.__getstate__()
+
+        def contents() -> dict[str, Any]:
+            return state
+
+        return self._within(contents, "_contents")
+
+    def _within(self, function: Any, attribute: str) -> Any:
+        """A function under the name by which pickle gets it from this object's own."""
+        function.__module__, function.__qualname__ = self.__module__, f"{self.__dict__['__qualname__']}.{attribute}"
+        return function
+
+
+def _found(kind: type[Decorated], reference: Any) -> Decorated:
+    """The function of this process that a reference is of; an empty one where it came by value."""
+    member = _member(reference.__module__, reference.__qualname__.rpartition(".")[0])
+    is_own = isinstance(member, Decorated) and member.__dict__.get("_reference") is reference
+    return member if is_own else kind.__new__(kind)
+
+
+def _fill(function: Decorated, contents: Callable[[], dict[str, Any]]) -> None:
+    if "_fn" not in function.__dict__:
+        function.__setstate__(contents())
+
+
+def _member(module: str, name: str) -> Any:
+    """What a module has under a dotted name; None if nothing."""
+    try:
+        return functools.reduce(getattr, name.split("."), sys.modules[module])
+    except (AttributeError, KeyError):
+        return None
