@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.ad_checkpoint import checkpoint_name
+from jax.extend.core.primitives import name_p
 
 import graphrl
 from graphrl.graphs.roofline import find_chip
@@ -18,7 +18,7 @@ from graphrl.xla.checkpoint.decide import plan_of
 from graphrl.xla.checkpoint.gradient import gradient_of
 from graphrl.xla.checkpoint.host import after, moved
 from graphrl.xla.checkpoint.plan import CheckpointPlan, Region
-from graphrl.xla.checkpoint.program import Program, program_of
+from graphrl.xla.checkpoint.program import Program, checkpointed, program_of
 from graphrl.xla.checkpoint.rewrite import evaluate
 from graphrl.xla.checkpoint.ties import together
 
@@ -29,7 +29,7 @@ X = jnp.linspace(0, 1, 12).reshape(3, 4)
 
 def layer(w: jax.Array, x: jax.Array, moves: bool) -> jax.Array:
     if not moves:
-        return jnp.tanh(checkpoint_name(jnp.sin(x @ w), "h") @ w) @ w
+        return jnp.tanh(name_p.bind(jnp.sin(x @ w), name="h") @ w) @ w
     w, x = together([w, x])
     h = jnp.sin(x @ w)
     h, copy = moved(h, "h")
@@ -38,7 +38,7 @@ def layer(w: jax.Array, x: jax.Array, moves: bool) -> jax.Array:
 
 def loss(w: jax.Array, x: jax.Array, moves: bool) -> jax.Array:
     for _ in range(2):
-        x = jax.checkpoint(lambda w, x: layer(w, x, moves), policy=POLICY)(w, x)
+        x = checkpointed(lambda w, x: layer(w, x, moves), w, x, policy=POLICY)
     return (x**2).sum()
 
 
