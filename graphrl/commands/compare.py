@@ -17,12 +17,12 @@ from graphrl.commands.common import (
     option,
     print_json,
     problem_of,
-    whole_number,
 )
 from graphrl.commands.progress import runs_bar
 from graphrl.errors import ProblemError
 from graphrl.methods import METHODS, find_solver, split_methods
 from graphrl.optimize import check_seed, make_budget
+from graphrl.units import whole_number
 
 if TYPE_CHECKING:
     from graphrl.compare.comparison import Comparison
