@@ -85,7 +85,7 @@ def whole_number(text: str) -> int:
     """An integer, also as "5_000" or "1e6".
 
     Raises:
-      ProblemError: it is none.
+      ProblemError: it is none, or has an exponent or point and is 2^53 or more, which is more likely a slip.
     """
     try:
         return int(text)
@@ -93,6 +93,8 @@ def whole_number(text: str) -> int:
         integer = exact_integer(text)
     if integer is None:
         raise ProblemError(f"{text[:40]!r} is not an integer")
+    if abs(integer) >= 2**53:
+        raise ProblemError(f"{text[:40]!r} is too large: write such an integer with all its digits")
     return integer
 
 

@@ -1,5 +1,7 @@
 """The adapters, each against the library itself: skipped where that is not installed."""
 
+import copy
+import pickle
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -239,3 +241,65 @@ def test_gymnasium_runs_orders() -> None:
     assert [reward for reward, _, _ in answers] == pytest.approx(rewards_of_order())
     assert [ended for _, *ended in answers] == [[False, False]] * 9 + [[True, False]]
     assert info["peak"] > 0
+
+
+def test_gymnasium_needs_a_reset_before_the_first_step_and_after_an_end() -> None:
+    gymnasium = pytest.importorskip("gymnasium")
+    env = adapters.to_gymnasium(Walk(limit=2), LINE)
+    for _ in range(2):
+        with pytest.raises(gymnasium.error.ResetNeeded, match=r"^no episode is under way: call reset first"):
+            env.step(0)
+        env.reset(seed=0)
+        assert not env.step(0)[3]
+        assert env.step(0)[3]
+
+
+@pytest.mark.parametrize("action", ["x", None, 2, -1, 0.5, float("nan"), [0], {"a": 0}, 2**70])
+def test_gymnasium_refuses_other_actions_in_one_line(action: object) -> None:
+    pytest.importorskip("gymnasium")
+    env = adapters.to_gymnasium(Walk(), LINE)
+    env.reset(seed=0)
+    with pytest.raises(GraphrlError, match=r"^the action .*: must be .*$"):
+        env.step(action)
+    for allowed in (1, np.int64(1), jnp.int32(1), np.asarray(1)):
+        env.reset()
+        env.step(allowed)
+
+
+def pickled(env: Any) -> Any:
+    return pickle.loads(pickle.dumps(env))
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickled])
+@pytest.mark.parametrize("steps", [0, 1])
+def test_gymnasium_is_copied_at_any_time(copied: Any, steps: int) -> None:
+    gymnasium = pytest.importorskip("gymnasium")
+    from gymnasium.utils.env_checker import data_equivalence
+
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        copied(adapters.to_gymnasium(Walk(), LINE)).step(0)
+    env = adapters.to_gymnasium(*ordering())
+    env.action_space.seed(5)
+    env.reset(seed=3)
+    for op in ORDER[:steps]:
+        env.step(int(op))
+    twin = copied(env)
+    ends = []
+    for one in (env, twin):  # one after the other: neither moves the other
+        answers = [one.step(int(op)) for op in ORDER[steps:]]
+        ends.append((answers, one.action_space.sample(), one.reset(), one.np_random.integers(1000)))
+    assert data_equivalence(ends[0], ends[1], exact=True)
+    assert ends[0][0][-1][2]
+
+
+def test_gymnasium_in_its_own_vector_environment() -> None:
+    gymnasium = pytest.importorskip("gymnasium")
+    env = adapters.to_gymnasium(*ordering())
+    both = gymnasium.vector.SyncVectorEnv([lambda: copy.copy(env), lambda: pickled(env)])
+    observation, _ = both.reset(seed=0)
+    for op in ORDER:
+        observation, _, ended, cut, _ = both.step(np.full(2, int(op)))
+    assert ended.all()
+    assert not cut.any()
+    assert observation in both.observation_space
+    assert not both.step(np.zeros(2, int))[2].any()  # they have begun again

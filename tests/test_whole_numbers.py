@@ -167,9 +167,10 @@ def test_whole_numbers_of_settings() -> None:
     assert "steps is 1.5: must be an integer" in fault(lambda: updated(Schedule(), {"steps": 1.5}))
 
 
-@pytest.mark.parametrize(
-    ("text", "value"), [*WHOLE.items(), ("5_000", 5000), ("1_0e3", 10_000), (" 7 ", 7), ("-3.0", -3)]
-)
+OPTIONS = {"5_000": 5000, "1_0e3": 10_000, " 7 ": 7, "-3.0": -3, "1152921504606846977": 2**60 + 1}
+
+
+@pytest.mark.parametrize(("text", "value"), [*OPTIONS.items(), *(item for item in WHOLE.items() if item[1] < 2**53)])
 def test_whole_numbers_as_options(text: str, value: int) -> None:
     assert whole_number(text) == value
 
@@ -180,3 +181,8 @@ def test_whole_numbers_as_options(text: str, value: int) -> None:
 def test_other_options_are_refused(text: str) -> None:
     with pytest.raises(ProblemError, match="is not an integer"):
         whole_number(text)
+
+
+def test_large_options_need_all_digits() -> None:
+    with pytest.raises(ProblemError, match="'1e18' is too large: write such an integer with all its digits"):
+        whole_number("1e18")
