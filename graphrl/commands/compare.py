@@ -3,8 +3,8 @@
 import argparse
 import dataclasses
 import sys
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from graphrl.commands.cache import keep_compiled
 from graphrl.commands.common import (
@@ -27,8 +27,10 @@ from graphrl.units import whole_number
 if TYPE_CHECKING:
     from graphrl.compare.comparison import Comparison
     from graphrl.compare.runs import Run
-    from graphrl.graphs.graph import ComputationGraph
+    from graphrl.graphs.datasets.sets import LeftOut
     from graphrl.graphs.pipelined import Machine
+
+T = TypeVar("T", bound=Sequence[Any])
 
 DESCRIPTION = f"""Compare methods on many graphs: every method on every graph with every seed, at equal budget.
 
@@ -163,7 +165,7 @@ def _runs(args: argparse.Namespace) -> tuple[list["Run"], int, dict[str, str]]:
     """
     from graphrl.compare.cluster import share, survey
     from graphrl.compare.runs import make_runs
-    from graphrl.graphs.datasets.sets import model_files
+    from graphrl.graphs.datasets.sets import load_graphs, model_files
 
     problem_of(args)  # a fault of its options needs no graph
     budget = make_budget(args.evaluations, args.seconds)
@@ -189,28 +191,24 @@ def _runs(args: argparse.Namespace) -> tuple[list["Run"], int, dict[str, str]]:
             image_format(picture)
     if args.cluster is not None:
         workers, cores = survey(args.cluster)
-    graphs, unreadable = _graphs(args)
+    given = {"chip": args.chip, "dims": dict(args.dim), "limits": args.read_limits}
+    graphs, unreadable = readable(lambda left_out: load_graphs(args.models, **given, left_out=left_out))
     problem = problem_of(args, _machine(args, [graph.machine for graph in graphs]))
     runs = make_runs(graphs, problem, args.methods, seeds, budget, cores=cores, warm_up=args.warm_up)
     return runs, workers, unreadable
 
 
-def _graphs(args: argparse.Namespace) -> tuple[list["ComputationGraph"], dict[str, str]]:
-    """The graphs, and the files that cannot be read, with the reasons; each of these gets a line on standard error.
+def readable(load: Callable[["LeftOut"], T]) -> tuple[T, dict[str, str]]:
+    """What can be read, and the files that cannot, with the reasons; each of these gets a line on standard error.
+
+    Args:
+      load: gives graphs; it takes what is to be called with each file left out and its error, as in `load_graphs`.
 
     Raises:
       GraphrlError: none of the files can be read, and there are no other graphs.
     """
-    from graphrl.graphs.datasets.sets import load_graphs
-
     unreadable: dict[str, GraphrlError] = {}
-    graphs = load_graphs(
-        args.models,
-        chip=args.chip,
-        dims=dict(args.dim),
-        limits=args.read_limits,
-        left_out=unreadable.setdefault,
-    )
+    graphs = load(unreadable.setdefault)
     if not graphs and len(unreadable) == 1:
         raise next(iter(unreadable.values()))
     for error in unreadable.values():

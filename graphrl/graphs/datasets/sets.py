@@ -19,6 +19,8 @@ from graphrl.graphs.readers import FORMATS, read_graph
 from graphrl.graphs.readers.foreign import DEFAULT_LIMITS, ReadLimits
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip
 
+LeftOut = Callable[[str, GraphrlError], object]  # called with a file that cannot be read, and its error
+
 _SET = re.compile(r"([a-z-]+):(\d+)?(?:x(\d+))?(?:@(\d+))?")
 MAX_GRAPHS, MAX_OPS = 1_000_000, 10_000_000  # of a set, and of each of its graphs: more is a slip of the pen
 _MANIFEST = "manifest.json"  # beside the graphs of a folder that scripts/make_graphs.py wrote
@@ -95,7 +97,7 @@ def load_graphs(
     chip: str | Chip = DEFAULT_CHIP,
     dims: Mapping[str, int] | None = None,
     limits: ReadLimits = DEFAULT_LIMITS,
-    left_out: Callable[[str, GraphrlError], object] | None = None,
+    left_out: LeftOut | None = None,
 ) -> list[ComputationGraph]:
     """The graphs of files, folders (their files by name; folders inside are left out) and sets.
 
