@@ -3,7 +3,7 @@
 import copy
 import pickle
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -125,6 +125,74 @@ def test_gymnax_runs_orders() -> None:
     assert int(state.state.step) == 0  # it has begun anew
 
 
+def numpy_of_gymnax(env: Any) -> Any:
+    """gymnax's wrapper for gymnasium, with what it leaves out whatever it wraps: gymnasium's generator, NumPy."""
+    gymnasium = pytest.importorskip("gymnasium")
+    from gymnax.wrappers.gym import GymnaxToGymWrapper
+
+    class Wrapper(GymnaxToGymWrapper):  # type: ignore[misc]
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            gymnasium.Env.reset(self, seed=seed)
+            observation, info = super().reset(seed=seed, options=options)
+            assert observation in self.observation_space
+            return jax.device_get(observation), info
+
+        def step(self, action: Any) -> Any:
+            observation, reward, ended, cut, info = super().step(action)
+            assert observation in self.observation_space
+            return jax.device_get(observation), float(reward), bool(ended), bool(cut), jax.device_get(info)
+
+    return Wrapper(env)
+
+
+ENVS: dict[str, Callable[[], tuple[Environment[Any, Any, Any], Any]]] = {
+    "walk": lambda: (Walk(), LINE),
+    "proposal": proposal,
+    "ordering": ordering,
+}
+
+
+@pytest.mark.parametrize("name", ENVS)
+def test_gymnax_in_its_own_wrapper_for_gymnasium(name: str) -> None:
+    pytest.importorskip("gymnax")
+    pytest.importorskip("gymnasium")
+    from gymnasium.utils.env_checker import check_env
+
+    env, params = ENVS[name]()
+    wrapped = numpy_of_gymnax(adapters.to_gymnax(env, params))
+    check_env(wrapped, skip_render_check=True)
+    for _ in range(20):
+        specs.validate(env.action_spec(params), np.asarray(wrapped.action_space.sample(), np.int32))
+
+
+def test_gymnax_in_its_own_vector_wrapper() -> None:
+    pytest.importorskip("gymnax")
+    pytest.importorskip("gymnasium")
+    from gymnax.wrappers.gym import GymnaxToVectorGymWrapper
+
+    env = GymnaxToVectorGymWrapper(adapters.to_gymnax(*ordering()), num_envs=2)
+    observation, _ = env.reset(seed=0)
+    for op in ORDER:
+        assert observation.action_mask[:, op].all()
+        observation, rewards, ended, *_ = env.step(np.full(2, int(op)))
+    assert rewards.tolist() == pytest.approx([rewards_of_order()[-1]] * 2)
+    assert ended.all()
+
+
+def test_gymnax_spaces_have_the_names_and_bounds_of_the_specification() -> None:
+    pytest.importorskip("gymnax")
+    env = adapters.to_gymnax(Walk(), LINE)
+    space = env.observation_space(LINE)
+    assert space.spaces._fields == ("position", "seen", "action_mask")
+    drawn = [space.sample(key) for key in jax.random.split(KEY, 40)]
+    for view in drawn:
+        specs.validate(Walk().observation_spec(LINE), view)
+        assert bool(space.contains(view))
+    assert {int(view.position) for view in drawn} == set(range(len(LINE)))
+    assert {bool(flag) for view in drawn for flag in view.action_mask} == {True, False}
+    assert not bool(space.contains(drawn[0]._replace(position=jnp.int32(len(LINE)))))
+
+
 def test_jumanji_says_last_with_a_discount_of_what_follows() -> None:
     pytest.importorskip("jumanji")
     from jumanji.testing.env_not_smoke import check_env_does_not_smoke, check_env_specs_does_not_smoke
@@ -172,6 +240,19 @@ def test_jumanji_runs_orders() -> None:
     assert float(timestep.discount) == 0
 
 
+@pytest.mark.parametrize("name", ENVS)
+def test_jumanji_in_its_own_wrapper_for_gymnasium(name: str) -> None:
+    pytest.importorskip("jumanji")
+    from jumanji.wrappers import JumanjiToGymWrapper
+
+    env = JumanjiToGymWrapper(adapters.to_jumanji(*ENVS[name]()))
+    observation, _ = env.reset(seed=1)
+    assert observation in env.observation_space
+    observation, reward, *flags, _ = env.step(env.action_space.sample())
+    assert observation in env.observation_space
+    assert [type(part) for part in (reward, *flags)] == [float, bool, bool]
+
+
 def test_stoa_tells_ended_from_cut() -> None:
     pytest.importorskip("stoa")
     from stoa.core_wrappers.auto_reset import AutoResetWrapper
@@ -212,14 +293,12 @@ def test_stoa_runs_orders() -> None:
     assert bool(timestep.terminated())
 
 
-@pytest.mark.parametrize("name", ["walk", "proposal", "ordering"])
+@pytest.mark.parametrize("name", ENVS)
 def test_gymnasium_passes_its_own_checker(name: str) -> None:
     pytest.importorskip("gymnasium")
     from gymnasium.utils.env_checker import check_env
 
-    envs: dict[str, tuple[Environment[Any, Any, Any], Any]]
-    envs = {"walk": (Walk(), LINE), "proposal": proposal(), "ordering": ordering()}
-    env = adapters.to_gymnasium(*envs[name])
+    env = adapters.to_gymnasium(*ENVS[name]())
     check_env(env, skip_render_check=True)
     first, _ = env.reset(seed=3)
     again, _ = env.reset(seed=3)
