@@ -128,9 +128,9 @@ def test_gymnax_runs_orders() -> None:
 def numpy_of_gymnax(env: Any) -> Any:
     """gymnax's wrapper for gymnasium, with what it leaves out whatever it wraps: gymnasium's generator, NumPy."""
     gymnasium = pytest.importorskip("gymnasium")
-    from gymnax.wrappers.gym import GymnaxToGymWrapper
+    from gymnax.wrappers.gym import GymnaxToGymWrapper  # type: ignore[import-untyped]
 
-    class Wrapper(GymnaxToGymWrapper):  # type: ignore[misc]
+    class Wrapper(GymnaxToGymWrapper):
         def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
             gymnasium.Env.reset(self, seed=seed)
             observation, info = super().reset(seed=seed, options=options)

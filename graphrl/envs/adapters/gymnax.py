@@ -76,13 +76,13 @@ class _Spaces:
     def __init__(self, module: ModuleType) -> None:
         self.module = module
 
-        class Whole(module.Box):  # type: ignore[name-defined,misc]
+        class Whole(module.Box):  # type: ignore[name-defined]
             """Integers or flags: gymnax's own would need a bound above the highest to draw that."""
 
             def sample(self, key: jax.Array) -> jax.Array:
                 return jax.random.randint(key, self.shape, self.low, self.high + 1, jnp.int32).astype(self.dtype)
 
-        class Nothing(module.Box):  # type: ignore[name-defined,misc]
+        class Nothing(module.Box):  # type: ignore[name-defined]
             """None, which gymnasium takes for a flag."""
 
             def sample(self, key: jax.Array) -> None:
@@ -91,7 +91,7 @@ class _Spaces:
             def contains(self, x: Any) -> jax.Array:
                 return jnp.asarray(x is None)
 
-        class Named(module.Tuple):  # type: ignore[name-defined,misc]
+        class Named(module.Tuple):  # type: ignore[name-defined]
             """Named tuples; `spaces` is one."""
 
             def sample(self, key: jax.Array) -> Any:
