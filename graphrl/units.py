@@ -1,9 +1,10 @@
-"""Bytes, seconds and rates as people write and read them. Knows nobody but the errors."""
+"""Bytes, seconds, rates and whole numbers as people write and read them. Depends only on `errors`."""
 
 import datetime
 import math
 import re
 from fractions import Fraction
+from typing import Any
 
 from graphrl.errors import ProblemError
 
@@ -25,6 +26,76 @@ _SECOND_SCALE = {
 }
 _NUMBER = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]{1,3})?|[0-9]+\.)\s*(\S*)\s*", re.IGNORECASE)
 _MAX_BYTES = 2**62
+_DECIMAL = re.compile(r"\s*([+-]?)(?=\.?\d)(\d*)\.?(\d*)(?:e([+-]?\d{1,4}))?\s*", re.IGNORECASE | re.ASCII)
+_MAX_DIGITS = 100  # of a whole number with an exponent
+
+
+class Fractional(float):
+    """The float nearest to a number whose fraction it has no room for: whole itself, but not what was written."""
+
+
+def exact_integer(text: str) -> int | None:
+    """The integer that a decimal number such as "1e6", "1000000.0" or "9007199254740993.0" denotes, to the last digit.
+
+    None for what has a fraction, is no decimal number, or has more than 100 digits.
+    """
+    match = _DECIMAL.fullmatch(text.replace("_", ""))
+    if match is None:
+        return None
+    sign, whole, fraction, exponent = match.groups()
+    digits = (whole + fraction).rstrip("0")
+    zeros = len(whole) - len(digits) + int(exponent or 0)
+    if not digits.lstrip("0"):
+        return 0
+    if zeros < 0 or len(digits) + zeros > _MAX_DIGITS:
+        return None
+    return int(sign + digits + zeros * "0")
+
+
+def exact_number(text: str) -> int | float:
+    """A decimal number as a float; from 2^53 on, where floats leave out integers, a whole one as an integer.
+
+    So `whole` makes of it the integer that was written, and a `Fractional` where a fraction was.
+    """
+    value = float(text)
+    if not value.is_integer() or (value and abs(value) < 2**53 and len(text) <= 16):  # 15 digits are exact in a float
+        return value
+    integer = exact_integer(text)
+    if integer is None:
+        return value if abs(value) >= 10**_MAX_DIGITS else Fractional(value)
+    return integer if abs(integer) >= 2**53 else value
+
+
+def whole(value: Any) -> Any:
+    """A float without fraction as the integer of exactly its value; anything else as it is."""
+    is_whole = isinstance(value, float) and not isinstance(value, Fractional) and value.is_integer()
+    return int(value) if is_whole else value
+
+
+def whole_numbers(value: Any) -> Any:
+    """Lists and dicts with `whole` of everything in them, for msgspec, which takes integers for floats."""
+    if isinstance(value, Fractional):
+        return float(value)
+    if isinstance(value, dict):
+        return {key: whole_numbers(item) for key, item in value.items()}
+    return [whole_numbers(item) for item in value] if isinstance(value, list) else whole(value)
+
+
+def whole_number(text: str) -> int:
+    """An integer, also as "5_000" or "1e6".
+
+    Raises:
+      ProblemError: it is none, or has an exponent or point and is 2^53 or more, which is more likely a slip.
+    """
+    try:
+        return int(text)
+    except ValueError:
+        integer = exact_integer(text)
+    if integer is None:
+        raise ProblemError(f"{text[:40]!r} is not an integer")
+    if abs(integer) >= 2**53:
+        raise ProblemError(f"{text[:40]!r} is too large: write such an integer with all its digits")
+    return integer
 
 
 def format_bytes(value: float) -> str:

@@ -206,7 +206,7 @@ _output("tensor with two producers", "op 'b': output 'a0' is already an output o
 _output("tensor produced and external", "op 'b': output 'x' is already an external input", name="x")
 _output("bytes NaN", "op 'b', output 'b0': bytes is nan: must be an integral number", bytes=float("nan"))
 _output("bytes Infinity", "op 'b', output 'b0': bytes is inf: must be an integral number", bytes=float("inf"))
-_output("bytes float", "op 'b', output 'b0': bytes is 4.0: must be an integral number", bytes=4.0)
+_output("bytes float", "op 'b', output 'b0': bytes is 4.5: must be an integral number", bytes=4.5)
 _output("bytes bool", "op 'b', output 'b0': bytes is True: must be an integral number", bytes=True)
 _output("bytes text", "op 'b', output 'b0': bytes is '4': must be an integral number", bytes="4")
 _output("bytes list", "op 'b', output 'b0': bytes is [4]: must be an integral number", bytes=[4])

@@ -168,3 +168,57 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert compare(runs, watch=lambda missing: runs_bar(missing, 1)).new == 2
     for text in ("2/2", "[b]g, list, seed 1: 4 B in"):
         assert text in shown.getvalue()
+
+
+@pytest.fixture
+def models(model: str) -> Path:
+    """A folder with a graph, a broken one, one that is cut short and a link to nowhere."""
+    folder = Path(model).parent / "models"
+    folder.mkdir()
+    (folder / "tiny.json").write_bytes(Path(model).read_bytes())
+    (folder / "cut.json").write_bytes(Path(model).read_bytes()[:-9])
+    (folder / "empty.onnx").touch()
+    (folder / "gone.hlo").symlink_to("nowhere")
+    return folder
+
+
+BUDGET = ["--methods", "list", "--evaluations", "5"]
+
+
+def test_files_that_cannot_be_read_are_named_and_left_out(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", str(models), str(models / "empty.onnx"), "layered:20", *BUDGET]) == 1
+    out, err = capsys.readouterr()
+    assert "2 graphs, 1 seed" in out
+    lines = err.splitlines()
+    assert [line.startswith("graphrl: left out: ") for line in lines] == [True] * 3 + [False] * 2
+    for line, (name, reason) in zip(
+        lines, [("cut.json", "truncated JSON"), ("empty.onnx", "empty"), ("gone.hlo", "No such file")], strict=False
+    ):
+        assert str(models / name) in line
+        assert reason in line
+
+
+def test_json_names_what_was_left_out(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = models.parent / "rows.jsonl"
+    arguments = ["compare", str(models), *BUDGET, "--json", "--output", str(rows)]
+    assert main(arguments) == 1
+    data = json.loads(capsys.readouterr().out)
+    assert list(data["unreadable"]) == [str(models / name) for name in ("cut.json", "empty.onnx", "gone.hlo")]
+    assert "truncated JSON" in data["unreadable"][str(models / "cut.json")]
+    assert (data["runs"], data["made"]) == (1, 1)
+    for name in ("cut.json", "empty.onnx", "gone.hlo"):
+        (models / name).unlink()
+    assert main(arguments) == 0  # and its rows are taken over
+    data = json.loads(capsys.readouterr().out)
+    assert (data["unreadable"], data["runs"], data["made"]) == ({}, 1, 0)
+
+
+def test_nothing_that_can_be_read_is_an_error(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (models / "tiny.json").unlink()
+    assert main(["compare", str(models), *BUDGET, "--json"]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert [line.partition(": ")[2].partition(": ")[0] for line in err.splitlines()] == ["left out"] * 3 + ["error"]
+    assert err.splitlines()[-1] == "graphrl: error: none of the 3 files can be read"
+    assert main(["compare", str(models / "cut.json"), *BUDGET]) == 1
+    assert capsys.readouterr().err.startswith(f"graphrl: error: {models / 'cut.json'}: broken or truncated JSON")

@@ -124,6 +124,11 @@ def test_from_training_to_table(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert {row["graph"] for row in table["runs"]} == {"chain200", "chain201"}
     assert main(["evaluate", str(run), "--evaluations", "20", "--methods", "compiler"]) == 0
     assert "2 graphs, 1 seed, 20 evaluations a run" in capsys.readouterr().out
+    (tmp_path / "cut.json").write_text('{"format": ')
+    assert main(["evaluate", str(run), str(tmp_path / "cut.json"), "layered:20", "--evaluations", "20", "--json"]) == 1
+    out, err = capsys.readouterr()
+    assert list(json.loads(out)["unreadable"]) == [str(tmp_path / "cut.json")]
+    assert err.startswith(f"graphrl: left out: {tmp_path / 'cut.json'}: broken or truncated JSON")
     code, err = fault(capsys, "evaluate", str(run), "--plot", "a.png")
     assert (code, "--plot is for plans" in err) == (2, True)
     by_policy = solved(f"egrl-policy:checkpoint={run}", map_problem(graph(300), CHIP))

@@ -1,7 +1,9 @@
 """The adapters, each against the library itself: skipped where that is not installed."""
 
+import copy
+import pickle
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -123,6 +125,74 @@ def test_gymnax_runs_orders() -> None:
     assert int(state.state.step) == 0  # it has begun anew
 
 
+def numpy_of_gymnax(env: Any) -> Any:
+    """gymnax's wrapper for gymnasium, with what it leaves out whatever it wraps: gymnasium's generator, NumPy."""
+    gymnasium = pytest.importorskip("gymnasium")
+    from gymnax.wrappers.gym import GymnaxToGymWrapper  # type: ignore[import-untyped]
+
+    class Wrapper(GymnaxToGymWrapper):
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            gymnasium.Env.reset(self, seed=seed)
+            observation, info = super().reset(seed=seed, options=options)
+            assert observation in self.observation_space
+            return jax.device_get(observation), info
+
+        def step(self, action: Any) -> Any:
+            observation, reward, ended, cut, info = super().step(action)
+            assert observation in self.observation_space
+            return jax.device_get(observation), float(reward), bool(ended), bool(cut), jax.device_get(info)
+
+    return Wrapper(env)
+
+
+ENVS: dict[str, Callable[[], tuple[Environment[Any, Any, Any], Any]]] = {
+    "walk": lambda: (Walk(), LINE),
+    "proposal": proposal,
+    "ordering": ordering,
+}
+
+
+@pytest.mark.parametrize("name", ENVS)
+def test_gymnax_in_its_own_wrapper_for_gymnasium(name: str) -> None:
+    pytest.importorskip("gymnax")
+    pytest.importorskip("gymnasium")
+    from gymnasium.utils.env_checker import check_env
+
+    env, params = ENVS[name]()
+    wrapped = numpy_of_gymnax(adapters.to_gymnax(env, params))
+    check_env(wrapped, skip_render_check=True)
+    for _ in range(20):
+        specs.validate(env.action_spec(params), np.asarray(wrapped.action_space.sample(), np.int32))
+
+
+def test_gymnax_in_its_own_vector_wrapper() -> None:
+    pytest.importorskip("gymnax")
+    pytest.importorskip("gymnasium")
+    from gymnax.wrappers.gym import GymnaxToVectorGymWrapper
+
+    env = GymnaxToVectorGymWrapper(adapters.to_gymnax(*ordering()), num_envs=2)
+    observation, _ = env.reset(seed=0)
+    for op in ORDER:
+        assert observation.action_mask[:, op].all()
+        observation, rewards, ended, *_ = env.step(np.full(2, int(op)))
+    assert rewards.tolist() == pytest.approx([rewards_of_order()[-1]] * 2)
+    assert ended.all()
+
+
+def test_gymnax_spaces_have_the_names_and_bounds_of_the_specification() -> None:
+    pytest.importorskip("gymnax")
+    env = adapters.to_gymnax(Walk(), LINE)
+    space = env.observation_space(LINE)
+    assert space.spaces._fields == ("position", "seen", "action_mask")
+    drawn = [space.sample(key) for key in jax.random.split(KEY, 40)]
+    for view in drawn:
+        specs.validate(Walk().observation_spec(LINE), view)
+        assert bool(space.contains(view))
+    assert {int(view.position) for view in drawn} == set(range(len(LINE)))
+    assert {bool(flag) for view in drawn for flag in view.action_mask} == {True, False}
+    assert not bool(space.contains(drawn[0]._replace(position=jnp.int32(len(LINE)))))
+
+
 def test_jumanji_says_last_with_a_discount_of_what_follows() -> None:
     pytest.importorskip("jumanji")
     from jumanji.testing.env_not_smoke import check_env_does_not_smoke, check_env_specs_does_not_smoke
@@ -170,6 +240,19 @@ def test_jumanji_runs_orders() -> None:
     assert float(timestep.discount) == 0
 
 
+@pytest.mark.parametrize("name", ENVS)
+def test_jumanji_in_its_own_wrapper_for_gymnasium(name: str) -> None:
+    pytest.importorskip("jumanji")
+    from jumanji.wrappers import JumanjiToGymWrapper
+
+    env = JumanjiToGymWrapper(adapters.to_jumanji(*ENVS[name]()))
+    observation, _ = env.reset(seed=1)
+    assert observation in env.observation_space
+    observation, reward, *flags, _ = env.step(env.action_space.sample())
+    assert observation in env.observation_space
+    assert [type(part) for part in (reward, *flags)] == [float, bool, bool]
+
+
 def test_stoa_tells_ended_from_cut() -> None:
     pytest.importorskip("stoa")
     from stoa.core_wrappers.auto_reset import AutoResetWrapper
@@ -210,14 +293,12 @@ def test_stoa_runs_orders() -> None:
     assert bool(timestep.terminated())
 
 
-@pytest.mark.parametrize("name", ["walk", "proposal", "ordering"])
+@pytest.mark.parametrize("name", ENVS)
 def test_gymnasium_passes_its_own_checker(name: str) -> None:
     pytest.importorskip("gymnasium")
     from gymnasium.utils.env_checker import check_env
 
-    envs: dict[str, tuple[Environment[Any, Any, Any], Any]]
-    envs = {"walk": (Walk(), LINE), "proposal": proposal(), "ordering": ordering()}
-    env = adapters.to_gymnasium(*envs[name])
+    env = adapters.to_gymnasium(*ENVS[name]())
     check_env(env, skip_render_check=True)
     first, _ = env.reset(seed=3)
     again, _ = env.reset(seed=3)
@@ -239,3 +320,65 @@ def test_gymnasium_runs_orders() -> None:
     assert [reward for reward, _, _ in answers] == pytest.approx(rewards_of_order())
     assert [ended for _, *ended in answers] == [[False, False]] * 9 + [[True, False]]
     assert info["peak"] > 0
+
+
+def test_gymnasium_needs_a_reset_before_the_first_step_and_after_an_end() -> None:
+    gymnasium = pytest.importorskip("gymnasium")
+    env = adapters.to_gymnasium(Walk(limit=2), LINE)
+    for _ in range(2):
+        with pytest.raises(gymnasium.error.ResetNeeded, match=r"^no episode is under way: call reset first"):
+            env.step(0)
+        env.reset(seed=0)
+        assert not env.step(0)[3]
+        assert env.step(0)[3]
+
+
+@pytest.mark.parametrize("action", ["x", None, 2, -1, 0.5, float("nan"), [0], {"a": 0}, 2**70])
+def test_gymnasium_refuses_other_actions_in_one_line(action: object) -> None:
+    pytest.importorskip("gymnasium")
+    env = adapters.to_gymnasium(Walk(), LINE)
+    env.reset(seed=0)
+    with pytest.raises(GraphrlError, match=r"^the action .*: must be .*$"):
+        env.step(action)
+    for allowed in (1, np.int64(1), jnp.int32(1), np.asarray(1)):
+        env.reset()
+        env.step(allowed)
+
+
+def pickled(env: Any) -> Any:
+    return pickle.loads(pickle.dumps(env))
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickled])
+@pytest.mark.parametrize("steps", [0, 1])
+def test_gymnasium_is_copied_at_any_time(copied: Any, steps: int) -> None:
+    gymnasium = pytest.importorskip("gymnasium")
+    from gymnasium.utils.env_checker import data_equivalence
+
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        copied(adapters.to_gymnasium(Walk(), LINE)).step(0)
+    env = adapters.to_gymnasium(*ordering())
+    env.action_space.seed(5)
+    env.reset(seed=3)
+    for op in ORDER[:steps]:
+        env.step(int(op))
+    twin = copied(env)
+    ends = []
+    for one in (env, twin):  # one after the other: neither moves the other
+        answers = [one.step(int(op)) for op in ORDER[steps:]]
+        ends.append((answers, one.action_space.sample(), one.reset(), one.np_random.integers(1000)))
+    assert data_equivalence(ends[0], ends[1], exact=True)
+    assert ends[0][0][-1][2]
+
+
+def test_gymnasium_in_its_own_vector_environment() -> None:
+    gymnasium = pytest.importorskip("gymnasium")
+    env = adapters.to_gymnasium(*ordering())
+    both = gymnasium.vector.SyncVectorEnv([lambda: copy.copy(env), lambda: pickled(env)])
+    observation, _ = both.reset(seed=0)
+    for op in ORDER:
+        observation, _, ended, cut, _ = both.step(np.full(2, int(op)))
+    assert ended.all()
+    assert not cut.any()
+    assert observation in both.observation_space
+    assert not both.step(np.zeros(2, int))[2].any()  # they have begun again

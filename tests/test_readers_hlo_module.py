@@ -255,6 +255,67 @@ def test_files_are_recognised(tmp_path: Path) -> None:
     assert refusal(lambda: read_graph(tmp_path / "e.pb")).endswith("must be a whole HloModuleProto or HloProto")
 
 
+BODY = """{
+  p = f32[8]{0} parameter(0)
+  ROOT y = f32[8]{0} exponential(p)
+}
+"""
+SIGNATURE = "(p: f32[8]) -> f32[8] "
+LICENCE = f"// {'x' * 77}\n" * 1000
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("// a comment\nHloModule m\nENTRY e " + BODY, "m"),
+        ("/* a comment\n of two lines */ HloModule m\n\nENTRY e " + BODY, "m"),
+        ("\ufeff\r\n\t// a comment\n/**/\n\nHloModule m\nENTRY e " + BODY, "m"),
+        (LICENCE + "HloModule m\nENTRY e " + BODY, "m"),
+        (LICENCE + "e " + BODY, "module_e"),
+        ("ENTRY e " + BODY, "module_e"),
+        ("ENTRY /* main */ %e.1 // this\n" + SIGNATURE + BODY, "module_e.1"),
+        ("// a comment\r\n\r\nENTRY e " + BODY.replace("\n", "\r\n"), "module_e"),
+        ("e " + BODY, "module_e"),
+        ("%e-1 // a comment\n" + BODY, "module_e-1"),
+        ("%comp " + SIGNATURE + BODY, "module_comp"),
+        ("\ufeff/* a comment */ comp" + SIGNATURE + BODY, "module_comp"),
+        ("%f " + SIGNATURE + BODY.replace("y", "x") + "\nENTRY %e " + SIGNATURE + BODY, "module_f"),
+        ("y = f32[8]{0} exponential(f32[8]{0} x)", "_"),
+        ('// a comment\nROOT %y = (f32[8]{0}, s32[]) custom-call(f32[8]{0} %x), custom_call_target="f"', "_"),
+        ("f32[8]{0} exponential(f32[8]{0} x)", "_"),
+    ],
+)
+def test_text_without_header_or_behind_comments(text: str, name: str, tmp_path: Path) -> None:
+    (tmp_path / "dump").write_bytes(text.encode())
+    graph = read_graph(tmp_path / "dump")
+    assert graph.name == name
+    assert len(graph.ops) == 1
+    assert [tensor.bytes for tensor in graph.inputs] == [32]
+
+
+def test_faults_are_in_the_lines_of_the_file() -> None:
+    text = "\n\n%comp " + SIGNATURE + BODY.replace("exponential", "exponentia")
+    assert "was parsing 5:" in refusal(lambda: parse_module(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "// HloModule m",
+        "/* HloModule m",
+        "node { name: 'a' }",
+        "e { p: 3 }",
+        "f(x) = 3",
+        '{"a": [1]}',
+        "[1]",
+        "1 2 3\n",
+    ],
+)
+def test_other_text_is_no_hlo(text: str) -> None:
+    assert not is_hlo(text.encode())
+
+
 def test_a_read_module_is_read_again() -> None:
     module = parse_module(TEXT)
     assert isinstance(module, HloModule)

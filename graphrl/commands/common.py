@@ -17,7 +17,7 @@ from graphrl.graphs.pipelined import Machine
 from graphrl.graphs.readers.foreign import DEFAULT_LIMITS, ReadLimits
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip, find_chip
 from graphrl.optimize import DEFAULT_SECONDS
-from graphrl.units import parse_bytes, parse_rate, parse_seconds
+from graphrl.units import parse_bytes, parse_rate, parse_seconds, whole_number
 
 T = TypeVar("T")
 
@@ -146,29 +146,6 @@ def option(parse: Callable[[str], T]) -> Callable[[str], T]:
             raise argparse.ArgumentTypeError(str(error)) from None
 
     return convert
-
-
-def whole_number(text: str) -> int:
-    """An integer, also as "5_000" or "1e6".
-
-    Raises:
-      ProblemError: it is none.
-    """
-    try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        number = float(text)
-        if number == int(number) and abs(number) >= 2**53:
-            raise ProblemError(f"{text[:40]!r} is too large: write such an integer with all its digits")
-        if number == int(number):
-            return int(number)
-    except ProblemError:
-        raise
-    except (ValueError, OverflowError):
-        pass
-    raise ProblemError(f"{text[:40]!r} is not an integer")
 
 
 def _chip(text: str) -> Chip:

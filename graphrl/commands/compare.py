@@ -3,8 +3,8 @@
 import argparse
 import dataclasses
 import sys
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from graphrl.commands.cache import keep_compiled
 from graphrl.commands.common import (
@@ -17,17 +17,20 @@ from graphrl.commands.common import (
     option,
     print_json,
     problem_of,
-    whole_number,
 )
 from graphrl.commands.progress import runs_bar
-from graphrl.errors import ProblemError
+from graphrl.errors import GraphrlError, ProblemError
 from graphrl.methods import METHODS, find_solver, split_methods
 from graphrl.optimize import check_seed, make_budget
+from graphrl.units import whole_number
 
 if TYPE_CHECKING:
     from graphrl.compare.comparison import Comparison
     from graphrl.compare.runs import Run
+    from graphrl.graphs.datasets.sets import LeftOut
     from graphrl.graphs.pipelined import Machine
+
+T = TypeVar("T", bound=Sequence[Any])
 
 DESCRIPTION = f"""Compare methods on many graphs: every method on every graph with every seed, at equal budget.
 
@@ -66,8 +69,11 @@ examples:
       --evaluations 5000 --output runs.jsonl --plot quality.png --histogram hist.png --baseline brkga
   graphrl compare graphs/ layered:500x20 --methods list,auto --processes 4 --json
 
-Ctrl-C ends it; what is done stays and is shown. Exit codes: 0 done, 1 failed (also: interrupted, or no run gave a
-plan), 2 usage."""
+A file that cannot be read, given by itself or in a folder, is left out: a line on standard error names it, --json under
+"unreadable", and the rest is compared.
+
+Ctrl-C ends it; what is done stays and is shown. Exit codes: 0 done, 1 failed (also: interrupted, a file was left out,
+or no run gave a plan), 2 usage."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -124,7 +130,7 @@ def run(args: argparse.Namespace, names: Mapping[str, str] | None = None) -> int
       args: of `add_arguments`.
       names: what tables and pictures call some of the methods; rows of --output have their full names.
     """
-    runs, workers = _runs(args)
+    runs, workers, unreadable = _runs(args)
     from graphrl.compare.comparison import compare
 
     comparison = compare(
@@ -143,19 +149,19 @@ def run(args: argparse.Namespace, names: Mapping[str, str] | None = None) -> int
     comparison = comparison._replace(rows=rows)
     written = _write(comparison, args, names.get(baseline, baseline))
     if args.json:
-        _print_json(comparison, len(runs), written)
+        _print_json(comparison, len(runs), unreadable, written)
     else:
         from graphrl.compare.report import print_tables
 
         print_tables(comparison.rows, comparison.others)
         for path in written:
             print(f"written: {path}")
-    return _verdict(comparison, len(runs))
+    return _verdict(comparison, len(runs)) or int(bool(unreadable))
 
 
-def _runs(args: argparse.Namespace) -> tuple[list["Run"], int]:
-    """Everything that the options ask for, after all that can be wrong with them has been looked at; and how many
-    workers there are.
+def _runs(args: argparse.Namespace) -> tuple[list["Run"], int, dict[str, str]]:
+    """Everything that the options ask for, after all that can be wrong with them has been looked at; how many workers
+    there are; and the files that cannot be read, with the reasons.
     """
     from graphrl.compare.cluster import share, survey
     from graphrl.compare.runs import make_runs
@@ -185,10 +191,31 @@ def _runs(args: argparse.Namespace) -> tuple[list["Run"], int]:
             image_format(picture)
     if args.cluster is not None:
         workers, cores = survey(args.cluster)
-    graphs = load_graphs(args.models, chip=args.chip, dims=dict(args.dim), limits=args.read_limits)
+    given = {"chip": args.chip, "dims": dict(args.dim), "limits": args.read_limits}
+    graphs, unreadable = readable(lambda left_out: load_graphs(args.models, **given, left_out=left_out))
     problem = problem_of(args, _machine(args, [graph.machine for graph in graphs]))
     runs = make_runs(graphs, problem, args.methods, seeds, budget, cores=cores, warm_up=args.warm_up)
-    return runs, workers
+    return runs, workers, unreadable
+
+
+def readable(load: Callable[["LeftOut"], T]) -> tuple[T, dict[str, str]]:
+    """What can be read, and the files that cannot, with the reasons; each of these gets a line on standard error.
+
+    Args:
+      load: gives graphs; it takes what is to be called with each file left out and its error, as in `load_graphs`.
+
+    Raises:
+      GraphrlError: none of the files can be read, and there are no other graphs.
+    """
+    unreadable: dict[str, GraphrlError] = {}
+    graphs = load(unreadable.setdefault)
+    if not graphs and len(unreadable) == 1:
+        raise next(iter(unreadable.values()))
+    for error in unreadable.values():
+        print(f"graphrl: left out: {error}", file=sys.stderr)
+    if not graphs:
+        raise GraphrlError(f"none of the {len(unreadable)} files can be read")
+    return graphs, {file: str(error) for file, error in unreadable.items()}
 
 
 def _machine(args: argparse.Namespace, machines: Sequence["Machine | None"]) -> "Machine | None":
@@ -220,13 +247,14 @@ def _write(comparison: "Comparison", args: argparse.Namespace, baseline: str) ->
     return written
 
 
-def _print_json(comparison: "Comparison", runs: int, written: list[str]) -> None:
+def _print_json(comparison: "Comparison", runs: int, unreadable: Mapping[str, str], written: list[str]) -> None:
     from graphrl.compare.report import as_dict
 
     first = comparison.rows[0].to_dict()
     settings = {key: first[key] for key in ("objective", "model", "budget", "cores", "machine")}
     counts = {"runs": runs, "done": len(comparison.rows), "made": comparison.new, "interrupted": comparison.interrupted}
-    print_json({**settings, **counts, **as_dict(comparison.rows, comparison.others), "written": written})
+    files = {"unreadable": unreadable, "written": written}
+    print_json({**settings, **counts, **as_dict(comparison.rows, comparison.others), **files})
 
 
 def _verdict(comparison: "Comparison", runs: int) -> int:

@@ -27,7 +27,7 @@ table as of `graphrl compare`, for the problem that it was trained for.
 
 CHECKPOINT is the folder of a run of `graphrl train` (its best checkpoint is taken), or of one checkpoint. Graphs are
 files, folders or sets as of `graphrl compare`; without any they are the run's data.test. For EGRL they are coarsened to
-layers and the table is of memory maps."""
+layers and the table is of memory maps. A file that cannot be read is named and left out, as there."""
 
 EXAMPLES = """examples:
   graphrl evaluate out/regal
@@ -104,7 +104,9 @@ def _compare_maps(args: argparse.Namespace, chip: MemoryChip, names: Mapping[str
     from graphrl.costs.maps.problem import map_problem
     from graphrl.graphs.layers.models import load_layers
 
-    problems = [map_problem(graph, chip) for graph in load_layers(args.models, dict(args.dim), args.read_limits)]
+    dims, limits = dict(args.dim), args.read_limits
+    graphs, unreadable = compare.readable(lambda left_out: load_layers(args.models, dims, limits, left_out))
+    problems = [map_problem(graph, chip) for graph in graphs]
     rows = []
     with case_bar(len(problems) * len(args.methods) * len(seeds)) as show:
         for row in run_maps(problems, args.methods, seeds, budget):
@@ -114,7 +116,7 @@ def _compare_maps(args: argparse.Namespace, chip: MemoryChip, names: Mapping[str
     if all(row.error is not None for row in rows):
         raise GraphrlError(f"no run gave a map: {rows[0].error}")
     if args.json:
-        print_json({"chip": chip.name, "budget": dataclasses.asdict(budget), **as_dict(rows)})
+        print_json({"chip": chip.name, "budget": dataclasses.asdict(budget), **as_dict(rows), "unreadable": unreadable})
     else:
         print_tables(rows, chip.name, budget_line(budget))
-    return 0
+    return int(bool(unreadable))

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from graphrl.agents import AGENTS
 from graphrl.commands.cache import keep_compiled
-from graphrl.commands.common import option, print_json, whole_number
+from graphrl.commands.common import option, print_json
 from graphrl.errors import ProblemError
-from graphrl.units import format_seconds
+from graphrl.units import format_seconds, whole_number
 
 if TYPE_CHECKING:
     from graphrl.training.run import Result

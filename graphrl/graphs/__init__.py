@@ -34,7 +34,8 @@ Ops of equal `colocation` stand on one device under every objective; the rest is
      "outputs": ["c0"]}
 
 `outputs` names the tensors that stay in memory to the end. All but the `name` of an op or a tensor may be left out, and
-is then empty or 0. A file is refused with one line that names it and the op for: a cycle (one is printed), a name that
+is then empty or 0. Whole numbers may be written as 1000000, 1e6 or 1000000.0, and count to the last digit, also beyond
+2^53. A file is refused with one line that names it and the op for: a cycle (one is printed), a name that
 appears twice or that nothing has, a count of bytes that is negative or no whole number, a run time that is negative or
 not finite, an unknown or repeated key, another version, JSON that is cut off, or more than 2^31 - 1 ops or edges. Files
 are written whole or not at all.

@@ -18,6 +18,7 @@ from graphrl.graphs.readers.json import read_strict_json
 from graphrl.graphs.roofline import Chip
 from graphrl.plan.inlining import Inlining
 from graphrl.plan.steps import OpStep, Step, TransferStep
+from graphrl.units import whole
 
 if TYPE_CHECKING:
     from graphrl.plan.plan import Plan
@@ -181,9 +182,10 @@ def _inlining(data: dict[str, Any]) -> Inlining:
 
 
 def _placement(data: dict[str, Any], devices: int) -> dict[str, int]:
-    placement = _typed(data, "placement", dict, "an object of devices by op name")
+    given = _typed(data, "placement", dict, "an object of devices by op name")
+    placement = {op: _integer(device, f"the device of op {op!r}") for op, device in given.items()}
     for op, device in placement.items():
-        if _integer(device, f"the device of op {op!r}") >= devices:
+        if device >= devices:
             raise PlanError(f"op {op!r} is placed on device {device}: must be from 0 to {devices - 1}")
     return placement
 
@@ -215,7 +217,8 @@ def _number(data: dict[str, Any], key: str, where: str | None = None) -> int | f
     return value
 
 
-def _integer(value: object, where: str, minimum: int | None = 0) -> int:
+def _integer(value: Any, where: str, minimum: int | None = 0) -> int:
+    value = whole(value)
     if type(value) is not int or (minimum is not None and value < minimum):
         raise PlanError(f"{where} is {_short(value)}: must be an integer" + (" of at least 0" if minimum == 0 else ""))
     return value

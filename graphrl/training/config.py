@@ -18,6 +18,7 @@ from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import content, shown
 from graphrl.training.data import DataConfig
 from graphrl.training.schedule import Schedule
+from graphrl.units import exact_integer, whole
 
 C = TypeVar("C")
 
@@ -202,7 +203,7 @@ def _as(name: str, value: Any, kind: Any) -> Any:
     if kind is bool:
         return {"true": True, "false": False}[value.lower()] if text else _of(value, bool)
     if kind is int:
-        return int(value) if text else _of(value, int)
+        return _of(exact_integer(value) if text else whole(value), int)
     if kind is float:
         return float(value) if isinstance(value, str) else float(_of(value, (int, float)))
     return str(_of(value, str))

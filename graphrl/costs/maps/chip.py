@@ -12,6 +12,7 @@ import msgspec
 from graphrl.errors import ProblemError
 from graphrl.files import write_atomically
 from graphrl.graphs.readers.json import read_strict_json
+from graphrl.units import whole_numbers
 
 FORMAT, VERSION = "graphrl-chip", 1
 PAGE = 64  # bytes
@@ -143,7 +144,7 @@ def read_chip(path: str | os.PathLike[str]) -> MemoryChip:
 
 def _converted(value: object, kind: type[T], where: str) -> T:
     try:
-        return msgspec.convert(value, kind)
+        return msgspec.convert(whole_numbers(value), kind)
     except (msgspec.ValidationError, OverflowError) as error:
         raise ProblemError(f"{where}: {error}") from None
 

@@ -1,18 +1,22 @@
 """Environments as gymnasium has them."""
 
+import copy
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from graphrl.envs.adapters.common import as_dictionaries, bounds, choices, needed, tree
 from graphrl.envs.base import Environment
-from graphrl.envs.specs import ArraySpec
+from graphrl.envs.specs import ArraySpec, SpecError, validate
 
 
 def to_gymnasium(env: Environment[Any, Any, Any], params: Any) -> Any:
     """As a gymnasium environment: NumPy in, NumPy out, one episode at a time.
+
+    It can be pickled and copied at any time: the copy goes on from there by itself, and what was compiled serves both.
+    Where no episode is under way, before the first `reset` and after an end, `step` raises gymnasium's `ResetNeeded`,
+    and a `SpecError` for an action that does not fit `action_space`.
 
     Raises:
       GraphrlError: gymnasium is not installed.
@@ -27,8 +31,10 @@ def to_gymnasium(env: Environment[Any, Any, Any], params: Any) -> Any:
 
     class Gymnasium(gymnasium.Env):  # type: ignore[name-defined]
         metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  (gymnasium's name and type)
-        observation_space = space(env.observation_spec(params))
-        action_space = space(action_spec)
+
+        def __init__(self) -> None:
+            self.observation_space, self.action_space = space(env.observation_spec(params)), space(action_spec)
+            self._state: Any = None  # of the episode under way
 
         def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
             super().reset(seed=seed)
@@ -37,13 +43,45 @@ def to_gymnasium(env: Environment[Any, Any, Any], params: Any) -> Any:
             return _host(timestep.observation), _host(timestep.info)
 
         def step(self, action: Any) -> tuple[Any, float, bool, bool, Any]:
+            if self._state is None:
+                raise gymnasium.error.ResetNeeded("no episode is under way: call reset first, also after each end")
+            chosen = _action(action_spec, action)
             self._key, now = jax.random.split(self._key)
-            wanted = jax.tree.map(lambda spec, x: jnp.asarray(x, spec.dtype), action_spec, action)
-            self._state, timestep = compiled_step(now, self._state, wanted, params)
-            flags = bool(timestep.terminated), bool(timestep.truncated)
-            return _host(timestep.observation), float(timestep.reward), *flags, _host(timestep.info)
+            state, timestep = compiled_step(now, self._state, chosen, params)
+            ended, cut = bool(timestep.terminated), bool(timestep.truncated)
+            self._state = None if ended or cut else state
+            return _host(timestep.observation), float(timestep.reward), ended, cut, _host(timestep.info)
+
+        def __reduce__(self) -> Any:
+            return to_gymnasium, (env, params), self.__dict__
+
+        def __copy__(self) -> Any:
+            twin = type(self)()
+            twin.__dict__.update(copy.deepcopy(self.__dict__))
+            return twin
+
+        def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+            return copy.copy(self)
 
     return Gymnasium()
+
+
+def _action(spec: Any, action: Any) -> Any:
+    """The action as arrays of the specification's dtypes: a fraction is no index.
+
+    Raises:
+      SpecError: it does not fit the specification.
+    """
+
+    def cast(one: ArraySpec, x: Any) -> np.ndarray:  # flags are int8 there
+        return np.asarray(x).astype(one.dtype, casting="unsafe" if one.dtype == np.bool_ else "same_kind")
+
+    try:
+        chosen = jax.tree.map(cast, spec, action)
+    except (TypeError, ValueError, OverflowError):
+        raise SpecError(f"the action is {str(action)[:60]!r}: must be one of action_space") from None
+    validate(spec, chosen, "the action")
+    return chosen
 
 
 def _host(value: Any) -> Any:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from graphrl.envs.adapters.common import bounds, choices, needed, tree
+from graphrl.envs.adapters.common import bounds, choices, needed
 from graphrl.envs.base import Environment
 from graphrl.envs.specs import ArraySpec
 from graphrl.errors import GraphrlError
@@ -23,14 +23,15 @@ class _Flagged(NamedTuple):
 def to_gymnax(env: Environment[Any, Any, Any], params: Any) -> Any:
     """As a gymnax 1.0 environment: `reset(key, params)` and `step(key, state, action, params)`, which resets itself.
 
+    Observations stay named tuples, so their space is a `Tuple`, whose `spaces` have the same names. gymnax's wrappers
+    for gymnasium run it, and what they give is in the spaces that they name. gymnasium's `check_env` refuses those
+    wrappers whatever they wrap, for they seed no generator of gymnasium's and give flags of JAX: `to_gymnasium` passes.
+
     Raises:
       GraphrlError: gymnax is not installed.
     """
     base = needed("gymnax.environments.environment", "gymnax")
-    spaces = needed("gymnax.environments.spaces", "gymnax")
-
-    def space(spec: Any) -> Any:
-        return tree(spec, lambda name, one: _space(spaces, one), spaces.Dict)
+    spaces = _Spaces(needed("gymnax.environments.spaces", "gymnax"))
 
     class Gymnax(base.Environment):  # type: ignore[name-defined]
         @property
@@ -50,7 +51,8 @@ def to_gymnax(env: Environment[Any, Any, Any], params: Any) -> Any:
             return timestep.observation, _Flagged(state, timestep.truncated)
 
         def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> tuple[Any, ...]:
-            inner, timestep = env.step(key, state.state, action, params)
+            chosen = jax.tree.map(lambda spec, x: jnp.asarray(x, spec.dtype), env.action_spec(params), action)
+            inner, timestep = env.step(key, state.state, chosen, params)
             flagged = _Flagged(inner, timestep.truncated)
             return timestep.observation, flagged, timestep.reward, timestep.terminated, timestep.info
 
@@ -58,21 +60,56 @@ def to_gymnax(env: Environment[Any, Any, Any], params: Any) -> Any:
             return state.truncated
 
         def action_space(self, params: Any = params) -> Any:
-            return space(env.action_spec(params))
+            spec = env.action_spec(params)
+            is_choice = isinstance(spec, ArraySpec) and spec.shape == () and choices(spec) is not None
+            return spaces.module.Discrete(spec.num_values) if is_choice else spaces.of(spec)
 
         def observation_space(self, params: Any = params) -> Any:
-            return space(env.observation_spec(params))
+            return spaces.of(env.observation_spec(params))
 
     return Gymnax()
 
 
-def _space(spaces: ModuleType, spec: ArraySpec) -> Any:
-    if spec.shape == () and choices(spec) is not None:
-        return spaces.Discrete(spec.num_values)
-    low, high = bounds(spec)
-    # a Box samples numbers from low to below high and cuts their digits off
-    end = high + 1 if np.issubdtype(spec.dtype, np.integer) else high
-    return spaces.Box(low, end, spec.shape, jnp.dtype(spec.dtype))
+class _Spaces:
+    """gymnax's spaces of specifications."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self.module = module
+
+        class Whole(module.Box):  # type: ignore[name-defined]
+            """Integers or flags: gymnax's own would need a bound above the highest to draw that."""
+
+            def sample(self, key: jax.Array) -> jax.Array:
+                return jax.random.randint(key, self.shape, self.low, self.high + 1, jnp.int32).astype(self.dtype)
+
+        class Nothing(module.Box):  # type: ignore[name-defined]
+            """None, which gymnasium takes for a flag."""
+
+            def sample(self, key: jax.Array) -> None:
+                return None
+
+            def contains(self, x: Any) -> jax.Array:
+                return jnp.asarray(x is None)
+
+        class Named(module.Tuple):  # type: ignore[name-defined]
+            """Named tuples; `spaces` is one."""
+
+            def sample(self, key: jax.Array) -> Any:
+                return type(self.spaces)(*super().sample(key))
+
+        self._whole, self._nothing, self._named = Whole, Nothing(0, 1, (), np.bool_), Named
+
+    def of(self, spec: Any) -> Any:
+        """The space of a specification."""
+        if spec is None:
+            return self._nothing
+        if isinstance(spec, dict):
+            return self.module.Dict({name: self.of(part) for name, part in spec.items()})
+        if isinstance(spec, tuple):
+            return self._named(type(spec)(*map(self.of, spec)))
+        low, high = bounds(spec)
+        is_whole = spec.dtype == np.bool_ or (np.issubdtype(spec.dtype, np.integer) and spec.maximum is not None)
+        return (self._whole if is_whole else self.module.Box)(low, high, spec.shape, jnp.dtype(spec.dtype))
 
 
 def _one(spec: Any) -> ArraySpec:

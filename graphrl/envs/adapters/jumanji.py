@@ -1,5 +1,7 @@
 """Environments as jumanji has them."""
 
+import collections
+import functools
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -32,7 +34,7 @@ def to_jumanji(env: Environment[Any, Any, Any], params: Any) -> Any:
             step_type=kind,
             reward=timestep.reward,
             discount=timestep.discount,
-            observation=timestep.observation,
+            observation=_without_none(timestep.observation),
             extras=timestep.info,
         )
 
@@ -49,7 +51,7 @@ def to_jumanji(env: Environment[Any, Any, Any], params: Any) -> Any:
             return _Keyed(key, inner), answer(timestep, kind)
 
         # made here, not when asked for: jumanji's specifications cannot be made inside of jax.jit
-        observation_spec = _spec(specs, env.observation_spec(params))
+        observation_spec = _spec(specs, _without_none(env.observation_spec(params)))
         action_spec = _spec(specs, env.action_spec(params))
         reward_spec = _spec(specs, floats(()), "reward")
         discount_spec = _spec(specs, floats((), 0, 1), "discount")
@@ -58,10 +60,26 @@ def to_jumanji(env: Environment[Any, Any, Any], params: Any) -> Any:
 
 
 def _spec(specs: ModuleType, spec: Any, name: str = "") -> Any:
-    """jumanji's, which builds named tuples again from their parts: those that are None stay."""
+    """jumanji's, which builds named tuples again from their parts."""
     parts = fields(spec)
     if parts is None:
         kinds = Kinds(specs.DiscreteArray, specs.MultiDiscreteArray, specs.Array, specs.BoundedArray)
         return kinds.describe(name, spec)
-    members = {key: part and _spec(specs, part, key) for key, part in parts.items()}
+    members = {key: _spec(specs, part, key) for key, part in parts.items()}
     return specs.Spec(type(spec), name or type(spec).__name__, **members)
+
+
+def _without_none(value: Any) -> Any:
+    """Named tuples without fields that are None, which jumanji's wrappers do not take; all else as it is."""
+    parts = fields(value)
+    if parts is None:
+        return value
+    kept = {key: _without_none(part) for key, part in parts.items() if part is not None}
+    kind = type(value) if len(kept) == len(parts) else _named(type(value).__name__, tuple(kept))
+    return kind(**kept)
+
+
+@functools.cache
+def _named(name: str, names: tuple[str, ...]) -> Any:
+    """A class of named tuples; the same for the same fields, as JAX compares them."""
+    return collections.namedtuple(name, names)

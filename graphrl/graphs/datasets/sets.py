@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from graphrl.errors import GraphrlError, ProblemError
@@ -18,6 +18,8 @@ from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.readers import FORMATS, read_graph
 from graphrl.graphs.readers.foreign import DEFAULT_LIMITS, ReadLimits
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip
+
+LeftOut = Callable[[str, GraphrlError], object]  # called with a file that cannot be read, and its error
 
 _SET = re.compile(r"([a-z-]+):(\d+)?(?:x(\d+))?(?:@(\d+))?")
 MAX_GRAPHS, MAX_OPS = 1_000_000, 10_000_000  # of a set, and of each of its graphs: more is a slip of the pen
@@ -95,6 +97,7 @@ def load_graphs(
     chip: str | Chip = DEFAULT_CHIP,
     dims: Mapping[str, int] | None = None,
     limits: ReadLimits = DEFAULT_LIMITS,
+    left_out: LeftOut | None = None,
 ) -> list[ComputationGraph]:
     """The graphs of files, folders (their files by name; folders inside are left out) and sets.
 
@@ -104,16 +107,23 @@ def load_graphs(
         of the model zoo that both words are true of (see `zoo.select`), `workloads:bert` one of `workloads.NAMES` and
         `workloads:gnmt-*` several.
       chip, dims, limits: see `read_graph`.
+      left_out: called with each file that cannot be read or is no graph, and with its error; the others are loaded.
 
     Raises:
-      GraphrlError: a file cannot be read or is no graph.
+      GraphrlError: a folder cannot be read or has no graphs; or, without `left_out`, a file.
       ProblemError: a set's name is wrong.
     """
     graphs: list[ComputationGraph] = []
     for model in models:
         files = model_files(model)
-        read = (read_graph(file, chip=chip, dims=dims, limits=limits) for file in files)
-        graphs += read if files else _named(model)
+        graphs += () if files else _named(model)
+        for file in files:
+            try:
+                graphs.append(read_graph(file, chip=chip, dims=dims, limits=limits))
+            except GraphrlError as error:
+                if left_out is None:
+                    raise
+                left_out(file, error)
     return graphs
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from graphrl.errors import GraphrlError
 from graphrl.files import content, shown
-from graphrl.graphs.datasets.sets import is_zoo, load_graph, load_graphs, model_files
+from graphrl.graphs.datasets.sets import LeftOut, is_zoo, load_graph, load_graphs, model_files
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.layers.coarsen import coarsened
 from graphrl.graphs.readers.foreign import DEFAULT_LIMITS, ReadLimits
@@ -29,18 +29,24 @@ def layers_of(
 
 
 def load_layers(
-    models: Sequence[str], dims: Mapping[str, int] | None = None, limits: ReadLimits = DEFAULT_LIMITS
+    models: Sequence[str],
+    dims: Mapping[str, int] | None = None,
+    limits: ReadLimits = DEFAULT_LIMITS,
+    left_out: LeftOut | None = None,
 ) -> list[ComputationGraph]:
     """The layers of every graph of `load_graphs`, see `layers_of`.
 
+    Args:
+      models, dims, limits, left_out: see `load_graphs`.
+
     Raises:
-      GraphrlError: one cannot be read.
+      GraphrlError: as `load_graphs`.
     """
     layers: list[ComputationGraph] = []
     for model in models:
         for part in model_files(model) or [model]:
-            graphs = load_graphs([part], dims=dims, limits=limits)
-            layers += map(coarsened, graphs) if _is_program(part, limits) else graphs
+            graphs = load_graphs([part], dims=dims, limits=limits, left_out=left_out)
+            layers += map(coarsened, graphs) if graphs and _is_program(part, limits) else graphs
     return layers
 
 

@@ -1,7 +1,8 @@
 """The format `graphrl-graph`, version 1 (`graphrl/graphs`): graphs as JSON that people can write and compare.
 
 Everything but an op's and a tensor's `name` may be left out and is then empty or 0. What is there is checked: an
-unknown or repeated key is more likely a spelling mistake than a wish.
+unknown or repeated key is more likely a spelling mistake than a wish. Bytes, FLOPs and other integers may be written as
+1e6 or 1000000.0, and are what is written to the last digit, also beyond 2^53.
 """
 
 import dataclasses
@@ -17,6 +18,7 @@ from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.layers.layer import Layer
 from graphrl.graphs.pipelined import Machine, Pipelined
 from graphrl.graphs.readers.partitioning import is_partitioning, partitioning_graph
+from graphrl.units import exact_number, whole
 
 T = TypeVar("T")
 
@@ -47,13 +49,13 @@ def parse_json(data: bytes, source: str) -> ComputationGraph:
 
 
 def strict_json(data: bytes) -> object:
-    """The JSON value that UTF-8 text holds, no key of an object twice.
+    """The JSON value that UTF-8 text holds, no key of an object twice; numbers as in `exact_number`.
 
     Raises:
       GraphError: it holds none; one line.
     """
     try:
-        value = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_object)
+        value = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_object, parse_float=exact_number)
         if b"\\u" in data:
             json.dumps(value, ensure_ascii=False).encode()
         return value
@@ -100,7 +102,7 @@ def graph_from_dict(value: object, *, source: str = "graph") -> ComputationGraph
     """The graph that a `graphrl-graph` object (as `json.load` gives it) describes.
 
     Args:
-      value: the object.
+      value: the object. A float without fraction does for an integer: it is that of exactly its value.
       source: what errors name, usually the file.
 
     Raises:
@@ -144,23 +146,29 @@ def _op(entry: object, index: int) -> Op:
         inputs=_names(op, "inputs", where, "tensor names"),
         outputs=_tensors(op, "outputs", where, "output"),
         after=_names(op, "after", where, "op names"),
-        workspace_bytes=op.get("workspace_bytes", 0),
-        weight_bytes=op.get("weight_bytes", 0),
-        flops=op.get("flops", 0),
-        layer=Layer(**_checked(op["layer"], f"{where}: layer", _LAYER_KEYS)) if "layer" in op else None,
+        workspace_bytes=whole(op.get("workspace_bytes", 0)),
+        weight_bytes=whole(op.get("weight_bytes", 0)),
+        flops=whole(op.get("flops", 0)),
+        layer=_layer(op["layer"], where) if "layer" in op else None,
         pipelined=_pipelined(op["pipelined"], where) if "pipelined" in op else None,
     )
 
 
+def _layer(entry: object, where: str) -> Layer:
+    layer = _checked(entry, f"{where}: layer", _LAYER_KEYS)
+    return Layer(**{key: whole(value) for key, value in layer.items()})
+
+
 def _pipelined(entry: object, where: str) -> Pipelined:
-    return Pipelined(**_checked(entry, f"{where}: pipelined", _PIPELINED_KEYS))
+    pipelined = Pipelined(**_checked(entry, f"{where}: pipelined", _PIPELINED_KEYS))
+    return dataclasses.replace(pipelined, colocation=whole(pipelined.colocation))
 
 
 def _machine(entry: object) -> Machine:
     machine = _checked(entry, "machine", _MACHINE_KEYS)
     if "accelerators" not in machine:
         raise GraphError('machine has no "accelerators": it is needed')
-    return Machine(**machine)
+    return Machine(**{key: whole(value) for key, value in machine.items()})
 
 
 def _tensors(owner: dict[str, Any], key: str, where: str, what: str) -> tuple[Tensor, ...]:
@@ -172,7 +180,7 @@ def _tensor(entry: object, where: str, what: str, index: int) -> Tensor:
     tensor = _checked(entry, place, _TENSOR_KEYS)
     name = _name(tensor, place)
     alias, reuses = (_text(tensor, key, place, "") if key in tensor else None for key in ("alias", "reuses"))
-    return Tensor(name, tensor.get("bytes", 0), alias, reuses, tensor.get("transfer_seconds"))
+    return Tensor(name, whole(tensor.get("bytes", 0)), alias, reuses, tensor.get("transfer_seconds"))
 
 
 def _name(owner: dict[str, Any], where: str) -> str:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from graphrl.errors import GraphError
 from graphrl.graphs.graph import MAX_BYTES, ComputationGraph, Op, Tensor
 from graphrl.graphs.pipelined import Machine, Pipelined
+from graphrl.units import whole
 
 MILLISECOND = 1e-3
 SAME_COST = 1e-6  # milliseconds: what the costs of a node's edges may differ by
@@ -67,7 +68,7 @@ def _machine(value: Mapping[str, Any]) -> Machine | None:
         raise GraphError(f"maxFPGAs is {accelerators} and maxCPUs {cpus}: there must be a device")
     if MACHINE[2] not in value:
         return Machine(accelerators, cpus)
-    size = math.floor(_number(value[MACHINE[2]], MACHINE[2]))
+    size = math.floor(_checked(value[MACHINE[2]], MACHINE[2]))
     return Machine(accelerators, cpus, min(size, MAX_BYTES))
 
 
@@ -142,18 +143,21 @@ def _needed(owner: Mapping[str, Any], key: str, where: str) -> Any:
 
 def _number(value: object, where: str) -> float:
     """A finite number of at least 0."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e300:
-        raise GraphError(f"{where} is {_shown(value)}: must be a finite number of at least 0")
-    return float(value)
+    return float(_checked(value, where))
 
 
 def _bytes(value: object, where: str) -> int:
-    return math.ceil(_number(value, where))
+    return math.ceil(_checked(value, where))
+
+
+def _checked(value: object, where: str) -> int | float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e300:
+        raise GraphError(f"{where} is {_shown(value)}: must be a finite number of at least 0")
+    return value
 
 
 def _integer(value: object, where: str) -> int:
-    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
-        value = int(value)
+    value = whole(value)
     if type(value) is not int or abs(value) >= 2**63:
         raise GraphError(f"{where} is {_shown(value)}: must be an integer")
     return value

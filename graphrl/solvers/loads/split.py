@@ -16,6 +16,7 @@ from graphrl.plan import Plan
 from graphrl.solvers.base import Task
 from graphrl.solvers.loads.groups import placed_plan
 from graphrl.solvers.solver import solver
+from graphrl.units import whole_numbers
 
 Split = dict[int, tuple[str, int]]  # by node: "fpgas" or "cpus", and the number of the entry
 
@@ -51,7 +52,7 @@ def _split(value: object) -> Split:
 
 
 def _nodes(entry: object, where: str) -> list[int]:
-    nodes: Any = entry.get("nodes") if isinstance(entry, dict) else None
+    nodes: Any = whole_numbers(entry.get("nodes")) if isinstance(entry, dict) else None
     if not isinstance(nodes, list) or any(type(node) is not int for node in nodes):
         raise ProblemError(f"{where} has no list 'nodes' of ids: it is needed")
     return nodes

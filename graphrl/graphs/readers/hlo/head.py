@@ -1,4 +1,9 @@
-"""How a file of XLA's HLO begins. Not in the reader, which needs protobuf: files of every format are asked this."""
+"""How a file of XLA's HLO begins. Not in the reader, which needs protobuf: files of every format are asked this.
+
+HLO text is a module, `HloModule m ...`, or computations without that header: `ENTRY e {...}`, `e {...}` or
+`%e (p: f32[2]) -> f32[2] {...}`; or one instruction, `y = f32[2] exponential(f32[2] x)`. A byte-order mark, white space
+and comments (`// ...`, `/* ... */`) may come first.
+"""
 
 import re
 
@@ -9,6 +14,27 @@ FROM_MLIR = (
     "jax.jit(f).lower(...).compile().as_text() gives it"
 )
 
+_SKIPPED = rb"(?:[ \t\r\n]|//[^\n]*|/\*.*?\*/)*+"  # comments may also stand between words
+_NAME = rb"%?([A-Za-z_][\w.-]*)" + _SKIPPED
+_SIGNATURE = _NAME + rb"\(" + _SKIPPED + rb"(?:\)|" + _NAME + rb":)"  # of a computation: `e (p:`
+_ENTRY = rb"ENTRY\b" + _SKIPPED + _NAME + rb"[({]"
+_NAMED = rb"(?:ROOT\b" + _SKIPPED + rb")?" + _NAME + rb"="
+_BODY = _NAME + rb"\{" + _SKIPPED + _NAMED  # protobuf text has no `=`
+_SHAPE = rb"(?:" + _SKIPPED + rb"\()*+" + _SKIPPED + rb"[a-z]\w*\[[\d,]*\]"
+_INSTRUCTION = rb"(?:" + _NAMED + rb")?" + _SHAPE
+
+
+def _beginning(*forms: bytes) -> re.Pattern[bytes]:
+    """Of a text in one of these forms."""
+    return re.compile(rb"(?:\xef\xbb\xbf)?" + _SKIPPED + rb"(?:" + rb"|".join(forms) + rb")", re.DOTALL)
+
+
+_TEXT = _beginning(rb"HloModule\b", _ENTRY, _BODY, _SIGNATURE, _INSTRUCTION)
+_SIGNED = _beginning(_SIGNATURE)
+_MLIR = re.compile(
+    rb"(?:\xef\xbb\xbf)?(?:\s|//[^\n]*|#[^\n]*)*+(?:module|func\.func|builtin\.module)\s*(?:@|\{|attributes|private|public)"
+)
+
 
 def is_hlo(head: bytes) -> bool:
     """Whether a file that begins with the bytes `head` is HLO: text, a `HloModuleProto` or an `HloProto`."""
@@ -17,16 +43,18 @@ def is_hlo(head: bytes) -> bool:
 
 def is_text(head: bytes) -> bool:
     """Whether it is HLO text."""
-    return head.removeprefix(b"\xef\xbb\xbf").lstrip(b" \t\r\n").startswith(b"HloModule")
+    return _TEXT.match(head) is not None
+
+
+def with_header(text: bytes) -> bytes:
+    """HLO text as XLA's parser takes it: that wants a header before a computation with a signature. Lines stay."""
+    signed = _SIGNED.match(text)
+    return text if signed is None else b"HloModule module_" + signed[1] + b" " + text
 
 
 def is_mlir(head: bytes) -> bool:
     """Whether it is StableHLO or another dialect of MLIR, text or bytecode: what comes before XLA's HLO."""
-    if head.startswith(_MLIR_BYTECODE):
-        return True
-    lines = (line.split(b"//")[0].strip() for line in head.removeprefix(b"\xef\xbb\xbf").splitlines())
-    first = next((line for line in lines if line and not line.startswith(b"#")), b"")
-    return re.match(rb"(module|func\.func|builtin\.module)\s*(@|\{|attributes|private|public)", first) is not None
+    return head.startswith(_MLIR_BYTECODE) or _MLIR.match(head) is not None
 
 
 def _is_proto(head: bytes) -> bool:

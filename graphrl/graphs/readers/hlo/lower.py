@@ -16,7 +16,7 @@ class Work(NamedTuple):
     Attributes:
       flops: operations.
       runtime: seconds.
-      workspace_bytes: most bytes that it holds at once beside what it reads and gives.
+      workspace_bytes: most bytes of the device that it holds at once beside what it reads and gives.
     """
 
     flops: int
@@ -59,7 +59,9 @@ class Lowered:
         # buffers that the caller gives, unless they are to be counted
         self._given = set() if count_results else {values.buffer(name) for name in self.outputs}
         self._bytes = {
-            tensor_name(i.name, index): leaf.bytes for i in self._instructions for index, leaf in i.shape.leaves
+            tensor_name(i.name, index): module.device_bytes(leaf)
+            for i in self._instructions
+            for index, leaf in i.shape.leaves
         }
         # how many instructions read each buffer
         self._readers = Counter(b for reads in self._inputs.values() for b in {values.buffer(r) for r in reads})
@@ -107,13 +109,13 @@ class Lowered:
         """The tensors that an instruction writes, and whose buffers they share."""
         leaves = self._values.leaves[i.name]
         taken: set[str] = set()
-        for index, leaf in i.shape.leaves:
+        for index, _ in i.shape.leaves:
             name = tensor_name(i.name, index)
             if leaves[index] != (name,):
                 continue  # what the start of an asynchronous operation merely shows
             alias = self._values.alias.get(name)
             reuses = None
-            if alias is None and name not in self._given and leaf.bytes:
+            if alias is None and name not in self._given and self._bytes[name]:
                 reuses = self._reused(i, index, taken)
                 taken |= {self._values.buffer(reuses)} if reuses else set()
             yield Tensor(name, self._size(name), alias, reuses)
@@ -121,7 +123,7 @@ class Lowered:
     def _reused(self, i: Instruction, index: tuple[int, ...], taken: set[str]) -> str | None:
         """The tensor over which XLA may write a leaf: one that nobody else reads if there is one, else the first."""
         source: str | None = None
-        wanted = i.shape.at(index).bytes
+        wanted = self._bytes[tensor_name(i.name, index)]
         for k, operand in enumerate(i.operands):
             for at, roots in self._values.leaves[operand].items():
                 if len(roots) != 1 or self._bytes.get(roots[0]) != wanted:

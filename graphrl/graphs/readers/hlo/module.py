@@ -12,13 +12,12 @@ from typing import Any
 
 from graphrl.errors import GraphError
 from graphrl.graphs.readers.foreign import DEFAULT_LIMITS, Foreign, ReadLimits
-from graphrl.graphs.readers.hlo.head import FROM_MLIR, is_mlir, is_text
+from graphrl.graphs.readers.hlo.head import FROM_MLIR, is_mlir, is_text, with_header
 from graphrl.graphs.readers.hlo.proto import module_message
-from graphrl.graphs.readers.hlo.shape import Shape, Shapes
+from graphrl.graphs.readers.hlo.shape import HOST, Shape, Shapes
 
 _SEQUENTIAL = ("call", "conditional", "while")  # they run other computations; the rest work on single elements
 _LOCAL = 0xFFFFFFFF  # an instruction's id inside its computation; XLA writes that of the computation above it
-_HEAD = 4096  # characters that tell what a text is
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -56,6 +55,7 @@ class Computation:
 
     name: str
     is_fusion: bool
+    on_host: bool  # runs on the host, with all that it holds
     by_name: Mapping[str, Instruction]
     root: Instruction
 
@@ -101,6 +101,7 @@ class HloModule:
       schedule: names of the instructions in the order in which they run, by computation; empty if unscheduled. Fusions
         have none.
       input_output_aliases: donated parameters.
+      is_tpu: whether a layout has tiles, which XLA writes for TPUs only.
       message: the `HloModuleProto`.
     """
 
@@ -109,6 +110,7 @@ class HloModule:
     computations: Mapping[str, Computation]
     schedule: Mapping[str, tuple[str, ...]]
     input_output_aliases: tuple[OutputAlias, ...]
+    is_tpu: bool
     message: Any
 
     @functools.cached_property
@@ -142,6 +144,15 @@ class HloModule:
         """The module with other orders of some computations, by name; `message` keeps the old ones."""
         schedule = {**self.schedule, **{name: tuple(order) for name, order in orders.items()}}
         return dataclasses.replace(self, schedule=schedule)
+
+    def device_bytes(self, leaf: Shape) -> int:
+        """Bytes of the device's main memory that the buffer of a leaf takes.
+
+        0 in the host's memory, S(5), and in a TPU's other memories: VMEM, S(1), and those of higher numbers. On a GPU,
+        S(1), for collectives, and S(2), for temporaries, are parts of the main memory.
+        """
+        elsewhere = leaf.memory_space > 0 if self.is_tpu else leaf.memory_space == HOST
+        return 0 if elsewhere else leaf.bytes
 
     def order(self, computation: Computation) -> tuple[str, ...]:
         """Names of a computation's instructions in the order in which they run; as written if it has no schedule."""
@@ -183,7 +194,7 @@ def _serialized(data: Any, limits: ReadLimits) -> bytes:
         if is_mlir(str(data).encode()):  # what lowered.compiler_ir() gives
             raise GraphError(FROM_MLIR) from None
         raise GraphError(f"{type(data).__name__}: must be HLO text, a serialized HloModuleProto or a module") from None
-    if is_mlir(content[:_HEAD]):
+    if is_mlir(content):
         raise GraphError(FROM_MLIR)
     if not is_text(content):
         return content
@@ -194,10 +205,11 @@ def _serialized(data: Any, limits: ReadLimits) -> bytes:
 
 
 def _from_text(text: str, limits: ReadLimits) -> bytes:
-    if is_mlir(text[:_HEAD].encode(errors="replace")):
+    content = text.removeprefix("\ufeff").encode(errors="replace")
+    if is_mlir(content):
         raise GraphError(FROM_MLIR)
     with Foreign(limits) as foreign:
-        return foreign.call("hlo_proto", text.removeprefix("\ufeff").encode(errors="replace"))
+        return foreign.call("hlo_proto", with_header(content))
 
 
 def _module(message: Any) -> HloModule:
@@ -225,7 +237,8 @@ def _module(message: Any) -> HloModule:
         computation = computations[names[sequence.key]]
         schedules[computation.name] = _schedule(computation, schedule[computation.name], sequence.value.instruction_ids)
     computations = in_order_of_effects(computations, schedules)
-    return HloModule(message.name, computations[entry.name], computations, schedules, aliases, message)
+    is_tpu = any(leaf.tiles for shape in shapes.values() for _, leaf in shape.leaves)
+    return HloModule(message.name, computations[entry.name], computations, schedules, aliases, is_tpu, message)
 
 
 def _computation(
@@ -257,7 +270,8 @@ def _computation(
         raise GraphError(f"{where}: its root is missing")
     if not len(instructions) == len(by_id) == len(message.instructions):
         raise GraphError(f"{where}: two of its instructions have one name or id")
-    return Computation(message.name, message.is_fusion_computation, instructions, instructions[by_id[root]])
+    is_fusion, on_host = message.is_fusion_computation, message.execution_thread == "host"
+    return Computation(message.name, is_fusion, on_host, instructions, instructions[by_id[root]])
 
 
 def _schedule(computation: Computation, message: Any, ids: Any) -> tuple[str, ...]:

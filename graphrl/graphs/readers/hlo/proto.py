@@ -16,7 +16,15 @@ from graphrl.errors import GraphError
 
 # message: {field: "number type"}, with * after the type of a repeated field; types are protobuf's or messages here
 _TABLE: dict[str, dict[str, str]] = {
-    "Layout": {"minor_to_major": "1 int64*", "element_size_in_bits": "7 int64", "memory_space": "8 int64"},
+    "Tile": {"dimensions": "1 int64*"},
+    "Layout": {
+        "minor_to_major": "1 int64*",
+        "tiles": "6 Tile*",
+        "element_size_in_bits": "7 int64",
+        "memory_space": "8 int64",
+        "dynamic_shape_metadata_prefix_bytes": "15 int64",
+        "tail_padding_alignment_in_elements": "16 int64",
+    },
     "Shape": {
         "element_type": "2 int32",
         "dimensions": "3 int64*",
@@ -82,6 +90,7 @@ _TABLE: dict[str, dict[str, str]] = {
         "id": "5 int64",
         "root_id": "6 int64",
         "is_fusion_computation": "7 bool",
+        "execution_thread": "8 string",
     },
     "Sequence": {"instruction_ids": "1 int64*"},
     "ScheduleEntry": {"key": "1 int64", "value": "2 Sequence"},  # what a map is on the wire

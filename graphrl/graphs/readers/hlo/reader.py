@@ -5,6 +5,10 @@ tuples, bitcasts and other views (`values.py`) are not: who reads them reads the
 waits for them waits for what they wait for. The graph's memory is what XLA calls temporaries:
 
 - Parameters and constants are external inputs.
+- All bytes are those of the device's main memory. A value in the host's memory, S(5) in its layout, or in a TPU's other
+  memories, VMEM, S(1), and the like, takes 0 (`HloModule.device_bytes`). A copy between two memories is an op like
+  others: it takes as long as a copy in the main memory, for a chip has one bandwidth here.
+- A TPU's layouts have tiles, T(8,128), which are padded: bytes are those of whole tiles.
 - What reaches the program's result lies in buffers that the caller gives. These tensors are the graph's outputs, of 0
   bytes; so are tensors whose buffer they take in place.
 - A loop works in the buffers of what it is given, so its results are aliases; other updates in place

@@ -1,4 +1,4 @@
-"""Shapes of XLA values, and how many bytes their buffers take on a host."""
+"""Shapes of XLA values, and how many bytes their buffers take."""
 
 import dataclasses
 import functools
@@ -21,6 +21,8 @@ _TYPES: dict[int, tuple[str, int]] = {
 }  # fmt: skip
 _POINTER = 8  # bytes
 _TUPLE, _BUFFER = 13, 34
+_COMBINED = -(2**63)  # in a tile, `*`: the dimension is one with the next
+HOST = 5  # the memory space S(5), XLA's Layout::kHostMemorySpace
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -30,10 +32,12 @@ class Shape:
     Attributes:
       dtype: "f32", "pred", ..., or "tuple", "token", "opaque".
       dims: of an array; the upper bound for a dimension of dynamic size.
-      bytes: of the buffer that holds it: an array's elements; of a tuple, only its table of pointers (8 bytes each).
+      bytes: of the buffer that holds it, in whatever memory: an array's elements with the padding of its tiles; of a
+        tuple, only its table of pointers (8 bytes each).
       elements: of a tuple.
       layout: an array's dimensions from the fastest varying to the slowest; empty where the module does not say.
-      memory_space: as the layout says; 0 is the device's ordinary memory.
+      memory_space: as the layout says; 0 is the device's main memory (see `HloModule.device_bytes`).
+      tiles: as the layout says, `T(8,128)(2,1)`, the first first.
       leaves: index and shape of everything in it that is no tuple, in order; of an array, itself at `()`.
     """
 
@@ -43,6 +47,7 @@ class Shape:
     elements: tuple["Shape", ...] = ()
     layout: tuple[int, ...] = ()
     memory_space: int = 0
+    tiles: tuple[tuple[int, ...], ...] = ()
     leaves: tuple[tuple[Index, "Shape"], ...] = dataclasses.field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -90,7 +95,41 @@ def _shape(message: Any) -> Shape:
     elements = tuple(map(_shape, message.tuple_shapes))
     if message.element_type == _TUPLE:
         return Shape(dtype, (), _POINTER * len(elements), elements)
-    size = -(-math.prod(dims) * (layout.element_size_in_bits or bits) // 8)
+    tiles = tuple(tuple(tile.dimensions) for tile in layout.tiles)
+    order = tuple(layout.minor_to_major)
+    count = _stored(dims, order, tiles)
+    count = _rounded(count, max(1, layout.tail_padding_alignment_in_elements))
+    size = -(-count * (layout.element_size_in_bits or bits) // 8) + layout.dynamic_shape_metadata_prefix_bytes
     if any(message.is_dynamic_dimension):
         size += 4 * len(dims)  # XLA on the host keeps the real sizes behind the elements
-    return Shape(dtype, dims, size, (), tuple(layout.minor_to_major), layout.memory_space)
+    return Shape(dtype, dims, size, (), order, layout.memory_space, tiles)
+
+
+def _stored(dims: tuple[int, ...], order: tuple[int, ...], tiles: tuple[tuple[int, ...], ...]) -> int:
+    """Elements that an array takes in memory, those that fill up its tiles included.
+
+    After "Tiled layout" of XLA's documentation: a tile splits the fastest varying dimensions into whole tiles, and the
+    next tile splits what the one before it gives.
+    """
+    if 0 in dims:
+        return 0
+    places = order[::-1] if sorted(order) == list(range(len(dims))) else range(len(dims))
+    sizes = [dims[k] for k in places]  # from the slowest varying on
+    for tile in tiles:
+        if any(t < 1 and t != _COMBINED for t in tile) or tile[-1:] == (_COMBINED,):
+            raise GraphError(f"broken HLO: a layout has the tile {tile}: its dimensions must be at least 1")
+        sizes = [1] * (len(tile) - len(sizes)) + sizes
+        rest = len(sizes) - len(tile)
+        split, whole = [], 1
+        for size, t in zip(sizes[rest:], tile, strict=True):
+            whole *= size
+            if t != _COMBINED:
+                split.append((whole, t))
+                whole = 1
+        sizes = sizes[:rest] + [-(-size // t) for size, t in split] + [t for _, t in split]
+    return math.prod(sizes)
+
+
+def _rounded(count: int, multiple: int) -> int:
+    """The least multiple that is no less."""
+    return -(-count // multiple) * multiple

@@ -21,7 +21,7 @@ EXTERNAL = frozenset({"constant", "parameter"})
 VIEWS = frozenset(str.split("add-dependency after-all bitcast domain get-tuple-element opt-barrier tuple async-update"))
 CONTRACTED = EXTERNAL | VIEWS
 # The place of the operands in what the start of an asynchronous operation gives: there it merely shows them.
-_SHOWN = {"async-start": 0, "all-gather-start": 0, "collective-permute-start": 0, "send": 0, "copy-start": 1}
+SHOWN = {"async-start": 0, "all-gather-start": 0, "collective-permute-start": 0, "send": 0, "copy-start": 1}
 # Where in the start's result the end of an asynchronous operation finds its own.
 _RESULT = {
     "async-done": (1,),
@@ -85,12 +85,19 @@ class ValueReader:
             if i.opcode in CONTRACTED:
                 values.waits[name] = _waits(i, values.waits)
             if i.opcode in EXTERNAL:
-                _add_external(i, values)
+                self._add_external(i, values)
             leaves = _shown(i, operands) if i.opcode in VIEWS else _own(i, operands)
             values.leaves[name] = leaves
             if i.opcode not in CONTRACTED:
                 values.alias.update(self._aliases(computation, i, operands, values))
         return values
+
+    def _add_external(self, i: Instruction, values: Values) -> None:
+        for index, leaf in i.shape.leaves:
+            name = tensor_name(i.name, index)
+            values.external[name] = Tensor(name, self.module.device_bytes(leaf))
+            if i.opcode == "parameter":
+                values.origin[name] = (i.attributes.parameter_number, index)
 
     def _aliases(
         self, computation: Computation, i: Instruction, operands: list[Leaves], values: Values
@@ -142,14 +149,6 @@ class ValueReader:
         return sources
 
 
-def _add_external(i: Instruction, values: Values) -> None:
-    for index, leaf in i.shape.leaves:
-        name = tensor_name(i.name, index)
-        values.external[name] = Tensor(name, leaf.bytes)
-        if i.opcode == "parameter":
-            values.origin[name] = (i.attributes.parameter_number, index)
-
-
 def _waits(i: Instruction, waits: Mapping[str, frozenset[str]]) -> frozenset[str]:
     before = [waits.get(name, frozenset((name,))) for name in (*i.operands, *i.control_predecessors)]
     return before[0] if len(before) == 1 else frozenset().union(*before)
@@ -158,8 +157,8 @@ def _waits(i: Instruction, waits: Mapping[str, frozenset[str]]) -> frozenset[str
 def _own(i: Instruction, operands: list[Leaves]) -> Leaves:
     """Leaves of an instruction that writes tensors of its own; of an asynchronous start, beside the operands shown."""
     leaves: dict[Index, tuple[str, ...]] = {index: (tensor_name(i.name, index),) for index, _ in i.shape.leaves}
-    if i.opcode in _SHOWN:
-        place = _SHOWN[i.opcode]
+    if i.opcode in SHOWN:
+        place = SHOWN[i.opcode]
         shown = {(place, *index): roots for index, roots in operands[0].items()}
         if i.opcode == "async-start" or len(operands) > 1:
             shown = {(place, k, *index): roots for k, o in enumerate(operands) for index, roots in o.items()}

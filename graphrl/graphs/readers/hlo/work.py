@@ -3,7 +3,7 @@
 from graphrl.graphs.readers.hlo.flops import Flops, trip_count
 from graphrl.graphs.readers.hlo.lower import Lowered, Work, peak
 from graphrl.graphs.readers.hlo.module import Computation, HloModule, Instruction
-from graphrl.graphs.readers.hlo.values import ValueReader
+from graphrl.graphs.readers.hlo.values import SHOWN, ValueReader
 from graphrl.graphs.roofline import Chip, runtime
 
 # Those whose called computations are programs with buffers of their own; a fusion's or a reduction's stay in registers.
@@ -44,12 +44,16 @@ class Works:
             computation = self.module.computations[name]
             values = self.values.of(computation)
             ops = Lowered(self.module, computation, values, self.of).ops
-            self._work[name] = Work(sum(op.flops for op in ops), sum(op.runtime for op in ops), peak(ops, values))
+            workspace = 0 if computation.on_host else peak(ops, values)
+            self._work[name] = Work(sum(op.flops for op in ops), sum(op.runtime for op in ops), workspace)
         return self._work[name]
 
 
 def bytes_moved(module: HloModule, computation: Computation, i: Instruction) -> int:
-    """Bytes between memory and chip: every operand once and the result; of what is sliced or updated, the part."""
+    """Bytes between memory and chip: every operand once and the result; of what is sliced or updated, the part.
+
+    Those to and from the host's memory are among them, as if they went at the main memory's bandwidth.
+    """
     if i.opcode != "fusion":
         sizes = {name: computation.by_name[name].shape.leaf_bytes for name in i.operands}
         return sum(_part(i, name, size) for name, size in sizes.items()) + _written(computation, i)
@@ -61,7 +65,8 @@ def bytes_moved(module: HloModule, computation: Computation, i: Instruction) -> 
 def _written(computation: Computation, i: Instruction) -> int:
     if i.opcode == "dynamic-update-slice":
         return computation.by_name[i.operands[1]].shape.bytes
-    return i.shape.leaf_bytes
+    place = SHOWN.get(i.opcode)
+    return sum(leaf.bytes for index, leaf in i.shape.leaves if index[:1] != (place,))
 
 
 def _part(i: Instruction, operand: str, size: int) -> int:
