@@ -5,16 +5,16 @@ Exit codes: 0 done, 1 failed (a bad file, no plan within the memory limit, inter
 
 import argparse
 import contextlib
-import difflib
 import importlib
 import os
 import signal
 import sys
 from collections.abc import Sequence
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
-from graphrl.errors import GraphrlError, ProblemError
+from graphrl.commands.parser import Parser
+from graphrl.errors import GraphrlError, ProblemError, shortened
 
 # name -> help; each is a module of graphrl.commands with DESCRIPTION, EXAMPLES, `add_arguments(parser)` and
 # `run(args) -> exit code`, imported only when it is the one that runs
@@ -36,21 +36,6 @@ _EXAMPLES = """examples:
   graphrl convert model.onnx graph.json
 
 `graphrl COMMAND --help` tells all options of a command."""
-
-
-class _Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose errors are one line, and of the command that was asked for."""
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        parsed, unknown = super().parse_known_args(args, namespace)
-        if unknown and self.get_default("run"):  # a command's own parser: the one above knows none of its options
-            options = [option for option in self._option_string_actions if option.startswith("--")]
-            near = difflib.get_close_matches(unknown[0].split("=")[0], options, n=1) if unknown[0][0] == "-" else []
-            self.error(f"unrecognized arguments: {' '.join(unknown)}" + (f": is it {near[0]}?" if near else ""))
-        return parsed, unknown
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {' '.join(message.split())} ({self.prog} --help tells more)\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -105,12 +90,10 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="graphrl",
         description="Optimise computation graphs: device placement and order, for peak memory or makespan.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -125,8 +108,6 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
             help=text,
             description=command.DESCRIPTION,
             epilog=command.EXAMPLES,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
         )
         own.set_defaults(run=command.run)
         command.add_arguments(own)
@@ -145,7 +126,7 @@ class _Version(argparse.Action):
 
 def _fail(message: str, code: int) -> int:
     """Prints one line to standard error."""
-    line = " ".join(message.split())
+    line = " ".join(shortened(message).split())
     with contextlib.suppress(OSError):
         print(f"graphrl: error: {line}", file=sys.stderr)
     return code

@@ -9,7 +9,7 @@ this folder.
 import importlib
 from typing import TYPE_CHECKING
 
-from graphrl.errors import ProblemError
+from graphrl.errors import ProblemError, near
 
 if TYPE_CHECKING:
     from graphrl.training.agent import Agent
@@ -35,7 +35,7 @@ def find_agent(name: str) -> "Agent":
       ProblemError: there is none; the message lists the known ones.
     """
     if name not in AGENTS:
-        raise ProblemError(f"unknown agent {name!r}: known are {', '.join(AGENTS)}")
+        raise ProblemError(f"unknown agent {name!r}: {near(name, AGENTS)}")
     module, _, attribute = AGENTS[name].partition(":")
     agent: Agent = getattr(importlib.import_module(module), attribute or "AGENT")
     return agent

@@ -20,7 +20,7 @@ from graphrl.commands.common import (
     whole_number,
 )
 from graphrl.commands.progress import runs_bar
-from graphrl.errors import ProblemError
+from graphrl.errors import ProblemError, clipped
 from graphrl.methods import METHODS, find_solver, split_methods
 from graphrl.optimize import check_seed, make_budget
 
@@ -171,7 +171,7 @@ def _runs(args: argparse.Namespace) -> tuple[list["Run"], int]:
     for method in args.methods:
         find_solver(method)
     if args.baseline is not None and args.baseline not in args.methods:
-        raise ProblemError(f"baseline is {args.baseline!r}: must be one of {', '.join(args.methods)}")
+        raise ProblemError(f"baseline is {args.baseline!r}: must be one of {clipped(', '.join(args.methods))}")
     workers, cores = args.processes, share(args.processes)
     if args.cluster is not None and workers > 1:
         raise ProblemError("--processes does not go with --cluster, whose workers are as many as were started")
