@@ -7,14 +7,13 @@ import argparse
 import contextlib
 import importlib
 import os
-import signal
 import sys
 from collections.abc import Sequence
-from types import FrameType
 from typing import Any
 
 from graphrl.commands.parser import Parser
 from graphrl.errors import GraphrlError, ProblemError, shortened
+from graphrl.signals import answered_at_once
 
 # name -> help; each is a module of graphrl.commands with DESCRIPTION, EXAMPLES, `add_arguments(parser)` and
 # `run(args) -> exit code`, imported only when it is the one that runs
@@ -41,25 +40,19 @@ _EXAMPLES = """examples:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line `argv` and returns the exit code.
 
-    Without `argv` it runs the process's, and does not return after a Ctrl-C: where that came while JAX was tracing or
-    compiling, Python would crash when it takes JAX down, and the exit code would be that of the crash.
+    Without `argv` it runs the process's, answers SIGINT and SIGTERM at once, and does not return after one: where that
+    came while JAX was tracing or compiling, Python would crash when it takes JAX down, and the exit code would be that
+    of the crash.
     """
     if argv is not None:
         return _run(argv)
-    interrupts: list[int] = []
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        interrupts.append(number)
-        signal.default_int_handler(number, frame)
-
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, interrupt)
-    code = _run(sys.argv[1:])
-    if interrupts:
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):
-                stream.flush()
-        os._exit(code)
+    with answered_at_once() as signals:
+        code = _run(sys.argv[1:])
+        if signals.raised:
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(OSError, ValueError):
+                    stream.flush()
+            os._exit(code)
     return code
 
 
@@ -80,7 +73,7 @@ def _run(arguments: Sequence[str]) -> int:
     except MemoryError:
         return _fail("out of memory: the model or the number of devices is too large for this machine", 1)
     except KeyboardInterrupt:
-        return _fail("interrupted before there was a plan: nothing was written", 1)
+        return _fail("interrupted before it was done: nothing more was written", 1)
     except OSError as error:
         return _fail(str(error), 1)
     except RuntimeError as error:

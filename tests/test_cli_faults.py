@@ -179,10 +179,9 @@ def test_outputs_are_checked_before_the_work(
 
 
 def options_of(command: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """All options that the help of a command names."""
+    """All options that the usage line of a command names."""
     assert main([command, "--help"]) == 0
-    text = capsys.readouterr().out
-    return sorted(set(re.findall(r"^  (--[a-z-]+)", text, re.MULTILINE)))
+    return re.findall(r"--[a-z-]+", capsys.readouterr().out.partition("\n\n")[0])
 
 
 @pytest.mark.parametrize("command", COMMANDS)

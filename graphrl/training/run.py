@@ -17,6 +17,7 @@ from graphrl.files import shown
 from graphrl.learning.learner import Learner
 from graphrl.mesh import make_mesh
 from graphrl.progress import Clock, Show, progress
+from graphrl.signals import stop_signals
 from graphrl.training import devices
 from graphrl.training.agent import Agent
 from graphrl.training.checkpoints import Checkpoint, Checkpoints, Info, Values, find
@@ -25,7 +26,6 @@ from graphrl.training.data import Data
 from graphrl.training.folder import SETTINGS, owned
 from graphrl.training.loop import Loop, Observer, Outcome
 from graphrl.training.metrics import metrics_log
-from graphrl.training.stopping import stop_signals
 from graphrl.units import format_end
 
 FORMAT, VERSION = "graphrl-training", 1
@@ -107,6 +107,7 @@ def train(name: str, agent: Agent, config: RunConfig[Any], folder: Path, *, resu
     Raises:
       ProblemError: the folder holds a run and `resume` is false, or the settings do not fit one another.
       GraphrlError: the folder cannot be used, a set of graphs not be read, or training gives numbers that are none.
+      KeyboardInterrupt: a signal before the first update of a run, or a second signal.
     """
     with owned(folder, resume):
         count, what = agent.shared(config)
@@ -120,8 +121,8 @@ def train(name: str, agent: Agent, config: RunConfig[Any], folder: Path, *, resu
             write_document(folder / SETTINGS, Started(name, as_dict(config)), FORMAT, VERSION)
         info = dataclasses.replace(_first_info(name, config) if last is None else last.info, config=as_dict(config))
         path = config.agent.start if last is None else ""  # a run goes on without what it began with
-        with _observers(folder, config, last) as observers, stop_signals() as stopped:
-            loop = Loop(learner, data, mesh, config.training, checkpoints, info, observers, stopped, agent.shares)
+        with _observers(folder, config, last) as observers, stop_signals() as stop:
+            loop = Loop(learner, data, mesh, config.training, checkpoints, info, observers, stop, agent.shares)
             outcome = loop.run(last, agent.policy.start(path, config.agent) if path else None)
         return Result(outcome, checkpoints.latest() or folder, find(folder))
 
