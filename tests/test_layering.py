@@ -29,7 +29,19 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("costs",),
     ("graphs",),
     ("compiled", "documents", "progress"),
-    ("colours", "cores", "files", "garbage", "mesh", "random_bits", "signals", "text_table", "units", "version"),
+    (
+        "colours",
+        "compile_clock",
+        "cores",
+        "files",
+        "garbage",
+        "mesh",
+        "random_bits",
+        "signals",
+        "text_table",
+        "units",
+        "version",
+    ),
     ("errors",),
 )
 MODULE = re.compile(r"graphrl(\.[a-z_]\w*)+(:\w+)?")  # a string that names a module
