@@ -4,11 +4,12 @@ Beside them: how their messages repeat values and name what is known, in little 
 """
 
 import difflib
+import os
 import re
 from collections.abc import Iterable, Iterator
 
 MAX_REPEATED = 200  # characters of a value that a message repeats
-_ALL, _NEAREST = 8, 3  # names that are listed whole; names that are listed of more
+_FEW = 8  # names, all of which a message lists
 # A quoted text, as repr writes it, or a bracket; the apostrophe of "it's" opens nothing.
 _MARK = re.compile(r"""(?<!\w)'(?:[^'\\]|\\.)*'|(?<!\w)"(?:[^"\\]|\\.)*"|[\[({]|[\])}]""", re.DOTALL)
 _WORD = re.compile(rf"\S{{{MAX_REPEATED + 1},}}")
@@ -57,10 +58,20 @@ def clipped(text: str) -> str:
 def near(name: object, names: Iterable[str]) -> str:
     """The end of a message about an unknown name: all known names if they are up to 8, else the 3 nearest to it."""
     names = list(names)
-    if len(names) <= _ALL:
+    if len(names) <= _FEW:
         return f"known are {', '.join(names)}"
-    nearest = difflib.get_close_matches(str(name)[:MAX_REPEATED].lower(), names, _NEAREST, 0.0)
-    return f"the nearest of {len(names)} known are {', '.join(nearest)}"
+    return f"the nearest of {len(names)} known are {', '.join(nearest(name, names))}"
+
+
+def nearest(name: object, names: Iterable[str]) -> list[str]:
+    """The 3 names that are most like an unknown one, the most like first: those that begin like it, above all."""
+    text = str(name)[:MAX_REPEATED].lower()
+
+    def likeness(known: str) -> float:
+        begin = os.path.commonprefix([text, known.lower()])
+        return difflib.SequenceMatcher(None, text, known.lower()).ratio() + len(begin) / max(1, len(text))
+
+    return sorted(names, key=likeness, reverse=True)[:3]
 
 
 def _values(message: str) -> Iterator[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""`graphrl train tiny ...` whose first look at graphs, or first update, takes some seconds to compile: WHICH, ARGUMENT..."""
+"""`graphrl train tiny ...` that is slow to compile its first update (or other function): WHICH, ARGUMENT..."""
 
 import dataclasses
 import hashlib

@@ -28,20 +28,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("plan",),
     ("costs",),
     ("graphs",),
-    ("compiled", "documents", "progress"),
-    (
-        "colours",
-        "compile_clock",
-        "cores",
-        "files",
-        "garbage",
-        "mesh",
-        "random_bits",
-        "signals",
-        "text_table",
-        "units",
-        "version",
-    ),
+    ("compile_clock", "compiled", "documents", "progress", "signals"),
+    ("colours", "cores", "files", "garbage", "mesh", "random_bits", "text_table", "units", "version"),
     ("errors",),
 )
 MODULE = re.compile(r"graphrl(\.[a-z_]\w*)+(:\w+)?")  # a string that names a module

@@ -38,7 +38,7 @@ sys.exit(cli.main())
 
 
 def lines_of(command: Sequence[str], at: str, *signals: signal.Signals, pause: float = 0.0) -> tuple[int, list[str]]:
-    """Exit code and lines (of both streams, as they come) of Python, sent signals, with pauses between, after a line."""
+    """Exit code and lines of Python (both streams), which gets signals, with pauses between them, after a line."""
     python = [sys.executable, *command]
     pipe, lines = subprocess.PIPE, []
     with subprocess.Popen(python, env=ENVIRONMENT, stdout=pipe, stderr=subprocess.STDOUT, text=True) as process:

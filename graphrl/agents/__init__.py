@@ -32,7 +32,7 @@ def find_agent(name: str) -> "Agent":
     """The agent of that name.
 
     Raises:
-      ProblemError: there is none; the message lists the known ones.
+      ProblemError: there is none; the message has the known ones.
     """
     if name not in AGENTS:
         raise ProblemError(f"unknown agent {name!r}: {near(name, AGENTS)}")

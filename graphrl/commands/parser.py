@@ -5,7 +5,7 @@ import difflib
 import sys
 from typing import Any, NoReturn
 
-from graphrl.errors import shortened
+from graphrl.errors import clipped, shortened
 
 
 class Parser(argparse.ArgumentParser):
@@ -26,8 +26,9 @@ class Parser(argparse.ArgumentParser):
         parsed, unknown = super().parse_known_args(arguments, namespace)
         if unknown and self._subparsers is None:  # of a command: the parser above knows none of its options
             options = [option for option in self._option_string_actions if option.startswith("--")]
-            near = difflib.get_close_matches(unknown[0].split("=")[0], options, n=1) if unknown[0][0] == "-" else []
-            self.error(f"unrecognized arguments: {' '.join(unknown)}" + (f": is it {near[0]}?" if near else ""))
+            near = difflib.get_close_matches(unknown[0].split("=")[0], options, n=1) if unknown[0][:1] == "-" else []
+            meant = f": is it {near[0]}?" if near else ""
+            self.error(f"unrecognized arguments: {clipped(' '.join(unknown))}{meant}")
         return parsed, unknown
 
     def error(self, message: str) -> NoReturn:

@@ -13,7 +13,7 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from graphrl.errors import GraphrlError, ProblemError, near
+from graphrl.errors import GraphrlError, ProblemError, nearest
 from graphrl.files import content, shown
 from graphrl.training.data import DataConfig
 from graphrl.training.schedule import Schedule
@@ -165,8 +165,9 @@ def differences(old: Any, new: Any, prefix: str = "") -> Iterator[str]:
 def _unknown(name: str, config: Any, prefix: str) -> str:
     keys = list(keys_of(config, prefix))
     last = name.rpartition(".")[2]
-    nearest = [key for key in keys if key.rpartition(".")[2] == last] or keys
-    return f"there is no setting {name!r}: {near(name, nearest)} (graphrl train AGENT --settings lists all)"
+    alike = [key for key in keys if key.rpartition(".")[2] == last] or nearest(name, keys)
+    meant = " or ".join(alike[:3])
+    return f"there is no setting {name!r}: did you mean {meant}? (graphrl train AGENT --settings lists all)"
 
 
 def _converted(name: str, value: Any, hint: Any) -> Any:
