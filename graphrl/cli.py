@@ -1,6 +1,7 @@
 """The `graphrl` command: finds the subcommand, runs it, and turns every failure into one line and an exit code.
 
 Exit codes: 0 done, 1 failed (a bad file, no plan within the memory limit, interrupted with nothing to show), 2 usage.
+SIGINT (Ctrl-C) and SIGTERM are answered at once, see `graphrl.signals`.
 """
 
 import argparse

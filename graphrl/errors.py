@@ -4,7 +4,7 @@ Beside them: how their messages repeat values and name what is known, in little 
 """
 
 import difflib
-import os
+import itertools
 import re
 from collections.abc import Iterable, Iterator
 
@@ -68,8 +68,9 @@ def nearest(name: object, names: Iterable[str]) -> list[str]:
     text = str(name)[:MAX_REPEATED].lower()
 
     def likeness(known: str) -> float:
-        begin = os.path.commonprefix([text, known.lower()])
-        return difflib.SequenceMatcher(None, text, known.lower()).ratio() + len(begin) / max(1, len(text))
+        alike = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(text, known.lower(), strict=False))
+        begin = len(list(alike)) / max(1, len(text))
+        return begin + difflib.SequenceMatcher(None, text, known.lower()).ratio()
 
     return sorted(names, key=likeness, reverse=True)[:3]
 

@@ -19,7 +19,8 @@ from typing import Any
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _ONE = 0.5  # seconds within which signals are one: `timeout` sends it to the process and to its group
 _PATIENCE = 0.3  # seconds that the main thread has to answer before the thread does
-_COMPILERS = ("jax._src.compiler", "jax._src.interpreters.", "numba.core.")  # modules that are busy with compiling
+# modules that are busy with tracing, lowering or compiling
+_COMPILERS = ("jax._src.interpreters.partial_eval", "jax._src.interpreters.mlir", "jax._src.compiler", "numba.core.")
 _CLEAR = "\r\x1b[K"  # a progress bar, from its line
 _CURSOR = "\x1b[?25h"  # shows the cursor that a progress bar hides
 
@@ -50,8 +51,8 @@ class _Watch:
     """What the thread of a command knows.
 
     Attributes:
-      raised: whether the main thread has had its KeyboardInterrupt.
-      stop: of the work that stops by itself, None where a KeyboardInterrupt ends it.
+      raised: whether a KeyboardInterrupt was raised in the main thread.
+      stop: of work that looks at it between its steps, None where a KeyboardInterrupt ends the work.
     """
 
     def __init__(self) -> None:

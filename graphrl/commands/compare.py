@@ -66,8 +66,8 @@ examples:
       --evaluations 5000 --output runs.jsonl --plot quality.png --histogram hist.png --baseline brkga
   graphrl compare graphs/ layered:500x20 --methods list,auto --processes 4 --json
 
-Ctrl-C ends it; what is done stays and is shown. Exit codes: 0 done, 1 failed (also: interrupted, or no run gave a
-plan), 2 usage."""
+Ctrl-C or SIGTERM ends it; what is done stays and is shown. Exit codes: 0 done, 1 failed (also: interrupted,
+or no run gave a plan), 2 usage."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

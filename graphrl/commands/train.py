@@ -30,10 +30,9 @@ their values. A configuration file holds them by group, as TOML or JSON; --set c
   [agent]
   evaluations = 5000
 
-Ctrl-C or SIGTERM ends a run with a checkpoint, after the update, or its compilation, that is under way; a second one
-ends it at once, with the checkpoint before. --resume goes on from the last one,
-also after a crash or kill -9, with the same parameters at the end as if nothing had happened; only training.* may be
-set anew. Where there is nothing to resume it starts.
+Ctrl-C or SIGTERM ends a run with a checkpoint, after the update that is under way; a second one ends it at once, with
+the checkpoint before. --resume goes on from the last one, also after a crash or kill -9, with the same parameters at
+the end as if nothing had happened; only training.* may be set anew. Where there is nothing to resume it starts.
 
 --set agent.start=FOLDER begins with the policy of another run (or of a file), as for a second stage with more
 evaluations; the network must be the same. The folder is needed only to begin with: --resume does without.

@@ -63,9 +63,9 @@ def survey(address: str) -> tuple[int, int]:
         try:
             cores = client.run(count_cores)
         except Exception as error:
-            raise GraphrlError(f"the workers of the cluster at {clipped(address)} cannot run graphrl: {error}") from None
+            raise GraphrlError(f"the cluster at {clipped(address)} cannot run graphrl: {error}") from None
     if not cores:
-        raise GraphrlError(f"the cluster at {clipped(address)} has no workers: start some, as in `dask worker {address}`")
+        raise GraphrlError(f"the cluster at {address} has no workers: start some, as in `dask worker {address}`")
     return len(cores), min(cores.values())
 
 
