@@ -157,6 +157,17 @@ def stop_signals() -> Iterator[Stop]:
         _restore(before)
 
 
+@contextlib.contextmanager
+def handlers_kept() -> Iterator[None]:
+    """Keeps the handlers of SIGINT and SIGTERM as they are: `jax.distributed` has one of its own, which only notes."""
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            kept = {number: signal.getsignal(number) for number in _SIGNALS}
+            _restore({number: handler for number, handler in kept.items() if handler is not None})
+
+
 def _handled(handler: Callable[[int, FrameType | None], None]) -> dict[int, Any]:
     """Sets the handler of the signals that are not ignored; gives those before it."""
     heard = [number for number in _SIGNALS if signal.getsignal(number) not in (signal.SIG_IGN, None)]

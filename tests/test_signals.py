@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tiny_agent import train_tiny
-from training_processes import ENVIRONMENT, assert_same, final_state
+from training_processes import ENVIRONMENT, assert_same, final_state, start_together
 
 from graphrl.signals import stop_signals
 from graphrl.training.checkpoints import Checkpoints, read_info
@@ -132,6 +132,26 @@ def test_a_signal_while_it_updates_is_answered(tmp_path: Path) -> None:
     assert re.fullmatch(r"graphrl: stopping after .*this update; again: now", lines[stopping])
     assert "stopped at step" in lines[-1]
     assert (code, len(lines) - stopping < 20) == (1, True)
+
+
+@pytest.mark.slow
+def test_one_of_several_processes_is_answered_before_it_trains(tmp_path: Path) -> None:
+    """`jax.distributed` notes SIGTERM, and nothing else happens."""
+    processes = start_together([*train("init", tmp_path / "run"), "--distributed"])
+    try:
+        for line in processes[1].stdout or ():
+            if line == "compiling\n":
+                break
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            _, err = process.communicate(timeout=60)
+            assert process.returncode == 1, err
+            assert "interrupted before the first checkpoint" in err.splitlines()[-1]
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
 
 
 def test_a_program_keeps_its_handlers() -> None:
