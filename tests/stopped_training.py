@@ -32,7 +32,8 @@ def slow_to_compile(function: Callable[..., Any]) -> Callable[..., Any]:
 def slow_learner(config: TinyConfig) -> Learner:
     """The tiny agent's, slow in what the first argument names."""
     learner = tiny_learner(config)
-    return learner._replace(**{WHICH: slow_to_compile(getattr(learner, WHICH))})
+    slow: dict[str, Any] = {WHICH: slow_to_compile(getattr(learner, WHICH))}
+    return learner._replace(**slow)
 
 
 AGENT = dataclasses.replace(TINY, learner=lambda config, mesh, data: on_mesh(slow_learner(config), mesh))

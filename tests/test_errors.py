@@ -119,7 +119,7 @@ FUNCTIONS: dict[str, Callable[[Any], object]] = {
     "workload": lambda value: graphrl.optimize(f"workloads:{value}"),
     "objective": lambda value: graphrl.optimize("layered:9@1", objective=value),
     "seed": lambda value: graphrl.optimize("layered:9@1", seed=value),
-    "list as a seed": lambda value: graphrl.optimize("layered:9@1", seed=value.split()),  # type: ignore[arg-type]
+    "list as a seed": lambda value: graphrl.optimize("layered:9@1", seed=value.split()),
     "dict as devices": lambda value: graphrl.optimize("layered:9@1", devices=dict.fromkeys(value.split(), (1, [2]))),  # type: ignore[arg-type]
     "list as seconds": lambda value: graphrl.optimize("layered:9@1", seconds=[[value]] * 3),  # type: ignore[arg-type]
 }
