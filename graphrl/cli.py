@@ -1,20 +1,20 @@
 """The `graphrl` command: finds the subcommand, runs it, and turns every failure into one line and an exit code.
 
 Exit codes: 0 done, 1 failed (a bad file, no plan within the memory limit, interrupted with nothing to show), 2 usage.
+SIGINT (Ctrl-C) and SIGTERM are answered at once, see `graphrl.signals`.
 """
 
 import argparse
 import contextlib
-import difflib
 import importlib
 import os
-import signal
 import sys
 from collections.abc import Sequence
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
-from graphrl.errors import GraphrlError, ProblemError
+from graphrl.commands.parser import Parser
+from graphrl.errors import GraphrlError, ProblemError, shortened
+from graphrl.signals import answered_at_once
 
 # name -> help; each is a module of graphrl.commands with DESCRIPTION, EXAMPLES, `add_arguments(parser)` and
 # `run(args) -> exit code`, imported only when it is the one that runs
@@ -38,43 +38,22 @@ _EXAMPLES = """examples:
 `graphrl COMMAND --help` tells all options of a command."""
 
 
-class _Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose errors are one line, and of the command that was asked for."""
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        parsed, unknown = super().parse_known_args(args, namespace)
-        if unknown and self.get_default("run"):  # a command's own parser: the one above knows none of its options
-            options = [option for option in self._option_string_actions if option.startswith("--")]
-            near = difflib.get_close_matches(unknown[0].split("=")[0], options, n=1) if unknown[0][0] == "-" else []
-            self.error(f"unrecognized arguments: {' '.join(unknown)}" + (f": is it {near[0]}?" if near else ""))
-        return parsed, unknown
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {' '.join(message.split())} ({self.prog} --help tells more)\n")
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line `argv` and returns the exit code.
 
-    Without `argv` it runs the process's, and does not return after a Ctrl-C: where that came while JAX was tracing or
-    compiling, Python would crash when it takes JAX down, and the exit code would be that of the crash.
+    Without `argv` it runs the process's, answers SIGINT and SIGTERM at once, and does not return after one: where that
+    came while JAX was tracing or compiling, Python would crash when it takes JAX down, and the exit code would be that
+    of the crash.
     """
     if argv is not None:
         return _run(argv)
-    interrupts: list[int] = []
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        interrupts.append(number)
-        signal.default_int_handler(number, frame)
-
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, interrupt)
-    code = _run(sys.argv[1:])
-    if interrupts:
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):
-                stream.flush()
-        os._exit(code)
+    with answered_at_once() as signals:
+        code = _run(sys.argv[1:])
+        if signals.raised:
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(OSError, ValueError):
+                    stream.flush()
+            os._exit(code)
     return code
 
 
@@ -95,7 +74,7 @@ def _run(arguments: Sequence[str]) -> int:
     except MemoryError:
         return _fail("out of memory: the model or the number of devices is too large for this machine", 1)
     except KeyboardInterrupt:
-        return _fail("interrupted before there was a plan: nothing was written", 1)
+        return _fail("interrupted before it was done: nothing more was written", 1)
     except OSError as error:
         return _fail(str(error), 1)
     except RuntimeError as error:
@@ -105,12 +84,10 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="graphrl",
         description="Optimise computation graphs: device placement and order, for peak memory or makespan.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -125,8 +102,6 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
             help=text,
             description=command.DESCRIPTION,
             epilog=command.EXAMPLES,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
         )
         own.set_defaults(run=command.run)
         command.add_arguments(own)
@@ -145,7 +120,7 @@ class _Version(argparse.Action):
 
 def _fail(message: str, code: int) -> int:
     """Prints one line to standard error."""
-    line = " ".join(message.split())
+    line = " ".join(shortened(message).split())
     with contextlib.suppress(OSError):
         print(f"graphrl: error: {line}", file=sys.stderr)
     return code

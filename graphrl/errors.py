@@ -1,8 +1,28 @@
-"""The errors that a user can cause; the command line prints them as one line, without a traceback."""
+"""The errors that a user can cause; the command line prints them as one line, without a traceback.
+
+Beside them: how their messages repeat values and name what is known, in little room however much a user gives.
+"""
+
+import difflib
+import itertools
+import re
+from collections.abc import Iterable, Iterator
+
+MAX_REPEATED = 200  # characters of a value that a message repeats
+_FEW = 8  # names, all of which a message lists
+# A quoted text, as repr writes it, or a bracket; the apostrophe of "it's" opens nothing.
+_MARK = re.compile(r"""(?<!\w)'(?:[^'\\]|\\.)*'|(?<!\w)"(?:[^"\\]|\\.)*"|[\[({]|[\])}]""", re.DOTALL)
+_WORD = re.compile(rf"\S{{{MAX_REPEATED + 1},}}")
 
 
 class GraphrlError(ValueError):
-    """Base of every error that bad input causes: the message says what was wrong, where, and what would be right."""
+    """Base of every error that bad input causes: the message says what was wrong, where, and what would be right.
+
+    Values in the message are shortened, see `shortened`.
+    """
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__(shortened(str(message)))
 
 
 class GraphError(GraphrlError):
@@ -19,3 +39,60 @@ class PlanError(GraphrlError):
 
 class ProblemError(GraphrlError):
     """A problem, budget or option outside its range."""
+
+
+def shortened(message: str) -> str:
+    """The message with at most 200 characters of each value in it: quoted text, a list in brackets, or a word."""
+    if len(message) <= MAX_REPEATED:
+        return message
+    parts, end = [], 0
+    for start, stop in _values(message):
+        parts += [message[end:start], clipped(message[start:stop])]
+        end = stop
+    return _WORD.sub(lambda word: clipped(word[0]), "".join([*parts, message[end:]]))
+
+
+def clipped(text: str) -> str:
+    """The text in at most 200 characters: of a longer one the beginning and the end."""
+    if len(text) <= MAX_REPEATED:
+        return text
+    return f"{text[:110]}...{text[-40:]}"  # well below, as punctuation may follow without a space
+
+
+def near(name: object, names: Iterable[str]) -> str:
+    """The end of a message about an unknown name: all known names if they are up to 8, else the 3 nearest to it."""
+    names = list(names)
+    if len(names) <= _FEW:
+        return f"known are {', '.join(names)}"
+    return f"the nearest of {len(names)} known are {', '.join(nearest(name, names))}"
+
+
+def nearest(name: object, names: Iterable[str]) -> list[str]:
+    """The 3 names that are most like an unknown one, the most like first: those that begin like it, above all."""
+    text = str(name)[:MAX_REPEATED].lower()
+
+    def likeness(known: str) -> float:
+        alike = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(text, known.lower(), strict=False))
+        begin = len(list(alike)) / max(1, len(text))
+        return begin + difflib.SequenceMatcher(None, text, known.lower()).ratio()
+
+    return sorted(names, key=likeness, reverse=True)[:3]
+
+
+def _values(message: str) -> Iterator[tuple[int, int]]:
+    """Start and end of each quoted text and each pair of brackets that lies in no other."""
+    opened: list[int] = []
+    quoted: list[tuple[int, int]] = []  # inside brackets that may never close
+    for mark in _MARK.finditer(message):
+        if mark[0] in ("[", "(", "{"):
+            opened.append(mark.start())
+        elif mark[0] in ("]", ")", "}"):
+            if len(opened) == 1:
+                yield opened[0], mark.end()
+                quoted.clear()
+            del opened[-1:]
+        elif opened:
+            quoted.append(mark.span())
+        else:
+            yield mark.span()
+    yield from quoted

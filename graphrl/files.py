@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from graphrl.errors import GraphrlError
+from graphrl.errors import MAX_REPEATED, GraphrlError
 
 GZIP_MAGIC = b"\x1f\x8b"
 PICTURES = ("png", "svg", "pdf")  # endings of the pictures that we write
@@ -26,9 +26,9 @@ Content = bytes | mmap.mmap  # both give ints by index, bytes by slice, and len
 
 
 def shown(path: str | os.PathLike[str]) -> str:
-    """The path as one printable line: quoted if it holds line breaks or bytes that are no text."""
+    """The path as one printable line: quoted if it is long, or holds line breaks or bytes that are no text."""
     name = str(path)
-    return name if name and name.isprintable() else repr(name)
+    return name if name and name.isprintable() and len(name) <= MAX_REPEATED else repr(name)
 
 
 def check_path(path: object) -> None:

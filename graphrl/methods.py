@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from graphrl.costs.problem import Problem
-from graphrl.errors import GraphrlError, ProblemError
+from graphrl.errors import GraphrlError, ProblemError, near
 from graphrl.solvers.solver import SOLVERS, Method, Solver
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def find_solver(method: str) -> Solver[Any]:
     """The solver of a method: a name, or a name with options as in "approximate-dp:width=1000,tie=live".
 
     Raises:
-      ProblemError: there is no such method or option, or a value is not of its type; the message lists the known.
+      ProblemError: there is no such method or option, or a value is not of its type; the message has the nearest names.
     """
     return _find(method, _registered)
 
@@ -214,7 +214,7 @@ def _registered_for_maps(name: str) -> "Method[Any, Any, MemoryMap]":
 
 def _import(name: str, methods: Mapping[str, str]) -> None:
     if name not in methods:
-        raise ProblemError(f"unknown method {name!r}: known are {', '.join(methods)}")
+        raise ProblemError(f"unknown method {name!r}: {near(name, methods)}")
     importlib.import_module(methods[name])
 
 
@@ -223,8 +223,7 @@ def _parsed(name: str, types: dict[str, type], options: str) -> dict[str, Any]:
     for option in options.split(","):
         key, _, value = option.partition("=")
         if key not in types:
-            options_of = f"its options are {', '.join(types)}" if types else "it has none"
-            raise ProblemError(f"method {name!r} has no option {key!r}: {options_of}")
+            raise ProblemError(f"method {name!r} has no option {key!r}: {near(key, types) if types else 'it has none'}")
         if key in parsed:
             raise ProblemError(f"method {name!r} has option {key!r} twice")
         parsed[key] = _value(name, key, value, types[key])

@@ -1,27 +1,42 @@
 """How far work is: a bar on a terminal, else now and then a line; on standard error."""
 
+import collections
 import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator
 
-_RECENT = 20  # steps that the expected end is estimated from, so that compiling is soon forgotten
+_RECENT = 20  # stretches of work that its pace is estimated from
+_COMPILED = 0.1  # share of a stretch of work that went into compiling, from which on it says nothing of the pace
 
 Show = Callable[[int, str], None]  # how much is done, and what there is to say
 
 
-class Clock:
-    """Expected seconds to the end, from the time that recent steps took."""
+class Pace:
+    """Seconds of each kind of work, from recent stretches of it in which nothing was compiled.
 
-    def __init__(self, steps: int, now: Callable[[], float] = time.perf_counter) -> None:
-        self._steps, self._now = steps, now
-        self._times: list[float] = [now()]
+    Args:
+      compiling: seconds that went into compiling so far, as `compile_clock` gives them.
+      now: the time in seconds.
+    """
 
-    def seconds_left(self, step: int) -> float:
-        """After a step; to be asked after every one."""
-        self._times = [*self._times[-_RECENT:], self._now()]
-        each = (self._times[-1] - self._times[0]) / (len(self._times) - 1)
-        return each * (self._steps - step)
+    def __init__(self, compiling: Callable[[], float], now: Callable[[], float] = time.perf_counter) -> None:
+        self._compiling, self._now = compiling, now
+        self._recent: dict[str, collections.deque[tuple[float, float]]] = {}
+        self._last, self._compiled = now(), compiling()
+
+    def add(self, kind: str, amount: float = 1.0) -> None:
+        """So much work of a kind was done since the last call, and none of another."""
+        now, compiled = self._now(), self._compiling()
+        seconds, compiling = now - self._last, compiled - self._compiled
+        self._last, self._compiled = now, compiled
+        if amount > 0 and compiling <= _COMPILED * seconds:
+            self._recent.setdefault(kind, collections.deque(maxlen=_RECENT)).append((amount, seconds))
+
+    def each(self, kind: str) -> float | None:
+        """Seconds that one of a kind takes; None as long as all that were done have compiled."""
+        recent = self._recent.get(kind)
+        return sum(seconds for _, seconds in recent) / sum(amount for amount, _ in recent) if recent else None
 
 
 def on_terminal() -> bool:

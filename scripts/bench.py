@@ -2,12 +2,12 @@
 masked argmax over all nodes.
 """
 
-import argparse
 import sys
 
 from reproduce.yardsticks import plain
 
 from graphrl.commands import bench
+from graphrl.commands.parser import Parser
 from graphrl.errors import GraphrlError
 
 _EXAMPLES = """Everything takes some 20 minutes on one core, most of them for the plain version at 2,048 ops, which gets
@@ -20,11 +20,9 @@ examples:
 
 def main() -> None:
     """Measures; bad input is one line on standard error and exit code 1."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         description=__doc__,
         epilog=f"{bench.HOW}\n{_EXAMPLES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     bench.add_options(parser)
     try:

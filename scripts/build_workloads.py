@@ -6,7 +6,6 @@ abstract values: nothing of full size is computed. Files that are there are not 
   python scripts/build_workloads.py --only 'rnnlm-*,gnmt-8' --out workloads
 """
 
-import argparse
 import os
 import sys
 from fnmatch import fnmatchcase
@@ -17,6 +16,7 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 from reproduce.workloads.program import write
 from reproduce.workloads.registry import ARCHITECTURES
 
+from graphrl.commands.parser import Parser
 from graphrl.errors import GraphrlError
 from graphrl.graphs.datasets.workloads.go import DATA, KIND, LEVEL
 from graphrl.graphs.datasets.zoo.storage import file_name
@@ -25,7 +25,7 @@ from graphrl.progress import progress
 
 def main() -> None:
     """Builds what is missing."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__)
     parser.add_argument("--out", type=Path, default=DATA, metavar="FOLDER", help="default: the package's own data")
     parser.add_argument("--only", default="*", metavar="NAME,...", help="architectures; with * and ? as in file names")
     args = parser.parse_args()

@@ -24,6 +24,7 @@ os.environ["JAX_PLATFORMS"] = "cpu"  # the schedules are those of XLA's CPU comp
 from reproduce.zoo.registry import ARCHITECTURES
 from reproduce.zoo.trace import missing_files, trace
 
+from graphrl.commands.parser import Parser
 from graphrl.errors import GraphrlError
 from graphrl.graphs.datasets.zoo.catalogue import DATA, INDEX, write_index
 from graphrl.progress import progress
@@ -56,7 +57,7 @@ def main() -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__)
     parser.add_argument("--out", type=Path, default=DATA, metavar="FOLDER", help="default: the package's own data")
     parser.add_argument("--only", default="*", metavar="NAME,...", help="architectures; with * and ? as in file names")
     parser.add_argument("--limit", type=float, default=900, metavar="S", help="seconds for each (default: 900)")

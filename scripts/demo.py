@@ -20,6 +20,7 @@ from rich.table import Table
 
 import graphrl
 from graphrl.commands.cache import keep_compiled
+from graphrl.commands.parser import Parser
 from graphrl.commands.progress import progress_bar
 from graphrl.units import format_bytes, format_objective, format_seconds
 
@@ -42,7 +43,7 @@ def models(batch: int) -> Iterator[graphrl.ComputationGraph]:
 
 def main() -> None:
     """Optimises, prints and writes."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__)
     parser.add_argument(
         "--seconds", type=float, default=12.0, help="search time of each of the nine plans (default: 12)"
     )

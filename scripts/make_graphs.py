@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 import graphrl
+from graphrl.commands.parser import Parser
 from graphrl.files import write_atomically
 from graphrl.graphs.datasets.families import FAMILIES, Sample, full_options, sample
 
@@ -40,11 +41,9 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     families = "\n".join(f"  {name}: {', '.join(family.options)}" for name, family in FAMILIES.items())
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         description=__doc__,
         epilog=f"families and their options, for --set:\n{families}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("family", choices=FAMILIES)
     parser.add_argument("--count", type=int, default=100, metavar="N", help="graphs to make (default: 100)")

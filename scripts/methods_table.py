@@ -3,9 +3,9 @@
 python scripts/methods_table.py
 """
 
-import argparse
 from pathlib import Path
 
+from graphrl.commands.parser import Parser
 from graphrl.files import write_atomically
 from graphrl.methods import describe, describe_map_methods
 
@@ -34,7 +34,7 @@ def _options(options: str) -> str:
 
 def main() -> None:
     """Writes the page."""
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    Parser(description=__doc__).parse_args()
     text = with_tables(PAGE.read_text(encoding="utf-8"))
     write_atomically(PAGE, lambda file: file.write(text))
 

@@ -4,7 +4,6 @@ python scripts/same_plans.py --out before.json
 python scripts/same_plans.py --out after.json --against before.json
 """
 
-import argparse
 import hashlib
 import json
 import sys
@@ -14,6 +13,7 @@ from typing import Any
 
 import graphrl
 from graphrl.commands.cache import keep_compiled
+from graphrl.commands.parser import Parser
 from graphrl.files import write_atomically
 from graphrl.progress import progress
 
@@ -41,7 +41,7 @@ CASES: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
 
 def main() -> None:
     """Writes the digests; exit code 1 if some differ."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="to write the digests to")
     parser.add_argument("--against", type=Path, metavar="FILE", help="of another run, to compare with")
     parser.add_argument("--graphs", type=int, default=len(CASES), metavar="N", help="the first ones only")

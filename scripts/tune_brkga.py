@@ -3,13 +3,13 @@
 python scripts/tune_brkga.py --graphs 4 --evaluations 5000
 """
 
-import argparse
 import dataclasses
 import datetime
 import json
 import sys
 from pathlib import Path
 
+from graphrl.commands.parser import Parser
 from graphrl.costs.problem import Problem
 from graphrl.files import write_atomically
 from graphrl.graphs.datasets.regal_like import MODELS, RegalLike, regal_like
@@ -21,7 +21,7 @@ DEFAULT = Setting(100, 20, 20, 0.7, 1.0, 1.0)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__)
     parser.add_argument("--graphs", type=int, default=4, help="training graphs, the random models in turn")
     parser.add_argument("--ops", type=int, default=80, help="at most, and at least half as many")
     parser.add_argument("--evaluations", type=int, default=5000, help="of each run")

@@ -4,7 +4,6 @@ the rule `list` makes of them on table 2's devices. A test holds the counts and 
   python scripts/workloads_table.py
 """
 
-import argparse
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 from reproduce.results import Table, here, results_text
 from reproduce.workloads.setting import OVER, problem
 
+from graphrl.commands.parser import Parser
 from graphrl.compare.report import markdown
 from graphrl.costs.exact import evaluate
 from graphrl.costs.problem import Problem, Transfer
@@ -88,7 +88,7 @@ def figures() -> str:
 
 def main() -> None:
     """Measures and writes the page."""
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    Parser(description=__doc__).parse_args()
     rows, planned = [], []
     with progress(len(go.WORKLOADS), text="workloads") as show:
         for number, name in enumerate(go.WORKLOADS, start=1):

@@ -168,7 +168,7 @@ _changed("op without name", "op number 1: it has no name", lambda graph: graph["
 _op("op name of another type", "op number 1: its name is 5: must be text", name=5)
 _op("op with an empty name", "an op has an empty name", name="")
 _op("duplicate op", "op 'a' appears twice", name="a")
-_op("unknown key in op", "op 'b': unknown key \"run_time\": known are after", run_time=1)
+_op("unknown key in op", "op 'b': unknown key \"run_time\": the nearest of", run_time=1)
 _op("type of another type", "op 'b': type is 1: must be text", type=1)
 _op("inputs of op as text", "op 'b': inputs is \"a0\": must be a list of tensor names", inputs="a0")
 _op("inputs of op of numbers", "op 'b': inputs holds 0: must be a list of tensor names", inputs=[0])

@@ -208,7 +208,7 @@ def test_a_decorator_keeps_the_name_and_reports_on_shapes() -> None:
         ("'much' is not bytes: write for example 4096, 512MiB", {"budget": "much"}),
         ("slowdown is 2: must be a part of the step's time, from -1 ", {"slowdown": 2}),
         ("slowdown is nan: must be", {"slowdown": float("nan")}),
-        ("unknown chip 'abacus': known are b200,", {"budget": 0.5, "chip": "abacus"}),
+        ("unknown chip 'abacus': the nearest of 24 known are", {"budget": 0.5, "chip": "abacus"}),
         ("seconds is -1: must be a finite number above 0", {"budget": 0.5, "seconds": -1}),
         ("seed is -1: must be an integer from 0", {"budget": 0.5, "seed": -1}),
     ],

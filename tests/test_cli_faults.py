@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import tempfile
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import pytest
 from command_line import check_failure
 from worked_example import TINY
 
+from graphrl.cli import COMMANDS, main
 from graphrl.graphs.readers.json import write_json
 
 CYCLE = {
@@ -43,7 +45,7 @@ OPTION_FAULTS = [
     (["--memory-limit", "16 apples", "--objective", "makespan"], "apples"),
     (["--memory-limit", "99999999TiB", "--objective", "makespan"], "outside"),
     (["--method", "magic"], "magic"),
-    (["--method", "beam:length=9"], "its options are width"),
+    (["--method", "beam:length=9"], "known are width"),
     (["--method", "beam:width=0"], "width is 0"),
     (["--method", "anneal:chains=0"], "chains is 0"),
     (["--evaluations", "0"], "evaluations is 0"),
@@ -174,3 +176,31 @@ def test_outputs_are_checked_before_the_work(
     assert time.perf_counter() - started < 20
     assert Path(model).read_bytes() == before
     assert list(folder.iterdir()) == []
+
+
+def options_of(command: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """All options that the usage line of a command names."""
+    assert main([command, "--help"]) == 0
+    return re.findall(r"--[a-z-]+", capsys.readouterr().out.partition("\n\n")[0])
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_two_dashes_are_no_value(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What argparse makes of them differs between versions of Python."""
+    positional = {"convert": ["a", "b"], "bench": [], "compare": ["a", "--methods=list"]}.get(command, ["a"])
+    for option in options_of(command, capsys):
+        for arguments in ([f"{option}=--", *positional], [*positional, f"{option}=--"]):
+            check_failure([command, *arguments], 2, f"graphrl {command}: error: argument {option}: '--' is no", capsys)
+    check_failure([command, "--", *positional, "--"], 2, "'--' is no argument", capsys)
+    check_failure([command, "--none=--", *positional], 2, "unrecognized arguments: --none=--", capsys)
+
+
+def test_two_dashes_end_the_options(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["optimize", "--method=list", "--json", "--", model]) == 0
+    capsys.readouterr()
+    assert main(["optimize", model, "--method", "list", "--json", "--"]) == 0
+    capsys.readouterr()
+    check_failure(["optimize", "--", "--method=--"], 1, "No such file", capsys)
+    check_failure(["optimize", model, "--seconds", "--"], 2, "argument --seconds: expected one argument", capsys)
+    check_failure(["optimize", model, "--seconds="], 2, "argument --seconds: '' is not a time", capsys)
+    check_failure(["train", "regal", "--set=agent.rounds=--"], 2, "agent.rounds is '--': must be an integer", capsys)

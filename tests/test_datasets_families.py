@@ -45,7 +45,7 @@ def test_options() -> None:
 @pytest.mark.parametrize(
     ("family", "num_ops", "options", "says"),
     [
-        ("tree", 9, {}, "unknown graph family 'tree': known are layered, regal-like, erdos-renyi"),
+        ("tree", 9, {}, "unknown graph family 'tree': the nearest of 11 known are in-tree, out-tree"),
         ("layered", None, {}, "family 'layered': needs a number of ops"),
         ("planted", 9, {"device": 2}, "family 'planted' has no option 'device': known are devices, inputs, window"),
         ("planted", 9, {"devices": "2"}, "option devices is '2': must be of the kind of its default, 2"),

@@ -63,9 +63,9 @@ def test_make_knows_what_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "Proposal-v0" in registry.registered()
     assert type(graphrl.make("Proposal-v0")).__name__ == "ProposalEnv"
     choices = "known are Compile-v0, MemoryMap-v0, Ordering-v0, Proposal-v0, Walk-v0"
-    with pytest.raises(GraphrlError, match=rf"'Proposal-v1': did you mean Proposal-v0. {choices}"):
+    with pytest.raises(GraphrlError, match=rf"'Proposal-v1': {choices}"):
         graphrl.make("Proposal-v1")
-    with pytest.raises(GraphrlError, match="Walk-v0 has no option 'limits': its options are limit"):
+    with pytest.raises(GraphrlError, match="Walk-v0 has no option 'limits': known are limit"):
         graphrl.make("Walk-v0", limits=3)
     with pytest.raises(GraphrlError, match="registered already"):
         registry.register("Walk-v0", "walk_env:Walk")

@@ -28,7 +28,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("plan",),
     ("costs",),
     ("graphs",),
-    ("compiled", "documents", "progress"),
+    ("compile_clock", "compiled", "documents", "progress", "signals"),
     ("colours", "cores", "files", "garbage", "mesh", "random_bits", "text_table", "units", "version"),
     ("errors",),
 )

@@ -7,10 +7,13 @@ import time
 import pytest
 from worked_example import TINY
 
-from graphrl.commands.progress import progress_bar, share_spent
+from graphrl.commands.progress import TimeLeft, progress_bar, share_spent
 from graphrl.costs.problem import Problem
 from graphrl.plan import Plan
+from graphrl.progress import Pace
 from graphrl.solvers.base import Budget
+from graphrl.training.run import _Progress
+from graphrl.training.schedule import Schedule
 from graphrl.units import (
     byte_unit,
     format_bytes,
@@ -90,3 +93,66 @@ def test_no_progress_bar_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     with progress_bar("tiny", "peak_memory", Budget(100)) as progress:
         assert progress is None
+
+
+class Time:
+    """A clock that tests set, and the part of its seconds that went into compiling."""
+
+    def __init__(self) -> None:
+        self.now = self.compiled = 0.0
+
+    def pass_by(self, seconds: float, compiling: float = 0.0) -> None:
+        self.now += seconds
+        self.compiled += compiling
+
+    def pace(self) -> Pace:
+        return Pace(lambda: self.compiled, lambda: self.now)
+
+
+def test_pace_is_that_of_work_without_compiling() -> None:
+    time = Time()
+    pace = time.pace()
+    for seconds, compiling, each in ((70, 69, None), (2, 0, 2), (40, 39.9, 2), (4, 0.01, 3)):
+        time.pass_by(seconds, compiling)
+        pace.add("update")
+        assert pace.each("update") == each
+    assert pace.each("validation") is None
+    time.pass_by(30)
+    pace.add("validation")
+    assert (pace.each("update"), pace.each("validation")) == (3, 30)
+
+
+def test_the_end_of_a_training_counts_updates_and_looks_and_no_compiling() -> None:
+    """A look every 10 of 20 updates: 20 seconds each; an update takes 1 second; programs of three sizes compile."""
+    time, shown = Time(), []
+    observer = _Progress(
+        Schedule(20, validate_every=10), time.pace(), lambda _, text: shown.append(text.split(";")[0].split(",")[0])
+    )
+    time.pass_by(100, 80)
+    observer.validation(0, {"score": 1.0})
+    for step in range(1, 21):
+        time.pass_by(*((61, 60) if step in (1, 2, 5) else (1, 0)))
+        observer.update(step, time.now, 64, {"loss": 1.0})
+        if step % 10 == 0:
+            time.pass_by(20)
+            observer.validation(step, {"score": 1.0})
+    assert shown[:6] == ["compiling"] * 2 + ["17 s left", "16 s left", "15 s left", "14 s left"]
+    assert shown[10:12] == ["29 s left", "28 s left"]
+    assert shown[-1] == "20 s left"
+
+
+def test_the_end_of_a_search_counts_no_compiling() -> None:
+    time = Time()
+    left = TimeLeft(Budget(1000), time.pace())
+    assert left.words(5.0) == "compiling"
+    time.pass_by(60, 50)
+    left.update(10)
+    assert left.words(60.0) == "compiling"
+    time.pass_by(10)
+    left.update(110)
+    assert left.words(70.0) == "89 s left"
+    time.pass_by(60, 60)
+    left.update(120)
+    assert left.words(130.0) == "88 s left"
+    assert TimeLeft(Budget(None, 10.0), time.pace()).words(4.0) == "6 s left"
+    assert TimeLeft(Budget(1000, 10.0), time.pace()).words(12.0) == "0 s left"

@@ -131,7 +131,7 @@ def test_broken_files_are_refused_in_one_line(tmp_path: Path, name: str) -> None
         read_graph(path)
     message = str(caught.value)
     assert BROKEN[name].says in message
-    assert str(path) in message
+    assert str(path)[:100] in message
     assert message.isprintable()
     assert len(message) - len(str(path)) < 200
     assert sorted(os.walk(tmp_path)) == before

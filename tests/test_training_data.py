@@ -13,7 +13,6 @@ from tiny_agent import TINY, TinyConfig, tiny_batch
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.graphs.padding import Sizes
 from graphrl.mesh import check_shares, make_mesh, most_that_share
-from graphrl.progress import Clock
 from graphrl.training import devices
 from graphrl.training.config import RunConfig, as_dict, differences, keys_of, merged, parsed, read_values, updated
 from graphrl.training.data import Batch, Data, DataConfig
@@ -208,14 +207,8 @@ def test_when_the_loop_does_what() -> None:
     schedule = Schedule(steps=7, validate_every=3, checkpoint_every=2)
     assert [step for step in range(1, 8) if schedule.validates(step)] == [3, 6, 7]
     assert [step for step in range(1, 8) if schedule.saves(step)] == [2, 3, 4, 6, 7]
-
-
-def test_the_clock_forgets_compiling() -> None:
-    times = iter([0.0, *(100.0 + step for step in range(60))])
-    clock = Clock(100, lambda: next(times))
-    left = [clock.seconds_left(step) for step in range(1, 51)]
-    assert left[0] == 99 * 100
-    assert left[-1] == pytest.approx(50)
+    assert [schedule.validations_after(step) for step in range(9)] == [3, 3, 3, 2, 2, 2, 1, 0, 0]
+    assert Schedule(steps=6, validate_every=3).validations_after(3) == 1
 
 
 def test_the_end_in_words() -> None:

@@ -236,7 +236,7 @@ def test_module_that_cannot_be_read_runs_as_xla_has_it(monkeypatch: pytest.Monke
         ({"objective": "makespan"}, "objective is 'makespan': must be 'peak_memory'.*graphrl.optimize"),
         ({"seconds": 0}, "seconds is 0: must be a finite number above 0"),
         ({"seed": -1}, "seed is -1: must be an integer"),
-        ({"method": "magic"}, "unknown method 'magic': known are"),
+        ({"method": "magic"}, "unknown method 'magic': the nearest of"),
         ({"seconds": None}, "seconds is None: must be a finite number above 0"),
         ({"cache": "no"}, "cache is 'no': must be True or False"),
         ({"progress": 3}, "progress is of type int: must be a function"),

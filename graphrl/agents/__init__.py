@@ -9,7 +9,7 @@ this folder.
 import importlib
 from typing import TYPE_CHECKING
 
-from graphrl.errors import ProblemError
+from graphrl.errors import ProblemError, near
 
 if TYPE_CHECKING:
     from graphrl.training.agent import Agent
@@ -32,10 +32,10 @@ def find_agent(name: str) -> "Agent":
     """The agent of that name.
 
     Raises:
-      ProblemError: there is none; the message lists the known ones.
+      ProblemError: there is none; the message has the known ones.
     """
     if name not in AGENTS:
-        raise ProblemError(f"unknown agent {name!r}: known are {', '.join(AGENTS)}")
+        raise ProblemError(f"unknown agent {name!r}: {near(name, AGENTS)}")
     module, _, attribute = AGENTS[name].partition(":")
     agent: Agent = getattr(importlib.import_module(module), attribute or "AGENT")
     return agent

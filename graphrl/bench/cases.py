@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from graphrl.bench import machine
 from graphrl.bench.graphs import MIN_OPS, random_chromosomes, random_graphs
 from graphrl.costs.problem import Objective, Problem, Transfer
-from graphrl.errors import ProblemError
+from graphrl.errors import ProblemError, clipped, near
 from graphrl.solvers.chromosomes.brkga import Parameters
 
 DEVICES = 2
@@ -92,10 +92,10 @@ class Settings:
                 raise ProblemError(f"sizes has {size}: must be from {MIN_OPS} to {MAX_OPS} ops")
         for name, values in (("sizes", self.sizes), ("transfers", self.transfers)):
             if not values or len(set(values)) < len(values):
-                raise ProblemError(f"{name} is {', '.join(map(str, values)) or 'empty'}: must name each once")
+                raise ProblemError(f"{name} is {clipped(', '.join(map(str, values))) or 'empty'}: must name each once")
         for transfer in self.transfers:
             if transfer not in TRANSFERS:
-                raise ProblemError(f"transfers has {transfer!r}: known are {', '.join(TRANSFERS)}")
+                raise ProblemError(f"transfers has {transfer!r}: {near(transfer, TRANSFERS)}")
         for name, value in (("threads", self.threads), ("repeats", self.repeats)):
             if not 1 <= value <= 1000:
                 raise ProblemError(f"{name} is {value}: must be from 1 to 1,000")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from graphrl.errors import ProblemError
+from graphrl.errors import ProblemError, near
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.padding import Sizes
 
@@ -32,7 +32,7 @@ def random_graph(family: str, num_ops: int, seed: int) -> ComputationGraph:
       ProblemError: no such family, or too few ops.
     """
     if family not in FAMILIES:
-        raise ProblemError(f"unknown graph family {family!r}: known are {', '.join(FAMILIES)}")
+        raise ProblemError(f"unknown graph family {family!r}: {near(family, FAMILIES)}")
     if num_ops < MIN_OPS:
         raise ProblemError(f"a benchmark graph of {num_ops} ops: must have at least {MIN_OPS}")
     rng = np.random.default_rng([seed, num_ops, list(FAMILIES).index(family)])

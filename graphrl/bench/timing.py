@@ -12,7 +12,7 @@ import numpy as np
 
 from graphrl.bench import machine
 from graphrl.bench.cases import Measured, Settings
-from graphrl.errors import ProblemError
+from graphrl.errors import ProblemError, clipped
 
 _MAX_RUNS = 100_000
 Say = Callable[[str], None]  # gets what is going on, for a progress line
@@ -115,9 +115,8 @@ def by_size_and_count(
       ProblemError: a count is out of range or given twice, or jax has not as many devices as threads are asked for.
     """
     if not counts or len(set(counts)) < len(counts) or not 1 <= min(counts) <= max(counts) <= most:
-        raise ProblemError(
-            f"{name} is {', '.join(map(str, counts)) or 'empty'}: must name numbers from 1 to {most}, each once"
-        )
+        have = clipped(", ".join(map(str, counts))) or "empty"
+        raise ProblemError(f"{name} is {have}: must name numbers from 1 to {most}, each once")
     with machine.pinned(settings.threads) as pinned:
         machine.configure(settings.threads)
         for ops in settings.sizes:

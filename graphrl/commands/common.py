@@ -15,7 +15,7 @@ from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import PICTURES, descriptor_of, shown
 from graphrl.graphs.pipelined import Machine
 from graphrl.graphs.readers.foreign import DEFAULT_LIMITS, ReadLimits
-from graphrl.graphs.roofline import DEFAULT_CHIP, Chip, find_chip
+from graphrl.graphs.roofline import CHIPS, DEFAULT_CHIP, Chip, find_chip
 from graphrl.optimize import DEFAULT_SECONDS
 from graphrl.units import parse_bytes, parse_rate, parse_seconds, whole_number
 
@@ -39,7 +39,7 @@ def add_model(
         type=option(_chip),
         default=DEFAULT_CHIP,
         metavar="CHIP",
-        help=f"{chip}: a name (a wrong one lists the known) or FLOP/s,BYTES/s,LAUNCH as in 300e12,2TB/s,4us (default: "
+        help=f"{chip}: one of {', '.join(CHIPS)}, or FLOP/s,BYTES/s,LAUNCH as in 300e12,2TB/s,4us (default: "
         f"{DEFAULT_CHIP})",
     )
     add_reading(parser)

@@ -19,7 +19,7 @@ from graphrl.commands.common import (
     problem_of,
 )
 from graphrl.commands.progress import runs_bar
-from graphrl.errors import GraphrlError, ProblemError
+from graphrl.errors import GraphrlError, ProblemError, clipped
 from graphrl.methods import METHODS, find_solver, split_methods
 from graphrl.optimize import check_seed, make_budget
 from graphrl.units import whole_number
@@ -72,8 +72,8 @@ examples:
 A file that cannot be read, given by itself or in a folder, is left out: a line on standard error names it, --json under
 "unreadable", and the rest is compared.
 
-Ctrl-C ends it; what is done stays and is shown. Exit codes: 0 done, 1 failed (also: interrupted, a file was left out,
-or no run gave a plan), 2 usage."""
+Ctrl-C or SIGTERM ends it; what is done stays and is shown. Exit codes: 0 done, 1 failed (also: interrupted, a file was
+left out, or no run gave a plan), 2 usage."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -177,7 +177,7 @@ def _runs(args: argparse.Namespace) -> tuple[list["Run"], int, dict[str, str]]:
     for method in args.methods:
         find_solver(method)
     if args.baseline is not None and args.baseline not in args.methods:
-        raise ProblemError(f"baseline is {args.baseline!r}: must be one of {', '.join(args.methods)}")
+        raise ProblemError(f"baseline is {args.baseline!r}: must be one of {clipped(', '.join(args.methods))}")
     workers, cores = args.processes, share(args.processes)
     if args.cluster is not None and workers > 1:
         raise ProblemError("--processes does not go with --cluster, whose workers are as many as were started")

@@ -68,7 +68,7 @@ examples:
   graphrl optimize graph.json --evaluations 5000 --seed 1 --json
       the same result every time, for a script
 
-Ctrl-C ends the search; the best plan so far is written. Exit codes: 0 done, 1 failed (also: no plan within
+Ctrl-C or SIGTERM ends the search; the best plan so far is written. Exit codes: 0 done, 1 failed (also: no plan within
 the memory limit was found; the nearest one is written), 2 usage."""
 
 # Python's garbage collector looks at every op of a large graph again and again: half of the time of exact costs.

@@ -1,12 +1,13 @@
 """What the commands show of their work, on standard error: of a search, of a comparison, of measuring."""
 
 import contextlib
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from graphrl.plan import Plan
-from graphrl.progress import on_terminal, progress
+from graphrl.progress import Pace, on_terminal, progress
 from graphrl.solvers.base import Budget
 from graphrl.units import format_bytes, format_end, format_objective, format_seconds
 
@@ -40,7 +41,7 @@ def progress_bar(title: str, objective: str, budget: Budget, *, limited: bool = 
         return
     looked = -_EXACT_EVERY
     best = ""
-    with _bar(budget) as bar:
+    with _compiling() as compiling, _bar(budget, left := TimeLeft(budget, Pace(compiling))) as bar:
         task = bar.add_task(title[:40], total=1.0, evaluations=0, best="starting")
 
         def update(evaluations: int, seconds: float, plan: Callable[[], Any], value: float) -> None:
@@ -49,6 +50,7 @@ def progress_bar(title: str, objective: str, budget: Budget, *, limited: bool = 
                 best = f"best {format_objective(objective, value)}"
             elif seconds - looked >= _EXACT_EVERY:  # the device's value mixes time and excess: only the plan can tell
                 looked, best = seconds, best_within_limit(plan())
+            left.update(evaluations)
             bar.update(task, evaluations=evaluations, best=best)
 
         yield update
@@ -68,7 +70,42 @@ def share_spent(budget: Budget, evaluations: int, seconds: float) -> float:
     return min(1.0, max(by_count, by_time))
 
 
-def _bar(budget: Budget) -> "Bar":
+class TimeLeft:
+    """Seconds to the end of a search: the rest of its seconds or, at its pace so far, of its evaluations."""
+
+    def __init__(self, budget: Budget, pace: Pace) -> None:
+        self._budget, self._pace = budget, pace
+        self._evaluations: int | None = None  # of the last update
+
+    def update(self, evaluations: int) -> None:
+        """So many evaluations were made so far."""
+        if self._evaluations is None:
+            self._pace.add("preparing")
+        else:
+            self._pace.add("evaluation", evaluations - self._evaluations)
+        self._evaluations = evaluations
+
+    def words(self, elapsed: float) -> str:
+        """What is left in words, after so many seconds; "compiling" until it is known."""
+        left = []
+        if self._budget.seconds is not None:
+            left.append(self._budget.seconds - elapsed)
+        each = self._pace.each("evaluation")
+        if self._budget.evaluations is not None and each is not None:
+            left.append((self._budget.evaluations - (self._evaluations or 0)) * each)
+        return f"{max(0.0, min(left)):.0f} s left" if left else "compiling"
+
+
+def _compiling() -> contextlib.AbstractContextManager[Callable[[], float]]:
+    """A `compile_clock` where JAX is in use: not every search needs it."""
+    if "jax" not in sys.modules:
+        return contextlib.nullcontext(lambda: 0.0)
+    from graphrl.compile_clock import compile_clock
+
+    return compile_clock()
+
+
+def _bar(budget: Budget, left: TimeLeft) -> "Bar":
     """The bar; it advances with the clock too, since nothing is reported while a program compiles."""
     from rich.console import Console
     from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, Task, TextColumn
@@ -86,9 +123,7 @@ def _bar(budget: Budget) -> "Bar":
 
     class Left(ProgressColumn):
         def render(self, task: Task) -> Text:
-            spent = share(task)
-            left = (task.elapsed or 0.0) * (1 / spent - 1) if spent > 0 else 0.0
-            return Text(f"{task.fields['evaluations']:,} evaluations, {left:.0f} s left")
+            return Text(f"{task.fields['evaluations']:,} evaluations, {left.words(task.elapsed or 0.0)}")
 
     columns = (
         SpinnerColumn(),
@@ -101,7 +136,10 @@ def _bar(budget: Budget) -> "Bar":
 
 
 class Forecast:
-    """When all runs will be done: by each method's mean seconds so far, before that by the budget."""
+    """When all runs will be done: by each method's mean seconds so far, before that by the budget.
+
+    What was compiled in a run does not count, nor what passed beside the first run of a method, which warms up.
+    """
 
     def __init__(self, runs: Sequence["Run"], processes: int) -> None:
         self._left: dict[str, int] = {}
@@ -110,20 +148,27 @@ class Forecast:
         self._guess = max((run.budget.seconds or _GUESS for run in runs), default=_GUESS)
         self._spent: dict[str, list[float]] = {}
         self._processes = processes
-        self._overhead = 1.0  # seconds that pass for each second of a run: warm-up, checks, bounds
-        self._started = time.perf_counter()
+        self._passed, self._counted = 0.0, 0.0  # seconds between rows, and of their runs
+        self._last = time.perf_counter()
 
     def add(self, row: "Row") -> None:
         """A run is done."""
+        now = time.perf_counter()
+        if row.method in self._spent:
+            self._passed += now - self._last
+            self._counted += row.seconds
+        self._last = now
         self._left[row.method] -= 1
-        self._spent.setdefault(row.method, []).append(row.seconds)
-        total = sum(map(sum, self._spent.values())) / self._processes
-        if total > _GUESS:
-            self._overhead = max(1.0, (time.perf_counter() - self._started) / total)
+        self._spent.setdefault(row.method, []).append(max(0.0, row.seconds - row.compile_seconds))
 
     def seconds_left(self) -> float:
         """Expected seconds to the end."""
-        return self._overhead / self._processes * sum(n * self._mean(method) for method, n in self._left.items())
+        return self._overhead() / self._processes * sum(n * self._mean(method) for method, n in self._left.items())
+
+    def _overhead(self) -> float:
+        """Seconds that pass for each second of a run: checks, bounds, graphs on their way."""
+        counted = self._counted / self._processes
+        return max(1.0, self._passed / counted) if counted > _GUESS else 1.0
 
     def _mean(self, method: str) -> float:
         spent = self._spent.get(method)

@@ -30,9 +30,9 @@ their values. A configuration file holds them by group, as TOML or JSON; --set c
   [agent]
   evaluations = 5000
 
-Ctrl-C or SIGTERM ends a run with a checkpoint (a second one at once, without). --resume goes on from the last one,
-also after a crash or kill -9, with the same parameters at the end as if nothing had happened; only training.* may be
-set anew. Where there is nothing to resume it starts.
+Ctrl-C or SIGTERM ends a run with a checkpoint, after the update that is under way; a second one ends it at once, with
+the checkpoint before. --resume goes on from the last one, also after a crash or kill -9, with the same parameters at
+the end as if nothing had happened; only training.* may be set anew. Where there is nothing to resume it starts.
 
 --set agent.start=FOLDER begins with the policy of another run (or of a file), as for a second stage with more
 evaluations; the network must be the same. The folder is needed only to begin with: --resume does without.
@@ -96,10 +96,30 @@ def run(args: argparse.Namespace) -> int:
     keep_compiled()
     if args.resume and not resumes and devices.is_main():
         print(f"graphrl: no run in {folder}: starting one", file=sys.stderr)
-    result = train(args.agent, agent, config, folder, resume=args.resume)
+    try:
+        result = train(args.agent, agent, config, folder, resume=args.resume)
+    except KeyboardInterrupt:
+        _say_left(args.agent, folder)
+        return 1
     if devices.is_main():
         _report(result, args, folder)
     return int(result.outcome.interrupted)
+
+
+def _say_left(agent: str, folder: Path) -> None:
+    """Says what there is to go on with after a signal before the first update."""
+    from graphrl.training.checkpoints import Checkpoints
+
+    latest = Checkpoints(folder, 1).latest()
+    if latest is None:
+        said = "interrupted before the first checkpoint, and before any training: there is nothing to go on with"
+    else:
+        said = f"interrupted before the first update: the last checkpoint is {latest}: {_go_on(agent, folder)}"
+    print(f"graphrl: {said}", file=sys.stderr)
+
+
+def _go_on(agent: str, folder: Path) -> str:
+    return f"go on with graphrl train {agent} --out {folder} --resume"
 
 
 def _report(result: "Result", args: argparse.Namespace, folder: Path) -> None:
@@ -118,8 +138,8 @@ def _report(result: "Result", args: argparse.Namespace, folder: Path) -> None:
             print(f"  {name:20} {first[name]:10.4g} {chosen[name]:10.4g}")
         print(f"best checkpoint: {result.best} (graphrl evaluate {folder})")
     if interrupted:
-        command = f"graphrl train {args.agent} --out {folder} --resume"
-        print(f"graphrl: stopped at step {step}, with a checkpoint: go on with {command}", file=sys.stderr)
+        go_on = _go_on(args.agent, folder)
+        print(f"graphrl: stopped at step {step}, with a checkpoint: {go_on}", file=sys.stderr)
 
 
 def _print_settings(values: dict[str, Any], prefix: str = "") -> None:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from graphrl.compare.execute import Executor, row_of
 from graphrl.compare.runs import Row, Run
 from graphrl.cores import count_cores
-from graphrl.errors import GraphrlError, ProblemError
+from graphrl.errors import GraphrlError, ProblemError, clipped
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -63,7 +63,7 @@ def survey(address: str) -> tuple[int, int]:
         try:
             cores = client.run(count_cores)
         except Exception as error:
-            raise GraphrlError(f"the workers of the cluster at {address} cannot run graphrl: {error}") from None
+            raise GraphrlError(f"the cluster at {clipped(address)} cannot run graphrl: {error}") from None
     if not cores:
         raise GraphrlError(f"the cluster at {address} has no workers: start some, as in `dask worker {address}`")
     return len(cores), min(cores.values())
@@ -189,13 +189,13 @@ def _connected(address: str) -> Iterator["Client"]:
     try:
         client = Client(address, timeout=_CONNECT_SECONDS)
     except (OSError, ValueError) as error:
-        raise GraphrlError(f"no Dask scheduler answers at {address}: {error}") from None
+        raise GraphrlError(f"no Dask scheduler answers at {clipped(address)}: {error}") from None
     with client:
         try:
             yield client
         except (OSError, CancelledError) as error:
             reason = " ".join(str(error).split())[:300]
-            raise GraphrlError(f"the cluster at {address} has gone: {reason}") from None
+            raise GraphrlError(f"the cluster at {clipped(address)} has gone: {reason}") from None
 
 
 @contextlib.contextmanager

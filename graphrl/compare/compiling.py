@@ -1,41 +1,8 @@
-"""What compiling costs: how much of a stretch of time, so that a comparison of searches can say so; and memory maps."""
+"""Memory maps, which compiled programs take: whether this process runs short of them."""
 
-import contextlib
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import jax.monitoring
-
 _MAPS, _MOST_MAPS = Path("/proc/self/maps"), Path("/proc/sys/vm/max_map_count")
-_PREFIX = "/jax/core/compile/"  # tracing, lowering, and compiling or loading from the cache
-
-
-@contextlib.contextmanager
-def compile_clock() -> Iterator[Callable[[], float]]:
-    """Gives a function that says how many seconds of the `with` went into compiling, in whatever thread.
-
-    Programs inside programs are traced inside one another: time that several such spans cover counts once.
-    """
-    spans: list[tuple[float, float]] = []
-
-    def listen(event: str, start_time: float, end_time: float, **_: str | int) -> None:
-        if event.startswith(_PREFIX):
-            spans.append((start_time, end_time))
-
-    jax.monitoring.register_event_time_span_listener(listen)
-    try:
-        yield lambda: _covered(spans)
-    finally:
-        jax.monitoring.unregister_event_time_span_listener(listen)
-
-
-def _covered(spans: list[tuple[float, float]]) -> float:
-    """Length of the union of the spans."""
-    total, until = 0.0, float("-inf")
-    for start, end in sorted(spans):
-        total += max(0.0, end - max(start, until))
-        until = max(until, end)
-    return total
 
 
 def maps_run_short(share: float = 0.5) -> bool:

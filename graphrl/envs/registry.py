@@ -1,11 +1,10 @@
 """Environments by id: `graphrl.make("Proposal-v0", ...)`. An id's version rises when learning results can change."""
 
-import difflib
 import importlib
 import inspect
 from typing import Any
 
-from graphrl.errors import GraphrlError
+from graphrl.errors import GraphrlError, near
 
 _ENTRY_POINTS = {  # imported when first made
     "Compile-v0": "graphrl.envs.compile.env:CompileEnv",
@@ -49,13 +48,11 @@ def make(id: str, **options: Any) -> Any:
       GraphrlError: the id is not known, or the environment has no such option.
     """
     if id not in _ENTRY_POINTS:
-        close = difflib.get_close_matches(id, _ENTRY_POINTS, 1, 0.4)
-        hint = f"did you mean {close[0]}? " if close else ""
-        raise GraphrlError(f"no environment {id!r}: {hint}known are {', '.join(registered())}")
+        raise GraphrlError(f"no environment {id!r}: {near(id, registered())}")
     module, _, name = _ENTRY_POINTS[id].partition(":")
     build = getattr(importlib.import_module(module), name)
     parameters = inspect.signature(build).parameters
     for option in options:
         if option not in parameters:
-            raise GraphrlError(f"{id} has no option {option!r}: its options are {', '.join(parameters)}")
+            raise GraphrlError(f"{id} has no option {option!r}: {near(option, parameters)}")
     return build(**options)

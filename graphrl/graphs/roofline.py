@@ -15,7 +15,7 @@ between CPU loops.
 import dataclasses
 import math
 
-from graphrl.errors import GraphrlError
+from graphrl.errors import GraphrlError, near
 
 GPU_LAUNCH = 4e-6  # seconds
 PROGRAM_LAUNCH = 1e-6  # seconds
@@ -119,15 +119,15 @@ def find_chip(name: str | Chip) -> Chip:
     """The chip of that name (case, spaces and underscores do not matter), or the caller's own `Chip` as it is.
 
     Raises:
-      GraphrlError: unknown name; the message lists the known ones.
+      GraphrlError: unknown name; the message has the nearest ones.
     """
     if isinstance(name, Chip):
         return name
     if not isinstance(name, str):
-        raise GraphrlError(f"chip is {name!r}: must be a Chip or one of {', '.join(CHIPS)}")
+        raise GraphrlError(f"chip is {name!r}: must be a Chip or the name of one, such as {DEFAULT_CHIP}")
     figures = CHIPS.get(name.strip().lower().replace("_", "-").replace(" ", "-"))
     if figures is None:
-        raise GraphrlError(f"unknown chip {name!r}: known are {', '.join(CHIPS)}")
+        raise GraphrlError(f"unknown chip {name!r}: {near(name, CHIPS)}")
     return figures
 
 

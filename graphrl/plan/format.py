@@ -12,7 +12,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from graphrl.costs.problem import Problem
-from graphrl.errors import GraphrlError, PlanError
+from graphrl.errors import GraphrlError, PlanError, near
 from graphrl.files import write_atomically
 from graphrl.graphs.readers.json import read_strict_json
 from graphrl.graphs.roofline import Chip
@@ -145,7 +145,7 @@ def _step_to_dict(step: Step) -> dict[str, Any]:
 def _check_keys(data: dict[str, Any], where: str, needed: tuple[str, ...], optional: tuple[str, ...] = ()) -> None:
     for key in data:
         if key not in needed and key not in optional:
-            raise PlanError(f"{where} has the unknown key {_short(key)}: known are {', '.join(needed + optional)}")
+            raise PlanError(f"{where} has the unknown key {_short(key)}: {near(key, needed + optional)}")
     for key in needed:
         if key not in data:
             raise PlanError(f"{where} has no key {key!r}: it is needed")

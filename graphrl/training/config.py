@@ -5,7 +5,6 @@ with errors of one line.
 """
 
 import dataclasses
-import difflib
 import json
 import math
 import tomllib
@@ -14,7 +13,7 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from graphrl.errors import GraphrlError, ProblemError
+from graphrl.errors import GraphrlError, ProblemError, nearest
 from graphrl.files import content, shown
 from graphrl.training.data import DataConfig
 from graphrl.training.schedule import Schedule
@@ -60,7 +59,7 @@ def updated(config: C, values: Mapping[str, Any], prefix: str = "") -> C:
       prefix: what stands before the names in messages.
 
     Raises:
-      ProblemError: an unknown name (the message has the nearest known one), a wrong type, or a value that the
+      ProblemError: an unknown name (the message has the nearest known ones), a wrong type, or a value that the
         dataclass refuses.
     """
     hints = typing.get_type_hints(type(config))
@@ -167,9 +166,9 @@ def differences(old: Any, new: Any, prefix: str = "") -> Iterator[str]:
 def _unknown(name: str, config: Any, prefix: str) -> str:
     keys = list(keys_of(config, prefix))
     last = name.rpartition(".")[2]
-    nearest = difflib.get_close_matches(name, keys, 1, 0.0)
-    nearest = [key for key in keys if key.rpartition(".")[2] == last] or nearest
-    return f"there is no setting {name!r}: did you mean {nearest[0]}? (known: {', '.join(keys)})"
+    alike = [key for key in keys if key.rpartition(".")[2] == last] or nearest(name, keys)
+    meant = " or ".join(alike[:3])
+    return f"there is no setting {name!r}: did you mean {meant}? (graphrl train AGENT --settings lists all)"
 
 
 def _converted(name: str, value: Any, hint: Any) -> Any:

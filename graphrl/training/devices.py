@@ -19,6 +19,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from graphrl.cores import count_cores
 from graphrl.errors import ProblemError
 from graphrl.mesh import AXIS, most_that_share
+from graphrl.signals import handlers_kept
 
 
 def start(count: int, what: str = "graphs a batch", *, distributed: bool = False) -> None:
@@ -45,7 +46,8 @@ def start(count: int, what: str = "graphs a batch", *, distributed: bool = False
         return
     processes, number = (_number(name) for name in ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID"))
     try:
-        jax.distributed.initialize(num_processes=processes, process_id=number)
+        with handlers_kept():
+            jax.distributed.initialize(num_processes=processes, process_id=number)
     except (ValueError, RuntimeError) as error:
         raise ProblemError(
             "cannot join other processes: set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID "

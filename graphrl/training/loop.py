@@ -3,7 +3,8 @@
 import collections
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -12,6 +13,7 @@ from jax.sharding import Mesh
 
 from graphrl.errors import GraphrlError
 from graphrl.learning.learner import Learner, Metrics
+from graphrl.signals import Stop
 from graphrl.training import devices
 from graphrl.training.checkpoints import Checkpoint, Checkpoints, Info, Values
 from graphrl.training.data import Batch, Data, Shared
@@ -58,7 +60,7 @@ class Loop:
       checkpoints: of the run's folder.
       info: what every checkpoint says beside step, seconds and metrics; with the key that all others come from.
       observers: of everything.
-      stopped: asked after every step whether to end with a checkpoint.
+      stop: looked at after every step, and told what is done: whether to end with a checkpoint.
       shares: see `Agent`.
     """
 
@@ -69,7 +71,7 @@ class Loop:
     checkpoints: Checkpoints
     info: Info
     observers: Sequence[Observer] = ()
-    stopped: Callable[[], bool] = lambda: False
+    stop: Stop = dataclasses.field(default_factory=Stop)
     shares: Shared = "graphs"
 
     def __post_init__(self) -> None:
@@ -78,7 +80,7 @@ class Loop:
         self._started = time.perf_counter() - self.info.seconds
         self._under_way: collections.deque[_Update] = collections.deque()
         self._values: Values = {}  # of the last update that was recorded
-        self._good = self.checkpoints.latest()
+        self._keep(self.checkpoints.latest())
 
     def run(self, checkpoint: Checkpoint | None = None, start: Any = None) -> Outcome:
         """Trains to the last step.
@@ -90,22 +92,29 @@ class Loop:
         Raises:
           TrainingError: a metric or a parameter is not finite: the step, its graphs and the last checkpoint are named.
           GraphrlError: a checkpoint cannot be written.
+          KeyboardInterrupt: it is to stop before the first checkpoint: there is nothing to save yet.
         """
         step = 0 if checkpoint is None else checkpoint.info.step
         state = self.learner.init(self._init_key, start) if checkpoint is None else checkpoint.state
         state = devices.replicate(state, self.mesh)
         if checkpoint is None:
             state = self._look_and_save(0, state)
-        interrupted = False
+        interrupted = self._stops()
         left = range(step + 1, self.schedule.steps + 1)
         with made_ahead(self.data.batch, left, self.data.ahead) as batches:
             while step < self.schedule.steps and not interrupted:
                 step += 1
+                self.stop.doing = "this update"
                 state = self._update(step, state, next(batches))
-                interrupted = devices.anywhere(self.stopped())
+                interrupted = self._stops()
                 if interrupted or self.schedule.saves(step):
                     state = self._look_and_save(step, state)
+                    interrupted = interrupted or self._stops()
         return Outcome(step, interrupted and step < self.schedule.steps, self._history)
+
+    def _stops(self) -> bool:
+        """Whether any process is to stop; all ask at the same point."""
+        return devices.anywhere(self.stop())
 
     def _update(self, step: int, state: Any, batch: Batch) -> Any:
         """The state after one more update, which the device may still work on."""
@@ -135,7 +144,10 @@ class Loop:
     def _validate(self, step: int, state: Any) -> Values:
         """Means over the held-out graphs; every look has the same keys, so that differences are the parameters'."""
         looks: list[Values] = []
+        self.stop.doing = "this look at the held-out graphs"
         for number, batch in enumerate(self.data.validation()):
+            if step == 0 and self._stops():
+                raise KeyboardInterrupt
             key = devices.replicate(jax.random.fold_in(self._validation_key, number), self.mesh)
             metrics = self.learner.evaluate(state.params, key, self._spread(batch))
             looks.append(self._finite(step, metrics, batch.names))
@@ -157,7 +169,15 @@ class Loop:
             score=None if means is None else means[self.learner.score],
         )
         if devices.is_main():
-            self._good = self.checkpoints.save(info, host)
+            self.stop.doing = "writing this checkpoint"
+            self._keep(self.checkpoints.save(info, host))
+
+    def _keep(self, checkpoint: Path | None) -> None:
+        """A checkpoint is whole: what is left of the run whatever comes."""
+        self._good = checkpoint
+        if devices.is_main():
+            last = f"the last checkpoint is {checkpoint}: --resume goes on from it"
+            self.stop.kept = last if checkpoint else "there is no checkpoint yet: --resume begins again"
 
     def _spread(self, batch: Batch) -> Any:
         if self.shares == "graphs":

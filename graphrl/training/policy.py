@@ -133,7 +133,7 @@ class Policy(ABC, Generic[C]):
         """
         params = cls.load(path).params
         if not cls.fits(params, config):
-            raise ProblemError(f"agent.start={path} has another network: {cls.network} must be equal")
+            raise ProblemError(f"agent.start={shown(path)} has another network: {cls.network} must be equal")
         return params
 
     @classmethod

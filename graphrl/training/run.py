@@ -11,12 +11,14 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import Mesh
 
+from graphrl.compile_clock import compile_clock
 from graphrl.documents import BrokenError, read_document, write_document
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import shown
 from graphrl.learning.learner import Learner
 from graphrl.mesh import make_mesh
-from graphrl.progress import Clock, Show, progress
+from graphrl.progress import Pace, Show, progress
+from graphrl.signals import stop_signals
 from graphrl.training import devices
 from graphrl.training.agent import Agent
 from graphrl.training.checkpoints import Checkpoint, Checkpoints, Info, Values, find
@@ -25,7 +27,7 @@ from graphrl.training.data import Data
 from graphrl.training.folder import SETTINGS, owned
 from graphrl.training.loop import Loop, Observer, Outcome
 from graphrl.training.metrics import metrics_log
-from graphrl.training.stopping import stop_signals
+from graphrl.training.schedule import Schedule
 from graphrl.units import format_end
 
 FORMAT, VERSION = "graphrl-training", 1
@@ -107,6 +109,7 @@ def train(name: str, agent: Agent, config: RunConfig[Any], folder: Path, *, resu
     Raises:
       ProblemError: the folder holds a run and `resume` is false, or the settings do not fit one another.
       GraphrlError: the folder cannot be used, a set of graphs not be read, or training gives numbers that are none.
+      KeyboardInterrupt: a signal before the first update of a run, or a second signal.
     """
     with owned(folder, resume):
         count, what = agent.shared(config)
@@ -120,8 +123,8 @@ def train(name: str, agent: Agent, config: RunConfig[Any], folder: Path, *, resu
             write_document(folder / SETTINGS, Started(name, as_dict(config)), FORMAT, VERSION)
         info = dataclasses.replace(_first_info(name, config) if last is None else last.info, config=as_dict(config))
         path = config.agent.start if last is None else ""  # a run goes on without what it began with
-        with _observers(folder, config, last) as observers, stop_signals() as stopped:
-            loop = Loop(learner, data, mesh, config.training, checkpoints, info, observers, stopped, agent.shares)
+        with _observers(folder, config, last) as observers, stop_signals() as stop:
+            loop = Loop(learner, data, mesh, config.training, checkpoints, info, observers, stop, agent.shares)
             outcome = loop.run(last, agent.policy.start(path, config.agent) if path else None)
         return Result(outcome, checkpoints.latest() or folder, find(folder))
 
@@ -163,20 +166,31 @@ def _first_info(name: str, config: RunConfig[Any]) -> Info:
 
 
 class _Progress:
-    """Shows the values of every update, and beside them those of the last validation."""
+    """Shows when the run will end and the values of every update, and beside them those of the last validation."""
 
-    def __init__(self, steps: int, show: Show) -> None:
-        self._clock, self._show = Clock(steps), show
+    def __init__(self, schedule: Schedule, pace: Pace, show: Show) -> None:
+        self._schedule, self._pace, self._show = schedule, pace, show
         self._held_out: Values = {}
 
     def update(self, step: int, seconds: float, bucket: int, values: Values) -> None:
         """See `loop.Observer`."""
+        self._pace.add("update")
         words = ", ".join(f"{name} {value:.4g}" for name, value in {**values, **self._held_out}.items())
-        self._show(step, f"{format_end(self._clock.seconds_left(step))}; {words}")
+        self._show(step, f"{self._end(step)}; {words}")
 
     def validation(self, step: int, values: Values) -> None:
         """See `loop.Observer`."""
+        self._pace.add("validation")
         self._held_out = {f"held-out {name}": value for name, value in values.items()}
+
+    def _end(self, step: int) -> str:
+        """When the run will end; "compiling" as long as every update has compiled."""
+        left = self._schedule.steps - step
+        looks = self._schedule.validations_after(step - 1)  # that of this step is still to come
+        update, look = self._pace.each("update"), self._pace.each("validation") or 0.0
+        if update is None and left > 0:
+            return "compiling"
+        return format_end(left * (update or 0.0) + looks * look)
 
 
 @contextlib.contextmanager
@@ -186,6 +200,7 @@ def _observers(folder: Path, config: RunConfig[Any], last: Checkpoint | None) ->
     if not devices.is_main():
         yield ()
         return
-    steps = config.training.steps
-    with metrics_log(folder, after) as log, progress(steps, after or 0, text="compiling", every=_LINE_EVERY) as show:
-        yield log, _Progress(steps, show)
+    schedule = config.training
+    bar = progress(schedule.steps, after or 0, text="compiling", every=_LINE_EVERY)
+    with metrics_log(folder, after) as log, bar as show, compile_clock() as compiling:
+        yield log, _Progress(schedule, Pace(compiling), show)

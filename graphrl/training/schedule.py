@@ -38,6 +38,11 @@ class Schedule:
         """Whether the held-out graphs are looked at after this step."""
         return step % self.validate_every == 0 or step >= self.steps
 
+    def validations_after(self, step: int) -> int:
+        """How many looks at the held-out graphs are still to come."""
+        every = self.validate_every
+        return self.steps // every - step // every + (self.steps % every > 0) if step < self.steps else 0
+
     def saves(self, step: int) -> bool:
         """Whether there is a checkpoint after this step."""
         return step % self.checkpoint_every == 0 or self.validates(step)

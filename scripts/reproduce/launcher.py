@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
 from graphrl.commands.cache import keep_compiled
+from graphrl.commands.parser import Parser
 from graphrl.costs.problem import Problem
-from graphrl.errors import GraphrlError
+from graphrl.errors import GraphrlError, near
 from graphrl.files import write_atomically
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.methods import split_methods
@@ -183,16 +184,14 @@ def check_known(what: str, given: Collection[str], names: Collection[str]) -> No
       GraphrlError: one is not known.
     """
     if unknown := set(given) - set(names):
-        raise GraphrlError(f"unknown {what} {min(unknown)!r}: known are {', '.join(names)}")
+        raise GraphrlError(f"unknown {what} {min(unknown)!r}: {near(min(unknown), names)}")
 
 
 def _parsed(description: str, settings: type[S], sections: Mapping[str, Section]) -> S:
     width = max(map(len, sections))
     listed = "".join(f"  {name:{width}} {section.title}\n" for name, section in sections.items())
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         description=f"{description.rstrip()}\n\nsections:\n{listed}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     possible = tuple(name for name, section in sections.items() if not section.missing())
     parser.add_argument(

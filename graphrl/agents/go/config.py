@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Literal, get_args
 
-from graphrl.errors import ProblemError
+from graphrl.errors import ProblemError, clipped
 from graphrl.learning.ranges import check_ranges
 from graphrl.networks.graph_sage import Neighbours
 from graphrl.networks.superposition import Superposition
@@ -71,7 +71,7 @@ class GoConfig:
         check_ranges(self, integers=integers, above_zero=("spread",), options=options)
         if not self.tasks or len(set(self.tasks)) < len(self.tasks) or not set(self.tasks) <= set(get_args(Task)):
             text = f"must be one or more of {', '.join(get_args(Task))}, each once"
-            raise ProblemError(f"tasks are {', '.join(map(str, self.tasks)) or 'none'}: {text}")
+            raise ProblemError(f"tasks are {clipped(', '.join(map(str, self.tasks))) or 'none'}: {text}")
         if self.width % self.heads:
             raise ProblemError(f"heads is {self.heads}: must divide the width, {self.width}")
         if not 0 <= self.preference < float("inf"):

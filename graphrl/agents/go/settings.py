@@ -9,7 +9,7 @@ from graphrl.envs.base import Environment
 from graphrl.envs.compile.env import CompileEnv
 from graphrl.envs.compile.instance import OBJECTIVES
 from graphrl.envs.compile.run import Sends
-from graphrl.errors import ProblemError
+from graphrl.errors import ProblemError, clipped
 from graphrl.learning.ppo import PpoSettings
 from graphrl.learning.ranges import MOST, check_ranges
 
@@ -85,7 +85,7 @@ class GoSettings:
             values = getattr(self, name)
             if not values or not all(least <= value <= most for value in values):
                 text = f"must be one or more numbers from {least} to {most:g}"
-                raise ProblemError(f"{name} is {', '.join(map(str, values)) or 'empty'}: {text}")
+                raise ProblemError(f"{name} is {clipped(', '.join(map(str, values))) or 'empty'}: {text}")
         if not set(self.network.tasks) <= set(self.decides):
             raise ProblemError(
                 "network.tasks has fusion: must be placement, priority or both; graphs are not fused here"
@@ -99,7 +99,7 @@ class GoSettings:
             raise ProblemError(f"ppo.steps is {self.ppo.steps}: must be 1, an episode's; see rounds")
         if not self.transfers or not set(self.transfers) <= set(get_args(Transfer)):
             text = f"must be one or more of {', '.join(get_args(Transfer))}"
-            raise ProblemError(f"transfers is {', '.join(self.transfers) or 'empty'}: {text}")
+            raise ProblemError(f"transfers is {clipped(', '.join(self.transfers)) or 'empty'}: {text}")
 
     @property
     def models(self) -> tuple[Transfer, ...]:

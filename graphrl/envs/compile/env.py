@@ -12,7 +12,7 @@ from graphrl.envs.compile.instance import Choices, CompileParams, Task
 from graphrl.envs.compile.observation import Observation, observe, options_of, seen
 from graphrl.envs.compile.outcome import outcome
 from graphrl.envs.compile.run import Sends, possible
-from graphrl.errors import ProblemError
+from graphrl.errors import ProblemError, clipped
 
 INVALID = -10.0  # reward of what cannot run
 
@@ -77,7 +77,7 @@ class CompileEnv:
     def __post_init__(self) -> None:
         if not self.tasks or len(set(self.tasks)) < len(self.tasks) or not set(self.tasks) <= set(get_args(Task)):
             text = f"must be one or more of {', '.join(get_args(Task))}, each once"
-            raise ProblemError(f"tasks are {', '.join(map(str, self.tasks)) or 'none'}: {text}")
+            raise ProblemError(f"tasks are {clipped(', '.join(map(str, self.tasks))) or 'none'}: {text}")
         if type(self.episode_steps) is not int or self.episode_steps < 1:
             raise ProblemError(f"episode_steps is {self.episode_steps!r}: must be an integer of at least 1")
         if self.sends not in get_args(Sends):

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from graphrl.errors import ProblemError
+from graphrl.errors import ProblemError, near
 from graphrl.graphs.datasets.known_peak import LOG_UNIFORM, Bytes, KnownPeak
 from graphrl.graphs.datasets.layered import Layered, layered
 from graphrl.graphs.datasets.pipelines import pipeline
@@ -54,10 +54,10 @@ def find_family(name: str) -> Family:
     """The family of that name.
 
     Raises:
-      ProblemError: there is none; the message lists the known ones.
+      ProblemError: there is none; the message has the nearest ones.
     """
     if name not in FAMILIES:
-        raise ProblemError(f"unknown graph family {name!r}: known are {', '.join(FAMILIES)}")
+        raise ProblemError(f"unknown graph family {name!r}: {near(name, FAMILIES)}")
     return FAMILIES[name]
 
 
@@ -66,7 +66,7 @@ def full_options(family: str, options: Options | None = None) -> dict[str, Any]:
     defaults = find_family(family).options
     for name, value in (options or {}).items():
         if name not in defaults:
-            raise ProblemError(f"family {family!r} has no option {name!r}: known are {', '.join(defaults)}")
+            raise ProblemError(f"family {family!r} has no option {name!r}: {near(name, defaults)}")
         default = defaults[name]
         wanted = (int, float) if type(default) is float else type(default)
         if default is not None and (

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from graphrl import files
-from graphrl.errors import GraphError, GraphrlError
+from graphrl.errors import GraphError, GraphrlError, near
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.layers.layer import Layer
 from graphrl.graphs.pipelined import Machine, Pipelined
@@ -198,7 +198,7 @@ def _checked(entry: object, where: str, keys: frozenset[str]) -> dict[str, Any]:
     if not entry.keys() <= keys:
         unknown = next(key for key in entry if key not in keys)
         owner = f"op {entry['name']!r}" if keys is _OP_KEYS and type(entry.get("name")) is str else where
-        raise GraphError(f"{owner}: unknown key {_show(unknown)}: known are {', '.join(sorted(keys))}")
+        raise GraphError(f"{owner}: unknown key {_show(unknown)}: {near(unknown, sorted(keys))}")
     return entry
 
 

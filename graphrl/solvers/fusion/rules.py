@@ -6,7 +6,7 @@ import numpy as np
 
 from graphrl.costs.fusion.exact import Fusion, fuse
 from graphrl.costs.fusion.problem import FusionProblem
-from graphrl.errors import ProblemError
+from graphrl.errors import ProblemError, near
 
 MOVES = 2_000_000
 LARGER = 8  # times as many bytes as it reads make an output worth computing again
@@ -75,7 +75,7 @@ def fuse_by(rule: str, problem: FusionProblem) -> Fusion:
 def check_rule(rule: str) -> None:
     """Raises ProblemError if no rule has this name, nor is it `JOINT`; the message lists them."""
     if rule not in (*RULES, JOINT):
-        raise ProblemError(f"unknown fusion rule {rule!r}: known are {', '.join((*RULES, JOINT))}")
+        raise ProblemError(f"unknown fusion rule {rule!r}: {near(rule, (*RULES, JOINT))}")
 
 
 def _read_once(problem: FusionProblem) -> np.ndarray:

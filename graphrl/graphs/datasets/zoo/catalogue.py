@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from graphrl import files
-from graphrl.errors import GraphError, GraphrlError, ProblemError
+from graphrl.errors import GraphError, GraphrlError, ProblemError, clipped
 from graphrl.graphs.datasets.zoo.program import program_name
 from graphrl.graphs.datasets.zoo.splits import SPLITS, Split
 from graphrl.graphs.datasets.zoo.storage import SUFFIX, contents
@@ -115,11 +115,11 @@ def select(text: str, folder: str | os.PathLike[str] | None = None) -> tuple[Ent
         raise ProblemError(f"{PREFIX} names no program: give words as in {PREFIX}{everything[0].name}, or {PREFIX}*")
     for word in text.split("/"):
         if not any(fnmatchcase(own, word) for entry in everything for own in entry.words):
-            raise ProblemError(f"zoo:{text}: no program has {word!r}: {_near(word, everything)}")
+            raise ProblemError(f"zoo:{clipped(text)}: no program has {word!r}: {_near(word, everything)}")
         left = [entry for entry in matching if any(fnmatchcase(own, word) for own in entry.words)]
         if not left:
             there = ", ".join(entry.name for entry in matching[:4]) + (", ..." if len(matching) > 4 else "")
-            raise ProblemError(f"zoo:{text}: no program is that; without {word!r} there are {there}")
+            raise ProblemError(f"zoo:{clipped(text)}: no program is that; without {word!r} there are {there}")
         matching = left
     return tuple(matching)
 

@@ -1,0 +1,46 @@
+"""The parser of options that the command and the scripts share: its errors are one line."""
+
+import argparse
+import difflib
+import sys
+from typing import Any, NoReturn
+
+from graphrl.errors import clipped, shortened
+
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser whose errors are one line, and of the command that was asked for; options are written out.
+
+    A value is never "--": what argparse makes of `--option=--`, or of a second "--", differs between versions of
+    Python (an empty list for a text, a ValueError, or the text).
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        arguments = list(sys.argv[1:] if args is None else args)
+        self._check_dashes(arguments)
+        if arguments[-1:] == ["--"]:  # ends options before nothing: an unknown argument to some versions of Python
+            del arguments[-1]
+        parsed, unknown = super().parse_known_args(arguments, namespace)
+        if unknown and self._subparsers is None:  # of a command: the parser above knows none of its options
+            options = [option for option in self._option_string_actions if option.startswith("--")]
+            near = difflib.get_close_matches(unknown[0].split("=")[0], options, n=1) if unknown[0][:1] == "-" else []
+            meant = f": is it {near[0]}?" if near else ""
+            self.error(f"unrecognized arguments: {clipped(' '.join(unknown))}{meant}")
+        return parsed, unknown
+
+    def error(self, message: str) -> NoReturn:
+        line = " ".join(shortened(message).split())
+        self.exit(2, f"{self.prog}: error: {line} ({self.prog} --help tells more)\n")
+
+    def _check_dashes(self, arguments: list[str]) -> None:
+        """Ends with an error where "--" stands for a value; once it ends the options."""
+        end = arguments.index("--") if "--" in arguments else len(arguments)
+        for argument in arguments[:end]:
+            option, _, value = argument.partition("=")
+            if value == "--" and option in self._option_string_actions:
+                self.error(f"argument {option}: '--' is no value")
+        if "--" in arguments[end + 1 :]:
+            self.error("'--' is no argument: write ./-- for a file of this name")

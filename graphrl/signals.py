@@ -1,0 +1,195 @@
+"""SIGINT (Ctrl-C) and SIGTERM: a command answers the first at once and ends at the second, whatever it is doing.
+
+Python runs signal handlers in the main thread, between two of its own instructions: not while XLA compiles or a
+compiled program runs. So a command has a thread that reads the signals of `signal.set_wakeup_fd`. A program that only
+imports graphrl has no such thread: it keeps its own handlers, and training answers as soon as Python can.
+"""
+
+import contextlib
+import dataclasses
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_ONE = 0.5  # seconds within which signals are one: `timeout` sends it to the process and to its group
+_PATIENCE = 0.3  # seconds that the main thread has to answer before the thread does
+# modules that are busy with tracing, lowering or compiling
+_COMPILERS = ("jax._src.interpreters.partial_eval", "jax._src.interpreters.mlir", "jax._src.compiler", "numba.core.")
+_CLEAR = "\r\x1b[K"  # a progress bar, from its line
+_CURSOR = "\x1b[?25h"  # shows the cursor that a progress bar hides
+
+
+@dataclasses.dataclass
+class Stop:
+    """Whether work is to stop, and what to say of it.
+
+    Attributes:
+      asked: whether a signal has come.
+      doing: what is finished before it stops, in words.
+      kept: what is left where it ends at once, in words.
+    """
+
+    asked: bool = False
+    doing: str = "this step"
+    kept: str = ""
+
+    def __call__(self) -> bool:
+        return self.asked
+
+    def answer(self) -> None:
+        """Says what is finished first."""
+        _say(f"stopping after {'this compilation and ' if _compiling() else ''}{self.doing}; again: now")
+
+
+class _Watch:
+    """What the thread of a command knows.
+
+    Attributes:
+      raised: whether a KeyboardInterrupt was raised in the main thread.
+      stop: of work that looks at it between its steps, None where a KeyboardInterrupt ends the work.
+    """
+
+    def __init__(self) -> None:
+        self.raised = False
+        self.stop: Stop | None = None
+
+    def interrupt(self, number: int, frame: FrameType | None) -> None:
+        """The handler of the main thread: the first signal is a KeyboardInterrupt; the thread sees to the second."""
+        if not self.raised:
+            self.raised = True
+            raise KeyboardInterrupt
+
+    def listen(self, descriptor: int) -> None:
+        """Reads signals until the other end is closed."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # where the main thread blocks them, they wait for it
+        first = None
+        while number := os.read(descriptor, 1):
+            if number[0] not in _SIGNALS:
+                continue
+            now = time.monotonic()
+            if first is None:
+                first = now
+                self._answer()
+            elif now - first > _ONE:
+                kept = self.stop.kept if self.stop else ""
+                _say(f"ended at once{': ' if kept else ''}{kept}{_CURSOR if os.isatty(2) else ''}")
+                os._exit(1)
+
+    def _answer(self) -> None:
+        if self.stop is not None:
+            self.stop.answer()
+            return
+        time.sleep(_PATIENCE)
+        if not self.raised:
+            _say(f"stopping after {'this compilation' if _compiling() else 'this step'}; again: now")
+
+
+_watch: _Watch | None = None  # of the process, where it is a command
+
+
+@contextlib.contextmanager
+def answered_at_once() -> Iterator[_Watch]:
+    """Has SIGINT and SIGTERM raise KeyboardInterrupt, once, while the `with` lasts, and says at once that they came.
+
+    A second signal ends the process at once with exit code 1; files that are written by then are whole. Signals that
+    the process was started to ignore stay ignored. In a thread other than the main one nothing changes.
+    """
+    global _watch
+    watch = _Watch()
+    if threading.current_thread() is not threading.main_thread():
+        yield watch
+        return
+    _watch = watch
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    before = _handled(watch.interrupt)
+    descriptor = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    listener = threading.Thread(target=watch.listen, args=(reading,), name="graphrl-signals", daemon=True)
+    listener.start()
+    try:
+        yield watch
+    finally:
+        signal.set_wakeup_fd(descriptor)
+        _restore(before)
+        os.close(writing)
+        listener.join()
+        os.close(reading)
+        _watch = None
+
+
+@contextlib.contextmanager
+def stop_signals() -> Iterator[Stop]:
+    """Gives a `Stop` that SIGINT and SIGTERM ask while the `with` lasts, for work that looks at it between its steps.
+
+    In a thread other than the main one no signal can be caught: it is never asked.
+
+    Raises:
+      KeyboardInterrupt: by a second signal, where the process is no command (see `answered_at_once`).
+    """
+    stop, first = Stop(), 0.0
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        nonlocal first
+        if not stop.asked:
+            stop.asked, first = True, time.monotonic()
+            if _watch is None:
+                stop.answer()
+        elif _watch is None and time.monotonic() - first > _ONE:
+            raise KeyboardInterrupt
+
+    before = _handled(note)
+    if _watch is not None:
+        _watch.stop = stop
+    try:
+        yield stop
+    finally:
+        if _watch is not None:
+            _watch.stop = None
+        _restore(before)
+
+
+@contextlib.contextmanager
+def handlers_kept() -> Iterator[None]:
+    """Keeps the handlers of SIGINT and SIGTERM as they are: `jax.distributed` has one of its own, which only notes."""
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            kept = {number: signal.getsignal(number) for number in _SIGNALS}
+            _restore({number: handler for number, handler in kept.items() if handler is not None})
+
+
+def _handled(handler: Callable[[int, FrameType | None], None]) -> dict[int, Any]:
+    """Sets the handler of the signals that are not ignored; gives those before it."""
+    heard = [number for number in _SIGNALS if signal.getsignal(number) not in (signal.SIG_IGN, None)]
+    return {number: signal.signal(number, handler) for number in heard}
+
+
+def _restore(handlers: dict[int, Any]) -> None:
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def _compiling() -> bool:
+    """Whether the main thread compiles, or traces what it is about to compile."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).startswith(_COMPILERS):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _say(text: str) -> None:
+    """One line on standard error, past Python's buffers, whose locks the main thread may hold."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"{_CLEAR if os.isatty(2) else ''}graphrl: {text}\n".encode())

@@ -1,0 +1,44 @@
+"""`graphrl train tiny ...` that is slow to compile its first update (or other function): WHICH, ARGUMENT..."""
+
+import dataclasses
+import hashlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from tiny_agent import TINY, TinyConfig, tiny_learner
+
+from graphrl.agents import AGENTS
+from graphrl.cli import main
+from graphrl.learning.learner import Learner
+from graphrl.learning.spread import on_mesh
+
+
+def slow_to_compile(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function; while it is traced for the first time, Python runs no signal handler, as while XLA compiles."""
+    traced: list[bool] = []
+
+    def slow(*arguments: Any) -> Any:
+        if not traced:
+            traced.append(True)
+            print("compiling", flush=True)
+            hashlib.pbkdf2_hmac("sha256", b"", b"", 15_000_000)
+            print("compiled", flush=True)
+        return function(*arguments)
+
+    return slow
+
+
+def slow_learner(config: TinyConfig) -> Learner:
+    """The tiny agent's, slow in what the first argument names."""
+    learner = tiny_learner(config)
+    slow: dict[str, Any] = {WHICH: slow_to_compile(getattr(learner, WHICH))}
+    return learner._replace(**slow)
+
+
+AGENT = dataclasses.replace(TINY, learner=lambda config, mesh, data: on_mesh(slow_learner(config), mesh))
+WHICH = sys.argv.pop(1) if __name__ == "__main__" else ""
+
+if __name__ == "__main__":
+    AGENTS["tiny"] = "__main__"
+    sys.exit(main())
