@@ -30,7 +30,7 @@ class Program:
 
     Attributes:
       closed: without calls among its equations; its constants are arrays: see `opened`.
-      bodies: of its scans, by their places among the equations.
+      bodies: of its scans, by their places among the equations; of those that have steps.
       label: that its values are named by: another one than that of any program within it, a function's that
         `graphrl.checkpoint` made too, for a policy goes through all that is within.
     """
@@ -99,7 +99,7 @@ def program_of(closed: core.ClosedJaxpr, label: str | None = None) -> Program:
     """A traced function as a program; without a label, under one that nothing within it has."""
     if any(_is_call(eqn) for eqn in closed.jaxpr.eqns):
         closed = jax.make_jaxpr(functools.partial(_inlined, closed))(*closed.in_avals)
-    scans = {place: eqn for place, eqn in enumerate(closed.jaxpr.eqns) if eqn.primitive.name == "scan"}
+    scans = {place: eqn for place, eqn in enumerate(closed.jaxpr.eqns) if _is_loop(eqn)}
     if label is None:
         label = f"graphrl{1 + max(_numbers(closed), default=-1)}"
     bodies = {place: program_of(eqn.params["jaxpr"], f"{label}.{place}") for place, eqn in scans.items()}
@@ -186,6 +186,11 @@ def _inlined(closed: core.ClosedJaxpr, *args: Any) -> list[Any]:
             start = place + 1
     values.run(jaxpr.eqns[start:])
     return values.read(jaxpr.outvars)
+
+
+def _is_loop(eqn: Any) -> bool:
+    """Whether an equation is a scan whose body runs."""
+    return eqn.primitive.name == "scan" and eqn.params["length"] > 0
 
 
 def _is_call(eqn: Any) -> bool:
