@@ -160,8 +160,7 @@ class CheckpointReport:
             f"estimated by roofline of {self.chip}: {self.slowdown:+.1%} a step; {self.segments} segments; "
             f"planned in {format_seconds(self.search_seconds)}, {where}"
         )
-        if self.sizes:
-            lines.append(f"{said(self.sizes)}: sizes that stand for symbolic dimensions, in the plan and in all figures")
+        lines += sizes_lines(self.sizes)
         if self.compiled_bytes is not None:
             off = self.compiled_bytes / max(self.planned.peak_bytes, 1.0) - 1.0
             lines.append(
@@ -186,6 +185,7 @@ class CheckpointReport:
         return lines
 
 
-def said(sizes: Mapping[str, int]) -> str:
-    """Sizes of dimensions in words."""
-    return ", ".join(f"{name} = {size}" for name, size in sizes.items())
+def sizes_lines(sizes: Mapping[str, int]) -> list[str]:
+    """A line on the sizes that stand for symbolic dimensions, where there are any."""
+    said = ", ".join(f"{name} = {size}" for name, size in sizes.items())
+    return [f"planned, and all figures, for {said}: sizes that stand for symbolic dimensions"] if sizes else []
