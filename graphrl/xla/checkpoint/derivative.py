@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+
 from graphrl.graphs.readers.jaxpr.flatten import External, Node, Outside, Result, flatten
 from graphrl.graphs.readers.jaxpr.flops import array_bytes
 from graphrl.graphs.roofline import Chip

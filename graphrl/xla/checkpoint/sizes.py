@@ -7,6 +7,7 @@ itself stays symbolic: what is read of it, and of its gradient, is read with the
 
 import dataclasses
 import itertools
+import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -22,8 +23,9 @@ from graphrl.graphs.readers.jaxpr.loops import inner_jaxprs
 LEAST = 128  # of a dimension without an upper bound
 LARGEST = 2**40  # of what is taken for a bound
 NEAR = 1024  # sizes that are tried one by one, before powers of two
-TRIES = 100_000  # of sizes for all variables of a program together
-FUNCTIONS = frozenset({"floordiv", "max", "min", "mod"})  # as jax writes them in dimensions, beside the variables
+TRIES = 20_000  # of sizes for all variables of a program together
+# as jax writes them in dimensions, beside the variables
+FUNCTIONS = {"floordiv": operator.floordiv, "max": max, "min": min, "mod": operator.mod}
 WORD = re.compile(r"[A-Za-z_]\w*")
 COMPARED = re.compile(r"(.+)(==|>=|<=)(.+)")
 
@@ -39,10 +41,16 @@ class Sizes:
 
     of: Mapping[str, int]
     dimensions: frozenset[Any]
+    _values: dict[str, int] = dataclasses.field(default_factory=dict, init=False, repr=False)  # by dimension, as seen
 
     def value(self, dimension: Any) -> int:
         """The size of a dimension, symbolic or not."""
-        return _value(str(dimension), self.of) if export.is_symbolic_dim(dimension) else int(dimension)
+        if not export.is_symbolic_dim(dimension):
+            return int(dimension)
+        text = str(dimension)
+        if text not in self._values:
+            self._values[text] = _value(text, self.of)
+        return self._values[text]
 
     def concrete(self, closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
         """A jaxpr of the same equations with numbers for its symbolic dimensions, to be read."""
@@ -50,20 +58,22 @@ class Sizes:
 
     def unbounded(self) -> list[str]:
         """Dimensions that can be larger than they are here."""
-        return sorted(str(dim) for dim in self.dimensions if not _holds(lambda dim=dim: dim <= self.value(dim)))
+        return sorted(str(dim) for dim in self.dimensions if not holds(lambda dim=dim: dim <= self.value(dim)))
 
 
 def sizes_of(jaxpr: core.Jaxpr) -> Sizes:
     """Sizes for the symbolic dimensions of a traced function.
 
     Raises:
-      GraphrlError: none were found that the constraints of the dimensions allow.
+      GraphrlError: none were found that the constraints of the dimensions allow; or these are of several scopes.
     """
     dimensions = frozenset(_dimensions(jaxpr))
-    names = sorted({word for dim in dimensions for word in WORD.findall(str(dim))} - FUNCTIONS)
+    names = sorted({word for dim in dimensions for word in WORD.findall(str(dim))} - {*FUNCTIONS})
     if not names:
         return Sizes({}, dimensions)
-    scope = next(iter(dimensions)).scope
+    scope, *others = {dim.scope for dim in dimensions}
+    if others:
+        raise GraphrlError(f"symbolic dimensions {', '.join(names)} are of several scopes: must be of one")
     constraints = str(scope).splitlines()[1:]  # after where it was made
     leasts = {str(dim): 0 for dim in dimensions} | {str(dim): 1 for var in jaxpr.invars for dim in _symbolic(var)}
     tries = itertools.count()
@@ -110,26 +120,26 @@ def _candidates(variable: Any) -> Iterable[int]:
     if largest is not None:
         powers = (2**power for power in range(largest.bit_length() - 1, -1, -1))
         return dict.fromkeys([*range(largest, max(0, largest - NEAR), -1), *powers])
-    least = max(LEAST, _first(lambda size: not _holds(lambda: variable >= size + 1)) or 1)
+    least = max(LEAST, _first(lambda size: not holds(lambda: variable >= size + 1)) or 1)
     powers = (2**power for power in range(least.bit_length(), LARGEST.bit_length()))
     return dict.fromkeys([*range(least, least + NEAR), *powers, *range(LEAST, 0, -1)])
 
 
 def _first(is_enough: Callable[[int], Any]) -> int | None:
     """The least size from 1 up from which on something holds; None if there is none."""
-    low, high = 0, 1
-    while not _holds(lambda: is_enough(high)):
-        low, high = high, 2 * high
-        if high > LARGEST:
-            return None
+    powers = (2**power for power in range(LARGEST.bit_length()))
+    high = next((power for power in powers if holds(lambda power=power: is_enough(power))), None)
+    if high is None:
+        return None
+    low = high // 2
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if _holds(lambda middle=middle: is_enough(middle)) else (middle, high)
+        low, high = (low, middle) if holds(lambda middle=middle: is_enough(middle)) else (middle, high)
     return high
 
 
-def _holds(compare: Callable[[], Any]) -> bool:
-    """Whether a comparison of symbolic dimensions holds for all sizes, as far as jax knows."""
+def holds(compare: Callable[[], Any]) -> bool:
+    """Whether a comparison of dimensions, some of them symbolic, holds for all sizes as far as jax knows."""
     try:
         return bool(compare())
     except core.InconclusiveDimensionOperation:
@@ -139,16 +149,15 @@ def _holds(compare: Callable[[], Any]) -> bool:
 def _allows(constraint: str, sizes: Mapping[str, int]) -> bool:
     """Whether a constraint holds for some sizes; one of other variables, too, is no matter."""
     compared = COMPARED.match(constraint)
-    if compared is None or {*WORD.findall(constraint)} - FUNCTIONS - {*sizes}:
+    if compared is None or {*WORD.findall(constraint)} - {*FUNCTIONS, *sizes}:
         return True
     left, right = _value(compared[1], sizes), _value(compared[3], sizes)
     return left == right if compared[2] == "==" else left >= right if compared[2] == ">=" else left <= right
 
 
 def _value(text: str, sizes: Mapping[str, int]) -> int:
-    """An expression of dimensions, as jax writes and reads it, for some sizes."""
-    (value,) = export.symbolic_shape(WORD.sub(lambda word: str(sizes.get(word[0], word[0])), text))
-    return int(value)
+    """An expression of dimensions, as jax writes it, for some sizes: but for its powers it is Python's."""
+    return int(eval(text.strip().replace("^", "**"), {"__builtins__": {}, **FUNCTIONS}, dict(sizes)))
 
 
 class _Concrete:
@@ -188,9 +197,7 @@ class _Concrete:
                 atoms[eqn.outvars[0]] = number = core.Literal(np.asarray(params["dim"], aval.dtype)[()], aval)
                 operands, params, primitive = [number], {}, copy_p
             equations.append(eqn.replace(primitive=primitive, invars=operands, outvars=results, params=params))
-        return jaxpr.replace(
-            constvars=outside[0], invars=outside[1], outvars=read(jaxpr.outvars), eqns=equations
-        )
+        return jaxpr.replace(constvars=outside[0], invars=outside[1], outvars=read(jaxpr.outvars), eqns=equations)
 
     def _params(self, params: Mapping[str, Any]) -> dict[str, Any]:
         return {name: self._param(value) for name, value in params.items()}

@@ -11,6 +11,7 @@ from jax.extend import core
 from jax.interpreters import ad, batching, mlir
 
 from graphrl.xla.checkpoint.program import Piece
+from graphrl.xla.checkpoint.sizes import holds
 
 
 def gathered(equation: Any, operand: Any, indices: Any) -> Any:
@@ -47,7 +48,7 @@ def _filled(number: Any, aval: Any, value: Any) -> Any:
     through, for it drops what only passes a barrier together with what is needed. Where the value is spread over
     devices, that is a small message between them.
     """
-    if not jax.typeof(value).size:
+    if not holds(lambda: jax.typeof(value).size >= 1):  # there may be nothing to wait for
         return jax.lax.full(aval.shape, number, aval.dtype)
     first = jax.lax.stop_gradient(value)[(0,) * jax.numpy.ndim(value)]
     never = (first != first) & (first == first)
