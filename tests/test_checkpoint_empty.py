@@ -97,7 +97,9 @@ def test_under_transformations() -> None:
     taken: dict[str, Callable[[Loss], Callable[..., Any]]] = {
         "second derivatives": lambda fn: jax.grad(lambda w, x: jnp.square(jax.grad(fn, 1)(w, x)).sum(), 1),
         "rows": lambda fn: jax.vmap(jax.value_and_grad(lambda w, row: fn(w, row[None]), 1), (None, 0)),
-        "in a loop of no steps": lambda fn: lambda w, x: lax.scan(lambda c, _: (c * fn(w, x), c), 1.0, None, 0)[0],
+        "in a loop of no steps": lambda fn: (
+            lambda w, x: lax.scan(lambda c, _: (c * fn(w, x), c), jnp.ones(()), None, 0)[0]
+        ),
     }
     for take in taken.values():
         assert_same(take(quick(scanned, budget=0.5))(NONE, X), take(scanned)(NONE, X))

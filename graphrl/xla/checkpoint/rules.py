@@ -32,10 +32,10 @@ def rule_of(program: Program, eqn: Any) -> Callable[..., Any] | None:
 def product_of(program: Program, eqn: Any) -> Callable[..., Any] | None:
     """The same for a product."""
     left, right = map(program.size, eqn.invars)
-    return None if _is_of_sums(program, eqn) else functools.partial(product, eqn, 0 if left < right else 1)
+    return None if is_of_sums(program, eqn) else functools.partial(product, eqn, 0 if left < right else 1)
 
 
-def _is_of_sums(program: Program, product: Any) -> bool:
+def is_of_sums(program: Program, product: Any) -> bool:
     """Whether a product's larger operand is made from sums over many times as much, by what compilers fuse into one
     kernel: equations whose results one other equation reads.
 

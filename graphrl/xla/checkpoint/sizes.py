@@ -58,7 +58,7 @@ class Sizes:
 
     def unbounded(self) -> list[str]:
         """Dimensions that can be larger than they are here."""
-        return sorted(str(dim) for dim in self.dimensions if not holds(lambda dim=dim: dim <= self.value(dim)))
+        return sorted(str(dim) for dim in self.dimensions if not holds(operator.le, dim, self.value(dim)))
 
 
 def sizes_of(jaxpr: core.Jaxpr) -> Sizes:
@@ -116,32 +116,32 @@ def _symbolic(atom: Any) -> Iterator[Any]:
 
 def _candidates(variable: Any) -> Iterable[int]:
     """Sizes for a variable, the best first."""
-    largest = _first(lambda size: variable <= size)
+    largest = _first(lambda size: holds(operator.le, variable, size))
     if largest is not None:
         powers = (2**power for power in range(largest.bit_length() - 1, -1, -1))
         return dict.fromkeys([*range(largest, max(0, largest - NEAR), -1), *powers])
-    least = max(LEAST, _first(lambda size: not holds(lambda: variable >= size + 1)) or 1)
+    least = max(LEAST, _first(lambda size: not holds(operator.ge, variable, size + 1)) or 1)
     powers = (2**power for power in range(least.bit_length(), LARGEST.bit_length()))
     return dict.fromkeys([*range(least, least + NEAR), *powers, *range(LEAST, 0, -1)])
 
 
-def _first(is_enough: Callable[[int], Any]) -> int | None:
+def _first(is_enough: Callable[[int], bool]) -> int | None:
     """The least size from 1 up from which on something holds; None if there is none."""
     powers = (2**power for power in range(LARGEST.bit_length()))
-    high = next((power for power in powers if holds(lambda power=power: is_enough(power))), None)
+    high = next((power for power in powers if is_enough(power)), None)
     if high is None:
         return None
     low = high // 2
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if holds(lambda middle=middle: is_enough(middle)) else (middle, high)
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
     return high
 
 
-def holds(compare: Callable[[], Any]) -> bool:
+def holds(compare: Callable[[Any, Any], Any], left: Any, right: Any) -> bool:
     """Whether a comparison of dimensions, some of them symbolic, holds for all sizes as far as jax knows."""
     try:
-        return bool(compare())
+        return bool(compare(left, right))
     except core.InconclusiveDimensionOperation:
         return False
 
