@@ -33,6 +33,9 @@ from jax import lax
 
 import graphrl
 from graphrl.errors import GraphrlError, ProblemError
+from graphrl.graphs.roofline import find_chip
+from graphrl.xla.checkpoint.gradient import gradient_of
+from graphrl.xla.checkpoint.program import program_of
 
 quick = functools.partial(graphrl.checkpoint, seconds=0.1, cache=False)
 
@@ -108,6 +111,19 @@ def test_what_a_loop_gives_of_each_step_is_counted_as_often_as_jax_keeps_it() ->
         fn = quick(loss, budget=part)
         assert fn.report(WEIGHTS, X).planned.kept_bytes == pytest.approx(kept_bytes(fn, WEIGHTS, X), rel=0.01)
     assert fn.report().plain.kept_bytes == pytest.approx(kept_bytes(loss, WEIGHTS, X), rel=0.01)
+
+
+def test_what_is_the_same_in_all_steps_of_a_loop_is_not_the_loop() -> None:
+    def loss(weights: jax.Array, x: jax.Array) -> jax.Array:
+        def layer(h: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
+            product, _ = lax.scan(lambda g, v: (jnp.tanh(g @ v), g.sum()), jnp.eye(len(w)), weights)  # jax takes it out
+            return jnp.sin(h @ product @ w), None
+
+        return lax.scan(layer, x, weights)[0].sum()
+
+    named = gradient_of(program_of(jax.make_jaxpr(loss)(WEIGHTS, X)), [True, True], find_chip("h200"))
+    (outer,) = named.gradient.loops[0].values()
+    assert len(outer.outputs) == 1  # what it carries
 
 
 CALLED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], Callable[..., Any]]] = {

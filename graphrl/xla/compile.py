@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.export import is_symbolic_dim
 
 from graphrl.errors import ProblemError
 from graphrl.graphs.readers.hlo.module import HloModule
@@ -134,7 +135,7 @@ def compile(
       The executable, with `.plan` and `.report()`.
 
     Raises:
-      GraphrlError: an option is at fault; one line says which.
+      GraphrlError: an option is at fault, or an argument has a symbolic dimension; one line says which.
       Interrupted: Ctrl-C in the search.
     """
     settings = Settings(objective, seconds, method, seed, progress, cache, recompute)
@@ -142,6 +143,9 @@ def compile(
         raise ProblemError(f"kwargs is of type {type(kwargs).__name__}: must be a dict of keyword arguments of fn")
     library = _library(fn, args, kwargs or {})
     lowered = _lowered(fn, args, kwargs or {}) if library is None else library.lowered(args, kwargs or {})
+    for argument in jax.tree.leaves(lowered.args_info):
+        if any(map(is_symbolic_dim, argument.shape)):
+            raise ProblemError(f"an argument of shape {argument.shape} has a symbolic dimension: compile takes numbers")
     missing = hook.available(hook.platform_of(lowered))
     if missing is None:
         try:

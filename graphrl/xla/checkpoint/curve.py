@@ -3,14 +3,14 @@
 import dataclasses
 import inspect
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from graphrl.errors import ProblemError
 from graphrl.text_table import aligned
 from graphrl.units import format_bytes
 from graphrl.xla.checkpoint.function import checkpoint
-from graphrl.xla.checkpoint.report import COMPUTED, KEPT, CheckpointReport, Figures
+from graphrl.xla.checkpoint.report import COMPUTED, KEPT, CheckpointReport, Figures, sizes_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,12 +56,14 @@ class CheckpointCurve:
       chip: whose times were taken.
       plain: what jax does by itself.
       points: by limit.
+      sizes: of symbolic dimensions, for which all figures are: see `checkpoint`.
     """
 
     function: str
     chip: str
     plain: Figures
     points: tuple[CurvePoint, ...]
+    sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(cls, limits: Sequence[float], reports: Sequence[CheckpointReport]) -> "CheckpointCurve":
@@ -71,7 +73,8 @@ class CheckpointCurve:
             within = [report, *(other for other in reports if other.slowdown <= limit)]
             best = min(within, key=lambda each: (each.planned.peak_bytes, each.slowdown))
             points.append(CurvePoint.of(limit, best))
-        return cls(reports[0].function, reports[0].chip, reports[0].plain, tuple(points))
+        first = reports[0]
+        return cls(first.function, first.chip, first.plain, tuple(points), first.sizes)
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> "Figure":
         """Draws it, and saves the picture if a path is given; see `CheckpointReport.plot`."""
@@ -100,7 +103,7 @@ class CheckpointCurve:
             sizes = format_bytes(point.peak_bytes), f"{self.share(point):.0%}", format_bytes(point.kept_bytes)
             values = str(point.kept_values), str(point.computed_values)
             rows.append((f"{point.limit:.0%}", f"{point.slowdown:+.1%}", *sizes, *values))
-        return "\n".join(aligned(rows))
+        return "\n".join([*aligned(rows), *sizes_lines(self.sizes)])
 
 
 def checkpoint_curve(

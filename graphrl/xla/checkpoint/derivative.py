@@ -16,10 +16,9 @@ from graphrl.xla.checkpoint import ties
 from graphrl.xla.checkpoint.copies import Order, Value, orders_of, padded_bytes
 from graphrl.xla.checkpoint.kinds import VIEWS, is_product
 from graphrl.xla.checkpoint.plan import CheckpointPlan, Name, Region
-from graphrl.xla.checkpoint.products import product
 from graphrl.xla.checkpoint.program import Program, Values
 from graphrl.xla.checkpoint.rewrite import scan_of
-from graphrl.xla.checkpoint.rules import is_of_sums
+from graphrl.xla.checkpoint.rules import product_of
 
 SCOPE = re.compile(r"^(transpose\()?[^/]*?graphrl(\d+)")  # as jax writes the scope of an equation's derivatives
 
@@ -130,7 +129,7 @@ def derivative(program: Program, wanted: Sequence[bool], chip: Chip) -> Derivati
         },
         {
             place: padded_bytes(eqn)
-            for place, eqn in enumerate(program.equations)
+            for place, eqn in enumerate(program.sizes.concrete(program.closed).jaxpr.eqns)
             if eqn.primitive.name == "conv_general_dilated"
         },
         [external.bytes for external in flat.externals],
@@ -163,8 +162,8 @@ def _places(nodes: Iterable[Node], equations: int) -> list[int]:
 def gradient_jaxpr(
     program: Program, wanted: Sequence[bool], evaluate: Callable[[Sequence[Any]], list[Any]]
 ) -> tuple[Any, int]:
-    """Results and gradients of a program as a jaxpr of its arguments and of the results' cotangents; and the number of
-    results.
+    """Results and gradients of a program as a jaxpr of its arguments and of the results' cotangents, with sizes for its
+    symbolic dimensions; and the number of results.
 
     Args:
       program: it is.
@@ -185,7 +184,7 @@ def gradient_jaxpr(
         return results, others, pull(cotangents)
 
     cotangents = _split(program.closed.out_avals, smooth)[0]  # as they are sharded, and vary
-    return jax.make_jaxpr(run)(list(avals), cotangents), len(smooth)
+    return program.sizes.concrete(jax.make_jaxpr(run)(list(avals), cotangents)), len(smooth)
 
 
 def _is_smooth(program: Program) -> list[bool]:
@@ -212,8 +211,8 @@ def _marked(program: Program, args: Sequence[Any]) -> list[Any]:
                 body = program.bodies[place]
                 whole = CheckpointPlan((Region(0, len(body.equations)),))
                 values.write(eqn.outvars, scan_of(eqn, body, whole, values.read(eqn.invars)))
-            elif is_product(eqn) and not is_of_sums(program, eqn):
-                values.write(eqn.outvars, [product(eqn, *values.read(eqn.invars))])
+            elif is_product(eqn) and (run := product_of(program, eqn)) is not None:
+                values.write(eqn.outvars, [run(*values.read(eqn.invars))])
             else:
                 values.run([eqn])
         for k, var in enumerate(eqn.outvars):

@@ -196,6 +196,11 @@ def checkpoint(
 
     While a call is traced and planned Python's cyclic garbage collector is off, in all threads.
 
+    Where dimensions are symbolic, as in `jax.export`, the plan is made for sizes that stand for them, and holds for
+    all: of each variable the largest that the constraints of its scope allow, else the least from 128 up. The report
+    says which. A budget of bytes then needs constraints such as "b <= 1024"; loops of a symbolic number of steps run in
+    no stretches.
+
     The choice is a model's: memory by the liveness of what XLA is expected to leave unfused, time by roofline.
     Arguments by which no gradient is taken are recognised where jax shows them (directly under `jax.grad`, `jax.vjp`).
 
@@ -226,9 +231,11 @@ def checkpoint(
       A function like `fn`; its `report()` says what was chosen.
 
     Raises:
-      ProblemError: an option is at fault. From the first call: the budget cannot be met, and the least that can.
+      ProblemError: an option is at fault. From the first call: the budget cannot be met, and the least that can; or it
+        is of bytes, and symbolic dimensions may be as large as they like.
       GraphrlError: from the first call, with `verify`: XLA does not compile the gradient by itself, as within
-        `jax.shard_map`, or it takes several devices.
+        `jax.shard_map`, or it takes several devices. From the first call: no sizes were found that the constraints of
+        symbolic dimensions allow.
     """
     settings = Settings(budget, slowdown, chip, offload, method, seconds, seed, cache, verify)
     static = Static.of(static_argnums, static_argnames)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from jax.export import is_symbolic_dim
 
 from graphrl.graphs.readers.jaxpr.loops import scan_operands
 from graphrl.graphs.roofline import Chip
@@ -88,20 +89,21 @@ def _build(
     forward, backward = level.forward_seconds, level.backward_seconds
     for place, loop in sorted(builder.loops.items()):
         body, params = program.bodies[place], program.equations[place].params
+        steps, is_known = program.trips(place), not is_symbolic_dim(params["length"])
         constants, carries = scan_operands(params)
         carry = range(constants, constants + carries)
         smooth = [differentiable(aval) for aval in body.closed.in_avals]
         inner = len(built)
-        _build(built, body, smooth, chip, carry, params["length"])
+        _build(built, body, smooth, chip, carry, steps)
         loops[inner] = loop._replace(
             begin_bytes=built[inner].begin_bytes,
-            stretches=stretches_of(params["length"]) if not program.equations[place].effects else (1,),
+            stretches=stretches_of(steps) if is_known and not program.equations[place].effects else (1,),
             unrolled=min(UNROLLED, EQUATIONS // max(1, len(body.equations))),
         )
-        seconds = params["length"] * built[inner].level.forward_seconds
+        seconds = steps * built[inner].level.forward_seconds
         level.seconds[[*loop.outputs, *loop.kept]] = seconds
         forward += seconds
-        level.kernel_seconds[loop.kernel] = params["length"] * built[inner].level.backward_seconds
-        backward += params["length"] * built[inner].level.backward_seconds
+        level.kernel_seconds[loop.kernel] = steps * built[inner].level.backward_seconds
+        backward += steps * built[inner].level.backward_seconds
     built[number] = built[number]._replace(level=level._replace(forward_seconds=forward, backward_seconds=backward))
     return own

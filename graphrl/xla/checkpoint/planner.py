@@ -12,7 +12,7 @@ from pathlib import Path
 import jax
 
 from graphrl.documents import read_document, write_document
-from graphrl.errors import GraphrlError
+from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import cache_folder
 from graphrl.graphs.roofline import Chip
 from graphrl.solvers.budgets.anneal import prepare
@@ -64,6 +64,11 @@ def planned(name: str, fingerprint: str, program: Program, wanted: Sequence[bool
     Raises:
       ProblemError: the budget cannot be met; one line says the least that can.
     """
+    if isinstance(settings.budget, str) and (larger := program.sizes.unbounded()):
+        raise ProblemError(
+            f"budget is {settings.budget}: no plan keeps bytes at all sizes of {', '.join(larger)}; bound symbolic "
+            'dimensions from above by constraints, such as "b <= 1024", or give a part of what jax keeps, from 0 to 1'
+        )
     path = cache_folder("checkpoints") / f"{fingerprint}.json"
     found = _read(path, fingerprint, program) if settings.is_kept else None
     if found is not None:
@@ -120,6 +125,7 @@ def _searched(name: str, fingerprint: str, program: Program, wanted: Sequence[bo
             lambda least: above_budget(settings, pricing, least),
         )
         report = dataclasses.replace(report, search_seconds=time.monotonic() - begin)
+    report = dataclasses.replace(report, sizes=program.sizes.of)
     return Planned(fingerprint, plan_of(named, choice, pricing), report)
 
 
@@ -145,6 +151,7 @@ def fingerprint_of(program: Program, wanted: Sequence[bool], settings: Settings)
         float(settings.seconds),
         settings.seed,
         *settings.compiled_by,
+        *program.sizes.of.items(),
     ]
     versions = installed_version(), VERSION, jax.__version__
     whole = repr((versions, text, list(wanted), asked, dataclasses.astuple(settings.figures)))

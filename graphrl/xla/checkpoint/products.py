@@ -15,14 +15,14 @@ from graphrl.xla.checkpoint.program import Piece
 from graphrl.xla.checkpoint.ties import together
 
 
-def product(equation: Any, left: Any, right: Any) -> Any:
+def product(equation: Any, smaller: int, left: Any, right: Any) -> Any:
     """The result of an equation that is linear in each of two operands.
 
     Args:
       equation: of a product or a convolution, of two different variables.
+      smaller: which operand is the smaller one, 0 or 1.
       left, right: its operands.
     """
-    smaller = 0 if jax.typeof(left).size < jax.typeof(right).size else 1
     multiply = Piece.of([equation])
 
     def bind(*operands: Any) -> Any:

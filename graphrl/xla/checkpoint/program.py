@@ -7,6 +7,7 @@ programs in turn.
 
 import dataclasses
 import functools
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from jax.extend.core.primitives import name_p, remat_p
 
 from graphrl.graphs.readers.jaxpr.loops import inner_jaxprs
 from graphrl.xla.checkpoint.plan import Name
+from graphrl.xla.checkpoint.sizes import Sizes, sizes_of
 
 CALLS = frozenset({"jit", "pjit", "closed_call", "core_call"})
 DEBUG_INFO = core.DebugInfo("graphrl.checkpoint", "piece of a program", arg_names=None, result_paths=None)
@@ -30,7 +32,8 @@ class Program:
 
     Attributes:
       closed: without calls among its equations; its constants are arrays: see `opened`.
-      bodies: of its scans, by their places among the equations.
+      bodies: of its scans, by their places among the equations; of those that have steps.
+      sizes: of its symbolic dimensions, for who reads it.
       label: that its values are named by: another one than that of any program within it, a function's that
         `graphrl.checkpoint` made too, for a policy goes through all that is within.
     """
@@ -38,6 +41,7 @@ class Program:
     closed: core.ClosedJaxpr
     bodies: Mapping[int, "Program"]
     label: str
+    sizes: Sizes
 
     @property
     def equations(self) -> Sequence[Any]:
@@ -60,6 +64,14 @@ class Program:
     def place_of(self) -> dict[Any, int]:
         """The place that writes a variable; arguments and constants have none."""
         return {var: place for place, eqn in enumerate(self.equations) for var in eqn.outvars}
+
+    def size(self, atom: Any) -> int:
+        """Elements of an array."""
+        return math.prod(map(self.sizes.value, atom.aval.shape))
+
+    def trips(self, place: int) -> int:
+        """Steps of the scan at a place."""
+        return self.sizes.value(self.equations[place].params["length"])
 
     def text_of(self, name: Name) -> str:
         """What jax knows a value by."""
@@ -95,15 +107,21 @@ def opened(closed: core.ClosedJaxpr) -> tuple[core.ClosedJaxpr, list[Any]]:
     return jax.make_jaxpr(run)(*map(jax.typeof, held), *closed.in_avals), held
 
 
-def program_of(closed: core.ClosedJaxpr, label: str | None = None) -> Program:
-    """A traced function as a program; without a label, under one that nothing within it has."""
+def program_of(closed: core.ClosedJaxpr, label: str | None = None, sizes: Sizes | None = None) -> Program:
+    """A traced function as a program; without a label, under one that nothing within it has; without sizes, with some
+    for the symbolic dimensions that it has.
+
+    Raises:
+      GraphrlError: no sizes were found that the constraints of the dimensions allow.
+    """
     if any(_is_call(eqn) for eqn in closed.jaxpr.eqns):
         closed = jax.make_jaxpr(functools.partial(_inlined, closed))(*closed.in_avals)
-    scans = {place: eqn for place, eqn in enumerate(closed.jaxpr.eqns) if eqn.primitive.name == "scan"}
+    sizes = sizes or sizes_of(closed.jaxpr)
+    scans = {place: eqn for place, eqn in enumerate(closed.jaxpr.eqns) if _is_loop(eqn, sizes)}
     if label is None:
         label = f"graphrl{1 + max(_numbers(closed), default=-1)}"
-    bodies = {place: program_of(eqn.params["jaxpr"], f"{label}.{place}") for place, eqn in scans.items()}
-    return Program(closed, bodies, label)
+    bodies = {place: program_of(eqn.params["jaxpr"], f"{label}.{place}", sizes) for place, eqn in scans.items()}
+    return Program(closed, bodies, label, sizes)
 
 
 def _numbers(jaxpr: Any) -> Iterator[int]:
@@ -211,6 +229,11 @@ def _inlined(closed: core.ClosedJaxpr, *args: Any) -> list[Any]:
             start = place + 1
     values.run(jaxpr.eqns[start:])
     return values.read(jaxpr.outvars)
+
+
+def _is_loop(eqn: Any, sizes: Sizes) -> bool:
+    """Whether an equation is a scan whose body runs."""
+    return eqn.primitive.name == "scan" and sizes.value(eqn.params["length"]) > 0
 
 
 def _is_call(eqn: Any) -> bool:

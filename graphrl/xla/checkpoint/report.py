@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from graphrl.text_table import aligned
@@ -91,6 +92,7 @@ class CheckpointReport:
       above_least: share of its time by which the plan may be above the least within the budget, by CP-SAT's proof and
         in the search's own measure of time; None where it was not asked or time is limited.
       compiled_bytes: what XLA says that the plan needs in place of `planned.peak_bytes`; None where it was not asked.
+      sizes: of symbolic dimensions, for which the plan was made and all figures are.
     """
 
     function: str
@@ -107,6 +109,7 @@ class CheckpointReport:
     from_cache: bool = False
     above_least: float | None = None
     compiled_bytes: int | None = None
+    sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     @property
     def slowdown(self) -> float:
@@ -157,6 +160,7 @@ class CheckpointReport:
             f"estimated by roofline of {self.chip}: {self.slowdown:+.1%} a step; {self.segments} segments; "
             f"planned in {format_seconds(self.search_seconds)}, {where}"
         )
+        lines += sizes_lines(self.sizes)
         if self.compiled_bytes is not None:
             off = self.compiled_bytes / max(self.planned.peak_bytes, 1.0) - 1.0
             lines.append(
@@ -179,3 +183,9 @@ class CheckpointReport:
         if len(values) > LINES:
             lines.append(f"  and {len(values) - LINES} more")
         return lines
+
+
+def sizes_lines(sizes: Mapping[str, int]) -> list[str]:
+    """A line on the sizes that stand for symbolic dimensions, where there are any."""
+    said = ", ".join(f"{name} = {size}" for name, size in sizes.items())
+    return [f"planned, and all figures, for {said}: sizes that stand for symbolic dimensions"] if sizes else []

@@ -56,7 +56,7 @@ def fits(program: Program, plan: CheckpointPlan) -> bool:
         and all(len(r.ends) in (0, len(r.moved)) for r in plan.regions)
         and all(0 <= place < len(equations) for place in (*plan.copied, *(end for r in plan.regions for end in r.ends)))
         and all(place in program.bodies and fits(program.bodies[place], body) for place, body in plan.bodies.items())
-        and all(1 <= body.stretch <= equations[place].params["length"] for place, body in plan.bodies.items())
+        and all(1 <= body.stretch <= program.trips(place) for place, body in plan.bodies.items())
     )
 
 

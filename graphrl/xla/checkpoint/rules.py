@@ -17,7 +17,7 @@ MANY = 4  # times as many elements
 def rule_of(program: Program, eqn: Any) -> Callable[..., Any] | None:
     """What gives the result of a program's equation for its operands; None for most equations."""
     if is_product(eqn):
-        return None if is_of_sums(program, eqn) else functools.partial(product, eqn)
+        return product_of(program, eqn)
     if not is_of_variables(eqn):
         return None
     if eqn.primitive.name == "gather":
@@ -29,6 +29,12 @@ def rule_of(program: Program, eqn: Any) -> Callable[..., Any] | None:
     return None
 
 
+def product_of(program: Program, eqn: Any) -> Callable[..., Any] | None:
+    """The same for a product."""
+    left, right = map(program.size, eqn.invars)
+    return None if is_of_sums(program, eqn) else functools.partial(product, eqn, 0 if left < right else 1)
+
+
 def is_of_sums(program: Program, product: Any) -> bool:
     """Whether a product's larger operand is made from sums over many times as much, by what compilers fuse into one
     kernel: equations whose results one other equation reads.
@@ -36,7 +42,7 @@ def is_of_sums(program: Program, product: Any) -> bool:
     The gradient of what is summed reads its factors once more. If that does not wait for the operand, as it does in
     `products`, compilers read them once for both and never write what is summed.
     """
-    larger = max(product.invars, key=lambda atom: atom.aval.size)
+    larger = max(product.invars, key=program.size)
     waiting, seen = [larger], {larger}
     while waiting:
         atom = waiting.pop()
@@ -45,10 +51,10 @@ def is_of_sums(program: Program, product: Any) -> bool:
             continue
         read = variables(program.equations[place].invars)
         if program.equations[place].primitive.name == "reduce_sum" and any(
-            summed.aval.size >= MANY * larger.aval.size and summed in program.place_of for summed in read
+            program.size(summed) >= MANY * program.size(larger) and summed in program.place_of for summed in read
         ):
             return True
-        new = {other for other in read if other.aval.size >= larger.aval.size} - seen
+        new = {other for other in read if program.size(other) >= program.size(larger)} - seen
         seen |= new
         waiting += new
     return False

@@ -26,10 +26,11 @@ def scan_in_stretches(
     def run(carry: Arrays, xs: Arrays, *, length: int) -> tuple[Arrays, Arrays]:
         if unrolled:
             return _steps(step, carry, xs, range(length)[:: -1 if reverse else 1])
-        return jax.lax.scan(step, carry, xs, length=length, reverse=reverse, unroll=max(1, min(unroll, length)))
+        return jax.lax.scan(step, carry, xs, length=length, reverse=reverse, unroll=min(unroll, length))
 
     if stretch == 1:
-        return run(first, xs, length=length)
+        steps = None if xs else length  # a symbolic one jax only takes from arrays
+        return jax.lax.scan(step, first, xs, length=steps, reverse=reverse, unroll=unroll)
     left = length % stretch
     if not left:
         return _stretches(run, first, xs, length // stretch, stretch, reverse)

@@ -4,6 +4,7 @@ What is scattered is added to zeros, or to another number. Nothing has to be the
 when it likes: all of a program's in one kernel at its begin, for one. Here they wait for what is scattered.
 """
 
+import operator
 from typing import Any
 
 import jax
@@ -11,6 +12,7 @@ from jax.extend import core
 from jax.interpreters import ad, batching, mlir
 
 from graphrl.xla.checkpoint.program import Piece
+from graphrl.xla.checkpoint.sizes import holds
 
 
 def gathered(equation: Any, operand: Any, indices: Any) -> Any:
@@ -47,7 +49,7 @@ def _filled(number: Any, aval: Any, value: Any) -> Any:
     through, for it drops what only passes a barrier together with what is needed. Where the value is spread over
     devices, that is a small message between them.
     """
-    if not jax.typeof(value).size:
+    if not holds(operator.ge, jax.typeof(value).size, 1):  # there may be nothing to wait for
         return jax.lax.full(aval.shape, number, aval.dtype)
     first = jax.lax.stop_gradient(value)[(0,) * jax.numpy.ndim(value)]
     never = (first != first) & (first == first)

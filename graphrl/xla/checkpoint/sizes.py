@@ -1,0 +1,223 @@
+"""Sizes of symbolic dimensions, those of `jax.export`, for which a plan is made.
+
+A plan decides by bytes and seconds, which symbolic dimensions do not have. So each variable gets a size that the
+constraints of its scope allow: the largest where they bound it from above, else the first from `LEAST` up. The program
+itself stays symbolic: what is read of it, and of its gradient, is read with these sizes.
+"""
+
+import dataclasses
+import itertools
+import operator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from jax import export
+from jax.extend import core
+from jax.extend.core.primitives import copy_p
+
+from graphrl.errors import GraphrlError
+from graphrl.graphs.readers.jaxpr.loops import inner_jaxprs
+
+LEAST = 128  # of a dimension without an upper bound
+LARGEST = 2**40  # of what is taken for a bound
+NEAR = 1024  # sizes that are tried one by one, before powers of two
+TRIES = 20_000  # of sizes for all variables of a program together
+# as jax writes them in dimensions, beside the variables
+FUNCTIONS = {"floordiv": operator.floordiv, "max": max, "min": min, "mod": operator.mod}
+WORD = re.compile(r"[A-Za-z_]\w*")
+COMPARED = re.compile(r"(.+)(==|>=|<=)(.+)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """Sizes of the symbolic dimensions of a program.
+
+    Attributes:
+      of: size of each variable, by name; empty where all dimensions are numbers.
+      dimensions: of the program's arrays that are symbolic.
+    """
+
+    of: Mapping[str, int]
+    dimensions: frozenset[Any]
+    _values: dict[str, int] = dataclasses.field(default_factory=dict, init=False, repr=False)  # by dimension, as seen
+
+    def value(self, dimension: Any) -> int:
+        """The size of a dimension, symbolic or not."""
+        if not export.is_symbolic_dim(dimension):
+            return int(dimension)
+        text = str(dimension)
+        if text not in self._values:
+            self._values[text] = _value(text, self.of)
+        return self._values[text]
+
+    def concrete(self, closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
+        """A jaxpr of the same equations with numbers for its symbolic dimensions, to be read."""
+        return _Concrete(self.value).closed(closed) if self.of else closed
+
+    def unbounded(self) -> list[str]:
+        """Dimensions that can be larger than they are here."""
+        return sorted(str(dim) for dim in self.dimensions if not holds(operator.le, dim, self.value(dim)))
+
+
+def sizes_of(jaxpr: core.Jaxpr) -> Sizes:
+    """Sizes for the symbolic dimensions of a traced function.
+
+    Raises:
+      GraphrlError: none were found that the constraints of the dimensions allow; or these are of several scopes.
+    """
+    dimensions = frozenset(_dimensions(jaxpr))
+    names = sorted({word for dim in dimensions for word in WORD.findall(str(dim))} - {*FUNCTIONS})
+    if not names:
+        return Sizes({}, dimensions)
+    scope, *others = {dim.scope for dim in dimensions}
+    if others:
+        raise GraphrlError(f"symbolic dimensions {', '.join(names)} are of several scopes: must be of one")
+    constraints = str(scope).splitlines()[1:]  # after where it was made
+    leasts = {str(dim): 0 for dim in dimensions} | {str(dim): 1 for var in jaxpr.invars for dim in _symbolic(var)}
+    tries = itertools.count()
+
+    def search(sizes: dict[str, int], left: list[Any]) -> dict[str, int] | None:
+        if not left:
+            return sizes if all(_value(text, sizes) >= least for text, least in leasts.items()) else None
+        for size in _candidates(left[0]):
+            if next(tries) >= TRIES:
+                return None
+            more = {**sizes, str(left[0]): size}
+            if all(_allows(constraint, more) for constraint in constraints) and (found := search(more, left[1:])):
+                return found
+        return None
+
+    found = search({}, list(export.symbolic_shape(",".join(names), scope=scope)))
+    if found is None:
+        raise GraphrlError(
+            f"no sizes were found for the symbolic dimensions {', '.join(names)} within their constraints "
+            f"({'; '.join(line.strip() for line in constraints)}): plans need some to reckon with"
+        )
+    return Sizes(found, dimensions)
+
+
+def _dimensions(jaxpr: core.Jaxpr) -> Iterator[Any]:
+    """The symbolic dimensions of a jaxpr's arrays and parameters, and of those within it."""
+    atoms = (*jaxpr.invars, *jaxpr.constvars, *(var for eqn in jaxpr.eqns for var in eqn.outvars))
+    for atom in atoms:
+        yield from _symbolic(atom)
+    for eqn in jaxpr.eqns:
+        yield from filter(export.is_symbolic_dim, eqn.params.values())
+        for inner in inner_jaxprs(eqn.params).values():
+            yield from _dimensions(inner.jaxpr if isinstance(inner, core.ClosedJaxpr) else inner)
+
+
+def _symbolic(atom: Any) -> Iterator[Any]:
+    """The symbolic dimensions of an array."""
+    return filter(export.is_symbolic_dim, getattr(atom.aval, "shape", ()))
+
+
+def _candidates(variable: Any) -> Iterable[int]:
+    """Sizes for a variable, the best first."""
+    largest = _first(lambda size: holds(operator.le, variable, size))
+    if largest is not None:
+        powers = (2**power for power in range(largest.bit_length() - 1, -1, -1))
+        return dict.fromkeys([*range(largest, max(0, largest - NEAR), -1), *powers])
+    least = max(LEAST, _first(lambda size: not holds(operator.ge, variable, size + 1)) or 1)
+    powers = (2**power for power in range(least.bit_length(), LARGEST.bit_length()))
+    return dict.fromkeys([*range(least, least + NEAR), *powers, *range(LEAST, 0, -1)])
+
+
+def _first(is_enough: Callable[[int], bool]) -> int | None:
+    """The least size from 1 up from which on something holds; None if there is none."""
+    powers = (2**power for power in range(LARGEST.bit_length()))
+    high = next((power for power in powers if is_enough(power)), None)
+    if high is None:
+        return None
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
+    return high
+
+
+def holds(compare: Callable[[Any, Any], Any], left: Any, right: Any) -> bool:
+    """Whether a comparison of dimensions, some of them symbolic, holds for all sizes as far as jax knows."""
+    try:
+        return bool(compare(left, right))
+    except core.InconclusiveDimensionOperation:
+        return False
+
+
+def _allows(constraint: str, sizes: Mapping[str, int]) -> bool:
+    """Whether a constraint holds for some sizes; one of other variables, too, is no matter."""
+    compared = COMPARED.match(constraint)
+    if compared is None or {*WORD.findall(constraint)} - {*FUNCTIONS, *sizes}:
+        return True
+    left, right = _value(compared[1], sizes), _value(compared[3], sizes)
+    return left == right if compared[2] == "==" else left >= right if compared[2] == ">=" else left <= right
+
+
+def _value(text: str, sizes: Mapping[str, int]) -> int:
+    """An expression of dimensions, as jax writes it, for some sizes: but for its powers it is Python's."""
+    return int(eval(text.strip().replace("^", "**"), {"__builtins__": {}, **FUNCTIONS}, dict(sizes)))
+
+
+class _Concrete:
+    """Jaxprs with numbers for symbolic dimensions; what they share stays shared."""
+
+    def __init__(self, value: Callable[[Any], int]) -> None:
+        self._value = value
+        self._done: dict[int, tuple[Any, Any]] = {}  # by identity, with the jaxpr, so that its id stays its own
+
+    def closed(self, closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
+        if id(closed) not in self._done:
+            self._done[id(closed)] = closed, core.ClosedJaxpr(self._jaxpr(closed.jaxpr), closed.consts)
+        return self._done[id(closed)][1]
+
+    def _jaxpr(self, jaxpr: core.Jaxpr) -> core.Jaxpr:
+        if id(jaxpr) not in self._done:
+            self._done[id(jaxpr)] = jaxpr, self._new(jaxpr)
+        return self._done[id(jaxpr)][1]
+
+    def _new(self, jaxpr: core.Jaxpr) -> core.Jaxpr:
+        atoms: dict[Any, Any] = {}
+
+        def bound(variables: Iterable[Any]) -> list[Any]:
+            own = {var: type(var)(self._aval(var.aval)) for var in variables}
+            atoms.update(own)
+            return list(own.values())
+
+        def read(some: Iterable[Any]) -> list[Any]:
+            return [atom if isinstance(atom, core.Literal) else atoms[atom] for atom in some]
+
+        outside, equations = (bound(jaxpr.constvars), bound(jaxpr.invars)), []
+        for eqn in jaxpr.eqns:
+            operands, params, primitive = read(eqn.invars), self._params(eqn.params), eqn.primitive
+            results = bound(eqn.outvars)
+            if primitive.name == "dim_as_value":
+                (aval,) = (var.aval for var in results)
+                atoms[eqn.outvars[0]] = number = core.Literal(np.asarray(params["dim"], aval.dtype)[()], aval)
+                operands, params, primitive = [number], {}, copy_p
+            equations.append(eqn.replace(primitive=primitive, invars=operands, outvars=results, params=params))
+        return jaxpr.replace(constvars=outside[0], invars=outside[1], outvars=read(jaxpr.outvars), eqns=equations)
+
+    def _params(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: self._param(value) for name, value in params.items()}
+
+    def _param(self, value: Any) -> Any:
+        if export.is_symbolic_dim(value):
+            return self._value(value)
+        if isinstance(value, core.ClosedJaxpr):
+            return self.closed(value)
+        if isinstance(value, core.Jaxpr):
+            return self._jaxpr(value)
+        if hasattr(value, "shape") and hasattr(value, "update"):
+            return self._aval(value)
+        if isinstance(value, tuple | list):
+            items = [self._param(item) for item in value]
+            if any(new is not old for new, old in zip(items, value, strict=True)):
+                return value._make(items) if hasattr(value, "_make") else type(value)(items)
+        return value
+
+    def _aval(self, aval: Any) -> Any:
+        shape = getattr(aval, "shape", ())
+        symbolic = any(map(export.is_symbolic_dim, shape))
+        return aval.update(shape=tuple(map(self._param, shape))) if symbolic else aval
