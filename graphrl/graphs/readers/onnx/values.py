@@ -90,7 +90,12 @@ def is_unknown(dim: Any) -> bool:
 
 def dimension(tensor: str, axis: int, name: str) -> str:
     """What users call an unknown dimension: its name in the model if it has one that inference did not make up."""
-    return f"{tensor}:{axis}" if not name or name.startswith("unk__") else name
+    return f"{tensor}:{axis}" if is_made_up(name) else name
+
+
+def is_made_up(name: str) -> bool:
+    """Whether an unknown dimension has no name, or one from inference."""
+    return not name or name.startswith("unk__")
 
 
 def subgraphs(node: NodeProto) -> dict[str, GraphProto]:

@@ -6,7 +6,7 @@ import onnx.helper
 from onnx import AttributeProto, GraphProto, NodeProto
 
 from graphrl.graphs.readers.onnx.flops import ATTRIBUTES, Call, bytes_moved, flops
-from graphrl.graphs.readers.onnx.shapes import trip_count
+from graphrl.graphs.readers.onnx.loops import trip_count
 from graphrl.graphs.readers.onnx.values import Scope, reads_of, scope_of, subgraphs
 from graphrl.graphs.roofline import Chip, runtime
 
