@@ -5,7 +5,7 @@ the model's version (`Squeeze` had an attribute where it has an input now) is ta
 which knows one version per model, sees it as a call of a function of this one node.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 import onnx
 import onnx.defs
@@ -159,16 +159,25 @@ def has_stand_in(node: NodeProto) -> bool:
     return standard(node.domain) == "" and node.op_type in _STAND_INS
 
 
-def hide_other_versions(model: ModelProto) -> list[NodeProto]:
+def hide_from_inference(model: ModelProto, unknown: Container[str] = ()) -> list[NodeProto]:
     """Replaces each node that inference would not understand by a call of a function that it does; returns the nodes.
 
-    These are nodes of another version, and those with a stand-in.
+    These are nodes of another version, those with a stand-in, and `unknown` ones.
+
+    Args:
+      model: changed in place.
+      unknown: names of nodes of operators that inference does not know, but whose results it does. Of the nodes after
+        an unknown operator, inference does not say what is impossible.
     """
     originals = []
-    hidden = (node for node in all_nodes(model.graph.node) if own_version(node) is not None or has_stand_in(node))
-    for node in list(hidden):
+    for node in list(all_nodes(model.graph.node)):
+        is_unknown = bool(node.name) and node.name in unknown
+        if own_version(node) is None and not has_stand_in(node) and not is_unknown:
+            continue
         original = NodeProto.FromString(node.SerializeToString())
         function = _function_of(original, f"{original.op_type}.{len(originals)}")
+        if is_unknown:
+            function.ClearField("node")
         originals.append(original)
         model.functions.append(function)
         node.Clear()
@@ -186,8 +195,8 @@ def hide_other_versions(model: ModelProto) -> list[NodeProto]:
     return originals
 
 
-def show_other_versions(model: ModelProto, originals: Sequence[NodeProto]) -> None:
-    """Undoes `hide_other_versions`."""
+def show_again(model: ModelProto, originals: Sequence[NodeProto]) -> None:
+    """Undoes `hide_from_inference`."""
     if not originals:
         return
     calls = [node for node in all_nodes(model.graph.node) if node.domain == _CALLS]

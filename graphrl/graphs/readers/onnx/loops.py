@@ -73,6 +73,14 @@ def _fill_state(
     return last.kind == "tensor" and add_sizes(info.type, joined)
 
 
+def grows(body: GraphProto, index: int) -> bool:
+    """Whether a loop's body gives a state (by its place among the inputs of the body) another shape than it gets."""
+    if not index < len(body.input) or not index - 1 < len(body.output):
+        return False
+    scope = scope_of(body)
+    return scope[body.input[index].name].shape != scope[body.output[index - 1].name].shape
+
+
 def _set_state(body: GraphProto, index: int, shape: Sequence[int | str]) -> bool:
     """Gives a body's input a shape, and forgets what was inferred from another one."""
     clear_inferred_shapes(body)

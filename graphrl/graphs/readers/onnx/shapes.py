@@ -16,7 +16,7 @@ from graphrl.graphs.readers.onnx.declared import (
     set_aside,
 )
 from graphrl.graphs.readers.onnx.fold import fold
-from graphrl.graphs.readers.onnx.functions import hide_other_versions, show_other_versions, versions_of
+from graphrl.graphs.readers.onnx.functions import hide_from_inference, show_again, versions_of
 from graphrl.graphs.readers.onnx.loops import fill_loops
 from graphrl.graphs.readers.onnx.model import native, opset_of
 from graphrl.graphs.readers.onnx.values import Scope, dimension, is_unknown, scope_of, subgraphs
@@ -49,9 +49,9 @@ def inferred(model: ModelProto, dims: Mapping[str, int], foreign: Foreign) -> Mo
 
 def _inferred(model: ModelProto, dims: Dims, foreign: Foreign) -> ModelProto:
     for _ in range(_MAX_ROUNDS):
-        calls = hide_other_versions(model)
+        calls = hide_from_inference(model)
         model = native("infer_shapes", model, foreign)
-        show_other_versions(model, calls)
+        show_again(model, calls)
         graph = model.graph
         if fill_loops(graph, {}) or (_has_unknown(graph) and fold(graph, opset_of(model, ""))):
             continue

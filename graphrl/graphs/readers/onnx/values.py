@@ -53,8 +53,9 @@ def scope_of(graph: GraphProto, outer: Scope | None = None) -> dict[str, Value]:
     own: dict[str, Value] = {}
     for info in (*graph.input, *graph.output, *graph.value_info):
         # A result can stand in both lists, and inference completes only one of them.
-        if info.name not in own or own[info.name].bytes is None:
-            own[info.name] = _value(info.type)
+        value = _value(info.type)
+        if info.name not in own or _knows_more(value, own[info.name]):
+            own[info.name] = value
     scope = {**(outer or {}), **own}
     for tensor in graph.initializer:
         scope[tensor.name] = _tensor(tensor.data_type, tuple(tensor.dims))
@@ -65,6 +66,12 @@ def scope_of(graph: GraphProto, outer: Scope | None = None) -> dict[str, Value]:
             element_bits=stored.element_bits + indices // max(1, math.prod(stored.sizes))
         )
     return scope
+
+
+def _knows_more(value: Value, other: Value) -> bool:
+    if other.bytes is not None:
+        return False
+    return value.bytes is not None or other.kind == "unknown" or (other.shape is None and value.shape is not None)
 
 
 def _value(type: TypeProto) -> Value:
