@@ -32,7 +32,7 @@ def fold(graph: GraphProto, opset: int) -> bool:
     Args:
       opset: version of the standard operators.
     """
-    scope, nodes, values = scope_of(graph), [], _initial(graph)
+    scope, nodes, values = scope_of(graph), [], known_values(graph)
     folded: dict[str, np.ndarray] = {}
     for node in graph.node:
         result = _value(node, opset, values, scope)
@@ -52,7 +52,8 @@ def fold(graph: GraphProto, opset: int) -> bool:
     return True
 
 
-def _initial(graph: GraphProto) -> dict[str, np.ndarray]:
+def known_values(graph: GraphProto) -> dict[str, np.ndarray]:
+    """The small tensors of numbers among a graph's constants, by name."""
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     tensors |= {
         node.output[0]: attribute.t

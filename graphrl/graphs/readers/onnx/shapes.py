@@ -16,10 +16,11 @@ from graphrl.graphs.readers.onnx.declared import (
     set_aside,
 )
 from graphrl.graphs.readers.onnx.fold import fold
-from graphrl.graphs.readers.onnx.functions import hide_from_inference, show_again, versions_of
+from graphrl.graphs.readers.onnx.functions import versions_of
+from graphrl.graphs.readers.onnx.inference import infer_shapes
 from graphrl.graphs.readers.onnx.loops import fill_loops
-from graphrl.graphs.readers.onnx.model import native, opset_of
-from graphrl.graphs.readers.onnx.values import Scope, dimension, is_unknown, scope_of, subgraphs
+from graphrl.graphs.readers.onnx.model import opset_of
+from graphrl.graphs.readers.onnx.values import UNKNOWN, dimension, is_unknown, scope_of
 
 _MAX_ROUNDS = 1000  # of inference: each layer whose shapes are computed from those of the last can need one more
 
@@ -49,9 +50,7 @@ def inferred(model: ModelProto, dims: Mapping[str, int], foreign: Foreign) -> Mo
 
 def _inferred(model: ModelProto, dims: Dims, foreign: Foreign) -> ModelProto:
     for _ in range(_MAX_ROUNDS):
-        calls = hide_from_inference(model)
-        model = native("infer_shapes", model, foreign)
-        show_again(model, calls)
+        model = infer_shapes(model, foreign)
         graph = model.graph
         if fill_loops(graph, {}) or (_has_unknown(graph) and fold(graph, opset_of(model, ""))):
             continue
@@ -75,7 +74,13 @@ def _check_dims(graph: GraphProto, dims: Dims) -> None:
         else:
             for key in (name, f"{tensor}:{axis}"):
                 places.setdefault(key, []).append((tensor, axis, name, size))
+    scope = scope_of(graph)
     for key in dims.sizes.keys() - dims.used:
+        tensor = key.rpartition(":")[0]
+        if scope.get(tensor, UNKNOWN).kind == "unknown" and any(tensor in node.output for node in graph.node):
+            raise GraphError(
+                f"dims: {key!r}: the type of {tensor!r} is unknown: declare it in the model, with its shape"
+            )
         for tensor, axis, _, size in places.get(key, ()):
             if size != dims.sizes[key]:
                 raise GraphError(
