@@ -22,7 +22,7 @@ from graphrl import files
 from graphrl.errors import GraphError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.readers.foreign import DEFAULT_LIMITS, Foreign, ReadLimits
-from graphrl.graphs.readers.onnx.functions import schema_of, versions_of
+from graphrl.graphs.readers.onnx.functions import schema_of, standard, versions_of
 from graphrl.graphs.readers.onnx.layers import node_layer
 from graphrl.graphs.readers.onnx.model import check_and_sort, load
 from graphrl.graphs.readers.onnx.shapes import inferred
@@ -215,7 +215,12 @@ def _bytes(name: str, scope: Scope, where: str) -> int:
 
 
 def _check_bodies(node: NodeProto, scope: Scope, where: str) -> None:
-    """Raises GraphError if the size of a tensor inside the bodies of a node is not known."""
+    """Raises GraphError if the size of a tensor inside the bodies of a branch or loop is not known.
+
+    Inference does not enter other bodies (`FlexAttention`); what is unknown there counts nothing.
+    """
+    if node.op_type not in ("If", "Loop", "Scan") or standard(node.domain):
+        return
     for body in subgraphs(node).values():
         inner = scope_of(body, scope)
         read = {name for other in body.node for name in reads_of(other)} | {info.name for info in body.output}
