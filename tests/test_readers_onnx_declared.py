@@ -170,6 +170,9 @@ def test_a_branch_may_be_for_other_sizes() -> None:
 def test_types_that_only_newer_opsets_allow_are_taken() -> None:
     data = model([RELU], [info("x", (3,), TensorProto.BFLOAT16)], opset=6)
     assert sizes(read(data)) == {"y": 6}
+    norm = node("BatchNormalization", ["x", "w", "w", "w", "w"], ["y"])  # of one type until opset 14
+    data = model([norm], [info("x", (1, 3, 4), TensorProto.FLOAT16)], weights=[weight("w", 3)], opset=9)
+    assert sizes(read(data)) == {"y": 24}
 
 
 # Sizes: 0, and unknown ones.

@@ -66,6 +66,8 @@ def _has_unknown(graph: GraphProto) -> bool:
 
 def _check_dims(graph: GraphProto, dims: Dims) -> None:
     """Raises GraphError for sizes in `dims` that name nothing, or that contradict the model."""
+    if dims.used.issuperset(dims.sizes):
+        return
     unknown = dict.fromkeys(dims.used)
     places: dict[str, list[tuple[str, int, str, int]]] = {}
     for tensor, axis, name, size in declared_sizes(graph, {}):
