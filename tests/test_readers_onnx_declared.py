@@ -340,6 +340,15 @@ def test_a_growing_state_has_its_last_size_in_every_iteration(dims: dict[str, in
     )
 
 
+def test_a_shrinking_state_has_its_first_size_in_every_iteration() -> None:
+    shrinking = loop(node("Exp", ["s"], ["e"]), node("Slice", ["e", "one", "end", "axis"], ["t"]))
+    weights = [array("trips", 3), array("one", [1]), array("end", [99]), array("axis", [0])]
+    data = model([shrinking], {"x": (4, 8)}, weights=weights)
+    assert "give dims, such as y:0=1 " in refused(data)
+    (op,) = read(data, dims={"y:0": 1}).ops
+    assert (op.outputs[0].bytes, op.flops, op.workspace_bytes) == (32, 3 * 32, 4 * (32 + 24))
+
+
 def test_a_growing_state_that_never_runs_has_its_first_size() -> None:
     assert sizes(read(model([GROWING], {"x": (4, 8)}, weights=[array("trips", 0)]))) == {"y": 128}
 
