@@ -80,6 +80,19 @@ def test_stale_declarations_in_bodies_do_not_count() -> None:
     assert (op.outputs[0].bytes, op.flops, op.workspace_bytes) == (256, 2 * (2 * 512 + 64), 512)
 
 
+def test_outputs_that_are_inputs_have_their_size() -> None:
+    data = model([RELU], {"x": ("n", 8)}, [info("y", (1,)), info("x", (1,))])
+    assert sizes(read(data, dims={"n": 4})) == {"y": 128}
+    body = helper.make_graph(
+        [node("Exp", ["s"], ["o"])], "body", [info("i", (), INT64), info("go", (), BOOL), info("s", (1,))],
+        [info("go", (), BOOL), info("s", (1,)), info("o", (1,))],
+    )  # fmt: skip
+    outputs = [info("y", (1,)), info("z", (1, 1))]
+    repeated = node("Loop", ["n", "", "x"], ["y", "z"], body=body)
+    (op,) = read(model([repeated], {"x": (4, 8)}, outputs, weights=[array("n", 3)])).ops
+    assert [tensor.bytes for tensor in op.outputs] == [128, 3 * 128]
+
+
 def test_declarations_count_where_nothing_follows() -> None:
     nodes = [node("Foo", ["x"], ["f"], domain="custom"), node("Relu", ["f"], ["r"]), node("NonZero", ["r"], ["y"])]
     declared = [info("f", ("batch", 5)), info("r", (1, 5))]  # r follows from f

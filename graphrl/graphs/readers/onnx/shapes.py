@@ -13,6 +13,7 @@ from graphrl.graphs.readers.onnx.declared import (
     clear_negative_sizes,
     declared_sizes,
     forget,
+    pass_types,
     set_aside,
 )
 from graphrl.graphs.readers.onnx.fold import fold
@@ -49,10 +50,13 @@ def inferred(model: ModelProto, dims: Mapping[str, int], foreign: Foreign) -> Mo
 
 
 def _inferred(model: ModelProto, dims: Dims, foreign: Foreign) -> ModelProto:
+    pass_types(model.graph)
     for _ in range(_MAX_ROUNDS):
         model = infer_shapes(model, foreign)
         graph = model.graph
-        if fill_loops(graph, {}) or (_has_unknown(graph) and fold(graph, opset_of(model, ""))):
+        new = fill_loops(graph, {})
+        new |= pass_types(graph)
+        if new or (_has_unknown(graph) and fold(graph, opset_of(model, ""))):
             continue
         if not adopt(graph, {}, dims) and not adopt(graph, {}, dims, anywhere=True):
             break
