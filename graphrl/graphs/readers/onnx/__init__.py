@@ -1,6 +1,9 @@
 """ONNX models as graphs.
 
 - reader.py: `parse_onnx`; wire.py: the protobuf without weights; model.py: opens and checks it;
-- shapes.py, fold.py: all shapes, also those that are computed; values.py: what is known of tensors;
+- functions.py: functions in the places of their calls;
+- shapes.py: all shapes; inference.py: ONNX's inference; fold.py: shapes that are computed; loops.py: results of loops;
+- declared.py: what the model declares and the user gives, where nothing follows; checks.py: what cannot be;
+- values.py: what is known of tensors;
 - flops.py, work.py: FLOPs and run times.
 """

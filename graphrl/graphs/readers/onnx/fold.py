@@ -12,6 +12,7 @@ import numpy as np
 import onnx.numpy_helper
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto
 
+from graphrl.graphs.readers.onnx.functions import own_version
 from graphrl.graphs.readers.onnx.values import Scope, scope_of
 
 MAX_ELEMENTS = 1024  # of a value: shapes, axes, and indices into them are smaller
@@ -31,7 +32,7 @@ def fold(graph: GraphProto, opset: int) -> bool:
     Args:
       opset: version of the standard operators.
     """
-    scope, nodes, values = scope_of(graph), [], _initial(graph)
+    scope, nodes, values = scope_of(graph), [], known_values(graph)
     folded: dict[str, np.ndarray] = {}
     for node in graph.node:
         result = _value(node, opset, values, scope)
@@ -51,7 +52,8 @@ def fold(graph: GraphProto, opset: int) -> bool:
     return True
 
 
-def _initial(graph: GraphProto) -> dict[str, np.ndarray]:
+def known_values(graph: GraphProto) -> dict[str, np.ndarray]:
+    """The small tensors of numbers among a graph's constants, by name."""
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     tensors |= {
         node.output[0]: attribute.t
@@ -87,7 +89,7 @@ def _value(node: NodeProto, opset: int, values: Mapping[str, np.ndarray], scope:
     try:
         if not 0 <= _most_elements(node, [inputs[name] for name in node.input if name]) <= MAX_ELEMENTS:
             return None
-        result = _run(node, opset, inputs)
+        result = _run(node, own_version(node) or opset, inputs)
     except Exception:  # the reference implementation raises what it likes: inference says what is wrong
         return None
     return result if result.size <= MAX_ELEMENTS and result.dtype.kind in "biuf" else None

@@ -10,27 +10,40 @@ One op per node, with these exceptions, which are what runtimes do before the fi
 
 `If`, `Loop` and `Scan` are single ops that also read what their bodies take from around them: a branch costs the most
 expensive body, a loop its body times the trip count (1 if it is not known), and their workspace is what the body holds
-at most. Views such as `Reshape` are ops whose outputs have bytes of their own. Functions of the model are inlined.
+at most. A loop's state that grows, such as a list of tokens, or shrinks has the larger of its first and last size in
+every iteration: an upper bound. Views such as `Reshape` are ops whose outputs have bytes of their own. Functions of the
+model are inlined, also those written for another operator set.
+
+Types and shapes follow from the inputs and weights. What the model declares of other tensors (`value_info`, outputs)
+counts only where nothing follows: for operators that ONNX does not know, and for sizes that depend on data.
 """
 
 import os
 from collections.abc import Mapping, Sequence
 
-import onnx.defs
 from onnx import GraphProto, ModelProto, NodeProto
 
 from graphrl import files
 from graphrl.errors import GraphError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.readers.foreign import DEFAULT_LIMITS, Foreign, ReadLimits
+from graphrl.graphs.readers.onnx.functions import schema_of, standard, versions_of
 from graphrl.graphs.readers.onnx.layers import node_layer
-from graphrl.graphs.readers.onnx.model import check_and_sort, load, opset_of
+from graphrl.graphs.readers.onnx.model import check_and_sort, load
 from graphrl.graphs.readers.onnx.shapes import inferred
-from graphrl.graphs.readers.onnx.values import Scope, Value, dimension, reads_of, scope_of, subgraphs, weight_names
+from graphrl.graphs.readers.onnx.values import (
+    UNKNOWN,
+    Scope,
+    Value,
+    dimension,
+    reads_of,
+    scope_of,
+    subgraphs,
+    weight_names,
+)
 from graphrl.graphs.readers.onnx.work import node_work
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip, find_chip
 
-_UNKNOWN = Value("unknown")
 _STANDARD = ("", "ai.onnx", "ai.onnx.ml")
 _NEVER_CONSTANT = frozenset(
     str.split("Bernoulli DequantizeLinear Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike")
@@ -51,8 +64,10 @@ def parse_onnx(
       data: the model; weights in separate files need not be there.
       source: the file's name.
       chip: whose run times the ops get, by `roofline.runtime`: a name in `roofline.CHIPS` or a `Chip`.
-      dims: sizes of dimensions that the model leaves open, by their name in the model (`{"batch": 8}`), or by tensor
-        and axis (`{"input_ids:1": 128}`) if they have none or depend on data. A model whose sizes do not all follow
+      dims: sizes, from 0, of dimensions that the model leaves open, by their name in the model (`{"batch": 8}`), or by
+        tensor and axis (`{"input_ids:1": 128}`) if they have none or depend on data, in bodies too. A negative size in
+        a model is an open one. Where even the number of axes is unknown, `{"y:0": 24, "y:1": 8}` gives all of them. Of
+        a loop's state that grows, the size is that after the last iteration. A model whose sizes do not all follow
         from these is refused: a guess would give a plan for another model.
       limits: of what ONNX's own code, in a process of its own, may take.
 
@@ -63,7 +78,8 @@ def parse_onnx(
     Raises:
       GraphrlError: the chip is unknown.
       GraphError: one line that names the file and the op, if the file is broken or truncated, needs a newer `onnx`, is
-        no directed acyclic graph, has values of unknown size (sequences, maps, text), or takes more than the limits.
+        no directed acyclic graph, has values of unknown size (sequences, maps, text) or types and shapes that cannot
+        be, contradicts `dims`, or takes more than the limits.
     """
     figures = find_chip(chip)
     try:
@@ -81,7 +97,7 @@ def parse_onnx(
 
 def _graph(model: ModelProto, name: str, chip: Chip) -> ComputationGraph:
     """The graph of a model whose nodes are sorted and named and whose shapes are inferred."""
-    graph, scope = model.graph, scope_of(model.graph)
+    graph, scope, versions = model.graph, scope_of(model.graph), versions_of(model)
     reads = [reads_of(node) for node in graph.node]
     constants, computed = _constants(graph, reads, scope)
     outputs = dict.fromkeys(info.name for info in graph.output)
@@ -95,15 +111,16 @@ def _graph(model: ModelProto, name: str, chip: Chip) -> ComputationGraph:
         node, where = graph.node[i], f"op {graph.node[i].name!r}"
         fresh = [key for key in reads[i] if key in constants and key not in weights]
         weights |= dict.fromkeys(fresh)
+        written = tuple(Tensor(key, _bytes(key, scope, where)) for key in _written(node, versions, scope, read))
+        _check_bodies(node, scope, where)
         work = node_work(node, graph, scope, chip)
-        written = _written(node, opset_of(model, node.domain), scope, read)
         ops.append(
             Op(
                 name=node.name,
                 type=node.op_type,
                 runtime=work.runtime,
                 inputs=tuple(reads[i]),
-                outputs=tuple(Tensor(key, _bytes(key, scope, where)) for key in written),
+                outputs=written,
                 workspace_bytes=work.workspace_bytes,
                 weight_bytes=work.weight_bytes + sum(_bytes(key, scope, where) for key in fresh),
                 flops=work.flops,
@@ -131,7 +148,7 @@ def _constants(graph: GraphProto, reads: Sequence[list[str]], scope: Scope) -> t
 
 def _is_constant(node: NodeProto, reads: Sequence[str], constants: set[str], scope: Scope) -> bool:
     if node.op_type in ("Shape", "Size") and node.domain in _STANDARD:
-        return all(scope.get(name, _UNKNOWN).bytes is not None for name in reads)
+        return all(scope.get(name, UNKNOWN).bytes is not None for name in reads)
     return constants.issuperset(reads) and _is_function(node)
 
 
@@ -154,20 +171,17 @@ def _live(
     return live[::-1] or list(computed)
 
 
-def _written(node: NodeProto, opset: int, scope: Scope, read: set[str]) -> list[str]:
+def _written(node: NodeProto, versions: Mapping[str, int], scope: Scope, read: set[str]) -> list[str]:
     """Outputs that the node really gives: those that someone reads, and others that it cannot leave out."""
     outputs = [name for name in node.output if name]
     if all(name in read for name in outputs):
         return outputs
-    try:
-        schema = onnx.defs.get_schema(node.op_type, opset, node.domain)
-        optional = [formal.option == formal.option.Optional for formal in schema.outputs]
-    except onnx.defs.SchemaError:
-        optional = []
+    schema = schema_of(node, versions)
+    optional = [] if schema is None else [formal.option == formal.option.Optional for formal in schema.outputs]
     written = []
     for index, name in enumerate(node.output):
         unread = bool(name) and name not in read
-        droppable = (index < len(optional) and optional[index]) or scope.get(name, _UNKNOWN).bytes is None
+        droppable = (index < len(optional) and optional[index]) or scope.get(name, UNKNOWN).bytes is None
         if name and not (unread and droppable):
             written.append(name)
     return written
@@ -175,7 +189,7 @@ def _written(node: NodeProto, opset: int, scope: Scope, read: set[str]) -> list[
 
 def _check_inputs(inputs: Sequence[str], scope: Scope) -> None:
     """Raises for faults of the inputs; for all open dimensions at once, as they are what the user must say."""
-    keys = dict.fromkeys(key for name in inputs for key in _open(name, scope.get(name, _UNKNOWN)))
+    keys = dict.fromkeys(key for name in inputs for key in _open(name, scope.get(name, UNKNOWN)))
     if keys:
         sizes = ", ".join(f"{key}=1" for key in keys)
         raise GraphError(f"its inputs have dimensions of unknown size: give dims, such as {sizes} (--dim in commands)")
@@ -190,16 +204,36 @@ def _open(name: str, value: Value) -> list[str]:
 
 def _bytes(name: str, scope: Scope, where: str) -> int:
     """Bytes of a tensor; raises GraphError that says what is missing if they are not known."""
-    value = scope.get(name, _UNKNOWN)
+    value = scope.get(name, UNKNOWN)
     if value.bytes is not None:
         return value.bytes
     if value.kind == "unknown":
-        raise GraphError(f"{where}: the type of {name!r} is unknown: put it into the model's value_info")
+        raise GraphError(f"{where}: the type of {name!r} is unknown: declare it in the model, with its shape")
     if value.kind != "tensor":
         raise GraphError(f"{where}: {name!r} is of kind {value.kind}: only tensors of numbers have a size to plan with")
     if value.shape is None:
-        raise GraphError(f"{where}: the shape of {name!r} is unknown: put it into the model's value_info")
+        raise GraphError(
+            f"{where}: {name!r} has an unknown number of axes: give dims for all of them, such as {name}:0=1, "
+            f"{name}:1=1 for two (--dim in commands), or declare its shape in the model"
+        )
     sizes = ", ".join(f"{key}=1" for key in dict.fromkeys(_open(name, value)))
     raise GraphError(
         f"{where}: {name!r} has dimensions of unknown size: give dims, such as {sizes} (--dim in commands)"
     )
+
+
+def _check_bodies(node: NodeProto, scope: Scope, where: str) -> None:
+    """Raises GraphError if the size of a tensor inside the bodies of a branch or loop is not known.
+
+    Inference does not enter other bodies (`FlexAttention`); what is unknown there counts nothing.
+    """
+    if node.op_type not in ("If", "Loop", "Scan") or standard(node.domain):
+        return
+    for body in subgraphs(node).values():
+        inner = scope_of(body, scope)
+        read = {name for other in body.node for name in reads_of(other)} | {info.name for info in body.output}
+        for other in body.node:
+            for name in other.output:
+                if name in read and inner.get(name, UNKNOWN).kind in ("tensor", "unknown"):
+                    _bytes(name, inner, f"{where}, in its body")
+            _check_bodies(other, inner, where)

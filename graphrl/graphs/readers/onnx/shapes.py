@@ -2,41 +2,64 @@
 
 from collections.abc import Mapping
 
-import onnx.numpy_helper
-from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
+from onnx import GraphProto, ModelProto
 
 from graphrl.errors import GraphError
 from graphrl.graphs.readers.foreign import Foreign
+from graphrl.graphs.readers.onnx.checks import check_model
+from graphrl.graphs.readers.onnx.declared import (
+    Dims,
+    adopt,
+    clear_negative_sizes,
+    declared_sizes,
+    forget,
+    pass_types,
+    set_aside,
+)
 from graphrl.graphs.readers.onnx.fold import fold
-from graphrl.graphs.readers.onnx.model import native, opset_of
-from graphrl.graphs.readers.onnx.values import dimension, is_unknown, scope_of, subgraphs
+from graphrl.graphs.readers.onnx.functions import versions_of
+from graphrl.graphs.readers.onnx.inference import infer_shapes
+from graphrl.graphs.readers.onnx.loops import fill_loops
+from graphrl.graphs.readers.onnx.model import opset_of
+from graphrl.graphs.readers.onnx.values import UNKNOWN, dimension, is_unknown, scope_of
 
 _MAX_ROUNDS = 1000  # of inference: each layer whose shapes are computed from those of the last can need one more
-_MAX_TRIPS = 2**31  # exporters write "until the condition fails" as the largest integer
 
 
 def inferred(model: ModelProto, dims: Mapping[str, int], foreign: Foreign) -> ModelProto:
     """The model with all shapes that follow from its inputs and `dims` (see `parse_onnx`).
 
+    What inference knows outweighs what the model declares; that counts where inference does not know.
+
     Raises:
-      GraphError: a size in `dims` is no positive integer, or names no unknown dimension of the model; inference fails.
+      GraphError: a size in `dims` is no integer from 0, names no unknown dimension of the model or contradicts it; the
+        model's shapes or types are impossible; inference fails.
     """
-    for key, size in dims.items():
-        if type(size) is not int or not 1 <= size < 2**62:
-            raise GraphError(f"dims: the size of {key!r} must be an integer from 1 to 2^62")
-    used: set[str] = set()
-    unknown: dict[str, None] = {}
-    _fill(model.graph, dims, used, unknown)
+    sizes = Dims(dims)
+    clear_negative_sizes(model.graph)
+    set_aside(model.graph, versions_of(model), sizes)
+    for info in model.graph.input:
+        sizes.fill(info.name, info.type)
+    is_open = any(is_unknown(dim) for info in model.graph.input for dim in info.type.tensor_type.shape.dim)
+    if not is_open:  # else it is refused anyway, for these
+        model = _inferred(model, sizes, foreign)
+        check_model(model, foreign)
+    _check_dims(model.graph, sizes)
+    forget(model.graph)
+    return model
+
+
+def _inferred(model: ModelProto, dims: Dims, foreign: Foreign) -> ModelProto:
+    pass_types(model.graph)
     for _ in range(_MAX_ROUNDS):
-        model = native("infer_shapes", model, foreign)
-        filled = _fill(model.graph, dims, used, unknown)
-        filled |= _fill_loops(model.graph)
-        if not filled and not (_has_unknown(model.graph) and fold(model.graph, opset_of(model, ""))):
+        model = infer_shapes(model, foreign)
+        graph = model.graph
+        new = fill_loops(graph, {})
+        new |= pass_types(graph)
+        if new or (_has_unknown(graph) and fold(graph, opset_of(model, ""))):
+            continue
+        if not adopt(graph, {}, dims) and not adopt(graph, {}, dims, anywhere=True):
             break
-    for key in dims:
-        if key not in used:
-            hint = f"unknown are {_listed(unknown)}" if unknown else "all are known"
-            raise GraphError(f"dims: {key!r} names no unknown dimension of the model: {hint}")
     return model
 
 
@@ -45,80 +68,33 @@ def _has_unknown(graph: GraphProto) -> bool:
     return any(name and (name not in scope or scope[name].bytes is None) for node in graph.node for name in node.output)
 
 
+def _check_dims(graph: GraphProto, dims: Dims) -> None:
+    """Raises GraphError for sizes in `dims` that name nothing, or that contradict the model."""
+    if dims.used.issuperset(dims.sizes):
+        return
+    unknown = dict.fromkeys(dims.used)
+    places: dict[str, list[tuple[str, int, str, int]]] = {}
+    for tensor, axis, name, size in declared_sizes(graph, {}):
+        if isinstance(size, str):
+            unknown[dimension(tensor, axis, size)] = None
+        else:
+            for key in (name, f"{tensor}:{axis}"):
+                places.setdefault(key, []).append((tensor, axis, name, size))
+    scope = scope_of(graph)
+    for key in dims.sizes.keys() - dims.used:
+        tensor = key.rpartition(":")[0]
+        if scope.get(tensor, UNKNOWN).kind == "unknown" and any(tensor in node.output for node in graph.node):
+            raise GraphError(f"dims: the type of {tensor!r} is unknown: declare it in the model, with its shape")
+        for tensor, axis, _, size in places.get(key, ()):
+            if size != dims.sizes[key]:
+                raise GraphError(
+                    f"dims: {key!r} is {dims.sizes[key]}, but {tensor!r} has size {size} on axis {axis} in the model"
+                )
+        if not any(name for _, _, name, _ in places.get(key, ())):
+            hint = f"unknown are {_listed(unknown)}" if unknown else "all are known"
+            raise GraphError(f"dims: {key!r} names no unknown dimension of the model: {hint}")
+
+
 def _listed(names: Mapping[str, None]) -> str:
     shown = [repr(name) for name in list(names)[:8]]
     return ", ".join(shown) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-
-
-def _fill(graph: GraphProto, dims: Mapping[str, int], used: set[str], unknown: dict[str, None]) -> bool:
-    """Puts the sizes in `dims` into the graph; whether there were any. Notes what was used, and what was unknown."""
-    filled = False
-    for info in (*graph.input, *graph.value_info, *graph.output):
-        for axis, dim in enumerate(info.type.tensor_type.shape.dim):
-            if not is_unknown(dim):
-                continue
-            unknown[dimension(info.name, axis, dim.dim_param)] = None
-            for key in (dim.dim_param, f"{info.name}:{axis}"):
-                if key in dims:
-                    dim.dim_value = dims[key]
-                    used.add(key)
-                    filled = True
-                    break
-    for node in graph.node:
-        for body in subgraphs(node).values():
-            filled |= _fill(body, dims, used, unknown)
-    return filled
-
-
-def _fill_loops(graph: GraphProto) -> bool:
-    """Shapes of the results of loops, which inference leaves open because a body might change them; whether any is new.
-
-    A body's state is taken to have the shape of its first value; where the body's result then has the same, so has
-    the loop's. What a body gives out per iteration is stacked as often as it runs.
-    """
-    scope = scope_of(graph)
-    infos = {info.name: info for info in (*graph.value_info, *graph.output)}
-    filled = False
-    for node in graph.node:
-        if node.op_type != "Loop" or len(node.input) < 2 or "body" not in (bodies := subgraphs(node)):
-            continue
-        body, states = bodies["body"], node.input[2:]
-        for name, state in zip(states, body.input[2:], strict=False):
-            first = scope.get(name)
-            if first is not None and first.bytes is not None and not state.type.tensor_type.HasField("shape"):
-                filled |= _set_shape(state, first.sizes)
-        results = scope_of(body, scope)
-        for i, (name, result) in enumerate(zip(node.output, body.output[1:], strict=False)):
-            value, trips = results[result.name], trip_count(node, graph)
-            if name not in infos or value.bytes is None or scope[name].bytes is not None:
-                continue
-            if i < len(states):
-                same = states[i] in scope and scope[states[i]].shape == value.shape
-                filled |= same and _set_shape(infos[name], value.sizes)
-            elif trips is not None:
-                filled |= _set_shape(infos[name], (trips, *value.sizes))
-    return filled
-
-
-def _set_shape(info: ValueInfoProto, sizes: tuple[int, ...]) -> bool:
-    tensor = info.type.tensor_type
-    tensor.ClearField("shape")
-    tensor.shape.SetInParent()
-    for size in sizes:
-        tensor.shape.dim.add().dim_value = size
-    return True
-
-
-def trip_count(node: NodeProto, graph: GraphProto) -> int | None:
-    """How often a Loop runs at most, where that is a constant of `graph`; else None."""
-    name = node.input[0] if node.input else ""
-    tensors = [tensor for tensor in graph.initializer if tensor.name == name]
-    for other in graph.node:
-        if other.op_type == "Constant" and name in other.output:
-            for attribute in other.attribute:
-                tensors += [attribute.t] if attribute.name == "value" else []
-    try:
-        trips = int(onnx.numpy_helper.to_array(tensors[0]).item()) if tensors and name else -1
-    except (KeyError, TypeError, ValueError):
-        return None
-    return trips if 0 <= trips < _MAX_TRIPS else None

@@ -47,14 +47,17 @@ class Value(NamedTuple):
 
 Scope = Mapping[str, Value]
 
+UNKNOWN = Value("unknown")
+
 
 def scope_of(graph: GraphProto, outer: Scope | None = None) -> dict[str, Value]:
     """All values of a graph by name, those of the graphs around it (`outer`) included."""
     own: dict[str, Value] = {}
     for info in (*graph.input, *graph.output, *graph.value_info):
         # A result can stand in both lists, and inference completes only one of them.
-        if info.name not in own or own[info.name].bytes is None:
-            own[info.name] = _value(info.type)
+        value = _value(info.type)
+        if info.name not in own or _knows_more(value, own[info.name]):
+            own[info.name] = value
     scope = {**(outer or {}), **own}
     for tensor in graph.initializer:
         scope[tensor.name] = _tensor(tensor.data_type, tuple(tensor.dims))
@@ -65,6 +68,12 @@ def scope_of(graph: GraphProto, outer: Scope | None = None) -> dict[str, Value]:
             element_bits=stored.element_bits + indices // max(1, math.prod(stored.sizes))
         )
     return scope
+
+
+def _knows_more(value: Value, other: Value) -> bool:
+    if other.bytes is not None:
+        return False
+    return value.bytes is not None or other.kind == "unknown" or (other.shape is None and value.shape is not None)
 
 
 def _value(type: TypeProto) -> Value:
@@ -90,7 +99,12 @@ def is_unknown(dim: Any) -> bool:
 
 def dimension(tensor: str, axis: int, name: str) -> str:
     """What users call an unknown dimension: its name in the model if it has one that inference did not make up."""
-    return f"{tensor}:{axis}" if not name or name.startswith("unk__") else name
+    return f"{tensor}:{axis}" if is_made_up(name) else name
+
+
+def is_made_up(name: str) -> bool:
+    """Whether an unknown dimension has no name, or one from inference."""
+    return not name or name.startswith("unk__")
 
 
 def subgraphs(node: NodeProto) -> dict[str, GraphProto]:
@@ -107,11 +121,16 @@ def reads_of(node: NodeProto) -> list[str]:
     """Distinct names of what a node reads, what its bodies take from around it included."""
     names = dict.fromkeys(node.input)
     for body in subgraphs(node).values():
-        own = {info.name for info in body.input} | set(weight_names(body))
-        own |= {name for inner in body.node for name in inner.output}
-        inside = [name for inner in body.node for name in reads_of(inner)] + [info.name for info in body.output]
-        names |= dict.fromkeys(name for name in inside if name not in own)
+        names |= dict.fromkeys(captured(body))
     return [name for name in names if name]
+
+
+def captured(body: GraphProto) -> list[str]:
+    """Distinct names of what a body takes from around it."""
+    own = {info.name for info in body.input} | set(weight_names(body))
+    own |= {name for inner in body.node for name in inner.output}
+    inside = [name for inner in body.node for name in reads_of(inner)] + [info.name for info in body.output]
+    return list(dict.fromkeys(name for name in inside if name not in own))
 
 
 def weight_names(graph: GraphProto) -> list[str]:
