@@ -16,6 +16,8 @@ from graphrl.graphs.readers.json import read_strict_json
 FORMAT, VERSION = "graphrl-chip", 1
 PAGE = 64  # bytes
 MAX_MEMORIES = 16
+RATES = 1e-6, 1e30  # a second: what the most FLOPs and bytes of a graph take then is a float32 on the device, too
+SECONDS = 0.0, 1e6
 
 T = TypeVar("T")
 
@@ -44,9 +46,9 @@ class MemoryChip:
 
     Attributes:
       name: of the chip.
-      peak: operations per second, two a multiply-add.
+      peak: operations per second, two a multiply-add; as all rates, from 1e-6 to 1e30.
       memories: from the largest and slowest to the smallest and fastest; none is larger than the one before it.
-      launch: seconds that every op takes beside its work.
+      launch: seconds that every op takes beside its work; as all seconds, from 0 to 1e6.
       page: bytes; memory is given out in whole pages.
 
     Raises:
@@ -164,9 +166,10 @@ def _check_memory(where: str, memory: ChipMemory) -> None:
 
 
 def _check_figure(where: str, key: str, value: float, *, above: bool = False) -> None:
-    number, least = isinstance(value, int | float) and not isinstance(value, bool), 1e-15 * above
-    if not number or not least <= value <= 1e30:
-        raise ProblemError(f"{where}: {key} is {_short(value)}: must be a number from {least:g} to 1e30")
+    least, most = RATES if above else SECONDS
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not least <= value <= most:
+        raise ProblemError(f"{where}: {key} is {_short(value)}: must be a number from {least:g} to {most:g}")
 
 
 def _short(value: object) -> str:
