@@ -96,7 +96,6 @@ def test_chips_with_impossible_figures_are_refused(figures: tuple[Any, ...], fau
 def test_no_work_of_a_graph_takes_longer_on_a_chip_than_an_op_of_a_graph_may() -> None:
     slowest = Chip("slowest", LEAST_RATE, LEAST_RATE, MOST_LAUNCH)
     assert runtime(MAX_WORK, MAX_TOTAL_BYTES, slowest) <= float(MAX_WORK)
-    assert runtime(1, 1, Chip("fastest", MOST_RATE, MOST_RATE)) == 1e-30
 
 
 @pytest.mark.parametrize(("flops", "moved"), [(-1, 0), (0, -1), (math.nan, 0), (0, math.inf)])
