@@ -14,7 +14,6 @@ from graphrl.graphs.roofline import (
     DEFAULT_CHIP,
     LEAST_RATE,
     MOST_LAUNCH,
-    MOST_RATE,
     Chip,
     find_chip,
     runtime,
