@@ -141,8 +141,8 @@ def _lower(search: Search, regular: Search, goal: Goal, needed: Callable[[Choice
 
 
 def _or_alone(found: Searched, alone: Callable[[], Searched], goal: Goal, needed: Callable[[Choice], int]) -> Searched:
-    """What was found, or what jax does by itself where XLA needs no more for that and it is no slower; within a slowdown
-    it may be slower, if XLA needs less for it.
+    """What was found, or what jax does by itself where XLA needs no more for that and it is no slower. Within a
+    slowdown it may be slower, if XLA needs less for it.
     """
     own = found.report.compiled_bytes or 0
     foretold, plain = found.report.planned, found.report.plain
