@@ -309,8 +309,8 @@ def test_curves_keep_their_limits_and_are_monotone_whatever_searches_find(data: 
         curve = CheckpointCurve.of_budgets(
             [limit / 10 if kind == "parts" else f"{limit}B" for limit in limits], reports
         )
-    own = "compiled_bytes" if is_compiled else "kept_bytes" if kind == "parts" else "peak_bytes"
-    needed, slowdowns = ([getattr(point, name) for point in curve.points] for name in (own, "slowdown"))
+    figure = "compiled_bytes" if is_compiled else "kept_bytes" if kind == "parts" else "peak_bytes"
+    needed, slowdowns = ([getattr(point, name) for point in curve.points] for name in (figure, "slowdown"))
     assert needed == sorted(needed, reverse=True)
     if kind == "slowdowns":
         assert all(slow <= limit / 100 + 1e-9 for slow, limit in zip(slowdowns, limits, strict=True))
