@@ -18,6 +18,7 @@ from graphrl import ComputationGraph, GraphError, Op, Tensor
 from graphrl.cli import main
 from graphrl.graphs.roofline import find_chip
 from graphrl.solvers.budgets.anneal import prepare
+from graphrl.solvers.budgets.auto import SOLVERS
 from graphrl.solvers.budgets.choice import Pricing
 from graphrl.xla.checkpoint import search as searching
 from graphrl.xla.checkpoint.curve import SLOWDOWNS
@@ -96,11 +97,15 @@ def test_values_come_before_those_who_read_them(loss: Callable[..., Any]) -> Non
     assert not any("transpose(" in line for line in lines)
 
 
-def written_graph(product: str, tanh: str, total: str) -> ComputationGraph:
-    """A step by hand, with the types of a format; the update stands first, though it comes last."""
+def written_graph(
+    product: str = "dot_general", tanh: str = "tanh", total: str = "reduce_sum", *, seconds: float = 1.0, times: int = 1
+) -> ComputationGraph:
+    """A step by hand, with the types of a format, and tensors some times as large; the update stands first, though it
+    comes last.
+    """
 
     def op(name: str, type: str, *inputs: str, bytes: int = 4) -> Op:
-        return Op(name, type, 1.0, inputs, (Tensor(f"{name}:0", bytes),))
+        return Op(name, type, seconds, inputs, (Tensor(f"{name}:0", times * bytes),))
 
     ops = (
         op("update", "sub", "w:0", "transpose(jvp(f))/dot.5:0", bytes=100),
@@ -210,6 +215,38 @@ def test_a_plan_of_a_file_within_a_budget(tmp_path: Path, capsys: pytest.Capture
 )
 def test_options_at_fault_are_one_line(fault: str, options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     check_failure(["checkpoint", ZOO, *options], 2, fault, capsys)
+
+
+@pytest.mark.parametrize(
+    ("fault", "chip"),
+    [
+        ("flops_per_second is 1e-300: must be a number from 1 to 1e30", "1e-300,1e-300,1e300"),
+        ("bytes_per_second is 1e-300: must be a number from 1 to 1e30", "1,1e-300"),
+        ("bytes_per_second is inf: must be a number from 1 to 1e30", "1,inf"),
+        ("launch_seconds is 1e+300: must be a number of seconds from 0 to 1e6", "1,1,1e300"),
+    ],
+)
+def test_chips_beyond_their_limits_are_one_line(fault: str, chip: str, capsys: pytest.CaptureFixture[str]) -> None:
+    check_failure(["checkpoint", ZOO, f"--chip={chip}"], 2, fault, capsys)
+
+
+@pytest.mark.parametrize("chip", ["1,1,1e6", "1e30,1e30,0", "1e30,1,0"])
+@pytest.mark.parametrize(("seconds", "times"), [(1e30, 1), (1e-300, 2**53), (1e30, 2**54), (0.0, 0)])
+def test_all_methods_plan_what_is_at_the_limits(
+    chip: str, seconds: float, times: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(tmp_path / "step.json")
+    graphrl.write_json(written_graph(seconds=seconds, times=times), path)
+    for method in SOLVERS:
+        options = [path, f"--chip={chip}", "--method", method, "--seconds", "0.02", "--json"]
+        assert main(["checkpoint", *options, "--slowdown", "0.5"]) == 0
+        data = json.loads(capsys.readouterr().out)
+        assert data["planned"]["peak_bytes"] <= data["plain"]["peak_bytes"]
+        assert data["slowdown"] <= 0.5
+        code = main(["checkpoint", *options, "--budget", "0.5"])
+        out, err = capsys.readouterr()
+        assert (code, err.count("\n")) in [(0, 0), (1, 1)]
+        assert code or json.loads(out)["planned"]["kept_bytes"] <= 0.5 * data["plain"]["kept_bytes"]
 
 
 def test_pictures_that_cannot_be_drawn_are_refused_before_the_search(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,18 +10,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_gradients import chain, gradients
+from random_gradients import chain, gradients, scaled
 
 from graphrl.errors import ProblemError
 from graphrl.solvers.budgets import cp_sat, moving
 from graphrl.solvers.budgets.anneal import anneal
-from graphrl.solvers.budgets.auto import Solver, auto, find_solver
+from graphrl.solvers.budgets.auto import SOLVERS, Solver, auto, find_solver
 from graphrl.solvers.budgets.choice import Cut, Price, Pricing
 from graphrl.solvers.budgets.goal import Goal
 from graphrl.solvers.budgets.greedy import greedy
 from graphrl.solvers.budgets.level import ARGUMENT, Gradient, Level
 from graphrl.solvers.budgets.starts import starts
 from graphrl.solvers.budgets.state import State
+from graphrl.solvers.budgets.units import unit_of
 from graphrl.solvers.budgets.work import COMPUTED, KEPT, MOVED
 
 NEAR = 2e-3  # of energy: what annealing gives for fewer segments
@@ -200,3 +201,48 @@ def test_goals_have_one_limit_and_count_what_is_above_it() -> None:
     assert Goal(kept=100.0).excess(pricing, Price(125.0, 0.0, 0.0, 0.0)) == pytest.approx(0.25)
     assert Goal(kept=100.0).excess(pricing, Price(100.0, 0.0, 999.0, 9.0)) == 0.0
     assert Goal(peak=100.0).excess(pricing, Price(0.0, 0.0, 150.0, 0.0)) == pytest.approx(0.5)
+
+
+@given(st.lists(st.floats(0.0, 1e40), max_size=8), st.integers(1, 2**50))
+def test_units_are_powers_of_two_as_large_as_need_be(amounts: list[float], most: int) -> None:
+    unit, total = unit_of(np.array(amounts), most), float(np.array(amounts).sum())
+    assert math.frexp(unit)[0] == 0.5
+    assert total / unit < most
+    assert total / unit >= most / 2 or total / most < 1e-300
+
+
+@pytest.mark.parametrize("name", ["cp-sat", "knapsack", "min-cut"])
+def test_in_other_units_of_bytes_and_seconds_plans_are_the_same(name: str) -> None:
+    for seed in range(3):
+        ranks = []
+        for size, time in ((2.0**12, 2.0**-20), (2.0**56, 2.0**90), (2.0**40, 2.0**-90)):
+            pricing = Pricing(scaled(chain(np.random.default_rng(seed), 12, 6), size, time))
+            for goal in (Goal(kept=0.5 * pricing.plain.kept), Goal(slowdown=0.3)):
+                found = find_solver(name)(pricing, goal, seed=0, seconds=2.0)
+                ranks.append((found.rank, found.bound and found.bound / (time if goal.slowdown is None else size)))
+        assert ranks[2:] == [*ranks[:2], *ranks[:2]]
+
+
+@st.composite
+def extremes(draw: st.DrawFn) -> tuple[Gradient, Goal]:
+    """A gradient of bytes up to 2^60 and seconds up to 10^36, side by side with the least, and a limit of any kind."""
+    gradient = chain(np.random.default_rng(draw(st.integers(0, 9))), 8, 4)
+    level = gradient.levels[0]
+    sizes = draw(st.lists(st.sampled_from([0.0, 1.0, 2.0**30, 2.0**60]), min_size=8, max_size=8))
+    times = draw(st.lists(st.sampled_from([0.0, 1e-300, 1e-30, 1e-6, 1e30, 1e36]), min_size=8, max_size=8))
+    level = level._replace(bytes=np.array(sizes), seconds=np.where(level.solid, times, 0.0))
+    level = level._replace(forward_seconds=float(level.seconds.sum()), keeping=0.1 * level.seconds[::-1])
+    gradient = gradient._replace(levels=(level,))
+    limits = Goal(kept=draw(st.sampled_from([0.0, 1.0, 2.0**61]))), Goal(peak=2.0**50), Goal(slowdown=0.2)
+    return gradient, draw(st.sampled_from(limits))
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+@given(extremes())
+@settings(max_examples=8)
+def test_all_solvers_come_to_a_plan_of_extreme_gradients(name: str, task: tuple[Gradient, Goal]) -> None:
+    pricing, goal = Pricing(task[0]), task[1]
+    found = find_solver(name)(pricing, goal, seed=0, seconds=0.05)
+    assert found.price == pricing(found.choice)
+    assert all(math.isfinite(value) for value in (*dataclasses.astuple(found.price), found.rank))
+    assert found.rank <= goal.rank(pricing, pricing.plain) + NEAR or name == "cp-sat"

@@ -95,7 +95,10 @@ def _with(key: str, value: Any) -> Callable[[dict[str, Any]], None]:
         (_with("inlined", "1"), "inlined is '1': must be a list of op names"),
         (_with("chip", {"name": "x"}), "chip has no key 'flops_per_second'"),
         (_with("version", 1), "the plan has the unknown key"),
-        (lambda file: file["chip"].update(flops_per_second=0), "must be a finite number above 0"),
+        (
+            lambda file: file["chip"].update(flops_per_second=0),
+            "flops_per_second is 0.0: must be a number from 1 ",
+        ),
         (lambda file: file["chip"].update(bytes_per_second="fast"), "chip.bytes_per_second is 'fast'"),
         (lambda file: file["chip"].update(launch_seconds=2.0), "makespan is stated as 18.0: it is 20.0"),
         (lambda file: file.pop("chip"), "the plan has no key 'chip'"),

@@ -14,6 +14,7 @@ from graphrl.costs.maps.chips import NNP_I
 from graphrl.costs.maps.problem import MapProblem, map_problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.workloads.egrl import WORKLOADS
+from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.methods import MAP_METHODS, find_map_solver
 from graphrl.plan.memory_map import MemoryMap
 from graphrl.solvers.base import Budget, Interrupted
@@ -83,6 +84,22 @@ def test_answers_are_valid_within_the_budget_and_repeat(method: str, evaluations
 def test_resnet50_in_the_papers_budget(method: str, least: float, most: float) -> None:
     latency = solved(method, map_problem(WORKLOADS["resnet50"](), NNP_I), Budget(4_000)).latency
     assert least <= latency * 1e6 <= most
+
+
+def test_cp_sat_counts_more_bytes_than_fit_its_integers() -> None:
+    ops = (
+        Op("a", outputs=(Tensor("a0", 4),)),
+        Op("b", inputs=("a0",), outputs=(Tensor("b0", 2),), weight_bytes=2**62 - 3),
+        Op("c", inputs=("b0",), outputs=(Tensor("c0", 2**62 - 9),), weight_bytes=1),
+    )
+    graph = ComputationGraph("huge", ops)
+    for capacity in (0, 8, 2**61, 2**62):
+        memories = ChipMemory("big", None, 1, 1), ChipMemory("small", capacity, 4, 4)
+        problem = map_problem(graph, MemoryChip("worked", 1.0, memories, page=1))
+        memory_map = solved("cp-sat:workers=1", problem, Budget(seconds=4.0))
+        best = best_of_all(problem)
+        assert memory_map.latency == pytest.approx(best, rel=2e-5)
+        assert memory_map.bound is None or memory_map.bound <= best * (1 + 1e-9)
 
 
 def test_cp_sat_proves_a_bound_below_every_map() -> None:

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from map_problems import WORKED_CHIP, WORKED_GRAPH, asked, problems
 
 from graphrl.costs.maps import device, exact
-from graphrl.costs.maps.chip import ChipMemory, MemoryChip
+from graphrl.costs.maps.chip import BANDWIDTHS, PEAKS, SECONDS, ChipMemory, MemoryChip
 from graphrl.costs.maps.chips import NNP_I
 from graphrl.costs.maps.padding import MapSizes, PaddedMapProblem, common_sizes, pad, pad_batch
 from graphrl.costs.maps.problem import MapProblem, map_problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.datasets.workloads.egrl import WORKLOADS
+from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.solvers.maps.evaluation import evaluate_all, maps_of
 
 SIZES = MapSizes(steps=12, rows=24, reads=8)
@@ -109,6 +110,19 @@ def test_a_batch_of_problems_is_each_of_them_and_compiles_once() -> None:
         alone = evaluate(pad(problem, sizes), weights[i], outputs[i])
         chex.assert_trees_all_close(jax.tree.map(lambda x, i=i: x[i], together), alone, rtol=1e-6)
     batched(pad_batch(each[::-1], sizes), weights, outputs)
+
+
+@pytest.mark.parametrize("end", [0, 1])
+def test_the_most_work_on_the_slowest_and_the_fastest_chip_is_finite(end: int) -> None:
+    rate, seconds = BANDWIDTHS[end], SECONDS[1 - end]
+    graph = ComputationGraph("most", (Op("a", flops=10**30, outputs=(Tensor("a0", 2**62),), weight_bytes=2**61),))
+    memories = ChipMemory("big", None, rate, rate, seconds), ChipMemory("small", 8, rate, rate, seconds)
+    # a warning of an overflow would be an error
+    padded = pad(
+        map_problem(graph, MemoryChip("extreme", PEAKS[end], memories, seconds))
+    )  # a warning would be an error
+    assert np.isfinite(padded.compiler_latency)
+    assert padded.compute[0] > 0
 
 
 def test_too_small_sizes_and_too_many_pages_are_refused() -> None:

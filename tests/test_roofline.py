@@ -1,13 +1,23 @@
 """The roofline model and the table of chips."""
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrl.errors import GraphrlError
-from graphrl.graphs.roofline import CHIPS, DEFAULT_CHIP, Chip, find_chip, runtime
+from graphrl.graphs.graph import MAX_TOTAL_BYTES, MAX_WORK
+from graphrl.graphs.roofline import (
+    CHIPS,
+    DEFAULT_CHIP,
+    LEAST_RATE,
+    MOST_LAUNCH,
+    Chip,
+    find_chip,
+    runtime,
+)
 
 TOY = Chip("toy", flops_per_second=10.0, bytes_per_second=2.0, launch_seconds=0.5)
 
@@ -56,10 +66,35 @@ def test_a_chip_that_is_neither_name_nor_chip_is_refused() -> None:
         find_chip(3)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("figures", [(0, 1, 0), (1, -1, 0), (1, 1, -1), (math.inf, 1, 0), (1, math.nan, 0)])
-def test_chips_with_impossible_figures_are_refused(figures: tuple[float, float, float]) -> None:
-    with pytest.raises(GraphrlError, match="chip 'bad'"):
+@pytest.mark.parametrize(
+    ("figures", "fault"),
+    [
+        ((0, 1, 0), "flops_per_second is 0: must be a number from 1 to 1e30"),
+        ((1e-300, 1, 0), "flops_per_second is 1e-300: must be a number from 1 to 1e30"),
+        ((math.inf, 1, 0), "flops_per_second is inf: must be a number from 1 to 1e30"),
+        ((10**40, 1, 0), "must be a number from 1 to 1e30"),
+        (("fast", 1, 0), "flops_per_second is 'fast': must be a number from 1 to 1e30"),
+        ((True, 1, 0), "flops_per_second is True: must be a number from 1 to 1e30"),
+        ((1, -1, 0), "bytes_per_second is -1: must be a number from 1 to 1e30"),
+        ((1, math.nan, 0), "bytes_per_second is nan: must be a number from 1 to 1e30"),
+        ((1, 1e31, 0), "bytes_per_second is 1e+31: must be a number from 1 to 1e30"),
+        ((1, 1, -1), "launch_seconds is -1: must be a number of seconds from 0 to 1e6"),
+        ((1, 1, 1e300), "launch_seconds is 1e+300: must be a number of seconds from 0 to 1e6"),
+        ((1, 1, None), "launch_seconds is None: must be a number of seconds from 0 to 1e6"),
+        ((1, 1, 0, "", 2**63), "product_workspace is 9223372036854775808: must be a number of bytes from 0 to 2^62"),
+    ],
+)
+def test_chips_with_impossible_figures_are_refused(figures: tuple[Any, ...], fault: str) -> None:
+    with pytest.raises(GraphrlError) as refusal:
         Chip("bad", *figures)
+    assert str(refusal.value).startswith("chip 'bad': ")
+    assert fault in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_no_work_of_a_graph_takes_longer_on_a_chip_than_an_op_of_a_graph_may() -> None:
+    slowest = Chip("slowest", LEAST_RATE, LEAST_RATE, MOST_LAUNCH)
+    assert runtime(MAX_WORK, MAX_TOTAL_BYTES, slowest) <= float(MAX_WORK)
 
 
 @pytest.mark.parametrize(("flops", "moved"), [(-1, 0), (0, -1), (math.nan, 0), (0, math.inf)])

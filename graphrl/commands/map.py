@@ -38,7 +38,8 @@ EXAMPLES = """examples:
 
 A chip's file holds {"format": "graphrl-chip", "version": 1, "name": ..., "peak": operations/s, "memories": [...]}, its
 memories from the largest and slowest to the smallest and fastest, each {"name": ..., "capacity": bytes or null, "read":
-bytes/s, "write": bytes/s, "setup": seconds}; beside them may stand "launch": seconds, and "page": bytes."""
+bytes/s, "write": bytes/s, "setup": seconds}; beside them may stand "launch": seconds, and "page": bytes. The
+peak is from 1e-6 to 1e30, bandwidths from 1e-15 to 1e30, seconds up to 1e6."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

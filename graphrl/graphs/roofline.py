@@ -14,11 +14,15 @@ between CPU loops.
 
 import dataclasses
 import math
+import numbers
 
 from graphrl.errors import GraphrlError, near
 
 GPU_LAUNCH = 4e-6  # seconds
 PROGRAM_LAUNCH = 1e-6  # seconds
+LEAST_RATE, MOST_RATE = 1.0, 1e30  # a second: the most FLOPs of an op in a graph then take the most seconds of one
+MOST_LAUNCH = 1e6  # seconds
+MOST_WORKSPACE = 2**62  # bytes
 HOPPER, BEFORE = 32 << 20, 4 << 20  # bytes that XLA gives cuBLAS to work in, from Hopper on and before
 
 
@@ -28,11 +32,11 @@ class Chip:
 
     Attributes:
       name: of the chip.
-      flops_per_second: dense peak rate, > 0; a multiply-add counts as two.
-      bytes_per_second: bandwidth of the main memory, > 0.
-      launch_seconds: fixed cost of every op, >= 0.
+      flops_per_second: dense peak rate, from 1 to 1e30; a multiply-add counts as two.
+      bytes_per_second: bandwidth of the main memory, from 1 to 1e30.
+      launch_seconds: fixed cost of every op, from 0 to 1e6.
       source: where the figures come from, in words.
-      product_workspace: bytes that XLA gives the library of products to work in, >= 0.
+      product_workspace: bytes that XLA gives the library of products to work in, from 0 to 2^62.
 
     Raises:
       GraphrlError: if a figure is out of range.
@@ -46,15 +50,16 @@ class Chip:
     product_workspace: int = 0
 
     def __post_init__(self) -> None:
-        for field in ("flops_per_second", "bytes_per_second"):
-            _check(self.name, field, getattr(self, field), minimum="above 0", ok=getattr(self, field) > 0)
-        for field in ("launch_seconds", "product_workspace"):
-            _check(self.name, field, getattr(self, field), minimum="at least 0", ok=getattr(self, field) >= 0)
+        self._check("flops_per_second", LEAST_RATE, MOST_RATE, "a number from 1 to 1e30")
+        self._check("bytes_per_second", LEAST_RATE, MOST_RATE, "a number from 1 to 1e30")
+        self._check("launch_seconds", 0.0, MOST_LAUNCH, "a number of seconds from 0 to 1e6")
+        self._check("product_workspace", 0, MOST_WORKSPACE, "a number of bytes from 0 to 2^62")
 
-
-def _check(name: str, field: str, value: float, *, minimum: str, ok: bool) -> None:
-    if not ok or not math.isfinite(value):
-        raise GraphrlError(f"chip {name!r}: {field} is {value}: must be a finite number {minimum}")
+    def _check(self, field: str, least: float, most: float, right: str) -> None:
+        value = getattr(self, field)
+        is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+        if not is_number or not least <= value <= most:  # NaN is in no range
+            raise GraphrlError(f"chip {self.name!r}: {field} is {value!r:.40}: must be {right}")
 
 
 def _gpu(name: str, teraflops: float, gigabytes: float, source: str, product_workspace: int = BEFORE) -> Chip:

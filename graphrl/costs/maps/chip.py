@@ -17,6 +17,9 @@ from graphrl.units import whole_numbers
 FORMAT, VERSION = "graphrl-chip", 1
 PAGE = 64  # bytes
 MAX_MEMORIES = 16
+# What the most FLOPs and bytes of a graph take within these limits is a float32 on the device, too.
+PEAKS, BANDWIDTHS = (1e-6, 1e30), (1e-15, 1e30)  # operations and bytes a second
+SECONDS = 0.0, 1e6
 
 T = TypeVar("T")
 
@@ -28,7 +31,7 @@ class ChipMemory:
     Attributes:
       name: of the memory.
       capacity: bytes, None for no limit.
-      read, write: bandwidths, bytes per second.
+      read, write: bandwidths, bytes per second, from 1e-15 to 1e30.
       setup: seconds that every tensor takes beside its bytes.
     """
 
@@ -45,9 +48,9 @@ class MemoryChip:
 
     Attributes:
       name: of the chip.
-      peak: operations per second, two a multiply-add.
+      peak: operations per second, two a multiply-add; from 1e-6 to 1e30.
       memories: from the largest and slowest to the smallest and fastest; none is larger than the one before it.
-      launch: seconds that every op takes beside its work.
+      launch: seconds that every op takes beside its work; as all seconds, from 0 to 1e6.
       page: bytes; memory is given out in whole pages.
 
     Raises:
@@ -62,8 +65,8 @@ class MemoryChip:
 
     def __post_init__(self) -> None:
         chip = f"chip {self.name!r}"
-        _check_figure(chip, "peak", self.peak, above=True)
-        _check_figure(chip, "launch", self.launch)
+        _check_figure(chip, "peak", self.peak, PEAKS)
+        _check_figure(chip, "launch", self.launch, SECONDS)
         if type(self.page) is not int or not 1 <= self.page <= 2**30:
             raise ProblemError(f"{chip}: page is {self.page!r}: must be an integer of bytes from 1 to 2^30")
         if not 1 <= len(self.memories) <= MAX_MEMORIES:
@@ -159,15 +162,16 @@ def _check_memory(where: str, memory: ChipMemory) -> None:
         raise ProblemError(
             f"{where}: capacity is {_short(capacity)}: must be an integer of bytes from 0 to 2^62, or null"
         )
-    _check_figure(where, "read", memory.read, above=True)
-    _check_figure(where, "write", memory.write, above=True)
-    _check_figure(where, "setup", memory.setup)
+    _check_figure(where, "read", memory.read, BANDWIDTHS)
+    _check_figure(where, "write", memory.write, BANDWIDTHS)
+    _check_figure(where, "setup", memory.setup, SECONDS)
 
 
-def _check_figure(where: str, key: str, value: float, *, above: bool = False) -> None:
-    number, least = isinstance(value, int | float) and not isinstance(value, bool), 1e-15 * above
-    if not number or not least <= value <= 1e30:
-        raise ProblemError(f"{where}: {key} is {_short(value)}: must be a number from {least:g} to 1e30")
+def _check_figure(where: str, key: str, value: float, limits: tuple[float, float]) -> None:
+    least, most = limits
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not least <= value <= most:
+        raise ProblemError(f"{where}: {key} is {_short(value)}: must be a number from {least:g} to {most:g}")
 
 
 def _short(value: object) -> str:

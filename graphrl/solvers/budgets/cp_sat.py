@@ -15,11 +15,14 @@ from graphrl.solvers.budgets.goal import Goal
 from graphrl.solvers.budgets.level import ARGUMENT, Gradient
 from graphrl.solvers.budgets.starts import again, cuts
 from graphrl.solvers.budgets.state import State
+from graphrl.solvers.budgets.units import unit_of
 from graphrl.solvers.exact.cp_sat.engine import Expression, Literal, or_tools
 
 MOST = 3_000  # values
 PARTS = (1.0, 0.85, 0.7, 0.5)  # of the limit: what a step holds beside is not in the program
-TICK = 1e-9  # seconds: times are integers of it
+# Units of all bytes and ticks of all seconds: their sums are far below 2^63. Both are rounded down, so that bounds stay
+# bounds: all seconds by less than 6e-6 of them, and bytes below a pebibyte by nothing.
+BYTES, TICKS = 2**50, 2**31
 
 
 class Model:
@@ -29,8 +32,9 @@ class Model:
       gradient: it is.
 
     Attributes:
-      bytes: an expression, kept in all.
+      bytes: an expression, units kept in all.
       ticks: an expression, of computing again and of keeping.
+      unit, tick: bytes and seconds, powers of two.
     """
 
     def __init__(self, gradient: Gradient) -> None:
@@ -41,6 +45,8 @@ class Model:
         self._stored: list[list[Literal]] = []
         self.bytes: Expression = 0
         self.ticks: Expression = 0
+        self.unit = max(1.0, unit_of(_in_all(gradient, "bytes"), BYTES))
+        self.tick = unit_of(np.append(_in_all(gradient, "seconds"), _in_all(gradient, "keeping")), TICKS)
         for number in range(len(gradient.levels)):
             self._add(gradient, number)
 
@@ -58,11 +64,11 @@ class Model:
         for v in np.unique(level.kernel_reads).tolist():
             model.add_bool_or(stored[v], again[v])
         kept = {loop.kept[0] for loop in gradient.loops[number].values()}
-        sizes = [0 if v in kept else int(size) * runs for v, size in enumerate(level.bytes)]
+        sizes = [0 if v in kept else int(size * runs / self.unit) for v, size in enumerate(level.bytes)]
         self.bytes += sum(size * var for size, var in zip(sizes, stored, strict=True))
         once = dict(zip(level.op.tolist(), level.seconds.tolist(), strict=True))
-        self.ticks += sum(int(once[op] * runs / TICK) * var for op, var in ran.items())
-        keeping = [int(seconds * runs / TICK) for seconds in level.keeping]
+        self.ticks += sum(int(once[op] * runs / self.tick) * var for op, var in ran.items())
+        keeping = [int(seconds * runs / self.tick) for seconds in level.keeping]
         self.ticks += sum(ticks * var for ticks, var in zip(keeping, stored, strict=True))
         self._stored.append(stored)
 
@@ -74,12 +80,12 @@ class Model:
         """
         model = self._model.clone()
         if goal.slowdown is not None:
-            model.add(self.ticks <= int((goal.slowdown * pricing.step_seconds + pricing.plain.seconds) / TICK))
+            model.add(self.ticks <= _whole(goal.slowdown * pricing.step_seconds + pricing.plain.seconds, self.tick))
             model.minimize(self.bytes)
         else:
             limit = goal.kept if goal.kept is not None else goal.peak
             assert limit is not None
-            model.add(self.bytes <= int(limit))
+            model.add(self.bytes <= _whole(limit, self.unit))
             model.minimize(self.ticks)
         cp_model = or_tools()
         solver = cp_model.CpSolver()
@@ -89,10 +95,23 @@ class Model:
         status = solver.solve(model)
         solved = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
         bounded = not goal.moves and (solved or status == cp_model.UNKNOWN)
-        bound = solver.best_objective_bound * (1.0 if goal.slowdown is not None else TICK) if bounded else None
+        unit = self.tick if goal.slowdown is None else self.unit
+        bound = solver.best_objective_bound * unit if bounded else None
         if not solved:
             return None, bound
         return [np.array([solver.boolean_value(var) for var in level], bool) for level in self._stored], bound
+
+
+def _in_all(gradient: Gradient, name: str) -> np.ndarray:
+    """`[n]` float64: bytes or seconds of the values of all levels, in all runs of loops' bodies."""
+    return np.concatenate([gradient.trips(k) * getattr(level, name) for k, level in enumerate(gradient.levels)])
+
+
+def _whole(limit: float, unit: float) -> int:
+    """Units within a limit; of a limit that nothing comes near to, in either direction, so many that sums stay in 64
+    bits.
+    """
+    return int(max(-1.0, min(limit / unit, 2.0**53)))
 
 
 def solve(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:

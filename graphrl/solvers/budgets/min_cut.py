@@ -16,8 +16,10 @@ from graphrl.solvers.budgets.goal import Goal
 from graphrl.solvers.budgets.level import ARGUMENT, Gradient, Level
 from graphrl.solvers.budgets.starts import again, cuts
 from graphrl.solvers.budgets.state import State
+from graphrl.solvers.budgets.units import unit_of
 
-UNIT = 2**12  # bytes: capacities are int32
+UNIT = 2**12  # bytes at least: capacities are int32
+MOST = 2**29  # units of all values together: more with one for each, yet less than a single cut that may never be
 NEVER = 2**30  # units
 
 
@@ -46,7 +48,8 @@ def minimum_cut(level: Level) -> np.ndarray:
     follows = ~(begins[readers] | level.free[readers] | level.free[level.reads])
     ends = np.unique(level.kernel_reads)
     first = np.flatnonzero(begins)
-    sizes = np.where(keepable[inside], np.ceil(level.bytes[inside] / UNIT) + 1, NEVER)
+    own = np.where(keepable[inside], level.bytes[inside], 0.0)
+    sizes = np.where(keepable[inside], np.ceil(own / max(UNIT, unit_of(own, MOST))) + 1, NEVER)
     tails = np.concatenate([inside, np.full(len(first), source), level.reads[follows] + n, ends + n])
     heads = np.concatenate([inside + n, first, readers[follows], np.full(len(ends), sink)])
     room = np.concatenate([sizes, np.full(len(tails) - len(inside), NEVER)]).astype(np.int32)

@@ -15,6 +15,7 @@ from graphrl.solvers.maps.task import MapTask, map_solver
 DEFAULT_SECONDS = 60.0  # where the budget says evaluations alone
 QUANTA = 10_000_000  # of time in the compiler's latency: so fine is what is proved
 MAX_STEPS = 3_000
+MAX_PAGES = 2**50  # of all weights and outputs: integers have 64 bits, and more pages are counted in larger ones
 
 
 @map_solver("cp-sat", "OR-Tools' CP-SAT from the compiler's map: search and proof")
@@ -111,17 +112,23 @@ def _most(problem: MapProblem, step: int, reads: np.ndarray, quantum: float) -> 
 
 
 def _add_capacities(model: Model, problem: MapProblem, weights: list, outputs: list, row: np.ndarray) -> None:
-    """What each memory but the largest holds at once, at each step at which most is live."""
-    heavy = np.flatnonzero(problem.weight_pages).tolist()
+    """What each memory but the largest holds at once, at each step at which most is live. With pages rounded down a map
+    may be a little too large, which the compiler puts right; the bound stays one.
+    """
+    unit = 1 + int(problem.weight_pages.sum() + problem.tensor_pages.sum()) // MAX_PAGES
+    weight_pages, tensor_pages, capacity = (
+        array // unit for array in (problem.weight_pages, problem.tensor_pages, problem.capacity)
+    )
+    heavy = np.flatnonzero(weight_pages).tolist()
     resident = [0]  # pages of weights that each memory holds, throughout
     for memory in range(1, problem.memories):
-        hinted = int(problem.weight_pages[row[: problem.steps] == memory].sum())
-        resident.append(model.integer(0, int(problem.capacity[memory]), hinted))
-        model.cp.add(resident[memory] == sum(int(problem.weight_pages[s]) * weights[s][memory] for s in heavy))
+        hinted = int(weight_pages[row[: problem.steps] == memory].sum())
+        resident.append(model.integer(0, int(capacity[memory]), hinted))
+        model.cp.add(resident[memory] == sum(int(weight_pages[s]) * weights[s][memory] for s in heavy))
     live = [np.flatnonzero((problem.writer <= step) & (step <= problem.last)) for step in range(problem.steps)]
     for step, tensors in enumerate(live):
         if step + 1 < len(live) and set(tensors.tolist()) <= set(live[step + 1].tolist()):
             continue
         for memory in range(1, problem.memories):
-            pages = sum(int(problem.tensor_pages[t]) * outputs[problem.writer[t]][memory] for t in tensors)
-            model.cp.add(resident[memory] + pages <= int(problem.capacity[memory]))
+            pages = sum(int(tensor_pages[t]) * outputs[problem.writer[t]][memory] for t in tensors)
+            model.cp.add(resident[memory] + pages <= int(capacity[memory]))

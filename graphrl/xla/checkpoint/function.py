@@ -223,7 +223,9 @@ def checkpoint(
         that figure: where it is not, or much of it is left, there are searches for a lower or a higher limit, of so
         many seconds each, until four plans were compiled; if none keeps it, the lowest that has all layers alike is
         tried too. Within a slowdown that one is searched for and compiled beside what was found, and taken if XLA needs
-        clearly less. What a function verified is not kept on disk.
+        clearly less. Whatever the limit, the function is left to jax where XLA needs no more for that and it is no
+        slower (within a slowdown, where XLA needs less), a budget that is a part too. What a function verified is not
+        kept on disk.
       static_argnums, static_argnames: arguments that are values of Python, not arrays, as in `jax.checkpoint`. A call
         with any other that jax cannot trace raises an `ArgumentError`, one line with its name.
 

@@ -27,13 +27,13 @@ from graphrl.xla.checkpoint.plan import CheckpointPlan
 from graphrl.xla.checkpoint.program import Program
 from graphrl.xla.checkpoint.report import CheckpointReport
 from graphrl.xla.checkpoint.rewrite import evaluate, fits
-from graphrl.xla.checkpoint.search import Searched, above_budget, measured_once, search
+from graphrl.xla.checkpoint.search import Searched, above_budget, alone, measured_once, search
 from graphrl.xla.checkpoint.seconds import gradient_seconds
 from graphrl.xla.checkpoint.settings import Settings
 from graphrl.xla.checkpoint.verify import compiled_bytes, verified
 
 FORMAT = "graphrl-checkpoint"
-VERSION = 15  # rises when searches or their model change, so that older plans are not kept
+VERSION = 16  # rises when searches or their model change, so that older plans are not kept
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,6 +120,7 @@ def _searched(name: str, fingerprint: str, program: Program, wanted: Sequence[bo
         choice, report = verified(
             found_within,
             functools.partial(found_within, settings=dataclasses.replace(settings, method="regular")),
+            lambda: alone(name, named, pricing, settings, begin),
             goal,
             measured_once(lambda choice: compiled_bytes(program, wanted, plan_of(named, choice, pricing), compiler)),
             lambda least: above_budget(settings, pricing, least),

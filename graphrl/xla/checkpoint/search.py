@@ -87,6 +87,13 @@ def search(
     return Searched(found.choice, _report(name, explained, found, pricing, both, settings, begin))
 
 
+def alone(name: str, explained: Explained, pricing: Pricing, settings: Settings, begin: float) -> Searched:
+    """What jax does by itself, as a search would report it; called after one, which sets the seconds of a step."""
+    choice, step = untouched(explained.gradient), pricing.step_seconds
+    found = Found(choice, pricing(choice), 0.0, 1)
+    return Searched(choice, _report(name, explained, found, pricing, (step, step), settings, begin))
+
+
 def measured_once(measure: Callable[[Choice], T]) -> Callable[[Choice], T]:
     """The same, but for choices that were measured before."""
     known: dict[tuple[bytes, ...], T] = {}

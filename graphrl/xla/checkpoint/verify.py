@@ -28,7 +28,7 @@ TRIES = 4  # plans that are compiled for one limit of bytes, beside a regular on
 UNUSED = 0.05  # part of a limit that may be left
 BINDING = 0.75  # part of a limit: a plan of less than that is faster than all that need more
 SPARE = 0.01  # part of a limit by which the next search stays below it, as the last one was off
-MAYBE = 1.25  # of what XLA needs for what was found: a regular plan that is foretold to need more is not compiled
+MAYBE = 1.25  # of what XLA needs for what was found: another plan that is foretold to need more is not compiled
 LEAST = 1.02  # of the least that a search found, what another one is asked for
 
 Search = Callable[[Goal], Searched]
@@ -74,15 +74,22 @@ def compiled_bytes(program: Program, wanted: Sequence[bool], plan: CheckpointPla
 
 
 def verified(
-    search: Search, regular: Search, goal: Goal, needed: Callable[[Choice], int], unmet: Callable[[int], str]
+    search: Search,
+    regular: Search,
+    alone: Callable[[], Searched],
+    goal: Goal,
+    needed: Callable[[Choice], int],
+    unmet: Callable[[int], str],
 ) -> Searched:
     """What a search finds, with XLA's figure in its report; for a limit of bytes the fastest that keeps it by that. If
     none does, and for limits of time, the lowest of the regular plans is tried too: of plans that are alike by what is
-    foretold, XLA may run one in clearly less, and such a one is what a rule for each layer gives.
+    foretold, XLA may run one in clearly less, and such a one is what a rule for each layer gives. What jax does by
+    itself is taken where XLA needs no more for that: some compilers undo what a plan computes again.
 
     Args:
       search: a goal -> what is found within it.
       regular: likewise, by trying plans that treat all layers alike.
+      alone: gives what jax does by itself; called after a search.
       goal: what is asked.
       needed: what XLA needs under a choice, in bytes as the goal's.
       unmet: what to say where so many bytes are the least of all that were found, and too many.
@@ -91,25 +98,28 @@ def verified(
       UnmetError: nothing that was found keeps the limit.
     """
     if goal.peak is None:
-        return _lower(search, regular, goal, needed)
+        return _or_alone(_lower(search, regular, goal, needed), alone, goal, needed)
     tries: list[tuple[int, Searched]] = []
     asked: float | None = goal.peak
+    fault: UnmetError | None = None
     while asked is not None and len(tries) < TRIES:
         try:
             found, is_lowest = _or_lowest(search, dataclasses.replace(goal, peak=asked), LEAST)
-        except UnmetError:
-            if not tries:
-                raise
+        except UnmetError as error:
+            fault = error
             break
         own = needed(found.choice)
         tries.append((own, found))
         asked = None if is_lowest and own > goal.peak else _next(goal.peak, asked, found, own)
-    if all(own > goal.peak for own, _ in tries):
-        with contextlib.suppress(GraphrlError):  # it does not compile, as others did
-            found, _ = _or_lowest(regular, dataclasses.replace(goal, peak=0.0), 1.0)
-            tries.append((needed(found.choice), found))
+    for other in (alone, lambda: _or_lowest(regular, dataclasses.replace(goal, peak=0.0), 1.0)[0]):
+        if all(own > goal.peak for own, _ in tries):
+            with contextlib.suppress(GraphrlError):  # it does not compile, as others did
+                found = other()
+                tries.append((needed(found.choice), found))
     kept = [(own, found) for own, found in tries if own <= goal.peak]
     if not kept:
+        if fault is not None and not tries:
+            raise fault
         least = min(own for own, _ in tries)
         raise UnmetError(unmet(least), least)
     own, found = min(kept, key=lambda each: each[1].report.planned.seconds)
@@ -128,6 +138,24 @@ def _lower(search: Search, regular: Search, goal: Goal, needed: Callable[[Choice
                 if others < CLEARLY * own:
                     return _compiled(other, others, None)
     return _compiled(found, own, bound)
+
+
+def _or_alone(found: Searched, alone: Callable[[], Searched], goal: Goal, needed: Callable[[Choice], int]) -> Searched:
+    """What was found, or what jax does by itself where XLA needs no more for that and it is no slower. Within a
+    slowdown it may be slower, if XLA needs less for it.
+    """
+    own = found.report.compiled_bytes or 0
+    foretold, plain = found.report.planned, found.report.plain
+    is_as_foretold = own < MAYBE * foretold.peak_bytes and foretold.peak_bytes < MAYBE * own
+    is_too_slow = goal.slowdown is not None and goal.slowdown < 0
+    if is_untouched(found.choice) or is_too_slow or (is_as_foretold and plain.peak_bytes > MAYBE * own):
+        return found
+    with contextlib.suppress(GraphrlError):  # it does not compile, as the other did
+        other = alone()
+        others, is_faster = needed(other.choice), plain.seconds <= foretold.seconds
+        if others <= own and (is_faster or (goal.slowdown is not None and others < own)):
+            return _compiled(other, others, None)
+    return found
 
 
 def _compiled(found: Searched, own: int, above_least: float | None) -> Searched:
