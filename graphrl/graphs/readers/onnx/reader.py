@@ -25,8 +25,9 @@ from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.readers.foreign import DEFAULT_LIMITS, Foreign, ReadLimits
 from graphrl.graphs.readers.onnx.layers import node_layer
 from graphrl.graphs.readers.onnx.model import check_and_sort, load, opset_of
+from graphrl.graphs.readers.onnx.sequences import number_held, scope_of, unsized
 from graphrl.graphs.readers.onnx.shapes import inferred
-from graphrl.graphs.readers.onnx.values import Scope, Value, dimension, reads_of, scope_of, subgraphs, weight_names
+from graphrl.graphs.readers.onnx.values import Scope, Value, dimension, reads_of, subgraphs, weight_names
 from graphrl.graphs.readers.onnx.work import node_work
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip, find_chip
 
@@ -88,14 +89,14 @@ def _graph(model: ModelProto, name: str, chip: Chip) -> ComputationGraph:
     live = _live(graph, reads, computed, outputs)
     read = {key for i in live for key in reads[i]} | outputs.keys()
     inputs = [info.name for info in graph.input if info.name not in constants]
-    _check_inputs(inputs, scope)
+    _check_inputs([name for name in inputs if name in read], scope)
     weights: dict[str, None] = {}
     ops = []
     for i in live:
         node, where = graph.node[i], f"op {graph.node[i].name!r}"
         fresh = [key for key in reads[i] if key in constants and key not in weights]
         weights |= dict.fromkeys(fresh)
-        work = node_work(node, graph, scope, chip)
+        work = node_work(node, scope, chip)
         written = _written(node, opset_of(model, node.domain), scope, read)
         ops.append(
             Op(
@@ -111,7 +112,8 @@ def _graph(model: ModelProto, name: str, chip: Chip) -> ComputationGraph:
             )
         )
     weights |= dict.fromkeys(key for key in outputs if key in constants)
-    external = tuple(Tensor(key, _bytes(key, scope, f"input {key!r}")) for key in (*inputs, *weights))
+    given = [key for key in inputs if key in read or scope.get(key, _UNKNOWN).bytes is not None]
+    external = tuple(Tensor(key, _bytes(key, scope, f"input {key!r}")) for key in (*given, *weights))
     return ComputationGraph(name, tuple(ops), external, tuple(outputs))
 
 
@@ -131,7 +133,9 @@ def _constants(graph: GraphProto, reads: Sequence[list[str]], scope: Scope) -> t
 
 def _is_constant(node: NodeProto, reads: Sequence[str], constants: set[str], scope: Scope) -> bool:
     if node.op_type in ("Shape", "Size") and node.domain in _STANDARD:
-        return all(scope.get(name, _UNKNOWN).bytes is not None for name in reads)
+        return all(scope.get(name, _UNKNOWN).is_static for name in reads)
+    if number_held(node, scope) is not None:
+        return True
     return constants.issuperset(reads) and _is_function(node)
 
 
@@ -196,7 +200,7 @@ def _bytes(name: str, scope: Scope, where: str) -> int:
     if value.kind == "unknown":
         raise GraphError(f"{where}: the type of {name!r} is unknown: put it into the model's value_info")
     if value.kind != "tensor":
-        raise GraphError(f"{where}: {name!r} is of kind {value.kind}: only tensors of numbers have a size to plan with")
+        raise GraphError(f"{where}: {name!r} is of kind {value.kind}: {unsized(value)}")
     if value.shape is None:
         raise GraphError(f"{where}: the shape of {name!r} is unknown: put it into the model's value_info")
     sizes = ", ".join(f"{key}=1" for key in dict.fromkeys(_open(name, value)))

@@ -2,17 +2,17 @@
 
 from collections.abc import Mapping
 
-import onnx.numpy_helper
-from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, NodeProto, TypeProto
 
 from graphrl.errors import GraphError
 from graphrl.graphs.readers.foreign import Foreign
+from graphrl.graphs.readers.onnx.bodies import inline_bodies
 from graphrl.graphs.readers.onnx.fold import fold
-from graphrl.graphs.readers.onnx.model import native, opset_of
-from graphrl.graphs.readers.onnx.values import dimension, is_unknown, scope_of, subgraphs
+from graphrl.graphs.readers.onnx.model import check_and_sort, native, opset_of
+from graphrl.graphs.readers.onnx.sequences import scope_of
+from graphrl.graphs.readers.onnx.values import Scope, declared, dimension, is_unknown, subgraphs, trip_count
 
 _MAX_ROUNDS = 1000  # of inference: each layer whose shapes are computed from those of the last can need one more
-_MAX_TRIPS = 2**31  # exporters write "until the condition fails" as the largest integer
 
 
 def inferred(model: ModelProto, dims: Mapping[str, int], foreign: Foreign) -> ModelProto:
@@ -26,18 +26,30 @@ def inferred(model: ModelProto, dims: Mapping[str, int], foreign: Foreign) -> Mo
             raise GraphError(f"dims: the size of {key!r} must be an integer from 1 to 2^62")
     used: set[str] = set()
     unknown: dict[str, None] = {}
+    opset = opset_of(model, "")
     _fill(model.graph, dims, used, unknown)
+    _inline(model.graph, opset)
     for _ in range(_MAX_ROUNDS):
         model = native("infer_shapes", model, foreign)
         filled = _fill(model.graph, dims, used, unknown)
         filled |= _fill_loops(model.graph)
-        if not filled and not (_has_unknown(model.graph) and fold(model.graph, opset_of(model, ""))):
+        filled |= _fill_sequences(model.graph)
+        filled |= _inline(model.graph, opset)
+        if not filled and not (_has_unknown(model.graph) and fold(model.graph, opset)):
             break
     for key in dims:
         if key not in used:
             hint = f"unknown are {_listed(unknown)}" if unknown else "all are known"
             raise GraphError(f"dims: {key!r} names no unknown dimension of the model: {hint}")
     return model
+
+
+def _inline(graph: GraphProto, opset: int) -> bool:
+    """Puts bodies into the graph (see `inline_bodies`), whose nodes stay sorted and named; whether there were any."""
+    inlined = inline_bodies(graph, opset)
+    if inlined:
+        check_and_sort(graph)
+    return inlined
 
 
 def _has_unknown(graph: GraphProto) -> bool:
@@ -85,40 +97,54 @@ def _fill_loops(graph: GraphProto) -> bool:
         body, states = bodies["body"], node.input[2:]
         for name, state in zip(states, body.input[2:], strict=False):
             first = scope.get(name)
-            if first is not None and first.bytes is not None and not state.type.tensor_type.HasField("shape"):
-                filled |= _set_shape(state, first.sizes)
+            known = first is not None and first.kind == "tensor" and first.bytes is not None
+            if known and not state.type.tensor_type.HasField("shape"):
+                filled |= _set_shape(state.type.tensor_type, first.sizes)
+        filled |= _fill_carried(node, body, scope)
         results = scope_of(body, scope)
         for i, (name, result) in enumerate(zip(node.output, body.output[1:], strict=False)):
-            value, trips = results[result.name], trip_count(node, graph)
-            if name not in infos or value.bytes is None or scope[name].bytes is not None:
+            value, trips = results[result.name], trip_count(node, scope)
+            known = value.kind == "tensor" and value.bytes is not None
+            if name not in infos or not known or scope[name].bytes is not None:
                 continue
             if i < len(states):
                 same = states[i] in scope and scope[states[i]].shape == value.shape
-                filled |= same and _set_shape(infos[name], value.sizes)
+                filled |= same and _set_shape(infos[name].type.tensor_type, value.sizes)
             elif trips is not None:
-                filled |= _set_shape(infos[name], (trips, *value.sizes))
+                filled |= _set_shape(infos[name].type.tensor_type, (trips, *value.sizes))
     return filled
 
 
-def _set_shape(info: ValueInfoProto, sizes: tuple[int, ...]) -> bool:
-    tensor = info.type.tensor_type
+def _fill_carried(node: NodeProto, body: GraphProto, scope: Scope) -> bool:
+    """Shapes in the sequences that a Loop carries, of which the first and the last hold tensors of one shape only."""
+    filled = False
+    for first, last, state in zip(node.input[2:], node.output, body.input[2:], strict=False):
+        held = [scope[name].elements if name in scope else None for name in (first, last)]
+        tensors = {tensor for elements in held for tensor in elements or ()}
+        type = state.type.sequence_type.elem_type.tensor_type
+        if None not in held and len(tensors) == 1 and type.elem_type and not type.HasField("shape"):
+            (tensor,) = tensors
+            filled |= tensor.is_static and _set_shape(type, tensor.sizes)
+    return filled
+
+
+def _fill_sequences(graph: GraphProto, outer: Scope | None = None) -> bool:
+    """Shapes of tensors that come out of sequences and optionals; whether any is new."""
+    scope, known = scope_of(graph, outer), declared(graph, outer)
+    filled = False
+    for info in (*graph.value_info, *graph.output):
+        value = scope[info.name]
+        if value.kind == "tensor" and value.is_static and not known[info.name].is_static:
+            filled |= _set_shape(info.type.tensor_type, value.sizes)
+    for node in graph.node:
+        for body in subgraphs(node).values():
+            filled |= _fill_sequences(body, scope)
+    return filled
+
+
+def _set_shape(tensor: TypeProto.Tensor, sizes: tuple[int, ...]) -> bool:
     tensor.ClearField("shape")
     tensor.shape.SetInParent()
     for size in sizes:
         tensor.shape.dim.add().dim_value = size
     return True
-
-
-def trip_count(node: NodeProto, graph: GraphProto) -> int | None:
-    """How often a Loop runs at most, where that is a constant of `graph`; else None."""
-    name = node.input[0] if node.input else ""
-    tensors = [tensor for tensor in graph.initializer if tensor.name == name]
-    for other in graph.node:
-        if other.op_type == "Constant" and name in other.output:
-            for attribute in other.attribute:
-                tensors += [attribute.t] if attribute.name == "value" else []
-    try:
-        trips = int(onnx.numpy_helper.to_array(tensors[0]).item()) if tensors and name else -1
-    except (KeyError, TypeError, ValueError):
-        return None
-    return trips if 0 <= trips < _MAX_TRIPS else None

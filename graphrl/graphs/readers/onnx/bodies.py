@@ -1,0 +1,200 @@
+"""Bodies of an ONNX model that are known to run when it is loaded, put into the graph around them.
+
+Runtimes do so with the branch of an `If` whose condition is a constant or follows from shapes, as in exports of
+`torch.squeeze(x, dim)`: the other branch and what only it reads are dropped. The body of a `SequenceMap` is repeated
+for each tensor of its sequence, as these may differ in shape.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import onnx.numpy_helper
+from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper
+
+from graphrl.graphs.readers.onnx.fold import computed_values
+from graphrl.graphs.readers.onnx.sequences import scope_of
+from graphrl.graphs.readers.onnx.values import (
+    Scope,
+    declared,
+    is_standard,
+    of_constant,
+    reads_of,
+    replace,
+    subgraphs,
+    weight_names,
+)
+
+_MAX_COPIED = 1 << 14  # nodes that one SequenceMap becomes
+
+Names = Counter[str]  # how often each name of a value is defined in a model
+
+
+def inline_bodies(graph: GraphProto, opset: int) -> bool:
+    """Puts bodies into a graph of sorted nodes, and into the bodies that stay; whether there were any.
+
+    Bodies inside those are left for the next call.
+
+    Args:
+      opset: version of the standard operators.
+    """
+    if not any(map(_is_candidate, graph.node)):
+        return False
+    return _inline(graph, opset, {}, Counter(_defined(graph, nested=True)))
+
+
+def _is_candidate(node: NodeProto) -> bool:
+    """Whether a node, or one in its bodies, is one whose body may be put into the graph around."""
+    bodies = subgraphs(node).values()
+    own = is_standard(node) and node.op_type in ("If", "SequenceMap")
+    return bool(bodies) and (own or any(_is_candidate(inner) for body in bodies for inner in body.node))
+
+
+def _inline(graph: GraphProto, opset: int, outer: Scope, names: Names) -> bool:
+    scope = _with_conditions(graph, opset, scope_of(graph, outer))
+    nodes, infos, changed = [], [], False
+    replaced: set[str] = set()
+    for node in graph.node:
+        host = _Host(graph, node, names)
+        if is_standard(node) and (_take_branch(host, scope) or _unroll(host, scope)):
+            replaced.update(node.output)
+            nodes += host.nodes
+            infos += host.infos
+            continue
+        nodes.append(node)
+        if _is_candidate(node):
+            for body in subgraphs(node).values():
+                changed |= _inline(body, opset, scope, names)
+    if replaced:
+        # What inference noted about an If is what both its branches have in common, and would outweigh what one gives.
+        known = {name for name, value in declared(graph).items() if value.bytes is not None}
+        kept = [info for info in graph.value_info if info.name not in replaced or info.name in known]
+        noted = {info.name for info in kept}
+        replace(graph, node=nodes, value_info=kept + [info for info in infos if info.name not in noted])
+    return changed or bool(replaced)
+
+
+def _with_conditions(graph: GraphProto, opset: int, scope: Scope) -> Scope:
+    """The scope with the values that conditions in the graph and in its bodies may depend on."""
+    wanted = {name for node in graph.node if _is_candidate(node) for name in reads_of(node)}
+    values = computed_values(graph, opset, scope, wanted)
+    return {**scope, **{name: of_constant(onnx.numpy_helper.from_array(array)) for name, array in values.items()}}
+
+
+class _Host:
+    """A graph that takes in the bodies of one of its nodes: the nodes in its place, and the types of their results."""
+
+    def __init__(self, graph: GraphProto, node: NodeProto, names: Names) -> None:
+        self.graph, self.node, self.names = graph, node, names
+        self.nodes: list[NodeProto] = []
+        self.infos: list[ValueInfoProto] = []
+
+    def name(self, name: str) -> str:
+        """A new name of a value that starts with the node's."""
+        return _new_name(f"{self.node.name or self.node.op_type}/{name}", self.names)
+
+    def add(self, type: str, inputs: Sequence[str], output: str, **attributes: int) -> None:
+        """Adds a node."""
+        self.nodes.append(helper.make_node(type, inputs, [output], **attributes))
+
+    def take_in(self, body: GraphProto, given: dict[str, str]) -> dict[str, str]:
+        """Adds a copy of a body with `given` for some of its names; returns all names that changed."""
+        copy, changed = GraphProto(), dict(given)
+        copy.CopyFrom(body)
+        own = list(_defined(body))
+        changed |= {name: self.name(name) for name in own if name not in given and self.names[name] > 1}
+        _rename(copy, changed, self.names)
+        self.graph.initializer.extend(copy.initializer)
+        self.graph.sparse_initializer.extend(copy.sparse_initializer)
+        results = {changed.get(name, name) for name in own}
+        self.infos += [*copy.value_info, *(info for info in copy.output if info.name in results)]
+        self.nodes += copy.node
+        return changed
+
+
+def _take_branch(host: _Host, scope: Scope) -> bool:
+    """Takes in the branch that an If takes; False if it is none or that is not known."""
+    node, branches = host.node, subgraphs(host.node)
+    if node.op_type != "If":
+        return False
+    condition = scope[node.input[0]].array if node.input and node.input[0] in scope else None
+    if condition is None or condition.size != 1 or condition.dtype.kind != "b":
+        return False
+    taken, dropped = ("then_branch", "else_branch") if condition.item() else ("else_branch", "then_branch")
+    if not {taken, dropped} <= branches.keys() or len(branches[taken].output) < len(node.output):
+        return False
+    branch = branches[taken]
+    host.names.subtract(_defined(branches[dropped], nested=True))
+    own, results = set(_defined(branch)), {}
+    for info, output in zip(branch.output, node.output, strict=False):
+        if output and info.name in own:
+            results.setdefault(info.name, output)
+    changed = host.take_in(branch, results)
+    for info, output in zip(branch.output, node.output, strict=False):
+        if output and results.get(info.name) != output:  # a value from around the branch, or a second time the same
+            host.add("Identity", [changed.get(info.name, info.name)], output)
+    return True
+
+
+def _unroll(host: _Host, scope: Scope) -> bool:
+    """Takes in the body of a SequenceMap for each tensor; False if it is none or their number is not known."""
+    node, body = host.node, subgraphs(host.node).get("body")
+    sequences = [name for name in node.input if name in scope and scope[name].kind == "sequence"]
+    counts = {None if (held := scope[name].elements) is None else len(held) for name in sequences}
+    if node.op_type != "SequenceMap" or body is None or len(counts) != 1 or None in counts:
+        return False
+    count = counts.pop() or 0
+    fits = len(body.input) == len(node.input) and len(body.output) >= len(node.output)
+    if not fits or count * len(body.node) > _MAX_COPIED:
+        return False
+    host.names.update(_defined(body, nested=True))  # all copies but none keep the names
+    parts: list[list[str]] = [[] for _ in node.output]
+    for i in range(count):
+        position = host.name(f"{i}")
+        host.graph.initializer.append(helper.make_tensor(position, TensorProto.INT64, (), [i]))
+        given = {}
+        for info, name in zip(body.input, node.input, strict=True):
+            given[info.name] = host.name(info.name) if name in sequences else name
+            if name in sequences:
+                host.add("SequenceAt", [name, position], given[info.name])
+        changed = host.take_in(body, given)
+        for part, info in zip(parts, body.output, strict=False):
+            part.append(changed.get(info.name, info.name))
+    for part, output, info in zip(parts, node.output, body.output, strict=False):
+        if output and part:
+            host.add("SequenceConstruct", part, output)
+        elif output:
+            host.add("SequenceEmpty", [], output, dtype=info.type.tensor_type.elem_type or TensorProto.FLOAT)
+    return True
+
+
+def _defined(graph: GraphProto, nested: bool = False) -> Iterator[str]:
+    """Names of the values that a graph, and with `nested` its bodies, define."""
+    yield from (info.name for info in graph.input)
+    yield from weight_names(graph)
+    for node in graph.node:
+        yield from filter(None, node.output)
+        if nested:
+            for body in subgraphs(node).values():
+                yield from _defined(body, nested)
+
+
+def _rename(graph: GraphProto, changed: dict[str, str], names: Names) -> None:
+    """Changes names of values in a graph and in its bodies, except where a body means another value by one."""
+    for named in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
+        named.name = changed.get(named.name, named.name)
+    for sparse in graph.sparse_initializer:
+        sparse.values.name = changed.get(sparse.values.name, sparse.values.name)
+    for node in graph.node:
+        node.input[:] = [changed.get(name, name) for name in node.input]
+        node.output[:] = [changed.get(name, name) for name in node.output]
+        for body in subgraphs(node).values():
+            own, new = set(_defined(body)), set(changed.values())
+            inside = {old: name for old, name in changed.items() if old not in own}
+            _rename(body, inside | {name: _new_name(name, names) for name in own & new}, names)
+
+
+def _new_name(name: str, names: Names) -> str:
+    while name in names:
+        name += "'"
+    names[name] = 1
+    return name
