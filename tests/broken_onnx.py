@@ -88,7 +88,7 @@ _onnx(
 )
 _onnx(
     "ONNX sequence",
-    "op 'SplitToSequence.1': 'y' is of kind sequence: the number and the shapes of its tensors must follow",
+    "op 'SplitToSequence.1': 'y' is of kind sequence: the number (at most 4096) and the shapes",
     _model(
         helper.make_node("Cast", ["x"], ["k"], to=TensorProto.INT64),
         helper.make_node("SplitToSequence", ["x", "k"], ["y"]),

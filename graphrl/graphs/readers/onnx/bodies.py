@@ -6,15 +6,17 @@ for each tensor of its sequence, as these may differ in shape.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import onnx.numpy_helper
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper
 
+from graphrl.errors import GraphError
 from graphrl.graphs.readers.onnx.fold import computed_values
 from graphrl.graphs.readers.onnx.sequences import scope_of
 from graphrl.graphs.readers.onnx.values import (
     Scope,
+    Value,
     declared,
     is_standard,
     of_constant,
@@ -40,6 +42,31 @@ def inline_bodies(graph: GraphProto, opset: int) -> bool:
     if not any(map(_is_candidate, graph.node)):
         return False
     return _inline(graph, opset, {}, Counter(_defined(graph, nested=True)))
+
+
+def check_branches(node: NodeProto, written: Iterable[str], scope: Scope) -> None:
+    """Raises GraphError if the bytes of a result of an If are unknown because its branches give different ones."""
+    branches = list(subgraphs(node).values()) if node.op_type == "If" else []
+    inner = [scope_of(branch, scope) for branch in branches]
+    for i, name in enumerate(node.output if branches else ()):
+        known = scope.get(name)
+        if name not in written or (known is not None and known.bytes is not None):
+            continue
+        names = [branch.output[i].name if i < len(branch.output) else "" for branch in branches]
+        values = [values[key] for key, values in zip(names, inner, strict=True) if key in values]
+        if len(values) == 2 and values[0] != values[1] and all(value.bytes is not None for value in values):
+            what = " or ".join(map(_described, values))
+            declare = ", or put the shape to plan with into the model's value_info"
+            raise GraphError(
+                f"op {node.name!r}: {name!r} is {what}, as {node.input[0]!r} says when the model runs: make that a "
+                f"constant{declare if values[0].kind == 'tensor' else ''}"
+            )
+
+
+def _described(value: Value) -> str:
+    if value.elements is None:
+        return f"{list(value.sizes)} of {value.element_bits} bits"
+    return f"{value.kind} of {len(value.elements)} with {value.bytes} bytes"
 
 
 def _is_candidate(node: NodeProto) -> bool:
@@ -88,25 +115,27 @@ class _Host:
         self.nodes: list[NodeProto] = []
         self.infos: list[ValueInfoProto] = []
 
-    def name(self, name: str) -> str:
+    def name(self, *parts: object) -> str:
         """A new name of a value that starts with the node's."""
-        return _new_name(f"{self.node.name or self.node.op_type}/{name}", self.names)
+        return _new_name("/".join(map(str, (self.node.name or self.node.op_type, *parts))), self.names)
 
     def add(self, type: str, inputs: Sequence[str], output: str, **attributes: int) -> None:
         """Adds a node."""
         self.nodes.append(helper.make_node(type, inputs, [output], **attributes))
 
-    def take_in(self, body: GraphProto, given: dict[str, str]) -> dict[str, str]:
-        """Adds a copy of a body with `given` for some of its names; returns all names that changed."""
-        copy, changed = GraphProto(), dict(given)
+    def take_in(self, body: GraphProto, given: Mapping[str, str], *part: object) -> dict[str, str]:
+        """Adds a copy of a body under `given` names, and under new ones, with `part`, where its own are not unique.
+
+        Returns all that changed.
+        """
+        copy, own = GraphProto(), [name for name in _defined(body) if name not in given]
         copy.CopyFrom(body)
-        own = list(_defined(body))
-        changed |= {name: self.name(name) for name in own if name not in given and self.names[name] > 1}
+        changed = {**given, **{name: self.name(*part, name) for name in own if self.names[name] > 1}}
         _rename(copy, changed, self.names)
         self.graph.initializer.extend(copy.initializer)
         self.graph.sparse_initializer.extend(copy.sparse_initializer)
-        results = {changed.get(name, name) for name in own}
-        self.infos += [*copy.value_info, *(info for info in copy.output if info.name in results)]
+        computed = {name for node in copy.node for name in node.output}  # what is noted of weights outweighs them
+        self.infos += [info for info in (*copy.value_info, *copy.output) if info.name in computed]
         self.nodes += copy.node
         return changed
 
@@ -146,17 +175,19 @@ def _unroll(host: _Host, scope: Scope) -> bool:
     fits = len(body.input) == len(node.input) and len(body.output) >= len(node.output)
     if not fits or count * len(body.node) > _MAX_COPIED:
         return False
-    host.names.update(_defined(body, nested=True))  # all copies but none keep the names
+    weights, rest = _parts(body)
+    shared = host.take_in(weights, {})
+    shared = {name: shared.get(name, name) for name in _defined(weights)}
+    host.names.update(_defined(rest, nested=True))  # the copies do not keep the names
     parts: list[list[str]] = [[] for _ in node.output]
     for i in range(count):
-        position = host.name(f"{i}")
+        position, given = host.name(i), dict(shared)
         host.graph.initializer.append(helper.make_tensor(position, TensorProto.INT64, (), [i]))
-        given = {}
         for info, name in zip(body.input, node.input, strict=True):
-            given[info.name] = host.name(info.name) if name in sequences else name
+            given[info.name] = host.name(i, info.name) if name in sequences else name
             if name in sequences:
                 host.add("SequenceAt", [name, position], given[info.name])
-        changed = host.take_in(body, given)
+        changed = host.take_in(rest, given, i)
         for part, info in zip(parts, body.output, strict=False):
             part.append(changed.get(info.name, info.name))
     for part, output, info in zip(parts, node.output, body.output, strict=False):
@@ -165,6 +196,16 @@ def _unroll(host: _Host, scope: Scope) -> bool:
         elif output:
             host.add("SequenceEmpty", [], output, dtype=info.type.tensor_type.elem_type or TensorProto.FLOAT)
     return True
+
+
+def _parts(body: GraphProto) -> tuple[GraphProto, GraphProto]:
+    """The weights and constants of a body, and the rest of it."""
+    nodes: dict[bool, list[NodeProto]] = {True: [], False: []}
+    for node in body.node:
+        nodes[node.op_type == "Constant"].append(node)
+    weights = GraphProto(initializer=body.initializer, sparse_initializer=body.sparse_initializer, node=nodes[True])
+    rest = GraphProto(input=body.input, output=body.output, value_info=body.value_info, node=nodes[False])
+    return weights, rest
 
 
 def _defined(graph: GraphProto, nested: bool = False) -> Iterator[str]:

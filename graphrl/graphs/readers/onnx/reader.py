@@ -23,6 +23,7 @@ from graphrl import files
 from graphrl.errors import GraphError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.readers.foreign import DEFAULT_LIMITS, Foreign, ReadLimits
+from graphrl.graphs.readers.onnx.bodies import check_branches
 from graphrl.graphs.readers.onnx.layers import node_layer
 from graphrl.graphs.readers.onnx.model import check_and_sort, load, opset_of
 from graphrl.graphs.readers.onnx.sequences import number_held, scope_of, unsized
@@ -98,6 +99,7 @@ def _graph(model: ModelProto, name: str, chip: Chip) -> ComputationGraph:
         weights |= dict.fromkeys(fresh)
         work = node_work(node, scope, chip)
         written = _written(node, opset_of(model, node.domain), scope, read)
+        check_branches(node, written, scope)
         ops.append(
             Op(
                 name=node.name,
@@ -133,10 +135,10 @@ def _constants(graph: GraphProto, reads: Sequence[list[str]], scope: Scope) -> t
 
 def _is_constant(node: NodeProto, reads: Sequence[str], constants: set[str], scope: Scope) -> bool:
     if node.op_type in ("Shape", "Size") and node.domain in _STANDARD:
-        return all(scope.get(name, _UNKNOWN).is_static for name in reads)
-    if number_held(node, scope) is not None:
-        return True
-    return constants.issuperset(reads) and _is_function(node)
+        known = all(scope.get(name, _UNKNOWN).is_static for name in reads)
+    else:
+        known = number_held(node, scope) is not None
+    return known or (constants.issuperset(reads) and _is_function(node))
 
 
 def _is_function(node: NodeProto) -> bool:
@@ -189,7 +191,8 @@ def _check_inputs(inputs: Sequence[str], scope: Scope) -> None:
 
 def _open(name: str, value: Value) -> list[str]:
     """What `dims` calls the unknown sizes of a tensor."""
-    return [dimension(name, axis, size) for axis, size in enumerate(value.shape or ()) if isinstance(size, str)]
+    shape = value.shape if value.kind == "tensor" else None
+    return [dimension(name, axis, size) for axis, size in enumerate(shape or ()) if isinstance(size, str)]
 
 
 def _bytes(name: str, scope: Scope, where: str) -> int:

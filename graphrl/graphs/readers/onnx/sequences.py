@@ -9,9 +9,19 @@ from collections.abc import Callable
 
 import numpy as np
 import onnx.helper
-from onnx import GraphProto, NodeProto, TensorProto
+from onnx import GraphProto, NodeProto, TensorProto, TypeProto
 
-from graphrl.graphs.readers.onnx.values import Scope, Value, declared, is_standard, of_constant, subgraphs, trip_count
+from graphrl.graphs.readers.onnx.values import (
+    Scope,
+    Value,
+    declared,
+    is_standard,
+    of_constant,
+    reads_of,
+    subgraphs,
+    trip_count,
+    value_of,
+)
 
 MAX_TENSORS = 4096  # of a sequence, and runs of loops that are followed one by one
 
@@ -47,7 +57,10 @@ def scope_of(
 def unsized(value: Value) -> str:
     """Why a value that is no tensor of numbers has no known bytes, and what would help."""
     if value.kind == "sequence":
-        return "the number and the shapes of its tensors must follow from constants and the inputs' shapes"
+        return (
+            f"the number (at most {MAX_TENSORS}) and the shapes of its tensors must be known: give tensors as inputs, "
+            "and splits, positions and trip counts as constants"
+        )
     if value.kind == "optional":
         return "it must be known whether it holds a value, and which: make it a tensor, or leave it out"
     if value.kind in ("map", "sequence of maps"):
@@ -74,6 +87,7 @@ def loop_states(node: NodeProto, scope: Scope, times: int, runs: int = MAX_TENSO
 
     Each may still be unknown. Empty if the body does not fit the node, or if that is more often than `runs`.
     """
+    scope = _around(node, scope)
     states, run = _first_states(node, scope) if times <= runs else {}, 0
     while states and run < times:
         counter = of_constant(onnx.helper.make_tensor("", TensorProto.INT64, (), [run]))
@@ -85,11 +99,16 @@ def loop_states(node: NodeProto, scope: Scope, times: int, runs: int = MAX_TENSO
 def _loop(node: NodeProto, scope: Scope, runs: int) -> list[Value | None]:
     trips = trip_count(node, scope)
     states = {} if trips is None else loop_states(node, scope, trips, runs)
-    if not states:  # known only if it never changes
-        states = _first_states(node, scope)
-        after = _next_states(node, scope, states, _UNKNOWN, runs) if states else {}
-        states = {name: value for name, value in states.items() if after[name] == value}
+    if not states:  # known only if they never change
+        scope = _around(node, scope)
+        first = _first_states(node, scope)
+        states = first if first and _next_states(node, scope, first, _UNKNOWN, runs) == first else {}
     return [states.get(info.name) for info in subgraphs(node)["body"].input[2:]] if states else []
+
+
+def _around(node: NodeProto, scope: Scope) -> Scope:
+    """What a node reads of a scope, which is copied in each run of its body."""
+    return {name: scope[name] for name in reads_of(node) if name in scope}
 
 
 def _first_states(node: NodeProto, scope: Scope) -> dict[str, Value]:
@@ -105,7 +124,17 @@ def _next_states(node: NodeProto, scope: Scope, states: Scope, counter: Value, r
     body = subgraphs(node)["body"]
     after = scope_of(body, scope, {**states, body.input[0].name: counter}, runs)
     results = zip(body.input[2:], body.output[1:], strict=False)
-    return {state.name: after.get(info.name, _UNKNOWN) for state, info in results if state.name in states}
+    return {
+        state.name: value if _fits(state.type, value := after.get(info.name, _UNKNOWN)) else _UNKNOWN
+        for state, info in results
+        if state.name in states
+    }
+
+
+def _fits(type: TypeProto, value: Value) -> bool:
+    """Whether the tensors of a sequence have the shape that its type says, which the body's shapes follow from."""
+    element = value_of(type.sequence_type.elem_type)
+    return not element.is_static or all(tensor.shape == element.shape for tensor in value.elements or ())
 
 
 def _if(node: NodeProto, scope: Scope, runs: int) -> list[Value | None]:

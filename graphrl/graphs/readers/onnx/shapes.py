@@ -116,13 +116,13 @@ def _fill_loops(graph: GraphProto) -> bool:
 
 
 def _fill_carried(node: NodeProto, body: GraphProto, scope: Scope) -> bool:
-    """Shapes in the sequences that a Loop carries, of which the first and the last hold tensors of one shape only."""
+    """Shapes in the sequences that a Loop carries, which are taken to be those of its first or else its last value."""
     filled = False
     for first, last, state in zip(node.input[2:], node.output, body.input[2:], strict=False):
-        held = [scope[name].elements if name in scope else None for name in (first, last)]
-        tensors = {tensor for elements in held for tensor in elements or ()}
+        held = [scope[name].elements for name in (first, last) if name in scope and scope[name].elements]
+        tensors = set(held[0] or ()) if held else set()
         type = state.type.sequence_type.elem_type.tensor_type
-        if None not in held and len(tensors) == 1 and type.elem_type and not type.HasField("shape"):
+        if len(tensors) == 1 and type.elem_type and not type.HasField("shape"):
             (tensor,) = tensors
             filled |= tensor.is_static and _set_shape(type, tensor.sizes)
     return filled

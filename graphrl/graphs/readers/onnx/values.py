@@ -85,7 +85,7 @@ def declared(graph: GraphProto, outer: Scope | None = None) -> dict[str, Value]:
     for info in (*graph.input, *graph.output, *graph.value_info):
         # A result can stand in both lists, and inference completes only one of them.
         if info.name not in own or own[info.name].bytes is None:
-            own[info.name] = _value(info.type)
+            own[info.name] = value_of(info.type)
     scope = {**(outer or {}), **own}
     for tensor in graph.initializer:
         scope[tensor.name] = of_constant(tensor)
@@ -125,7 +125,8 @@ def _constant(attribute: AttributeProto) -> TensorProto | None:
     return onnx.helper.make_tensor("", *values[attribute.name])
 
 
-def _value(type: TypeProto) -> Value:
+def value_of(type: TypeProto) -> Value:
+    """What a type says."""
     kind = type.WhichOneof("value")
     if kind == "sequence_type" and type.sequence_type.elem_type.WhichOneof("value") == "map_type":
         return Value("sequence of maps")
