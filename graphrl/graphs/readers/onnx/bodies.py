@@ -46,20 +46,20 @@ def inline_bodies(graph: GraphProto, opset: int) -> bool:
 
 def check_branches(node: NodeProto, written: Iterable[str], scope: Scope) -> None:
     """Raises GraphError if the bytes of a result of an If are unknown because its branches give different ones."""
-    branches = list(subgraphs(node).values()) if node.op_type == "If" else []
-    inner = [scope_of(branch, scope) for branch in branches]
+    branches = subgraphs(node) if node.op_type == "If" else {}
+    inner = [scope_of(branch, scope) for branch in branches.values()]
     for i, name in enumerate(node.output if branches else ()):
         known = scope.get(name)
         if name not in written or (known is not None and known.bytes is not None):
             continue
-        names = [branch.output[i].name if i < len(branch.output) else "" for branch in branches]
+        names = [branch.output[i].name if i < len(branch.output) else "" for branch in branches.values()]
         values = [values[key] for key, values in zip(names, inner, strict=True) if key in values]
-        if len(values) == 2 and values[0] != values[1] and all(value.bytes is not None for value in values):
-            what = " or ".join(map(_described, values))
+        if len(values) == len(branches) and values[1:] != values[:-1] and all(value.bytes is not None for value in values):
+            what = ", ".join(f"{_described(value)} in {body}" for body, value in zip(branches, values, strict=True))
             declare = ", or put the shape to plan with into the model's value_info"
             raise GraphError(
-                f"op {node.name!r}: {name!r} is {what}, as {node.input[0]!r} says when the model runs: make that a "
-                f"constant{declare if values[0].kind == 'tensor' else ''}"
+                f"op {node.name!r}: {name!r} is {what}, and {node.input[0]!r} says which when the model runs: make "
+                f"that a constant{declare if values[0].kind == 'tensor' else ''}"
             )
 
 

@@ -93,7 +93,8 @@ def loop_states(node: NodeProto, scope: Scope, times: int, runs: int = MAX_TENSO
         counter = of_constant(onnx.helper.make_tensor("", TensorProto.INT64, (), [run]))
         states = _next_states(node, scope, states, counter, runs // times)
         run += 1
-    return states
+    types = {info.name: info.type for info in subgraphs(node)["body"].input} if states else {}
+    return {name: value if _fits(types[name], value) else _UNKNOWN for name, value in states.items()}
 
 
 def _loop(node: NodeProto, scope: Scope, runs: int) -> list[Value | None]:
@@ -124,11 +125,7 @@ def _next_states(node: NodeProto, scope: Scope, states: Scope, counter: Value, r
     body = subgraphs(node)["body"]
     after = scope_of(body, scope, {**states, body.input[0].name: counter}, runs)
     results = zip(body.input[2:], body.output[1:], strict=False)
-    return {
-        state.name: value if _fits(state.type, value := after.get(info.name, _UNKNOWN)) else _UNKNOWN
-        for state, info in results
-        if state.name in states
-    }
+    return {state.name: after.get(info.name, _UNKNOWN) for state, info in results if state.name in states}
 
 
 def _fits(type: TypeProto, value: Value) -> bool:
@@ -155,14 +152,14 @@ def _empty(node: NodeProto, scope: Scope) -> Value | None:
 
 def _insert(node: NodeProto, scope: Scope) -> Value | None:
     elements, tensor = _input(node, 0, scope).elements, _element(_input(node, 1, scope))
-    if elements is None:
+    if elements is None or len(elements) >= MAX_TENSORS or tensor.kind == "unknown":
         return None
     place = _position(node, 2, scope, len(elements), len(elements))
     if place is None:
         if elements.count(tensor) < len(elements):
             return None
         place = 0  # any place is right
-    return _holding("sequence", (*elements[:place], tensor, *elements[place:]))
+    return Value("sequence", elements=(*elements[:place], tensor, *elements[place:]))
 
 
 def _erase(node: NodeProto, scope: Scope) -> Value | None:
@@ -170,7 +167,7 @@ def _erase(node: NodeProto, scope: Scope) -> Value | None:
     if not elements:
         return None
     place = _place_among(node, scope, elements)
-    return None if place is None else _holding("sequence", elements[:place] + elements[place + 1 :])
+    return None if place is None else Value("sequence", elements=elements[:place] + elements[place + 1 :])
 
 
 def _at(node: NodeProto, scope: Scope) -> Value | None:
