@@ -282,7 +282,7 @@ def test_classifiers() -> None:
         ["label", "y"],
         domain="ai.onnx.ml",
         coefficients=[1.0] * 24,
-            intercepts=[0.0] * 3,
+        intercepts=[0.0] * 3,
         classlabels_ints=[1, 2, 3],
     )
     text = helper.make_node(
@@ -291,7 +291,7 @@ def test_classifiers() -> None:
         ["label", "y"],
         domain="ai.onnx.ml",
         coefficients=[1.0] * 24,
-            intercepts=[0.0] * 3,
+        intercepts=[0.0] * 3,
         classlabels_strings=["a", "b", "c"],
     )
     zip_map = helper.make_node("ZipMap", ["y"], ["map"], domain="ai.onnx.ml", classlabels_int64s=[1, 2, 3])

@@ -54,7 +54,11 @@ def check_branches(node: NodeProto, written: Iterable[str], scope: Scope) -> Non
             continue
         names = [branch.output[i].name if i < len(branch.output) else "" for branch in branches.values()]
         values = [values[key] for key, values in zip(names, inner, strict=True) if key in values]
-        if len(values) == len(branches) and values[1:] != values[:-1] and all(value.bytes is not None for value in values):
+        if (
+            len(values) == len(branches)
+            and values[1:] != values[:-1]
+            and all(value.bytes is not None for value in values)
+        ):
             what = ", ".join(f"{_described(value)} in {body}" for body, value in zip(branches, values, strict=True))
             declare = ", or put the shape to plan with into the model's value_info"
             raise GraphError(

@@ -49,7 +49,7 @@ def scope_of(
         elif node.op_type in _BODIES and any(scope.get(name, _UNKNOWN).kind in _HOLDERS for name in node.output):
             values = _BODIES[node.op_type](node, scope, runs)
         for name, value in zip(node.output, values, strict=False):
-            if name and value is not None and scope.get(name, _UNKNOWN).bytes is None:
+            if name and value and value.kind != "unknown" and scope.get(name, _UNKNOWN).bytes is None:
                 scope[name] = value
     return scope
 
