@@ -218,13 +218,10 @@ def test_branches_of_different_shapes_are_refused() -> None:
     tail = node("Relu", ["q"], ["y"])
     longer = branch_body("longer", [node("Concat", ["x", "x"], ["s"], axis=0)])
     data = model([branch(longer, SAME), tail], [X, CONDITION])
-    assert (
-        "'q' is [4, 1, 8] of 32 bits in else_branch, [8, 1, 8] of 32 bits in then_branch, and 'condition' says"
-        in refused(data)
-    )
+    assert "'q' is [4, 1, 8] in else_branch, [8, 1, 8] in then_branch, and 'condition' says" in refused(data)
     double = branch_body("double", [node("Cast", ["x"], ["s"], to=TensorProto.DOUBLE)])
     data = model([branch(SAME, double), tail], [X, CONDITION])
-    assert "'q' is [4, 1, 8] of 64 bits in else_branch, [4, 1, 8] of 32 bits in then_branch" in refused(data)
+    assert "op 'If.0': impossible If: Mismatched tensor element type" in refused(data)
     by_twos = branch_body("twos", [node("SplitToSequence", ["x", "two"], ["s"])])
     by_threes = branch_body("threes", [node("SplitToSequence", ["x", "three"], ["s"])])
     nodes = [branch(by_twos, by_threes), node("ConcatFromSequence", ["q"], ["y"], axis=0)]

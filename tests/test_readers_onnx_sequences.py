@@ -42,7 +42,6 @@ def sizes(*nodes: onnx.NodeProto) -> list[int]:
         ([TWOS, JOIN], [160, 160]),
         ([node("SplitToSequence", ["x"], ["s"], keepdims=0), JOIN], [160, 160]),
         ([node("SequenceConstruct", ["x", "x"], ["s"]), JOIN], [320, 320]),
-        ([node("SequenceConstruct", ["x", "zero"], ["s"]), node("SequenceAt", ["s", "last"], ["y"])], [168, 8]),
         ([TWOS, node("Identity", ["s"], ["t"]), node("SequenceAt", ["t", "last"], ["y"])], [160, 160, 32]),
         ([TWOS, node("SequenceErase", ["s"], ["y"])], [160, 128]),
         ([TWOS, node("SequenceErase", ["s", "zero"], ["y"])], [160, 96]),

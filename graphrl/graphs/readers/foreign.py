@@ -25,6 +25,7 @@ _INTERVAL = 0.02  # seconds between two looks at the process
 _NAMES = {
     "hlo_proto": "XLA's parser of HLO text",
     "infer_shapes": "ONNX's shape inference",
+    "shape_faults": "ONNX's shape inference",
     "inline_functions": "ONNX's inlining of functions",
 }
 _LIMITED = "the limit (limits=, --read-limits in commands)"

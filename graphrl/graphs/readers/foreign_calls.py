@@ -49,6 +49,17 @@ def infer_shapes(model: bytes) -> bytes:
         return _onnx().shape_inference.infer_shapes(model, check_type, strict_mode, data_prop)
 
 
+def shape_faults(model: bytes) -> bytes:
+    """What is impossible in the shapes of a serialized ONNX model, in lines; none if it may run."""
+    onnx = _onnx()
+    check_type, strict_mode, data_prop = False, True, True
+    try:
+        onnx.shape_inference.infer_shapes(model, check_type, strict_mode, data_prop)
+    except onnx.shape_inference.InferenceError as error:
+        return str(error).encode()
+    return b""
+
+
 def inline_functions(model: bytes) -> bytes:
     """A serialized ONNX model with its own functions in the places of their calls."""
     convert_version = False
@@ -56,7 +67,7 @@ def inline_functions(model: bytes) -> bytes:
         return _onnx().inliner.inline_local_functions(model, convert_version)
 
 
-_FUNCTIONS = {function.__name__: function for function in (hlo_proto, infer_shapes, inline_functions)}
+_FUNCTIONS = {function.__name__: function for function in (hlo_proto, infer_shapes, shape_faults, inline_functions)}
 
 
 @contextlib.contextmanager

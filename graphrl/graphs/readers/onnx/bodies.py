@@ -12,12 +12,12 @@ import onnx.numpy_helper
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from graphrl.errors import GraphError
+from graphrl.graphs.readers.onnx.declared import ASIDE
 from graphrl.graphs.readers.onnx.fold import computed_values
 from graphrl.graphs.readers.onnx.sequences import scope_of
 from graphrl.graphs.readers.onnx.values import (
     Scope,
     Value,
-    declared,
     is_standard,
     of_constant,
     reads_of,
@@ -69,7 +69,7 @@ def check_branches(node: NodeProto, written: Iterable[str], scope: Scope) -> Non
 
 def _described(value: Value) -> str:
     if value.elements is None:
-        return f"{list(value.sizes)} of {value.element_bits} bits"
+        return str(list(value.sizes))
     return f"{value.kind} of {len(value.elements)} with {value.bytes} bytes"
 
 
@@ -97,10 +97,11 @@ def _inline(graph: GraphProto, opset: int, outer: Scope, names: Names) -> bool:
                 changed |= _inline(body, opset, scope, names)
     if replaced:
         # What inference noted about an If is what both its branches have in common, and would outweigh what one gives.
-        known = {name for name, value in declared(graph).items() if value.bytes is not None}
-        kept = [info for info in graph.value_info if info.name not in replaced or info.name in known]
-        noted = {info.name for info in kept}
-        replace(graph, node=nodes, value_info=kept + [info for info in infos if info.name not in noted])
+        kept = [info for info in graph.value_info if info.name not in replaced]
+        replace(graph, node=nodes, value_info=kept + infos)
+        for info in graph.output:
+            if info.name in replaced:
+                info.ClearField("type")
     return changed or bool(replaced)
 
 
@@ -112,7 +113,7 @@ def _with_conditions(graph: GraphProto, opset: int, scope: Scope) -> Scope:
 
 
 class _Host:
-    """A graph that takes in the bodies of one of its nodes: the nodes in its place, and the types of their results."""
+    """A graph that takes in the bodies of one of its nodes: the nodes in its place, and their declared types."""
 
     def __init__(self, graph: GraphProto, node: NodeProto, names: Names) -> None:
         self.graph, self.node, self.names = graph, node, names
@@ -138,8 +139,7 @@ class _Host:
         _rename(copy, changed, self.names)
         self.graph.initializer.extend(copy.initializer)
         self.graph.sparse_initializer.extend(copy.sparse_initializer)
-        computed = {name for node in copy.node for name in node.output}  # what is noted of weights outweighs them
-        self.infos += [info for info in (*copy.value_info, *copy.output) if info.name in computed]
+        self.infos += [info for info in copy.value_info if info.name.startswith(ASIDE)]
         self.nodes += copy.node
         return changed
 
@@ -226,7 +226,8 @@ def _defined(graph: GraphProto, nested: bool = False) -> Iterator[str]:
 def _rename(graph: GraphProto, changed: dict[str, str], names: Names) -> None:
     """Changes names of values in a graph and in its bodies, except where a body means another value by one."""
     for named in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
-        named.name = changed.get(named.name, named.name)
+        name = named.name.removeprefix(ASIDE)
+        named.name = named.name.removesuffix(name) + changed.get(name, name)
     for sparse in graph.sparse_initializer:
         sparse.values.name = changed.get(sparse.values.name, sparse.values.name)
     for node in graph.node:

@@ -14,7 +14,7 @@ Shape = tuple[int, ...]
 # What costs depend on, by type.
 INTEGER, INTEGERS, TEXT = "INT", "INTS", "STRING"
 ATTRIBUTES = {
-    **dict.fromkeys(["axis", "kv_num_heads", "num_scan_inputs", "q_num_heads", "size", "transA"], INTEGER),
+    **dict.fromkeys(["axis", "group", "kv_num_heads", "num_scan_inputs", "q_num_heads", "size", "transA"], INTEGER),
     **dict.fromkeys(["kernel_shape", "scan_input_axes"], INTEGERS),
     "equation": TEXT,
 }

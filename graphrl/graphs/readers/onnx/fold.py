@@ -12,6 +12,7 @@ import numpy as np
 import onnx.numpy_helper
 from onnx import GraphProto, NodeProto, ValueInfoProto
 
+from graphrl.graphs.readers.onnx.functions import own_version
 from graphrl.graphs.readers.onnx.sequences import number_held, scope_of
 from graphrl.graphs.readers.onnx.values import MAX_ELEMENTS, Scope, reads_of, replace
 
@@ -87,7 +88,7 @@ def _value(node: NodeProto, opset: int, values: Mapping[str, np.ndarray], scope:
     try:
         if not 0 <= _most_elements(node, [inputs[name] for name in node.input if name]) <= MAX_ELEMENTS:
             return None
-        result = _run(node, opset, inputs)
+        result = _run(node, own_version(node) or opset, inputs)
     except Exception:  # the reference implementation raises what it likes: inference says what is wrong
         return None
     return result if result.size <= MAX_ELEMENTS and result.dtype.kind in "biuf" else None

@@ -11,6 +11,7 @@ from graphrl.errors import GraphError
 from graphrl.files import Content
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.readers.foreign import Foreign
+from graphrl.graphs.readers.onnx.functions import clear_versions, prepare_inlining
 from graphrl.graphs.readers.onnx.values import reads_of, replace, subgraphs, weight_names
 from graphrl.graphs.readers.onnx.wire import without_weights
 
@@ -28,7 +29,11 @@ def load(data: Content, foreign: Foreign) -> ModelProto:
     newest, opset = onnx.defs.onnx_opset_version(), opset_of(model, "")
     if not 1 <= opset <= newest:
         raise GraphError(f"ONNX opset version {opset}: onnx {onnx.__version__} knows 1 to {newest}")
-    return native("inline_functions", model, foreign) if model.functions else model
+    clear_versions(model)
+    if not model.functions:
+        return model
+    prepare_inlining(model)
+    return native("inline_functions", model, foreign)
 
 
 def native(function: str, model: ModelProto, foreign: Foreign) -> ModelProto:

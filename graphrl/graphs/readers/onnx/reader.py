@@ -16,7 +16,6 @@ at most. Views such as `Reshape` are ops whose outputs have bytes of their own. 
 import os
 from collections.abc import Mapping, Sequence
 
-import onnx.defs
 from onnx import GraphProto, ModelProto, NodeProto
 
 from graphrl import files
@@ -24,8 +23,9 @@ from graphrl.errors import GraphError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.readers.foreign import DEFAULT_LIMITS, Foreign, ReadLimits
 from graphrl.graphs.readers.onnx.bodies import check_branches
+from graphrl.graphs.readers.onnx.functions import schema_of, versions_of
 from graphrl.graphs.readers.onnx.layers import node_layer
-from graphrl.graphs.readers.onnx.model import check_and_sort, load, opset_of
+from graphrl.graphs.readers.onnx.model import check_and_sort, load
 from graphrl.graphs.readers.onnx.sequences import number_held, scope_of, unsized
 from graphrl.graphs.readers.onnx.shapes import inferred
 from graphrl.graphs.readers.onnx.values import Scope, Value, dimension, reads_of, subgraphs, weight_names
@@ -83,7 +83,7 @@ def parse_onnx(
 
 def _graph(model: ModelProto, name: str, chip: Chip) -> ComputationGraph:
     """The graph of a model whose nodes are sorted and named and whose shapes are inferred."""
-    graph, scope = model.graph, scope_of(model.graph)
+    graph, scope, versions = model.graph, scope_of(model.graph), versions_of(model)
     reads = [reads_of(node) for node in graph.node]
     constants, computed = _constants(graph, reads, scope)
     outputs = dict.fromkeys(info.name for info in graph.output)
@@ -98,7 +98,7 @@ def _graph(model: ModelProto, name: str, chip: Chip) -> ComputationGraph:
         fresh = [key for key in reads[i] if key in constants and key not in weights]
         weights |= dict.fromkeys(fresh)
         work = node_work(node, scope, chip)
-        written = _written(node, opset_of(model, node.domain), scope, read)
+        written = _written(node, versions, scope, read)
         check_branches(node, written, scope)
         ops.append(
             Op(
@@ -160,16 +160,13 @@ def _live(
     return live[::-1] or list(computed)
 
 
-def _written(node: NodeProto, opset: int, scope: Scope, read: set[str]) -> list[str]:
+def _written(node: NodeProto, versions: Mapping[str, int], scope: Scope, read: set[str]) -> list[str]:
     """Outputs that the node really gives: those that someone reads, and others that it cannot leave out."""
     outputs = [name for name in node.output if name]
     if all(name in read for name in outputs):
         return outputs
-    try:
-        schema = onnx.defs.get_schema(node.op_type, opset, node.domain)
-        optional = [formal.option == formal.option.Optional for formal in schema.outputs]
-    except onnx.defs.SchemaError:
-        optional = []
+    schema = schema_of(node, versions)
+    optional = [] if schema is None else [formal.option == formal.option.Optional for formal in schema.outputs]
     written = []
     for index, name in enumerate(node.output):
         unread = bool(name) and name not in read

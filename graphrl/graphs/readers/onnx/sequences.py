@@ -14,12 +14,12 @@ from onnx import GraphProto, NodeProto, TensorProto, TypeProto
 from graphrl.graphs.readers.onnx.values import (
     Scope,
     Value,
-    declared,
     is_standard,
     of_constant,
     reads_of,
     subgraphs,
     trip_count,
+    typed_scope,
     value_of,
 )
 
@@ -39,7 +39,7 @@ def scope_of(
       given: values of its inputs, where more is known than it says.
       runs: of bodies that may be followed.
     """
-    scope = {**declared(graph, outer), **(given or {})}
+    scope = {**typed_scope(graph, outer), **(given or {})}
     for node in graph.node:
         if not is_standard(node):
             continue

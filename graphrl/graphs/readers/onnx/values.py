@@ -79,13 +79,14 @@ class Value(NamedTuple):
 Scope = Mapping[str, Value]
 
 
-def declared(graph: GraphProto, outer: Scope | None = None) -> dict[str, Value]:
-    """What a graph says of its values, by name, those of the graphs around it (`outer`) included."""
+def typed_scope(graph: GraphProto, outer: Scope | None = None) -> dict[str, Value]:
+    """What the types in a graph say of its values, by name, those of the graphs around it (`outer`) included."""
     own: dict[str, Value] = {}
     for info in (*graph.input, *graph.output, *graph.value_info):
         # A result can stand in both lists, and inference completes only one of them.
-        if info.name not in own or own[info.name].bytes is None:
-            own[info.name] = value_of(info.type)
+        value = value_of(info.type)
+        if info.name not in own or _knows_more(value, own[info.name]):
+            own[info.name] = value
     scope = {**(outer or {}), **own}
     for tensor in graph.initializer:
         scope[tensor.name] = of_constant(tensor)
@@ -101,6 +102,12 @@ def declared(graph: GraphProto, outer: Scope | None = None) -> dict[str, Value]:
             element_bits=stored.element_bits + indices // max(1, math.prod(stored.sizes))
         )
     return scope
+
+
+def _knows_more(value: Value, other: Value) -> bool:
+    if other.bytes is not None:
+        return False
+    return value.bytes is not None or other.kind == "unknown" or (other.shape is None and value.shape is not None)
 
 
 def of_constant(tensor: TensorProto) -> Value:
@@ -151,7 +158,12 @@ def is_unknown(dim: Any) -> bool:
 
 def dimension(tensor: str, axis: int, name: str) -> str:
     """What users call an unknown dimension: its name in the model if it has one that inference did not make up."""
-    return f"{tensor}:{axis}" if not name or name.startswith("unk__") else name
+    return f"{tensor}:{axis}" if is_made_up(name) else name
+
+
+def is_made_up(name: str) -> bool:
+    """Whether an unknown dimension has no name, or one from inference."""
+    return not name or name.startswith("unk__")
 
 
 def is_standard(node: NodeProto) -> bool:

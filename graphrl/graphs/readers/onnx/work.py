@@ -66,7 +66,7 @@ def _single(node: NodeProto, scope: Scope, chip: Chip) -> Work:
     outputs = [scope[name] for name in node.output if name in scope]
     call = Call(
         type=node.op_type,
-        attributes=_attributes(node),
+        attributes=node_attributes(node),
         inputs=[value.sizes if value else () for value in inputs],
         outputs=[value.sizes for value in outputs if value.bytes is not None],
     )
@@ -76,7 +76,7 @@ def _single(node: NodeProto, scope: Scope, chip: Chip) -> Work:
     return Work(operations, runtime(operations, moved, chip))
 
 
-def _attributes(node: NodeProto) -> dict[str, Any]:
+def node_attributes(node: NodeProto) -> dict[str, Any]:
     """Attributes that costs depend on; one of another type than ONNX says counts as left out."""
     return {
         a.name: onnx.helper.get_attribute_value(a)
@@ -87,7 +87,7 @@ def _attributes(node: NodeProto) -> dict[str, Any]:
 
 def _scan_length(node: NodeProto, scope: Scope) -> int:
     """Size of the scanned axis of the first scanned input; 1 if it is not known."""
-    attributes = _attributes(node)
+    attributes = node_attributes(node)
     first = len(node.input) - attributes.get("num_scan_inputs", 0)
     name = node.input[first] if 0 <= first < len(node.input) else ""
     sizes = scope[name].sizes if name in scope else ()

@@ -1,0 +1,266 @@
+"""Models whose types or shapes cannot be: refused with the op's name, as runtimes refuse them.
+
+ONNX's inference says so of most operators where it is strict. What it takes though no runtime does is checked here.
+"""
+
+import math
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import onnx.defs
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+
+from graphrl.errors import GraphError
+from graphrl.graphs.readers.foreign import Foreign
+from graphrl.graphs.readers.onnx.functions import (
+    hide_from_inference,
+    schema_of,
+    show_again,
+    standard,
+    versions_of,
+)
+from graphrl.graphs.readers.onnx.loops import grows
+from graphrl.graphs.readers.onnx.sequences import scope_of
+from graphrl.graphs.readers.onnx.values import Scope, subgraphs
+from graphrl.graphs.readers.onnx.work import node_attributes
+
+_FAULT = re.compile(r"\(op_type:.*?, node name: (.*?)\): (.*)")
+_INSIDE = "Inference error(s): "  # begins what is wrong inside a function or body
+_NOISE = re.compile(r"\[\w*InferenceError\] |Inference error\(s\): ")
+_LONGEST = 160  # characters of a reason
+
+Shape = tuple[int, ...]
+Shapes = Sequence[Shape | None]  # None where it is not known, or the tensor is left out
+
+
+def check_model(model: ModelProto, foreign: Foreign) -> None:
+    """Raises GraphError if no run of the model can have the types and shapes that are inferred."""
+    versions = versions_of(model)
+    _check_graph(model.graph, {}, {}, versions)
+    scope = scope_of(model.graph)
+    known = [
+        node.name
+        for node in model.graph.node
+        if schema_of(node, versions) is None and all(scope[name].bytes is not None for name in node.output if name)
+    ]
+    hidden = hide_from_inference(model, known)
+    faults = foreign.call("shape_faults", model.SerializeToString()).decode(errors="replace")
+    show_again(model, hidden)
+    nodes = {node.name: node for node in model.graph.node}
+    for line in faults.splitlines():
+        match = _FAULT.search(line)
+        node = nodes.get(match[1]) if match else None
+        if match is None or node is None:
+            continue  # a part of another line
+        if _INSIDE in match[2] and (_is_function(node, versions) or not _surely_runs(node, match[2])):
+            continue
+        raise _impossible(node, _NOISE.sub("", match[2]))
+
+
+def _impossible(node: NodeProto, reason: str) -> GraphError:
+    shown = " ".join(reason.split())[:_LONGEST]
+    return GraphError(f"op {node.name or node.output[0]!r}: impossible {node.op_type}: {shown}")
+
+
+def _is_function(node: NodeProto, versions: Mapping[str, int]) -> bool:
+    """Whether inference sees the operator as the function by which ONNX defines it."""
+    schema = schema_of(node, versions)
+    return schema is not None and schema.has_function and not schema.has_type_and_shape_inference_function
+
+
+def _surely_runs(node: NodeProto, fault: str = "") -> bool:
+    """Whether the bodies of a node run with the sizes that are known, so that `fault` in them is one of the model.
+
+    The branches of an `If` may be there for other sizes, and where a state grows, sizes are bounds.
+    """
+    if node.op_type != "Loop":
+        return node.op_type != "If" and "(op_type:If)" not in fault
+    return "(op_type:If)" not in fault and not any(
+        grows(body, i) for body in subgraphs(node).values() for i in range(2, len(node.input))
+    )
+
+
+def _check_graph(graph: GraphProto, outer: Scope, outer_types: Mapping[str, int], versions: Mapping[str, int]) -> None:
+    """Checks all nodes of a graph and of its bodies."""
+    scope, types = scope_of(graph, outer), {**outer_types, **_element_types(graph)}
+    _check_signs(graph)
+    for node in graph.node:
+        schema = schema_of(node, versions)
+        if schema is not None:
+            _check_types(node, schema, types)
+            if not schema.domain:
+                _check_shapes(node, scope)
+        if _surely_runs(node):
+            for body in subgraphs(node).values():
+                _check_graph(body, scope, types, versions)
+
+
+def _check_signs(graph: GraphProto) -> None:
+    """Raises GraphError for results of negative size, as of a window that is larger than what it slides over."""
+    makers = {name: node for node in graph.node for name in node.output}
+    for info in (*graph.value_info, *graph.output):
+        for axis, dim in enumerate(info.type.tensor_type.shape.dim):
+            if dim.dim_value < 0 and info.name in makers:
+                raise _impossible(makers[info.name], f"{info.name!r} would have size {dim.dim_value} on axis {axis}")
+
+
+def _element_types(graph: GraphProto) -> dict[str, int]:
+    """Element types of all tensors whose type is known, by name."""
+    infos = [info for info in (*graph.input, *graph.output, *graph.value_info) if info.type.tensor_type.elem_type]
+    types = {info.name: info.type.tensor_type.elem_type for info in infos}
+    return types | {tensor.name: tensor.data_type for tensor in graph.initializer}
+
+
+def _check_types(node: NodeProto, schema: onnx.defs.OpSchema, types: Mapping[str, int]) -> None:
+    """Raises GraphError for an input of a type that the operator does not take, or that must be that of another one."""
+    allowed = {constraint.type_param_str: set(constraint.allowed_type_strs) for constraint in schema.type_constraints}
+    bound: dict[str, tuple[str, str]] = {}
+    for formal, name in _formal_inputs(node, schema):
+        type = _type_text(types.get(name, 0))
+        choices = allowed.get(formal.type_str, {formal.type_str})
+        if not type or not any(choice.startswith("tensor(") for choice in choices):
+            continue
+        if type not in choices and not _is_newly_allowed(node, formal.name, type):
+            raise _impossible(node, f"{name!r} is a {type}")
+        other, first = bound.setdefault(formal.type_str, (name, type))
+        if type != first and formal.is_homogeneous:
+            raise _impossible(node, f"{other!r} is a {first}, but {name!r} a {type}")
+
+
+def _formal_inputs(
+    node: NodeProto, schema: onnx.defs.OpSchema
+) -> Iterable[tuple[onnx.defs.OpSchema.FormalParameter, str]]:
+    """The inputs that the node has, with what the operator says of each."""
+    for i, name in enumerate(node.input):
+        if name and schema.inputs:
+            formal = schema.inputs[min(i, len(schema.inputs) - 1)]
+            if i < len(schema.inputs) or formal.option == formal.option.Variadic:
+                yield formal, name
+
+
+def _type_text(element_type: int) -> str:
+    """As schemas write it: "tensor(float16)"; "" if it is unknown."""
+    if not element_type or element_type not in TensorProto.DataType.values():
+        return ""
+    return f"tensor({TensorProto.DataType.Name(element_type).lower()})"
+
+
+def _is_newly_allowed(node: NodeProto, formal: str, type: str) -> bool:
+    """Whether the newest version of the operator takes the type, or has no such input: then runtimes may take it too."""
+    try:
+        newest = onnx.defs.get_schema(node.op_type, standard(node.domain))
+    except onnx.defs.SchemaError:
+        return True
+    allowed = {constraint.type_param_str: set(constraint.allowed_type_strs) for constraint in newest.type_constraints}
+    inputs = [parameter for parameter in newest.inputs if parameter.name == formal]
+    return not inputs or type in allowed.get(inputs[0].type_str, {inputs[0].type_str})
+
+
+def _check_shapes(node: NodeProto, scope: Scope) -> None:
+    """Raises GraphError for sizes that do not fit, where all of them are known."""
+    rule = _RULES.get(node.op_type)
+    if rule is None:
+        return
+    inputs, outputs = (
+        [scope[name].sizes if name in scope and scope[name].bytes is not None else None for name in names]
+        for names in (node.input, node.output)
+    )
+    reason = rule(node_attributes(node), inputs, outputs)
+    if reason:
+        raise _impossible(node, reason)
+
+
+# What is wrong, by the attributes and the shapes of inputs and outputs; "" if nothing, or if they are not known.
+_Rule = Callable[[Mapping[str, Any], Shapes, Shapes], str]
+
+
+def _get(shapes: Shapes, index: int) -> Shape | None:
+    return shapes[index] if index < len(shapes) else None
+
+
+def _elements(_: Mapping[str, Any], inputs: Shapes, outputs: Shapes) -> str:
+    """A view has as many elements as what it shows."""
+    first, result = _get(inputs, 0), _get(outputs, 0)
+    if first is None or result is None or math.prod(first) == math.prod(result):
+        return ""
+    return f"{list(first)} has {math.prod(first)} elements, {list(result)} has {math.prod(result)}"
+
+
+def _convolution(weights: int, bias: int, *, transposed: bool = False) -> _Rule:
+    """Channels of the image, of the weights (output channels first, or second if transposed) and of the bias."""
+
+    def rule(attributes: Mapping[str, Any], inputs: Shapes, _: Shapes) -> str:
+        image, kernel, offsets = _get(inputs, 0), _get(inputs, weights), _get(inputs, bias)
+        if image is None or kernel is None or len(image) < 2 or len(kernel) < 2:
+            return ""
+        groups = max(1, attributes.get("group", 1))
+        taken, given = (kernel[0], kernel[1] * groups) if transposed else (kernel[1] * groups, kernel[0])
+        if image[1] != taken:
+            return f"its input has {image[1]} channels, its weights take {taken}"
+        if kernel[0] % groups:
+            return f"its {kernel[0]} channels are not divisible by {groups} groups"
+        if offsets is not None and math.prod(offsets) != given:
+            return f"its bias has {math.prod(offsets)} elements, its output {given} channels"
+        return ""
+
+    return rule
+
+
+def _broadcast(index: int, *, to_output: bool) -> _Rule:
+    """An input that is broadcast to the output, or to the first input."""
+
+    def rule(_: Mapping[str, Any], inputs: Shapes, outputs: Shapes) -> str:
+        small, large = _get(inputs, index), _get(outputs if to_output else inputs, 0)
+        if small is None or large is None:
+            return ""
+        fits = len(small) <= len(large) and all(
+            a in (1, b) for a, b in zip(reversed(small), reversed(large), strict=False)
+        )
+        return "" if fits else f"{list(small)} cannot be broadcast to {list(large)}"
+
+    return rule
+
+
+def _recurrent(_: Mapping[str, Any], inputs: Shapes, __: Shapes) -> str:
+    sequence, weights, recurrence = (_get(inputs, i) for i in range(3))
+    if sequence is None or weights is None or recurrence is None:
+        return ""
+    if (len(sequence), len(weights), len(recurrence)) != (3, 3, 3):
+        return "its input and weights must have three axes"
+    if sequence[2] != weights[2]:
+        return f"its input has {sequence[2]} features, its weights take {weights[2]}"
+    if weights[1] != recurrence[1]:
+        return f"its weights are of {weights[1]} rows, its recurrence weights of {recurrence[1]}"
+    return ""
+
+
+def _einsum(attributes: Mapping[str, Any], inputs: Shapes, _: Shapes) -> str:
+    """A letter has one size, or 1."""
+    terms = attributes.get("equation", b"").decode("utf-8", "replace").replace(" ", "").split("->")[0].split(",")
+    sizes: dict[str, int] = {}
+    for term, shape in zip(terms, inputs, strict=False):
+        head, _dots, tail = term.partition("...")
+        pairs = [*zip(head, shape or (), strict=False), *zip(reversed(tail), reversed(shape or ()), strict=False)]
+        for letter, size in pairs:
+            if size != 1 and sizes.setdefault(letter, size) != size:
+                return f"{letter!r} is {sizes[letter]} and {size}"
+    return ""
+
+
+_RULES: dict[str, _Rule] = {
+    **dict.fromkeys(
+        ["Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "DepthToSpace", "SpaceToDepth"], _elements
+    ),
+    "Conv": _convolution(weights=1, bias=2),
+    "ConvInteger": _convolution(weights=1, bias=sys.maxsize),
+    "QLinearConv": _convolution(weights=3, bias=8),
+    "ConvTranspose": _convolution(weights=1, bias=2, transposed=True),
+    "Gemm": _broadcast(2, to_output=True),
+    "Expand": _broadcast(0, to_output=True),
+    "LayerNormalization": _broadcast(1, to_output=False),
+    "RMSNormalization": _broadcast(1, to_output=False),
+    **dict.fromkeys(["RNN", "GRU", "LSTM"], _recurrent),
+    "Einsum": _einsum,
+}

@@ -1,0 +1,371 @@
+"""Types and sizes that an ONNX model declares and that the user gives in `dims`, against those that inference knows.
+
+ONNX's inference believes what `value_info` and outputs declare, also where a model was changed and they were not. So
+what is declared of computed tensors is set aside first, and taken only where inference cannot know: for operators that
+it does not know, for shapes that depend on data, and for loops whose state grows.
+"""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+
+import onnx.helper
+from onnx import GraphProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
+
+from graphrl.errors import GraphError
+from graphrl.graphs.readers.onnx.functions import has_stand_in, schema_of
+from graphrl.graphs.readers.onnx.sequences import scope_of
+from graphrl.graphs.readers.onnx.values import (
+    Scope,
+    Value,
+    dimension,
+    is_made_up,
+    is_unknown,
+    reads_of,
+    subgraphs,
+)
+
+ASIDE = "declared type of "  # begins the name under which a declared type is kept in value_info
+_UNKNOWN = Value("unknown")
+
+
+class Dims:
+    """Sizes that the user gives: by the name of a dimension, or by tensor and axis.
+
+    Attributes:
+      sizes: by that name.
+      used: names that gave a size.
+
+    Raises:
+      GraphError: a size is no integer from 0.
+    """
+
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        for key, size in sizes.items():
+            if type(size) is not int or not 0 <= size < 2**62:
+                raise GraphError(f"dims: the size of {key!r} must be an integer from 0 to 2^62")
+        self.sizes = sizes
+        self.used: set[str] = set()
+
+    def fill(self, name: str, type: TypeProto) -> None:
+        """Puts the sizes into the type of a tensor: those of unknown dimensions, or all of them if its rank is unknown.
+
+        Raises:
+          GraphError: the rank is unknown, and an axis is left out.
+        """
+        if type.WhichOneof("value") != "tensor_type":
+            return
+        if not type.tensor_type.HasField("shape"):
+            self._fill_rank(name, type)
+        for axis, dim in enumerate(type.tensor_type.shape.dim):
+            key = next((key for key in (dim.dim_param, f"{name}:{axis}") if key in self.sizes), None)
+            if is_unknown(dim) and key is not None:
+                dim.dim_value = self.sizes[key]
+                self.used.add(key)
+
+    def _fill_rank(self, name: str, type: TypeProto) -> None:
+        axes = self.axes_of(name)
+        missing = next((axis for axis in range(len(axes)) if axis not in axes), None)
+        if missing is not None:
+            raise GraphError(
+                f"dims: the rank of {name!r} is unknown: give the sizes of all its axes, also '{name}:{missing}'"
+            )
+        for _ in axes:
+            type.tensor_type.shape.dim.add()
+
+    def axes_of(self, name: str) -> set[int]:
+        """Axes of a tensor to which the user gives a size."""
+        keys = [key.removeprefix(f"{name}:") for key in self.sizes if key.startswith(f"{name}:")]
+        return {int(axis) for axis in keys if axis.isdecimal() and str(int(axis)) == axis}
+
+
+def clear_negative_sizes(graph: GraphProto) -> None:
+    """Leaves dimensions of negative size, as exporters write unknown ones, without a size; in bodies too."""
+    for info in (*graph.input, *graph.value_info, *graph.output):
+        for dim in _dims_of(info.type):
+            if dim.dim_value < 0:
+                dim.Clear()
+    for node in graph.node:
+        for body in subgraphs(node).values():
+            clear_negative_sizes(body)
+
+
+def _dims_of(type: TypeProto) -> Iterator[onnx.TensorShapeProto.Dimension]:
+    kind = type.WhichOneof("value")
+    if kind in ("tensor_type", "sparse_tensor_type"):
+        yield from getattr(type, kind).shape.dim
+    elif kind in ("sequence_type", "optional_type"):
+        yield from _dims_of(getattr(type, kind).elem_type)
+    elif kind == "map_type":
+        yield from _dims_of(type.map_type.value_type)
+
+
+def set_aside(graph: GraphProto, versions: Mapping[str, int], dims: Dims) -> None:
+    """Hides the declared types of all that nodes compute from inference, in bodies too.
+
+    Args:
+      graph: of the model.
+      versions: of the operator sets.
+      dims: the user's sizes.
+
+    Raises:
+      GraphError: an input is declared otherwise than the weight of its name, or a result twice and differently.
+    """
+    results = {name for node in graph.node for name in node.output if name}
+    infos = [info for info in (*graph.value_info, *graph.output) if info.name in results]
+    _replace_infos(graph, infos)
+    weights = {tensor.name: _weight_type(tensor) for tensor in graph.initializer}
+    _type_inputs(graph, weights)
+    inputs = {info.name for info in graph.input}
+    for info in graph.output:
+        if info.name in results:
+            info.ClearField("type")
+        elif info.name in weights:
+            info.type.CopyFrom(weights[info.name])
+        elif info.name in inputs and info.type.WhichOneof("value") == "tensor_type":
+            info.type.tensor_type.ClearField("shape")
+    for node in graph.node:
+        for body in subgraphs(node).values():
+            set_aside(body, versions, dims)
+            _set_inputs_aside(body, _first_set_aside(node))
+    tensors = _Tensors(graph)
+    for node in graph.node:
+        if not _is_inferred(node, versions):
+            for name in node.output:
+                tensors.complete(name, dims)
+
+
+def _replace_infos(graph: GraphProto, infos: Sequence[ValueInfoProto]) -> None:
+    """Keeps only the types of `infos`, and these where inference does not look."""
+    aside = [ValueInfoProto(name=ASIDE + info.name, type=info.type) for info in infos if _kind(info.type)]
+    del graph.value_info[:]
+    graph.value_info.extend(aside)
+
+
+def _set_inputs_aside(body: GraphProto, first: int) -> None:
+    """Hides the declared types of a body's inputs, which follow from what the loop reads."""
+    aside = [ValueInfoProto(name=ASIDE + info.name, type=info.type) for info in body.input[first:] if _kind(info.type)]
+    body.value_info.extend(aside)
+    for info in body.input[first:]:
+        info.ClearField("type")
+
+
+def _type_inputs(graph: GraphProto, weights: Mapping[str, TypeProto]) -> None:
+    """Gives inputs that are weights the type of the weight; raises GraphError if they are declared otherwise."""
+    for info in graph.input:
+        weight = weights.get(info.name)
+        if weight is None:
+            continue
+        if _contradict(info.type, weight):
+            raise GraphError(
+                f"input {info.name!r}: declared as {_shown(info.type)}, but its weight is {_shown(weight)}"
+            )
+        info.type.CopyFrom(weight)
+
+
+def _weight_type(tensor: TensorProto) -> TypeProto:
+    return onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
+
+
+def _is_inferred(node: NodeProto, versions: Mapping[str, int]) -> bool:
+    """Whether ONNX's inference knows the operator."""
+    schema = schema_of(node, versions)
+    if schema is None:
+        return False
+    return schema.has_type_and_shape_inference_function or schema.has_function or has_stand_in(node)
+
+
+def adopt(graph: GraphProto, outer: Scope, dims: Dims, *, anywhere: bool = False) -> bool:
+    """Takes declared types and `dims` for what inference cannot know; whether anything is new.
+
+    Only results of nodes that read nothing unknown are taken: of the others, inference may learn more then. Where
+    there is none, `anywhere` takes the first tensor of any node.
+
+    Args:
+      graph: changed in place, with its bodies.
+      outer: what is known of the values around it.
+      dims: the user's sizes.
+      anywhere: see above.
+
+    Raises:
+      GraphError: the declared types of a tensor contradict each other, or `dims` gives only some axes of a tensor.
+    """
+    scope, tensors = scope_of(graph, outer), _Tensors(graph)
+    unknown: set[str] = set()
+    new = False
+    if anywhere:
+        new = any(_is_open(scope, info.name) and tensors.complete(info.name, dims) for info in graph.input)
+    for node in graph.node:
+        if new and anywhere:
+            break
+        names = [name for name in node.output if name and _is_open(scope, name)]
+        if anywhere or unknown.isdisjoint(reads_of(node)):
+            for body in subgraphs(node).values():
+                new |= adopt(body, scope, dims, anywhere=anywhere)
+            for name in names:
+                new |= tensors.complete(name, dims)
+        unknown.update(names)
+    return new
+
+
+def _is_open(scope: Scope, name: str) -> bool:
+    return scope.get(name, _UNKNOWN).bytes is None
+
+
+class _Tensors:
+    """The types of a graph's tensors: known ones, and declared ones that are set aside."""
+
+    def __init__(self, graph: GraphProto) -> None:
+        self._graph = graph
+        self._infos: dict[str, list[ValueInfoProto]] = {}
+        for info in (*graph.value_info, *graph.output, *graph.input):
+            self._infos.setdefault(info.name, []).append(info)
+
+    def complete(self, name: str, dims: Dims) -> bool:
+        """Adds what is declared and given to what is known of a tensor; whether that is more."""
+        declared = [info.type for info in self._infos.get(ASIDE + name, ())]
+        type = TypeProto()
+        for info in self._infos.get(name, ()):
+            _merge(info.type, type)
+        before = type.SerializeToString(deterministic=True)
+        if len(declared) > 1 and _contradict(declared[0], declared[1]):
+            first, second = map(_shown, declared[:2])
+            raise GraphError(f"{name!r} is declared twice, as {first} and as {second}, and only one can be")
+        for other in declared:
+            _merge(other, type)
+        dims.fill(name, type)
+        if type.SerializeToString(deterministic=True) == before:
+            return False
+        if name not in self._infos:
+            self._infos[name] = [self._graph.value_info.add(name=name)]
+        for info in self._infos[name]:
+            info.type.CopyFrom(type)
+        return True
+
+
+def _merge(other: TypeProto, type: TypeProto) -> None:
+    """Adds to `type` what it leaves open and `other` knows."""
+    kind = _kind(type)
+    if not kind:
+        type.CopyFrom(other)
+    elif kind == _kind(other) == "tensor_type":
+        _merge_tensors(other.tensor_type, type.tensor_type)
+    elif kind == _kind(other) and kind in ("sequence_type", "optional_type"):
+        _merge(getattr(other, kind).elem_type, getattr(type, kind).elem_type)
+
+
+def _merge_tensors(other: TypeProto.Tensor, type: TypeProto.Tensor) -> None:
+    if not type.elem_type:
+        type.elem_type = other.elem_type
+    if not other.HasField("shape"):
+        return
+    if not type.HasField("shape"):
+        type.shape.CopyFrom(other.shape)
+    if len(type.shape.dim) == len(other.shape.dim):
+        for dim, known in zip(type.shape.dim, other.shape.dim, strict=True):
+            if is_unknown(dim) and (known.HasField("dim_value") or is_made_up(dim.dim_param)):
+                dim.CopyFrom(known)
+
+
+def _contradict(first: TypeProto, second: TypeProto) -> bool:
+    """Whether no tensor has both types."""
+    kind = _kind(first)
+    if not kind or not _kind(second):
+        return False
+    if kind != _kind(second):
+        return True
+    if kind != "tensor_type":
+        return False
+    one, other = first.tensor_type, second.tensor_type
+    if one.elem_type and other.elem_type and one.elem_type != other.elem_type:
+        return True
+    if not one.HasField("shape") or not other.HasField("shape"):
+        return False
+    pairs = list(zip(one.shape.dim, other.shape.dim, strict=False))
+    return len(one.shape.dim) != len(other.shape.dim) or any(
+        not is_unknown(a) and not is_unknown(b) and a.dim_value != b.dim_value for a, b in pairs
+    )
+
+
+def _kind(type: TypeProto) -> str:
+    return type.WhichOneof("value") or ""
+
+
+def _shown(type: TypeProto) -> str:
+    """A type in messages: "FLOAT [8, batch]"."""
+    if _kind(type) != "tensor_type":
+        return _kind(type).removesuffix("_type").replace("_", " ")
+    tensor = type.tensor_type
+    element = TensorProto.DataType.Name(tensor.elem_type) if tensor.elem_type in TensorProto.DataType.values() else "?"
+    if not tensor.HasField("shape"):
+        return element
+    return (
+        f"{element} [{', '.join(d.dim_param or '?' if is_unknown(d) else str(d.dim_value) for d in tensor.shape.dim)}]"
+    )
+
+
+def declared_sizes(graph: GraphProto, outer: Scope) -> Iterator[tuple[str, int, str, int | str]]:
+    """Every dimension of the tensors in a graph and its bodies: tensor, axis, name of an unknown size, and size.
+
+    The name is "" where the model declares a size; the size is what inference knows, or again a name.
+    """
+    scope = scope_of(graph, outer)
+    results = {name for node in graph.node for name in node.output}
+    for info in (*graph.input, *graph.value_info, *graph.output):
+        name = info.name.removeprefix(ASIDE)
+        shape = scope[name].shape if name in scope else None
+        for axis, dim in enumerate(_dims_of(info.type)):
+            if shape is not None and axis < len(shape):
+                is_given = name not in results and not is_unknown(dim)
+                yield name, axis, "" if is_given else dimension(name, axis, dim.dim_param), shape[axis]
+    for node in graph.node:
+        for body in subgraphs(node).values():
+            yield from declared_sizes(body, scope)
+
+
+def add_sizes(type: TypeProto, shape: Sequence[int | str]) -> bool:
+    """Adds to the type of a tensor what a shape of the same rank knows; whether that is more."""
+    before, other = type.SerializeToString(deterministic=True), TypeProto()
+    other.tensor_type.shape.SetInParent()
+    for size in shape:
+        dim = other.tensor_type.shape.dim.add()
+        if isinstance(size, int):
+            dim.dim_value = size
+    _merge(other, type)
+    return type.SerializeToString(deterministic=True) != before
+
+
+def clear_inferred_shapes(body: GraphProto) -> None:
+    """Forgets the shapes of all that a body computes, in bodies inside it too."""
+    results = {name for node in body.node for name in node.output}
+    for info in (*body.value_info, *body.output):
+        if info.name in results:
+            _clear_shape(info.type)
+    for node in body.node:
+        for inner in subgraphs(node).values():
+            clear_inferred_shapes(inner)
+            for info in inner.input[_first_set_aside(node) :]:
+                _clear_shape(info.type)
+
+
+def _clear_shape(type: TypeProto) -> None:
+    kind = _kind(type)
+    if kind == "tensor_type":
+        type.tensor_type.ClearField("shape")
+    elif kind in ("sequence_type", "optional_type"):
+        _clear_shape(getattr(type, kind).elem_type)
+
+
+def _first_set_aside(node: NodeProto) -> int:
+    """Place of the first input of a node's body whose type follows from what the node reads."""
+    return {"Loop": 2, "Scan": 0}.get(node.op_type, sys.maxsize)
+
+
+def forget(graph: GraphProto) -> None:
+    """Removes what was set aside and is not needed any more, in bodies too."""
+    infos = [info for info in graph.value_info if not info.name.startswith(ASIDE)]
+    copies = GraphProto(value_info=infos).value_info
+    del graph.value_info[:]
+    graph.value_info.extend(copies)
+    for node in graph.node:
+        for body in subgraphs(node).values():
+            forget(body)
