@@ -4,13 +4,20 @@ One op per node, with these exceptions, which are what runtimes do before the fi
 
 - what depends on weights and constants only is computed once and is a weight itself (`Constant`, a reshaped weight; not
   random numbers, nor `DequantizeLinear`, which would undo the compression), as are the `Shape` and `Size` of tensors of
-  known shape;
+  known shape, and the lengths of sequences;
+- an `If` whose condition is a constant or follows from shapes is the nodes of the branch that it takes;
 - what no output of the model depends on is dropped;
-- an output that a node may leave out and nobody reads is left out (the mask of `Dropout`).
+- an output that a node may leave out and nobody reads is left out (the mask of `Dropout`), as are inputs of unknown
+  size that nobody reads.
 
-`If`, `Loop` and `Scan` are single ops that also read what their bodies take from around them: a branch costs the most
-expensive body, a loop its body times the trip count (1 if it is not known), and their workspace is what the body holds
-at most. Views such as `Reshape` are ops whose outputs have bytes of their own. Functions of the model are inlined.
+Other `If`s, `Loop` and `Scan` are single ops that also read what their bodies take from around them: a branch costs the
+most expensive body, a loop its body times the trip count (1 if it is not known), and their workspace is what the body
+holds at most. A `SequenceMap` is its body for each tensor. Views such as `Reshape` are ops whose outputs have bytes of
+their own, and so are ops that put tensors into sequences and optionals or take them out: they copy. Functions of the
+model are inlined.
+
+A sequence or an optional has the bytes of what it holds (`sequences.py`), constant text those of its UTF-8. ONNX gives
+no size to other text and to maps: models whose outputs depend on them are refused.
 """
 
 import os
@@ -65,7 +72,8 @@ def parse_onnx(
     Raises:
       GraphrlError: the chip is unknown.
       GraphError: one line that names the file and the op, if the file is broken or truncated, needs a newer `onnx`, is
-        no directed acyclic graph, has values of unknown size (sequences, maps, text), or takes more than the limits.
+        no directed acyclic graph, needs values of unknown size (data-dependent shapes, sequences of unknown length, maps,
+        text), or takes more than the limits.
     """
     figures = find_chip(chip)
     try:
