@@ -75,7 +75,12 @@ _onnx(
 _onnx("ONNX named dimension", "unknown size: give dims, such as batch=1", _model(_relu, shape=("batch", 3)))
 _onnx("ONNX nameless dimension", "unknown size: give dims, such as x:0=1", _model(_relu, shape=(None, 3)))
 _onnx("ONNX negative dimension", "unknown size: give dims, such as x:0=1", _model(_relu, shape=(-1, 3)))
-_onnx("ONNX input of unknown rank", "input 'x': the shape of 'x' is unknown", _model(_relu, shape=None))
+_onnx("ONNX input of unknown rank", "input 'x': 'x' has an unknown number of axes", _model(_relu, shape=None))
+_onnx(
+    "ONNX impossible shapes",
+    "op 'MatMul.0': impossible MatMul: Incompatible dimensions",
+    _model(helper.make_node("MatMul", ["x", "x"], ["y"])),
+)
 _onnx(
     "ONNX dimension that depends on data",
     "op 'NonZero.0': 'y' has dimensions of unknown size: give dims, such as y:1=1",

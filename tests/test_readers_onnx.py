@@ -287,11 +287,10 @@ def test_dims_by_name_and_by_axis() -> None:
     [
         ({"btch": 8}, "dims: 'btch' names no unknown dimension of the model: unknown are 'batch'"),
         ({"batch": 8, "x:1": 3}, "dims: 'x:1' names no unknown dimension"),
-        ({"batch": 0}, "dims: the size of 'batch' must be an integer from 1"),
-        ({"batch": -1}, "dims: the size of 'batch' must be an integer from 1"),
-        ({"batch": 2.0}, "dims: the size of 'batch' must be an integer from 1"),
-        ({"batch": True}, "dims: the size of 'batch' must be an integer from 1"),
-        ({"batch": 10**5000}, "dims: the size of 'batch' must be an integer from 1"),
+        ({"batch": -1}, "dims: the size of 'batch' must be an integer from 0"),
+        ({"batch": 2.0}, "dims: the size of 'batch' must be an integer from 0"),
+        ({"batch": True}, "dims: the size of 'batch' must be an integer from 0"),
+        ({"batch": 10**5000}, "dims: the size of 'batch' must be an integer from 0"),
     ],
 )
 def test_wrong_dims(dims: dict[str, int], says: str) -> None:

@@ -34,7 +34,7 @@ Names = Counter[str]  # how often each name of a value is defined in a model
 def inline_bodies(graph: GraphProto, opset: int) -> bool:
     """Puts bodies into a graph of sorted nodes, and into the bodies that stay; whether there were any.
 
-    Bodies inside those are left for the next call.
+    Bodies inside those are left for the next call. The new nodes may need names.
 
     Args:
       opset: version of the standard operators.
@@ -92,8 +92,8 @@ def _inline(graph: GraphProto, opset: int, outer: Scope, names: Names) -> bool:
             infos += host.infos
             continue
         nodes.append(node)
-        if _is_candidate(node):
-            for body in subgraphs(node).values():
+        for body in subgraphs(node).values():
+            if any(map(_is_candidate, body.node)):
                 changed |= _inline(body, opset, scope, names)
     if replaced:
         # What inference noted about an If is what both its branches have in common, and would outweigh what one gives.

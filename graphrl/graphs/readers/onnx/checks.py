@@ -14,16 +14,11 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from graphrl.errors import GraphError
 from graphrl.graphs.readers.foreign import Foreign
-from graphrl.graphs.readers.onnx.functions import (
-    hide_from_inference,
-    schema_of,
-    show_again,
-    standard,
-    versions_of,
-)
+from graphrl.graphs.readers.onnx.functions import schema_of, standard, versions_of
+from graphrl.graphs.readers.onnx.inference import shape_faults
 from graphrl.graphs.readers.onnx.loops import grows
 from graphrl.graphs.readers.onnx.sequences import scope_of
-from graphrl.graphs.readers.onnx.values import Scope, subgraphs
+from graphrl.graphs.readers.onnx.values import UNKNOWN, Scope, subgraphs
 from graphrl.graphs.readers.onnx.work import node_attributes
 
 _FAULT = re.compile(r"\(op_type:.*?, node name: (.*?)\): (.*)")
@@ -43,13 +38,11 @@ def check_model(model: ModelProto, foreign: Foreign) -> None:
     known = [
         node.name
         for node in model.graph.node
-        if schema_of(node, versions) is None and all(scope[name].bytes is not None for name in node.output if name)
+        if schema_of(node, versions) is None
+        and all(scope.get(name, UNKNOWN).bytes is not None for name in node.output if name)
     ]
-    hidden = hide_from_inference(model, known)
-    faults = foreign.call("shape_faults", model.SerializeToString()).decode(errors="replace")
-    show_again(model, hidden)
     nodes = {node.name: node for node in model.graph.node}
-    for line in faults.splitlines():
+    for line in shape_faults(model, known, foreign).splitlines():
         match = _FAULT.search(line)
         node = nodes.get(match[1]) if match else None
         if match is None or node is None:
@@ -148,7 +141,7 @@ def _type_text(element_type: int) -> str:
 
 
 def _is_newly_allowed(node: NodeProto, formal: str, type: str) -> bool:
-    """Whether the newest version of the operator takes the type, or has no such input: then runtimes may take it too."""
+    """Whether the newest version of the operator takes the type, or has no such input: runtimes may take it too."""
     try:
         newest = onnx.defs.get_schema(node.op_type, standard(node.domain))
     except onnx.defs.SchemaError:

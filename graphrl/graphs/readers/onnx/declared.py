@@ -12,11 +12,12 @@ import onnx.helper
 from onnx import GraphProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
 from graphrl.errors import GraphError
-from graphrl.graphs.readers.onnx.functions import has_stand_in, schema_of
+from graphrl.graphs.readers.onnx.functions import schema_of
+from graphrl.graphs.readers.onnx.inference import has_stand_in
 from graphrl.graphs.readers.onnx.sequences import scope_of
 from graphrl.graphs.readers.onnx.values import (
+    UNKNOWN,
     Scope,
-    Value,
     dimension,
     is_made_up,
     is_unknown,
@@ -25,7 +26,6 @@ from graphrl.graphs.readers.onnx.values import (
 )
 
 ASIDE = "declared type of "  # begins the name under which a declared type is kept in value_info
-_UNKNOWN = Value("unknown")
 
 
 class Dims:
@@ -67,7 +67,7 @@ class Dims:
         missing = next((axis for axis in range(len(axes)) if axis not in axes), None)
         if missing is not None:
             raise GraphError(
-                f"dims: the rank of {name!r} is unknown: give the sizes of all its axes, also '{name}:{missing}'"
+                f"dims: {name!r} has an unknown number of axes: give the sizes of all of them, also '{name}:{missing}'"
             )
         for _ in axes:
             type.tensor_type.shape.dim.add()
@@ -208,7 +208,7 @@ def adopt(graph: GraphProto, outer: Scope, dims: Dims, *, anywhere: bool = False
 
 
 def _is_open(scope: Scope, name: str) -> bool:
-    return scope.get(name, _UNKNOWN).bytes is None
+    return scope.get(name, UNKNOWN).bytes is None
 
 
 class _Tensors:
@@ -306,17 +306,19 @@ def _shown(type: TypeProto) -> str:
 def declared_sizes(graph: GraphProto, outer: Scope) -> Iterator[tuple[str, int, str, int | str]]:
     """Every dimension of the tensors in a graph and its bodies: tensor, axis, name of an unknown size, and size.
 
-    The name is "" where the model declares a size; the size is what inference knows, or again a name.
+    The name is "" where the model gives an input's size. The size is what inference knows, or again a name; where the
+    number of axes is unknown, there is one of unknown size.
     """
     scope = scope_of(graph, outer)
     results = {name for node in graph.node for name in node.output}
     for info in (*graph.input, *graph.value_info, *graph.output):
         name = info.name.removeprefix(ASIDE)
-        shape = scope[name].shape if name in scope else None
-        for axis, dim in enumerate(_dims_of(info.type)):
-            if shape is not None and axis < len(shape):
-                is_given = name not in results and not is_unknown(dim)
-                yield name, axis, "" if is_given else dimension(name, axis, dim.dim_param), shape[axis]
+        value = scope.get(name, UNKNOWN)
+        if value.kind == "tensor" and value.shape is None:
+            yield name, 0, dimension(name, 0, ""), ""
+        for axis, (dim, size) in enumerate(zip(_dims_of(info.type), value.shape or (), strict=False)):
+            is_given = name not in results and not is_unknown(dim)
+            yield name, axis, "" if is_given else dimension(name, axis, dim.dim_param), size
     for node in graph.node:
         for body in subgraphs(node).values():
             yield from declared_sizes(body, scope)

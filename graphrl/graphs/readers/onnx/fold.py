@@ -14,7 +14,7 @@ from onnx import GraphProto, NodeProto, ValueInfoProto
 
 from graphrl.graphs.readers.onnx.functions import own_version
 from graphrl.graphs.readers.onnx.sequences import number_held, scope_of
-from graphrl.graphs.readers.onnx.values import MAX_ELEMENTS, Scope, reads_of, replace
+from graphrl.graphs.readers.onnx.values import MAX_ELEMENTS, Scope, reads_of, replace, typed_scope
 
 # Ops that are run, by what bounds their results: what their inputs broadcast to, or their inputs taken together.
 _BROADCASTING = """Abs Add And Ceil Div Equal Floor Greater GreaterOrEqual Less LessOrEqual Max Min Mod Mul Neg Not Or
@@ -39,6 +39,11 @@ def fold(graph: GraphProto, opset: int) -> bool:
     # What inference noted about them may have open dimensions, and would outweigh the initializers.
     replace(graph, node=nodes, value_info=[info for info in graph.value_info if info.name not in folded])
     return True
+
+
+def known_values(graph: GraphProto) -> dict[str, np.ndarray]:
+    """The small tensors of numbers among a graph's constants, by name."""
+    return {name: array for name, value in typed_scope(graph).items() if (array := value.array) is not None}
 
 
 def computed_values(

@@ -1,11 +1,10 @@
 """Functions of an ONNX model in the places of their calls, also where they are written for another operator set.
 
-Each node of a function keeps the version that the function was written for. A node whose operator is another one in
-the model's version (`Squeeze` had an attribute where it has an input now) is tagged with its own, and shape inference,
-which knows one version per model, sees it as a call of a function of this one node.
+Each node of a function keeps the version that the function was written for: a node whose operator is another one in the
+model's version (`Squeeze` had an attribute where it has an input now) is tagged with its own.
 """
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 import onnx
 import onnx.defs
@@ -15,8 +14,6 @@ from graphrl.errors import GraphError
 from graphrl.graphs.readers.onnx.values import subgraphs
 
 _TAG = "graphrl.opset"  # in a node's metadata: the version of its operator set, where it is not the model's
-_CALLS = "graphrl.calls"  # domain of the functions that inference sees
-_STAND_INS = {"GroupNormalization": "Identity"}  # ops of the same type and shape, of ops that inference does not know
 _ONLY_TYPES = ("Constant", "If", "Loop")  # their versions differ in the element types that they allow
 
 Identity = tuple[str, str, str]
@@ -146,82 +143,9 @@ def _since(node: NodeProto, version: int) -> int:
 
 
 def schema_of(node: NodeProto, versions: Mapping[str, int]) -> onnx.defs.OpSchema | None:
-    """What this `onnx` knows of the node's operator, in the node's own version or that of `versions`; None if nothing."""
+    """What this `onnx` knows of the operator, in the node's own version or that of `versions`; None if nothing."""
     domain = standard(node.domain)
     try:
         return onnx.defs.get_schema(node.op_type, own_version(node) or versions.get(domain, 1), domain)
     except onnx.defs.SchemaError:
         return None
-
-
-def has_stand_in(node: NodeProto) -> bool:
-    """Whether shape inference does not know the operator, but another one that gives the same shape."""
-    return standard(node.domain) == "" and node.op_type in _STAND_INS
-
-
-def hide_from_inference(model: ModelProto, unknown: Container[str] = ()) -> list[NodeProto]:
-    """Replaces each node that inference would not understand by a call of a function that it does; returns the nodes.
-
-    These are nodes of another version, those with a stand-in, and `unknown` ones.
-
-    Args:
-      model: changed in place.
-      unknown: names of nodes of operators that inference does not know, but whose results it does. Of the nodes after
-        an unknown operator, inference does not say what is impossible.
-    """
-    originals = []
-    for node in list(all_nodes(model.graph.node)):
-        is_unknown = bool(node.name) and node.name in unknown
-        if own_version(node) is None and not has_stand_in(node) and not is_unknown:
-            continue
-        original = NodeProto.FromString(node.SerializeToString())
-        function = _function_of(original, f"{original.op_type}.{len(originals)}")
-        if is_unknown:
-            function.ClearField("node")
-        originals.append(original)
-        model.functions.append(function)
-        node.Clear()
-        node.MergeFrom(
-            NodeProto(
-                name=original.name,
-                op_type=function.name,
-                domain=_CALLS,
-                input=filter(None, original.input),
-                output=filter(None, original.output),
-            )
-        )
-    if originals:
-        model.opset_import.add(domain=_CALLS, version=1)
-    return originals
-
-
-def show_again(model: ModelProto, originals: Sequence[NodeProto]) -> None:
-    """Undoes `hide_from_inference`."""
-    if not originals:
-        return
-    calls = [node for node in all_nodes(model.graph.node) if node.domain == _CALLS]
-    for node, original in zip(calls, originals, strict=True):
-        node.CopyFrom(original)
-    del model.functions[:]
-    imports = [entry for entry in model.opset_import if entry.domain != _CALLS]
-    del model.opset_import[:]
-    model.opset_import.extend(imports)
-
-
-def _function_of(node: NodeProto, name: str) -> FunctionProto:
-    """A function whose result has the shape of the node's, in the node's version of its operator set."""
-    inner = NodeProto.FromString(node.SerializeToString())
-    for kind, names in (("input", inner.input), ("output", inner.output)):
-        for i, tensor in enumerate(names):
-            names[i] = f"{kind}{i}" if tensor else ""
-    version = own_version(node) or 1
-    if has_stand_in(node):
-        inner = NodeProto(op_type=_STAND_INS[node.op_type], input=inner.input[:1], output=inner.output[:1])
-    return FunctionProto(
-        name=name,
-        domain=_CALLS,
-        input=[f"input{i}" for i, tensor in enumerate(node.input) if tensor],
-        output=[f"output{i}" for i, tensor in enumerate(node.output) if tensor],
-        node=[inner],
-        opset_import=[onnx.OperatorSetIdProto(domain=node.domain, version=version)],
-    )

@@ -6,9 +6,9 @@ from onnx import GraphProto, TypeProto, ValueInfoProto
 
 from graphrl.graphs.readers.onnx.declared import add_sizes, clear_inferred_shapes
 from graphrl.graphs.readers.onnx.sequences import scope_of
-from graphrl.graphs.readers.onnx.values import Scope, Value, subgraphs, trip_count
+from graphrl.graphs.readers.onnx.values import UNKNOWN, Scope, Value, subgraphs, trip_count
 
-_UNKNOWN = Value("unknown")
+_PRELIMINARY = "graphrl.preliminary"  # marks a state whose first value's shape was not all known
 
 
 def fill_loops(graph: GraphProto, outer: Scope) -> bool:
@@ -32,8 +32,8 @@ def fill_loops(graph: GraphProto, outer: Scope) -> bool:
         for i, (name, result) in enumerate(zip(node.output, body.output[1:], strict=False)):
             info = infos.get(name, ValueInfoProto())
             if i < states and i + 2 < len(body.input):
-                first = scope.get(node.input[i + 2], _UNKNOWN)
-                new |= _fill_sequence(body.input[i + 2].type, first, scope.get(name, _UNKNOWN))
+                first = scope.get(node.input[i + 2], UNKNOWN)
+                new |= _fill_sequence(body.input[i + 2].type, first, scope.get(name, UNKNOWN))
                 new |= _fill_state(body, i + 2, scope_of(body, scope)[result.name], first, info, trips)
             elif i >= states and trips is not None:
                 value = scope_of(body, scope)[result.name]
@@ -69,16 +69,20 @@ def _fill_state(
       trips: how often the body runs; None if it is not known.
     """
     state = scope_of(body)[body.input[index].name]
-    last = scope_of(GraphProto(output=[info])).get(info.name, _UNKNOWN)
-    if state.kind != "tensor" or first.bytes is None:
+    last = scope_of(GraphProto(output=[info])).get(info.name, UNKNOWN)
+    if state.kind != "tensor":
         return False
     if last.bytes is not None:  # nothing can change it any more
         return state.shape != last.shape and _set_state(body, index, last.sizes)
-    if state.shape is None:
-        return _set_state(body, index, first.sizes)
-    if trips == 0:
+    given = body.input[index]
+    if first.shape is not None and (
+        state.shape is None or (given.doc_string == _PRELIMINARY and first.bytes is not None)
+    ):
+        given.doc_string = _PRELIMINARY if first.bytes is None else ""
+        return _set_state(body, index, first.shape)
+    if trips == 0 and first.bytes is not None:
         return last.kind == "tensor" and add_sizes(info.type, first.sizes)
-    if result.shape is None or len(result.shape) != len(state.shape):
+    if state.shape is None or result.shape is None or len(result.shape) != len(state.shape):
         return False
     joined = tuple(a if a == b and isinstance(a, int) else "" for a, b in zip(state.shape, result.shape, strict=True))
     if any(isinstance(a, int) and a != b for a, b in zip(state.shape, joined, strict=True)):

@@ -30,16 +30,15 @@ from graphrl.errors import GraphError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.readers.foreign import DEFAULT_LIMITS, Foreign, ReadLimits
 from graphrl.graphs.readers.onnx.bodies import check_branches
-from graphrl.graphs.readers.onnx.functions import schema_of, versions_of
+from graphrl.graphs.readers.onnx.functions import schema_of, standard, versions_of
 from graphrl.graphs.readers.onnx.layers import node_layer
 from graphrl.graphs.readers.onnx.model import check_and_sort, load
 from graphrl.graphs.readers.onnx.sequences import number_held, scope_of, unsized
 from graphrl.graphs.readers.onnx.shapes import inferred
-from graphrl.graphs.readers.onnx.values import Scope, Value, dimension, reads_of, subgraphs, weight_names
+from graphrl.graphs.readers.onnx.values import UNKNOWN, Scope, Value, dimension, reads_of, subgraphs, weight_names
 from graphrl.graphs.readers.onnx.work import node_work
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip, find_chip
 
-_UNKNOWN = Value("unknown")
 _STANDARD = ("", "ai.onnx", "ai.onnx.ml")
 _NEVER_CONSTANT = frozenset(
     str.split("Bernoulli DequantizeLinear Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike")
@@ -72,8 +71,8 @@ def parse_onnx(
     Raises:
       GraphrlError: the chip is unknown.
       GraphError: one line that names the file and the op, if the file is broken or truncated, needs a newer `onnx`, is
-        no directed acyclic graph, needs values of unknown size (data-dependent shapes, sequences of unknown length, maps,
-        text), or takes more than the limits.
+        no directed acyclic graph, needs values of unknown size (sequences of unknown length, maps, text), or takes more
+        than the limits.
     """
     figures = find_chip(chip)
     try:
@@ -105,16 +104,18 @@ def _graph(model: ModelProto, name: str, chip: Chip) -> ComputationGraph:
         node, where = graph.node[i], f"op {graph.node[i].name!r}"
         fresh = [key for key in reads[i] if key in constants and key not in weights]
         weights |= dict.fromkeys(fresh)
+        names = _written(node, versions, scope, read)
+        check_branches(node, names, scope)
+        written = tuple(Tensor(key, _bytes(key, scope, where)) for key in names)
+        _check_bodies(node, scope, where)
         work = node_work(node, scope, chip)
-        written = _written(node, versions, scope, read)
-        check_branches(node, written, scope)
         ops.append(
             Op(
                 name=node.name,
                 type=node.op_type,
                 runtime=work.runtime,
                 inputs=tuple(reads[i]),
-                outputs=tuple(Tensor(key, _bytes(key, scope, where)) for key in written),
+                outputs=written,
                 workspace_bytes=work.workspace_bytes,
                 weight_bytes=work.weight_bytes + sum(_bytes(key, scope, where) for key in fresh),
                 flops=work.flops,
@@ -122,7 +123,7 @@ def _graph(model: ModelProto, name: str, chip: Chip) -> ComputationGraph:
             )
         )
     weights |= dict.fromkeys(key for key in outputs if key in constants)
-    given = [key for key in inputs if key in read or scope.get(key, _UNKNOWN).bytes is not None]
+    given = [key for key in inputs if key in read or scope.get(key, UNKNOWN).bytes is not None]
     external = tuple(Tensor(key, _bytes(key, scope, f"input {key!r}")) for key in (*given, *weights))
     return ComputationGraph(name, tuple(ops), external, tuple(outputs))
 
@@ -143,7 +144,7 @@ def _constants(graph: GraphProto, reads: Sequence[list[str]], scope: Scope) -> t
 
 def _is_constant(node: NodeProto, reads: Sequence[str], constants: set[str], scope: Scope) -> bool:
     if node.op_type in ("Shape", "Size") and node.domain in _STANDARD:
-        known = all(scope.get(name, _UNKNOWN).is_static for name in reads)
+        known = all(scope.get(name, UNKNOWN).is_static for name in reads)
     else:
         known = number_held(node, scope) is not None
     return known or (constants.issuperset(reads) and _is_function(node))
@@ -178,7 +179,7 @@ def _written(node: NodeProto, versions: Mapping[str, int], scope: Scope, read: s
     written = []
     for index, name in enumerate(node.output):
         unread = bool(name) and name not in read
-        droppable = (index < len(optional) and optional[index]) or scope.get(name, _UNKNOWN).bytes is None
+        droppable = (index < len(optional) and optional[index]) or scope.get(name, UNKNOWN).bytes is None
         if name and not (unread and droppable):
             written.append(name)
     return written
@@ -186,7 +187,7 @@ def _written(node: NodeProto, versions: Mapping[str, int], scope: Scope, read: s
 
 def _check_inputs(inputs: Sequence[str], scope: Scope) -> None:
     """Raises for faults of the inputs; for all open dimensions at once, as they are what the user must say."""
-    keys = dict.fromkeys(key for name in inputs for key in _open(name, scope.get(name, _UNKNOWN)))
+    keys = dict.fromkeys(key for name in inputs for key in _open(name, scope.get(name, UNKNOWN)))
     if keys:
         sizes = ", ".join(f"{key}=1" for key in keys)
         raise GraphError(f"its inputs have dimensions of unknown size: give dims, such as {sizes} (--dim in commands)")
@@ -202,16 +203,36 @@ def _open(name: str, value: Value) -> list[str]:
 
 def _bytes(name: str, scope: Scope, where: str) -> int:
     """Bytes of a tensor; raises GraphError that says what is missing if they are not known."""
-    value = scope.get(name, _UNKNOWN)
+    value = scope.get(name, UNKNOWN)
     if value.bytes is not None:
         return value.bytes
     if value.kind == "unknown":
-        raise GraphError(f"{where}: the type of {name!r} is unknown: put it into the model's value_info")
+        raise GraphError(f"{where}: the type of {name!r} is unknown: declare it in the model, with its shape")
     if value.kind != "tensor":
         raise GraphError(f"{where}: {name!r} is of kind {value.kind}: {unsized(value)}")
     if value.shape is None:
-        raise GraphError(f"{where}: the shape of {name!r} is unknown: put it into the model's value_info")
+        raise GraphError(
+            f"{where}: {name!r} has an unknown number of axes: give dims for all of them, such as {name}:0=1, "
+            f"{name}:1=1 for two (--dim in commands), or declare its shape in the model"
+        )
     sizes = ", ".join(f"{key}=1" for key in dict.fromkeys(_open(name, value)))
     raise GraphError(
         f"{where}: {name!r} has dimensions of unknown size: give dims, such as {sizes} (--dim in commands)"
     )
+
+
+def _check_bodies(node: NodeProto, scope: Scope, where: str) -> None:
+    """Raises GraphError if the size of a tensor inside the bodies of a branch or loop is not known.
+
+    Inference does not enter other bodies (`FlexAttention`); what is unknown there counts nothing.
+    """
+    if node.op_type not in ("If", "Loop", "Scan") or standard(node.domain):
+        return
+    for body in subgraphs(node).values():
+        inner = scope_of(body, scope)
+        read = {name for other in body.node for name in reads_of(other)} | {info.name for info in body.output}
+        for other in body.node:
+            for name in other.output:
+                if name in read and inner.get(name, UNKNOWN).kind in ("tensor", "unknown"):
+                    _bytes(name, inner, f"{where}, in its body")
+            _check_bodies(other, inner, where)

@@ -12,6 +12,7 @@ import onnx.helper
 from onnx import GraphProto, NodeProto, TensorProto, TypeProto
 
 from graphrl.graphs.readers.onnx.values import (
+    UNKNOWN,
     Scope,
     Value,
     is_standard,
@@ -25,7 +26,6 @@ from graphrl.graphs.readers.onnx.values import (
 
 MAX_TENSORS = 4096  # of a sequence, and runs of loops that are followed one by one
 
-_UNKNOWN = Value("unknown")
 _HOLDERS = ("sequence", "optional")
 
 
@@ -46,12 +46,20 @@ def scope_of(
         values: list[Value | None] = []
         if node.op_type in _RULES:
             values = [_RULES[node.op_type](node, scope)]
-        elif node.op_type in _BODIES and any(scope.get(name, _UNKNOWN).kind in _HOLDERS for name in node.output):
+        elif node.op_type in _BODIES and any(scope.get(name, UNKNOWN).kind in _HOLDERS for name in node.output):
             values = _BODIES[node.op_type](node, scope, runs)
         for name, value in zip(node.output, values, strict=False):
-            if name and value and value.kind != "unknown" and scope.get(name, _UNKNOWN).bytes is None:
+            if name and value and value.kind != "unknown" and scope.get(name, UNKNOWN).bytes is None:
                 scope[name] = value
     return scope
+
+
+def has_sequences(graph: GraphProto) -> bool:
+    """Whether a graph or a body in it has nodes that put tensors into sequences and optionals or take them out."""
+    return any(
+        (node.op_type in _RULES and node.op_type != "Identity") or any(map(has_sequences, subgraphs(node).values()))
+        for node in graph.node
+    )
 
 
 def unsized(value: Value) -> str:
@@ -94,7 +102,7 @@ def loop_states(node: NodeProto, scope: Scope, times: int, runs: int = MAX_TENSO
         states = _next_states(node, scope, states, counter, runs // times)
         run += 1
     types = {info.name: info.type for info in subgraphs(node)["body"].input} if states else {}
-    return {name: value if _fits(types[name], value) else _UNKNOWN for name, value in states.items()}
+    return {name: value if _fits(types[name], value) else UNKNOWN for name, value in states.items()}
 
 
 def _loop(node: NodeProto, scope: Scope, runs: int) -> list[Value | None]:
@@ -103,7 +111,7 @@ def _loop(node: NodeProto, scope: Scope, runs: int) -> list[Value | None]:
     if not states:  # known only if they never change
         scope = _around(node, scope)
         first = _first_states(node, scope)
-        states = first if first and _next_states(node, scope, first, _UNKNOWN, runs) == first else {}
+        states = first if first and _next_states(node, scope, first, UNKNOWN, runs) == first else {}
     return [states.get(info.name) for info in subgraphs(node)["body"].input[2:]] if states else []
 
 
@@ -125,7 +133,7 @@ def _next_states(node: NodeProto, scope: Scope, states: Scope, counter: Value, r
     body = subgraphs(node)["body"]
     after = scope_of(body, scope, {**states, body.input[0].name: counter}, runs)
     results = zip(body.input[2:], body.output[1:], strict=False)
-    return {state.name: after.get(info.name, _UNKNOWN) for state, info in results if state.name in states}
+    return {state.name: after.get(info.name, UNKNOWN) for state, info in results if state.name in states}
 
 
 def _fits(type: TypeProto, value: Value) -> bool:
@@ -246,7 +254,7 @@ def _element(value: Value) -> Value:
 
 
 def _input(node: NodeProto, index: int, scope: Scope) -> Value:
-    return scope.get(node.input[index], _UNKNOWN) if index < len(node.input) else _UNKNOWN
+    return scope.get(node.input[index], UNKNOWN) if index < len(node.input) else UNKNOWN
 
 
 def _place_among(node: NodeProto, scope: Scope, elements: tuple[Value, ...]) -> int | None:

@@ -18,13 +18,13 @@ from graphrl.graphs.readers.onnx.declared import (
     set_aside,
 )
 from graphrl.graphs.readers.onnx.fold import fold
-from graphrl.graphs.readers.onnx.functions import hide_from_inference, show_again, versions_of
+from graphrl.graphs.readers.onnx.functions import versions_of
+from graphrl.graphs.readers.onnx.inference import infer_shapes
 from graphrl.graphs.readers.onnx.loops import fill_loops
-from graphrl.graphs.readers.onnx.model import check_and_sort, native, opset_of
-from graphrl.graphs.readers.onnx.sequences import scope_of
-from graphrl.graphs.readers.onnx.values import Scope, Value, dimension, subgraphs, typed_scope
+from graphrl.graphs.readers.onnx.model import check_and_sort, opset_of
+from graphrl.graphs.readers.onnx.sequences import has_sequences, scope_of
+from graphrl.graphs.readers.onnx.values import UNKNOWN, Scope, dimension, subgraphs, typed_scope
 
-_UNKNOWN = Value("unknown")
 _MAX_ROUNDS = 1000  # of inference: each layer whose shapes are computed from those of the last can need one more
 
 
@@ -43,6 +43,7 @@ def inferred(model: ModelProto, dims: Mapping[str, int], foreign: Foreign) -> Mo
     for info in model.graph.input:
         sizes.fill(info.name, info.type)
     model = _inferred(model, sizes, foreign)
+    check_and_sort(model.graph)  # names and sorts what came out of bodies
     check_model(model, foreign)
     _check_dims(model.graph, sizes)
     forget(model.graph)
@@ -51,13 +52,11 @@ def inferred(model: ModelProto, dims: Mapping[str, int], foreign: Foreign) -> Mo
 
 def _inferred(model: ModelProto, dims: Dims, foreign: Foreign) -> ModelProto:
     opset = opset_of(model, "")
-    _inline(model.graph, opset)
+    inline_bodies(model.graph, opset)
     for _ in range(_MAX_ROUNDS):
-        calls = hide_from_inference(model)
-        model = native("infer_shapes", model, foreign)
-        show_again(model, calls)
+        model = infer_shapes(model, foreign)
         graph = model.graph
-        if fill_loops(graph, {}) or _fill_sequences(graph, {}) or _inline(graph, opset):
+        if fill_loops(graph, {}) or _fill_sequences(graph, {}) or inline_bodies(graph, opset):
             continue
         if _has_unknown(graph) and fold(graph, opset):
             continue
@@ -66,20 +65,14 @@ def _inferred(model: ModelProto, dims: Dims, foreign: Foreign) -> ModelProto:
     return model
 
 
-def _inline(graph: GraphProto, opset: int) -> bool:
-    """Puts bodies into the graph (see `inline_bodies`), whose nodes stay sorted and named; whether there were any."""
-    inlined = inline_bodies(graph, opset)
-    if inlined:
-        check_and_sort(graph)
-    return inlined
-
-
 def _fill_sequences(graph: GraphProto, outer: Scope) -> bool:
     """Shapes of tensors that come out of sequences and optionals; whether any is new."""
+    if not has_sequences(graph):
+        return False
     scope, typed = scope_of(graph, outer), typed_scope(graph, outer)
     filled = False
     for info in (*graph.value_info, *graph.output):
-        value = scope.get(info.name, _UNKNOWN)
+        value = scope.get(info.name, UNKNOWN)
         if value.kind == "tensor" and value.is_static and not typed[info.name].is_static:
             filled |= add_sizes(info.type, value.sizes)
     for node in graph.node:
@@ -103,7 +96,13 @@ def _check_dims(graph: GraphProto, dims: Dims) -> None:
         else:
             for key in (name, f"{tensor}:{axis}"):
                 places.setdefault(key, []).append((tensor, axis, name, size))
+    scope = scope_of(graph)
     for key in dims.sizes.keys() - dims.used:
+        tensor = key.rpartition(":")[0]
+        if scope.get(tensor, UNKNOWN).kind == "unknown" and any(tensor in node.output for node in graph.node):
+            raise GraphError(
+                f"dims: {key!r}: the type of {tensor!r} is unknown: declare it in the model, with its shape"
+            )
         for tensor, axis, _, size in places.get(key, ()):
             if size != dims.sizes[key]:
                 raise GraphError(

@@ -78,6 +78,8 @@ class Value(NamedTuple):
 
 Scope = Mapping[str, Value]
 
+UNKNOWN = Value("unknown")
+
 
 def typed_scope(graph: GraphProto, outer: Scope | None = None) -> dict[str, Value]:
     """What the types in a graph say of its values, by name, those of the graphs around it (`outer`) included."""
@@ -185,11 +187,16 @@ def reads_of(node: NodeProto) -> list[str]:
     """Distinct names of what a node reads, what its bodies take from around it included."""
     names = dict.fromkeys(node.input)
     for body in subgraphs(node).values():
-        own = {info.name for info in body.input} | set(weight_names(body))
-        own |= {name for inner in body.node for name in inner.output}
-        inside = [name for inner in body.node for name in reads_of(inner)] + [info.name for info in body.output]
-        names |= dict.fromkeys(name for name in inside if name not in own)
+        names |= dict.fromkeys(captured(body))
     return [name for name in names if name]
+
+
+def captured(body: GraphProto) -> list[str]:
+    """Distinct names of what a body takes from around it."""
+    own = {info.name for info in body.input} | set(weight_names(body))
+    own |= {name for inner in body.node for name in inner.output}
+    inside = [name for inner in body.node for name in reads_of(inner)] + [info.name for info in body.output]
+    return list(dict.fromkeys(name for name in inside if name not in own))
 
 
 def weight_names(graph: GraphProto) -> list[str]:
