@@ -6,7 +6,7 @@ for each tensor of its sequence, as these may differ in shape.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import onnx.numpy_helper
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper
@@ -76,7 +76,7 @@ def _described(value: Value) -> str:
 def _is_candidate(node: NodeProto) -> bool:
     """Whether a node, or one in its bodies, is one whose body may be put into the graph around."""
     bodies = subgraphs(node).values()
-    own = is_standard(node) and node.op_type in ("If", "SequenceMap")
+    own = is_standard(node) and node.op_type in _TAKE_IN
     return bool(bodies) and (own or any(_is_candidate(inner) for body in bodies for inner in body.node))
 
 
@@ -85,12 +85,13 @@ def _inline(graph: GraphProto, opset: int, outer: Scope, names: Names) -> bool:
     nodes, infos, changed = [], [], False
     replaced: set[str] = set()
     for node in graph.node:
-        host = _Host(graph, node, names)
-        if is_standard(node) and (_take_branch(host, scope) or _unroll(host, scope)):
-            replaced.update(node.output)
-            nodes += host.nodes
-            infos += host.infos
-            continue
+        if is_standard(node) and node.op_type in _TAKE_IN:
+            host = _Host(graph, node, names)
+            if _TAKE_IN[node.op_type](host, scope):
+                replaced.update(node.output)
+                nodes += host.nodes
+                infos += host.infos
+                continue
         nodes.append(node)
         for body in subgraphs(node).values():
             if any(map(_is_candidate, body.node)):
@@ -124,9 +125,9 @@ class _Host:
         """A new name of a value that starts with the node's."""
         return _new_name("/".join(map(str, (self.node.name or self.node.op_type, *parts))), self.names)
 
-    def add(self, type: str, inputs: Sequence[str], output: str, **attributes: int) -> None:
+    def add(self, type: str, inputs: Sequence[str], output: str) -> None:
         """Adds a node."""
-        self.nodes.append(helper.make_node(type, inputs, [output], **attributes))
+        self.nodes.append(NodeProto(op_type=type, input=inputs, output=[output]))
 
     def take_in(self, body: GraphProto, given: Mapping[str, str], *part: object) -> dict[str, str]:
         """Adds a copy of a body under `given` names, and under new ones, with `part`, where its own are not unique.
@@ -145,10 +146,8 @@ class _Host:
 
 
 def _take_branch(host: _Host, scope: Scope) -> bool:
-    """Takes in the branch that an If takes; False if it is none or that is not known."""
+    """Takes in the branch that an If takes; False if that is not known."""
     node, branches = host.node, subgraphs(host.node)
-    if node.op_type != "If":
-        return False
     condition = scope[node.input[0]].array if node.input and node.input[0] in scope else None
     if condition is None or condition.size != 1 or condition.dtype.kind != "b":
         return False
@@ -157,7 +156,8 @@ def _take_branch(host: _Host, scope: Scope) -> bool:
         return False
     branch = branches[taken]
     host.names.subtract(_defined(branches[dropped], nested=True))
-    own, results = set(_defined(branch)), {}
+    own = set(_defined(branch))
+    results: dict[str, str] = {}
     for info, output in zip(branch.output, node.output, strict=False):
         if output and info.name in own:
             results.setdefault(info.name, output)
@@ -169,11 +169,11 @@ def _take_branch(host: _Host, scope: Scope) -> bool:
 
 
 def _unroll(host: _Host, scope: Scope) -> bool:
-    """Takes in the body of a SequenceMap for each tensor; False if it is none or their number is not known."""
+    """Takes in the body of a SequenceMap for each tensor; False if their number is not known."""
     node, body = host.node, subgraphs(host.node).get("body")
     sequences = [name for name in node.input if name in scope and scope[name].kind == "sequence"]
     counts = {None if (held := scope[name].elements) is None else len(held) for name in sequences}
-    if node.op_type != "SequenceMap" or body is None or len(counts) != 1 or None in counts:
+    if body is None or len(counts) != 1 or None in counts:
         return False
     count = counts.pop() or 0
     fits = len(body.input) == len(node.input) and len(body.output) >= len(node.output)
@@ -198,8 +198,13 @@ def _unroll(host: _Host, scope: Scope) -> bool:
         if output and part:
             host.add("SequenceConstruct", part, output)
         elif output:
-            host.add("SequenceEmpty", [], output, dtype=info.type.tensor_type.elem_type or TensorProto.FLOAT)
+            host.add("SequenceEmpty", [], output)
+            dtype = info.type.tensor_type.elem_type or TensorProto.FLOAT
+            host.nodes[-1].attribute.append(helper.make_attribute("dtype", dtype))
     return True
+
+
+_TAKE_IN: dict[str, Callable[[_Host, Scope], bool]] = {"If": _take_branch, "SequenceMap": _unroll}
 
 
 def _parts(body: GraphProto) -> tuple[GraphProto, GraphProto]:
