@@ -219,6 +219,12 @@ def test_branches_of_different_shapes_are_refused() -> None:
     longer = branch_body("longer", [node("Concat", ["x", "x"], ["s"], axis=0)])
     data = model([branch(longer, SAME), tail], [X, CONDITION])
     assert "'q' is [4, 1, 8] in else_branch, [8, 1, 8] in then_branch, and 'condition' says" in refused(data)
+    assert "give dims for the larger, such as q:0=8 (" in refused(data)
+    assert [op.outputs[0].bytes for op in read(data, dims={"q:0": 8}).ops] == [256, 256]
+    flat = branch_body("flat", [node("Flatten", ["x"], ["s"])])
+    data = model([branch(flat, SAME), tail], [X, CONDITION])
+    assert "such as q:0=4, q:1=1, q:2=8 (" in refused(data)
+    assert [op.outputs[0].bytes for op in read(data, dims={"q:0": 4, "q:1": 1, "q:2": 8}).ops] == [128, 128]
     double = branch_body("double", [node("Cast", ["x"], ["s"], to=TensorProto.DOUBLE)])
     data = model([branch(SAME, double), tail], [X, CONDITION])
     assert "op 'If.0': impossible If: Mismatched tensor element type" in refused(data)

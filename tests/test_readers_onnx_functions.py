@@ -1,6 +1,7 @@
 """Functions of ONNX models: of another operator set than the model's, with attributes, in bodies."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -26,7 +27,7 @@ def function(
     return helper.make_function(domain, name, inputs, ["o"], nodes, versions, attribute_protos=defaults)
 
 
-def call(name: str, *inputs: str, output: str = "y", domain: str = "custom", **attributes: object) -> onnx.NodeProto:
+def call(name: str, *inputs: str, output: str = "y", domain: str = "custom", **attributes: Any) -> onnx.NodeProto:
     return node(name, list(inputs), [output], domain=domain, **attributes)
 
 

@@ -53,7 +53,8 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
         type=option(_dimension),
         default=[],
         metavar="NAME=SIZE",
-        help="size of a dimension that an ONNX model leaves open, for example batch=8; may be given again, for another",
+        help="size, from 0, of a dimension that an ONNX model leaves open, by name (batch=8) or by tensor and axis "
+        "(input_ids:1=128); may be given again, for another",
     )
     parser.add_argument(
         "--read-limits",

@@ -88,7 +88,8 @@ def read_graph(
     Args:
       path: of the file.
       chip: whose run times the ops get in formats without run times (ONNX, HLO); by default `roofline.DEFAULT_CHIP`.
-      dims: sizes of dimensions that an ONNX model leaves open, as in `parse_onnx`; other formats have none.
+      dims: sizes, from 0, of dimensions that an ONNX model leaves open, by name (`{"batch": 8}`) or by tensor and axis
+        (`{"input_ids:1": 128}`), as in `parse_onnx`; other formats have none.
       limits: of time and memory, for ONNX's and XLA's own code, which runs in a process of its own, and for gzip.
 
     Raises:

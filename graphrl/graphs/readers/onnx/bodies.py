@@ -16,8 +16,10 @@ from graphrl.graphs.readers.onnx.declared import ASIDE
 from graphrl.graphs.readers.onnx.fold import computed_values
 from graphrl.graphs.readers.onnx.sequences import scope_of
 from graphrl.graphs.readers.onnx.values import (
+    UNKNOWN,
     Scope,
     Value,
+    dimension,
     is_standard,
     of_constant,
     reads_of,
@@ -47,24 +49,32 @@ def inline_bodies(graph: GraphProto, opset: int) -> bool:
 def check_branches(node: NodeProto, written: Iterable[str], scope: Scope) -> None:
     """Raises GraphError if the bytes of a result of an If are unknown because its branches give different ones."""
     branches = subgraphs(node) if node.op_type == "If" else {}
-    inner = [scope_of(branch, scope) for branch in branches.values()]
+    inner = {body: scope_of(branch, scope) for body, branch in branches.items()}
     for i, name in enumerate(node.output if branches else ()):
-        known = scope.get(name)
-        if name not in written or (known is not None and known.bytes is not None):
+        if name not in written or scope.get(name, UNKNOWN).bytes is not None:
             continue
-        names = [branch.output[i].name if i < len(branch.output) else "" for branch in branches.values()]
-        values = [values[key] for key, values in zip(names, inner, strict=True) if key in values]
-        if (
-            len(values) == len(branches)
-            and values[1:] != values[:-1]
-            and all(value.bytes is not None for value in values)
-        ):
-            what = ", ".join(f"{_described(value)} in {body}" for body, value in zip(branches, values, strict=True))
-            declare = ", or put the shape to plan with into the model's value_info"
+        values = {
+            body: inner[body].get(branch.output[i].name, UNKNOWN) if i < len(branch.output) else UNKNOWN
+            for body, branch in branches.items()
+        }
+        if len(set(map(_described, values.values()))) > 1 and all(value.bytes is not None for value in values.values()):
+            what = ", ".join(f"{_described(value)} in {body}" for body, value in values.items())
             raise GraphError(
                 f"op {node.name!r}: {name!r} is {what}, and {node.input[0]!r} says which when the model runs: make "
-                f"that a constant{declare if values[0].kind == 'tensor' else ''}"
+                f"that a constant{_advice(name, scope.get(name, UNKNOWN), list(values.values()))}"
             )
+
+
+def _advice(name: str, known: Value, values: list[Value]) -> str:
+    """The `dims` that give a result of an If the shape of its largest branch, where these work."""
+    largest = max(values, key=lambda value: value.bytes or 0).sizes
+    if any(value.kind != "tensor" for value in values):
+        return ""
+    shape = known.shape if known.shape is not None and len(known.shape) == len(largest) else ("",) * len(largest)
+    sizes = [
+        f"{dimension(name, axis, size)}={largest[axis]}" for axis, size in enumerate(shape) if isinstance(size, str)
+    ]
+    return f", or give dims for the larger, such as {', '.join(sizes)} (--dim in commands)"
 
 
 def _described(value: Value) -> str:

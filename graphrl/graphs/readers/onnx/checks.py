@@ -22,7 +22,7 @@ from graphrl.graphs.readers.onnx.values import UNKNOWN, Scope, subgraphs
 from graphrl.graphs.readers.onnx.work import node_attributes
 
 _FAULT = re.compile(r"\(op_type:.*?, node name: (.*?)\): (.*)")
-_INSIDE = "Inference error(s): "  # begins what is wrong inside a function or body
+_INSIDE = "Inference error(s): "  # begins what is wrong inside a body
 _NOISE = re.compile(r"\[\w*InferenceError\] |Inference error\(s\): ")
 _LONGEST = 160  # characters of a reason
 
@@ -45,22 +45,14 @@ def check_model(model: ModelProto, foreign: Foreign) -> None:
     for line in shape_faults(model, known, foreign).splitlines():
         match = _FAULT.search(line)
         node = nodes.get(match[1]) if match else None
-        if match is None or node is None:
-            continue  # a part of another line
-        if _INSIDE in match[2] and (_is_function(node, versions) or not _surely_runs(node, match[2])):
-            continue
+        if match is None or node is None or (_INSIDE in match[2] and not _surely_runs(node, match[2])):
+            continue  # a part of another line, or a body that may not run
         raise _impossible(node, _NOISE.sub("", match[2]))
 
 
 def _impossible(node: NodeProto, reason: str) -> GraphError:
     shown = " ".join(reason.split())[:_LONGEST]
     return GraphError(f"op {node.name or node.output[0]!r}: impossible {node.op_type}: {shown}")
-
-
-def _is_function(node: NodeProto, versions: Mapping[str, int]) -> bool:
-    """Whether inference sees the operator as the function by which ONNX defines it."""
-    schema = schema_of(node, versions)
-    return schema is not None and schema.has_function and not schema.has_type_and_shape_inference_function
 
 
 def _surely_runs(node: NodeProto, fault: str = "") -> bool:

@@ -171,7 +171,7 @@ def _is_inferred(node: NodeProto, versions: Mapping[str, int]) -> bool:
     schema = schema_of(node, versions)
     if schema is None:
         return False
-    return schema.has_type_and_shape_inference_function or schema.has_function or has_stand_in(node)
+    return schema.has_type_and_shape_inference_function or has_stand_in(node) or bool(schema.function_body.node)
 
 
 def adopt(graph: GraphProto, outer: Scope, dims: Dims, *, anywhere: bool = False) -> bool:

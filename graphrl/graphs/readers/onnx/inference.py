@@ -18,7 +18,8 @@ from graphrl.graphs.readers.onnx.values import captured, subgraphs
 
 _CALLS = "graphrl.calls"  # domain of the functions that inference sees
 _LENT = "graphrl.lent"  # marks the copies of constants in bodies
-_STAND_INS = {"GroupNormalization": "Identity"}  # ops of the same type and shape, of ops that inference does not know
+# Operators that inference does not know, or knows by a function with a fault, and others of the same type and shape.
+_STAND_INS = {"GroupNormalization": "Identity", "MeanVarianceNormalization": "Identity"}
 
 
 def infer_shapes(model: ModelProto, foreign: Foreign) -> ModelProto:
@@ -54,7 +55,7 @@ def _hide(model: ModelProto, unknown: Container[str]) -> list[NodeProto]:
 
     These are nodes of another version, those with a stand-in, and the unknown ones.
     """
-    originals = []
+    originals: list[NodeProto] = []
     for node in list(all_nodes(model.graph.node)):
         is_unknown = bool(node.name) and node.name in unknown
         if own_version(node) is None and not has_stand_in(node) and not is_unknown:

@@ -12,12 +12,15 @@ One op per node, with these exceptions, which are what runtimes do before the fi
 
 Other `If`s, `Loop` and `Scan` are single ops that also read what their bodies take from around them: a branch costs the
 most expensive body, a loop its body times the trip count (1 if it is not known), and their workspace is what the body
-holds at most. A `SequenceMap` is its body for each tensor. Views such as `Reshape` are ops whose outputs have bytes of
+holds at most. A loop's state that grows, such as a list of tokens, has its size after the last iteration in every one:
+an upper bound. A `SequenceMap` is its body for each tensor. Views such as `Reshape` are ops whose outputs have bytes of
 their own, and so are ops that put tensors into sequences and optionals or take them out: they copy. Functions of the
-model are inlined.
+model are inlined, also those written for another operator set.
 
-A sequence or an optional has the bytes of what it holds (`sequences.py`), constant text those of its UTF-8. ONNX gives
-no size to other text and to maps: models whose outputs depend on them are refused.
+Types and shapes follow from the inputs and weights. What the model declares of other tensors (`value_info`, outputs)
+counts only where nothing follows: for operators that ONNX does not know, and for sizes that depend on data. A sequence
+or an optional has the bytes of what it holds (`sequences.py`), constant text those of its UTF-8. ONNX gives no size to
+other text and to maps: models whose outputs depend on them are refused.
 """
 
 import os
@@ -59,8 +62,10 @@ def parse_onnx(
       data: the model; weights in separate files need not be there.
       source: the file's name.
       chip: whose run times the ops get, by `roofline.runtime`: a name in `roofline.CHIPS` or a `Chip`.
-      dims: sizes of dimensions that the model leaves open, by their name in the model (`{"batch": 8}`), or by tensor
-        and axis (`{"input_ids:1": 128}`) if they have none or depend on data. A model whose sizes do not all follow
+      dims: sizes, from 0, of dimensions that the model leaves open, by their name in the model (`{"batch": 8}`), or by
+        tensor and axis (`{"input_ids:1": 128}`) if they have none or depend on data, in bodies too. A negative size in
+        a model is an open one. Where even the number of axes is unknown, `{"y:0": 24, "y:1": 8}` gives all of them. Of
+        a loop's state that grows, the size is that after the last iteration. A model whose sizes do not all follow
         from these is refused: a guess would give a plan for another model.
       limits: of what ONNX's own code, in a process of its own, may take.
 
@@ -71,8 +76,8 @@ def parse_onnx(
     Raises:
       GraphrlError: the chip is unknown.
       GraphError: one line that names the file and the op, if the file is broken or truncated, needs a newer `onnx`, is
-        no directed acyclic graph, needs values of unknown size (sequences of unknown length, maps, text), or takes more
-        than the limits.
+        no directed acyclic graph, needs values of unknown size (sequences of unknown length, maps, text), has types and
+        shapes that cannot be, contradicts `dims`, or takes more than the limits.
     """
     figures = find_chip(chip)
     try:

@@ -100,9 +100,7 @@ def _check_dims(graph: GraphProto, dims: Dims) -> None:
     for key in dims.sizes.keys() - dims.used:
         tensor = key.rpartition(":")[0]
         if scope.get(tensor, UNKNOWN).kind == "unknown" and any(tensor in node.output for node in graph.node):
-            raise GraphError(
-                f"dims: {key!r}: the type of {tensor!r} is unknown: declare it in the model, with its shape"
-            )
+            raise GraphError(f"dims: the type of {tensor!r} is unknown: declare it in the model, with its shape")
         for tensor, axis, _, size in places.get(key, ()):
             if size != dims.sizes[key]:
                 raise GraphError(
