@@ -93,8 +93,11 @@ _onnx(
 )
 _onnx(
     "ONNX sequence",
-    "op 'SequenceConstruct.0': 'y' is of kind sequence",
-    _model(helper.make_node("SequenceConstruct", ["x"], ["y"])),
+    "op 'SplitToSequence.1': 'y' is of kind sequence: the number (at most 4096) and the shapes",
+    _model(
+        helper.make_node("Cast", ["x"], ["k"], to=TensorProto.INT64),
+        helper.make_node("SplitToSequence", ["x", "k"], ["y"]),
+    ),
 )
 _onnx(
     "ONNX text tensor",

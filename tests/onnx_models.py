@@ -47,7 +47,7 @@ def model(
     """The file of a model."""
     given = [info(*item) for item in inputs.items()] if isinstance(inputs, Mapping) else list(inputs)
     graph = helper.make_graph(nodes, "g", given, [onnx.ValueInfoProto(name=name) for name in outputs], weights)
-    versions = [helper.make_opsetid("", opset), helper.make_opsetid("custom", 1)]
+    versions = [helper.make_opsetid(*item) for item in (("", opset), ("ai.onnx.ml", 3), ("custom", 1))]
     return helper.make_model(graph, opset_imports=versions, functions=functions, ir_version=9).SerializeToString()
 
 

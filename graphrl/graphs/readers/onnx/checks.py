@@ -17,7 +17,8 @@ from graphrl.graphs.readers.foreign import Foreign
 from graphrl.graphs.readers.onnx.functions import schema_of, standard, versions_of
 from graphrl.graphs.readers.onnx.inference import shape_faults
 from graphrl.graphs.readers.onnx.loops import grows
-from graphrl.graphs.readers.onnx.values import UNKNOWN, Scope, scope_of, subgraphs
+from graphrl.graphs.readers.onnx.sequences import scope_of
+from graphrl.graphs.readers.onnx.values import UNKNOWN, Scope, subgraphs
 from graphrl.graphs.readers.onnx.work import node_attributes
 
 _FAULT = re.compile(r"\(op_type:.*?, node name: (.*?)\): (.*)")

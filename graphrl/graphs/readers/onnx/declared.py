@@ -14,6 +14,7 @@ from onnx import GraphProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 from graphrl.errors import GraphError
 from graphrl.graphs.readers.onnx.functions import schema_of
 from graphrl.graphs.readers.onnx.inference import has_stand_in
+from graphrl.graphs.readers.onnx.sequences import scope_of
 from graphrl.graphs.readers.onnx.values import (
     UNKNOWN,
     Scope,
@@ -21,11 +22,10 @@ from graphrl.graphs.readers.onnx.values import (
     is_made_up,
     is_unknown,
     reads_of,
-    scope_of,
     subgraphs,
 )
 
-_ASIDE = "declared type of "  # begins the name under which a declared type is kept in value_info
+ASIDE = "declared type of "  # begins the name under which a declared type is kept in value_info
 
 
 class Dims:
@@ -146,14 +146,14 @@ def pass_types(graph: GraphProto) -> bool:
 
 def _replace_infos(graph: GraphProto, infos: Sequence[ValueInfoProto]) -> None:
     """Keeps only the types of `infos`, and these where inference does not look."""
-    aside = [ValueInfoProto(name=_ASIDE + info.name, type=info.type) for info in infos if _kind(info.type)]
+    aside = [ValueInfoProto(name=ASIDE + info.name, type=info.type) for info in infos if _kind(info.type)]
     del graph.value_info[:]
     graph.value_info.extend(aside)
 
 
 def _set_inputs_aside(body: GraphProto, first: int) -> None:
     """Hides the declared types of a body's inputs, which follow from what the loop reads."""
-    aside = [ValueInfoProto(name=_ASIDE + info.name, type=info.type) for info in body.input[first:] if _kind(info.type)]
+    aside = [ValueInfoProto(name=ASIDE + info.name, type=info.type) for info in body.input[first:] if _kind(info.type)]
     body.value_info.extend(aside)
     for info in body.input[first:]:
         info.ClearField("type")
@@ -232,7 +232,7 @@ class _Tensors:
 
     def complete(self, name: str, dims: Dims) -> bool:
         """Adds what is declared and given to what is known of a tensor; whether that is more."""
-        declared = [info.type for info in self._infos.get(_ASIDE + name, ())]
+        declared = [info.type for info in self._infos.get(ASIDE + name, ())]
         type = TypeProto()
         for info in self._infos.get(name, ()):
             _merge(info.type, type)
@@ -322,7 +322,7 @@ def declared_sizes(graph: GraphProto, outer: Scope) -> Iterator[tuple[str, int, 
     scope = scope_of(graph, outer)
     results = {name for node in graph.node for name in node.output}
     for info in (*graph.input, *graph.value_info, *graph.output):
-        name = info.name.removeprefix(_ASIDE)
+        name = info.name.removeprefix(ASIDE)
         value = scope.get(name, UNKNOWN)
         if value.kind == "tensor" and value.shape is None:
             yield name, 0, dimension(name, 0, ""), ""
@@ -374,7 +374,7 @@ def _first_set_aside(node: NodeProto) -> int:
 
 def forget(graph: GraphProto) -> None:
     """Removes what was set aside and is not needed any more, in bodies too."""
-    infos = [info for info in graph.value_info if not info.name.startswith(_ASIDE)]
+    infos = [info for info in graph.value_info if not info.name.startswith(ASIDE)]
     copies = GraphProto(value_info=infos).value_info
     del graph.value_info[:]
     graph.value_info.extend(copies)

@@ -52,15 +52,16 @@ class Call(NamedTuple):
 DATA_MOVEMENT = frozenset(
     str.split(
         """
-        BitCast Cast CastLike CenterCropPad Col2Im Compress Concat Constant ConstantOfShape DepthToSpace Dropout Expand
-        EyeLike Flatten Gather GatherElements GatherND Identity MaxUnpool NonZero OneHot Optional OptionalGetElement
-        OptionalHasElement Pad Reshape ReverseSequence Scatter ScatterElements ScatterND Shape Size Slice SpaceToDepth
-        Split Squeeze TensorScatter Tile Transpose Trilu Unsqueeze Where
+        BitCast Cast CastLike CenterCropPad Col2Im Compress Concat ConcatFromSequence Constant ConstantOfShape
+        DepthToSpace Dropout Expand EyeLike Flatten Gather GatherElements GatherND Identity MaxUnpool NonZero OneHot
+        Optional OptionalGetElement OptionalHasElement Pad Reshape ReverseSequence Scatter ScatterElements ScatterND
+        SequenceAt SequenceConstruct SequenceEmpty SequenceErase SequenceInsert SequenceLength Shape Size Slice
+        SpaceToDepth Split SplitToSequence Squeeze TensorScatter Tile Transpose Trilu Unsqueeze Where
         """
     )
 )
 # Ops that touch no more of their first input than they write.
-PARTIAL_READS = frozenset(("Gather", "GatherElements", "GatherND", "Slice"))
+PARTIAL_READS = frozenset(("Gather", "GatherElements", "GatherND", "SequenceAt", "SequenceErase", "Slice"))
 # Steps per element of the first input: reductions one, the rest by the formula in the ONNX specification.
 _PER_INPUT = {
     **dict.fromkeys(

@@ -6,20 +6,19 @@ implementation and puts the values into the model, where inference finds them.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 import numpy as np
 import onnx.numpy_helper
-from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto
+from onnx import GraphProto, NodeProto, ValueInfoProto
 
 from graphrl.graphs.readers.onnx.functions import own_version
-from graphrl.graphs.readers.onnx.values import Scope, scope_of
-
-MAX_ELEMENTS = 1024  # of a value: shapes, axes, and indices into them are smaller
+from graphrl.graphs.readers.onnx.sequences import number_held, scope_of
+from graphrl.graphs.readers.onnx.values import MAX_ELEMENTS, Scope, reads_of, replace, typed_scope
 
 # Ops that are run, by what bounds their results: what their inputs broadcast to, or their inputs taken together.
 _BROADCASTING = """Abs Add And Ceil Div Equal Floor Greater GreaterOrEqual Less LessOrEqual Max Min Mod Mul Neg Not Or
-Sqrt Sub Where"""
+Pow Round Sign Sqrt Sub Sum Where Xor"""
 _BOUNDED = """Cast CastLike Concat Identity ReduceMax ReduceMin ReduceProd ReduceSum Reshape Shape Size Slice Squeeze
 Unsqueeze"""
 
@@ -32,60 +31,65 @@ def fold(graph: GraphProto, opset: int) -> bool:
     Args:
       opset: version of the standard operators.
     """
-    scope, nodes, values = scope_of(graph), [], known_values(graph)
-    folded: dict[str, np.ndarray] = {}
-    for node in graph.node:
-        result = _value(node, opset, values, scope)
-        if result is None:
-            nodes.append(node)
-        else:
-            values[node.output[0]] = folded[node.output[0]] = result
+    folded = computed_values(graph, opset, scope_of(graph))
+    nodes = [node for node in graph.node if folded.keys().isdisjoint(node.output)]
     if not 0 < len(nodes) < len(graph.node):
         return False
     graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in folded.items())
     # What inference noted about them may have open dimensions, and would outweigh the initializers.
-    infos = [info for info in graph.value_info if info.name not in folded]
-    copy = GraphProto(node=nodes, value_info=infos)
-    for field in ("node", "value_info"):
-        graph.ClearField(field)
-        getattr(graph, field).extend(getattr(copy, field))
+    replace(graph, node=nodes, value_info=[info for info in graph.value_info if info.name not in folded])
     return True
 
 
 def known_values(graph: GraphProto) -> dict[str, np.ndarray]:
     """The small tensors of numbers among a graph's constants, by name."""
-    tensors = {tensor.name: tensor for tensor in graph.initializer}
-    tensors |= {
-        node.output[0]: attribute.t
-        for node in graph.node
-        for attribute in node.attribute
-        if node.op_type == "Constant" and attribute.name == "value" and node.output
-    }
-    return {name: array for name, tensor in tensors.items() if (array := _array(tensor)) is not None}
+    return {name: array for name, value in typed_scope(graph).items() if (array := value.array) is not None}
 
 
-def _array(tensor: TensorProto) -> np.ndarray | None:
-    if tensor.data_location == TensorProto.EXTERNAL or math.prod(tensor.dims) > MAX_ELEMENTS:
-        return None
-    try:
-        array = onnx.numpy_helper.to_array(tensor)
-    except (KeyError, TypeError, ValueError):
-        return None
-    return array if array.dtype.kind in "biuf" else None
+def computed_values(
+    graph: GraphProto, opset: int, scope: Scope, wanted: Set[str] | None = None
+) -> dict[str, np.ndarray]:
+    """Values by name of the results that follow from constants and shapes.
+
+    Args:
+      opset: version of the standard operators.
+      scope: what is known in the graph and around it.
+      wanted: whose values matter; all if None.
+    """
+    nodes = list(graph.node)
+    if wanted is not None:
+        needed, nodes = set(wanted), []
+        for node in reversed(graph.node):
+            if not needed.isdisjoint(node.output):
+                needed.update(reads_of(node))
+                nodes.append(node)
+        nodes.reverse()
+    values: dict[str, np.ndarray] = {}
+    for node in nodes:
+        result = _value(node, opset, values, scope)
+        if result is not None:
+            values[node.output[0]] = result
+    return values
 
 
 def _value(node: NodeProto, opset: int, values: Mapping[str, np.ndarray], scope: Scope) -> np.ndarray | None:
     """The only result of a node if it can be known, else None."""
     if node.domain not in ("", "ai.onnx") or len(node.output) != 1 or not node.output[0]:
         return None
-    inputs = {name: values[name] for name in node.input if name in values}
+    if (number := number_held(node, scope)) is not None:
+        return np.array(number)
     if node.op_type in ("Shape", "Size") and node.input:
         source = scope.get(node.input[0])
-        if source is None or source.bytes is None:
+        if source is None or not source.is_static:
             return None
         inputs = {node.input[0]: np.broadcast_to(np.int8(0), source.sizes)}  # takes no memory, however large
-    if any(name and name not in inputs for name in node.input):
-        return None
+    else:
+        inputs = {}
+        for name in filter(None, node.input):
+            array = values[name] if name in values else scope[name].array if name in scope else None
+            if array is None:
+                return None
+            inputs[name] = array
     try:
         if not 0 <= _most_elements(node, [inputs[name] for name in node.input if name]) <= MAX_ELEMENTS:
             return None
@@ -115,8 +119,6 @@ def _most_elements(node: NodeProto, inputs: list[np.ndarray]) -> float:
     if kind == "Range":
         start, limit, step = (array.item() for array in inputs)
         return math.ceil(max(0, (limit - start) / step))
-    if kind == "Constant" and node.attribute[0].name in ("value_int", "value_ints"):  # tensors are values already
-        return len(node.attribute[0].ints)
     return math.inf
 
 

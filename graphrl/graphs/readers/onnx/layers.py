@@ -15,7 +15,7 @@ def node_layer(node: NodeProto, scope: Scope) -> Layer | None:
     """The shapes of a node's first input and output; None where they are not known."""
     names = [*node.input[:1], *node.output[:1]]
     values = [scope.get(name) for name in names]
-    if not names or any(value is None or value.bytes is None for value in values):
+    if not names or any(value is None or value.kind != "tensor" or not value.is_static for value in values):
         return None
     shapes = [value.sizes for value in values if value is not None]
     return Layer.of(_channels_last(shapes[0]), _channels_last(shapes[-1]), _window(node, scope))

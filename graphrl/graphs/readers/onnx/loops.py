@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 
-import onnx.numpy_helper
-from onnx import GraphProto, NodeProto, ValueInfoProto
+from onnx import GraphProto, TypeProto, ValueInfoProto
 
 from graphrl.graphs.readers.onnx.declared import add_sizes, clear_inferred_shapes
-from graphrl.graphs.readers.onnx.values import UNKNOWN, Scope, Value, scope_of, subgraphs
+from graphrl.graphs.readers.onnx.sequences import scope_of
+from graphrl.graphs.readers.onnx.values import UNKNOWN, Scope, Value, subgraphs, trip_count
 
 _PRELIMINARY = "graphrl.preliminary"  # marks a state whose first value's shape was not all known
-_MAX_TRIPS = 2**31  # exporters write "until the condition fails" as the largest integer
 
 
 def fill_loops(graph: GraphProto, outer: Scope) -> bool:
@@ -28,18 +27,32 @@ def fill_loops(graph: GraphProto, outer: Scope) -> bool:
             new |= fill_loops(body, scope)
         if node.op_type != "Loop" or len(node.input) < 2 or "body" not in bodies:
             continue
-        body, trips = bodies["body"], trip_count(node, graph)
+        body, trips = bodies["body"], trip_count(node, scope)
         states = len(node.input) - 2
         for i, (name, result) in enumerate(zip(node.output, body.output[1:], strict=False)):
             info = infos.get(name, ValueInfoProto())
             if i < states and i + 2 < len(body.input):
                 first = scope.get(node.input[i + 2], UNKNOWN)
+                new |= _fill_sequence(body.input[i + 2].type, first, scope.get(name, UNKNOWN))
                 new |= _fill_state(body, i + 2, scope_of(body, scope)[result.name], first, info, trips)
             elif i >= states and trips is not None:
                 value = scope_of(body, scope)[result.name]
-                if value.bytes is not None and name in infos and scope[name].bytes is None:
+                if value.kind == "tensor" and value.bytes is not None and name in infos and scope[name].bytes is None:
                     new |= add_sizes(info.type, (trips, *value.sizes))
     return new
+
+
+def _fill_sequence(state: TypeProto, first: Value, last: Value) -> bool:
+    """Gives a state the shape of the tensors of its first value, or else its last, if all are alike; whether it is new.
+
+    `sequences.py` checks it against the last value.
+    """
+    tensors = set(first.elements or last.elements or ())
+    element = state.sequence_type.elem_type if state.WhichOneof("value") == "sequence_type" else TypeProto()
+    if len(tensors) != 1 or not element.tensor_type.elem_type or element.tensor_type.HasField("shape"):
+        return False
+    (tensor,) = tensors
+    return tensor.is_static and add_sizes(element, tensor.sizes)
 
 
 def _fill_state(
@@ -94,18 +107,3 @@ def _set_state(body: GraphProto, index: int, shape: Sequence[int | str]) -> bool
     type = body.input[index].type
     type.tensor_type.ClearField("shape")
     return add_sizes(type, shape)
-
-
-def trip_count(node: NodeProto, graph: GraphProto) -> int | None:
-    """How often a Loop runs at most, where that is a constant of `graph`; else None."""
-    name = node.input[0] if node.input else ""
-    tensors = [tensor for tensor in graph.initializer if tensor.name == name]
-    for other in graph.node:
-        if other.op_type == "Constant" and name in other.output:
-            for attribute in other.attribute:
-                tensors += [attribute.t] if attribute.name == "value" else []
-    try:
-        trips = int(onnx.numpy_helper.to_array(tensors[0]).item()) if tensors and name else -1
-    except (KeyError, TypeError, ValueError):
-        return None
-    return trips if 0 <= trips < _MAX_TRIPS else None

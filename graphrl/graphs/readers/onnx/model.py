@@ -12,7 +12,7 @@ from graphrl.files import Content
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.readers.foreign import Foreign
 from graphrl.graphs.readers.onnx.functions import clear_versions, prepare_inlining
-from graphrl.graphs.readers.onnx.values import reads_of, subgraphs, weight_names
+from graphrl.graphs.readers.onnx.values import reads_of, replace, subgraphs, weight_names
 from graphrl.graphs.readers.onnx.wire import without_weights
 
 _BYTES_PER_BYTE = 100  # of memory that our objects take for one byte of a model of many small nodes (measured: 93)
@@ -80,9 +80,7 @@ def check_and_sort(graph: GraphProto) -> None:
     checked = ComputationGraph(graph.name, tuple(ops), tuple(map(Tensor, inputs)), outputs)
     order = checked.arrays.topological.tolist()
     if order != sorted(order):
-        copy = GraphProto(node=[graph.node[i] for i in order])
-        graph.ClearField("node")
-        graph.node.extend(copy.node)
+        replace(graph, node=[graph.node[i] for i in order])
 
 
 def _names(nodes: Sequence[NodeProto]) -> list[str]:

@@ -4,18 +4,24 @@ One op per node, with these exceptions, which are what runtimes do before the fi
 
 - what depends on weights and constants only is computed once and is a weight itself (`Constant`, a reshaped weight; not
   random numbers, nor `DequantizeLinear`, which would undo the compression), as are the `Shape` and `Size` of tensors of
-  known shape;
+  known shape, and the lengths of sequences;
+- an `If` whose condition is a constant or follows from shapes is the nodes of the branch that it takes;
 - what no output of the model depends on is dropped;
-- an output that a node may leave out and nobody reads is left out (the mask of `Dropout`).
+- an output that a node may leave out and nobody reads is left out (the mask of `Dropout`), as are inputs of unknown
+  size that nobody reads.
 
-`If`, `Loop` and `Scan` are single ops that also read what their bodies take from around them: a branch costs the most
-expensive body, a loop its body times the trip count (1 if it is not known), and their workspace is what the body holds
-at most. A loop's state that grows, such as a list of tokens, or shrinks has the larger of its first and last size in
-every iteration: an upper bound. Views such as `Reshape` are ops whose outputs have bytes of their own. Functions of the
+Other `If`s, `Loop` and `Scan` are single ops that also read what their bodies take from around them: a branch costs the
+most expensive body, a loop its body times the trip count (1 if it is not known), and their workspace is what the body
+holds at most. A loop's state that grows, such as a list of tokens, or shrinks has the larger of its first and last size
+in every iteration: an upper bound. A `SequenceMap` is its body for each tensor. Views such as `Reshape` are ops whose
+outputs have bytes of their own, and so are ops that put tensors into sequences and optionals or take them out: they
+copy. Functions of the
 model are inlined, also those written for another operator set.
 
 Types and shapes follow from the inputs and weights. What the model declares of other tensors (`value_info`, outputs)
-counts only where nothing follows: for operators that ONNX does not know, and for sizes that depend on data.
+counts only where nothing follows: for operators that ONNX does not know, and for sizes that depend on data. A sequence
+or an optional has the bytes of what it holds (`sequences.py`), constant text those of its UTF-8. ONNX gives no size to
+other text and to maps: models whose outputs depend on them are refused.
 """
 
 import os
@@ -27,20 +33,13 @@ from graphrl import files
 from graphrl.errors import GraphError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.readers.foreign import DEFAULT_LIMITS, Foreign, ReadLimits
+from graphrl.graphs.readers.onnx.bodies import check_branches
 from graphrl.graphs.readers.onnx.functions import schema_of, standard, versions_of
 from graphrl.graphs.readers.onnx.layers import node_layer
 from graphrl.graphs.readers.onnx.model import check_and_sort, load
+from graphrl.graphs.readers.onnx.sequences import number_held, scope_of, unsized
 from graphrl.graphs.readers.onnx.shapes import inferred
-from graphrl.graphs.readers.onnx.values import (
-    UNKNOWN,
-    Scope,
-    Value,
-    dimension,
-    reads_of,
-    scope_of,
-    subgraphs,
-    weight_names,
-)
+from graphrl.graphs.readers.onnx.values import UNKNOWN, Scope, Value, dimension, reads_of, subgraphs, weight_names
 from graphrl.graphs.readers.onnx.work import node_work
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip, find_chip
 
@@ -78,8 +77,8 @@ def parse_onnx(
     Raises:
       GraphrlError: the chip is unknown.
       GraphError: one line that names the file and the op, if the file is broken or truncated, needs a newer `onnx`, is
-        no directed acyclic graph, has values of unknown size (sequences, maps, text) or types and shapes that cannot
-        be, contradicts `dims`, or takes more than the limits.
+        no directed acyclic graph, needs values of unknown size (sequences of unknown length, maps, text), has types and
+        shapes that cannot be, contradicts `dims`, or takes more than the limits.
     """
     figures = find_chip(chip)
     try:
@@ -104,16 +103,18 @@ def _graph(model: ModelProto, name: str, chip: Chip) -> ComputationGraph:
     live = _live(graph, reads, computed, outputs)
     read = {key for i in live for key in reads[i]} | outputs.keys()
     inputs = [info.name for info in graph.input if info.name not in constants]
-    _check_inputs(inputs, scope)
+    _check_inputs([name for name in inputs if name in read], scope)
     weights: dict[str, None] = {}
     ops = []
     for i in live:
         node, where = graph.node[i], f"op {graph.node[i].name!r}"
         fresh = [key for key in reads[i] if key in constants and key not in weights]
         weights |= dict.fromkeys(fresh)
-        written = tuple(Tensor(key, _bytes(key, scope, where)) for key in _written(node, versions, scope, read))
+        names = _written(node, versions, scope, read)
+        check_branches(node, names, scope)
+        written = tuple(Tensor(key, _bytes(key, scope, where)) for key in names)
         _check_bodies(node, scope, where)
-        work = node_work(node, graph, scope, chip)
+        work = node_work(node, scope, chip)
         ops.append(
             Op(
                 name=node.name,
@@ -128,7 +129,8 @@ def _graph(model: ModelProto, name: str, chip: Chip) -> ComputationGraph:
             )
         )
     weights |= dict.fromkeys(key for key in outputs if key in constants)
-    external = tuple(Tensor(key, _bytes(key, scope, f"input {key!r}")) for key in (*inputs, *weights))
+    given = [key for key in inputs if key in read or scope.get(key, UNKNOWN).bytes is not None]
+    external = tuple(Tensor(key, _bytes(key, scope, f"input {key!r}")) for key in (*given, *weights))
     return ComputationGraph(name, tuple(ops), external, tuple(outputs))
 
 
@@ -148,8 +150,10 @@ def _constants(graph: GraphProto, reads: Sequence[list[str]], scope: Scope) -> t
 
 def _is_constant(node: NodeProto, reads: Sequence[str], constants: set[str], scope: Scope) -> bool:
     if node.op_type in ("Shape", "Size") and node.domain in _STANDARD:
-        return all(scope.get(name, UNKNOWN).bytes is not None for name in reads)
-    return constants.issuperset(reads) and _is_function(node)
+        known = all(scope.get(name, UNKNOWN).is_static for name in reads)
+    else:
+        known = number_held(node, scope) is not None
+    return known or (constants.issuperset(reads) and _is_function(node))
 
 
 def _is_function(node: NodeProto) -> bool:
@@ -199,7 +203,8 @@ def _check_inputs(inputs: Sequence[str], scope: Scope) -> None:
 
 def _open(name: str, value: Value) -> list[str]:
     """What `dims` calls the unknown sizes of a tensor."""
-    return [dimension(name, axis, size) for axis, size in enumerate(value.shape or ()) if isinstance(size, str)]
+    shape = value.shape if value.kind == "tensor" else None
+    return [dimension(name, axis, size) for axis, size in enumerate(shape or ()) if isinstance(size, str)]
 
 
 def _bytes(name: str, scope: Scope, where: str) -> int:
@@ -210,7 +215,7 @@ def _bytes(name: str, scope: Scope, where: str) -> int:
     if value.kind == "unknown":
         raise GraphError(f"{where}: the type of {name!r} is unknown: declare it in the model, with its shape")
     if value.kind != "tensor":
-        raise GraphError(f"{where}: {name!r} is of kind {value.kind}: only tensors of numbers have a size to plan with")
+        raise GraphError(f"{where}: {name!r} is of kind {value.kind}: {unsized(value)}")
     if value.shape is None:
         raise GraphError(
             f"{where}: {name!r} has an unknown number of axes: give dims for all of them, such as {name}:0=1, "

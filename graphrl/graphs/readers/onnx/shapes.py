@@ -6,9 +6,11 @@ from onnx import GraphProto, ModelProto
 
 from graphrl.errors import GraphError
 from graphrl.graphs.readers.foreign import Foreign
+from graphrl.graphs.readers.onnx.bodies import inline_bodies
 from graphrl.graphs.readers.onnx.checks import check_model
 from graphrl.graphs.readers.onnx.declared import (
     Dims,
+    add_sizes,
     adopt,
     clear_negative_sizes,
     declared_sizes,
@@ -20,8 +22,9 @@ from graphrl.graphs.readers.onnx.fold import fold
 from graphrl.graphs.readers.onnx.functions import versions_of
 from graphrl.graphs.readers.onnx.inference import infer_shapes
 from graphrl.graphs.readers.onnx.loops import fill_loops
-from graphrl.graphs.readers.onnx.model import opset_of
-from graphrl.graphs.readers.onnx.values import UNKNOWN, dimension, is_unknown, scope_of
+from graphrl.graphs.readers.onnx.model import check_and_sort, opset_of
+from graphrl.graphs.readers.onnx.sequences import has_sequences, scope_of
+from graphrl.graphs.readers.onnx.values import UNKNOWN, Scope, dimension, subgraphs, typed_scope
 
 _MAX_ROUNDS = 1000  # of inference: each layer whose shapes are computed from those of the last can need one more
 
@@ -40,27 +43,44 @@ def inferred(model: ModelProto, dims: Mapping[str, int], foreign: Foreign) -> Mo
     set_aside(model.graph, versions_of(model), sizes)
     for info in model.graph.input:
         sizes.fill(info.name, info.type)
-    is_open = any(is_unknown(dim) for info in model.graph.input for dim in info.type.tensor_type.shape.dim)
-    if not is_open:  # else it is refused anyway, for these
-        model = _inferred(model, sizes, foreign)
-        check_model(model, foreign)
+    model = _inferred(model, sizes, foreign)
+    check_and_sort(model.graph)  # names and sorts what came out of bodies
+    check_model(model, foreign)
     _check_dims(model.graph, sizes)
     forget(model.graph)
     return model
 
 
 def _inferred(model: ModelProto, dims: Dims, foreign: Foreign) -> ModelProto:
+    opset = opset_of(model, "")
     pass_types(model.graph)
+    inline_bodies(model.graph, opset)
     for _ in range(_MAX_ROUNDS):
         model = infer_shapes(model, foreign)
         graph = model.graph
-        new = fill_loops(graph, {})
-        new |= pass_types(graph)
-        if new or (_has_unknown(graph) and fold(graph, opset_of(model, ""))):
+        if fill_loops(graph, {}) | pass_types(graph):
+            continue
+        if _fill_sequences(graph, {}) or inline_bodies(graph, opset) or (_has_unknown(graph) and fold(graph, opset)):
             continue
         if not adopt(graph, {}, dims) and not adopt(graph, {}, dims, anywhere=True):
             break
     return model
+
+
+def _fill_sequences(graph: GraphProto, outer: Scope) -> bool:
+    """Shapes of tensors that come out of sequences and optionals; whether any is new."""
+    if not has_sequences(graph):
+        return False
+    scope, typed = scope_of(graph, outer), typed_scope(graph, outer)
+    filled = False
+    for info in (*graph.value_info, *graph.output):
+        value = scope.get(info.name, UNKNOWN)
+        if value.kind == "tensor" and value.is_static and not typed[info.name].is_static:
+            filled |= add_sizes(info.type, value.sizes)
+    for node in graph.node:
+        for body in subgraphs(node).values():
+            filled |= _fill_sequences(body, scope)
+    return filled
 
 
 def _has_unknown(graph: GraphProto) -> bool:

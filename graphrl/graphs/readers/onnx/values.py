@@ -4,6 +4,9 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+import onnx.helper
+import onnx.numpy_helper
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, TypeProto
 
 _BITS = {"BOOL": 8, "FLOAT": 32, "DOUBLE": 64, "BFLOAT16": 16, "COMPLEX64": 64, "COMPLEX128": 128}
@@ -16,33 +19,61 @@ def _bits(name: str) -> int | None:
 
 
 ELEMENT_BITS = {number: bits for name, number in TensorProto.DataType.items() if (bits := _bits(name))}
+MAX_ELEMENTS = 1024  # of a constant that is looked at: shapes, axes, and indices into them are smaller
+_MAX_TRIPS = 2**31  # exporters write "until the condition fails" as the largest integer
 
 
 class Value(NamedTuple):
-    """What is known about one tensor before or after shape inference.
+    """What is known about one value before or after shape inference.
 
     Attributes:
-      kind: "tensor", or what else it is ("sequence", "map", "optional", "sparse tensor", "text", "unknown").
+      kind: "tensor" (of numbers), "text" (a tensor of strings), "sequence", "optional", or what else it is ("map",
+        "sequence of maps", "sparse tensor", "unknown").
       element_bits: bits of one element; 0 unless it is a tensor.
       shape: a size, or the name of an unknown one ("" if it has none), per dimension; None if the rank is unknown.
+      elements: what a sequence holds, in order, or an optional, at most one; None if that is unknown.
+      constant: the tensor of the model that it is, if it is one.
     """
 
     kind: str
     element_bits: int = 0
     shape: tuple[int | str, ...] | None = None
+    elements: "tuple[Value, ...] | None" = None
+    constant: TensorProto | None = None
+
+    @property
+    def is_static(self) -> bool:
+        """Whether it is a tensor, of numbers or text, of known shape."""
+        return self.shape is not None and all(isinstance(size, int) for size in self.shape)
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """The shape if all of it is known, else ()."""
-        sizes = tuple(size for size in self.shape or () if isinstance(size, int))
-        return sizes if len(sizes) == len(self.shape or ()) else ()
+        return tuple(size for size in self.shape or () if isinstance(size, int)) if self.is_static else ()
 
     @property
     def bytes(self) -> int | None:
-        """Size in memory (elements of less than a byte are packed); None if it is unknown."""
-        if self.kind != "tensor" or self.shape is None or len(self.sizes) < len(self.shape):
+        """Size in memory (elements of less than a byte are packed; text has its UTF-8); None if it is unknown."""
+        if self.elements is not None:
+            sizes = [element.bytes for element in self.elements]
+            return None if None in sizes else sum(size or 0 for size in sizes)
+        if self.kind == "text" and self.constant is not None:
+            return sum(map(len, self.constant.string_data))
+        if self.kind != "tensor" or not self.is_static:
             return None
         return (math.prod(self.sizes) * self.element_bits + 7) // 8
+
+    @property
+    def array(self) -> np.ndarray | None:
+        """The numbers of a small constant; None for others."""
+        tensor = self.constant
+        if tensor is None or tensor.data_location == TensorProto.EXTERNAL or math.prod(tensor.dims) > MAX_ELEMENTS:
+            return None
+        try:
+            array = onnx.numpy_helper.to_array(tensor)
+        except (KeyError, TypeError, ValueError):
+            return None
+        return array if array.dtype.kind in "biuf" else None
 
 
 Scope = Mapping[str, Value]
@@ -50,17 +81,22 @@ Scope = Mapping[str, Value]
 UNKNOWN = Value("unknown")
 
 
-def scope_of(graph: GraphProto, outer: Scope | None = None) -> dict[str, Value]:
-    """All values of a graph by name, those of the graphs around it (`outer`) included."""
+def typed_scope(graph: GraphProto, outer: Scope | None = None) -> dict[str, Value]:
+    """What the types in a graph say of its values, by name, those of the graphs around it (`outer`) included."""
     own: dict[str, Value] = {}
     for info in (*graph.input, *graph.output, *graph.value_info):
         # A result can stand in both lists, and inference completes only one of them.
-        value = _value(info.type)
+        value = value_of(info.type)
         if info.name not in own or _knows_more(value, own[info.name]):
             own[info.name] = value
     scope = {**(outer or {}), **own}
     for tensor in graph.initializer:
-        scope[tensor.name] = _tensor(tensor.data_type, tuple(tensor.dims))
+        scope[tensor.name] = of_constant(tensor)
+    for node in graph.node:
+        if node.op_type == "Constant" and len(node.attribute) == len(node.output) == 1:
+            constant = _constant(node.attribute[0])
+            if constant is not None:
+                scope[node.output[0]] = of_constant(constant)
     for sparse in graph.sparse_initializer:
         stored = _tensor(sparse.values.data_type, tuple(sparse.values.dims))
         indices = math.prod(sparse.indices.dims) * 64
@@ -76,8 +112,33 @@ def _knows_more(value: Value, other: Value) -> bool:
     return value.bytes is not None or other.kind == "unknown" or (other.shape is None and value.shape is not None)
 
 
-def _value(type: TypeProto) -> Value:
+def of_constant(tensor: TensorProto) -> Value:
+    """What is known about a constant: all."""
+    return _tensor(tensor.data_type, tuple(tensor.dims))._replace(constant=tensor)
+
+
+def _constant(attribute: AttributeProto) -> TensorProto | None:
+    """The tensor that an attribute of a Constant stands for; None if it is sparse or of a wrong type."""
+    if attribute.name == "value" and attribute.HasField("t"):
+        return attribute.t
+    values = {
+        "value_int": (TensorProto.INT64, (), [attribute.i]),
+        "value_ints": (TensorProto.INT64, (len(attribute.ints),), attribute.ints),
+        "value_float": (TensorProto.FLOAT, (), [attribute.f]),
+        "value_floats": (TensorProto.FLOAT, (len(attribute.floats),), attribute.floats),
+        "value_string": (TensorProto.STRING, (), [attribute.s]),
+        "value_strings": (TensorProto.STRING, (len(attribute.strings),), attribute.strings),
+    }
+    if attribute.name not in values:
+        return None
+    return onnx.helper.make_tensor("", *values[attribute.name])
+
+
+def value_of(type: TypeProto) -> Value:
+    """What a type says."""
     kind = type.WhichOneof("value")
+    if kind == "sequence_type" and type.sequence_type.elem_type.WhichOneof("value") == "map_type":
+        return Value("sequence of maps")
     if kind != "tensor_type":
         return Value("unknown" if kind is None else kind.removesuffix("_type").replace("_", " "))
     if not type.tensor_type.HasField("shape"):
@@ -89,7 +150,7 @@ def _value(type: TypeProto) -> Value:
 def _tensor(element_type: int, shape: tuple[int | str, ...] | None) -> Value:
     if element_type in ELEMENT_BITS:
         return Value("tensor", ELEMENT_BITS[element_type], shape)
-    return Value("text" if element_type == TensorProto.STRING else "unknown")
+    return Value("text", 0, shape) if element_type == TensorProto.STRING else Value("unknown")
 
 
 def is_unknown(dim: Any) -> bool:
@@ -105,6 +166,11 @@ def dimension(tensor: str, axis: int, name: str) -> str:
 def is_made_up(name: str) -> bool:
     """Whether an unknown dimension has no name, or one from inference."""
     return not name or name.startswith("unk__")
+
+
+def is_standard(node: NodeProto) -> bool:
+    """Whether a node is of ONNX's own operators."""
+    return node.domain in ("", "ai.onnx")
 
 
 def subgraphs(node: NodeProto) -> dict[str, GraphProto]:
@@ -136,3 +202,19 @@ def captured(body: GraphProto) -> list[str]:
 def weight_names(graph: GraphProto) -> list[str]:
     """Names of the initializers, dense and sparse."""
     return [tensor.name for tensor in graph.initializer] + [tensor.values.name for tensor in graph.sparse_initializer]
+
+
+def trip_count(node: NodeProto, scope: Scope) -> int | None:
+    """How often a Loop runs at most, where that is a constant; else None."""
+    value = scope.get(node.input[0]) if node.input else None
+    array = None if value is None else value.array
+    trips = int(array.item()) if array is not None and array.size == 1 and array.dtype.kind in "iu" else -1
+    return trips if 0 <= trips < _MAX_TRIPS else None
+
+
+def replace(graph: GraphProto, **lists: list[Any]) -> None:
+    """Puts other messages in the place of lists of a graph; they may be the graph's own."""
+    copy = GraphProto(**lists)
+    for name in lists:
+        graph.ClearField(name)  # type: ignore[arg-type]
+        getattr(graph, name).extend(getattr(copy, name))

@@ -6,8 +6,8 @@ import onnx.helper
 from onnx import AttributeProto, GraphProto, NodeProto
 
 from graphrl.graphs.readers.onnx.flops import ATTRIBUTES, Call, bytes_moved, flops
-from graphrl.graphs.readers.onnx.loops import trip_count
-from graphrl.graphs.readers.onnx.values import Scope, reads_of, scope_of, subgraphs
+from graphrl.graphs.readers.onnx.sequences import loop_states, scope_of
+from graphrl.graphs.readers.onnx.values import Scope, reads_of, subgraphs, trip_count
 from graphrl.graphs.roofline import Chip, runtime
 
 _MAX_WORK = 10**30  # no sum of these overflows; the graph's checks refuse what needs as much
@@ -29,27 +29,36 @@ class Work(NamedTuple):
     weight_bytes: int = 0
 
 
-def node_work(node: NodeProto, graph: GraphProto, scope: Scope, chip: Chip) -> Work:
-    """Work of a node of `graph`, whose values `scope` knows; what is unknown inside bodies counts nothing."""
-    bodies = list(subgraphs(node).values())
+def node_work(node: NodeProto, scope: Scope, chip: Chip) -> Work:
+    """Work of a node of the graph whose values `scope` knows; what is unknown inside bodies counts nothing."""
+    bodies = subgraphs(node)
     if not bodies:
         return _single(node, scope, chip)
-    works = [_body_work(body, scope, chip, results=node.op_type != "If") for body in bodies]
+    if node.op_type == "Loop" and len(bodies) == 1:
+        return _loop_work(node, *bodies.values(), scope, chip)
+    works = [_body_work(body, scope_of(body, scope), chip, results=node.op_type != "If") for body in bodies.values()]
     weights = sum(work.weight_bytes for work in works)
     if node.op_type == "If":
         return Work(*(max(figures) for figures in zip(*works, strict=True)))._replace(weight_bytes=weights)
-    trips = 1
-    if node.op_type == "Loop":
-        count = trip_count(node, graph)
-        trips = 1 if count is None else count
-    elif node.op_type == "Scan":
-        trips = _scan_length(node, scope)
+    trips = _scan_length(node, scope) if node.op_type == "Scan" else 1
     return Work(
         trips * sum(work.flops for work in works),
         trips * sum(work.runtime for work in works),
         max(work.workspace_bytes for work in works),
         weights,
     )
+
+
+def _loop_work(node: NodeProto, body: GraphProto, scope: Scope, chip: Chip) -> Work:
+    """Work of a Loop. What it carries in sequences grows by the same in each run: the mean run is that of both ends."""
+    count = trip_count(node, scope)
+    trips = 1 if count is None else count
+    first, last = (
+        _body_work(body, scope_of(body, scope, loop_states(node, scope, times)), chip, results=True)
+        for times in (0, max(0, trips - 1))
+    )
+    runtime = first.runtime + (last.runtime - first.runtime) / 2
+    return last._replace(flops=trips * last.flops, runtime=trips * runtime)
 
 
 def _single(node: NodeProto, scope: Scope, chip: Chip) -> Work:
@@ -86,16 +95,15 @@ def _scan_length(node: NodeProto, scope: Scope) -> int:
     return sizes[axis] if -len(sizes) <= axis < len(sizes) else 1
 
 
-def _body_work(body: GraphProto, outer: Scope, chip: Chip, *, results: bool) -> Work:
+def _body_work(body: GraphProto, scope: Scope, chip: Chip, *, results: bool) -> Work:
     """Work of one run of a body, in the order of the file; its results count as its memory if `results`."""
-    scope = scope_of(body, outer)
     sizes = {info.name: scope[info.name].bytes or 0 for info in (*body.value_info, *body.output)}
     weights = sum(scope[tensor.name].bytes or 0 for tensor in body.initializer)
     works = []
     for node in body.node:
         if node.op_type == "Constant":
             weights += sum(sizes.pop(name, 0) for name in node.output)
-        works.append(Work() if node.op_type == "Constant" else node_work(node, body, scope, chip))
+        works.append(Work() if node.op_type == "Constant" else node_work(node, scope, chip))
     return Work(
         sum(work.flops for work in works),
         sum(work.runtime for work in works),

@@ -1,0 +1,261 @@
+"""Bodies of an ONNX model that are known to run when it is loaded, put into the graph around them.
+
+Runtimes do so with the branch of an `If` whose condition is a constant or follows from shapes, as in exports of
+`torch.squeeze(x, dim)`: the other branch and what only it reads are dropped. The body of a `SequenceMap` is repeated
+for each tensor of its sequence, as these may differ in shape.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import onnx.numpy_helper
+from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper
+
+from graphrl.errors import GraphError
+from graphrl.graphs.readers.onnx.declared import ASIDE
+from graphrl.graphs.readers.onnx.fold import computed_values
+from graphrl.graphs.readers.onnx.sequences import scope_of
+from graphrl.graphs.readers.onnx.values import (
+    UNKNOWN,
+    Scope,
+    Value,
+    dimension,
+    is_standard,
+    of_constant,
+    reads_of,
+    replace,
+    subgraphs,
+    weight_names,
+)
+
+_MAX_COPIED = 1 << 14  # nodes that one SequenceMap becomes
+
+Names = Counter[str]  # how often each name of a value is defined in a model
+
+
+def inline_bodies(graph: GraphProto, opset: int) -> bool:
+    """Puts bodies into a graph of sorted nodes, and into the bodies that stay; whether there were any.
+
+    Bodies inside those are left for the next call. The new nodes may need names.
+
+    Args:
+      opset: version of the standard operators.
+    """
+    if not any(map(_is_candidate, graph.node)):
+        return False
+    return _inline(graph, opset, {}, Counter(_defined(graph, nested=True)))
+
+
+def check_branches(node: NodeProto, written: Iterable[str], scope: Scope) -> None:
+    """Raises GraphError if the bytes of a result of an If are unknown because its branches give different ones."""
+    branches = subgraphs(node) if node.op_type == "If" else {}
+    inner = {body: scope_of(branch, scope) for body, branch in branches.items()}
+    for i, name in enumerate(node.output if branches else ()):
+        if name not in written or scope.get(name, UNKNOWN).bytes is not None:
+            continue
+        values = {
+            body: inner[body].get(branch.output[i].name, UNKNOWN) if i < len(branch.output) else UNKNOWN
+            for body, branch in branches.items()
+        }
+        if len(set(map(_described, values.values()))) > 1 and all(value.bytes is not None for value in values.values()):
+            what = ", ".join(f"{_described(value)} in {body}" for body, value in values.items())
+            raise GraphError(
+                f"op {node.name!r}: {name!r} is {what}, and {node.input[0]!r} says which when the model runs: make "
+                f"that a constant{_advice(name, scope.get(name, UNKNOWN), list(values.values()))}"
+            )
+
+
+def _advice(name: str, known: Value, values: list[Value]) -> str:
+    """The `dims` that give a result of an If the shape of its largest branch, where these work."""
+    largest = max(values, key=lambda value: value.bytes or 0).sizes
+    if any(value.kind != "tensor" for value in values):
+        return ""
+    shape = known.shape if known.shape is not None and len(known.shape) == len(largest) else ("",) * len(largest)
+    sizes = [
+        f"{dimension(name, axis, size)}={largest[axis]}" for axis, size in enumerate(shape) if isinstance(size, str)
+    ]
+    return f", or give dims for the larger, such as {', '.join(sizes)} (--dim in commands)"
+
+
+def _described(value: Value) -> str:
+    if value.elements is None:
+        return str(list(value.sizes))
+    return f"{value.kind} of {len(value.elements)} with {value.bytes} bytes"
+
+
+def _is_candidate(node: NodeProto) -> bool:
+    """Whether a node, or one in its bodies, is one whose body may be put into the graph around."""
+    bodies = subgraphs(node).values()
+    own = is_standard(node) and node.op_type in _TAKE_IN
+    return bool(bodies) and (own or any(_is_candidate(inner) for body in bodies for inner in body.node))
+
+
+def _inline(graph: GraphProto, opset: int, outer: Scope, names: Names) -> bool:
+    scope = _with_conditions(graph, opset, scope_of(graph, outer))
+    nodes, infos, changed = [], [], False
+    replaced: set[str] = set()
+    for node in graph.node:
+        if is_standard(node) and node.op_type in _TAKE_IN:
+            host = _Host(graph, node, names)
+            if _TAKE_IN[node.op_type](host, scope):
+                replaced.update(node.output)
+                nodes += host.nodes
+                infos += host.infos
+                continue
+        nodes.append(node)
+        for body in subgraphs(node).values():
+            if any(map(_is_candidate, body.node)):
+                changed |= _inline(body, opset, scope, names)
+    if replaced:
+        # What inference noted about an If is what both its branches have in common, and would outweigh what one gives.
+        kept = [info for info in graph.value_info if info.name not in replaced]
+        replace(graph, node=nodes, value_info=kept + infos)
+        for info in graph.output:
+            if info.name in replaced:
+                info.ClearField("type")
+    return changed or bool(replaced)
+
+
+def _with_conditions(graph: GraphProto, opset: int, scope: Scope) -> Scope:
+    """The scope with the values that conditions in the graph and in its bodies may depend on."""
+    wanted = {name for node in graph.node if _is_candidate(node) for name in reads_of(node)}
+    values = computed_values(graph, opset, scope, wanted)
+    return {**scope, **{name: of_constant(onnx.numpy_helper.from_array(array)) for name, array in values.items()}}
+
+
+class _Host:
+    """A graph that takes in the bodies of one of its nodes: the nodes in its place, and their declared types."""
+
+    def __init__(self, graph: GraphProto, node: NodeProto, names: Names) -> None:
+        self.graph, self.node, self.names = graph, node, names
+        self.nodes: list[NodeProto] = []
+        self.infos: list[ValueInfoProto] = []
+
+    def name(self, *parts: object) -> str:
+        """A new name of a value that starts with the node's."""
+        return _new_name("/".join(map(str, (self.node.name or self.node.op_type, *parts))), self.names)
+
+    def add(self, type: str, inputs: Sequence[str], output: str) -> None:
+        """Adds a node."""
+        self.nodes.append(NodeProto(op_type=type, input=inputs, output=[output]))
+
+    def take_in(self, body: GraphProto, given: Mapping[str, str], *part: object) -> dict[str, str]:
+        """Adds a copy of a body under `given` names, and under new ones, with `part`, where its own are not unique.
+
+        Returns all that changed.
+        """
+        copy, own = GraphProto(), [name for name in _defined(body) if name not in given]
+        copy.CopyFrom(body)
+        changed = {**given, **{name: self.name(*part, name) for name in own if self.names[name] > 1}}
+        _rename(copy, changed, self.names)
+        self.graph.initializer.extend(copy.initializer)
+        self.graph.sparse_initializer.extend(copy.sparse_initializer)
+        self.infos += [info for info in copy.value_info if info.name.startswith(ASIDE)]
+        self.nodes += copy.node
+        return changed
+
+
+def _take_branch(host: _Host, scope: Scope) -> bool:
+    """Takes in the branch that an If takes; False if that is not known."""
+    node, branches = host.node, subgraphs(host.node)
+    condition = scope[node.input[0]].array if node.input and node.input[0] in scope else None
+    if condition is None or condition.size != 1 or condition.dtype.kind != "b":
+        return False
+    taken, dropped = ("then_branch", "else_branch") if condition.item() else ("else_branch", "then_branch")
+    if not {taken, dropped} <= branches.keys() or len(branches[taken].output) < len(node.output):
+        return False
+    branch = branches[taken]
+    host.names.subtract(_defined(branches[dropped], nested=True))
+    own = set(_defined(branch))
+    results: dict[str, str] = {}
+    for info, output in zip(branch.output, node.output, strict=False):
+        if output and info.name in own:
+            results.setdefault(info.name, output)
+    changed = host.take_in(branch, results)
+    for info, output in zip(branch.output, node.output, strict=False):
+        if output and results.get(info.name) != output:  # a value from around the branch, or a second time the same
+            host.add("Identity", [changed.get(info.name, info.name)], output)
+    return True
+
+
+def _unroll(host: _Host, scope: Scope) -> bool:
+    """Takes in the body of a SequenceMap for each tensor; False if their number is not known."""
+    node, body = host.node, subgraphs(host.node).get("body")
+    sequences = [name for name in node.input if name in scope and scope[name].kind == "sequence"]
+    counts = {None if (held := scope[name].elements) is None else len(held) for name in sequences}
+    if body is None or len(counts) != 1 or None in counts:
+        return False
+    count = counts.pop() or 0
+    fits = len(body.input) == len(node.input) and len(body.output) >= len(node.output)
+    if not fits or count * len(body.node) > _MAX_COPIED:
+        return False
+    weights, rest = _parts(body)
+    shared = host.take_in(weights, {})
+    shared = {name: shared.get(name, name) for name in _defined(weights)}
+    host.names.update(_defined(rest, nested=True))  # the copies do not keep the names
+    parts: list[list[str]] = [[] for _ in node.output]
+    for i in range(count):
+        position, given = host.name(i), dict(shared)
+        host.graph.initializer.append(helper.make_tensor(position, TensorProto.INT64, (), [i]))
+        for info, name in zip(body.input, node.input, strict=True):
+            given[info.name] = host.name(i, info.name) if name in sequences else name
+            if name in sequences:
+                host.add("SequenceAt", [name, position], given[info.name])
+        changed = host.take_in(rest, given, i)
+        for part, info in zip(parts, body.output, strict=False):
+            part.append(changed.get(info.name, info.name))
+    for part, output, info in zip(parts, node.output, body.output, strict=False):
+        if output and part:
+            host.add("SequenceConstruct", part, output)
+        elif output:
+            host.add("SequenceEmpty", [], output)
+            dtype = info.type.tensor_type.elem_type or TensorProto.FLOAT
+            host.nodes[-1].attribute.append(helper.make_attribute("dtype", dtype))
+    return True
+
+
+_TAKE_IN: dict[str, Callable[[_Host, Scope], bool]] = {"If": _take_branch, "SequenceMap": _unroll}
+
+
+def _parts(body: GraphProto) -> tuple[GraphProto, GraphProto]:
+    """The weights and constants of a body, and the rest of it."""
+    nodes: dict[bool, list[NodeProto]] = {True: [], False: []}
+    for node in body.node:
+        nodes[node.op_type == "Constant"].append(node)
+    weights = GraphProto(initializer=body.initializer, sparse_initializer=body.sparse_initializer, node=nodes[True])
+    rest = GraphProto(input=body.input, output=body.output, value_info=body.value_info, node=nodes[False])
+    return weights, rest
+
+
+def _defined(graph: GraphProto, nested: bool = False) -> Iterator[str]:
+    """Names of the values that a graph, and with `nested` its bodies, define."""
+    yield from (info.name for info in graph.input)
+    yield from weight_names(graph)
+    for node in graph.node:
+        yield from filter(None, node.output)
+        if nested:
+            for body in subgraphs(node).values():
+                yield from _defined(body, nested)
+
+
+def _rename(graph: GraphProto, changed: dict[str, str], names: Names) -> None:
+    """Changes names of values in a graph and in its bodies, except where a body means another value by one."""
+    for named in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
+        name = named.name.removeprefix(ASIDE)
+        named.name = named.name.removesuffix(name) + changed.get(name, name)
+    for sparse in graph.sparse_initializer:
+        sparse.values.name = changed.get(sparse.values.name, sparse.values.name)
+    for node in graph.node:
+        node.input[:] = [changed.get(name, name) for name in node.input]
+        node.output[:] = [changed.get(name, name) for name in node.output]
+        for body in subgraphs(node).values():
+            own, new = set(_defined(body)), set(changed.values())
+            inside = {old: name for old, name in changed.items() if old not in own}
+            _rename(body, inside | {name: _new_name(name, names) for name in own & new}, names)
+
+
+def _new_name(name: str, names: Names) -> str:
+    while name in names:
+        name += "'"
+    names[name] = 1
+    return name

@@ -1,0 +1,296 @@
+"""Sequences and optionals in ONNX graphs: how many tensors they hold and of which shapes, which no type in ONNX says.
+
+The bytes of a sequence are the sum of its tensors', and those of an optional what it holds. An op that puts tensors
+into a sequence or takes them out copies them, as `Split`, `Concat` and `Identity` do: it computes nothing, and its
+result has bytes of its own. A loop is taken to run as often as its trip count says.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx.helper
+from onnx import GraphProto, NodeProto, TensorProto, TypeProto
+
+from graphrl.graphs.readers.onnx.values import (
+    UNKNOWN,
+    Scope,
+    Value,
+    is_standard,
+    of_constant,
+    reads_of,
+    subgraphs,
+    trip_count,
+    typed_scope,
+    value_of,
+)
+
+MAX_TENSORS = 4096  # of a sequence, and runs of loops that are followed one by one
+
+_HOLDERS = ("sequence", "optional")
+
+
+def scope_of(
+    graph: GraphProto, outer: Scope | None = None, given: Scope | None = None, runs: int = MAX_TENSORS
+) -> dict[str, Value]:
+    """All that is known of the values of a sorted graph, by name, those of the graphs around it included.
+
+    Args:
+      outer: the values around it.
+      given: values of its inputs, where more is known than it says.
+      runs: of bodies that may be followed.
+    """
+    scope = {**typed_scope(graph, outer), **(given or {})}
+    for node in graph.node:
+        if not is_standard(node):
+            continue
+        values: list[Value | None] = []
+        if node.op_type in _RULES:
+            values = [_RULES[node.op_type](node, scope)]
+        elif node.op_type in _BODIES and any(scope.get(name, UNKNOWN).kind in _HOLDERS for name in node.output):
+            values = _BODIES[node.op_type](node, scope, runs)
+        for name, value in zip(node.output, values, strict=False):
+            if name and value and value.kind != "unknown" and scope.get(name, UNKNOWN).bytes is None:
+                scope[name] = value
+    return scope
+
+
+def has_sequences(graph: GraphProto) -> bool:
+    """Whether a graph or a body in it has nodes that put tensors into sequences and optionals or take them out."""
+    return any(
+        (node.op_type in _RULES and node.op_type != "Identity") or any(map(has_sequences, subgraphs(node).values()))
+        for node in graph.node
+    )
+
+
+def unsized(value: Value) -> str:
+    """Why a value that is no tensor of numbers has no known bytes, and what would help."""
+    if value.kind == "sequence":
+        return (
+            f"the number (at most {MAX_TENSORS}) and the shapes of its tensors must be known: give tensors as inputs, "
+            "and splits, positions and trip counts as constants"
+        )
+    if value.kind == "optional":
+        return "it must be known whether it holds a value, and which: make it a tensor, or leave it out"
+    if value.kind in ("map", "sequence of maps"):
+        return "ONNX does not say how it lies in memory: export classifiers with zipmap=False"
+    return "only tensors of numbers, sequences of them and constants have a size to plan with"
+
+
+def number_held(node: NodeProto, scope: Scope) -> int | None:
+    """The result of a `SequenceLength` or an `OptionalHasElement` (a bool); None if it is unknown or another op's."""
+    if not is_standard(node) or node.op_type not in ("SequenceLength", "OptionalHasElement"):
+        return None
+    value = _input(node, 0, scope)
+    if node.op_type == "SequenceLength":
+        return None if value.elements is None else len(value.elements)
+    if not any(node.input):
+        return False
+    if value.kind in ("optional", "unknown"):
+        return None if value.elements is None else bool(value.elements)
+    return True
+
+
+def loop_states(node: NodeProto, scope: Scope, times: int, runs: int = MAX_TENSORS) -> dict[str, Value]:
+    """The sequences and optionals that a Loop carries after it has run a number of times, by their names in its body.
+
+    Each may still be unknown. Empty if the body does not fit the node, or if that is more often than `runs`.
+    """
+    scope = _around(node, scope)
+    states, run = _first_states(node, scope) if times <= runs else {}, 0
+    while states and run < times:
+        counter = of_constant(onnx.helper.make_tensor("", TensorProto.INT64, (), [run]))
+        states = _next_states(node, scope, states, counter, runs // times)
+        run += 1
+    types = {info.name: info.type for info in subgraphs(node)["body"].input} if states else {}
+    return {name: value if _fits(types[name], value) else UNKNOWN for name, value in states.items()}
+
+
+def _loop(node: NodeProto, scope: Scope, runs: int) -> list[Value | None]:
+    trips = trip_count(node, scope)
+    states = {} if trips is None else loop_states(node, scope, trips, runs)
+    if not states:  # known only if they never change
+        scope = _around(node, scope)
+        first = _first_states(node, scope)
+        states = first if first and _next_states(node, scope, first, UNKNOWN, runs) == first else {}
+    return [states.get(info.name) for info in subgraphs(node)["body"].input[2:]] if states else []
+
+
+def _around(node: NodeProto, scope: Scope) -> Scope:
+    """What a node reads of a scope, which is copied in each run of its body."""
+    return {name: scope[name] for name in reads_of(node) if name in scope}
+
+
+def _first_states(node: NodeProto, scope: Scope) -> dict[str, Value]:
+    body = subgraphs(node).get("body")
+    if body is None or len(body.input) != len(node.input) or len(body.output) < len(node.input) - 1:
+        return {}
+    pairs = zip(body.input[2:], node.input[2:], strict=True)
+    return {info.name: scope[name] for info, name in pairs if name in scope and scope[name].kind in _HOLDERS}
+
+
+def _next_states(node: NodeProto, scope: Scope, states: Scope, counter: Value, runs: int) -> dict[str, Value]:
+    """The states after another run of a Loop's body."""
+    body = subgraphs(node)["body"]
+    after = scope_of(body, scope, {**states, body.input[0].name: counter}, runs)
+    results = zip(body.input[2:], body.output[1:], strict=False)
+    return {state.name: after.get(info.name, UNKNOWN) for state, info in results if state.name in states}
+
+
+def _fits(type: TypeProto, value: Value) -> bool:
+    """Whether the tensors of a sequence have the shape that its type says, which the body's shapes follow from."""
+    element = value_of(type.sequence_type.elem_type)
+    return not element.is_static or all(tensor.shape == element.shape for tensor in value.elements or ())
+
+
+def _if(node: NodeProto, scope: Scope, runs: int) -> list[Value | None]:
+    """What both branches give alike."""
+    bodies = list(subgraphs(node).values())
+    scopes = [scope_of(body, scope, runs=runs) for body in bodies]
+    results = [[inner.get(info.name) for info in body.output] for body, inner in zip(bodies, scopes, strict=True)]
+    return [values[0] if values.count(values[0]) == len(values) else None for values in zip(*results, strict=False)]
+
+
+def _construct(node: NodeProto, scope: Scope) -> Value | None:
+    return _holding("sequence", tuple(_element(_input(node, i, scope)) for i in range(len(node.input))))
+
+
+def _empty(node: NodeProto, scope: Scope) -> Value | None:
+    return _holding("sequence", ())
+
+
+def _insert(node: NodeProto, scope: Scope) -> Value | None:
+    elements, tensor = _input(node, 0, scope).elements, _element(_input(node, 1, scope))
+    if elements is None or len(elements) >= MAX_TENSORS or tensor.kind == "unknown":
+        return None
+    place = _position(node, 2, scope, len(elements), len(elements))
+    if place is None:
+        if elements.count(tensor) < len(elements):
+            return None
+        place = 0  # any place is right
+    return Value("sequence", elements=(*elements[:place], tensor, *elements[place:]))
+
+
+def _erase(node: NodeProto, scope: Scope) -> Value | None:
+    elements = _input(node, 0, scope).elements
+    if not elements:
+        return None
+    place = _place_among(node, scope, elements)
+    return None if place is None else Value("sequence", elements=elements[:place] + elements[place + 1 :])
+
+
+def _at(node: NodeProto, scope: Scope) -> Value | None:
+    elements = _input(node, 0, scope).elements
+    if not elements:
+        return None
+    place = _place_among(node, scope, elements)
+    return None if place is None else elements[place]
+
+
+def _split(node: NodeProto, scope: Scope) -> Value | None:
+    source, axis = _input(node, 0, scope), _attribute(node, "axis", 0)
+    if not source.is_static or not -len(source.sizes) <= axis < len(source.sizes):
+        return None
+    axis %= len(source.sizes)
+    size, given = source.sizes[axis], len(node.input) > 1 and bool(node.input[1])
+    lengths = _lengths(size, _input(node, 1, scope).array) if given else [1] * min(size, MAX_TENSORS + 1)
+    if lengths is None:
+        return None
+    keep = given or _attribute(node, "keepdims", 1) != 0
+    before, after = source.sizes[:axis], source.sizes[axis + 1 :]
+    shapes = [(*before, *((length,) if keep else ()), *after) for length in lengths]
+    return _holding("sequence", tuple(source._replace(shape=shape, constant=None) for shape in shapes))
+
+
+def _lengths(size: int, split: np.ndarray | None) -> list[int] | None:
+    """Lengths of the parts of an axis: `split` has all of them, or the one of all but the last."""
+    if split is None or split.dtype.kind not in "iu" or split.size == 0 or split.min() < 0:
+        return None
+    if split.ndim:
+        return split.ravel().tolist() if split.sum() == size else None
+    length = int(split)
+    if not 0 < length * MAX_TENSORS >= size:
+        return None
+    return [min(length, size - start) for start in range(0, size, length)]
+
+
+def _concat(node: NodeProto, scope: Scope) -> Value | None:
+    elements, stacks = _input(node, 0, scope).elements, _attribute(node, "new_axis", 0) != 0
+    if not elements or not all(element.is_static for element in elements):
+        return None
+    shapes = [element.sizes for element in elements]
+    rank = len(shapes[0]) + stacks
+    axis = _attribute(node, "axis", rank)
+    if not -rank <= axis < rank or any(len(shape) + stacks != rank for shape in shapes):
+        return None
+    axis %= rank
+    total = len(shapes) if stacks else sum(shape[axis] for shape in shapes)
+    return elements[0]._replace(shape=(*shapes[0][:axis], total, *shapes[0][axis + (not stacks) :]))
+
+
+def _optional(node: NodeProto, scope: Scope) -> Value | None:
+    return _holding("optional", (_element(_input(node, 0, scope)),) if any(node.input) else ())
+
+
+def _get(node: NodeProto, scope: Scope) -> Value | None:
+    value = _input(node, 0, scope)
+    if value.kind != "optional":
+        return value
+    return value.elements[0] if value.elements else None
+
+
+def _same(node: NodeProto, scope: Scope) -> Value | None:
+    return _input(node, 0, scope)
+
+
+def _holding(kind: str, elements: tuple[Value, ...]) -> Value | None:
+    if len(elements) > MAX_TENSORS or any(element.kind == "unknown" for element in elements):
+        return None
+    return Value(kind, elements=elements)
+
+
+def _element(value: Value) -> Value:
+    """A value among others: what it is, not which."""
+    return value._replace(constant=None)
+
+
+def _input(node: NodeProto, index: int, scope: Scope) -> Value:
+    return scope.get(node.input[index], UNKNOWN) if index < len(node.input) else UNKNOWN
+
+
+def _place_among(node: NodeProto, scope: Scope, elements: tuple[Value, ...]) -> int | None:
+    """The place of one of the elements, by the second input; any where they are alike. The last one is the default."""
+    place = _position(node, 1, scope, len(elements) - 1, len(elements))
+    return 0 if place is None and elements.count(elements[0]) == len(elements) else place
+
+
+def _position(node: NodeProto, index: int, scope: Scope, last: int, count: int) -> int | None:
+    """The place from 0 to `last` that an input says, or `last` if it is left out; None if it is unknown or wrong.
+
+    Negative ones count from `count`.
+    """
+    if index >= len(node.input) or not node.input[index]:
+        return last
+    array = _input(node, index, scope).array
+    if array is None or array.size != 1 or array.dtype.kind not in "iu":
+        return None
+    place = int(array.item())
+    return place % max(1, count) if -count <= place < 0 else place if 0 <= place <= last else None
+
+
+def _attribute(node: NodeProto, name: str, default: int) -> int:
+    return next((attribute.i for attribute in node.attribute if attribute.name == name), default)
+
+
+_RULES: dict[str, Callable[[NodeProto, Scope], Value | None]] = {
+    "ConcatFromSequence": _concat,
+    "Identity": _same,
+    "Optional": _optional,
+    "OptionalGetElement": _get,
+    "SequenceAt": _at,
+    "SequenceConstruct": _construct,
+    "SequenceEmpty": _empty,
+    "SequenceErase": _erase,
+    "SequenceInsert": _insert,
+    "SplitToSequence": _split,
+}
+_BODIES: dict[str, Callable[[NodeProto, Scope, int], list[Value | None]]] = {"If": _if, "Loop": _loop}
