@@ -73,7 +73,7 @@ FORMATS = (
     Format("standard task graph", lambda head: is_stg(_text(head)), (".stg",), _plain(parse_stg)),
     Format("CostGraphDef text", lambda head: is_costgraph(_text(head)), (".pbtxt",), _plain(parse_costgraph)),
 )
-_HEAD = 1 << 16  # bytes that recognition looks at: a licence may stand first
+_HEAD = 1 << 17  # bytes that recognition looks at: a licence may stand first
 
 
 def read_graph(
