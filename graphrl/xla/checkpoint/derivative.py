@@ -169,6 +169,9 @@ def gradient_jaxpr(
       program: it is.
       wanted: of each argument, whether it is differentiated by.
       evaluate: arguments -> results.
+
+    Raises:
+      jax.errors.UnexpectedTracerError: a custom rule closes over a value that was traced with the program.
     """
     avals = program.closed.in_avals
     smooth = _is_smooth(program)
@@ -184,7 +187,11 @@ def gradient_jaxpr(
         return results, others, pull(cotangents)
 
     cotangents = _split(program.closed.out_avals, smooth)[0]  # as they are sharded, and vary
-    return program.sizes.concrete(jax.make_jaxpr(run)(list(avals), cotangents)), len(smooth)
+    closed = jax.make_jaxpr(run)(list(avals), cotangents)
+    for const in closed.consts:
+        if isinstance(const, jax.core.Tracer):
+            raise jax.errors.UnexpectedTracerError(f"a custom rule closes over a traced value: {const}")
+    return program.sizes.concrete(closed), len(smooth)
 
 
 def _is_smooth(program: Program) -> list[bool]:

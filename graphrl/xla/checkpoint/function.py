@@ -101,7 +101,10 @@ class CheckpointedFunction(Decorated):
         traced = self._traced.pop(key, None) if hashable else None
         traced = traced or traced_function(fn, held)
         own_args, own_kwargs = call
-        closed, results = jax.make_jaxpr(traced, return_shape=True)(*own_args, **own_kwargs)  # one for the same types
+        try:  # one jaxpr for the same types
+            closed, results = jax.make_jaxpr(traced, return_shape=True)(*own_args, **own_kwargs)
+        except jax.errors.UnexpectedTracerError:  # custom rules may take as constants what is traced only here
+            return fn(*args, **kwargs)
         own, outer = opened(closed)
         keep = hashable and not outer  # the next call closes over other tracers
         if keep:
@@ -113,6 +116,8 @@ class CheckpointedFunction(Decorated):
         for kept in (self._traced, self._built):
             while len(kept) > MOST:
                 kept.pop(next(iter(kept)))
+        if found.as_written:
+            return fn(*args, **kwargs)
         return results.func(built.run(*leaves))
 
     def _built_for(self, jaxpr: Any, closed: core.ClosedJaxpr, leaves: Sequence[Any], *, keep: bool) -> "_Built":

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import jax
+from jax.extend import core
 
 from graphrl.documents import read_document, write_document
 from graphrl.errors import GraphrlError, ProblemError
@@ -44,11 +45,14 @@ class Planned:
       fingerprint: of the program and of all that was asked.
       plan: for the function.
       report: about it.
+      as_written: whether the function is to be called as it is: a custom rule of it closes over a traced value, and its
+        equations have no gradient outside of their trace.
     """
 
     fingerprint: str
     plan: CheckpointPlan
     report: CheckpointReport
+    as_written: bool = False
 
 
 def planned(name: str, fingerprint: str, program: Program, wanted: Sequence[bool], settings: Settings) -> Planned:
@@ -95,7 +99,7 @@ def _read(path: Path, fingerprint: str, program: Program) -> Planned | None:
 
 def _searched(name: str, fingerprint: str, program: Program, wanted: Sequence[bool], settings: Settings) -> Planned:
     begin, chip, compiler = time.monotonic(), settings.figures, settings.compiler
-    named, wanted = _gradient(program, wanted, chip)
+    named, wanted, as_written = _gradient(program, wanted, chip)
     before = time.monotonic()
     pricing = Pricing(named.gradient)
     prepare(pricing)
@@ -127,18 +131,32 @@ def _searched(name: str, fingerprint: str, program: Program, wanted: Sequence[bo
         )
         report = dataclasses.replace(report, search_seconds=time.monotonic() - begin)
     report = dataclasses.replace(report, sizes=program.sizes.of)
-    return Planned(fingerprint, plan_of(named, choice, pricing), report)
+    return Planned(fingerprint, plan_of(named, choice, pricing), report, as_written)
 
 
-def _gradient(program: Program, wanted: Sequence[bool], chip: Chip) -> tuple[NamedGradient, Sequence[bool]]:
-    """What is decided about, and by which arguments it is differentiated: by none where jax cannot."""
+def _gradient(program: Program, wanted: Sequence[bool], chip: Chip) -> tuple[NamedGradient, Sequence[bool], bool]:
+    """What is decided about; by which arguments it is differentiated, by none where jax cannot; and whether that is for
+    a traced value that a custom rule closes over.
+
+    Forward passes may hold what has no gradient, such as loops without a fixed length: where one is taken, jax raises
+    its own error.
+    """
     try:
-        return gradient_of(program, wanted, chip), wanted
-    # jax's errors of loops without a fixed length, references and tracers that rules close over, or a rule's own: a
-    # forward pass may have these, and where a gradient is taken jax raises the same
-    except Exception:
+        return gradient_of(program, wanted, chip), wanted, False
+    except Exception as error:
+        if _has_gradient(program, wanted):
+            raise
         none = [False] * len(wanted)
-        return gradient_of(program, none, chip), none
+        return gradient_of(program, none, chip), none, isinstance(error, jax.errors.UnexpectedTracerError)
+
+
+def _has_gradient(program: Program, wanted: Sequence[bool]) -> bool:
+    """Whether jax differentiates a program as it is."""
+    try:
+        gradient_jaxpr(program, wanted, lambda args: core.jaxpr_as_fun(program.closed)(*args))
+    except Exception:  # custom rules raise what they like
+        return False
+    return True
 
 
 def fingerprint_of(program: Program, wanted: Sequence[bool], settings: Settings) -> str:
