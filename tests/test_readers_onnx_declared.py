@@ -80,6 +80,19 @@ def test_stale_declarations_in_bodies_do_not_count() -> None:
     assert (op.outputs[0].bytes, op.flops, op.workspace_bytes) == (256, 2 * (2 * 512 + 64), 512)
 
 
+def test_outputs_that_are_inputs_have_their_size() -> None:
+    data = model([RELU], {"x": ("n", 8)}, [info("y", (1,)), info("x", (1,))])
+    assert sizes(read(data, dims={"n": 4})) == {"y": 128}
+    body = helper.make_graph(
+        [node("Exp", ["s"], ["o"])], "body", [info("i", (), INT64), info("go", (), BOOL), info("s", (1,))],
+        [info("go", (), BOOL), info("s", (1,)), info("o", (1,))],
+    )  # fmt: skip
+    outputs = [info("y", (1,)), info("z", (1, 1))]
+    repeated = node("Loop", ["n", "", "x"], ["y", "z"], body=body)
+    (op,) = read(model([repeated], {"x": (4, 8)}, outputs, weights=[array("n", 3)])).ops
+    assert [tensor.bytes for tensor in op.outputs] == [128, 3 * 128]
+
+
 def test_declarations_count_where_nothing_follows() -> None:
     nodes = [node("Foo", ["x"], ["f"], domain="custom"), node("Relu", ["f"], ["r"]), node("NonZero", ["r"], ["y"])]
     declared = [info("f", ("batch", 5)), info("r", (1, 5))]  # r follows from f
@@ -170,6 +183,9 @@ def test_a_branch_may_be_for_other_sizes() -> None:
 def test_types_that_only_newer_opsets_allow_are_taken() -> None:
     data = model([RELU], [info("x", (3,), TensorProto.BFLOAT16)], opset=6)
     assert sizes(read(data)) == {"y": 6}
+    norm = node("BatchNormalization", ["x", "w", "w", "w", "w"], ["y"])  # of one type until opset 14
+    data = model([norm], [info("x", (1, 3, 4), TensorProto.FLOAT16)], weights=[weight("w", 3)], opset=9)
+    assert sizes(read(data)) == {"y": 24}
 
 
 # Sizes: 0, and unknown ones.
@@ -335,6 +351,15 @@ def test_a_growing_state_has_its_last_size_in_every_iteration(dims: dict[str, in
     assert "'y:1' is 9, but 'y' has size 8" in refused(
         model([growing], {"x": (4, 8)}, weights=[array("trips", 5)]), dims={"y:0": 24, "y:1": 9}
     )
+
+
+def test_a_shrinking_state_has_its_first_size_in_every_iteration() -> None:
+    shrinking = loop(node("Exp", ["s"], ["e"]), node("Slice", ["e", "one", "end", "axis"], ["t"]))
+    weights = [array("trips", 3), array("one", [1]), array("end", [99]), array("axis", [0])]
+    data = model([shrinking], {"x": (4, 8)}, weights=weights)
+    assert "give dims, such as y:0=1 " in refused(data)
+    (op,) = read(data, dims={"y:0": 1}).ops
+    assert (op.outputs[0].bytes, op.flops, op.workspace_bytes) == (32, 3 * 32, 4 * (32 + 24))
 
 
 def test_a_growing_state_that_never_runs_has_its_first_size() -> None:

@@ -52,7 +52,7 @@ def check_model(model: ModelProto, foreign: Foreign) -> None:
 
 def _impossible(node: NodeProto, reason: str) -> GraphError:
     shown = " ".join(reason.split())[:_LONGEST]
-    return GraphError(f"op {node.name or node.output[0]!r}: impossible {node.op_type}: {shown}")
+    return GraphError(f"op {node.name or next(iter(node.output), '')!r}: impossible {node.op_type}: {shown}")
 
 
 def _surely_runs(node: NodeProto, fault: str = "") -> bool:
@@ -100,18 +100,34 @@ def _element_types(graph: GraphProto) -> dict[str, int]:
 
 def _check_types(node: NodeProto, schema: onnx.defs.OpSchema, types: Mapping[str, int]) -> None:
     """Raises GraphError for an input of a type that the operator does not take, or that must be that of another one."""
-    allowed = {constraint.type_param_str: set(constraint.allowed_type_strs) for constraint in schema.type_constraints}
-    bound: dict[str, tuple[str, str]] = {}
+    allowed, newest = _allowed(schema), _newest(node)
+    bound: dict[tuple[str, str], tuple[str, str]] = {}
     for formal, name in _formal_inputs(node, schema):
         type = _type_text(types.get(name, 0))
         choices = allowed.get(formal.type_str, {formal.type_str})
         if not type or not any(choice.startswith("tensor(") for choice in choices):
             continue
-        if type not in choices and not _is_newly_allowed(node, formal.name, type):
+        variable, newer = newest.get(formal.name, ("", {type}))
+        if type not in choices | newer:
             raise _impossible(node, f"{name!r} is a {type}")
-        other, first = bound.setdefault(formal.type_str, (name, type))
+        other, first = bound.setdefault((formal.type_str, variable), (name, type))
         if type != first and formal.is_homogeneous:
             raise _impossible(node, f"{other!r} is a {first}, but {name!r} a {type}")
+
+
+def _allowed(schema: onnx.defs.OpSchema) -> dict[str, set[str]]:
+    """Types that each type variable of an operator may be."""
+    return {constraint.type_param_str: set(constraint.allowed_type_strs) for constraint in schema.type_constraints}
+
+
+def _newest(node: NodeProto) -> dict[str, tuple[str, set[str]]]:
+    """Type variable of each input in the newest version of the operator, and its types: runtimes may know them too."""
+    try:
+        schema = onnx.defs.get_schema(node.op_type, standard(node.domain))
+    except onnx.defs.SchemaError:
+        return {}
+    allowed = _allowed(schema)
+    return {formal.name: (formal.type_str, allowed.get(formal.type_str, {formal.type_str})) for formal in schema.inputs}
 
 
 def _formal_inputs(
@@ -130,17 +146,6 @@ def _type_text(element_type: int) -> str:
     if not element_type or element_type not in TensorProto.DataType.values():
         return ""
     return f"tensor({TensorProto.DataType.Name(element_type).lower()})"
-
-
-def _is_newly_allowed(node: NodeProto, formal: str, type: str) -> bool:
-    """Whether the newest version of the operator takes the type, or has no such input: runtimes may take it too."""
-    try:
-        newest = onnx.defs.get_schema(node.op_type, standard(node.domain))
-    except onnx.defs.SchemaError:
-        return True
-    allowed = {constraint.type_param_str: set(constraint.allowed_type_strs) for constraint in newest.type_constraints}
-    inputs = [parameter for parameter in newest.inputs if parameter.name == formal]
-    return not inputs or type in allowed.get(inputs[0].type_str, {inputs[0].type_str})
 
 
 def _check_shapes(node: NodeProto, scope: Scope) -> None:

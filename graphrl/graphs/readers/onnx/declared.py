@@ -115,14 +115,11 @@ def set_aside(graph: GraphProto, versions: Mapping[str, int], dims: Dims) -> Non
     _replace_infos(graph, infos)
     weights = {tensor.name: _weight_type(tensor) for tensor in graph.initializer}
     _type_inputs(graph, weights)
-    inputs = {info.name for info in graph.input}
     for info in graph.output:
         if info.name in results:
             info.ClearField("type")
         elif info.name in weights:
             info.type.CopyFrom(weights[info.name])
-        elif info.name in inputs and info.type.WhichOneof("value") == "tensor_type":
-            info.type.tensor_type.ClearField("shape")
     for node in graph.node:
         for body in subgraphs(node).values():
             set_aside(body, versions, dims)
@@ -132,6 +129,19 @@ def set_aside(graph: GraphProto, versions: Mapping[str, int], dims: Dims) -> Non
         if not _is_inferred(node, versions):
             for name in node.output:
                 tensors.complete(name, dims)
+
+
+def pass_types(graph: GraphProto) -> bool:
+    """Gives outputs that are inputs the input's type, in bodies too; whether any was another."""
+    inputs, new = {info.name: info.type for info in graph.input}, False
+    for info in graph.output:
+        if info.name in inputs and info.type != inputs[info.name]:
+            info.type.CopyFrom(inputs[info.name])
+            new = True
+    for node in graph.node:
+        for body in subgraphs(node).values():
+            new |= pass_types(body)
+    return new
 
 
 def _replace_infos(graph: GraphProto, infos: Sequence[ValueInfoProto]) -> None:

@@ -4,6 +4,7 @@ It knows one version of each operator set per model, so it sees a node of anothe
 has this one node. Inside bodies it does not know the values of constants around them, so it sees copies.
 """
 
+import uuid
 from collections.abc import Container, Mapping, Sequence
 
 import numpy as np
@@ -16,8 +17,9 @@ from graphrl.graphs.readers.onnx.functions import all_nodes, own_version, standa
 from graphrl.graphs.readers.onnx.model import native
 from graphrl.graphs.readers.onnx.values import captured, subgraphs
 
-_CALLS = "graphrl.calls"  # domain of the functions that inference sees
-_LENT = "graphrl.lent"  # marks the copies of constants in bodies
+_OURS = uuid.uuid4().hex  # no file has it
+_CALLS = f"graphrl.calls.{_OURS}"  # domain of the functions that inference sees
+_LENT = f"graphrl.lent.{_OURS}"  # marks the copies of constants in bodies
 # Operators that inference does not know, or knows by a function with a fault, and others of the same type and shape.
 _STAND_INS = {"GroupNormalization": "Identity", "MeanVarianceNormalization": "Identity"}
 

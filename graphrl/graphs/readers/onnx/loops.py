@@ -16,8 +16,8 @@ def fill_loops(graph: GraphProto, outer: Scope) -> bool:
 
     A body's state is taken to have the shape of its first value. A dimension in which the body's result differs is
     left open, for the state and for the loop's result: the result's is the size after the last iteration, which
-    declared types or `dims` have to give. The state then has this size in every iteration, an upper bound.
-    What a body gives out per iteration is stacked as often as it runs.
+    declared types or `dims` have to give. In every iteration, the state then has the larger of its first and last
+    size, an upper bound. What a body gives out per iteration is stacked as often as it runs.
     """
     scope, new = scope_of(graph, outer), False
     infos = {info.name: info for info in (*graph.value_info, *graph.output)}
@@ -73,7 +73,10 @@ def _fill_state(
     if state.kind != "tensor":
         return False
     if last.bytes is not None:  # nothing can change it any more
-        return state.shape != last.shape and _set_state(body, index, last.sizes)
+        largest = last.sizes
+        if first.bytes is not None and len(first.sizes) == len(last.sizes):
+            largest = tuple(map(max, first.sizes, last.sizes))
+        return state.shape != largest and _set_state(body, index, largest)
     given = body.input[index]
     if first.shape is not None and (
         state.shape is None or (given.doc_string == _PRELIMINARY and first.bytes is not None)

@@ -15,6 +15,7 @@ from graphrl.graphs.readers.onnx.declared import (
     clear_negative_sizes,
     declared_sizes,
     forget,
+    pass_types,
     set_aside,
 )
 from graphrl.graphs.readers.onnx.fold import fold
@@ -53,10 +54,13 @@ def inferred(model: ModelProto, dims: Mapping[str, int], foreign: Foreign) -> Mo
 def _inferred(model: ModelProto, dims: Dims, foreign: Foreign) -> ModelProto:
     opset = opset_of(model, "")
     inline_bodies(model.graph, opset)
+    pass_types(model.graph)
     for _ in range(_MAX_ROUNDS):
         model = infer_shapes(model, foreign)
         graph = model.graph
-        if fill_loops(graph, {}) or _fill_sequences(graph, {}) or inline_bodies(graph, opset):
+        new = fill_loops(graph, {})
+        new |= pass_types(graph)
+        if new or _fill_sequences(graph, {}) or inline_bodies(graph, opset):
             continue
         if _has_unknown(graph) and fold(graph, opset):
             continue
@@ -88,6 +92,8 @@ def _has_unknown(graph: GraphProto) -> bool:
 
 def _check_dims(graph: GraphProto, dims: Dims) -> None:
     """Raises GraphError for sizes in `dims` that name nothing, or that contradict the model."""
+    if dims.used.issuperset(dims.sizes):
+        return
     unknown = dict.fromkeys(dims.used)
     places: dict[str, list[tuple[str, int, str, int]]] = {}
     for tensor, axis, name, size in declared_sizes(graph, {}):
