@@ -273,3 +273,35 @@ def test_gradients_by_rules_with_arguments_from_outside(fn: Callable[..., Any]) 
         return jax.grad(lambda x: decorate(lambda y: fn(y, 2.0))(x))(X)
 
     np.testing.assert_allclose(gradient(quick), gradient(jax.checkpoint), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "fn", [FORWARD[0], FORWARD[1], lambda x, s: jnp.cumsum(FORWARD[0](x, x.mean()) + jnp.cos(x)).sum() * s]
+)
+@pytest.mark.parametrize(
+    "take", [jax.grad, lambda fn: jax.jit(jax.grad(fn)), lambda fn: jax.grad(lambda x, s: fn(x, s) ** 2)]
+)
+def test_gradients_by_rules_that_close_over_tracers(take: Callable[..., Any], fn: Callable[..., Any]) -> None:
+    decorated = quick(fn)
+    for _ in range(2):  # the second call knows
+        np.testing.assert_allclose(take(decorated)(X, 2.0), take(fn)(X, 2.0), rtol=1e-6)
+
+
+def test_rules_that_take_no_tracers_get_the_arguments_as_they_are() -> None:
+    def loss(x: jax.Array, scale: Any) -> jax.Array:
+        return applied_by(scale, jnp.sin(x)).sum()
+
+    with pytest.raises(jax.errors.UnexpectedTracerError, match="nondiff_argnums"):
+        jax.jit(quick(loss))(X, 2.0)  # as under jax.jit alone
+    np.testing.assert_allclose(
+        jax.grad(quick(loss))(X, jnp.float32(2.0)), jax.grad(loss)(X, jnp.float32(2.0)), rtol=1e-6
+    )
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def applied_by(scale: Any, x: jax.Array) -> jax.Array:
+    """A rule that takes arrays, and no tracers, as its first argument."""
+    return scale * x
+
+
+applied_by.defvjp(lambda scale, x: (scale * x, None), lambda scale, _, cotangent: (scale * cotangent,))

@@ -53,14 +53,16 @@ def inferred(model: ModelProto, dims: Mapping[str, int], foreign: Foreign) -> Mo
 
 def _inferred(model: ModelProto, dims: Dims, foreign: Foreign) -> ModelProto:
     opset = opset_of(model, "")
-    pass_types(model.graph)
     inline_bodies(model.graph, opset)
+    pass_types(model.graph)
     for _ in range(_MAX_ROUNDS):
         model = infer_shapes(model, foreign)
         graph = model.graph
-        if fill_loops(graph, {}) | pass_types(graph):
+        new = fill_loops(graph, {})
+        new |= pass_types(graph)
+        if new or _fill_sequences(graph, {}) or inline_bodies(graph, opset):
             continue
-        if _fill_sequences(graph, {}) or inline_bodies(graph, opset) or (_has_unknown(graph) and fold(graph, opset)):
+        if _has_unknown(graph) and fold(graph, opset):
             continue
         if not adopt(graph, {}, dims) and not adopt(graph, {}, dims, anywhere=True):
             break

@@ -212,9 +212,9 @@ def trip_count(node: NodeProto, scope: Scope) -> int | None:
     return trips if 0 <= trips < _MAX_TRIPS else None
 
 
-def replace(graph: GraphProto, **lists: list[Any]) -> None:
+def replace(graph: GraphProto, **lists: Any) -> None:
     """Puts other messages in the place of lists of a graph; they may be the graph's own."""
     copy = GraphProto(**lists)
     for name in lists:
-        graph.ClearField(name)  # type: ignore[arg-type]
+        graph.ClearField(name)
         getattr(graph, name).extend(getattr(copy, name))

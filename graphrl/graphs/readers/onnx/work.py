@@ -34,8 +34,8 @@ def node_work(node: NodeProto, scope: Scope, chip: Chip) -> Work:
     bodies = subgraphs(node)
     if not bodies:
         return _single(node, scope, chip)
-    if node.op_type == "Loop" and len(bodies) == 1:
-        return _loop_work(node, *bodies.values(), scope, chip)
+    if node.op_type == "Loop" and "body" in bodies:
+        return _loop_work(node, bodies["body"], scope, chip)
     works = [_body_work(body, scope_of(body, scope), chip, results=node.op_type != "If") for body in bodies.values()]
     weights = sum(work.weight_bytes for work in works)
     if node.op_type == "If":
