@@ -1,8 +1,8 @@
 """How fast and how exact graphrl is on this machine's accelerator, in minutes: docs/results/accelerator.md.
 
-It needs Python, jax with the accelerator's plugin, flax, optax, chex, numba and scipy. Whatever else is missing, such as
-jraph or flashbax, can lie in --wheels, a folder of wheels; without it the rows that need it name the package. graphrl
-itself need not be installed: this checkout's is taken.
+It needs jax with the accelerator's plugin, flax, optax, numba and scipy. Whatever else is missing, such as jraph (for
+two environments and three agents) or flashbax (for EGRL), can lie in --wheels, a folder of wheels; without it, rows that
+need it name the package. graphrl itself need not be installed: this checkout's is taken.
 
 Every part runs in a process of its own, one at a time, which is killed at its limit; time that a part leaves over goes
 to the next ones. Figures are kept as they come: the page is written again after each. With less than 240 s for
@@ -69,9 +69,7 @@ def main() -> None:
         try:
             from reproduce.accelerator.run import run
         except ModuleNotFoundError as error:
-            sys.exit(
-                f"accelerator: the package {error.name} is missing: install it, or name its wheel's folder: --wheels"
-            )
+            sys.exit(f"accelerator: the package {error.name} is missing: name the folder of its wheel: --wheels FOLDER")
         sys.exit(run(args, started))
 
 

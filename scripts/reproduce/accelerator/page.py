@@ -144,7 +144,11 @@ def _cpu(rows: Sequence[Row], all_rows: Sequence[Row]) -> list[str]:
         ratio = f"{other['rollouts_per_s'] / row['rollouts_per_s']:.3g}" if other else ""
         rate, compile_s = f"{row['rollouts_per_s']:,.0f}", f"{row['compile_s']:.1f}"
         lines.append([row["env"], f"{row['n']:,}", f"{row['envs']:,}", rate, ratio, compile_s])
-    return _table(["environment", "ops", "at once", "rollouts / s", "device / CPU", "compile s"], lines)
+    devices = max((row["threads"] for row in rows if "n" in row), default=1)
+    says = (
+        f"jax has {devices} CPU device{'s' * (devices > 1)} there, each of which takes its share of the environments."
+    )
+    return _table(["environment", "ops", "at once", "rollouts / s", "device / CPU", "compile s"], lines, says)
 
 
 SECTIONS: dict[str, tuple[str, Callable[[Sequence[Row], Sequence[Row]], list[str]]]] = {

@@ -15,7 +15,6 @@ from graphrl.bench.programs import graphrl_evaluation
 from graphrl.bench.rollouts import ENVS, measure_rollouts
 from graphrl.bench.searches import graphrl_search
 from graphrl.bench.timing import interleaved
-from graphrl.cores import count_cores
 from graphrl.costs import exact
 from graphrl.costs.device.decisions import Decisions
 from graphrl.costs.device.evaluate import evaluate
@@ -149,4 +148,4 @@ def search(job: Job, write: Write) -> None:
 def _settings(job: Job, n: int, evaluations: int) -> Settings:
     short = {"repeats": 3, "seconds": 0.05} if job.small else {"repeats": 5, "seconds": 0.2}
     sizes = {"sizes": (n,)} if n else {}
-    return Settings(threads=count_cores(), evaluations=evaluations, seed=job.seed, **sizes, **short)  # type: ignore[arg-type]
+    return Settings(threads=len(jax.local_devices()), evaluations=evaluations, seed=job.seed, **sizes, **short)  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ from graphrl.files import make_folder, write_atomically
 from reproduce.accelerator.job import Job, Row
 from reproduce.accelerator.page import page_text, write_curves
 
-# Shares of the time of each part: the seconds of 480, and those of 60 where sizes are small and compiling is most of it.
+# Shares of the time of each part: seconds of 480, and of 60 where sizes are small and compiling is most of it.
 SHARES = {"costs": 40.0, "rollouts": 100.0, "search": 40.0, "training": 60.0, "cpu": 55.0}
 SMALL_SHARES = {"costs": 7.0, "rollouts": 11.0, "search": 6.0, "training": 8.0, "cpu": 5.0}
 SMALL = 240.0  # seconds: with less, sizes are small

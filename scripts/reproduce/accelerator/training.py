@@ -20,8 +20,8 @@ LOOKS = 6  # at the held-out graphs, about
 SMALL = {
     "regal": "data.train=regal-like:12x8@10000 data.validation=regal-like:12x2@5000 data.graphs=2 data.buckets=1 "
     "agent.evaluations=160 agent.actions=2 agent.rounds=1 agent.width=8",
-    "topoformer": "data.train=layered:20x8@10000 data.validation=layered:20x4@5000 data.test=layered:20x2 data.graphs=2 "
-    "data.curriculum=0 agent.layers=1 agent.width=8 agent.samples=4",
+    "topoformer": "data.train=layered:20x8@10000 data.validation=layered:20x4@5000 data.test=layered:20x2 "
+    "data.graphs=2 data.curriculum=0 agent.layers=1 agent.width=8 agent.samples=4",
     "go": "data.train=layered:20x4@10000 data.validation=layered:20x2@5000 data.test=layered:20x2 data.graphs=2 "
     "data.buckets=1 agent.transfers=free agent.devices=2 agent.rounds=1 agent.samples=4 agent.levels=4 "
     "agent.ppo.environments=4 agent.network.width=8 agent.network.rounds=1 agent.network.layers=0 "
