@@ -1,8 +1,8 @@
 """How fast and how exact graphrl is on this machine's accelerator, in minutes: docs/results/accelerator.md.
 
 It needs jax with the accelerator's plugin, flax, optax, numba and scipy. Whatever else is missing, such as jraph (for
-two environments and three agents) or flashbax (for EGRL), can lie in --wheels, a folder of wheels; without it, rows that
-need it name the package. graphrl itself need not be installed: this checkout's is taken.
+two environments and three agents) or flashbax (for EGRL), can lie in --wheels, a folder of wheels; without it, rows
+that need it name the package. graphrl itself need not be installed: this checkout's is taken.
 
 Every part runs in a process of its own, one at a time, which is killed at its limit; time that a part leaves over goes
 to the next ones. Figures are kept as they come: the page is written again after each. With less than 240 s for

@@ -75,8 +75,8 @@ def main() -> None:
         from graphrl.cores import count_cores
         from reproduce.results import here
 
-        # jaxlib 0.11.2 ends the process where it compiles the decoder for several CPU devices
-        machine.configure(1 if jax.__version_info__ >= (0, 11) else count_cores())
+        # jaxlib 0.11.2 (not 0.11.1) ends the process where it compiles the decoder for several CPU devices
+        machine.configure(1 if jax.__version_info__ >= (0, 11, 2) else count_cores())
         jax.config.update("jax_enable_compilation_cache", job.small)
         if jax.default_backend() != job.platform:
             write({"absent": f"jax finds no {job.platform} here, only {jax.default_backend()}"})
