@@ -92,7 +92,7 @@ def test_training_has_a_curve(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_rows_name_the_packages_that_are_missing(tmp_path: Path) -> None:
     """Nothing but jraph is missed, and only where it is needed."""
-    sections = "costs,rollouts,search,training:regal,training:go,training:egrl,training:topoformer"
+    sections = "training:topoformer,costs,rollouts,search,training:regal,training:go,training:egrl"
     done, rows, page = run_accelerator(tmp_path, "--sections", sections, without=True)
     assert (done.returncode, "Traceback" in done.stderr) == (0, False)
     missing = {row.get("part") or row.get("env"): row["missing"] for row in rows if "missing" in row}

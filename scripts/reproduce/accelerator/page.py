@@ -39,15 +39,16 @@ def page_text(rows: Sequence[Row], args: argparse.Namespace, picture: str) -> st
         parts = [*content(own, rows), f"![Learning curves]({picture})" * (name == "training" and bool(picture))]
         tables.append(Table(title, origin, [*parts, _notes(own)]))
     tables = [table for table in tables if table.text.strip()] or tables[:1]
-    title = f"graphrl on {'a CPU, in small' if args.platform == 'cpu' else 'an accelerator'}"
+    title = f"graphrl on {'a CPU' if args.platform == 'cpu' else 'an accelerator'}{', in small' * args.small}"
     return results_text(title, tables, command(), _summary(rows, args, hardware))
 
 
 def _summary(rows: Sequence[Row], args: argparse.Namespace, hardware: Iterable[str]) -> str:
     """What a reader would quote."""
     if args.platform == "cpu":
+        small = ", of small sizes, and XLA compiled with little effort" * args.small
         return (
-            "**No GPU has been measured yet.** These figures are of a CPU: they say that every part of "
+            f"**No GPU has been measured yet.** These figures are of a CPU{small}: they say that every part of "
             "`scripts/accelerator.py` runs, and what its page looks like."
         )
     parts = []

@@ -38,6 +38,7 @@ def run(args: argparse.Namespace, started: float) -> int:
       args: of the command line.
       started: when that time began, by `time.time`.
     """
+    args.small = args.seconds < SMALL
     rows: list[Row] = []
     try:
         make_folder(args.output.parent)
@@ -61,14 +62,13 @@ def run(args: argparse.Namespace, started: float) -> int:
 
 def _jobs(args: argparse.Namespace, ends: float) -> Iterator[Job]:
     """The parts, each with its share of the time that those before have left."""
-    small = args.seconds < SMALL
-    shares = SMALL_SHARES if small else SHARES
+    shares = SMALL_SHARES if args.small else SHARES
     parts = [name.split(":") for name in args.parts]
     for number, (section, *part) in enumerate(parts):
         following = [shares[name] for name, *_ in parts[number:]]
         limit = max(1.0, MARGIN * (ends - time.time()) * following[0] / sum(following))
         platform = "cpu" if section == "cpu" else args.platform
-        yield Job(section, "".join(part), platform, time.time() + limit, small, args.seed)
+        yield Job(section, "".join(part), platform, time.time() + limit, args.small, args.seed)
 
 
 def _write(args: argparse.Namespace, rows: list[Row]) -> None:
