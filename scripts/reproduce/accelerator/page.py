@@ -3,7 +3,7 @@
 import argparse
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +40,10 @@ def page_text(rows: Sequence[Row], args: argparse.Namespace, picture: str) -> st
         tables.append(Table(title, origin, [*parts, _notes(own)]))
     tables = [table for table in tables if table.text.strip()] or tables[:1]
     title = f"graphrl on {'a CPU' if args.platform == 'cpu' else 'an accelerator'}{', in small' * args.small}"
-    return results_text(title, tables, command(), _summary(rows, args, hardware))
+    return results_text(title, tables, command(), _summary(rows, args))
 
 
-def _summary(rows: Sequence[Row], args: argparse.Namespace, hardware: Iterable[str]) -> str:
+def _summary(rows: Sequence[Row], args: argparse.Namespace) -> str:
     """What a reader would quote."""
     if args.platform == "cpu":
         small = ", of small sizes, and XLA compiled with little effort" * args.small
@@ -59,7 +59,8 @@ def _summary(rows: Sequence[Row], args: argparse.Namespace, hardware: Iterable[s
     if rates := [row for row in rows if row["section"] == "rollouts" and "steps_per_s" in row]:
         best = max(rates, key=lambda row: row["steps_per_s"])
         parts.append(f"{best['env']} makes up to {best['steps_per_s']:,.0f} steps a second")
-    return f"On {next(iter(hardware))}: {', '.join(parts) or 'nothing measured so far'}."
+    hardware = [row["hardware"] for row in rows if "hardware" in row and row["section"] != "cpu"]
+    return f"On {hardware[0] if hardware else 'the accelerator'}: {', '.join(parts) or 'nothing measured so far'}."
 
 
 def _costs(rows: Sequence[Row], _: Sequence[Row]) -> list[str]:
@@ -89,9 +90,10 @@ def _rollouts(rows: Sequence[Row], _: Sequence[Row]) -> list[str]:
         if "rollouts_per_s" in row
     ]
     headings = ["environment", "ops", "steps of an episode", "at once", "rollouts / s", "steps / s", "compile s"]
+    evaluations = max((row["evaluations"] for row in rows if "evaluations" in row), default=0)
     says = (
-        "A rollout is a reset and random valid actions to the end of the episode. Of `Proposal-v0` both the reset and "
-        "the step are a whole BRKGA run. Rates are by the median of several timings, without compilation."
+        "A rollout is a reset and random valid actions to the end of the episode. Of `Proposal-v0` reset and step are "
+        f"whole BRKGA runs of {evaluations} evaluations. Rates are by the median of several timings, without compiling."
     )
     return _table(headings, lines, says)
 

@@ -124,7 +124,7 @@ def rollouts(job: Job, write: Write) -> None:
             with faults(write, env=id, envs=count):
                 expected.pop(id)  # if it fails, larger numbers will, too
                 row = measure_rollouts(id, cases[id], count, settings)
-                write({**row.to_dict(), "steps_per_s": row.steps_per_s})
+                write({**row.to_dict(), "steps_per_s": row.steps_per_s, "evaluations": settings.evaluations})
                 expected[id] = row.compile_s + grown * (time.time() - started - row.compile_s)
 
 
