@@ -1,11 +1,12 @@
-"""JSON files, `{"format": ..., "version": ..., ...}`, read into dataclasses with every type checked."""
+"""JSON files, `{"format": ..., "version": ..., ...}`, read into dataclasses with every type checked.
+
+msgspec is imported when a file is read: training without files, as of `scripts/accelerator.py`, does without.
+"""
 
 import dataclasses
 import json
 from pathlib import Path
 from typing import Any, TypeVar
-
-import msgspec
 
 from graphrl.errors import GraphrlError
 from graphrl.files import content, shown, write_atomically
@@ -17,7 +18,8 @@ class BrokenError(GraphrlError):
     """A file is not what it was written as: cut short, or changed since."""
 
 
-class _Header(msgspec.Struct):
+@dataclasses.dataclass(frozen=True)
+class _Header:
     format: str
     version: int
 
@@ -28,6 +30,8 @@ def read_document(path: Path, kind: type[T], form: str, version: int) -> T:
     Raises:
       GraphrlError: it cannot be read, or is of another format or version; a `BrokenError` if it holds none of either.
     """
+    import msgspec
+
     with content(path) as data:
         text = bytes(data)
     try:

@@ -1,11 +1,13 @@
 """What a network is to an agent: two pure functions, whatever library made them."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import flax.linen as nn
 import jax
-import jraph
+
+if TYPE_CHECKING:
+    import jraph
 
 Params = Any  # a nested dict of arrays
 
@@ -14,7 +16,7 @@ class GraphObservation(Protocol):
     """What a network sees of one padded graph: the observations of the environments are such."""
 
     @property
-    def graph(self) -> jraph.GraphsTuple:
+    def graph(self) -> "jraph.GraphsTuple":
         """Nodes `[n + 1, F]` (the last is for padding edges to hang on), edges `[e, H]`."""
 
     @property

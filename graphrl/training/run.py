@@ -115,13 +115,13 @@ def train(name: str, agent: Agent, config: RunConfig[Any], folder: Path, *, resu
         count, what = agent.shared(config)
         mesh = make_mesh(count, what=what)
         devices.meet(mesh)
-        data = _data(agent, config, mesh)
+        data = run_data(agent, config, mesh)
         checkpoints = Checkpoints(folder, config.training.keep)
         learner = agent.learner(config.agent, mesh, data)
         last = _last_whole(checkpoints, learner)
         if devices.is_main():
             write_document(folder / SETTINGS, Started(name, as_dict(config)), FORMAT, VERSION)
-        info = dataclasses.replace(_first_info(name, config) if last is None else last.info, config=as_dict(config))
+        info = dataclasses.replace(first_info(name, config) if last is None else last.info, config=as_dict(config))
         path = config.agent.start if last is None else ""  # a run goes on without what it began with
         with _observers(folder, config, last) as observers, stop_signals() as stop:
             loop = Loop(learner, data, mesh, config.training, checkpoints, info, observers, stop, agent.shares)
@@ -129,7 +129,7 @@ def train(name: str, agent: Agent, config: RunConfig[Any], folder: Path, *, resu
         return Result(outcome, checkpoints.latest() or folder, find(folder))
 
 
-def _data(agent: Agent, config: RunConfig[Any], mesh: Mesh) -> Data:
+def run_data(agent: Agent, config: RunConfig[Any], mesh: Mesh) -> Data:
     """The graphs of a run, of each batch those that this process makes.
 
     Raises:
@@ -159,7 +159,8 @@ def _last_whole(checkpoints: Checkpoints, learner: Learner) -> Checkpoint | None
     return last
 
 
-def _first_info(name: str, config: RunConfig[Any]) -> Info:
+def first_info(name: str, config: RunConfig[Any]) -> Info:
+    """What a checkpoint before the first step says of a run of the agent of that name."""
     key = jax.random.key(config.seed)
     data, impl = jax.random.key_data(key).tolist(), str(jax.random.key_impl(key))
     return Info(name, 0, {}, data, impl, 0.0, {}, [], None)

@@ -63,8 +63,8 @@ def bullets(lines: Iterable[str]) -> str:
     return "\n".join(f"- {line}" for line in dict.fromkeys(lines))
 
 
-def results_text(title: str, tables: Sequence[Table], command: str) -> str:
-    """The file of a section."""
+def results_text(title: str, tables: Sequence[Table], command: str, summary: str = "") -> str:
+    """The file of a section; the summary is the sentence that a reader would quote."""
     seeds, hardware, versions, dates = (
         sorted(frozenset().union(*parts)) for parts in zip(*(table.origin for table in tables), strict=True)
     )
@@ -74,4 +74,5 @@ def results_text(title: str, tables: Sequence[Table], command: str) -> str:
         f"Date: {' to '.join(dict.fromkeys((dates[0], dates[-1])))}.\n"
     )
     texts = [table.text if len(tables) == 1 else f"## {table.title}\n\n{table.text}" for table in tables]
-    return "\n".join([f"# {tables[0].title if len(tables) == 1 else title}\n", where, *texts])
+    head = [f"# {tables[0].title if len(tables) == 1 else title}\n", where, *([f"{summary}\n"] if summary else [])]
+    return "\n".join([*head, *texts])

@@ -1,18 +1,14 @@
-"""Chips with several memories: their figures, checked, and their file (format "graphrl-chip", version 1)."""
+"""Chips with several memories: their figures, checked, and what is written of them; `chip_file` reads it."""
 
 import dataclasses
 import itertools
 import json
 import math
 import os
-from typing import Any, TypeVar
-
-import msgspec
+from typing import Any
 
 from graphrl.errors import ProblemError
 from graphrl.files import write_atomically
-from graphrl.graphs.readers.json import read_strict_json
-from graphrl.units import whole_numbers
 
 FORMAT, VERSION = "graphrl-chip", 1
 PAGE = 64  # bytes
@@ -20,8 +16,6 @@ MAX_MEMORIES = 16
 # What the most FLOPs and bytes of a graph take within these limits is a float32 on the device, too.
 PEAKS, BANDWIDTHS = (1e-6, 1e30), (1e-15, 1e30)  # operations and bytes a second
 SECONDS = 0.0, 1e6
-
-T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,57 +95,6 @@ class MemoryChip:
         write_atomically(path, lambda file: file.write(json.dumps(self.to_dict(), indent=1) + "\n"))
 
 
-class _ChipFile(msgspec.Struct, forbid_unknown_fields=True):
-    format: str
-    version: int
-    name: str
-    peak: float
-    memories: list[dict[str, Any]]
-    launch: float = 0.0
-    page: int = PAGE
-
-
-class _MemoryFile(msgspec.Struct, forbid_unknown_fields=True):
-    name: str
-    capacity: int | None
-    read: float
-    write: float
-    setup: float = 0.0
-
-
-def chip_from_dict(value: object) -> MemoryChip:
-    """The chip of an object of the file's shape.
-
-    Raises:
-      ProblemError: one line that names the first fault.
-    """
-    if isinstance(value, dict):
-        for key, right in (("format", FORMAT), ("version", VERSION)):
-            if value.get(key) != right or isinstance(value[key], bool):
-                raise ProblemError(f"{key} is {_short(value.get(key))}: must be {right!r}")
-    file = _converted(value, _ChipFile, "a chip")
-    entries = [_converted(entry, _MemoryFile, f"memory number {i}") for i, entry in enumerate(file.memories)]
-    memories = tuple(ChipMemory(**msgspec.structs.asdict(entry)) for entry in entries)
-    return MemoryChip(file.name, file.peak, memories, file.launch, file.page)
-
-
-def read_chip(path: str | os.PathLike[str]) -> MemoryChip:
-    """The chip of a file.
-
-    Raises:
-      GraphrlError: the file cannot be read.
-      ProblemError: it holds no chip; one line that names the file and the first fault.
-    """
-    return read_strict_json(path, chip_from_dict, ProblemError)
-
-
-def _converted(value: object, kind: type[T], where: str) -> T:
-    try:
-        return msgspec.convert(whole_numbers(value), kind)
-    except (msgspec.ValidationError, OverflowError) as error:
-        raise ProblemError(f"{where}: {error}") from None
-
-
 def _room(memory: ChipMemory) -> float:
     return math.inf if memory.capacity is None else memory.capacity
 
@@ -160,7 +103,7 @@ def _check_memory(where: str, memory: ChipMemory) -> None:
     capacity = memory.capacity
     if capacity is not None and (type(capacity) is not int or not 0 <= capacity <= 2**62):
         raise ProblemError(
-            f"{where}: capacity is {_short(capacity)}: must be an integer of bytes from 0 to 2^62, or null"
+            f"{where}: capacity is {short(capacity)}: must be an integer of bytes from 0 to 2^62, or null"
         )
     _check_figure(where, "read", memory.read, BANDWIDTHS)
     _check_figure(where, "write", memory.write, BANDWIDTHS)
@@ -171,9 +114,10 @@ def _check_figure(where: str, key: str, value: float, limits: tuple[float, float
     least, most = limits
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not least <= value <= most:
-        raise ProblemError(f"{where}: {key} is {_short(value)}: must be a number from {least:g} to {most:g}")
+        raise ProblemError(f"{where}: {key} is {short(value)}: must be a number from {least:g} to {most:g}")
 
 
-def _short(value: object) -> str:
+def short(value: object) -> str:
+    """A value as messages show it."""
     text = repr(value) if not isinstance(value, int) or abs(value) < 10**30 else "a huge integer"
     return text if len(text) <= 40 else text[:37] + "..."

@@ -2,7 +2,7 @@
 
 import os
 
-from graphrl.costs.maps.chip import ChipMemory, MemoryChip, read_chip
+from graphrl.costs.maps.chip import ChipMemory, MemoryChip
 from graphrl.errors import GraphrlError, ProblemError
 
 MIB = 2**20
@@ -42,6 +42,8 @@ def find_chip(chip: str | os.PathLike[str] | MemoryChip) -> MemoryChip:
     name = os.fspath(chip)
     if name in CHIPS:
         return CHIPS[name]
+    from graphrl.costs.maps.chip_file import read_chip
+
     try:
         return read_chip(name)
     except ProblemError:

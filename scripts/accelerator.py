@@ -1,0 +1,90 @@
+"""How fast and how exact graphrl is on this machine's accelerator, in minutes: docs/results/accelerator.md.
+
+It needs jax with the accelerator's plugin, flax, optax, numba and scipy. Whatever else is missing, such as jraph (for
+two environments and three agents) or flashbax (for EGRL), can lie in --wheels, a folder of wheels; without it, rows
+that need it name the package. graphrl itself need not be installed: this checkout's is taken.
+
+Every part runs in a process of its own, one at a time, which is killed at its limit; time that a part leaves over goes
+to the next ones. Figures are kept as they come: the page is written again after each. With less than 240 s for
+everything, sizes are small and XLA on CPUs compiles with little effort: does everything work?
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SECTIONS = {
+    "costs": "device twins against the exact costs: the greatest difference",
+    "rollouts": "episodes a second of the four environments, 64 to 16,384 at once",
+    "search": "decoded schedules a second, and BRKGA with 5,000 evaluations on 64 graphs at once",
+    "training": "a minute of each agent, with its learning curve; of one: training:go",
+    "cpu": "the same rollouts on this machine's CPU",
+}
+AGENTS = "regal", "topoformer", "go", "egrl"
+EXAMPLES = """examples:
+  python scripts/accelerator.py
+  python scripts/accelerator.py --wheels wheels --sections costs,rollouts --seconds 240
+  python scripts/accelerator.py --platform cpu --seconds 60 --output out/accelerator.md"""
+
+
+def main() -> None:
+    """Measures; wrong usage is one line on standard error and exit code 2, no such accelerator exit code 1."""
+    started = time.time()
+    listed = "".join(f"  {name:9} {what}\n" for name, what in SECTIONS.items())
+    parser = argparse.ArgumentParser(
+        description=f"{__doc__}\nsections, the most telling first:\n{listed}",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    page = ROOT / "docs" / "results" / "accelerator.md"
+    parser.add_argument("--platform", choices=("gpu", "tpu", "cpu"), default="gpu", help="(default: gpu)")
+    parser.add_argument("--seconds", type=float, default=480.0, metavar="S", help="for everything (default: 480)")
+    parser.add_argument("--sections", default=",".join(SECTIONS), metavar="NAME,...", help="(default: all)")
+    parser.add_argument("--wheels", type=Path, metavar="FOLDER", help="of wheels of packages that are missing here")
+    parser.add_argument("--output", type=Path, default=page, metavar="FILE.md", help=f"(default: {page.name} of docs)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of everything random (default: 0)")
+    args = parser.parse_args()
+    args.sections = tuple(args.sections.split(","))
+    known = [*SECTIONS, *(f"training:{agent}" for agent in AGENTS)]
+    for name in args.sections:
+        if name not in known:
+            parser.error(f"unknown section {name!r}: known are {', '.join(known)}")
+    args.parts = [each for name in args.sections for each in (known[-len(AGENTS) :] if name == "training" else [name])]
+    if not 1 <= args.seconds <= 86_400:
+        parser.error(f"--seconds {args.seconds:g}: must be from 1 to 86,400")
+    if not 0 <= args.seed < 2**32:
+        parser.error(f"--seed {args.seed}: must be from 0 to 2^32 - 1")
+    if args.output.suffix != ".md":
+        parser.error(f"--output {args.output}: must be a file that ends in .md")
+    with tempfile.TemporaryDirectory(prefix="graphrl-wheels-") as folder:
+        if args.wheels is not None:
+            _unpack(args.wheels, folder, parser)
+            sys.path.insert(0, folder)
+        sys.path.append(str(ROOT))
+        try:
+            from reproduce.accelerator.run import run
+        except ModuleNotFoundError as error:
+            sys.exit(f"accelerator: the package {error.name} is missing: name the folder of its wheel: --wheels FOLDER")
+        sys.exit(run(args, started))
+
+
+def _unpack(wheels: Path, folder: str, parser: argparse.ArgumentParser) -> None:
+    """Wheels are archives whose content is what is imported."""
+    paths = sorted(wheels.glob("*.whl"))
+    if not paths:
+        parser.error(f"--wheels {wheels}: must be a folder with files that end in .whl")
+    for path in paths:
+        try:
+            with zipfile.ZipFile(path) as archive:
+                archive.extractall(folder)
+        except (zipfile.BadZipFile, OSError) as error:
+            parser.error(f"--wheels: {path} is no wheel: {error}")
+
+
+if __name__ == "__main__":
+    main()

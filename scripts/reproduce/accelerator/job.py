@@ -1,0 +1,99 @@
+"""A part of the measurements in a process of its own: `python -m reproduce.accelerator.job JOB`, rows on its output."""
+
+import contextlib
+import dataclasses
+import importlib
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from graphrl.errors import GraphrlError
+
+Row = dict[str, Any]  # JSON: what was measured; or only labels and "fault", why it could not be
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What a process measures.
+
+    Attributes:
+      section: that it is of, and `part` in it, "" if it is all.
+      platform: gpu, tpu or cpu.
+      ends: when it will be killed, by `time.time`.
+      small: does everything work?
+      seed: of everything random.
+    """
+
+    section: str
+    part: str
+    platform: str
+    ends: float
+    small: bool
+    seed: int
+
+    @property
+    def left(self) -> float:
+        """Seconds until it will be killed."""
+        return self.ends - time.time()
+
+
+Write = Callable[[Row], None]
+
+
+@contextlib.contextmanager
+def faults(write: Write, **labels: Any) -> Iterator[None]:
+    """Writes a row of what goes wrong in it, and goes on behind it: another part may still work."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        write({**labels, "fault": f"the package {error.name} is missing: --wheels", "missing": error.name})
+    except GraphrlError as error:
+        write({**labels, "fault": str(error)})
+    except Exception as error:  # of a machine that nobody has seen yet
+        traceback.print_exc()
+        text = str(error).strip() or "no message"
+        write({**labels, "fault": f"{type(error).__name__}: {text.splitlines()[0][:160]}"})
+
+
+def main() -> None:
+    """Measures what the argument says."""
+    job = Job(**json.loads(sys.argv[1]))
+    rows = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print is no row
+
+    def write(row: Row) -> None:
+        print(json.dumps({"section": job.section, **row}), file=rows, flush=True)
+
+    with faults(write, part=job.part):
+        import jax
+
+        from graphrl.bench import machine
+        from graphrl.cores import count_cores
+        from reproduce.results import here
+
+        # jaxlib 0.11.2 (not 0.11.1) ends the process where it compiles the decoder for several CPU devices
+        machine.configure(1 if jax.__version_info__ >= (0, 11, 2) else count_cores())
+        jax.config.update("jax_enable_compilation_cache", job.small)
+        if jax.default_backend() != job.platform:
+            write({"absent": f"jax finds no {job.platform} here, only {jax.default_backend()}"})
+            return
+        _, hardware, versions, _ = here()
+        write({"hardware": min(hardware), "versions": min(versions)})
+        module, _, function = PARTS[job.section].partition(":")
+        getattr(importlib.import_module(module), function)(job, write)
+
+
+PARTS = {
+    "costs": "reproduce.accelerator.parts:costs",
+    "rollouts": "reproduce.accelerator.parts:rollouts",
+    "search": "reproduce.accelerator.parts:search",
+    "training": "reproduce.accelerator.training:training",
+    "cpu": "reproduce.accelerator.parts:rollouts",
+}
+
+if __name__ == "__main__":
+    main()

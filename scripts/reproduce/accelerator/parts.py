@@ -1,0 +1,151 @@
+"""Costs, rollouts and searches on the device that jax computes on."""
+
+import dataclasses
+import itertools
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from graphrl.bench.cases import PARAMETERS, TRANSFERS, Case, Settings, Work, problem
+from graphrl.bench.graphs import random_graphs
+from graphrl.bench.programs import graphrl_evaluation
+from graphrl.bench.rollouts import ENVS, measure_rollouts
+from graphrl.bench.searches import graphrl_search
+from graphrl.bench.timing import interleaved
+from graphrl.costs import exact
+from graphrl.costs.device.decisions import Decisions
+from graphrl.costs.device.evaluate import evaluate
+from graphrl.costs.device.problem import DeviceProblem
+from graphrl.costs.fusion import device as fusion_device
+from graphrl.costs.fusion import exact as fusion_exact
+from graphrl.costs.fusion import padding as fusion_padding
+from graphrl.costs.fusion.problem import fusion_problem
+from graphrl.costs.maps import device as maps_device
+from graphrl.costs.maps import exact as maps_exact
+from graphrl.costs.maps import padding as maps_padding
+from graphrl.costs.maps.chips import NNP_I
+from graphrl.costs.maps.problem import map_problem
+from graphrl.costs.problem import Transfer
+from graphrl.graphs.datasets.workloads.egrl import WORKLOADS
+from graphrl.graphs.datasets.zoo import load
+from graphrl.graphs.padding import common_sizes, pad_batch
+from reproduce.accelerator.job import Job, Row, Write, faults
+
+DEVICES, LANES = 3, 8
+COUNTS = 64, 256, 1024, 4096, 16_384
+SHARING = "lstm2/inference/b1/hlo", "resnet50v2/inference/b16/hlo"  # with aliases, reuses, workspace and weights
+
+
+def costs(job: Job, write: Write) -> None:
+    """A row for every kind of cost."""
+    for transfer in TRANSFERS:
+        with faults(write, what=f"decoded schedules, {transfer}: makespan and peak memory"):
+            write({"what": f"decoded schedules, {transfer}: makespan and peak memory", **_schedules(job, transfer)})
+    for what, measure in (("memory maps: latency and bytes moved", _maps), ("fusion: seconds of kernels", _kernels)):
+        with faults(write, what=what):
+            write({"what": what, **measure(job)})
+
+
+def _schedules(job: Job, transfer: Transfer) -> Row:
+    """Random decisions for random graphs and programs, on three devices."""
+    rng = np.random.default_rng(job.seed)
+    graphs = random_graphs(16 if job.small else 64, 3 if job.small else 21, job.seed)
+    graphs += [load(name).graph for name in SHARING[: 1 if job.small else 2]]
+    goal = dataclasses.replace(problem("makespan", transfer), devices=DEVICES, resident_weights=True)
+    to, g = common_sizes(graphs), len(graphs)
+    decisions = Decisions(
+        placement=jnp.asarray(rng.integers(0, DEVICES, (to.ops, g, LANES)), jnp.int32),
+        op_keys=jnp.asarray(rng.random((to.ops, g, LANES)), jnp.float32),
+        transfer_keys=jnp.asarray(rng.random((DEVICES, to.tensors, g, LANES)), jnp.float32),
+    )
+    padded = jax.tree.map(jnp.asarray, pad_batch(graphs, to))
+    given, host = jax.device_get((jax.jit(evaluate)(padded, decisions, DeviceProblem.of(goal)), decisions))
+    pairs: list[tuple[Any, Any]] = []
+    for (i, graph), lane in itertools.product(enumerate(graphs), range(LANES)):
+        n, t = graph.arrays.num_ops, graph.arrays.num_tensors
+        placement, keys = host.placement[:n, i, lane], host.op_keys[:n, i, lane]
+        order = exact.decode(graph, goal, placement, keys, host.transfer_keys[:, :t, i, lane].T)
+        right = exact.evaluate(graph, goal, placement, order)
+        pairs.append((given.makespan[i, lane] * padded.second_unit[i], right.makespan))
+        pairs.append((given.peak_memory[:, i, lane] * padded.byte_unit[i], right.peak_memory))
+    return _compared(g, g * LANES, pairs)
+
+
+def _maps(job: Job) -> Row:
+    """Random maps of ResNet-50 on the chip of EGRL."""
+    task = map_problem(WORKLOADS["resnet50"](), NNP_I)
+    padded, count = maps_padding.pad(task), 16 if job.small else 256
+    asked = np.random.default_rng(job.seed).integers(0, task.memories, (2, padded.sizes.steps, count))
+    given = jax.jit(maps_device.evaluate)(jax.tree.map(jnp.asarray, padded), *jnp.asarray(asked, jnp.int32))
+    right = [maps_exact.evaluate(task, *asked[:, : task.steps, i]) for i in range(count)]
+    pairs = [(given.latency, [one.latency for one in right]), (1 + given.error, [1 + one.error for one in right])]
+    return _compared(1, count, pairs)
+
+
+def _kernels(job: Job) -> Row:
+    """Random fusion priorities of a training step."""
+    task = fusion_problem(load("lstm2/training/b8/jaxpr" if job.small else "vgg16/training/b8/jaxpr").graph)
+    padded, count = fusion_padding.pad(task), 4 if job.small else 64
+    asked = np.random.default_rng(job.seed).integers(0, 4, (count, fusion_padding.common_sizes([task]).ops))
+    fuse = jax.jit(jax.vmap(fusion_device.fuse, (None, 0)))
+    given = fuse(jax.tree.map(jnp.asarray, padded), jnp.asarray(asked, jnp.int32))
+    right = [fusion_exact.fuse(task, one[: task.num_ops]) for one in asked]
+    return _compared(1, count, [(given.seconds[:, : task.num_ops], [one.op_seconds for one in right])])
+
+
+def _compared(graphs: int, decisions: int, pairs: list[tuple[Any, Any]]) -> Row:
+    """The greatest relative difference of (given, right) figures."""
+    given, right = (
+        np.concatenate([np.ravel(np.asarray(one, float)) for one in side]) for side in zip(*pairs, strict=True)
+    )
+    difference = np.abs(given - right) / np.maximum(np.abs(right), 1e-30)
+    return {"graphs": graphs, "decisions": decisions, "figures": len(right), "difference": float(difference.max())}
+
+
+def rollouts(job: Job, write: Write) -> None:
+    """A row for every environment and number of them at once that there is time for, the smallest numbers first."""
+    settings = _settings(job, 32 if job.small else 128, 80 if job.small else 400)
+    cases: dict[str, Any] = {}
+    for id, make in ENVS.items():
+        with faults(write, env=id):
+            cases[id] = make(settings)
+    expected = dict.fromkeys(cases, 0.0)  # seconds of the next number
+    for number, count in enumerate(COUNTS[:1] if job.small else COUNTS):
+        for id in [id for id in cases if id in expected]:
+            if expected[id] > job.left:
+                write({"env": id, "envs": count, "fault": f"no time left for some {expected[id]:.0f} s"})
+                del expected[id]
+                continue
+            started = time.time()
+            grown = COUNTS[number + 1] / count if number + 1 < len(COUNTS) else 1.0
+            with faults(write, env=id, envs=count):
+                expected.pop(id)  # if it fails, larger numbers will, too
+                row = measure_rollouts(id, cases[id], count, settings)
+                write({**row.to_dict(), "steps_per_s": row.steps_per_s, "evaluations": settings.evaluations})
+                expected[id] = row.compile_s + grown * (time.time() - started - row.compile_s)
+
+
+def search(job: Job, write: Write) -> None:
+    """Rows of decoding and of BRKGA for each size of graphs."""
+    graphs = 8 if job.small else 64
+    settings = _settings(job, 0, 400 if job.small else 5000)
+    each = PARAMETERS.generations(settings.evaluations) * PARAMETERS.offspring
+    for n, is_search in itertools.product((32,) if job.small else (128, 64, 512), (False, True)):
+        labels = {"work": "BRKGA, makespan" if is_search else "decode + makespan + memory", "n": n, "graphs": graphs}
+        with faults(write, **labels):
+            work = Work(settings, Case(n, graphs, "free", makespan=True, memory=not is_search, search=is_search))
+            program = (graphrl_search if is_search else graphrl_evaluation)(work)
+            (samples,) = interleaved([program.run], settings.repeats, settings.seconds)
+            rate = samples.per_second("wall")
+            figures = {"evaluations_per_s": rate, "compile_s": program.compile_s}
+            milliseconds = {"evaluations": each, "ms_a_graph": 1000 * each / rate} if is_search else {}
+            write({**labels, **figures, **milliseconds})
+
+
+def _settings(job: Job, n: int, evaluations: int) -> Settings:
+    short = {"repeats": 3, "seconds": 0.05} if job.small else {"repeats": 5, "seconds": 0.2}
+    sizes = {"sizes": (n,)} if n else {}
+    return Settings(threads=len(jax.local_devices()), evaluations=evaluations, seed=job.seed, **sizes, **short)  # type: ignore[arg-type]

@@ -1,0 +1,132 @@
+"""Runs the parts one after another, each in a process that is killed at its limit, and keeps the page up to date."""
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+
+import jax
+
+from graphrl.errors import GraphrlError
+from graphrl.files import make_folder, write_atomically
+from reproduce.accelerator.job import Job, Row
+from reproduce.accelerator.page import page_text, write_curves
+
+# Shares of the time of each part: seconds of 480, and of 60 where sizes are small and compiling is most of it.
+SHARES = {"costs": 40.0, "rollouts": 100.0, "search": 40.0, "training": 60.0, "cpu": 55.0}
+SMALL_SHARES = {"costs": 7.0, "rollouts": 11.0, "search": 6.0, "training": 8.0, "cpu": 5.0}
+SMALL = 240.0  # seconds: with less, sizes are small
+MARGIN = 0.97  # of what is left is given away: processes take a while to end
+# XLA compiles in half of the time what runs several times slower; jax 0.11 has but one kind of fusions.
+LITTLE_EFFORT = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
+if jax.__version_info__ < (0, 11):
+    LITTLE_EFFORT += " --xla_cpu_use_fusion_emitters=false"
+
+
+def run(args: argparse.Namespace, started: float) -> int:
+    """Measures the sections of the command line; returns the exit code: 1 where not all could be tried.
+
+    Args:
+      args: of the command line.
+      started: when that time began, by `time.time`.
+    """
+    args.small = args.seconds < SMALL
+    rows: list[Row] = []
+    try:
+        make_folder(args.output.parent)
+        with tempfile.TemporaryDirectory(prefix="graphrl-compiled-") as compiled:
+            for job in _jobs(args, started + args.seconds):
+                for row in _rows(job, compiled):
+                    if "absent" in row:
+                        raise GraphrlError(f"{row['absent']}: --platform cpu --seconds 60 tries everything in small")
+                    rows.append(row)
+                    print(f"accelerator: {json.dumps(row)}", file=sys.stderr, flush=True)
+                    _write(args, rows)
+    except (GraphrlError, OSError) as error:
+        print(f"accelerator: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("accelerator: interrupted: the page has what was measured until then", file=sys.stderr)
+        return 1
+    print(f"written: {args.output}", file=sys.stderr)
+    return 0
+
+
+def _jobs(args: argparse.Namespace, ends: float) -> Iterator[Job]:
+    """The parts, each with its share of the time that those before have left."""
+    shares = SMALL_SHARES if args.small else SHARES
+    parts = [name.split(":") for name in args.parts]
+    for number, (section, *part) in enumerate(parts):
+        following = [shares[name] for name, *_ in parts[number:]]
+        limit = max(1.0, MARGIN * (ends - time.time()) * following[0] / sum(following))
+        platform = "cpu" if section == "cpu" else args.platform
+        yield Job(section, "".join(part), platform, time.time() + limit, args.small, args.seed)
+
+
+def _write(args: argparse.Namespace, rows: list[Row]) -> None:
+    """The page as far as there are figures, and the picture beside it."""
+    picture = args.output.with_suffix(".png")
+    has_curves = write_curves(rows, picture)
+    text = page_text(rows, args, picture.name if has_curves else "")
+    write_atomically(args.output, lambda file: file.write(text))
+
+
+def _rows(job: Job, compiled: str) -> Iterator[Row]:
+    """The rows of a part as they come, and at the end one that says so if it did not end by itself."""
+    limit = job.left
+    process = subprocess.Popen(
+        [sys.executable, "-m", "reproduce.accelerator.job", json.dumps(dataclasses.asdict(job))],
+        env=_environment(job, compiled),
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    was_cut = threading.Event()
+
+    def cut() -> None:
+        was_cut.set()
+        _kill(process)
+
+    timer = threading.Timer(limit, cut)
+    timer.start()
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.endswith(b"\n"):  # else it was cut
+                yield json.loads(line)
+        code = process.wait()
+    finally:
+        timer.cancel()
+        _kill(process)
+    if was_cut.is_set() or code:
+        why = f"cut at its limit of {limit:.0f} s" if was_cut.is_set() else f"its process ended with code {code}"
+        yield {"section": job.section, "part": job.part, "cut": why}
+
+
+def _kill(process: "subprocess.Popen[bytes]") -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _environment(job: Job, compiled: str) -> dict[str, str]:
+    """Its processes import what this one does, in the same order, and see the platform that is measured; where sizes
+    are small, they share what they compile.
+    """
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    variables.pop("JAX_PLATFORMS", None)  # jax takes an accelerator if there is one
+    if job.small:
+        variables.setdefault("JAX_COMPILATION_CACHE_DIR", compiled)
+        variables.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+    if job.platform == "cpu":
+        variables["JAX_PLATFORMS"] = "cpu"
+        if job.small:
+            variables.setdefault("XLA_FLAGS", LITTLE_EFFORT)
+    return variables
