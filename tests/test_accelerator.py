@@ -104,7 +104,7 @@ def test_rows_name_the_packages_that_are_missing(tmp_path: Path) -> None:
 
 
 def test_a_section_that_is_cut_says_so(tmp_path: Path) -> None:
-    done, rows, page = run_accelerator(tmp_path, "--sections", "search,costs", seconds=8)
+    done, rows, page = run_accelerator(tmp_path, "--sections", "search,costs", seconds=2)
     assert done.returncode == 0
     assert any("cut at its limit of" in row.get("cut", "") for row in rows)
     assert "cut at its limit of" in page

@@ -9,6 +9,7 @@ import jax
 
 from graphrl.agents import find_agent
 from graphrl.mesh import make_mesh, most_that_share
+from graphrl.signals import Stop
 from graphrl.training.checkpoints import Checkpoints, Info, Values
 from graphrl.training.config import parsed, updated
 from graphrl.training.loop import Loop
@@ -46,20 +47,21 @@ def training(job: Job, write: Write) -> None:
     nothing = 2**31 - 1
     schedule = _ByClock(steps=nothing, validate_every=nothing, checkpoint_every=nothing, clock=clock)
     info = first_info(job.part, config)
-    Loop(learner, data, mesh, schedule, _Nowhere(Path(), 1), info, (record,), clock.over, agent.shares).run()
+    Loop(learner, data, mesh, schedule, _Nowhere(Path(), 1), info, (record,), clock, agent.shares).run()
 
 
-class _Clock:
+class _Clock(Stop):
     """Says after every update whether to look at the held-out graphs, and whether to end, which leaves time to."""
 
     def __init__(self, job: Job) -> None:
+        super().__init__()
         self._job, self._every = job, job.left / LOOKS
         self._margin = max(1.0, 0.05 * job.left)
         self._next = time.time() + self._every
         self._asked = self._look = 0.0
         self.is_due = False
 
-    def over(self) -> bool:
+    def __call__(self) -> bool:
         """Whether training ends here."""
         self._asked = time.time()
         is_over = self._job.left < 1.5 * self._look + self._margin
