@@ -14,14 +14,8 @@ Other `If`s, `Loop` and `Scan` are single ops that also read what their bodies t
 most expensive body, a loop its body times the trip count (1 if it is not known), and their workspace is what the body
 holds at most. A loop's state that grows, such as a list of tokens, or shrinks has the larger of its first and last size
 in every iteration: an upper bound. A `SequenceMap` is its body for each tensor. Views such as `Reshape` are ops whose
-<<<<<<< HEAD
 outputs have bytes of their own, and so are ops that put tensors into sequences and optionals or take them out: they
-copy. Functions of the
-model are inlined, also those written for another operator set.
-=======
-outputs have bytes of their own, and so are ops that put tensors into sequences or take them out: they copy. Functions
-of the model are inlined, also those written for another operator set.
->>>>>>> onnxb
+copy. Functions of the model are inlined, also those written for another operator set.
 
 Types and shapes follow from the inputs and weights. What the model declares of other tensors (`value_info`, outputs)
 counts only where nothing follows: for operators that ONNX does not know, and for sizes that depend on data. A sequence
