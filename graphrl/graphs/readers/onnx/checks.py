@@ -25,6 +25,7 @@ _FAULT = re.compile(r"\(op_type:.*?, node name: (.*?)\): (.*)")
 _INSIDE = "Inference error(s): "  # begins what is wrong inside a body
 _NOISE = re.compile(r"\[\w*InferenceError\] |Inference error\(s\): ")
 _LONGEST = 160  # characters of a reason
+_MOST_NAMES = 4  # of inputs that an error names
 
 Shape = tuple[int, ...]
 Shapes = Sequence[Shape | None]  # None where it is not known, or the tensor is left out
@@ -52,7 +53,9 @@ def check_model(model: ModelProto, foreign: Foreign) -> None:
 
 def _impossible(node: NodeProto, reason: str) -> GraphError:
     shown = " ".join(reason.split())[:_LONGEST]
-    return GraphError(f"op {node.name or next(iter(node.output), '')!r}: impossible {node.op_type}: {shown}")
+    names = ", ".join(repr(name) for name in list(filter(None, node.input))[:_MOST_NAMES])
+    op = node.name or next(iter(node.output), "")
+    return GraphError(f"op {op!r}: impossible {node.op_type}: {shown}" + (f" (it reads {names})" if names else ""))
 
 
 def _surely_runs(node: NodeProto, fault: str = "") -> bool:

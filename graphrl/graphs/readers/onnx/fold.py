@@ -33,7 +33,10 @@ def fold(graph: GraphProto, opset: int) -> bool:
     """
     folded = computed_values(graph, opset, scope_of(graph))
     nodes = [node for node in graph.node if folded.keys().isdisjoint(node.output)]
-    if not 0 < len(nodes) < len(graph.node):
+    if not nodes:  # all follows from shapes: the ops that write the outputs are what there is to plan
+        folded = {name: array for name, array in folded.items() if name not in {info.name for info in graph.output}}
+        nodes = [node for node in graph.node if folded.keys().isdisjoint(node.output)]
+    if len(nodes) == len(graph.node):
         return False
     graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in folded.items())
     # What inference noted about them may have open dimensions, and would outweigh the initializers.

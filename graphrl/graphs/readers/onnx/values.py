@@ -94,7 +94,7 @@ def typed_scope(graph: GraphProto, outer: Scope | None = None) -> dict[str, Valu
         scope[tensor.name] = of_constant(tensor)
     for node in graph.node:
         if node.op_type == "Constant" and len(node.attribute) == len(node.output) == 1:
-            constant = _constant(node.attribute[0])
+            constant = constant_of(node.attribute[0])
             if constant is not None:
                 scope[node.output[0]] = of_constant(constant)
     for sparse in graph.sparse_initializer:
@@ -117,7 +117,7 @@ def of_constant(tensor: TensorProto) -> Value:
     return _tensor(tensor.data_type, tuple(tensor.dims))._replace(constant=tensor)
 
 
-def _constant(attribute: AttributeProto) -> TensorProto | None:
+def constant_of(attribute: AttributeProto) -> TensorProto | None:
     """The tensor that an attribute of a Constant stands for; None if it is sparse or of a wrong type."""
     if attribute.name == "value" and attribute.HasField("t"):
         return attribute.t
