@@ -1,6 +1,6 @@
-"""Models whose types or shapes cannot be: refused with the op's name, as runtimes refuse them.
+"""Checks of types and shapes that no runtime accepts; errors name the op and its inputs.
 
-ONNX's inference says so of most operators where it is strict. What it takes though no runtime does is checked here.
+ONNX's strict inference finds most of them. Those that it accepts are checked here.
 """
 
 import math
@@ -124,7 +124,7 @@ def _allowed(schema: onnx.defs.OpSchema) -> dict[str, set[str]]:
 
 
 def _newest(node: NodeProto) -> dict[str, tuple[str, set[str]]]:
-    """Type variable of each input in the newest version of the operator, and its types: runtimes may know them too."""
+    """Type variable of each input in the newest version of the operator, and its types, which runtimes may accept."""
     try:
         schema = onnx.defs.get_schema(node.op_type, standard(node.domain))
     except onnx.defs.SchemaError:
@@ -136,7 +136,7 @@ def _newest(node: NodeProto) -> dict[str, tuple[str, set[str]]]:
 def _formal_inputs(
     node: NodeProto, schema: onnx.defs.OpSchema
 ) -> Iterable[tuple[onnx.defs.OpSchema.FormalParameter, str]]:
-    """The inputs that the node has, with what the operator says of each."""
+    """The node's inputs, each with its declaration in the operator's schema."""
     for i, name in enumerate(node.input):
         if name and schema.inputs:
             formal = schema.inputs[min(i, len(schema.inputs) - 1)]
@@ -165,7 +165,7 @@ def _check_shapes(node: NodeProto, scope: Scope) -> None:
         raise _impossible(node, reason)
 
 
-# What is wrong, by the attributes and the shapes of inputs and outputs; "" if nothing, or if they are not known.
+# The fault, from the attributes and the shapes of inputs and outputs; "" if there is none or shapes are unknown.
 _Rule = Callable[[Mapping[str, Any], Shapes, Shapes], str]
 
 

@@ -148,13 +148,13 @@ def _differs(node: NodeProto, version: int, other: int) -> bool:
 
 
 def _since(node: NodeProto, version: int) -> int:
-    """Version that brought the operator as it is in `version`; 0 if nobody knows it."""
+    """Version that brought the operator as it is in `version`; 0 if it is unknown."""
     schema = schema_of(node, {standard(node.domain): version})
     return 0 if schema is None else schema.since_version
 
 
 def schema_of(node: NodeProto, versions: Mapping[str, int]) -> onnx.defs.OpSchema | None:
-    """What this `onnx` knows of the operator, in the node's own version or that of `versions`; None if nothing."""
+    """Schema of the operator, in the node's own version or that of `versions`; None if this `onnx` has none."""
     domain = standard(node.domain)
     try:
         return onnx.defs.get_schema(node.op_type, own_version(node) or versions.get(domain, 1), domain)

@@ -39,7 +39,7 @@ def load(data: Content, foreign: Foreign) -> ModelProto:
 
 
 def native(function: str, model: ModelProto, foreign: Foreign) -> ModelProto:
-    """What a function of ONNX's C++ makes of a model.
+    """The model that a function of ONNX's C++ returns.
 
     Raises:
       GraphError: it refuses the model, crashes or takes too much.

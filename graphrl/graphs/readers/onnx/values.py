@@ -1,4 +1,4 @@
-"""What is known about the tensors of an ONNX graph, and how its nodes and bodies refer to them."""
+"""Types, shapes and constants of the values in an ONNX graph; names that its nodes and bodies read."""
 
 import math
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ _MAX_TRIPS = 2**31  # exporters write "until the condition fails" as the largest
 
 
 class Value(NamedTuple):
-    """What is known about one value before or after shape inference.
+    """Type, shape and contents of one value, as far as they are known.
 
     Attributes:
       kind: "tensor" (of numbers), "text" (a tensor of strings), "sequence", "optional", or what else it is ("map",
@@ -82,7 +82,7 @@ UNKNOWN = Value("unknown")
 
 
 def typed_scope(graph: GraphProto, outer: Scope | None = None) -> dict[str, Value]:
-    """What the types in a graph say of its values, by name, those of the graphs around it (`outer`) included."""
+    """The values that a graph's types and constants declare, and those around it (`outer`), by name."""
     own: dict[str, Value] = {}
     for info in (*graph.input, *graph.output, *graph.value_info):
         # A result can stand in both lists, and inference completes only one of them.
@@ -113,7 +113,7 @@ def _knows_more(value: Value, other: Value) -> bool:
 
 
 def of_constant(tensor: TensorProto) -> Value:
-    """What is known about a constant: all."""
+    """The value of a constant."""
     return _tensor(tensor.data_type, tuple(tensor.dims))._replace(constant=tensor)
 
 
@@ -135,7 +135,7 @@ def constant_of(attribute: AttributeProto) -> TensorProto | None:
 
 
 def value_of(type: TypeProto) -> Value:
-    """What a type says."""
+    """The value that a type declares."""
     kind = type.WhichOneof("value")
     if kind == "sequence_type" and type.sequence_type.elem_type.WhichOneof("value") == "map_type":
         return Value("sequence of maps")
