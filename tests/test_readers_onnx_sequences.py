@@ -137,7 +137,6 @@ def test_positions_that_depend_on_data() -> None:
             "input 'o': 'o' is of kind optional: it must be known whether it holds a value",
         ),
         ([node("SplitToSequence", ["x"], ["y"])], [info("x", (2**40, 1))], "the number (at most 4096)"),
-        ([TWOS, node("SequenceAt", ["s", "five"], ["y"])], [X], "'y'"),
     ],
 )
 def test_unknown_sequences_are_refused(
@@ -161,6 +160,25 @@ def loop(nodes: list[onnx.NodeProto], trips: str, start: str) -> onnx.NodeProto:
 OPEN = helper.make_tensor_type_proto(TensorProto.FLOAT, None)
 EMPTY = node("SequenceEmpty", [], ["none"])
 APPEND = [node("Neg", ["x"], ["item"]), node("SequenceInsert", ["state", "item"], ["next"])]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "reason"),
+    [
+        ([TWOS, node("SequenceAt", ["s", "five"], ["y"])], "position 5 of a sequence of length 3"),
+        (
+            [node("SequenceConstruct", ["x"], ["s"]), node("SequenceAt", ["s", "two"], ["y"])],
+            "position 2 of a sequence",
+        ),
+        ([TWOS, node("SequenceErase", ["s", "five"], ["y"])], "position 5 of a sequence of length 3"),
+        ([TWOS, node("SequenceInsert", ["s", "x", "five"], ["y"])], "position 5 of a sequence of length 3"),
+        ([TWOS, node("ConcatFromSequence", ["s"], ["y"], axis=1)], "its tensors have shapes [2, 8] and [1, 8]"),
+        ([TWOS, node("ConcatFromSequence", ["s"], ["y"], axis=0, new_axis=1)], "shapes [2, 8] and [1, 8]"),
+        ([node("SequenceConstruct", ["x", "parts"], ["s"]), JOIN], "impossible SequenceConstruct"),
+    ],
+)
+def test_sequences_that_no_runtime_takes_are_refused(nodes: list[onnx.NodeProto], reason: str) -> None:
+    assert reason in refused(model(nodes, [X], ["y"], WEIGHTS, opset=21))
 
 
 def test_a_loop_that_appends() -> None:

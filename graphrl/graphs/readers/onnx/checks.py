@@ -17,7 +17,7 @@ from graphrl.graphs.readers.foreign import Foreign
 from graphrl.graphs.readers.onnx.functions import schema_of, standard, versions_of
 from graphrl.graphs.readers.onnx.inference import shape_faults
 from graphrl.graphs.readers.onnx.loops import grows
-from graphrl.graphs.readers.onnx.sequences import scope_of
+from graphrl.graphs.readers.onnx.sequences import scope_of, sequence_fault
 from graphrl.graphs.readers.onnx.values import UNKNOWN, Scope, subgraphs
 from graphrl.graphs.readers.onnx.work import node_attributes
 
@@ -75,6 +75,8 @@ def _check_graph(graph: GraphProto, outer: Scope, outer_types: Mapping[str, int]
     scope, types = scope_of(graph, outer), {**outer_types, **_element_types(graph)}
     _check_signs(graph)
     for node in graph.node:
+        if reason := sequence_fault(node, scope):
+            raise _impossible(node, reason)
         schema = schema_of(node, versions)
         if schema is not None:
             _check_types(node, schema, types)

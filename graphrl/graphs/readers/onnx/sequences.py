@@ -27,6 +27,8 @@ from graphrl.graphs.readers.onnx.values import (
 MAX_TENSORS = 4096  # of a sequence, and runs of loops that are followed one by one
 
 _CONTAINERS = ("sequence", "optional")
+# Place of the position among the inputs of an operator, and how many positions there are behind the last tensor.
+_POSITIONS = {"SequenceAt": (1, 0), "SequenceErase": (1, 0), "SequenceInsert": (2, 1)}
 
 
 def scope_of(
@@ -74,6 +76,38 @@ def static_result(node: NodeProto, scope: Scope) -> int | None:
     if value.kind in ("optional", "unknown"):
         return None if value.elements is None else bool(value.elements)
     return True
+
+
+def sequence_fault(node: NodeProto, scope: Scope) -> str:
+    """Reason why no run can use a sequence as a node does: a wrong position, tensors that do not fit; "" if none."""
+    elements = _input(node, 0, scope).elements
+    if not is_standard(node) or elements is None:
+        return ""
+    if node.op_type == "ConcatFromSequence":
+        return _misfit(node, elements)
+    if node.op_type not in _POSITIONS:
+        return ""
+    index, behind = _POSITIONS[node.op_type]
+    array = _input(node, index, scope).array
+    place = None if array is None or array.size != 1 else int(array.item())
+    if place is None or -len(elements) <= place < len(elements) + behind:
+        return ""
+    return f"position {place} of a sequence of length {len(elements)}"
+
+
+def _misfit(node: NodeProto, elements: tuple[Value, ...]) -> str:
+    """Reason why tensors cannot be concatenated or stacked; "" if they can, or if shapes are unknown."""
+    if not all(element.is_static for element in elements):
+        return ""
+    axis, stacks = _attribute(node, "axis", 0), _attribute(node, "new_axis", 0) != 0
+
+    def others(shape: tuple[int, ...]) -> tuple[int, ...]:
+        place = axis % max(1, len(shape))
+        return shape if stacks else (*shape[:place], *shape[place + 1 :])
+
+    shapes = [element.sizes for element in elements]
+    misfit = next((shape for shape in shapes if others(shape) != others(shapes[0])), None)
+    return "" if misfit is None else f"its tensors have shapes {list(shapes[0])} and {list(misfit)}"
 
 
 def loop_states(node: NodeProto, scope: Scope, times: int, runs: int = MAX_TENSORS) -> dict[str, Value]:
