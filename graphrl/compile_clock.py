@@ -1,10 +1,12 @@
-"""What compiling costs: how much of a stretch of time went into it."""
+"""Costs of compiling: seconds, and the memory maps that compiled programs take."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import jax.monitoring
 
+_MAPS, _MOST_MAPS = Path("/proc/self/maps"), Path("/proc/sys/vm/max_map_count")
 _PREFIX = "/jax/core/compile/"  # tracing, lowering, and compiling or loading from the cache
 
 
@@ -41,3 +43,16 @@ def _union(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
         else:
             union.append((start, end))
     return union
+
+
+def maps_run_short(share: float = 0.5) -> bool:
+    """Whether this process has more than this share of the memory maps that Linux allows it (65,530 by default).
+
+    Every compiled program takes some, as long as it is kept; at the limit LLVM ends the process. False elsewhere.
+    """
+    try:
+        most = int(_MOST_MAPS.read_text())
+        with _MAPS.open("rb") as file:
+            return sum(1 for _ in file) > share * most
+    except OSError:
+        return False

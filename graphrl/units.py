@@ -27,6 +27,7 @@ _SECOND_SCALE = {
 _NUMBER = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]{1,3})?|[0-9]+\.)\s*(\S*)\s*", re.IGNORECASE)
 _MAX_BYTES = 2**62
 _DECIMAL = re.compile(r"\s*([+-]?)(?=\.?\d)(\d*)\.?(\d*)(?:e([+-]?\d{1,4}))?\s*", re.IGNORECASE | re.ASCII)
+_GROUPED = re.compile(r"(?<=\d)_(?=\d)")
 _MAX_DIGITS = 100  # of a whole number with an exponent
 
 
@@ -39,7 +40,7 @@ def exact_integer(text: str) -> int | None:
 
     None for what has a fraction, is no decimal number, or has more than 100 digits.
     """
-    match = _DECIMAL.fullmatch(text.replace("_", ""))
+    match = _DECIMAL.fullmatch(_GROUPED.sub("", text))
     if match is None:
         return None
     sign, whole, fraction, exponent = match.groups()

@@ -16,7 +16,7 @@ import hypothesis
 import jax
 import pytest
 
-from graphrl.compare.compiling import maps_run_short
+from graphrl.compile_clock import maps_run_short
 
 CACHE = Path(os.environ["NUMBA_CACHE_DIR"]).parent
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+import jax.monitoring
 import pytest
 from comparison_rows import json_lines
 from comparison_runs import chain, diamond, replace_solver, runs_of
@@ -12,7 +13,7 @@ from random_graphs import graphs as any_graphs
 from graphrl.compare.comparison import compare
 from graphrl.compare.execute import Executor
 from graphrl.compare.runs import Row, fingerprint, make_runs
-from graphrl.compile_clock import _union
+from graphrl.compile_clock import compile_clock
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph
@@ -129,8 +130,16 @@ def test_the_warm_up_is_short_and_once_a_size(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_compile_time_counts_once() -> None:
-    assert _union([(5, 6), (0, 3), (1, 2), (2.5, 4)]) == [(0, 4), (5, 6)]
-    assert _union([]) == []
+    with compile_clock() as seconds:
+        assert seconds() == 0
+        for start, end in ((5, 6), (0, 3), (1, 2)):
+            jax.monitoring.record_event_time_span("/jax/core/compile/backend_compile_duration", start, end)
+        assert seconds() == 4
+        jax.monitoring.record_event_time_span("/jax/core/compile/backend_compile_duration", 2.5, 4)
+        jax.monitoring.record_event_time_span("/jax/other", 10, 20)
+        assert seconds() == 5
+    jax.monitoring.record_event_time_span("/jax/core/compile/backend_compile_duration", 7, 8)
+    assert seconds() == 5
 
 
 def test_compiling_is_seen() -> None:

@@ -6,8 +6,8 @@ import jax
 import pytest
 
 from graphrl.compare import execute
-from graphrl.compare.compiling import maps_run_short
 from graphrl.compare.runs import make_runs
+from graphrl.compile_clock import maps_run_short
 from graphrl.costs.problem import Problem
 from graphrl.graphs.datasets.regal_like import regal_like
 from graphrl.solvers.base import Budget

@@ -333,7 +333,7 @@ def test_gymnasium_needs_a_reset_before_the_first_step_and_after_an_end() -> Non
         assert env.step(0)[3]
 
 
-@pytest.mark.parametrize("action", ["x", None, 2, -1, 0.5, float("nan"), [0], {"a": 0}, 2**70])
+@pytest.mark.parametrize("action", ["x", None, 2, -1, 0.5, float("nan"), [0], {"a": 0}, 2**32, 2**70])
 def test_gymnasium_refuses_other_actions_in_one_line(action: object) -> None:
     pytest.importorskip("gymnasium")
     env = adapters.to_gymnasium(Walk(), LINE)

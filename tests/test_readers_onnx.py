@@ -212,6 +212,15 @@ def test_sizes_that_are_computed_from_shapes() -> None:
     assert graph.ops[-1].outputs == (Tensor("y", 4 * 12 * 2),)
 
 
+def test_a_model_that_only_computes_with_shapes() -> None:
+    nodes = [node("Shape", ["x"], ["s"]), node("Gather", ["s", "one"], ["n"]),
+             node("Range", ["zero", "n", "one"], ["r"]), node("Neg", ["r"], ["y"])]  # fmt: skip
+    weights = [array("zero", 0), array("one", 1)]
+    for outputs, sizes in ((["y"], {"y": 56}), (["y", "r"], {"y": 56, "r": 56})):
+        graph = read(model(nodes, {"x": (2, "n")}, outputs, weights), dims={"n": 7})
+        assert {tensor.name: tensor.bytes for op in graph.ops for tensor in op.outputs} == sizes
+
+
 def test_small_values_that_make_a_large_one_are_not_computed() -> None:
     weights = [array(name, np.ones(shape)) for name, shape in (("a", (512, 1, 1)), ("b", (512, 1)), ("c", (64,)))]
     nodes = [node("Max", ["a", "b", "c"], ["m"]), node("Add", ["c", "c"], ["s"]), node("Relu", ["x"], ["y"])]

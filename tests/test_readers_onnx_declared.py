@@ -147,6 +147,7 @@ def test_impossible_models_are_refused(reason: str) -> None:
     message = refused(model([op], {"x": (8, 8)}, [info("y", (8, 8))], weights=weights))
     assert f"op '{op.op_type}.0': impossible {op.op_type}: " in message
     assert reason in message
+    assert message.endswith(f" (it reads {', '.join(map(repr, op.input))})")
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,14 @@ def test_functions_in_functions_of_several_opsets() -> None:
     assert summary(read(data)) == [("ReduceSum", 32, 32), ("Softmax", 32, 40)]
 
 
+@pytest.mark.parametrize("attributes", [{"value_ints": [0]}, {"value": array("v", [0])}])
+def test_constants_of_newer_functions(attributes: dict[str, Any]) -> None:
+    """`Constant` has numbers as attributes since opset 12."""
+    nodes = [node("Constant", [], ["axes"], **attributes), node("ReduceSum", ["a", "axes"], ["o"], keepdims=0)]
+    data = model([call("Sum", "x")], {"x": (4, 8)}, functions=[function("Sum", nodes, 18)], opset=11)
+    assert summary(read(data)) == [("ReduceSum", 32, 32)]
+
+
 def test_overloads_are_different_functions() -> None:
     one, two = function("F", [node("Relu", ["a"], ["o"])], 18), function("F", OLD_SUM, 11)
     one.overload, two.overload = "one", "two"

@@ -1,7 +1,5 @@
 """ONNX models as graphs: sequences, optionals, maps and text, where sizes are known and where they are not."""
 
-import time
-
 import numpy as np
 import onnx
 import pytest
@@ -137,7 +135,6 @@ def test_positions_that_depend_on_data() -> None:
             "input 'o': 'o' is of kind optional: it must be known whether it holds a value",
         ),
         ([node("SplitToSequence", ["x"], ["y"])], [info("x", (2**40, 1))], "the number (at most 4096)"),
-        ([TWOS, node("SequenceAt", ["s", "five"], ["y"])], [X], "'y'"),
     ],
 )
 def test_unknown_sequences_are_refused(
@@ -161,6 +158,25 @@ def loop(nodes: list[onnx.NodeProto], trips: str, start: str) -> onnx.NodeProto:
 OPEN = helper.make_tensor_type_proto(TensorProto.FLOAT, None)
 EMPTY = node("SequenceEmpty", [], ["none"])
 APPEND = [node("Neg", ["x"], ["item"]), node("SequenceInsert", ["state", "item"], ["next"])]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "reason"),
+    [
+        ([TWOS, node("SequenceAt", ["s", "five"], ["y"])], "position 5 of a sequence of length 3"),
+        (
+            [node("SequenceConstruct", ["x"], ["s"]), node("SequenceAt", ["s", "two"], ["y"])],
+            "position 2 of a sequence",
+        ),
+        ([TWOS, node("SequenceErase", ["s", "five"], ["y"])], "position 5 of a sequence of length 3"),
+        ([TWOS, node("SequenceInsert", ["s", "x", "five"], ["y"])], "position 5 of a sequence of length 3"),
+        ([TWOS, node("ConcatFromSequence", ["s"], ["y"], axis=1)], "its tensors have shapes [2, 8] and [1, 8]"),
+        ([TWOS, node("ConcatFromSequence", ["s"], ["y"], axis=0, new_axis=1)], "shapes [2, 8] and [1, 8]"),
+        ([node("SequenceConstruct", ["x", "parts"], ["s"]), JOIN], "impossible SequenceConstruct"),
+    ],
+)
+def test_sequences_that_no_runtime_takes_are_refused(nodes: list[onnx.NodeProto], reason: str) -> None:
+    assert reason in refused(model(nodes, [X], ["y"], WEIGHTS, opset=21))
 
 
 def test_a_loop_that_appends() -> None:
@@ -211,15 +227,13 @@ def test_a_loop_that_changes_no_size() -> None:
     assert "op 'Loop.1': 's' is of kind sequence: the number" in refused(data)
 
 
-def test_many_runs_are_followed_quickly() -> None:
+def test_runs_of_a_loop_are_followed_up_to_a_limit() -> None:
     weights = [*WEIGHTS, array("many", 4096), array("more", 4097)]
-    start = time.perf_counter()
     graph = read(model([EMPTY, loop(APPEND, "many", "none"), JOIN], [X], weights=weights))
     assert graph.ops[-1].outputs == (Tensor("y", 4096 * 160),)
     assert "'s' is of kind sequence" in refused(
         model([EMPTY, loop(APPEND, "more", "none"), JOIN], [X], weights=weights)
     )
-    assert time.perf_counter() - start < 30
 
 
 def test_branches_that_give_sequences_alike() -> None:

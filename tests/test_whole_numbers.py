@@ -176,9 +176,13 @@ def test_whole_numbers_as_options(text: str, value: int) -> None:
     assert whole_number(text) == value
 
 
-@pytest.mark.parametrize(
-    "text", ["1.5", "1e400", "1e999999999", "nan", "inf", "", "e3", ".", "1e", "0x10", "9007199254740992.5"]
+NO_OPTIONS = (
+    *("1.5", "1e400", "1e999999999", "nan", "inf", "", "e3", ".", "1e", "0x10", "9007199254740992.5"),
+    *("5_", "_5.0", "5__0.0", "5_e3"),
 )
+
+
+@pytest.mark.parametrize("text", NO_OPTIONS)
 def test_other_options_are_refused(text: str) -> None:
     with pytest.raises(ProblemError, match="is not an integer"):
         whole_number(text)

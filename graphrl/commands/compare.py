@@ -160,8 +160,10 @@ def run(args: argparse.Namespace, names: Mapping[str, str] | None = None) -> int
 
 
 def _runs(args: argparse.Namespace) -> tuple[list["Run"], int, dict[str, str]]:
-    """Everything that the options ask for, after all that can be wrong with them has been looked at; how many workers
-    there are; and the files that cannot be read, with the reasons.
+    """The runs that the options ask for, all checked; the number of workers; the errors of files that cannot be read.
+
+    Raises:
+      GraphrlError: an option is wrong, or no file can be read.
     """
     from graphrl.compare.cluster import share, survey
     from graphrl.compare.runs import make_runs
@@ -199,10 +201,10 @@ def _runs(args: argparse.Namespace) -> tuple[list["Run"], int, dict[str, str]]:
 
 
 def readable(load: Callable[["LeftOut"], T]) -> tuple[T, dict[str, str]]:
-    """What can be read, and the files that cannot, with the reasons; each of these gets a line on standard error.
+    """The graphs that can be read, and the errors of the files that cannot, each also a line on standard error.
 
     Args:
-      load: gives graphs; it takes what is to be called with each file left out and its error, as in `load_graphs`.
+      load: returns graphs; it calls its argument with each file that it leaves out and the error, as `load_graphs`.
 
     Raises:
       GraphrlError: none of the files can be read, and there are no other graphs.

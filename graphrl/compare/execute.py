@@ -10,9 +10,8 @@ import warnings
 from collections.abc import Callable
 
 from graphrl.bench.machine import device_name
-from graphrl.compare.compiling import maps_run_short
 from graphrl.compare.runs import Case, Point, Row, Run
-from graphrl.compile_clock import compile_clock
+from graphrl.compile_clock import compile_clock, maps_run_short
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError

@@ -9,8 +9,8 @@ The libraries are imported when asked for; none is needed otherwise. What each h
 | stoa | its `env_params`, this one by default | of the state, split | TERMINATED or TRUNCATED | its wrappers reset |
 | gymnasium | fixed | of the environment, split | terminated, truncated | the caller resets |
 
-Observations stay what they are for gymnax and jumanji, but that jumanji's have no fields that are None; stoa and
-gymnasium have spaces of dictionaries, so that named tuples become those. gymnasium's are NumPy arrays, and its
+Observations stay named tuples for gymnax and jumanji, for jumanji without fields that are None. stoa and gymnasium have
+spaces of dictionaries, so named tuples become those. gymnasium's are NumPy arrays, and its
 environment compiles reset and step; the others are pure.
 """
 

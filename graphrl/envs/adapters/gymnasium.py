@@ -74,7 +74,11 @@ def _action(spec: Any, action: Any) -> Any:
     """
 
     def cast(one: ArraySpec, x: Any) -> np.ndarray:  # flags are int8 there
-        return np.asarray(x).astype(one.dtype, casting="unsafe" if one.dtype == np.bool_ else "same_kind")
+        given = np.asarray(x)
+        chosen = given.astype(one.dtype, casting="unsafe" if one.dtype == np.bool_ else "same_kind")
+        if given.dtype.kind in "biu" and (chosen != given).any():  # 2^32 is no int32: it would become 0
+            raise OverflowError
+        return chosen
 
     try:
         chosen = jax.tree.map(cast, spec, action)

@@ -1,4 +1,4 @@
-"""How a file of XLA's HLO begins. Not in the reader, which needs protobuf: files of every format are asked this.
+"""Recognition of XLA's HLO by a file's first bytes; apart from the reader, which needs protobuf.
 
 HLO text is a module, `HloModule m ...`, or computations without that header: `ENTRY e {...}`, `e {...}` or
 `%e (p: f32[2]) -> f32[2] {...}`; or one instruction, `y = f32[2] exponential(f32[2] x)`. A byte-order mark, white space

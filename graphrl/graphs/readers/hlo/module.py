@@ -7,6 +7,7 @@ and schedule.
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from graphrl.graphs.readers.hlo.proto import module_message
 from graphrl.graphs.readers.hlo.shape import HOST, Shape, Shapes
 
 _SEQUENTIAL = ("call", "conditional", "while")  # they run other computations; the rest work on single elements
+_EFFECTS = frozenset(str.split("infeed outfeed recv recv-done rng rng-get-and-update-state send send-done"))
 _LOCAL = 0xFFFFFFFF  # an instruction's id inside its computation; XLA writes that of the computation above it
 
 
@@ -30,7 +32,7 @@ class Instruction:
       shape: of its result.
       operands: names of instructions of the same computation, in order; one may appear several times.
       control_predecessors: names of instructions of the same computation that must run before it: those that XLA names,
-        and of an instruction with effects the one before it in the schedule (`effects.py`).
+        and of an instruction with effects the one before it in the schedule.
       called: names of the computations that it calls: the body of a fusion, reduce or call; body and condition of a
         while (in this order); the branches of a conditional.
       is_root: whether its result is the computation's.
@@ -213,8 +215,6 @@ def _from_text(text: str, limits: ReadLimits) -> bytes:
 
 
 def _module(message: Any) -> HloModule:
-    from graphrl.graphs.readers.hlo.effects import in_order_of_effects
-
     shapes = Shapes()
     names = {c.id: c.name for c in message.computations}
     computations: dict[str, Computation] = {}
@@ -236,7 +236,7 @@ def _module(message: Any) -> HloModule:
             raise GraphError(f"broken HLO: a schedule for the computation of id {sequence.key}, which is missing")
         computation = computations[names[sequence.key]]
         schedules[computation.name] = _schedule(computation, schedule[computation.name], sequence.value.instruction_ids)
-    computations = in_order_of_effects(computations, schedules)
+    computations = _in_order_of_effects(computations, schedules)
     is_tpu = any(leaf.tiles for shape in shapes.values() for _, leaf in shape.leaves)
     return HloModule(message.name, computations[entry.name], computations, schedules, aliases, is_tpu, message)
 
@@ -285,3 +285,38 @@ def _schedule(computation: Computation, message: Any, ids: Any) -> tuple[str, ..
         if any(place[p] >= k for p in (*instruction.operands, *instruction.control_predecessors)):
             raise GraphError(f"broken HLO: the schedule of {computation.name!r} has {name!r} before what it waits for")
     return order
+
+
+def _in_order_of_effects(
+    computations: Mapping[str, Computation], schedule: Mapping[str, Sequence[str]]
+) -> dict[str, Computation]:
+    """The computations, callees before callers, with control predecessors that keep effects in XLA's order.
+
+    An instruction has effects if it reads or writes something outside its operands and results: a state of random
+    numbers, a queue, a channel to another device, the console. Only XLA's schedule orders these. So each gets the one
+    before it as a control predecessor, as does an instruction that calls a computation with effects. Collectives are
+    not among them: all devices run them in one order, whichever it is.
+    """
+    ordered: dict[str, Computation] = {}
+    callees: set[str] = set()  # computations with effects
+    for name, computation in computations.items():
+        order = schedule.get(name, tuple(computation.by_name))
+        instructions = map(computation.by_name.__getitem__, order)
+        effects = [i for i in instructions if _has_effects(i) or not callees.isdisjoint(i.called)]
+        callees |= {name} if effects else set()
+        ordered[name] = _chained(computation, effects)
+    return ordered
+
+
+def _has_effects(i: Instruction) -> bool:
+    return i.opcode in _EFFECTS or (i.opcode == "custom-call" and i.attributes.custom_call_has_side_effect)
+
+
+def _chained(computation: Computation, effects: Sequence[Instruction]) -> Computation:
+    if len(effects) < 2:
+        return computation
+    by_name = dict(computation.by_name)
+    for before, i in itertools.pairwise(effects):
+        predecessors = tuple(dict.fromkeys((*i.control_predecessors, before.name)))
+        by_name[i.name] = dataclasses.replace(i, control_predecessors=predecessors)
+    return dataclasses.replace(computation, by_name=by_name, root=by_name[computation.root.name])

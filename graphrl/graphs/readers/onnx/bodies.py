@@ -6,20 +6,16 @@ for each tensor of its sequence, as these may differ in shape.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import onnx.numpy_helper
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper
 
-from graphrl.errors import GraphError
 from graphrl.graphs.readers.onnx.declared import ASIDE
 from graphrl.graphs.readers.onnx.fold import computed_values
 from graphrl.graphs.readers.onnx.sequences import scope_of
 from graphrl.graphs.readers.onnx.values import (
-    UNKNOWN,
     Scope,
-    Value,
-    dimension,
     is_standard,
     of_constant,
     reads_of,
@@ -46,47 +42,10 @@ def inline_bodies(graph: GraphProto, opset: int) -> bool:
     return _inline(graph, opset, {}, Counter(_defined(graph, nested=True)))
 
 
-def check_branches(node: NodeProto, written: Iterable[str], scope: Scope) -> None:
-    """Raises GraphError if the bytes of a result of an If are unknown because its branches give different ones."""
-    branches = subgraphs(node) if node.op_type == "If" else {}
-    inner = {body: scope_of(branch, scope) for body, branch in branches.items()}
-    for i, name in enumerate(node.output if branches else ()):
-        if name not in written or scope.get(name, UNKNOWN).bytes is not None:
-            continue
-        values = {
-            body: inner[body].get(branch.output[i].name, UNKNOWN) if i < len(branch.output) else UNKNOWN
-            for body, branch in branches.items()
-        }
-        if len(set(map(_described, values.values()))) > 1 and all(value.bytes is not None for value in values.values()):
-            what = ", ".join(f"{_described(value)} in {body}" for body, value in values.items())
-            raise GraphError(
-                f"op {node.name!r}: {name!r} is {what}, and {node.input[0]!r} says which when the model runs: make "
-                f"that a constant{_advice(name, scope.get(name, UNKNOWN), list(values.values()))}"
-            )
-
-
-def _advice(name: str, known: Value, values: list[Value]) -> str:
-    """The `dims` that give a result of an If the shape of its largest branch, where these work."""
-    largest = max(values, key=lambda value: value.bytes or 0).sizes
-    if any(value.kind != "tensor" for value in values):
-        return ""
-    shape = known.shape if known.shape is not None and len(known.shape) == len(largest) else ("",) * len(largest)
-    sizes = [
-        f"{dimension(name, axis, size)}={largest[axis]}" for axis, size in enumerate(shape) if isinstance(size, str)
-    ]
-    return f", or give dims for the larger, such as {', '.join(sizes)} (--dim in commands)"
-
-
-def _described(value: Value) -> str:
-    if value.elements is None:
-        return str(list(value.sizes))
-    return f"{value.kind} of {len(value.elements)} with {value.bytes} bytes"
-
-
 def _is_candidate(node: NodeProto) -> bool:
     """Whether a node, or one in its bodies, is one whose body may be put into the graph around."""
     bodies = subgraphs(node).values()
-    own = is_standard(node) and node.op_type in _TAKE_IN
+    own = is_standard(node) and node.op_type in _INLINERS
     return bool(bodies) and (own or any(_is_candidate(inner) for body in bodies for inner in body.node))
 
 
@@ -95,12 +54,12 @@ def _inline(graph: GraphProto, opset: int, outer: Scope, names: Names) -> bool:
     nodes, infos, changed = [], [], False
     replaced: set[str] = set()
     for node in graph.node:
-        if is_standard(node) and node.op_type in _TAKE_IN:
-            host = _Host(graph, node, names)
-            if _TAKE_IN[node.op_type](host, scope):
+        if is_standard(node) and node.op_type in _INLINERS:
+            replacement = _Replacement(graph, node, names)
+            if _INLINERS[node.op_type](replacement, scope):
                 replaced.update(node.output)
-                nodes += host.nodes
-                infos += host.infos
+                nodes += replacement.nodes
+                infos += replacement.infos
                 continue
         nodes.append(node)
         for body in subgraphs(node).values():
@@ -123,8 +82,8 @@ def _with_conditions(graph: GraphProto, opset: int, scope: Scope) -> Scope:
     return {**scope, **{name: of_constant(onnx.numpy_helper.from_array(array)) for name, array in values.items()}}
 
 
-class _Host:
-    """A graph that takes in the bodies of one of its nodes: the nodes in its place, and their declared types."""
+class _Replacement:
+    """The nodes that replace one node with bodies, and their declared types; their weights go into the graph."""
 
     def __init__(self, graph: GraphProto, node: NodeProto, names: Names) -> None:
         self.graph, self.node, self.names = graph, node, names
@@ -135,11 +94,11 @@ class _Host:
         """A new name of a value that starts with the node's."""
         return _new_name("/".join(map(str, (self.node.name or self.node.op_type, *parts))), self.names)
 
-    def add(self, type: str, inputs: Sequence[str], output: str) -> None:
+    def add_node(self, type: str, inputs: Sequence[str], output: str) -> None:
         """Adds a node."""
         self.nodes.append(NodeProto(op_type=type, input=inputs, output=[output]))
 
-    def take_in(self, body: GraphProto, given: Mapping[str, str], *part: object) -> dict[str, str]:
+    def add_body(self, body: GraphProto, given: Mapping[str, str], *part: object) -> dict[str, str]:
         """Adds a copy of a body under `given` names, and under new ones, with `part`, where its own are not unique.
 
         Returns all that changed.
@@ -155,9 +114,9 @@ class _Host:
         return changed
 
 
-def _take_branch(host: _Host, scope: Scope) -> bool:
-    """Takes in the branch that an If takes; False if that is not known."""
-    node, branches = host.node, subgraphs(host.node)
+def _inline_branch(replacement: _Replacement, scope: Scope) -> bool:
+    """Replaces an If by the branch that runs; False if that is not known."""
+    node, branches = replacement.node, subgraphs(replacement.node)
     condition = scope[node.input[0]].array if node.input and node.input[0] in scope else None
     if condition is None or condition.size != 1 or condition.dtype.kind != "b":
         return False
@@ -165,22 +124,22 @@ def _take_branch(host: _Host, scope: Scope) -> bool:
     if not {taken, dropped} <= branches.keys() or len(branches[taken].output) < len(node.output):
         return False
     branch = branches[taken]
-    host.names.subtract(_defined(branches[dropped], nested=True))
+    replacement.names.subtract(_defined(branches[dropped], nested=True))
     own = set(_defined(branch))
     results: dict[str, str] = {}
     for info, output in zip(branch.output, node.output, strict=False):
         if output and info.name in own:
             results.setdefault(info.name, output)
-    changed = host.take_in(branch, results)
+    changed = replacement.add_body(branch, results)
     for info, output in zip(branch.output, node.output, strict=False):
         if output and results.get(info.name) != output:  # a value from around the branch, or a second time the same
-            host.add("Identity", [changed.get(info.name, info.name)], output)
+            replacement.add_node("Identity", [changed.get(info.name, info.name)], output)
     return True
 
 
-def _unroll(host: _Host, scope: Scope) -> bool:
-    """Takes in the body of a SequenceMap for each tensor; False if their number is not known."""
-    node, body = host.node, subgraphs(host.node).get("body")
+def _inline_map(replacement: _Replacement, scope: Scope) -> bool:
+    """Replaces a SequenceMap by a copy of its body for each tensor; False if their number is not known."""
+    node, body = replacement.node, subgraphs(replacement.node).get("body")
     sequences = [name for name in node.input if name in scope and scope[name].kind == "sequence"]
     counts = {None if (held := scope[name].elements) is None else len(held) for name in sequences}
     if body is None or len(counts) != 1 or None in counts:
@@ -190,31 +149,31 @@ def _unroll(host: _Host, scope: Scope) -> bool:
     if not fits or count * len(body.node) > _MAX_COPIED:
         return False
     weights, rest = _parts(body)
-    shared = host.take_in(weights, {})
+    shared = replacement.add_body(weights, {})
     shared = {name: shared.get(name, name) for name in _defined(weights)}
-    host.names.update(_defined(rest, nested=True))  # the copies do not keep the names
+    replacement.names.update(_defined(rest, nested=True))  # the copies do not keep the names
     parts: list[list[str]] = [[] for _ in node.output]
     for i in range(count):
-        position, given = host.name(i), dict(shared)
-        host.graph.initializer.append(helper.make_tensor(position, TensorProto.INT64, (), [i]))
+        position, given = replacement.name(i), dict(shared)
+        replacement.graph.initializer.append(helper.make_tensor(position, TensorProto.INT64, (), [i]))
         for info, name in zip(body.input, node.input, strict=True):
-            given[info.name] = host.name(i, info.name) if name in sequences else name
+            given[info.name] = replacement.name(i, info.name) if name in sequences else name
             if name in sequences:
-                host.add("SequenceAt", [name, position], given[info.name])
-        changed = host.take_in(rest, given, i)
+                replacement.add_node("SequenceAt", [name, position], given[info.name])
+        changed = replacement.add_body(rest, given, i)
         for part, info in zip(parts, body.output, strict=False):
             part.append(changed.get(info.name, info.name))
     for part, output, info in zip(parts, node.output, body.output, strict=False):
         if output and part:
-            host.add("SequenceConstruct", part, output)
+            replacement.add_node("SequenceConstruct", part, output)
         elif output:
-            host.add("SequenceEmpty", [], output)
+            replacement.add_node("SequenceEmpty", [], output)
             dtype = info.type.tensor_type.elem_type or TensorProto.FLOAT
-            host.nodes[-1].attribute.append(helper.make_attribute("dtype", dtype))
+            replacement.nodes[-1].attribute.append(helper.make_attribute("dtype", dtype))
     return True
 
 
-_TAKE_IN: dict[str, Callable[[_Host, Scope], bool]] = {"If": _take_branch, "SequenceMap": _unroll}
+_INLINERS: dict[str, Callable[[_Replacement, Scope], bool]] = {"If": _inline_branch, "SequenceMap": _inline_map}
 
 
 def _parts(body: GraphProto) -> tuple[GraphProto, GraphProto]:

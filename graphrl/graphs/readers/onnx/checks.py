@@ -1,6 +1,6 @@
-"""Models whose types or shapes cannot be: refused with the op's name, as runtimes refuse them.
+"""Checks of types and shapes that no runtime accepts; errors name the op and its inputs.
 
-ONNX's inference says so of most operators where it is strict. What it takes though no runtime does is checked here.
+ONNX's strict inference finds most of them. Those that it accepts are checked here.
 """
 
 import math
@@ -17,7 +17,7 @@ from graphrl.graphs.readers.foreign import Foreign
 from graphrl.graphs.readers.onnx.functions import schema_of, standard, versions_of
 from graphrl.graphs.readers.onnx.inference import shape_faults
 from graphrl.graphs.readers.onnx.loops import grows
-from graphrl.graphs.readers.onnx.sequences import scope_of
+from graphrl.graphs.readers.onnx.sequences import scope_of, sequence_fault
 from graphrl.graphs.readers.onnx.values import UNKNOWN, Scope, subgraphs
 from graphrl.graphs.readers.onnx.work import node_attributes
 
@@ -25,6 +25,7 @@ _FAULT = re.compile(r"\(op_type:.*?, node name: (.*?)\): (.*)")
 _INSIDE = "Inference error(s): "  # begins what is wrong inside a body
 _NOISE = re.compile(r"\[\w*InferenceError\] |Inference error\(s\): ")
 _LONGEST = 160  # characters of a reason
+_MOST_NAMES = 4  # of inputs that an error names
 
 Shape = tuple[int, ...]
 Shapes = Sequence[Shape | None]  # None where it is not known, or the tensor is left out
@@ -52,7 +53,9 @@ def check_model(model: ModelProto, foreign: Foreign) -> None:
 
 def _impossible(node: NodeProto, reason: str) -> GraphError:
     shown = " ".join(reason.split())[:_LONGEST]
-    return GraphError(f"op {node.name or next(iter(node.output), '')!r}: impossible {node.op_type}: {shown}")
+    names = ", ".join(repr(name) for name in list(filter(None, node.input))[:_MOST_NAMES])
+    op = node.name or next(iter(node.output), "")
+    return GraphError(f"op {op!r}: impossible {node.op_type}: {shown}" + (f" (it reads {names})" if names else ""))
 
 
 def _surely_runs(node: NodeProto, fault: str = "") -> bool:
@@ -72,6 +75,8 @@ def _check_graph(graph: GraphProto, outer: Scope, outer_types: Mapping[str, int]
     scope, types = scope_of(graph, outer), {**outer_types, **_element_types(graph)}
     _check_signs(graph)
     for node in graph.node:
+        if reason := sequence_fault(node, scope):
+            raise _impossible(node, reason)
         schema = schema_of(node, versions)
         if schema is not None:
             _check_types(node, schema, types)
@@ -121,7 +126,7 @@ def _allowed(schema: onnx.defs.OpSchema) -> dict[str, set[str]]:
 
 
 def _newest(node: NodeProto) -> dict[str, tuple[str, set[str]]]:
-    """Type variable of each input in the newest version of the operator, and its types: runtimes may know them too."""
+    """Type variable of each input in the newest version of the operator, and its types, which runtimes may accept."""
     try:
         schema = onnx.defs.get_schema(node.op_type, standard(node.domain))
     except onnx.defs.SchemaError:
@@ -133,7 +138,7 @@ def _newest(node: NodeProto) -> dict[str, tuple[str, set[str]]]:
 def _formal_inputs(
     node: NodeProto, schema: onnx.defs.OpSchema
 ) -> Iterable[tuple[onnx.defs.OpSchema.FormalParameter, str]]:
-    """The inputs that the node has, with what the operator says of each."""
+    """The node's inputs, each with its declaration in the operator's schema."""
     for i, name in enumerate(node.input):
         if name and schema.inputs:
             formal = schema.inputs[min(i, len(schema.inputs) - 1)]
@@ -162,7 +167,7 @@ def _check_shapes(node: NodeProto, scope: Scope) -> None:
         raise _impossible(node, reason)
 
 
-# What is wrong, by the attributes and the shapes of inputs and outputs; "" if nothing, or if they are not known.
+# The fault, from the attributes and the shapes of inputs and outputs; "" if there is none or shapes are unknown.
 _Rule = Callable[[Mapping[str, Any], Shapes, Shapes], str]
 
 

@@ -1,8 +1,8 @@
 """Types and sizes that an ONNX model declares and that the user gives in `dims`, against those that inference knows.
 
 ONNX's inference believes what `value_info` and outputs declare, also where a model was changed and they were not. So
-what is declared of computed tensors is set aside first, and taken only where inference cannot know: for operators that
-it does not know, for shapes that depend on data, and for loops whose state grows.
+the declared types of computed tensors are set aside first, and used only where inference gives nothing: for operators
+that it does not know, for shapes that depend on data, and for loops whose state grows.
 """
 
 import sys
@@ -347,7 +347,7 @@ def add_sizes(type: TypeProto, shape: Sequence[int | str]) -> bool:
 
 
 def clear_inferred_shapes(body: GraphProto) -> None:
-    """Forgets the shapes of all that a body computes, in bodies inside it too."""
+    """Clears the shapes of all that a body computes, in bodies inside it too."""
     results = {name for node in body.node for name in node.output}
     for info in (*body.value_info, *body.output):
         if info.name in results:
@@ -372,12 +372,12 @@ def _first_set_aside(node: NodeProto) -> int:
     return {"Loop": 2, "Scan": 0}.get(node.op_type, sys.maxsize)
 
 
-def forget(graph: GraphProto) -> None:
-    """Removes what was set aside and is not needed any more, in bodies too."""
+def drop_declared(graph: GraphProto) -> None:
+    """Removes the declared types that were set aside, in bodies too."""
     infos = [info for info in graph.value_info if not info.name.startswith(ASIDE)]
     copies = GraphProto(value_info=infos).value_info
     del graph.value_info[:]
     graph.value_info.extend(copies)
     for node in graph.node:
         for body in subgraphs(node).values():
-            forget(body)
+            drop_declared(body)

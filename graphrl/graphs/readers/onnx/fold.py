@@ -13,7 +13,7 @@ import onnx.numpy_helper
 from onnx import GraphProto, NodeProto, ValueInfoProto
 
 from graphrl.graphs.readers.onnx.functions import own_version
-from graphrl.graphs.readers.onnx.sequences import number_held, scope_of
+from graphrl.graphs.readers.onnx.sequences import scope_of, static_result
 from graphrl.graphs.readers.onnx.values import MAX_ELEMENTS, Scope, reads_of, replace, typed_scope
 
 # Ops that are run, by what bounds their results: what their inputs broadcast to, or their inputs taken together.
@@ -33,7 +33,10 @@ def fold(graph: GraphProto, opset: int) -> bool:
     """
     folded = computed_values(graph, opset, scope_of(graph))
     nodes = [node for node in graph.node if folded.keys().isdisjoint(node.output)]
-    if not 0 < len(nodes) < len(graph.node):
+    if not nodes:  # all follows from shapes: the ops that write the outputs are what there is to plan
+        folded = {name: array for name, array in folded.items() if name not in {info.name for info in graph.output}}
+        nodes = [node for node in graph.node if folded.keys().isdisjoint(node.output)]
+    if len(nodes) == len(graph.node):
         return False
     graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in folded.items())
     # What inference noted about them may have open dimensions, and would outweigh the initializers.
@@ -76,13 +79,13 @@ def _value(node: NodeProto, opset: int, values: Mapping[str, np.ndarray], scope:
     """The only result of a node if it can be known, else None."""
     if node.domain not in ("", "ai.onnx") or len(node.output) != 1 or not node.output[0]:
         return None
-    if (number := number_held(node, scope)) is not None:
+    if (number := static_result(node, scope)) is not None:
         return np.array(number)
     if node.op_type in ("Shape", "Size") and node.input:
         source = scope.get(node.input[0])
         if source is None or not source.is_static:
             return None
-        inputs = {node.input[0]: np.broadcast_to(np.int8(0), source.sizes)}  # takes no memory, however large
+        inputs = {node.input[0]: np.broadcast_to(np.int8(0), source.sizes)}  # a view: no memory
     else:
         inputs = {}
         for name in filter(None, node.input):
@@ -111,7 +114,7 @@ def _most_elements(node: NodeProto, inputs: list[np.ndarray]) -> float:
     if kind in ("ConstantOfShape", "Expand"):
         shape = inputs[-1].tolist()
         sizes = np.broadcast_shapes(inputs[0].shape, tuple(shape)) if kind == "Expand" else shape
-        return math.prod(max(1, size) for size in sizes)  # beside a size of 0 the others count: sums may leave it out
+        return math.prod(max(1, size) for size in sizes)  # a size of 0 must not hide the others: sums may leave it out
     if kind == "Gather":
         table, indices = inputs
         axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)

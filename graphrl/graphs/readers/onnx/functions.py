@@ -8,13 +8,15 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import onnx
 import onnx.defs
+import onnx.helper
 from onnx import FunctionProto, ModelProto, NodeProto
 
 from graphrl.errors import GraphError
-from graphrl.graphs.readers.onnx.values import subgraphs
+from graphrl.graphs.readers.onnx.values import constant_of, is_standard, subgraphs
 
 _TAG = "graphrl.opset"  # in a node's metadata: the version of its operator set, where it is not the model's
-_ONLY_TYPES = ("Constant", "If", "Loop")  # their versions differ in the element types that they allow
+# Their versions differ in the element types that they allow only; Constant's also in attributes, see `plain_constants`.
+_ONLY_TYPES = ("Constant", "If", "Loop")
 
 Identity = tuple[str, str, str]
 
@@ -82,6 +84,15 @@ def prepare_inlining(model: ModelProto) -> None:
     model.functions.extend(copies)
 
 
+def plain_constants(model: ModelProto) -> None:
+    """Writes `Constant`s as tensors: before opset 12 they have no numbers and texts (`value_ints`), functions may."""
+    for node in all_nodes(model.graph.node):
+        if node.op_type == "Constant" and is_standard(node) and len(node.attribute) == 1:
+            tensor = constant_of(node.attribute[0])
+            if tensor is not None:
+                node.attribute[0].CopyFrom(onnx.helper.make_attribute("value", tensor))
+
+
 def _identity(function: FunctionProto) -> Identity:
     return standard(function.domain), function.name, function.overload
 
@@ -137,13 +148,13 @@ def _differs(node: NodeProto, version: int, other: int) -> bool:
 
 
 def _since(node: NodeProto, version: int) -> int:
-    """Version that brought the operator as it is in `version`; 0 if nobody knows it."""
+    """Version that brought the operator as it is in `version`; 0 if it is unknown."""
     schema = schema_of(node, {standard(node.domain): version})
     return 0 if schema is None else schema.since_version
 
 
 def schema_of(node: NodeProto, versions: Mapping[str, int]) -> onnx.defs.OpSchema | None:
-    """What this `onnx` knows of the operator, in the node's own version or that of `versions`; None if nothing."""
+    """Schema of the operator, in the node's own version or that of `versions`; None if this `onnx` has none."""
     domain = standard(node.domain)
     try:
         return onnx.defs.get_schema(node.op_type, own_version(node) or versions.get(domain, 1), domain)

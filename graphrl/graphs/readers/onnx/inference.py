@@ -1,7 +1,7 @@
-"""ONNX's shape inference, and what it sees of a model.
+"""ONNX's shape inference, of models whose nodes may be of several opsets.
 
-It knows one version of each operator set per model, so it sees a node of another version as a call of a function that
-has this one node. Inside bodies it does not know the values of constants around them, so it sees copies.
+ONNX infers with one version of each operator set per model. So a node of another version becomes the call of a function
+that has this one node. Inside bodies ONNX does not know the values of constants around them, so bodies get copies.
 """
 
 import uuid
@@ -19,7 +19,7 @@ from graphrl.graphs.readers.onnx.values import captured, subgraphs
 
 _OURS = uuid.uuid4().hex  # no file has it
 _CALLS = f"graphrl.calls.{_OURS}"  # domain of the functions that inference sees
-_LENT = f"graphrl.lent.{_OURS}"  # marks the copies of constants in bodies
+_COPY = f"graphrl.copies.{_OURS}"  # marks the copies of constants in bodies
 # Operators that inference does not know, or knows by a function with a fault, and others of the same type and shape.
 _STAND_INS = {"GroupNormalization": "Identity", "MeanVarianceNormalization": "Identity"}
 
@@ -28,12 +28,12 @@ def infer_shapes(model: ModelProto, foreign: Foreign) -> ModelProto:
     """The model with the shapes that follow; `model` itself is of no use any more."""
     hidden = _hide(model, ())
     result = native("infer_shapes", model, foreign)
-    _show(result, hidden)
+    _restore(result, hidden)
     return result
 
 
 def shape_faults(model: ModelProto, unknown: Container[str], foreign: Foreign) -> str:
-    """What inference finds impossible, a line each.
+    """Faults in the types and shapes of a model, as ONNX's inference reports them, a line each.
 
     Args:
       model: with its shapes; left as it was.
@@ -43,7 +43,7 @@ def shape_faults(model: ModelProto, unknown: Container[str], foreign: Foreign) -
     """
     hidden = _hide(model, unknown)
     faults = foreign.call("shape_faults", model.SerializeToString())
-    _show(model, hidden)
+    _restore(model, hidden)
     return faults.decode(errors="replace")
 
 
@@ -78,13 +78,13 @@ def _hide(model: ModelProto, unknown: Container[str]) -> list[NodeProto]:
                 output=filter(None, original.output),
             )
         )
-    _lend(model.graph, {})
+    _copy_constants(model.graph, {})
     if originals:
         model.opset_import.add(domain=_CALLS, version=1)
     return originals
 
 
-def _lend(graph: GraphProto, outer: Mapping[str, np.ndarray]) -> None:
+def _copy_constants(graph: GraphProto, outer: Mapping[str, np.ndarray]) -> None:
     """Puts copies of the small constants that bodies take from around them into them."""
     bodies = [body for node in graph.node for body in subgraphs(node).values()]
     values = {**outer, **known_values(graph)} if bodies else {}
@@ -92,23 +92,23 @@ def _lend(graph: GraphProto, outer: Mapping[str, np.ndarray]) -> None:
         for name in captured(body):
             if name in values:
                 body.initializer.append(onnx.numpy_helper.from_array(values[name], name))
-                body.initializer[-1].doc_string = _LENT
+                body.initializer[-1].doc_string = _COPY
         own = {info.name for info in body.input} | {name for node in body.node for name in node.output}
-        _lend(body, {name: value for name, value in values.items() if name not in own})
+        _copy_constants(body, {name: value for name, value in values.items() if name not in own})
 
 
-def _take_back(graph: GraphProto) -> None:
-    """Undoes `_lend`."""
+def _remove_copies(graph: GraphProto) -> None:
+    """Undoes `_copy_constants`."""
     for node in graph.node:
         for body in subgraphs(node).values():
-            while body.initializer and body.initializer[-1].doc_string == _LENT:
+            while body.initializer and body.initializer[-1].doc_string == _COPY:
                 del body.initializer[-1]
-            _take_back(body)
+            _remove_copies(body)
 
 
-def _show(model: ModelProto, originals: Sequence[NodeProto]) -> None:
+def _restore(model: ModelProto, originals: Sequence[NodeProto]) -> None:
     """Undoes `_hide`."""
-    _take_back(model.graph)
+    _remove_copies(model.graph)
     if not originals:
         return
     calls = [node for node in all_nodes(model.graph.node) if node.domain == _CALLS]

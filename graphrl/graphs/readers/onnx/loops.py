@@ -102,7 +102,7 @@ def grows(body: GraphProto, index: int) -> bool:
 
 
 def _set_state(body: GraphProto, index: int, shape: Sequence[int | str]) -> bool:
-    """Gives a body's input a shape, and forgets what was inferred from another one."""
+    """Gives a body's input a shape, and clears the shapes inferred from another one."""
     clear_inferred_shapes(body)
     type = body.input[index].type
     type.tensor_type.ClearField("shape")

@@ -11,7 +11,7 @@ from graphrl.errors import GraphError
 from graphrl.files import Content
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.readers.foreign import Foreign
-from graphrl.graphs.readers.onnx.functions import clear_versions, prepare_inlining
+from graphrl.graphs.readers.onnx.functions import clear_versions, plain_constants, prepare_inlining
 from graphrl.graphs.readers.onnx.values import reads_of, replace, subgraphs, weight_names
 from graphrl.graphs.readers.onnx.wire import without_weights
 
@@ -33,11 +33,13 @@ def load(data: Content, foreign: Foreign) -> ModelProto:
     if not model.functions:
         return model
     prepare_inlining(model)
-    return native("inline_functions", model, foreign)
+    model = native("inline_functions", model, foreign)
+    plain_constants(model)
+    return model
 
 
 def native(function: str, model: ModelProto, foreign: Foreign) -> ModelProto:
-    """What a function of ONNX's C++ makes of a model.
+    """The model that a function of ONNX's C++ returns.
 
     Raises:
       GraphError: it refuses the model, crashes or takes too much.

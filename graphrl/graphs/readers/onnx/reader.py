@@ -14,14 +14,8 @@ Other `If`s, `Loop` and `Scan` are single ops that also read what their bodies t
 most expensive body, a loop its body times the trip count (1 if it is not known), and their workspace is what the body
 holds at most. A loop's state that grows, such as a list of tokens, or shrinks has the larger of its first and last size
 in every iteration: an upper bound. A `SequenceMap` is its body for each tensor. Views such as `Reshape` are ops whose
-<<<<<<< HEAD
 outputs have bytes of their own, and so are ops that put tensors into sequences and optionals or take them out: they
-copy. Functions of the
-model are inlined, also those written for another operator set.
-=======
-outputs have bytes of their own, and so are ops that put tensors into sequences or take them out: they copy. Functions
-of the model are inlined, also those written for another operator set.
->>>>>>> onnxb
+copy. Functions of the model are inlined, also those written for another operator set.
 
 Types and shapes follow from the inputs and weights. What the model declares of other tensors (`value_info`, outputs)
 counts only where nothing follows: for operators that ONNX does not know, and for sizes that depend on data. A sequence
@@ -32,19 +26,20 @@ other text and to maps: models whose outputs depend on them are refused.
 import os
 from collections.abc import Mapping, Sequence
 
-from onnx import GraphProto, ModelProto, NodeProto
+import onnx.helper
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
 
 from graphrl import files
 from graphrl.errors import GraphError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+from graphrl.graphs.layers.layer import Layer, Window
 from graphrl.graphs.readers.foreign import DEFAULT_LIMITS, Foreign, ReadLimits
-from graphrl.graphs.readers.onnx.bodies import check_branches
-from graphrl.graphs.readers.onnx.functions import schema_of, standard, versions_of
-from graphrl.graphs.readers.onnx.layers import node_layer
+from graphrl.graphs.readers.onnx.functions import schema_of, versions_of
 from graphrl.graphs.readers.onnx.model import check_and_sort, load
-from graphrl.graphs.readers.onnx.sequences import number_held, scope_of, unsized
+from graphrl.graphs.readers.onnx.sequences import scope_of, static_result
 from graphrl.graphs.readers.onnx.shapes import inferred
-from graphrl.graphs.readers.onnx.values import UNKNOWN, Scope, Value, dimension, reads_of, subgraphs, weight_names
+from graphrl.graphs.readers.onnx.sizes import bytes_of, check_bodies, check_branches, check_inputs
+from graphrl.graphs.readers.onnx.values import UNKNOWN, Scope, reads_of, subgraphs, weight_names
 from graphrl.graphs.readers.onnx.work import node_work
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip, find_chip
 
@@ -108,7 +103,7 @@ def _graph(model: ModelProto, name: str, chip: Chip) -> ComputationGraph:
     live = _live(graph, reads, computed, outputs)
     read = {key for i in live for key in reads[i]} | outputs.keys()
     inputs = [info.name for info in graph.input if info.name not in constants]
-    _check_inputs([name for name in inputs if name in read], scope)
+    check_inputs([name for name in inputs if name in read], scope)
     weights: dict[str, None] = {}
     ops = []
     for i in live:
@@ -117,8 +112,8 @@ def _graph(model: ModelProto, name: str, chip: Chip) -> ComputationGraph:
         weights |= dict.fromkeys(fresh)
         names = _written(node, versions, scope, read)
         check_branches(node, names, scope)
-        written = tuple(Tensor(key, _bytes(key, scope, where)) for key in names)
-        _check_bodies(node, scope, where)
+        written = tuple(Tensor(key, bytes_of(key, scope, where)) for key in names)
+        check_bodies(node, scope, where)
         work = node_work(node, scope, chip)
         ops.append(
             Op(
@@ -128,14 +123,14 @@ def _graph(model: ModelProto, name: str, chip: Chip) -> ComputationGraph:
                 inputs=tuple(reads[i]),
                 outputs=written,
                 workspace_bytes=work.workspace_bytes,
-                weight_bytes=work.weight_bytes + sum(_bytes(key, scope, where) for key in fresh),
+                weight_bytes=work.weight_bytes + sum(bytes_of(key, scope, where) for key in fresh),
                 flops=work.flops,
-                layer=node_layer(node, scope),
+                layer=_layer(node, scope),
             )
         )
     weights |= dict.fromkeys(key for key in outputs if key in constants)
     given = [key for key in inputs if key in read or scope.get(key, UNKNOWN).bytes is not None]
-    external = tuple(Tensor(key, _bytes(key, scope, f"input {key!r}")) for key in (*given, *weights))
+    external = tuple(Tensor(key, bytes_of(key, scope, f"input {key!r}")) for key in (*given, *weights))
     return ComputationGraph(name, tuple(ops), external, tuple(outputs))
 
 
@@ -157,7 +152,7 @@ def _is_constant(node: NodeProto, reads: Sequence[str], constants: set[str], sco
     if node.op_type in ("Shape", "Size") and node.domain in _STANDARD:
         known = all(scope.get(name, UNKNOWN).is_static for name in reads)
     else:
-        known = number_held(node, scope) is not None
+        known = static_result(node, scope) is not None
     return known or (constants.issuperset(reads) and _is_function(node))
 
 
@@ -196,54 +191,33 @@ def _written(node: NodeProto, versions: Mapping[str, int], scope: Scope, read: s
     return written
 
 
-def _check_inputs(inputs: Sequence[str], scope: Scope) -> None:
-    """Raises for faults of the inputs; for all open dimensions at once, as they are what the user must say."""
-    keys = dict.fromkeys(key for name in inputs for key in _open(name, scope.get(name, UNKNOWN)))
-    if keys:
-        sizes = ", ".join(f"{key}=1" for key in keys)
-        raise GraphError(f"its inputs have dimensions of unknown size: give dims, such as {sizes} (--dim in commands)")
-    for name in inputs:
-        _bytes(name, scope, f"input {name!r}")
+def _layer(node: NodeProto, scope: Scope) -> Layer | None:
+    """Shapes of a node's first input and output, channels last; None where they are not known.
 
-
-def _open(name: str, value: Value) -> list[str]:
-    """What `dims` calls the unknown sizes of a tensor."""
-    shape = value.shape if value.kind == "tensor" else None
-    return [dimension(name, axis, size) for axis, size in enumerate(shape or ()) if isinstance(size, str)]
-
-
-def _bytes(name: str, scope: Scope, where: str) -> int:
-    """Bytes of a tensor; raises GraphError that says what is missing if they are not known."""
-    value = scope.get(name, UNKNOWN)
-    if value.bytes is not None:
-        return value.bytes
-    if value.kind == "unknown":
-        raise GraphError(f"{where}: the type of {name!r} is unknown: declare it in the model, with its shape")
-    if value.kind != "tensor":
-        raise GraphError(f"{where}: {name!r} is of kind {value.kind}: {unsized(value)}")
-    if value.shape is None:
-        raise GraphError(
-            f"{where}: {name!r} has an unknown number of axes: give dims for all of them, such as {name}:0=1, "
-            f"{name}:1=1 for two (--dim in commands), or declare its shape in the model"
-        )
-    sizes = ", ".join(f"{key}=1" for key in dict.fromkeys(_open(name, value)))
-    raise GraphError(
-        f"{where}: {name!r} has dimensions of unknown size: give dims, such as {sizes} (--dim in commands)"
-    )
-
-
-def _check_bodies(node: NodeProto, scope: Scope, where: str) -> None:
-    """Raises GraphError if the size of a tensor inside the bodies of a branch or loop is not known.
-
-    Inference does not enter other bodies (`FlexAttention`); what is unknown there counts nothing.
+    Tensors of four dimensions and more have their channels second in ONNX, others last.
     """
-    if node.op_type not in ("If", "Loop", "Scan") or standard(node.domain):
-        return
-    for body in subgraphs(node).values():
-        inner = scope_of(body, scope)
-        read = {name for other in body.node for name in reads_of(other)} | {info.name for info in body.output}
-        for other in body.node:
-            for name in other.output:
-                if name in read and inner.get(name, UNKNOWN).kind in ("tensor", "unknown"):
-                    _bytes(name, inner, f"{where}, in its body")
-            _check_bodies(other, inner, where)
+    names = [*node.input[:1], *node.output[:1]]
+    values = [scope.get(name) for name in names]
+    if not names or any(value is None or value.kind != "tensor" or not value.is_static for value in values):
+        return None
+    shapes = [value.sizes for value in values if value is not None]
+    return Layer.of(_channels_last(shapes[0]), _channels_last(shapes[-1]), _window(node, scope))
+
+
+def _channels_last(shape: Sequence[int]) -> Sequence[int]:
+    return (shape[0], *shape[2:], shape[1]) if len(shape) > 3 else shape
+
+
+def _window(node: NodeProto, scope: Scope) -> Window | None:
+    lists = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute if a.type == AttributeProto.INTS}
+    kernel = lists.get("kernel_shape")
+    if kernel is None and node.op_type.startswith("Conv") and len(node.input) > 1 and node.input[1] in scope:
+        kernel = scope[node.input[1]].sizes[2:]
+    if not kernel:
+        return None
+    groups = next((a.i for a in node.attribute if a.name == "group"), 1)
+    y = kernel[-2] if len(kernel) > 1 else 1
+    stride, dilation = ((lists.get(key) or [1])[-1] for key in ("strides", "dilations"))
+    pads = lists.get("pads", [])
+    padding = pads[len(kernel) - 1] if len(pads) == 2 * len(kernel) else 0  # operators of others may mean it otherwise
+    return Window(groups, kernel[-1], y, stride, padding, dilation)

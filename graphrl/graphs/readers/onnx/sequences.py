@@ -1,4 +1,4 @@
-"""Sequences and optionals in ONNX graphs: how many tensors they hold and of which shapes, which no type in ONNX says.
+"""Sequences and optionals in ONNX graphs: number and shapes of their tensors, which ONNX's types leave open.
 
 The bytes of a sequence are the sum of its tensors', and those of an optional what it holds. An op that puts tensors
 into a sequence or takes them out copies them, as `Split`, `Concat` and `Identity` do: it computes nothing, and its
@@ -26,13 +26,15 @@ from graphrl.graphs.readers.onnx.values import (
 
 MAX_TENSORS = 4096  # of a sequence, and runs of loops that are followed one by one
 
-_HOLDERS = ("sequence", "optional")
+_CONTAINERS = ("sequence", "optional")
+# Place of the position among the inputs of an operator, and how many positions there are behind the last tensor.
+_POSITIONS = {"SequenceAt": (1, 0), "SequenceErase": (1, 0), "SequenceInsert": (2, 1)}
 
 
 def scope_of(
     graph: GraphProto, outer: Scope | None = None, given: Scope | None = None, runs: int = MAX_TENSORS
 ) -> dict[str, Value]:
-    """All that is known of the values of a sorted graph, by name, those of the graphs around it included.
+    """Types, shapes and constants of the values of a sorted graph and of the graphs around it, by name.
 
     Args:
       outer: the values around it.
@@ -46,7 +48,7 @@ def scope_of(
         values: list[Value | None] = []
         if node.op_type in _RULES:
             values = [_RULES[node.op_type](node, scope)]
-        elif node.op_type in _BODIES and any(scope.get(name, UNKNOWN).kind in _HOLDERS for name in node.output):
+        elif node.op_type in _BODIES and any(scope.get(name, UNKNOWN).kind in _CONTAINERS for name in node.output):
             values = _BODIES[node.op_type](node, scope, runs)
         for name, value in zip(node.output, values, strict=False):
             if name and value and value.kind != "unknown" and scope.get(name, UNKNOWN).bytes is None:
@@ -62,21 +64,7 @@ def has_sequences(graph: GraphProto) -> bool:
     )
 
 
-def unsized(value: Value) -> str:
-    """Why a value that is no tensor of numbers has no known bytes, and what would help."""
-    if value.kind == "sequence":
-        return (
-            f"the number (at most {MAX_TENSORS}) and the shapes of its tensors must be known: give tensors as inputs, "
-            "and splits, positions and trip counts as constants"
-        )
-    if value.kind == "optional":
-        return "it must be known whether it holds a value, and which: make it a tensor, or leave it out"
-    if value.kind in ("map", "sequence of maps"):
-        return "ONNX does not say how it lies in memory: export classifiers with zipmap=False"
-    return "only tensors of numbers, sequences of them and constants have a size to plan with"
-
-
-def number_held(node: NodeProto, scope: Scope) -> int | None:
+def static_result(node: NodeProto, scope: Scope) -> int | None:
     """The result of a `SequenceLength` or an `OptionalHasElement` (a bool); None if it is unknown or another op's."""
     if not is_standard(node) or node.op_type not in ("SequenceLength", "OptionalHasElement"):
         return None
@@ -88,6 +76,38 @@ def number_held(node: NodeProto, scope: Scope) -> int | None:
     if value.kind in ("optional", "unknown"):
         return None if value.elements is None else bool(value.elements)
     return True
+
+
+def sequence_fault(node: NodeProto, scope: Scope) -> str:
+    """Reason why no run can use a sequence as a node does: a wrong position, tensors that do not fit; "" if none."""
+    elements = _input(node, 0, scope).elements
+    if not is_standard(node) or elements is None:
+        return ""
+    if node.op_type == "ConcatFromSequence":
+        return _misfit(node, elements)
+    if node.op_type not in _POSITIONS:
+        return ""
+    index, behind = _POSITIONS[node.op_type]
+    array = _input(node, index, scope).array
+    place = None if array is None or array.size != 1 else int(array.item())
+    if place is None or -len(elements) <= place < len(elements) + behind:
+        return ""
+    return f"position {place} of a sequence of length {len(elements)}"
+
+
+def _misfit(node: NodeProto, elements: tuple[Value, ...]) -> str:
+    """Reason why tensors cannot be concatenated or stacked; "" if they can, or if shapes are unknown."""
+    if not all(element.is_static for element in elements):
+        return ""
+    axis, stacks = _attribute(node, "axis", 0), _attribute(node, "new_axis", 0) != 0
+
+    def others(shape: tuple[int, ...]) -> tuple[int, ...]:
+        place = axis % max(1, len(shape))
+        return shape if stacks else (*shape[:place], *shape[place + 1 :])
+
+    shapes = [element.sizes for element in elements]
+    misfit = next((shape for shape in shapes if others(shape) != others(shapes[0])), None)
+    return "" if misfit is None else f"its tensors have shapes {list(shapes[0])} and {list(misfit)}"
 
 
 def loop_states(node: NodeProto, scope: Scope, times: int, runs: int = MAX_TENSORS) -> dict[str, Value]:
@@ -116,7 +136,7 @@ def _loop(node: NodeProto, scope: Scope, runs: int) -> list[Value | None]:
 
 
 def _around(node: NodeProto, scope: Scope) -> Scope:
-    """What a node reads of a scope, which is copied in each run of its body."""
+    """The part of a scope that a node reads; each run of its body copies it."""
     return {name: scope[name] for name in reads_of(node) if name in scope}
 
 
@@ -125,7 +145,7 @@ def _first_states(node: NodeProto, scope: Scope) -> dict[str, Value]:
     if body is None or len(body.input) != len(node.input) or len(body.output) < len(node.input) - 1:
         return {}
     pairs = zip(body.input[2:], node.input[2:], strict=True)
-    return {info.name: scope[name] for info, name in pairs if name in scope and scope[name].kind in _HOLDERS}
+    return {info.name: scope[name] for info, name in pairs if name in scope and scope[name].kind in _CONTAINERS}
 
 
 def _next_states(node: NodeProto, scope: Scope, states: Scope, counter: Value, runs: int) -> dict[str, Value]:
@@ -143,7 +163,7 @@ def _fits(type: TypeProto, value: Value) -> bool:
 
 
 def _if(node: NodeProto, scope: Scope, runs: int) -> list[Value | None]:
-    """What both branches give alike."""
+    """Results that are the same in both branches."""
     bodies = list(subgraphs(node).values())
     scopes = [scope_of(body, scope, runs=runs) for body in bodies]
     results = [[inner.get(info.name) for info in body.output] for body, inner in zip(bodies, scopes, strict=True)]
@@ -151,11 +171,11 @@ def _if(node: NodeProto, scope: Scope, runs: int) -> list[Value | None]:
 
 
 def _construct(node: NodeProto, scope: Scope) -> Value | None:
-    return _holding("sequence", tuple(_element(_input(node, i, scope)) for i in range(len(node.input))))
+    return _container("sequence", tuple(_element(_input(node, i, scope)) for i in range(len(node.input))))
 
 
 def _empty(node: NodeProto, scope: Scope) -> Value | None:
-    return _holding("sequence", ())
+    return _container("sequence", ())
 
 
 def _insert(node: NodeProto, scope: Scope) -> Value | None:
@@ -198,7 +218,7 @@ def _split(node: NodeProto, scope: Scope) -> Value | None:
     keep = given or _attribute(node, "keepdims", 1) != 0
     before, after = source.sizes[:axis], source.sizes[axis + 1 :]
     shapes = [(*before, *((length,) if keep else ()), *after) for length in lengths]
-    return _holding("sequence", tuple(source._replace(shape=shape, constant=None) for shape in shapes))
+    return _container("sequence", tuple(source._replace(shape=shape, constant=None) for shape in shapes))
 
 
 def _lengths(size: int, split: np.ndarray | None) -> list[int] | None:
@@ -228,7 +248,7 @@ def _concat(node: NodeProto, scope: Scope) -> Value | None:
 
 
 def _optional(node: NodeProto, scope: Scope) -> Value | None:
-    return _holding("optional", (_element(_input(node, 0, scope)),) if any(node.input) else ())
+    return _container("optional", (_element(_input(node, 0, scope)),) if any(node.input) else ())
 
 
 def _get(node: NodeProto, scope: Scope) -> Value | None:
@@ -242,14 +262,14 @@ def _same(node: NodeProto, scope: Scope) -> Value | None:
     return _input(node, 0, scope)
 
 
-def _holding(kind: str, elements: tuple[Value, ...]) -> Value | None:
+def _container(kind: str, elements: tuple[Value, ...]) -> Value | None:
     if len(elements) > MAX_TENSORS or any(element.kind == "unknown" for element in elements):
         return None
     return Value(kind, elements=elements)
 
 
 def _element(value: Value) -> Value:
-    """A value among others: what it is, not which."""
+    """A value as an element: its type and shape, not its constant."""
     return value._replace(constant=None)
 
 

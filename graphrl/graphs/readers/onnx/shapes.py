@@ -1,4 +1,4 @@
-"""Shapes of the tensors of an ONNX model: ONNX's inference, and what it needs to be told."""
+"""Shapes of the tensors of an ONNX model: ONNX's inference and the steps that help it on."""
 
 from collections.abc import Mapping
 
@@ -14,7 +14,7 @@ from graphrl.graphs.readers.onnx.declared import (
     adopt,
     clear_negative_sizes,
     declared_sizes,
-    forget,
+    drop_declared,
     pass_types,
     set_aside,
 )
@@ -47,11 +47,12 @@ def inferred(model: ModelProto, dims: Mapping[str, int], foreign: Foreign) -> Mo
     check_and_sort(model.graph)  # names and sorts what came out of bodies
     check_model(model, foreign)
     _check_dims(model.graph, sizes)
-    forget(model.graph)
+    drop_declared(model.graph)
     return model
 
 
 def _inferred(model: ModelProto, dims: Dims, foreign: Foreign) -> ModelProto:
+    """Repeats inference, and after it the first of the other steps that gives anything new, until none does."""
     opset = opset_of(model, "")
     inline_bodies(model.graph, opset)
     pass_types(model.graph)

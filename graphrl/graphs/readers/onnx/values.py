@@ -1,4 +1,4 @@
-"""What is known about the tensors of an ONNX graph, and how its nodes and bodies refer to them."""
+"""Types, shapes and constants of the values in an ONNX graph; names that its nodes and bodies read."""
 
 import math
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ _MAX_TRIPS = 2**31  # exporters write "until the condition fails" as the largest
 
 
 class Value(NamedTuple):
-    """What is known about one value before or after shape inference.
+    """Type, shape and contents of one value, as far as they are known.
 
     Attributes:
       kind: "tensor" (of numbers), "text" (a tensor of strings), "sequence", "optional", or what else it is ("map",
@@ -82,7 +82,7 @@ UNKNOWN = Value("unknown")
 
 
 def typed_scope(graph: GraphProto, outer: Scope | None = None) -> dict[str, Value]:
-    """What the types in a graph say of its values, by name, those of the graphs around it (`outer`) included."""
+    """The values that a graph's types and constants declare, and those around it (`outer`), by name."""
     own: dict[str, Value] = {}
     for info in (*graph.input, *graph.output, *graph.value_info):
         # A result can stand in both lists, and inference completes only one of them.
@@ -94,7 +94,7 @@ def typed_scope(graph: GraphProto, outer: Scope | None = None) -> dict[str, Valu
         scope[tensor.name] = of_constant(tensor)
     for node in graph.node:
         if node.op_type == "Constant" and len(node.attribute) == len(node.output) == 1:
-            constant = _constant(node.attribute[0])
+            constant = constant_of(node.attribute[0])
             if constant is not None:
                 scope[node.output[0]] = of_constant(constant)
     for sparse in graph.sparse_initializer:
@@ -113,11 +113,11 @@ def _knows_more(value: Value, other: Value) -> bool:
 
 
 def of_constant(tensor: TensorProto) -> Value:
-    """What is known about a constant: all."""
+    """The value of a constant."""
     return _tensor(tensor.data_type, tuple(tensor.dims))._replace(constant=tensor)
 
 
-def _constant(attribute: AttributeProto) -> TensorProto | None:
+def constant_of(attribute: AttributeProto) -> TensorProto | None:
     """The tensor that an attribute of a Constant stands for; None if it is sparse or of a wrong type."""
     if attribute.name == "value" and attribute.HasField("t"):
         return attribute.t
@@ -135,7 +135,7 @@ def _constant(attribute: AttributeProto) -> TensorProto | None:
 
 
 def value_of(type: TypeProto) -> Value:
-    """What a type says."""
+    """The value that a type declares."""
     kind = type.WhichOneof("value")
     if kind == "sequence_type" and type.sequence_type.elem_type.WhichOneof("value") == "map_type":
         return Value("sequence of maps")
