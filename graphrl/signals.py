@@ -3,6 +3,9 @@
 Python runs signal handlers in the main thread, between two of its own instructions: not while XLA compiles or a
 compiled program runs. So a command has a thread that reads the signals of `signal.set_wakeup_fd`. A program that only
 imports graphrl has no such thread: it keeps its own handlers, and training answers as soon as Python can.
+
+Python ignores exceptions in finalizers and in callbacks of its garbage collector, of which JAX has one. A
+KeyboardInterrupt that is raised there is raised again, or the command would go on to its end.
 """
 
 import contextlib
@@ -19,6 +22,7 @@ from typing import Any
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _ONE = 0.5  # seconds within which signals are one: `timeout` sends it to the process and to its group
 _PATIENCE = 0.3  # seconds that the main thread has to answer before the thread does
+_IGNORED = b"\0"  # in the pipe of signals: Python has ignored the KeyboardInterrupt of the last one
 # modules that are busy with tracing, lowering or compiling
 _COMPILERS = ("jax._src.interpreters.partial_eval", "jax._src.interpreters.mlir", "jax._src.compiler", "numba.core.")
 _CLEAR = "\r\x1b[K"  # a progress bar, from its line
@@ -48,38 +52,66 @@ class Stop:
 
 
 class _Watch:
-    """What the thread of a command knows.
+    """Signals of a command, and the thread that reads them.
+
+    Args:
+      writing: end of the pipe that signals are written to.
 
     Attributes:
       raised: whether a KeyboardInterrupt was raised in the main thread.
       stop: of work that looks at it between its steps, None where a KeyboardInterrupt ends the work.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, writing: int) -> None:
         self.raised = False
         self.stop: Stop | None = None
+        self._writing = writing
+        self._last: int = signal.SIGINT
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
-        """The handler of the main thread: the first signal is a KeyboardInterrupt; the thread sees to the second."""
+        """The handler of the main thread: raises KeyboardInterrupt at the first signal; the thread sees to the second.
+
+        Raises:
+          KeyboardInterrupt: at the first signal.
+        """
         if not self.raised:
-            self.raised = True
+            self.raised, self._last = True, number
             raise KeyboardInterrupt
 
-    def listen(self, descriptor: int) -> None:
+    def ignored(self, exception: Any) -> None:
+        """The `sys.unraisablehook` of a command."""
+        if exception.exc_type is KeyboardInterrupt:
+            self.raised = False
+            os.write(self._writing, _IGNORED)
+        else:
+            sys.__unraisablehook__(exception)
+
+    def listen(self, reading: int) -> None:
         """Reads signals until the other end is closed."""
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # where the main thread blocks them, they wait for it
-        first = None
-        while number := os.read(descriptor, 1):
-            if number[0] not in _SIGNALS:
+        first, repeated = None, 0
+        while byte := os.read(reading, 1):
+            if byte == _IGNORED:
+                repeated += self._repeat()
+            elif byte[0] not in _SIGNALS:
                 continue
-            now = time.monotonic()
-            if first is None:
-                first = now
+            elif repeated:
+                repeated -= 1
+            elif first is None:
+                first = time.monotonic()
                 self._answer()
-            elif now - first > _ONE:
+            elif time.monotonic() - first > _ONE:
                 kept = self.stop.kept if self.stop else ""
                 _say(f"ended at once{': ' if kept else ''}{kept}{_CURSOR if os.isatty(2) else ''}")
                 os._exit(1)
+
+    def _repeat(self) -> bool:
+        """Sends the last signal again, when the main thread has left what ignored it; returns whether it did."""
+        time.sleep(_PATIENCE)
+        repeats = not self.raised
+        if repeats:
+            signal.pthread_kill(threading.main_thread().ident or 0, self._last)
+        return repeats
 
     def _answer(self) -> None:
         if self.stop is not None:
@@ -101,13 +133,13 @@ def answered_at_once() -> Iterator[_Watch]:
     the process was started to ignore stay ignored. In a thread other than the main one nothing changes.
     """
     global _watch
-    watch = _Watch()
     if threading.current_thread() is not threading.main_thread():
-        yield watch
+        yield _Watch(-1)
         return
-    _watch = watch
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
+    _watch = watch = _Watch(writing)
+    hook, sys.unraisablehook = sys.unraisablehook, watch.ignored
     before = _handled(watch.interrupt)
     descriptor = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     listener = threading.Thread(target=watch.listen, args=(reading,), name="graphrl-signals", daemon=True)
@@ -116,7 +148,9 @@ def answered_at_once() -> Iterator[_Watch]:
         yield watch
     finally:
         signal.set_wakeup_fd(descriptor)
+        watch.raised = True  # nothing is sent again
         _restore(before)
+        sys.unraisablehook = hook
         os.close(writing)
         listener.join()
         os.close(reading)

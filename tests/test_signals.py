@@ -37,6 +37,28 @@ sys.exit(cli.main())
 """
 
 
+# A command that is in a finalizer, where Python ignores exceptions.
+FINALIZING = """
+import sys, time
+from graphrl import cli
+class Finalized:
+    def __del__(self):
+        print("busy", flush=True)
+        time.sleep(60)
+def run(arguments):
+    try:
+        Finalized()
+        time.sleep(60)
+        print("result", flush=True)
+        return 0
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+        return 1
+cli._run = run
+sys.exit(cli.main())
+"""
+
+
 def lines_of(command: Sequence[str], at: str, *signals: signal.Signals, pause: float = 0.0) -> tuple[int, list[str]]:
     """Exit code and lines of Python (both streams), which gets signals, with pauses between them, after a line."""
     python = [sys.executable, *command]
@@ -81,6 +103,13 @@ def test_a_signal_that_comes_twice_is_one() -> None:
     """As `timeout` sends it: to the process, and to its group."""
     code, lines = lines_of(["-c", BUSY], "busy", signal.SIGTERM, signal.SIGTERM, pause=0.05)
     assert (code, lines[-1]) == (1, "interrupted")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_a_finalizer_is_not_lost(number: signal.Signals) -> None:
+    code, lines = lines_of(["-c", FINALIZING], "busy", number)
+    assert lines == ["busy", "graphrl: stopping after this step; again: now", "interrupted"]
+    assert code == 1
 
 
 def test_a_signal_that_is_ignored_stays_so() -> None:
