@@ -91,11 +91,11 @@ def main() -> None:
 
 
 PARTS = {
-    "costs": "reproduce.accelerator.parts:costs",
-    "rollouts": "reproduce.accelerator.parts:rollouts",
-    "search": "reproduce.accelerator.parts:search",
+    "costs": "reproduce.accelerator.costs:costs",
+    "rollouts": "reproduce.accelerator.rates:rollouts",
+    "search": "reproduce.accelerator.rates:search",
     "training": "reproduce.accelerator.training:training",
-    "cpu": "reproduce.accelerator.parts:rollouts",
+    "cpu": "reproduce.accelerator.rates:rollouts",
 }
 
 if __name__ == "__main__":

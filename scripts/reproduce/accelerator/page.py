@@ -23,77 +23,55 @@ class _Section(NamedTuple):
     Attributes:
       title: of the section.
       key: of the rows that are lines of the table.
-      columns: by heading, the format of a cell.
+      headings: of the columns.
+      cells: the format of a line.
       text: above the table; a format of the last row.
     """
 
     title: str
     key: str
-    columns: Mapping[str, str]
+    headings: str
+    cells: str
     text: str = ""
 
 
-_ROLLOUTS = {
-    "environment": "{env}",
-    "ops": "{n:,}",
-    "steps of an episode": "{steps:,}",
-    "at once": "{envs:,}",
-    "rollouts / s": "{rollouts_per_s:,.0f}",
-    "steps / s": "{steps_per_s:,.0f}",
-    "compile s": "{compile_s:.1f}",
-}
+_ROLLOUTS = (
+    "environment | ops | steps of an episode | at once | rollouts / s | steps / s | compile s",
+    "{env} | {n:,} | {steps:,} | {envs:,} | {rollouts_per_s:,.0f} | {steps_per_s:,.0f} | {compile_s:.1f}",
+)
 _SECTIONS = {
     "costs": _Section(
         "Costs on the device against the exact ones",
         "difference",
-        {
-            "figures of the device against exact ones": "{what}",
-            "graphs": "{graphs:,}",
-            "decisions": "{decisions:,}",
-            "figures": "{figures:,}",
-            "greatest difference": "{difference:.2g}",
-            "at most 1e-05": "{agrees}",
-        },
+        "figures of the device against exact ones | graphs | decisions | figures | greatest difference | at most 1e-05",
+        "{what} | {graphs:,} | {decisions:,} | {figures:,} | {difference:.2g} | {agrees}",
     ),
     "rollouts": _Section(
         "Rollouts",
         "rollouts_per_s",
-        _ROLLOUTS,
+        *_ROLLOUTS,
         "A rollout is a reset and random valid actions to the end of the episode. Of `Proposal-v0` reset and step are "
         "whole BRKGA runs of {evaluations} evaluations. Rates are by the median of several timings, without compiling.",
     ),
     "search": _Section(
         "Decoding and BRKGA",
         "evaluations_per_s",
-        {
-            "work": "{work}",
-            "ops": "{n:,}",
-            "graphs at once": "{graphs:,}",
-            "evaluations a graph": "{evaluations:,}",
-            "evaluations / s": "{evaluations_per_s:,.0f}",
-            "ms a graph": "{ms_a_graph:.3g}",
-            "compile s": "{compile_s:.1f}",
-        },
+        "work | ops | graphs at once | evaluations a graph | evaluations / s | ms a graph | compile s",
+        "{work} | {n:,} | {graphs:,} | {evaluations:,} | {evaluations_per_s:,.0f} | {ms_a_graph:.3g} | {compile_s:.1f}",
         f"The aim is {AIM:g} ms a graph for 5,000 evaluations on 64 graphs at once.",
     ),
     "training": _Section(
         "Training",
         "value",
-        {
-            "agent": "{agent}",
-            "update": "{step:,}",
-            "seconds": "{seconds:.0f}",
-            "of these compiling": "{compile_s:.0f}",
-            "updates / s": "{updates_per_s:.3g}",
-            "validation by": "{score}",
-            "validation": "{value:.4g}",
-        },
+        "agent | update | seconds | of these compiling | updates / s | validation by | validation",
+        "{agent} | {step:,} | {seconds:.0f} | {compile_s:.0f} | {updates_per_s:.3g} | {score} | {value:.4g}",
         "Updates a second are by the last 20 updates in which nothing was compiled.",
     ),
     "cpu": _Section(
         "The same rollouts on the CPU of this machine",
         "rollouts_per_s",
-        {**_ROLLOUTS, "device / CPU": "{ratio}"},
+        f"{_ROLLOUTS[0]} | device / CPU",
+        f"{_ROLLOUTS[1]} | {{ratio}}",
         "jax has {threads} CPU devices there, each of which takes its share of the environments.",
     ),
 }
@@ -139,9 +117,9 @@ def _with_ratio(row: Row, rates: Mapping[tuple[str, int], float]) -> Row:
 def _table(section: _Section, rows: Sequence[Row]) -> list[str]:
     """The text and the table, as soon as there is a line, by the first column."""
     measured = [row for row in rows if section.key in row]
-    lines = [[cell.format(**row) for cell in section.columns.values()] for row in measured]
+    lines = [section.cells.format(**row).split(" | ") for row in measured]
     lines.sort(key=lambda line: line[0])
-    return [section.text.format(**measured[-1]), markdown(list(section.columns), lines)] if lines else []
+    return [section.text.format(**measured[-1]), markdown(section.headings.split(" | "), lines)] if lines else []
 
 
 def _notes(rows: Sequence[Row]) -> str:
