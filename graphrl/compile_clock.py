@@ -1,4 +1,4 @@
-"""What compiling costs: how much of a stretch of time went into it."""
+"""Seconds that JAX spends on compiling."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
@@ -10,7 +10,7 @@ _PREFIX = "/jax/core/compile/"  # tracing, lowering, and compiling or loading fr
 
 @contextlib.contextmanager
 def compile_clock() -> Iterator[Callable[[], float]]:
-    """Gives a function that says how many seconds of the `with` went into compiling, in whatever thread.
+    """Gives a function that returns the seconds of the `with` that went into compiling, in all threads.
 
     Programs inside programs are traced inside one another: time that several such spans cover counts once.
     """

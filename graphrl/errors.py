@@ -1,6 +1,6 @@
 """The errors that a user can cause; the command line prints them as one line, without a traceback.
 
-Beside them: how their messages repeat values and name what is known, in little room however much a user gives.
+Their messages stay short: `shortened` cuts the values in them, `near` lists few names.
 """
 
 import difflib

@@ -146,7 +146,7 @@ def test_a_signal_before_the_first_checkpoint_leaves_nothing(tmp_path: Path) -> 
     run = tmp_path / "run"
     code, lines = lines_of(train("evaluate", run), "compiling", signal.SIGTERM)
     said = lines[lines.index("compiling") :]
-    assert said[1].startswith("graphrl: stopping after this compilation and this look at the held-out graphs; again")
+    assert said[1].startswith("graphrl: stopping after this compilation and this validation; again")
     assert said[2:] == [
         "compiled",
         "graphrl: interrupted before the first checkpoint, and before any training: there is nothing to go on with",

@@ -77,7 +77,7 @@ class TimeLeft:
         self._evaluations: int | None = None  # of the last update
 
     def update(self, evaluations: int) -> None:
-        """So many evaluations were made so far."""
+        """Notes the number of evaluations so far."""
         if self._evaluations is None:
             self._pace.add("preparing")
         else:
@@ -85,7 +85,7 @@ class TimeLeft:
         self._evaluations = evaluations
 
     def words(self, elapsed: float) -> str:
-        """What is left in words, after so many seconds; "compiling" until it is known."""
+        """The time left in words, `elapsed` seconds after the start; "compiling" until it is known."""
         left = []
         if self._budget.seconds is not None:
             left.append(self._budget.seconds - elapsed)

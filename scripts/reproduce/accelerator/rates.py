@@ -98,7 +98,7 @@ def rollouts(job: Job, write: Write) -> None:
 
 
 def _rates(episode: _Episode, count: int, settings: Settings) -> Row:
-    """The rates of so many environments, which all devices share.
+    """The rates of `count` environments at the same time, which all devices share.
 
     Raises:
       GraphrlError: an episode does not end where it should.
