@@ -41,9 +41,9 @@ _EXAMPLES = """examples:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line `argv` and returns the exit code.
 
-    Without `argv` it runs the process's, answers SIGINT and SIGTERM at once, and does not return after one: where that
-    came while JAX was tracing or compiling, Python would crash when it takes JAX down, and the exit code would be that
-    of the crash.
+    Without `argv` it runs the process's, answers SIGINT and SIGTERM at once, and does not return after a
+    KeyboardInterrupt: if that came while JAX was tracing or compiling, Python would crash when it takes JAX down, and
+    the exit code would be that of the crash.
     """
     if argv is not None:
         return _run(argv)

@@ -1,6 +1,6 @@
 """The errors that a user can cause; the command line prints them as one line, without a traceback.
 
-Beside them: how their messages repeat values and name what is known, in little room however much a user gives.
+Their messages stay short: `shortened` cuts the values in them, `near` lists few names.
 """
 
 import difflib
@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator
 
 MAX_REPEATED = 200  # characters of a value that a message repeats
 _FEW = 8  # names, all of which a message lists
-# A quoted text, as repr writes it, or a bracket; the apostrophe of "it's" opens nothing.
-_MARK = re.compile(r"""(?<!\w)'(?:[^'\\]|\\.)*'|(?<!\w)"(?:[^"\\]|\\.)*"|[\[({]|[\])}]""", re.DOTALL)
+# A quoted text, as repr writes it, or a bracket. The apostrophe of "it's" opens nothing, nor does an escaped quote:
+# each would be tried up to the end of the message.
+_MARK = re.compile(r"""(?<![\w\\])'(?:[^'\\]|\\.)*'|(?<![\w\\])"(?:[^"\\]|\\.)*"|[\[({]|[\])}]""", re.DOTALL)
 _WORD = re.compile(rf"\S{{{MAX_REPEATED + 1},}}")
 
 

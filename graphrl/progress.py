@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 
 _RECENT = 20  # stretches of work that its pace is estimated from
-_COMPILED = 0.1  # share of a stretch of work that went into compiling, from which on it says nothing of the pace
+_COMPILED = 0.1  # share of compiling in a stretch of work from which on it is left out of the pace
 
 Show = Callable[[int, str], None]  # how much is done, and what there is to say
 
@@ -26,7 +26,7 @@ class Pace:
         self._last, self._compiled = now(), compiling()
 
     def add(self, kind: str, amount: float = 1.0) -> None:
-        """So much work of a kind was done since the last call, and none of another."""
+        """Adds an amount of work of one kind, all that was done since the last call."""
         now, compiled = self._now(), self._compiling()
         seconds, compiling = now - self._last, compiled - self._compiled
         self._last, self._compiled = now, compiled
@@ -34,7 +34,7 @@ class Pace:
             self._recent.setdefault(kind, collections.deque(maxlen=_RECENT)).append((amount, seconds))
 
     def each(self, kind: str) -> float | None:
-        """Seconds that one of a kind takes; None as long as all that were done have compiled."""
+        """Seconds for one unit of the kind; None until one was done without compiling."""
         recent = self._recent.get(kind)
         return sum(seconds for _, seconds in recent) / sum(amount for amount, _ in recent) if recent else None
 

@@ -1,8 +1,11 @@
-"""SIGINT (Ctrl-C) and SIGTERM: a command answers the first at once and ends at the second, whatever it is doing.
+"""SIGINT (Ctrl-C) and SIGTERM: a command answers the first within a second, and ends at the second one.
 
 Python runs signal handlers in the main thread, between two of its own instructions: not while XLA compiles or a
 compiled program runs. So a command has a thread that reads the signals of `signal.set_wakeup_fd`. A program that only
 imports graphrl has no such thread: it keeps its own handlers, and training answers as soon as Python can.
+
+Python ignores exceptions in finalizers and in callbacks of its garbage collector, of which JAX has one. A
+KeyboardInterrupt that is raised there is raised again, or the command would run to its end.
 """
 
 import contextlib
@@ -19,20 +22,21 @@ from typing import Any
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _ONE = 0.5  # seconds within which signals are one: `timeout` sends it to the process and to its group
 _PATIENCE = 0.3  # seconds that the main thread has to answer before the thread does
+_IGNORED = b"\0"  # in the pipe of signals: Python has ignored the KeyboardInterrupt of the last one
 # modules that are busy with tracing, lowering or compiling
 _COMPILERS = ("jax._src.interpreters.partial_eval", "jax._src.interpreters.mlir", "jax._src.compiler", "numba.core.")
-_CLEAR = "\r\x1b[K"  # a progress bar, from its line
+_CLEAR = "\r\x1b[K"  # removes a progress bar from its line
 _CURSOR = "\x1b[?25h"  # shows the cursor that a progress bar hides
 
 
 @dataclasses.dataclass
 class Stop:
-    """Whether work is to stop, and what to say of it.
+    """A request to stop, and the words of its messages.
 
     Attributes:
       asked: whether a signal has come.
-      doing: what is finished before it stops, in words.
-      kept: what is left where it ends at once, in words.
+      doing: the work that is finished first.
+      kept: the results that remain if the process ends without finishing it.
     """
 
     asked: bool = False
@@ -43,43 +47,73 @@ class Stop:
         return self.asked
 
     def answer(self) -> None:
-        """Says what is finished first."""
+        """Prints which work is finished first."""
         _say(f"stopping after {'this compilation and ' if _compiling() else ''}{self.doing}; again: now")
 
 
 class _Watch:
-    """What the thread of a command knows.
+    """Signals of a command, and the thread that reads them.
+
+    Args:
+      writing: end of the pipe that signals are written to.
 
     Attributes:
       raised: whether a KeyboardInterrupt was raised in the main thread.
-      stop: of work that looks at it between its steps, None where a KeyboardInterrupt ends the work.
+      hook: the `sys.unraisablehook` before.
+      stop: of work that checks it between its steps, None where a KeyboardInterrupt ends the work.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, writing: int) -> None:
         self.raised = False
         self.stop: Stop | None = None
+        self.hook = sys.unraisablehook
+        self._writing = writing
+        self._last: int = signal.SIGINT
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
-        """The handler of the main thread: the first signal is a KeyboardInterrupt; the thread sees to the second."""
+        """The handler of the main thread: raises KeyboardInterrupt at the first signal; the thread sees to the second.
+
+        Raises:
+          KeyboardInterrupt: at the first signal.
+        """
         if not self.raised:
-            self.raised = True
+            self.raised, self._last = True, number
             raise KeyboardInterrupt
 
-    def listen(self, descriptor: int) -> None:
+    def ignored(self, exception: Any) -> None:
+        """The `sys.unraisablehook` of a command."""
+        if exception.exc_type is KeyboardInterrupt:
+            self.raised = False
+            os.write(self._writing, _IGNORED)
+        else:
+            self.hook(exception)
+
+    def listen(self, reading: int) -> None:
         """Reads signals until the other end is closed."""
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # where the main thread blocks them, they wait for it
-        first = None
-        while number := os.read(descriptor, 1):
-            if number[0] not in _SIGNALS:
+        first, repeated = None, 0
+        while byte := os.read(reading, 1):
+            if byte == _IGNORED:
+                repeated += self._repeat()
+            elif byte[0] not in _SIGNALS:
                 continue
-            now = time.monotonic()
-            if first is None:
-                first = now
+            elif repeated:
+                repeated -= 1
+            elif first is None:
+                first = time.monotonic()
                 self._answer()
-            elif now - first > _ONE:
+            elif time.monotonic() - first > _ONE:
                 kept = self.stop.kept if self.stop else ""
                 _say(f"ended at once{': ' if kept else ''}{kept}{_CURSOR if os.isatty(2) else ''}")
                 os._exit(1)
+
+    def _repeat(self) -> bool:
+        """Sends the last signal again, when the main thread has left what ignored it; returns whether it did."""
+        time.sleep(_PATIENCE)
+        repeats = not self.raised
+        if repeats:
+            signal.pthread_kill(threading.main_thread().ident or 0, self._last)
+        return repeats
 
     def _answer(self) -> None:
         if self.stop is not None:
@@ -95,19 +129,19 @@ _watch: _Watch | None = None  # of the process, where it is a command
 
 @contextlib.contextmanager
 def answered_at_once() -> Iterator[_Watch]:
-    """Has SIGINT and SIGTERM raise KeyboardInterrupt, once, while the `with` lasts, and says at once that they came.
+    """Has the first SIGINT or SIGTERM in the `with` raise KeyboardInterrupt; prints a line if that takes a while.
 
-    A second signal ends the process at once with exit code 1; files that are written by then are whole. Signals that
-    the process was started to ignore stay ignored. In a thread other than the main one nothing changes.
+    A second signal ends the process immediately with exit code 1; files that are written by then are whole. Signals
+    that the process was started to ignore stay ignored. In a thread other than the main one nothing changes.
     """
     global _watch
-    watch = _Watch()
     if threading.current_thread() is not threading.main_thread():
-        yield watch
+        yield _Watch(-1)
         return
-    _watch = watch
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
+    _watch = watch = _Watch(writing)
+    sys.unraisablehook = watch.ignored
     before = _handled(watch.interrupt)
     descriptor = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     listener = threading.Thread(target=watch.listen, args=(reading,), name="graphrl-signals", daemon=True)
@@ -116,7 +150,9 @@ def answered_at_once() -> Iterator[_Watch]:
         yield watch
     finally:
         signal.set_wakeup_fd(descriptor)
+        watch.raised = True  # nothing is sent again
         _restore(before)
+        sys.unraisablehook = watch.hook
         os.close(writing)
         listener.join()
         os.close(reading)
@@ -125,9 +161,9 @@ def answered_at_once() -> Iterator[_Watch]:
 
 @contextlib.contextmanager
 def stop_signals() -> Iterator[Stop]:
-    """Gives a `Stop` that SIGINT and SIGTERM ask while the `with` lasts, for work that looks at it between its steps.
+    """Gives a `Stop` that SIGINT and SIGTERM set in the `with`, for work that checks it between its steps.
 
-    In a thread other than the main one no signal can be caught: it is never asked.
+    In a thread other than the main one no signal can be caught: it is never set.
 
     Raises:
       KeyboardInterrupt: by a second signal, where the process is no command (see `answered_at_once`).
@@ -159,7 +195,7 @@ def stop_signals() -> Iterator[Stop]:
 
 @contextlib.contextmanager
 def handlers_kept() -> Iterator[None]:
-    """Keeps the handlers of SIGINT and SIGTERM as they are: `jax.distributed` has one of its own, which only notes."""
+    """Keeps the handlers of SIGINT and SIGTERM as they are: `jax.distributed` has a handler that does nothing else."""
     try:
         yield
     finally:
@@ -169,7 +205,7 @@ def handlers_kept() -> Iterator[None]:
 
 
 def _handled(handler: Callable[[int, FrameType | None], None]) -> dict[int, Any]:
-    """Sets the handler of the signals that are not ignored; gives those before it."""
+    """Sets the handler of the signals that are not ignored; returns their previous ones."""
     heard = [number for number in _SIGNALS if signal.getsignal(number) not in (signal.SIG_IGN, None)]
     return {number: signal.signal(number, handler) for number in heard}
 
@@ -190,6 +226,6 @@ def _compiling() -> bool:
 
 
 def _say(text: str) -> None:
-    """One line on standard error, past Python's buffers, whose locks the main thread may hold."""
+    """Prints a line on standard error, without Python's buffers: the main thread may own their locks."""
     with contextlib.suppress(OSError):
         os.write(2, f"{_CLEAR if os.isatty(2) else ''}graphrl: {text}\n".encode())

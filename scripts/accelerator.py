@@ -4,9 +4,9 @@ It needs jax with the accelerator's plugin, flax, optax, numba and scipy. Whatev
 two environments and three agents) or flashbax (for EGRL), can lie in --wheels, a folder of wheels; without it, rows
 that need it name the package. graphrl itself need not be installed: this checkout's is taken.
 
-Every part runs in a process of its own, one at a time, which is killed at its limit; time that a part leaves over goes
-to the next ones. Figures are kept as they come: the page is written again after each. With less than 240 s for
-everything, sizes are small and XLA on CPUs compiles with little effort: does everything work?
+Every part runs in its own process, one at a time, which ends at its limit; the next parts share the time that is left
+over. The page is written again after each figure. With less than 240 s for everything, sizes are small and XLA on CPUs
+compiles with little effort: this shows whether everything works.
 """
 
 import argparse
@@ -32,7 +32,7 @@ EXAMPLES = """examples:
 
 
 def main() -> None:
-    """Measures; wrong usage is one line on standard error and exit code 2, no such accelerator exit code 1."""
+    """Measures; exit code 2 and one line on standard error for wrong usage, 1 without such an accelerator."""
     started = time.time()
     listed = "".join(f"  {name:9} {what}\n" for name, what in SECTIONS.items())
     parser = argparse.ArgumentParser(
@@ -48,6 +48,9 @@ def main() -> None:
     parser.add_argument("--wheels", type=Path, metavar="FOLDER", help="of wheels of packages that are missing here")
     parser.add_argument("--output", type=Path, default=page, metavar="FILE.md", help=f"(default: {page.name} of docs)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of everything random (default: 0)")
+    for argument in sys.argv[1:]:
+        if argument.endswith("=--"):  # argparse gives an empty list
+            parser.error(f"argument {argument[:-3]}: '--' is no value")
     args = parser.parse_args()
     args.sections = tuple(args.sections.split(","))
     known = [*SECTIONS, *(f"training:{agent}" for agent in AGENTS)]
@@ -74,7 +77,7 @@ def main() -> None:
 
 
 def _unpack(wheels: Path, folder: str, parser: argparse.ArgumentParser) -> None:
-    """Wheels are archives whose content is what is imported."""
+    """Extracts all wheels: they are archives of packages that can be imported as they are."""
     paths = sorted(wheels.glob("*.whl"))
     if not paths:
         parser.error(f"--wheels {wheels}: must be a folder with files that end in .whl")

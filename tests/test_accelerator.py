@@ -84,7 +84,8 @@ def test_training_has_a_curve(tmp_path: Path) -> None:
     looks = [row["step"] for row in rows if "value" in row]
     assert looks[0] == 0
     assert max(row["step"] for row in rows if "step" in row) > 0
-    assert re.search(r"\| egrl \| \d+ \| [\d.]+ \| [\d,]+ \| ", page)
+    lines = re.findall(r"\| egrl \| [\d,]+ \| \d+ \| \d+ \| [\d.e+]+ \| speedup \| [\d.]+ \|", page)
+    assert len(lines) == len(looks) > 2
     assert "![Learning curves](page.png)" in page
     assert (tmp_path / "page.png").read_bytes().startswith(b"\x89PNG")
 
@@ -129,6 +130,7 @@ def test_wheels_come_first(tmp_path: Path) -> None:
         (["--seconds", "0"], "--seconds 0: must be from 1 to 86,400"),
         (["--seconds", "nan"], "--seconds nan: must be"),
         (["--seed", "-1"], "--seed -1: must be from 0"),
+        (["--output=--"], "argument --output: '--' is no value"),
         (["--output", "page.txt"], "must be a file that ends in .md"),
         (["--wheels", "."], "must be a folder with files that end in .whl"),
         (["--wheels", "nowhere"], "must be a folder with files that end in .whl"),

@@ -60,6 +60,12 @@ def test_values_are_shortened_and_words_are_not(message: str, short: bool) -> No
     assert str(GraphrlError(message)) == shortened(message) == shortened(shortened(message))
 
 
+@pytest.mark.parametrize("value", ["\\'", '\\"', "('", "([", ")"])
+def test_long_messages_are_shortened_soon(value: str) -> None:
+    """In time that grows with their length, not with its square: hours for these."""
+    assert len(shortened(value * 500_000)) < 500
+
+
 def test_what_is_clipped_begins_and_ends_as_before() -> None:
     assert clipped("x" * MAX_REPEATED) == "x" * MAX_REPEATED
     assert clipped(WORDS).startswith("w0 w1 w2")

@@ -1,10 +1,12 @@
 """Sizes and times as text, and the bar that shows progress."""
 
 import io
+import subprocess
 import sys
 import time
 
 import pytest
+from training_processes import ENVIRONMENT
 from worked_example import TINY
 
 from graphrl.commands.progress import TimeLeft, progress_bar, share_spent
@@ -156,3 +158,17 @@ def test_the_end_of_a_search_counts_no_compiling() -> None:
     assert left.words(130.0) == "88 s left"
     assert TimeLeft(Budget(None, 10.0), time.pace()).words(4.0) == "6 s left"
     assert TimeLeft(Budget(1000, 10.0), time.pace()).words(12.0) == "0 s left"
+
+
+def test_the_progress_bar_has_a_clock_of_compiling_where_evaluations_are_limited() -> None:
+    """A search may import JAX only after the bar began, as `auto` does."""
+    program = """
+import sys
+from graphrl.commands import progress
+from graphrl.solvers.base import Budget
+progress.on_terminal = lambda: True
+for budget, imported in ((Budget(None, 1.0), False), (Budget(100, 1.0), True)):
+    with progress.progress_bar("tiny", "peak_memory", budget):
+        assert ("jax" in sys.modules) == imported
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, env=ENVIRONMENT)

@@ -37,6 +37,28 @@ sys.exit(cli.main())
 """
 
 
+# A command that is in a finalizer, where Python ignores exceptions.
+FINALIZING = """
+import sys, time
+from graphrl import cli
+class Finalized:
+    def __del__(self):
+        print("busy", flush=True)
+        time.sleep(60)
+def run(arguments):
+    try:
+        Finalized()
+        time.sleep(60)
+        print("result", flush=True)
+        return 0
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+        return 1
+cli._run = run
+sys.exit(cli.main())
+"""
+
+
 def lines_of(command: Sequence[str], at: str, *signals: signal.Signals, pause: float = 0.0) -> tuple[int, list[str]]:
     """Exit code and lines of Python (both streams), which gets signals, with pauses between them, after a line."""
     python = [sys.executable, *command]
@@ -83,6 +105,13 @@ def test_a_signal_that_comes_twice_is_one() -> None:
     assert (code, lines[-1]) == (1, "interrupted")
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_a_finalizer_is_not_lost(number: signal.Signals) -> None:
+    code, lines = lines_of(["-c", FINALIZING], "busy", number)
+    assert lines == ["busy", "graphrl: stopping after this step; again: now", "interrupted"]
+    assert code == 1
+
+
 def test_a_signal_that_is_ignored_stays_so() -> None:
     ignoring = f"import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n{BUSY}"
     assert lines_of(["-c", ignoring], "busy", signal.SIGINT) == (0, ["busy", "result"])
@@ -117,7 +146,7 @@ def test_a_signal_before_the_first_checkpoint_leaves_nothing(tmp_path: Path) -> 
     run = tmp_path / "run"
     code, lines = lines_of(train("evaluate", run), "compiling", signal.SIGTERM)
     said = lines[lines.index("compiling") :]
-    assert said[1].startswith("graphrl: stopping after this compilation and this look at the held-out graphs; again")
+    assert said[1].startswith("graphrl: stopping after this compilation and this validation; again")
     assert said[2:] == [
         "compiled",
         "graphrl: interrupted before the first checkpoint, and before any training: there is nothing to go on with",

@@ -36,7 +36,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {line} ({self.prog} --help tells more)\n")
 
     def _check_dashes(self, arguments: list[str]) -> None:
-        """Ends with an error where "--" stands for a value; once it ends the options."""
+        """Ends with an error where "--" is a value or an argument; the first "--" alone ends the options."""
         end = arguments.index("--") if "--" in arguments else len(arguments)
         for argument in arguments[:end]:
             option, _, value = argument.partition("=")

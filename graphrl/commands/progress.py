@@ -1,7 +1,6 @@
 """What the commands show of their work, on standard error: of a search, of a comparison, of measuring."""
 
 import contextlib
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -41,7 +40,7 @@ def progress_bar(title: str, objective: str, budget: Budget, *, limited: bool = 
         return
     looked = -_EXACT_EVERY
     best = ""
-    with _compiling() as compiling, _bar(budget, left := TimeLeft(budget, Pace(compiling))) as bar:
+    with _compiling(budget) as compiling, _bar(budget, left := TimeLeft(budget, Pace(compiling))) as bar:
         task = bar.add_task(title[:40], total=1.0, evaluations=0, best="starting")
 
         def update(evaluations: int, seconds: float, plan: Callable[[], Any], value: float) -> None:
@@ -78,7 +77,7 @@ class TimeLeft:
         self._evaluations: int | None = None  # of the last update
 
     def update(self, evaluations: int) -> None:
-        """So many evaluations were made so far."""
+        """Notes the number of evaluations so far."""
         if self._evaluations is None:
             self._pace.add("preparing")
         else:
@@ -86,7 +85,7 @@ class TimeLeft:
         self._evaluations = evaluations
 
     def words(self, elapsed: float) -> str:
-        """What is left in words, after so many seconds; "compiling" until it is known."""
+        """The time left in words, `elapsed` seconds after the start; "compiling" until it is known."""
         left = []
         if self._budget.seconds is not None:
             left.append(self._budget.seconds - elapsed)
@@ -96,11 +95,11 @@ class TimeLeft:
         return f"{max(0.0, min(left)):.0f} s left" if left else "compiling"
 
 
-def _compiling() -> contextlib.AbstractContextManager[Callable[[], float]]:
-    """A `compile_clock` where JAX is in use: not every search needs it."""
-    if "jax" not in sys.modules:
+def _compiling(budget: Budget) -> contextlib.AbstractContextManager[Callable[[], float]]:
+    """A `compile_clock`, which imports JAX, only where the time left depends on the pace of evaluations."""
+    if budget.evaluations is None:
         return contextlib.nullcontext(lambda: 0.0)
-    from graphrl.compile_clock import compile_clock
+    from graphrl.compile_clock import compile_clock  # a search may import JAX later: it must be counted then, too
 
     return compile_clock()
 

@@ -99,6 +99,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         result = train(args.agent, agent, config, folder, resume=args.resume)
     except KeyboardInterrupt:
+        devices.leave()
         _say_left(args.agent, folder)
         return 1
     if devices.is_main():

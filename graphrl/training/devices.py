@@ -8,6 +8,7 @@ that every process can read when it resumes.
 import contextlib
 import os
 import sys
+import threading
 from typing import Any
 
 import jax
@@ -20,6 +21,8 @@ from graphrl.cores import count_cores
 from graphrl.errors import ProblemError
 from graphrl.mesh import AXIS, most_that_share
 from graphrl.signals import handlers_kept
+
+_LEAVING = 15.0  # seconds, within the 30 that a cluster gives after SIGTERM
 
 
 def start(count: int, what: str = "graphs a batch", *, distributed: bool = False) -> None:
@@ -53,6 +56,17 @@ def start(count: int, what: str = "graphs a batch", *, distributed: bool = False
             "cannot join other processes: set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID "
             f"({' '.join(str(error).split())[:200]})"
         ) from None
+
+
+def leave() -> None:
+    """Leaves the other processes, as soon as they leave too, or after 15 seconds.
+
+    The end of the first process aborts those that have not left: one that still compiles cannot answer its signal.
+    """
+    if jax.distributed.is_initialized():
+        leaving = threading.Thread(target=jax.distributed.shutdown, daemon=True)
+        leaving.start()
+        leaving.join(_LEAVING)
 
 
 def _number(name: str) -> int | None:

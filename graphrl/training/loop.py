@@ -60,7 +60,7 @@ class Loop:
       checkpoints: of the run's folder.
       info: what every checkpoint says beside step, seconds and metrics; with the key that all others come from.
       observers: of everything.
-      stop: looked at after every step, and told what is done: whether to end with a checkpoint.
+      stop: checked after every step: whether to end with a checkpoint. It gets the words for its messages.
       shares: see `Agent`.
     """
 
@@ -113,7 +113,7 @@ class Loop:
         return Outcome(step, interrupted and step < self.schedule.steps, self._history)
 
     def _stops(self) -> bool:
-        """Whether any process is to stop; all ask at the same point."""
+        """Whether any process is to stop; all must call this at the same point."""
         return devices.anywhere(self.stop())
 
     def _update(self, step: int, state: Any, batch: Batch) -> Any:
@@ -144,7 +144,7 @@ class Loop:
     def _validate(self, step: int, state: Any) -> Values:
         """Means over the held-out graphs; every look has the same keys, so that differences are the parameters'."""
         looks: list[Values] = []
-        self.stop.doing = "this look at the held-out graphs"
+        self.stop.doing = "this validation"
         for number, batch in enumerate(self.data.validation()):
             if step == 0 and self._stops():
                 raise KeyboardInterrupt
@@ -173,7 +173,7 @@ class Loop:
             self._keep(self.checkpoints.save(info, host))
 
     def _keep(self, checkpoint: Path | None) -> None:
-        """A checkpoint is whole: what is left of the run whatever comes."""
+        """Notes the last whole checkpoint, for messages."""
         self._good = checkpoint
         if devices.is_main():
             last = f"the last checkpoint is {checkpoint}: --resume goes on from it"

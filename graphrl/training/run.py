@@ -160,14 +160,14 @@ def _last_whole(checkpoints: Checkpoints, learner: Learner) -> Checkpoint | None
 
 
 def first_info(name: str, config: RunConfig[Any]) -> Info:
-    """What a checkpoint before the first step says of a run of the agent of that name."""
+    """The info of a checkpoint before the first step, of a run of the agent of that name."""
     key = jax.random.key(config.seed)
     data, impl = jax.random.key_data(key).tolist(), str(jax.random.key_impl(key))
     return Info(name, 0, {}, data, impl, 0.0, {}, [], None)
 
 
 class _Progress:
-    """Shows when the run will end and the values of every update, and beside them those of the last validation."""
+    """Shows the expected end, the values of every update, and those of the last validation."""
 
     def __init__(self, schedule: Schedule, pace: Pace, show: Show) -> None:
         self._schedule, self._pace, self._show = schedule, pace, show

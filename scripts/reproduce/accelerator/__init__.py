@@ -1,1 +1,1 @@
-"""Figures of an accelerator, part by part in processes of their own: scripts/accelerator.py."""
+"""Measurements of an accelerator, a process for each part: scripts/accelerator.py."""

@@ -5,6 +5,7 @@ import dataclasses
 import importlib
 import json
 import os
+import signal
 import sys
 import time
 import traceback
@@ -13,18 +14,19 @@ from typing import Any
 
 from graphrl.errors import GraphrlError
 
-Row = dict[str, Any]  # JSON: what was measured; or only labels and "fault", why it could not be
+Row = dict[str, Any]  # JSON: labels and figures, or labels and a "fault"
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What a process measures.
+    """Measurements of one process.
 
     Attributes:
-      section: that it is of, and `part` in it, "" if it is all.
+      section: that it belongs to.
+      part: of the section, "" for all of it.
       platform: gpu, tpu or cpu.
-      ends: when it will be killed, by `time.time`.
-      small: does everything work?
+      ends: its limit, by `time.time`.
+      small: whether sizes are small.
       seed: of everything random.
     """
 
@@ -37,7 +39,7 @@ class Job:
 
     @property
     def left(self) -> float:
-        """Seconds until it will be killed."""
+        """Seconds until its limit."""
         return self.ends - time.time()
 
 
@@ -46,7 +48,7 @@ Write = Callable[[Row], None]
 
 @contextlib.contextmanager
 def faults(write: Write, **labels: Any) -> Iterator[None]:
-    """Writes a row of what goes wrong in it, and goes on behind it: another part may still work."""
+    """Writes a row of an error in the `with`, and continues after it: another part may still work."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -60,8 +62,9 @@ def faults(write: Write, **labels: Any) -> Iterator[None]:
 
 
 def main() -> None:
-    """Measures what the argument says."""
+    """Measures what the argument says; the system ends the process at the limit, also while XLA compiles."""
     job = Job(**json.loads(sys.argv[1]))
+    signal.setitimer(signal.ITIMER_REAL, max(0.01, job.left))
     rows = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is no row
 
@@ -88,11 +91,11 @@ def main() -> None:
 
 
 PARTS = {
-    "costs": "reproduce.accelerator.parts:costs",
-    "rollouts": "reproduce.accelerator.parts:rollouts",
-    "search": "reproduce.accelerator.parts:search",
+    "costs": "reproduce.accelerator.costs:costs",
+    "rollouts": "reproduce.accelerator.rates:rollouts",
+    "search": "reproduce.accelerator.rates:search",
     "training": "reproduce.accelerator.training:training",
-    "cpu": "reproduce.accelerator.parts:rollouts",
+    "cpu": "reproduce.accelerator.rates:rollouts",
 }
 
 if __name__ == "__main__":

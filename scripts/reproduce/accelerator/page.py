@@ -3,9 +3,9 @@
 import argparse
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from graphrl.colours import COLOURS, GRID
 from graphrl.compare.report import markdown
@@ -15,8 +15,66 @@ from reproduce.launcher import command
 from reproduce.results import Origin, Table, bullets, results_text
 
 AIM = 2.0  # ms a graph of a BRKGA run of 5,000 evaluations
-AGREEMENT = 1e-5  # relative: float32 sums of large graphs
-Lines = list[list[str]]
+
+
+class _Section(NamedTuple):
+    """A table of the page.
+
+    Attributes:
+      title: of the section.
+      key: of the rows that are lines of the table.
+      headings: of the columns.
+      cells: the format of a line.
+      text: above the table; a format of the last row.
+    """
+
+    title: str
+    key: str
+    headings: str
+    cells: str
+    text: str = ""
+
+
+_ROLLOUTS = (
+    "environment | ops | steps of an episode | at once | rollouts / s | steps / s | compile s",
+    "{env} | {n:,} | {steps:,} | {envs:,} | {rollouts_per_s:,.0f} | {steps_per_s:,.0f} | {compile_s:.1f}",
+)
+_SECTIONS = {
+    "costs": _Section(
+        "Costs on the device against the exact ones",
+        "difference",
+        "figures of the device against exact ones | graphs | decisions | figures | greatest difference | at most 1e-05",
+        "{what} | {graphs:,} | {decisions:,} | {figures:,} | {difference:.2g} | {agrees}",
+    ),
+    "rollouts": _Section(
+        "Rollouts",
+        "rollouts_per_s",
+        *_ROLLOUTS,
+        "A rollout is a reset and random valid actions to the end of the episode. Of `Proposal-v0` reset and step are "
+        "whole BRKGA runs of {evaluations} evaluations. Rates are by the median of several timings, without compiling.",
+    ),
+    "search": _Section(
+        "Decoding and BRKGA",
+        "evaluations_per_s",
+        "work | ops | graphs at once | evaluations a graph | evaluations / s | ms a graph | compile s",
+        "{work} | {n:,} | {graphs:,} | {evaluations:,} | {evaluations_per_s:,.0f} | {ms_a_graph:.3g} | {compile_s:.1f}",
+        f"The aim is {AIM:g} ms a graph for 5,000 evaluations on 64 graphs at once.",
+    ),
+    "training": _Section(
+        "Training",
+        "value",
+        "agent | update | seconds | of these compiling | updates / s | validation by | validation",
+        "{agent} | {step:,} | {seconds:.0f} | {compile_s:.0f} | {updates_per_s:.3g} | {score} | {value:.4g}",
+        "Updates a second are by the last 20 updates in which nothing was compiled.",
+    ),
+    "cpu": _Section(
+        "The same rollouts on the CPU of this machine",
+        "rollouts_per_s",
+        f"{_ROLLOUTS[0]} | device / CPU",
+        f"{_ROLLOUTS[1]} | {{ratio}}",
+        "jax has {threads} CPU devices there, each of which takes its share of the environments.",
+    ),
+}
 
 
 def page_text(rows: Sequence[Row], args: argparse.Namespace, picture: str) -> str:
@@ -32,143 +90,40 @@ def page_text(rows: Sequence[Row], args: argparse.Namespace, picture: str) -> st
         for name in ("hardware", "versions")
     )
     origin = Origin(frozenset([args.seed]), hardware, versions, frozenset([time.strftime("%Y-%m-%d")]))
+    rates = {(row["env"], row["envs"]): row["rollouts_per_s"] for row in rows if _measured(row, "rollouts")}
     tables = []
     for name in dict.fromkeys(part.partition(":")[0] for part in args.parts):
-        title, content = SECTIONS[name]
         own = [row for row in rows if row["section"] == name]
-        parts = [*content(own, rows), f"![Learning curves]({picture})" * (name == "training" and bool(picture))]
-        tables.append(Table(title, origin, [*parts, _notes(own)]))
+        if name == "cpu":
+            own = [_with_ratio(row, rates) if _measured(row, "cpu") else row for row in own]
+        parts = [*_table(_SECTIONS[name], own), f"![Learning curves]({picture})" * (name == "training" != picture)]
+        tables.append(Table(_SECTIONS[name].title, origin, [*parts, _notes(own)]))
     tables = [table for table in tables if table.text.strip()] or tables[:1]
     title = f"graphrl on {'a CPU' if args.platform == 'cpu' else 'an accelerator'}{', in small' * args.small}"
     return results_text(title, tables, command(), _summary(rows, args))
 
 
-def _summary(rows: Sequence[Row], args: argparse.Namespace) -> str:
-    """What a reader would quote."""
-    if args.platform == "cpu":
-        small = ", of small sizes, and XLA compiled with little effort" * args.small
-        return (
-            f"**No GPU has been measured yet.** These figures are of a CPU{small}: they say that every part of "
-            "`scripts/accelerator.py` runs, and what its page looks like."
-        )
-    parts = []
-    if differences := [row["difference"] for row in rows if "difference" in row]:
-        parts.append(f"costs on the device are the exact ones to {max(differences):.1g} of their value")
-    if times := [row for row in rows if "ms_a_graph" in row]:
-        parts.append(f"BRKGA takes {times[0]['ms_a_graph']:.3g} ms a graph of {times[0]['n']} ops (aim: {AIM:g})")
-    if rates := [row for row in rows if row["section"] == "rollouts" and "steps_per_s" in row]:
-        best = max(rates, key=lambda row: row["steps_per_s"])
-        parts.append(f"{best['env']} makes up to {best['steps_per_s']:,.0f} steps a second")
-    hardware = [row["hardware"] for row in rows if "hardware" in row and row["section"] != "cpu"]
-    return f"On {hardware[0] if hardware else 'the accelerator'}: {', '.join(parts) or 'nothing measured so far'}."
+def _measured(row: Row, name: str) -> bool:
+    """Whether the row is a line in the table of the section."""
+    return bool(row["section"] == name and _SECTIONS[name].key in row)
 
 
-def _costs(rows: Sequence[Row], _: Sequence[Row]) -> list[str]:
-    lines = [
-        [
-            row["what"],
-            *(f"{row[name]:,}" for name in ("graphs", "decisions", "figures")),
-            f"{row['difference']:.2g}",
-            "yes" if row["difference"] <= AGREEMENT else "**no**",
-        ]
-        for row in rows
-        if "difference" in row
-    ]
-    headings = ["figures of the device against exact ones", "graphs", "decisions", "figures", "greatest difference"]
-    return _table([*headings, f"at most {AGREEMENT:g}"], lines)
+def _with_ratio(row: Row, rates: Mapping[tuple[str, int], float]) -> Row:
+    """The row of a CPU, with the rate of the accelerator in terms of its own if there is one."""
+    rate = rates.get((row["env"], row["envs"]))
+    return {**row, "ratio": f"{rate / row['rollouts_per_s']:.3g}" if rate else ""}
 
 
-def _rollouts(rows: Sequence[Row], _: Sequence[Row]) -> list[str]:
-    lines = [
-        [
-            row["env"],
-            *(f"{row[name]:,}" for name in ("n", "steps", "envs")),
-            *(f"{row[name]:,.0f}" for name in ("rollouts_per_s", "steps_per_s")),
-            f"{row['compile_s']:.1f}",
-        ]
-        for row in sorted(rows, key=lambda row: row.get("env", ""))
-        if "rollouts_per_s" in row
-    ]
-    headings = ["environment", "ops", "steps of an episode", "at once", "rollouts / s", "steps / s", "compile s"]
-    evaluations = max((row["evaluations"] for row in rows if "evaluations" in row), default=0)
-    says = (
-        "A rollout is a reset and random valid actions to the end of the episode. Of `Proposal-v0` reset and step are "
-        f"whole BRKGA runs of {evaluations} evaluations. Rates are by the median of several timings, without compiling."
-    )
-    return _table(headings, lines, says)
-
-
-def _search(rows: Sequence[Row], _: Sequence[Row]) -> list[str]:
-    lines = [
-        [
-            row["work"],
-            *(f"{row[name]:,}" for name in ("n", "graphs")),
-            f"{row['evaluations']:,}" if "evaluations" in row else "",
-            f"{row['evaluations_per_s']:,.0f}",
-            f"{row['ms_a_graph']:.3g}" if "ms_a_graph" in row else "",
-            f"{row['compile_s']:.1f}",
-        ]
-        for row in rows
-        if "evaluations_per_s" in row
-    ]
-    headings = ["work", "ops", "graphs at once", "evaluations a graph", "evaluations / s", "ms a graph", "compile s"]
-    return _table(headings, lines, f"The aim is {AIM:g} ms a graph for 5,000 evaluations on 64 graphs at once.")
-
-
-def _training(rows: Sequence[Row], _: Sequence[Row]) -> list[str]:
-    lines = []
-    for agent in dict.fromkeys(row["agent"] for row in rows if "agent" in row):
-        own = [row for row in rows if row.get("agent") == agent]
-        looks, updates = ([row for row in own if ("value" in row) is is_look] for is_look in (True, False))
-        last = own[-1]
-        rate = next((row["updates_per_s"] for row in reversed(updates) if row["updates_per_s"]), None)
-        lines.append(
-            [
-                agent,
-                f"{last['after']:.0f}",
-                f"{updates[0]['after']:.1f}" if updates else "",
-                f"{max(row['step'] for row in own):,}",
-                f"{rate:.3g}" if rate else "",
-                looks[0]["score"] if looks else "",
-                f"{looks[0]['value']:.4g}" if looks else "",
-                f"{looks[-1]['value']:.4g} (update {looks[-1]['step']:,})" if len(looks) > 1 else "",
-            ]
-        )
-    headings = ["agent", "seconds", "first update after s", "updates", "updates / s", "validation by"]
-    says = "Seconds include compiling; updates a second leave out the first, and looks at the held-out graphs."
-    return _table([*headings, "before training", "at the end"], lines, says)
-
-
-def _cpu(rows: Sequence[Row], all_rows: Sequence[Row]) -> list[str]:
-    device = {(row["env"], row["envs"]): row for row in all_rows if row["section"] == "rollouts" and "n" in row}
-    lines = []
-    for row in sorted((row for row in rows if "n" in row), key=lambda row: row["env"]):
-        other = device.get((row["env"], row["envs"]))
-        ratio = f"{other['rollouts_per_s'] / row['rollouts_per_s']:.3g}" if other else ""
-        rate, compile_s = f"{row['rollouts_per_s']:,.0f}", f"{row['compile_s']:.1f}"
-        lines.append([row["env"], f"{row['n']:,}", f"{row['envs']:,}", rate, ratio, compile_s])
-    devices = max((row["threads"] for row in rows if "n" in row), default=1)
-    says = (
-        f"jax has {devices} CPU device{'s' * (devices > 1)} there, each of which takes its share of the environments."
-    )
-    return _table(["environment", "ops", "at once", "rollouts / s", "device / CPU", "compile s"], lines, says)
-
-
-SECTIONS: dict[str, tuple[str, Callable[[Sequence[Row], Sequence[Row]], list[str]]]] = {
-    "costs": ("Costs on the device against the exact ones", _costs),
-    "rollouts": ("Rollouts", _rollouts),
-    "search": ("Decoding and BRKGA", _search),
-    "training": ("Training", _training),
-    "cpu": ("The same rollouts on the CPU of this machine", _cpu),
-}
-
-
-def _table(headings: Sequence[str], lines: Lines, says: str = "") -> list[str]:
-    return [says, markdown(headings, lines)] if lines else []
+def _table(section: _Section, rows: Sequence[Row]) -> list[str]:
+    """The text and the table, as soon as there is a line, by the first column."""
+    measured = [row for row in rows if section.key in row]
+    lines = [section.cells.format(**row).split(" | ") for row in measured]
+    lines.sort(key=lambda line: line[0])
+    return [section.text.format(**measured[-1]), markdown(section.headings.split(" | "), lines)] if lines else []
 
 
 def _notes(rows: Sequence[Row]) -> str:
-    """What was cut or could not be measured."""
+    """A list of what was cut or could not be measured."""
     lines = []
     for row in rows:
         if "fault" in row or "cut" in row:
@@ -178,8 +133,28 @@ def _notes(rows: Sequence[Row]) -> str:
     return bullets(lines)
 
 
+def _summary(rows: Sequence[Row], args: argparse.Namespace) -> str:
+    """The sentence that a reader would quote."""
+    if args.platform == "cpu":
+        small = ", of small sizes, and XLA compiled with little effort" * args.small
+        return (
+            f"**No GPU has been measured yet.** These figures are of a CPU{small}: they say that every part of "
+            "`scripts/accelerator.py` runs, and what its page looks like."
+        )
+    parts = []
+    if differences := [row["difference"] for row in rows if "difference" in row]:
+        parts.append(f"costs on the device are the exact ones to {max(differences):.1g} of their value")
+    if searches := [row for row in rows if row.get("work", "").startswith("BRKGA") and "ms_a_graph" in row]:
+        parts.append("BRKGA takes {ms_a_graph:.3g} ms a graph of {n} ops".format(**searches[0]) + f" (aim: {AIM:g})")
+    if rates := [row for row in rows if _measured(row, "rollouts")]:
+        best = max(rates, key=lambda row: row["steps_per_s"])
+        parts.append("{env} makes up to {steps_per_s:,.0f} steps a second".format(**best))
+    hardware = [row["hardware"] for row in rows if "hardware" in row and row["section"] != "cpu"]
+    return f"On {hardware[0] if hardware else 'the accelerator'}: {', '.join(parts) or 'nothing measured so far'}."
+
+
 def write_curves(rows: Sequence[Row], path: Path) -> bool:
-    """Draws the looks at the held-out graphs, a panel an agent; says whether there is such a picture."""
+    """Draws the validations, a panel an agent, if there are any, and matplotlib; returns whether it did."""
     looks = [row for row in rows if "value" in row]
     agents = list(dict.fromkeys(row["agent"] for row in looks))
     if not agents:
@@ -188,11 +163,10 @@ def write_curves(rows: Sequence[Row], path: Path) -> bool:
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(3.2 * len(agents), 2.8), layout="constrained", dpi=120)
-        for number, (agent, axes) in enumerate(
-            zip(agents, figure.subplots(1, len(agents), squeeze=False)[0], strict=True)
-        ):
-            own: Any = [(row["after"], row["value"]) for row in looks if row["agent"] == agent]
-            axes.plot(*zip(*own, strict=True), marker="o", markersize=4, color=COLOURS[number])
+        panels = figure.subplots(1, len(agents), squeeze=False)[0]
+        for agent, axes, colour in zip(agents, panels, COLOURS, strict=False):
+            own: Any = [(row["seconds"], row["value"]) for row in looks if row["agent"] == agent]
+            axes.plot(*zip(*own, strict=True), marker="o", markersize=4, color=colour)
             axes.set_title(agent, loc="left")
             axes.set_xlabel("seconds")
             axes.set_ylabel(f"validation: {next(row['score'] for row in looks if row['agent'] == agent)}")

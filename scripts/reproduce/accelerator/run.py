@@ -1,7 +1,6 @@
-"""Runs the parts one after another, each in a process that is killed at its limit, and keeps the page up to date."""
+"""Runs the parts one after another, each in a process that ends at its limit, and keeps the page up to date."""
 
 import argparse
-import contextlib
 import dataclasses
 import json
 import os
@@ -9,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 
@@ -20,11 +18,9 @@ from graphrl.files import make_folder, write_atomically
 from reproduce.accelerator.job import Job, Row
 from reproduce.accelerator.page import page_text, write_curves
 
-# Shares of the time of each part: seconds of 480, and of 60 where sizes are small and compiling is most of it.
-SHARES = {"costs": 40.0, "rollouts": 100.0, "search": 40.0, "training": 60.0, "cpu": 55.0}
-SMALL_SHARES = {"costs": 7.0, "rollouts": 11.0, "search": 6.0, "training": 8.0, "cpu": 5.0}
+SHARES = {"costs": 50.0, "rollouts": 95.0, "search": 45.0, "training": 60.0, "cpu": 45.0}  # of the time; each agent's
 SMALL = 240.0  # seconds: with less, sizes are small
-MARGIN = 0.97  # of what is left is given away: processes take a while to end
+MARGIN = 0.97  # of the rest of the time is shared: processes take a while to end
 # XLA compiles in half of the time what runs several times slower; jax 0.11 has but one kind of fusions.
 LITTLE_EFFORT = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
 if jax.__version_info__ < (0, 11):
@@ -62,17 +58,16 @@ def run(args: argparse.Namespace, started: float) -> int:
 
 def _jobs(args: argparse.Namespace, ends: float) -> Iterator[Job]:
     """The parts, each with its share of the time that those before have left."""
-    shares = SMALL_SHARES if args.small else SHARES
     parts = [name.split(":") for name in args.parts]
     for number, (section, *part) in enumerate(parts):
-        following = [shares[name] for name, *_ in parts[number:]]
-        limit = max(1.0, MARGIN * (ends - time.time()) * following[0] / sum(following))
+        share = SHARES[section] / sum(SHARES[name] for name, *_ in parts[number:])
+        limit = max(1.0, MARGIN * (ends - time.time()) * share)
         platform = "cpu" if section == "cpu" else args.platform
         yield Job(section, "".join(part), platform, time.time() + limit, args.small, args.seed)
 
 
 def _write(args: argparse.Namespace, rows: list[Row]) -> None:
-    """The page as far as there are figures, and the picture beside it."""
+    """Writes the page as far as there are figures, and the picture."""
     picture = args.output.with_suffix(".png")
     has_curves = write_curves(rows, picture)
     text = page_text(rows, args, picture.name if has_curves else "")
@@ -80,40 +75,22 @@ def _write(args: argparse.Namespace, rows: list[Row]) -> None:
 
 
 def _rows(job: Job, compiled: str) -> Iterator[Row]:
-    """The rows of a part as they come, and at the end one that says so if it did not end by itself."""
+    """The rows of a part as they come, and a last one if its process was cut or has failed."""
     limit = job.left
-    process = subprocess.Popen(
-        [sys.executable, "-m", "reproduce.accelerator.job", json.dumps(dataclasses.asdict(job))],
-        env=_environment(job, compiled),
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-    )
-    was_cut = threading.Event()
-
-    def cut() -> None:
-        was_cut.set()
-        _kill(process)
-
-    timer = threading.Timer(limit, cut)
-    timer.start()
-    try:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.endswith(b"\n"):  # else it was cut
-                yield json.loads(line)
-        code = process.wait()
-    finally:
-        timer.cancel()
-        _kill(process)
-    if was_cut.is_set() or code:
-        why = f"cut at its limit of {limit:.0f} s" if was_cut.is_set() else f"its process ended with code {code}"
+    command = [sys.executable, "-m", "reproduce.accelerator.job", json.dumps(dataclasses.asdict(job))]
+    environment = _environment(job, compiled)
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, start_new_session=True) as process:
+        try:
+            for line in process.stdout or ():
+                if line.endswith(b"\n"):  # else it was cut
+                    yield json.loads(line)
+        except BaseException:  # Ctrl-C, or the page cannot be written
+            process.kill()
+            raise
+    if process.returncode:
+        was_cut = process.returncode == -signal.SIGALRM
+        why = f"cut at its limit of {limit:.0f} s" if was_cut else f"its process ended with code {process.returncode}"
         yield {"section": job.section, "part": job.part, "cut": why}
-
-
-def _kill(process: "subprocess.Popen[bytes]") -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
 
 
 def _environment(job: Job, compiled: str) -> dict[str, str]:

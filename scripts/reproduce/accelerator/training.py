@@ -2,22 +2,25 @@
 
 import dataclasses
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 
 from graphrl.agents import find_agent
+from graphrl.compile_clock import compile_clock
 from graphrl.mesh import make_mesh, most_that_share
+from graphrl.progress import Pace
 from graphrl.signals import Stop
 from graphrl.training.checkpoints import Checkpoints, Info, Values
 from graphrl.training.config import parsed, updated
 from graphrl.training.loop import Loop
 from graphrl.training.run import default_config, first_info, run_data
 from graphrl.training.schedule import Schedule
-from reproduce.accelerator.job import Job, Write
+from reproduce.accelerator.job import Job, Row, Write
 
-LOOKS = 6  # at the held-out graphs, about
+VALIDATIONS = 6  # about
 SMALL = {
     "regal": "data.train=regal-like:12x8@10000 data.validation=regal-like:12x2@5000 data.graphs=2 data.buckets=1 "
     "agent.evaluations=160 agent.actions=2 agent.rounds=1 agent.width=8",
@@ -33,7 +36,7 @@ SMALL = {
 
 
 def training(job: Job, write: Write) -> None:
-    """Rows of the first update, of updates as they come, and of every look at the held-out graphs."""
+    """Writes a row for every validation, the first before training."""
     agent = find_agent(job.part)
     values = parsed(SMALL[job.part].split()) if job.small else {}
     config = updated(default_config(agent), {**values, "seed": job.seed})
@@ -42,87 +45,72 @@ def training(job: Job, write: Write) -> None:
     mesh = make_mesh(count, devices[: most_that_share(count, len(devices))], what=what)
     data = run_data(agent, config, mesh)
     learner = agent.learner(config.agent, mesh, data)
-    clock = _Clock(job)
-    record = _Record(job.part, learner.score, write, clock)
-    nothing = 2**31 - 1
-    schedule = _ByClock(steps=nothing, validate_every=nothing, checkpoint_every=nothing, clock=clock)
     info = first_info(job.part, config)
-    Loop(learner, data, mesh, schedule, _Nowhere(Path(), 1), info, (record,), clock, agent.shares).run()
+    with compile_clock() as compiling:
+        timer = _Timer(job, {"agent": job.part, "score": learner.score}, compiling, write)
+        Loop(learner, data, mesh, _ByTimer(timer=timer), _Nowhere(Path(), 1), info, [timer], timer, agent.shares).run()
 
 
-class _Clock(Stop):
-    """Says after every update whether to look at the held-out graphs, and whether to end, which leaves time to."""
+class _Timer(Stop):
+    """Spreads validations over the time, ends training before the limit, and writes a row of each validation."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, labels: Row, compiling: Callable[[], float], write: Write) -> None:
         super().__init__()
-        self._job, self._every = job, job.left / LOOKS
-        self._margin = max(1.0, 0.05 * job.left)
-        self._next = time.time() + self._every
-        self._asked = self._look = 0.0
-        self.is_due = False
+        self._job, self._labels, self._compiling, self._write = job, labels, compiling, write
+        self._pace = Pace(compiling)
+        self._began, self._last = time.time(), 0.0
+        self._every, self._margin = job.left / VALIDATIONS, max(1.0, 0.05 * job.left)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is time for no more than one more validation; never before the first."""
+        return self._last > 0.0 and self._job.left < 1.5 * (self._pace.each("validation") or 0.0) + self._margin
+
+    @property
+    def is_due(self) -> bool:
+        """Whether to validate after this update."""
+        return self.is_over or time.time() - self._last >= self._every
 
     def __call__(self) -> bool:
         """Whether training ends here."""
-        self._asked = time.time()
-        is_over = self._job.left < 1.5 * self._look + self._margin
-        self.is_due = is_over or self._asked >= self._next
-        return is_over
+        return self.is_over
 
-    def looked(self) -> None:
-        """A look has been taken; the first, before any update, may have compiled what the others use."""
-        self._look = time.time() - self._asked if self._asked else 0.0
-        self._next = time.time() + self._every
+    def update(self, step: int, seconds: float, bucket: int, values: Values) -> None:
+        """See `loop.Observer`."""
+        self._pace.add("update")
+
+    def validation(self, step: int, values: Values) -> None:
+        """See `loop.Observer`."""
+        self._pace.add("validation")
+        self._last = time.time()
+        each = self._pace.each("update")
+        times = {"seconds": self._last - self._began, "compile_s": self._compiling()}
+        rate = {"updates_per_s": 1 / each if each else 0.0, "value": values[self._labels["score"]]}
+        self._write({**self._labels, "step": step, **times, **rate})
 
 
 @dataclasses.dataclass(frozen=True)
-class _ByClock(Schedule):
-    """Looks at the held-out graphs when the clock says so."""
+class _ByTimer(Schedule):
+    """Validates when the timer says so."""
 
-    clock: Any = None  # a `_Clock`
+    steps: int = 2**31 - 1
+    timer: Any = None  # a `_Timer`
 
     def __post_init__(self) -> None:
-        """There is nothing to check, and the clock is no number."""
+        """Checks nothing: the timer is no number."""
 
     def validates(self, step: int) -> bool:
-        return bool(self.clock.is_due)
+        return bool(self.timer.is_due)
 
     def saves(self, step: int) -> bool:
         return self.validates(step)
 
 
 class _Nowhere(Checkpoints):
-    """Keeps nothing: such a run is not gone on with."""
+    """Keeps nothing: such a run is not resumed."""
 
     def save(self, info: Info, state: Any) -> Path:
         return Path()
 
     def latest(self) -> None:
         return None
-
-
-class _Record:
-    """Writes rows: of updates some two a second. See `loop.Observer`."""
-
-    def __init__(self, agent: str, score: str, write: Write, clock: _Clock) -> None:
-        self._agent, self._score, self._write, self._clock = agent, score, write, clock
-        self._began = time.time()
-        self._last = self._written = self._busy = 0.0
-        self._timed = 0
-
-    def update(self, step: int, seconds: float, bucket: int, values: Values) -> None:
-        """See `loop.Observer`."""
-        now = time.time()
-        if self._last:  # the first one compiles, and the one after a look waits for it
-            self._busy, self._timed = self._busy + now - self._last, self._timed + 1
-        self._last = now
-        if step == 1 or now - self._written > 0.5:
-            self._written = now
-            rate = self._timed / self._busy if self._busy else None
-            self._write({"agent": self._agent, "step": step, "after": now - self._began, "updates_per_s": rate})
-
-    def validation(self, step: int, values: Values) -> None:
-        """See `loop.Observer`."""
-        self._clock.looked()
-        self._last = 0.0
-        row = {"agent": self._agent, "step": step, "after": time.time() - self._began}
-        self._write({**row, "score": self._score, "value": values[self._score]})

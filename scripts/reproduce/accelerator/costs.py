@@ -1,20 +1,17 @@
-"""Costs, rollouts and searches on the device that jax computes on."""
+"""Costs on the device that jax computes on, against the exact costs."""
 
 import dataclasses
+import functools
 import itertools
-import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from graphrl.bench.cases import PARAMETERS, TRANSFERS, Case, Settings, Work, problem
+from graphrl.bench.cases import TRANSFERS, problem
 from graphrl.bench.graphs import random_graphs
-from graphrl.bench.programs import graphrl_evaluation
-from graphrl.bench.rollouts import ENVS, measure_rollouts
-from graphrl.bench.searches import graphrl_search
-from graphrl.bench.timing import interleaved
 from graphrl.costs import exact
 from graphrl.costs.device.decisions import Decisions
 from graphrl.costs.device.evaluate import evaluate
@@ -35,16 +32,18 @@ from graphrl.graphs.padding import common_sizes, pad_batch
 from reproduce.accelerator.job import Job, Row, Write, faults
 
 DEVICES, LANES = 3, 8
-COUNTS = 64, 256, 1024, 4096, 16_384
+AGREEMENT = 1e-5  # relative: float32 sums of large graphs
 SHARING = "lstm2/inference/b1/hlo", "resnet50v2/inference/b16/hlo"  # with aliases, reuses, workspace and weights
 
 
 def costs(job: Job, write: Write) -> None:
-    """A row for every kind of cost."""
-    for transfer in TRANSFERS:
-        with faults(write, what=f"decoded schedules, {transfer}: makespan and peak memory"):
-            write({"what": f"decoded schedules, {transfer}: makespan and peak memory", **_schedules(job, transfer)})
-    for what, measure in (("memory maps: latency and bytes moved", _maps), ("fusion: seconds of kernels", _kernels)):
+    """Writes a row for every kind of cost."""
+    kinds: dict[str, Callable[[Job], Row]] = {
+        f"decoded schedules, {transfer}: makespan and peak memory": functools.partial(_schedules, transfer=transfer)
+        for transfer in TRANSFERS
+    }
+    kinds |= {"memory maps: latency and bytes moved": _maps, "fusion: seconds of kernels": _kernels}
+    for what, measure in kinds.items():
         with faults(write, what=what):
             write({"what": what, **measure(job)})
 
@@ -97,55 +96,11 @@ def _kernels(job: Job) -> Row:
 
 
 def _compared(graphs: int, decisions: int, pairs: list[tuple[Any, Any]]) -> Row:
-    """The greatest relative difference of (given, right) figures."""
+    """The greatest relative difference of (given, right) figures, and whether it is that of float32 sums."""
     given, right = (
         np.concatenate([np.ravel(np.asarray(one, float)) for one in side]) for side in zip(*pairs, strict=True)
     )
-    difference = np.abs(given - right) / np.maximum(np.abs(right), 1e-30)
-    return {"graphs": graphs, "decisions": decisions, "figures": len(right), "difference": float(difference.max())}
-
-
-def rollouts(job: Job, write: Write) -> None:
-    """A row for every environment and number of them at once that there is time for, the smallest numbers first."""
-    settings = _settings(job, 32 if job.small else 128, 80 if job.small else 400)
-    cases: dict[str, Any] = {}
-    for id, make in ENVS.items():
-        with faults(write, env=id):
-            cases[id] = make(settings)
-    expected = dict.fromkeys(cases, 0.0)  # seconds of the next number
-    for number, count in enumerate(COUNTS[:1] if job.small else COUNTS):
-        for id in [id for id in cases if id in expected]:
-            if expected[id] > job.left:
-                write({"env": id, "envs": count, "fault": f"no time left for some {expected[id]:.0f} s"})
-                del expected[id]
-                continue
-            started = time.time()
-            grown = COUNTS[number + 1] / count if number + 1 < len(COUNTS) else 1.0
-            with faults(write, env=id, envs=count):
-                expected.pop(id)  # if it fails, larger numbers will, too
-                row = measure_rollouts(id, cases[id], count, settings)
-                write({**row.to_dict(), "steps_per_s": row.steps_per_s, "evaluations": settings.evaluations})
-                expected[id] = row.compile_s + grown * (time.time() - started - row.compile_s)
-
-
-def search(job: Job, write: Write) -> None:
-    """Rows of decoding and of BRKGA for each size of graphs."""
-    graphs = 8 if job.small else 64
-    settings = _settings(job, 0, 400 if job.small else 5000)
-    each = PARAMETERS.generations(settings.evaluations) * PARAMETERS.offspring
-    for n, is_search in itertools.product((32,) if job.small else (128, 64, 512), (False, True)):
-        labels = {"work": "BRKGA, makespan" if is_search else "decode + makespan + memory", "n": n, "graphs": graphs}
-        with faults(write, **labels):
-            work = Work(settings, Case(n, graphs, "free", makespan=True, memory=not is_search, search=is_search))
-            program = (graphrl_search if is_search else graphrl_evaluation)(work)
-            (samples,) = interleaved([program.run], settings.repeats, settings.seconds)
-            rate = samples.per_second("wall")
-            figures = {"evaluations_per_s": rate, "compile_s": program.compile_s}
-            milliseconds = {"evaluations": each, "ms_a_graph": 1000 * each / rate} if is_search else {}
-            write({**labels, **figures, **milliseconds})
-
-
-def _settings(job: Job, n: int, evaluations: int) -> Settings:
-    short = {"repeats": 3, "seconds": 0.05} if job.small else {"repeats": 5, "seconds": 0.2}
-    sizes = {"sizes": (n,)} if n else {}
-    return Settings(threads=len(jax.local_devices()), evaluations=evaluations, seed=job.seed, **sizes, **short)  # type: ignore[arg-type]
+    difference = float((np.abs(given - right) / np.maximum(np.abs(right), 1e-30)).max())
+    agrees = "yes" if difference <= AGREEMENT else "**no**"
+    counts = {"graphs": graphs, "decisions": decisions, "figures": len(right)}
+    return {**counts, "difference": difference, "agrees": agrees}
