@@ -116,7 +116,7 @@ class CheckpointedFunction(Decorated):
         for kept in (self._traced, self._built):
             while len(kept) > MOST:
                 kept.pop(next(iter(kept)))
-        if found.as_written:
+        if found.report.as_written:
             return fn(*args, **kwargs)
         return results.func(built.run(*leaves))
 
@@ -198,6 +198,9 @@ def checkpoint(
     Equinox. Values and gradients are those of the function. The function is traced and its gradient searched for at
     most `seconds` at its first call with new shapes; the plan is kept on disk for the next process. As with `jax.jit`,
     what the function closes over is read when it is traced: a module that changes between calls must be an argument.
+
+    A function with a custom rule that closes over a traced value has no plan: it runs as it is written, with
+    `report().as_written`.
 
     While a call is traced and planned Python's cyclic garbage collector is off, in all threads.
 

@@ -33,7 +33,7 @@ class Program:
     Attributes:
       closed: without calls among its equations; its constants are arrays: see `opened`.
       bodies: of its scans, by their places among the equations; of those that have steps.
-      sizes: of its symbolic dimensions, for who reads it.
+      sizes: of its symbolic dimensions.
       label: that its values are named by: another one than that of any program within it, a function's that
         `graphrl.checkpoint` made too, for a policy goes through all that is within.
     """
@@ -108,8 +108,8 @@ def opened(closed: core.ClosedJaxpr) -> tuple[core.ClosedJaxpr, list[Any]]:
 
 
 def program_of(closed: core.ClosedJaxpr, label: str | None = None, sizes: Sizes | None = None) -> Program:
-    """A traced function as a program; without a label, under one that nothing within it has; without sizes, with some
-    for the symbolic dimensions that it has.
+    """A traced function as a program. The default label is one that nothing within it has, the default sizes are those
+    that are chosen for its symbolic dimensions.
 
     Raises:
       GraphrlError: no sizes were found that the constraints of the dimensions allow.
