@@ -23,7 +23,7 @@ from graphrl.xla.checkpoint.rewrite import evaluate
 from graphrl.xla.checkpoint.settings import SECONDS, Compiler, Settings
 from graphrl.xla.decorated import Decorated
 from graphrl.xla.libraries import Library
-from graphrl.xla.naming import function_name
+from graphrl.xla.naming import function_name, named_as
 
 MOST = 64  # functions that are kept for later calls; the oldest go
 DIFFERENTIATED = frozenset({"JVPTracer", "LinearizeTracer"})  # jax's names for what a gradient is taken by
@@ -110,7 +110,7 @@ class CheckpointedFunction(Decorated):
         if keep:
             self._traced[key] = traced
         leaves = [*outer, *leaves]
-        built = self._built_for(closed.jaxpr, own, leaves, keep=keep)
+        built = self._built_for(closed.jaxpr, own, leaves, (traced, structure) if keep else None)
         found = self._planned.pop(built.planned.fingerprint, built.planned)
         self._planned[found.fingerprint] = found  # the last one, now
         for kept in (self._traced, self._built):
@@ -120,19 +120,22 @@ class CheckpointedFunction(Decorated):
             return fn(*args, **kwargs)
         return results.func(built.run(*leaves))
 
-    def _built_for(self, jaxpr: Any, closed: core.ClosedJaxpr, leaves: Sequence[Any], *, keep: bool) -> "_Built":
-        """What stands for a jaxpr, which is `closed` once it is opened; the next call finds it where `keep` says so."""
+    def _built_for(
+        self, jaxpr: Any, closed: core.ClosedJaxpr, leaves: Sequence[Any], kept: tuple[Callable[..., Any], Any] | None
+    ) -> "_Built":
+        """The function to run for a jaxpr, which is `closed` once it is opened. Where it is `kept` for later calls, it
+        is jitted: that takes what was traced, and the structure of the call.
+        """
         key = id(jaxpr), _wanted(leaves)
         if key in self._built:
             return self._built[key]
         program = program_of(closed)
         found = self._plan_of(program, key[1])
         run = functools.partial(_evaluated, program, found)
-        run.__name__ = function_name(self)  # type: ignore[attr-defined]
-        if not keep:
+        if kept is None:
             return _Built(jaxpr, found, run)
-        # else, where no jit is around, loops compile anew each time that they are differentiated
-        self._built[key] = _Built(jaxpr, found, jax.jit(run))
+        # without a jit around, loops would compile each time that they are differentiated
+        self._built[key] = _Built(jaxpr, found, _jitted(run, *kept))
         return self._built[key]
 
     def _plan_of(self, program: Program, wanted: tuple[bool, ...]) -> Planned:
@@ -142,12 +145,12 @@ class CheckpointedFunction(Decorated):
 
 
 class _Built(NamedTuple):
-    """What stands for a jaxpr of the function, from the first call on.
+    """The function to run for a jaxpr, from the first call on.
 
     Attributes:
       jaxpr: it is, so that its id stays its own.
-      planned: what was decided about it.
-      run: the function that does so, of arrays.
+      planned: the plan for it.
+      run: arrays -> results under the plan.
     """
 
     jaxpr: Any
@@ -157,6 +160,27 @@ class _Built(NamedTuple):
 
 def _evaluated(program: Program, found: Planned, *leaves: Any) -> list[Any]:
     return evaluate(program, found.plan, leaves)
+
+
+def _jitted(run: Callable[..., list[Any]], traced: Callable[..., Any], structure: Any) -> Callable[..., list[Any]]:
+    """A jitted function of arrays. It is jitted as one of the call's own arguments, which jax's errors name.
+
+    Args:
+      run: the function of arrays.
+      traced: the function whose name and arguments it gets.
+      structure: of `traced`'s `(args, kwargs)`.
+    """
+
+    def call(*args: Any, **kwargs: Any) -> list[Any]:
+        return run(*jax.tree.leaves((args, kwargs)))
+
+    jitted = jax.jit(named_as(traced, call))
+
+    def flat(*leaves: Any) -> list[Any]:
+        args, kwargs = jax.tree.unflatten(structure, leaves)
+        return jitted(*args, **kwargs)
+
+    return flat
 
 
 def _has_hash(key: Any) -> bool:
