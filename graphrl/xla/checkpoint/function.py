@@ -228,10 +228,10 @@ def checkpoint(
 
     While a call is traced and planned Python's cyclic garbage collector is off, in all threads.
 
-    Where dimensions are symbolic, as in `jax.export`, the plan is made for sizes that stand for them, and holds for
-    all: of each variable the largest that the constraints of its scope allow, else the least from 128 up. The report
-    says which. A budget of bytes then needs constraints such as "b <= 1024"; loops of a symbolic number of steps run in
-    no stretches.
+    Where dimensions are symbolic, as in `jax.export`, the plan is made for one size of each variable: the largest that
+    the constraints of its scope allow, else the least from 128 up. The report lists the sizes; values and gradients are
+    right at all sizes. A budget of bytes then needs constraints such as "b <= 1024"; loops of a symbolic number of
+    steps run in no stretches.
 
     The choice is a model's: memory by the liveness of what XLA is expected to leave unfused, time by roofline.
     Arguments by which no gradient is taken are recognised where jax shows them (directly under `jax.grad`, `jax.vjp`).
@@ -255,9 +255,8 @@ def checkpoint(
         that figure: where it is not, or much of it is left, there are searches for a lower or a higher limit, of so
         many seconds each, until four plans were compiled; if none keeps it, the lowest that has all layers alike is
         tried too. Within a slowdown that one is searched for and compiled beside what was found, and taken if XLA needs
-        clearly less. Whatever the limit, the function is left to jax where XLA needs no more for that and it is no
-        slower (within a slowdown, where XLA needs less), a budget that is a part too. What a function verified is not
-        kept on disk.
+        clearly less. Under any limit, a part too, the function gets no plan if XLA needs no more memory without one and
+        it is no slower (within a slowdown: if XLA needs less). Plans verified by a function are not kept on disk.
       static_argnums, static_argnames: arguments that are values of Python, not arrays, as in `jax.checkpoint`. A call
         with any other that jax cannot trace raises an `ArgumentError`, one line with its name.
 
@@ -266,7 +265,7 @@ def checkpoint(
 
     Raises:
       ProblemError: an option is at fault. From the first call: the budget cannot be met, and the least that can; or it
-        is of bytes, and symbolic dimensions may be as large as they like.
+        is of bytes, and symbolic dimensions have no upper bound.
       GraphrlError: from the first call, with `verify`: XLA does not compile the gradient by itself, as within
         `jax.shard_map`, or it takes several devices. From the first call: no sizes were found that the constraints of
         symbolic dimensions allow.

@@ -158,7 +158,7 @@ class Values:
 
     def name(self, variable: Any, name: str) -> None:
         """Lets policies know a variable's value by a name."""
-        self._values[variable] = name_p.bind(self._values[variable], name=name)  # whatever `jax_remat3` says
+        self._values[variable] = name_p.bind(self._values[variable], name=name)  # also under `jax_remat3`
 
     def run(self, equations: Sequence[Any]) -> None:
         """Evaluates equations whose operands are there."""
@@ -197,8 +197,8 @@ class Piece:
 def checkpointed(run: Callable[..., Any], *args: Any, policy: Any = None, prevent_cse: bool = True) -> Any:
     """The results of a function under `jax.checkpoint`.
 
-    Binds jax's primitive, since the implementation that `jax_remat3` switches to ignores which names a policy saves
-    (jax 0.10), and holds back what is computed again by other barriers: plans would need more memory than they say.
+    Binds jax's primitive instead of calling `jax.checkpoint`. The implementation under `jax_remat3` ignores the names
+    that a policy saves (jax 0.10), and delays recomputation by other barriers, so that plans would need more memory.
 
     Args:
       run: arrays in pytrees -> arrays in pytrees.

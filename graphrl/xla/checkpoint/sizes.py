@@ -94,7 +94,7 @@ def sizes_of(jaxpr: core.Jaxpr) -> Sizes:
     if found is None:
         raise GraphrlError(
             f"no sizes were found for the symbolic dimensions {', '.join(names)} within their constraints "
-            f"({'; '.join(line.strip() for line in constraints)}): plans need some to reckon with"
+            f"({'; '.join(line.strip() for line in constraints)}): a plan is made for sizes"
         )
     return Sizes(found, dimensions)
 
@@ -140,7 +140,7 @@ def _first(is_enough: Callable[[int], bool]) -> int | None:
 
 
 def holds(compare: Callable[[Any, Any], Any], left: Any, right: Any) -> bool:
-    """Whether a comparison of dimensions, some of them symbolic, holds for all sizes as far as jax knows."""
+    """Whether jax can prove a comparison of dimensions, some of them symbolic, for all sizes."""
     try:
         return bool(compare(left, right))
     except core.InconclusiveDimensionOperation:
