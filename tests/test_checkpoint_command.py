@@ -272,7 +272,7 @@ def test_ctrl_c_gives_the_points_until_then(
     assert data["interrupted"]
     assert [point["limit"] for point in data["points"]] == list(SLOWDOWNS[:2])
     monkeypatch.setattr(searching, "search", _stopped)
-    check_failure(["checkpoint", ZOO], 1, "interrupted before there was a plan", capsys)
+    check_failure(["checkpoint", ZOO], 1, "interrupted before it was done: nothing more was written", capsys)
 
 
 def _stopped(*args: Any) -> Any:

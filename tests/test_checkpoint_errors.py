@@ -216,6 +216,14 @@ def test_calls_that_do_not_fit_are_the_functions_errors(message: str, args: Any,
     assert str(refusal.value).startswith("looks()")
 
 
+@pytest.mark.parametrize("take", [lambda fn: fn, jax.grad])
+def test_arrays_on_several_devices_are_named(take: Callable[..., Any]) -> None:
+    first, second = (jax.device_put(X, device) for device in jax.devices()[:2])
+    fn = quick(lambda params, *, x: (params["w"] * jnp.sin(x)).sum())
+    with pytest.raises(ValueError, match=r"Got argument (params\['w'\]|x) of .*<lambda> with shape"):
+        take(fn)({"w": first}, x=second)
+
+
 def test_programs_have_the_functions_name() -> None:
     assert "name=loss" in str(jax.make_jaxpr(quick(loss))(1.0, X))
     assert quick(functools.partial(loss, 1.0)).__name__ == "loss"
@@ -285,6 +293,8 @@ def test_gradients_by_rules_that_close_over_tracers(take: Callable[..., Any], fn
     decorated = quick(fn)
     for _ in range(2):  # the second call knows
         np.testing.assert_allclose(take(decorated)(X, 2.0), take(fn)(X, 2.0), rtol=1e-6)
+    assert decorated.report().as_written
+    assert "not planned" in str(decorated.report())
 
 
 def test_rules_that_take_no_tracers_get_the_arguments_as_they_are() -> None:

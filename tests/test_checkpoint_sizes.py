@@ -101,6 +101,8 @@ def test_plans_are_those_for_the_sizes_that_stand_for_dimensions(limit: dict[str
         ("b, t", ["b == 2*t", "t <= 30"], {"t": 30}),
         ("b, d", ["floordiv(b, 8) == d"], {"b": 128, "d": 16}),
         ("b^2, max(b, 3)", ["b == 5"], {}),
+        ("in, 2*None", ["in >= 2*None"], {"in": 256, "None": 128}),
+        ("größe", ["mod(größe, 100) == 0"], {"größe": 200}),
     ],
 )
 def test_sizes_keep_the_constraints(shape: str, constraints: list[str], sizes: dict[str, int]) -> None:
@@ -115,6 +117,10 @@ def test_budgets_of_bytes_need_a_bound() -> None:
         with pytest.raises(ProblemError, match=r"^budget is 1MiB: .* of .*b.*; bound .* by constraints"):
             fn.report(WEIGHTS, rows(constraints=constraints))
     assert fn.report(WEIGHTS, rows(constraints=["b <= 1000"])).total_bytes <= 2**20
+    above = ["b <= 1000", "mod(b, 7) >= 1", "mod(b, 7) <= 2"]  # at most 996, which jax does not know
+    with pytest.raises(ProblemError, match="such as b <= 996, or"):
+        fn.report(WEIGHTS, rows(constraints=above))
+    assert fn.report(WEIGHTS, rows(constraints=[*above, "b <= 996"])).sizes == {"b": 996}
 
 
 def test_plans_on_disk_are_for_their_sizes(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

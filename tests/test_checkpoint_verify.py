@@ -322,8 +322,10 @@ def test_curves_keep_their_limits_and_are_monotone_whatever_searches_find(data: 
 @pytest.mark.parametrize(
     ("fault", "limits"),
     [
-        ("slowdowns are none: give at least one", {"slowdowns": ()}),
-        ("budgets are none: give at least one", {"budgets": []}),
+        (r"slowdowns is \(\): must be a list of limits", {"slowdowns": ()}),
+        (r"budgets is \[\]: must be a list of limits", {"budgets": []}),
+        ("slowdowns is 0.1: must be a list", {"slowdowns": 0.1}),
+        ("budgets is '1GiB': must be a list", {"budgets": "1GiB"}),
         ("slowdowns and budgets are both given", {"slowdowns": [0.1], "budgets": [0.5]}),
         ("budgets are parts and bytes: must be all parts", {"budgets": [0.5, "1GiB"]}),
         ("budget is 2: must be a part from 0 to 1", {"budgets": [0.5, 2]}),

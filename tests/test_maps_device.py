@@ -117,10 +117,8 @@ def test_the_most_work_on_the_slowest_and_the_fastest_chip_is_finite(end: int) -
     rate, seconds = BANDWIDTHS[end], SECONDS[1 - end]
     graph = ComputationGraph("most", (Op("a", flops=10**30, outputs=(Tensor("a0", 2**62),), weight_bytes=2**61),))
     memories = ChipMemory("big", None, rate, rate, seconds), ChipMemory("small", 8, rate, rate, seconds)
-    # a warning of an overflow would be an error
-    padded = pad(
-        map_problem(graph, MemoryChip("extreme", PEAKS[end], memories, seconds))
-    )  # a warning would be an error
+    problem = map_problem(graph, MemoryChip("extreme", PEAKS[end], memories, seconds))
+    padded = pad(problem)  # a warning of an overflow would be an error
     assert np.isfinite(padded.compiler_latency)
     assert padded.compute[0] > 0
 

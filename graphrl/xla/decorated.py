@@ -1,4 +1,4 @@
-"""Functions that a decorator made of others: called, copied and pickled as functions are."""
+"""Decorated functions, which are called, copied and pickled as functions are."""
 
 import abc
 import copy
@@ -15,7 +15,7 @@ DOTTED = 4  # the first protocol of pickle that finds functions by dotted names
 
 
 class Decorated(abc.ABC):
-    """A function in place of another one. A subclass says in `__getstate__` what `__setstate__` makes it from.
+    """A function in place of another one. Subclasses add their state in `__getstate__` and set it in `__setstate__`.
 
     Pickles name a function that its module has under its name, methods too, and unpickling gives the one of that
     process. cloudpickle takes what is in `__main__` by value, as it does functions. Any other is pickled with the
@@ -115,7 +115,7 @@ def _fill(function: Decorated, contents: Callable[[], dict[str, Any]]) -> None:
 
 
 def _member(module: str, name: str) -> Any:
-    """What a module has under a dotted name; None if nothing."""
+    """The object under a dotted name of a module; None if there is no such name."""
     try:
         return functools.reduce(getattr, name.split("."), sys.modules[module])
     except (AttributeError, KeyError):

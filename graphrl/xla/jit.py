@@ -109,7 +109,7 @@ class PlannedFunction(Decorated):
         return getattr(self._plain, name)
 
     def __getstate__(self) -> dict[str, Any]:
-        """For pickles: what it was made of."""
+        """For pickles: the function and its settings."""
         return super().__getstate__() | {"_settings": self._planner.settings, "_options": self._options}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Names of functions and of their arguments, for errors and for what jax says and shows."""
+"""Names of functions and of their arguments, for errors and for jax."""
 
 import contextlib
 import functools
@@ -27,7 +27,7 @@ def named_as(fn: Callable[..., Any], wrapper: Callable[..., Any]) -> Callable[..
 
 
 def _written(fn: Any) -> Any:
-    """The function whose code stands in a file."""
+    """The function within wrappers, partial functions and objects that are called."""
     while True:
         inner = inspect.unwrap(fn)
         if isinstance(inner, functools.partial):

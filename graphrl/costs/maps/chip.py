@@ -1,4 +1,4 @@
-"""Chips with several memories: their figures, checked, and what is written of them; `chip_file` reads it."""
+"""Chips with several memories: their checked figures, and writing them to a file; `chip_file` reads files."""
 
 import dataclasses
 import itertools
@@ -13,7 +13,7 @@ from graphrl.files import write_atomically
 FORMAT, VERSION = "graphrl-chip", 1
 PAGE = 64  # bytes
 MAX_MEMORIES = 16
-# What the most FLOPs and bytes of a graph take within these limits is a float32 on the device, too.
+# Within these limits the most FLOPs and bytes of a graph take seconds that float32 can hold, as the device twin needs.
 PEAKS, BANDWIDTHS = (1e-6, 1e30), (1e-15, 1e30)  # operations and bytes a second
 SECONDS = 0.0, 1e6
 

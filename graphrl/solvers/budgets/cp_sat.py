@@ -108,9 +108,7 @@ def _in_all(gradient: Gradient, name: str) -> np.ndarray:
 
 
 def _whole(limit: float, unit: float) -> int:
-    """Units within a limit; of a limit that nothing comes near to, in either direction, so many that sums stay in 64
-    bits.
-    """
+    """Whole units within a limit, clipped to -1 and 2^53 so that sums stay in 64 bits; no plan is beyond either."""
     return int(max(-1.0, min(limit / unit, 2.0**53)))
 
 

@@ -112,8 +112,8 @@ def _most(problem: MapProblem, step: int, reads: np.ndarray, quantum: float) -> 
 
 
 def _add_capacities(model: Model, problem: MapProblem, weights: list, outputs: list, row: np.ndarray) -> None:
-    """What each memory but the largest holds at once, at each step at which most is live. With pages rounded down a map
-    may be a little too large, which the compiler puts right; the bound stays one.
+    """Limits each memory but the largest at the steps where most is live. As pages are rounded down, a map may be a
+    little too large, which the compiler repairs; the bound remains valid.
     """
     unit = 1 + int(problem.weight_pages.sum() + problem.tensor_pages.sum()) // MAX_PAGES
     weight_pages, tensor_pages, capacity = (

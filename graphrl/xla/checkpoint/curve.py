@@ -3,7 +3,8 @@
 import dataclasses
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+import reprlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from graphrl.errors import ProblemError
@@ -56,7 +57,7 @@ class CheckpointCurve:
     """Memory against slowdown; `str()` of it is a table.
 
     With more time no plan needs more memory, with a smaller budget none needs more and none is faster: by XLA's figure
-    where plans were verified, else as foretold (of budgets that are parts, by the bytes kept).
+    where plans were verified, else as predicted (of budgets that are parts, by the bytes kept).
 
     Attributes:
       function: its name.
@@ -74,7 +75,7 @@ class CheckpointCurve:
 
     @classmethod
     def of(cls, limits: Sequence[float], reports: Sequence[CheckpointReport]) -> "CheckpointCurve":
-        """What reports on one function say, one for each slowdown, ascending: the least of those within each."""
+        """A curve over ascending slowdowns, of one report each on a function: the least memory within each slowdown."""
         best = []
         for number, limit in enumerate(limits):
             within = [*reports[: number + 1], *(other for other in reports if other.slowdown <= limit)]
@@ -83,8 +84,8 @@ class CheckpointCurve:
 
     @classmethod
     def of_budgets(cls, budgets: Sequence[float | str], reports: Sequence[CheckpointReport]) -> "CheckpointCurve":
-        """What reports on one function say, one for each budget, descending: the fastest within each, or that of a
-        larger budget where less is needed for it, which XLA's figure may say.
+        """A curve over descending budgets, of one report each on a function: the fastest plan within each budget, or
+        that of a larger budget if it needs no more memory by XLA's figure.
         """
         best: list[CheckpointReport] = []
         for number, budget in enumerate(budgets):
@@ -135,7 +136,7 @@ class CheckpointCurve:
 
 
 def _needed(report: CheckpointReport, is_part: bool = False) -> float:
-    """Bytes that a plan needs by XLA's figure, else as foretold: what is kept where a budget `is_part` of that."""
+    """Bytes that a plan needs by XLA's figure, else as predicted, where a budget that `is_part` limits those kept."""
     if report.compiled_bytes is not None:
         return report.compiled_bytes
     return report.planned.kept_bytes if is_part else report.planned.peak_bytes
@@ -155,7 +156,7 @@ def checkpoint_curve(
       *args: its arguments, arrays or `jax.ShapeDtypeStruct`s; nothing is computed.
       slowdowns: limits of time; without any limits 0, 2, 5, 10, 20 and 33%.
       budgets: limits of memory in place of them, all of them parts or all of them bytes. With `verify` a part may be
-        exceeded as foretold, by the plan of a larger one that is no slower and for which XLA needs no more.
+        exceeded as predicted, by the plan of a larger one that is no slower and for which XLA needs no more.
       **kwargs: options of `graphrl.checkpoint` but for its limits (chip, offload, method, seconds of search for each
         limit, seed, cache, verify, static_argnums, static_argnames); all others are the function's own.
 
@@ -179,11 +180,12 @@ def checkpoint_curve(
 
 
 def _limits(name: str, limits: Sequence[Any]) -> list[Any]:
-    """Limits as numbers of Python and bytes as they are written, checked.
+    """Checked limits: Python numbers, or bytes as they are written.
 
     Raises:
-      ProblemError: there are none, or one is out of range.
+      ProblemError: it is no sequence or an empty one, or a limit is out of range.
     """
-    if not len(limits):
-        raise ProblemError(f"{name}s are none: give at least one, such as (0.05, 0.2)")
-    return [getattr(Settings(**{name: limit}), name) for limit in limits]
+    values = [] if isinstance(limits, str) or not isinstance(limits, Iterable) else list(limits)
+    if not values:
+        raise ProblemError(f"{name}s is {reprlib.repr(limits)}: must be a list of limits, such as [0.05, 0.2]")
+    return [getattr(Settings(**{name: limit}), name) for limit in values]

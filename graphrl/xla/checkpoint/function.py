@@ -23,7 +23,7 @@ from graphrl.xla.checkpoint.rewrite import evaluate
 from graphrl.xla.checkpoint.settings import SECONDS, Compiler, Settings
 from graphrl.xla.decorated import Decorated
 from graphrl.xla.libraries import Library
-from graphrl.xla.naming import function_name
+from graphrl.xla.naming import function_name, named_as
 
 MOST = 64  # functions that are kept for later calls; the oldest go
 DIFFERENTIATED = frozenset({"JVPTracer", "LinearizeTracer"})  # jax's names for what a gradient is taken by
@@ -110,29 +110,32 @@ class CheckpointedFunction(Decorated):
         if keep:
             self._traced[key] = traced
         leaves = [*outer, *leaves]
-        built = self._built_for(closed.jaxpr, own, leaves, keep=keep)
+        built = self._built_for(closed.jaxpr, own, leaves, (traced, structure) if keep else None)
         found = self._planned.pop(built.planned.fingerprint, built.planned)
         self._planned[found.fingerprint] = found  # the last one, now
         for kept in (self._traced, self._built):
             while len(kept) > MOST:
                 kept.pop(next(iter(kept)))
-        if found.as_written:
+        if found.report.as_written:
             return fn(*args, **kwargs)
         return results.func(built.run(*leaves))
 
-    def _built_for(self, jaxpr: Any, closed: core.ClosedJaxpr, leaves: Sequence[Any], *, keep: bool) -> "_Built":
-        """What stands for a jaxpr, which is `closed` once it is opened; the next call finds it where `keep` says so."""
+    def _built_for(
+        self, jaxpr: Any, closed: core.ClosedJaxpr, leaves: Sequence[Any], kept: tuple[Callable[..., Any], Any] | None
+    ) -> "_Built":
+        """The function to run for a jaxpr, which is `closed` once it is opened. Where it is `kept` for later calls, it
+        is jitted: that takes what was traced, and the structure of the call.
+        """
         key = id(jaxpr), _wanted(leaves)
         if key in self._built:
             return self._built[key]
         program = program_of(closed)
         found = self._plan_of(program, key[1])
         run = functools.partial(_evaluated, program, found)
-        run.__name__ = function_name(self)  # type: ignore[attr-defined]
-        if not keep:
+        if kept is None:
             return _Built(jaxpr, found, run)
-        # else, where no jit is around, loops compile anew each time that they are differentiated
-        self._built[key] = _Built(jaxpr, found, jax.jit(run))
+        # without a jit around, loops would compile each time that they are differentiated
+        self._built[key] = _Built(jaxpr, found, _jitted(run, *kept))
         return self._built[key]
 
     def _plan_of(self, program: Program, wanted: tuple[bool, ...]) -> Planned:
@@ -142,12 +145,12 @@ class CheckpointedFunction(Decorated):
 
 
 class _Built(NamedTuple):
-    """What stands for a jaxpr of the function, from the first call on.
+    """The function to run for a jaxpr, from the first call on.
 
     Attributes:
       jaxpr: it is, so that its id stays its own.
-      planned: what was decided about it.
-      run: the function that does so, of arrays.
+      planned: the plan for it.
+      run: arrays -> results under the plan.
     """
 
     jaxpr: Any
@@ -157,6 +160,27 @@ class _Built(NamedTuple):
 
 def _evaluated(program: Program, found: Planned, *leaves: Any) -> list[Any]:
     return evaluate(program, found.plan, leaves)
+
+
+def _jitted(run: Callable[..., list[Any]], traced: Callable[..., Any], structure: Any) -> Callable[..., list[Any]]:
+    """A jitted function of arrays. It is jitted as one of the call's own arguments, which jax's errors name.
+
+    Args:
+      run: the function of arrays.
+      traced: the function whose name and arguments it gets.
+      structure: of `traced`'s `(args, kwargs)`.
+    """
+
+    def call(*args: Any, **kwargs: Any) -> list[Any]:
+        return run(*jax.tree.leaves((args, kwargs)))
+
+    jitted = jax.jit(named_as(traced, call))
+
+    def flat(*leaves: Any) -> list[Any]:
+        args, kwargs = jax.tree.unflatten(structure, leaves)
+        return jitted(*args, **kwargs)
+
+    return flat
 
 
 def _has_hash(key: Any) -> bool:
@@ -199,12 +223,15 @@ def checkpoint(
     most `seconds` at its first call with new shapes; the plan is kept on disk for the next process. As with `jax.jit`,
     what the function closes over is read when it is traced: a module that changes between calls must be an argument.
 
+    A function with a custom rule that closes over a traced value has no plan: it runs as it is written, with
+    `report().as_written`.
+
     While a call is traced and planned Python's cyclic garbage collector is off, in all threads.
 
-    Where dimensions are symbolic, as in `jax.export`, the plan is made for sizes that stand for them, and holds for
-    all: of each variable the largest that the constraints of its scope allow, else the least from 128 up. The report
-    says which. A budget of bytes then needs constraints such as "b <= 1024"; loops of a symbolic number of steps run in
-    no stretches.
+    Where dimensions are symbolic, as in `jax.export`, the plan is made for one size of each variable: the largest that
+    the constraints of its scope allow, else the least from 128 up. The report lists the sizes; values and gradients are
+    right at all sizes. A budget of bytes then needs constraints such as "b <= 1024"; loops of a symbolic number of
+    steps run in no stretches.
 
     The choice is a model's: memory by the liveness of what XLA is expected to leave unfused, time by roofline.
     Arguments by which no gradient is taken are recognised where jax shows them (directly under `jax.grad`, `jax.vjp`).
@@ -228,9 +255,8 @@ def checkpoint(
         that figure: where it is not, or much of it is left, there are searches for a lower or a higher limit, of so
         many seconds each, until four plans were compiled; if none keeps it, the lowest that has all layers alike is
         tried too. Within a slowdown that one is searched for and compiled beside what was found, and taken if XLA needs
-        clearly less. Whatever the limit, the function is left to jax where XLA needs no more for that and it is no
-        slower (within a slowdown, where XLA needs less), a budget that is a part too. What a function verified is not
-        kept on disk.
+        clearly less. Under any limit, a part too, the function gets no plan if XLA needs no more memory without one and
+        it is no slower (within a slowdown: if XLA needs less). Plans verified by a function are not kept on disk.
       static_argnums, static_argnames: arguments that are values of Python, not arrays, as in `jax.checkpoint`. A call
         with any other that jax cannot trace raises an `ArgumentError`, one line with its name.
 
@@ -239,7 +265,7 @@ def checkpoint(
 
     Raises:
       ProblemError: an option is at fault. From the first call: the budget cannot be met, and the least that can; or it
-        is of bytes, and symbolic dimensions may be as large as they like.
+        is of bytes, and symbolic dimensions have no upper bound.
       GraphrlError: from the first call, with `verify`: XLA does not compile the gradient by itself, as within
         `jax.shard_map`, or it takes several devices. From the first call: no sizes were found that the constraints of
         symbolic dimensions allow.

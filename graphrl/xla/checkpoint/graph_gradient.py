@@ -138,7 +138,7 @@ def _node(op: Op, values: dict[str, Value], sizes: Mapping[str, int]) -> Node:
         inputs=inputs,
         output_bytes=[tensor.bytes for tensor in op.outputs],
         flops=op.flops,
-        runtime=op.runtime,
+        runtime=float(op.runtime),  # may be an integer beyond 64 bits
         workspace_bytes=op.workspace_bytes,
         after=[],
         effectful=False,

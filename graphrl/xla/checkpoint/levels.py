@@ -106,7 +106,7 @@ class LevelBuilder:
         own = [
             v for v in self.values if isinstance(v, Result) and self._own.place[v.node] == place and self._is_scan(v)
         ]
-        # what is the same in all its steps jax takes out of it, scans too, which then come before it
+        # jax moves what is the same in all steps out of a scan and before it, other scans too
         own = [v for v in own if v.node == own[-1].node]
         outputs = tuple(self._forward.number[value] for value in own if value.output < results)
         kept = tuple(self._forward.number[value] for value in own if value.output >= results)

@@ -34,7 +34,7 @@ from graphrl.xla.checkpoint.settings import Settings
 from graphrl.xla.checkpoint.verify import compiled_bytes, verified
 
 FORMAT = "graphrl-checkpoint"
-VERSION = 16  # rises when searches or their model change, so that older plans are not kept
+VERSION = 17  # rises when searches or their model change, so that older plans are not kept
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,14 +45,11 @@ class Planned:
       fingerprint: of the program and of all that was asked.
       plan: for the function.
       report: about it.
-      as_written: whether the function is to be called as it is: a custom rule of it closes over a traced value, and its
-        equations have no gradient outside of their trace.
     """
 
     fingerprint: str
     plan: CheckpointPlan
     report: CheckpointReport
-    as_written: bool = False
 
 
 def planned(name: str, fingerprint: str, program: Program, wanted: Sequence[bool], settings: Settings) -> Planned:
@@ -66,12 +63,14 @@ def planned(name: str, fingerprint: str, program: Program, wanted: Sequence[bool
       settings: what is asked.
 
     Raises:
-      ProblemError: the budget cannot be met; one line says the least that can.
+      ProblemError: the budget cannot be met, and the least that can; or it is of bytes, and a symbolic dimension may
+        be larger than the size that the plan is made for.
     """
-    if isinstance(settings.budget, str) and (larger := program.sizes.unbounded()):
+    if isinstance(settings.budget, str) and (bounds := program.sizes.missing_bounds()):
         raise ProblemError(
-            f"budget is {settings.budget}: no plan keeps bytes at all sizes of {', '.join(larger)}; bound symbolic "
-            'dimensions from above by constraints, such as "b <= 1024", or give a part of what jax keeps, from 0 to 1'
+            f"budget is {settings.budget}: no plan keeps bytes at all sizes of {', '.join(program.sizes.of)}; bound "
+            f"symbolic dimensions by constraints, such as {', '.join(bounds)}, or give a part of what jax keeps, "
+            "from 0 to 1"
         )
     path = cache_folder("checkpoints") / f"{fingerprint}.json"
     found = _read(path, fingerprint, program) if settings.is_kept else None
@@ -130,16 +129,16 @@ def _searched(name: str, fingerprint: str, program: Program, wanted: Sequence[bo
             lambda least: above_budget(settings, pricing, least),
         )
         report = dataclasses.replace(report, search_seconds=time.monotonic() - begin)
-    report = dataclasses.replace(report, sizes=program.sizes.of)
-    return Planned(fingerprint, plan_of(named, choice, pricing), report, as_written)
+    report = dataclasses.replace(report, sizes=program.sizes.of, as_written=as_written)
+    return Planned(fingerprint, plan_of(named, choice, pricing), report)
 
 
 def _gradient(program: Program, wanted: Sequence[bool], chip: Chip) -> tuple[NamedGradient, Sequence[bool], bool]:
-    """What is decided about; by which arguments it is differentiated, by none where jax cannot; and whether that is for
-    a traced value that a custom rule closes over.
+    """The gradient to plan; the arguments that it is taken by, none if jax cannot; and whether it cannot because a
+    custom rule closes over a traced value.
 
-    Forward passes may hold what has no gradient, such as loops without a fixed length: where one is taken, jax raises
-    its own error.
+    Forward passes may have no gradient, such as those with loops without a fixed length. If one is taken nevertheless,
+    jax raises its own error.
     """
     try:
         return gradient_of(program, wanted, chip), wanted, False
@@ -151,7 +150,7 @@ def _gradient(program: Program, wanted: Sequence[bool], chip: Chip) -> tuple[Nam
 
 
 def _has_gradient(program: Program, wanted: Sequence[bool]) -> bool:
-    """Whether jax differentiates a program as it is."""
+    """Whether jax can differentiate a program without a plan."""
     try:
         gradient_jaxpr(program, wanted, lambda args: core.jaxpr_as_fun(program.closed)(*args))
     except Exception:  # custom rules raise what they like

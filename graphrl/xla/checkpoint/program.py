@@ -33,7 +33,7 @@ class Program:
     Attributes:
       closed: without calls among its equations; its constants are arrays: see `opened`.
       bodies: of its scans, by their places among the equations; of those that have steps.
-      sizes: of its symbolic dimensions, for who reads it.
+      sizes: of its symbolic dimensions.
       label: that its values are named by: another one than that of any program within it, a function's that
         `graphrl.checkpoint` made too, for a policy goes through all that is within.
     """
@@ -108,8 +108,8 @@ def opened(closed: core.ClosedJaxpr) -> tuple[core.ClosedJaxpr, list[Any]]:
 
 
 def program_of(closed: core.ClosedJaxpr, label: str | None = None, sizes: Sizes | None = None) -> Program:
-    """A traced function as a program; without a label, under one that nothing within it has; without sizes, with some
-    for the symbolic dimensions that it has.
+    """A traced function as a program. The default label is one that nothing within it has, the default sizes are those
+    that are chosen for its symbolic dimensions.
 
     Raises:
       GraphrlError: no sizes were found that the constraints of the dimensions allow.
@@ -158,7 +158,7 @@ class Values:
 
     def name(self, variable: Any, name: str) -> None:
         """Lets policies know a variable's value by a name."""
-        self._values[variable] = name_p.bind(self._values[variable], name=name)  # whatever `jax_remat3` says
+        self._values[variable] = name_p.bind(self._values[variable], name=name)  # also under `jax_remat3`
 
     def run(self, equations: Sequence[Any]) -> None:
         """Evaluates equations whose operands are there."""
@@ -197,8 +197,8 @@ class Piece:
 def checkpointed(run: Callable[..., Any], *args: Any, policy: Any = None, prevent_cse: bool = True) -> Any:
     """The results of a function under `jax.checkpoint`.
 
-    Binds jax's primitive, since the implementation that `jax_remat3` switches to ignores which names a policy saves
-    (jax 0.10), and holds back what is computed again by other barriers: plans would need more memory than they say.
+    Binds jax's primitive instead of calling `jax.checkpoint`. The implementation under `jax_remat3` ignores the names
+    that a policy saves (jax 0.10), and delays recomputation by other barriers, so that plans would need more memory.
 
     Args:
       run: arrays in pytrees -> arrays in pytrees.

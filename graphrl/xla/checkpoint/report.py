@@ -93,6 +93,8 @@ class CheckpointReport:
         in the search's own measure of time; None where it was not asked or time is limited.
       compiled_bytes: what XLA says that the plan needs in place of `planned.peak_bytes`; None where it was not asked.
       sizes: of symbolic dimensions, for which the plan was made and all figures are.
+      as_written: whether the function runs as it is written, without a plan, since a custom rule of it closes over a
+        traced value: the rule's gradient exists only in the trace of that value.
     """
 
     function: str
@@ -110,6 +112,7 @@ class CheckpointReport:
     above_least: float | None = None
     compiled_bytes: int | None = None
     sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    as_written: bool = False
 
     @property
     def slowdown(self) -> float:
@@ -161,6 +164,11 @@ class CheckpointReport:
             f"planned in {format_seconds(self.search_seconds)}, {where}"
         )
         lines += sizes_lines(self.sizes)
+        if self.as_written:
+            lines.append(
+                "not planned, and figures without the gradient: a custom rule closes over a traced value, so the "
+                "function runs as it is written, in whatever memory and time jax needs"
+            )
         if self.compiled_bytes is not None:
             off = self.compiled_bytes / max(self.planned.peak_bytes, 1.0) - 1.0
             lines.append(
@@ -186,6 +194,6 @@ class CheckpointReport:
 
 
 def sizes_lines(sizes: Mapping[str, int]) -> list[str]:
-    """A line on the sizes that stand for symbolic dimensions, where there are any."""
-    said = ", ".join(f"{name} = {size}" for name, size in sizes.items())
-    return [f"planned, and all figures, for {said}: sizes that stand for symbolic dimensions"] if sizes else []
+    """A line with the sizes that a plan takes for symbolic dimensions; no line without such dimensions."""
+    shown = ", ".join(f"{name} = {size}" for name, size in sizes.items())
+    return [f"planned, and all figures, for {shown}: sizes that stand for symbolic dimensions"] if sizes else []

@@ -30,7 +30,7 @@ def rule_of(program: Program, eqn: Any) -> Callable[..., Any] | None:
 
 
 def product_of(program: Program, eqn: Any) -> Callable[..., Any] | None:
-    """The same for a product."""
+    """A function that gives the result of a product for its operands; None if it is made from sums."""
     left, right = map(program.size, eqn.invars)
     return None if is_of_sums(program, eqn) else functools.partial(product, eqn, 0 if left < right else 1)
 

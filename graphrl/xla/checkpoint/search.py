@@ -88,7 +88,7 @@ def search(
 
 
 def alone(name: str, explained: Explained, pricing: Pricing, settings: Settings, begin: float) -> Searched:
-    """What jax does by itself, as a search would report it; called after one, which sets the seconds of a step."""
+    """The gradient without a plan, reported as by a search, which must have set the seconds of a step before."""
     choice, step = untouched(explained.gradient), pricing.step_seconds
     found = Found(choice, pricing(choice), 0.0, 1)
     return Searched(choice, _report(name, explained, found, pricing, (step, step), settings, begin))

@@ -2,7 +2,7 @@
 
 A plan decides by bytes and seconds, which symbolic dimensions do not have. So each variable gets a size that the
 constraints of its scope allow: the largest where they bound it from above, else the first from `LEAST` up. The program
-itself stays symbolic: what is read of it, and of its gradient, is read with these sizes.
+itself stays symbolic. These sizes replace its dimensions only where it, or its gradient, is read.
 """
 
 import dataclasses
@@ -24,9 +24,9 @@ LEAST = 128  # of a dimension without an upper bound
 LARGEST = 2**40  # of what is taken for a bound
 NEAR = 1024  # sizes that are tried one by one, before powers of two
 TRIES = 20_000  # of sizes for all variables of a program together
-# as jax writes them in dimensions, beside the variables
+# Functions in the text of dimensions. jax takes none of their names as a variable's, but does take Python's keywords.
 FUNCTIONS = {"floordiv": operator.floordiv, "max": max, "min": min, "mod": operator.mod}
-WORD = re.compile(r"[A-Za-z_]\w*")
+WORD = re.compile(r"[^\W\d]\w*")
 COMPARED = re.compile(r"(.+)(==|>=|<=)(.+)")
 
 
@@ -35,7 +35,7 @@ class Sizes:
     """Sizes of the symbolic dimensions of a program.
 
     Attributes:
-      of: size of each variable, by name; empty where all dimensions are numbers.
+      of: size of each variable, by name; empty if all dimensions are numbers.
       dimensions: of the program's arrays that are symbolic.
     """
 
@@ -53,12 +53,13 @@ class Sizes:
         return self._values[text]
 
     def concrete(self, closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
-        """A jaxpr of the same equations with numbers for its symbolic dimensions, to be read."""
+        """A jaxpr of the same equations with numbers for its symbolic dimensions."""
         return _Concrete(self.value).closed(closed) if self.of else closed
 
-    def unbounded(self) -> list[str]:
-        """Dimensions that can be larger than they are here."""
-        return sorted(str(dim) for dim in self.dimensions if not holds(operator.le, dim, self.value(dim)))
+    def missing_bounds(self) -> list[str]:
+        """Constraints under which no dimension exceeds its size; none if the dimensions' scope implies that."""
+        is_bounded = all(holds(operator.le, dim, self.value(dim)) for dim in self.dimensions)
+        return [] if is_bounded else [f"{name} <= {size}" for name, size in self.of.items()]
 
 
 def sizes_of(jaxpr: core.Jaxpr) -> Sizes:
@@ -93,7 +94,7 @@ def sizes_of(jaxpr: core.Jaxpr) -> Sizes:
     if found is None:
         raise GraphrlError(
             f"no sizes were found for the symbolic dimensions {', '.join(names)} within their constraints "
-            f"({'; '.join(line.strip() for line in constraints)}): plans need some to reckon with"
+            f"({'; '.join(line.strip() for line in constraints)}): a plan is made for sizes"
         )
     return Sizes(found, dimensions)
 
@@ -126,7 +127,7 @@ def _candidates(variable: Any) -> Iterable[int]:
 
 
 def _first(is_enough: Callable[[int], bool]) -> int | None:
-    """The least size from 1 up from which on something holds; None if there is none."""
+    """The least size from 1 up that is enough, as all larger ones are; None if no size is."""
     powers = (2**power for power in range(LARGEST.bit_length()))
     high = next((power for power in powers if is_enough(power)), None)
     if high is None:
@@ -139,7 +140,7 @@ def _first(is_enough: Callable[[int], bool]) -> int | None:
 
 
 def holds(compare: Callable[[Any, Any], Any], left: Any, right: Any) -> bool:
-    """Whether a comparison of dimensions, some of them symbolic, holds for all sizes as far as jax knows."""
+    """Whether jax can prove a comparison of dimensions, some of them symbolic, for all sizes."""
     try:
         return bool(compare(left, right))
     except core.InconclusiveDimensionOperation:
@@ -147,7 +148,7 @@ def holds(compare: Callable[[Any, Any], Any], left: Any, right: Any) -> bool:
 
 
 def _allows(constraint: str, sizes: Mapping[str, int]) -> bool:
-    """Whether a constraint holds for some sizes; one of other variables, too, is no matter."""
+    """Whether a constraint holds for some sizes; True if it has variables without one."""
     compared = COMPARED.match(constraint)
     if compared is None or {*WORD.findall(constraint)} - {*FUNCTIONS, *sizes}:
         return True
@@ -156,12 +157,16 @@ def _allows(constraint: str, sizes: Mapping[str, int]) -> bool:
 
 
 def _value(text: str, sizes: Mapping[str, int]) -> int:
-    """An expression of dimensions, as jax writes it, for some sizes: but for its powers it is Python's."""
-    return int(eval(text.strip().replace("^", "**"), {"__builtins__": {}, **FUNCTIONS}, dict(sizes)))
+    """The value of an expression of dimensions in jax's syntax, which is Python's but for powers."""
+
+    def written(word: re.Match[str]) -> str:
+        return word[0] if word[0] in FUNCTIONS else str(sizes[word[0]])
+
+    return int(eval(WORD.sub(written, text).strip().replace("^", "**"), {"__builtins__": {}, **FUNCTIONS}))
 
 
 class _Concrete:
-    """Jaxprs with numbers for symbolic dimensions; what they share stays shared."""
+    """Jaxprs with numbers for symbolic dimensions; jaxprs that are shared stay shared."""
 
     def __init__(self, value: Callable[[Any], int]) -> None:
         self._value = value

@@ -29,7 +29,7 @@ def scan_in_stretches(
         return jax.lax.scan(step, carry, xs, length=length, reverse=reverse, unroll=min(unroll, length))
 
     if stretch == 1:
-        steps = None if xs else length  # a symbolic one jax only takes from arrays
+        steps = None if xs else length  # jax takes a symbolic length from arrays alone
         return jax.lax.scan(step, first, xs, length=steps, reverse=reverse, unroll=unroll)
     left = length % stretch
     if not left:

@@ -28,7 +28,7 @@ TRIES = 4  # plans that are compiled for one limit of bytes, beside a regular on
 UNUSED = 0.05  # part of a limit that may be left
 BINDING = 0.75  # part of a limit: a plan of less than that is faster than all that need more
 SPARE = 0.01  # part of a limit by which the next search stays below it, as the last one was off
-MAYBE = 1.25  # of what XLA needs for what was found: another plan that is foretold to need more is not compiled
+MAYBE = 1.25  # of what XLA needs for a plan: another plan that is predicted to need more is not compiled
 LEAST = 1.02  # of the least that a search found, what another one is asked for
 
 Search = Callable[[Goal], Searched]
@@ -83,13 +83,13 @@ def verified(
 ) -> Searched:
     """What a search finds, with XLA's figure in its report; for a limit of bytes the fastest that keeps it by that. If
     none does, and for limits of time, the lowest of the regular plans is tried too: of plans that are alike by what is
-    foretold, XLA may run one in clearly less, and such a one is what a rule for each layer gives. What jax does by
-    itself is taken where XLA needs no more for that: some compilers undo what a plan computes again.
+    foretold, XLA may run one in clearly less, and such a one is what a rule for each layer gives. The gradient without
+    a plan is taken if XLA needs no more for it: some compilers undo the recomputation of a plan.
 
     Args:
       search: a goal -> what is found within it.
       regular: likewise, by trying plans that treat all layers alike.
-      alone: gives what jax does by itself; called after a search.
+      alone: gives the gradient without a plan; called after a search.
       goal: what is asked.
       needed: what XLA needs under a choice, in bytes as the goal's.
       unmet: what to say where so many bytes are the least of all that were found, and too many.
@@ -141,7 +141,7 @@ def _lower(search: Search, regular: Search, goal: Goal, needed: Callable[[Choice
 
 
 def _or_alone(found: Searched, alone: Callable[[], Searched], goal: Goal, needed: Callable[[Choice], int]) -> Searched:
-    """What was found, or what jax does by itself where XLA needs no more for that and it is no slower. Within a
+    """A search's plan, or the gradient without a plan if XLA needs no more for it and it is no slower. Within a
     slowdown it may be slower, if XLA needs less for it.
     """
     own = found.report.compiled_bytes or 0

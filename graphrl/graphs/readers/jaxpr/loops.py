@@ -39,8 +39,8 @@ class Work(NamedTuple):
 
 
 def inner_jaxprs(params: Mapping[str, Any]) -> dict[str, Any]:
-    """All jaxprs among the parameters of an equation, by parameter name, in tuples with their place ("branches.0"); for
-    one of jax's high-level primitives, such as `jax.checkpoint` under `jax_remat3`, the jaxpr that it stands for.
+    """All jaxprs among the parameters of an equation, by parameter name, in tuples with their place ("branches.0"). A
+    high-level primitive of jax, such as `jax.checkpoint` under `jax_remat3`, is expanded to its jaxpr.
     """
     inner = {}
     for key, value in params.items():
@@ -58,7 +58,7 @@ def inner_jaxprs(params: Mapping[str, Any]) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=512)
 def _expanded(primitive: Any) -> core.ClosedJaxpr:
-    """The jaxpr that a high-level primitive stands for."""
+    """The jaxpr of a high-level primitive."""
 
     def run(*args: Any) -> list[Any]:
         return jax.tree.leaves(primitive.expand(*jax.tree.unflatten(primitive.in_tree, args)))
