@@ -60,7 +60,7 @@ OPTION_FAULTS = [
     (["--chip", "abacus"], "unknown chip"),
     (["--chip", "1,2,3,4"], "neither a chip"),
     (["--chip", "fast,1GB/s"], "no number"),
-    (["--chip", "0,1GB/s"], "above 0"),
+    (["--chip", "0,1GB/s"], "from 1 to 1e30"),
     (["--dim", "batch"], "NAME=SIZE"),
     (["--dim", "batch=x"], "not an integer"),
     (["--dim", "batch=8", "--dim", "batch=9"], "'batch' is given twice"),
