@@ -21,7 +21,7 @@ from methods_table import PAGE, with_tables
 
 from graphrl.cli import main
 from graphrl.methods import find_solver
-from graphrl.training.schedule import Schedule
+from graphrl.training.config import Schedule
 from graphrl.xla.hook import available
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -180,7 +180,7 @@ def test_links_and_paths_lead_somewhere(path: Path) -> None:
 
 
 def test_names_of_modules_lead_somewhere() -> None:
-    """Those in backticks, in code and pages alike: `costs.device.fitness`, `graphrl.learning.spread`."""
+    """Those in backticks, in code and pages alike: `costs.device.fitness`, `graphrl.learning.learner`."""
     rooms = "|".join(path.stem for path in PACKAGE.iterdir() if not path.stem.startswith("_"))
     dotted = re.compile(rf"`(?:graphrl\.)?((?:{rooms})(?:\.\w+)+)")
     names = [

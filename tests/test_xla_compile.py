@@ -20,7 +20,7 @@ from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.xla import compile as compiling
 from graphrl.xla import hook
 from graphrl.xla.callback import Unplanned
-from graphrl.xla.planning import orders, planner, search
+from graphrl.xla.planning import planner, search, temp_search
 from graphrl.xla.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("plans")
@@ -133,9 +133,9 @@ def test_what_xla_takes_to_show_the_module_is_taken_off(
 ) -> None:
     lowered, seen = jax.jit(branches).lower(vector()), []
 
-    def ordered(base: Any, targets: Any, starts: Any, settings: Any, end: float, least: float) -> orders.Ordered:
+    def ordered(base: Any, targets: Any, starts: Any, settings: Any, end: float, least: float) -> temp_search.Ordered:
         seen.append(end - time.perf_counter())
-        return orders.Ordered("", starts[0], 0)
+        return temp_search.Ordered("", starts[0], 0)
 
     def unplanned(module: HloModule) -> None:
         raise Unplanned(module)

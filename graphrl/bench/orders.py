@@ -34,13 +34,13 @@ from graphrl.bench.timing import (
     timed_fields,
 )
 from graphrl.decoding.beam import beam
-from graphrl.decoding.orders import Rollout
 from graphrl.decoding.rollout import greedy, sample
-from graphrl.envs.ordering.instance import instances
+from graphrl.decoding.stepwise import Rollout
+from graphrl.envs.ordering import instances
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import PaddedGraph, pad_batch
-from graphrl.learning.spread import on_mesh
+from graphrl.learning.learner import on_mesh
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.orders.random_orders import LANES, Drawing
 from graphrl.solvers.orders.usage import Usage

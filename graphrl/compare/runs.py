@@ -16,9 +16,8 @@ from typing import Any
 from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.padding import Sizes
+from graphrl.graphs.padding import Sizes, shared_sizes
 from graphrl.graphs.readers.json import graph_to_dict
-from graphrl.graphs.size_groups import shared_sizes
 from graphrl.methods import digest
 from graphrl.solvers.base import Budget
 

@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphrl.envs import specs
-from graphrl.envs.base import Environment, TimeStep
-from graphrl.envs.wrappers import FINAL, AutoReset
+from graphrl.envs.base import FINAL, AutoReset, Environment, TimeStep
 from graphrl.errors import GraphrlError
 
 MASKS = ("mask", "action_mask")

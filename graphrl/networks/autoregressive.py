@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from graphrl.errors import ProblemError
-from graphrl.networks.base import PairObservation, Params
-from graphrl.networks.pooling import mean_of
+from graphrl.networks.base import PairObservation, Params, mean_of
 
 NOT_READY = -1e9  # logit of an op that cannot be next: probability 0 in float32
 

@@ -4,13 +4,11 @@ import dataclasses
 from typing import Literal, get_args
 
 from graphrl.agents.egrl.domain import Hint, Reward
-from graphrl.costs.maps.chip import MemoryChip
-from graphrl.costs.maps.chips import find_chip
+from graphrl.costs.maps.chip import MemoryChip, find_chip
 from graphrl.errors import ProblemError
-from graphrl.learning.boltzmann import Source
-from graphrl.learning.collaborative.settings import Settings
-from graphrl.learning.evolution import EvolutionSettings
-from graphrl.learning.ranges import MOST, check_ranges
+from graphrl.learning.collaborative import Settings
+from graphrl.learning.evolution import EvolutionSettings, Source
+from graphrl.learning.learner import MOST, check_ranges
 from graphrl.learning.sac import SacSettings
 
 Variant = Literal["egrl", "ea", "pg"]

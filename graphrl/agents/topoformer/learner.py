@@ -14,14 +14,15 @@ import jax.numpy as jnp
 import optax
 
 from graphrl.agents.topoformer.config import PROBLEM, TopoformerConfig
-from graphrl.agents.topoformer.network import orders
-from graphrl.agents.topoformer.policy import Policy
+from graphrl.agents.topoformer.network import Policy, orders
+from graphrl.costs.device.decisions import DeviceProblem
 from graphrl.costs.device.evaluate import evaluate as costs
-from graphrl.costs.device.problem import DeviceProblem
-from graphrl.decoding.orders import on_one_device
-from graphrl.envs.ordering.instance import OrderingParams
+from graphrl.decoding.stepwise import on_one_device
+from graphrl.envs.ordering import OrderingParams
 from graphrl.graphs.padding import PaddedGraph
-from graphrl.learning import descent, reinforce, spread
+from graphrl.learning import learner as descent
+from graphrl.learning import learner as spread
+from graphrl.learning import reinforce
 from graphrl.learning.learner import Learner
 
 RANDOM = 100  # orders by random priorities, whose best is what a policy is measured by: the paper's "random order"

@@ -21,10 +21,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from graphrl.costs.device.decode import Schedule
+from graphrl.costs.device.decode import Clocks, Node, Schedule, advance, start_clocks
 from graphrl.costs.device.indexing import take
 from graphrl.costs.device.lanes import IDLE, Lanes, node_count, take_rows
-from graphrl.costs.device.timing import Clocks, Node, advance, start_clocks
 from graphrl.costs.problem import Transfer
 from graphrl.graphs.padding import PaddedGraph, Sizes
 

@@ -14,8 +14,7 @@ import numpy as np
 
 from graphrl.costs.device.decisions import Decisions
 from graphrl.costs.device.indexing import put_max, take
-from graphrl.graphs.padding import PaddedGraph, Sizes
-from graphrl.graphs.rows import READS
+from graphrl.graphs.padding import READS, PaddedGraph, Sizes
 
 IDLE = np.int32(-1)  # in place of a packed key: not in the ready queue
 

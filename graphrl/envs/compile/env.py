@@ -8,10 +8,9 @@ import jax.numpy as jnp
 
 from graphrl.envs import specs
 from graphrl.envs.base import TimeStep
-from graphrl.envs.compile.instance import Choices, CompileParams, Task
+from graphrl.envs.compile.generator import Choices, CompileParams, Task
 from graphrl.envs.compile.observation import Observation, observe, options_of, seen
-from graphrl.envs.compile.outcome import outcome
-from graphrl.envs.compile.run import Sends, possible
+from graphrl.envs.compile.reward import Sends, outcome, possible
 from graphrl.errors import ProblemError, clipped
 
 INVALID = -10.0  # reward of what cannot run

@@ -11,8 +11,7 @@ has it. Both are for any number of devices, which share the instances.
 Letters: t steps of a roll-out, g instances (graphs), a environments of each.
 """
 
-from graphrl.learning.ppo.play import play
-from graphrl.learning.ppo.rollout import PolicyValue
+from graphrl.learning.ppo.rollout import PolicyValue, play
 from graphrl.learning.ppo.settings import PpoSettings
 from graphrl.learning.ppo.train import train
 from graphrl.learning.ppo.update import improve, init, update

@@ -16,16 +16,14 @@ import numpy as np
 from jax import lax
 
 from graphrl.costs import exact
-from graphrl.costs.device.decisions import num_genes, to_genes
-from graphrl.costs.device.evaluate import DeviceCosts
-from graphrl.costs.device.fitness import measured, ranked
-from graphrl.costs.device.problem import DeviceProblem
+from graphrl.costs.device.decisions import DeviceProblem, num_genes, to_genes
+from graphrl.costs.device.evaluate import DeviceCosts, measured, ranked
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import PaddedGraph
 from graphrl.random_bits import random_words, unit_interval
+from graphrl.solvers.chromosomes.brkga_solver import chromosome
 from graphrl.solvers.chromosomes.neighbourhood import WORDS, Mix, Solution, from_order, mutate, to_decisions
-from graphrl.solvers.chromosomes.warm_start import chromosome
 
 PENALTY = 5.0  # an excess of a hundredth of the memory limit weighs as much as a makespan that is 5% longer
 _LEAST = 1e-30  # stands in for an objective of 0

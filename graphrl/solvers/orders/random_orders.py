@@ -7,6 +7,8 @@ drawn is not said:
 - "random-ready": always a uniform choice among the ready ops.
 
 Neither is uniform over all topological orders.
+
+Random orders of one device near a given one.
 """
 
 import math
@@ -15,6 +17,7 @@ import time
 import numpy as np
 
 from graphrl.errors import ProblemError
+from graphrl.graphs.topology import least_first
 from graphrl.plan import Plan
 from graphrl.solvers.base import Task
 from graphrl.solvers.flow import Flow
@@ -134,3 +137,20 @@ def _best_order(task: Task, samples: int, by_priority: bool) -> Plan:
         task.best = plan
         task.report(done, task.order_value(least))
     return plan()
+
+
+REACHES = (1.0, 4.0, 16.0, 64.0)  # standard deviations, in places, of how far ops are moved
+STRETCHES = (0.1, 0.3, 1.0)  # parts of the order within which they are
+
+
+def nearby(flow: Flow, order: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """An order `[n]` near another: in a random stretch of it each op's place gets a normal deviate added, and then the
+    ready op of least place runs next.
+    """
+    n = len(order)
+    places = np.empty(n)
+    places[order] = np.arange(n)
+    length = max(1, int(n * rng.choice(STRETCHES)))
+    begin = int(rng.integers(n - length + 1))
+    places[order[begin : begin + length]] += rng.choice(REACHES) * rng.standard_normal(length)
+    return np.array(least_first(places, flow.waiting()), np.int64)

@@ -15,8 +15,8 @@ from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
 from graphrl.solvers.base import Task
 from graphrl.solvers.flow import Flow
-from graphrl.solvers.rules.plan_builder.build import placed, prepare
-from graphrl.solvers.rules.plan_builder.state import builder
+from graphrl.solvers.rules.plan_builder import placed, prepare
+from graphrl.solvers.rules.plan_state import builder
 from graphrl.solvers.rules.xla import xla_depth_first
 from graphrl.solvers.solver import solver
 

@@ -11,10 +11,8 @@ from types import MappingProxyType
 
 from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.xla.assignment.buffers import ModuleBuffers
-from graphrl.xla.assignment.heap import heap_blocks
-from graphrl.xla.assignment.live_ranges import live_ranges
+from graphrl.xla.assignment.heap import heap_blocks, heap_size, live_ranges
 from graphrl.xla.assignment.outputs import assign_outputs
-from graphrl.xla.assignment.packing import heap_size
 from graphrl.xla.callback import check_sequence
 
 ALIGNMENT = 64  # bytes, of every buffer

@@ -20,9 +20,9 @@ from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.xla.bodies import as_program
 from graphrl.xla.callback import Answer, Scheduler, check_sequence, rescheduled
 from graphrl.xla.donation import tied
-from graphrl.xla.recompute.clones import ClonesByName, Numbered, named, numbers
-from graphrl.xla.recompute.everywhere import with_clones
-from graphrl.xla.residuals.dropped import Dropped
+from graphrl.xla.recompute.candidates import ClonesByName, Numbered, named, numbers
+from graphrl.xla.recompute.plan import with_clones
+from graphrl.xla.residuals.choice import Dropped
 from graphrl.xla.residuals.rewrite import without_residuals
 from graphrl.xla.settings import Settings
 

@@ -17,12 +17,11 @@ from jax import lax
 from jax.sharding import NamedSharding
 
 from graphrl.bench import machine
-from graphrl.bench.cases import PARAMETERS, Case, Settings, Work, problem
-from graphrl.bench.graphs import random_graphs
+from graphrl.bench.cases import PARAMETERS, Case, Settings, Work, problem, random_graphs
+from graphrl.bench.measure import graphrl_search
 from graphrl.bench.programs import BY_GRAPH, compile_program, graphrl_evaluation, over_and_over
-from graphrl.bench.searches import graphrl_search
 from graphrl.bench.timing import interleaved
-from graphrl.costs.maps.chips import NNP_I
+from graphrl.costs.maps.chip import NNP_I
 from graphrl.costs.maps.problem import map_problem
 from graphrl.envs import specs
 from graphrl.envs.base import Environment

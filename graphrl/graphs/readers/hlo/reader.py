@@ -33,10 +33,9 @@ from numpy.typing import ArrayLike
 from graphrl.errors import GraphError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.readers.foreign import DEFAULT_LIMITS, ReadLimits
-from graphrl.graphs.readers.hlo.lower import Lowered
 from graphrl.graphs.readers.hlo.module import HloModule, parse_module
 from graphrl.graphs.readers.hlo.values import CONTRACTED, ValueReader
-from graphrl.graphs.readers.hlo.work import Works
+from graphrl.graphs.readers.hlo.work import Lowered, Works
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip, find_chip
 
 # What comes of instructions without the operands, dimensions or computations that their kind has. XLA writes none.
