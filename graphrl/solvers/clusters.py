@@ -1,11 +1,11 @@
-"""Parts of a graph that a search moves as one: ops of one device that have most for one another.
+"""Clusters of ops that a search moves as one: ops of one device with the dearest transfers between them.
 
-A graph of thousands of ops has too many single moves for a second, and most of them alone are for the worse: what is
-next to an op stays behind. Clusters begin large and become smaller while the search goes on, as in multilevel graph
-partitioning (Karypis & Kumar 1998), but the costs stay those of the whole graph, and no cluster is of two devices, so
-that forming them changes no plan.
+A graph of thousands of ops has too many single moves for a second, and most of them alone are for the worse, because
+an op's neighbours stay behind. Clusters begin large and become smaller while the search goes on, as in multilevel graph
+partitioning (Karypis & Kumar 1998). The costs stay those of the whole graph, and no cluster spans two devices, so that
+forming clusters changes no plan.
 
-Chains of a search that run side by side: named tuples of arrays, of which some are named tuples of arrays again.
+`copied` and `copy_into` copy the state of a chain, a named tuple of arrays and of further named tuples.
 """
 
 from typing import Any, TypeVar, cast

@@ -1,17 +1,13 @@
-"""Search over lists of ops, where transfers cost nothing.
-
-Annealing of a list of ops where transfers cost nothing: each list is played, and its schedule alone decides.
+"""Method "anneal-list": annealing of a list of ops, for a makespan without transfer costs.
 
 Without transfers a schedule follows from a list: time runs along the device that is free first, and of the ops whose
 predecessors have ended by then the first in the list is next there (Graham 1966; the parallel schedule generation
-scheme of resource-constrained project scheduling, Kolisch 1996). No device waits while an op is ready, which leaves
-out some schedules: where a device had better wait for an op of the longest path, all of the best.
+scheme of resource-constrained project scheduling, Kolisch 1996). No device waits while an op is ready. That excludes
+some schedules: where a device had better wait for an op of the longest path, it excludes all of the best.
 
 The makespan of almost all lists is one of a few numbers. The energy is finer: the device seconds that run beyond a
-bound of the makespan. It is 0 where the bound is reached, and what devices wait before the bound tells early that it
-will be large.
-
-Annealing of lists as a `Solver`.
+bound of the makespan. It is 0 where the bound is reached, and idle time before the bound tells early that it will be
+large.
 """
 
 import functools

@@ -47,7 +47,8 @@ def solve(
     and so ignore the task's sizes.
 
     Args:
-      start: "list", which the result is then never worse than (up to some 16,000 nodes: warm_start.py), or "random".
+      start: "list", which the result is then never worse than (up to some 16,000 nodes: `brkga_solver.chromosome`), or
+        "random".
       chains: how many walk.
       tries: neighbours that each of them looks at in a step.
       hot, cold: first and last temperature: a rise of the objective by that share is accepted with chance 1/e.

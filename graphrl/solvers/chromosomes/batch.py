@@ -1,14 +1,13 @@
-"""BRKGA on many graphs at once, spread over the devices of this process.
+"""BRKGA on many graphs at once, spread over the devices of this process, and REGAL's filter of graphs by its results.
 
-Each device takes its share of the graphs (`jax.shard_map` over one axis). Within a device they run as one program on
-an accelerator, and on a CPU a few at a time: there, more lanes than the caches hold cost more than the kernels that
-they share (512 ops: 11,600 evaluations a second in one program, 20,900 one graph at a time). A graph's result depends
-on its key alone, not on how the batch is cut.
+Each device takes its share of the graphs (`jax.shard_map` over one axis). On an accelerator a device runs its share
+as one program. On a CPU it runs a few graphs at a time: more lanes than the caches hold cost more than shared kernels
+save (512 ops: 11,600 evaluations a second in one program, 20,900 one graph at a time). A graph's result depends on its
+key alone, not on how the batch is cut.
 
-Which graphs leave BRKGA room to improve: the filter of REGAL's released data.
-
-The release keeps a graph if and only if BRKGA with few evaluations does not fit the hardware's memory and with many
-does, or many make the running time at least 20% shorter. Its limits are not stated: here they are arguments, and
+`room_to_improve` selects the graphs on which BRKGA has room to improve, as REGAL's released data does. That release
+keeps a graph if and only if BRKGA with few evaluations does not fit the hardware's memory and with many does, or many
+make the running time at least 20% shorter. The release does not state its limits. Here they are arguments, and
 whoever writes such a data set records them (`scripts/make_graphs.py`).
 """
 

@@ -3,25 +3,22 @@
 One generation: sort by fitness; keep the elites; make children, each gene from an elite parent with probability
 `elite_bias` and else from a non-elite one; sample the rest, the mutants, from the proposal distribution.
 
-Deviations from the text, all for speed and none in distribution after the first generation:
-
+Deviations, all for speed and none in distribution after the first generation:
 - the first population has `population - elites` chromosomes, as many as every later generation evaluates, so that the
   program holds one copy of the decoder; elites keep their fitness and are never evaluated again;
-- random words come from a seeded hash (random_bits.py).
+- random words come from a seeded hash (`graphrl/random_bits.py`).
 
-So a run of G generations makes exactly G * (population - elites) evaluations. Every graph of a batch draws from its
-own key, and a gene's words are those that it would have without padding: a result depends neither on what else is in
-the batch nor on the sizes that the batch is padded to.
+A run of G generations makes exactly G * (population - elites) evaluations. Every graph of a batch draws from its own
+key, and a gene's words do not depend on padding. So a result depends neither on the rest of the batch nor on its sizes.
 
-Samples of many Beta distributions, each drawn from often: every gene's mutants (REGAL's proposal distributions).
-
-REGAL reports that sampling, not its network, was its overhead. Here each distribution's quantile function is tabulated
-once, however many genes have it, and a sample is a look-up with linear interpolation. Uniform genes need no table and
-are exact: proposals that are all uniform make the very run that none make.
+Mutants come from a Beta distribution for every gene (REGAL's proposals). REGAL reports that sampling, not its network,
+was its overhead. Here each distribution's quantile function is tabulated once, however many genes have it, and a sample
+is a look-up with linear interpolation. Uniform genes need no table and are exact: proposals that are all uniform give
+the same run as no proposals.
 
 With x = sigmoid(y), the density of y is e^(alpha y) / (1 + e^y)^(alpha + beta): smooth, without the poles that
-Beta(alpha, beta) has at 0 and 1 for small parameters, and with exponential tails of rates alpha and beta. So y is
-what is tabulated; in the first and last cell the tails are inverted in closed form.
+Beta(alpha, beta) has at 0 and 1 for small parameters, and with exponential tails of rates alpha and beta. So the table
+holds y. In the first and last cell the tails are inverted in closed form.
 """
 
 import dataclasses

@@ -1,6 +1,7 @@
-"""Flipping one op at a time so that the kernels, one after the other, take less: compiled for the host.
+"""Local search over fusions: descent and annealing by flips of one op, compiled for the host.
 
-A fusion as compiled code changes it: one op is inlined or no longer, and the kernels that compute it are costed.
+A flip inlines one op or stops inlining it. The search costs the kernels that compute the op, and minimises the seconds
+of all kernels one after the other. `Kernels` is a fusion as compiled code changes it.
 """
 
 import functools

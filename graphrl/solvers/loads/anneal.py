@@ -1,9 +1,8 @@
-"""Simulated annealing of placements for `max_load`, compiled: `moves.py` has the chain.
+"""Simulated annealing of placements for `max_load` (method "anneal-load"), and greedy changes, compiled.
 
-The compiled part of annealing placements for `max_load`: one chain whose loads follow every shift of a group.
-
-Single changes of a placement for `max_load`, compiled, on the chain of `moves.py`: what each comes to, and those
-that are kept one after the other.
+`Chain` is a placement of groups whose loads follow every shift of a group. `anneal` makes moves of one or several
+groups at a falling temperature. `climb` tries given changes one after the other and keeps those that lower the energy;
+it also gives the energy of every single change.
 """
 
 import functools
@@ -355,7 +354,7 @@ ROUNDING = 1e-12  # relative, of sums in another order
 
 @entry
 def climb(c: Chain, changes: np.ndarray, energies: np.ndarray) -> None:
-    """Moves groups to other devices, `changes` `[k, 2]` int64, and keeps what lowers the energy of `moves.py` and makes
+    """Moves groups to other devices, `changes` `[k, 2]` int64, and keeps what lowers the energy (`energy_of`) and makes
     neither the largest load nor the excess any larger. Without changes it costs the placement.
 
     `energies` `[b, d]`, if it has rows, is filled with what each group's move alone comes to then; inf where it cannot

@@ -1,14 +1,15 @@
-"""A graph whose ops are put together: what methods for `max_load` place are groups of ops that share a device.
+"""Groups of ops that share a device, and blocks of groups: the units of placements for `max_load`.
 
-What contiguous splits are made of (Tarnawski et al. 2020, section 5 and their code).
+`Groups` joins colocated ops. `Blocks` are the units of contiguous splits (Tarnawski et al. 2020, section 5 and their
+code). A split is contiguous if its devices can be numbered so that no forward op comes before one of an earlier device.
+Ops that no such split can separate form one block: those that are colocated, and those on a cycle of the forward graph
+once colocated ops are one.
 
-A split is contiguous if its devices can be numbered so that no forward op comes before one of an earlier device. Ops
-that no such split can part are one block: those that are colocated, and those on a cycle of the forward graph once
-colocated ops are one. Backward ops follow the forward ops that they are colocated with; where there are none, the edges
-between backward ops, turned round, stand for those between the forward ops that are missing.
+Backward ops follow the forward ops that they are colocated with. Where there are none, the reversed edges between
+backward ops replace those between the missing forward ops.
 
-A block without run time and with one neighbour alone joins it, which costs nothing where memory does not bind, and
-leaves far fewer splits.
+A block without run time and with only one neighbour joins it. That costs nothing where memory does not bind, and leaves
+far fewer splits.
 """
 
 import dataclasses

@@ -1,10 +1,12 @@
-"""A list rule for `max_load`: group after group goes where the largest load stays least.
+"""Placements for `max_load` without search: the greedy rule, and a split read from a file.
 
-A split from a file, as the human experts' of dnn-partitioning: {"fpgas": [{"nodes": [1, 2]}, ...], "cpus": [...]}.
+Method "greedy-load" places block after block where the largest load stays least.
 
-Nodes are the ids of the graph's file: 7 is the op "7" or "7:anything" (graphs/readers/partitioning.py). The n-th entry
-of `fpgas` is accelerator n, that of `cpus` CPU n. Ops that are not named go where those are that they are colocated
-with, so that an expert's split of the forward pass is one of the training step, too.
+Method "split" reads a file such as the human experts' of dnn-partitioning:
+{"fpgas": [{"nodes": [1, 2]}, ...], "cpus": [...]}. Nodes are the ids of the graph's file: 7 is the op "7" or
+"7:anything" (`graphs/readers/partitioning.py`). The n-th entry of `fpgas` is accelerator n, that of `cpus` CPU n. Ops
+that are not named go to the device of the ops that they are colocated with, so that an expert's split of the forward
+pass is one of the training step, too.
 """
 
 from typing import Any
@@ -27,7 +29,7 @@ from graphrl.units import whole_numbers
     objectives=("max_load",),
 )
 def solve_greedy(task: Task) -> Plan:
-    """One plan, whatever the budget. Blocks (`blocks.py`) run in the order of their levels; a block goes to a device
+    """One plan, whatever the budget. Blocks (`groups.py`) run in the order of their levels; a block goes to a device
     that has room for it, of those to the one whose largest load it raises least, then to the one of least load.
     """
     blocks = Blocks.of_graph(task.graph, task.problem)

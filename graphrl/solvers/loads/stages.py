@@ -1,15 +1,14 @@
-"""Contiguous splits: stages of equal work, and the best ones by dynamic programming.
+"""Contiguous splits for `max_load`: stages of equal work, and the best stages by dynamic programming over ideals.
 
-The lattice of ideals: the sets of blocks that hold with a block all that come before it, from small to large.
-
-The compiled part of the dynamic program over ideals (Tarnawski et al. 2020, section 5.1).
+An ideal is a set of blocks that contains, with every block, all blocks before it. `Ideals` is their lattice, from small
+to large. The dynamic program (Tarnawski et al. 2020, section 5.1) is compiled:
 
 best[c, a, I] is the least largest load of the blocks of ideal I on c CPUs and a accelerators. The last device has I
-without some smaller ideal J, so it is the least over J of max(best[c, a - 1, J], load of I without J), and the like
-with a CPU. All J are walked from I by taking away block after block; what a device then has only grows, and the walk
-turns back where it is above what is known to be possible on every kind of device.
+without some smaller ideal J, so it is the least over J of max(best[c, a - 1, J], load of I without J), and the same
+with a CPU. A walk from I visits all J by taking away block after block. The last device's load only grows on the way,
+and the walk turns back where that load is above what is known to be possible on every kind of device.
 
-The best of some quick placements for `max_load`: what is made better by changes of it begins there.
+`quick_plan` gives the best of some quick placements, from which the searches for `max_load` begin.
 """
 
 import functools

@@ -1,6 +1,7 @@
-"""Annealing of maps, and local search, as methods: chains of compiled moves (`chain.py`).
+"""Methods "anneal" and "local-search" on memory maps: compiled chains of moves.
 
-One chain of compiled annealing over maps: it asks for a few other memories, and the compiler does the rest.
+A move asks for a few other memories, and the compiler makes the map valid. Annealing is one chain that cools over the
+budget. Local search keeps moves that make no map slower, and begins again from random maps.
 """
 
 import functools

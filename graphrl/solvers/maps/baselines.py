@@ -1,10 +1,9 @@
-"""BRKGA on maps (Goncalves & Resende 2011): a gene in [0, 1) for each tensor is its memory, in M equal parts.
+"""Baselines for memory maps: fixed rules, random maps, greedy-DP and BRKGA.
 
-Greedy-DP, EGRL's baseline (section 4): node by node, the pair of memories of the highest reward, in passes.
-
-Random maps: what chance finds.
-
-Maps by rules: everything in the slowest memory, the compiler's own map, and benefit per byte.
+- "all-slowest", "compiler", "benefit": everything in the slowest memory, the compiler's own map, benefit per byte.
+- "random": uniformly random maps.
+- "greedy-dp": EGRL's baseline (section 4), node by node the pair of memories of the highest reward, in passes.
+- "brkga" (Goncalves & Resende 2011): a gene in [0, 1) for each tensor is its memory, in M equal parts.
 """
 
 import itertools

@@ -1,9 +1,10 @@
-"""One search for a memory map: what `solve(task, *, width=...) -> MemoryMap` gets, and how methods are registered.
+"""The search context of memory maps, the registration of their methods, and the compiled costs of maps.
 
-The compiler and the latency of maps, compiled for the host: what `costs/maps/exact.py` says, a step at a time.
+A method is a function `solve(task, *, width=...) -> MemoryMap`; `map_solver` registers it, and `MapTask` is the search.
 
-One map is a row of 2n memories, those of the weights and then those of the outputs. Room takes two numbers a memory,
-as in `costs/maps/device.py`.
+`cost` and `evaluate_all` are the compiler and the latency of `costs/maps/exact.py`, compiled for the host. One map is a
+row of 2n memories, those of the weights and then those of the outputs. Room takes two numbers a memory, as in
+`costs/maps/device.py`.
 """
 
 from collections.abc import Callable

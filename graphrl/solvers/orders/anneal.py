@@ -1,8 +1,7 @@
-"""Simulated annealing over the topological orders of one device (method "anneal").
+"""Method "anneal": simulated annealing over the topological orders of one device.
 
-Simulated annealing as a `Solver`: the best order of one device that its chains find within the budget.
-
-Chains run side by side on as many cores as there are. With evaluations alone a run depends on nothing else.
+Chains run in parallel on all cores, and the best order that they find within the budget is the answer. With evaluations
+alone a run depends on nothing else.
 """
 
 import functools

@@ -1,17 +1,12 @@
-"""Orders of one device that go through the states of minimum cuts (method "min-cut").
+"""Method "min-cut": orders of one device through the states of minimum cuts, in passes of divide and conquer.
 
-One pass of divide and conquer: an order is led through a minimum cut at its peak, then each side is ordered.
+Let v be the op at which a part of the order needs most. A minimum cut (`costs/bounds/cuts.py`) gives the ops that
+should have run when v runs, for v to need least. The part is split there into those ops, v, and the others. Each side
+is ordered on its own, by the best of the given orders there. Where v needs already as little as it can, the part is
+finished: no order of it is better.
 
-Let v be the op at which a part of the order needs most. A minimum cut (bounds/cuts.py) gives the ops that should have
-run when v runs, for v to need least. The part is split there: those ops, v, and the others, and each side is ordered on
-its own, as the given orders have it, whichever of them is best there. Where v needs already as little as it can, the
-part is finished: no order of it is better.
-
-Orders through minimum cuts, one pass of divide and conquer after the other, from the orders of quick rules.
-
-Orders through minimum cuts as a `Solver`: passes of divide and conquer from the orders of quick rules.
-
-It ends when the peak meets the bound that the cuts prove, as on most compiled programs it does within a second.
+The passes begin with the orders of quick rules. They end when the peak meets the bound that the cuts prove, as on most
+compiled programs it does within a second.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -1,14 +1,12 @@
-"""The best of many random topological orders, under two readings of "random".
+"""The best of many random topological orders, under two readings of "random", and random orders near a given one.
 
-Topoformer (section 5): "We generate 100 random topological orders, and pick the one with smallest cost." How they are
-drawn is not said:
+Topoformer (section 5): "We generate 100 random topological orders, and pick the one with smallest cost." The paper does
+not say how they are drawn:
 - "random-priorities": independent uniform priorities, then always the ready op of highest priority. The paper's
   published ratios agree with this one, and it is the better of the two: 3.5% at 500 ops, 2.0% at 2,000;
 - "random-ready": always a uniform choice among the ready ops.
 
-Neither is uniform over all topological orders.
-
-Random orders of one device near a given one.
+Neither is uniform over all topological orders. `nearby` perturbs an order.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""One chain of annealing over orders of one device, compiled for the host: the moves of a while, all in one window.
+"""A compiled chain of annealing over orders of one device, whose moves stay in one window for a while.
 
 A window is W neighbouring places of the order. A step takes one of its ops and puts it at one of all places of the
 window between its last predecessor and its first successor. With A and B the memory while another op runs, if the moved
@@ -10,14 +10,12 @@ with f(x) = (max(0, x - floor) / scale)^4, the floor a little below the best pea
 the peak when one place stands out, and still falling when several do. (Common is the peak plus its mean excess, and
 single random places.) One sweep over the window has the energies of all places.
 
-The place is drawn by slice sampling (Neal 2003), which leaves exp(-E / temperature) as it is and needs no powers: a
-limit above the energy of now is drawn as for Metropolis' rule, and then one of the places that stay below it.
+Slice sampling draws the place (Neal 2003). It preserves exp(-E / temperature) and needs no powers: a limit above the
+present energy is drawn as for Metropolis' rule, and then one of the places that stay below it.
 
-The buffers that moves of an op in an order weigh, as arrays for compiled code: made once for a graph.
-
-A buffer that an op always takes over (`reuses`, where the op is the source's only user) is one buffer with its source;
-where taking over depends on the order, the moves count the output as allocated, and the exact costs of the finished
-plan judge.
+`WeighedBuffers` holds the buffers that moves weigh, made once for a graph. A buffer that an op always takes over
+(`reuses`, where the op is the source's only user) is one buffer with its source. Where taking over depends on the
+order, the moves count the output as allocated, and the exact costs of the finished plan judge.
 """
 
 from collections.abc import Sequence

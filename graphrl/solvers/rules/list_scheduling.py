@@ -1,32 +1,25 @@
-"""List scheduling: plans made in one pass over the ops, without search.
+"""List schedulers: plans made in one pass over the ops, without search (methods "list", "hlfet" and "etf").
 
-Makespan. Time runs along the device that is free first. Of the ops whose predecessors have ended by then, the one of
-highest level runs next (HLFET, Adam et al. 1974: the level is the longest path of run times to the end), where it
-finishes first, the transfers that it needs right before it. Deviations, each tried with and without, for finishing
-first alone keeps most ops on one device where transfers hold up their sender (`rendezvous`):
+"hlfet" and "etf" are the textbook schedulers, under every transfer model, and look at run times only. HLFET, highest
+level first with estimated times (Adam, Chandy & Dickson 1974): of the ops whose predecessors are placed, the one of
+highest level, where it can start first. ETF, earliest task first (Hwang, Chow, Anger & Lee 1989): of those ops, the one
+that can start first on any device, there; ties to the highest level. An op's level is the longest path of run times
+from its start to the end, without transfers ("static"). A start counts the op's transfers, which run right before it.
+
+"list" is the best of about ten plans by exact costs, O((n + e) (log n + d)) each; `quick_schedule` makes one.
+
+Makespan: time runs along the device that is free first. Of the ops whose predecessors have ended by then, the one of
+highest level runs next, where it finishes first, its transfers right before it. Deviations, each tried with and
+without, for finishing first alone keeps most ops on one device where transfers hold up their sender (`rendezvous`):
 - ops that need no transfer to the device that is free go before those that do;
 - a device pays for being busy longer than the first one, and for the time that others lose by sending.
 Everything on one device is tried too; under a memory limit also the plans for peak memory.
 
-Peak memory. On one device, the best of `memory_orders`. On several, the ops go in such an order, each where the fewest
-bytes are added among the devices that stay under a target (copies of inputs count), else where the peak is least; the
+Peak memory: on one device, the best of `memory_orders`. On several, the ops go in such an order, each where the fewest
+bytes are added among the devices that stay under a target (copies of inputs count), else where the peak is least. The
 target is found by bisection between the bound and the best peak.
 
-A memory limit is respected where it can be: a device that stays within it by the builder's estimate goes first.
-
-The best of all these plans by exact costs is the answer. Time: O((n + e) (log n + d)) a plan, about ten plans;
-`quick_schedule` makes one.
-
-The two textbook list schedulers, one pass each, under every transfer model. They look at run times, not at memory.
-
-- HLFET, highest level first with estimated times (Adam, Chandy & Dickson 1974): of the ops whose predecessors are
-  placed, the one of highest level, where it can start first;
-- ETF, earliest task first (Hwang, Chow, Anger & Lee 1989): of those ops, the one that can start first on any device,
-  there; ties to the highest level.
-
-The level of an op is the longest path of run times from its start to the end, without transfers ("static"). A start
-counts the transfers that the op still needs, which run right before it. The method "list" is the best of several
-deviations (list_scheduling.py).
+A memory limit is kept where possible: a device that stays within it by the builder's estimate goes first.
 """
 
 import dataclasses

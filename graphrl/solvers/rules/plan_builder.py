@@ -1,13 +1,10 @@
-"""Plans that grow op by op: each goes where a choice says, with the transfers that it still needs, in compiled code.
+"""Compiled list construction of plans: each op goes to the device of a `Choice`, with the transfers that it needs.
 
-Appending an op: what it would mean on each device, and doing it on one. The clocks are as `exact.evaluate` has them.
+The order is given, or by highest level or earliest start from queues, binary heaps whose least key comes first. `place`
+appends an op on a device. The clocks are those of `exact.evaluate`.
 
-Memory is estimated from above: a buffer is held on every device that has any of its tensors until all its users are
+Memory is estimated from above: every device that has a tensor of a buffer holds the buffer until all its users are
 placed, since their devices are not known before.
-
-Building a plan: which op is appended next.
-
-Queues of a builder: binary heaps, of which the least key comes first.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""What a plan is built on: a graph, and the clocks and memory of a plan that grows, as flat arrays of records."""
+"""State of a plan builder: a graph, and the clocks and memory of a plan that grows, as flat arrays of records."""
 
 import weakref
 from typing import NamedTuple

@@ -1,28 +1,23 @@
-"""One chain of simulated annealing: it draws moves, walks the clocks, and keeps the best schedule that it meets.
+"""A compiled chain of annealing over schedules: it draws moves, walks the clocks, and keeps the best schedule.
 
-Its energy is the makespan, a little of the mean of the devices' last clocks, which tells apart the many schedules of
+The energy is the makespan, a little of the mean of the devices' last clocks, which tells apart the many schedules of
 one makespan, and under a memory limit a penalty for the excess; or the largest peak alone. The limit of Metropolis'
 rule is drawn before a move is walked, so that most walks of bad moves are short.
 
-Tails: how much later the last clocks are, at least, than those of a checkpoint.
+A walk starts at the checkpoint before the first place that the move changes. It goes to the end of the order, or ends
+early where the rest is known:
+- the clocks are those before the move, and nothing that ended otherwise is waited for: the rest is as it was;
+- by the tails the schedule will be worse than the limit.
+Changes are logged, so that `keep` and `take_back` cost what was walked.
 
-From its clocks on, a schedule is a product of max-plus matrices (the heads and tails of job shops, here with a tail to
-every device): an op adds its run time to a clock, a transfer joins two. What a move leaves as it was after some place
-gives then, with the clocks there, a bound of what comes out at the end. It is exact but for what ended before that
-place and is waited for after it.
+Tails say how much later the last clocks are, at least, than those of a checkpoint. From its clocks on, a schedule is a
+product of max-plus matrices (the heads and tails of job shops, here with a tail to every device): an op adds its run
+time to a clock, a transfer joins two. Where a move leaves the order unchanged after some place, the tails and the
+clocks there give a bound of the end. It is exact but for what ended before that place and is waited for after it.
 
-The clocks of a schedule: what a move does to them, walked from the first place that it changes.
-
-A walk starts at the checkpoint before that place. It ends early where the rest is known:
-
-- the clocks stand as they stood before the move, and nothing that ended otherwise is waited for: the rest is as it was;
-- by the tails (tails.py) the schedule will be worse than the limit.
-
-Otherwise it goes to the end of the order. What changes is logged, so that `keep` and `take_back` cost what it walked.
-
-That an op's inputs are there is mostly known from the clock of its device: an input that was made there ended before
-the device was free, under `rendezvous` a copy too. So only arrivals of copies (not under `rendezvous`) and the ends of
-control predecessors are looked at.
+That an op's inputs have arrived mostly follows from its device's clock: an input made there ended before the device was
+free, under `rendezvous` a copy too. So a walk looks only at arrivals of copies (not under `rendezvous`) and at the ends
+of control predecessors.
 """
 
 from typing import NamedTuple

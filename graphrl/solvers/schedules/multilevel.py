@@ -1,11 +1,11 @@
-"""Annealing of large graphs in levels, as a `Solver`: first of a small graph whose ops are segments of the order, then
-of larger ones, each from the schedule of the one before (Walshaw 2004; what graph partitioners do), and the whole graph
-from the best so far, which on graphs without chains is often the plan that it began with.
+"""Method "multilevel": annealing of large graphs in levels, from a coarse graph to the whole one (Walshaw 2004).
 
-Smaller graphs that stand for a large one: their ops are segments of one topological order of its ops.
+The ops of a coarse graph are segments of one topological order of the graph's ops. Annealing begins with the coarsest
+graph, and each larger one starts from the schedule of the one before, as in graph partitioning. The whole graph starts
+from the best so far, which on graphs without chains is often the plan that the search began with.
 
-Segments of an order can run one after the other, whatever they hold, so that what is made of them has no cycle. They
-grow in rounds, each of which joins pairs of neighbours: first those between which most seconds of transfers would lie
+Segments of an order can run one after the other, whatever they contain, so that coarse graphs have no cycle. Segments
+grow in rounds. Each round joins pairs of neighbours, first those with most seconds of transfers between them
 (heavy-edge matching, Karypis & Kumar 1998), up to a size that leaves enough of them for every device.
 """
 

@@ -1,16 +1,15 @@
-"""Annealing over explicit schedules as a `Solver`: the best schedule that its chains find within the budget.
+"""Methods "anneal-schedule" and "local-search": searches over explicit schedules, with the moves of `moves.py`.
 
-Under `rendezvous` the ops of graphs of 500 ops or more move in clusters (`solvers.clusters`), large ones first. Chains
-start at a list schedule, cool geometrically over the budget, and run side by side on as many cores as there are. A few
-times in all the worst of them goes on from where the best stands ("go with the winners", Aldous & Vazirani 1994). With
-evaluations alone a run depends on nothing else.
+"anneal-schedule" gives the best schedule that its chains find within the budget. Under `rendezvous` the ops of graphs
+of 500 ops or more move in clusters (`solvers.clusters`), large ones first. Chains start at a list schedule, cool
+geometrically over the budget, and run in parallel on all cores. A few times in all the worst of them goes on from the
+best one's schedule ("go with the winners", Aldous & Vazirani 1994). With evaluations alone a run depends on nothing
+else.
 
-REGAL's local search (BASELINES): from a random placement and schedule, greedily, by moving an op across devices or
-changing an op's place in the order; from a new random start when that no longer helps.
-
-Ours takes the first move that is not worse (REGAL does not say how many it looks at), so that plateaus are walked on.
-What it compares is the energy of annealing (chain.py), whose moves these are. Transfers run right before they are
-needed.
+"local-search" is REGAL's (BASELINES): from a random placement and schedule, greedily, by moving an op across devices or
+changing an op's place in the order; from a new random start when that no longer helps. Ours takes the first move that
+is not worse (REGAL does not say how many it looks at), so that it crosses plateaus. It compares the energy of annealing
+(`chain.py`). Transfers run right before they are needed.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""What a search over schedules walks on: a schedule with its clocks, as flat arrays.
+"""State of a search over schedules: an order, a placement and send times, with their clocks, as flat arrays.
 
 A *schedule* is a topological order of ops, a placement, and for each copy, the pair (tensor t, device b) of index
 t * devices + b, whether it is sent *early*, as soon as there is something to send, or late, right before the first op
@@ -6,15 +6,12 @@ that needs it. Early copies of an op follow it at once, in the order of tensors 
 first reader, in the order of its inputs. So a schedule is an order of ops and transfers as `costs` have it, whatever
 the placement, and a copy that a move makes necessary has its place at once.
 
-All is a named tuple of a few arrays of records, which numba compiles once for all sizes, and soon: how long it takes
-grows with the arrays that a function gets, and with the types of integers that it is called with. So integers that are
-passed on are of 64 bits. Records are small: what a walk reads of an op is in one line of the cache, and its integers
-are of 32 bits.
+First readers are kept up to date as ops move. A copy is needed on every device but the producer's that reads the
+tensor. Each op links the copies of which it is the first reader, in ascending order.
 
-Which copies of tensors are needed, and by whom first: kept up to date as ops move.
-
-A copy is needed on every device but the producer's that reads the tensor. An op links the copies of which it is the
-first reader, in ascending order: those of them that are sent late are sent right before it.
+The state is a named tuple of a few arrays of records, which numba compiles once for all sizes. Compile time grows with
+the arrays that a function gets, and with the types of integers that it is called with, so integers that are passed on
+are of 64 bits. Records are small, with integers of 32 bits: what a walk reads of an op is in one line of the cache.
 """
 
 from typing import NamedTuple

@@ -1,15 +1,13 @@
-"""What walks of such plans read and write: flat arrays of small records, as caches do not hold the largest graphs.
+"""State, makespan and transfers of plans that are a placement and an order of ops alone: sends follow by a rule.
 
-How long a plan takes, by the rule of `rule.py`: without making the order of transfers.
+The state is flat arrays of small records, as caches do not hold the largest graphs. `walk` computes the makespan
+without making the order of transfers; `with_sends` makes that order. `in_order_of` takes keys of ops: of the ready ops
+the one with the least key is next.
 
-The order that keys of ops mean, compiled: of the ready ops the one with the least key is next.
-
-When tensors are sent, once it is decided where ops run and in which order.
-
-A list schedule sends a tensor right before the op that waits for it. Under `rendezvous` both devices wait for one
-another then, each time. "Bundled" sends wait as often as an order of ops makes necessary: where an op cannot do without
-a tensor from some device, all that these two devices have for one another by then goes along, so that no op that comes
-later makes them wait for it again. For each pair of devices these are the fewest points of the order that suffice
+The rule: a list schedule sends a tensor right before the op that waits for it. Under `rendezvous` both devices wait for
+one another then, each time. "Bundled" sends wait as often as an order of ops makes necessary: where an op cannot do
+without a tensor from some device, all that these two devices have for one another by then goes along, so that no later
+op makes them wait for it again. For each pair of devices these are the fewest points of the order that suffice
 (intervals from a tensor's producer to its first reader, stabbed greedily).
 """
 

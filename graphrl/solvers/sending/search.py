@@ -1,4 +1,4 @@
-"""Simulated annealing of such plans, compiled."""
+"""Compiled simulated annealing of plans whose sends follow by the rule of `plans.py`."""
 
 import functools
 import math

@@ -1,6 +1,6 @@
-"""Annealing of placement and order where sends follow by the rule, as a `Solver`.
+"""Method "anneal-ops": annealing of placement and order, where sends follow by the rule of `plans.py`.
 
-Quick plans: list schedules with sends as the rule has them.
+`quick_start` gives the best of a few quick list schedules with such sends, from which the search begins.
 """
 
 import dataclasses

@@ -1,6 +1,6 @@
-"""The one door to OR-Tools: a CP-SAT model that carries a full hint, and a search that can be watched and stopped.
+"""OR-Tools behind one interface: a CP-SAT model with a full hint, and a search that can be watched and stopped.
 
-Seconds and bytes as the integers that CP-SAT takes.
+CP-SAT takes integers only: `Quanta` converts seconds, rounded down, and `byte_unit` is the unit of bytes.
 """
 
 import dataclasses

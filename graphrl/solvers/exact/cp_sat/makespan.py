@@ -1,26 +1,23 @@
-"""Makespan as a model, under every transfer model and with a memory limit. All of it is exact.
+"""Models of makespan, under every transfer model and with a memory limit, and of peak memory. All are exact.
 
-- `free` at no cost is P|prec|Cmax: one cumulative of capacity d, and devices are handed out afterwards. An op without
-  length finds a free device when it can start: the one that has just ended what it waited for.
-- Otherwise an op is an optional interval on each device. Under `rendezvous` a transfer is one on both devices that it
-  joins, under `link` on its sender's link, and under `free` a delay.
+Makespan:
+- `free` at no cost is P|prec|Cmax: one cumulative of capacity d, and devices are assigned afterwards. An op without
+  length finds a free device when it can start: the one that has just ended what the op waited for.
+- Otherwise an op is an optional interval on each device. A transfer is one on both devices that it joins under
+  `rendezvous`, one on its sender's link under `link`, and a delay under `free`.
 
-A memory limit goes by the order, not by the clock: transfers under `free` and `link` stand in the order wherever they
-may, while their clocks do not wait for devices. So the order has an axis of its own, on which what shares a device (or
-a link) stands as on the clock. Every such pair of nodes is a variable: for small graphs. (Under `rendezvous` one axis
-could be both, with lengths stretched so that none is 0; but then CP-SAT's bounds creep along the clock. There pairs
-help without a limit too: in 10 s on two cores, half the gap at 50 ops.)
+A memory limit depends on the order, not on the clock: under `free` and `link` a transfer may take any place in the
+order, while its clock does not wait for devices. So the order has an axis of its own, on which nodes that share a
+device (or a link) have the same order as on the clock. Every such pair of nodes is a variable: for small graphs.
+(Under `rendezvous` one axis could be both, with lengths stretched so that none is 0; but then CP-SAT's bounds creep
+along the clock. There pairs help without a limit too: in 10 s on two cores, half the gap at 50 ops.)
 
-Memory of every device along an order of nodes (costs/exact/memory.py has the rules), as a limit and as what a model
-minimises: peak memory.
-
-A tensor is in memory where it is made from the start of its producer to the end of its last local use: an op there that
-reads it, a transfer that sends it away, or the last use of an alias made there. A copy is in memory from the start of
-its transfer. Kept tensors stay. Ends are only bounded from below, and minimal in the best solution, so that the peak of
-a solution is never below that of the plan it means, and some solution has each plan's own peak.
-
-An output that `reuses` an input does so exactly if its op is the last user of the buffer: on one device that is a
-literal, on several it is refused.
+Memory of every device follows an order of nodes by the rules of `costs/exact/memory.py`, as a limit or as the
+objective. A tensor occupies memory where it is made, from the start of its producer to the end of its last local use:
+an op that reads it, a transfer that sends it, or the last use of an alias made there. A copy occupies memory from the
+start of its transfer. Kept tensors stay. Ends are only bounded from below, and minimal in the best solution: a
+solution's peak is never below its plan's, and some solution has each plan's own peak. An output that `reuses` an input
+does so exactly if its op is the last user of the buffer: a literal on one device, refused on several.
 """
 
 import itertools

@@ -1,17 +1,16 @@
-"""What a model of a problem is to the search: something to minimise, and the way back to a plan.
+"""Parts that the CP-SAT models share: placement, nodes along an axis, the known plan, and plans from solutions.
 
-Nodes along one axis: where each starts and ends, and what cannot overlap.
+- `Placement`: literals of which device runs each op, and of the transfers that this needs.
+- `Clock`: nodes along one axis, where each starts and ends, and which of them cannot overlap.
+- `Reference`: a known plan as the models are hinted with it.
+- `in_order`: the plan in which nodes run as they start.
+- `Built`: a model as the search sees it, with an objective to minimise and the way back to a plan.
 
-The axis is the clock of a transfer model; with the `rendezvous` model and lengths of at least 1 it is also the order
-of what happens on each device, since then every op and every transfer is alone on the devices that it concerns.
+An axis is the clock of a transfer model. Under `rendezvous` with lengths of at least 1 it is also the order of each
+device, since then every op and every transfer is alone on its devices.
 
-Exactness: no interval of length 0 may stand inside another one (CP-SAT's no_overlap sees to that), so that running
-nodes as they start (`reference.in_order`) gives each a start no later than its own; and the clocks of any plan are a
-solution.
-
-Which device runs each op, and which transfers that needs, as literals.
-
-A known plan as the models are hinted with it, and plans from where nodes start.
+Exactness: no interval of length 0 may lie inside another one (CP-SAT's no_overlap sees to that). So `in_order` gives
+each node a start no later than its own, and the clocks of any plan are a solution.
 """
 
 from collections.abc import Callable, Mapping, Sequence

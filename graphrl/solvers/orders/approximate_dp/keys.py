@@ -1,11 +1,11 @@
-"""What candidates are ranked by: a primary and a secondary key, the smaller first (letters in tables.py).
+"""States of a beam, candidates, and the keys by which candidates are ranked (letters in `model.py`).
 
-A candidate is a state and an op that is ready in it. Rank "peak" sorts by the peak so far (Topoformer, appendix C.3),
-rank "live" by live memory after the op. Ties go at random (rule "random"), by a hash of the set of ops, so that equal
-sets have equal keys wherever they come from; or (rule "live", with rank "peak") to less live memory, in 2^20 steps,
-then at random.
+A state is a set of ops that have run, stored as counters of what the remaining ops wait for. A candidate is a state and
+an op that is ready in it. Its rank is a primary and a secondary key, the smaller first.
 
-The states of a beam: sets of ops that have run, as counters of what they leave to wait for (letters: tables.py).
+Rank "peak" sorts by the peak so far (Topoformer, appendix C.3), rank "live" by live memory after the op. Rule "random"
+breaks ties at random, by a hash of the set of ops, so that equal sets have equal keys whatever state they come from.
+Rule "live", with rank "peak", prefers less live memory, in 2^20 steps, and then breaks ties at random.
 """
 
 from collections.abc import Callable

@@ -1,24 +1,21 @@
-"""Makes the tables of a graph (tables.py says what they hold).
-
-What the beam reads of a graph: fixed-size arrays, the same shapes for all graphs of a bucket.
+"""Model of a graph for the beam: tables of fixed size, with the same shapes for all graphs of a bucket.
 
 Letters used in shapes here and in the package: n ops and b buffers, both padded to whole words of 32; w words of ops, x
 words of buffers; k states; m candidates; p, q planes of counters. A set of ops (or of buffers) is `[w]` uint32: op i is
 bit i % 32 of word i / 32. **Planes** are counters cut into bits: bit i of plane j is bit j of the counter of op i.
 
-Ops are numbered anew, those that can run at about the same time next to each other, so that the ops that are ready in
-any state of a beam fill few words.
+Ops are renumbered so that those that can run at about the same time are neighbours. Then the ops that are ready in any
+state of a beam fill few words.
 
-Model of memory (rules in costs/exact/memory.py). What an op adds, and what it frees, depends only on the set of ops
-that ran before it, so that live memory belongs to the set:
-
+Memory (rules in `costs/exact/memory.py`): what an op adds, and what it frees, depends only on the set of ops that ran
+before it, so that live memory belongs to the set:
 - an op is compared with live + `allocated` - what it takes over by `reuses`, and leaves live + `held` - what it frees;
 - an op frees a buffer, or may take it over, if all other users of the buffer have run.
 
 A buffer that is taken over keeps its old size in truth, and here has its new owner's. They are equal in graphs whose
 `reuses` are of equal bytes; otherwise the model is below the truth. Bytes are int32 in whole units: the greatest common
 divisor of all bytes, or, where sums would pass 2^31, a larger unit, every size rounded down. So the model never costs
-an order more than it costs in truth: what is proven of the model's optimum is a bound of the true one.
+an order more than it costs in truth, and a bound of the model's optimum is a bound of the true one.
 """
 
 import dataclasses

@@ -1,17 +1,14 @@
-"""The beam as a jitted program: steps from all sets of t ops to the best sets of t + 1 (letters in tables.py).
+"""The beam as a jitted program: steps from all sets of t ops to the best sets of t + 1 (letters in `model.py`).
 
-A step must find the k best of all candidates, equal sets counted once, and may not look at each candidate often: there
-are k times the ready ops. So it works in rounds. A round takes the candidates that come next in the order of the keys,
-at most `_ROUND` * k of them (the threshold comes from a sample and need not be precise), joins them with those that are
-known, collapses equal sets and keeps the k best. The last round is the one after which k different sets are known (what
-comes later is not better) or no candidates are left. Usually it is the first.
+A step must find the k best of all candidates, equal sets counted once. There are k times the ready ops, so it may not
+look at each candidate often. It works in rounds. A round takes the candidates that come next in the order of the keys,
+at most `_ROUND` * k of them, joins them with those of earlier rounds, collapses equal sets and keeps the k best. The
+threshold of a round is found by counting keys of a sample and need not be precise. The last round is the one after
+which k different sets are known (later candidates are not better) or no candidates are left. Usually it is the first.
 
-Candidates of equal sets become one: that of least peak (state collapsing, Topoformer, appendix C.3).
-
-Sets are compared by 64 bits of random hashes (Zobrist): two of a million different sets are taken for equal with a
-probability of about 3e-8 a step.
-
-Which candidates come first: thresholds of keys, by counting, and members of sets of bits (letters: tables.py).
+Candidates of equal sets collapse into the one of least peak (state collapsing, Topoformer, appendix C.3). Sets are
+compared by 64 bits of random hashes (Zobrist): two of a million different sets are taken for equal with a probability
+of about 3e-8 a step.
 """
 
 import functools

@@ -1,22 +1,22 @@
-"""Approximate dynamic programming over sets of ops, for the peak memory of one device: states of a beam.
+"""Method "approximate-dp": dynamic programming over sets of ops with a beam, for the peak memory of one device.
 
-Topoformer, appendix C.3, "Approximate DP". A state is the set of ops that have run; of all
-orders of a set only one of least peak is kept. Step t goes from the sets of t ops to those of t + 1 and keeps the
-`width` best. If none was cut off, or only such that have a peak of the answer's or more, the answer is optimal, and the
-plan has it as its bound.
+Topoformer, appendix C.3, "Approximate DP". A state is the set of ops that have run; of all orders of a set only one of
+least peak is kept. Step t goes from the sets of t ops to those of t + 1 and keeps the `width` best. If no set was cut
+off, or only sets with a peak of at least the answer's, the answer is optimal, and the plan has it as its bound.
 
-What the paper leaves open is chosen here: ties, which are most of what a cut decides, go at random
-(on graphs of 2,000 ops at width 2,000 peaks are 2% lower than by order of insertion), drawn anew at every step for each
-set, however many ways lead to it.
+The paper leaves ties open, which are most of what a cut decides. Here they are broken at random, drawn anew at every
+step for each set, however many ways lead to it (on graphs of 2,000 ops at width 2,000 peaks are 2% lower than by order
+of insertion).
 
 With rank "live" states are ranked by live memory, under a hard cap on the peak (cf. SERENITY's soft budgeting, Ahn et
 al. 2020): the first cap is below the best plain order, and each answer's peak sets the next, until no order is found.
 
 Where an output's `reuses` is smaller than the buffer that it takes over, or where bytes do not fit in int32 units, the
-search works with a model that is below the truth (tables.py); the plan's costs are exact all the same, and the bound is
-one.
+search works with a model that is below the truth (`model.py`). The plan's costs are exact all the same, and the bound
+is valid.
 
-Beams over one graph, run in chunks that show progress and look at the clock; the best order of all is the answer.
+`BeamSearch` runs several beams over one graph, in chunks that report progress and check the time. The best order of all
+is the answer.
 """
 
 import math
