@@ -1,6 +1,8 @@
-"""Decorated functions, which are called, copied and pickled as functions are.
+"""Decorated functions, which are called, copied and pickled as functions are, and names for errors and for jax.
 
-Names of functions and of their arguments, for errors and for jax.
+`Decorated` is the base of `graphrl.jit`'s and `graphrl.checkpoint`'s functions. It is pickled by name where the module
+of the function has it under that name, else by value. `function_name`, `named_as` and `argument_names` give functions
+and their arguments the names that users know.
 """
 
 import abc

@@ -1,11 +1,13 @@
 """Donated arguments of a program whose schedule was changed.
 
 XLA forgets which results may be written into donated arguments when a module comes back from its hook (jaxlib 0.10.2:
-`HloModule::ReplaceEntryComputation`). So each such result is tied to its argument by what XLA keeps (`tied`): loops
-work in place anyway, and a fusion that reads the argument is told to write over it. The executable then has them in
-one buffer, which is the argument's where that is donated at run time: so it says its serialized form (`donating`).
+`HloModule::ReplaceEntryComputation`). So `tied` ties each such result to its argument by what XLA keeps: loops work in
+place anyway, and a fusion that reads the argument is told to write over it. The executable then has them in one buffer,
+which is the argument's buffer where the argument is donated at run time. The executable's serialized form says that
+(`donating`).
 
-What is written over the arguments of a program, and who reads them before.
+`written_over` finds what is written over the arguments of a program, or of a loop's body, and what reads them before.
+Orders must keep these readers first.
 """
 
 import collections

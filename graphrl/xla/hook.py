@@ -1,13 +1,12 @@
-"""XLA's compiler with a say in its schedule: capture what it would run, and have it run another order.
+"""Schedules for XLA's compiler: capture the module that it would run, and have it run another order.
 
-Where jax has no name of its own for what is needed (jax 0.10), the private ones are here; `available` says whether
-they are there.
+jax calls one function for each module that XLA compiles. `_Compilation` replaces it, once in a process. It passes
+unmarked modules through untouched. For a marked one it carries out the answer of the module's rule and checks the
+result: it restores donation, has XLA use its other scheduler, and keeps XLA's own schedule where an order needs more
+than was predicted.
 
-What jax's compilation of a marked module goes through: the rule's answer is carried out, and held to its word.
-
-jax calls one function for each module that XLA compiles. In its place stands one that hands everybody else's modules
-through, and for marked ones sees what the rule answered: it restores donation, has XLA use its other scheduler, and
-keeps XLA's own schedule where an order needs more than was predicted.
+Where jax has no public name for what is needed (jax 0.10), this file uses private ones; `available` says whether they
+are there, and which platforms take schedules.
 """
 
 import contextlib

@@ -1,7 +1,4 @@
-"""What planning a compiled program gained, for people and for machines.
-
-Tables as text.
-"""
+"""Report of what planning a compiled program gained, as a table and as data; and tables as text (`aligned`)."""
 
 import dataclasses
 from collections.abc import Sequence

@@ -1,16 +1,15 @@
-"""How much the resident size of a process rises while an executable runs, by the schedule that it was compiled with.
+"""Measured rise of a process's resident size while an executable runs, by the schedule that it was compiled with.
 
 XLA's own figure says what it plans to hold; this is what the operating system sees. Each measurement is a process of
 its own, which builds the program, compiles it, makes its arguments, and then samples its resident size every
 `INTERVAL` seconds from before the first call until its results are there. So the rise holds the temporaries, the
-results, and what XLA's threads and kernels allocate beside them. Of that the C library keeps much when it is freed:
+results, and what XLA's threads and kernels allocate beside them. The C library keeps much of that when it is freed:
 glibc raises the size from which it asks the system for memory of its own, and gives it back, as blocks are freed, and
 below that size the blocks' places depend on threads and their timing. On EfficientNetB0's training step that is 400
 MB, and on others it differs by schedule, so that it hides what a schedule saves. `returning` fixes that size.
 
-A program is named by a `Recipe`, since a function cannot travel to another process. Linux only (`/proc`).
-
-Arguments to run a program with when only their shapes are known: random numbers that keep values finite.
+A `Recipe` names a program, since a function cannot travel to another process. `random_arguments` makes arguments of
+which only the shapes are known: random numbers that keep values finite. Linux only (`/proc`).
 """
 
 import dataclasses
@@ -103,7 +102,7 @@ def measure_resident(
       schedule: XLA's "default" or "memory" scheduler; or keyword arguments of `graphrl.compile`, whose plan the new
         process reads from the disk or, before it measures, searches for; or orders of computations as
         `hook.compile_in_order` takes them (`planning.cache.places_of`).
-      seed: of the arguments that the recipe leaves abstract (`xla.arguments`).
+      seed: of the arguments that the recipe leaves abstract (`random_arguments`).
       returning: whether the process gives all that kernels free back to the system at once (glibc). It then runs
         slower, and what is left is close to XLA's figure.
 

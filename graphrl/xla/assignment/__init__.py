@@ -1,9 +1,12 @@
-"""XLA's buffer assignment on the CPU, followed closely enough to know its temporary memory without compiling.
+"""XLA's buffer assignment on the CPU, followed closely enough to predict its temporary memory without compiling.
 
 What XLA reports as `temp_size_in_bytes` is not the peak of the live bytes: results of the program lie in buffers of
 their own, into which earlier temporaries go that fit; some instructions write over an operand; the rest lies in a heap
-whose packing leaves holes. One module per step: `dataflow` (what values there are), `buffers` (which of them share a
-buffer), `live_ranges` (when they are needed), `outputs` (buffers of their own), `heap` and `packing`.
+whose packing leaves holes. One module per step:
+
+- `buffers`: the values of a module, and which of them share a buffer;
+- `heap`: when values are needed in a schedule, and the packing of the heap;
+- `outputs`: buffers outside the heap.
 """
 
 from collections.abc import Collection, Mapping, Sequence

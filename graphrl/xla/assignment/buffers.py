@@ -1,15 +1,16 @@
-"""Which values must lie in one buffer, whatever the schedule: `HloAliasAnalysis` of XLA.
+"""Values of a module and the buffers that they share, whatever the schedule.
 
-After xla/hlo/analysis/hlo_alias_analysis.cc.
+`Dataflow` lists the values that a module computes, where each can be found and what reads it: `HloDataflowAnalysis` in
+SSA form, after xla/hlo/analysis/hlo_dataflow_analysis.cc and xla/service/hlo_value.cc. One instruction makes a value,
+which is found under other names too: behind bitcasts and tuples, and inside the computations that are called with it.
+Where several values can arrive (around a loop, behind a conditional), a phi takes their place, a value of its own,
+unless all are the same one.
 
-Which values a module computes, where each can be found and what reads it: `HloDataflowAnalysis` in SSA form.
-
-After xla/hlo/analysis/hlo_dataflow_analysis.cc and xla/service/hlo_value.cc. A value is made by one instruction and is
-found under other names too: behind bitcasts and tuples, inside the computations that are called with it. Where several
-can arrive (around a loop, behind a conditional) stands a value of its own, a phi, unless all are the same one.
+`ModuleBuffers` joins values that must lie in one buffer in every schedule: `HloAliasAnalysis`, after
+xla/hlo/analysis/hlo_alias_analysis.cc.
 
 Deviations: a computation that several `call`s share is followed from the first of them; asynchronous instructions are
-taken for ordinary ones that make all their results.
+treated as ordinary ones that make all their results.
 """
 
 import dataclasses

@@ -1,12 +1,11 @@
-"""Temporaries in one heap: what is written in place, and from when to when every block is taken.
+"""Size of XLA's heap of temporaries in a given schedule.
 
-After `HeapSimulator::RunComputation` (xla/service/heap_simulator/heap_simulator.cc).
+Three steps, each after a file of XLA:
 
-Addresses for the blocks of a heap: `GlobalDecreasingSizeBestFitHeap` and `ChooseBestHeapAlgorithm`.
-
-After xla/service/heap_simulator/heap_simulator.cc.
-
-From when to when every value is needed in a given schedule: `HloLiveRange` (xla/hlo/utils/hlo_live_range.cc).
+- `live_ranges`: from when to when each value is needed; `HloLiveRange` (xla/hlo/utils/hlo_live_range.cc);
+- `heap_blocks`: values that are written in place share a block, which is taken and freed at certain times;
+  `HeapSimulator::RunComputation` (xla/service/heap_simulator/heap_simulator.cc);
+- `heap_size`: addresses for the blocks; `GlobalDecreasingSizeBestFitHeap`, `ChooseBestHeapAlgorithm` (the same file).
 """
 
 import dataclasses

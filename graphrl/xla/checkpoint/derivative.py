@@ -1,13 +1,17 @@
 """The derivative of a program as one list of ops, each with the equation of the program that it comes from.
 
-What XLA's compiler for GPUs writes beside the operands and results of kernels, which take them in fewer forms.
+`derivative` traces a program's gradient and flattens it. jax's scopes say which pass an op belongs to, and which
+equation it is the derivative of.
 
-- cuDNN pads both sides of a picture alike: where a convolution does not, the picture is copied with its padding, in its
-  gradients too.
-- cuBLAS wants a product's batch, free and contracted dimensions each in a row and in one order: other operands are
-  transposed first.
-- The gradient of a maximum of windows is scattered into zeros, which are written when the step begins, as its operand's
-  other side is.
+XLA's compiler for GPUs writes more than the operands and results of kernels, since its libraries take operands in fewer
+forms. The first functions here give these bytes:
+
+- cuDNN pads both sides of a picture alike. Where a convolution does not, the picture is copied with its padding, in its
+  gradients too (`padded_bytes`).
+- The gradient of a maximum of windows is scattered into zeros, which are written when the step begins, as is the other
+  operand (`resident_bytes`).
+- cuBLAS wants the batch, free and contracted dimensions of a product each in a row and in one order. Other operands are
+  transposed first (`orders_of`).
 """
 
 import functools

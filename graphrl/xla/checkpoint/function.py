@@ -1,6 +1,8 @@
 """`graphrl.checkpoint`: a function whose gradient keeps what a budget allows, and computes the rest again.
 
-A function of anything as one of arrays alone, and what is no array among its arguments.
+The plan is made at the first call with arguments of given shapes and types, or read from disk. Planning works on arrays
+alone, so `Static` splits arguments that are values of Python from the arrays of a call and joins both again.
+`check_arguments` checks before tracing that jax can trace the call, so that errors name the user's arguments.
 """
 
 import functools

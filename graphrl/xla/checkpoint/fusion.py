@@ -1,8 +1,11 @@
-"""Kinds of equations by what XLA makes of them: kernels, loops, views, reductions, and what is fused into readers.
+"""Fusion of a jaxpr's equations, as XLA does it on an accelerator.
 
-A jaxpr with its calls inlined and equal equations merged, as XLA computes it.
+- Kinds of equations (`is_view` to `part_read`): kernels, loops, views, slices, reductions, updates in place, and what
+  is fused into its readers.
+- `Inlined`: a jaxpr with its calls inlined and equal equations merged, as XLA computes it.
+- `Fusing`: which values of it are written to memory, and what it takes to read the others.
 
-Which values of a jaxpr are written, and what it takes to read the others.
+`memory` uses this for the bytes and seconds of choices, `seconds` for the time of a traced gradient.
 """
 
 from collections import Counter

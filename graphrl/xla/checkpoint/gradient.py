@@ -1,10 +1,11 @@
-"""From a program to what there is to decide about its gradient: arrays for `graphrl.xla.checkpoint.solvers`.
+"""The decision problem of a program's gradient, as arrays for `graphrl.xla.checkpoint.solvers`.
 
-The arrays of one level: values of the forward pass, kernels of the backward pass, and loops that are in both.
+`gradient_of` takes the derivative of a program and of its loops' bodies and builds one level of arrays for each
+(`LevelBuilder`): values of the forward pass, kernels of the backward pass, and loops that are in both. For loops that
+may run in stretches it adds what they need besides what their steps keep (`slices_of`, `advancing`).
 
-What a loop needs besides what its steps keep, should it run in stretches.
-
-What values of a gradient are to the user: places in the traced function, types, and lines of code.
+`NamedGradient` links the arrays to the program. `Origin` and `Explained` say of a value what a report shows: its place
+in the traced function, its type and its line of code.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

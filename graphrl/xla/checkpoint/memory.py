@@ -1,25 +1,24 @@
-"""Which values lie in memory, and what it takes to compute them: the model of fusion that `fusing` has.
+"""Memory model of a derivative: which values are written, and the bytes and seconds of its nodes.
 
-Kernels, loops and reductions of more than rows read operands from memory and write their results there. All else is
-computed on the way by whoever reads it, unless a kernel does, or writing it once moves fewer bytes than computing it in
-each of its readers, or takes fewer ops by far. A gradient that waits for another layer is written, too, where that
-takes less memory than what it is computed from: it leaves its segment with the others. Arrays of one number that
-scatters update lie in memory here, for their results lie there.
+`fusion_of` follows the model of fusion in `fusion`. Kernels, loops and reductions of more than rows read operands from
+memory and write their results there. All else is computed on the way by its readers, unless a kernel reads it, or
+writing it once moves fewer bytes than computing it in each reader, or takes far fewer ops. A gradient that waits for
+another layer is written, too, where that takes less memory than what it is computed from: it leaves its segment with
+the others. Arrays of one number that scatters update lie in memory here, since the results of the scatters lie there.
 
-What is read from memory for what is computed on the way: values, and slices of them, by numbers.
+`Parts` numbers what is read for values that are computed on the way: values, and slices of them. Two different slices
+of one value have different elements, and both are read; equal ones are read once.
 
-Two slices of one value have different elements, and are read beside one another; equal ones are read once.
+`fusion_of` says which values take seconds to write, `held` which values take bytes. They differ twice:
 
-Which values take bytes; which ones take seconds, `solid.fusion_of` says.
+- In the backward pass, readers that one kernel computes count as one for bytes. Which these are depends on what is
+  written. So `held` decides twice: first as if each reader were alone, then by the kernels that result.
+- In the forward pass, a value that is summed up and read by others takes bytes: XLA writes it with the sums or before
+  them. An example is a map of channels whose weights depend on their means.
 
-In the backward pass readers that one kernel computes count as one. Which these are depends on what is written, so that
-is decided twice: first as if each reader were alone, and then by the kernels that this comes to. In the forward pass
-what is summed up and read by others takes bytes, too: XLA writes it with the sums or before them, such as the channels
-that are weighted by what follows from their means.
+Seconds leave out both, as those of traced gradients do: with the first, they are farther from those of XLA's programs.
 
-Seconds go without both, as those of traced gradients do: with the first they are farther from those of XLA's programs.
-
-What single nodes of a derivative take: seconds, bytes beside their operands and results, whether they write any.
+`Nodes` combines all that: seconds of single nodes, workspace beside operands and results, and whether they write.
 """
 
 from collections import defaultdict
@@ -86,7 +85,7 @@ class Parts:
 
 
 FAR = 4  # kernels that run before a gradient is read, more of which are another layer's
-LONGEST_IN_ONE = 150  # equations that one kernel runs for a value that it reads several times: as `fusing.LONGEST`
+LONGEST_IN_ONE = 150  # equations that one kernel runs for a value that it reads several times: as `fusion.LONGEST`
 
 Readers = Mapping[Value, Sequence[int]]
 

@@ -1,12 +1,13 @@
-"""The values of the forward pass: what each is computed from, and what it takes to keep it or not.
+"""Forward and backward pass of a derivative: values, kernels, and gradients between segments.
 
-The kernels of the backward pass: which values of the forward pass each reads, and the bytes of its own pass.
+- `Forward`: the values of the forward pass, what each is computed from, and what it takes to keep it or not.
+- `Backward`: the kernels of the backward pass, the values of the forward pass that each reads, and the bytes of its own
+  pass.
+- `handed`: gradients that the backward pass hands from segment to segment.
 
-Gradients that a backward pass hands on from segment to segment.
-
-What no kernel reads and no one else needs is computed on the way by whoever reads it. A segment that is computed again
-begins its backward pass behind a barrier, for which the gradients of what it computes are written first. What is added
-to a gradient before that, or outside of all segments, waits for nothing.
+A gradient that no kernel reads and that nothing else needs is computed on the way by its readers. A segment that is
+computed again begins its backward pass behind a barrier, and the gradients of its results are written before that. A
+sum with a gradient before the barrier, or outside of all segments, does not wait.
 """
 
 import itertools
@@ -167,7 +168,7 @@ class Backward:
     """Nodes of a derivative's backward pass that write into memory or read values.
 
     A node that does not write is run by later ones, but jax has its operands where its own equation stands: those of
-    earlier segments are kept. Nodes are here if they write by `solid` or by `held`: by the first they take
+    earlier segments are kept. Nodes are here if they write by `fusion_of` or by `held`: by the first they take
     seconds, by the second bytes, and what has none is computed by those who read it.
 
     Attributes:

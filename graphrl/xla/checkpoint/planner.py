@@ -1,6 +1,8 @@
-"""From a traced function to a plan and its report, in memory and on disk.
+"""Plans of traced functions, in memory and on disk.
 
-From a solver's choice to a plan in the program's terms.
+`planned` returns the plan of a program: one that an earlier search with these settings found, or the result of a new
+search. Files are named by a fingerprint of the equations, the settings and the versions. `plan_of` turns a solver's
+choice, which is about arrays, into regions, names and stretches of the program.
 """
 
 import dataclasses

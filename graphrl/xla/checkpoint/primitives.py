@@ -1,20 +1,20 @@
-"""Values that wait in the memory of the host between the passes, and what waits for their copies.
+"""Primitives that move values to the host and that make values and gradients wait.
 
-jax's own policies copy a value to the host, but nothing of the forward pass needs the copy: XLA's scheduler, which sees
-nothing freed by the start of a copy, begins it where the backward pass asks for it, and the value stays on the device
-until then. Here a later value of the forward pass waits for the copy, by a barrier that lasts until XLA has scheduled.
+**Copies to the host** (`moved`, `after`). jax's own policies copy a value to the host, but nothing of the forward pass
+needs the copy. XLA's scheduler, which sees nothing freed by the start of a copy, begins it where the backward pass asks
+for it, and the value stays on the device until then. Here a later value of the forward pass waits for the copy, by a
+barrier that lasts until XLA has scheduled:
 
     x, copy = moved(x, "x")  # under a policy that saves "x", later readers load it in the backward pass
     y = after(y, [copy])
 
-Both are their operands but where a gradient is taken of a `jax.checkpoint` around them: without one, nothing is copied.
-In the backward pass copies come back from the barrier on that jax puts before each segment.
+Both are their operands except where a gradient is taken of a `jax.checkpoint` around them: without one, nothing is
+copied. In the backward pass copies come back from the barrier on that jax puts before each segment.
 
-Gradients that wait: for one another, and for the results of the forward pass.
-
-XLA runs what nothing waits for when it likes: gradients of weights, and a loss itself, often at the end of the step.
-What they are computed from stays in memory until then. A segment whose gradients are handed on together has done with
-all that it read; a backward pass that begins once the results are there leaves no forward pass behind.
+**Gradients that wait** (`together`, `finished`). XLA may run what nothing waits for at any time: gradients of weights,
+and a loss itself, often at the end of the step. What they are computed from stays in memory until then. A segment whose
+gradients are handed on together needs nothing any more of what it read. A backward pass that begins once the results
+are there leaves no part of the forward pass for later.
 """
 
 from collections.abc import Callable, Sequence

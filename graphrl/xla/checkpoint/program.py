@@ -1,10 +1,11 @@
-"""A function as one flat list of equations, which can be run in pieces.
+"""Programs and plans: a function as one flat list of equations, and the decisions about it.
 
 Calls (`jax.jit` within the function) are inlined. What has rules of its own for derivatives (`custom_jvp`,
 `custom_vjp`), the user's own `jax.checkpoint`, loops and branches stay single equations; the bodies of scans are
-programs in turn.
+programs in turn. A `Program` can be run in pieces.
 
-What a gradient keeps, computes again and moves: the decisions about a program.
+A `CheckpointPlan` says which values a gradient keeps, computes again and moves to the host: regions of equations that
+are computed again, names of values that are kept or moved, plans for the bodies of scans, and stretches of loops.
 """
 
 import dataclasses
@@ -64,7 +65,7 @@ class CheckpointPlan:
 
     @property
     def orders(self) -> bool:
-        """Whether it says of gradients which ones wait: where anything is computed again. See `ties`."""
+        """Whether it says of gradients which ones wait: where anything is computed again. See `primitives`."""
         return bool(self.regions or self.bodies)
 
     @property

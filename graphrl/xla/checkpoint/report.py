@@ -1,6 +1,7 @@
-"""What `graphrl.checkpoint` decided about a function, for people and for machines.
+"""Reports on the plan of a function: figures, tables and pictures.
 
-Memory over a step as a picture, with and without a plan; and memory against slowdown.
+`CheckpointReport` has what a gradient keeps and what that costs; `str()` of it is a table. `memory_figure` draws memory
+over a step, with and without the plan, `curve_figure` memory against slowdown.
 """
 
 import dataclasses

@@ -1,8 +1,7 @@
-"""A program as a function that does what a plan says: regions under `jax.checkpoint`, with names for what is kept.
+"""A program as a function that follows a plan: regions under `jax.checkpoint`, with names for what is kept.
 
 Regions, names and barriers are jax's own primitives, which every backend, sharding and later transformation takes.
-
-Loops in stretches: a scan of scans, each of which is computed again in whole before it runs backward.
+`scan_in_stretches` runs a loop as a scan of scans, each of which is computed again in whole before it runs backward.
 """
 
 import contextlib

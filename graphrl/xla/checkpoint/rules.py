@@ -1,16 +1,15 @@
-"""Equations that run in a way of their own, such that compilers need less memory for them or for their gradients.
+"""Equations with derivatives of their own, for which compilers need less memory.
 
-Products whose gradients are computed one after the other.
+**Products** (`product`). Each of a product's two gradients reads the other operand. Compilers compute them in any
+order. If the gradient of the larger operand is there first, that operand still has to be kept for the other gradient.
+Here the gradient of the smaller operand comes first: the larger one is no longer needed before as much is written
+again. Not all products have this rule: see `is_of_sums`.
 
-A product's two gradients read the other operand each. Compilers compute them in any order, and while the gradient of
-the larger operand lies there already, that operand does, too, for the other one to read. Here the gradient of the
-smaller operand comes first: the larger one is done with before as much is written again. Not all products have that:
-see `rules.is_of_sums`.
+**Gathers and scatters** (`gathered`, `scattered`). What is scattered is added to zeros, or to another number. Nothing
+has to be there before these, so XLA may write them at any time: it may write all of a program's in one kernel at its
+begin. Here they wait for what is scattered.
 
-Zeros that are written late.
-
-What is scattered is added to zeros, or to another number. Nothing has to be there before these, so that XLA writes them
-when it likes: all of a program's in one kernel at its begin, for one. Here they wait for what is scattered.
+`rule_of` selects the rule of an equation.
 """
 
 import functools
@@ -172,7 +171,7 @@ def is_of_sums(program: Program, product: Any) -> bool:
     kernel: equations whose results one other equation reads.
 
     The gradient of what is summed reads its factors once more. If that does not wait for the operand, as it does in
-    `products`, compilers read them once for both and never write what is summed.
+    `product`, compilers read them once for both and never write what is summed.
     """
     larger = max(product.invars, key=program.size)
     waiting, seen = [larger], {larger}

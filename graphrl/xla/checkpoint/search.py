@@ -1,6 +1,9 @@
-"""From a gradient to what is chosen within a user's limit, and what that costs.
+"""Search for the choice within a user's limit, and the report on it.
 
-Which values a choice keeps, computes again and moves, how it runs loops, and where in the user's code they are.
+`search` runs a solver on a gradient and returns its best choice within the limit, by the solver's prices or, for limits
+of time, as measured on the traced gradient. `reported_values` and `reported_stretches` put the choice into the user's
+terms: which values are kept, computed again and moved, the lines of code that they come from, and which loops run in
+stretches.
 """
 
 import dataclasses

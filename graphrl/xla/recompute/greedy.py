@@ -1,19 +1,18 @@
-"""Which values to compute again so that a schedule needs no more than a target: greedily, best first.
+"""Greedy choice of values to compute again, so that a schedule needs no more than a target.
 
 A **gap** is the time between two uses of a value. Dropping the value there, and computing it again right before the
-later use, relieves the memory in between; what it reads must be there then: it is alive anyway, or is small and kept
+later use, relieves the memory in between. What it reads must be there then: it is alive anyway, or is small and kept
 for that, or is computed again too. The gap that takes away most bytes over the target (summed over the time) for each
-second of computation comes first. What a gap gains seldom grows when others are taken, so that a queue with old gains
-finds the best one after a few evaluations (Minoux 1978, "lazy greedy").
+second of computation comes first. The gain of a gap seldom grows when others are taken, so a queue with old gains finds
+the best one after a few evaluations (Minoux 1978, "lazy greedy").
 
-Where many values are computed of the same few, as the growing concatenations of a dense network of its layers, keeping
+Many values may be computed from the same few, as the growing concatenations of a dense network from its layers. Keeping
 those few pays only once several values are dropped. With `shared`, what is kept is charged in equal parts to all values
 that could be dropped for it.
 
 At too low a target the limit is spent on whatever is cheapest for its bytes, wherever it is; at the right one it is
-spent where the peak is. So `relieved` finds the target by bisection.
-
-Clones that an order turned out not to need.
+spent where the peak is. So `relieved` finds the target by bisection. Once the program is ordered anew, `pruned` gives
+up clones that this order does not need.
 """
 
 import heapq

@@ -1,11 +1,10 @@
-"""Recomputation for a program: which instructions, and in which order, for least temporary memory within a limit.
+"""Recomputation plans: which instructions to compute again, and in which order, within a limit of run time.
 
-Recomputation in a module's entry and in the bodies of its loops.
-
-Each is planned as a program of its own. What a body computes again is paid for with each trip, and all of it comes off
-one limit: the part of the trip itself, where XLA does not know how many there will be. The computation whose clones
-save most of what the module needs comes first, then the others with what is left. Branches and calls are left alone:
-what they give may be written over what they are given, whoever decides that.
+`recompute` plans one program for the least temporary memory. `recompute_everywhere` plans a module's entry and the
+bodies of its loops, each as a program of its own. What a body computes again is paid for with each trip, and all of it
+comes off one limit; where XLA does not know how many trips there will be, the limit is a part of the trip itself. The
+computation whose clones save most of what the module needs comes first, then the others with what is left. Branches and
+calls are left alone: what they return may be written over what they are given, and that is decided outside of them.
 """
 
 import time

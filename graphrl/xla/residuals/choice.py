@@ -1,6 +1,6 @@
-"""Which residuals to keep no longer: those of most bytes for each second of computing them again, greedily.
+"""Greedy choice of residuals that are no longer kept: those of most bytes for each second of computing them again.
 
-Which residuals are no longer kept, by number for the disk.
+`numbered` and `named` translate the choice to numbers for the disk and back, since names differ between processes.
 """
 
 import heapq

@@ -1,6 +1,7 @@
-"""A module's message while computations and instructions are added and removed, by name.
+"""Edits of a module's message: computations and instructions are added and removed by name.
 
-Instructions of a backward loop's body that compute slices of residuals again.
+`ModuleEditing` and `Editing` change a copy of a message. `Builder` adds the instructions of a backward loop's body that
+compute slices of residuals again.
 """
 
 import dataclasses

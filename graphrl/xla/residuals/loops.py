@@ -1,14 +1,13 @@
 """Pairs of loops, and the arrays in which one keeps something of every trip for the other.
 
-What jax makes of `lax.scan` under `grad`: a forward loop of T trips writes a slice of `[T, ...]` in each trip, and a
-backward loop reads one in each of its trips. Such an array is a **residual** here.
+jax turns `lax.scan` under `grad` into a forward loop of T trips, which writes a slice of `[T, ...]` in each trip, and a
+backward loop, which reads one in each of its trips. Such an array is a **residual** here.
 
-Which values of a computation are the same: numbered by what computes them, across the fusions that do.
-
-XLA fuses one expression into many places. A **reference** (fusion, instruction) is an instruction inside of a fusion,
-or ("", instruction) one of the computation itself; those of one **number** have the same bits (value numbering, Alpern,
-Wegman and Zadeck 1988). LLVM may contract a product and a sum to one operation with one rounding, and whether it does
-depends on what else is in the fusion: such a sum is only the same as itself.
+`Expressions` numbers the values of a computation by what computes them, across fusions, since XLA fuses one expression
+into many places. A **reference** (fusion, instruction) is an instruction inside of a fusion, or ("", instruction) one
+of the computation itself. References of one **number** have the same bits (value numbering, Alpern, Wegman and Zadeck
+1988). LLVM may contract a product and a sum to one operation with one rounding, and whether it does depends on what
+else is in the fusion: such a sum is only the same as itself.
 """
 
 import dataclasses

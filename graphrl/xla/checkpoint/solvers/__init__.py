@@ -1,5 +1,5 @@
-"""Which values a gradient keeps, computes again and moves.
+"""Solvers that choose which values a gradient keeps, computes again and moves.
 
-level.py: what there is to decide about; choice.py, price.py: choices and what they cost; goal.py: what is wanted.
-auto.py: all solvers by name; starts.py, alike.py, state.py: what they have in common.
+level.py: the problem as arrays, and what repeats in it; choice.py, price.py: choices and their cost; goal.py: limits as
+energies. starts.py, knapsack.py, cp_sat.py, anneal.py: the methods. auto.py: all solvers by name.
 """

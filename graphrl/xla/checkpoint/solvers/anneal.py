@@ -1,10 +1,9 @@
-"""Simulated annealing on what is kept and where a program is cut, by moves of alike values and places together.
+"""Simulated annealing on the values that are kept and the places where a program is cut.
 
-Annealing's steps on a function, whose loops stay as they are. Compiled.
-
-Moves of annealing on a level: which values are kept, and where it is cut. Compiled.
-
-Most change values or places that are alike together, or do with a stretch of a level what is done with another one.
+A move changes values or places that are alike together, or repeats in one stretch of a level what another one does; the
+rest change single values or places (`moves`, `move`). `walk` runs the steps on a function, whose loops stay as they
+are, in compiled code; `Search` moves the bodies of loops one step at a time. `anneal` starts from the best of some
+choices. For small functions it first runs several of them against each other.
 """
 
 import math

@@ -1,11 +1,12 @@
-"""Choices: what happens to every value of a gradient, and their prices, loops in loops.
+"""Choices and their prices: what happens to every value of a gradient, with loops within loops.
 
-A choice that a search changes in place.
+A `Choice` is one `Cut` a level: which values are kept, computed again or moved, and where the level is cut into
+segments. `Pricing` prices choices of one gradient, from the innermost loops outwards. `State` is a choice that a search
+changes in place.
 
-Loops in stretches: of n steps, k at a time are computed again by one more forward pass before they run backward.
-
-A loop of n steps keeps what it carries at every step. In stretches of k it keeps that of each k-th step only, and while
-a stretch runs backward what its k steps keep: about 2 sqrt(n) in place of n (Chen et al. 2016, section 4.3).
+Loops may run in stretches: of n steps, k at a time are computed again by one more forward pass before they run
+backward. A loop of n steps keeps what it carries at every step. In stretches of k it keeps that of each k-th step only,
+and while a stretch runs backward what its k steps keep: about 2 sqrt(n) in place of n (Chen et al. 2016, section 4.3).
 """
 
 import dataclasses

@@ -1,8 +1,8 @@
-"""What a user asks of a gradient, as an energy to lower.
+"""Goals: a user's limit as an energy to lower, and the search for a limit of time by a finer measure.
 
-What a search comes to.
-
-A limit of time by a finer measure than a search's own: its limit is moved until its choice meets the finer one.
+A `Goal` is one limit of three: bytes kept, bytes at the peak, or slowdown. An `Aim` is a goal for one gradient, whose
+energy searches lower. `Found` is the best choice of a search. `search_timed` meets a limit of time by a measure that is
+finer than a search's own price: it moves the search's limit until the choice meets the true one.
 """
 
 import dataclasses

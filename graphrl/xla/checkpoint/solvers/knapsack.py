@@ -1,15 +1,15 @@
-"""Which heavy values to keep: a knapsack of their bytes and of the seconds that computing them again takes.
+"""Minimum cuts and knapsacks: the choices of PyTorch's partitioner, in segments.
 
-As PyTorch's activation memory budget does it, by branch and bound. It takes values for independent, and prices decide
-how much room the knapsack needs to reach the goal.
+`minimum_cut` finds the fewest bytes that must be kept so that no heavy value that can be kept is computed again. It
+follows PyTorch's "min-cut rematerialisation": values are nodes that cost their bytes, what may not be computed again is
+the source, what the backward pass reads is the sink.
 
-The fewest bytes that must be kept so that no heavy value that can be kept is computed again: a minimum cut.
+`states` keeps heavy values by a knapsack of their bytes and of the seconds that computing them again takes, by branch
+and bound, as PyTorch's activation memory budget does. It takes values for independent. Exact prices then decide how
+much room the knapsack needs to reach the goal.
 
-As PyTorch's partitioner does ("min-cut rematerialisation"): values are nodes that cost their bytes, what may not be
-computed again is the source, what the backward pass reads is the sink.
-
-Units in which bytes and seconds are the integers that OR-Tools and SciPy take, which abort or wrap where sums or
-products leave 32 or 64 bits.
+`unit_of` gives units in which bytes and seconds are the integers that OR-Tools and SciPy take: both abort or wrap where
+sums or products leave 32 or 64 bits.
 """
 
 import itertools

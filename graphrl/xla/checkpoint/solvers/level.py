@@ -1,20 +1,18 @@
-"""What a gradient needs, as arrays: the values of a forward pass and who reads them in the backward pass.
+"""The decision problem as arrays: the values of a forward pass, and their readers in the backward pass.
 
 A level is a function, or one step of a loop's body. Its values are those of the forward pass, derivatives' factors too;
 its kernels are what the backward pass runs that writes into memory. A value that is not `solid` lies in no memory
-unless it is kept: who reads it computes it on the way from solid ones.
+unless it is kept: its readers compute it on the way from solid ones.
 
-Values and places that are alike: networks repeat their layers, and what is good for one is good for all.
+Networks repeat their layers, and what is good for one layer is good for all. So values and places are grouped by
+likeness: colour refinement (Weisfeiler and Leman 1968) on the values that read one another. Two values are alike if
+they look the same to a distance of `ROUNDS` reads.
 
-Colour refinement (Weisfeiler and Leman 1968) on the values that read one another: two values are alike if they look the
-same to a distance of `ROUNDS` reads.
+`repeated` finds stretches of a level that are alike, such as layers. Moves of alike values change all layers at once,
+moves of one value a single one. Neither leads from a choice that treats all layers alike to one that treats some of
+them as another choice does; copying a choice from one stretch to the next does.
 
-Stretches of a function that are repeated, such as layers: what is chosen for one may be chosen for another.
-
-Moves of values that are alike change all layers at once, moves of one value a single one. Neither leads from a choice
-that treats all layers alike to one that treats some of them as another choice does.
-
-What a level's price is worked out in: arrays that are there before, so that pricing allocates nothing.
+`Work` has the arrays in which a level's price is computed. They are allocated once, so that pricing allocates nothing.
 """
 
 from collections import defaultdict
@@ -108,7 +106,7 @@ class Level(NamedTuple):
 
 
 class Loop(NamedTuple):
-    """Where a loop stands in the level around it, and what it takes to run its steps in stretches: see `stretches`.
+    """Where a loop stands in the level around it, and what it takes to run its steps in stretches: see `choice`.
 
     Attributes:
       place: of its equation.

@@ -1,16 +1,14 @@
-"""What a choice costs: bytes kept and at the peak, seconds of computing again, keeping and handing on. Compiled.
+"""Price of a choice: bytes kept and at the peak, seconds of computing again, keeping and handing on. Compiled.
 
 The backward pass goes through the segments of a level from the last to the first. Of a segment that is computed again
-it first computes what its kernels need and is not kept, in order, and then they run: compilers order freely within a
-segment, so that this is what they need at the most, and near to what they do. Elsewhere jax keeps what kernels read;
+it first computes what its kernels need and is not kept, in order, and then they run. Compilers order freely within a
+segment, so this is the most that they need, and near to what they do need. Elsewhere jax keeps what kernels read;
 outside of loops, compilers then compute what is not solid on the way.
 
-Values that travel to the host and back, and who waits for them. Compiled.
-
-What is moved to the host travels one value after another, out and back each on a way of its own. It leaves once it is
-computed, and its memory is free after the next heavy value that is computed once it is there; in a loop, at the end of
-the trip. It comes back from the begin of the first segment that reads it, which is when its memory is taken; who reads
-it before it is there waits.
+Values that are moved travel to the host one after another, and back in the same way; each direction has a link of its
+own (`send`, `fetch`). A value leaves once it is computed. Its memory is free once the next heavy value is computed
+after the copy has arrived; in a loop, at the end of the trip. It comes back from the begin of the first segment that
+reads it, where its memory is taken; readers wait until it is there.
 """
 
 import numpy as np

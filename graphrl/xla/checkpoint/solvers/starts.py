@@ -1,11 +1,11 @@
-"""Choices to begin with: programs cut at alike places, and computed again in whole or but for what is dear.
+"""Starting choices: regular cuts, greedy recomputation, and moves to the host.
 
-Computing again what saves most for its time, one group of alike values after another, by exact prices.
-
-What to move to the host: of what a choice keeps, one group of alike values after another, as long as it pays.
-
-What comes back takes memory from the begin of the first segment that reads it: large segments gain nothing, so that the
-choice is cut into smaller ones, too, which keep the same.
+- `starts`: programs cut at alike places (`cuts`), with each segment computed again in whole or but for what is written
+  to memory anyway; `stretched` adds the same choices with loops in stretches.
+- `greedy`: computes again what saves most bytes for its time, one group of alike values after another, by exact prices.
+- `states`: moves to the host what a choice keeps, one group of alike values after another, as long as it pays. What
+  comes back takes memory from the begin of the first segment that reads it, so large segments gain nothing. The choice
+  is therefore also cut into smaller segments that keep the same values.
 """
 
 import itertools
