@@ -1,7 +1,7 @@
-"""Every method by its name: solvers and trained agents. Importing this imports none of them.
+"""Registry of all methods by name: solvers and trained agents. Importing this imports none of them.
 
-A method is registered where it stands, by `@solver(name, help, ...)`; here is only which module that is. The module is
-imported when the method is asked for.
+A method registers itself in its own module, by `@solver(name, help, ...)`. This file names the modules only; a module
+is imported when one of its methods is asked for.
 """
 
 import contextlib

@@ -1,12 +1,11 @@
-"""What is measured: the cases, the settings of a run, and the rows that it gives.
+"""Cases of the throughput benchmark: random graphs and chromosomes, the settings of a run, and the rows it gives.
 
-What is measured on: random graphs of three families of 2 to 3 edges an op (from 64 ops on), and chromosomes.
+Graphs are of three random families, with 2 to 3 edges an op from 64 ops on. Sizes in bytes and seconds are whole
+numbers whose float32 sums are exact, so all methods must agree to the digit. Every op writes one tensor. Ops are
+numbered in a topological order.
 
-Sizes, in bytes and seconds, are whole numbers that float32 sums keep exactly, so that all methods must agree to the
-digit. Every op writes one tensor. Ops stand in a topological order.
-
-The common layout of a chromosome of a graph with n ops and t tensors is that of `costs.device.decisions` without
-padding: affinities `[d, n]`, op keys `[n]`, transfer keys `[d, t]`, flattened: (d + 1) n + d t genes.
+All methods share one layout of a chromosome, that of `costs.device.decisions` without padding. For d devices, n ops and
+t tensors it is affinities `[d, n]`, op keys `[n]` and transfer keys `[d, t]`, flattened: (d + 1) n + d t genes.
 """
 
 import dataclasses
@@ -269,7 +268,7 @@ class Work:
 
     @functools.cached_property
     def chromosomes(self) -> list[np.ndarray]:
-        """`[p, genes]` float32 of each graph (graphs.py)."""
+        """`[p, genes]` float32 of each graph, see `random_chromosomes`."""
         seed, count = self.settings.seed, PARAMETERS.population
         return [random_chromosomes(graph, DEVICES, count, seed + i) for i, graph in enumerate(self.graphs)]
 

@@ -1,4 +1,4 @@
-"""The throughput of GO: decisions a second, and updates of its policy, against the number of graphs at once.
+"""Throughput of GO: decisions a second, and updates of its policy, by the number of graphs at once.
 
 A decision is a call of the network on a layered graph, and the likeliest option of each task for every op. An update is
 one of `graphrl train go`, on plans of the same graphs on 8 devices.

@@ -1,7 +1,7 @@
-"""The throughput of an environment: proposals evaluated a second, against the number of environments at once.
+"""Throughput of an environment: proposals evaluated a second, by the number of environments at once.
 
-`Proposal-v0`'s step, mapped and compiled as a learner would, beside `run_batch` on the same graphs with the same
-proposals: that is what a step must not be slower than.
+The step of `Proposal-v0`, mapped and compiled as a learner would, is compared with `run_batch` on the same graphs with
+the same proposals. A step must not be slower than that.
 """
 
 import dataclasses

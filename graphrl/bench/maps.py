@@ -1,8 +1,8 @@
-"""The throughput of memory maps: maps that the compiler makes valid and costs a second, against maps at once.
+"""Throughput of memory maps: maps that the compiler makes valid and costs a second, by the number of maps at once.
 
-The compiled JAX kernel (`costs/maps/device.py`) beside the compiled host engine that searches without learning use
-(`solvers/maps/evaluation.py`), on the same maps; and, for small graphs, generations of EGRL, each of which is a
-population's maps, evolution and gradient steps.
+The compiled JAX kernel (costs/maps/device.py) and the compiled host engine that searches without learning use
+(solvers/maps/task.py) are compared on the same maps. For small graphs generations of EGRL are measured too, each of
+which is a population's maps, evolution and gradient steps.
 """
 
 import dataclasses

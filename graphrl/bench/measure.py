@@ -1,10 +1,8 @@
-"""Measures every case with graphrl and the yardsticks, in turns, and makes rows of it.
+"""Measures every case with graphrl and the yardsticks, in turns, and makes the rows.
 
-Compile seconds of a process that finds the compilation cache filled: measured in processes of their own.
-
-`python -m graphrl.bench.measure` is such a process; it prints the seconds.
-
-Whole BRKGA runs to be timed, and their parts.
+`search_program` makes whole BRKGA runs, and their parts, ready to be timed. `cached_compile_seconds` measures compiling
+with a filled compilation cache, in processes of their own: `python -m graphrl.bench.measure` is such a process, and
+prints the seconds.
 """
 
 import dataclasses

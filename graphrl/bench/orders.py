@@ -1,9 +1,9 @@
-"""The throughput of the decoders of orders: complete orders a second, against the number of graphs at once.
+"""Throughput of the decoders of orders: complete orders a second, by the number of graphs at once.
 
-What `greedy`, `sample` and `beam` of decoding/ make of random priorities, costs of the orders included, on layered
-graphs, and what updates of Topoformer's policy make that learns from such orders, as `graphrl train topoformer` makes
-them; beside the classical drawing of random-priority orders and their peaks, which is what a decoder must not be
-slower than.
+`greedy`, `sample` and `beam` of decoding/ make orders of layered graphs from random priorities, costs of the orders
+included. They are compared with drawing random-priority orders and computing their peaks on the host: a decoder must
+not be slower than that. Updates of Topoformer's policy on such orders, as in `graphrl train topoformer`, are measured
+too.
 """
 
 import dataclasses

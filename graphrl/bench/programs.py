@@ -1,4 +1,4 @@
-"""Compiled jax programs to be timed: decoding and costing a population, and what all jax programs share.
+"""JAX programs made ready to be timed: compilation, repetition, and decoding and costing of a population.
 
 All take a batch of graphs, spread over a mesh of devices by graph. On CPUs the graphs of a device follow one another,
 on accelerators they run together.

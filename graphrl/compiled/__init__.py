@@ -1,24 +1,22 @@
-"""How searches on the host are compiled: by numba, once for all sizes and problems, and kept on disk.
+"""Compile host searches with numba, once for all sizes and problems, and keep the machine code on disk.
 
-What is compiled lies in `$XDG_CACHE_HOME/graphrl/numba` (by default ~/.cache/graphrl/numba), or where NUMBA_CACHE_DIR
-says, in a folder of its own for the sources, numba and processor: numba alone would take a function for unchanged whose
-file is, though it calls another that has changed. So a compiled function calls only those of its own folder and of this
-one, and modules from which a folder's import constants, CAPITALS, belong to its sources. Folders that no process has
-used for a month go when one is made. A cache that cannot be written costs nothing but the compilation.
+Cache: it is in `$XDG_CACHE_HOME/graphrl/numba` (by default ~/.cache/graphrl/numba), or where NUMBA_CACHE_DIR says. Each
+set of sources, numba version and processor has its own folder, as numba alone takes a function for unchanged if its
+file is, although it calls another function that has changed. So a compiled function calls only those of its own folder
+and of this one. Modules from which a folder imports constants, CAPITALS, belong to its sources. Folders that no process
+has used for a month are deleted when a new one is made. A cache that cannot be written costs nothing but the
+compilation.
 
-Compiled functions get all their arrays and make none: without numba's reference counts (`_nrt`) they compile and run
-several times faster.
+Functions: they get all their arrays as arguments and make none. Without numba's reference counts (`_nrt`) they compile
+and run several times faster.
 
-What numba does with our functions: the passes that they need, and machine code of entries alone.
+Passes: by itself numba optimises every function together with all that it calls, and makes machine code of that. A
+function at call depth four is compiled four times, and once more for itself. Here a part stays as it was lowered until
+an entry inlines it, and the entry is optimised as a whole: a third less to compile. The omitted passes serve closures,
+lists of several types, parallel loops and rewrites of array arithmetic, which our functions do not use. `hurry` removes
+garbage collection and slow hashing of settings, a tenth of the compile time.
 
-By itself numba optimises every function together with all that it calls, and makes machine code of that, so that what
-is called at depth four is compiled four times, and once more for itself. Here a part stays as it was lowered until an
-entry takes it in, which is optimised as a whole: a third less to compile. The passes that are left out serve closures,
-lists of several types, parallel loops and rewrites of arrays' arithmetic, none of which ours have.
-
-Compiling without what takes a tenth of its time.
-
-Compiling two functions at once: one of them in another process, which leaves it on disk.
+`beside` compiles two functions at once, one of them in another process, which leaves it on disk.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
-"""Binary heaps of items whose keys lie in an array by item: the least key comes first, of equal keys the lower item.
+"""Data structures of compiled searches: binary heaps, random numbers, and graphs as rows of indices.
 
-Random numbers of compiled searches: splitmix64 (Steele, Lea & Flood 2014), its state in an array of one word.
-
-What graphs and problems look like in compiled code: rows of indices beside records, and numbers for names.
+- Heaps hold items whose keys are in an array by item. The least key comes first; of equal keys the lower item.
+- Random numbers are splitmix64 (Steele, Lea & Flood 2014), with the state in an array of one word.
+- Graphs and problems are rows of indices and records, with numbers for names.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""What an environment is: two pure functions, `reset` and `step`, of a key, a state and one problem instance.
+"""The contract of environments: two pure functions, `reset` and `step`, of a key, a state and one problem instance.
 
     env = graphrl.make("Ordering-v0")  # an unknown id lists the known ones
     state, timestep = env.reset(key, params)
@@ -14,15 +14,13 @@
   itself and no reward follows, `truncated` that it was cut. `info` has the same keys, shapes and dtypes after a reset
   and after every step.
 - An environment never vmaps, jits or resets by itself: `jax.jit`, `jax.vmap`, `jax.lax.scan` and sharding are the
-  caller's, and each of `reset` and `step` compiles once. `wrappers.AutoReset` is what resets; it keeps the observation
-  that an episode ended with in `info["final_observation"]`.
+  caller's, and each of `reset` and `step` compiles once. `AutoReset` wraps an environment, with the same contract, and
+  resets it; it keeps the observation that an episode ended with in `info["final_observation"]`.
 - Padding changes nothing: the same instance, padded to larger sizes, gives the same rewards.
 - An id ends in a version, which rises when learning results can change.
 
-`testing.check_env` holds any environment to this; `adapters` turns one into a gymnax, jumanji, stoa or gymnasium
-environment.
-
-Environments around environments, of the same contract.
+`testing.check_env` checks this contract for any environment; `adapters` turns one into a gymnax, jumanji, stoa or
+gymnasium environment.
 """
 
 import dataclasses

@@ -1,8 +1,6 @@
 """`MemoryMap-v0`: choose the memory of every weight and output (EGRL).
 
-The environment of memory maps.
-
-The problem instances of `MemoryMap-v0`: padded map problems with what a network sees of them. NumPy, on the host.
+Problem instances are padded map problems with the features that a network sees of them, made on the host in NumPy.
 """
 
 import dataclasses
@@ -28,7 +26,7 @@ class MapParams:
     """One problem of N steps and M memories and what the network sees of it; a batch has a leading axis g."""
 
     problem: PaddedMapProblem
-    nodes: jax.Array | np.ndarray  # [N, F] float32, features of steps (graphs/layers/features.py); 0 for padding
+    nodes: jax.Array | np.ndarray  # [N, F] float32, features of steps (graphs/coarsen.py); 0 for padding
     reads: jax.Array | np.ndarray  # [N, N] bool, whether step i reads an output of step j
     placed: jax.Array | np.ndarray  # [N, 2] bool, whether a step has weights, and outputs, to be placed
 
@@ -63,7 +61,7 @@ def instances(problems: Sequence[MapProblem], to: MapSizes | None = None) -> Map
 class Observation(NamedTuple):
     """What the policy sees: N steps, F features, M memories."""
 
-    nodes: jax.Array  # [N, F] float32, features of steps (graphs/layers/features.py); 0 for padding
+    nodes: jax.Array  # [N, F] float32, features of steps (graphs/coarsen.py); 0 for padding
     reads: jax.Array  # [N, N] bool, whether step i reads an output of step j
     mask: jax.Array  # [N] bool, real steps
     action_mask: jax.Array  # [N, 2, M] bool: all memories, or memory 0 alone where there is nothing to place

@@ -1,8 +1,6 @@
 """`Ordering-v0`: choose the order of the ops, one by one or from priorities in one go (Topoformer).
 
-The environment of orders.
-
-The problem instances of `Ordering-v0`: padded graphs with what a network sees of them. NumPy, on the host.
+Problem instances are padded graphs with the features that a network sees of them, made on the host in NumPy.
 """
 
 import dataclasses
@@ -29,8 +27,8 @@ class OrderingParams:
     """One graph and what the network sees of it; a batch has a leading axis g on every array."""
 
     graph: PaddedGraph
-    nodes: jax.Array | np.ndarray  # [n, F] float32, features of ops (graphs/order_features.py); 0 for padding
-    relation: jax.Array | np.ndarray  # [n, n] uint8, how op j stands to op i (graphs/relations.py)
+    nodes: jax.Array | np.ndarray  # [n, F] float32, features of ops (graphs/features.py); 0 for padding
+    relation: jax.Array | np.ndarray  # [n, n] uint8, how op j stands to op i (graphs/features.py)
 
 
 def instance(graph: ComputationGraph, to: Sizes | None = None) -> OrderingParams:
@@ -56,8 +54,8 @@ def instances(graphs: Sequence[ComputationGraph], to: Sizes | None = None) -> Or
 class Observation(NamedTuple):
     """What the policy sees: n ops and F features."""
 
-    nodes: jax.Array  # [n, F] float32, features of ops (graphs/order_features.py); 0 for padding
-    relation: jax.Array  # [n, n] uint8, how op j stands to op i (graphs/relations.py)
+    nodes: jax.Array  # [n, F] float32, features of ops (graphs/features.py); 0 for padding
+    relation: jax.Array  # [n, n] uint8, how op j stands to op i (graphs/features.py)
     mask: jax.Array  # [n] bool, real ops
     action_mask: jax.Array  # [n] bool, ready ops
     scheduled: jax.Array  # [n] bool, ops that have run
@@ -95,7 +93,7 @@ class OrderingEnv:
     - State: what ops wait for, and memory. No random numbers are drawn.
     - Info: "live" and "peak", bytes so far, for rewards of your own.
 
-    `rollout.py`, `beam.py` and `stepwise.py` decode whole orders in one go.
+    `rollout.py`, `beam.py` and `stepwise.py` of `graphrl/decoding` decode whole orders in one go.
 
     Version history: v0, the first.
     """

@@ -1,30 +1,24 @@
-"""`Proposal-v0`: choose the proposal distributions of a genetic algorithm, and see what it finds with them (REGAL).
+"""`Proposal-v0`: choose the proposal distributions of a genetic algorithm; the reward is its best fitness (REGAL).
 
-What an action of `Proposal-v0` says: which Beta distribution each gene is drawn from, among a few.
-
-The two papers differ. The ICLR paper quantises mean and variance (a gene has one index; its best agent has "a choice
-of 16 different node placement actions"); the workshop paper samples alpha and beta from a softmax each (a gene has two
-indices, eq. 1). Neither prints its values. Ours:
+A `Coding` says which Beta distributions an action can choose for a gene. The two papers differ. The ICLR paper
+quantises mean and variance (a gene has one index; its best agent has "a choice of 16 different node placement
+actions"); the workshop paper samples alpha and beta from a softmax each (a gene has two indices, eq. 1). Neither prints
+its values. Ours:
 
 - "moments": the uniform distribution, and fifteen means of one small spread, alpha + beta = 128. The variance of a Beta
   distribution is mean (1 - mean) / (alpha + beta + 1), below mean (1 - mean) always. Many means and a small variance
   say in which order ops should run, and whether the affinities of two devices differ for sure, in most samples or at
-  random: at few evaluations policies learned faster than with five means at each of three spreads.
+  random. At few evaluations policies learned faster than with five means at each of three spreads.
 - "shapes": alpha and beta each from powers of two from 1/2 to 16; (1, 1) is the uniform.
 
 The uniform is among the choices of both, and is exact: an action that chooses it for all genes earns -1.
 
-The environment of REGAL's policy.
+Problem instances are padded graphs with their features, made on the host in NumPy. `reward` and `objective` are of the
+best fitness of a search (`fitness` in costs/device/evaluate.py).
 
-The problem instances of `Proposal-v0`: padded graphs with their features. NumPy, on the host.
-
-What a search of `Proposal-v0` is worth: its best fitness (device/fitness.py) as an objective and as a reward.
-
-BRKGA for many environments at once: what `jax.vmap` of it runs is one program on a batch of graphs.
-
-`jax.vmap` alone would give each of the decoder's gathers and loops one more axis. A batch of graphs is what BRKGA is
-written for, so a mapped axis is folded into that one; on a CPU, the batch is then run some graphs at a time
-(solvers/chromosomes/batch.py).
+`search` is BRKGA for many environments at once: its `jax.vmap` is one program on a batch of graphs. `jax.vmap` alone
+would give each of the decoder's gathers and loops one more axis. BRKGA is written for a batch of graphs, so a mapped
+axis is folded into that one; on a CPU, the batch then runs some graphs at a time (solvers/chromosomes/batch.py).
 """
 
 import dataclasses
@@ -290,7 +284,7 @@ class State(NamedTuple):
     """Of one episode."""
 
     key: jax.Array  # [] typed key: the random numbers of BRKGA, with and without the policy's proposals
-    standard: jax.Array  # [] float32, fitness that standard BRKGA reached (device/fitness.py)
+    standard: jax.Array  # [] float32, fitness that standard BRKGA reached (`costs.device.evaluate`)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -301,7 +295,7 @@ class ProposalEnv:
       features of ops may end with a hint, as `instance` made them; the papers have none.
     - Action: for each op, the distribution of its affinity to each of the d devices and of its priority: int32
       `[n, d + 1]` indices of 16 means and variances ("moments", the ICLR paper) or `[n, d + 1, 2]` indices of alpha
-      and beta ("shapes", the workshop paper); `coding.py` has the values. Those of padding ops change nothing.
+      and beta ("shapes", the workshop paper); `Coding` has the values. Those of padding ops change nothing.
     - Reward: -o_a / o_s, where o_a is the objective that BRKGA reaches with these proposals, for the first population
       and for mutants, and o_s what it reaches with uniform ones, with as many evaluations and the same random numbers.
       So -1 is standard BRKGA, exactly so for the action that is uniform everywhere.

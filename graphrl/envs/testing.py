@@ -1,4 +1,4 @@
-"""What every environment must pass: `check_env`. Needs chex (`pip install graphrl[test]`)."""
+"""Check of the contract of environments: `check_env`. Needs chex (`pip install graphrl[test]`)."""
 
 import dataclasses
 import functools

@@ -1,21 +1,14 @@
-"""Evolution and policy gradient that help one another (EGRL, algorithm 2; CERL, Khadka et al. 2019).
+"""Collaborative evolution and policy gradient (EGRL, algorithm 2; CERL, Khadka et al. 2019).
 
-A population of networks and of Boltzmann chromosomes plays; all that it does goes into one replay; learners are trained
-on that by SAC, play too, and migrate into the population. A generation is one pure function of a state, for any domain
-and networks: `search.generation`; `on_mesh` of mesh.py compiles it for several devices.
+A population of networks and of Boltzmann chromosomes acts, and all its transitions go into one replay. Learners are
+trained on the replay by SAC, act too, and migrate into the population. A generation is one pure function of a `State`,
+for any domain and networks: `generation`.
 
-The learners of a search: a portfolio of SAC's with different discounts, and the replay that they share with all.
-
-A search on several devices: they share the individuals, the replay, and the transitions of every gradient step.
-
-The program is the same as on one device, and XLA's partitioner cuts it along these arrays: so equal seeds give the same
-state on any number of devices, to rounding.
-
-The search: its state, and a generation of it.
-
-What a search by evolution and policy gradient is made from.
-
-Which learner of a portfolio plays next: an upper confidence bound (CERL, Khadka et al. 2019, section 3).
+- `Learners` is a portfolio of SAC's learners with different discounts; they share the replay with the population.
+- `draw` chooses which learner acts next by an upper confidence bound (CERL, section 3); `record` updates its returns.
+- `on_mesh` compiles the search for several devices, which share the individuals, the replay, and the transitions of
+  every gradient step. The program is the same as on one device, and XLA's partitioner divides it along these arrays. So
+  equal seeds give the same state on any number of devices, to rounding.
 """
 
 import dataclasses
@@ -53,7 +46,7 @@ class Settings:
     Attributes:
       networks, chromosomes: of the population; with none of both, learners are alone.
       greedy, noisy: roll-outs of learners in a generation; with none of both, evolution is alone.
-      exploration, noise: of noisy roll-outs, see `rollouts.explored`.
+      exploration, noise: of noisy roll-outs, see `sac.explored`.
       steps: of an episode.
       endless: whether values go on after an episode's last step, as in the published code, which has episodes of one
         step and a discount of 0.99 all the same; else an episode of one step is a bandit's.
@@ -159,7 +152,7 @@ def learned(
     """The gradient steps of a generation; every learner draws its own transitions.
 
     Args:
-      settings, domain, networks, instances, spread: see `search.generation`.
+      settings, domain, networks, instances, spread: see `generation`.
       learners: of the portfolio, and what they learn from.
       key: of all that is random.
 
@@ -400,7 +393,7 @@ def _joined(first: jax.Array, second: jax.Array) -> jax.Array:
 def on_mesh(
     settings: Settings, domain: Domain, networks: sac.ActorCritic, mesh: Mesh
 ) -> tuple[Callable[..., State], Callable[..., Any]]:
-    """`search.init` (instances, key, policy=None) and `search.generation` (state, key, instances), jitted.
+    """`init` (instances, key, policy=None) and `generation` (state, key, instances), jitted.
 
     What the number of devices does not divide is on all of them. States are donated; they may come from a checkpoint.
     """

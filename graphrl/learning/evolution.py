@@ -1,16 +1,14 @@
-"""Evolution of networks' weights, and of Boltzmann chromosomes beside them (EGRL, algorithm 2, lines 8 to 25, 37).
+"""Evolution of networks' weights and of Boltzmann chromosomes (EGRL, algorithm 2, lines 8 to 25, 37).
 
-For any `Network` and any fitness: individuals are what `jax.vmap` over `init` gives, a leading axis on every array, and
-a generation is one pure function of them and their fitness. No loop goes over individuals.
+It works for any `Network` and any fitness. Individuals are what `jax.vmap` over `init` gives, with a leading axis on
+every array. A generation is one pure function of them and their fitness, without a loop over individuals.
 
-The k individuals stand in places: first the m networks, then the b chromosomes. Places keep their encoding, so that
-their shares in the population stay what they are, as in the published code (the paper leaves open whether they do).
+- `choose` selects elites and the winners of tournaments (lines 9 to 12).
+- `Chromosomes` have a prior and a temperature for every choice of one graph's ops (section 3.2, appendix E).
+- `next_generation` fills the k places of the population: first the m networks, then the b chromosomes. A place keeps
+  its encoding, so the shares of the encodings stay the same, as in the published code. The paper leaves this open.
 
-Who lives on and who has children: elites and tournaments (EGRL, algorithm 2, lines 9 to 12).
-
-Boltzmann chromosomes: a prior and a temperature for every choice of one graph's ops (EGRL, section 3.2, appendix E).
-
-Letters: b chromosomes, g graphs, n ops, h choices of an op, o options of each.
+Letters: k individuals, m networks, b chromosomes, g graphs, n ops, h choices of an op, o options of each.
 """
 
 import dataclasses
@@ -146,9 +144,9 @@ class EvolutionSettings:
       strength: standard deviation of the noise on weights ("paper"; the number is ours).
       chromosome_strength: of that on chromosomes (the code's).
       temperature: the hottest of the first chromosomes (the code's); the coldest has a hundredth of it.
-      crossover: of two of one encoding: "paper", single-point; "code", see `crossed` and `boltzmann.crossed`.
-      noise: "paper", on all of the weights; "code", on few of them, see `mutated` and `boltzmann.mutated`.
-      seeding: what of a network becomes a chromosome's prior, see `boltzmann.prior_of`.
+      crossover: of two of one encoding: "paper", single-point; "code", see `crossed` and `crossed_chromosomes`.
+      noise: "paper", on all of the weights; "code", on few of them, see `mutated` and `mutated_chromosomes`.
+      seeding: what of a network becomes a chromosome's prior, see `prior_of`.
       migration: into the places of the weakest ("paper") or of any that were not chosen ("code").
     """
 
@@ -186,7 +184,7 @@ def next_generation(
 ) -> tuple[Population, Chosen]:
     """Selection, crossover and mutation.
 
-    A free place takes a child of an elite and a winner (see `selection.choose`). If both have the place's encoding it
+    A free place takes a child of an elite and a winner (see `choose`). If both have the place's encoding it
     is their crossover. If one has, it is that one: in a chromosome's place with the prior that the network seeds. If
     none has, a chromosome's place keeps its temperatures and takes the first network's prior; a network's place keeps
     its weights, since a chromosome cannot be turned into a network.

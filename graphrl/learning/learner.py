@@ -1,10 +1,8 @@
-"""What a learner is: pure functions on states, which `spread.on_mesh` compiles for the devices of a mesh.
+"""Learners as pure functions on states: the contract, several devices, checks of settings, and gradient descent.
 
-Learning on several devices: each has the parameters and a share of a batch's graphs.
-
-Checks of a learner's settings.
-
-A step of gradient descent: Adam, no gradient too long.
+`on_mesh` compiles a learner for the devices of a mesh; each device has the parameters and a share of a batch's graphs.
+`mean` and `keys` are for the functions that run on each device. `check_ranges` checks a learner's settings. `descend`
+is a step of Adam with global-norm clipping.
 """
 
 import math

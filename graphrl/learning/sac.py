@@ -1,10 +1,10 @@
-"""Soft actor-critic for many discrete choices at once (EGRL, appendix D; Haarnoja et al. 2018; Fujimoto et al. 2018).
+"""Soft actor-critic for many discrete choices at once, and the episodes of a population that it learns from.
 
-Letters: s states of a batch, r actions that were tried in each, n ops, h choices (heads) of an op, o options of each.
+EGRL, appendix D; Haarnoja et al. 2018; Fujimoto et al. 2018. `play` runs episodes of all individuals at once (EGRL,
+algorithm 2, lines 5 to 8), and `transitions` makes replay entries of them.
 
-Episodes of a whole population at once (EGRL, algorithm 2, lines 5 to 8).
-
-Letters: k individuals, t steps of an episode, g graphs, n ops, h choices of an op, o options of each.
+Letters: s states of a batch, r actions that were tried in each, n ops, h choices (heads) of an op, o options of each; k
+individuals, t steps of an episode, g graphs.
 """
 
 import dataclasses

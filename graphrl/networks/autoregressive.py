@@ -1,4 +1,4 @@
-"""A decoder that is asked again at every step (Topoformer, appendix B; Kool, van Hoof and Welling, 2019)."""
+"""Autoregressive decoder, which is called at every step (Topoformer, appendix B; Kool, van Hoof and Welling, 2019)."""
 
 from collections.abc import Callable
 from typing import NamedTuple

@@ -1,8 +1,7 @@
-"""What a network is to an agent: two pure functions, whatever library made them.
+"""The interface of networks to agents: two pure functions, whatever library made them.
 
-The multilayer perceptron that all networks are made of.
-
-What is said of many ops together: their mean, and each beside the others.
+Also here: the observations that networks take, the multilayer perceptron that all networks are made of, and two
+functions over the ops of a graph, their mean (`mean_of`) and each relative to the others (`standardised`).
 """
 
 from collections.abc import Callable
@@ -40,7 +39,7 @@ class PairObservation(Protocol):
 
     @property
     def relation(self) -> jax.Array:
-        """`[n, n]` uint8, at `[i, j]` how op j stands to op i, as `graphs.relations` has it."""
+        """`[n, n]` uint8, at `[i, j]` how op j stands to op i, as `graphs.features.relations` has it."""
 
     @property
     def mask(self) -> jax.Array:

@@ -1,14 +1,14 @@
-"""Choices of all ops at once, and once more in the light of the choices before (GO, sections 4 and 4.2, eq. 2).
+"""Decoders of several choices for every op (GO, sections 4.2 to 4.4).
 
-What the ops around an op have chosen, for each option that it has itself: features of pairs.
-
-Logits of the options of an op that are told of each pair of the two: by a perceptron, the same for all pairs.
-
-Several choices of every op, each informed of those before it (GO, section 4.4, eqs 5 and 6).
-
-One network for many kinds of graphs: its features are rescaled by what the graph is (GO, section 4.3).
-
-Attention along a sequence that is cut into segments (Transformer-XL, Dai et al. 2019; GO, section 4.2).
+- `DecisionLogits` makes all ops' choices at once, and iterates in the light of the choices before (sections 4 and 4.2,
+  eq. 2).
+- `TaskHeads`: several choices of an op, each informed of those before it (section 4.4, eqs 5 and 6).
+- `SegmentAttention`: attention along a sequence that is divided into segments (Transformer-XL, Dai et al. 2019;
+  section 4.2).
+- `Modulation`: superposition, which rescales features by factors that depend on the graph, so that one network serves
+  many kinds of graphs (section 4.3).
+- `votes` (ours): for each option of an op, the choices of the ops around it, as features of the pair.
+- `PairLogits`: logits of an op's options from features of each pair of op and option, by one perceptron for all pairs.
 """
 
 import functools

@@ -1,10 +1,10 @@
-"""GraphSAGE with max pooling (Hamilton et al. 2017) as GO has it (Zhou et al. 2020, section 4.1, eqs 3 and 4).
+"""Encoders of graphs: one vector for each op.
 
-REGAL's graph network: messages along the edges and against them (workshop paper, appendix A.3, eq. 1).
-
-A perceptron of ops and the means of their neighbours: the least that is a graph network.
-
-GAS, graph as sequence: REGAL's baseline that reads the ops in a topological order (ICLR paper, section 5.2).
+- `GraphSage`: max pooling (Hamilton et al. 2017) as in GO (Zhou et al. 2020, section 4.1, eqs 3 and 4).
+- `MessagePassing`: REGAL's, along the edges and against them (workshop paper, appendix A.3, eq. 1).
+- `NeighbourMeans`: a perceptron of ops and the means of their neighbours, the simplest graph network.
+- `Recurrent`: GAS, graph as sequence, REGAL's baseline that reads the ops in a topological order (ICLR paper, section
+  5.2).
 """
 
 from typing import Literal

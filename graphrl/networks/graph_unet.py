@@ -1,6 +1,7 @@
-"""The Graph U-Net (Gao and Ji 2019) as EGRL has it (section 3.2): attention, pooling to the best half, and back up.
+"""The Graph U-Net (Gao and Ji 2019) as in EGRL (section 3.2): attention, pooling to the best half, and unpooling.
 
-Graph attention along the edges and against them (EGRL, section 3.2; Velickovic et al. 2018), on dense adjacency.
+`BidirectionalAttention` is graph attention along the edges and against them, on a dense adjacency matrix (EGRL, section
+3.2; Velickovic et al. 2018).
 """
 
 import math

@@ -1,6 +1,6 @@
-"""What stands on a vector per op: logits of the ops' choices, priorities, one number for a whole graph.
+"""Heads on op embeddings: logits of the ops' choices, priorities, the value of a graph, and EGRL's actor and critic.
 
-EGRL's actor and critic on an encoder of graphs: several choices at every op, and what they are worth.
+The actor and critic of EGRL take any encoder of graphs: several choices of every op, and their values.
 """
 
 import math

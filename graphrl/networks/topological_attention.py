@@ -1,9 +1,7 @@
-"""Topoformer's encoder and its ablations: one stack of layers, whose heads see one graph or another.
+"""Topoformer's encoder and its ablations: one stack of layers, with a graph for each group of attention heads.
 
-Gagrani et al., "Neural Topological Ordering for Computation Graphs" (NeurIPS 2022), section 4.1, eqs 4 and 5;
-table 3 for the ablations.
-
-Attention whose heads see certain pairs of ops only (Topoformer, section 4.1).
+Gagrani et al., "Neural Topological Ordering for Computation Graphs" (NeurIPS 2022), section 4.1, eqs 4 and 5; table 3
+for the ablations. `MaskedAttention` is attention whose heads see only certain pairs of ops.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""What an agent offers to the training loop and to the commands: all that a new agent has to bring."""
+"""The interface of an agent to the training loop and the commands: all that a new agent has to provide."""
 
 import dataclasses
 from collections.abc import Callable, Sequence

@@ -1,10 +1,9 @@
-"""Checkpoints of a run: a folder each, there whole or not at all, whatever kills the process.
+"""Checkpoints of a run: one folder each, complete or absent, even if the process is killed.
 
-`RUN/step-00000120/state` is orbax's (the learner's state, NumPy arrays), `checkpoint.json` beside it holds everything
-else. Both are written under a temporary name that is then exchanged for the right one. `RUN/best` is a link to the
-best one by validation. One that is found broken all the same is set aside, as `RUN/broken-step-00000120`.
-
-A learner's state as files of orbax's: a folder of arrays, written and read by this process alone.
+`RUN/step-00000120/state` is orbax's: the learner's state as a folder of NumPy arrays, written and read by this process
+alone. `checkpoint.json` next to it has everything else. Both are written under a temporary name that is then
+exchanged for the right one. `RUN/best` is a link to the best checkpoint by validation. A broken checkpoint is set
+aside, as `RUN/broken-step-00000120`.
 """
 
 import contextlib

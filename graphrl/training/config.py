@@ -1,9 +1,7 @@
-"""Settings: nested frozen dataclasses, filled from files (TOML or JSON) and from `key=value` texts, checked by type.
+"""Settings of a run: nested frozen dataclasses, filled from files (TOML, JSON) and `key=value` texts, checked by type.
 
-Not tyro: it writes its own multi-line errors and wants to own the command line, which here is argparse's,
-with errors of one line.
-
-When the loop does what.
+`Schedule` says at which steps the loop validates and saves. Not tyro: it writes its own multi-line errors and
+wants to own the command line, which here is argparse's, with errors of one line.
 """
 
 import dataclasses

@@ -1,6 +1,6 @@
-"""The graphs that a learner sees: training batches by step, held-out batches, one compiled program a size bucket.
+"""Graphs for a learner: training batches by step, held-out batches, one compiled program a size bucket.
 
-Making what comes next while the device works on what came before.
+`made_ahead` prepares the next batches while the device works on the current one.
 """
 
 import collections

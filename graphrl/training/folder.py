@@ -1,9 +1,8 @@
-"""The folder of a run: one process has it at a time, and a run that never began leaves it as it was.
+"""The folder of a run: its lock, and the record `metrics.jsonl`.
 
-The record of a run: `metrics.jsonl`, a JSON object a line, and the same for TensorBoard.
-
-A line is `{"step": 12, "seconds": 3.4, "bucket": 96, "loss": ...}` for an update and
-`{"step": 25, "validation": {...}}` for a look at the held-out graphs.
+One process has the folder at a time, and a run that never began leaves it as it was. The record is a JSON object a
+line, and the same for TensorBoard: `{"step": 12, "seconds": 3.4, "bucket": 96, "loss": ...}` for an update and
+`{"step": 25, "validation": {...}}` for an evaluation on the held-out graphs.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
-"""A run: a folder with its settings, record and checkpoints, and the loop that fills it.
+"""A training run: its folder with settings, record and checkpoints, and the loop that fills it.
 
-The training loop: batches in, parameters out; whatever ends it, the run can go on from where it was.
+The loop takes batches and gives parameters. However it ends, the run can continue from its last checkpoint.
 """
 
 import collections
@@ -361,13 +361,13 @@ class _Progress:
         self._held_out: Values = {}
 
     def update(self, step: int, seconds: float, bucket: int, values: Values) -> None:
-        """See `loop.Observer`."""
+        """See `Observer`."""
         self._pace.add("update")
         words = ", ".join(f"{name} {value:.4g}" for name, value in {**values, **self._held_out}.items())
         self._show(step, f"{self._end(step)}; {words}")
 
     def validation(self, step: int, values: Values) -> None:
-        """See `loop.Observer`."""
+        """See `Observer`."""
         self._pace.add("validation")
         self._held_out = {f"held-out {name}": value for name, value in values.items()}
 

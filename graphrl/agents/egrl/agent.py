@@ -1,6 +1,7 @@
-"""EGRL as the training loop and the commands see it.
+"""EGRL as an agent of the training loop, and as methods that plan memory maps.
 
-EGRL as methods: it searches for a map of the given graph, or a trained policy says one at once.
+`AGENT` is what training and the commands use. `solve` searches for a map of the given graph by evolution and policy
+gradient, without a trained policy. `solve_policy` asks a trained policy for a map.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""What a search by EGRL, and its training on a set of graphs, is made from."""
+"""Settings of EGRL: of a search on one graph, and of training on a set of graphs."""
 
 import dataclasses
 from typing import Literal, get_args
@@ -26,7 +26,7 @@ class EgrlConfig:
       chip: name or file of the chip that maps are for; the policy has outputs for its memories.
       variant: "egrl"; its parts alone: "ea", evolution, or "pg", policy gradient.
       learning: how `graphrl train egrl` trains a policy: by the "search" that `variant` names, or by "ppo" (ours), see
-        `amortised`.
+        `learner.update_ppo`.
       samples: maps of every graph in an update of PPO.
       reward: see `domain.evaluate`; "valid" is the paper's, "rectified" ours.
       hint: the map that networks see beside the features: "none", everything in memory 0, as in the paper; "compiler",

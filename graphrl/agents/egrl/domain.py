@@ -1,11 +1,11 @@
-"""Memory maps as what EGRL's search decides: `MemoryMap-v0` of one step, as pure functions of padded problems.
+"""Memory maps as the domain of EGRL's search: `MemoryMap-v0` of one step, as pure functions of padded problems.
 
-Letters: N steps, padded; F features of a step; M memories; E reads, padded.
+`step_features` are the features of a step: those of the paper's table 1, and its cost in each memory of the chip
+(ours). All graphs' features are shifted and scaled by the same numbers, so that sizes keep their meaning from one graph
+to the next. `layers` adds the hint, a map that the networks see. `observe` and `evaluate` give observation and reward
+of a map.
 
-What EGRL's networks see of a step: the paper's table 1, and what it costs in each memory of the chip (ours).
-
-Every feature is shifted and scaled by the same numbers whatever the graph, so that sizes keep their meaning from one
-graph to the next. Letters: n steps, M memories.
+Letters: N steps, padded; n steps of one graph; F features of a step; M memories; E reads, padded.
 """
 
 import functools

@@ -1,6 +1,6 @@
-"""EGRL's learner: a step is a generation of the search on all training graphs, or an update of PPO on them.
+"""EGRL's learner: an update is a generation of the search on all training graphs, or an update of PPO on them.
 
-PPO on the maps of many graphs: a policy learns from what its own maps earn, each an episode of one step.
+PPO learns from one policy's maps of many graphs. Each map is an episode of one step.
 """
 
 import functools

@@ -1,7 +1,4 @@
-"""EGRL's actor and critic on problems of memory maps.
-
-EGRL's policy as a file, and the maps that it asks for.
-"""
+"""EGRL's actor and critic on problems of memory maps, and the trained policy with the maps that it makes."""
 
 import functools
 from pathlib import Path

@@ -1,12 +1,12 @@
-"""GO and its predecessor GDP as the training loop and the commands see them.
+"""GO and its predecessor GDP as agents of the training loop, and GO's methods with a trained policy.
 
-GO as methods: its policy changes a list schedule for the better, at once or with some learning on the graph.
+`solve` improves a list schedule with the policy: in one call of the network, or with further learning on the graph.
+`solve_portfolio` runs the stages of `auto` first.
 
-A large graph as GO's policy sees it: a graph of some hundred clusters, as large as those that it has learned on.
-
-A change of a cluster moves a whole part. What is seen is coarse, what plans cost is not: they are expanded, a cluster's
-device to each of its ops in the order of the whole graph, and costed there. So clusters may depend on one another in a
-circle. They stand in the order of their ops' mean places, and what goes against that order is not seen.
+`coarse` clusters a large graph, so that the policy sees some hundred clusters: as many nodes as the graphs that it was
+trained on have. A change of a cluster moves all its ops. Only the observation is coarse. To cost a plan, the device of
+a cluster is given to each of its ops, in the order of the whole graph. So the clusters may depend on one another in a
+cycle. They are sorted by the mean position of their ops, and the policy does not see edges against this order.
 """
 
 import dataclasses

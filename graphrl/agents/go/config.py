@@ -1,7 +1,4 @@
-"""What GO's networks are made from.
-
-What the training of GO is made from.
-"""
+"""Settings of GO and GDP: of their networks, and of their training."""
 
 import dataclasses
 from typing import Any, ClassVar, Literal, get_args
@@ -104,7 +101,7 @@ class GoSettings:
     """Settings of `graphrl train go`. The paper gives no numbers that these could follow.
 
     Attributes:
-      learning: "imitation" of a teacher, see `lessons.py`; or "ppo", best of all from a policy that has imitated.
+      learning: "imitation" of a teacher, see `learner.py`; or "ppo", best of all from a policy that has imitated.
       stops: of the teacher on a graph.
       network: see `GoConfig`.
       ppo: see `PpoSettings`; episodes have one step.

@@ -1,15 +1,13 @@
-"""What choices of `Compile-v0` are as schedules, and what these cost: on the host, exactly.
+"""Choices of `Compile-v0` as plans, and their exact costs, on the host.
 
-What choices of `Compile-v0` are as plans of pipelined execution (`max_load`), and what these cost: on the host.
+A `Domain` says all that GO needs to know of an objective: the plan that episodes begin with, and the decoder of
+choices. All other files of GO are the same for every objective; the environment has its own functions for each
+(`envs/compile/reward.py`). For the makespan, `Decoder` makes schedules. For the largest load of pipelined execution
+(`max_load`), `LoadDecoder` makes plans.
 
-What is the objective's own: the quick plan that episodes begin with, and how choices are costed as plans.
-
-The environment has its own place for it (`envs/compile/outcome.py`); whatever else there is of GO knows no objective.
-
-Where GO's episodes begin: a quick heuristic's plan, as choices of `Compile-v0`.
-
-Devices are alike, so that whatever is good of one is good of all others, and a policy that sees none used yet can only
-guess (GO's authors do not say what breaks this symmetry). Beside a plan, devices are told apart by what is on them.
+Episodes begin with the plan of a quick heuristic, as choices of `Compile-v0`. Devices are alike: without such a plan a
+policy cannot tell them apart and can only guess. GO's authors do not say what breaks this symmetry. With a plan,
+devices differ by the ops on them.
 """
 
 import dataclasses
@@ -195,7 +193,7 @@ class LoadDecoder:
         return loaded(self._pipeline, jnp.asarray(rows)).played
 
     def gains(self, placement: np.ndarray, priority: np.ndarray) -> np.ndarray:
-        """How many percent less the energy is by which annealing goes (`loads/moves.py`: the largest load alone does
+        """How many percent less the energy is by which annealing goes (`loads/anneal.py`: the largest load alone does
         not tell most changes apart) where one group is on another device: `[n, d]` float64 of its first op.
         """
         energies = np.empty((len(self._chain.device), self._problem.devices))
@@ -301,7 +299,7 @@ def hinted(
     devices: int = 1,
 ) -> CompileParams:
     """The instance, for a policy of these settings, that begins at the hint, with its order; its time is the baseline.
-    See `compile.instance`; the hint is that of `Domain.start` if none is given. It has as many devices, or more.
+    See `generator.instance`; the hint is that of `Domain.start` if none is given. It has as many devices, or more.
     """
     if begin is None:
         begin = domain(problem).start(graph, problem, math.inf)

@@ -1,17 +1,12 @@
-"""HDP: devices by groups of ops, learned on the graph at hand (Mirhoseini et al., "A Hierarchical Model for Device
-Placement", 2018), as TensorFlow's grappler has it. GO and GDP are measured against it.
+"""HDP: devices of groups of ops, learned on the given graph. GO and GDP are compared with it.
 
-What HDP is made from.
+Mirhoseini et al., "A Hierarchical Model for Device Placement", 2018, as implemented in TensorFlow's grappler.
 
-What HDP learns on: one graph on the device, with what its grouper reads. NumPy, on the host.
-
-REINFORCE on one graph: tries placements, and makes those that beat the moving average of the rewards likelier.
-
-HDP's two networks: the grouper, and the placer, which decides device after device of the groups.
-
-A placement of all ops, from what both networks choose, and how likely it was.
-
-HDP as a method: it learns on the graph that it is given, and answers with the best placement that it tried.
+- `HdpConfig` has the settings. `Instance` is one graph on the device, with the grouper's features, made on the host.
+- Two networks: `Grouper` assigns each op to a group; `Placer` is a recurrent network that chooses the devices of the
+  groups one by one. A `Draw` is a placement of all ops from these choices, with its log-probability.
+- REINFORCE on the one graph: `update` makes placements likelier whose reward is above the moving average of rewards.
+- `solve` is the method "hdp": it learns on the graph for the time it has, and returns the best placement it tried.
 """
 
 import dataclasses
@@ -410,7 +405,7 @@ def solve(
 
 @functools.partial(jax.jit, static_argnums=0)
 def begin_search(config: HdpConfig, key: jax.Array, task: Instance) -> State:
-    """See `learner`."""
+    """See `begin`."""
     return begin(config, key, task)
 
 

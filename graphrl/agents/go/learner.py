@@ -1,15 +1,13 @@
-"""GO's learner: PPO on `Compile-v0`, from a heuristic's plan on.
+"""GO's learner: imitation of a teacher, then PPO on `Compile-v0`, from a heuristic's plan on.
 
-A round draws plans beside the one that the policy sees; the next round begins at the best so far. Every round is an
-episode of one step, which is how the policy is played (`solver.py`).
+The teacher climbs from the hint. It computes the gain of every change of one op, makes the best change, and repeats
+this as long as the best change gains. Each of its stops is a `Lesson`: exact costs of thousands of plans. PPO would
+have to estimate these from rewards that sum the effects of many changes.
 
-What is imitated before PPO: of every single change of a plan, how much it gains.
+In PPO, a round draws plans around the one that the policy sees. The next round begins at the best plan so far. Every
+round is an episode of one step, as it is when a trained policy plans (`agent.py`).
 
-A teacher climbs from the hint: it looks at every change of one op, makes the best of them, one after the other, as long
-as each still gains, and looks again. What it saw at each stop is a lesson: exact costs of thousands of plans, where PPO
-has to guess from the sums of many changes' effects.
-
-The problems that graphs are trained on.
+`Batch` has the problems of training graphs.
 """
 
 import dataclasses

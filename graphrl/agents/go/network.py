@@ -1,7 +1,4 @@
-"""GO's two networks: the policy, and the value of where it stands, with a graph network of its own.
-
-GO's policy as a file, and the plans that it makes of a graph.
-"""
+"""GO's policy and value networks, each with its own graph network, and the trained policy with the plans it makes."""
 
 import dataclasses
 import functools

@@ -1,10 +1,12 @@
-"""REGAL as the training loop and the commands see it: as published, and with a list schedule as a hint.
+"""REGAL as agents of the training loop, and as methods: the trained network proposes, BRKGA searches.
 
-Trained policies as `Solver`s: the network proposes, BRKGA searches.
+There are two agents: as published, and with a list schedule as a hint. Methods:
 
-"regal" is the paper's. The policy of "regal-hint" sees a plan of list scheduling beside the graph
-(`RegalConfig.hint`), and so makes BRKGA search around that. "idrs" and "idrs-hint" only sample from the proposals,
-which is the paper's instance-dependent random search. "regal+" is `auto` with the proposals of "regal-hint".
+- "regal" is the paper's.
+- "regal-hint": the policy sees a plan of list scheduling with the graph (`RegalConfig.hint`). So BRKGA searches near
+  that plan.
+- "idrs" and "idrs-hint" only sample from the proposals: the paper's instance-dependent random search.
+- "regal+" is `auto` with the proposals of "regal-hint".
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""What a REGAL learner is made from."""
+"""Settings of REGAL's learner."""
 
 import dataclasses
 from typing import Literal, get_args

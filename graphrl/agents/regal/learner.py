@@ -1,4 +1,4 @@
-"""REGAL's learner: graphs in, better proposals out. Contextual-bandit REINFORCE on `Proposal-v0`."""
+"""REGAL's learner: contextual-bandit REINFORCE on `Proposal-v0`."""
 
 import functools
 from typing import Any

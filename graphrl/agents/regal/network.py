@@ -1,7 +1,4 @@
-"""REGAL's two networks: the policy, and the baseline with a graph network of its own.
-
-REGAL's policy as a file, and the proposals that it makes.
-"""
+"""REGAL's policy and baseline, each with its own graph network, and the trained policy with the proposals it makes."""
 
 import functools
 from collections.abc import Callable

@@ -1,6 +1,6 @@
-"""Topoformer as the training loop and the commands see it.
+"""Topoformer as an agent of the training loop, and as methods that order the ops of one device.
 
-A trained policy as a `Solver`: the order of one device that one call of the network, and a decoder, make.
+A trained policy is called once for a graph; a decoder makes orders of its priorities.
 """
 
 from typing import get_args

@@ -1,4 +1,4 @@
-"""What a Topoformer learner is made from."""
+"""Settings of Topoformer's learner."""
 
 import dataclasses
 from typing import Literal, get_args

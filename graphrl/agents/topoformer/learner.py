@@ -1,7 +1,7 @@
-"""Topoformer's learner: graphs in, better priorities out. REINFORCE (eq. 9) on orders of `Ordering-v0`.
+"""Topoformer's learner: REINFORCE (eq. 9) on orders of `Ordering-v0`.
 
-Deviations from the paper: several orders are drawn of each graph, and they may be one another's baseline; the reward is
-the peak relative to the baseline's, so that graphs of all sizes and units weigh the same, and advantages are divided by
+Deviations from the paper: several orders are drawn of each graph, and they may be one another's baseline. The reward is
+the peak relative to the baseline's, so that graphs of all sizes and units weigh the same. Advantages are divided by
 their root mean square and clipped (`reinforce.policy_term`).
 """
 

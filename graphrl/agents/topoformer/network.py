@@ -1,7 +1,4 @@
-"""Topoformer's networks, and the distribution over orders that each of them is for a batch of graphs.
-
-Topoformer's policy as a file, and the orders that it makes.
-"""
+"""Topoformer's networks, their distributions over orders of a batch of graphs, and the trained policy."""
 
 import dataclasses
 import functools

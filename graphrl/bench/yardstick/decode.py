@@ -1,14 +1,12 @@
-"""Decodes and costs chromosomes: the clocks run along with the heap of ready nodes, memory is a pass after it.
-
-The ready nodes as a binary heap of packed keys, the largest first, in an int32 array.
-
-Whoever takes the first key leaves a hole there. The first push after that fills it: one sift, instead of one for a leaf
-that moves up there and one for the new key. A sentinel stands behind the last entry, which may have no sibling.
-
-A graph, and what decoding a chromosome of it writes, as flat arrays.
+"""Decode and cost chromosomes in numba, on flat arrays: the yardstick's decoder.
 
 The semantics are exactly those of graphrl/costs: transfers are nodes with keys of their own, keys are quantised to the
-bits that a packed 31-bit word leaves beside the node's index, and memory is counted by place in the order.
+bits that a packed 31-bit word leaves for them next to the node's index, and memory is counted by position in the order.
+The clocks are updated while nodes leave the heap; memory is a second pass over the order.
+
+Ready nodes are in a binary heap of packed keys, the largest first, in an int32 array. Taking the first key leaves a
+hole at the root. The first push after that fills the hole: one sift instead of two (one for a leaf that moves to the
+root and one for the new key). A sentinel after the last entry is the sibling of an entry that has none.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,7 @@
-"""The compiled yardstick of a case, made ready to be timed. Threads take whole graphs.
+"""BRKGA of one graph in numba, as solvers/chromosomes/brkga.py has it, and the yardstick of a case ready to be timed.
 
-BRKGA on one graph, the algorithm of solvers/chromosomes/brkga.py: children are costed while they are in the cache.
-
-Genes are drawn by an integer hash (lowbias32 of Wellons, "hash-prospector", 2018), as loops of it vectorise.
+Children are costed while they are in the processor's cache. Threads take whole graphs. Genes are drawn by an integer
+hash (lowbias32 of Wellons, "hash-prospector", 2018), as loops of it vectorise.
 """
 
 from collections.abc import Sequence

@@ -1,16 +1,14 @@
-"""What a plan of an instance did when it ran: when ops did and what they waited for, and what devices did meanwhile.
+"""Features of a plan after it ran, for a policy that improves plans: of a schedule, and of a pipelined execution.
 
-A policy that makes a plan better must know where time is lost. Times are parts of the makespan, so that neither units
-nor lengths matter. Memory is linear in n d, and so is time but for sorting and one scan along the uses.
+`played` is of the makespan: when ops ran and what they waited for, and the devices' busy times. The policy needs to see
+where time is lost. Times are fractions of the makespan, so that neither units nor lengths matter. Memory is linear in
+n d; so is time, except for sorting and one scan along the uses. `played_on_host` computes the same in NumPy, without a
+program to compile for each size.
 
-What a plan of an instance does in pipelined execution (`max_load`): the loads of devices, and what they would be
-where one op stood elsewhere. The counterpart of `played.py`.
-
-A policy that makes a plan better must know which device holds all up, what an op's tensors cost across, and where
-memory is left. Loads are parts of the largest, and bytes of the memory limit (0 without one), so that units do not
+`loaded` is of pipelined execution (`max_load`): the loads of devices, and the loads with one op moved to another
+device. The policy needs to see which device limits the plan, what an op's tensors cost on other devices, and where
+memory is free. Loads are fractions of the largest, and bytes of the memory limit (0 without one), so that units do not
 matter.
-
-What a plan did when it ran, on the host: the twin of `played`, without a program to compile for each size.
 """
 
 import functools

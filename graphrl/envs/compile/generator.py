@@ -1,10 +1,8 @@
-"""The problem instances of `Compile-v0`: padded graphs with their features and options. NumPy, on the host.
+"""Problem instances of `Compile-v0`: padded graphs with their features and options. NumPy, on the host.
 
-What a network sees of the options that an op has: devices, and levels of a priority. NumPy, on the host.
-
-The number of options is a shape of these tables, so that one network serves any number.
-
-Fusion as a task of `Compile-v0`: what an instance says of it, and the kernels that priorities make of a graph.
+Options are the devices and priority levels that an op may choose, with the features that a network sees of each. The
+number of options is a shape of these tables, so that one network serves any number. Where fusion is a task, an instance
+has the `FusionParams`, and `kernels_of` makes the kernels of fusion priorities.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""What a policy of `Compile-v0` sees: a `networks.base.DecisionObservation`."""
+"""Observation of `Compile-v0`: a `networks.base.DecisionObservation`."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

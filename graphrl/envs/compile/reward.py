@@ -1,15 +1,13 @@
-"""What a graph takes under some choices: its kernels, priorities as keys, and the cost model on the device.
+"""Costs of choices of `Compile-v0` on the device: the objective's value, validity, and the run of the plan.
 
-The decoder there has a lane for each candidate solution of each graph of a batch, and runs them together. An
-environment has one graph and one candidate; where it is mapped (`jax.vmap`) over choices, and then over graphs, as PPO
-does, these become the lanes (some 5 times faster than mapping a decoder of one lane: 16 candidates, 1,024 ops). Where
-ops are fused each candidate has a graph of its own, and these are the graphs of a batch.
+`run` makes kernels of the choices, and keys of the priorities, and calls the cost model. `by_rule` is the device's twin
+of `solvers.sending.rule`: sends by the rule, as keys of a decoder. `Outcome` has the result under the instance's
+objective. The objective enters the environment here alone: the type of an instance's `problem` says which it is.
 
-Sends by the rule on the device: the twin of `solvers.sending.rule`, as keys of a decoder.
-
-What choices come to under the instance's objective: its value, whether the plan is valid, and what it did.
-
-The objective enters the environment here alone: the type of an instance's `problem` says which it is.
+The decoder has a lane for each candidate solution of each graph of a batch, and runs all lanes together. An environment
+has one graph and one candidate. Where PPO maps it (`jax.vmap`) over choices, and then over graphs, these become the
+lanes. That is some 5 times faster than mapping a decoder of one lane (16 candidates, 1,024 ops). Where ops are fused
+each candidate has its own graph, and these are the graphs of a batch.
 """
 
 import functools

@@ -2,8 +2,8 @@
 
 Actions are made of choices: a pytree of int32 arrays, each element an option, as the environment's `action_spec` says.
 The policy network gives a pytree of the same structure, of logits with one axis more. What may not be chosen has a
-logit so low that it never is (`choices.masked` sees to that); where a single option is left, as at padding, a choice
-adds nothing to log-probabilities and entropies.
+logit so low that it never is (`settings.masked` sets it); where a single option is left, as at padding, a choice adds
+nothing to log-probabilities and entropies.
 
 `train` is the loop for instances that stay the same; `update` is one step with a batch of fresh ones, as a `Learner`
 has it. Both are for any number of devices, which share the instances.

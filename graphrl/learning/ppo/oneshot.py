@@ -1,7 +1,7 @@
-"""Episodes of one step that begin alike: of an instance all environments see the same, so the networks look once.
+"""PPO for episodes of one step that begin alike: all environments of an instance share one call of the networks.
 
-For GO's graphs, whose network takes longer than the environment, an update is thus nearly as fast with many
-environments as with one. Otherwise it is what `update` does.
+GO's network takes longer than its environment, so an update is nearly as fast with many environments as with one.
+Otherwise it is the same as `update`.
 """
 
 import functools

@@ -1,7 +1,4 @@
-"""Roll-outs: so many steps of every environment, which reset themselves where an episode ends.
-
-What a policy earns without exploring.
-"""
+"""Roll-outs of a fixed number of steps of every environment, with automatic resets, and returns without exploration."""
 
 import functools
 from typing import Any, NamedTuple

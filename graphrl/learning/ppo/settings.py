@@ -1,6 +1,6 @@
-"""What PPO is made from.
+"""Settings of PPO, and distributions over actions of many choices.
 
-Actions of many choices, as pytrees: `[..., options]` float32 logits and `[...]` int32 options for each array.
+Logits and actions are pytrees: `[..., options]` float32 logits and `[...]` int32 options for each array.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""The loop for instances that stay the same: environments go on where the last roll-out left them."""
+"""Training loop of PPO for instances that stay the same: environments continue from the last roll-out's end."""
 
 import functools
 from typing import Any, NamedTuple

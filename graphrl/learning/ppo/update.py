@@ -1,6 +1,7 @@
-"""An update: what was learned from a roll-out. For one device's share of the instances, see `learning.learner`.
+"""An update of PPO from a roll-out, with generalised advantage estimation (Schulman et al. 2016).
 
-Generalised advantage estimation (Schulman et al. 2016), which tells episodes that ended from those that were cut.
+Advantages tell episodes that terminated from those that were truncated. All functions are for one device's share of the
+instances, see `learning.learner`.
 """
 
 import functools
