@@ -1,7 +1,7 @@
 """EGRL as an agent of the training loop, and as methods that plan memory maps.
 
 `AGENT` is what training and the commands use. `solve` searches for a map of the given graph by evolution and policy
-gradient, without a trained policy. `solve_policy` asks a trained policy for a map.
+gradient, from new networks or from a trained policy. `solve_policy` asks a trained policy for a map at once.
 """
 
 import dataclasses
