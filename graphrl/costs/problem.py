@@ -1,6 +1,6 @@
-"""What is asked of a plan: devices, how tensors move between them, what is minimised, and what limits it.
+"""A planning problem: devices, how tensors move between them, the objective, and the limits.
 
-A graph and a problem as pipelined execution sees them: what `max_load` is computed from.
+`Pipeline` is a graph and a problem as pipelined execution sees them: `max_load` is computed from it.
 """
 
 import dataclasses

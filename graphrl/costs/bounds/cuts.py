@@ -1,20 +1,23 @@
-"""The least memory in which an op can run, over all orders: a minimum cut.
+"""Least memory in which each op can run, over all orders: a minimum cut.
 
-When op v has run, the ops that have run are a set S that holds with every op its predecessors, holds v, and holds no
-successor of v. A buffer is live then if its producer is in S and it is pinned or one of its users is not, and v's own
-inputs, outputs and workspace were there while v ran. So what v needs is at least the minimum, over all such S, of the
-bytes of live buffers. Each buffer is a hyperedge from its producer to its users that costs its bytes if S parts them,
-which is a cut in a network: producer -> buffer with the buffer's bytes as capacity, buffer -> user and op ->
-predecessor without limit (Lawler 1973 on cuts of hypergraphs; that one may ask for closed sets, Picard 1976).
-The maximum over v bounds every order from below; the set S of a minimum is where a good order goes through when it
-runs v (solvers/min_cut).
+When op v has run, the ops that have run are a set S. S contains v and all predecessors of its ops, but no successor of
+v. A buffer is then live if its producer is in S and it is pinned or one of its users is not in S. While v ran, its
+inputs, outputs and workspace were there too. So v needs at least the minimum, over all such S, of the bytes of live
+buffers.
 
-What every op needs at least, whatever the order: the figures that the bounds of peak memory start from.
+This is a cut in a network. Each buffer is a hyperedge from its producer to its users, which costs its bytes if S
+separates them: producer -> buffer with the buffer's bytes as capacity, buffer -> user and op -> predecessor without
+limit (Lawler 1973 on cuts of hypergraphs; Picard 1976 on closed sets). The maximum over v bounds every order from
+below. A good order passes through the set S of a minimum when it runs v (solvers/orders/min_cut.py).
 
-Buffers that are shared are counted once, and with the least size they can have: an alias and its source are one buffer
-(on several devices it may also be a copy, with the declared bytes of any of them); an output that may take over an
-input's buffer is not counted beside it at its own op, and afterwards counts as the smaller of the two. Afterwards the
-two cannot be the same memory while both are live, since a buffer changes hands only after its last use.
+`Needs` has each op's figures that depend on no order. Shared buffers are counted once, with the least size they can
+have:
+
+- An alias and its source are one buffer. On several devices it may also be a copy, with the declared bytes of any of
+  them.
+- An output that may take over an input's buffer is not counted in addition to that buffer at its own op. Afterwards it
+  counts as the smaller of the two. The two are never the same memory while both are live, since a buffer changes hands
+  only after its last use.
 """
 
 from typing import NamedTuple

@@ -1,11 +1,10 @@
-"""What is decided, for a population of candidate solutions of every graph of a batch.
+"""Decisions and problems as device code takes them, for a population of candidate solutions of every graph of a batch.
 
-Chromosomes are laid out genes first, lanes last (`[k, g, p]`): XLA:CPU vectorises across the minor axis, and the
-decoder's state has one lane for each chromosome.
+`Decisions` are laid out genes first, lanes last (`[k, g, p]`), as chromosomes are: XLA:CPU vectorises across the minor
+axis, and the decoder's state has one lane for each chromosome.
 
-A problem as device code takes it: what shapes a program is static, what only changes numbers is traced.
-
-So one compiled program serves every latency, bandwidth and memory limit.
+In a `DeviceProblem` only what shapes a program is static. What only changes numbers is traced, so one compiled program
+serves every latency, bandwidth and memory limit.
 """
 
 import dataclasses

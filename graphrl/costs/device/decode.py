@@ -1,7 +1,8 @@
-"""Keys to orders: a priority topological sort of ops and transfers, one lane for each candidate solution.
+"""Keys to orders and times: a priority topological sort of ops and transfers, one lane for each candidate solution.
 
-The form for CPUs. A step pops the best ready node of every lane, or goes on with the rows of the node that it popped
-before; it relaxes one row. All lanes advance together, so that every operation is a vector operation across lanes:
+This is the form for CPUs; `decode_dense.py` is the form for GPUs, and both give the same order. A step pops the best
+ready node of every lane, or goes on with the rows of the node that it popped before; it relaxes one row. All lanes
+advance together, so that every operation is a vector operation across lanes:
 
 - the ready queue is one packed key a slot, under one level of block maxima (`BLOCK` slots a block);
 - a slot whose op waits for k inputs holds its device minus (k + 1) * `UNIT`; one that is ready, its packed key; an
@@ -10,11 +11,8 @@ before; it relaxes one row. All lanes advance together, so that every operation 
   that is read after it was written, or written by operands that do not depend on what was read before, so each write
   below depends on every earlier read (tests/test_compiled.py looks for copies in the compiled loop).
 
-`decode_dense.py` is the form for GPUs; both give the same order.
-
-The read-only tables of the decoder by rows, made once for a population.
-
-When nodes run, as the order is walked: one clock per device and, under `link`, one per outgoing link.
+The rows are in `Tables`, which are read-only and made once for a population. `Clocks` give the times as the order is
+walked: one clock per device and, under `link`, one per outgoing link.
 """
 
 from typing import NamedTuple

@@ -1,6 +1,6 @@
 """Costs of a population of candidate solutions on the device: decode, time, memory.
 
-One number to minimise for every candidate solution.
+`evaluate` gives all costs of every candidate, `fitness` the one number to minimise.
 """
 
 import functools

@@ -1,12 +1,11 @@
-"""Loads of devices in pipelined execution, in pure JAX: the twin of `exact/stages.py`.
+"""Loads of devices in pipelined execution, in pure JAX: the twin of `Stages` in `exact/evaluate.py`.
 
 Letters as in `graphs/padding.py`. A function takes one placement of one graph; `vmap` makes more of both.
 
-What loads become where one group of ops moves to another device, in pure JAX: of all groups and devices at once.
-
-A tensor costs its home once if it is read elsewhere, and every other device once that reads it (`loads.py`), so that a
-move changes the loads of the device that is left and of the one that is entered, and of no third: if the last reader
-elsewhere moves on to another device, the home sends as before.
+`loads` gives the loads of a placement. `moves` gives the loads after one group of ops moves to another device, for all
+groups and devices at once. A tensor costs its home once if it is read elsewhere, and every other device that reads it
+once. So a move changes the loads of the device that the group leaves and of the one that it enters, and of no third: if
+the last reader elsewhere moves on to another device, the home sends as before.
 """
 
 import dataclasses

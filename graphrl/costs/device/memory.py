@@ -4,16 +4,12 @@ Memory is counted by place in the order, not by time: a buffer is born where its
 the last node that needs it, and what is live is a running sum over the order.
 
 A tensor has up to d **copies**: the one where its producer runs (copy 0) and one on each foreign device that reads it
-(copy 1 + s, see lanes.py).
+(copy 1 + s, see lanes.py). An **instance** is a copy of a tensor on a device: copy c of tensor i is instance c * t + i.
 
-Buffers that tensors share (`alias` and `reuses`), on the device; the rules stand in `costs/exact/memory.py`.
-
-Used only for graphs that are padded for shares: others compile to the same program as without it.
-
-An **instance** is a copy of a tensor on a device: copy c of tensor i is instance c * t + i, and copy 0 is the one where
-its producer runs (see memory.py). A **share** is an output x that uses the buffer of an input y of its op. That buffer
-belongs to the transferred copy of y on the op's device or, if y was made there, to y itself or, if y is an alias, to
-what y shares with.
+Buffers that tensors share (`alias` and `reuses`) follow the rules of `costs/exact/memory.py`. Only graphs that are
+padded for shares use this code: others compile to the same program as without it. A **share** is an output x that uses
+the buffer of an input y of its op. That buffer belongs to the transferred copy of y on the op's device or, if y was
+made there, to y itself or, if y is an alias, to what y shares with.
 
 - An alias only makes the buffer live until its own end.
 - An output that reuses takes the buffer over if that would end at the op itself. Then its own allocation is spared, its

@@ -1,8 +1,8 @@
-"""The exact costs of a placement and an order, both checked first. `graphrl.costs` says what they mean.
+"""Exact costs of a placement and an order, both checked first. `graphrl.costs` defines them.
 
-When everything runs along an order, exactly: the host twin of `device/timing.py`.
-
-What each device does for a sample in pipelined execution, exactly: the host twin of `device/loads.py`.
+`run_times` gives the start and end of every op and transfer along an order, the host twin of the clocks in
+`device/decode.py`. `Stages` has the work of each device for a sample in pipelined execution, the host twin of
+`device/loads.py`.
 """
 
 import dataclasses

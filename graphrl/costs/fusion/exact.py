@@ -1,6 +1,6 @@
-"""Which ops priorities inline and what the kernels take, exactly: the text of `graphrl.costs.fusion` says how.
+"""Inlining by priorities, exact times of the kernels, and the computation graph whose ops are the kernels.
 
-The computation graph whose ops are kernels.
+`graphrl.costs.fusion` defines all of them.
 """
 
 import dataclasses

@@ -1,10 +1,10 @@
-"""The graph of kernels as a `PaddedGraph`, made on the device: what `costs/device` plans and costs.
+"""The graph of kernels as a `PaddedGraph`, made on the device: the input of `costs/device`.
 
-The twin of `padding.pad(fused_graph(...))`, but for units, which stay the graph's, and for control successors, which
+The twin of `padding.pad(fused_graph(...))`, except for units, which stay the graph's, and for control successors, which
 have rows of their own. Letters in shapes are those of `graphs/padding.py`, and M and A of `padding.py` here. One graph
 and one fusion; `jax.vmap` over more.
 
-Which buffers kernels' outputs share, on the device: the twin of what `fused_graph` does by names.
+`kernel_buffers` finds which buffers the kernels' outputs share, the twin of what `fused_graph` does by names.
 """
 
 import dataclasses

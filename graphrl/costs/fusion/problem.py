@@ -1,6 +1,6 @@
-"""What fusion sees of a graph: what each op reads, may take in and works, as arrays.
+"""A graph as fusion sees it: what each op reads, may take in and computes, as arrays.
 
-What fusion may do with an op, by its type: one table for the names of JAX's primitives, HLO and ONNX.
+What fusion may do with an op depends on its type: one table has the names of JAX's primitives, HLO and ONNX.
 """
 
 import dataclasses

@@ -1,6 +1,6 @@
-"""Chips with several memories: their checked figures, and writing them to a file; `chip_file` reads files.
+"""Chips with several memories: checked figures, known chips with their sources, and writing to a file.
 
-Chips by name, with where their figures come from, and chips of files.
+`chip_file` reads chips from files; `find_chip` takes a name or such a file.
 """
 
 import dataclasses
