@@ -1,21 +1,18 @@
-"""Models coarsened to their layers: a convolution, product or pooling with all that a compiler does on its way out.
+"""Models coarsened to their layers, whose memory maps are made, and the features of layers that EGRL's policy sees.
 
-A light op (`kinds.py`) joins the layer that feeds it last; so batch norm, bias, activation and residual add join the
-convolution before them, which then reads the shortcut too. A reduction joins only a layer without a heavy op, so that
-normalisations and softmax become layers of their own, one each. Light ops that nothing feeds (a mask, a scaled weight)
-join their reader, if it is one.
+A layer is a convolution, product or pooling with all ops that a compiler fuses into it. A light op (`layers.py`) joins
+the layer that feeds it last; so batch norm, bias, activation and residual add join the convolution before them, which
+then also reads the shortcut. A reduction joins only a layer without a heavy op, so that normalisations and softmax
+become layers of their own, one each. Light ops that nothing feeds (a mask, a scaled weight) join their reader, if it is
+one.
 
 Nothing is lost: FLOPs, run times and weights of a layer are the sums over its ops, and what another layer reads, and
-what the graph keeps, is written as before. What only the layer itself reads is never written.
+what the graph keeps, is written as before. What only the layer itself reads is never written. `own_weights` and
+`listed_weights` find which external inputs are weights: readers give a weight's bytes to the first op that reads it.
 
-Models as layers, however they are named: what maps are made for.
-
-Which external inputs of a graph are weights: readers give a weight's bytes to the first op that reads it.
-
-The features of layers that EGRL's policy sees (table 1 of the paper), for a graph in an order.
-
-Sizes and counts run over many powers of ten: each feature x is log(1 + x). Where a graph has no shapes, all that needs
-them is 0, but the sizes of inputs and outputs, which are then bytes.
+`layer_features` are those of table 1 of EGRL's paper, for a graph in an order. Sizes and counts run over many powers of
+ten: each feature x is log(1 + x). Where a graph has no shapes, all features that need them are 0, except the sizes of
+inputs and outputs, which are then bytes.
 """
 
 import dataclasses

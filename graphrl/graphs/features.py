@@ -1,51 +1,22 @@
-"""Node and edge features of a computation graph for graph networks: NumPy, on the host.
+"""Features of ops, edges and pairs of ops for networks: NumPy and SciPy, on the host.
 
-What REGAL gives its network (section 3.2 and the workshop paper: tensor sizes and run times of ops) and the structure
-that a list scheduler reads: degrees, depths, top and bottom levels. Nothing depends on the units of bytes or seconds
-(amounts are over the graph's own mean, then log1p, or over its own longest path or largest value), on the names of ops
-or on their places: the features of a renumbered graph are the renumbered features. An amount over a zero mean is 0. A
-tensor that is an alias counts no bytes: it has no buffer of its own.
+`node_features` and `edge_features` are REGAL's (section 3.2 and the workshop paper: tensor sizes and run times of ops)
+and the structure that a list scheduler reads: degrees, depths, top and bottom levels. Nothing depends on the units of
+bytes or seconds (amounts are over the graph's own mean, then log1p, or over its own longest path or largest value), nor
+on the names or places of ops: the features of a renumbered graph are the renumbered features. An amount over a zero
+mean is 0. A tensor that is an alias counts no bytes: it has no buffer of its own.
 
-What a network sees of an op's type: NumPy, on the host.
+`type_features` are those of an op's type, which is any text ("dot_general", "Conv", "reduce"): a network must take one
+that it was never trained on. So the three-letter parts of the name, in lower case, are counted in `BUCKETS` buckets by
+a hash, with a sign by another, and scaled to length 1. Names with parts in common ("reduce_max" and "reduce_sum") are
+close, others nearly at right angles. The kind of the type in `layers.py` is added.
 
-A type is any text ("dot_general", "Conv", "reduce"), and a network must take one that it was never trained on. So types
-are no table: the three-letter parts of the name, in lower case, are counted in `BUCKETS` buckets by a hash, with a sign
-by another, and scaled to length 1. Names with parts in common ("reduce_max" and "reduce_sum") are close, others are
-nearly at right angles. Beside it stands what `layers.kinds` knows of the type.
+`order_features` are Topoformer's (Gagrani et al. 2022, appendix C.5): eight features, each over its largest value in
+the graph, so that neither units nor the size of the graph matter, and 20 Laplacian encodings.
 
-What Topoformer's network sees of an op (Gagrani et al. 2022, appendix C.5): NumPy, on the host.
-
-Eight features, each over its largest value in the graph, so that neither units nor the size of the graph matter, and
-20 Laplacian encodings. The paper's graphs have one source, one target and one output an op; for all others we say:
-
-- output bytes are of all outputs; an alias has none, a tensor that reuses a buffer has its own; that a tensor is kept
-  to the end is not seen;
-- an op's parameters p are its `workspace_bytes`, memory held only while it runs; `weight_bytes` do not depend on the
-  order and are not seen;
-- degrees and distances are of `GraphArrays.dependencies`, data and control: pairs of ops, not of tensors;
-- distances are from the nearest (least) and the farthest (largest) of all ops without predecessors, and likewise to
-  ops without successors;
-- a feature that is 0 everywhere stays 0.
-
-Laplacian positional encodings of a graph (Topoformer, appendix C.5; Dwivedi and Bresson, 2020). NumPy and SciPy.
-
-They are eigenvectors of I - D^-1/2 A D^-1/2 of the undirected graph, those of the smallest eigenvalues above 0: smooth
-functions on it. Dwivedi and Bresson leave these open, or differ:
-
-- one vector of eigenvalue 0 for each component says nothing but what component an op is in: they are left out. The
-  others are found one component at a time, so that equal components do not mix;
-- signs, which they draw anew at every step, are fixed: a vector rises with the ops' levels, where it neither rises
-  nor falls it has the longer tail above 0, and without one its largest entry (the first such) is positive;
-- a vector is over its largest absolute entry: numbers from -1 to 1 whatever the size of the graph;
-- where there are fewer vectors than wanted, the rest is 0.
-
-Vectors of equal eigenvalues are any basis of their space: they depend on the numbering of ops. So does the last sign
-rule, in graphs that are symmetric.
-
-How every op of a graph stands to every other: the seven graphs of Topoformer (its section 4.1).
-
-The dependencies are all of `GraphArrays.dependencies`: data and control. Two ops with several tensors between them have
-one dependency. NumPy, on the host; 2,000 ops take 11 to 21 ms.
+`laplacian_encodings` are those of Dwivedi and Bresson (2020). `relations` are Topoformer's seven graphs over pairs of
+ops (section 4.1), of all `GraphArrays.dependencies`. Two ops with several tensors between them have one dependency.
+`relations` of 2,000 ops take 11 to 21 ms.
 """
 
 import functools
@@ -213,6 +184,19 @@ _TINY = 1e-6
 def laplacian_encodings(source: np.ndarray, target: np.ndarray, level: np.ndarray, dimension: int = 20) -> np.ndarray:
     """`[n, dimension]` float64, from -1 to 1.
 
+    Eigenvectors of I - D^-1/2 A D^-1/2 of the undirected graph, those of the smallest eigenvalues above 0: smooth
+    functions on it. Dwivedi and Bresson leave these open, or differ:
+
+    - one vector of eigenvalue 0 for each component only says which component an op is in: they are left out. The others
+      are found one component at a time, so that equal components do not mix;
+    - signs, which they draw anew at every step, are fixed: a vector rises with the ops' levels, where it neither rises
+      nor falls it has the longer tail above 0, and without one its largest entry (the first such) is positive;
+    - a vector is over its largest absolute entry: numbers from -1 to 1 whatever the size of the graph;
+    - where there are fewer vectors than wanted, the rest is 0.
+
+    Vectors of equal eigenvalues are any basis of their space: they depend on the numbering of ops. So does the last
+    sign rule, in graphs that are symmetric.
+
     Args:
       source, target: `[m]` ops, distinct pairs; the direction is not looked at.
       level: `[n]`, which way is up.
@@ -302,7 +286,19 @@ ORDER_FEATURES = (*OP_FEATURES, *(f"laplacian_{i}" for i in range(ENCODINGS)))
 
 
 def order_features(graph: ComputationGraph) -> np.ndarray:
-    """`[n, len(ORDER_FEATURES)]` float32, a row per op in the graph's order; the first eight in [0, 1]."""
+    """`[n, len(ORDER_FEATURES)]` float32, a row per op in the graph's order; the first eight in [0, 1].
+
+    The paper's graphs have one source, one target and one output an op; for all others we say:
+
+    - output bytes are of all outputs; an alias has none, a tensor that reuses a buffer has its own; that a tensor is
+      kept to the end is not seen;
+    - an op's parameters p are its `workspace_bytes`, memory held only while it runs; `weight_bytes` do not depend on
+      the order and are not seen;
+    - degrees and distances are of `GraphArrays.dependencies`, data and control: pairs of ops, not of tensors;
+    - distances are from the nearest (least) and the farthest (largest) of all ops without predecessors, and likewise to
+      ops without successors;
+    - a feature that is 0 everywhere stays 0.
+    """
     a = graph.arrays
     n = a.num_ops
     source, target = a.dependencies()

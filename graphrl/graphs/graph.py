@@ -1,9 +1,7 @@
-"""What a computation graph is, on the host: ops, the tensors between them, and the rules that they obey.
+"""Computation graphs on the host: ops, the tensors between them, and the rules that they obey.
 
-A graph is a directed acyclic multigraph of any size. `ComputationGraph` holds it as people write it (names), and
-`ComputationGraph.arrays` as algorithms read it (indices). Both are immutable.
-
-A graph as algorithms read it: indices in place of names, and what follows from them.
+A graph is a directed acyclic multigraph of any size. `ComputationGraph` holds it as people write it (names).
+`GraphArrays`, its `arrays`, hold it as algorithms read it (indices), with what follows from them. Both are immutable.
 """
 
 import dataclasses

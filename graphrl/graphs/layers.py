@@ -1,10 +1,7 @@
-"""Graphs of layers: what an op does to feature maps, and models coarsened to their layers.
+"""Layers: an op's shapes on feature maps (EGRL, table 1), and whether its type is heavy, light or a reduction.
 
-What an op does to feature maps: what networks see of a layer beside its bytes (EGRL, table 1).
-
-What an op's type says of its work, for the names of ONNX, JAX's primitives and HLO: heavy, light or a reduction.
-
-A light op computes each output element from few input elements, or moves data. Whatever is not here is heavy.
+The shapes are what networks see of a layer besides its bytes. The types have the names of ONNX, JAX's primitives and
+HLO. A light op computes each output element from few input elements, or moves data. Every type not listed is heavy.
 """
 
 import dataclasses

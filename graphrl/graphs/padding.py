@@ -1,21 +1,15 @@
-"""Graphs as fixed-size arrays: what jitted code reads.
+"""Graphs as fixed-size arrays: what jitted code reads. Graphs share sizes, so that many need few compiled programs.
 
 Letters used in shapes, here and in `costs`: n ops, t tensors, e uses, f control edges, r rows, u slots and s shared
 buffers, all padded; g graphs in a batch; d devices; p chromosomes of a population.
 
-Rows and slots are what `rows.py` says.
-
-What decoding walks: a graph's successors in rows, and its places in the ready queue.
-
 A **row** is a piece of the list of what an op releases when it ends: at most `ROW_WIDTH` ops that read one of its
-tensors, or that wait for it (control successors). Every tensor has at least one row, and an op's rows are
-consecutive, so that decoding walks them one row a step whatever the largest out-degree is: 1.05 to 1.36 rows an
-op on layered graphs, where rows as wide as the largest out-degree (290) cost up to 70 times as much.
+tensors, or that wait for it (control successors). Every tensor has at least one row, and an op's rows are consecutive.
+So decoding walks them one row a step whatever the largest out-degree is: 1.05 to 1.36 rows an op on layered graphs,
+where rows as wide as the largest out-degree (290) cost up to 70 times as much.
 
-A **slot** is a place in the ready queue. Op v has slot v; when it has run, the transfers of its first tensor take
-that slot over. Only the second and later tensors of an op need slots of their own.
-
-Sizes that graphs share, so that many graphs of many sizes need few compiled programs.
+A **slot** is a place in the ready queue. Op v has slot v; when it has run, the transfers of its first tensor take that
+slot over. Only the second and later tensors of an op need slots of their own.
 """
 
 import dataclasses

@@ -1,9 +1,9 @@
-"""Run times of ops from their work and a chip's public figures: the roofline model.
+"""Run times of ops by the roofline model, from a chip's public figures; figures of links.
 
 `runtime = max(flops / peak, bytes / bandwidth) + launch`. It is a model, not a measurement: it knows no caches, no
 fusion and no tiling loss, and real ops are rarely faster than it says (Williams, Waterman and Patterson, "Roofline: an
-insightful visual performance model", 2009). It ranks ops well enough to plan; whoever has measured times puts them
-into the graph instead.
+insightful visual performance model", 2009). It ranks ops well enough to plan; whoever has measured times puts them into
+the graph instead.
 
 The peak is the dense rate (no structured sparsity) of the matrix format that training commonly uses: bfloat16 with
 float32 accumulation where the chip has it, else float16 (V100, T4, P100), else float32 (CPU, and what is called so).
@@ -11,12 +11,10 @@ One rate stands for all dtypes of a graph. Bandwidth is that of the main memory.
 it is our round figure for the least time between two dependent ops: 4 us for a GPU kernel, 1 us inside a TPU program or
 between CPU loops.
 
-What lies between devices: latency and bandwidth of a transfer, by public figures.
-
-Bandwidths are those of one direction between one pair of devices. In a DGX-1 most pairs of GPUs that are linked at all
-have one NVLink. Latencies are on no data sheet: they are what NVIDIA's p2pBandwidthLatencyTest prints, in round figures
-(thread 230 of the repository NVIDIA/cuda-samples, four GPUs with NVLink): 1.8 to 2.3 us from memory to memory, 11 to
-20 us by way of the host.
+`Interconnect` has the latency and bandwidth of a transfer. Bandwidths are those of one direction between one pair of
+devices. In a DGX-1 most pairs of GPUs that are linked at all have one NVLink. Latencies are on no data sheet: they are
+what NVIDIA's p2pBandwidthLatencyTest prints, in round figures (thread 230 of the repository NVIDIA/cuda-samples, four
+GPUs with NVLink): 1.8 to 2.3 us from memory to memory, 11 to 20 us by way of the host.
 """
 
 import dataclasses

@@ -1,4 +1,7 @@
-"""Random numbers of the generators: one independent stream for each family, size and seed."""
+"""Generated graphs, the zoo and the workloads; here the random numbers of the generators.
+
+Each family, size and seed has one independent stream.
+"""
 
 import numpy as np
 

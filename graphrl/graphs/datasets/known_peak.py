@@ -1,36 +1,27 @@
-"""Graphs whose least peak memory on one device is known, drawn at random: what trees and series-parallel graphs share.
+"""Random trees and series-parallel graphs whose least peak memory on one device is known.
 
 Every edge is a tensor of its own with one reader, of random size; ops have a random workspace and run times of 1 to 9
 seconds. Sizes are whole bytes, log-uniform, so that a few large ones dominate as they do in real graphs.
 
-Orders of least peak memory where every tensor has one reader and the dependencies are series-parallel.
+An op of such a graph changes the live bytes by a fixed amount, whatever ran before: it needs `hill` bytes above the
+level at its start and leaves the level changed by `net`. Minimising the highest level over series-parallel precedences
+is polynomial (Abdel-Wahab and Kameda 1978; Monma and Sidney 1979). Trees (Liu 1987, "An application of generalized tree
+pebbling to sparse matrix factorization") and two-terminal series-parallel graphs (Kayaaslan, Lambert, Marchal and Ucar,
+TCS 707, 2018) are cases of it:
 
-Such an op changes the bytes that live by a fixed amount, whatever ran before: it needs `hill` bytes above the level at
-its start and leaves the level changed by `net`. Minimising the highest level over series-parallel precedences is
-polynomial (Abdel-Wahab and Kameda 1978; Monma and Sidney 1979), and trees (Liu 1987, "An application of generalized
-tree pebbling to sparse matrix factorization") and two-terminal series-parallel graphs (Kayaaslan, Lambert, Marchal and
-Ucar, TCS 707, 2018) are cases of it:
-
-- a *segment* is a run of ops that some best order keeps together, with the hill and the net of the run;
-- of two segments that may run in either order, this one goes first: one that frees (net < 0) before one that does not;
-  of two that free, the one of lower hill; of two that do not, the one of larger hill - net. (Liu's rule; run backwards
-  it is the rule for those that free, which is how Kayaaslan et al. treat what lies before a minimum cut.)
-- in series, where the order is given, neighbours that this rule would exchange become one segment.
+- A *segment* is a run of ops that some best order keeps together, with the hill and the net of the run.
+- Of two segments that may run in either order, this one goes first: one that frees (net < 0) before one that does not;
+  of two that free, the one of lower hill; of two that do not, the one of larger hill - net. This is Liu's rule. Run
+  backwards it is the rule for those that free: Kayaaslan et al. treat what runs before the minimum cut of a parallel
+  composition so, which frees more than it writes; what runs after it does not.
+- In series, where the order is given, neighbours that this rule would exchange become one segment.
 
 The best orders of parts are parts of a best order of the whole, so a graph is solved from the inside out with `series`
 and `parallel`. Ops are plain numbers; a segment's ops are kept as a tree of pairs, so that joining costs nothing.
 
-Random two-terminal series-parallel graphs with their least peak memory on one device.
-
-Every edge is a tensor of its own, as in Kayaaslan, Lambert, Marchal and Ucar (TCS 707, 2018), whose algorithm this is
-in the form of hill_valley.py: what runs before the minimum cut of a parallel composition frees more than it writes,
-what runs after it does not, and each side is merged by Liu's rule.
-
-Random trees with their least peak memory on one device, by Liu's algorithm (1987; see hill_valley.py).
-
 An in-tree ends in its root: every other op writes one tensor, which its parent reads. An out-tree begins at its root
-and writes one tensor for each child: it is an in-tree run backwards, and has the same optimum. An out-tree whose ops
-write a single tensor for all children is another problem, which is not made here.
+and writes one tensor for each child: it is an in-tree run backwards, and has the same optimum. Out-trees whose ops
+write a single tensor for all children are another problem, and are not made here.
 """
 
 import dataclasses

@@ -9,12 +9,11 @@ Fields of a node (tensorflow/core/framework/cost_graph.proto; absent means 0, as
   ignored where the node has no inputs.
 - `control_input`: control edge. `is_final`: all its outputs are the graph's.
 - `compute_cost`: microseconds of run time. `temporary_memory_size`: workspace bytes. `persistent_memory_size`: weight
-  bytes. All other fields of the format are read over; one that it does not have is refused.
+  bytes. All other fields of the format are skipped; one that it does not have is refused.
 
-Protobuf's text format as nested fields, without a schema: names, values and the lines where they stand.
-
-Read: messages in {} or <>, lists in [], optional colons and separators, comments, strings in either quotes with C
-escapes, adjacent strings joined. Not read: extensions and Any (names in []), as no format here has any.
+`parse` reads protobuf's text format without a schema, as nested fields with names, values and line numbers. It reads
+messages in {} or <>, lists in [], optional colons and separators, comments, strings in either quotes with C escapes,
+and adjacent strings joined. It does not read extensions and Any (names in []), as no format here has any.
 """
 
 import os

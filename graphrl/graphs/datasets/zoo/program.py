@@ -1,12 +1,10 @@
-"""One program of the zoo.
+"""A program of the zoo, its split (training, validation or test), and its variants.
 
-Which family of architectures is for training, which to choose by, which to test on: a fixed table.
+A fixed table gives the split of each family of architectures. REGAL keeps its three sets of graphs disjoint by topology
+(section 4.1). Models of one family share their blocks, so here whole families stay together: test graphs have blocks
+that no training graph has. A model that contains another family's (a detector on a ResNet) belongs to that family.
 
-REGAL keeps its three sets of graphs disjoint by topology (section 4.1). Models of one family share their blocks, so
-here whole families stay together: what is tested on has blocks that no training graph has. A model that contains
-another family's (a detector on a ResNet) belongs to that family.
-
-Variants of a graph: same ops and edges, other sizes and times (REGAL, section 4.1 "Tasks and datasets").
+Variants (`augmented`) have the same ops and edges, other sizes and times (REGAL, section 4.1 "Tasks and datasets").
 """
 
 import dataclasses

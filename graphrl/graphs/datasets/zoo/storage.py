@@ -1,19 +1,15 @@
 """Files of the zoo: all batch sizes of one architecture, kind and level in one, as xz-compressed JSON.
 
-Programs that differ in numbers only share one structure (`structure.py`), and equal ops one row of numbers, shapes
-among them, for all their batch sizes. This takes a tenth of what the graphs take as graph JSON under the same
-compressor. Run times are kept to four digits, everything else exactly.
+Programs that differ only in numbers share one structure: ops, names, edges and buffers, as columns. Equal ops share one
+row of numbers, shapes among them, for all their batch sizes. This takes a tenth of what the graphs take as graph JSON
+under the same compressor. Run times are kept to four digits, everything else exactly.
 
     {"format": "graphrl-zoo", "version": 2, "architecture", "family", "kind", "level", "versions", "date",
      "groups": [{"structure": {...}, "table": [[one batch's numbers of an op, ...], ...], "column": [n places in it],
                  "inputs": [[bytes of the inputs], ...], "programs": [{"batch", "orders", "temp_bytes"}, ...]}, ...]}
 
-Columns of small numbers: what a compressor makes the least of.
-
-Networks repeat their layers, so that relative numbers (how far back an input lies, the next weight after the last one)
-repeat too where absolute ones do not.
-
-What the graphs of one program at several batch sizes share: ops, names, edges and buffers, as columns.
+Columns are small, relative numbers (how far back an input lies, the next weight after the last one). Networks repeat
+their layers, so these repeat too where absolute numbers do not, and they compress best.
 """
 
 import dataclasses

@@ -1,10 +1,10 @@
-"""XLA modules as plain objects: shapes, instructions, computations, the schedule. What they mean is for `reader.py`.
+"""XLA modules as plain objects: shapes, instructions, computations, the schedule. `reader.py` makes them a graph.
 
 A module comes as a serialized `HloModuleProto` (or `HloProto`), as HLO text, or live from jax; text goes through
 jaxlib's own parser, in a process of its own (`foreign.py`), so that everything ends as a proto with exact shapes, ids
 and schedule.
 
-A fingerprint of an XLA module that does not depend on where, when and under which names it was compiled.
+The fingerprint of a module does not depend on where, when and under which names it was compiled.
 """
 
 import dataclasses

@@ -1,11 +1,12 @@
-"""The part of XLA's `HloModuleProto` that graphrl reads, as protobuf message classes built from a table.
+"""The part of XLA's `HloModuleProto` that graphrl reads: protobuf messages, shapes and bytes.
 
-No package ships Python classes of XLA's protos, and protobuf's own C parser is some fifty times as quick as a walk in
-Python. Field numbers are XLA's (xla/service/hlo.proto, xla/xla_data.proto). What is not in the table stays in a message
-as unknown fields, which parsing keeps and serialising writes again. Fields of type `bytes` that are messages in XLA are
-those nobody looks into (metadata, literals), or that are the same thousands of times (shapes).
+The messages are built from a table: no package ships Python classes of XLA's protos, and protobuf's own C parser is
+some fifty times as quick as a walk in Python. Field numbers are XLA's (xla/service/hlo.proto, xla/xla_data.proto). What
+is not in the table stays in a message as unknown fields, which parsing keeps and serialising writes again. Fields of
+type `bytes` that are messages in XLA are those nobody looks into (metadata, literals), or that are the same thousands
+of times (shapes).
 
-Shapes of XLA values, and how many bytes their buffers take.
+`Shapes` parses these, and gives the bytes of the buffers of each value.
 """
 
 import dataclasses

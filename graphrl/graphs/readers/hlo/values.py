@@ -1,13 +1,12 @@
-"""Which buffer every value of an XLA computation lies in: names seen through tuples, bitcasts and other views.
+"""Buffers of the values of an XLA computation: names seen through tuples, bitcasts and views, and writes in place.
 
 A **leaf** is a part of a value that is no tuple. Its **roots** are the tensors that hold it: one, or several for a
-token that stands for several things to wait for. A tensor belongs to the instruction that writes it and is called
-after it, `name` or `name{i}` or `name{i,j}` for a leaf of a tuple. It may be an alias of a tensor that the instruction
-reads: XLA then gives both one buffer, whatever the schedule.
+token that stands for several things to wait for. A tensor belongs to the instruction that writes it and is called after
+it, `name` or `name{i}` or `name{i,j}` for a leaf of a tuple. It may be an alias of a tensor that the instruction reads:
+XLA then gives both one buffer, whatever the schedule.
 
-Which operands an instruction may overwrite in place, as XLA's CPU backend decides.
-
-After `AliasInfo::GetInPlaceInputOutputPairs` (xla/hlo/analysis/alias_info.cc) and
+Which operands an instruction may overwrite in place is as XLA's CPU backend decides, after
+`AliasInfo::GetInPlaceInputOutputPairs` (xla/hlo/analysis/alias_info.cc) and
 `HloDataflowAnalysis::CanShareOperandBufferWithUser` (xla/hlo/analysis/hlo_dataflow_analysis.cc); the CPU backend has no
 rules of its own (cpu_compiler.cc uses a plain `AliasInfo`). Left out are rules for devices other than a CPU (tilings,
 collective permutes, ragged all-to-all).

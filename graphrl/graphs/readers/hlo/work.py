@@ -1,14 +1,11 @@
-"""Run time, memory traffic and workspace of XLA instructions, those of loops and calls from what they call.
+"""Ops of a graph from XLA instructions, in running order: FLOPs, memory traffic, run time and workspace.
 
-FLOPs of XLA instructions.
-
-After XLA's own `HloCostAnalysis` (xla/service/hlo_cost_analysis.cc): a multiply-add is two operations; a convolution
-counts the pairs of input and kernel elements that meet, neither padding nor holes of dilation; a reduction applies its
-function once less than there are elements. Differences: transcendental functions count as one operation too, a loop
-counts all its trips where their number is known (XLA: one), a conditional its most expensive branch, a sort
-`n log2 n` comparisons, and a custom call one operation per element of its result.
-
-Ops of a graph from the instructions of an XLA computation, in the order in which they run.
+Loops and calls take theirs from the computations that they call. FLOPs are counted after XLA's own `HloCostAnalysis`
+(xla/service/hlo_cost_analysis.cc): a multiply-add is two operations; a convolution counts the pairs of input and kernel
+elements that meet, neither padding nor holes of dilation; a reduction applies its function once less than there are
+elements. Differences: transcendental functions count as one operation too, a loop counts all its trips where their
+number is known (XLA: one), a conditional its most expensive branch, a sort `n log2 n` comparisons, and a custom call
+one operation per element of its result.
 """
 
 import json

@@ -1,12 +1,12 @@
-"""Sizes, FLOPs and memory traffic of single jaxpr equations.
+"""Sizes, FLOPs, memory traffic, shapes and windows of single jaxpr equations.
 
 Conventions: a multiply-add is two operations; everything element-wise, transcendental or integer, is one per output
 element; moving data is none. A convolution counts its padding (as kernels compute it) but not the holes of dilation, so
-that forward and backward convolutions of one layer count the same. Dense factorisations take the leading terms of
-Golub and Van Loan, "Matrix Computations". Primitives that nobody knows count one per output element.
+that forward and backward convolutions of one layer count the same. Dense factorisations take the leading terms of Golub
+and Van Loan, "Matrix Computations". Primitives that nobody knows count one per output element.
 
-Shapes and windows of jaxpr equations. Arrays count as batch first and channels last, but for convolutions, which say
-what their dimensions are.
+In `equation_layer` arrays count as batch first and channels last, except for convolutions, which state their
+dimensions.
 """
 
 import functools

@@ -1,11 +1,9 @@
-"""Opening an ONNX model: its protobuf, whether this `onnx` can know what it means, and whether it is a graph at all.
-
-ONNX files without their weights: a walk over the protobuf wire format that skips what tensors hold.
+"""ONNX models read without their weights and checked: meaning known to this `onnx`, and a graph at all.
 
 `onnx.load(load_external_data=False)` still reads every byte that is embedded, and parses it into a second copy. Here
-the file is mapped, the walk touches only the headers of large tensors, and what is parsed afterwards has no weights.
-Small tensors stay whole: shape inference needs the shapes and axes that they carry. (Encoding: protobuf.dev,
-"Encoding"; field numbers: onnx/onnx.proto.)
+the file is mapped, a walk over the protobuf wire format touches only the headers of large tensors, and what is parsed
+afterwards has no weights. Small tensors stay whole: shape inference needs the shapes and axes that they carry.
+(Encoding: protobuf.dev, "Encoding"; field numbers: onnx/onnx.proto.)
 """
 
 import re

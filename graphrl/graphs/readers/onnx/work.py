@@ -1,10 +1,8 @@
-"""What an ONNX node costs: single ops by the roofline, loops and branches by their bodies.
+"""Cost of an ONNX node: single ops by their FLOPs, traffic and the roofline; loops and branches by their bodies.
 
-FLOPs and memory traffic of single ONNX ops, by op type.
-
-Conventions, as in `jaxpr/flops.py`: a multiply-add is two operations; everything element-wise is one per output
-element; moving data is none; padding is counted (as kernels compute it). Ops that ONNX defines by a formula count the
-formula's element-wise steps and reductions. Types that nobody knows count one per output element.
+Conventions for FLOPs, as in `jaxpr/flops.py`: a multiply-add is two operations; everything element-wise is one per
+output element; moving data is none; padding is counted (as kernels compute it). Ops that ONNX defines by a formula
+count the formula's element-wise steps and reductions. Types that nobody knows count one per output element.
 """
 
 import math
