@@ -1,10 +1,8 @@
 """The plan file: format "graphrl-plan", version 1, read strictly.
 
-A plan of kernels is version 2, which has `chip`, whose figures their run times follow from, and `inlined`, the names of
-the ops that kernels compute; its placement and order name kernels by their roots. The model holds `memory_limit` and
-`cpus` only where the problem has them; an infinite bandwidth is null; gzip is read as well.
-
-What a plan of kernels says of them.
+A plan of kernels is version 2. It has `chip`, whose figures the kernels' run times follow from, and `inlined`, the
+names of the ops that kernels compute (`Inlining`); its placement and order name kernels by their roots. The model holds
+`memory_limit` and `cpus` only where the problem has them; an infinite bandwidth is null; gzip is read as well.
 """
 
 import dataclasses

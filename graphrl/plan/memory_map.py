@@ -1,10 +1,9 @@
-"""MemoryMap: in which memory of a chip every op's weights and outputs lie, and what that costs. Always a valid one.
+"""MemoryMap: the memory of a chip for every op's weights and outputs, its cost, its file and its picture.
 
-Its file has the format "graphrl-map", version 1, and is read strictly; the picture is in `plan/map_plot.py`.
+A MemoryMap is always valid. Its file has the format "graphrl-map", version 1, and is read strictly.
 
-A memory map as a picture: what every memory holds at each step, over the latency by op and what bounds it.
-
-Memories stand from the fastest on top to the slowest, each with a colour that its ops below have.
+The picture (`map_figure`) shows the contents of every memory at each step, over the latency by op and what bounds it.
+Memories run from the fastest on top to the slowest, each with a colour that its ops below have.
 """
 
 import dataclasses

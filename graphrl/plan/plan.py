@@ -1,7 +1,7 @@
-"""Plan: the answer to a user. Which device runs each op, in which order, and exactly what that costs.
+"""Plan: the answer to a user. It has the device of each op, the order, and their exact costs.
 
-Its steps are in `plan/steps.py`, the file format in `plan/format.py`, time and memory as curves in `plan/timeline.py`,
-the trace in `plan/trace.py`, and the picture in `plan/plot.py` and `plan/lanes.py`.
+Its steps are in `plan/steps.py`, the file format in `plan/format.py`, the trace and the curves of time and memory in
+`plan/trace.py`, and the picture in `plan/plot.py`.
 """
 
 import dataclasses

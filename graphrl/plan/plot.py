@@ -1,8 +1,7 @@
 """A plan as a picture: device lanes over memory curves, on one axis of time, the peak marked.
 
-Made to be read for 5 ops and for 5,000: ops are one collection of polygons, named only where the name fits.
-
-The upper half of a plan's picture: a lane of ops for each device, the transfers between them, and the legend.
+The upper half has a lane of ops for each device, the transfers between them, and the legend. The picture is readable
+for 5 ops and for 5,000: ops are one collection of polygons, named only where the name fits.
 """
 
 import os

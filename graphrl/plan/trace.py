@@ -1,14 +1,14 @@
-"""A plan as trace events (the Chrome trace event format), for ui.perfetto.dev or chrome://tracing.
+"""A plan as curves of time and memory (`Timeline`), and as trace events for ui.perfetto.dev or chrome://tracing.
 
-One process a device: its ops on one track, the transfers that leave it on tracks below (more than one only where they
-overlap), a counter of its live memory, and its peak as an instant. Arrows run from a tensor's producer through the
-transfer to the consumers. Times are microseconds; without run times, places in the order count as microseconds.
+The timeline gives the start and end of every op and transfer, and the memory of each device meanwhile. Memory is a
+function of the *order*, the pictures have *time* on their axis. On one device ops start in the order, so they carry
+their entries' memory with them. Under `free` or `link` a transfer may start before or end after its neighbours in the
+order: it is drawn between them, so that every level and every peak appears as counted.
 
-A plan as curves: when every op and transfer runs, and what each device's memory holds meanwhile.
-
-Memory is a function of the *order*, the pictures have *time* on their axis. On one device ops start in
-the order, so they carry their entries' memory with them; a transfer that, under `free` or `link`, starts before or
-ends after the ops beside it in the order is drawn between them, so that every level and every peak stands as counted.
+The trace has the Chrome trace event format. Each device is a process: its ops on one track, the transfers that leave it
+on tracks below (more than one only where they overlap), a counter of its live memory, and its peak as an instant.
+Arrows run from a tensor's producer through the transfer to the consumers. Times are microseconds; without run times,
+places in the order count as microseconds.
 """
 
 import dataclasses
