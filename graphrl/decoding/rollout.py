@@ -1,17 +1,17 @@
 """Orders from priorities (Topoformer, section 4.2): greedily, and by sampling eq. 8.
 
-Samples of eq. 8 (Topoformer): the next op is drawn among the ready ones in proportion to exp(priority).
+Under eq. 8 the next op is drawn among the ready ones in proportion to exp(priority).
 
-The loop of `device/decode.py`, for one device, with another queue: sums in place of maxima. A ready op holds its weight
-exp(priority), every other 0, under two levels of sums (of blocks of slots, and of blocks of blocks). A step draws one
-uniform number and walks it down the levels. An op that leaves has its block and the block above summed anew, and one
-that becomes ready is added: only positive numbers are ever added, so that rounding errors stay at some 1e-7 of a sum
-however long the order and however different the weights are.
+Sampling is the loop of `costs/device/decode.py`, for one device, with sums in its queue in place of maxima. A ready op
+has its weight exp(priority), every other 0, under two levels of sums (of blocks of slots, and of blocks of blocks). A
+step draws one uniform number and walks it down the levels. When an op leaves, the sums of its block and of the block
+above are computed again; when one becomes ready, its weight is added. Only positive numbers are ever added, so rounding
+errors stay near 1e-7 of a sum however long the order and however different the weights are.
 
-The uniform has 24 bits: a step's probabilities are right to 6e-8. Weights hold priorities down to `RANGE` below the
-graph's highest; lower ones count as that, here and in `likelihood.py`.
+The uniform has 24 bits: a step's probabilities are right to 6e-8. Weights represent priorities down to `RANGE` below
+the graph's highest; lower ones count as that, here and in `likelihood.py`.
 
-Each state array is written in place (see decode.py; tests/test_ordering_compiled.py looks for copies).
+Each state array is written in place (see `costs/device/decode.py`; tests/test_ordering_compiled.py looks for copies).
 """
 
 from typing import Literal, NamedTuple
@@ -250,7 +250,7 @@ def sample(graph: PaddedGraph, priorities: jax.Array, keys: jax.Array, samples: 
       priorities: `[g, n]` float32; what stands at padding does not matter.
       keys: `[g]` typed keys: a graph's orders are a function of its own key, and of the form.
       samples: s, orders to draw of each graph. Static.
-      form: of the decoder: a queue of sums (`sampling.py`), all ops at every step (`stepwise.py`), or auto, the one
+      form: of the decoder: a queue of sums (`sampled_orders`), all ops at every step (`stepwise.py`), or auto, the one
         that suits the platform that the program is lowered for: the queue on CPUs. Static.
 
     Returns:

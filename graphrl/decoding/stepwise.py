@@ -1,9 +1,8 @@
-"""Orders by a policy that is asked at every step (auto-regressive decoders; Topoformer, appendix B).
+"""Orders by a policy that is asked at every step (auto-regressive decoders; Topoformer, appendix B); `Rollout`.
 
-What decoding gives: orders, how probable they were and what they cost.
-
-All of `decoding` takes a batch of graphs, and what it returns has the batch's leading axis g. In an order `[n]` the
-first `num_ops` places are ops and the rest n. Lanes (samples of graphs) come last inside, as everywhere in `costs`.
+A `Rollout` is the result of every decoder: orders, their log-probabilities and their costs. All of `decoding` takes a
+batch of graphs, and its results have the batch's leading axis g. In an order `[n]` the first `num_ops` places are ops
+and the rest n. Lanes (samples of graphs) come last inside, as everywhere in `costs`.
 """
 
 from collections.abc import Callable
