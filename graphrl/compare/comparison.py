@@ -1,9 +1,9 @@
-"""A comparison: the runs that a file does not have yet are made and added to it.
+"""A comparison, and the file of its rows: runs that the file lacks are made and added to it.
 
-Rows in a file, one JSON object a line, so that what was killed goes on where it was: runs, or other measurements.
-
-A row is one write of one line to the end of the file, and is on the disk when `append` returns: a kill at any moment
-loses at most the row that is being written. A last line that was cut short is dropped when the file is opened again.
+The file has one JSON object a line, so that a comparison that was killed goes on where it was. `Store` also keeps other
+measurements. A row is one write of one line to the end of the file, and is on the disk when `append` returns: a kill at
+any moment loses at most the row that is being written. A last line that was cut short is dropped when the file is
+opened again.
 """
 
 import contextlib
@@ -161,7 +161,7 @@ def compare(
 
     Args:
       runs: from `make_runs`; with several processes their `cores` should be `cluster.share(processes)`.
-      path: of the file with the rows (`store.py`), or None to keep none.
+      path: of the file with the rows, or None to keep none.
       processes, cluster, prepare: see `execute_all`.
       retry: whether runs that failed before are made again.
       watch: called with the runs that are to be made; what the `with` gives is called with every row.

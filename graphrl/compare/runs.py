@@ -1,6 +1,6 @@
-"""What is compared: a run (one method on one graph with one seed and budget), and the row that it leaves.
+"""A run (one method on one graph with one seed and budget), and the row that it leaves.
 
-A row's file format is "graphrl-run", version 1: one JSON object a line (`store.py`), bytes and seconds as numbers,
+A row's file format is "graphrl-run", version 1: one JSON object a line (`comparison.py`), bytes and seconds as numbers,
 null where there is none. The curve is a list of [seconds, evaluations, value] for every improvement that the method
 reported; its last point is the plan's exact value at the end.
 """

@@ -1,12 +1,11 @@
-"""The arithmetic of the tables: what each method's rows come to, graph by graph and over all.
+"""Arithmetic of the tables: each method's figures by graph and over all, with 95% intervals.
 
 Everything is relative to the best known: the lowest feasible value of a case (a graph under a problem) over all
 methods, seeds and budgets whose rows are at hand, and the highest lower bound. Under a memory limit a plan above it
 counts as a failure. A method's figure on a graph is the mean over its seeds, and its figure in the table the mean over
-graphs, so that graphs weigh the same; the worst gap is over all runs. A graph is won or tied by the methods with the
-lowest mean value over seeds; a method that failed on it with any seed cannot win it.
-
-Means with 95% intervals, over seeds or over graphs.
+graphs, so that graphs weigh the same; the worst gap is over all runs. Intervals are over seeds or over graphs. A graph
+is won or tied by the methods with the lowest mean value over seeds; a method that failed on it with any seed cannot win
+it.
 """
 
 import dataclasses
