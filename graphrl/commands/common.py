@@ -1,8 +1,8 @@
-"""What the commands share: options, checks of output files before the work, and printing.
+"""Shared code of the commands: options, output files, printing, and the compilation cache.
 
-A compilation cache on disk, so that the second process does not compile what the first one did.
-
-The files of an answer that a search took long for, written so that it is not lost with them.
+Output files are checked before the work. An answer took a long search, so `write_answer` does not lose it where a file
+cannot be written. The compilation cache is on disk (`keep_compiled`): a second process does not compile what the first
+one did.
 """
 
 import argparse

@@ -1,6 +1,6 @@
-"""`graphrl optimize MODEL`: finds a plan, writes it, and says what it costs.
+"""`graphrl optimize MODEL`: finds a plan, writes it, and prints its figures.
 
-A plan's figures, for people (a table) and for machines (one JSON object).
+`plan_table` has the figures for people, `summary` those for machines (one JSON object).
 """
 
 import argparse
