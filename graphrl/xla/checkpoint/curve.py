@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from graphrl.errors import ProblemError
+from graphrl.text_table import aligned
 from graphrl.units import format_bytes, parse_bytes
 from graphrl.xla.checkpoint.function import checkpoint
 from graphrl.xla.checkpoint.report import COMPUTED, KEPT, CheckpointReport, Figures, sizes_lines
 from graphrl.xla.checkpoint.settings import Settings
-from graphrl.xla.report import aligned
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -104,7 +104,7 @@ class CheckpointCurve:
     def plot(self, path: str | os.PathLike[str] | None = None) -> "Figure":
         """Draws it, and saves the picture if a path is given; see `CheckpointReport.plot`."""
         from graphrl.plan.plot import write_figure
-        from graphrl.xla.checkpoint.report import curve_figure
+        from graphrl.xla.checkpoint.plot import curve_figure
 
         figure = curve_figure(self)
         if path is not None:
