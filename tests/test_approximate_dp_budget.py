@@ -45,7 +45,7 @@ def test_evaluations_limit_all_beams_together(rank: str) -> None:
 @pytest.fixture
 def talkative(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports after every step."""
-    for module in ("base", "orders.approximate_dp.search"):
+    for module in ("base", "orders.approximate_dp.solver"):
         monkeypatch.setattr(f"graphrl.solvers.{module}.REPORT_SECONDS", 0.0)
 
 

@@ -58,7 +58,7 @@ def _ordering(settings: Settings) -> _Episode:
 
 def _compile(settings: Settings) -> _Episode:
     n = settings.sizes[0]
-    params = _instances("compile")(random_graphs(n, GRAPHS, settings.seed), [GOAL] * GRAPHS)
+    params = _instances("compile.generator")(random_graphs(n, GRAPHS, settings.seed), [GOAL] * GRAPHS)
     return _Episode(make("Compile-v0"), params, n, 1)
 
 
@@ -69,7 +69,7 @@ def _memory_map(_: Settings) -> _Episode:
 
 def _instances(env: str) -> Callable[..., Any]:
     """The function that makes instances of an environment, whose module may need packages of its own."""
-    function: Callable[..., Any] = importlib.import_module(f"graphrl.envs.{env}.instance").instances
+    function: Callable[..., Any] = importlib.import_module(f"graphrl.envs.{env}").instances
     return function
 
 
