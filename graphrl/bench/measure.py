@@ -64,10 +64,6 @@ def main() -> None:
     print(graphrl_search(Work(settings, case)).compile_s)
 
 
-if __name__ == "__main__":
-    main()
-
-
 def graphrl_search(work: Work, *, proposals: bool = False) -> Program:
     """BRKGA on every graph with graphrl.
 
@@ -221,3 +217,7 @@ def _row(
         evaluations_per_s=rate,
         ratios={name: rate / samples[name].per_second(clock) for name in yardsticks},
     )
+
+
+if __name__ == "__main__":
+    main()

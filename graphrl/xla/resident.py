@@ -217,10 +217,6 @@ def digest(results: Any) -> str:
     return sha256.hexdigest()
 
 
-if __name__ == "__main__":
-    _main()
-
-
 LEAST_SCALE = 0.02  # standard deviation of large arrays: embeddings, images
 
 
@@ -253,3 +249,7 @@ def _draw(shape: tuple[int, ...], dtype: Any, generator: np.random.Generator) ->
     if len(shape) < 2:
         return jnp.asarray(1 + 0.1 * numbers, dtype)
     return jnp.asarray(numbers * max(LEAST_SCALE, math.sqrt(2 / max(1, math.prod(shape[:-1])))), dtype)
+
+
+if __name__ == "__main__":
+    _main()

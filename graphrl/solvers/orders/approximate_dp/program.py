@@ -316,7 +316,7 @@ def _step(beam: Beam, tables: Tables, cap: jax.Array, seed: jax.Array, rule: Rul
 def _choose(step: Step, total: jax.Array, rule: Rule) -> tuple[Choice, jax.Array]:
     """The k best candidates of different sets, and a bound of the peaks of all others (LAST if there are none)."""
     width = len(step.states.live)
-    keys, in_sample = sample(step, rule)
+    sampled, in_sample = sample(step, rule)
     nothing = jnp.zeros(width, jnp.int32)
     keys = Keys(nothing + LAST, nothing.astype(jnp.uint32), nothing)
     best = _Candidates(keys, jnp.zeros((2, width), jnp.uint32), nothing, nothing, nothing > 0)
@@ -329,7 +329,7 @@ def _choose(step: Step, total: jax.Array, rule: Rule) -> tuple[Choice, jax.Array
     def more(rounds: _Rounds) -> _Rounds:
         goal = rounds.taken + rounds.stride
         goal_in_sample = jnp.where(goal >= total, 2.0**31 - 128, jnp.ceil(goal / total * in_sample.astype(jnp.float32)))
-        until = threshold_after(keys, goal_in_sample.astype(jnp.int32))
+        until = threshold_after(sampled, goal_in_sample.astype(jnp.int32))
         return _round(step, rounds, until, goal, rule)
 
     rounds = lax.while_loop(unfinished, more, rounds)
