@@ -142,7 +142,7 @@ assert numba.njit(lambda x, y: np.dot(x, y))(np.ones(3), np.ones(3)) == 3
 def test_list_schedules_are_compiled_by_another_process(tmp_path: Path) -> None:
     code = """
 from graphrl.compiled import ready
-from graphrl.solvers.rules.plan_builder import build
+from graphrl.solvers.rules import plan_builder as build
 with build.prepared_beside():
     while not ready(build.build, build.NAME).exists():
         pass
