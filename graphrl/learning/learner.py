@@ -33,7 +33,7 @@ class Learner(NamedTuple):
     """An agent's way to learn. Every random number comes from the keys, so that equal seeds give equal parameters.
 
     `update` and `evaluate` are for one device's share of the batch: state, params and key are the same on every device,
-    and so must be what they give, by `learning.spread`'s means and by the sum of all devices' gradients.
+    and so must be what they give, by `learning.learner`'s means and by the sum of all devices' gradients.
 
     Attributes:
       init: (key, policy) -> the state before training; `policy` are parameters that its policy has, None for new ones.

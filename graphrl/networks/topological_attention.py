@@ -37,7 +37,7 @@ class HeadGroup:
     """Heads that attend to one graph.
 
     Attributes:
-      codes: of `graphs.relations.RELATIONS`: which senders a receiver sees.
+      codes: of `graphs.features.RELATIONS`: which senders a receiver sees.
       heads: how many, at least 0; with none nothing passes along the graph.
 
     Raises:

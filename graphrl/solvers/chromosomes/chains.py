@@ -5,7 +5,7 @@ replaces the chain's solution by Metropolis' rule. Where few moves are accepted,
 as as many steps of one, at a fraction of the time.
 
 What walks is *energy*, whose differences are relative: the logarithm of the objective and, under a memory limit, a
-penalty for the excess. What is kept is the best by `costs.device.fitness`.
+penalty for the excess. What is kept is the best by `costs.device.evaluate`.
 """
 
 from typing import NamedTuple
@@ -138,7 +138,7 @@ def start_at(
 def _fitness(
     graph: ComputationGraph, problem: Problem, padded: PaddedGraph, plan: tuple[np.ndarray, np.ndarray]
 ) -> float:
-    """What `costs.device.fitness` says of a plan, from its exact costs."""
+    """What `costs.device.evaluate` says of a plan, from its exact costs."""
     costs = exact.evaluate(graph, problem, *plan)
     bytes_, seconds = float(padded.byte_unit[0]), float(padded.second_unit[0])
     if problem.memory_limit is None:

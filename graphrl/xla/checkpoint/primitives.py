@@ -25,7 +25,7 @@ from jax.extend import core
 from jax.extend.core.primitives import name_p
 from jax.interpreters import ad, batching, mlir, partial_eval
 
-HOST_LINK = "pcie-5"  # of `graphs.interconnects`
+HOST_LINK = "pcie-5"  # of `graphs.roofline`
 HOST, DEVICE = jax.memory.Space.Host, jax.memory.Space.Device
 
 Rule = Callable[[Any], Any]  # an equation -> another one with the same results

@@ -39,7 +39,7 @@ def gradient_seconds(closed: core.ClosedJaxpr, chip: str | Chip = DEFAULT_CHIP, 
     Args:
       closed: the function.
       chip: whose peak, bandwidth and launch time count.
-      link: to the host, of `graphs.interconnects`.
+      link: to the host, of `graphs.roofline`.
 
     Raises:
       GraphrlError: unknown chip, or an array has a symbolic dimension.

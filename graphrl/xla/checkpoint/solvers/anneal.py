@@ -72,7 +72,7 @@ def move(own: Moves, keep: np.ndarray, starts: np.ndarray, rng: np.ndarray, movi
     Args:
       own: of the level.
       keep, starts: of a `State`, written.
-      rng: as `compiled.random` has it.
+      rng: as `compiled.structures` has it.
       moving: whether values may be moved to the host.
     """
     if len(own.length) > 0 and uniform(rng) < REPEATING:
