@@ -123,6 +123,8 @@ import jax.numpy as jnp
 from jax import lax
 import graphrl
 
+jax.config.update("jax_enable_compilation_cache", False)  # what is loaded draws other numbers than what is compiled
+
 def program(x):
     total = x
     for k in range(3):
