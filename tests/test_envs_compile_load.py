@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from fusion_graphs import CHIP, chain_graph
-from hypothesis import given, settings
+from hypothesis import example, given, reject, settings
 from hypothesis import strategies as st
 from partitioned_graphs import costs_of, least, random_pipeline
 from test_envs_compile import KEY
@@ -53,6 +53,8 @@ def possible(graph: ComputationGraph, problem: Problem, placement: np.ndarray) -
         members = pipeline.colocation == group
         first = graph.arrays.topological[members[graph.arrays.topological]][0]
         can = [np.isfinite(pipeline.runtime[members, kind]).all() for kind in pipeline.kinds]
+        if not any(can):  # a group that no device runs
+            reject()
         asked = placement[first]
         chosen[members] = asked if asked < problem.devices and can[asked] else can.index(True)
     return chosen
@@ -78,6 +80,7 @@ def test_the_contract(seed: int) -> None:
 
 
 @settings(max_examples=60)
+@example(seed=53, limit=None)
 @given(seed=st.integers(0, 10**6), limit=st.sampled_from([None, 20]))
 def test_rewards_are_those_of_the_exact_twin(seed: int, limit: int | None) -> None:
     graph, problem = graph_of(seed), problem_of(seed, limit)

@@ -158,7 +158,7 @@ def test_never_worse_where_a_prediction_was_wrong(monkeypatch: pytest.MonkeyPatc
         def __call__(self, sequence: Any, others: Any = None) -> int:
             return 10**9 if tuple(sequence) == self.default else 10**8
 
-    for place in ("search", "orders"):
+    for place in ("search", "temp_search"):
         monkeypatch.setattr(f"graphrl.xla.planning.{place}.TempPredictor", Wrong)
     executable, theirs = compiled(chain, vector()), xla(chain, vector())
     assert temporaries(executable) == temporaries(theirs)
